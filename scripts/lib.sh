@@ -1,0 +1,89 @@
+# shellcheck shell=bash
+# What scripts/test and scripts/demo share. To be sourced, not run.
+
+# The jar and the logger that a server needs. The package zookeeper would bring the same jar and a desktop's worth of Java.
+readonly zookeeper_jar=/usr/share/java/zookeeper.jar
+readonly zookeeper_logger=/usr/share/java/slf4j-simple.jar
+
+heading() {
+    printf '\n== %s\n' "$*"
+}
+
+die() {
+    printf '%s: %s\n' "${0##*/}" "$*" >&2
+    exit 1
+}
+
+# install_missing THING:PACKAGE... - installs the Debian package of each thing that is not there. A thing is a command,
+# or a file when it begins with a slash. Asks apt for nothing when everything is there.
+install_missing() {
+    local pair thing package missing=()
+    for pair in "$@"; do
+        thing=${pair%%:*} package=${pair#*:}
+        if [[ $thing == /* ]]; then
+            [[ -e $thing ]] || missing+=("$package")
+        else
+            command -v "$thing" >/dev/null || missing+=("$package")
+        fi
+    done
+    ((${#missing[@]})) || return 0
+
+    heading "install ${missing[*]}"
+    if ! command -v apt-get >/dev/null; then
+        die "this is not Debian: install what it calls ${missing[*]}, then run this again"
+    fi
+    local as_root=()
+    if ((EUID != 0)); then
+        command -v sudo >/dev/null || die "needs root or sudo to install ${missing[*]}"
+        as_root=(sudo)
+    fi
+    "${as_root[@]}" apt-get update
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"
+}
+
+install_zookeeper() {
+    install_missing java:default-jre-headless \
+        "$zookeeper_jar:libzookeeper-java" "$zookeeper_logger:libslf4j-java"
+}
+
+# cargo, and a linker for it. rustup may have put cargo where this shell does not look.
+need_rust() {
+    [[ -e ${CARGO_HOME:-$HOME/.cargo}/bin/cargo ]] && PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
+    command -v cargo >/dev/null || die "cargo is missing: install Rust, see https://rustup.rs"
+    install_missing cc:gcc /usr/include/stdlib.h:libc6-dev
+}
+
+# serving PORT - whether a ZooKeeper server on this port of 127.0.0.1 answers.
+serving() {
+    local answer
+    # A subshell, for a failed redirection of exec ends the shell.
+    answer=$( (exec 3<>"/dev/tcp/127.0.0.1/$1" && printf srvr >&3 && timeout 2 cat <&3) 2>/dev/null) || return 1
+    [[ $answer == *Mode:* ]]
+}
+
+# start_zookeeper DIRECTORY - starts a server on a free port of 127.0.0.1, with its data and its log in DIRECTORY, and
+# waits until it serves. Sets zookeeper_pid, at once, and zookeeper_port.
+start_zookeeper() {
+    local directory=$1 attempt deadline
+    # Another program may take the port before the server does; then the server ends, and another port is tried.
+    for attempt in 1 2 3 4 5; do
+        # Below the ports that Linux takes for outgoing connections.
+        zookeeper_port=$((15000 + RANDOM % 17000))
+        mkdir -p "$directory/$attempt"
+        printf '%s\n' tickTime=500 "dataDir=$directory/$attempt" "clientPort=$zookeeper_port" \
+            clientPortAddress=127.0.0.1 admin.enableServer=false 4lw.commands.whitelist=srvr \
+            >"$directory/zoo.cfg"
+        java -Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -cp "$zookeeper_jar:$zookeeper_logger" \
+            org.apache.zookeeper.server.quorum.QuorumPeerMain "$directory/zoo.cfg" \
+            >>"$directory/log" 2>&1 </dev/null &
+        zookeeper_pid=$!
+        deadline=$((SECONDS + 30))
+        while kill -0 "$zookeeper_pid" 2>/dev/null; do
+            serving "$zookeeper_port" && return 0
+            ((SECONDS < deadline)) || break 2
+            sleep 0.1
+        done
+    done
+    tail -n 20 "$directory/log" >&2
+    die "ZooKeeper does not start"
+}

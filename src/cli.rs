@@ -1,0 +1,262 @@
+//! The flags and their help text, nothing else.
+//!
+//! Every document is made from this one definition: `--help`, the man page, the completions. Values
+//! are kept as they were written; [`crate::plan`] gives them their meaning and refuses what has none.
+
+use std::ffi::OsString;
+
+use clap::{ArgAction, CommandFactory, Parser, ValueHint};
+
+/// `--zookeeper` when neither the option nor the variable is given.
+pub const DEFAULT_ZOOKEEPER: &str = "localhost:2181";
+/// `--session-timeout` when neither the option nor the variable is given.
+pub const DEFAULT_SESSION_TIMEOUT: &str = "30s";
+/// `--connect-timeout` when it is not given.
+pub const DEFAULT_CONNECT_TIMEOUT: &str = "15s";
+
+/// The variable that stands in for `--zookeeper`.
+pub const ENV_ZOOKEEPER: &str = "ZKLOCK_ZOOKEEPER";
+/// The variable that stands in for `--timeout`.
+pub const ENV_TIMEOUT: &str = "ZKLOCK_TIMEOUT";
+/// The variable that stands in for `--session-timeout`.
+pub const ENV_SESSION_TIMEOUT: &str = "ZKLOCK_SESSION_TIMEOUT";
+/// The variable that holds the log filter, which has no option.
+pub const ENV_LOG: &str = "ZKLOCK_LOG";
+
+const USAGE: &str = "zklock [OPTIONS] LOCK [OPTIONS] [--] COMMAND [ARG]...
+       zklock [OPTIONS] LOCK -c 'SHELL COMMAND'";
+
+const AFTER_HELP: &str = "--help says more, with examples and the exit status; see also zklock(1).";
+
+const AFTER_LONG_HELP: &str = "\
+Durations:
+  30 and 1.5 are seconds; 500ms, 90s, 5m, 2d, 1h30m are what they say.
+
+Examples:
+  Back up from one host at a time; the others wait for their turn:
+    zklock -z zk1,zk2,zk3 /jobs/backup -- ./backup.sh --full
+
+  From cron on every host: skip the run when another host is at it:
+    zklock -n -E 0 /jobs/report ./report.sh
+
+  Wait five minutes at most, and use a shell:
+    zklock -w 5m /deploy -c 'git pull && make install'
+
+Exit status:
+  The command's own; when a signal killed the command, zklock dies of the same.
+   64  the arguments make no sense
+   69  no ZooKeeper server answered within --connect-timeout
+   70  internal error
+   75  the lock was not free, or not in time (--conflict-exit-code changes it)
+   76  the lock was lost while the command ran; the command has been stopped
+   77  ZooKeeper refused the credentials, or an ACL forbids it
+   78  the lock cannot be used as asked, or the chroot does not exist
+  126  the command cannot be executed
+  127  the command was not found
+  zklock is killed by the signal that interrupts it while it waits.
+
+zklock(1) tells the rest: signals, environment, loss of the lock.";
+
+/// The command line as it was written.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = "zklock",
+    version,
+    about = "Take a ZooKeeper lock, run a command while it is held, release it",
+    override_usage = USAGE,
+    after_help = AFTER_HELP,
+    after_long_help = AFTER_LONG_HELP,
+    max_term_width = 100,
+    args_override_self = true,
+    next_line_help = false
+)]
+pub struct Cli {
+    /// Absolute path of the lock's node, such as /jobs/backup
+    ///
+    /// Parents that are missing are created. The path is relative to the chroot of --zookeeper, if
+    /// that has one.
+    #[arg(value_name = "LOCK", value_hint = ValueHint::Other)]
+    pub lock: OsString,
+
+    /// The command to run, and its arguments
+    ///
+    /// It is executed directly, without a shell. Whatever follows COMMAND belongs to it, options
+    /// included.
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
+    pub command: Vec<OsString>,
+
+    /// ZooKeeper servers, separated by commas, and an optional chroot
+    ///
+    /// A host without a port has port 2181. IPv6 addresses are written in brackets. The chroot is
+    /// written once, at the end; it must exist.
+    #[arg(
+        short = 'z',
+        long,
+        value_name = "HOST:PORT,...[/CHROOT]",
+        env = ENV_ZOOKEEPER,
+        hide_env_values = true,
+        default_value = DEFAULT_ZOOKEEPER,
+        value_hint = ValueHint::Other,
+        help_heading = "ZooKeeper"
+    )]
+    pub zookeeper: OsString,
+
+    /// Give up when no server has answered for this long at the start
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = DEFAULT_CONNECT_TIMEOUT,
+        allow_negative_numbers = true,
+        value_hint = ValueHint::Other,
+        help_heading = "ZooKeeper"
+    )]
+    pub connect_timeout: OsString,
+
+    /// Session timeout to ask for
+    ///
+    /// What the servers grant is what counts. A long one lets the command live through longer
+    /// outages of ZooKeeper; a short one lets the next holder start sooner after this machine has
+    /// died.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        env = ENV_SESSION_TIMEOUT,
+        hide_env_values = true,
+        default_value = DEFAULT_SESSION_TIMEOUT,
+        allow_negative_numbers = true,
+        value_hint = ValueHint::Other,
+        help_heading = "ZooKeeper"
+    )]
+    pub session_timeout: OsString,
+
+    /// Take the lock for one holder (the default)
+    #[arg(short = 'x', long, help_heading = "Lock")]
+    pub exclusive: bool,
+
+    /// Give up at once when the lock is not free
+    ///
+    /// Wins over --timeout when both are given, as with flock(1).
+    #[arg(short = 'n', long, help_heading = "Lock")]
+    pub nonblock: bool,
+
+    /// Give up after this long; without it, wait for ever
+    ///
+    /// Counted once from the start, over everything: connecting, queueing, reconnecting, queueing
+    /// anew. 0 is --nonblock.
+    #[arg(
+        short = 'w',
+        long,
+        value_name = "DURATION",
+        env = ENV_TIMEOUT,
+        hide_env_values = true,
+        allow_negative_numbers = true,
+        value_hint = ValueHint::Other,
+        help_heading = "Lock"
+    )]
+    pub timeout: Option<OsString>,
+
+    /// Exit status of giving up, 0 to 255
+    #[arg(
+        short = 'E',
+        long,
+        value_name = "STATUS",
+        default_value = "75",
+        allow_negative_numbers = true,
+        value_hint = ValueHint::Other,
+        help_heading = "Lock"
+    )]
+    pub conflict_exit_code: OsString,
+
+    /// A text that others see while the lock is held or waited for
+    #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other, help_heading = "Lock")]
+    pub describe: Option<OsString>,
+
+    /// Show the command's arguments to others, too
+    ///
+    /// Without it they see the name of the command only, for arguments may hold secrets.
+    #[arg(long, help_heading = "Lock")]
+    pub publish_command: bool,
+
+    /// Run this through $SHELL -c (or /bin/sh -c) instead of COMMAND
+    #[arg(
+        short = 'c',
+        long = "command",
+        value_name = "SHELL COMMAND",
+        allow_hyphen_values = true,
+        value_hint = ValueHint::CommandString,
+        help_heading = "Command"
+    )]
+    pub shell_command: Option<OsString>,
+
+    /// Signal that stops the command when the lock is lost
+    ///
+    /// By name or by number: TERM, SIGINT, RTMIN+1, 15.
+    #[arg(long, value_name = "SIGNAL", default_value = "TERM", value_hint = ValueHint::Other, help_heading = "Command")]
+    pub signal: OsString,
+
+    /// Time from the stop signal to SIGKILL [default: 5s, or less]
+    ///
+    /// It has to fit into the session timeout: a longer one is refused. The default is shortened
+    /// where it does not fit. 0 sends SIGKILL at once.
+    #[arg(
+        short = 'k',
+        long,
+        value_name = "DURATION",
+        allow_negative_numbers = true,
+        value_hint = ValueHint::Other,
+        help_heading = "Command"
+    )]
+    pub kill_after: Option<OsString>,
+
+    /// Be silent while waiting and when the lock is not free; errors are still printed
+    #[arg(short = 'q', long, overrides_with = "verbose", help_heading = "Messages")]
+    pub quiet: bool,
+
+    /// Say more; give it twice for the ZooKeeper client's messages, too
+    ///
+    /// The variable ZKLOCK_LOG chooses more finely, in the filter syntax of env_logger:
+    /// ZKLOCK_LOG=debug, ZKLOCK_LOG=zklock=trace.
+    #[arg(short = 'v', long, action = ArgAction::Count, overrides_with = "quiet", help_heading = "Messages")]
+    pub verbose: u8,
+}
+
+/// The definition that parsing, help, man page and completions share.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::outcome::{CONFLICT_EXIT_CODE, EXIT_STATUS};
+    use crate::core::signal::Signal;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn the_long_help_lists_every_exit_status() {
+        for (status, _) in EXIT_STATUS.iter().filter(|(status, _)| status.parse::<u8>().is_ok()) {
+            let begins_a_line = |line: &str| line.split_whitespace().next() == Some(status);
+            assert!(AFTER_LONG_HELP.lines().any(begins_a_line), "{status} is missing");
+        }
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_core() {
+        let cli = Cli::try_parse_from(["zklock", "/l", "true"]).unwrap();
+        assert_eq!(cli.conflict_exit_code.to_str(), Some(CONFLICT_EXIT_CODE.to_string().as_str()));
+        assert_eq!(cli.signal.to_str().map(str::parse), Some(Ok(Signal::TERM)));
+    }
+
+    #[test]
+    fn help_names_every_variable_and_no_value_of_one() {
+        let help = command().render_long_help().to_string();
+        for name in [ENV_ZOOKEEPER, ENV_TIMEOUT, ENV_SESSION_TIMEOUT] {
+            assert!(help.contains(&format!("[env: {name}]")), "{name}");
+        }
+        assert!(help.contains(ENV_LOG));
+    }
+}

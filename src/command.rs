@@ -1,0 +1,374 @@
+//! The command: find it, start it, signal it and its descendants, reap it.
+//!
+//! Must never signal a pid that may have been recycled: a direct child keeps its pid until we reap
+//! it, everything else is signalled through a pidfd that was checked after it was opened.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::AtFlags;
+use nix::sys::prctl;
+use nix::sys::signal::Signal as Named;
+use nix::unistd::{AccessFlags, Pid, faccessat, getpid, getppid};
+
+use crate::core::machine::CommandEnd;
+use crate::core::signal::Signal;
+use crate::plan::CommandLine;
+use crate::signals::{self, Inherited};
+
+/// Why a command cannot be started.
+#[derive(Debug)]
+pub enum Unusable {
+    /// There is no such file, or none in `PATH`.
+    NotFound,
+    /// It is there but cannot be executed, for this reason.
+    CannotExecute(String),
+}
+
+/// Looks for `program` as execvp(3) will, so that nobody waits for a lock to learn of a typo.
+pub fn locate(program: &OsStr) -> Result<(), Unusable> {
+    if program.as_bytes().contains(&b'/') {
+        return check(Path::new(program));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/bin:/usr/bin"));
+    let mut verdict = Err(Unusable::NotFound);
+    for directory in std::env::split_paths(&path) {
+        // An empty entry means the working directory (execvp(3)).
+        let directory = if directory.as_os_str().is_empty() { PathBuf::from(".") } else { directory };
+        match check(&directory.join(program)) {
+            Ok(()) => return Ok(()),
+            Err(Unusable::NotFound) => {}
+            Err(unusable) => verdict = Err(unusable),
+        }
+    }
+    verdict
+}
+
+fn check(path: &Path) -> Result<(), Unusable> {
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => Err(Unusable::CannotExecute("is a directory".to_owned())),
+        Ok(_) => faccessat(nix::fcntl::AT_FDCWD, path, AccessFlags::X_OK, AtFlags::AT_EACCESS)
+            .map_err(|error| Unusable::CannotExecute(error.desc().to_owned())),
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Err(Unusable::NotFound),
+            _ => Err(Unusable::CannotExecute(error.to_string())),
+        },
+    }
+}
+
+/// The command while it runs, seen from the process that started it.
+#[derive(Debug)]
+pub struct Command {
+    pid: Pid,
+    own_group: bool,
+}
+
+impl Command {
+    /// Starts the command with `environment` added to ours, in a process group of its own or in
+    /// ours. It gets SIGKILL when the calling thread dies (`PR_SET_PDEATHSIG`), so the caller must
+    /// be the only thread of its process.
+    pub fn spawn(
+        line: &CommandLine,
+        environment: &[(&str, OsString)],
+        own_group: bool,
+        inherited: Inherited,
+    ) -> io::Result<Self> {
+        let parent = getpid();
+        let mut command = std::process::Command::new(&line.program);
+        command.args(&line.args).envs(environment.iter().map(|(name, value)| (name, value)));
+        if own_group {
+            command.process_group(0);
+        }
+        #[expect(unsafe_code, reason = "what the child does between fork and exec is ours to judge")]
+        // SAFETY: the closure makes system calls only and allocates nothing; zklock's supervisor is
+        // single-threaded besides, so no lock can be held by a thread that is not there.
+        unsafe {
+            command.pre_exec(move || {
+                prctl::set_pdeathsig(Named::SIGKILL)?;
+                // The parent may have died before the line above: then nobody will tell us.
+                if getppid() != parent {
+                    return Err(Errno::ESRCH.into());
+                }
+                inherited.restore()
+            });
+        }
+        let child = command.spawn()?;
+        let pid = Pid::from_raw(child.id().cast_signed());
+        Ok(Self { pid, own_group })
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// The process group, when the command has one of its own.
+    pub fn group(&self) -> Option<i32> {
+        self.own_group.then(|| self.pid.as_raw())
+    }
+
+    /// Passes a signal on to the command and what it started in its process group. Only while the
+    /// command has not been reaped.
+    pub fn forward(&self, signal: Signal, family: &Family) {
+        if let Some(group) = self.group() {
+            log_failure(signals::send(-group, signal), signal, -group);
+            return;
+        }
+        // In our own process group, which others share: only those below us.
+        let group = nix::unistd::getpgrp().as_raw();
+        for process in family.living().iter().filter(|process| process.group == group) {
+            process.signal(signal);
+        }
+    }
+}
+
+/// A change of state of a child, as waitpid(2) tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reaped {
+    /// It ended and is gone from the process table.
+    Ended(Pid, CommandEnd),
+    /// It was stopped by a signal.
+    Stopped(Pid),
+}
+
+/// The next child that changed its state, if any. Reaps strangers too: as their subreaper we are
+/// the only one who can.
+pub fn reap() -> Option<Reaped> {
+    loop {
+        let mut status = 0;
+        #[expect(unsafe_code, reason = "nix's waitpid loses a child that a real-time signal killed")]
+        // SAFETY: waitpid(2) writes to `status` and nothing else.
+        let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
+        if pid == 0 {
+            return None;
+        }
+        if pid < 0 {
+            match Errno::last() {
+                Errno::EINTR => continue,
+                Errno::ECHILD => return None,
+                error => {
+                    log::error!("cannot wait for children: {error}");
+                    return None;
+                }
+            }
+        }
+        let pid = Pid::from_raw(pid);
+        if libc::WIFSTOPPED(status) {
+            return Some(Reaped::Stopped(pid));
+        }
+        let end = match Signal::new(libc::WTERMSIG(status)) {
+            Some(signal) if libc::WIFSIGNALED(status) => CommandEnd::Signaled(signal),
+            // The kernel keeps the low eight bits of exit(3)'s argument.
+            _ => CommandEnd::Exited(u8::try_from(libc::WEXITSTATUS(status)).unwrap_or(u8::MAX)),
+        };
+        return Some(Reaped::Ended(pid, end));
+    }
+}
+
+/// The processes that descend from this one, less those that are none of the command's.
+#[derive(Debug, Default)]
+pub struct Family {
+    strangers: Vec<Process>,
+}
+
+impl Family {
+    /// Makes this process the one to whom orphaned descendants return (`PR_SET_CHILD_SUBREAPER`),
+    /// so that none can leave the family. Children that are there already do not belong to it: a
+    /// shell's background jobs, say, when it executed zklock in its own place.
+    pub fn found() -> nix::Result<Self> {
+        prctl::set_child_subreaper(true)?;
+        let this = getpid().as_raw();
+        let strangers = processes().into_iter().filter(|process| process.parent == this).collect();
+        Ok(Self { strangers })
+    }
+
+    /// Counts a child of ours as no part of the family.
+    pub fn disown(&mut self, child: Pid) {
+        self.strangers.extend(Process::read(child.as_raw()));
+    }
+
+    /// Everyone who is alive.
+    pub fn living(&self) -> Vec<Process> {
+        let everyone = processes();
+        let mut family: Vec<Process> = vec![];
+        let mut parents = vec![getpid().as_raw()];
+        while let Some(parent) = parents.pop() {
+            for child in everyone.iter().filter(|process| process.parent == parent) {
+                if !self.strangers.iter().any(|stranger| stranger.is_same(child)) {
+                    parents.push(child.pid);
+                    family.push(child.clone());
+                }
+            }
+        }
+        family.retain(|process| process.alive);
+        family
+    }
+
+    /// Sends everyone `signal`, and SIGCONT so that the stopped can act on it.
+    pub fn stop(&self, signal: Signal) {
+        for process in self.living() {
+            process.signal(signal);
+            process.signal(Signal::CONT);
+        }
+    }
+
+    /// Sends everyone SIGKILL.
+    pub fn kill(&self) {
+        for process in self.living() {
+            process.signal(Signal::KILL);
+        }
+    }
+}
+
+/// Sends SIGKILL to what is left of a command whose supervisor has died: whoever is in `group` or
+/// carries `mark` in the environment that it was started with. Gives the number that was found.
+pub fn kill_survivors(group: Option<i32>, mark: &str) -> usize {
+    let this = getpid().as_raw();
+    let survivors: Vec<Process> = processes()
+        .into_iter()
+        .filter(|process| process.alive && process.pid != this)
+        .filter(|process| group == Some(process.group) || process.carries(mark))
+        .collect();
+    for process in &survivors {
+        process.signal(Signal::KILL);
+    }
+    survivors.len()
+}
+
+/// One process as /proc shows it (proc_pid_stat(5)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    pid: i32,
+    parent: i32,
+    group: i32,
+    /// In clock ticks since boot; with the pid it names a process for good.
+    started: u64,
+    alive: bool,
+}
+
+impl Process {
+    fn read(pid: i32) -> Option<Self> {
+        let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+        Self::parse(pid, &stat)
+    }
+
+    /// The second field is the name in parentheses and may hold anything, parentheses too.
+    fn parse(pid: i32, stat: &[u8]) -> Option<Self> {
+        let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
+        let rest = std::str::from_utf8(&stat[after_name..]).ok()?;
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        let number = |index: usize| fields.get(index)?.parse::<i64>().ok();
+        let threads = number(17)?;
+        Some(Self {
+            pid,
+            parent: i32::try_from(number(1)?).ok()?,
+            group: i32::try_from(number(2)?).ok()?,
+            started: u64::try_from(number(19)?).ok()?,
+            // A zombie runs no more, unless only its first thread has ended.
+            alive: !matches!(fields.first()?, &"Z" | &"X") || threads > 1,
+        })
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.pid == other.pid && self.started == other.started
+    }
+
+    fn carries(&self, mark: &str) -> bool {
+        fs::read(format!("/proc/{}/environ", self.pid))
+            .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes()))
+    }
+
+    fn signal(&self, signal: Signal) {
+        log_failure(self.try_signal(signal), signal, self.pid);
+    }
+
+    fn try_signal(&self, signal: Signal) -> io::Result<()> {
+        let pidfd = match pidfd_open(self.pid) {
+            Ok(pidfd) => Some(pidfd),
+            // Sandboxes that do not know the call: the check below is then all there is.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => None,
+            Err(error) => return Err(error),
+        };
+        // Alive with the same start after the descriptor was opened: the descriptor is its own.
+        if !Self::read(self.pid).is_some_and(|now| now.is_same(self)) {
+            return Ok(());
+        }
+        match pidfd {
+            Some(pidfd) => pidfd_send_signal(&pidfd, signal),
+            None => signals::send(self.pid, signal),
+        }
+    }
+}
+
+fn processes() -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else { return vec![] };
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter_map(Process::read).collect()
+}
+
+fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
+    #[expect(unsafe_code, reason = "neither nix nor std has pidfd_open(2)")]
+    // SAFETY: the call touches no memory; a result that is not negative is a new descriptor that
+    // nobody else owns, closed on exec.
+    unsafe {
+        let result = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+        match i32::try_from(result) {
+            Ok(fd) if fd >= 0 => Ok(OwnedFd::from_raw_fd(fd)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+fn pidfd_send_signal(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
+    let nothing = std::ptr::null::<libc::siginfo_t>();
+    #[expect(unsafe_code, reason = "neither nix nor std has pidfd_send_signal(2)")]
+    // SAFETY: the descriptor is open; with no siginfo the call reads no memory of ours.
+    let result = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal.number(), nothing, 0) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A process that has just gone is no failure.
+fn log_failure(result: io::Result<()>, signal: Signal, pid: i32) {
+    match result {
+        Err(error) if error.raw_os_error() != Some(libc::ESRCH) => log::warn!("cannot send {signal} to {pid}: {error}"),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_proc_may_hold_anything() {
+        let stat = b"42 (a) Z 1 (b) R 7 9 9 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 3 0 12345 1 1 1";
+        let process = Process::parse(42, stat).unwrap();
+        let expected = Process { pid: 42, parent: 7, group: 9, started: 12345, alive: true };
+        assert_eq!(process, expected);
+        assert_eq!(Process::parse(42, b"42 (cut of"), None);
+    }
+
+    #[test]
+    fn we_find_ourselves_in_proc() {
+        let this = Process::read(getpid().as_raw()).unwrap();
+        assert_eq!(this.parent, getppid().as_raw());
+        assert!(this.alive);
+        assert!(processes().iter().any(|process| process.is_same(&this)));
+    }
+
+    #[test]
+    fn programs_are_found_as_execvp_finds_them() {
+        assert!(locate(OsStr::new("sh")).is_ok());
+        assert!(locate(OsStr::new("/bin/sh")).is_ok());
+        assert!(matches!(locate(OsStr::new("no-such-program-anywhere")), Err(Unusable::NotFound)));
+        assert!(matches!(locate(OsStr::new("/no/such/program")), Err(Unusable::NotFound)));
+        assert!(matches!(locate(OsStr::new("/etc/passwd/x")), Err(Unusable::NotFound)));
+        assert!(matches!(locate(OsStr::new("/etc")), Err(Unusable::CannotExecute(_))));
+        assert!(matches!(locate(OsStr::new("/etc/passwd")), Err(Unusable::CannotExecute(_))));
+    }
+}

@@ -1,0 +1,337 @@
+//! What a contender says about itself: the data of its node.
+//!
+//! Ours is a JSON object. Other clients write what they like or nothing, so reading never fails,
+//! and every text that comes out of here is safe to print on a terminal.
+
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::queue::Mode;
+
+/// The longest text, in characters, that [`printable`] gives.
+pub const TEXT_LIMIT: usize = 100;
+
+/// The most bytes of data that is not ours which are taken for a text somebody meant to be read.
+const PLAIN_LIMIT: usize = 1024;
+
+/// The version of the format, `v` in the data.
+const VERSION: u32 = 1;
+
+/// Who a contender is. What it did not say, or not in a way that we can read, is `None`.
+///
+/// The texts of one that comes from [`Card::from_bytes`] are [`printable`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Card {
+    /// The name of the machine.
+    pub host: Option<String>,
+    /// The process that the user started, as that machine numbers it.
+    pub pid: Option<u32>,
+    /// The name of the user.
+    pub user: Option<String>,
+    /// The file name of the command, without its directory and its arguments.
+    pub command: Option<String>,
+    /// What the user wants others to read.
+    pub describe: Option<String>,
+    /// How it wants the lock.
+    pub mode: Option<Mode>,
+    /// Since when it has held the lock, in milliseconds since the Unix epoch on its own clock.
+    pub held_since: Option<u64>,
+}
+
+/// The data of our nodes, in the order in which it is written.
+#[derive(Serialize)]
+struct Data<'a> {
+    v: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    describe: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<Mode>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    permits: Option<NonZeroU32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_since: Option<u64>,
+}
+
+impl Card {
+    /// The data to store: a JSON object that leaves out what is `None`. `permits` follows from the
+    /// mode.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let data = Data {
+            v: VERSION,
+            host: self.host.as_deref(),
+            pid: self.pid,
+            user: self.user.as_deref(),
+            command: self.command.as_deref(),
+            describe: self.describe.as_deref(),
+            mode: self.mode,
+            permits: self.mode.and_then(Mode::permits),
+            held_since: self.held_since,
+        };
+        serde_json::to_vec(&data).expect("a struct of texts and numbers has a JSON form")
+    }
+
+    /// Reads a node's data, whoever wrote it.
+    ///
+    /// Of a JSON object, each field that has the type it should have is taken. Of anything else, a
+    /// short UTF-8 text is: an IP address as the host, for that is what Curator stores; any other
+    /// as the description, as the identifier of a kazoo client.
+    pub fn from_bytes(data: &[u8]) -> Self {
+        if let Ok(object) = serde_json::from_slice::<Map<String, Value>>(data) {
+            return Self::from_object(&object);
+        }
+        let Some(text) = Some(data).filter(|data| data.len() <= PLAIN_LIMIT).and_then(|data| str::from_utf8(data).ok())
+        else {
+            return Self::default();
+        };
+        match text.trim().parse::<IpAddr>() {
+            Ok(address) => Self { host: Some(address.to_string()), ..Self::default() },
+            Err(_) => Self { describe: readable(text), ..Self::default() },
+        }
+    }
+
+    fn from_object(object: &Map<String, Value>) -> Self {
+        let text = |field: &str| object.get(field).and_then(Value::as_str).and_then(readable);
+        let number = |field: &str| object.get(field).and_then(Value::as_u64);
+        let mode = object.get("mode").and_then(Value::as_str).and_then(|mode| mode.parse().ok());
+        let permits = || number("permits").and_then(|permits| NonZeroU32::new(u32::try_from(permits).ok()?));
+        Self {
+            host: text("host"),
+            pid: number("pid").and_then(|pid| u32::try_from(pid).ok()),
+            user: text("user"),
+            command: text("command"),
+            describe: text("describe"),
+            mode: mode.or_else(|| permits().map(Mode::Permits)),
+            held_since: number("held_since"),
+        }
+    }
+
+    /// The phrase that names this contender to a reader, `None` when nothing is known of it (then
+    /// show the node's name).
+    ///
+    /// `db3 (ops, pid 4242, backup.sh)`, with a description
+    /// `db3 (ops, pid 4242, backup.sh: nightly dump)`. What is unknown is left out; the
+    /// parentheses too, when only they would be left.
+    pub fn phrase(&self) -> Option<String> {
+        let pid = self.pid.map(|pid| format!("pid {pid}"));
+        let work = match (&self.command, &self.describe) {
+            (Some(command), Some(describe)) => Some(format!("{command}: {describe}")),
+            (one, other) => one.as_ref().or(other.as_ref()).cloned(),
+        };
+        let details = [self.user.clone(), pid, work].into_iter().flatten().collect::<Vec<_>>().join(", ");
+        match &self.host {
+            Some(host) if details.is_empty() => Some(host.clone()),
+            Some(host) => Some(format!("{host} ({details})")),
+            None => Some(details).filter(|details| !details.is_empty()),
+        }
+    }
+}
+
+/// A text of somebody else's as it may be shown on a terminal, on one line, in at most
+/// [`TEXT_LIMIT`] characters.
+///
+/// White space becomes single spaces. Control characters, without which there is no terminal escape,
+/// and those that are invisible or turn the direction of writing become U+FFFD. A longer text ends
+/// in an ellipsis.
+pub fn printable(text: &str) -> String {
+    let mut shown = String::new();
+    let mut length = 0;
+    for (number, word) in text.split_whitespace().enumerate() {
+        let space = (number > 0).then_some(' ');
+        for character in space.into_iter().chain(word.chars()) {
+            if length == TEXT_LIMIT {
+                shown.pop();
+                shown.push('…');
+                return shown;
+            }
+            shown.push(if is_unsafe(character) { char::REPLACEMENT_CHARACTER } else { character });
+            length += 1;
+        }
+    }
+    shown
+}
+
+/// [`printable`], or `None` when nothing legible is left.
+fn readable(text: &str) -> Option<String> {
+    Some(printable(text))
+        .filter(|text| text.chars().any(|character| !matches!(character, ' ' | char::REPLACEMENT_CHARACTER)))
+}
+
+/// Control characters (category Cc), and of the format characters (Cf) those that hide or reorder
+/// text.
+fn is_unsafe(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{ad}'
+                | '\u{61c}'
+                | '\u{180e}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{202a}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{e0000}'..='\u{e007f}'
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn backup() -> Card {
+        Card {
+            host: Some("db3".to_owned()),
+            pid: Some(4242),
+            user: Some("ops".to_owned()),
+            command: Some("backup.sh".to_owned()),
+            ..Card::default()
+        }
+    }
+
+    fn described(text: &str) -> Card {
+        Card { describe: Some(text.to_owned()), ..Card::default() }
+    }
+
+    #[test]
+    fn data_as_it_is_stored() {
+        let card = Card {
+            describe: Some("nightly".to_owned()),
+            mode: Some(Mode::Permits(NonZeroU32::new(3).unwrap())),
+            held_since: Some(1_700_000_000_123),
+            ..backup()
+        };
+        assert_eq!(
+            String::from_utf8(card.to_bytes()).unwrap(),
+            concat!(
+                r#"{"v":1,"host":"db3","pid":4242,"user":"ops","command":"backup.sh","describe":"nightly","#,
+                r#""mode":"permits:3","permits":3,"held_since":1700000000123}"#
+            )
+        );
+        assert_eq!(Card::from_bytes(&card.to_bytes()), card);
+    }
+
+    #[test]
+    fn absent_fields_are_left_out() {
+        let card = Card { command: None, mode: Some(Mode::Exclusive), ..backup() };
+        assert_eq!(card.to_bytes(), br#"{"v":1,"host":"db3","pid":4242,"user":"ops","mode":"exclusive"}"#);
+        assert_eq!(Card::default().to_bytes(), br#"{"v":1}"#);
+    }
+
+    #[test]
+    fn fields_of_the_wrong_type_are_unknown_and_the_others_are_read() {
+        let data =
+            br#"{"v":"2","host":["db3"],"pid":-1,"user":"ops","command":null,"mode":"alone","held_since":"now"}"#;
+        assert_eq!(Card::from_bytes(data), Card { user: Some("ops".to_owned()), ..Card::default() });
+        let data = br#"{"pid":4294967296,"held_since":1.5,"permits":0,"describe":" \u0000\t"}"#;
+        assert_eq!(Card::from_bytes(data), Card::default());
+        let data = br#"{"mode":7,"permits":4}"#;
+        assert_eq!(Card::from_bytes(data).mode, NonZeroU32::new(4).map(Mode::Permits));
+    }
+
+    #[test]
+    fn an_address_as_curator_stores_it_is_the_host() {
+        assert_eq!(Card::from_bytes(b"192.168.7.3").phrase().unwrap(), "192.168.7.3");
+        assert_eq!(Card::from_bytes(b"fe80::1").host.unwrap(), "fe80::1");
+    }
+
+    #[test]
+    fn an_identifier_as_kazoo_stores_it_is_the_description() {
+        assert_eq!(Card::from_bytes(b"my-identifier"), described("my-identifier"));
+        assert_eq!(Card::from_bytes("Gerät 7\n".as_bytes()), described("Gerät 7"));
+        assert_eq!(Card::from_bytes(b"[4242"), described("[4242"));
+    }
+
+    #[test]
+    fn garbage_says_nothing() {
+        for data in [&b""[..], b"  \n", b"\0\0 \0", b"\xff\xfe\x00", br#"{"owner":"alice"}"#, b"{}"] {
+            assert_eq!(Card::from_bytes(data), Card::default(), "{data:?}");
+        }
+        assert_eq!(Card::from_bytes(&vec![0xac; 1 << 20]), Card::default());
+        assert_eq!(Card::from_bytes(&vec![b'a'; 1 << 20]), Card::default());
+        assert_eq!(Card::from_bytes(&vec![b'['; 1 << 20]), Card::default());
+        assert_eq!(Card::from_bytes("{\"a\":".repeat(1 << 17).as_bytes()), Card::default());
+    }
+
+    #[test]
+    fn terminal_escapes_do_not_get_through() {
+        let data = br#"{"host":"db3\u001b[2J","user":"o\u009bps","describe":"\u202egnp.exe"}"#;
+        let card = Card::from_bytes(data);
+        assert_eq!(card.phrase().unwrap(), "db3\u{fffd}[2J (o\u{fffd}ps, \u{fffd}gnp.exe)");
+        assert_eq!(Card::from_bytes(b"\x1b]0;title\x07"), described("\u{fffd}]0;title\u{fffd}"));
+    }
+
+    #[test]
+    fn long_texts_are_cut() {
+        let exact = "ü".repeat(TEXT_LIMIT);
+        assert_eq!(printable(&exact), exact);
+        assert_eq!(printable(&format!("{exact}ü")), format!("{}…", "ü".repeat(TEXT_LIMIT - 1)));
+        assert_eq!(
+            Card::from_bytes(format!(r#"{{"host":"{}"}}"#, "h".repeat(1 << 20)).as_bytes()).host.unwrap().len(),
+            102
+        );
+    }
+
+    #[test]
+    fn white_space_is_one_space() {
+        assert_eq!(printable(" a\r\n\tb\u{2028}c \u{85} "), "a b c");
+    }
+
+    #[test]
+    fn phrases() {
+        assert_eq!(backup().phrase().unwrap(), "db3 (ops, pid 4242, backup.sh)");
+        let nightly = Some("nightly dump".to_owned());
+        let card = Card { describe: nightly.clone(), ..backup() };
+        assert_eq!(card.phrase().unwrap(), "db3 (ops, pid 4242, backup.sh: nightly dump)");
+        let card = Card { command: None, describe: nightly, ..backup() };
+        assert_eq!(card.phrase().unwrap(), "db3 (ops, pid 4242, nightly dump)");
+        assert_eq!(Card { host: None, ..backup() }.phrase().unwrap(), "ops, pid 4242, backup.sh");
+        assert_eq!(described("nightly").phrase().unwrap(), "nightly");
+        assert_eq!(Card::default().phrase(), None);
+        let card = Card { mode: Some(Mode::Shared), held_since: Some(1), ..Card::default() };
+        assert_eq!(card.phrase(), None);
+    }
+
+    fn is_safe(text: &str) -> bool {
+        text.chars().count() <= TEXT_LIMIT
+            && !text.chars().any(|character| character.is_control() || ('\u{202a}'..='\u{202e}').contains(&character))
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_can_be_read(data: Vec<u8>) {
+            let card = Card::from_bytes(&data);
+            prop_assert!([card.host, card.describe].iter().flatten().all(|text| is_safe(text)));
+        }
+
+        #[test]
+        fn any_text_becomes_printable(text in any::<String>()) {
+            let shown = printable(&text);
+            prop_assert!(is_safe(&shown));
+            prop_assert_eq!(printable(&shown), shown.clone());
+        }
+
+        #[test]
+        fn plain_cards_come_back_as_they_were_stored(
+            host in "[a-z0-9.-]{1,60}",
+            pid in any::<Option<u32>>(),
+            describe in prop::option::of("[a-zäöü\"\\\\{}]{1,60}"),
+            held_since in any::<Option<u64>>(),
+        ) {
+            let card = Card { host: Some(host), pid, describe, held_since, ..Card::default() };
+            prop_assert_eq!(Card::from_bytes(&card.to_bytes()), card);
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! For how long a lock may be relied on: validity arithmetic, nothing else.
+//!
+//! The leader of the ensemble never expires a session earlier than its timeout T after it last
+//! heard of it. It has heard of us no earlier than we *sent* the request that the quorum then
+//! answered. So everything here is counted from send times, on a clock that goes on counting
+//! while the machine sleeps.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// A point on `CLOCK_BOOTTIME`: time since boot, sleep included (clock_gettime(2)).
+///
+/// `std::time::Instant` is `CLOCK_MONOTONIC` on Linux, which stands still while the machine
+/// sleeps; a lease reckoned on it would outlive the session.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Instant(Duration);
+
+impl Instant {
+    /// The point that lies `since_boot` after the machine started.
+    pub const fn from_boot(since_boot: Duration) -> Self {
+        Self(since_boot)
+    }
+
+    /// Time since boot.
+    pub const fn since_boot(self) -> Duration {
+        self.0
+    }
+
+    /// Time from `earlier` to `self`; zero when `earlier` is later.
+    pub fn saturating_since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Self;
+
+    /// Saturates: a deadline past the end of time is never reached, which is what is meant.
+    fn add(self, rhs: Duration) -> Self {
+        Self(self.0.saturating_add(rhs))
+    }
+}
+
+impl Sub<Duration> for Instant {
+    type Output = Self;
+
+    fn sub(self, rhs: Duration) -> Self {
+        Self(self.0.saturating_sub(rhs))
+    }
+}
+
+impl fmt::Debug for Instant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.3}s", self.0.as_secs_f64())
+    }
+}
+
+/// The grace between stop signal and SIGKILL when `--kill-after` was not given and the session
+/// timeout has room for it.
+pub const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(5);
+
+/// `--kill-after` leaves no room in the lease that the granted session timeout gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRoom {
+    /// What was asked for.
+    pub kill_after: Duration,
+    /// The longest grace that this session timeout has room for.
+    pub longest: Duration,
+}
+
+/// How long a lease lasts and when its end must be acted upon, for one granted session timeout.
+///
+/// From the send time of the last answered beat, in this order:
+/// `beat` (the next beat is sent), `stop` (the stop signal goes out), `kill` (SIGKILL),
+/// and the end of the lease ([`Terms::end_of`]), by which the command must have been reaped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    timeout: Duration,
+    beat: Duration,
+    stop: Duration,
+    kill: Duration,
+}
+
+impl Terms {
+    /// Terms for a granted session timeout. `kill_after`: what the user asked for, if anything.
+    pub fn new(timeout: Duration, kill_after: Option<Duration>) -> Result<Self, NoRoom> {
+        let beat = Self::beat_of(timeout);
+        let end = Self::validity(timeout);
+        // SIGKILL takes effect at once, but reaping a large process takes the kernel a while, and
+        // a loaded machine schedules us late.
+        let reaping = (timeout / 40).clamp(Duration::from_millis(10), Duration::from_millis(250));
+        let kill = end.saturating_sub(reaping);
+        let longest = kill.saturating_sub(beat * 2);
+        let grace = match kill_after {
+            Some(kill_after) if kill_after > longest => {
+                return Err(NoRoom { kill_after, longest });
+            }
+            Some(kill_after) => kill_after,
+            // By default a blip of T/3 that begins just before a beat must not stop the command.
+            None => DEFAULT_KILL_AFTER.min(kill.saturating_sub(beat + timeout / 3)),
+        };
+        Ok(Self { timeout, beat, stop: kill - grace, kill })
+    }
+
+    /// Time from one beat to the next under a granted session timeout.
+    pub fn beat_of(timeout: Duration) -> Duration {
+        timeout / 5
+    }
+
+    /// How long a lease lasts from the send time of a beat.
+    fn validity(timeout: Duration) -> Duration {
+        // A follower tells the leader whom it heard from only every half tick. A client does not
+        // know the tick; the least session timeout is two of them unless configured otherwise.
+        let margin = (timeout / 4).min(Duration::from_secs(2));
+        timeout - margin
+    }
+
+    /// When a lease that counts from `sent` is over under a granted session timeout.
+    pub fn end_of(timeout: Duration, sent: Instant) -> Instant {
+        sent + Self::validity(timeout)
+    }
+
+    /// The granted session timeout T.
+    pub const fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Time from one beat to the next.
+    pub const fn beat(&self) -> Duration {
+        self.beat
+    }
+
+    /// Time from the stop signal to SIGKILL.
+    pub fn kill_after(&self) -> Duration {
+        self.kill - self.stop
+    }
+
+    /// The longest silence of ZooKeeper that leaves the command undisturbed, at worst: one that
+    /// begins just before a beat.
+    pub fn patience(&self) -> Duration {
+        self.stop.saturating_sub(self.beat)
+    }
+
+    /// Whether a silence shorter than a third of the session timeout can stop the command.
+    pub fn is_impatient(&self) -> bool {
+        self.patience() < self.timeout / 3
+    }
+
+    /// When the stop signal must go out if no beat sent after `sent` is answered.
+    pub fn stop_at(&self, sent: Instant) -> Instant {
+        sent + self.stop
+    }
+
+    /// When SIGKILL must go out.
+    pub fn kill_at(&self, sent: Instant) -> Instant {
+        sent + self.kill
+    }
+
+    /// Whether a lease counted from `sent` is long enough at `now` to start a command under it:
+    /// it lasts until a further beat had its chance.
+    pub fn worth_starting(&self, sent: Instant, now: Instant) -> bool {
+        now + self.beat <= self.stop_at(sent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const BOOT: Instant = Instant::from_boot(Duration::from_secs(1000));
+
+    proptest! {
+        #[test]
+        fn steps_come_in_order_and_end_before_the_session(
+            millis in 100u64..3_600_000,
+            kill_after in proptest::option::of(0u64..3_600_000),
+        ) {
+            let timeout = Duration::from_millis(millis);
+            match Terms::new(timeout, kill_after.map(Duration::from_millis)) {
+                Ok(terms) => {
+                    prop_assert!(terms.beat() < terms.stop);
+                    prop_assert!(terms.stop <= terms.kill);
+                    prop_assert!(terms.kill_at(BOOT) < Terms::end_of(timeout, BOOT));
+                    prop_assert!(Terms::end_of(timeout, BOOT) < BOOT + timeout);
+                    prop_assert!(terms.worth_starting(BOOT, BOOT));
+                    if let Some(asked) = kill_after {
+                        prop_assert_eq!(terms.kill_after(), Duration::from_millis(asked));
+                    } else {
+                        prop_assert!(!terms.is_impatient());
+                        prop_assert!(terms.kill_after() <= DEFAULT_KILL_AFTER);
+                    }
+                }
+                Err(no_room) => {
+                    prop_assert!(kill_after.is_some());
+                    prop_assert!(Terms::new(timeout, Some(no_room.longest)).is_ok());
+                }
+            }
+        }
+
+        #[test]
+        fn a_later_beat_never_brings_an_earlier_end(millis in 100u64..3_600_000, a in 0u64..10_000, b in 0u64..10_000) {
+            let terms = Terms::new(Duration::from_millis(millis), None).unwrap();
+            let (early, late) = (BOOT + Duration::from_millis(a.min(b)), BOOT + Duration::from_millis(a.max(b)));
+            prop_assert!(terms.stop_at(early) <= terms.stop_at(late));
+            prop_assert!(terms.kill_at(early) <= terms.kill_at(late));
+            prop_assert!(Terms::end_of(terms.timeout(), early) <= Terms::end_of(terms.timeout(), late));
+        }
+    }
+
+    #[test]
+    fn default_terms_of_the_default_session_timeout() {
+        let terms = Terms::new(Duration::from_secs(30), None).unwrap();
+        assert_eq!(terms.beat(), Duration::from_secs(6));
+        assert_eq!(Terms::end_of(terms.timeout(), BOOT), BOOT + Duration::from_secs(28));
+        assert_eq!(terms.kill_after(), DEFAULT_KILL_AFTER);
+        assert_eq!(terms.kill_at(BOOT), BOOT + Duration::from_millis(27_750));
+    }
+
+    #[test]
+    fn grace_that_the_lease_has_no_room_for_is_refused() {
+        let no_room = Terms::new(Duration::from_secs(6), Some(Duration::from_secs(5))).unwrap_err();
+        assert_eq!(no_room.kill_after, Duration::from_secs(5));
+        assert!(no_room.longest < Duration::from_secs(3));
+    }
+
+    #[test]
+    fn an_old_beat_starts_nothing() {
+        let terms = Terms::new(Duration::from_secs(30), None).unwrap();
+        assert!(!terms.worth_starting(BOOT, BOOT + Duration::from_secs(20)));
+    }
+}

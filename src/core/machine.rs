@@ -1,0 +1,579 @@
+//! The life of one run, as a function from events to effects.
+//!
+//! The supervisor turns everything that happens into an [`Event`], calls [`Machine::step`], and
+//! performs the [`Effect`]s in order. To learn what happens when X comes in state Y, find the
+//! match arm. Failures are events, not errors.
+//!
+//! What always holds, and the property tests below check:
+//! - [`Effect::Spawn`] only under a lease that is long enough, and once;
+//! - [`Effect::Release`] only when no command runs, and none that was to be killed is left;
+//! - no signal to a command that has been reaped;
+//! - [`Effect::Kill`] goes out no later than the lease allows;
+//! - [`Effect::Finish`] once, and last.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::lease::{Instant, NoRoom, Terms};
+use super::outcome::Outcome;
+use super::signal::Signal;
+
+/// How long a release after a finished command waits for a server, unless the session ends sooner.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the contender node of someone who gives up may delay their going.
+const GIVE_UP_PATIENCE: Duration = Duration::from_secs(1);
+/// Descendants that fork while they are being killed are looked for again this often.
+const KILL_AGAIN: Duration = Duration::from_millis(10);
+const KILL_AGAIN_AT_MOST: Duration = Duration::from_secs(1);
+/// A lease that is too short to start under is judged again this often.
+const JUDGE_AGAIN: Duration = Duration::from_millis(20);
+/// How many keepers may die on us before we take it for an error of our own.
+const KEEPER_CRASHES: u32 = 3;
+
+/// What the keeper tells the supervisor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Report {
+    /// No server has answered yet, for this reason; the keeper goes on trying.
+    Unreachable(String),
+    /// A session is established.
+    Connected {
+        /// The session timeout that the server granted.
+        timeout: Duration,
+    },
+    /// Our contender node is in the queue and others are before it.
+    Waiting(View),
+    /// Our contender node had vanished while waiting; a new one is at the tail of the queue.
+    Requeued,
+    /// The lock is ours.
+    Held(Grant),
+    /// A beat that was sent at this time has been answered by the quorum.
+    Extended(Instant),
+    /// The lock, or the place in the queue, is lost.
+    Lost(Loss),
+    /// It makes no sense to go on.
+    Refused(Refusal),
+    /// The contender node is gone and the session is closed.
+    Released,
+}
+
+/// What a waiter can say about the queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct View {
+    /// Our place, counted from 1.
+    pub position: usize,
+    /// How many contenders there are.
+    pub total: usize,
+    /// The first holder, printable: `db3 (ops, pid 4242, backup.sh)`, or its node's name.
+    pub holder: String,
+    /// Since when it holds, in milliseconds since the Unix epoch, where it says so.
+    pub held_since: Option<u64>,
+}
+
+/// The lock as it was granted to us.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// Full path of the contender node.
+    pub node: String,
+    /// The fencing token: the node's czxid.
+    pub token: i64,
+    /// The session id.
+    pub session: i64,
+    /// When the last request that the quorum answered was sent: the lease counts from here.
+    pub sent: Instant,
+}
+
+/// Why a lock, or a place in the queue, is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Loss {
+    /// Someone deleted the contender node.
+    NodeDeleted,
+    /// The session is over.
+    SessionExpired,
+}
+
+/// Why it makes no sense to go on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// An ACL forbids what was tried on this node.
+    Denied(String),
+    /// The chroot of the connect string does not exist.
+    NoChroot,
+    /// The parent's sequence numbers are used up, or nearly so.
+    Exhausted,
+    /// Anything else that the server will say again if asked again.
+    Server(String),
+}
+
+/// What can happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The keeper says something.
+    Keeper(Report),
+    /// The keeper is gone, whatever the reason.
+    KeeperGone,
+    /// We got a signal.
+    Signal {
+        /// Which.
+        signal: Signal,
+        /// The terminal sent it, to the command as well if that is in our process group.
+        shared: bool,
+    },
+    /// The command could not be started.
+    StartFailed {
+        /// It does not exist (rather than: cannot be executed).
+        not_found: bool,
+    },
+    /// The command itself ended and has been reaped.
+    Ended(CommandEnd),
+    /// The command was stopped by a signal (Ctrl-Z).
+    Stopped,
+    /// The command and all its descendants have gone.
+    TreeGone,
+    /// The time that [`Machine::deadline`] named has come.
+    Timer,
+}
+
+/// How the command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommandEnd {
+    /// With this exit status.
+    Exited(u8),
+    /// Killed by this signal.
+    Signaled(Signal),
+}
+
+/// What is to be done, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Start a keeper; an earlier one is of no more use.
+    StartKeeper,
+    /// Start the command under this grant.
+    Spawn(Grant),
+    /// Pass a signal on to the command's process group.
+    Forward(Signal),
+    /// Ask the command and all its descendants to stop.
+    Stop(Signal),
+    /// SIGKILL the command and all its descendants; report [`Event::TreeGone`].
+    Kill,
+    /// Tell the keeper to delete the node and close the session.
+    Release,
+    /// Stop ourselves, as the shell that watches us expects when the command stops.
+    StopSelf,
+    /// Tell the user.
+    Say(Notice),
+    /// The run is over.
+    Finish(Outcome),
+}
+
+/// What the user may be told; the sentences are in `notice.rs`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// No server yet, for this reason.
+    Connecting(String),
+    /// The server granted another session timeout than was asked for.
+    Granted(Duration),
+    /// A silence of this length can stop the command: shorter than a third of the session timeout.
+    Impatient(Terms),
+    /// In the queue.
+    Waiting(View),
+    /// The place in the queue was lost; at the tail again.
+    Requeued(Loss),
+    /// The command starts.
+    Starting(Grant),
+    /// Given up with `-n`.
+    NotFree(View),
+    /// Given up after `--timeout`.
+    TimedOut(Blocker),
+    /// Given up after `--connect-timeout`, for this reason.
+    Unreachable(String),
+    /// `--kill-after` does not fit.
+    NoRoom(NoRoom),
+    /// It makes no sense to go on.
+    Refused(Refusal),
+    /// The lock was lost while the command ran.
+    Lost(LostWhy),
+    /// Nobody confirmed the release; the lock frees itself within this time.
+    NotReleased(Duration),
+    /// The keeper process died too often.
+    KeeperDied,
+}
+
+/// What stood in the way until `--timeout`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Blocker {
+    /// The contenders before us.
+    Queue(View),
+    /// No server answered, for this reason if one is known.
+    Servers(Option<String>),
+}
+
+/// How the loss of a held lock was learnt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LostWhy {
+    /// ZooKeeper said so; the next holder may run already.
+    Told(Loss),
+    /// ZooKeeper has been silent for this long.
+    Silence(Duration),
+    /// The keeper process has gone.
+    KeeperGone,
+}
+
+/// What a run was asked for, as far as the machine needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Give up when others are before us.
+    pub nonblock: bool,
+    /// `--timeout`: give up after this long.
+    pub timeout: Option<Duration>,
+    /// `--conflict-exit-code`.
+    pub conflict_exit_code: u8,
+    /// `--connect-timeout`.
+    pub connect_timeout: Duration,
+    /// `--session-timeout`, as asked of the server.
+    pub session_timeout: Duration,
+    /// `--kill-after`, when given.
+    pub kill_after: Option<Duration>,
+    /// `--signal`.
+    pub stop_signal: Signal,
+}
+
+#[derive(Debug)]
+enum State {
+    /// No session yet. `--connect-timeout` runs only until the first session of this run.
+    Connecting { until: Option<Instant>, reason: Option<String> },
+    /// In the queue, or about to be.
+    Queued { terms: Terms, view: Option<View> },
+    /// The lock is ours; the command starts as soon as the lease is long enough, which is at once
+    /// unless the machine stalled: then the keeper beats, and the lease is judged again.
+    Held { terms: Terms, grant: Grant, judge_at: Instant },
+    /// The command runs under the lease that counts from `sent`.
+    Running { terms: Terms, sent: Instant },
+    /// The stop signal has gone out because the lock is lost or about to be.
+    Stopping { terms: Terms, kill_at: Instant },
+    /// SIGKILL has gone out; it goes out again until nothing is left.
+    Killing { terms: Terms, again_at: Instant, pause: Duration },
+    /// No command: the node is to go.
+    Releasing { outcome: Outcome, frees_within: Option<Duration>, until: Instant },
+    /// [`Effect::Finish`] has been said.
+    Finished,
+}
+
+/// The life of one run.
+#[derive(Debug)]
+pub struct Machine {
+    settings: Settings,
+    state: State,
+    /// When `--timeout` is over, whatever happens in between.
+    give_up_at: Option<Instant>,
+    crashes: u32,
+}
+
+impl Machine {
+    /// A run that begins now, and its first effects.
+    pub fn start(settings: Settings, now: Instant) -> (Self, Vec<Effect>) {
+        let state = State::Connecting { until: Some(now + settings.connect_timeout), reason: None };
+        let give_up_at = settings.timeout.map(|timeout| now + timeout);
+        (Self { settings, state, give_up_at, crashes: 0 }, vec![Effect::StartKeeper])
+    }
+
+    /// When [`Event::Timer`] is due, if ever.
+    pub fn deadline(&self) -> Option<Instant> {
+        match &self.state {
+            State::Connecting { until: Some(until), .. } => {
+                Some(self.give_up_at.map_or(*until, |give_up_at| give_up_at.min(*until)))
+            }
+            State::Connecting { until: None, .. } | State::Queued { .. } => self.give_up_at,
+            State::Held { judge_at, .. } => Some(*judge_at),
+            State::Running { terms, sent } => Some(terms.stop_at(*sent)),
+            State::Stopping { kill_at, .. } => Some(*kill_at),
+            State::Killing { again_at, .. } => Some(*again_at),
+            State::Releasing { until, .. } => Some(*until),
+            State::Finished => None,
+        }
+    }
+
+    /// Whether the command and its descendants are being stopped, so that [`Event::TreeGone`]
+    /// matters.
+    pub fn is_stopping(&self) -> bool {
+        matches!(self.state, State::Stopping { .. } | State::Killing { .. })
+    }
+
+    /// What happens next.
+    pub fn step(&mut self, now: Instant, event: Event) -> Vec<Effect> {
+        let state = std::mem::replace(&mut self.state, State::Finished);
+        let (state, effects) = match state {
+            State::Connecting { until, reason } => self.connecting(now, until, reason, event),
+            State::Queued { terms, view } => self.queued(now, terms, view, event),
+            State::Held { terms, grant, judge_at } => self.held(now, terms, grant, judge_at, event),
+            State::Running { terms, sent } => self.running(now, terms, sent, event),
+            State::Stopping { terms, kill_at } => Self::stopping(now, terms, kill_at, event),
+            State::Killing { terms, again_at, pause } => Self::killing(now, terms, again_at, pause, event),
+            State::Releasing { outcome, frees_within, until } => {
+                Self::releasing(now, outcome, frees_within, until, event)
+            }
+            State::Finished => (State::Finished, vec![]),
+        };
+        self.state = state;
+        effects
+    }
+
+    fn connecting(
+        &mut self,
+        now: Instant,
+        until: Option<Instant>,
+        reason: Option<String>,
+        event: Event,
+    ) -> (State, Vec<Effect>) {
+        match event {
+            Event::Keeper(Report::Unreachable(reason)) => {
+                let say = Effect::Say(Notice::Connecting(reason.clone()));
+                (State::Connecting { until, reason: Some(reason) }, vec![say])
+            }
+            Event::Keeper(Report::Connected { timeout }) => self.connected(now, timeout),
+            Event::Keeper(Report::Refused(refusal)) => refused(now, refusal),
+            Event::Keeper(Report::Lost(loss)) => requeue(loss),
+            Event::KeeperGone => self.keeper_crashed(Loss::SessionExpired),
+            Event::Signal { signal, .. } => match at_leisure(now, signal) {
+                Some(next) => next,
+                None => (State::Connecting { until, reason }, stop_self(signal)),
+            },
+            Event::Timer if self.give_up_at.is_some_and(|at| at <= now) => {
+                self.timed_out(now, Blocker::Servers(reason))
+            }
+            Event::Timer if until.is_some_and(|at| at <= now) => {
+                let reason = reason.unwrap_or_else(|| "no answer".to_owned());
+                let notice = Notice::Unreachable(reason);
+                give_up(now, Outcome::Unreachable, vec![Effect::Say(notice)])
+            }
+            _ => (State::Connecting { until, reason }, vec![]),
+        }
+    }
+
+    fn connected(&self, now: Instant, timeout: Duration) -> (State, Vec<Effect>) {
+        match Terms::new(timeout, self.settings.kill_after) {
+            Ok(terms) => {
+                let mut effects = vec![];
+                if timeout != self.settings.session_timeout {
+                    effects.push(Effect::Say(Notice::Granted(timeout)));
+                }
+                if terms.is_impatient() {
+                    effects.push(Effect::Say(Notice::Impatient(terms)));
+                }
+                (State::Queued { terms, view: None }, effects)
+            }
+            Err(no_room) => give_up(now, Outcome::Usage, vec![Effect::Say(Notice::NoRoom(no_room))]),
+        }
+    }
+
+    fn queued(&mut self, now: Instant, terms: Terms, view: Option<View>, event: Event) -> (State, Vec<Effect>) {
+        match event {
+            Event::Keeper(Report::Waiting(view)) if self.settings.nonblock => {
+                let outcome = Outcome::NotFree(self.settings.conflict_exit_code);
+                give_up(now, outcome, vec![Effect::Say(Notice::NotFree(view))])
+            }
+            Event::Keeper(Report::Waiting(view)) => {
+                let say = Effect::Say(Notice::Waiting(view.clone()));
+                (State::Queued { terms, view: Some(view) }, vec![say])
+            }
+            Event::Keeper(Report::Requeued) => {
+                (State::Queued { terms, view }, vec![Effect::Say(Notice::Requeued(Loss::NodeDeleted))])
+            }
+            // Not started at once, but when the signals that have come were heard: a command must
+            // not be started into a shutdown that has begun.
+            Event::Keeper(Report::Held(grant)) => (State::Held { terms, grant, judge_at: now }, vec![]),
+            Event::Keeper(Report::Refused(refusal)) => refused(now, refusal),
+            Event::Keeper(Report::Lost(loss)) => requeue(loss),
+            Event::KeeperGone => self.keeper_crashed(Loss::SessionExpired),
+            Event::Signal { signal, .. } => match at_leisure(now, signal) {
+                Some(next) => next,
+                None => (State::Queued { terms, view }, stop_self(signal)),
+            },
+            Event::Timer if self.give_up_at.is_some_and(|at| at <= now) => {
+                let blocker = view.map_or(Blocker::Servers(None), Blocker::Queue);
+                self.timed_out(now, blocker)
+            }
+            _ => (State::Queued { terms, view }, vec![]),
+        }
+    }
+
+    fn held(
+        &mut self,
+        now: Instant,
+        terms: Terms,
+        grant: Grant,
+        judge_at: Instant,
+        event: Event,
+    ) -> (State, Vec<Effect>) {
+        match event {
+            Event::Keeper(Report::Extended(sent)) => {
+                let sent = sent.max(grant.sent);
+                (State::Held { terms, grant: Grant { sent, ..grant }, judge_at }, vec![])
+            }
+            Event::Timer if now >= judge_at && terms.worth_starting(grant.sent, now) => {
+                let say = Effect::Say(Notice::Starting(grant.clone()));
+                (State::Running { terms, sent: grant.sent }, vec![say, Effect::Spawn(grant)])
+            }
+            Event::Timer if self.give_up_at.is_some_and(|at| at <= now) => self.timed_out(now, Blocker::Servers(None)),
+            Event::Timer if now >= judge_at => (State::Held { terms, grant, judge_at: now + JUDGE_AGAIN }, vec![]),
+            Event::Keeper(Report::Lost(loss)) => requeue(loss),
+            Event::KeeperGone => self.keeper_crashed(Loss::SessionExpired),
+            Event::Signal { signal, .. } => match at_leisure(now, signal) {
+                Some(next) => next,
+                None => (State::Held { terms, grant, judge_at }, stop_self(signal)),
+            },
+            _ => (State::Held { terms, grant, judge_at }, vec![]),
+        }
+    }
+
+    fn running(&mut self, now: Instant, terms: Terms, sent: Instant, event: Event) -> (State, Vec<Effect>) {
+        let same = State::Running { terms, sent };
+        match event {
+            Event::Keeper(Report::Extended(later)) => (State::Running { terms, sent: sent.max(later) }, vec![]),
+            // The next holder may run already: no time for a stop signal.
+            Event::Keeper(Report::Lost(loss)) => kill(now, terms, Some(LostWhy::Told(loss))),
+            Event::KeeperGone => self.stop(now, terms, sent, LostWhy::KeeperGone),
+            Event::Timer if now >= terms.stop_at(sent) => {
+                self.stop(now, terms, sent, LostWhy::Silence(now.saturating_since(sent)))
+            }
+            Event::Signal { shared: true, .. } => (same, vec![]),
+            Event::Signal { signal, .. } => (same, vec![Effect::Forward(signal)]),
+            Event::Stopped => (same, vec![Effect::StopSelf]),
+            Event::StartFailed { not_found } => {
+                let outcome = if not_found { Outcome::NotFound } else { Outcome::CannotExecute };
+                release(now, outcome, Some(terms.timeout()))
+            }
+            Event::Ended(end) => {
+                let outcome = match end {
+                    CommandEnd::Exited(status) => Outcome::Exited(status),
+                    CommandEnd::Signaled(signal) => Outcome::Signaled(signal),
+                };
+                release(now, outcome, Some(terms.timeout()))
+            }
+            _ => (same, vec![]),
+        }
+    }
+
+    /// The lock is lost, or will be unless a beat is answered by the end of the lease.
+    fn stop(&self, now: Instant, terms: Terms, sent: Instant, why: LostWhy) -> (State, Vec<Effect>) {
+        let kill_at = terms.kill_at(sent).min(now + terms.kill_after());
+        if kill_at <= now {
+            return kill(now, terms, Some(why));
+        }
+        let effects = vec![Effect::Say(Notice::Lost(why)), Effect::Stop(self.settings.stop_signal)];
+        (State::Stopping { terms, kill_at }, effects)
+    }
+
+    fn stopping(now: Instant, terms: Terms, kill_at: Instant, event: Event) -> (State, Vec<Effect>) {
+        let same = State::Stopping { terms, kill_at };
+        match event {
+            Event::TreeGone => release(now, Outcome::Lost, None),
+            Event::Timer if now >= kill_at => kill(now, terms, None),
+            Event::Keeper(Report::Lost(_)) => kill(now, terms, None),
+            _ => (same, vec![]),
+        }
+    }
+
+    fn killing(now: Instant, terms: Terms, again_at: Instant, pause: Duration, event: Event) -> (State, Vec<Effect>) {
+        match event {
+            Event::TreeGone => release(now, Outcome::Lost, None),
+            Event::Timer if now >= again_at => {
+                // What we may not kill (a command that became another user) is not asked for ever
+                // at this pace.
+                let pause = (pause * 2).min(KILL_AGAIN_AT_MOST);
+                (State::Killing { terms, again_at: now + pause, pause }, vec![Effect::Kill])
+            }
+            _ => (State::Killing { terms, again_at, pause }, vec![]),
+        }
+    }
+
+    fn releasing(
+        now: Instant,
+        outcome: Outcome,
+        frees_within: Option<Duration>,
+        until: Instant,
+        event: Event,
+    ) -> (State, Vec<Effect>) {
+        let unconfirmed = || {
+            let mut effects = vec![];
+            effects.extend(frees_within.map(|timeout| Effect::Say(Notice::NotReleased(timeout))));
+            effects.push(Effect::Finish(outcome));
+            (State::Finished, effects)
+        };
+        match event {
+            // An expired session has taken the node with it.
+            Event::Keeper(Report::Released | Report::Lost(Loss::SessionExpired)) => {
+                (State::Finished, vec![Effect::Finish(outcome)])
+            }
+            Event::KeeperGone => unconfirmed(),
+            Event::Timer if now >= until => unconfirmed(),
+            Event::Signal { signal, .. } if cancels(signal) => unconfirmed(),
+            Event::Signal { signal, .. } => (State::Releasing { outcome, frees_within, until }, stop_self(signal)),
+            _ => (State::Releasing { outcome, frees_within, until }, vec![]),
+        }
+    }
+
+    fn timed_out(&self, now: Instant, blocker: Blocker) -> (State, Vec<Effect>) {
+        let outcome = Outcome::NotFree(self.settings.conflict_exit_code);
+        give_up(now, outcome, vec![Effect::Say(Notice::TimedOut(blocker))])
+    }
+
+    /// The keeper died without a word while we were waiting: its place in the queue is lost, for
+    /// nobody else can release it before the session expires.
+    fn keeper_crashed(&mut self, loss: Loss) -> (State, Vec<Effect>) {
+        self.crashes += 1;
+        if self.crashes < KEEPER_CRASHES {
+            return requeue(loss);
+        }
+        (State::Finished, vec![Effect::Say(Notice::KeeperDied), Effect::Finish(Outcome::Internal)])
+    }
+}
+
+/// Begins again with a new session, at the tail of the queue. `--timeout` goes on counting;
+/// `--connect-timeout` does not come back, for a server had answered.
+fn requeue(loss: Loss) -> (State, Vec<Effect>) {
+    let effects = vec![Effect::Say(Notice::Requeued(loss)), Effect::StartKeeper];
+    (State::Connecting { until: None, reason: None }, effects)
+}
+
+fn refused(now: Instant, refusal: Refusal) -> (State, Vec<Effect>) {
+    let outcome = match refusal {
+        Refusal::Denied(_) => Outcome::Denied,
+        Refusal::NoChroot | Refusal::Exhausted => Outcome::Unusable,
+        Refusal::Server(_) => Outcome::Internal,
+    };
+    give_up(now, outcome, vec![Effect::Say(Notice::Refused(refusal))])
+}
+
+/// Leaves without having run a command.
+fn give_up(now: Instant, outcome: Outcome, mut effects: Vec<Effect>) -> (State, Vec<Effect>) {
+    effects.push(Effect::Release);
+    (State::Releasing { outcome, frees_within: None, until: now + GIVE_UP_PATIENCE }, effects)
+}
+
+/// Leaves after a command. `frees_within`: what to tell the user when nobody confirms.
+fn release(now: Instant, outcome: Outcome, frees_within: Option<Duration>) -> (State, Vec<Effect>) {
+    let patience = frees_within.map_or(GIVE_UP_PATIENCE, |timeout| timeout.min(RELEASE_PATIENCE));
+    (State::Releasing { outcome, frees_within, until: now + patience }, vec![Effect::Release])
+}
+
+fn kill(now: Instant, terms: Terms, why: Option<LostWhy>) -> (State, Vec<Effect>) {
+    // SIGKILL first: the message can wait, the command must not.
+    let mut effects = vec![Effect::Kill];
+    effects.extend(why.map(|why| Effect::Say(Notice::Lost(why))));
+    (State::Killing { terms, again_at: now + KILL_AGAIN, pause: KILL_AGAIN }, effects)
+}
+
+/// A signal while there is no command: some cancel the wait, the rest have nobody to go to.
+fn at_leisure(now: Instant, signal: Signal) -> Option<(State, Vec<Effect>)> {
+    cancels(signal).then(|| give_up(now, Outcome::Interrupted(signal), vec![]))
+}
+
+/// Whether a signal ends the wait for a lock, as it would end a program that knows nothing of it.
+fn cancels(signal: Signal) -> bool {
+    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].contains(&signal)
+}
+
+fn stop_self(signal: Signal) -> Vec<Effect> {
+    if signal == Signal::TSTP { vec![Effect::StopSelf] } else { vec![] }
+}

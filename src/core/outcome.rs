@@ -1,0 +1,106 @@
+//! The closed list of how a run can end, and the exit status of each.
+
+use super::signal::Signal;
+
+/// How a run ended. `main` turns it into the process's own end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The command ended by itself with this status.
+    Exited(u8),
+    /// The command died of a signal: we die of the same.
+    Signaled(Signal),
+    /// A signal came while there was no command yet: the contender node is gone, we die of it.
+    Interrupted(Signal),
+    /// The arguments or the environment make no sense.
+    Usage,
+    /// No server answered within `--connect-timeout`.
+    Unreachable,
+    /// Something that must not happen happened in zklock or in the operating system.
+    Internal,
+    /// The lock was not free (`-n`) or not within `--timeout`; carries `--conflict-exit-code`.
+    NotFree(u8),
+    /// The lock was lost while the command ran, and the command has been stopped.
+    Lost,
+    /// ZooKeeper refused the credentials, or an ACL forbids it.
+    Denied,
+    /// The lock is in use in a way that cannot be mixed safely, or the chroot does not exist.
+    Unusable,
+    /// The command was found but cannot be executed.
+    CannotExecute,
+    /// The command was not found.
+    NotFound,
+}
+
+/// `--conflict-exit-code` when it is not given: `EX_TEMPFAIL` of sysexits(3).
+pub const CONFLICT_EXIT_CODE: u8 = 75;
+
+/// How to leave the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// exit(3) with this status.
+    Exit(u8),
+    /// Die of this signal, so that the caller's wait(2) sees what it would have seen without us.
+    DieOf(Signal),
+}
+
+impl Outcome {
+    /// The exit status or signal that the caller of zklock sees.
+    pub const fn end(self) -> End {
+        match self {
+            Self::Exited(status) | Self::NotFree(status) => End::Exit(status),
+            Self::Signaled(signal) | Self::Interrupted(signal) => End::DieOf(signal),
+            Self::Usage => End::Exit(64),
+            Self::Unreachable => End::Exit(69),
+            Self::Internal => End::Exit(70),
+            Self::Lost => End::Exit(76),
+            Self::Denied => End::Exit(77),
+            Self::Unusable => End::Exit(78),
+            Self::CannotExecute => End::Exit(126),
+            Self::NotFound => End::Exit(127),
+        }
+    }
+}
+
+/// The EXIT STATUS table of every document: status as users read it, and its meaning.
+pub const EXIT_STATUS: &[(&str, &str)] = &[
+    (
+        "the command's own",
+        "the command ran; when a signal killed it, zklock dies of the same signal (128+N in a shell)",
+    ),
+    ("64", "the arguments make no sense; one line on stderr says what to write instead"),
+    ("69", "no ZooKeeper server answered within --connect-timeout"),
+    ("70", "internal error"),
+    ("75", "the lock was not free (--nonblock) or not within --timeout; --conflict-exit-code changes it"),
+    ("76", "the lock was lost while the command ran, and the command has been stopped"),
+    ("77", "ZooKeeper refused the credentials, or an ACL forbids it"),
+    ("78", "the lock cannot be used as asked: its chroot does not exist, or its queue has ended"),
+    ("126", "the command was found but cannot be executed"),
+    ("127", "the command was not found"),
+    ("killed by N", "signal N interrupted the wait for the lock (128+N in a shell)"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fixed_status_is_in_the_table() {
+        for outcome in [
+            Outcome::Usage,
+            Outcome::Unreachable,
+            Outcome::Internal,
+            Outcome::NotFree(CONFLICT_EXIT_CODE),
+            Outcome::Lost,
+            Outcome::Denied,
+            Outcome::Unusable,
+            Outcome::CannotExecute,
+            Outcome::NotFound,
+        ] {
+            let End::Exit(status) = outcome.end() else { panic!("{outcome:?} has no status") };
+            assert!(
+                EXIT_STATUS.iter().any(|(listed, _)| *listed == status.to_string()),
+                "{outcome:?}: {status} is not listed"
+            );
+        }
+    }
+}

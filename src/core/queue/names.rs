@@ -1,0 +1,406 @@
+//! Names of contender nodes: ours, and those of every other kind of client that queues.
+
+use std::error::Error;
+use std::fmt;
+use std::num::NonZeroU32;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// How a contender wants the lock.
+///
+/// As text, in the environment and in node data: `exclusive`, `shared`, `permits:N`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum Mode {
+    /// Alone.
+    Exclusive,
+    /// Together with every other contender that is not exclusive.
+    Shared,
+    /// Together with at most this many minus one others, none of them exclusive.
+    Permits(NonZeroU32),
+}
+
+impl Mode {
+    /// The number of permits, where the mode has one.
+    pub const fn permits(self) -> Option<NonZeroU32> {
+        match self {
+            Self::Exclusive | Self::Shared => None,
+            Self::Permits(permits) => Some(permits),
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exclusive => f.write_str("exclusive"),
+            Self::Shared => f.write_str("shared"),
+            Self::Permits(permits) => write!(f, "permits:{permits}"),
+        }
+    }
+}
+
+impl From<Mode> for String {
+    fn from(mode: Mode) -> Self {
+        mode.to_string()
+    }
+}
+
+/// A text that names no [`Mode`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownMode;
+
+impl fmt::Display for UnknownMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a mode: expected exclusive, shared or permits:N")
+    }
+}
+
+impl Error for UnknownMode {}
+
+impl FromStr for Mode {
+    type Err = UnknownMode;
+
+    fn from_str(text: &str) -> Result<Self, UnknownMode> {
+        match text {
+            "exclusive" => Ok(Self::Exclusive),
+            "shared" => Ok(Self::Shared),
+            _ => text.strip_prefix("permits:").and_then(parse_permits).map(Self::Permits).ok_or(UnknownMode),
+        }
+    }
+}
+
+impl TryFrom<String> for Mode {
+    type Error = UnknownMode;
+
+    fn try_from(text: String) -> Result<Self, UnknownMode> {
+        text.parse()
+    }
+}
+
+/// What tells our contender nodes from everybody else's: 32 hex digits in the shape of a UUID.
+///
+/// The first 16 are the session id, the other 16 random. After a create whose reply was lost, the
+/// node is found again by this. Curator finds its own in the same way and calls it protection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ContenderId {
+    session: i64,
+    random: u64,
+}
+
+impl ContenderId {
+    /// The id of a contender of this session. `random` must differ between the contenders of one
+    /// session.
+    pub const fn new(session: i64, random: u64) -> Self {
+        Self { session, random }
+    }
+
+    /// The node's name without its sequence number: what a sequential create is given.
+    pub fn prefix(self, mode: Mode) -> String {
+        match mode {
+            Mode::Exclusive => format!("_c_{self}-lock-"),
+            Mode::Shared => format!("_c_{self}-read-lock-"),
+            Mode::Permits(permits) => format!("_c_{self}-permits{permits}-lock-"),
+        }
+    }
+
+    /// Whether a child of this name, with or without its sequence number, carries this id.
+    pub fn owns(self, name: &str) -> bool {
+        name.starts_with(&format!("_c_{self}-"))
+    }
+}
+
+impl fmt::Display for ContenderId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = format!("{:016x}{:016x}", self.session, self.random);
+        let (a, rest) = digits.split_at(8);
+        let (b, rest) = rest.split_at(4);
+        let (c, rest) = rest.split_at(4);
+        let (d, e) = rest.split_at(4);
+        write!(f, "{a}-{b}-{c}-{d}-{e}")
+    }
+}
+
+/// Which kind of client made a contender, as far as its name tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// `…-lock-<seq>`: zklock, Curator's `InterProcessMutex`, go-zookeeper, zookeeper-client.
+    Lock,
+    /// `x-<session>-<seq>`: ZooKeeper's own `WriteLock` in Java, `zoo_lock` in C.
+    WriteLock,
+    /// `…__WRIT__<seq>`, `…__READ__<seq>`: Curator's `InterProcessReadWriteLock`.
+    ReadWriteLock,
+    /// `…__lock__<seq>`, `…__rlock__<seq>`: kazoo.
+    Kazoo,
+}
+
+impl Kind {
+    /// Whether clients of this kind, as they come, wait for a node that is named as ours are.
+    ///
+    /// A kazoo client can be told to, by `extra_lock_patterns`; its nodes do not show it.
+    pub const fn sees_ours(self) -> bool {
+        match self {
+            Self::Lock | Self::WriteLock => true,
+            Self::ReadWriteLock | Self::Kazoo => false,
+        }
+    }
+}
+
+/// One node in the queue of a lock.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Contender {
+    /// The node's name, without the path of its parent. Not ours, so not safe to print as it is.
+    pub name: String,
+    /// What ZooKeeper appended to the name.
+    pub sequence: i32,
+    /// How it wants the lock. A name that leaves doubt counts as exclusive.
+    pub mode: Mode,
+    /// Which kind of client made it.
+    pub kind: Kind,
+}
+
+impl Contender {
+    /// Reads a child's name. `None`: a child that is no contender of any kind.
+    pub fn parse(name: &str) -> Option<Self> {
+        // A number has ten characters, a large negative one eleven. No prefix ends in a digit or in
+        // two minus signs, so only one of the two can succeed.
+        [10, 11].into_iter().find_map(|length| {
+            let (prefix, digits) = name.split_at_checked(name.len().checked_sub(length)?)?;
+            let sequence = parse_sequence(digits)?;
+            let (kind, mode) = classify(prefix)?;
+            Some(Self { name: name.to_owned(), sequence, mode, kind })
+        })
+    }
+}
+
+/// Reads `%010d` of a signed 32-bit integer, and nothing that printf(3) would not have written.
+fn parse_sequence(digits: &str) -> Option<i32> {
+    let sequence: i32 = digits.parse().ok()?;
+    (format!("{sequence:010}") == digits).then_some(sequence)
+}
+
+/// Reads a number of permits as we write it: decimal, no sign, no leading zero, not 0.
+fn parse_permits(digits: &str) -> Option<NonZeroU32> {
+    let permits: NonZeroU32 = digits.parse().ok()?;
+    (permits.to_string() == digits).then_some(permits)
+}
+
+/// Kind and mode of the name without its sequence number.
+fn classify(prefix: &str) -> Option<(Kind, Mode)> {
+    // Curator sorts by what follows the last `lock-`, whatever precedes it.
+    if prefix == "lock-" || prefix.ends_with("-lock-") {
+        return Some((Kind::Lock, own_mode(prefix).unwrap_or(Mode::Exclusive)));
+    }
+    // kazoo searches for these at the end of a name, whatever precedes them.
+    if prefix.ends_with("__lock__") {
+        return Some((Kind::Kazoo, Mode::Exclusive));
+    }
+    if prefix.ends_with("__rlock__") {
+        return Some((Kind::Kazoo, Mode::Shared));
+    }
+    if prefix.ends_with("__WRIT__") {
+        return Some((Kind::ReadWriteLock, Mode::Exclusive));
+    }
+    if prefix.ends_with("__READ__") {
+        return Some((Kind::ReadWriteLock, Mode::Shared));
+    }
+    let session = prefix.strip_prefix("x-")?.strip_suffix('-')?;
+    is_session(session).then_some((Kind::WriteLock, Mode::Exclusive))
+}
+
+/// The mode of a name that only we would have given, `None` for any other.
+///
+/// Every other client of the kind excludes all, so only the full shape of ours may count for less.
+fn own_mode(prefix: &str) -> Option<Mode> {
+    let (uuid, rest) = prefix.strip_prefix("_c_")?.split_at_checked(36)?;
+    if !is_uuid(uuid) {
+        return None;
+    }
+    if rest == "-read-lock-" {
+        return Some(Mode::Shared);
+    }
+    rest.strip_prefix("-permits")?.strip_suffix("-lock-").and_then(parse_permits).map(Mode::Permits)
+}
+
+fn is_uuid(text: &str) -> bool {
+    text.len() == 36
+        && text.bytes().enumerate().all(|(at, byte)| match at {
+            8 | 13 | 18 | 23 => byte == b'-',
+            _ => byte.is_ascii_hexdigit(),
+        })
+}
+
+/// A session id as Java's `WriteLock` writes it, in signed decimal, or C's `zoo_lock`, in `%016lx`.
+fn is_session(text: &str) -> bool {
+    let hex = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    hex || (!text.starts_with('+') && text.parse::<i64>().is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn id(random: u64) -> ContenderId {
+        ContenderId::new(0x0102_0304_0506_0708, random)
+    }
+
+    fn permits(permits: u32) -> Mode {
+        Mode::Permits(NonZeroU32::new(permits).unwrap())
+    }
+
+    #[track_caller]
+    fn assert_parses(name: &str, kind: Kind, mode: Mode, sequence: i32) {
+        assert_eq!(Contender::parse(name), Some(Contender { name: name.to_owned(), sequence, mode, kind }));
+    }
+
+    #[test]
+    fn our_own_names() {
+        let id = ContenderId::new(0x0102_0304_0506_0708, 0x090a_0b0c_0d0e_0f10);
+        assert_eq!(id.prefix(Mode::Exclusive), "_c_01020304-0506-0708-090a-0b0c0d0e0f10-lock-");
+        assert_eq!(id.prefix(Mode::Shared), "_c_01020304-0506-0708-090a-0b0c0d0e0f10-read-lock-");
+        assert_eq!(id.prefix(permits(3)), "_c_01020304-0506-0708-090a-0b0c0d0e0f10-permits3-lock-");
+        let negative = ContenderId::new(-2, 1);
+        assert_eq!(negative.prefix(Mode::Exclusive), "_c_ffffffff-ffff-fffe-0000-000000000001-lock-");
+    }
+
+    #[test]
+    fn an_id_owns_its_own_nodes_alone() {
+        assert!(id(1).owns(&format!("{}0000000001", id(1).prefix(permits(2)))));
+        assert!(!id(1).owns(&format!("{}0000000001", id(2).prefix(Mode::Exclusive))));
+        assert!(!id(1).owns(&format!("_c_{}", id(1))));
+        assert!(!id(1).owns(""));
+    }
+
+    #[test]
+    fn curator_mutex_and_go_zookeeper_are_exclusive() {
+        assert_parses("_c_2a9f0cc5-5b46-4a0c-9ac9-4a1d5b3d0c1e-lock-0000000012", Kind::Lock, Mode::Exclusive, 12);
+        assert_parses("_c_6a2b5c9d8e7f40318b6c5d4e3f2a1b0c-lock-0000000003", Kind::Lock, Mode::Exclusive, 3);
+        assert_parses("lock-0000000003", Kind::Lock, Mode::Exclusive, 3);
+    }
+
+    #[test]
+    fn write_lock_and_zoo_lock_are_exclusive() {
+        assert_parses("x-72057594037927936-0000000001", Kind::WriteLock, Mode::Exclusive, 1);
+        assert_parses("x--72057594037927936-0000000001", Kind::WriteLock, Mode::Exclusive, 1);
+        assert_parses("x-ff0000012f3a0001-0000000001", Kind::WriteLock, Mode::Exclusive, 1);
+        assert_parses("x--72057594037927936--2147483648", Kind::WriteLock, Mode::Exclusive, i32::MIN);
+        assert!(!Kind::ReadWriteLock.sees_ours() && !Kind::Kazoo.sees_ours());
+        assert!(Kind::Lock.sees_ours() && Kind::WriteLock.sees_ours());
+    }
+
+    #[test]
+    fn curator_read_write_lock() {
+        let id = "_c_2a9f0cc5-5b46-4a0c-9ac9-4a1d5b3d0c1e-";
+        assert_parses(&format!("{id}__WRIT__0000000004"), Kind::ReadWriteLock, Mode::Exclusive, 4);
+        assert_parses(&format!("{id}__READ__0000000005"), Kind::ReadWriteLock, Mode::Shared, 5);
+    }
+
+    #[test]
+    fn kazoo_lock_and_read_lock() {
+        let hex = "5f2d4e0c9b7a4c1f8e3d2b1a0f9e8d7c";
+        assert_parses(&format!("{hex}__lock__0000000006"), Kind::Kazoo, Mode::Exclusive, 6);
+        assert_parses(&format!("{hex}__rlock__0000000007"), Kind::Kazoo, Mode::Shared, 7);
+    }
+
+    #[test]
+    fn sequence_numbers_that_have_wrapped_are_read_as_what_they_are() {
+        assert_parses("a-lock--2147483648", Kind::Lock, Mode::Exclusive, i32::MIN);
+        assert_parses("a-lock--1234567890", Kind::Lock, Mode::Exclusive, -1_234_567_890);
+        assert_parses("a-lock--000000001", Kind::Lock, Mode::Exclusive, -1);
+        assert_parses("a-lock-2147483647", Kind::Lock, Mode::Exclusive, i32::MAX);
+    }
+
+    #[test]
+    fn doubtful_names_count_as_exclusive() {
+        let ours = format!("_c_{}", id(7));
+        for name in [
+            format!("{ours}-permits0-lock-0000000001"),
+            format!("{ours}-permits03-lock-0000000001"),
+            format!("{ours}-permits-lock-0000000001"),
+            format!("{ours}-permits4294967296-lock-0000000001"),
+            format!("{ours}-more-read-lock-0000000001"),
+            "_c_0102030405060708-090a0b0c0d0e0f10-read-lock-0000000001".to_owned(),
+            "mine-read-lock-0000000001".to_owned(),
+            "_c_2a9f0cc5-5b46-4a0c-9ac9+4a1d5b3d0c1e-read-lock-0000000001".to_owned(),
+            "_c_2a9f0cc5-5b46-4a0c-9ac9-4a1d5b3d0c1g-read-lock-0000000001".to_owned(),
+            "mine-permits3-lock-0000000001".to_owned(),
+        ] {
+            assert_parses(&name, Kind::Lock, Mode::Exclusive, 1);
+        }
+    }
+
+    #[test]
+    fn odd_names_are_no_contenders() {
+        for name in [
+            "",
+            ".x",
+            "config",
+            "lock-",
+            "-lock-",
+            "0000000001",
+            "a-lock-000000001",
+            "a-lock-00000000001",
+            "a-lock-+000000001",
+            "a-lock--000000000",
+            "a-lock-2147483648",
+            "a-lock-9999999999",
+            "a-lock-000000000x",
+            "a-lock-٠٠٠٠٠٠٠٠٠١",
+            "a-lock-０００００００００１",
+            "a-LOCK-0000000001",
+            "alock-0000000001",
+            "latch-0000000001",
+            "x-0000000001",
+            "x--0000000001",
+            "x-+1-0000000001",
+            "x-zz-0000000001",
+            "x-99999999999999999999-0000000001",
+            "_c_2a9f0cc5-5b46-4a0c-9ac9-4a1d5b3d0c1e-latch-0000000001",
+        ] {
+            assert_eq!(Contender::parse(name), None, "{name}");
+        }
+        assert_eq!(Contender::parse(&"ü".repeat(500_000)), None);
+    }
+
+    #[test]
+    fn modes_as_text() {
+        for mode in [Mode::Exclusive, Mode::Shared, permits(3), permits(u32::MAX)] {
+            assert_eq!(mode.to_string().parse(), Ok(mode));
+            let json = serde_json::to_string(&mode).unwrap();
+            assert_eq!(json, format!("\"{mode}\""));
+            assert_eq!(serde_json::from_str::<Mode>(&json).unwrap(), mode);
+        }
+        for text in ["", "Exclusive", "permits", "permits:", "permits:0", "permits:+1", "permits:4294967296"] {
+            assert_eq!(text.parse::<Mode>(), Err(UnknownMode), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn names_come_back_as_they_were_given(
+            session: i64,
+            random: u64,
+            mode in prop_oneof![Just(Mode::Exclusive), Just(Mode::Shared), (1u32..).prop_map(permits)],
+            sequence: i32,
+        ) {
+            let id = ContenderId::new(session, random);
+            let name = format!("{}{sequence:010}", id.prefix(mode));
+            prop_assert!(id.owns(&name));
+            prop_assert!(!ContenderId::new(session, !random).owns(&name));
+            prop_assert_eq!(Contender::parse(&name), Some(Contender { name, sequence, mode, kind: Kind::Lock }));
+        }
+
+        #[test]
+        fn no_name_makes_it_panic(name in ".*", tail in "(_c_|x-|-lock-|__lock__|-|[0-9]|\\PC){0,24}") {
+            for name in [name.clone(), tail.clone(), name + &tail] {
+                if let Some(contender) = Contender::parse(&name) {
+                    let sequence = format!("{:010}", contender.sequence);
+                    prop_assert!(contender.name.ends_with(&sequence));
+                }
+            }
+        }
+    }
+}

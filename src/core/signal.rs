@@ -1,0 +1,290 @@
+//! Signals by number and by name: what `--signal` reads and what messages and log lines print.
+//!
+//! Owns the type only. Sending, catching and blocking are elsewhere.
+
+use std::error::Error;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// A signal that exists on this system: 1 to `SIGRTMAX`, see signal(7).
+///
+/// Serialized as its number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "i32", into = "i32")]
+pub struct Signal(i32);
+
+/// The signals that have a name of their own, in the order of signal(7). Where two names mean one
+/// number, the first is the one that is printed.
+const NAMES: &[(&str, i32)] = &[
+    ("HUP", libc::SIGHUP),
+    ("INT", libc::SIGINT),
+    ("QUIT", libc::SIGQUIT),
+    ("ILL", libc::SIGILL),
+    ("TRAP", libc::SIGTRAP),
+    ("ABRT", libc::SIGABRT),
+    ("IOT", libc::SIGIOT),
+    ("BUS", libc::SIGBUS),
+    ("FPE", libc::SIGFPE),
+    ("KILL", libc::SIGKILL),
+    ("USR1", libc::SIGUSR1),
+    ("SEGV", libc::SIGSEGV),
+    ("USR2", libc::SIGUSR2),
+    ("PIPE", libc::SIGPIPE),
+    ("ALRM", libc::SIGALRM),
+    ("TERM", libc::SIGTERM),
+    ("STKFLT", libc::SIGSTKFLT),
+    ("CHLD", libc::SIGCHLD),
+    ("CLD", libc::SIGCHLD),
+    ("CONT", libc::SIGCONT),
+    ("STOP", libc::SIGSTOP),
+    ("TSTP", libc::SIGTSTP),
+    ("TTIN", libc::SIGTTIN),
+    ("TTOU", libc::SIGTTOU),
+    ("URG", libc::SIGURG),
+    ("XCPU", libc::SIGXCPU),
+    ("XFSZ", libc::SIGXFSZ),
+    ("VTALRM", libc::SIGVTALRM),
+    ("PROF", libc::SIGPROF),
+    ("WINCH", libc::SIGWINCH),
+    ("IO", libc::SIGIO),
+    ("POLL", libc::SIGPOLL),
+    ("PWR", libc::SIGPWR),
+    ("SYS", libc::SIGSYS),
+];
+
+impl Signal {
+    /// Hangup of the terminal.
+    pub const HUP: Self = Self(libc::SIGHUP);
+    /// Ctrl-C.
+    pub const INT: Self = Self(libc::SIGINT);
+    /// Ctrl-\.
+    pub const QUIT: Self = Self(libc::SIGQUIT);
+    /// Kills; cannot be caught.
+    pub const KILL: Self = Self(libc::SIGKILL);
+    /// For the program's own use.
+    pub const USR1: Self = Self(libc::SIGUSR1);
+    /// For the program's own use.
+    pub const USR2: Self = Self(libc::SIGUSR2);
+    /// Invalid memory access.
+    pub const SEGV: Self = Self(libc::SIGSEGV);
+    /// Write to a pipe that nobody reads.
+    pub const PIPE: Self = Self(libc::SIGPIPE);
+    /// A timer of alarm(2).
+    pub const ALRM: Self = Self(libc::SIGALRM);
+    /// The polite request to end.
+    pub const TERM: Self = Self(libc::SIGTERM);
+    /// A child has changed its state.
+    pub const CHLD: Self = Self(libc::SIGCHLD);
+    /// Continue after a stop.
+    pub const CONT: Self = Self(libc::SIGCONT);
+    /// Stops; cannot be caught.
+    pub const STOP: Self = Self(libc::SIGSTOP);
+    /// Ctrl-Z.
+    pub const TSTP: Self = Self(libc::SIGTSTP);
+    /// A background process read from the terminal.
+    pub const TTIN: Self = Self(libc::SIGTTIN);
+    /// A background process wrote to the terminal.
+    pub const TTOU: Self = Self(libc::SIGTTOU);
+    /// The terminal's window has another size.
+    pub const WINCH: Self = Self(libc::SIGWINCH);
+
+    /// The signal with this number; `None` where the system has none, which includes 0.
+    pub fn new(number: i32) -> Option<Self> {
+        (1..=libc::SIGRTMAX()).contains(&number).then_some(Self(number))
+    }
+
+    /// The number, as kill(2) takes it.
+    pub const fn number(self) -> i32 {
+        self.0
+    }
+
+    /// Every signal of this system, in the order of the numbers.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (1..=libc::SIGRTMAX()).map(Self)
+    }
+}
+
+/// Prints `SIGTERM`, `SIGRTMIN+3`; a number that has no name, such as one of those that the C
+/// library keeps for itself, as `SIG32`.
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some((name, _)) = NAMES.iter().find(|(_, number)| *number == self.0) {
+            return write!(f, "SIG{name}");
+        }
+        match self.0 - libc::SIGRTMIN() {
+            0 => f.write_str("SIGRTMIN"),
+            above @ 1.. => write!(f, "SIGRTMIN+{above}"),
+            _ => write!(f, "SIG{}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Text or a number that is no signal. Its message says what to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownSignal;
+
+impl fmt::Display for UnknownSignal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "write a signal such as TERM, SIGINT, RTMIN+1 or a number from 1 to {}", libc::SIGRTMAX())
+    }
+}
+
+impl Error for UnknownSignal {}
+
+impl FromStr for Signal {
+    type Err = UnknownSignal;
+
+    /// Reads `TERM`, `SIGTERM`, `term`, `15`, `RTMIN`, `RTMIN+1`, `RTMAX-2` and what `Display` prints.
+    fn from_str(text: &str) -> Result<Self, UnknownSignal> {
+        let upper = text.to_ascii_uppercase();
+        let name = upper.strip_prefix("SIG").unwrap_or(&upper);
+        if let Some((_, number)) = NAMES.iter().find(|(known, _)| *known == name) {
+            return Ok(Self(*number));
+        }
+        let (number, real_time) = if name == "RTMIN" {
+            (Some(libc::SIGRTMIN()), true)
+        } else if name == "RTMAX" {
+            (Some(libc::SIGRTMAX()), true)
+        } else if let Some(above) = name.strip_prefix("RTMIN+") {
+            (decimal(above).map(|above| libc::SIGRTMIN() + above), true)
+        } else if let Some(below) = name.strip_prefix("RTMAX-") {
+            (decimal(below).map(|below| libc::SIGRTMAX() - below), true)
+        } else {
+            (decimal(name), false)
+        };
+        number.filter(|number| !real_time || *number >= libc::SIGRTMIN()).and_then(Self::new).ok_or(UnknownSignal)
+    }
+}
+
+/// A number of at most three digits and nothing else: `i32::from_str` takes a sign, too.
+fn decimal(text: &str) -> Option<i32> {
+    let plain = (1..=3).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+    if plain { text.parse().ok() } else { None }
+}
+
+impl TryFrom<i32> for Signal {
+    type Error = UnknownSignal;
+
+    fn try_from(number: i32) -> Result<Self, UnknownSignal> {
+        Self::new(number).ok_or(UnknownSignal)
+    }
+}
+
+impl From<Signal> for i32 {
+    fn from(signal: Signal) -> Self {
+        signal.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_that_are_understood() {
+        for (text, number) in [
+            ("TERM", libc::SIGTERM),
+            ("SIGTERM", libc::SIGTERM),
+            ("term", libc::SIGTERM),
+            ("SigTerm", libc::SIGTERM),
+            ("15", 15),
+            ("SIG15", 15),
+            ("HUP", libc::SIGHUP),
+            ("CLD", libc::SIGCHLD),
+            ("POLL", libc::SIGIO),
+            ("RTMIN", libc::SIGRTMIN()),
+            ("RTMIN+1", libc::SIGRTMIN() + 1),
+            ("sigrtmin+3", libc::SIGRTMIN() + 3),
+            ("RTMAX", libc::SIGRTMAX()),
+            ("RTMAX-2", libc::SIGRTMAX() - 2),
+        ] {
+            assert_eq!(text.parse::<Signal>().map(Signal::number), Ok(number), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn everything_else_is_refused() {
+        for text in [
+            "",
+            "0",
+            "-1",
+            "+15",
+            " TERM",
+            "TERM ",
+            "SIG",
+            "SIGSIGTERM",
+            "TERMINATE",
+            "65",
+            "999",
+            "99999999999999999999",
+            "RTMIN+",
+            "RTMIN-1",
+            "RTMIN+-1",
+            "RTMIN+31",
+            "RTMAX+1",
+            "RTMAX-31",
+            "1.5",
+            "TÉRM",
+            "１５",
+        ] {
+            assert_eq!(text.parse::<Signal>(), Err(UnknownSignal), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_refusal_says_what_to_write() {
+        assert_eq!(UnknownSignal.to_string(), "write a signal such as TERM, SIGINT, RTMIN+1 or a number from 1 to 64");
+    }
+
+    #[test]
+    fn the_first_of_two_names_is_printed() {
+        assert_eq!(Signal::CHLD.to_string(), "SIGCHLD");
+        assert_eq!(Signal(libc::SIGPOLL).to_string(), "SIGIO");
+        assert_eq!(Signal(libc::SIGIOT).to_string(), "SIGABRT");
+    }
+
+    #[test]
+    fn numbers_without_a_name_are_printed_as_numbers() {
+        assert_eq!(Signal(32).to_string(), "SIG32");
+        assert_eq!(Signal(libc::SIGRTMIN()).to_string(), "SIGRTMIN");
+        assert_eq!(Signal(libc::SIGRTMIN() + 3).to_string(), "SIGRTMIN+3");
+    }
+
+    #[test]
+    fn every_signal_reads_back_what_it_prints() {
+        for signal in Signal::all() {
+            assert_eq!(signal.to_string().parse(), Ok(signal));
+            assert_eq!(signal.number().to_string().parse(), Ok(signal));
+            let json = serde_json::to_string(&signal).unwrap();
+            assert_eq!(json, signal.number().to_string());
+            assert_eq!(serde_json::from_str::<Signal>(&json).unwrap(), signal);
+        }
+    }
+
+    #[test]
+    fn no_signal_has_a_number_out_of_range() {
+        for number in [i32::MIN, -1, 0, libc::SIGRTMAX() + 1, i32::MAX] {
+            assert_eq!(Signal::new(number), None);
+            assert!(serde_json::from_str::<Signal>(&number.to_string()).is_err());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_too_odd(text in "(SIG)?(RTMIN|RTMAX)?[+-]?\\PC{0,6}") {
+            if let Ok(signal) = text.parse::<Signal>() {
+                prop_assert_eq!(Signal::new(signal.number()), Some(signal));
+            }
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! zklock: take a ZooKeeper lock, run a command while it is held, release it.
+//!
+//! This is the map of the house; `docs/decisions.md` says why it is built so.
+//!
+//! | room | what happens there |
+//! | --- | --- |
+//! | [`cli`] | the flags and their help text |
+//! | [`plan`] | flags and environment become a validated [`plan::Plan`] |
+//! | [`core`] | pure: who holds, how long a lease lasts, what a run does next |
+//! | [`supervisor`] | the process the user started: command, signals, terminal, clock |
+//! | [`keeper`] | its fork, one per ZooKeeper session: queue, beat, release |
+//! | [`session`] | the only room that knows the ZooKeeper client library |
+//! | [`wire`] | what supervisor and keeper say to each other |
+//! | [`command`] | start, signal, kill and reap the command and its descendants |
+//! | [`signals`] | the stream of signals, and what was ignored when we started |
+//! | [`terminal`] | is there one; the status line |
+//! | [`notice`] | every sentence that a user reads |
+//! | [`clock`] | the clock that counts sleep |
+//!
+//! `core` imports nothing from the other rooms. Only `supervisor` and `keeper` know both a process
+//! or a server and the core.
+
+pub mod cli;
+pub mod clock;
+pub mod command;
+pub mod core;
+pub mod keeper;
+pub mod notice;
+pub mod plan;
+pub mod session;
+pub mod signals;
+pub mod supervisor;
+pub mod terminal;
+pub mod wire;

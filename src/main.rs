@@ -1,0 +1,69 @@
+//! The `zklock` command: parse, plan, supervise, exit.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use zklock::command::{self, Unusable};
+use zklock::core::outcome::{End, Outcome};
+use zklock::plan::{self, Exit, Plan, Verbosity};
+use zklock::{signals, supervisor};
+
+fn main() -> ExitCode {
+    let outcome = match plan::from_args(std::env::args_os()) {
+        Ok(plan) => run(&plan),
+        Err(Exit::Help(text)) => {
+            // A reader that has seen enough (`zklock --help | head`) is no error.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            Outcome::Exited(0)
+        }
+        Err(Exit::Usage(error)) => {
+            eprintln!("zklock: {error}");
+            Outcome::Usage
+        }
+    };
+    match outcome.end() {
+        End::Exit(status) => ExitCode::from(status),
+        End::DieOf(signal) => {
+            signals::die_of(signal);
+            // Still here, as PID 1 of a container is: say it as a shell would.
+            ExitCode::from(u8::try_from(128 + signal.number()).unwrap_or(u8::MAX))
+        }
+    }
+}
+
+fn run(plan: &Plan) -> Outcome {
+    start_log(plan);
+    let program = plan.command.program.display();
+    match command::locate(&plan.command.program) {
+        Ok(()) => {}
+        Err(Unusable::NotFound) => {
+            eprintln!("zklock: {program}: command not found");
+            return Outcome::NotFound;
+        }
+        Err(Unusable::CannotExecute(why)) => {
+            eprintln!("zklock: {program}: cannot be executed: {why}");
+            return Outcome::CannotExecute;
+        }
+    }
+    supervisor::run(plan).unwrap_or_else(|error| {
+        eprintln!("zklock: internal error: {error:#}");
+        Outcome::Internal
+    })
+}
+
+/// Diagnostics go to standard error, at the level that the flags ask for; the client library's only
+/// at the higher ones.
+fn start_log(plan: &Plan) {
+    let filter = match (&plan.log_filter, plan.verbosity) {
+        (Some(filter), _) => filter,
+        (None, Verbosity::Quiet) => "off",
+        (None, Verbosity::Normal) => "zklock=warn",
+        (None, Verbosity::Verbose(1)) => "zklock=info",
+        (None, Verbosity::Verbose(2)) => "zklock=debug,zookeeper_client=info",
+        (None, Verbosity::Verbose(_)) => "zklock=trace,zookeeper_client=debug",
+    };
+    env_logger::Builder::new()
+        .parse_filters(filter)
+        .format(|line, record| writeln!(line, "zklock: {}", record.args()))
+        .init();
+}

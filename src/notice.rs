@@ -1,0 +1,188 @@
+//! Every sentence that a user reads while a run lasts.
+
+use std::time::Duration;
+
+use crate::core::machine::{Blocker, Loss, LostWhy, Notice, Refusal, View};
+use crate::plan::{Patience, Plan};
+
+/// Who should see a sentence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weight {
+    /// Always: it is the reason of a failure.
+    Error,
+    /// Unless `--quiet`: something to know, or the lock was not free.
+    Notable,
+    /// While it lasts: a person at a terminal, or a job log once in a while.
+    Status,
+    /// With `--verbose`.
+    Detail,
+}
+
+/// The sentence for a notice, without the program's name, and who should see it.
+pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, String) {
+    let lock = &plan.lock;
+    match notice {
+        Notice::Connecting(reason) => (Weight::Status, format!("connecting to ZooKeeper: {reason}")),
+        Notice::Granted(timeout) => (
+            Weight::Detail,
+            format!("the server granted a session timeout of {}, not {}", short(*timeout), short(plan.session_timeout)),
+        ),
+        Notice::Impatient(terms) => (
+            Weight::Notable,
+            format!(
+                "with --kill-after {} and a session timeout of {}, a silence of {} already stops the command",
+                short(terms.kill_after()),
+                short(terms.timeout()),
+                short(terms.patience())
+            ),
+        ),
+        Notice::Waiting(view) => (Weight::Status, format!("waiting for {lock}: {}", queue(view, now_millis))),
+        Notice::Requeued(loss) => {
+            let why = match loss {
+                Loss::NodeDeleted => "our node was deleted",
+                Loss::SessionExpired => "the session ended",
+            };
+            (Weight::Notable, format!("lost the place in the queue of {lock}: {why}; queueing again"))
+        }
+        Notice::Starting(grant) => (Weight::Detail, format!("holding {}, token {}", grant.node, grant.token)),
+        Notice::NotFree(view) => (Weight::Notable, format!("{lock} is not free: {}", held(view, now_millis))),
+        Notice::TimedOut(blocker) => {
+            let why = match blocker {
+                Blocker::Queue(view) => queue(view, now_millis),
+                Blocker::Servers(None) => "no ZooKeeper server answered".to_owned(),
+                Blocker::Servers(Some(reason)) => format!("no ZooKeeper server answered: {reason}"),
+            };
+            let after = match plan.patience {
+                Patience::AtMost(timeout) => format!(" after {}", short(timeout)),
+                Patience::Forever | Patience::NoWait => String::new(),
+            };
+            (Weight::Notable, format!("gave up waiting for {lock}{after}: {why}"))
+        }
+        Notice::Unreachable(reason) => (
+            Weight::Error,
+            format!(
+                "no ZooKeeper server of {} answered within {}: {reason}",
+                plan.servers,
+                short(plan.connect_timeout)
+            ),
+        ),
+        Notice::NoRoom(no_room) => (
+            Weight::Error,
+            format!(
+                "--kill-after {} does not fit into the session timeout that the server granted: at most {}, or ask \
+                 for a longer --session-timeout",
+                short(no_room.kill_after),
+                short(no_room.longest)
+            ),
+        ),
+        Notice::Refused(refusal) => (Weight::Error, refused(refusal, plan)),
+        Notice::Lost(why) => {
+            let why = match why {
+                LostWhy::Told(Loss::NodeDeleted) => "its node was deleted; killing the command".to_owned(),
+                LostWhy::Told(Loss::SessionExpired) => "the session expired; killing the command".to_owned(),
+                LostWhy::Silence(silence) => {
+                    format!("ZooKeeper has not answered for {}; stopping the command", short(*silence))
+                }
+                LostWhy::KeeperGone => "the keeper process died; stopping the command".to_owned(),
+            };
+            (Weight::Error, format!("lost the lock {lock}: {why}"))
+        }
+        Notice::NotReleased(timeout) => (
+            Weight::Notable,
+            format!("the release of {lock} was not confirmed; it frees itself within {}", short(*timeout)),
+        ),
+        Notice::KeeperDied => (Weight::Error, "internal error: the keeper process died repeatedly".to_owned()),
+    }
+}
+
+fn refused(refusal: &Refusal, plan: &Plan) -> String {
+    match refusal {
+        Refusal::Denied(node) => format!("not permitted on {node}: its ACL does not let us, or the login failed"),
+        Refusal::NoChroot => {
+            format!("the chroot {} does not exist: create it, or correct --zookeeper", plan.servers.chroot)
+        }
+        Refusal::Exhausted => {
+            format!("the sequence numbers below {} are used up: use another lock path", plan.lock)
+        }
+        Refusal::Server(why) => format!("ZooKeeper refused: {why}"),
+    }
+}
+
+fn queue(view: &View, now_millis: u64) -> String {
+    format!("{} of {}, {}", ordinal(view.position), view.total, held(view, now_millis))
+}
+
+fn held(view: &View, now_millis: u64) -> String {
+    match view.held_since {
+        Some(since) => {
+            let age = Duration::from_millis(now_millis.saturating_sub(since));
+            format!("held by {} for {}", view.holder, long(age))
+        }
+        None => format!("held by {}", view.holder),
+    }
+}
+
+fn ordinal(number: usize) -> String {
+    let suffix = match (number % 10, number % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{number}{suffix}")
+}
+
+/// A duration that somebody set, or that is as short: `1h30m`, `90s`, `2.5s`, `150ms`.
+fn short(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    match duration.as_secs() {
+        0 => format!("{millis}ms"),
+        seconds if !millis.is_multiple_of(1000) && seconds < 120 => format!("{:.1}s", duration.as_secs_f64()),
+        seconds if seconds % 3600 == 0 => format!("{}h", seconds / 3600),
+        seconds if seconds % 60 == 0 => format!("{}m", seconds / 60),
+        seconds => format!("{seconds}s"),
+    }
+}
+
+/// For how long something has lasted: `40s`, `12m`, `3h05m`, `2d04h`.
+fn long(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{minutes}m"),
+        3600..86400 => format!("{hours}h{:02}m", minutes % 60),
+        _ => format!("{days}d{:02}h", hours % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_and_places_read_well() {
+        let ages = [(0, "0s"), (59, "59s"), (60, "1m"), (12 * 60 + 5, "12m"), (3900, "1h05m"), (100_000, "1d03h")];
+        for (seconds, expected) in ages {
+            assert_eq!(long(Duration::from_secs(seconds)), expected);
+        }
+        let settings =
+            [(150, "150ms"), (2500, "2.5s"), (15_000, "15s"), (90_000, "90s"), (300_000, "5m"), (7_200_000, "2h")];
+        for (millis, expected) in settings {
+            assert_eq!(short(Duration::from_millis(millis)), expected);
+        }
+        for (number, expected) in
+            [(1, "1st"), (2, "2nd"), (3, "3rd"), (4, "4th"), (11, "11th"), (21, "21st"), (112, "112th")]
+        {
+            assert_eq!(ordinal(number), expected);
+        }
+    }
+
+    #[test]
+    fn the_waiting_line_names_place_and_holder() {
+        let holder = "db3 (ops, pid 4242, backup.sh)".to_owned();
+        let view = View { position: 2, total: 5, holder, held_since: Some(1_000_000) };
+        assert_eq!(queue(&view, 1_000_000 + 12 * 60_000), "2nd of 5, held by db3 (ops, pid 4242, backup.sh) for 12m");
+    }
+}

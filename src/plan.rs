@@ -1,0 +1,353 @@
+//! Flags and environment become a [`Plan`]: validated, with every default filled in.
+//!
+//! Owns the meaning of what users write and every sentence that refuses it. Looks at nothing but
+//! the arguments and the environment: no file, no host name, no clock.
+
+mod connect;
+mod duration;
+mod znode;
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::time::Duration;
+
+use clap::FromArgMatches;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+
+use crate::cli::{self, Cli};
+use crate::core::lease::Terms;
+use crate::core::queue::Mode;
+use crate::core::signal::{Signal, UnknownSignal};
+
+pub use connect::{ConnectString, HostPort};
+pub use znode::LockPath;
+
+/// What a run is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The servers, and the chroot that `lock` is relative to.
+    pub servers: ConnectString,
+    /// The lock's node.
+    pub lock: LockPath,
+    /// Who else may hold at the same time.
+    pub mode: Mode,
+    /// How long to wait for the lock, over everything from the start.
+    pub patience: Patience,
+    /// Exit status of giving up.
+    pub conflict_exit_code: u8,
+    /// How long to try at the start until a server has answered. Above zero.
+    pub connect_timeout: Duration,
+    /// The session timeout to ask for; whole milliseconds of it fit an `i32`.
+    pub session_timeout: Duration,
+    /// From the stop signal to SIGKILL; `None` lets [`Terms`] choose. It fits the session timeout
+    /// that is asked for; the one that is granted may be another.
+    pub kill_after: Option<Duration>,
+    /// The signal that asks the command to end.
+    pub stop_signal: Signal,
+    /// What to run.
+    pub command: CommandLine,
+    /// A text for others to see: one line, not empty.
+    pub description: Option<String>,
+    /// Whether others may see the command's arguments.
+    pub publish_command: bool,
+    /// How much to say.
+    pub verbosity: Verbosity,
+    /// A filter in env_logger's syntax; goes beyond `verbosity` where both are given.
+    pub log_filter: Option<String>,
+}
+
+/// How long to wait for a lock that is not free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// Until the lock is free.
+    Forever,
+    /// Not at all.
+    NoWait,
+    /// This long, counted from the start of the run. Above zero.
+    AtMost(Duration),
+}
+
+/// The program and its arguments, byte for byte.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommandLine {
+    /// A path, or a name to look up in `PATH`.
+    pub program: OsString,
+    /// The arguments after the program's name.
+    pub args: Vec<OsString>,
+}
+
+/// How much to say on standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verbosity {
+    /// Errors; nothing while waiting, nothing about a lock that is not free.
+    Quiet,
+    /// What a user needs to know.
+    Normal,
+    /// More, by the number of `-v`: 1 is zklock's own doings, 2 and above the client library's, too.
+    Verbose(u8),
+}
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// `--help` or `--version`: this text goes to standard output, and the status is 0.
+    Help(String),
+    /// Something is wrong: one line for standard error, and the status of a usage error.
+    Usage(UsageError),
+}
+
+/// One line that names the option or the variable at fault and says what to write instead. It
+/// contains no control characters, whatever the arguments did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageError(String);
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UsageError {}
+
+impl From<UsageError> for Exit {
+    fn from(error: UsageError) -> Self {
+        Self::Usage(error)
+    }
+}
+
+/// The plan for these arguments, the program's own name first, and the environment of this process.
+pub fn from_args(args: impl IntoIterator<Item = OsString>) -> Result<Plan, Exit> {
+    from_args_and_environment(args, |name| std::env::var_os(name))
+}
+
+/// The plan for these arguments, the program's own name first, and the variables that
+/// `environment` knows. An option wins over its variable; an empty variable counts as unset.
+pub fn from_args_and_environment(
+    args: impl IntoIterator<Item = OsString>,
+    environment: impl Fn(&str) -> Option<OsString>,
+) -> Result<Plan, Exit> {
+    let matches = cli::command().try_get_matches_from(args).map_err(refused_by_clap)?;
+    let cli = Cli::from_arg_matches(&matches).map_err(refused_by_clap)?;
+    let variable = |name: &'static str| {
+        let text = environment(name).filter(|text| !text.is_empty())?;
+        Some(Given { origin: name, text })
+    };
+    // clap has read the variables of this process, for the help text; ours are `environment`'s.
+    let option_or_variable = |id: &str, origin, name, written: Option<OsString>| {
+        let written = written.filter(|_| matches.value_source(id) == Some(ValueSource::CommandLine));
+        written.map(|text| Given { origin, text }).or_else(|| variable(name))
+    };
+
+    let servers = option_or_variable("zookeeper", "--zookeeper", cli::ENV_ZOOKEEPER, Some(cli.zookeeper))
+        .unwrap_or_else(|| Given::new("--zookeeper", cli::DEFAULT_ZOOKEEPER))
+        .read(str::parse::<ConnectString>)?;
+    let lock = match cli.lock.to_str() {
+        Some(text) => LockPath::parse(text, &servers.chroot),
+        None => Err("is not UTF-8; write it in UTF-8".to_owned()),
+    }
+    .map_err(|why| UsageError(format!("LOCK {} {why}", quoted(&cli.lock))))?;
+    let timeout = option_or_variable("timeout", "--timeout", cli::ENV_TIMEOUT, cli.timeout);
+    let session_timeout =
+        option_or_variable("session_timeout", "--session-timeout", cli::ENV_SESSION_TIMEOUT, Some(cli.session_timeout))
+            .unwrap_or_else(|| Given::new("--session-timeout", cli::DEFAULT_SESSION_TIMEOUT))
+            .read(session_timeout)?;
+    let kill_after = match cli.kill_after {
+        Some(text) => Some(Given::new("--kill-after", text).read(|text| kill_after(text, session_timeout))?),
+        None => None,
+    };
+    let description = match cli.describe {
+        Some(text) => Given::new("--describe", text).read(description)?,
+        None => None,
+    };
+    Ok(Plan {
+        mode: Mode::Exclusive,
+        patience: patience(cli.nonblock, timeout)?,
+        conflict_exit_code: Given::new("--conflict-exit-code", cli.conflict_exit_code).read(exit_status)?,
+        connect_timeout: Given::new("--connect-timeout", cli.connect_timeout).read(connect_timeout)?,
+        session_timeout,
+        kill_after,
+        stop_signal: Given::new("--signal", cli.signal)
+            .read(|text| text.parse().map_err(|unknown: UnknownSignal| unknown.to_string()))?,
+        command: command_line(&lock, cli.command, cli.shell_command, environment("SHELL"))?,
+        description,
+        publish_command: cli.publish_command,
+        verbosity: match (cli.quiet, cli.verbose) {
+            (true, _) => Verbosity::Quiet,
+            (false, 0) => Verbosity::Normal,
+            (false, times) => Verbosity::Verbose(times),
+        },
+        log_filter: variable(cli::ENV_LOG).map(|given| given.read(|text| Ok(text.to_owned()))).transpose()?,
+        servers,
+        lock,
+    })
+}
+
+/// A value, and the option or variable that is to be named when it makes no sense.
+struct Given {
+    origin: &'static str,
+    text: OsString,
+}
+
+impl Given {
+    fn new(origin: &'static str, text: impl Into<OsString>) -> Self {
+        Self { origin, text: text.into() }
+    }
+
+    fn read<T>(&self, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<T, UsageError> {
+        self.text
+            .to_str()
+            .ok_or_else(|| "not UTF-8; write it in UTF-8".to_owned())
+            .and_then(parse)
+            .map_err(|why| UsageError(format!("{} {}: {why}", self.origin, quoted(&self.text))))
+    }
+}
+
+fn patience(nonblock: bool, timeout: Option<Given>) -> Result<Patience, UsageError> {
+    let timeout = timeout.map(|given| given.read(duration::parse)).transpose()?;
+    Ok(match timeout {
+        // flock(1) does not wait either when it is given -n and -w.
+        _ if nonblock => Patience::NoWait,
+        None => Patience::Forever,
+        Some(Duration::ZERO) => Patience::NoWait,
+        Some(timeout) => Patience::AtMost(timeout),
+    })
+}
+
+fn exit_status(text: &str) -> Result<u8, String> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let status = if digits { text.parse().ok() } else { None };
+    status.ok_or_else(|| "write a number from 0 to 255".to_owned())
+}
+
+fn connect_timeout(text: &str) -> Result<Duration, String> {
+    match duration::parse(text)? {
+        Duration::ZERO => Err("no server can answer in no time; write a longer one, such as 15s".to_owned()),
+        timeout => Ok(timeout),
+    }
+}
+
+fn session_timeout(text: &str) -> Result<Duration, String> {
+    // No server has a tick as short as this; below it the lease is made of rounding errors.
+    const SHORTEST: Duration = Duration::from_millis(100);
+    let timeout = duration::parse(text)?;
+    if timeout < SHORTEST {
+        return Err(format!("too short for a lease; write at least {}", duration::show(SHORTEST)));
+    }
+    // The protocol carries milliseconds in a signed 32-bit integer.
+    if i32::try_from(timeout.as_millis()).is_err() {
+        return Err("longer than ZooKeeper can express; write at most 24d".to_owned());
+    }
+    Ok(timeout)
+}
+
+fn kill_after(text: &str, session_timeout: Duration) -> Result<Duration, String> {
+    let kill_after = duration::parse(text)?;
+    match Terms::new(session_timeout, Some(kill_after)) {
+        Ok(_) => Ok(kill_after),
+        Err(no_room) => Err(format!(
+            "a session timeout of {} has room for {} at most; shorten it or lengthen --session-timeout",
+            duration::show(session_timeout),
+            duration::show(no_room.longest),
+        )),
+    }
+}
+
+fn description(text: &str) -> Result<Option<String>, String> {
+    const LONGEST: usize = 200;
+    if let Some(odd) = text.chars().find(|c| c.is_control()) {
+        return Err(format!("contains U+{:04X}; write one line of plain text", u32::from(odd)));
+    }
+    let length = text.chars().count();
+    if length > LONGEST {
+        return Err(format!("{length} characters long; write at most {LONGEST}"));
+    }
+    let text = text.trim();
+    Ok((!text.is_empty()).then(|| text.to_owned()))
+}
+
+fn command_line(
+    lock: &LockPath,
+    command: Vec<OsString>,
+    shell_command: Option<OsString>,
+    shell: Option<OsString>,
+) -> Result<CommandLine, UsageError> {
+    let mut words = command.into_iter();
+    match (words.next(), shell_command) {
+        (Some(program), None) => Ok(CommandLine { program, args: words.collect() }),
+        (None, Some(script)) => Ok(CommandLine {
+            program: shell.filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into()),
+            args: vec!["-c".into(), script],
+        }),
+        (Some(program), Some(_)) => Err(UsageError(format!(
+            "-c and the command {} exclude each other; write one of them, and all that belongs to -c in one argument",
+            quoted(&program)
+        ))),
+        (None, None) => Err(UsageError(format!(
+            "no command; write zklock {lock} COMMAND [ARG]... or zklock {lock} -c 'SHELL COMMAND'"
+        ))),
+    }
+}
+
+/// One line for what clap refuses, instead of its page.
+fn refused_by_clap(error: clap::Error) -> Exit {
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        Some(ContextValue::Strings(texts)) => texts.first().cloned(),
+        _ => None,
+    };
+    let argument = context(ContextKind::InvalidArg).unwrap_or_default();
+    // clap prints `--timeout <DURATION>`; the documents write `--timeout DURATION`.
+    let plain_argument = argument.replace(['<', '>'], "");
+    let sentence = match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => return Exit::Help(error.render().to_string()),
+        ErrorKind::MissingRequiredArgument => "no lock; write zklock LOCK COMMAND [ARG]..., such as \
+                                               zklock /jobs/backup ./backup.sh"
+            .to_owned(),
+        ErrorKind::UnknownArgument => {
+            let instead = match context(ContextKind::SuggestedArg) {
+                Some(similar) => format!("did you mean {similar}?"),
+                None => "zklock --help lists the options; those of the command go after it".to_owned(),
+            };
+            format!("unknown option {}; {instead}", quoted(OsStr::new(&argument)))
+        }
+        ErrorKind::InvalidValue => format!("no value after {}; write {plain_argument}", first_word(&argument)),
+        ErrorKind::TooManyValues => {
+            let option = first_word(&argument);
+            format!("{option} takes no value; write {option} alone")
+        }
+        _ => {
+            let text = error.render().to_string();
+            let line = text.lines().next().unwrap_or_default();
+            let line = line.strip_prefix("error: ").unwrap_or(line);
+            format!("{line}; zklock --help says what to write")
+        }
+    };
+    Exit::Usage(UsageError(without_controls(&sentence)))
+}
+
+fn first_word(text: &str) -> &str {
+    text.split(' ').next().unwrap_or(text)
+}
+
+/// Text that came from outside, for a message: in quotes, on one line, cut when it is long.
+fn quoted(text: &OsStr) -> String {
+    const LONGEST: usize = 100;
+    let text = text.to_string_lossy();
+    let mut shown: String = text.chars().take(LONGEST).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    format!("'{}'", without_controls(&shown))
+}
+
+fn without_controls(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { plain.extend(c.escape_default()) } else { plain.push(c) }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,358 @@
+//! Tests of the plan as a whole; those of its parts are beside them.
+
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// The plan for the words of `args` after `zklock`, in this environment.
+fn plan_in(environment: &[(&str, &str)], args: &[&str]) -> Result<Plan, Exit> {
+    let args = std::iter::once("zklock").chain(args.iter().copied()).map(OsString::from);
+    from_args_and_environment(args, |name| {
+        environment.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into())
+    })
+}
+
+fn plan(args: &[&str]) -> Plan {
+    plan_in(&[], args).unwrap_or_else(|exit| panic!("{args:?}: {exit:?}"))
+}
+
+fn refusal(exit: Result<Plan, Exit>) -> String {
+    match exit {
+        Err(Exit::Usage(error)) => error.to_string(),
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+fn command_line(words: &[&str]) -> CommandLine {
+    CommandLine { program: words[0].into(), args: words[1..].iter().map(OsString::from).collect() }
+}
+
+#[test]
+fn everything_has_its_default() {
+    assert_eq!(
+        plan(&["/jobs/backup", "./backup.sh"]),
+        Plan {
+            servers: "localhost:2181".parse().unwrap(),
+            lock: LockPath::parse("/jobs/backup", "").unwrap(),
+            mode: Mode::Exclusive,
+            patience: Patience::Forever,
+            conflict_exit_code: 75,
+            connect_timeout: Duration::from_secs(15),
+            session_timeout: Duration::from_secs(30),
+            kill_after: None,
+            stop_signal: Signal::TERM,
+            command: command_line(&["./backup.sh"]),
+            description: None,
+            publish_command: false,
+            verbosity: Verbosity::Normal,
+            log_filter: None,
+        }
+    );
+}
+
+#[test]
+fn every_option_is_understood() {
+    let all = [
+        "--zookeeper=zk1,zk2:1/app",
+        "--connect-timeout=1s",
+        "--session-timeout=1m",
+        "--exclusive",
+        "--timeout=1h30m",
+        "--conflict-exit-code=0",
+        "--describe= nightly ",
+        "--publish-command",
+        "--signal=int",
+        "--kill-after=7",
+        "-vv",
+        "/l",
+        "job",
+    ];
+    assert_eq!(
+        plan(&all),
+        Plan {
+            servers: "zk1:2181,zk2:1/app".parse().unwrap(),
+            lock: LockPath::parse("/l", "/app").unwrap(),
+            mode: Mode::Exclusive,
+            patience: Patience::AtMost(Duration::from_secs(5400)),
+            conflict_exit_code: 0,
+            connect_timeout: Duration::from_secs(1),
+            session_timeout: Duration::from_secs(60),
+            kill_after: Some(Duration::from_secs(7)),
+            stop_signal: Signal::INT,
+            command: command_line(&["job"]),
+            description: Some("nightly".to_owned()),
+            publish_command: true,
+            verbosity: Verbosity::Verbose(2),
+            log_filter: None,
+        }
+    );
+    let short = ["-z", "zk", "-x", "-n", "-E", "1", "-k", "0", "-q", "/l", "-c", "job"];
+    let short = plan(&short);
+    assert_eq!(short.servers.to_string(), "zk:2181");
+    assert_eq!(short.patience, Patience::NoWait);
+    assert_eq!(short.conflict_exit_code, 1);
+    assert_eq!(short.kill_after, Some(Duration::ZERO));
+    assert_eq!(short.verbosity, Verbosity::Quiet);
+}
+
+#[test]
+fn options_before_the_command_are_ours_and_those_after_it_are_its_own() {
+    let three = Patience::AtMost(Duration::from_secs(3));
+    for (args, patience, command) in [
+        (&["/l", "./job", "--timeout", "3"][..], Patience::Forever, &["./job", "--timeout", "3"][..]),
+        (&["/l", "--timeout", "3", "--", "./job"], three, &["./job"]),
+        (&["/l", "--timeout", "3", "./job"], three, &["./job"]),
+        (&["--timeout", "3", "/l", "./job", "-n"], three, &["./job", "-n"]),
+        (&["-w3", "/l", "./job", "--", "-x"], three, &["./job", "--", "-x"]),
+        (&["/l", "--", "./job", "--", "-x"], Patience::Forever, &["./job", "--", "-x"]),
+        (&["/l", "--", "--", "x"], Patience::Forever, &["--", "x"]),
+        (&["/l", "--", "-n", "x"], Patience::Forever, &["-n", "x"]),
+        (&["/l", "./job", "--help"], Patience::Forever, &["./job", "--help"]),
+        (&["/l", "./job", "-c", "x"], Patience::Forever, &["./job", "-c", "x"]),
+        (&["/l", "./job", "--unknown"], Patience::Forever, &["./job", "--unknown"]),
+        (&["/l", "./job", ""], Patience::Forever, &["./job", ""]),
+        (&["/l", "./job", "-w", "1", "-w", "2"], Patience::Forever, &["./job", "-w", "1", "-w", "2"]),
+        (&["--", "/l", "./job"], Patience::Forever, &["./job"]),
+    ] {
+        let plan = plan(args);
+        assert_eq!(plan.patience, patience, "{args:?}");
+        assert_eq!(plan.command, command_line(command), "{args:?}");
+    }
+}
+
+#[test]
+fn every_byte_reaches_the_command() {
+    let odd: Vec<OsString> = [&b"caf\xe9"[..], b"\xff\xfe", b"a\nb", b"--\xc3\x28", b"\x1b[31m"]
+        .into_iter()
+        .map(|bytes| OsStr::from_bytes(bytes).to_owned())
+        .collect();
+    let args = ["zklock", "/l"].into_iter().map(OsString::from).chain(odd.clone());
+    let plan = from_args_and_environment(args, |_| None).unwrap();
+    assert_eq!(plan.command, CommandLine { program: odd[0].clone(), args: odd[1..].to_vec() });
+
+    let script = OsStr::from_bytes(b"echo \xff");
+    let args = [OsStr::new("zklock"), OsStr::new("/l"), OsStr::new("-c"), script].map(OsStr::to_owned);
+    let plan = from_args_and_environment(args, |_| None).unwrap();
+    assert_eq!(plan.command.args, ["-c".into(), script.to_owned()]);
+}
+
+#[test]
+fn a_shell_command_is_run_by_the_users_shell() {
+    for (environment, program) in
+        [(&[][..], "/bin/sh"), (&[("SHELL", "")], "/bin/sh"), (&[("SHELL", "/bin/zsh")], "/bin/zsh")]
+    {
+        for args in [&["/l", "-c", "a | b"][..], &["-c", "a | b", "/l"], &["/l", "--command=a | b"]] {
+            let plan = plan_in(environment, args).unwrap();
+            assert_eq!(plan.command, command_line(&[program, "-c", "a | b"]), "{args:?}");
+        }
+    }
+    assert_eq!(plan(&["/l", "-c", "-x"]).command, command_line(&["/bin/sh", "-c", "-x"]));
+}
+
+#[test]
+fn an_option_wins_over_its_variable_and_an_empty_variable_is_unset() {
+    let environment = [("ZKLOCK_ZOOKEEPER", "env"), ("ZKLOCK_TIMEOUT", "0"), ("ZKLOCK_SESSION_TIMEOUT", "5s")];
+    let from_environment = plan_in(&environment, &["/l", "x"]).unwrap();
+    assert_eq!(from_environment.servers.to_string(), "env:2181");
+    assert_eq!(from_environment.patience, Patience::NoWait);
+    assert_eq!(from_environment.session_timeout, Duration::from_secs(5));
+
+    let options = ["-z", "option", "-w", "9", "--session-timeout", "1m", "/l", "x"];
+    let from_options = plan_in(&environment, &options).unwrap();
+    assert_eq!(from_options.servers.to_string(), "option:2181");
+    assert_eq!(from_options.patience, Patience::AtMost(Duration::from_secs(9)));
+    assert_eq!(from_options.session_timeout, Duration::from_secs(60));
+
+    let empty = [
+        ("ZKLOCK_ZOOKEEPER", ""),
+        ("ZKLOCK_TIMEOUT", ""),
+        ("ZKLOCK_SESSION_TIMEOUT", ""),
+        ("ZKLOCK_LOG", ""),
+        ("SHELL", ""),
+    ];
+    assert_eq!(plan_in(&empty, &["/l", "x"]), plan_in(&[], &["/l", "x"]));
+    assert_eq!(plan_in(&[("ZKLOCK_LOG", "zklock=debug")], &["/l", "x"]).unwrap().log_filter.unwrap(), "zklock=debug");
+}
+
+#[test]
+fn nonblock_wins_over_a_timeout() {
+    for args in [&["-n", "-w", "5", "/l", "x"][..], &["-w", "5", "-n", "/l", "x"], &["-w", "0", "/l", "x"]] {
+        assert_eq!(plan(args).patience, Patience::NoWait, "{args:?}");
+    }
+    assert_eq!(plan_in(&[("ZKLOCK_TIMEOUT", "5")], &["-n", "/l", "x"]).unwrap().patience, Patience::NoWait);
+}
+
+#[test]
+fn the_last_of_a_repeated_option_counts() {
+    assert_eq!(plan(&["-w", "1", "-w", "2", "/l", "x"]).patience, Patience::AtMost(Duration::from_secs(2)));
+    assert_eq!(plan(&["-n", "-n", "-x", "-x", "/l", "x"]).patience, Patience::NoWait);
+    for (args, verbosity) in [
+        (&["-v", "/l", "x"][..], Verbosity::Verbose(1)),
+        (&["-v", "-vv", "/l", "x"], Verbosity::Verbose(3)),
+        (&["-v", "-q", "/l", "x"], Verbosity::Quiet),
+        (&["-q", "-v", "/l", "x"], Verbosity::Verbose(1)),
+        (&["-q", "-q", "/l", "x"], Verbosity::Quiet),
+    ] {
+        assert_eq!(plan(args).verbosity, verbosity, "{args:?}");
+    }
+}
+
+#[test]
+fn refusals_name_the_culprit_and_say_what_to_write() {
+    let duration = "write a duration such as 30, 1.5, 500ms, 90s, 5m, 1h30m or 2d";
+    let status = "write a number from 0 to 255";
+    let no_lock = "no lock; write zklock LOCK COMMAND [ARG]..., such as zklock /jobs/backup ./backup.sh";
+    for (args, message) in [
+        (&[][..], no_lock),
+        (&["-n"], no_lock),
+        (&["/l"], "no command; write zklock /l COMMAND [ARG]... or zklock /l -c 'SHELL COMMAND'"),
+        (&["/l", "--"], "no command; write zklock /l COMMAND [ARG]... or zklock /l -c 'SHELL COMMAND'"),
+        (&["./job", "x"], "LOCK './job' does not begin with a slash; write an absolute path such as /jobs/backup"),
+        (&["/a/", "x"], "LOCK '/a/' ends with a slash; leave that out"),
+        (&["", "x"], "LOCK '' is empty; write a path such as /jobs/backup"),
+        (&["/a\nb", "x"], "LOCK '/a\\nb' contains U+000A, which ZooKeeper does not allow in a path; leave it out"),
+        (
+            &["/l", "-c", "a", "b"],
+            "-c and the command 'b' exclude each other; write one of them, and all that belongs to -c in one argument",
+        ),
+        (&["--timout", "3", "/l", "x"], "unknown option '--timout'; did you mean --timeout?"),
+        (
+            &["--frobnicate", "/l", "x"],
+            "unknown option '--frobnicate'; zklock --help lists the options; those of the command go after it",
+        ),
+        (&["-Z", "/l", "x"], "unknown option '-Z'; zklock --help lists the options; those of the command go after it"),
+        (&["/l", "-w"], "no value after --timeout; write --timeout DURATION"),
+        (&["-w", "-n", "/l", "x"], "no value after --timeout; write --timeout DURATION"),
+        (&["--nonblock=yes", "/l", "x"], "--nonblock takes no value; write --nonblock alone"),
+        (&["-w", "1x", "/l", "x"], &format!("--timeout '1x': {duration}")),
+        (&["-w", "", "/l", "x"], &format!("--timeout '': {duration}")),
+        (&["-w", "-5", "/l", "x"], &format!("--timeout '-5': a duration cannot be negative; {duration}")),
+        (&["-n", "-w", "x", "/l", "x"], &format!("--timeout 'x': {duration}")),
+        (
+            &["--connect-timeout", "0", "/l", "x"],
+            "--connect-timeout '0': no server can answer in no time; write a longer one, such as 15s",
+        ),
+        (&["--session-timeout", "0", "/l", "x"], "--session-timeout '0': too short for a lease; write at least 100ms"),
+        (
+            &["--session-timeout", "25d", "/l", "x"],
+            "--session-timeout '25d': longer than ZooKeeper can express; write at most 24d",
+        ),
+        (
+            &["-k", "1m", "/l", "x"],
+            "--kill-after '1m': a session timeout of 30s has room for 15s750ms at most; shorten it or lengthen \
+             --session-timeout",
+        ),
+        (&["-E", "256", "/l", "x"], &format!("--conflict-exit-code '256': {status}")),
+        (&["-E", "-1", "/l", "x"], &format!("--conflict-exit-code '-1': {status}")),
+        (&["-E", "+1", "/l", "x"], &format!("--conflict-exit-code '+1': {status}")),
+        (&["-E", "", "/l", "x"], &format!("--conflict-exit-code '': {status}")),
+        (&["-E", "busy", "/l", "x"], &format!("--conflict-exit-code 'busy': {status}")),
+        (
+            &["--signal", "FOO", "/l", "x"],
+            "--signal 'FOO': write a signal such as TERM, SIGINT, RTMIN+1 or a number from 1 to 64",
+        ),
+        (&["-z", "a,,b", "/l", "x"], {
+            "--zookeeper 'a,,b': a host is missing; write HOST:PORT,HOST:PORT with one comma between two"
+        }),
+        (&["--describe", "a\x1b[2J", "/l", "x"], {
+            "--describe 'a\\u{1b}[2J': contains U+001B; write one line of plain text"
+        }),
+    ] {
+        assert_eq!(refusal(plan_in(&[], args)), message, "{args:?}");
+    }
+}
+
+#[test]
+fn a_bad_variable_is_blamed_by_its_name() {
+    for (name, value, message) in [
+        ("ZKLOCK_TIMEOUT", "-1", "ZKLOCK_TIMEOUT '-1': a duration cannot be negative; write a duration such as"),
+        ("ZKLOCK_SESSION_TIMEOUT", "1ms", "ZKLOCK_SESSION_TIMEOUT '1ms': too short for a lease; write at least"),
+        ("ZKLOCK_ZOOKEEPER", ":1", "ZKLOCK_ZOOKEEPER ':1': no host before :1; write HOST:1"),
+    ] {
+        let message_seen = refusal(plan_in(&[(name, value)], &["/l", "x"]));
+        assert!(message_seen.starts_with(message), "{message_seen}");
+    }
+}
+
+#[test]
+fn what_is_not_utf_8_is_refused_by_name() {
+    for (args, message) in [
+        (&[&b"/\xff"[..], b"x"][..], "LOCK '/\u{fffd}' is not UTF-8; write it in UTF-8"),
+        (&[b"-w", b"\xff", b"/l", b"x"], "--timeout '\u{fffd}': not UTF-8; write it in UTF-8"),
+        (&[b"--describe=\xff", b"/l", b"x"], "--describe '\u{fffd}': not UTF-8; write it in UTF-8"),
+    ] {
+        let args =
+            std::iter::once(&b"zklock"[..]).chain(args.iter().copied()).map(|arg| OsString::from_vec(arg.into()));
+        assert_eq!(refusal(from_args_and_environment(args, |_| None)), message);
+    }
+    let odd = |name: &str| (name == "ZKLOCK_LOG").then(|| OsString::from_vec(b"\xff".into()));
+    let args = ["zklock", "/l", "x"].map(OsString::from);
+    assert_eq!(refusal(from_args_and_environment(args, odd)), "ZKLOCK_LOG '\u{fffd}': not UTF-8; write it in UTF-8");
+}
+
+#[test]
+fn long_values_are_cut_in_messages() {
+    let message = refusal(plan_in(&[], &["-w", &"9x".repeat(5000), "/l", "x"]));
+    assert!(message.len() < 300 && message.contains('…'), "{message}");
+    let message = refusal(plan_in(&[], &[&"x".repeat(5000), "x"]));
+    assert!(message.len() < 300 && message.contains('…'), "{message}");
+}
+
+#[test]
+fn a_description_is_one_short_line() {
+    assert_eq!(plan(&["--describe", "", "/l", "x"]).description, None);
+    assert_eq!(plan(&["--describe", "  ", "/l", "x"]).description, None);
+    assert!(refusal(plan_in(&[], &["--describe", &"ü".repeat(201), "/l", "x"])).contains("at most 200"));
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    let text = |args: &[&str]| match plan_in(&[], args) {
+        Err(Exit::Help(text)) => text,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(text(&["--version"]), concat!("zklock ", env!("CARGO_PKG_VERSION"), "\n"));
+    let (short, long) = (text(&["-h"]), text(&["--help"]));
+    assert!(short.lines().count() < 50, "{short}");
+    assert!(short.len() < long.len());
+    assert_eq!(long.matches("\n    zklock ").count(), 3, "three examples");
+    assert!(long.contains("Exit status:"));
+    // Asked for explicitly, help comes even when the rest makes no sense.
+    assert_eq!(text(&["--help", "--frobnicate"]), long);
+}
+
+proptest! {
+    #[test]
+    fn no_arguments_are_too_odd(args in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..12), 0..6)) {
+        let args = std::iter::once(b"zklock".to_vec()).chain(args).map(OsString::from_vec);
+        if let Err(Exit::Usage(error)) = from_args_and_environment(args, |_| None) {
+            let message = error.to_string();
+            prop_assert!(!message.is_empty() && !message.contains(char::is_control), "{:?}", message);
+        }
+    }
+
+    #[test]
+    fn odd_values_of_options_are_refused_in_one_line(
+        option in prop::sample::select(vec![
+            "-z", "-w", "-E", "-k", "-c", "--signal", "--describe", "--connect-timeout", "--session-timeout", "--nonblock",
+        ]),
+        value in "\\PC{0,12}|(.|\n){0,12}",
+        glued in any::<bool>(),
+    ) {
+        let args = if glued { vec![format!("{option}={value}")] } else { vec![option.to_owned(), value] };
+        let args = std::iter::once("zklock".to_owned()).chain(args).chain(["/l".to_owned(), "x".to_owned()]);
+        if let Err(Exit::Usage(error)) = from_args_and_environment(args.map(OsString::from), |_| None) {
+            prop_assert!(!error.to_string().contains(char::is_control), "{:?}", error);
+        }
+    }
+
+    #[test]
+    fn the_command_is_passed_on_unchanged(words in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..8), 1..6)) {
+        let words: Vec<OsString> = words.into_iter().map(OsString::from_vec).collect();
+        let args = ["zklock", "/l", "--"].into_iter().map(OsString::from).chain(words.clone());
+        let plan = from_args_and_environment(args, |_| None).unwrap();
+        prop_assert_eq!(plan.command, CommandLine { program: words[0].clone(), args: words[1..].to_vec() });
+    }
+}

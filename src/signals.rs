@@ -1,0 +1,201 @@
+//! Signals at the boundary: the stream of those that come to us, and the state that we were
+//! started with, which the command is to find again.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::errno::Errno;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal as Named, sigaction, sigprocmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use crate::core::signal::Signal;
+
+/// `si_code` of a signal that the kernel made, such as one from a terminal (sigaction(2)).
+const SI_KERNEL: i32 = 0x80;
+
+/// The signals that were ignored when the process started, signal N as bit N-1.
+static IGNORED_AT_START: AtomicU64 = AtomicU64::new(0);
+
+/// Records the ignored signals before Rust's runtime starts, for that sets SIGPIPE to ignored and
+/// then nobody can tell what the caller wanted.
+extern "C" fn record_ignored() {
+    let mut ignored = 0;
+    for number in 1..=64 {
+        #[expect(unsafe_code, reason = "nix cannot query a disposition without setting it")]
+        // SAFETY: sigaction(2) with no new action only fills `old`, for which zeroes are a valid
+        // value; it is called with valid pointers and fails cleanly for numbers that are no signals.
+        let handler = unsafe {
+            let mut old: libc::sigaction = std::mem::zeroed();
+            if libc::sigaction(number, std::ptr::null(), &raw mut old) != 0 {
+                continue;
+            }
+            old.sa_sigaction
+        };
+        if handler == libc::SIG_IGN {
+            ignored |= 1 << (number - 1);
+        }
+    }
+    IGNORED_AT_START.store(ignored, Ordering::Relaxed);
+}
+
+#[expect(unsafe_code, reason = "a function in .init_array runs before the runtime does")]
+// SAFETY: the entry has the type that the section holds; the function calls only sigaction(2) and
+// an atomic store, neither of which needs the runtime.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static RECORD_IGNORED: extern "C" fn() = record_ignored;
+
+fn was_ignored(number: i32) -> bool {
+    IGNORED_AT_START.load(Ordering::Relaxed) & (1 << (number - 1)) != 0
+}
+
+/// What the caller of zklock had set, for the command.
+#[derive(Clone, Copy, Debug)]
+pub struct Inherited {
+    mask: SigSet,
+}
+
+impl Inherited {
+    /// Puts mask and dispositions back, in the child between fork and exec: only calls that are
+    /// safe there (signal-safety(7)).
+    pub fn restore(&self) -> io::Result<()> {
+        // The standard library sets SIGPIPE to its default in a child; SIGCHLD we changed.
+        for signal in [Named::SIGPIPE, Named::SIGCHLD] {
+            let handler = if was_ignored(signal as i32) { SigHandler::SigIgn } else { SigHandler::SigDfl };
+            set_handler(signal, handler)?;
+        }
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&self.mask), None)?;
+        Ok(())
+    }
+}
+
+/// One signal that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Which.
+    pub signal: Signal,
+    /// The kernel made it, as it does for Ctrl-C: the whole foreground process group has it.
+    pub from_kernel: bool,
+}
+
+/// The stream of signals. While it exists, signals do not interrupt anything: they wait in line.
+#[derive(Debug)]
+pub struct Signals {
+    fd: SignalFd,
+    inherited: Inherited,
+}
+
+impl Signals {
+    /// Blocks the signals that a run reacts to or passes on, and queues them instead. Those that
+    /// were ignored when zklock started stay so.
+    pub fn open() -> nix::Result<Self> {
+        // Were SIGCHLD ignored, the kernel would reap our children and their status be lost
+        // (wait(2)); flock(1) and timeout(1) hung on that.
+        set_handler(Named::SIGCHLD, SigHandler::SigDfl)?;
+        let set = awaited();
+        let mut mask = SigSet::empty();
+        sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), Some(&mut mask))?;
+        let fd = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        Ok(Self { fd, inherited: Inherited { mask } })
+    }
+
+    /// What to give back to the command.
+    pub fn inherited(&self) -> Inherited {
+        self.inherited
+    }
+
+    /// All signals that have come since, SIGCHLD among them.
+    pub fn drain(&self) -> nix::Result<Vec<Arrival>> {
+        let mut arrivals = vec![];
+        loop {
+            match self.fd.read_signal() {
+                Ok(Some(info)) => {
+                    let signal = i32::try_from(info.ssi_signo).ok().and_then(Signal::new);
+                    arrivals.extend(signal.map(|signal| Arrival { signal, from_kernel: info.ssi_code == SI_KERNEL }));
+                }
+                Ok(None) => return Ok(arrivals),
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// SIGCHLD and whatever a caller may send; not what reports a fault of our own, not what cannot be
+/// caught, not SIGPIPE, SIGTTIN and SIGTTOU, which answer what we do ourselves, and not the two
+/// that glibc keeps for its threads.
+fn awaited() -> SigSet {
+    const NOT: &[i32] = &[
+        libc::SIGILL,
+        libc::SIGTRAP,
+        libc::SIGABRT,
+        libc::SIGBUS,
+        libc::SIGFPE,
+        libc::SIGSEGV,
+        libc::SIGSYS,
+        libc::SIGKILL,
+        libc::SIGSTOP,
+        libc::SIGPIPE,
+        libc::SIGTTIN,
+        libc::SIGTTOU,
+    ];
+    let numbers = (1..=31).chain(libc::SIGRTMIN()..=libc::SIGRTMAX());
+    let wanted = numbers.filter(|n| !NOT.contains(n) && (*n == libc::SIGCHLD || !was_ignored(*n)));
+    #[expect(unsafe_code, reason = "nix's SigSet cannot hold real-time signals")]
+    // SAFETY: sigemptyset(3) initialises the set before anything reads it; the numbers are signals.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for number in wanted {
+            libc::sigaddset(&raw mut set, number);
+        }
+        SigSet::from_sigset_t_unchecked(set)
+    }
+}
+
+/// Makes this process deaf to all that a terminal, a service manager or a job runner sends to
+/// everybody at once. For the keeper: it ends by its own decision.
+pub fn turn_deaf() -> nix::Result<()> {
+    use Named::{SIGALRM, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2};
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGPIPE, SIGTSTP, SIGTTIN, SIGTTOU] {
+        set_handler(signal, SigHandler::SigIgn)?;
+    }
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)
+}
+
+/// Sends a signal to a process, or to a group when `pid` is negative (kill(2)).
+pub fn send(pid: i32, signal: Signal) -> io::Result<()> {
+    #[expect(unsafe_code, reason = "nix's kill cannot send real-time signals")]
+    // SAFETY: kill(2) touches no memory.
+    let result = unsafe { libc::kill(pid, signal.number()) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Dies of `signal`, without a core of our own: the command has left one if there was to be one.
+/// Returns only where the kernel does not let us die of it, as for PID 1 of a container.
+pub fn die_of(signal: Signal) {
+    // Not dumpable rather than RLIMIT_CORE, which a core_pattern with a pipe does not heed (core(5)).
+    let _ = nix::sys::prctl::set_dumpable(false);
+    if let Ok(named) = Named::try_from(signal.number()) {
+        let _ = set_handler(named, SigHandler::SigDfl);
+    }
+    let _ = send(std::process::id().cast_signed(), signal);
+    let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
+}
+
+fn set_handler(signal: Named, handler: SigHandler) -> nix::Result<()> {
+    let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());
+    #[expect(unsafe_code, reason = "sigaction(2) can install handlers that do harm")]
+    // SAFETY: only SIG_IGN and SIG_DFL are installed, no handler function.
+    unsafe {
+        sigaction(signal, &action)?;
+    }
+    Ok(())
+}

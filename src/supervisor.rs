@@ -1,0 +1,397 @@
+//! The supervisor: the process that the user started. It starts the command, passes signals on,
+//! minds terminal and clock, and reaps. It speaks no ZooKeeper.
+//!
+//! It stays single-threaded: so it may fork at any time, and the command's PR_SET_PDEATHSIG, which
+//! is bound to the thread that forked, is bound to the process.
+//!
+//! One loop. What has come is taken in this order, each time round:
+//! 1. signals, but SIGCONT: a shutdown that has begun must not start a command;
+//! 2. the keeper's reports and the last answered beat: the lease is judged by the newest news;
+//! 3. the deadline;
+//! 4. SIGCONT, the one signal that lets a command go on: by now it may have been killed;
+//! 5. children that ended or stopped.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal as Named, raise};
+use nix::unistd::{ForkResult, Pid, fork};
+
+use crate::clock::{self, Alarm};
+use crate::command::{self, Command, Family, Reaped};
+use crate::core::lease::Instant;
+use crate::core::machine::{Effect, Event, Grant, Machine, Notice, Report, Settings};
+use crate::core::outcome::Outcome;
+use crate::core::signal::Signal;
+use crate::keeper::{self, Birth};
+use crate::notice::{self, Weight};
+use crate::plan::{Patience, Plan, Verbosity};
+use crate::signals::{self, Arrival, Signals};
+use crate::terminal::{self, Screen};
+use crate::wire::{LastBeat, Link, Order, Received};
+
+/// How often a person at a terminal sees a new waiting line, and a job log a further one.
+const REFRESH_SCREEN: Duration = Duration::from_secs(5);
+const REFRESH_LOG: Duration = Duration::from_secs(60);
+
+/// How long a keeper that has nothing left to do may take to exit.
+const KEEPER_EXIT: Duration = Duration::from_millis(500);
+
+/// Runs the plan to its end. An error means that the operating system refused something that a run
+/// cannot do without; whatever had been started has been ended by then.
+pub fn run(plan: &Plan) -> anyhow::Result<Outcome> {
+    let signals = Signals::open().context("cannot read signals")?;
+    let alarm = Alarm::new().context("cannot create a timer")?;
+    let family = Family::found().context("cannot become a subreaper")?;
+    let (machine, effects) = Machine::start(settings(plan), clock::now());
+    let teller = Teller::new(plan);
+    let mut supervisor =
+        Supervisor { plan, signals, alarm, family, machine, keeper: None, command: None, teller, outcome: None };
+    let outcome = supervisor.work(effects);
+    supervisor.clean_up();
+    outcome
+}
+
+fn settings(plan: &Plan) -> Settings {
+    Settings {
+        nonblock: plan.patience == Patience::NoWait,
+        timeout: match plan.patience {
+            Patience::AtMost(timeout) => Some(timeout),
+            Patience::Forever | Patience::NoWait => None,
+        },
+        conflict_exit_code: plan.conflict_exit_code,
+        connect_timeout: plan.connect_timeout,
+        session_timeout: plan.session_timeout,
+        kill_after: plan.kill_after,
+        stop_signal: plan.stop_signal,
+    }
+}
+
+struct Supervisor<'p> {
+    plan: &'p Plan,
+    signals: Signals,
+    alarm: Alarm,
+    family: Family,
+    machine: Machine,
+    keeper: Option<Keeper>,
+    /// Until it has been reaped.
+    command: Option<Command>,
+    teller: Teller<'p>,
+    outcome: Option<Outcome>,
+}
+
+/// The keeper's process, seen from here, until it has been reaped.
+struct Keeper {
+    pid: Pid,
+    /// `None` once the other end is closed.
+    link: Option<Link>,
+    last_beat: LastBeat,
+    heard: Option<Instant>,
+}
+
+impl Supervisor<'_> {
+    fn work(&mut self, effects: Vec<Effect>) -> anyhow::Result<Outcome> {
+        self.perform(effects)?;
+        loop {
+            if let Some(outcome) = self.outcome {
+                return Ok(outcome);
+            }
+            self.wait()?;
+            let arrivals = self.signals.drain().context("cannot read signals")?;
+            let (continues, others): (Vec<_>, Vec<_>) =
+                arrivals.into_iter().partition(|arrival| arrival.signal == Signal::CONT);
+            self.pass_on(others)?;
+            self.hear_keeper()?;
+            if self.machine.deadline().is_some_and(|deadline| deadline <= clock::now()) {
+                self.happen(Event::Timer)?;
+            }
+            self.pass_on(continues)?;
+            self.reap()?;
+        }
+    }
+
+    /// Sleeps until a signal, a report or the deadline comes.
+    fn wait(&mut self) -> anyhow::Result<()> {
+        self.alarm.set(self.machine.deadline()).context("cannot set the timer")?;
+        let mut fds = vec![
+            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.alarm.as_fd(), PollFlags::POLLIN),
+        ];
+        let link = self.keeper.as_ref().and_then(|keeper| keeper.link.as_ref());
+        fds.extend(link.map(|link| PollFd::new(link.as_fd(), PollFlags::POLLIN)));
+        match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(error) => Err(error).context("cannot wait for events"),
+        }
+    }
+
+    fn pass_on(&mut self, arrivals: Vec<Arrival>) -> anyhow::Result<()> {
+        for Arrival { signal, from_kernel } in arrivals {
+            if signal == Signal::CHLD {
+                continue;
+            }
+            let shared = from_kernel && self.command.as_ref().is_some_and(|command| command.group().is_none());
+            self.happen(Event::Signal { signal, shared })?;
+        }
+        Ok(())
+    }
+
+    fn hear_keeper(&mut self) -> anyhow::Result<()> {
+        while let Some(link) = self.keeper.as_ref().and_then(|keeper| keeper.link.as_ref()) {
+            match link.receive() {
+                Received::Message(report) => self.happen(Event::Keeper(report))?,
+                Received::Nothing => break,
+                Received::Gone => {
+                    if let Some(keeper) = &mut self.keeper {
+                        keeper.link = None;
+                    }
+                    self.happen(Event::KeeperGone)?;
+                }
+            }
+        }
+        if let Some(keeper) = &mut self.keeper {
+            let sent = keeper.last_beat.last();
+            if let Some(sent) = sent.filter(|_| sent > keeper.heard) {
+                keeper.heard = Some(sent);
+                self.happen(Event::Keeper(Report::Extended(sent)))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn reap(&mut self) -> anyhow::Result<()> {
+        while let Some(reaped) = command::reap() {
+            let command = self.command.as_ref().map(Command::pid);
+            match reaped {
+                Reaped::Ended(pid, end) if Some(pid) == command => {
+                    self.command = None;
+                    self.happen(Event::Ended(end))?;
+                }
+                Reaped::Stopped(pid) if Some(pid) == command => self.happen(Event::Stopped)?,
+                Reaped::Ended(pid, end) => {
+                    if let Some(keeper) = self.keeper.take_if(|keeper| keeper.pid == pid) {
+                        log::debug!("keeper {pid}: {end:?}");
+                        // What it had said last, and that it is gone, is still to be heard.
+                        self.keeper = Some(keeper);
+                        self.hear_keeper()?;
+                        self.keeper.take_if(|keeper| keeper.pid == pid);
+                    }
+                }
+                Reaped::Stopped(_) => {}
+            }
+        }
+        if self.machine.is_stopping() && self.family.living().is_empty() {
+            self.happen(Event::TreeGone)?;
+        }
+        Ok(())
+    }
+
+    fn happen(&mut self, event: Event) -> anyhow::Result<()> {
+        log::debug!("event {event:?}");
+        let effects = self.machine.step(clock::now(), event);
+        self.perform(effects)
+    }
+
+    fn perform(&mut self, effects: Vec<Effect>) -> anyhow::Result<()> {
+        for effect in effects {
+            log::debug!("effect {effect:?}");
+            match effect {
+                Effect::StartKeeper => self.start_keeper()?,
+                Effect::Spawn(grant) => self.spawn(&grant)?,
+                Effect::Forward(signal) => {
+                    if let Some(command) = &self.command {
+                        command.forward(signal, &self.family);
+                    }
+                }
+                Effect::Stop(signal) => self.family.stop(signal),
+                Effect::Kill => self.family.kill(),
+                Effect::Release => self.order(Order::Release),
+                Effect::StopSelf => {
+                    self.teller.screen.clear();
+                    raise(Named::SIGSTOP).context("cannot stop")?;
+                }
+                Effect::Say(notice) => self.teller.say(&notice),
+                Effect::Finish(outcome) => self.outcome = Some(outcome),
+            }
+        }
+        Ok(())
+    }
+
+    fn order(&self, order: Order) {
+        // A keeper that has gone is told nothing; that it has gone is an event of its own.
+        if let Some(link) = self.keeper.as_ref().and_then(|keeper| keeper.link.as_ref())
+            && let Err(error) = link.send(&order)
+        {
+            log::info!("cannot tell the keeper {order:?}: {error}");
+        }
+    }
+
+    fn start_keeper(&mut self) -> anyhow::Result<()> {
+        self.kill_keeper();
+        let (ours, theirs) = Link::pair().context("cannot create a socket pair")?;
+        let last_beat = LastBeat::shared().context("cannot share memory")?;
+        let supervisor = std::process::id();
+        #[expect(unsafe_code, reason = "the keeper is a fork of the supervisor")]
+        // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
+        match unsafe { fork() }.context("cannot fork")? {
+            ForkResult::Child => {
+                // Both ends would keep the socket open when the supervisor dies.
+                drop(ours);
+                let refresh = self.teller.refresh();
+                keeper::run(Birth { plan: self.plan, supervisor, refresh, link: theirs, last_beat });
+                std::process::exit(0);
+            }
+            ForkResult::Parent { child } => {
+                self.family.disown(child);
+                self.keeper = Some(Keeper { pid: child, link: Some(ours), last_beat, heard: None });
+                Ok(())
+            }
+        }
+    }
+
+    fn kill_keeper(&mut self) {
+        if let Some(keeper) = self.keeper.take() {
+            // Not reaped yet, so the pid is still its own. Whatever reaps it later ignores it.
+            let _ = signals::send(keeper.pid.as_raw(), Signal::KILL);
+        }
+    }
+
+    fn spawn(&mut self, grant: &Grant) -> anyhow::Result<()> {
+        self.teller.screen.clear();
+        let environment = environment(self.plan, grant);
+        let own_group = !terminal::is_controlled();
+        match Command::spawn(&self.plan.command, &environment, own_group, self.signals.inherited()) {
+            Ok(command) => {
+                self.order(Order::Started { group: command.group() });
+                self.command = Some(command);
+                Ok(())
+            }
+            Err(error) => {
+                let program = self.plan.command.program.display();
+                self.teller.error(&format!("{program}: {error}"));
+                self.happen(Event::StartFailed { not_found: error.kind() == io::ErrorKind::NotFound })
+            }
+        }
+    }
+
+    /// Leaves no process behind. After a run that ended as it should, only a keeper that exits.
+    fn clean_up(&mut self) {
+        self.teller.screen.clear();
+        while self.command.is_some() {
+            // Only after an error of the operating system in the middle of a run.
+            self.family.kill();
+            while let Some(reaped) = command::reap() {
+                if let Reaped::Ended(pid, _) = reaped {
+                    self.command.take_if(|command| command.pid() == pid);
+                }
+            }
+        }
+        let Some(keeper) = self.keeper.take() else { return };
+        // It goes by itself when its socket closes.
+        drop(keeper.link);
+        let until = clock::now() + KEEPER_EXIT;
+        loop {
+            while let Some(reaped) = command::reap() {
+                if matches!(reaped, Reaped::Ended(pid, _) if pid == keeper.pid) {
+                    return;
+                }
+            }
+            let left = until.saturating_since(clock::now());
+            if left.is_zero() {
+                break;
+            }
+            let mut fds = [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO));
+            let _ = self.signals.drain();
+        }
+        let _ = signals::send(keeper.pid.as_raw(), Signal::KILL);
+        while command::reap().is_none_or(|reaped| !matches!(reaped, Reaped::Ended(pid, _) if pid == keeper.pid)) {}
+    }
+}
+
+/// What the command finds in its environment. All of it is set, so that nothing of an outer lock's
+/// is taken for this one's.
+fn environment(plan: &Plan, grant: &Grant) -> Vec<(&'static str, OsString)> {
+    // One node a line: a path can hold any other character that one might separate them by.
+    let mut held = std::env::var_os("ZKLOCK_HELD").unwrap_or_default();
+    if !held.is_empty() {
+        held.push("\n");
+    }
+    held.push(&grant.node);
+    vec![
+        ("ZKLOCK_PATH", plan.lock.as_str().into()),
+        ("ZKLOCK_NODE", grant.node.clone().into()),
+        ("ZKLOCK_TOKEN", grant.token.to_string().into()),
+        ("ZKLOCK_SESSION", format!("{:#x}", grant.session).into()),
+        ("ZKLOCK_MODE", plan.mode.to_string().into()),
+        ("ZKLOCK_HELD", held),
+    ]
+}
+
+/// Tells the user what they want to know, where they look.
+struct Teller<'p> {
+    plan: &'p Plan,
+    screen: Screen,
+    audience: Audience,
+    /// When a job log last got a line about waiting.
+    logged: Option<Instant>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Audience {
+    /// A person at a terminal.
+    Reader,
+    /// The log of a CI job, which people read to learn why it takes so long.
+    JobLog,
+    /// Cron and the like: every line is a mail.
+    Nobody,
+}
+
+impl<'p> Teller<'p> {
+    fn new(plan: &'p Plan) -> Self {
+        let in_ci = std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false" && value != "0");
+        let audience = match plan.verbosity {
+            Verbosity::Quiet => Audience::Nobody,
+            // Log lines would break up the line that is rewritten.
+            Verbosity::Verbose(_) => Audience::JobLog,
+            Verbosity::Normal if terminal::has_reader() => Audience::Reader,
+            Verbosity::Normal if in_ci => Audience::JobLog,
+            Verbosity::Normal => Audience::Nobody,
+        };
+        Self { plan, screen: Screen::default(), audience, logged: None }
+    }
+
+    fn refresh(&self) -> Option<Duration> {
+        match self.audience {
+            Audience::Reader => Some(REFRESH_SCREEN),
+            Audience::JobLog => Some(REFRESH_LOG),
+            Audience::Nobody => None,
+        }
+    }
+
+    fn say(&mut self, notice: &Notice) {
+        let (weight, text) = notice::sentence(notice, self.plan, clock::wall_millis());
+        match (weight, self.audience) {
+            (Weight::Error, _) => self.screen.line(&text),
+            (Weight::Notable, _) if self.plan.verbosity != Verbosity::Quiet => self.screen.line(&text),
+            (Weight::Status, Audience::Reader) => self.screen.status(text),
+            (Weight::Status, Audience::JobLog) => {
+                let now = clock::now();
+                if self.logged.is_none_or(|logged| now.saturating_since(logged) >= REFRESH_LOG) {
+                    self.logged = Some(now);
+                    self.screen.line(&text);
+                }
+            }
+            _ => log::info!("{text}"),
+        }
+    }
+
+    fn error(&mut self, text: &str) {
+        self.screen.line(text);
+    }
+}

@@ -1,0 +1,64 @@
+//! The terminal, if there is one: whose it is, and the line on it that is rewritten while waiting.
+
+use std::io::{IsTerminal, Write, stderr};
+
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+
+/// Whether this process has a controlling terminal: /dev/tty can then be opened (tty(4)).
+pub fn is_controlled() -> bool {
+    open("/dev/tty", OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC, Mode::empty()).is_ok()
+}
+
+/// Whether a person is likely to read standard error as it is written.
+pub fn has_reader() -> bool {
+    stderr().is_terminal()
+}
+
+/// Text on standard error: whole lines, and one that is rewritten in place.
+///
+/// Errors in writing are ignored: there is nobody left to tell, and the command matters more.
+#[derive(Debug, Default)]
+pub struct Screen {
+    status: Option<String>,
+}
+
+impl Screen {
+    /// Writes a line that stays.
+    pub fn line(&mut self, text: &str) {
+        let status = self.status.take();
+        if status.is_some() {
+            write("\r\x1b[K");
+        }
+        write(&format!("zklock: {text}\n"));
+        if let Some(status) = status {
+            self.status(status);
+        }
+    }
+
+    /// Rewrites the line that does not stay. Only on a terminal.
+    pub fn status(&mut self, text: String) {
+        let width = terminal_size::terminal_size_of(stderr()).map_or(80, |(width, _)| usize::from(width.0));
+        // A line that wraps cannot be rewritten.
+        let shown: String = format!("zklock: {text}").chars().take(width.saturating_sub(1)).collect();
+        write(&format!("\r\x1b[K{shown}"));
+        self.status = Some(text);
+    }
+
+    /// Removes the line that does not stay.
+    pub fn clear(&mut self) {
+        if self.status.take().is_some() {
+            write("\r\x1b[K");
+        }
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+fn write(text: &str) {
+    let _ = stderr().write_all(text.as_bytes());
+}

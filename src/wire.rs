@@ -1,0 +1,159 @@
+//! What supervisor and keeper say to each other: a socket pair, and one number in shared memory.
+//!
+//! The socket carries whole messages (`SOCK_SEQPACKET`) and tells each side when the other has
+//! gone. The number is the send time of the last beat that was answered. It is not a message,
+//! because a supervisor that is stopped for hours (Ctrl-Z) reads none: its socket would fill up,
+//! and on SIGCONT it would judge the lease by the oldest news instead of the newest.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::core::lease::Instant;
+
+/// The longest message. A report carries two paths at most, and the plan bounds those.
+const LONGEST: usize = 64 * 1024;
+
+/// What the supervisor tells the keeper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// The command runs; should the supervisor die, the keeper has to end it.
+    Started {
+        /// Its process group, when it has one of its own.
+        group: Option<i32>,
+    },
+    /// Delete the contender node, close the session, say so, and go.
+    Release,
+}
+
+/// The send time of the last answered beat, shared by both processes.
+#[derive(Clone, Copy, Debug)]
+pub struct LastBeat(&'static AtomicU64);
+
+impl LastBeat {
+    /// A cell that the processes forked from now on share with this one. Fails when there is no
+    /// memory for one page.
+    pub fn shared() -> nix::Result<Self> {
+        let length = std::num::NonZeroUsize::new(size_of::<AtomicU64>()).expect("a number has a size");
+        #[expect(unsafe_code, reason = "shared memory comes from mmap(2)")]
+        // SAFETY: a fresh anonymous mapping aliases nothing, is page-aligned and zeroed, large
+        // enough for the number, and never unmapped, so it lives as long as the process.
+        let cell = unsafe {
+            mmap_anonymous(None, length, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED)?
+                .cast::<AtomicU64>()
+                .as_ref()
+        };
+        Ok(Self(cell))
+    }
+
+    /// Records that a beat sent at `sent` was answered.
+    pub fn record(self, sent: Instant) {
+        let nanos = u64::try_from(sent.since_boot().as_nanos()).unwrap_or(u64::MAX);
+        self.0.store(nanos, Ordering::Release);
+    }
+
+    /// The last answered beat, if there was one.
+    pub fn last(self) -> Option<Instant> {
+        match self.0.load(Ordering::Acquire) {
+            0 => None,
+            nanos => Some(Instant::from_boot(Duration::from_nanos(nanos))),
+        }
+    }
+}
+
+/// One end of the socket pair.
+#[derive(Debug)]
+pub struct Link(OwnedFd);
+
+impl Link {
+    /// Both ends, non-blocking and closed on exec.
+    pub fn pair() -> nix::Result<(Self, Self)> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+        Ok((Self(ours), Self(theirs)))
+    }
+
+    /// Sends one message. An error means that the other side is gone, or so far behind that the
+    /// socket is full.
+    pub fn send(&self, message: &impl Serialize) -> io::Result<()> {
+        let bytes = serde_json::to_vec(message)?;
+        // MSG_NOSIGNAL: a peer that has gone is an error here, not a SIGPIPE.
+        send(self.0.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Receives one message if there is one.
+    pub fn receive<T: DeserializeOwned>(&self) -> Received<T> {
+        let mut buffer = vec![0; LONGEST];
+        loop {
+            return match recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+                Ok(0) => Received::Gone,
+                Ok(length) => match serde_json::from_slice(&buffer[..length]) {
+                    Ok(message) => Received::Message(message),
+                    Err(error) => {
+                        log::error!("a message between our own processes cannot be read: {error}");
+                        Received::Gone
+                    }
+                },
+                Err(Errno::EINTR) => continue,
+                Err(Errno::EAGAIN) => Received::Nothing,
+                Err(error) => {
+                    log::debug!("socket between supervisor and keeper: {error}");
+                    Received::Gone
+                }
+            };
+        }
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// What [`Link::receive`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Received<T> {
+    /// A message.
+    Message(T),
+    /// Nothing to read for now.
+    Nothing,
+    /// The other side has gone, and all that it sent has been read.
+    Gone,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::machine::Report;
+
+    #[test]
+    fn messages_arrive_whole_and_the_end_is_seen() {
+        let (ours, theirs) = Link::pair().unwrap();
+        assert_eq!(ours.receive::<Report>(), Received::Nothing);
+        theirs.send(&Report::Requeued).unwrap();
+        theirs.send(&Report::Unreachable("x".repeat(20_000))).unwrap();
+        drop(theirs);
+        assert_eq!(ours.receive(), Received::Message(Report::Requeued));
+        assert_eq!(ours.receive(), Received::Message(Report::Unreachable("x".repeat(20_000))));
+        assert_eq!(ours.receive::<Report>(), Received::Gone);
+        assert!(ours.send(&Order::Release).is_err());
+    }
+
+    #[test]
+    fn the_last_beat_is_kept() {
+        let beat = LastBeat::shared().unwrap();
+        assert_eq!(beat.last(), None);
+        let sent = Instant::from_boot(Duration::from_millis(1234));
+        beat.record(sent);
+        assert_eq!(beat.last(), Some(sent));
+    }
+}

@@ -1,0 +1,340 @@
+//! The completions and the man page: made from the definition of the flags, checked in, and
+//! compared here. `SNAPSHOTS=overwrite cargo test --test it documents` writes them anew.
+//!
+//! What no definition knows is in `man/sections`, written by hand.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use clap::{Arg, ArgAction};
+use clap_complete::Shell;
+use zklock::cli;
+use zklock::core::lease::Terms;
+use zklock::core::outcome::EXIT_STATUS;
+
+/// The date in the man page's footer: that of the last change to its text.
+const MAN_DATE: &str = "2026-11-21";
+
+const MAN_PAGE: &str = "man/zklock.1";
+
+fn in_repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// The path of a checked-in document, and what should be in it.
+type Document = (&'static str, String);
+
+/// Every document. The first call writes them when SNAPSHOTS=overwrite, so that no test reads one
+/// while it is written.
+fn documents() -> &'static [Document] {
+    static DOCUMENTS: OnceLock<Vec<Document>> = OnceLock::new();
+    DOCUMENTS.get_or_init(|| {
+        let documents = vec![
+            ("completions/zklock.bash", completion(Shell::Bash)),
+            ("completions/_zklock", completion(Shell::Zsh)),
+            ("completions/zklock.fish", completion(Shell::Fish)),
+            (MAN_PAGE, man_page()),
+        ];
+        if std::env::var_os("SNAPSHOTS").is_some_and(|value| value == "overwrite") {
+            for (path, wanted) in &documents {
+                fs::write(in_repository(path), wanted).unwrap_or_else(|error| panic!("{path}: {error}"));
+            }
+        }
+        documents
+    })
+}
+
+/// Where a document lies, to be read by a program.
+fn checked_in(path: &str) -> PathBuf {
+    assert!(documents().iter().any(|(known, _)| *known == path), "{path} is none of the documents");
+    in_repository(path)
+}
+
+#[test]
+fn documents_are_up_to_date() {
+    for (path, wanted) in documents() {
+        let found = fs::read_to_string(in_repository(path)).unwrap_or_default();
+        if let Some(line) = first_difference(&found, wanted) {
+            panic!("{path} is stale from line {line} on; run: SNAPSHOTS=overwrite cargo test --test it documents");
+        }
+    }
+}
+
+fn first_difference(found: &str, wanted: &str) -> Option<usize> {
+    if found == wanted {
+        return None;
+    }
+    let same = found.lines().zip(wanted.lines()).take_while(|(found, wanted)| found == wanted).count();
+    Some(same + 1)
+}
+
+/// Runs a checker, which scripts/test installs. Gives what it printed when it found something.
+fn complaints(program: &str, args: &[&OsStr]) -> Option<String> {
+    let output = Command::new(program)
+        .args(args)
+        .output()
+        .unwrap_or_else(|error| panic!("{program} cannot be run ({error}); scripts/test installs what the tests need"));
+    let text = [output.stdout, output.stderr].concat();
+    (!output.status.success()).then(|| String::from_utf8_lossy(&text).into_owned())
+}
+
+// Completions
+
+/// The options that take a value, as they are written on a command line.
+fn options_with_a_value() -> Vec<String> {
+    let command = cli::command();
+    let takes_value = |arg: &&Arg| !arg.is_positional() && arg.get_action().takes_values();
+    command.get_arguments().filter(takes_value).flat_map(spellings).collect()
+}
+
+fn spellings(arg: &Arg) -> Vec<String> {
+    let short = arg.get_short().map(|short| format!("-{short}"));
+    let long = arg.get_long().map(|long| format!("--{long}"));
+    short.into_iter().chain(long).collect()
+}
+
+fn completion(shell: Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut cli::command(), "zklock", &mut script);
+    let mut script = String::from_utf8(script).expect("a completion is text");
+    // The generator knows for zsh alone that COMMAND completes as it would without zklock.
+    let with_value = options_with_a_value();
+    match shell {
+        Shell::Bash => {
+            script += &include_str!("../../completions/command.bash.in")
+                .replace("@OPTIONS_WITH_A_VALUE@", &with_value.join("|"));
+        }
+        Shell::Fish => {
+            let _ = writeln!(
+                script,
+                "complete -c zklock -n \"string match -q -- '/*' (commandline -opc)\" -x \
+                 -a '(__fish_complete_subcommand --fcs-skip=2 -- {})' -d Command",
+                with_value.join(" ")
+            );
+        }
+        _ => {}
+    }
+    script
+}
+
+#[test]
+fn the_shells_can_read_their_completions() {
+    for (shell, file) in
+        [("bash", "completions/zklock.bash"), ("zsh", "completions/_zklock"), ("fish", "completions/zklock.fish")]
+    {
+        let file = checked_in(file);
+        let complaints = complaints(shell, &["-n".as_ref(), file.as_os_str()]);
+        assert_eq!(complaints, None, "{shell}");
+    }
+}
+
+/// What bash offers for the last of these words.
+fn offered_by_bash(words: &[&str]) -> Vec<String> {
+    let script = r#"
+        source "$1"; shift
+        COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+        compopt() { :; }
+        _zklock_or_command zklock "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+        printf '%s\n' "${COMPREPLY[@]}"
+    "#;
+    let output = Command::new("bash")
+        .args(["--norc", "-c", script, "bash"])
+        .arg(checked_in("completions/zklock.bash"))
+        .args(words)
+        .output()
+        .expect("bash runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+}
+
+/// What fish offers for the last word of this line.
+fn offered_by_fish(line: &str) -> Vec<String> {
+    let output = Command::new("fish")
+        .args(["--no-config", "-c", "source $argv[1]; complete -C $argv[2]"])
+        .arg(checked_in("completions/zklock.fish"))
+        .arg(line)
+        .env("HOME", "/nonexistent")
+        .output()
+        .unwrap_or_else(|error| panic!("fish cannot be run ({error}); scripts/test installs what the tests need"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.lines().map(|line| line.split('\t').next().unwrap_or(line).to_owned()).collect()
+}
+
+#[test]
+fn after_the_lock_bash_completes_commands() {
+    let has = |words: &[&str], offer: &str| offered_by_bash(words).iter().any(|offered| offered == offer);
+    assert!(has(&["zklock", "--tim"], "--timeout"));
+    assert!(has(&["zklock", "/l", "--non"], "--nonblock"));
+    for words in [
+        &["zklock", "/l", "rmdi"][..],
+        &["zklock", "/l", "--", "rmdi"],
+        &["zklock", "-w", "5", "/l", "rmdi"],
+        &["zklock", "/l", "-n", "-w", "5", "rmdi"],
+        &["zklock", "-z", "zk1", ":", "2181/app", "/l", "rmdi"],
+    ] {
+        assert!(has(words, "rmdir"), "{words:?}: {:?}", offered_by_bash(words));
+    }
+    for words in [&["zklock", "rmdi"][..], &["zklock", "/l", "-w", "rmdi"], &["zklock", "/l", "rmdir", "--non"]] {
+        let offered = offered_by_bash(words);
+        assert!(!offered.iter().any(|offer| offer == "rmdir" || offer == "--nonblock"), "{words:?}: {offered:?}");
+    }
+}
+
+#[test]
+fn after_the_lock_fish_completes_commands() {
+    let has = |line: &str, offer: &str| offered_by_fish(line).iter().any(|offered| offered == offer);
+    assert!(has("zklock --tim", "--timeout"));
+    assert!(has("zklock /l rmdi", "rmdir"));
+    assert!(has("zklock -w 5 /l --signal INT rmdi", "rmdir"));
+    assert!(!has("zklock rmdi", "rmdir"));
+}
+
+// The man page
+
+/// Text for roff: what would be read as a request or an escape is not.
+fn roff(text: &str) -> String {
+    let text = text.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
+    if text.starts_with('.') { format!("\\&{text}") } else { text }
+}
+
+/// The OPTIONS section, with the groups of `--help` as subsections.
+fn options_section() -> String {
+    let mut section = Vec::new();
+    clap_mangen::Man::new(cli::command()).render_options_section(&mut section).expect("writing to memory");
+    let section = String::from_utf8(section).expect("roff is text");
+    let section = section
+        .replace("<\\fILOCK\\fR>", "\\fILOCK\\fR")
+        .replace("[\\fICOMMAND\\fR]", "\\fICOMMAND\\fR [\\fIARG\\fR]...")
+        .replace("\\fI<", "\\fI")
+        .replace(">\\fR", "\\fR");
+    let mut lines = String::new();
+    for (i, line) in section.lines().enumerate() {
+        match line.strip_prefix(".SH ") {
+            Some(group) if i > 0 && group != "OPTIONS" => {
+                let (first, rest) = group.split_at(1);
+                let group =
+                    if group == "ZOOKEEPER" { "ZooKeeper".to_owned() } else { first.to_owned() + &rest.to_lowercase() };
+                let _ = writeln!(lines, ".SS {group}");
+            }
+            _ => {
+                let _ = writeln!(lines, "{}", line.trim_end());
+            }
+        }
+    }
+    lines
+}
+
+fn exit_status_section() -> String {
+    let mut section = ".SH EXIT STATUS\n".to_owned();
+    for (status, meaning) in EXIT_STATUS {
+        let _ = writeln!(section, ".TP\n.B {}\n{}", roff(status), roff(meaning));
+    }
+    section
+}
+
+/// Seconds with one decimal, rounded down: nobody is promised more than there is.
+fn in_tenths(duration: Duration) -> String {
+    let tenths = duration.as_millis() / 100;
+    format!("{}.{} s", tenths / 10, tenths % 10)
+}
+
+/// What some session timeouts are good for, by the arithmetic that zklock itself uses.
+fn session_timeout_table() -> String {
+    let mut table = ".PP\n.RS\n.nf\n".to_owned();
+    let mut row = |timeout: &str, outage: &str, grace: &str| {
+        let _ = writeln!(table, "{}", roff(&format!("{timeout:<19}{outage:<10}{grace}")));
+    };
+    row("--session-timeout", "outage", "signal to KILL");
+    for timeout in [6, 10, 30, 60, 120].map(Duration::from_secs) {
+        let terms = Terms::new(timeout, None).expect("the default always fits");
+        row(&in_tenths(timeout), &in_tenths(terms.patience()), &in_tenths(terms.kill_after()));
+    }
+    table + ".fi\n.RE\n"
+}
+
+fn man_page() -> String {
+    [
+        format!(".TH ZKLOCK 1 {MAN_DATE} \"zklock {}\" \"User Commands\"\n", env!("CARGO_PKG_VERSION")),
+        format!(".SH NAME\nzklock \\- {}\n", roff(&cli::command().get_about().expect("there is one").to_string())),
+        include_str!("../../man/sections/description.roff").to_owned(),
+        options_section(),
+        exit_status_section(),
+        include_str!("../../man/sections/environment.roff").to_owned(),
+        include_str!("../../man/sections/signals.roff").to_owned(),
+        include_str!("../../man/sections/loss-of-the-lock.roff").to_owned(),
+        session_timeout_table(),
+        include_str!("../../man/sections/examples.roff").to_owned(),
+    ]
+    .concat()
+}
+
+/// The page as a reader sees it, without bold and underline.
+fn man_page_as_read() -> String {
+    let page = checked_in(MAN_PAGE);
+    let output =
+        Command::new("mandoc").args(["-T", "ascii", "-O", "width=100"]).arg(page).output().unwrap_or_else(|error| {
+            panic!("mandoc cannot be run ({error}); scripts/test installs what the tests need")
+        });
+    let text = String::from_utf8(output.stdout).expect("ASCII");
+    let mut plain = String::with_capacity(text.len());
+    for c in text.chars() {
+        // Overstriking: what was printed before a backspace is printed again after it.
+        if c == '\u{8}' {
+            plain.pop();
+        } else {
+            plain.push(c);
+        }
+    }
+    plain
+}
+
+#[test]
+fn mandoc_finds_nothing_wrong_with_the_man_page() {
+    let page = checked_in(MAN_PAGE);
+    let args = ["-T".as_ref(), "lint".as_ref(), "-W".as_ref(), "warning".as_ref(), page.as_os_str()];
+    let complaints = complaints("mandoc", &args);
+    assert_eq!(complaints, None);
+}
+
+#[test]
+fn man_page_has_every_option_with_its_variable() {
+    let page = man_page_as_read();
+    for arg in cli::command().get_arguments() {
+        let described = |spelling: &String| {
+            let is_it = |word: &str| word.trim_end_matches(',') == spelling;
+            page.lines().any(|line| line.trim_start().starts_with('-') && line.split_whitespace().any(is_it))
+        };
+        for spelling in spellings(arg) {
+            assert!(described(&spelling), "{spelling} is missing");
+        }
+        if let Some(variable) = arg.get_env().and_then(OsStr::to_str) {
+            assert!(page.lines().any(|line| line.trim() == variable), "{variable} is missing");
+        }
+        if matches!(arg.get_action(), ArgAction::Set) && !arg.is_positional() {
+            assert!(arg.get_value_names().is_some(), "{arg:?} needs a name for its value");
+        }
+    }
+}
+
+#[test]
+fn man_page_has_every_exit_status() {
+    let page = man_page_as_read();
+    let begin = page.find("\nEXIT STATUS\n").expect("the section");
+    let end = page.find("\nENVIRONMENT\n").expect("the next section");
+    for (status, _) in EXIT_STATUS {
+        let begins = |line: &str| line.trim_start().starts_with(status);
+        assert!(page[begin..end].lines().any(begins), "{status} is missing");
+    }
+}
+
+#[test]
+fn long_help_and_man_page_have_the_same_first_example() {
+    let example = "zklock -z zk1,zk2,zk3 /jobs/backup -- ./backup.sh --full";
+    assert!(cli::command().render_long_help().to_string().contains(example));
+    assert!(man_page_as_read().contains(example));
+}

@@ -1,0 +1,186 @@
+//! ZooKeeper's framing, as far as a proxy must read it: a length of four bytes, then a request that begins with xid and
+//! opcode, or a reply that begins with xid, zxid and error (zookeeper.jute).
+
+use std::mem;
+
+/// The kind of a request: ZooDefs.OpCode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    /// `create`
+    Create,
+    /// `delete`
+    Delete,
+    /// `exists`
+    Exists,
+    /// `getData`
+    GetData,
+    /// `setData`
+    SetData,
+    /// `getChildren`
+    GetChildren,
+    /// `sync`
+    Sync,
+    /// `ping`
+    Ping,
+    /// `getChildren2`, which also gives the node's stat
+    GetChildren2,
+    /// `check`
+    Check,
+    /// `multi`
+    Multi,
+    /// `create2`, which also gives the node's stat
+    Create2,
+    /// `createContainer`
+    CreateContainer,
+    /// `setWatches`
+    SetWatches,
+    /// `closeSession`
+    CloseSession,
+    /// Another one, by its code.
+    Other(i32),
+}
+
+const CODES: [(Op, i32); 15] = [
+    (Op::Create, 1),
+    (Op::Delete, 2),
+    (Op::Exists, 3),
+    (Op::GetData, 4),
+    (Op::SetData, 5),
+    (Op::GetChildren, 8),
+    (Op::Sync, 9),
+    (Op::Ping, 11),
+    (Op::GetChildren2, 12),
+    (Op::Check, 13),
+    (Op::Multi, 14),
+    (Op::Create2, 15),
+    (Op::CreateContainer, 19),
+    (Op::SetWatches, 101),
+    (Op::CloseSession, -11),
+];
+
+impl Op {
+    fn from_code(code: i32) -> Self {
+        CODES.iter().find(|(_, known)| *known == code).map_or(Self::Other(code), |(op, _)| *op)
+    }
+
+    /// Its number on the wire.
+    pub(crate) fn code(self) -> i32 {
+        if let Self::Other(code) = self {
+            return code;
+        }
+        CODES.iter().find(|(op, _)| *op == self).expect("the table has them all").1
+    }
+}
+
+/// A request that has passed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    /// The connection that it came on, counted from 0.
+    pub(crate) connection: usize,
+    /// Its kind.
+    pub(crate) op: Op,
+    /// The path that it begins with, chroot and all; empty for a kind that has none.
+    pub(crate) path: String,
+    /// The number by which its reply is known, within the connection.
+    pub(crate) xid: i32,
+}
+
+impl Request {
+    /// Reads a frame from a client; `None` when it is no request.
+    pub(crate) fn parse(connection: usize, frame: &Frame) -> Option<Self> {
+        let payload = frame.payload()?;
+        let (xid, rest) = int(payload)?;
+        let (code, rest) = int(rest)?;
+        let op = Op::from_code(code);
+        let path = match op {
+            // A multi begins with the header of its first part: type, done, error. Then comes what that part is.
+            Op::Multi => rest.get(9..).and_then(string),
+            _ => string(rest),
+        };
+        Some(Self { connection, op, path: path.unwrap_or_default(), xid })
+    }
+}
+
+/// The xid of the request that a frame from a server answers; `None` when it answers none, as a watch's event.
+pub(crate) fn answered_xid(frame: &Frame) -> Option<i32> {
+    let (xid, _) = int(frame.payload()?)?;
+    (xid >= 0).then_some(xid)
+}
+
+fn int(bytes: &[u8]) -> Option<(i32, &[u8])> {
+    let (int, rest) = bytes.split_first_chunk()?;
+    Some((i32::from_be_bytes(*int), rest))
+}
+
+fn string(bytes: &[u8]) -> Option<String> {
+    let (length, rest) = int(bytes)?;
+    String::from_utf8(rest.get(..usize::try_from(length).ok()?)?.to_vec()).ok()
+}
+
+/// A piece of a stream.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    /// All of it, its length included.
+    pub(crate) bytes: Vec<u8>,
+    is_message: bool,
+}
+
+impl Frame {
+    /// What follows the length; `None` when this is no request or reply.
+    fn payload(&self) -> Option<&[u8]> {
+        if self.is_message { self.bytes.get(4..) } else { None }
+    }
+}
+
+/// Cuts one direction of a connection into frames.
+#[derive(Debug, Default)]
+pub(crate) struct Frames {
+    begun: Vec<u8>,
+    reading: Reading,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Reading {
+    /// The request or answer that opens a session. It has no header.
+    #[default]
+    Greeting,
+    Messages,
+    /// Not ZooKeeper's framing: bytes that pass as they come.
+    Bytes,
+}
+
+/// The longest frame that is believed. A four-letter word, read as a length, is longer; so is garbage.
+const LONGEST: usize = 64 << 20;
+
+impl Frames {
+    /// For a protocol that is not looked into.
+    pub(crate) fn bytes() -> Self {
+        Self { begun: Vec::new(), reading: Reading::Bytes }
+    }
+
+    /// The frames that are complete with these bytes.
+    pub(crate) fn split(&mut self, bytes: &[u8]) -> Vec<Frame> {
+        self.begun.extend_from_slice(bytes);
+        let mut frames = Vec::new();
+        while self.reading != Reading::Bytes {
+            let Some(length) = self.begun.first_chunk().map(|length| u32::from_be_bytes(*length) as usize + 4) else {
+                return frames;
+            };
+            if length > LONGEST {
+                self.reading = Reading::Bytes;
+                break;
+            }
+            if self.begun.len() < length {
+                return frames;
+            }
+            let rest = self.begun.split_off(length);
+            let is_message = self.reading == Reading::Messages;
+            frames.push(Frame { bytes: mem::replace(&mut self.begun, rest), is_message });
+            self.reading = Reading::Messages;
+        }
+        if !self.begun.is_empty() {
+            frames.push(Frame { bytes: mem::take(&mut self.begun), is_message: false });
+        }
+        frames
+    }
+}

@@ -1,0 +1,16 @@
+//! Black-box tests: the built binary, real ZooKeeper servers, real commands.
+//!
+//! The harness: [`ensemble`] starts servers, [`proxy`] is a network that misbehaves, [`zklock`] runs the binary,
+//! [`client`] looks at nodes, [`joblog`] tells who ran when. The other modules are tests, one theme each.
+
+mod client;
+mod ensemble;
+mod frames;
+mod joblog;
+mod poll;
+mod process;
+mod proxy;
+mod zklock;
+
+mod documents;
+mod harness_checks;

@@ -1,0 +1,35 @@
+//! Waiting for a condition, bounded. Nothing here or in the tests sleeps for time to pass.
+
+use std::fmt::Display;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a test waits for something that is expected to happen. Far longer than it ever takes on a loaded machine,
+/// so that running into it means that the thing does not happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often a condition is looked at.
+const STEP: Duration = Duration::from_millis(2);
+
+/// Looks every few milliseconds until `probe` gives a value. Panics with `what` after [`PATIENCE`].
+#[track_caller]
+pub(crate) fn until<T>(what: impl Display, probe: impl FnMut() -> Option<T>) -> T {
+    match within(PATIENCE, probe) {
+        Some(value) => value,
+        None => panic!("waited {PATIENCE:?} in vain: {what}"),
+    }
+}
+
+/// Looks every few milliseconds until `probe` gives a value, for at most `limit`. Looks at least once.
+pub(crate) fn within<T>(limit: Duration, mut probe: impl FnMut() -> Option<T>) -> Option<T> {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(value) = probe() {
+            return Some(value);
+        }
+        if Instant::now() >= deadline {
+            return None;
+        }
+        thread::sleep(STEP);
+    }
+}

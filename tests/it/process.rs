@@ -1,0 +1,164 @@
+//! Starting processes so that they end with the tests, and looking at processes in /proc.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::sync::mpsc;
+use std::sync::{Mutex, OnceLock};
+use std::thread;
+
+use nix::errno::Errno;
+use nix::sys::prctl;
+use nix::sys::signal::{self, SigHandler, Signal};
+use nix::unistd::{Pid, setsid};
+
+/// Where a new process stands towards the terminal and the process group of the tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Seat {
+    /// A session of its own, without a terminal: what cron, systemd and CI give.
+    #[default]
+    OwnSession,
+    /// A process group of its own in the session of the tests.
+    OwnGroup,
+    /// The process group of the tests.
+    Inherited,
+}
+
+type Order = (Command, mpsc::Sender<io::Result<Child>>);
+
+/// Starts `command` in `seat` with `ignored` signals set to SIG_IGN. The kernel kills it when the test process dies.
+///
+/// PR_SET_PDEATHSIG(2const) fires when the *thread* that started the child ends, and libtest runs every test in a
+/// thread of its own. So one thread that never ends starts them all.
+pub(crate) fn spawn(mut command: Command, seat: Seat, ignored: &[Signal]) -> io::Result<Child> {
+    static SPAWNER: OnceLock<Mutex<mpsc::Sender<Order>>> = OnceLock::new();
+    let spawner = SPAWNER.get_or_init(|| {
+        let (sender, orders) = mpsc::channel::<Order>();
+        thread::spawn(move || {
+            for (mut command, answer) in orders {
+                // The receiver waits for the answer below; it cannot have gone.
+                let _ = answer.send(command.spawn());
+            }
+        });
+        Mutex::new(sender)
+    });
+    prepare(&mut command, seat, ignored.to_vec());
+    let (answer, child) = mpsc::channel();
+    spawner.lock().expect("the spawner's lock").send((command, answer)).expect("the spawner lives");
+    child.recv().expect("the spawner answers")
+}
+
+#[expect(unsafe_code, reason = "what a child does between fork and exec has no safe form in std")]
+fn prepare(command: &mut Command, seat: Seat, ignored: Vec<Signal>) {
+    if seat == Seat::OwnGroup {
+        command.process_group(0);
+    }
+    let tests = Pid::this();
+    let before_exec = move || -> io::Result<()> {
+        // What the tests were started with must not leak into what they start. std's own pipe closes on exec already.
+        // SAFETY: close_range(2) with this flag closes nothing yet.
+        let outcome = unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC.cast_signed()) };
+        Errno::result(outcome)?;
+        prctl::set_pdeathsig(Signal::SIGKILL)?;
+        if Pid::parent() != tests {
+            return Err(Errno::ESRCH.into());
+        }
+        if seat == Seat::OwnSession {
+            setsid()?;
+        }
+        for &signal in &ignored {
+            // SAFETY: SIG_IGN installs no handler, so there is no code that a signal could run.
+            unsafe { signal::signal(signal, SigHandler::SigIgn) }?;
+        }
+        Ok(())
+    };
+    // SAFETY: the closure makes system calls that signal-safety(7) allows after fork, and does not allocate.
+    unsafe { command.pre_exec(before_exec) };
+}
+
+/// A process as /proc/PID/stat shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    /// Its process id.
+    pub(crate) pid: Pid,
+    /// Its parent's process id.
+    pub(crate) parent: Pid,
+    /// Its process group.
+    pub(crate) group: Pid,
+    /// Its session.
+    pub(crate) session: Pid,
+    /// Its name, at most 15 bytes.
+    pub(crate) name: String,
+    /// `R`, `S`, `T` (stopped), `Z` (zombie) and so on.
+    pub(crate) state: char,
+    /// Clock ticks from the boot to its start.
+    pub(crate) started: u64,
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} ({}, child of {})", self.pid, self.name, self.state, self.parent)
+    }
+}
+
+/// The process with this id; `None` when there is none.
+pub(crate) fn look(pid: Pid) -> Option<Process> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    // proc_pid_stat(5): the name stands in parentheses and may itself hold parentheses and blanks.
+    let (before, after) = stat.rsplit_once(')')?;
+    let name = before.split_once('(')?.1.to_owned();
+    let fields: Vec<&str> = after.split_whitespace().collect();
+    let number = |index: usize| fields.get(index)?.parse().ok().map(Pid::from_raw);
+    Some(Process {
+        pid,
+        parent: number(1)?,
+        group: number(2)?,
+        session: number(3)?,
+        name,
+        state: fields.first()?.chars().next()?,
+        started: fields.get(19)?.parse().ok()?,
+    })
+}
+
+/// Every process that can be seen.
+pub(crate) fn all() -> Vec<Process> {
+    let entries = fs::read_dir("/proc").expect("/proc is mounted");
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .map(Pid::from_raw)
+        .filter_map(look)
+        .collect()
+}
+
+/// The children of `parent`, zombies included, the oldest first.
+pub(crate) fn children(parent: Pid) -> Vec<Process> {
+    let mut children: Vec<_> = all().into_iter().filter(|process| process.parent == parent).collect();
+    children.sort_by_key(|process| (process.started, process.pid));
+    children
+}
+
+/// The living processes in whose first environment stands `NAME=value`. Zombies have none and are not listed.
+pub(crate) fn marked(name: &str, value: &str) -> Vec<Process> {
+    let mark = format!("{name}={value}");
+    let carries_mark = |process: &Process| {
+        // Reading fails when the process has just gone or belongs to somebody else: then it is none of ours.
+        let environment = fs::read(format!("/proc/{}/environ", process.pid)).unwrap_or_default();
+        environment.split(|&byte| byte == 0).any(|entry| OsStr::from_bytes(entry) == mark.as_str())
+    };
+    all().into_iter().filter(|process| process.state != 'Z' && carries_mark(process)).collect()
+}
+
+/// Sends `signal`; that the process has gone meanwhile is no error, anything else is.
+#[track_caller]
+pub(crate) fn send(pid: Pid, signal: Signal) {
+    match signal::kill(pid, signal) {
+        Ok(()) | Err(Errno::ESRCH) => {}
+        Err(error) => panic!("cannot send {signal} to {pid}: {error}"),
+    }
+}
