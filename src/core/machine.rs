@@ -577,3 +577,6 @@ fn cancels(signal: Signal) -> bool {
 fn stop_self(signal: Signal) -> Vec<Effect> {
     if signal == Signal::TSTP { vec![Effect::StopSelf] } else { vec![] }
 }
+
+#[cfg(test)]
+mod tests;

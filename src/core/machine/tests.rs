@@ -1,0 +1,435 @@
+//! The machine under events in any order, and the stories that users know by name.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const START: Instant = Instant::from_boot(Duration::from_secs(1000));
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+fn settings() -> Settings {
+    Settings {
+        nonblock: false,
+        timeout: None,
+        conflict_exit_code: 75,
+        connect_timeout: Duration::from_secs(15),
+        session_timeout: TIMEOUT,
+        kill_after: None,
+        stop_signal: Signal::TERM,
+    }
+}
+
+fn terms() -> Terms {
+    Terms::new(TIMEOUT, None).unwrap()
+}
+
+fn view() -> View {
+    View { position: 2, total: 2, holder: "db3".to_owned(), held_since: None }
+}
+
+fn grant(sent: Instant) -> Grant {
+    Grant { node: "/l/n".to_owned(), token: 7, session: 1, sent }
+}
+
+/// A run as the supervisor drives it, which notes what the effects mean and objects to what must
+/// never happen.
+struct World {
+    now: Instant,
+    machine: Machine,
+    /// The command process exists and has not been reaped.
+    alive: bool,
+    spawned: bool,
+    /// Stop or Kill has gone out and something may be left of the command.
+    doomed: bool,
+    killed: bool,
+    released: bool,
+    finished: Option<Outcome>,
+    last_beat: Option<Instant>,
+    notices: Vec<Notice>,
+}
+
+impl World {
+    fn new(settings: Settings) -> Self {
+        let (machine, effects) = Machine::start(settings, START);
+        assert_eq!(effects, [Effect::StartKeeper]);
+        Self {
+            now: START,
+            machine,
+            alive: false,
+            spawned: false,
+            doomed: false,
+            killed: false,
+            released: false,
+            finished: None,
+            last_beat: None,
+            notices: vec![],
+        }
+    }
+
+    /// A run whose command is running.
+    fn running(settings: Settings) -> Self {
+        let mut world = Self::new(settings);
+        world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+        world.held();
+        world.pass(Duration::ZERO);
+        assert!(world.alive);
+        world
+    }
+
+    fn held(&mut self) {
+        self.last_beat = Some(self.now);
+        self.event(Event::Keeper(Report::Held(grant(self.now))));
+    }
+
+    fn event(&mut self, event: Event) {
+        if matches!(event, Event::Ended(_)) {
+            self.alive = false;
+        }
+        if event == Event::TreeGone {
+            self.doomed = false;
+        }
+        let before = format!("{:?}", self.machine);
+        let effects = self.machine.step(self.now, event.clone());
+        for effect in effects {
+            assert_eq!(self.finished, None, "{effect:?} after the end, on {event:?} in {before}");
+            match effect {
+                Effect::Spawn(grant) => {
+                    assert!(!self.spawned, "a second command");
+                    assert!(terms().worth_starting(grant.sent, self.now), "started under a lease that is too short");
+                    (self.spawned, self.alive) = (true, true);
+                }
+                Effect::Forward(signal) => assert!(self.alive, "{signal} sent to a command that has been reaped"),
+                Effect::Stop(_) => self.doomed = true,
+                Effect::Kill => (self.doomed, self.killed) = (true, true),
+                Effect::Release => {
+                    assert!(!self.alive && !self.doomed, "released with a command, on {event:?} in {before}");
+                    assert!(!self.released, "released twice");
+                    self.released = true;
+                }
+                Effect::Finish(outcome) => {
+                    assert!(!self.alive && !self.doomed, "finished with a command");
+                    self.finished = Some(outcome);
+                }
+                Effect::StartKeeper => assert!(!self.spawned, "a new session while the command runs"),
+                Effect::Say(notice) => self.notices.push(notice),
+                Effect::StopSelf => {}
+            }
+        }
+        if self.spawned && self.alive && !self.killed {
+            let sent = self.last_beat.expect("a command needs a beat");
+            assert!(self.now < terms().kill_at(sent), "the command outlives its lease, on {event:?} in {before}");
+        }
+    }
+
+    /// Lets time pass, with the timer on time.
+    fn pass(&mut self, time: Duration) {
+        let target = self.now + time;
+        while let Some(deadline) = self.machine.deadline().filter(|deadline| *deadline <= target) {
+            self.now = self.now.max(deadline);
+            self.event(Event::Timer);
+        }
+        self.now = target;
+    }
+
+    fn said(&self, wanted: impl Fn(&Notice) -> bool) -> bool {
+        self.notices.iter().any(wanted)
+    }
+}
+
+/// What may happen to a run, in any order.
+#[derive(Clone, Debug)]
+enum Happening {
+    Pass(u64),
+    /// The machine is frozen for a while: the timer comes late, but before anything else.
+    Freeze(u64),
+    Keeper(Report),
+    Held,
+    Beat,
+    KeeperGone,
+    Signal(Signal, bool),
+    StartFailed,
+    CommandEnds(CommandEnd),
+    CommandStops,
+    TreeGone,
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    let signals = [Signal::TERM, Signal::INT, Signal::HUP, Signal::USR1, Signal::CONT, Signal::TSTP];
+    let reports = prop_oneof![
+        Just(Report::Unreachable("refused".to_owned())),
+        Just(Report::Connected { timeout: TIMEOUT }),
+        Just(Report::Waiting(view())),
+        Just(Report::Requeued),
+        Just(Report::Lost(Loss::NodeDeleted)),
+        Just(Report::Lost(Loss::SessionExpired)),
+        Just(Report::Refused(Refusal::NoChroot)),
+        Just(Report::Released),
+    ];
+    prop_oneof![
+        8 => (0u64..8000).prop_map(Happening::Pass),
+        1 => (0u64..60_000).prop_map(Happening::Freeze),
+        3 => Just(Happening::Keeper(Report::Connected { timeout: TIMEOUT })),
+        6 => Just(Happening::Held),
+        6 => Just(Happening::Beat),
+        3 => reports.prop_map(Happening::Keeper),
+        1 => Just(Happening::KeeperGone),
+        3 => (proptest::sample::select(signals.to_vec()), any::<bool>()).prop_map(|(s, k)| Happening::Signal(s, k)),
+        1 => Just(Happening::StartFailed),
+        1 => Just(Happening::CommandEnds(CommandEnd::Exited(3))),
+        1 => Just(Happening::CommandEnds(CommandEnd::Signaled(Signal::KILL))),
+        1 => Just(Happening::CommandStops),
+        3 => Just(Happening::TreeGone),
+    ]
+}
+
+impl World {
+    fn apply(&mut self, happening: Happening) {
+        match happening {
+            Happening::Pass(millis) => self.pass(Duration::from_millis(millis)),
+            Happening::Freeze(millis) => {
+                let frozen = self.alive && !self.killed;
+                self.now = self.now + Duration::from_millis(millis);
+                // Nothing can be done while frozen; what counts is that it is done first after.
+                if self.machine.deadline().is_some_and(|deadline| deadline <= self.now) {
+                    if frozen && self.last_beat.is_some_and(|sent| self.now >= terms().kill_at(sent)) {
+                        self.last_beat = Some(self.now);
+                        self.event(Event::Timer);
+                        assert!(self.killed, "woke up past the lease and did not kill");
+                    } else {
+                        self.event(Event::Timer);
+                    }
+                }
+            }
+            Happening::Keeper(report) => self.event(Event::Keeper(report)),
+            Happening::Held => {
+                if !self.spawned {
+                    self.held();
+                }
+            }
+            Happening::Beat => {
+                // The answer may come late; the lease counts from the question.
+                let sent = self.last_beat.map_or(self.now, |last| last.max(self.now - Duration::from_millis(700)));
+                if self.last_beat.is_some() {
+                    self.last_beat = Some(sent);
+                }
+                self.event(Event::Keeper(Report::Extended(sent)));
+            }
+            Happening::KeeperGone => self.event(Event::KeeperGone),
+            Happening::Signal(signal, shared) => self.event(Event::Signal { signal, shared }),
+            Happening::StartFailed => {
+                // Only in answer to Spawn.
+                if self.spawned && self.alive && matches!(self.machine.state, State::Running { .. }) {
+                    self.alive = false;
+                    self.event(Event::StartFailed { not_found: true });
+                }
+            }
+            Happening::CommandEnds(end) => {
+                if self.alive {
+                    self.event(Event::Ended(end));
+                }
+            }
+            Happening::CommandStops => {
+                if self.alive {
+                    self.event(Event::Stopped);
+                }
+            }
+            Happening::TreeGone => {
+                if !self.alive && self.machine.is_stopping() {
+                    self.event(Event::TreeGone);
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn nothing_forbidden_happens_and_every_run_ends(
+        nonblock: bool,
+        timeout in proptest::option::of(1u64..100_000),
+        happenings in proptest::collection::vec(happening(), 1..60),
+    ) {
+        let timeout = timeout.map(Duration::from_millis);
+        let mut world = World::new(Settings { nonblock, timeout, ..settings() });
+        for happening in happenings {
+            if world.finished.is_some() {
+                break;
+            }
+            world.apply(happening);
+        }
+        // The keeper dies, the command ends, time passes: that ends every run.
+        for _ in 0..10 {
+            world.event(Event::KeeperGone);
+            world.pass(Duration::from_secs(40));
+            world.apply(Happening::CommandEnds(CommandEnd::Exited(0)));
+            world.apply(Happening::TreeGone);
+        }
+        prop_assert!(world.finished.is_some(), "still {:?}", world.machine);
+    }
+}
+
+#[test]
+fn a_command_that_ends_well_is_released_and_its_status_kept() {
+    let mut world = World::running(settings());
+    world.event(Event::Ended(CommandEnd::Exited(3)));
+    assert!(world.released);
+    world.event(Event::Keeper(Report::Released));
+    assert_eq!(world.finished, Some(Outcome::Exited(3)));
+}
+
+#[test]
+fn silence_stops_politely_then_kills_then_ends_in_76() {
+    let mut world = World::running(settings());
+    world.pass(Duration::from_millis(22_749));
+    assert!(!world.doomed);
+    world.pass(Duration::from_millis(1));
+    assert!(world.doomed && !world.killed, "the stop signal comes --kill-after before SIGKILL");
+    assert!(world.said(|notice| matches!(notice, Notice::Lost(LostWhy::Silence(_)))));
+    world.pass(Duration::from_secs(5));
+    assert!(world.killed);
+    world.event(Event::Ended(CommandEnd::Exited(0)));
+    assert!(!world.released, "descendants may be left");
+    world.event(Event::TreeGone);
+    assert!(world.released);
+    world.event(Event::Keeper(Report::Released));
+    assert_eq!(world.finished, Some(Outcome::Lost));
+}
+
+#[test]
+fn a_beat_in_time_is_all_it_takes() {
+    let mut world = World::running(settings());
+    for _ in 0..100 {
+        world.pass(Duration::from_secs(20));
+        world.last_beat = Some(world.now);
+        world.event(Event::Keeper(Report::Extended(world.now)));
+    }
+    assert!(!world.doomed);
+}
+
+#[test]
+fn a_deleted_node_kills_at_once() {
+    for loss in [Loss::NodeDeleted, Loss::SessionExpired] {
+        let mut world = World::running(settings());
+        world.event(Event::Keeper(Report::Lost(loss)));
+        assert!(world.killed);
+    }
+}
+
+#[test]
+fn waking_past_the_lease_kills_without_a_stop_signal() {
+    let mut world = World::running(settings());
+    world.now = world.now + Duration::from_secs(3600);
+    let effects = world.machine.step(world.now, Event::Timer);
+    assert_eq!(effects[0], Effect::Kill);
+}
+
+#[test]
+fn a_dead_keeper_leaves_the_time_of_its_lease() {
+    let mut world = World::running(settings());
+    world.event(Event::KeeperGone);
+    assert!(world.doomed && !world.killed);
+    world.pass(Duration::from_secs(5));
+    assert!(world.killed);
+}
+
+#[test]
+fn signals_reach_the_command_unless_the_terminal_has_sent_them_there() {
+    let mut world = World::running(settings());
+    let forward = |signal| vec![Effect::Forward(signal)];
+    let now = world.now;
+    for signal in [Signal::TERM, Signal::INT, Signal::USR1] {
+        assert_eq!(world.machine.step(now, Event::Signal { signal, shared: false }), forward(signal));
+        assert_eq!(world.machine.step(now, Event::Signal { signal, shared: true }), []);
+    }
+    assert_eq!(world.machine.step(now, Event::Stopped), [Effect::StopSelf]);
+}
+
+#[test]
+fn a_signal_while_waiting_cancels_and_one_more_does_not_wait_for_servers() {
+    let mut world = World::new(settings());
+    world.event(Event::Signal { signal: Signal::INT, shared: true });
+    assert!(world.released);
+    world.event(Event::Signal { signal: Signal::INT, shared: true });
+    assert_eq!(world.finished, Some(Outcome::Interrupted(Signal::INT)));
+}
+
+#[test]
+fn a_shutdown_that_has_begun_starts_nothing() {
+    let mut world = World::new(settings());
+    world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+    world.held();
+    // In the same round of the loop: the report was read before the timer was judged.
+    world.event(Event::Signal { signal: Signal::TERM, shared: false });
+    world.pass(Duration::from_secs(5));
+    assert!(!world.spawned);
+    assert_eq!(world.finished, Some(Outcome::Interrupted(Signal::TERM)));
+}
+
+#[test]
+fn the_timeout_counts_once_over_everything() {
+    let timeout = Some(Duration::from_secs(60));
+    let mut world = World::new(Settings { timeout, ..settings() });
+    world.pass(Duration::from_secs(10));
+    world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+    world.event(Event::Keeper(Report::Waiting(view())));
+    world.pass(Duration::from_secs(20));
+    world.event(Event::Keeper(Report::Lost(Loss::SessionExpired)));
+    // No server answers for longer than --connect-timeout, which is over with the first session.
+    world.pass(Duration::from_secs(25));
+    world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+    world.event(Event::Keeper(Report::Waiting(view())));
+    world.pass(Duration::from_millis(4999));
+    assert!(!world.released);
+    world.pass(Duration::from_millis(1));
+    assert!(world.released);
+    assert!(world.said(|notice| matches!(notice, Notice::TimedOut(Blocker::Queue(_)))));
+    world.event(Event::Keeper(Report::Released));
+    assert_eq!(world.finished, Some(Outcome::NotFree(75)));
+}
+
+#[test]
+fn no_server_within_the_connect_timeout_ends_in_69() {
+    let mut world = World::new(settings());
+    world.event(Event::Keeper(Report::Unreachable("refused".to_owned())));
+    world.pass(Duration::from_secs(15));
+    world.event(Event::Keeper(Report::Released));
+    assert_eq!(world.finished, Some(Outcome::Unreachable));
+    assert!(world.said(|notice| *notice == Notice::Unreachable("refused".to_owned())));
+}
+
+#[test]
+fn nonblock_gives_up_on_the_first_look() {
+    let mut world = World::new(Settings { nonblock: true, ..settings() });
+    world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+    world.event(Event::Keeper(Report::Waiting(view())));
+    world.event(Event::Keeper(Report::Released));
+    assert_eq!(world.finished, Some(Outcome::NotFree(75)));
+}
+
+#[test]
+fn a_grace_that_does_not_fit_what_was_granted_is_refused() {
+    let mut world = World::new(Settings { kill_after: Some(Duration::from_secs(5)), ..settings() });
+    world.event(Event::Keeper(Report::Connected { timeout: Duration::from_secs(6) }));
+    world.event(Event::Keeper(Report::Released));
+    assert_eq!(world.finished, Some(Outcome::Usage));
+}
+
+#[test]
+fn keepers_that_keep_dying_are_an_internal_error() {
+    let mut world = World::new(settings());
+    for _ in 0..KEEPER_CRASHES {
+        world.event(Event::KeeperGone);
+    }
+    assert_eq!(world.finished, Some(Outcome::Internal));
+}
+
+#[test]
+fn a_release_that_nobody_confirms_is_bounded_and_said() {
+    let mut world = World::running(settings());
+    world.event(Event::Ended(CommandEnd::Exited(0)));
+    world.pass(RELEASE_PATIENCE);
+    assert_eq!(world.finished, Some(Outcome::Exited(0)));
+    assert!(world.said(|notice| *notice == Notice::NotReleased(TIMEOUT)));
+}
