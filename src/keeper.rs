@@ -403,9 +403,7 @@ impl<'p> Keeper<'p> {
         // One flight: the watches, and who holds.
         let watched: Vec<String> = watch.iter().map(|contender| path(contender)).collect();
         let replies: Vec<_> = watched.iter().map(|path| session.read_and_watch(path)).collect();
-        let holder = queue.first_holder().unwrap_or(watch[0]);
-        let holder_path = path(holder);
-        let holder_reply = session.read(&holder_path);
+        let view = self.view(session, queue, position);
         let mut watches = vec![];
         for reply in replies {
             match reply.await {
@@ -419,23 +417,10 @@ impl<'p> Keeper<'p> {
                 Err(failure) => return Err(Stop::because(failure, lock)),
             }
         }
-        let card = holder_reply.await.map(|(data, _)| Card::from_bytes(&data)).unwrap_or_default();
-        self.report_if_room(&Report::Waiting(View {
-            position,
-            total: queue.contenders().len(),
-            holder: card.phrase().unwrap_or_else(|| printable(&holder.name)),
-            held_since: card.held_since,
-        }));
+        self.report_if_room(&Report::Waiting(view.await));
 
         let changed = async {
             first_of(watches.into_iter().map(Watch::changed)).await;
-            Ok(())
-        };
-        let refresh = async {
-            match self.birth.refresh {
-                Some(period) => Timer::after(period).await,
-                None => pending().await,
-            };
             Ok(())
         };
         // Whoever is next in line beats, so that the lease is there when its turn comes.
@@ -448,7 +433,39 @@ impl<'p> Keeper<'p> {
                 pending().await
             }
         };
-        or(or(changed, refresh), beating).await
+        or(or(changed, beating), self.keep_looking(session, mine)).await
+    }
+
+    /// Looks where we stand from time to time, if anybody is watching. Sets no watches: those that
+    /// are set remain right until one of them fires.
+    async fn keep_looking<T>(&self, session: &Session, mine: &Mine) -> T {
+        let Some(period) = self.birth.refresh else { return pending().await };
+        loop {
+            Timer::after(period).await;
+            let Ok(children) = session.children(self.birth.plan.lock.as_str()).await else { continue };
+            let Ok(queue) = Queue::from_children(children) else { continue };
+            if let Standing::Waits { position, .. } = queue.standing(&mine.name) {
+                let view = self.view(session, &queue, position).await;
+                self.report_if_room(&Report::Waiting(view));
+            }
+        }
+    }
+
+    /// What to tell a user who waits in this queue. The request has left when this returns.
+    fn view<'a>(
+        &self,
+        session: &'a Session,
+        queue: &Queue,
+        position: usize,
+    ) -> impl Future<Output = View> + use<'a, 'p> {
+        let holder = queue.first_holder().map(|holder| holder.name.clone()).unwrap_or_default();
+        let total = queue.contenders().len();
+        let reply = session.read(&format!("{}/{holder}", self.birth.plan.lock));
+        async move {
+            let card = reply.await.map(|(data, _)| Card::from_bytes(&data)).unwrap_or_default();
+            let holder = card.phrase().unwrap_or_else(|| printable(&holder));
+            View { position, total, holder, held_since: card.held_since }
+        }
     }
 
     fn warn_of_foreign(&self, queue: &Queue) {

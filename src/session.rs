@@ -238,7 +238,7 @@ impl Session {
     }
 
     /// The data of a node and what the server says of it.
-    pub fn read<'a>(&'a self, path: &'a str) -> impl Future<Output = Result<(Vec<u8>, Stat), Failure>> + use<'a> {
+    pub fn read(&self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Failure>> + use<> {
         let reply = self.client.get_data(path);
         async move {
             let (data, stat) = reply.await?;
