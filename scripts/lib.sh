@@ -70,7 +70,7 @@ start_zookeeper() {
         # Below the ports that Linux takes for outgoing connections.
         zookeeper_port=$((15000 + RANDOM % 17000))
         mkdir -p "$directory/$attempt"
-        printf '%s\n' tickTime=500 "dataDir=$directory/$attempt" "clientPort=$zookeeper_port" \
+        printf '%s\n' tickTime=500 maxSessionTimeout=120000 "dataDir=$directory/$attempt" "clientPort=$zookeeper_port" \
             clientPortAddress=127.0.0.1 admin.enableServer=false 4lw.commands.whitelist=srvr \
             >"$directory/zoo.cfg"
         java -Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -cp "$zookeeper_jar:$zookeeper_logger" \

@@ -74,11 +74,12 @@ impl Client {
         let (servers, chroot) = connect_string.split_at(connect_string.find('/').unwrap_or(connect_string.len()));
         let servers: Vec<String> = servers.split(',').map(str::to_owned).collect();
         let (wire, session) = open_any(&servers, Session::NEW);
+        let granted = wire.session_timeout;
         let shared = Arc::new(Mutex::new(wire));
         let pinged = Arc::downgrade(&shared);
         thread::spawn(move || {
             loop {
-                thread::park_timeout(SESSION_TIMEOUT / 6);
+                thread::park_timeout(granted / 6);
                 let Some(shared) = pinged.upgrade() else { return };
                 // When this fails, the next request sees it too, and reconnects.
                 let _ = lock(&shared).ping();
@@ -281,6 +282,8 @@ fn open_any(servers: &[String], wanted: Session) -> (Wire, Session) {
 struct Wire {
     stream: TcpStream,
     xid: i32,
+    /// As the server granted it; zero when the session that was asked for is over.
+    session_timeout: Duration,
 }
 
 impl Wire {
@@ -289,7 +292,7 @@ impl Wire {
         let stream = TcpStream::connect_timeout(&address, ANSWER_LIMIT)?;
         stream.set_read_timeout(Some(ANSWER_LIMIT))?;
         stream.set_nodelay(true)?;
-        let mut wire = Self { stream, xid: 0 };
+        let mut wire = Self { stream, xid: 0, session_timeout: Duration::ZERO };
         let timeout = i32::try_from(SESSION_TIMEOUT.as_millis()).expect("a minute fits");
         let protocol_version = 0;
         let last_zxid_seen = 0;
@@ -297,7 +300,8 @@ impl Wire {
         wire.send(&request.bytes(&wanted.password).bool(false).0)?;
         let answer = wire.receive()?;
         let mut answer = Answer(&answer);
-        let (_protocol_version, _timeout) = (answer.int(), answer.int());
+        let (_protocol_version, granted) = (answer.int(), answer.int());
+        wire.session_timeout = Duration::from_millis(granted.try_into().unwrap_or(0));
         let id = answer.long();
         let password = answer.bytes().try_into().map_err(|_| io::ErrorKind::InvalidData)?;
         Ok((wire, Session { id, password }))

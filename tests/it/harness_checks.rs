@@ -114,7 +114,9 @@ fn an_ensemble_outlives_its_leader() {
 /// The case that a ping does not notice: the follower is cut off, its clients are connected, their sessions expire.
 #[test]
 fn a_follower_can_be_cut_from_the_leader_while_its_clients_stay_connected() {
-    let ensemble = Settings::default().line("maxSessionTimeout=1000").proxied().ensemble();
+    // A follower that has heard nothing for syncLimit ticks lets its clients go: here 20 s.
+    let settings = Settings::default().line("maxSessionTimeout=1000").line("syncLimit=100");
+    let ensemble = settings.proxied().ensemble();
     let (leader, [follower, _]) = (ensemble.leader(), ensemble.followers());
     let chroot = ensemble.chroot();
     let (cut, whole) = (chroot.by(follower.address()).client(), chroot.by(leader.address()).client());

@@ -14,3 +14,4 @@ mod zklock;
 
 mod documents;
 mod harness_checks;
+mod house;

@@ -30,7 +30,8 @@ pub(crate) enum Seat {
 
 type Order = (Command, mpsc::Sender<io::Result<Child>>);
 
-/// Starts `command` in `seat` with `ignored` signals set to SIG_IGN. The kernel kills it when the test process dies.
+/// Starts `command` in `seat` with `ignored` signals set to SIG_IGN and all others to their defaults. It inherits no
+/// descriptors but the standard ones. The kernel kills it when the test process dies.
 ///
 /// PR_SET_PDEATHSIG(2const) fires when the *thread* that started the child ends, and libtest runs every test in a
 /// thread of its own. So one thread that never ends starts them all.
@@ -70,9 +71,11 @@ fn prepare(command: &mut Command, seat: Seat, ignored: Vec<Signal>) {
         if seat == Seat::OwnSession {
             setsid()?;
         }
-        for &signal in &ignored {
-            // SAFETY: SIG_IGN installs no handler, so there is no code that a signal could run.
-            unsafe { signal::signal(signal, SigHandler::SigIgn) }?;
+        // A shell that runs the tests in the background has them ignore SIGINT and SIGQUIT, and nohup(1) SIGHUP.
+        for signal in Signal::iterator().filter(|signal| ![Signal::SIGKILL, Signal::SIGSTOP].contains(signal)) {
+            let handler = if ignored.contains(&signal) { SigHandler::SigIgn } else { SigHandler::SigDfl };
+            // SAFETY: neither installs a handler, so there is no code that a signal could run.
+            unsafe { signal::signal(signal, handler) }?;
         }
         Ok(())
     };

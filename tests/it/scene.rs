@@ -1,0 +1,199 @@
+//! One lock, the contenders for it, and a witness: what the tests of loss, recovery and outage have in common.
+//!
+//! Every command of a scene writes to one log, every few milliseconds while it lives. So the log tells when a command
+//! was last alive, however it died, and whether two of them ever overlapped.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use nix::time::{ClockId, clock_gettime};
+use tempfile::TempDir;
+
+use crate::client::{Client, Kind, Refusal, Stat};
+use crate::ensemble::Chroot;
+use crate::joblog::JobLog;
+use crate::poll;
+use crate::zklock::{Running, Zklock};
+
+/// The path of the lock.
+pub(crate) const LOCK: &str = "/lock";
+
+/// The session timeout of a scene's contenders, unless they are given another.
+pub(crate) const T: Duration = Duration::from_secs(3);
+
+/// How long a lease lasts from the last answered beat, under [`T`].
+pub(crate) const LEASE: Duration = Duration::from_millis(2250);
+
+/// What may pass on a loaded machine before something that happens "at once" has happened.
+pub(crate) const AT_ONCE: Duration = Duration::from_secs(1);
+
+/// How late a command may be seen alive by its own log: it writes the time before it writes the line.
+const LATE: Duration = Duration::from_millis(100);
+
+/// One lock.
+#[derive(Debug)]
+pub(crate) struct Scene {
+    place: Chroot,
+    /// Looks at the lock by a way that is not disturbed.
+    pub(crate) witness: Client,
+    directory: TempDir,
+}
+
+/// A contender's node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Contender {
+    /// Its path, as commands see it in `ZKLOCK_NODE`.
+    pub(crate) path: String,
+    /// What the server knows of it.
+    pub(crate) stat: Stat,
+}
+
+impl Scene {
+    /// In a chroot. The lock's node exists, and stays.
+    #[track_caller]
+    pub(crate) fn new(place: Chroot) -> Self {
+        let witness = place.client();
+        witness.create(LOCK, b"", Kind::Persistent).expect("the lock can be created");
+        Self { place, witness, directory: tempfile::tempdir().expect("a temporary directory") }
+    }
+
+    /// Starts a contender that reaches the servers by `addresses`, with these options of zklock. Its command is the
+    /// child of tests/child/main.rs, by the name `name` and with these further arguments.
+    #[track_caller]
+    pub(crate) fn start(&self, addresses: &str, name: &str, options: &[&str], child: &[&str]) -> Running {
+        self.job(addresses, name, options, child).spawn()
+    }
+
+    /// Like [`Scene::start`], without starting it.
+    pub(crate) fn job(&self, addresses: &str, name: &str, options: &[&str], child: &[&str]) -> Zklock {
+        let timeout = format!("{}", T.as_secs());
+        let log = self.directory.path().join("log");
+        Zklock::at(self.place.by(addresses))
+            .env("ZKLOCK_SESSION_TIMEOUT", timeout)
+            .arg(LOCK)
+            .args(options)
+            .directory(self.directory.path())
+            .child(["--name", name, "--env", "--beat", "--log", log.to_str().expect("a path in UTF-8")])
+            .args(child)
+    }
+
+    /// Starts a contender of which nothing special is wanted: its command ends on SIGTERM.
+    #[track_caller]
+    pub(crate) fn start_plain(&self, addresses: &str, name: &str) -> Running {
+        self.start(addresses, name, &[], &["--exit-on", "TERM"])
+    }
+
+    /// Starts a contender by an undisturbed way, and waits until it has queued behind `before` others.
+    #[track_caller]
+    pub(crate) fn queue(&self, addresses: &str, name: &str, before: usize) -> Running {
+        let waiter = self.start_plain(addresses, name);
+        self.witness.wait_count(LOCK, before + 1);
+        waiter
+    }
+
+    /// Creates a file in the directory of the commands.
+    pub(crate) fn touch(&self, name: &str) {
+        std::fs::write(self.directory.path().join(name), "").expect("a file can be created");
+    }
+
+    /// What the commands have written.
+    pub(crate) fn log(&self) -> JobLog {
+        JobLog::read(self.directory.path().join("log"))
+    }
+
+    /// Waits until the command `name` has been alive at `when`.
+    #[track_caller]
+    pub(crate) fn wait_alive_at(&self, name: &str, when: Moment) {
+        poll::until(format_args!("{name} is alive {:?} from now", when.since(Moment::now())), || {
+            self.log().runs().iter().any(|run| run.name == name && run.last >= when.0).then_some(())
+        });
+    }
+
+    /// When the command `name` was last alive.
+    #[track_caller]
+    pub(crate) fn last_alive(&self, name: &str) -> Moment {
+        let log = self.log();
+        Moment(log.runs().iter().rfind(|run| run.name == name).unwrap_or_else(|| panic!("{name} never ran")).last)
+    }
+
+    /// When the command `name` began.
+    #[track_caller]
+    pub(crate) fn begin(&self, name: &str) -> Moment {
+        let log = self.log();
+        Moment(log.runs().iter().rfind(|run| run.name == name).unwrap_or_else(|| panic!("{name} never ran")).begin)
+    }
+
+    /// The contenders, in their order.
+    #[track_caller]
+    pub(crate) fn contenders(&self) -> Vec<Contender> {
+        let paths = self.witness.children(LOCK).into_iter().map(|name| format!("{LOCK}/{name}"));
+        let stat = |path: &str| match self.witness.get(path) {
+            Ok((_, stat)) => Some(stat),
+            Err(Refusal::NO_NODE) => None,
+            Err(refusal) => panic!("{path}: {refusal}"),
+        };
+        paths.filter_map(|path| stat(&path).map(|stat| Contender { path, stat })).collect()
+    }
+
+    /// The only contender. Panics when there is another number of them.
+    #[track_caller]
+    pub(crate) fn only_contender(&self) -> Contender {
+        let [contender] = <[_; 1]>::try_from(self.contenders()).unwrap_or_else(|all| panic!("not one: {all:?}"));
+        contender
+    }
+
+    /// Waits until the command of `job` runs, lets it end by SIGTERM, and waits for the end of zklock.
+    #[track_caller]
+    pub(crate) fn finish(&self, job: &mut Running) {
+        job.wait_stdout("ready");
+        job.signal(Signal::SIGTERM);
+        job.wait().expect_code(0);
+    }
+
+    /// Panics unless the commands ran in this order, none beside another. Waits until no contender is left. That no
+    /// process is left, each [`Running`] sees to when it is dropped.
+    #[track_caller]
+    pub(crate) fn expect_tidy(&self, order: &[&str]) {
+        assert_eq!(self.log().expect_no_overlap().order(), order);
+        self.witness.wait_count(LOCK, 0);
+    }
+}
+
+/// What zklock told the command that runs, as [`child --env`] shows it.
+///
+/// [`child --env`]: Scene::start
+#[track_caller]
+pub(crate) fn variable(job: &Running, name: &str) -> String {
+    let stdout = job.stdout();
+    let value = stdout.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    value.unwrap_or_else(|| panic!("no {name}\n{job}")).to_owned()
+}
+
+/// A time by CLOCK_BOOTTIME, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(u64);
+
+impl Moment {
+    /// This moment.
+    pub(crate) fn now() -> Self {
+        let now = Duration::from(clock_gettime(ClockId::CLOCK_BOOTTIME).expect("the clock can be read"));
+        Self(now.as_nanos().try_into().expect("a machine is not up for centuries"))
+    }
+
+    /// This long after it.
+    pub(crate) fn after(self, time: Duration) -> Self {
+        Self(self.0 + u64::try_from(time.as_nanos()).expect("a short time"))
+    }
+
+    /// How long after `earlier` this was; zero when it was before.
+    pub(crate) fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// Panics unless this was at most `limit` after `earlier`.
+    #[track_caller]
+    pub(crate) fn expect_within(self, limit: Duration, earlier: Self, what: &str) {
+        let took = self.since(earlier);
+        assert!(took <= limit + LATE, "{what}: after {took:?}, not {limit:?}");
+    }
+}
