@@ -184,7 +184,11 @@ impl Family {
     pub fn found() -> nix::Result<Self> {
         prctl::set_child_subreaper(true)?;
         let this = getpid().as_raw();
-        let strangers = processes().into_iter().filter(|process| process.parent == this).collect();
+        // The kernel may lack this list (CONFIG_PROC_CHILDREN); the long way round takes longer.
+        let strangers = match fs::read_to_string(format!("/proc/{this}/task/{this}/children")) {
+            Ok(children) => children.split_whitespace().filter_map(|pid| Process::read(pid.parse().ok()?)).collect(),
+            Err(_) => processes().into_iter().filter(|process| process.parent == this).collect(),
+        };
         Ok(Self { strangers })
     }
 

@@ -4,7 +4,7 @@
 //! it goes when it is told to, or when the supervisor has gone, and then only after nothing is
 //! left of the command. It may have threads; the supervisor never does.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::future::{Future, pending, poll_fn};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -12,7 +12,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use futures_lite::future::or;
+use futures_lite::future::{or, zip};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode as Permissions;
 use nix::unistd::{User, dup2_stdin, dup2_stdout, gethostname, getuid, setsid};
@@ -83,6 +83,7 @@ struct Keeper<'p> {
     node: RefCell<Option<String>>,
     /// The user knows of the children that are no contenders.
     warned: Cell<bool>,
+    identity: OnceCell<Card>,
 }
 
 /// Why the keeper's work ends.
@@ -128,13 +129,22 @@ impl Stop {
 impl<'p> Keeper<'p> {
     fn new(birth: Birth<'p>) -> std::io::Result<Self> {
         let readiness = Async::new(birth.link.as_fd().try_clone_to_owned()?)?;
-        Ok(Self { birth, readiness, started: Cell::new(None), node: RefCell::new(None), warned: Cell::new(false) })
+        Ok(Self {
+            birth,
+            readiness,
+            started: Cell::new(None),
+            node: RefCell::new(None),
+            warned: Cell::new(false),
+            identity: OnceCell::new(),
+        })
     }
 
     async fn keep(self) {
         let connecting = async {
             let unreachable = |reason| self.report_if_room(&Report::Unreachable(reason));
-            Session::connect(&self.birth.plan.servers, self.birth.plan.session_timeout, unreachable).await
+            let session = Session::connect(&self.birth.plan.servers, self.birth.plan.session_timeout, unreachable);
+            // Looking up the user takes a while: time that the server needs for the session.
+            zip(session, async { self.identity() }).await.0
         };
         let session = match or(async { Err(self.orders().await) }, async { Ok(connecting.await) }).await {
             Ok(Ok(session)) => session,
@@ -255,7 +265,7 @@ impl<'p> Keeper<'p> {
             };
             let grant = Grant { node: mine.path.clone(), token: mine.token, session: session.id(), sent };
             self.report(&Report::Held(grant)).await;
-            let data = self.card(Some(clock::wall_millis())).to_bytes();
+            let data = Card { held_since: Some(clock::wall_millis()), ..self.identity().clone() }.to_bytes();
             let beating = self.keep_beating(session, &mine.path, &last_beat, Some(data));
             return match or(or(beating, deleted), self.guard(session, &last_beat)).await {
                 Stop::Deleted => Report::Lost(Loss::NodeDeleted),
@@ -269,7 +279,7 @@ impl<'p> Keeper<'p> {
         let lock = self.birth.plan.lock.as_str();
         let id = ContenderId::new(session.id(), fastrand::u64(..));
         let prefix = format!("{lock}/{}", id.prefix(self.birth.plan.mode));
-        let data = self.card(None).to_bytes();
+        let data = self.identity().to_bytes();
         loop {
             let sent = clock::now();
             // Both leave in one flight, and are answered in order: the list has the node in it.
@@ -548,24 +558,26 @@ impl<'p> Keeper<'p> {
         }
     }
 
-    /// What others may know of us.
-    fn card(&self, held_since: Option<u64>) -> Card {
-        let plan = self.birth.plan;
-        let command = if plan.publish_command {
-            let words = std::iter::once(&plan.command.program).chain(&plan.command.args);
-            Some(words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "))
-        } else {
-            Path::new(&plan.command.program).file_name().map(|name| name.to_string_lossy().into_owned())
-        };
-        Card {
-            host: gethostname().ok().map(|name| name.to_string_lossy().into_owned()),
-            pid: Some(self.birth.supervisor),
-            user: User::from_uid(getuid()).ok().flatten().map(|user| user.name),
-            command,
-            describe: plan.description.clone(),
-            mode: Some(plan.mode),
-            held_since,
-        }
+    /// What others may know of us, found out once.
+    fn identity(&self) -> &Card {
+        self.identity.get_or_init(|| {
+            let plan = self.birth.plan;
+            let command = if plan.publish_command {
+                let words = std::iter::once(&plan.command.program).chain(&plan.command.args);
+                Some(words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "))
+            } else {
+                Path::new(&plan.command.program).file_name().map(|name| name.to_string_lossy().into_owned())
+            };
+            Card {
+                host: gethostname().ok().map(|name| name.to_string_lossy().into_owned()),
+                pid: Some(self.birth.supervisor),
+                user: User::from_uid(getuid()).ok().flatten().map(|user| user.name),
+                command,
+                describe: plan.description.clone(),
+                mode: Some(plan.mode),
+                held_since: None,
+            }
+        })
     }
 }
 

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use zklock::command::{self, Unusable};
 use zklock::core::outcome::{End, Outcome};
 use zklock::plan::{self, Exit, Plan, Verbosity};
+use zklock::terminal::Screen;
 use zklock::{signals, supervisor};
 
 fn main() -> ExitCode {
@@ -17,7 +18,7 @@ fn main() -> ExitCode {
             Outcome::Exited(0)
         }
         Err(Exit::Usage(error)) => {
-            eprintln!("zklock: {error}");
+            say(&error.to_string());
             Outcome::Usage
         }
     };
@@ -37,18 +38,24 @@ fn run(plan: &Plan) -> Outcome {
     match command::locate(&plan.command.program) {
         Ok(()) => {}
         Err(Unusable::NotFound) => {
-            eprintln!("zklock: {program}: command not found");
+            say(&format!("{program}: command not found"));
             return Outcome::NotFound;
         }
         Err(Unusable::CannotExecute(why)) => {
-            eprintln!("zklock: {program}: cannot be executed: {why}");
+            say(&format!("{program}: cannot be executed: {why}"));
             return Outcome::CannotExecute;
         }
     }
     supervisor::run(plan).unwrap_or_else(|error| {
-        eprintln!("zklock: internal error: {error:#}");
+        say(&format!("internal error: {error:#}"));
         Outcome::Internal
     })
+}
+
+/// Writes a line to standard error. Not by `eprintln`, which writes it piece by piece, so that the
+/// lines of two runs mix, and panics when nobody can read it.
+fn say(text: &str) {
+    Screen::default().line(text);
 }
 
 /// Diagnostics go to standard error, at the level that the flags ask for; the client library's only

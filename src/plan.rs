@@ -177,7 +177,7 @@ pub fn from_args_and_environment(
             (false, 0) => Verbosity::Normal,
             (false, times) => Verbosity::Verbose(times),
         },
-        log_filter: variable(cli::ENV_LOG).map(|given| given.read(|text| Ok(text.to_owned()))).transpose()?,
+        log_filter: variable(cli::ENV_LOG).map(|given| given.read(log_filter)).transpose()?,
         servers,
         lock,
     })
@@ -200,6 +200,16 @@ impl Given {
             .ok_or_else(|| "not UTF-8; write it in UTF-8".to_owned())
             .and_then(parse)
             .map_err(|why| UsageError(format!("{} {}: {why}", self.origin, quoted(&self.text))))
+    }
+}
+
+/// env_logger itself only warns of a filter that it cannot read, and ignores it.
+fn log_filter(text: &str) -> Result<String, String> {
+    match env_filter::Builder::new().try_parse(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => {
+            Err("write levels, for all or for modules, such as debug or zklock=debug,zookeeper_client=warn".to_owned())
+        }
     }
 }
 

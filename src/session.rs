@@ -8,7 +8,7 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use futures_lite::future::or;
@@ -181,17 +181,15 @@ impl Session {
                         None
                     };
                     match or(reconnected, gave_up).await {
+                        Some(SessionState::SyncConnected) => {
+                            log::info!("connection to ZooKeeper restored");
+                            SessionState::SyncConnected
+                        }
                         Some(state) => state,
                         None => return,
                     }
                 }
-                SessionState::SyncConnected | SessionState::ConnectedReadOnly => {
-                    let state = states.changed().await;
-                    if state == SessionState::SyncConnected {
-                        log::info!("connection to ZooKeeper restored");
-                    }
-                    state
-                }
+                SessionState::SyncConnected | SessionState::ConnectedReadOnly => states.changed().await,
                 SessionState::AuthFailed | SessionState::Expired | SessionState::Closed => return,
             };
         }
@@ -332,6 +330,10 @@ impl Endpoints {
         let mut names = vec![];
         let mut reason = String::new();
         for server in &servers.hosts {
+            if let Ok(address) = server.host.parse::<IpAddr>() {
+                addresses.push(SocketAddr::new(address, server.port));
+                continue;
+            }
             let lookup = server.clone();
             match smol::unblock(move || (lookup.host.as_str(), lookup.port).to_socket_addrs()).await {
                 Ok(found) => {

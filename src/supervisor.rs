@@ -20,7 +20,7 @@ use anyhow::Context as _;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal as Named, raise};
-use nix::unistd::{ForkResult, Pid, fork};
+use nix::unistd::{ForkResult, Pid, fork, getpid, getsid};
 
 use crate::clock::{self, Alarm};
 use crate::command::{self, Command, Family, Reaped};
@@ -135,7 +135,9 @@ impl Supervisor<'_> {
             if signal == Signal::CHLD {
                 continue;
             }
-            let shared = from_kernel && self.command.as_ref().is_some_and(|command| command.group().is_none());
+            let shared = from_kernel
+                && !goes_to_leader_alone(signal)
+                && self.command.as_ref().is_some_and(|command| command.group().is_none());
             self.happen(Event::Signal { signal, shared })?;
         }
         Ok(())
@@ -312,6 +314,12 @@ impl Supervisor<'_> {
         let _ = signals::send(keeper.pid.as_raw(), Signal::KILL);
         while command::reap().is_none_or(|reaped| !matches!(reaped, Reaped::Ended(pid, _) if pid == keeper.pid)) {}
     }
+}
+
+/// Whether the kernel sends this to us but not to our process group: when a terminal is closed, the
+/// leader of its session gets SIGHUP and SIGCONT, and nobody else (`__tty_hangup`).
+fn goes_to_leader_alone(signal: Signal) -> bool {
+    [Signal::HUP, Signal::CONT].contains(&signal) && getsid(None) == Ok(getpid())
 }
 
 /// What the command finds in its environment. All of it is set, so that nothing of an outer lock's

@@ -96,6 +96,8 @@ impl Card {
         };
         match text.trim().parse::<IpAddr>() {
             Ok(address) => Self { host: Some(address.to_string()), ..Self::default() },
+            // WriteLock stores the eight bytes of its session id, which may well be UTF-8.
+            Err(_) if text.trim_end().contains(char::is_control) => Self::default(),
             Err(_) => Self { describe: readable(text), ..Self::default() },
         }
     }
@@ -256,7 +258,15 @@ mod tests {
 
     #[test]
     fn garbage_says_nothing() {
-        for data in [&b""[..], b"  \n", b"\0\0 \0", b"\xff\xfe\x00", br#"{"owner":"alice"}"#, b"{}"] {
+        for data in [
+            &b""[..],
+            b"  \n",
+            b"\0\0 \0",
+            b"\xff\xfe\x00",
+            b"\x01\0\0\x2d\x47\x39\0\x34",
+            br#"{"owner":"alice"}"#,
+            b"{}",
+        ] {
             assert_eq!(Card::from_bytes(data), Card::default(), "{data:?}");
         }
         assert_eq!(Card::from_bytes(&vec![0xac; 1 << 20]), Card::default());
@@ -270,7 +280,7 @@ mod tests {
         let data = br#"{"host":"db3\u001b[2J","user":"o\u009bps","describe":"\u202egnp.exe"}"#;
         let card = Card::from_bytes(data);
         assert_eq!(card.phrase().unwrap(), "db3\u{fffd}[2J (o\u{fffd}ps, \u{fffd}gnp.exe)");
-        assert_eq!(Card::from_bytes(b"\x1b]0;title\x07"), described("\u{fffd}]0;title\u{fffd}"));
+        assert_eq!(Card::from_bytes(b"\x1b]0;title\x07"), Card::default());
     }
 
     #[test]

@@ -1,0 +1,279 @@
+//! The README: its examples are run, its tables are compared with the program, its links are followed.
+//!
+//! A `console` block is a session: what it shows is what must come. A `sh` block is a script that must succeed. Of other
+//! blocks, each zklock command line must be one that zklock understands.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Arg;
+use zklock::cli;
+use zklock::core::outcome::EXIT_STATUS;
+use zklock::plan;
+
+use crate::ensemble::{Chroot, Server};
+use crate::zklock::{Zklock, binary};
+
+const README: &str = include_str!("../../README.md");
+
+/// A program that the examples call: it tells on which lock, and with which arguments.
+const STUB: &str = "#!/bin/sh\necho \"${0##*/} under ${ZKLOCK_PATH:-nothing}: $*\" >> \"$CALLS\"\n";
+
+/// An hour of sleep that ends when the file `wake` is there.
+const SLEEP: &str = "#!/bin/sh\nuntil [ -e \"$WAKE\" ]; do /bin/sleep 0.01; done\n";
+
+/// A fenced block of the page.
+#[derive(Debug)]
+struct Block {
+    language: &'static str,
+    text: String,
+}
+
+fn blocks() -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut inside = false;
+    for line in README.lines() {
+        match line.strip_prefix("```") {
+            Some(language) => {
+                inside = !inside;
+                if inside {
+                    assert!(!language.is_empty(), "a block without a language");
+                    blocks.push(Block { language, text: String::new() });
+                }
+            }
+            None if inside => {
+                let block = blocks.last_mut().expect("a block has begun");
+                block.text.push_str(line);
+                block.text.push('\n');
+            }
+            None => {}
+        }
+    }
+    assert!(!inside, "a block does not end");
+    blocks
+}
+
+fn blocks_in(language: &str) -> Vec<Block> {
+    let found: Vec<_> = blocks().into_iter().filter(|block| block.language == language).collect();
+    assert!(!found.is_empty(), "no block in {language}");
+    found
+}
+
+/// A directory to run an example in, with the repository's documents and the programs that examples call.
+struct Place {
+    directory: tempfile::TempDir,
+    chroot: Chroot,
+}
+
+impl Place {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let place = Self { directory, chroot: Server::shared().chroot() };
+        fs::create_dir(place.path("bin")).expect("a directory for stubs");
+        place.executable("bin/psql", STUB);
+        place.executable("bin/rsync", STUB);
+        place.executable("migrate.sh", STUB);
+        place.executable("bin/sleep", SLEEP);
+        for documents in ["man", "completions"] {
+            let target = Path::new(env!("CARGO_MANIFEST_DIR")).join(documents);
+            symlink(target, place.path(documents)).expect("a link");
+        }
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn executable(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        fs::write(&path, text).expect("a script can be written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("a script can be made executable");
+    }
+
+    /// `program` here, with zklock and the stubs in its PATH.
+    fn run(&self, program: impl Into<OsString>) -> Zklock {
+        let zklock = binary().parent().expect("the binary is in a directory").to_owned();
+        let inherited = env::var_os("PATH").unwrap_or_default();
+        let path = [self.path("bin"), zklock].into_iter().chain(env::split_paths(&inherited));
+        Zklock::at(&self.chroot)
+            .program(program)
+            .directory(self.directory.path())
+            .env("PATH", env::join_paths(path).expect("directories without a colon"))
+            .env("HOME", self.path("home"))
+            .env("CALLS", self.path("calls"))
+            .env("WAKE", self.path("wake"))
+    }
+
+    /// What the stubs told, one line a call.
+    fn calls(&self) -> String {
+        fs::read_to_string(self.path("calls")).unwrap_or_default()
+    }
+}
+
+/// The holder's host, user and process id, as the page has them.
+fn as_on_the_page(line: &str) -> String {
+    let Some((before, after)) = line.split_once("held by ") else { return line.to_owned() };
+    let (_, after) = after.split_once("pid ").expect("the holder's pid");
+    let (_, after) = after.split_once(", ").expect("the holder's command");
+    format!("{before}held by db1 (ops, pid 4242, {after}")
+}
+
+#[test]
+fn sessions_show_what_happens() {
+    for block in blocks_in("console") {
+        let place = Place::new();
+        let mut shell = place.run("bash").arg("--norc").open_stdin().spawn();
+        shell.write_stdin(b"exec 2>&1\n");
+        let client = place.chroot.client();
+        let mut expected = Vec::new();
+        let mut lines = block.text.lines().peekable();
+        let mut step = 0;
+        while let Some(command) = lines.next() {
+            let command = command.strip_prefix("$ ").expect("a command");
+            step += 1;
+            let end = format!("-- end of step {step}");
+            shell.write_stdin(format!("{{ {command}\n}} </dev/null; echo '{end}'\n").as_bytes());
+            let shown: Vec<_> = std::iter::from_fn(|| lines.next_if(|line| !line.starts_with("$ "))).collect();
+            if command.ends_with('&') {
+                // What comes at once is shown here, what comes later further below.
+                shown.iter().for_each(|line| drop(shell.wait_stdout(line)));
+            } else {
+                if !command.contains(" -n ") {
+                    // It waits for the one in the background, which sleeps until now.
+                    client.wait_count("/jobs/backup", 2);
+                    fs::write(place.path("wake"), "").expect("a file can be written");
+                }
+                shell.wait_stdout(&end);
+            }
+            expected.extend(shown);
+        }
+        shell.close_stdin();
+        let output = shell.wait().expect_code(0).stdout();
+        shell.wait_until_nothing_is_left();
+        let happened: Vec<_> = output.lines().filter(|line| !line.starts_with("-- end")).map(as_on_the_page).collect();
+        assert_eq!(happened, expected);
+    }
+}
+
+#[test]
+fn scripts_succeed_and_work_under_the_lock() {
+    for block in blocks_in("sh") {
+        let place = Place::new();
+        let interpreter = if block.text.starts_with("#!") { "" } else { "#!/bin/sh -e\n" };
+        place.executable("example", &format!("{interpreter}{}", block.text));
+        place.run(place.path("example")).run().expect_code(0);
+        let calls = place.calls();
+        assert_eq!(!calls.is_empty(), block.text.contains("zklock /") || block.text.contains("zklock -"), "{block:?}");
+        for call in calls.lines() {
+            assert!(call.contains(" under /"), "{call}\n{block:?}");
+        }
+        if block.text.contains("$ZKLOCK_TOKEN") {
+            let token = calls.rsplit("token <= ").next().and_then(|token| token.trim().parse::<i64>().ok());
+            assert!(token.is_some_and(|token| token > 0), "{calls}");
+        }
+    }
+}
+
+/// The words of each zklock command line in a text, as a shell reads them; variables are empty.
+fn command_lines(text: &str) -> Vec<Vec<OsString>> {
+    let begins = |line: &str| {
+        let mut found = line.match_indices("zklock ").map(|(at, _)| at);
+        found.find(|&at| line[..at].chars().next_back().is_none_or(|c| c == ' ' || c == '/'))
+    };
+    let words_of = |line: &str| {
+        let script = format!("printf '%s\\0' {line}");
+        let output = Command::new("sh").args(["-c", &script]).env_clear().output().expect("sh can be run");
+        assert!(output.status.success(), "{line}");
+        let mut words: Vec<_> =
+            output.stdout.split(|&byte| byte == 0).map(|word| OsString::from_vec(word.to_vec())).collect();
+        // Behind the last NUL there is nothing.
+        words.pop();
+        words
+    };
+    text.lines().filter_map(|line| begins(line).map(|at| words_of(&line[at..]))).collect()
+}
+
+#[test]
+fn other_command_lines_are_understood() {
+    let mut understood = 0;
+    for block in blocks().iter().filter(|block| !["console", "sh", "text"].contains(&block.language)) {
+        let lines = command_lines(&block.text);
+        assert!(!lines.is_empty(), "no zklock in {block:?}");
+        for words in lines {
+            let plan = plan::from_args_and_environment(words.clone(), |_| None);
+            assert!(plan.is_ok(), "{words:?}: {plan:?}");
+            understood += 1;
+        }
+    }
+    assert!(understood > 3, "{understood} command lines found");
+}
+
+#[test]
+fn a_command_line_is_found_behind_a_schedule_and_a_directory() {
+    let text =
+        "0 2 * * *  zklock -w 5 '/a b' x\nExecStart=/usr/bin/zklock /l y\nZKLOCK_ZOOKEEPER=zklock\nmyzklock /l z\n";
+    let expected: Vec<Vec<OsString>> = [&["zklock", "-w", "5", "/a b", "x"][..], &["zklock", "/l", "y"]]
+        .map(|words| words.iter().map(OsString::from).collect())
+        .to_vec();
+    assert_eq!(command_lines(text), expected);
+}
+
+/// Panics with the table as it should be unless the page has it.
+#[track_caller]
+fn assert_on_the_page(table: &str) {
+    assert!(README.contains(&format!("\n\n{table}\n")), "README.md should have this table:\n\n{table}");
+}
+
+fn option_row(arg: &Arg) -> String {
+    let short = arg.get_short().map(|short| format!("-{short}, ")).unwrap_or_default();
+    let mut option = format!("{short}--{}", arg.get_long().expect("an option has a long name"));
+    if arg.get_action().takes_values() {
+        let names: Vec<_> = arg.get_value_names().unwrap_or_default().iter().map(|name| name.as_str()).collect();
+        let _ = write!(option, " {}", names.join(" "));
+    }
+    let variable = arg.get_env().and_then(OsStr::to_str).map(|name| format!("`{name}`")).unwrap_or_default();
+    let mut meaning = arg.get_help().map(ToString::to_string).unwrap_or_default();
+    if let [default] = arg.get_default_values()
+        && arg.get_action().takes_values()
+    {
+        let _ = write!(meaning, " [default: {}]", default.display());
+    }
+    format!("| `{option}` | {variable} | {meaning} |\n")
+}
+
+#[test]
+fn options_are_those_of_the_program() {
+    let mut table = "| option | variable | meaning |\n| --- | --- | --- |\n".to_owned();
+    let command = cli::command();
+    table.extend(command.get_arguments().filter(|arg| !arg.is_positional()).map(option_row));
+    assert_on_the_page(&table);
+}
+
+#[test]
+fn exit_statuses_are_those_of_the_program() {
+    let mut table = "| status | meaning |\n| --- | --- |\n".to_owned();
+    for (status, meaning) in EXIT_STATUS {
+        let _ = writeln!(table, "| {status} | {meaning} |");
+    }
+    assert_on_the_page(&table);
+}
+
+#[test]
+fn links_and_scripts_lead_somewhere() {
+    let links = README.match_indices("](").map(|(at, _)| README[at + 2..].split(')').next().expect("a link ends"));
+    let scripts =
+        README.split_whitespace().map(|word| word.trim_matches('`')).filter(|word| word.starts_with("scripts/"));
+    let named: BTreeSet<_> = links.filter(|link| !link.contains("://")).chain(scripts).collect();
+    assert!(named.len() > 4, "{named:?}");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let missing: Vec<_> = named.into_iter().filter(|name| !root.join(name).exists()).collect();
+    assert!(missing.is_empty(), "named in README.md, but not there: {missing:?}");
+}
