@@ -113,6 +113,11 @@ impl Command {
         self.own_group.then(|| self.pid.as_raw())
     }
 
+    /// Whether this is the command, and part of a job that a shell controls: in our process group.
+    pub fn is_job(&self, pid: Pid) -> bool {
+        self.pid == pid && !self.own_group
+    }
+
     /// Passes a signal on to the command and what it started in its process group. Only while the
     /// command has not been reaped.
     pub fn forward(&self, signal: Signal, family: &Family) {
@@ -134,7 +139,7 @@ pub enum Reaped {
     /// It ended and is gone from the process table.
     Ended(Pid, CommandEnd),
     /// It was stopped by a signal.
-    Stopped(Pid),
+    Stopped(Pid, Signal),
 }
 
 /// The next child that changed its state, if any. Reaps strangers too: as their subreaper we are
@@ -160,7 +165,7 @@ pub fn reap() -> Option<Reaped> {
         }
         let pid = Pid::from_raw(pid);
         if libc::WIFSTOPPED(status) {
-            return Some(Reaped::Stopped(pid));
+            return Some(Reaped::Stopped(pid, Signal::new(libc::WSTOPSIG(status)).unwrap_or(Signal::STOP)));
         }
         let end = match Signal::new(libc::WTERMSIG(status)) {
             Some(signal) if libc::WIFSIGNALED(status) => CommandEnd::Signaled(signal),

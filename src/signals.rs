@@ -178,6 +178,20 @@ pub fn send(pid: i32, signal: Signal) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Stops this process by `signal`, so that a shell tells the user the same as it would without us.
+/// Returns when somebody has continued the process, or at once where the kernel does not let it
+/// stop because no shell could continue it (an orphaned process group, setpgid(2)).
+pub fn stop_by(signal: Signal) -> io::Result<()> {
+    let Ok(named) = Named::try_from(signal.number()) else { return Ok(()) };
+    let mut set = SigSet::empty();
+    set.add(named);
+    let mut before = SigSet::empty();
+    sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&set), Some(&mut before))?;
+    let result = send(std::process::id().cast_signed(), signal);
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
+    result
+}
+
 /// Dies of `signal`, without a core of our own: the command has left one if there was to be one.
 /// Returns only where the kernel does not let us die of it, as for PID 1 of a container.
 pub fn die_of(signal: Signal) {

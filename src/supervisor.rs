@@ -19,7 +19,6 @@ use std::time::Duration;
 use anyhow::Context as _;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{Signal as Named, raise};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getsid};
 
 use crate::clock::{self, Alarm};
@@ -174,7 +173,11 @@ impl Supervisor<'_> {
                     self.command = None;
                     self.happen(Event::Ended(end))?;
                 }
-                Reaped::Stopped(pid) if Some(pid) == command => self.happen(Event::Stopped)?,
+                // Without a terminal no shell waits for the job to stop, and whoever continues the
+                // command does not know that we would have to be continued, too.
+                Reaped::Stopped(pid, signal) if self.command.as_ref().is_some_and(|command| command.is_job(pid)) => {
+                    self.happen(Event::Stopped(signal))?;
+                }
                 Reaped::Ended(pid, end) => {
                     if let Some(keeper) = self.keeper.take_if(|keeper| keeper.pid == pid) {
                         log::debug!("keeper {pid}: {end:?}");
@@ -184,7 +187,7 @@ impl Supervisor<'_> {
                         self.keeper.take_if(|keeper| keeper.pid == pid);
                     }
                 }
-                Reaped::Stopped(_) => {}
+                Reaped::Stopped(..) => {}
             }
         }
         if self.machine.is_stopping() && self.family.living().is_empty() {
@@ -213,9 +216,9 @@ impl Supervisor<'_> {
                 Effect::Stop(signal) => self.family.stop(signal),
                 Effect::Kill => self.family.kill(),
                 Effect::Release => self.order(Order::Release),
-                Effect::StopSelf => {
+                Effect::StopSelf(signal) => {
                     self.teller.screen.clear();
-                    raise(Named::SIGSTOP).context("cannot stop")?;
+                    signals::stop_by(signal).context("cannot stop")?;
                 }
                 Effect::Say(notice) => self.teller.say(&notice),
                 Effect::Finish(outcome) => self.outcome = Some(outcome),

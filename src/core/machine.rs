@@ -126,8 +126,8 @@ pub enum Event {
     },
     /// The command itself ended and has been reaped.
     Ended(CommandEnd),
-    /// The command was stopped by a signal (Ctrl-Z).
-    Stopped,
+    /// The command was stopped by this signal (Ctrl-Z).
+    Stopped(Signal),
     /// The command and all its descendants have gone.
     TreeGone,
     /// The time that [`Machine::deadline`] named has come.
@@ -158,8 +158,8 @@ pub enum Effect {
     Kill,
     /// Tell the keeper to delete the node and close the session.
     Release,
-    /// Stop ourselves, as the shell that watches us expects when the command stops.
-    StopSelf,
+    /// Stop by this signal, as the shell that watches us expects when the command stops.
+    StopSelf(Signal),
     /// Tell the user.
     Say(Notice),
     /// The run is over.
@@ -438,7 +438,7 @@ impl Machine {
             }
             Event::Signal { shared: true, .. } => (same, vec![]),
             Event::Signal { signal, .. } => (same, vec![Effect::Forward(signal)]),
-            Event::Stopped => (same, vec![Effect::StopSelf]),
+            Event::Stopped(signal) => (same, vec![Effect::StopSelf(signal)]),
             Event::StartFailed { not_found } => {
                 let outcome = if not_found { Outcome::NotFound } else { Outcome::CannotExecute };
                 release(now, outcome, Some(terms.timeout()))
@@ -575,7 +575,7 @@ fn cancels(signal: Signal) -> bool {
 }
 
 fn stop_self(signal: Signal) -> Vec<Effect> {
-    if signal == Signal::TSTP { vec![Effect::StopSelf] } else { vec![] }
+    if signal == Signal::TSTP { vec![Effect::StopSelf(signal)] } else { vec![] }
 }
 
 #[cfg(test)]

@@ -112,7 +112,7 @@ impl World {
                 }
                 Effect::StartKeeper => assert!(!self.spawned, "a new session while the command runs"),
                 Effect::Say(notice) => self.notices.push(notice),
-                Effect::StopSelf => {}
+                Effect::StopSelf(_) => {}
             }
         }
         if self.spawned && self.alive && !self.killed {
@@ -230,7 +230,7 @@ impl World {
             }
             Happening::CommandStops => {
                 if self.alive {
-                    self.event(Event::Stopped);
+                    self.event(Event::Stopped(Signal::TSTP));
                 }
             }
             Happening::TreeGone => {
@@ -343,7 +343,7 @@ fn signals_reach_the_command_unless_the_terminal_has_sent_them_there() {
         assert_eq!(world.machine.step(now, Event::Signal { signal, shared: false }), forward(signal));
         assert_eq!(world.machine.step(now, Event::Signal { signal, shared: true }), []);
     }
-    assert_eq!(world.machine.step(now, Event::Stopped), [Effect::StopSelf]);
+    assert_eq!(world.machine.step(now, Event::Stopped(Signal::TSTP)), [Effect::StopSelf(Signal::TSTP)]);
 }
 
 #[test]
