@@ -10,9 +10,10 @@ use nix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
 
 use crate::client::{Client, Kind, Refusal, Stat};
-use crate::ensemble::Chroot;
+use crate::ensemble::{Chroot, Server};
 use crate::joblog::JobLog;
 use crate::poll;
+use crate::proxy::Proxy;
 use crate::zklock::{Running, Zklock};
 
 /// The path of the lock.
@@ -57,6 +58,18 @@ impl Scene {
         Self { place, witness, directory: tempfile::tempdir().expect("a temporary directory") }
     }
 
+    /// On the shared server.
+    #[track_caller]
+    pub(crate) fn shared() -> Self {
+        Self::new(Server::shared().chroot())
+    }
+
+    /// On the shared server, with a way to it that can be disturbed.
+    #[track_caller]
+    pub(crate) fn proxied() -> (Self, Proxy) {
+        (Self::shared(), Proxy::zookeeper(&Server::shared().address()))
+    }
+
     /// Starts a contender that reaches the servers by `addresses`, with these options of zklock. Its command is the
     /// child of tests/child/main.rs, by the name `name` and with these further arguments.
     #[track_caller]
@@ -66,10 +79,13 @@ impl Scene {
 
     /// Like [`Scene::start`], without starting it.
     pub(crate) fn job(&self, addresses: &str, name: &str, options: &[&str], child: &[&str]) -> Zklock {
-        let timeout = format!("{}", T.as_secs());
+        self.job_at(&self.place.by(addresses), name, options, child)
+    }
+
+    fn job_at(&self, place: &Chroot, name: &str, options: &[&str], child: &[&str]) -> Zklock {
         let log = self.directory.path().join("log");
-        Zklock::at(self.place.by(addresses))
-            .env("ZKLOCK_SESSION_TIMEOUT", timeout)
+        Zklock::at(place)
+            .env("ZKLOCK_SESSION_TIMEOUT", T.as_secs().to_string())
             .arg(LOCK)
             .args(options)
             .directory(self.directory.path())
@@ -77,23 +93,53 @@ impl Scene {
             .args(child)
     }
 
-    /// Starts a contender of which nothing special is wanted: its command ends on SIGTERM.
+    /// Starts a contender of which nothing special is wanted: it reaches the servers by an undisturbed way, and its
+    /// command ends on SIGTERM.
     #[track_caller]
-    pub(crate) fn start_plain(&self, addresses: &str, name: &str) -> Running {
-        self.start(addresses, name, &[], &["--exit-on", "TERM"])
+    pub(crate) fn start_plain(&self, name: &str) -> Running {
+        self.job_at(&self.place, name, &[], &["--exit-on", "TERM"]).spawn()
     }
 
-    /// Starts a contender by an undisturbed way, and waits until it has queued behind `before` others.
+    /// A [plain] contender whose command runs.
+    ///
+    /// [plain]: Scene::start_plain
     #[track_caller]
-    pub(crate) fn queue(&self, addresses: &str, name: &str, before: usize) -> Running {
-        let waiter = self.start_plain(addresses, name);
+    pub(crate) fn hold(&self) -> Running {
+        let mut holder = self.start_plain("holder");
+        holder.wait_stdout("ready");
+        holder
+    }
+
+    /// A [plain] contender that has queued behind `before` others.
+    ///
+    /// [plain]: Scene::start_plain
+    #[track_caller]
+    pub(crate) fn queue(&self, name: &str, before: usize) -> Running {
+        let waiter = self.start_plain(name);
         self.witness.wait_count(LOCK, before + 1);
         waiter
+    }
+
+    /// A holder that reaches the servers by `addresses`, and whose command nothing but SIGKILL ends, and a [plain]
+    /// waiter behind it.
+    ///
+    /// [plain]: Scene::start_plain
+    #[track_caller]
+    pub(crate) fn holder_and_next(&self, addresses: &str, options: &[&str]) -> (Running, Running) {
+        let mut holder = self.start(addresses, "holder", options, &["--wait"]);
+        holder.wait_stdout("ready");
+        (holder, self.queue("next", 1))
     }
 
     /// Creates a file in the directory of the commands.
     pub(crate) fn touch(&self, name: &str) {
         std::fs::write(self.directory.path().join(name), "").expect("a file can be created");
+    }
+
+    /// The text of a file in the directory of the commands.
+    #[track_caller]
+    pub(crate) fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.directory.path().join(name)).expect("a file that can be read")
     }
 
     /// What the commands have written.
@@ -145,7 +191,9 @@ impl Scene {
     /// Waits until the command of `job` runs, lets it end by SIGTERM, and waits for the end of zklock.
     #[track_caller]
     pub(crate) fn finish(&self, job: &mut Running) {
-        job.wait_stdout("ready");
+        if !job.stdout().contains(" ready\n") {
+            job.wait_stdout("ready");
+        }
         job.signal(Signal::SIGTERM);
         job.wait().expect_code(0);
     }

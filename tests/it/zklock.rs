@@ -106,6 +106,14 @@ impl Zklock {
         self
     }
 
+    /// Has it started by another program, to which it is given as the last arguments: `nohup`, `sh -c …`.
+    pub(crate) fn run_by<I: IntoIterator<Item: Into<OsString>>>(mut self, words: I) -> Self {
+        let mut words = words.into_iter().map(Into::into);
+        let program = std::mem::replace(&mut self.program, words.next().expect("the name of a program"));
+        self.args.splice(..0, words.chain([program]));
+        self
+    }
+
     /// One more argument.
     pub(crate) fn arg(mut self, arg: impl Into<OsString>) -> Self {
         self.args.push(arg.into());
@@ -487,5 +495,19 @@ impl fmt::Display for Output {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "--- command: {}\n--- ended: {} after {:?}", self.what, self.status, self.elapsed)?;
         write!(f, "--- stdout:\n{}--- stderr:\n{}", self.stdout(), self.stderr())
+    }
+}
+
+impl Zklock {
+    /// `-- child`: the command that prints `ready` and exits.
+    pub(crate) fn bare_child(self) -> Self {
+        self.child::<[&str; 0]>([])
+    }
+}
+
+impl Output {
+    /// Whether it died of the signal with this number: those of real time have no name.
+    pub(crate) fn died_of(&self, signal: i32) -> bool {
+        self.status.signal() == Some(signal)
     }
 }

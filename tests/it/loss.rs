@@ -1,0 +1,476 @@
+//! The command never runs without the lock: whatever dies, stops or is cut off, it is dead before the next one starts.
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use crate::client;
+use crate::ensemble::{Ensemble, Server, Settings};
+use crate::frames::Op;
+use crate::poll;
+use crate::process;
+use crate::proxy::{Flow, Proxy};
+use crate::scene::{AT_ONCE, LEASE, LOCK, Moment, Scene, T, variable};
+use crate::zklock::{Output, Running};
+
+const SILENCE: &str = "ZooKeeper has not answered for ";
+
+/// The holder was stopped within the lease that began to run out at `silence`, says why, and the next one started
+/// after it.
+#[track_caller]
+fn expect_handover(scene: &Scene, holder: &mut Running, next: &mut Running, silence: Moment, why: &str) -> Output {
+    let output = expect_lost(holder, why);
+    scene.last_alive("holder").expect_within(LEASE, silence, "the holder's command is dead");
+    scene.finish(next);
+    scene.expect_tidy(&["holder", "next"]);
+    output
+}
+
+/// zklock ended with the status and the one line of a lost lock, and nothing of its run is left.
+#[track_caller]
+fn expect_lost(holder: &mut Running, why: &str) -> Output {
+    let output = holder.wait().expect_code(76);
+    let said = output.stderr();
+    assert!(said.starts_with(&format!("zklock: lost the lock {LOCK}: {why}")) && said.lines().count() == 1, "{output}");
+    holder.wait_until_nothing_is_left();
+    output
+}
+
+/// The way to the shared server that nothing disturbs.
+fn direct() -> String {
+    Server::shared().address()
+}
+
+#[track_caller]
+fn wait_dead(pid: Pid) {
+    poll::until(format_args!("{pid} is dead"), || {
+        process::look(pid).is_none_or(|process| process.state == 'Z').then_some(())
+    });
+}
+
+#[track_caller]
+fn stop(pid: Pid) {
+    process::send(pid, Signal::SIGSTOP);
+    poll::until(format_args!("{pid} is stopped"), || (process::look(pid)?.state == 'T').then_some(()));
+}
+
+// Silence.
+
+/// Cuts the holder's connection off while another contender waits, and expects what must follow.
+fn cut(up: Flow, down: Flow) {
+    let (scene, proxy) = Scene::proxied();
+    let (mut holder, mut next) = scene.holder_and_next(&proxy.address(), &[]);
+    proxy.flows(up, down);
+    let output = expect_handover(&scene, &mut holder, &mut next, Moment::now(), SILENCE);
+    assert!(output.stdout().contains("\nholder signal TERM\n"), "the stop signal came first\n{output}");
+}
+
+#[test]
+fn cut_off_in_both_directions() {
+    cut(Flow::Hold, Flow::Hold);
+}
+
+#[test]
+fn cut_off_from_the_replies() {
+    cut(Flow::Pass, Flow::Hold);
+}
+
+#[test]
+fn cut_off_so_that_no_request_arrives() {
+    cut(Flow::Hold, Flow::Pass);
+}
+
+#[test]
+fn a_command_that_ends_tidily_when_the_lock_is_lost_still_gives_76() {
+    let (scene, proxy) = Scene::proxied();
+    let mut holder = scene.start(&proxy.address(), "holder", &["--signal", "USR1"], &["--exit-on", "USR1"]);
+    holder.wait_stdout("ready");
+    proxy.hold();
+    let output = expect_lost(&mut holder, SILENCE);
+    assert!(output.stdout().contains("\nholder signal USR1\n"), "{output}");
+    assert!(scene.log().runs()[0].ended);
+    scene.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn without_a_grace_there_is_no_stop_signal() {
+    let (scene, proxy) = Scene::proxied();
+    let (mut holder, mut next) = scene.holder_and_next(&proxy.address(), &["--kill-after", "0"]);
+    proxy.hold();
+    let output = expect_handover(&scene, &mut holder, &mut next, Moment::now(), SILENCE);
+    assert!(output.stdout().ends_with("holder ready\n"), "{output}");
+}
+
+#[test]
+fn what_left_the_commands_group_dies_with_it() {
+    let (scene, proxy) = Scene::proxied();
+    let daemon = ["--wait", "--spawn-daemon", "--", "--name", "daemon", "--wait"];
+    let mut holder = scene.start(&proxy.address(), "holder", &[], &daemon);
+    for _ in ["the command", "what is between", "the daemon"] {
+        holder.wait_stdout(" ready");
+    }
+    let mut next = scene.queue("next", 1);
+    proxy.hold();
+    let output = expect_handover(&scene, &mut holder, &mut next, Moment::now(), SILENCE);
+    assert!(output.stdout().contains("daemon signal TERM\n"), "{output}");
+}
+
+#[test]
+fn the_only_server_is_frozen_for_longer_than_the_session() {
+    let server = Server::start();
+    let scene = Scene::new(server.chroot());
+    let (mut holder, mut next) = scene.holder_and_next(&server.address(), &[]);
+    server.freeze();
+    let frozen = Moment::now();
+    expect_lost(&mut holder, SILENCE);
+    scene.last_alive("holder").expect_within(LEASE, frozen, "the holder's command is dead");
+    server.thaw();
+    scene.finish(&mut next);
+    scene.expect_tidy(&["holder", "next"]);
+}
+
+/// Hurts the follower that the holder is connected to, and expects what must follow.
+fn lose_follower(hurt: impl Fn(&Ensemble, &Server, &Server), heal: impl Fn(&Ensemble, &Server, &Server)) {
+    let ensemble = Settings::default().proxied().ensemble();
+    let (leader, [follower, _]) = (ensemble.leader(), ensemble.followers());
+    let scene = Scene::new(ensemble.chroot().by(leader.address()));
+    let (mut holder, mut next) = scene.holder_and_next(&follower.address(), &[]);
+    hurt(&ensemble, follower, leader);
+    expect_handover(&scene, &mut holder, &mut next, Moment::now(), SILENCE);
+    heal(&ensemble, follower, leader);
+}
+
+/// The follower answers pings all the while, until it notices for itself after syncLimit, which is 5 s.
+#[test]
+fn our_server_is_cut_from_the_leader_and_our_link_to_it_stays() {
+    lose_follower(
+        |ensemble, follower, leader| ensemble.link(follower, leader).hold(),
+        |ensemble, follower, leader| ensemble.link(follower, leader).pass(),
+    );
+}
+
+#[test]
+fn our_server_is_frozen_and_the_others_go_on() {
+    lose_follower(|_, follower, _| follower.freeze(), |_, follower, _| follower.thaw());
+}
+
+// Silence that heals in time.
+
+/// Breaks the holder's connection twice, and expects that zklock has noticed and the command has not. `breaks` returns
+/// once zklock has noticed.
+fn blip(breaks: impl Fn(&Proxy, &mut Running), heals: impl Fn(&Proxy)) {
+    let (scene, proxy) = Scene::proxied();
+    // A longer session than others have: that a loaded machine is slow is not to be taken for a loss.
+    let options = ["-v", "--session-timeout", "10", "--kill-after", "0"];
+    let mut holder = scene.start(&proxy.address(), "holder", &options, &["--exit-on", "TERM"]);
+    holder.wait_stdout("ready");
+    let before = scene.only_contender();
+    for _ in 0..2 {
+        let accepted = proxy.accepted();
+        breaks(&proxy, &mut holder);
+        let beats = proxy.count(Op::Multi);
+        heals(&proxy);
+        // The second of them was sent after the connection was whole again.
+        proxy.wait_count(Op::Multi, beats + 2);
+        assert!(proxy.accepted() > accepted, "another connection");
+    }
+    assert_eq!(scene.only_contender().path, before.path);
+    assert_eq!(scene.only_contender().stat.owner, before.stat.owner);
+    assert_eq!(variable(&holder, "ZKLOCK_NODE"), before.path);
+    assert_eq!(variable(&holder, "ZKLOCK_TOKEN"), before.stat.czxid.to_string());
+    assert_eq!(variable(&holder, "ZKLOCK_SESSION"), format!("{:#x}", before.stat.owner));
+    holder.signal(Signal::SIGTERM);
+    let output = holder.wait().expect_code(0);
+    assert!(output.stdout().ends_with("holder ready\nholder signal TERM\n"), "{output}");
+    assert_eq!(output.stderr().matches("connection to ZooKeeper restored\n").count(), 2, "{output}");
+    scene.expect_tidy(&["holder"]);
+}
+
+/// Silence until zklock says that it has noticed.
+fn until_noticed(down: impl Fn(&Proxy)) -> impl Fn(&Proxy, &mut Running) {
+    move |proxy, holder| {
+        down(proxy);
+        holder.wait_stderr("connection to ZooKeeper lost");
+    }
+}
+
+#[test]
+fn a_short_silence_leaves_the_command_undisturbed() {
+    blip(until_noticed(Proxy::hold), Proxy::pass);
+}
+
+#[test]
+fn a_short_silence_of_the_replies_leaves_the_command_undisturbed() {
+    blip(until_noticed(|proxy| proxy.flows(Flow::Pass, Flow::Hold)), Proxy::pass);
+}
+
+#[test]
+fn a_reset_leaves_the_command_undisturbed() {
+    blip(until_noticed(Proxy::reset), |_| ());
+}
+
+#[test]
+fn connections_refused_for_a_while_leave_the_command_undisturbed() {
+    blip(until_noticed(Proxy::refuse), Proxy::accept);
+}
+
+// Processes that die or stop.
+
+#[test]
+fn supervisor_killed_the_command_dies_and_the_next_one_starts_at_once() {
+    let scene = Scene::shared();
+    let daemon = ["--wait", "--spawn-daemon", "--", "--name", "daemon", "--wait"];
+    // A session that would take long to expire.
+    let mut holder = scene.start(&direct(), "holder", &["--session-timeout", "60"], &daemon);
+    for _ in ["the command", "what is between", "the daemon"] {
+        holder.wait_stdout(" ready");
+    }
+    let family = holder.processes();
+    let mut next = scene.queue("next", 1);
+    let killed = Moment::now();
+    holder.signal(Signal::SIGKILL);
+    next.wait_stdout("ready");
+    for process in family.iter().filter(|process| process.name == "child") {
+        let now = process::look(process.pid);
+        let lives = now.is_some_and(|now| now.started == process.started && now.state != 'Z');
+        assert!(!lives, "{process} outlives the lock\n{holder}");
+    }
+    // 100 ms on a machine that has nothing else to do.
+    scene.begin("next").expect_within(AT_ONCE, killed, "the next one starts");
+    holder.wait().expect_signal(Signal::SIGKILL);
+    holder.wait_until_nothing_is_left();
+    scene.finish(&mut next);
+    scene.expect_tidy(&["holder", "next"]);
+}
+
+#[test]
+fn waiting_supervisor_killed_its_place_is_given_up_at_once() {
+    let scene = Scene::shared();
+    let mut holder = scene.hold();
+    let mut victim = scene.start(&direct(), "victim", &["--session-timeout", "60"], &[]);
+    scene.witness.wait_count(LOCK, 2);
+    let killed = Moment::now();
+    victim.signal(Signal::SIGKILL);
+    scene.witness.wait_count(LOCK, 1);
+    Moment::now().expect_within(AT_ONCE, killed, "the node goes");
+    victim.wait().expect_signal(Signal::SIGKILL);
+    victim.wait_until_nothing_is_left();
+    scene.finish(&mut holder);
+    scene.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn keeper_killed_the_command_is_stopped_and_then_killed() {
+    let scene = Scene::shared();
+    let (mut holder, mut next) = scene.holder_and_next(&direct(), &[]);
+    let killed = Moment::now();
+    process::send(holder.keeper(), Signal::SIGKILL);
+    let why = "the keeper process died; stopping the command";
+    let output = expect_handover(&scene, &mut holder, &mut next, killed, why);
+    assert!(output.stdout().contains("\nholder signal TERM\n"), "{output}");
+}
+
+#[test]
+fn keeper_killed_the_command_may_end_by_itself() {
+    let scene = Scene::shared();
+    let mut holder = scene.hold();
+    let mut next = scene.queue("next", 1);
+    let killed = Moment::now();
+    process::send(holder.keeper(), Signal::SIGKILL);
+    let why = "the keeper process died; stopping the command";
+    expect_handover(&scene, &mut holder, &mut next, killed, why);
+    assert!(scene.log().runs()[0].ended);
+}
+
+#[test]
+fn keeper_stopped_the_command_dies_with_the_lease() {
+    let scene = Scene::shared();
+    let (mut holder, mut next) = scene.holder_and_next(&direct(), &[]);
+    stop(holder.keeper());
+    expect_handover(&scene, &mut holder, &mut next, Moment::now(), SILENCE);
+}
+
+#[test]
+fn a_waiter_whose_keeper_dies_queues_again() {
+    let scene = Scene::shared();
+    let mut holder = scene.hold();
+    let mut waiter = scene.queue("waiter", 1);
+    let first = scene.contenders().pop().unwrap();
+    process::send(waiter.keeper(), Signal::SIGKILL);
+    waiter.wait_stderr(&format!("{REQUEUED}the session ended; queueing again"));
+    scene.witness.wait_children(LOCK, "a new contender in the old one's place", |names| {
+        names.len() == 2 && names.iter().all(|name| !first.path.ends_with(name.as_str()))
+    });
+    scene.finish(&mut holder);
+    scene.finish(&mut waiter);
+    scene.expect_tidy(&["holder", "waiter"]);
+}
+
+#[test]
+fn supervisor_stopped_the_lock_is_still_held() {
+    let scene = Scene::shared();
+    let mut holder = scene.hold();
+    let before = scene.only_contender();
+    let mut next = scene.queue("next", 1);
+    stop(holder.pid());
+    scene.wait_alive_at("holder", Moment::now().after(2 * T));
+    assert_eq!(scene.contenders()[0].path, before.path);
+    assert_eq!(scene.log().order(), ["holder"]);
+    holder.signal(Signal::SIGCONT);
+    scene.finish(&mut holder);
+    scene.finish(&mut next);
+    scene.expect_tidy(&["holder", "next"]);
+}
+
+#[test]
+fn supervisor_stopped_and_the_network_cut_the_keeper_kills() {
+    let (scene, proxy) = Scene::proxied();
+    let (mut holder, mut next) = scene.holder_and_next(&proxy.address(), &[]);
+    stop(holder.pid());
+    proxy.hold();
+    let cut = Moment::now();
+    wait_dead(holder.command());
+    scene.last_alive("holder").expect_within(LEASE, cut, "the holder's command is dead");
+    next.wait_stdout("ready");
+    holder.signal(Signal::SIGCONT);
+    expect_lost(&mut holder, SILENCE);
+    next.signal(Signal::SIGTERM);
+    next.wait().expect_code(0);
+    scene.expect_tidy(&["holder", "next"]);
+}
+
+#[test]
+fn supervisor_stopped_and_the_node_deleted_the_keeper_kills_at_once() {
+    let scene = Scene::shared();
+    let mut holder = scene.start(&direct(), "holder", &[], &["--wait"]);
+    holder.wait_stdout("ready");
+    stop(holder.pid());
+    let deleted = Moment::now();
+    scene.witness.delete(&scene.only_contender().path).unwrap();
+    wait_dead(holder.command());
+    scene.last_alive("holder").expect_within(AT_ONCE, deleted, "the command is dead");
+    holder.signal(Signal::SIGCONT);
+    expect_lost(&mut holder, "its node was deleted; killing the command");
+    scene.expect_tidy(&["holder"]);
+}
+
+/// What no lock with a timeout can prevent is the instant between waking and being killed.
+#[test]
+fn everything_stopped_past_the_session_the_command_is_killed_when_it_wakes() {
+    let scene = Scene::shared();
+    let (mut holder, mut next) = scene.holder_and_next(&direct(), &[]);
+    let all = [holder.pid(), holder.keeper(), holder.command()];
+    all.iter().copied().for_each(stop);
+    next.wait_stdout("ready");
+    let woken = Moment::now();
+    // The command first: the others have no head start.
+    all.iter().rev().for_each(|&pid| process::send(pid, Signal::SIGCONT));
+    let output = expect_lost(&mut holder, SILENCE);
+    scene.last_alive("holder").expect_within(AT_ONCE, woken, "the command is dead");
+    assert!(!output.stdout().contains("signal TERM"), "no time for a stop signal\n{output}");
+    assert!(!next.has_ended());
+    next.signal(Signal::SIGTERM);
+    next.wait().expect_code(0);
+    scene.witness.wait_count(LOCK, 0);
+}
+
+#[test]
+fn only_the_command_and_its_supervisor_wake_past_the_session() {
+    let scene = Scene::shared();
+    let (mut holder, mut next) = scene.holder_and_next(&direct(), &[]);
+    let (supervisor, keeper, command) = (holder.pid(), holder.keeper(), holder.command());
+    [supervisor, keeper, command].into_iter().for_each(stop);
+    next.wait_stdout("ready");
+    let woken = Moment::now();
+    [command, supervisor].into_iter().for_each(|pid| process::send(pid, Signal::SIGCONT));
+    wait_dead(command);
+    scene.last_alive("holder").expect_within(AT_ONCE, woken, "the command is dead");
+    expect_lost(&mut holder, SILENCE);
+    next.signal(Signal::SIGTERM);
+    next.wait().expect_code(0);
+    scene.witness.wait_count(LOCK, 0);
+}
+
+// The node is deleted, the session ended by an administrator.
+
+/// Takes the lock away from a running holder, and expects that SIGKILL ends its command at once.
+fn take_away(take: impl Fn(&Scene), why: &str) {
+    let scene = Scene::shared();
+    let mut holder = scene.start(&direct(), "holder", &["--session-timeout", "60"], &["--wait"]);
+    holder.wait_stdout("ready");
+    let taken = Moment::now();
+    take(&scene);
+    let output = expect_lost(&mut holder, why);
+    scene.last_alive("holder").expect_within(AT_ONCE, taken, "the command is dead");
+    assert!(output.stdout().ends_with("holder ready\n"), "no stop signal\n{output}");
+    scene.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn own_node_deleted_while_running() {
+    let take = |scene: &Scene| scene.witness.delete(&scene.only_contender().path).unwrap();
+    take_away(take, "its node was deleted; killing the command");
+}
+
+#[test]
+fn own_session_ended_while_running() {
+    let take = |scene: &Scene| end_session(scene.only_contender().stat.owner);
+    take_away(take, "");
+}
+
+fn end_session(id: i64) {
+    client::expire_session(&direct(), id);
+}
+
+/// Takes its place in the queue away from the first of two waiters, and expects that it queues again behind the second.
+/// Gives what it said.
+fn take_place_away(take: impl Fn(&Scene, &str)) -> String {
+    let scene = Scene::shared();
+    let mut holder = scene.hold();
+    let mut one = scene.queue("one", 1);
+    let mut two = scene.queue("two", 2);
+    let before = scene.contenders();
+    take(&scene, &before[1].path);
+    one.wait_stderr("queueing again");
+    poll::until("the first waiter stands at the tail", || {
+        let after = scene.contenders();
+        (after.len() == 3 && after[..2] == [before[0].clone(), before[2].clone()]).then_some(())
+    });
+    assert_eq!(scene.log().order(), ["holder"]);
+    for job in [&mut holder, &mut two, &mut one] {
+        scene.finish(job);
+    }
+    scene.expect_tidy(&["holder", "two", "one"]);
+    one.stderr()
+}
+
+const REQUEUED: &str = "zklock: lost the place in the queue of /lock: ";
+
+#[test]
+fn own_node_deleted_while_waiting() {
+    let said = take_place_away(|scene, path| scene.witness.delete(path).unwrap());
+    assert_eq!(said, format!("{REQUEUED}our node was deleted; queueing again\n"));
+}
+
+#[test]
+fn own_session_ended_while_waiting() {
+    let said = take_place_away(|scene, path| end_session(scene.witness.get(path).unwrap().1.owner));
+    // It may hear that its node is gone before it hears why.
+    assert!(said.ends_with(&format!("{REQUEUED}the session ended; queueing again\n")), "{said}");
+    assert!(said.lines().count() <= 2, "{said}");
+}
+
+/// "Nobody before us" is not to be concluded from a queue in which we are not.
+#[test]
+fn every_node_deleted_while_waiting() {
+    let scene = Scene::shared();
+    let (mut holder, mut next) = scene.holder_and_next(&direct(), &[]);
+    let paths = scene.contenders();
+    for contender in paths.iter().rev() {
+        scene.witness.delete(&contender.path).unwrap();
+    }
+    expect_lost(&mut holder, "its node was deleted; killing the command");
+    next.wait_stderr("queueing again");
+    scene.finish(&mut next);
+    assert_ne!(variable(&next, "ZKLOCK_NODE"), paths[1].path);
+    scene.witness.wait_count(LOCK, 0);
+}

@@ -1,0 +1,318 @@
+//! Servers restart, and servers are down: holders are undisturbed where that can be, waiters are patient, nobody spins.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::client::{Client, Kind};
+use crate::ensemble::{Data, Ensemble, Role, Server, free_port};
+use crate::proxy::{Proxy, Stub};
+use crate::scene::{AT_ONCE, LEASE, LOCK, Moment, Scene, T, variable};
+use crate::zklock::{Running, Zklock};
+
+// One server at a time.
+
+/// Three waiters behind a holder, all of whom know all servers.
+fn crowd(scene: &Scene, ensemble: &Ensemble) -> Vec<Running> {
+    let mut jobs = Vec::new();
+    for (before, name) in ["holder", "one", "two", "three"].into_iter().enumerate() {
+        // Longer than an election takes on a loaded machine.
+        let options = ["--session-timeout", "20"];
+        jobs.push(scene.start(&ensemble.addresses(), name, &options, &["--exit-on", "TERM"]));
+        scene.witness.wait_count(LOCK, before + 1);
+    }
+    jobs[0].wait_stdout("ready");
+    jobs
+}
+
+/// The holder was undisturbed, the waiters are woken in their order, and the tokens rise.
+#[track_caller]
+fn expect_drained(scene: &Scene, mut jobs: Vec<Running>, nodes: &[String]) {
+    let now: Vec<_> = scene.contenders().into_iter().map(|contender| contender.path).collect();
+    assert_eq!(now, nodes, "everybody has kept the place");
+    assert_eq!(scene.log().order(), ["holder"]);
+    for job in &mut jobs {
+        scene.finish(job);
+        assert_eq!(job.stderr(), "");
+    }
+    let told = |name: &str| jobs.iter().map(|job| variable(job, name)).collect::<Vec<_>>();
+    assert_eq!(told("ZKLOCK_NODE"), nodes);
+    let tokens: Vec<i64> = told("ZKLOCK_TOKEN").iter().map(|token| token.parse().expect("a decimal number")).collect();
+    assert!(tokens.is_sorted_by(|one, two| one < two), "{tokens:?}");
+    scene.expect_tidy(&["holder", "one", "two", "three"]);
+}
+
+fn nodes(scene: &Scene) -> Vec<String> {
+    scene.contenders().into_iter().map(|contender| contender.path).collect()
+}
+
+#[test]
+fn the_leader_is_killed() {
+    let ensemble = Ensemble::start();
+    let scene = Scene::new(ensemble.chroot());
+    let jobs = crowd(&scene, &ensemble);
+    let before = nodes(&scene);
+    let old = ensemble.leader();
+    old.kill();
+    assert_ne!(ensemble.leader().address(), old.address());
+    expect_drained(&scene, jobs, &before);
+}
+
+#[test]
+fn all_servers_are_restarted_one_after_the_other() {
+    let ensemble = Ensemble::start();
+    let scene = Scene::new(ensemble.chroot());
+    let jobs = crowd(&scene, &ensemble);
+    let before = nodes(&scene);
+    for server in ensemble.servers() {
+        server.restart(Data::Kept);
+        ensemble.wait_until_serving();
+        assert_eq!(ensemble.followers().len(), 2);
+    }
+    expect_drained(&scene, jobs, &before);
+}
+
+#[test]
+fn the_only_server_is_restarted() {
+    let server = Server::start();
+    let scene = Scene::new(server.chroot());
+    let options = ["--session-timeout", "20"];
+    let mut holder = scene.start(&server.address(), "holder", &options, &["--exit-on", "TERM"]);
+    holder.wait_stdout("ready");
+    let mut next = scene.start(&server.address(), "next", &options, &["--exit-on", "TERM"]);
+    scene.witness.wait_count(LOCK, 2);
+    let before = nodes(&scene);
+    server.restart(Data::Kept);
+    assert_eq!(nodes(&scene), before);
+    for job in [&mut holder, &mut next] {
+        scene.finish(job);
+        assert_eq!(job.stderr(), "");
+    }
+    scene.expect_tidy(&["holder", "next"]);
+}
+
+// All servers are down.
+
+/// Gives up with 69 after a second, with one line that names the servers.
+fn nobody_at_the_start(servers: &str, why: &str) {
+    let limit = Duration::from_secs(1);
+    let options = [LOCK, "--connect-timeout", "1"];
+    let output = Zklock::at(servers).args(options).child([""; 0]).run().expect_code(69);
+    assert!(limit <= output.elapsed && output.elapsed < limit + AT_ONCE, "{output}");
+    assert_eq!(output.stdout(), "");
+    let line = format!("zklock: no ZooKeeper server of {servers} answered within 1s: {why}");
+    assert!(output.stderr().starts_with(&line) && output.stderr().lines().count() == 1, "{line}\n{output}");
+}
+
+#[test]
+fn connections_refused_at_the_start() {
+    let servers = format!("127.0.0.1:{},127.0.0.1:{}", free_port(), free_port());
+    nobody_at_the_start(&servers, &format!("{}: Connection refused", servers.split(',').next().unwrap()));
+}
+
+#[test]
+fn no_answer_at_the_start() {
+    let stub = Stub::silent();
+    nobody_at_the_start(&stub.address(), "");
+}
+
+#[test]
+fn garbage_for_an_answer_at_the_start() {
+    let stub = Stub::garbage();
+    nobody_at_the_start(&stub.address(), "");
+}
+
+#[test]
+fn no_such_host_at_the_start() {
+    nobody_at_the_start("no-such-host.invalid:2181", "cannot resolve no-such-host.invalid: ");
+}
+
+#[test]
+fn the_servers_come_up_within_the_connect_timeout() {
+    let (scene, proxy) = Scene::proxied();
+    proxy.refuse();
+    let mut job = scene.start(&proxy.address(), "job", &["-v", "--connect-timeout", "60"], &["--exit-on", "TERM"]);
+    job.wait_stderr("no connection");
+    proxy.accept();
+    scene.finish(&mut job);
+    scene.expect_tidy(&["job"]);
+}
+
+/// Runs zklock as a shell's child, which tells in the end how much CPU time it and all its descendants have used.
+const WITH_TIMES: &str = r#""$@"; status=$?; times >cpu; exit $status"#;
+
+/// Of the shell's children, in the second line: user and system, as `0m1.250s 0m0.030s`.
+fn cpu_seconds(times: &str) -> f64 {
+    let seconds = |time: &str| -> f64 {
+        let (minutes, seconds) = time.trim_end_matches('s').split_once('m').expect("minutes and seconds");
+        minutes.parse::<f64>().expect("minutes") * 60.0 + seconds.parse::<f64>().expect("seconds")
+    };
+    times.lines().last().expect("a second line").split_whitespace().map(seconds).sum()
+}
+
+/// A waiter loses all servers, for longer than its session lasts, until its patience ends.
+fn nobody_while_waiting(lose: impl Fn(&Proxy)) {
+    let (scene, proxy) = Scene::proxied();
+    let mut holder = scene.hold();
+    let limit = Duration::from_secs(8);
+    let options = ["-v", "--timeout", "8", "--session-timeout", "2"];
+    let job = scene.job(&proxy.address(), "job", &options, &[]);
+    let mut waiter = job.run_by(["sh", "-c", WITH_TIMES, "sh"]).spawn();
+    scene.witness.wait_count(LOCK, 2);
+    lose(&proxy);
+    let output = waiter.wait().expect_code(75);
+    assert!(limit <= output.elapsed && output.elapsed < limit + 2 * AT_ONCE, "{output}");
+    let said = output.stderr();
+    assert_eq!(said.matches("queueing again").count(), 1, "{output}");
+    assert!(
+        said.contains(&format!("zklock: gave up waiting for {LOCK} after 8s: no ZooKeeper server answered")),
+        "{output}"
+    );
+    // Nobody answers for six seconds: about two lines for each.
+    assert!(said.lines().count() < 30 && said.len() < 3000, "a flood of {} bytes\n{output}", said.len());
+    let used = cpu_seconds(&scene.read("cpu"));
+    // It takes some hundredths. A loop that spins uses the six seconds for which nobody answers.
+    assert!(used < 0.5, "{used} s of CPU time\n{output}");
+    scene.finish(&mut holder);
+    scene.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn connections_refused_while_waiting() {
+    nobody_while_waiting(Proxy::refuse);
+}
+
+#[test]
+fn no_answer_while_waiting() {
+    nobody_while_waiting(Proxy::hold);
+}
+
+/// The waiter's session expires while no server answers it; then it is at the tail, behind one who came meanwhile.
+#[test]
+fn a_session_that_expired_while_waiting_queues_at_the_tail() {
+    let (scene, proxy) = Scene::proxied();
+    let mut holder = scene.hold();
+    let mut late = scene.start(&proxy.address(), "late", &["--timeout", "60"], &["--exit-on", "TERM"]);
+    scene.witness.wait_count(LOCK, 2);
+    let old = scene.contenders().pop().unwrap();
+    proxy.refuse();
+    scene.witness.wait_count(LOCK, 1);
+    let mut other = scene.queue("other", 1);
+    let line = late.wait_stderr("queue");
+    assert_eq!(line, format!("zklock: lost the place in the queue of {LOCK}: the session ended; queueing again"));
+    proxy.accept();
+    scene.witness.wait_count(LOCK, 3);
+    let new = scene.contenders().pop().unwrap();
+    assert_ne!(new.stat.owner, old.stat.owner);
+    for job in [&mut holder, &mut other, &mut late] {
+        scene.finish(job);
+    }
+    assert_eq!(variable(&late, "ZKLOCK_NODE"), new.path);
+    assert_eq!(late.stderr().lines().count(), 1, "{late}");
+    scene.expect_tidy(&["holder", "other", "late"]);
+}
+
+/// `--timeout` counts from the start, not from when it queued again.
+#[test]
+fn queueing_again_does_not_prolong_the_timeout() {
+    let (scene, proxy) = Scene::proxied();
+    let mut holder = scene.hold();
+    let options = ["--timeout", "7", "--session-timeout", "2"];
+    let mut waiter = scene.start(&proxy.address(), "waiter", &options, &[]);
+    scene.witness.wait_count(LOCK, 2);
+    proxy.refuse();
+    waiter.wait_stderr("queueing again");
+    proxy.accept();
+    scene.witness.wait_count(LOCK, 2);
+    let output = waiter.wait().expect_code(75);
+    let limit = Duration::from_secs(7);
+    assert!(limit <= output.elapsed && output.elapsed < limit + AT_ONCE, "{output}");
+    assert_eq!(output.stderr().lines().count(), 2, "{output}");
+    scene.witness.wait_count(LOCK, 1);
+    scene.finish(&mut holder);
+    scene.expect_tidy(&["holder"]);
+}
+
+/// The command ends before the lease does, and its status is what counts. The lock frees itself.
+fn nobody_at_the_release(lose: impl Fn(&Proxy), find: impl Fn(&Proxy)) {
+    let (scene, proxy) = Scene::proxied();
+    let mut job = scene.start(&proxy.address(), "job", &[], &["--until", "done", "--exit", "7"]);
+    job.wait_stdout("ready");
+    let mut next = scene.queue("next", 1);
+    lose(&proxy);
+    scene.touch("done");
+    let told = Instant::now();
+    let output = job.wait().expect_code(7);
+    let took = told.elapsed();
+    assert!(took < T + AT_ONCE, "{took:?}");
+    let line = format!("zklock: the release of {LOCK} was not confirmed; it frees itself within 3s\n");
+    assert_eq!(output.stderr(), line);
+    job.wait_until_nothing_is_left();
+    find(&proxy);
+    scene.finish(&mut next);
+    scene.expect_tidy(&["job", "next"]);
+}
+
+#[test]
+fn connections_refused_at_the_release() {
+    nobody_at_the_release(Proxy::refuse, Proxy::accept);
+}
+
+#[test]
+fn no_answer_at_the_release() {
+    nobody_at_the_release(Proxy::hold, Proxy::pass);
+}
+
+#[test]
+fn the_only_server_is_down_while_the_command_runs() {
+    let server = Server::start();
+    let scene = Scene::new(server.chroot());
+    let (mut holder, mut next) = scene.holder_and_next(&server.address(), &[]);
+    server.kill();
+    let killed = Moment::now();
+    let output = holder.wait().expect_code(76);
+    scene.last_alive("holder").expect_within(LEASE, killed, "the command is dead");
+    assert!(output.stderr().starts_with(&format!("zklock: lost the lock {LOCK}: ZooKeeper has not answered for ")));
+    server.restart(Data::Kept);
+    scene.finish(&mut next);
+    scene.expect_tidy(&["holder", "next"]);
+}
+
+/// No server knows the session any more, nor the queue.
+#[test]
+fn the_only_server_loses_its_data() {
+    let server = Server::start();
+    let place = server.chroot();
+    let (scene, proxy) = (Scene::new(place.clone()), Proxy::zookeeper(&server.address()));
+    let mut holder = scene.start(&proxy.address(), "holder", &[], &["--wait"]);
+    holder.wait_stdout("ready");
+    let mut next = scene.start(&proxy.address(), "next", &[], &["--exit-on", "TERM"]);
+    scene.witness.wait_count(LOCK, 2);
+    proxy.refuse();
+    server.restart(Data::Wiped);
+    assert_eq!(server.role(), Some(Role::Standalone));
+    Client::connect(&server.address()).create(place.path(), b"", Kind::Persistent).unwrap();
+    proxy.accept();
+    holder.wait().expect_code(76);
+    next.wait_stderr("queueing again");
+    scene.finish(&mut next);
+    assert_eq!(next.stderr().lines().count(), 1, "{next}");
+    scene.expect_tidy(&["holder", "next"]);
+}
+
+#[test]
+fn a_waiter_is_cancelled_while_all_servers_are_down() {
+    let (scene, proxy) = Scene::proxied();
+    let mut holder = scene.hold();
+    let mut waiter = scene.start(&proxy.address(), "waiter", &["-v"], &[]);
+    scene.witness.wait_count(LOCK, 2);
+    proxy.hold();
+    waiter.wait_stderr("connection to ZooKeeper lost");
+    waiter.signal(Signal::SIGTERM);
+    let told = Instant::now();
+    waiter.wait().expect_signal(Signal::SIGTERM);
+    // Nobody can be told to delete the node, so it is tried for a second.
+    assert!(told.elapsed() < 2 * AT_ONCE, "{:?}", told.elapsed());
+    scene.finish(&mut holder);
+    scene.expect_tidy(&["holder"]);
+}

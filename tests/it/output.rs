@@ -1,0 +1,278 @@
+//! What zklock says, to whom, and what it does when nobody can hear it.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::process::{Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+use crate::ensemble::{Server, free_port};
+use crate::lock::Lock;
+use crate::poll;
+use crate::process::{self, Seat};
+use crate::terminal::Terminal;
+use crate::zklock::{Zklock, binary, child};
+
+/// How a message names the holder whose node has the data [`backup_of_db3`].
+const HELD_BY_DB3: &str = "held by db3 (ops, pid 4242, backup.sh) for 12m";
+
+/// A contender's data as another zklock would write it that has held the lock for twelve minutes and a half.
+fn backup_of_db3() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock later than 1970").as_millis();
+    let since = now - 750_000;
+    format!(r#"{{"v":1,"host":"db3","pid":4242,"user":"ops","command":"backup.sh","held_since":{since}}}"#)
+}
+
+/// Panics unless every line begins with the program's name. Gives their number.
+#[track_caller]
+fn count_own_lines(stderr: &str) -> usize {
+    let strange: Vec<&str> = stderr.lines().filter(|line| !line.starts_with("zklock: ")).collect();
+    assert!(
+        strange.is_empty() && (stderr.is_empty() || stderr.ends_with('\n')),
+        "not zklock's: {strange:#?}\n{stderr}"
+    );
+    stderr.lines().count()
+}
+
+// A terminal.
+
+#[test]
+fn a_terminal_shows_one_line_of_place_and_holder_until_the_command_starts() {
+    let lock = Lock::new();
+    let (holder, waiter) = (lock.occupy(&backup_of_db3()), lock.occupy(""));
+    let terminal = Terminal::new(120);
+    let mut job = terminal.spawn(lock.zklock().bare_child());
+    for place in ["3rd of 3", "2nd of 2"] {
+        let line = format!("zklock: waiting for {}: {place}, {HELD_BY_DB3}", Lock::PATH);
+        terminal.wait(&line, |lines| lines == [line.as_str()]);
+        if place == "3rd of 3" {
+            lock.remove(&waiter);
+        }
+    }
+    lock.remove(&holder);
+    job.wait().expect_code(0);
+    terminal.wait("the command's line alone", |lines| lines == ["ready"]);
+}
+
+#[test]
+fn on_a_narrow_terminal_the_line_does_not_wrap() {
+    let lock = Lock::new();
+    let holder = lock.occupy(&backup_of_db3());
+    let terminal = Terminal::new(40);
+    let mut job = terminal.spawn(lock.zklock().bare_child());
+    terminal.wait("39 columns", |lines| lines == ["zklock: waiting for /lock: 2nd of 2, he"]);
+    lock.remove(&holder);
+    job.wait().expect_code(0);
+    terminal.wait("the command's line alone", |lines| lines == ["ready"]);
+}
+
+#[test]
+fn a_message_that_stays_does_not_mix_with_the_line_that_goes() {
+    let lock = Lock::new();
+    let holder = lock.occupy(&backup_of_db3());
+    let terminal = Terminal::new(120);
+    let mut job = terminal.spawn(lock.zklock().args(["-w", "0.5"]).bare_child());
+    job.wait().expect_code(75);
+    let line = format!("zklock: gave up waiting for {} after 500ms: 2nd of 2, {HELD_BY_DB3}", Lock::PATH);
+    terminal.wait(&line, |lines| lines == [line.as_str()]);
+    lock.remove(&holder);
+}
+
+// No terminal.
+
+#[test]
+fn without_a_terminal_success_is_silent_also_after_a_wait() {
+    let lock = Lock::new();
+    let holder = lock.occupy(&backup_of_db3());
+    let mut job = lock.zklock().bare_child().spawn();
+    lock.wait_contenders(2);
+    lock.remove(&holder);
+    let output = job.wait().expect_code(0);
+    assert_eq!((output.stdout().as_str(), output.stderr().as_str()), ("ready\n", ""));
+}
+
+#[test]
+fn a_lock_that_is_busy_is_one_line_that_names_the_holder() {
+    let lock = Lock::new();
+    let holder = lock.occupy(&backup_of_db3());
+    for (option, message) in [
+        ("-n", "/lock is not free: "),
+        ("--timeout=0", "/lock is not free: "),
+        ("--timeout=200ms", "gave up waiting for /lock after 200ms: 2nd of 2, "),
+    ] {
+        let output = lock.zklock().arg(option).bare_child().run().expect_code(75);
+        assert_eq!(output.stderr(), format!("zklock: {message}{HELD_BY_DB3}\n"));
+        assert_eq!(output.stdout(), "");
+    }
+    lock.remove(&holder);
+}
+
+#[test]
+fn a_lock_that_is_lost_is_one_line() {
+    for quiet in [&[][..], &["--quiet"]] {
+        let lock = Lock::new();
+        let mut job = lock.zklock().args(quiet).child(["--wait"]).spawn();
+        job.wait_stdout("ready");
+        lock.remove(&format!("{}/{}", Lock::PATH, lock.contenders()[0]));
+        let stderr = job.wait().expect_code(76).stderr();
+        assert_eq!(count_own_lines(&stderr), 1, "{stderr}");
+        assert!(stderr.contains("lost the lock /lock"), "{stderr}");
+    }
+}
+
+#[test]
+fn a_job_log_gets_one_line_when_waiting_starts() {
+    let lock = Lock::new();
+    let (holder, waiter) = (lock.occupy(&backup_of_db3()), lock.occupy(""));
+    let mut job = lock.zklock().env("CI", "true").bare_child().spawn();
+    let first = job.wait_stderr("waiting");
+    assert_eq!(first, format!("zklock: waiting for /lock: 3rd of 3, {HELD_BY_DB3}"));
+    lock.remove(&waiter);
+    lock.remove(&holder);
+    assert_eq!(job.wait().expect_code(0).stderr(), format!("{first}\n"));
+}
+
+#[test]
+fn a_variable_ci_that_says_no_is_no_job_log() {
+    let lock = Lock::new();
+    for (value, lines) in [("false", 0), ("0", 0), ("", 0), ("1", 1)] {
+        let holder = lock.occupy("");
+        let mut job = lock.zklock().env("CI", value).bare_child().spawn();
+        lock.wait_contenders(2);
+        if lines > 0 {
+            job.wait_stderr("waiting");
+        }
+        lock.remove(&holder);
+        let stderr = job.wait().expect_code(0).stderr();
+        assert_eq!(count_own_lines(&stderr), lines, "CI={value:?}\n{stderr}");
+    }
+}
+
+// More and less.
+
+#[test]
+fn quiet_says_nothing_of_a_busy_lock_and_one_line_of_an_error() {
+    let lock = Lock::new();
+    let holder = lock.occupy("");
+    for option in ["-n", "--timeout=200ms"] {
+        assert_eq!(lock.zklock().args(["-q", option]).bare_child().run().expect_code(75).stderr(), "");
+    }
+    lock.remove(&holder);
+    let servers = format!("127.0.0.1:{}", free_port());
+    let output =
+        Zklock::at(servers).args(["-q", "--connect-timeout=200ms", "/lock"]).bare_child().run().expect_code(69);
+    assert_eq!(count_own_lines(&output.stderr()), 1, "{output}");
+}
+
+#[test]
+fn verbose_tells_the_course_of_things_line_by_line() {
+    let lock = Lock::new();
+    let mut counts = vec![];
+    for option in ["-v", "-vv", "-vvv"] {
+        let holder = lock.occupy(&backup_of_db3());
+        let mut job = lock.zklock().arg(option).bare_child().spawn();
+        let waiting = job.wait_stderr("waiting for /lock");
+        assert!(waiting.ends_with(HELD_BY_DB3), "{waiting}");
+        lock.remove(&holder);
+        let output = job.wait().expect_code(0);
+        assert!(output.stderr().contains(", token "), "{output}");
+        assert_eq!(output.stdout(), "ready\n");
+        counts.push(count_own_lines(&output.stderr()));
+    }
+    assert!(counts.is_sorted_by(|less, more| less < more), "{counts:?}");
+}
+
+#[test]
+fn the_log_variable_filters_as_env_logger_does() {
+    let lock = Lock::new();
+    let stderr_with = |filter: &str| lock.zklock().env("ZKLOCK_LOG", filter).bare_child().run().expect_code(0).stderr();
+    assert!(count_own_lines(&stderr_with("debug")) > count_own_lines(&stderr_with("info")));
+    assert_eq!(stderr_with("off"), "");
+    assert_eq!(stderr_with("zklock::session=off,zookeeper_client=off,warn"), "");
+}
+
+#[test]
+fn a_log_filter_that_makes_no_sense_is_refused() {
+    let output = Lock::new().zklock().env("ZKLOCK_LOG", "zklock=loud").bare_child().run().expect_code(64);
+    assert_eq!(count_own_lines(&output.stderr()), 1, "{output}");
+    assert!(output.stderr().contains("ZKLOCK_LOG 'zklock=loud'"), "{output}");
+}
+
+// Any standard error.
+
+/// Runs that write to stderr for different reasons: what each ends with, and its arguments after the options that
+/// name the server. `/lock` is taken.
+const TALKERS: [(i32, &[&str]); 7] = [
+    (64, &["lock", "true"]),
+    (64, &["--no-such-option"]),
+    (69, &["-z127.0.0.1:9", "--connect-timeout=100ms", "/lock", "true"]),
+    (75, &["-n", "/lock", "true"]),
+    (75, &["-v", "--timeout=200ms", "/lock", "true"]),
+    (126, &["/lock", "/etc/passwd"]),
+    (127, &["/lock", "no-such-program-anywhere"]),
+];
+
+/// Runs each of [`TALKERS`] and a successful `zklock -vvv` with a stderr of `make_stderr`, and looks at its status;
+/// `listen` is called while it runs.
+fn run_talkers<T>(make_stderr: impl Fn() -> (Stdio, T), listen: impl Fn(T, &str)) {
+    let lock = Lock::new();
+    let holder = lock.occupy("");
+    let child = child().to_str().expect("a path in UTF-8");
+    let success: (i32, &[&str]) = (3, &["-vvv", "/other", child, "--exit", "3"]);
+    for (code, args) in TALKERS.into_iter().chain([success]) {
+        let (stderr, listener) = make_stderr();
+        let mut command = Command::new(binary());
+        command.env_clear().env("PATH", "/usr/bin:/bin").env("ZKLOCK_ZOOKEEPER", lock.chroot().to_string());
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+        let mut job = process::spawn(command, Seat::OwnSession, &[]).expect("zklock can be started");
+        let what = args.join(" ");
+        listen(listener, &what);
+        let status = poll::until(&what, || job.try_wait().expect("a child can be waited for"));
+        assert_eq!(status.code(), Some(code), "{what}");
+    }
+    lock.remove(&holder);
+}
+
+/// A pipe takes up to 4 kB that are written at once as a whole (pipe(7)). A socket that keeps messages apart shows what
+/// was written at once.
+#[test]
+fn each_line_is_written_at_once_so_that_runs_do_not_garble_each_other() {
+    let message_socket = || {
+        let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
+        let (theirs, ours) = pair.expect("a pair of sockets");
+        (theirs.into(), File::from(ours))
+    };
+    run_talkers(message_socket, |mut stderr, what| {
+        let mut message = [0; 64 * 1024];
+        let mut count = 0;
+        while let length @ 1.. = stderr.read(&mut message).expect("messages can be read") {
+            let text = String::from_utf8_lossy(&message[..length]);
+            assert_eq!(count_own_lines(&text), 1, "{what}: {text:?}");
+            count += 1;
+        }
+        assert!(count > 0, "{what}: nothing was said");
+    });
+}
+
+#[test]
+fn a_stderr_that_nobody_reads_changes_nothing() {
+    let pipe_without_a_reader = || (io::pipe().expect("a pipe").1.into(), ());
+    run_talkers(pipe_without_a_reader, |(), _| {});
+}
+
+#[test]
+fn a_stderr_that_is_full_changes_nothing() {
+    let full = || (File::options().write(true).open("/dev/full").expect("full(4)").into(), ());
+    run_talkers(full, |(), _| {});
+}
+
+#[test]
+fn a_stderr_that_is_closed_changes_nothing() {
+    let lock = Lock::new();
+    let closed = |zklock: Zklock| zklock.run_by(["sh", "-c", r#"exec "$0" "$@" 2>&-"#]);
+    closed(lock.zklock().arg("-vvv").child(["--exit", "3"])).run().expect_code(3);
+    closed(lock.zklock().args(["--", "no-such-program-anywhere"])).run().expect_code(127);
+    let servers = Server::shared().chroot().by(format!("127.0.0.1:{}", free_port()));
+    closed(Zklock::at(servers).args(["--connect-timeout=100ms", "/lock"]).bare_child()).run().expect_code(69);
+}

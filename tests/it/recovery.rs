@@ -1,0 +1,349 @@
+//! A reply is lost, a connection breaks, in every phase: there is one contender node, and it is ours.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::client::{self, Kind};
+use crate::ensemble::{Ensemble, Server};
+use crate::frames::{Op, Request};
+use crate::poll;
+use crate::proxy::{Fate, Flow, Proxy, Trap};
+use crate::scene::{LOCK, Moment, Scene, T, variable};
+use crate::zklock::Running;
+
+/// The contender of a test through its proxy. It may be slow, so its session is longer than others'.
+const PATIENT: [&str; 3] = ["-v", "--session-timeout", "8"];
+
+fn creates_contender(request: &Request) -> bool {
+    [Op::Create, Op::Create2].contains(&request.op) && request.path.contains("-lock-")
+}
+
+fn lose_creation(proxy: &Proxy, fate: Fate) -> Trap {
+    proxy.trap(fate, creates_contender)
+}
+
+#[track_caller]
+fn expect_one_creation(proxy: &Proxy) {
+    let creations: Vec<_> = proxy.requests().into_iter().filter(creates_contender).collect();
+    assert_eq!(creations.len(), 1, "{creations:?}");
+}
+
+/// On the connections after number `after`, the node was looked for on a server that had caught up with the leader: a
+/// sync, then a list, and then the node itself. What was under way when the connection broke may be sent again before.
+#[track_caller]
+fn expect_sync_before_look(proxy: &Proxy, after: Option<usize>) {
+    let requests = proxy.requests();
+    let later = requests.iter().filter(|request| after.is_none_or(|after| request.connection > after));
+    let steps: Vec<Op> =
+        later.map(|request| request.op).filter(|op| [Op::Sync, Op::GetChildren, Op::GetData].contains(op)).collect();
+    let sync = steps.iter().position(|op| *op == Op::Sync);
+    let then = sync.and_then(|sync| steps.get(sync..sync + 3));
+    assert_eq!(then, Some(&[Op::Sync, Op::GetChildren, Op::GetData][..]), "{steps:?}");
+    assert_eq!(steps.iter().position(|op| *op == Op::GetData), sync.map(|sync| sync + 2), "{steps:?}");
+}
+
+/// The only contender is what the running command was told of.
+#[track_caller]
+fn expect_ours(scene: &Scene, job: &Running) {
+    let only = scene.only_contender();
+    assert_eq!(variable(job, "ZKLOCK_NODE"), only.path);
+    assert_eq!(variable(job, "ZKLOCK_TOKEN"), only.stat.czxid.to_string());
+    assert_eq!(variable(job, "ZKLOCK_SESSION"), format!("{:#x}", only.stat.owner));
+}
+
+// The reply to create.
+
+fn reply_to_create_lost(fate: Fate) {
+    let (scene, proxy) = Scene::proxied();
+    let trap = lose_creation(&proxy, fate);
+    let mut job = scene.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM"]);
+    trap.wait();
+    let created = scene.only_contender();
+    proxy.pass();
+    job.wait_stdout("ready");
+    expect_ours(&scene, &job);
+    assert_eq!(variable(&job, "ZKLOCK_NODE"), created.path);
+    expect_one_creation(&proxy);
+    expect_sync_before_look(&proxy, Some(0));
+    scene.finish(&mut job);
+    scene.expect_tidy(&["job"]);
+}
+
+#[test]
+fn reply_to_create_lost_by_a_reset() {
+    reply_to_create_lost(Fate::Reset);
+}
+
+#[test]
+fn reply_to_create_lost_by_silence() {
+    reply_to_create_lost(Fate::Blackhole);
+}
+
+#[test]
+fn reply_to_create_lost_and_nobody_answers_for_a_while() {
+    reply_to_create_lost(Fate::ResetAndHold);
+}
+
+#[test]
+fn reply_to_create_lost_behind_a_holder() {
+    let (scene, proxy) = Scene::proxied();
+    let mut holder = scene.hold();
+    let trap = lose_creation(&proxy, Fate::Reset);
+    let mut job = scene.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM"]);
+    trap.wait();
+    expect_watch_works(&scene, &proxy, &mut holder, &mut job);
+    expect_one_creation(&proxy);
+}
+
+/// The job waits behind the holder and nobody else, and starts when the holder ends.
+#[track_caller]
+fn expect_watch_works(scene: &Scene, proxy: &Proxy, holder: &mut Running, job: &mut Running) {
+    let holders = scene.contenders()[0].path.clone();
+    poll::until("the job watches the holder", || {
+        let watches = |request: &Request| request.op == Op::GetData && request.path.ends_with(&holders);
+        (proxy.requests().iter().filter(|request| watches(request)).count() >= 2).then_some(())
+    });
+    scene.witness.wait_count(LOCK, 2);
+    assert_eq!(scene.log().order(), ["holder"]);
+    scene.finish(holder);
+    job.wait_stdout("ready");
+    expect_ours(scene, job);
+    scene.finish(job);
+    scene.expect_tidy(&["holder", "job"]);
+}
+
+#[test]
+fn reply_to_create_lost_and_another_server_answers() {
+    let ensemble = Ensemble::shared();
+    let scene = Scene::new(ensemble.chroot());
+    let [one, two] = [0, 1].map(|number| Proxy::zookeeper(&ensemble.servers()[number].address()));
+    let trap = lose_creation(&one, Fate::ResetAndHold);
+    two.refuse();
+    let addresses = format!("{},{}", one.address(), two.address());
+    let mut job = scene.start(&addresses, "job", &PATIENT, &["--exit-on", "TERM"]);
+    trap.wait();
+    two.accept();
+    job.wait_stdout("ready");
+    scene.witness.sync();
+    expect_ours(&scene, &job);
+    expect_one_creation(&one);
+    assert!(!two.requests().iter().any(creates_contender));
+    expect_sync_before_look(&two, None);
+    scene.finish(&mut job);
+    scene.expect_tidy(&["job"]);
+}
+
+#[test]
+fn reply_to_create_lost_and_the_session_expires_meanwhile() {
+    let (scene, proxy) = Scene::proxied();
+    let trap = lose_creation(&proxy, Fate::ResetAndHold);
+    let mut job = scene.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM"]);
+    trap.wait();
+    let lost = scene.only_contender();
+    client::expire_session(&Server::shared().address(), lost.stat.owner);
+    scene.witness.wait_count(LOCK, 0);
+    proxy.pass();
+    job.wait_stderr("queueing again");
+    job.wait_stdout("ready");
+    expect_ours(&scene, &job);
+    assert_ne!(scene.only_contender().stat.owner, lost.stat.owner);
+    scene.finish(&mut job);
+    scene.expect_tidy(&["job"]);
+}
+
+#[test]
+fn of_two_nodes_of_ours_the_later_one_goes() {
+    let (scene, proxy) = Scene::proxied();
+    let trap = lose_creation(&proxy, Fate::ResetAndHold);
+    let mut job = scene.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM"]);
+    trap.wait();
+    let first = scene.only_contender();
+    let prefix = first.path.trim_end_matches(|digit: char| digit.is_ascii_digit());
+    let second = scene.witness.create(prefix, b"", Kind::EphemeralSequential).unwrap();
+    proxy.pass();
+    job.wait_stdout("ready");
+    assert!(!scene.witness.exists(&second));
+    assert_eq!(scene.only_contender(), first);
+    expect_ours(&scene, &job);
+    scene.finish(&mut job);
+    scene.expect_tidy(&["job"]);
+}
+
+// The replies to looks.
+
+/// Loses the reply to the first request of a waiter that is of this kind, and whose path ends with the holder's node or
+/// does not.
+fn reply_to_look_lost(op: Op, about_holder: bool, fate: Fate) {
+    let (scene, proxy) = Scene::proxied();
+    let mut holder = scene.hold();
+    let path = scene.only_contender().path;
+    let trap = proxy.trap(fate, move |request| request.op == op && request.path.ends_with(&path) == about_holder);
+    let mut job = scene.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM"]);
+    trap.wait();
+    proxy.pass();
+    expect_watch_works(&scene, &proxy, &mut holder, &mut job);
+    expect_one_creation(&proxy);
+}
+
+#[test]
+fn reply_to_the_first_list_lost() {
+    reply_to_look_lost(Op::GetChildren, false, Fate::Reset);
+}
+
+#[test]
+fn reply_to_the_first_list_lost_by_silence() {
+    reply_to_look_lost(Op::GetChildren, false, Fate::Blackhole);
+}
+
+#[test]
+fn reply_to_the_watch_on_the_holder_lost() {
+    reply_to_look_lost(Op::GetData, true, Fate::Reset);
+}
+
+#[test]
+fn reply_to_the_watch_on_the_holder_lost_by_silence() {
+    reply_to_look_lost(Op::GetData, true, Fate::Blackhole);
+}
+
+#[test]
+fn reply_to_the_watch_on_our_own_node_lost() {
+    reply_to_look_lost(Op::GetData, false, Fate::Reset);
+}
+
+/// The watch on our own node is there again too: that it is deleted is noticed without a beat.
+#[test]
+fn own_node_deleted_after_a_reset() {
+    let (scene, proxy) = Scene::proxied();
+    let mut job = scene.start(&proxy.address(), "job", &["--session-timeout", "60"], &["--wait"]);
+    job.wait_stdout("ready");
+    proxy.reset();
+    poll::until("it is connected again", || (proxy.accepted() == 2 && proxy.open() == 1).then_some(()));
+    let deleted = Moment::now();
+    scene.witness.delete(&scene.only_contender().path).unwrap();
+    job.wait().expect_code(76);
+    // A beat would come after 12 s.
+    scene.last_alive("job").expect_within(Duration::from_secs(4), deleted, "the command is dead");
+    scene.expect_tidy(&["job"]);
+}
+
+// The reply to delete.
+
+/// Loses the reply to the deletion of a command's node after the command has ended with 7.
+fn reply_to_delete_lost(fate: Fate) -> (Running, Duration) {
+    let (scene, proxy) = Scene::proxied();
+    let trap = proxy.trap_ops(fate, &[Op::Delete]);
+    let mut job = scene.start(&proxy.address(), "job", &[], &["--exit-on", "TERM", "--exit", "7"]);
+    job.wait_stdout("ready");
+    let told = Instant::now();
+    job.signal(Signal::SIGTERM);
+    trap.wait();
+    scene.witness.wait_count(LOCK, 0);
+    let output = job.wait().expect_code(7);
+    let took = told.elapsed();
+    assert!(output.stderr().lines().count() <= 1, "{output}");
+    scene.expect_tidy(&["job"]);
+    (job, took)
+}
+
+#[test]
+fn reply_to_delete_lost_by_a_reset() {
+    let (job, took) = reply_to_delete_lost(Fate::Reset);
+    assert_eq!(job.stderr(), "", "the lock was released");
+    assert!(took < T, "{took:?}");
+}
+
+#[test]
+fn reply_to_delete_lost_by_silence() {
+    let (job, took) = reply_to_delete_lost(Fate::Blackhole);
+    assert_eq!(job.stderr(), "", "the lock was released");
+    assert!(took < T, "{took:?}");
+}
+
+#[test]
+fn reply_to_delete_lost_and_nobody_answers_any_more() {
+    let (job, took) = reply_to_delete_lost(Fate::ResetAndHold);
+    assert_eq!(job.stderr(), format!("zklock: the release of {LOCK} was not confirmed; it frees itself within 3s\n"));
+    assert!(took < T + Duration::from_secs(2), "{took:?}");
+}
+
+// Connections break.
+
+#[test]
+fn a_reset_in_any_phase_changes_nothing() {
+    let (scene, proxy) = Scene::proxied();
+    let mut holder = scene.hold();
+
+    // Connecting: it is accepted, and gets no answer.
+    proxy.hold();
+    let mut job = scene.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM", "--exit", "7"]);
+    poll::until("it connects", || (proxy.accepted() > 0).then_some(()));
+    proxy.reset();
+
+    // Creating: the node is there, and the reply is not.
+    let creation = lose_creation(&proxy, Fate::Wait);
+    proxy.pass();
+    creation.wait();
+    proxy.reset();
+    expect_reconnected(&proxy);
+    scene.witness.wait_count(LOCK, 2);
+
+    // Waiting: the holder goes while the connection is down.
+    let holders = scene.contenders()[0].path.clone();
+    poll::until("it watches the holder", || {
+        proxy
+            .requests()
+            .iter()
+            .any(|request| request.op == Op::GetData && request.path.ends_with(&holders))
+            .then_some(())
+    });
+    proxy.refuse();
+    scene.finish(&mut holder);
+    proxy.accept();
+
+    // Holding.
+    job.wait_stdout("ready");
+    let beats = proxy.count(Op::Multi);
+    proxy.reset();
+    proxy.wait_count(Op::Multi, beats + 2);
+    expect_ours(&scene, &job);
+
+    // Releasing.
+    let deletion = proxy.trap_ops(Fate::Wait, &[Op::Delete]);
+    job.signal(Signal::SIGTERM);
+    deletion.wait();
+    proxy.reset();
+    job.wait().expect_code(7);
+    expect_one_creation(&proxy);
+    scene.expect_tidy(&["holder", "job"]);
+}
+
+#[track_caller]
+fn expect_reconnected(proxy: &Proxy) {
+    poll::until("it is connected", || (proxy.open() > 0).then_some(()));
+}
+
+#[test]
+fn ten_contenders_on_a_slow_network_that_breaks_at_every_handover() {
+    let (scene, proxy) = Scene::proxied();
+    let delay = Flow::Delay(Duration::from_millis(5));
+    proxy.flows(delay, delay);
+    let names: Vec<String> = (0..10).map(|number| format!("job{number}")).collect();
+    let mut jobs: Vec<Running> =
+        names.iter().map(|name| scene.start(&proxy.address(), name, &PATIENT, &["--until", name])).collect();
+    for _ in &names {
+        let running = poll::until("one of them runs", || {
+            scene.log().runs().iter().find(|run| !run.ended).map(|run| run.name.clone())
+        });
+        proxy.reset();
+        scene.touch(&running);
+        proxy.reset();
+        poll::until("it ends", || scene.log().runs().iter().any(|run| run.name == running && run.ended).then_some(()));
+    }
+    for job in &mut jobs {
+        job.wait().expect_code(0);
+    }
+    let log = scene.log().expect_no_overlap();
+    assert_eq!(log.runs().len(), names.len());
+    scene.witness.wait_count(LOCK, 0);
+}

@@ -1,0 +1,545 @@
+//! Signals and terminals: what reaches the command, what ends the wait, and who goes with whom.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use crate::ensemble::{Server, free_port};
+use crate::joblog::JobLog;
+use crate::lock::{Lock, SESSION_TIMEOUT};
+use crate::poll;
+use crate::process;
+use crate::proxy::{Proxy, Stub};
+use crate::terminal::{CTRL_C, CTRL_Z, Terminal};
+use crate::zklock::{Running, Zklock, child};
+
+/// The signals that end a wait.
+const CANCELLING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
+
+/// A real-time signal, for which nix has no name.
+const REAL_TIME: i32 = 37;
+
+/// Panics when one of these took longer than a loaded machine excuses, or when not even the quickest was "well under
+/// 100 ms".
+#[track_caller]
+fn assert_at_once(times: &[Duration]) {
+    let limit = Duration::from_secs(1);
+    assert!(times.iter().all(|time| *time < limit), "not at once: {times:?}");
+    assert!(times.iter().any(|time| *time < Duration::from_millis(100)), "none of them at once: {times:?}");
+}
+
+/// Sends `signal` to a zklock that has no command, and gives the time until it has died of it, in silence.
+#[track_caller]
+fn cancel(job: &mut Running, signal: Signal) -> Duration {
+    let told = Instant::now();
+    job.signal(signal);
+    let output = job.wait().expect_signal(signal);
+    let took = told.elapsed();
+    assert_eq!(output.stdout(), "", "{output}");
+    took
+}
+
+/// The path for a log of commands, and the directory that it goes with.
+fn job_log() -> (TempDir, String) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let log = directory.path().join("log").into_os_string().into_string().expect("a path in UTF-8");
+    (directory, log)
+}
+
+/// Now, on the clock of [`JobLog`].
+fn boot_nanos() -> u64 {
+    let now = Duration::from(clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has this clock"));
+    now.as_nanos().try_into().expect("less than centuries since the boot")
+}
+
+/// Sends a signal by its number.
+fn send_number(pid: Pid, number: i32) {
+    let killed = Zklock::bare().program("sh").args(["-c", &format!("kill -{number} {pid}")]).run();
+    killed.expect_code(0);
+}
+
+// Waiting.
+
+#[test]
+fn a_signal_ends_the_wait_at_once_and_takes_the_node_along() {
+    let lock = Lock::new();
+    let holder = lock.occupy("");
+    let mut times = vec![];
+    for signal in CANCELLING {
+        let mut job = lock.zklock().bare_child().spawn();
+        lock.wait_contenders(2);
+        times.push(cancel(&mut job, signal));
+        assert_eq!(lock.contenders().len(), 1, "after {signal}");
+        assert_eq!(job.stderr(), "");
+    }
+    assert_at_once(&times);
+    lock.remove(&holder);
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_server_that_refuses() {
+    let mut times = vec![];
+    for signal in CANCELLING {
+        let mut job =
+            Zklock::at(format_args!("127.0.0.1:{}", free_port())).args(["-v", Lock::PATH]).bare_child().spawn();
+        job.wait_stderr("connecting");
+        times.push(cancel(&mut job, signal));
+    }
+    assert_at_once(&times);
+}
+
+/// Each signal for a zklock that has connected to `address`, where nobody answers.
+fn cancel_while_nobody_answers(address: &str) {
+    let proxy = Proxy::plain(address.parse().expect("an address with a port"));
+    let mut times = vec![];
+    for (count, signal) in (1..).zip(CANCELLING) {
+        let mut job = Zklock::at(proxy.address()).arg(Lock::PATH).bare_child().spawn();
+        poll::until("a connection", || (proxy.accepted() == count).then_some(()));
+        times.push(cancel(&mut job, signal));
+        assert_eq!(job.stderr(), "");
+    }
+    assert_at_once(&times);
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_server_that_hangs() {
+    cancel_while_nobody_answers(&Stub::silent().address());
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_server_that_is_frozen() {
+    let server = Server::start();
+    server.freeze();
+    cancel_while_nobody_answers(&server.address());
+}
+
+/// Nobody can delete the node then. That it is tried costs a second and a half at most; the rest is tolerance.
+#[test]
+fn a_signal_ends_the_wait_in_the_queue_of_a_server_that_has_fallen_silent() {
+    let lock = Lock::new();
+    let holder = lock.occupy("");
+    let proxy = Proxy::zookeeper(&Server::shared().address());
+    let mut job = lock.zklock_by(lock.chroot().by(proxy.address()), Duration::from_secs(1)).bare_child().spawn();
+    lock.wait_contenders(2);
+    proxy.hold();
+    assert!(cancel(&mut job, Signal::SIGTERM) < Duration::from_secs(3));
+    lock.wait_contenders(1);
+    lock.remove(&holder);
+}
+
+#[test]
+fn of_two_signals_at_once_one_ends_the_wait() {
+    let lock = Lock::new();
+    let holder = lock.occupy("");
+    let mut job = lock.zklock().bare_child().spawn();
+    lock.wait_contenders(2);
+    signal_all_at_once(&job, &[Signal::SIGTERM, Signal::SIGINT]);
+    let output = job.wait();
+    assert!([Signal::SIGTERM, Signal::SIGINT].iter().any(|&signal| output.died_of(signal as i32)), "{output}");
+    assert_eq!(lock.contenders().len(), 1);
+    lock.remove(&holder);
+}
+
+/// Lets zklock find all of these when it looks: it is stopped while they are sent.
+fn signal_all_at_once(job: &Running, signals: &[Signal]) {
+    stop(job);
+    for &signal in signals {
+        job.signal(signal);
+    }
+    job.signal(Signal::SIGCONT);
+}
+
+/// SIGSTOP for zklock alone. Returns when it has stopped.
+fn stop(job: &Running) {
+    job.signal(Signal::SIGSTOP);
+    poll::until("zklock stops", || process::look(job.pid()).filter(|process| process.state == 'T'));
+}
+
+// The instant in which the lock comes.
+
+#[test]
+fn a_signal_that_came_before_the_lock_was_seen_keeps_the_command_from_starting() {
+    let lock = Lock::new();
+    let holder = lock.occupy("");
+    let mut job = lock.zklock().arg("-v").bare_child().spawn();
+    let contender = format!("{}/{}", Lock::PATH, lock.wait_contenders(2)[1]);
+    stop(&job);
+    lock.remove(&holder);
+    // The keeper writes into its node since when it holds, after it has told zklock.
+    poll::until("the lock is held", || lock.client().get(&contender).ok().filter(|(_, stat)| stat.version > 0));
+    job.signal(Signal::SIGTERM);
+    job.signal(Signal::SIGCONT);
+    let output = job.wait().expect_signal(Signal::SIGTERM);
+    // A command that the signal hit at once would have written nothing: zklock says when it starts one.
+    assert!(output.stdout().is_empty() && !output.stderr().contains("holding"), "{output}");
+}
+
+/// TERM for a waiter whose turn it is since an instant. It may or may not start its command; `aim` decides when.
+fn signal_as_the_lock_comes(aim: impl FnOnce(&Lock, &Running)) {
+    let lock = Lock::new();
+    let holder = lock.occupy("");
+    let mut job = lock.zklock().child(["--exit-on", "TERM"]).spawn();
+    lock.wait_contenders(2);
+    lock.remove(&holder);
+    aim(&lock, &job);
+    job.signal(Signal::SIGTERM);
+    let output = job.wait();
+    assert_eq!(job.processes(), [], "{output}");
+    // A command that was hit before it could catch signals has died of it, and zklock after it.
+    match output.stdout().as_str() {
+        "" => drop(output.expect_signal(Signal::SIGTERM)),
+        "ready\nsignal TERM\n" => drop(output.expect_code(0)),
+        _ => panic!("neither of the two\n{output}"),
+    }
+}
+
+#[test]
+fn a_signal_in_the_instant_of_the_lock_leaves_neither_an_orphan_nor_a_node() {
+    for delay in 0..30 {
+        signal_as_the_lock_comes(|lock, _| (0..delay).for_each(|_| drop(lock.contenders())));
+    }
+}
+
+#[test]
+fn a_signal_between_fork_and_exec_is_not_lost() {
+    for _ in 0..10 {
+        signal_as_the_lock_comes(|_, job| {
+            let children = format!("/proc/{0}/task/{0}/children", job.pid());
+            // The keeper is one of them. No pause between two looks: what is waited for lasts for a moment.
+            let deadline = Instant::now() + poll::PATIENCE;
+            while fs::read_to_string(&children).expect("zklock runs").split_whitespace().count() < 2 {
+                assert!(Instant::now() < deadline, "no command was forked\n{job}");
+            }
+        });
+    }
+}
+
+// Running.
+
+#[test]
+fn each_signal_reaches_the_command_once() {
+    let lock = Lock::new();
+    let mut job = lock.zklock().child(["--exit-on", "USR2"]).spawn();
+    let mut lines = vec![job.wait_stdout("ready")];
+    for name in ["HUP", "INT", "QUIT", "TERM", "USR1", "WINCH", "CONT", "TSTP", "ALRM", "URG"] {
+        job.signal(format!("SIG{name}").parse().expect("a signal"));
+        lines.push(job.wait_stdout(&format!("signal {name}")));
+    }
+    send_number(job.pid(), REAL_TIME);
+    lines.push(job.wait_stdout(&format!("signal {REAL_TIME}")));
+    assert_eq!(lock.contenders().len(), 1);
+    job.signal(Signal::SIGUSR2);
+    lines.push("signal USR2".to_owned());
+    let output = job.wait().expect_code(0);
+    assert_eq!(output.stdout().lines().collect::<Vec<_>>(), lines, "{output}");
+}
+
+#[test]
+fn signals_that_come_at_once_all_reach_the_command() {
+    let lock = Lock::new();
+    let mut job = lock.zklock().child(["--exit-on", "TERM"]).spawn();
+    job.wait_stdout("ready");
+    signal_all_at_once(&job, &[Signal::SIGINT, Signal::SIGUSR1, Signal::SIGUSR2]);
+    wait_for_all(&job, &["signal INT", "signal USR1", "signal USR2", "signal CONT"]);
+    job.signal(Signal::SIGTERM);
+    assert_eq!(job.wait().expect_code(0).stdout().lines().count(), 6, "{job}");
+}
+
+/// Waits until stdout has all these lines, in whatever order.
+#[track_caller]
+fn wait_for_all(job: &Running, lines: &[&str]) {
+    let there = poll::within(poll::PATIENCE, || {
+        let stdout = job.stdout();
+        lines.iter().all(|line| stdout.lines().any(|there| there == *line)).then_some(())
+    });
+    assert!(there.is_some(), "not all of {lines:?}\n{job}");
+}
+
+#[test]
+fn a_command_that_takes_its_time_keeps_the_lock_and_is_not_killed() {
+    let (_directory, log) = job_log();
+    let lock = Lock::new();
+    let named = |name: &str| lock.zklock().args(["--kill-after", "50ms"]).child(["--log", &log, "--name", name]);
+    let mut first = named("first").args(["--beat", "--exit-on", "USR1"]).spawn();
+    first.wait_stdout("ready");
+    let mut second = named("second").spawn();
+    lock.wait_contenders(2);
+    first.signal(Signal::SIGTERM);
+    first.wait_stdout("signal TERM");
+    // Ten times the grace of a stop by zklock itself.
+    let much_later = boot_nanos() + 500_000_000;
+    poll::until("the command lives on", || {
+        JobLog::read(&log).runs().first().filter(|run| run.last > much_later).map(drop)
+    });
+    assert_eq!(lock.contenders().len(), 2);
+    first.signal(Signal::SIGUSR1);
+    first.wait().expect_code(0);
+    second.wait().expect_code(0);
+    assert_eq!(JobLog::read(&log).expect_no_overlap().order(), ["first", "second"]);
+}
+
+#[test]
+fn what_was_ignored_when_zklock_started_stays_ignored_by_both() {
+    let ignored = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGUSR1];
+    let lock = Lock::new();
+    let holder = lock.occupy("");
+    let mut job = lock.zklock().child(["--state", "--exit-on", "TERM"]).ignoring(ignored).spawn();
+    lock.wait_contenders(2);
+    ignored.iter().for_each(|&signal| job.signal(signal));
+    lock.remove(&holder);
+    job.wait_stdout("ignored HUP,INT,USR1");
+    job.wait_stdout("ready");
+    ignored.iter().for_each(|&signal| job.signal(signal));
+    job.signal(Signal::SIGTERM);
+    let output = job.wait().expect_code(0);
+    assert!(output.stdout().ends_with("ready\nsignal TERM\n"), "{output}");
+}
+
+#[test]
+fn a_caller_that_ignores_sigchld_does_not_make_it_hang() {
+    let lock = Lock::new();
+    let output = lock.zklock().child(["--state", "--exit", "3"]).ignoring([Signal::SIGCHLD]).run().expect_code(3);
+    assert!(output.stdout().starts_with("ignored CHLD"), "{output}");
+}
+
+#[test]
+fn a_command_that_a_real_time_signal_kills_takes_zklock_along() {
+    let output = Lock::new().zklock().args(["--", "sh", "-c", &format!("kill -{REAL_TIME} $$")]).run();
+    assert!(output.died_of(REAL_TIME), "{output}");
+}
+
+// Who goes with whom.
+
+#[test]
+fn without_a_terminal_a_signal_reaches_the_whole_process_group() {
+    let script = r#"trap : TERM; "$0" --name one --exit-on TERM & "$0" --name two --exit-on TERM & wait; wait"#;
+    let lock = Lock::new();
+    let mut job = lock.zklock().args(["--", "sh", "-c", script]).arg(child()).spawn();
+    wait_for_all(&job, &["one ready", "two ready"]);
+    let group = process::look(job.command()).expect("the shell waits").group;
+    assert_eq!(group, job.command());
+    job.signal(Signal::SIGTERM);
+    wait_for_all(&job, &["one signal TERM", "two signal TERM"]);
+    job.wait().expect_code(0);
+}
+
+#[test]
+fn a_daemon_that_the_command_leaves_does_not_hold_the_lock_and_is_left_alone() {
+    let lock = Lock::new();
+    let daemon = ["--spawn-daemon", "--", "--name", "daemon", "--exit-on", "USR1"];
+    let mut job = lock.zklock().child(daemon).spawn();
+    job.wait().expect_code(0);
+    job.wait_stdout("daemon ready");
+    lock.zklock().arg("-n").bare_child().run().expect_code(0);
+    let left: Vec<Pid> = job.processes().iter().map(|process| process.pid).collect();
+    assert_eq!(left.len(), 1, "{job}");
+    process::send(left[0], Signal::SIGUSR1);
+    job.wait_stdout("daemon signal USR1");
+    job.wait_until_nothing_is_left();
+}
+
+/// A command with descendants of every kind that is hard to stop, seven processes that write to a log, and a shell.
+const UNRULY: &str = r#"
+    child=$0 log=$1
+    job() { name=$1; shift; "$child" --name "$name" --log "$log" "$@"; }
+    job left --ignore TERM --wait | job right --exit-on TERM &
+    job session --setsid --ignore TERM --wait &
+    job parent --spawn-daemon -- --name daemon --log "$log" --ignore TERM --wait
+    env -i "$child" --name nameless --log "$log" --setsid --wait &
+    job last --wait"#;
+
+/// Runs [`UNRULY`] and loses its lock by `lose`. When zklock has exited, nobody is left; gives the log.
+fn lose_the_lock_of_the_unruly(zklock: Zklock, lose: impl FnOnce()) -> JobLog {
+    let (_directory, path) = job_log();
+    let mut job = zklock.args(["--", "sh", "-c", UNRULY]).arg(child()).arg(&path).spawn();
+    poll::until("all are there", || (JobLog::read(&path).runs().len() == 7).then_some(()));
+    lose();
+    job.wait().expect_code(76);
+    let log = JobLog::read(&path);
+    for run in log.runs() {
+        let left = process::look(Pid::from_raw(run.pid.cast_signed())).filter(|process| process.name == "child");
+        assert_eq!(left, None, "{} was left\n{job}", run.name);
+    }
+    log
+}
+
+/// Whether the command of this name came to its own end, rather than being killed.
+fn ended_itself(log: &JobLog, name: &str) -> bool {
+    log.runs().iter().any(|run| run.name == name && run.ended)
+}
+
+#[test]
+fn when_the_node_is_deleted_the_whole_tree_is_killed() {
+    let lock = Lock::new();
+    let log = lose_the_lock_of_the_unruly(lock.zklock(), || {
+        let contender = format!("{}/{}", Lock::PATH, lock.wait_contenders(1)[0]);
+        lock.remove(&contender);
+    });
+    assert!(!ended_itself(&log, "right"), "the next holder may run already: there is no time for TERM");
+}
+
+#[test]
+fn when_the_servers_fall_silent_the_whole_tree_is_stopped() {
+    let lock = Lock::new();
+    let proxy = Proxy::zookeeper(&Server::shared().address());
+    let zklock = lock.zklock_by(lock.chroot().by(proxy.address()), Duration::from_secs(2));
+    let log = lose_the_lock_of_the_unruly(zklock, || proxy.hold());
+    assert!(ended_itself(&log, "right"), "TERM comes before SIGKILL");
+    assert!(!ended_itself(&log, "last"));
+    lock.wait_contenders(0);
+}
+
+#[test]
+fn when_zklock_is_killed_its_tree_goes_with_it_and_the_next_holder_starts_at_once() {
+    let mut times = vec![];
+    let lock = Lock::new();
+    for _ in 0..3 {
+        let (_directory, log) = job_log();
+        let logged = ["--beat", "--log", &log, "--name"];
+        let tree = logged.iter().copied().chain(["first", "--wait", "--spawn", "--", "--setsid", "--wait"]);
+        let mut first = lock.zklock().child(tree).args(logged).arg("grandchild").spawn();
+        wait_for_all(&first, &["first ready", "grandchild ready"]);
+        let mut second = lock.zklock().child(logged).arg("second").spawn();
+        lock.wait_contenders(2);
+        let killed = boot_nanos();
+        first.signal(Signal::SIGKILL);
+        first.wait().expect_signal(Signal::SIGKILL);
+        second.wait().expect_code(0);
+        first.wait_until_nothing_is_left();
+        let log = JobLog::read(&log);
+        let (next, tree) = log.runs().split_last().expect("three runs");
+        assert_eq!((next.name.as_str(), tree.len()), ("second", 2));
+        assert!(tree.iter().all(|run| run.last < next.begin), "{log:?}");
+        times.push(Duration::from_nanos(next.begin - killed));
+    }
+    assert!(times.iter().all(|time| *time < SESSION_TIMEOUT / 4));
+    assert_at_once(&times);
+}
+
+/// The keeper is in a group of its own, and has something left to do.
+#[test]
+fn when_its_whole_process_group_is_killed_the_node_goes_at_once_all_the_same() {
+    let lock = Lock::new();
+    let mut job = lock.zklock().child(["--wait"]).spawn();
+    job.wait_stdout("ready");
+    let killed = Instant::now();
+    killpg(job.pid(), Signal::SIGKILL).expect("a group can be killed");
+    lock.wait_contenders(0);
+    assert!(killed.elapsed() < SESSION_TIMEOUT / 4);
+    job.wait().expect_signal(Signal::SIGKILL);
+    job.wait_until_nothing_is_left();
+}
+
+// At a terminal.
+
+#[test]
+fn at_a_terminal_ctrl_c_reaches_the_command_once_and_other_signals_too() {
+    let lock = Lock::new();
+    let terminal = Terminal::new(80);
+    let settings = terminal.settings();
+    let mut job = terminal.spawn(lock.zklock().child(["--exit-on", "TERM"]));
+    terminal.wait_count("ready", 1);
+    let group = |pid| process::look(pid).map(|process| process.group);
+    assert_eq!(group(job.command()), group(job.pid()));
+    for count in 1..=5 {
+        terminal.press(CTRL_C);
+        terminal.wait_count("signal INT", count);
+    }
+    job.signal(Signal::SIGTERM);
+    job.wait().expect_code(0);
+    terminal.wait_count("signal TERM", 1);
+    assert_eq!(terminal.lines().len(), 7, "{:#?}", terminal.lines());
+    assert_eq!(terminal.settings(), settings);
+}
+
+#[test]
+fn at_a_terminal_ctrl_c_ends_the_wait() {
+    let lock = Lock::new();
+    let holder = lock.occupy("");
+    let terminal = Terminal::new(80);
+    let mut job = terminal.spawn(lock.zklock().bare_child());
+    terminal.wait_count("waiting for /lock", 1);
+    terminal.press(CTRL_C);
+    job.wait().expect_signal(Signal::SIGINT);
+    assert_eq!(lock.contenders().len(), 1);
+    terminal.wait("an empty screen", <[String]>::is_empty);
+    lock.remove(&holder);
+}
+
+/// A shell that runs its command in the foreground, waits for a line when that has stopped, and continues it.
+const STOP_AND_CONTINUE: &str = r#""$@"; echo "stopped $?"; read; fg >/dev/null; echo "ended $?""#;
+
+#[test]
+fn ctrl_z_stops_the_job_and_fg_continues_it_and_the_lock_is_held_meanwhile() {
+    const TIMEOUT: Duration = Duration::from_secs(3);
+    let lock = Lock::new();
+    let terminal = Terminal::new(80);
+    let zklock = lock.zklock_by(lock.chroot(), TIMEOUT).child(["--default", "TSTP,CONT", "--exit-on", "INT"]);
+    let mut job = terminal.spawn_by(STOP_AND_CONTINUE, zklock);
+    terminal.wait_count("ready", 1);
+    let contenders = lock.contenders();
+    terminal.press(CTRL_Z);
+    terminal.wait_count("stopped", 1);
+    let lost = poll::within(TIMEOUT * 3 / 2, || (lock.contenders() != contenders).then_some(()));
+    assert!(lost.is_none(), "the lock was let go");
+    terminal.enter("");
+    // The shell has given it the terminal when it continues; until then the key goes to the shell's own group.
+    poll::until("the command goes on", || {
+        process::all()
+            .into_iter()
+            .find(|process| process.session == job.pid() && process.name == "child" && process.state != 'T')
+    });
+    terminal.press(CTRL_C);
+    terminal.wait_count("signal INT", 1);
+    terminal.wait_count("ended 0", 1);
+    job.wait().expect_code(0);
+}
+
+#[test]
+fn ctrl_z_stops_a_waiter_too_and_it_keeps_its_place() {
+    let lock = Lock::new();
+    let holder = lock.occupy("");
+    let terminal = Terminal::new(80);
+    let mut job = terminal.spawn_by(STOP_AND_CONTINUE, lock.zklock().bare_child());
+    terminal.wait_count("waiting for /lock", 1);
+    terminal.press(CTRL_Z);
+    terminal.wait_count("stopped", 1);
+    let last = lock.occupy("");
+    terminal.enter("");
+    lock.remove(&holder);
+    terminal.wait_count("ready", 1);
+    terminal.wait_count("ended 0", 1);
+    job.wait().expect_code(0);
+    lock.remove(&last);
+}
+
+#[test]
+fn the_command_can_read_from_the_terminal_also_in_a_pipeline() {
+    let lock = Lock::new();
+    for script in [r#"exec "$@""#, r#""$@" | cat"#, r#"cat /dev/null | "$@" </dev/tty"#] {
+        let terminal = Terminal::new(80);
+        let reading = lock.zklock().args(["--", "sh", "-c", r#"echo ready; read line; echo "got $line""#]);
+        let mut job = terminal.spawn_by(script, reading);
+        terminal.wait_count("ready", 1);
+        terminal.enter("hello");
+        terminal.wait_count("got hello", 1);
+        job.wait().expect_code(0);
+    }
+}
+
+#[test]
+fn when_the_terminal_is_closed_the_command_hears_of_it() {
+    let lock = Lock::new();
+    let (_directory, log) = job_log();
+    let terminal = Terminal::new(80);
+    let zklock = lock.zklock().child(["--log", &log, "--exit-on", "HUP"]);
+    let mut job = terminal.spawn(zklock);
+    terminal.wait_count("ready", 1);
+    terminal.close();
+    job.wait().expect_code(0);
+    assert!(JobLog::read(&log).runs()[0].ended);
+}
