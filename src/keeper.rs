@@ -54,7 +54,8 @@ pub fn run(birth: Birth<'_>) {
         log::error!("keeper: {error}");
         return;
     }
-    std::panic::set_hook(Box::new(|panic| log::error!("keeper: {panic}")));
+    // On one line, as everything that is said.
+    std::panic::set_hook(Box::new(|panic| log::error!("keeper: {}", panic.to_string().replace('\n', " "))));
     match Keeper::new(birth) {
         Ok(keeper) => smol::block_on(keeper.keep()),
         Err(error) => log::error!("keeper: {error}"),

@@ -333,7 +333,7 @@ impl Machine {
             Event::Keeper(Report::Connected { timeout }) => self.connected(now, timeout),
             Event::Keeper(Report::Refused(refusal)) => refused(now, refusal),
             Event::Keeper(Report::Lost(loss)) => requeue(loss),
-            Event::KeeperGone => self.keeper_crashed(Loss::SessionExpired),
+            Event::KeeperGone => self.keeper_crashed((State::Connecting { until, reason }, vec![Effect::StartKeeper])),
             Event::Signal { signal, .. } => match at_leisure(now, signal) {
                 Some(next) => next,
                 None => (State::Connecting { until, reason }, stop_self(signal)),
@@ -384,7 +384,7 @@ impl Machine {
             Event::Keeper(Report::Held(grant)) => (State::Held { terms, grant, judge_at: now }, vec![]),
             Event::Keeper(Report::Refused(refusal)) => refused(now, refusal),
             Event::Keeper(Report::Lost(loss)) => requeue(loss),
-            Event::KeeperGone => self.keeper_crashed(Loss::SessionExpired),
+            Event::KeeperGone => self.keeper_crashed(requeue(Loss::SessionExpired)),
             Event::Signal { signal, .. } => match at_leisure(now, signal) {
                 Some(next) => next,
                 None => (State::Queued { terms, view }, stop_self(signal)),
@@ -417,7 +417,7 @@ impl Machine {
             Event::Timer if self.give_up_at.is_some_and(|at| at <= now) => self.timed_out(now, Blocker::Servers(None)),
             Event::Timer if now >= judge_at => (State::Held { terms, grant, judge_at: now + JUDGE_AGAIN }, vec![]),
             Event::Keeper(Report::Lost(loss)) => requeue(loss),
-            Event::KeeperGone => self.keeper_crashed(Loss::SessionExpired),
+            Event::KeeperGone => self.keeper_crashed(requeue(Loss::SessionExpired)),
             Event::Signal { signal, .. } => match at_leisure(now, signal) {
                 Some(next) => next,
                 None => (State::Held { terms, grant, judge_at }, stop_self(signal)),
@@ -518,12 +518,13 @@ impl Machine {
         give_up(now, outcome, vec![Effect::Say(Notice::TimedOut(blocker))])
     }
 
-    /// The keeper died without a word while we were waiting: its place in the queue is lost, for
-    /// nobody else can release it before the session expires.
-    fn keeper_crashed(&mut self, loss: Loss) -> (State, Vec<Effect>) {
+    /// The keeper died without a word before the command was started: its place in the queue, if it
+    /// had one, is lost, for nobody else can release it before the session expires. `again` follows
+    /// unless it has happened too often.
+    fn keeper_crashed(&mut self, again: (State, Vec<Effect>)) -> (State, Vec<Effect>) {
         self.crashes += 1;
         if self.crashes < KEEPER_CRASHES {
-            return requeue(loss);
+            return again;
         }
         (State::Finished, vec![Effect::Say(Notice::KeeperDied), Effect::Finish(Outcome::Internal)])
     }

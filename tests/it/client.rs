@@ -117,6 +117,14 @@ impl Client {
         self.write(Op::SetData, &self.path(path).bytes(data).int(-1)).map(drop)
     }
 
+    /// Takes every permission on a node from everybody, but that to read it.
+    pub(crate) fn make_read_only(&self, path: &str) -> Result<(), Refusal> {
+        const SET_ACL: Op = Op::Other(7);
+        let read = 1;
+        let body = self.path(path).int(1).int(read).bytes(b"world").bytes(b"anyone").int(-1);
+        self.write(SET_ACL, &body).map(drop)
+    }
+
     /// The data of a node, and what the server knows of it.
     pub(crate) fn get(&self, path: &str) -> Result<(Vec<u8>, Stat), Refusal> {
         let answer = self.read(Op::GetData, &self.path(path).bool(false))?;

@@ -132,6 +132,14 @@ impl Frame {
     }
 }
 
+impl Frame {
+    /// Makes the request one of another kind.
+    pub(crate) fn set_op(&mut self, op: Op) {
+        // Length and xid come before it.
+        self.bytes[8..12].copy_from_slice(&op.code().to_be_bytes());
+    }
+}
+
 /// Cuts one direction of a connection into frames.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {

@@ -74,6 +74,8 @@ struct State {
     accepted: usize,
     requests: Vec<Request>,
     traps: Vec<Arc<TrapState>>,
+    /// What the server is not to know.
+    unknown: Vec<Op>,
 }
 
 #[derive(Debug)]
@@ -215,6 +217,12 @@ impl Proxy {
         let trap = Arc::new(TrapState { matches: Box::new(matches), fate, stage: Mutex::new(Stage::Armed) });
         self.shared.change(|state| state.traps.push(trap.clone()));
         Trap { shared: self.shared.clone(), trap }
+    }
+
+    /// Requests of this kind reach the server as one of a kind that no server knows, and it answers them as a server does
+    /// that is older than they are.
+    pub(crate) fn make_unknown(&self, op: Op) {
+        self.shared.change(|state| state.unknown.push(op));
     }
 
     /// Decides on the reply to the next request of any of these kinds. Once.
@@ -501,9 +509,12 @@ impl Connection {
             return Ok(());
         };
         let due = due(flow);
-        for frame in self.up.frames.split(&bytes) {
+        for mut frame in self.up.frames.split(&bytes) {
             if let Some(request) = Request::parse(self.number, &frame) {
                 shared.change(|state| {
+                    if state.unknown.contains(&request.op) {
+                        frame.set_op(Op::Other(999));
+                    }
                     let armed =
                         state.traps.iter().find(|trap| trap.stage() == Stage::Armed && (trap.matches)(&request));
                     if let Some(trap) = armed {

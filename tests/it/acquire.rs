@@ -1,0 +1,546 @@
+//! Taking a lock and giving it back: who runs when, who waits for whom, what becomes of the nodes.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::client::{Kind, sequence};
+use crate::ensemble::{Server, Settings};
+use crate::frames::Op;
+use crate::place::{LOCK, Place, finish, only_line, silent};
+use crate::poll;
+use crate::proxy::{Fate, Proxy};
+use crate::zklock::{Running, child};
+
+/// A proxy before the shared server.
+fn proxy() -> Proxy {
+    Proxy::zookeeper(&Server::shared().address())
+}
+
+const LISTS: [Op; 2] = [Op::GetChildren, Op::GetChildren2];
+
+/// How often the lock's children were listed over each connection, in the order of the connections.
+fn lists(proxy: &Proxy) -> Vec<usize> {
+    let mut lists = BTreeMap::new();
+    for request in proxy.requests() {
+        *lists.entry(request.connection).or_default() += usize::from(LISTS.contains(&request.op));
+    }
+    lists.into_values().collect()
+}
+
+/// A waiter for [`LOCK`], once its node is the last of `length`.
+#[track_caller]
+fn queue(place: &Place, name: &str, length: usize) -> Running {
+    let waiter = place.zklock().arg(LOCK).child(place.logged(name)).spawn();
+    place.wait_queue(length);
+    waiter
+}
+
+/// The command's words `NAME=value`, once it is ready.
+#[track_caller]
+fn environment(run: &mut Running) -> BTreeMap<String, String> {
+    run.wait_stdout("ready");
+    let stdout = run.stdout();
+    stdout.lines().filter_map(|line| line.split_once('=')).map(|(name, value)| (name.into(), value.into())).collect()
+}
+
+// A free lock.
+
+#[test]
+fn a_free_lock_runs_the_command_and_its_status_comes_back() {
+    let place = Place::new();
+    let output = silent(place.zklock().arg(LOCK).child(["--exit", "7"]).run().expect_code(7));
+    assert_eq!(output.stdout(), "ready\n");
+    // Not in a moment, but when zklock has exited.
+    assert!(place.client().children(LOCK).is_empty());
+}
+
+#[test]
+fn the_node_is_there_while_the_command_runs_and_gone_afterwards() {
+    let place = Place::new();
+    let mut holder = place.hold();
+    assert_eq!(place.client().children(LOCK).len(), 1);
+    silent(finish(&mut holder));
+    assert!(place.client().children(LOCK).is_empty());
+}
+
+#[test]
+fn stdin_and_stdout_pass_byte_for_byte() {
+    let place = Place::new();
+    let bytes: Vec<u8> = (0..1 << 20).map(|_| fastrand::u8(..)).collect();
+    let output = silent(place.zklock().args([LOCK, "cat"]).stdin(bytes.clone()).run().expect_code(0));
+    assert!(output.stdout == bytes, "{} bytes of {} came back, or others", output.stdout.len(), bytes.len());
+}
+
+#[test]
+fn arguments_reach_the_command_byte_for_byte() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let args: [&[u8]; 10] =
+        [b"caf\xe9", b"\xff\xfe", b"", b" ", b"a\nb", b"$HOME", b"*", b"--timeout", b"3", "ü漢🔒".as_bytes()];
+    for before in [&[][..], &["--"]] {
+        let place = Place::new();
+        let zklock = place.zklock().arg(LOCK).args(before).args(["printf", "%s\\0"]);
+        let output = silent(zklock.args(args.map(OsStr::from_bytes)).run().expect_code(0));
+        assert_eq!(output.stdout, args.map(|arg| [arg, b"\0"].concat()).concat());
+    }
+}
+
+#[test]
+fn options_may_follow_the_lock_and_those_after_the_command_are_its_own() {
+    let place = Place::new();
+    let mut holder = place.hold();
+    let busy = place.zklock().args([LOCK, "-x", "-n", "-E", "9", "--"]).arg(child()).arg("--exit").arg("3");
+    busy.run().expect_code(9);
+    finish(&mut holder);
+    place.zklock().args([LOCK, "-n", "-E", "9", "-x"]).arg(child()).args(["--exit", "3"]).run().expect_code(3);
+}
+
+#[test]
+fn a_shell_command_is_run_by_the_callers_shell() {
+    let place = Place::new();
+    let script = "echo $ZKLOCK_PATH | tr a-z A-Z; exit 5";
+    let zklock = place.zklock().env("SHELL", "/bin/sh").args([LOCK, "-c", script]);
+    assert_eq!(silent(zklock.run().expect_code(5)).stdout(), "/LOCK\n");
+    let echo = place.zklock().env("SHELL", "/bin/echo").args(["-c", "a | b", LOCK]);
+    assert_eq!(silent(echo.run().expect_code(0)).stdout(), "-c a | b\n");
+}
+
+#[test]
+fn a_command_that_dies_of_a_signal_takes_zklock_along_without_a_second_core() {
+    let place = Place::new();
+    let job = place.zklock().program("sh").args(["-c", "ulimit -c unlimited 2>/dev/null; exec \"$@\"", "sh"]);
+    let job = job.arg(crate::zklock::binary()).arg(LOCK).child(["--die-of", "SEGV"]);
+    let output = silent(job.run().expect_signal(Signal::SIGSEGV));
+    assert!(!std::os::unix::process::ExitStatusExt::core_dumped(&output.status), "{output}");
+}
+
+// Commands that cannot run.
+
+#[test]
+fn a_command_that_cannot_run_is_refused_before_anything_is_asked_of_a_server() {
+    let place = Place::new();
+    let proxy = proxy();
+    let plain = place.file("plain");
+    std::fs::write(&plain, "#!/bin/sh\n").unwrap();
+    let plain = plain.to_str().unwrap();
+    for (command, code) in
+        [("no-such-command", 127), ("./no-such-file", 127), ("/etc/passwd/x", 127), (plain, 126), ("/etc", 126)]
+    {
+        let output = place.zklock_by(proxy.address()).args([LOCK, command]).run().expect_code(code);
+        assert!(only_line(&output).starts_with(command), "{output}");
+    }
+    assert_eq!(proxy.accepted(), 0);
+    assert!(!place.client().exists(LOCK));
+}
+
+#[test]
+fn a_command_that_goes_while_zklock_waits_is_not_found_and_the_lock_is_released() {
+    let place = Place::new();
+    let mut holder = place.hold();
+    let command = place.file("command");
+    std::fs::copy("/bin/true", &command).unwrap();
+    let mut waiter = place.zklock().arg(LOCK).arg(&command).spawn();
+    place.wait_queue(2);
+    std::fs::remove_file(&command).unwrap();
+    finish(&mut holder);
+    only_line(&waiter.wait().expect_code(127));
+    assert!(place.client().children(LOCK).is_empty());
+}
+
+// The queue.
+
+/// Twenty commands of which each runs until it is told to end: two at a time would be there to be seen.
+#[test]
+fn twenty_at_once_never_overlap_and_all_run_in_the_order_of_their_nodes() {
+    let place = Place::new();
+    let mut jobs: BTreeMap<String, Running> = (0..20)
+        .map(|n| n.to_string())
+        .map(|name| (name.clone(), place.zklock().arg(LOCK).child(place.logged(&name)).spawn()))
+        .collect();
+    let nodes = place.wait_queue(20);
+    let pid = |node: &String| card(&place, node)["pid"].as_u64().and_then(|pid| i32::try_from(pid).ok());
+    let of_pid: BTreeMap<Option<i32>, &String> =
+        jobs.iter().map(|(name, job)| (Some(job.pid().as_raw()), name)).collect();
+    let expected: Vec<String> = nodes.iter().map(|node| of_pid[&pid(node)].clone()).collect();
+    for n in 0..20 {
+        let name =
+            poll::until(format_args!("number {n} begins"), || place.log().runs().get(n).map(|run| run.name.clone()));
+        silent(finish(jobs.get_mut(&name).expect("each runs once")));
+    }
+    assert_eq!(place.log().expect_no_overlap().order(), expected);
+}
+
+/// What a contender says of itself.
+#[track_caller]
+fn card(place: &Place, node: &str) -> Value {
+    let (data, _) = place.client().get(&format!("{LOCK}/{node}")).unwrap();
+    serde_json::from_slice(&data).unwrap()
+}
+
+#[test]
+fn waiters_run_in_the_order_of_arrival() {
+    let place = Place::new();
+    let mut jobs: Vec<Running> = (1..=6).map(|n| queue(&place, &n.to_string(), n)).collect();
+    for (n, job) in jobs.iter_mut().enumerate() {
+        job.wait_stdout("ready");
+        assert_eq!(place.client().children(LOCK).len(), 6 - n);
+        silent(finish(job));
+    }
+    assert_eq!(place.log().expect_no_overlap().order(), ["1", "2", "3", "4", "5", "6"]);
+}
+
+#[test]
+fn a_release_wakes_exactly_one_waiter() {
+    const WAITERS: usize = 8;
+    let place = Place::new();
+    let proxy = proxy();
+    let start = |name: &str| place.zklock_by(proxy.address()).arg(LOCK).child(place.logged(name)).spawn();
+    let mut jobs = Vec::new();
+    for n in 0..=WAITERS {
+        jobs.push(start(&n.to_string()));
+        place.wait_queue(n + 1);
+    }
+    // Every contender watches itself and the one before it, and nobody watches the lock.
+    let nodes = place.wait_queue(WAITERS + 1);
+    let mut expected: BTreeMap<String, usize> = nodes.iter().map(|node| (format!("{LOCK}/{node}"), 2)).collect();
+    expected.insert(format!("{LOCK}/{}", nodes[WAITERS]), 1);
+    poll::until("everyone watches", || (watchers(&place) == expected).then_some(()));
+    for job in &mut jobs {
+        job.wait_stdout("ready");
+        finish(job);
+    }
+    // Whoever is woken lists again: each waiter once, when its turn comes. The first created the lock's node.
+    assert_eq!(lists(&proxy)[1..], [2; WAITERS]);
+}
+
+/// How many sessions watch each node of a place.
+fn watchers(place: &Place) -> BTreeMap<String, usize> {
+    let mut watchers = BTreeMap::new();
+    let mut path = String::new();
+    for line in Server::shared().ask("wchp").unwrap().lines() {
+        match line.strip_prefix('\t') {
+            None => path = line.to_owned(),
+            Some(_session) => {
+                if let Some(path) = path.strip_prefix(place.chroot().path()) {
+                    *watchers.entry(path.to_owned()).or_default() += 1;
+                }
+            }
+        }
+    }
+    watchers
+}
+
+#[test]
+fn a_predecessor_that_goes_between_the_list_and_the_watch_is_not_waited_for() {
+    let place = Place::new();
+    let proxy = proxy();
+    let mut holder = place.hold();
+    let trap = proxy.trap_ops(Fate::Wait, &LISTS);
+    let mut waiter = place.zklock_by(proxy.address()).arg(LOCK).child(place.logged("waiter")).spawn();
+    trap.wait();
+    finish(&mut holder);
+    trap.release();
+    waiter.wait_stdout("ready");
+    finish(&mut waiter);
+    place.log().expect_no_overlap();
+}
+
+#[test]
+fn a_waiter_in_the_middle_gives_up_and_its_successor_neither_starts_early_nor_is_forgotten() {
+    let place = Place::new();
+    let proxy = proxy();
+    let mut holder = place.hold();
+    let mut middle = queue(&place, "middle", 2);
+    let mut last = place.zklock_by(proxy.address()).arg(LOCK).child(place.logged("last")).spawn();
+    let holding = format!("{LOCK}/{}", place.wait_queue(3)[0]);
+    let watch = |watchers: usize| {
+        poll::until(format_args!("{watchers} watch the holder"), || {
+            (self::watchers(&place).get(&holding) == Some(&watchers)).then_some(())
+        });
+    };
+    watch(2);
+    middle.signal(Signal::SIGTERM);
+    silent(middle.wait().expect_signal(Signal::SIGTERM));
+    // The holder itself and the last, which has looked again.
+    poll::until("the last looks again", || (lists(&proxy) == [2]).then_some(()));
+    watch(2);
+    assert_eq!(place.log().order(), ["holder"]);
+    finish(&mut holder);
+    last.wait_stdout("ready");
+    finish(&mut last);
+    assert_eq!(place.log().expect_no_overlap().order(), ["holder", "last"]);
+}
+
+// Giving up.
+
+#[test]
+fn nonblock_gives_up_at_once_and_names_the_holder() {
+    let place = Place::new();
+    let holder = place.zklock().args([LOCK, "--describe", "nightly dump"]);
+    let mut holder = holder.child(place.logged("holder")).spawn();
+    holder.wait_stdout("ready");
+    for give_up in [&["-n"][..], &["--timeout", "0"], &["-n", "-w", "60"]] {
+        let output = place.zklock().args(give_up).arg(LOCK).child(place.logged("loser")).run().expect_code(75);
+        let line = only_line(&output);
+        let named = format!("pid {}, child: nightly dump)", holder.pid());
+        assert!(line.starts_with("/lock is not free: held by ") && line.contains(&named), "{output}");
+        assert_eq!(place.client().children(LOCK).len(), 1, "no node is left");
+    }
+    finish(&mut holder);
+    assert_eq!(place.log().order(), ["holder"]);
+}
+
+#[test]
+fn nonblock_takes_a_lock_that_is_free() {
+    let place = Place::new();
+    silent(place.zklock().args(["-n", LOCK]).child(["--exit", "4"]).run().expect_code(4));
+}
+
+#[test]
+fn giving_up_exits_with_the_status_that_was_asked_for() {
+    let place = Place::new();
+    let mut holder = place.hold();
+    for (status, code) in [("0", 0), ("1", 1), ("255", 255)] {
+        only_line(&place.zklock().args(["-n", "-E", status, LOCK, "true"]).run().expect_code(code));
+    }
+    finish(&mut holder);
+}
+
+#[test]
+fn a_holder_that_says_nothing_is_named_by_its_node() {
+    let place = Place::new();
+    place.client().create(LOCK, b"", Kind::Persistent).unwrap();
+    // A megabyte of what is no text, as much as a server takes.
+    place.client().create(&format!("{LOCK}/x-1-"), &vec![0xac; 1_000_000], Kind::EphemeralSequential).unwrap();
+    let output = place.zklock().args(["-n", LOCK, "true"]).run().expect_code(75);
+    assert_eq!(only_line(&output), "/lock is not free: held by x-1-0000000000");
+}
+
+/// One timeout over everything: each departure before it makes the waiter look again.
+#[test]
+fn a_timeout_of_three_seconds_is_over_after_three_seconds_however_many_leave_before_it() {
+    let place = Place::new();
+    let mut holder = place.hold();
+    // The nearest leaves first.
+    let patience = ["4.2s", "3.4s", "2.6s", "1.8s", "1s"];
+    let mut others: Vec<Running> = patience
+        .iter()
+        .zip(2..)
+        .map(|(timeout, length)| {
+            let other = place.zklock().args(["-w", timeout, LOCK, "true"]).spawn();
+            place.wait_queue(length);
+            other
+        })
+        .collect();
+    let output = place.zklock().args(["-w", "3", LOCK]).child(place.logged("loser")).run().expect_code(75);
+    let line = only_line(&output);
+    assert!(line.starts_with("gave up waiting for /lock after 3s: ") && line.contains(", held by "), "{output}");
+    // Half of a second or so would do, but on a machine that does other things, too. Counted anew from each departure,
+    // it would be more than two seconds.
+    let late = output.elapsed.checked_sub(Duration::from_secs(3)).expect("not before three seconds");
+    assert!(late < Duration::from_millis(1500), "{late:?} late\n{output}");
+    for other in &mut others {
+        only_line(&other.wait().expect_code(75));
+    }
+    assert_eq!(place.client().children(LOCK).len(), 1, "no node is left");
+    finish(&mut holder);
+    assert_eq!(place.log().order(), ["holder"]);
+}
+
+// Parents.
+
+/// A server that soon removes containers that have become empty.
+fn reaper() -> Server {
+    Settings::default().property("znode.container.checkIntervalMs=300").server()
+}
+
+#[test]
+fn a_deep_lock_is_created_and_its_parents_go_when_nobody_uses_them() {
+    let server = reaper();
+    let place = Place::at(&server);
+    let mut job = place.zklock().arg("/jobs/über nacht/漢字/lock").child(["--exit-on", "TERM"]).spawn();
+    job.wait_stdout("ready");
+    assert_eq!(place.client().children("/jobs/über nacht/漢字"), ["lock"]);
+    finish(&mut job);
+    place.client().wait_count("/", 0);
+}
+
+#[test]
+fn parents_that_go_between_their_creation_and_the_next_try_are_created_again() {
+    let place = Place::new();
+    let proxy = proxy();
+    // The first creation of the lock's node fails for want of parents; the second is the one that is answered well.
+    let creations = AtomicUsize::new(0);
+    let trap = proxy.trap(Fate::Wait, move |request| {
+        let is_the_lock = request.op == Op::CreateContainer && request.path.ends_with("/a/lock");
+        is_the_lock && creations.fetch_add(1, Ordering::Relaxed) == 1
+    });
+    let mut job = place.zklock_by(proxy.address()).arg("/a/lock").child(["--exit-on", "TERM"]).spawn();
+    trap.wait();
+    for node in ["/a/lock", "/a"] {
+        place.client().delete(node).unwrap();
+    }
+    trap.release();
+    job.wait_stdout("ready");
+    silent(finish(&mut job));
+}
+
+#[test]
+fn a_server_without_containers_gets_parents_that_stay() {
+    let server = reaper();
+    let place = Place::at(&server);
+    let proxy = Proxy::zookeeper(&server.address());
+    proxy.make_unknown(Op::CreateContainer);
+    silent(place.zklock_by(proxy.address()).args(["/stay/b/lock", "true"]).run().expect_code(0));
+    silent(place.zklock().args(["/go/b/lock", "true"]).run().expect_code(0));
+    // What was there before these and did not go with them does not go.
+    assert_eq!(place.client().wait_count("/", 1), ["stay"]);
+    assert!(place.client().exists("/stay/b/lock"));
+}
+
+#[test]
+fn a_missing_chroot_is_named_and_not_created() {
+    let place = Place::new();
+    for lock in [LOCK, "/deep/lock"] {
+        let chroot = format!("{}/missing", place.chroot());
+        let output = place.zklock().args(["-z", &chroot, lock, "true"]).run().expect_code(78);
+        let path = format!("the chroot {}/missing does not exist", place.chroot().path());
+        assert!(only_line(&output).starts_with(&path), "{output}");
+    }
+    assert!(!place.client().exists("/missing"));
+}
+
+// What is in the node, and beside it.
+
+#[test]
+fn the_name_of_the_node_carries_the_session_and_the_shape_of_curators() {
+    let place = Place::new();
+    let mut holder = place.hold();
+    let node = place.wait_queue(1).remove(0);
+    let (_, stat) = place.client().get(&format!("{LOCK}/{node}")).unwrap();
+    let uuid = node.strip_prefix("_c_").and_then(|rest| rest.strip_suffix("-lock-0000000000")).unwrap();
+    let groups: Vec<usize> = uuid.split('-').map(str::len).collect();
+    assert_eq!(groups, [8, 4, 4, 4, 12], "{node}");
+    let digits = uuid.replace('-', "");
+    assert!(digits.chars().all(|digit| matches!(digit, '0'..='9' | 'a'..='f')), "{node}");
+    assert_eq!(digits[..16], format!("{:016x}", stat.owner));
+    assert_eq!(sequence(&node), Some(0));
+    finish(&mut holder);
+}
+
+#[test]
+fn a_node_tells_who_holds_since_when_and_not_the_arguments() {
+    let place = Place::new();
+    let mut holder = place.zklock().arg(LOCK).child(["--name", "hunter2", "--exit-on", "TERM"]).spawn();
+    holder.wait_stdout("ready");
+    let node = place.wait_queue(1).remove(0);
+    // It is published with the first beat.
+    let card = poll::until("since when it holds", || {
+        let card = card(&place, &node);
+        card["held_since"].is_u64().then_some(card)
+    });
+    let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
+    let expected = [
+        ("v", Value::from(1)),
+        ("host", host.into()),
+        ("pid", holder.pid().as_raw().into()),
+        ("command", "child".into()),
+        ("mode", "exclusive".into()),
+        ("describe", Value::Null),
+    ];
+    for (field, value) in expected {
+        assert_eq!(card[field], value, "{field} of {card}");
+    }
+    assert!(card["user"].is_string(), "{card}");
+    assert!(!card.to_string().contains("hunter2"), "{card}");
+    finish(&mut holder);
+}
+
+#[test]
+fn descriptions_and_on_demand_arguments_are_published() {
+    let place = Place::new();
+    let zklock = place.zklock().args([LOCK, "--describe", "nightly \"dump\"", "--publish-command"]);
+    let mut holder = zklock.child(["--name", "öffentlich", "--exit-on", "TERM"]).spawn();
+    holder.wait_stdout("ready");
+    let card = card(&place, &place.wait_queue(1)[0]);
+    assert_eq!(card["describe"], "nightly \"dump\"");
+    assert!(card["command"].as_str().unwrap().ends_with("child --name öffentlich --exit-on TERM"), "{card}");
+    finish(&mut holder);
+}
+
+#[test]
+fn children_that_are_no_contenders_are_neither_waited_for_nor_a_trouble() {
+    let place = Place::new();
+    let client = place.client();
+    client.create(LOCK, b"", Kind::Persistent).unwrap();
+    let names = ["config", ".x", "…ünï漢", "lock-", "-lock-", "x-", "0000000000", "a b\u{a0}", "_c_-lock-1", "lease-5"];
+    for name in names {
+        client.create(&format!("{LOCK}/{name}"), b"\xff\0{", Kind::Persistent).unwrap();
+    }
+    client.set(&format!("{LOCK}/config"), &vec![0; 1_000_000]).unwrap();
+    let output = place.zklock().args(["-n", LOCK, "true"]).run().expect_code(0);
+    assert!(only_line(&output).starts_with("/lock has a child that is no contender, ignored: "), "{output}");
+    assert_eq!(client.children(LOCK).len(), names.len());
+}
+
+// What the command sees.
+
+#[test]
+fn the_command_is_told_what_it_holds() {
+    let place = Place::new();
+    let outer = "/elsewhere/_c_00000000-0000-0000-0000-000000000000-lock-0000000003";
+    let zklock = place.zklock().env("ZKLOCK_HELD", outer).env("ZKLOCK_TOKEN", "7").env("ZKLOCK_NODE", outer);
+    let mut holder = zklock.arg("/a/lock").args(["printenv", "ZKLOCK_HELD"]).spawn();
+    let held = holder.wait_stdout("/elsewhere");
+    assert_eq!(held, outer);
+    assert!(silent(holder.wait().expect_code(0)).stdout().starts_with(&format!("{outer}\n/a/lock/_c_")));
+
+    let zklock = place.zklock().env("ZKLOCK_TOKEN", "7").env("ZKLOCK_NODE", outer).env("ZKLOCK_SESSION", "0x1");
+    let mut holder = zklock.arg("/a/lock").child(["--env", "--exit-on", "TERM"]).spawn();
+    let told = environment(&mut holder);
+    let node = format!("/a/lock/{}", place.client().wait_count("/a/lock", 1)[0]);
+    let (_, stat) = place.client().get(&node).unwrap();
+    let expected = [
+        ("ZKLOCK_PATH", "/a/lock".to_owned()),
+        ("ZKLOCK_NODE", node.clone()),
+        ("ZKLOCK_TOKEN", stat.czxid.to_string()),
+        ("ZKLOCK_SESSION", format!("{:#x}", stat.owner)),
+        ("ZKLOCK_MODE", "exclusive".to_owned()),
+        ("ZKLOCK_HELD", node),
+    ];
+    for (name, value) in expected {
+        assert_eq!(told.get(name), Some(&value), "{name}");
+    }
+    finish(&mut holder);
+}
+
+#[test]
+fn the_token_rises_from_holder_to_holder_also_when_the_lock_is_created_anew() {
+    let place = Place::new();
+    let mut last = 0;
+    for n in 0..6 {
+        let output = silent(place.zklock().args([LOCK, "printenv", "ZKLOCK_TOKEN"]).run().expect_code(0));
+        let token: i64 = output.stdout().trim().parse().unwrap();
+        assert!(token > last, "{token} after {last}");
+        last = token;
+        if n % 2 == 1 {
+            place.client().delete(LOCK).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_session_timeout_that_the_server_does_not_grant_is_told_on_demand() {
+    let place = Place::new();
+    for (asked, granted) in [("100ms", "400ms"), ("10m", "2m")] {
+        let zklock = || place.zklock().args(["--session-timeout", asked]);
+        silent(zklock().args([LOCK, "true"]).run().expect_code(0));
+        let output = zklock().args(["-v", LOCK, "true"]).run().expect_code(0);
+        let line = format!("zklock: the server granted a session timeout of {granted}, not {asked}\n");
+        assert!(output.stderr().contains(&line), "{output}");
+    }
+}

@@ -1,0 +1,147 @@
+//! A lock of its own for one test, and the check that ends each: nothing is left behind.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::thread;
+
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+use crate::client::Client;
+use crate::ensemble::{Chroot, Server};
+use crate::joblog::JobLog;
+use crate::zklock::{Output, Running, Zklock};
+
+/// The lock that tests take unless they care about its path.
+pub(crate) const LOCK: &str = "/lock";
+
+/// A chroot and a directory of one's own.
+///
+/// Dropping it panics when a node of an ephemeral kind is left in the chroot that this place's client did not make. The
+/// processes are checked by [`Running`].
+#[derive(Debug)]
+pub(crate) struct Place {
+    chroot: Chroot,
+    client: Client,
+    directory: TempDir,
+}
+
+impl Place {
+    /// On the server that all tests share.
+    pub(crate) fn new() -> Self {
+        Self::at(Server::shared())
+    }
+
+    /// On a server of the test's own.
+    pub(crate) fn at(server: &Server) -> Self {
+        let chroot = server.chroot();
+        let client = chroot.client();
+        Self { chroot, client, directory: tempfile::tempdir().expect("a temporary directory") }
+    }
+
+    /// Where it is; displayed, the connect string.
+    pub(crate) fn chroot(&self) -> &Chroot {
+        &self.chroot
+    }
+
+    /// A client whose paths begin here.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// A file of this place, which need not exist.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// zklock, with the lock still to be named.
+    pub(crate) fn zklock(&self) -> Zklock {
+        self.zklock_at(&self.chroot)
+    }
+
+    /// The same, by a way of its own to the servers.
+    pub(crate) fn zklock_by(&self, address: impl Into<String>) -> Zklock {
+        self.zklock_at(self.chroot.by(address))
+    }
+
+    fn zklock_at(&self, chroot: impl fmt::Display) -> Zklock {
+        // Short, so that a node that was left behind does not stay for long.
+        Zklock::at(chroot).env("ZKLOCK_SESSION_TIMEOUT", "4s").directory(self.directory.path())
+    }
+
+    /// [`LOCK`] held by a command that runs until [`finish`], and runs already.
+    #[track_caller]
+    pub(crate) fn hold(&self) -> Running {
+        let mut holder = self.zklock().arg(LOCK).child(self.logged("holder")).spawn();
+        holder.wait_stdout("ready");
+        holder
+    }
+
+    /// Arguments of a child that writes to this place's log under a name, until SIGTERM.
+    pub(crate) fn logged(&self, name: &str) -> [String; 6] {
+        let log = self.file("log").into_os_string().into_string().expect("a path in UTF-8");
+        ["--name", name, "--exit-on", "TERM", "--log", &log].map(str::to_owned)
+    }
+
+    /// What the children of [`Place::logged`] have written so far.
+    pub(crate) fn log(&self) -> JobLog {
+        JobLog::read(self.file("log"))
+    }
+
+    /// Waits until [`LOCK`] has that many children, and gives their names by their sequence numbers.
+    #[track_caller]
+    pub(crate) fn wait_queue(&self, length: usize) -> Vec<String> {
+        self.client.wait_count(LOCK, length)
+    }
+
+    /// The ephemeral nodes of others, wherever they are in this place.
+    fn left(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        let mut paths = vec!["/".to_owned()];
+        while let Some(path) = paths.pop() {
+            // What has gone meanwhile is not left. A container has no owner either, as far as servers tell.
+            let owner = self.client.get(&path).map_or(0, |(_, stat)| stat.owner);
+            if ![0, self.client.session()].contains(&owner) {
+                left.push(path.clone());
+            }
+            let parent = if path == "/" { "" } else { &path };
+            paths.extend(self.client.children(&path).iter().map(|child| format!("{parent}/{child}")));
+        }
+        left
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            return;
+        }
+        self.client.sync();
+        let left = self.left();
+        assert!(left.is_empty(), "nodes are left behind: {left:?}");
+    }
+}
+
+/// Ends a run whose command ends by SIGTERM, and gives what came of it.
+#[track_caller]
+pub(crate) fn finish(run: &mut Running) -> Output {
+    run.signal(Signal::SIGTERM);
+    run.wait().expect_code(0)
+}
+
+/// The only line on stderr of a run that has written nothing to stdout, without `zklock: `.
+#[track_caller]
+pub(crate) fn only_line(output: &Output) -> String {
+    assert_eq!(output.stdout, b"", "stdout belongs to the command\n{output}");
+    let stderr = output.stderr();
+    let line = stderr.strip_suffix('\n').filter(|line| !line.contains('\n'));
+    let line = line.and_then(|line| line.strip_prefix("zklock: "));
+    line.unwrap_or_else(|| panic!("not one line of zklock's on stderr\n{output}")).to_owned()
+}
+
+/// Panics unless the run was silent on stderr. Gives it back.
+#[track_caller]
+pub(crate) fn silent(output: Output) -> Output {
+    assert_eq!(output.stderr, b"", "a success is silent\n{output}");
+    output
+}

@@ -1,0 +1,181 @@
+//! Every exit status there is, each brought about for real.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+
+use nix::sys::signal::Signal;
+use zklock::core::outcome::EXIT_STATUS;
+
+use crate::client::Kind;
+use crate::ensemble::free_port;
+use crate::place::{LOCK, Place, finish, only_line, silent};
+use crate::poll;
+use crate::process;
+use crate::proxy::Stub;
+use crate::zklock::{Output, binary};
+
+/// How zklock is to end.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Code(i32),
+    Signal(Signal),
+}
+
+/// One way to each end: its row in the table of every document, what happens, the end, and how it is brought about.
+type Way = (&'static str, &'static str, End, fn(&Place) -> Output);
+
+const OWN: &str = "the command's own";
+const KILLED: &str = "killed by N";
+
+const WAYS: &[Way] = &[
+    (OWN, "success", End::Code(0), |place| place.zklock().args([LOCK, "true"]).run()),
+    (OWN, "failure", End::Code(255), |place| place.zklock().args([LOCK, "-c", "exit 255"]).run()),
+    (OWN, "a status of zklock's own", End::Code(75), |place| place.zklock().args([LOCK, "-c", "exit 75"]).run()),
+    (OWN, "death by SIGKILL", End::Signal(Signal::SIGKILL), |place| {
+        place.zklock().args([LOCK, "-c", "kill -KILL $$"]).run()
+    }),
+    (OWN, "death by a signal that was passed on", End::Signal(Signal::SIGUSR1), |place| {
+        let run = place.zklock().args([LOCK, "sleep", "60"]).spawn();
+        run.command();
+        run.signal(Signal::SIGUSR1);
+        { run }.wait()
+    }),
+    ("64", "no lock", End::Code(64), |place| place.zklock().run()),
+    ("64", "a grace that the granted timeout has no room for", End::Code(64), |place| {
+        place.zklock().args(["--session-timeout", "10m", "-k", "3m", LOCK, "true"]).run()
+    }),
+    ("69", "no server", End::Code(69), |place| {
+        place.zklock_by(format!("127.0.0.1:{}", free_port())).args(["--connect-timeout", "500ms", LOCK, "true"]).run()
+    }),
+    ("70", "no descriptors", End::Code(70), |place| with_descriptors(place, 5)),
+    ("75", "held, -n", End::Code(75), |place| held(place, &["-n"])),
+    ("75", "held, --timeout", End::Code(75), |place| held(place, &["-w", "300ms"])),
+    ("75", "held, -E", End::Code(3), |place| held(place, &["-n", "-E", "3"])),
+    ("75", "no server within --timeout", End::Code(75), |place| {
+        place.zklock_by(format!("127.0.0.1:{}", free_port())).args(["-w", "500ms", LOCK, "true"]).run()
+    }),
+    ("76", "the node is deleted", End::Code(76), |place| {
+        let mut run = place.zklock().args([LOCK, "sleep", "60"]).spawn();
+        run.command();
+        place.client().delete(&format!("{LOCK}/{}", place.wait_queue(1)[0])).unwrap();
+        run.wait()
+    }),
+    ("77", "an ACL on the lock", End::Code(77), |place| {
+        place.client().create(LOCK, b"", Kind::Persistent).unwrap();
+        place.client().make_read_only(LOCK).unwrap();
+        place.zklock().args([LOCK, "true"]).run()
+    }),
+    ("77", "an ACL on its parent", End::Code(77), |place| {
+        place.client().create("/a", b"", Kind::Persistent).unwrap();
+        place.client().make_read_only("/a").unwrap();
+        place.zklock().args(["/a/lock", "true"]).run()
+    }),
+    ("78", "no chroot", End::Code(78), |place| {
+        place.zklock().args(["-z", &format!("{}/missing", place.chroot()), LOCK, "true"]).run()
+    }),
+    ("78", "the numbers are used up", End::Code(78), |place| numbered(place, "2147483647")),
+    ("78", "the numbers have begun anew", End::Code(78), |place| numbered(place, "-2147483648")),
+    ("126", "a directory", End::Code(126), |place| place.zklock().args([LOCK, "/etc"]).run()),
+    ("126", "a file that is no program", End::Code(126), |place| {
+        fs::write(place.file("text"), "true\n").unwrap();
+        place.zklock().args([LOCK, "./text"]).run()
+    }),
+    ("127", "no such command", End::Code(127), |place| place.zklock().args([LOCK, "no-such-command"]).run()),
+    (KILLED, "while waiting", End::Signal(Signal::SIGTERM), |place| {
+        let mut holder = place.hold();
+        let mut run = place.zklock().args([LOCK, "true"]).spawn();
+        place.wait_queue(2);
+        run.signal(Signal::SIGTERM);
+        let output = run.wait();
+        finish(&mut holder);
+        output
+    }),
+    (KILLED, "while connecting", End::Signal(Signal::SIGINT), |place| {
+        let mut run = place.zklock_by(format!("127.0.0.1:{}", free_port())).args([LOCK, "true"]).spawn();
+        // By then it listens to signals.
+        run.keeper();
+        run.signal(Signal::SIGINT);
+        run.wait()
+    }),
+];
+
+/// Against a lock that is held.
+fn held(place: &Place, args: &[&str]) -> Output {
+    let mut holder = place.hold();
+    let output = place.zklock().args(args).args([LOCK, "true"]).run();
+    finish(&mut holder);
+    output
+}
+
+/// Beside a contender of somebody else's with this number.
+fn numbered(place: &Place, number: &str) -> Output {
+    place.client().create(LOCK, b"", Kind::Persistent).unwrap();
+    place.client().create(&format!("{LOCK}/other-lock-{number}"), b"", Kind::Persistent).unwrap();
+    place.zklock().args([LOCK, "true"]).run()
+}
+
+/// With a limit on the number of open files that a process may have.
+fn with_descriptors(place: &Place, limit: u32) -> Output {
+    let script = format!("ulimit -n {limit}; exec \"$@\"");
+    let zklock = place.zklock().program("sh").args(["-c", &script, "sh"]).arg(binary());
+    zklock.args(["-w", "10s", LOCK, "true"]).run()
+}
+
+#[test]
+fn every_status_of_the_table_is_brought_about() {
+    for (status, _) in EXIT_STATUS {
+        assert!(WAYS.iter().any(|(way, ..)| way == status), "no way leads to {status}");
+    }
+    for (status, what, end, bring_about) in WAYS {
+        assert!(EXIT_STATUS.iter().any(|(listed, _)| listed == status), "{status} is not in the table");
+        let place = Place::new();
+        let output = bring_about(&place);
+        let (code, signal) = match *end {
+            End::Code(code) => (Some(code), None),
+            End::Signal(signal) => (None, Some(signal as i32)),
+        };
+        assert_eq!((output.status.code(), output.status.signal()), (code, signal), "{status}, {what}\n{output}");
+        if [OWN, KILLED].contains(status) {
+            assert_eq!(silent(output).stdout(), "");
+        } else {
+            only_line(&output);
+        }
+    }
+}
+
+#[test]
+fn a_keeper_that_dies_again_and_again_is_an_internal_error() {
+    let place = Place::new();
+    let mut holder = place.hold();
+    let mut seen = place.client().children(LOCK);
+    let mut run = place.zklock().args([LOCK, "true"]).spawn();
+    for _ in 0..3 {
+        let keeper = run.keeper();
+        // Each has queued before it dies; its node stays for as long as its session.
+        place.client().wait_children(LOCK, "a node of this keeper's", |nodes| {
+            nodes.iter().filter(|node| !seen.contains(*node)).count() == 1
+        });
+        seen = place.client().children(LOCK);
+        process::send(keeper, Signal::SIGKILL);
+        poll::until("the keeper is gone", || process::look(keeper).is_none().then_some(()));
+    }
+    let output = run.wait().expect_code(70);
+    let stderr = output.stderr();
+    let lines: Vec<&str> = stderr.lines().collect();
+    let queued_again = "zklock: lost the place in the queue of /lock: the session ended; queueing again";
+    let died = "zklock: internal error: the keeper process died repeatedly";
+    assert_eq!(lines, [queued_again, queued_again, died]);
+    finish(&mut holder);
+    // Nobody but the server can remove what a keeper that was killed had created.
+    place.wait_queue(0);
+}
+
+#[test]
+fn a_keeper_that_dies_before_any_server_has_answered_does_not_end_the_connect_timeout() {
+    let place = Place::new();
+    let silent = Stub::silent();
+    let mut run = place.zklock_by(silent.address()).args(["--connect-timeout", "2s", LOCK, "true"]).spawn();
+    process::send(run.keeper(), Signal::SIGKILL);
+    let output = run.wait().expect_code(69);
+    only_line(&output);
+}
