@@ -213,6 +213,26 @@ fn connections_refused_for_a_while_leave_the_command_undisturbed() {
     blip(until_noticed(Proxy::refuse), Proxy::accept);
 }
 
+/// With the grace that is there by default: it leaves the time that it takes to notice and to go to another server.
+#[test]
+fn our_server_falls_silent_and_another_one_answers() {
+    let ensemble = Ensemble::shared();
+    let scene = Scene::new(ensemble.chroot());
+    let [one, two] = [0, 1].map(|number| Proxy::zookeeper(&ensemble.servers()[number].address()));
+    two.refuse();
+    let addresses = format!("{},{}", one.address(), two.address());
+    let mut holder = scene.start(&addresses, "holder", &["--session-timeout", "10"], &["--exit-on", "TERM"]);
+    holder.wait_stdout("ready");
+    let before = scene.only_contender();
+    two.accept();
+    one.hold();
+    two.wait_count(Op::Multi, 2);
+    assert_eq!(scene.only_contender().path, before.path);
+    scene.finish(&mut holder);
+    assert_eq!(holder.stderr(), "");
+    scene.expect_tidy(&["holder"]);
+}
+
 // Processes that die or stop.
 
 #[test]
