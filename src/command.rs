@@ -3,7 +3,7 @@
 //! Must never signal a pid that may have been recycled: a direct child keeps its pid until we reap
 //! it, everything else is signalled through a pidfd that was checked after it was opened.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CStr, OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -16,11 +16,17 @@ use nix::fcntl::AtFlags;
 use nix::sys::prctl;
 use nix::sys::signal::Signal as Named;
 use nix::unistd::{AccessFlags, Pid, faccessat, getpid, getppid};
+use serde::{Deserialize, Serialize};
 
+use crate::clock;
+use crate::core::lease::Instant;
 use crate::core::machine::CommandEnd;
 use crate::core::signal::Signal;
 use crate::plan::CommandLine;
 use crate::signals::{self, Inherited};
+
+/// The name of keepers' processes, as prctl(2) sets it and proc_pid_stat(5) shows it.
+pub const KEEPER_NAME: &CStr = c"zklock-keeper";
 
 /// Why a command cannot be started.
 #[derive(Debug)]
@@ -78,6 +84,7 @@ impl Command {
         environment: &[(&str, OsString)],
         own_group: bool,
         inherited: Inherited,
+        until: Instant,
     ) -> io::Result<Self> {
         let parent = getpid();
         let mut command = std::process::Command::new(&line.program);
@@ -95,6 +102,10 @@ impl Command {
                 if getppid() != parent {
                     return Err(Errno::ESRCH.into());
                 }
+                // The machine may have been paused since the lease was judged.
+                if clock::now() >= until {
+                    return Err(Errno::ETIME.into());
+                }
                 inherited.restore()
             });
         }
@@ -106,6 +117,19 @@ impl Command {
     /// The process id.
     pub fn pid(&self) -> Pid {
         self.pid
+    }
+
+    /// What the keeper needs to find what is left of the command, should we die.
+    pub fn remains(&self) -> Remains {
+        let started = Process::read(self.pid.as_raw()).map_or(0, |process| process.started);
+        Remains { group: self.group(), started }
+    }
+
+    /// Sends a signal without looking for anybody: to the group if it is the command's own. Only
+    /// while the command has not been reaped.
+    fn signal(&self, signal: Signal) {
+        let target = self.group().map_or(self.pid.as_raw(), |group| -group);
+        log_failure(signals::send(target, signal), signal, target);
     }
 
     /// The process group, when the command has one of its own.
@@ -121,14 +145,15 @@ impl Command {
     /// Passes a signal on to the command and what it started in its process group. Only while the
     /// command has not been reaped.
     pub fn forward(&self, signal: Signal, family: &Family) {
-        if let Some(group) = self.group() {
-            log_failure(signals::send(-group, signal), signal, -group);
-            return;
-        }
         // In our own process group, which others share: only those below us.
         let group = nix::unistd::getpgrp().as_raw();
-        for process in family.living().iter().filter(|process| process.group == group) {
-            process.signal(signal);
+        match family.living() {
+            Ok(family) if !self.own_group => {
+                for process in family.iter().filter(|process| process.group == group) {
+                    process.signal(signal);
+                }
+            }
+            _ => self.signal(signal),
         }
     }
 }
@@ -186,13 +211,13 @@ impl Family {
     /// Makes this process the one to whom orphaned descendants return (`PR_SET_CHILD_SUBREAPER`),
     /// so that none can leave the family. Children that are there already do not belong to it: a
     /// shell's background jobs, say, when it executed zklock in its own place.
-    pub fn found() -> nix::Result<Self> {
+    pub fn found() -> io::Result<Self> {
         prctl::set_child_subreaper(true)?;
         let this = getpid().as_raw();
         // The kernel may lack this list (CONFIG_PROC_CHILDREN); the long way round takes longer.
         let strangers = match fs::read_to_string(format!("/proc/{this}/task/{this}/children")) {
             Ok(children) => children.split_whitespace().filter_map(|pid| Process::read(pid.parse().ok()?)).collect(),
-            Err(_) => processes().into_iter().filter(|process| process.parent == this).collect(),
+            Err(_) => processes()?.into_iter().filter(|process| process.parent == this).collect(),
         };
         Ok(Self { strangers })
     }
@@ -202,9 +227,9 @@ impl Family {
         self.strangers.extend(Process::read(child.as_raw()));
     }
 
-    /// Everyone who is alive.
-    pub fn living(&self) -> Vec<Process> {
-        let everyone = processes();
+    /// Everyone who is alive. An error of /proc says nothing about anybody.
+    fn living(&self) -> io::Result<Vec<Process>> {
+        let everyone = processes()?;
         let mut family: Vec<Process> = vec![];
         let mut parents = vec![getpid().as_raw()];
         while let Some(parent) = parents.pop() {
@@ -215,39 +240,74 @@ impl Family {
                 }
             }
         }
-        family.retain(|process| process.alive);
-        family
+        family.retain(Process::is_running);
+        Ok(family)
+    }
+
+    /// Whether nobody is left.
+    pub fn has_gone(&self) -> bool {
+        // Twice: a process that is forked while the list is read may be missed once.
+        (0..2).all(|_| self.living().is_ok_and(|family| family.is_empty()))
     }
 
     /// Sends everyone `signal`, and SIGCONT so that the stopped can act on it.
-    pub fn stop(&self, signal: Signal) {
-        for process in self.living() {
-            process.signal(signal);
-            process.signal(Signal::CONT);
+    pub fn stop(&self, signal: Signal, command: Option<&Command>) {
+        match self.living() {
+            Ok(family) => {
+                for process in family {
+                    process.signal(signal);
+                    process.signal(Signal::CONT);
+                }
+            }
+            Err(error) => {
+                log::error!("/proc: {error}");
+                if let Some(command) = command {
+                    command.signal(signal);
+                    command.signal(Signal::CONT);
+                }
+            }
         }
     }
 
     /// Sends everyone SIGKILL.
-    pub fn kill(&self) {
-        for process in self.living() {
+    pub fn kill(&self, command: Option<&Command>) {
+        if let Some(command) = command {
+            command.signal(Signal::KILL);
+        }
+        for process in self.living().unwrap_or_default() {
             process.signal(Signal::KILL);
         }
     }
 }
 
-/// Sends SIGKILL to what is left of a command whose supervisor has died: whoever is in `group` or
-/// carries `mark` in the environment that it was started with. Gives the number that was found.
-pub fn kill_survivors(group: Option<i32>, mark: &str) -> usize {
-    let this = getpid().as_raw();
-    let survivors: Vec<Process> = processes()
-        .into_iter()
-        .filter(|process| process.alive && process.pid != this)
-        .filter(|process| group == Some(process.group) || process.carries(mark))
-        .collect();
-    for process in &survivors {
-        process.signal(Signal::KILL);
+/// What is needed to find what is left of a command whose supervisor cannot any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remains {
+    /// The command's process group, when it has one of its own.
+    group: Option<i32>,
+    /// When the command started, in the unit of [`Process::started`].
+    started: u64,
+}
+
+impl Remains {
+    /// Sends SIGKILL to whoever is in the group, or carries the contender node `node` in the
+    /// environment that it was started with. Whether nobody was found.
+    pub fn kill(self, node: &str) -> bool {
+        let this = getpid().as_raw();
+        let Ok(everyone) = processes() else { return false };
+        // A group's number is given out again when the last member has gone; then a new process has
+        // it as its pid, too.
+        let reused = |group| everyone.iter().any(|process| process.pid == group && process.started != self.started);
+        let group = self.group.filter(|group| !reused(*group));
+        let mut gone = true;
+        for process in everyone.iter().filter(|process| process.is_running() && process.pid != this) {
+            if group == Some(process.group) || process.carries(node) {
+                process.signal(Signal::KILL);
+                gone = false;
+            }
+        }
+        gone
     }
-    survivors.len()
 }
 
 /// One process as /proc shows it (proc_pid_stat(5)).
@@ -259,6 +319,9 @@ pub struct Process {
     /// In clock ticks since boot; with the pid it names a process for good.
     started: u64,
     alive: bool,
+    /// It is a keeper of another zklock, one that the command has started: it runs nothing of the
+    /// user's, ends by itself when its supervisor has, and has a node to delete first.
+    keeper: bool,
 }
 
 impl Process {
@@ -269,6 +332,7 @@ impl Process {
 
     /// The second field is the name in parentheses and may hold anything, parentheses too.
     fn parse(pid: i32, stat: &[u8]) -> Option<Self> {
+        let before_name = stat.iter().position(|byte| *byte == b'(')? + 1;
         let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
         let rest = std::str::from_utf8(&stat[after_name..]).ok()?;
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
@@ -281,6 +345,7 @@ impl Process {
             started: u64::try_from(number(19)?).ok()?,
             // A zombie runs no more, unless only its first thread has ended.
             alive: !matches!(fields.first()?, &"Z" | &"X") || threads > 1,
+            keeper: stat.get(before_name..after_name - 1) == Some(KEEPER_NAME.to_bytes()),
         })
     }
 
@@ -288,9 +353,16 @@ impl Process {
         self.pid == other.pid && self.started == other.started
     }
 
-    fn carries(&self, mark: &str) -> bool {
-        fs::read(format!("/proc/{}/environ", self.pid))
-            .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes()))
+    fn is_running(&self) -> bool {
+        self.alive && !self.keeper
+    }
+
+    /// Whether it was started below the holder of this contender node: ZKLOCK_HELD has a line each.
+    fn carries(&self, node: &str) -> bool {
+        let Ok(environ) = fs::read(format!("/proc/{}/environ", self.pid)) else { return false };
+        let mut entries = environ.split(|byte| *byte == 0);
+        let Some(held) = entries.find_map(|entry| entry.strip_prefix(b"ZKLOCK_HELD=")) else { return false };
+        held.split(|byte| *byte == b'\n').any(|line| line == node.as_bytes())
     }
 
     fn signal(&self, signal: Signal) {
@@ -315,9 +387,18 @@ impl Process {
     }
 }
 
-fn processes() -> Vec<Process> {
-    let Ok(entries) = fs::read_dir("/proc") else { return vec![] };
-    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter_map(Process::read).collect()
+fn processes() -> io::Result<Vec<Process>> {
+    let mut processes = vec![];
+    for entry in fs::read_dir("/proc")? {
+        let pid = entry?.file_name().to_str().and_then(|name| name.parse().ok());
+        // One that cannot be read has just gone.
+        processes.extend(pid.and_then(Process::read));
+    }
+    if processes.is_empty() {
+        // Not even ourselves.
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    Ok(processes)
 }
 
 fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
@@ -344,7 +425,7 @@ fn pidfd_send_signal(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
 /// A process that has just gone is no failure.
 fn log_failure(result: io::Result<()>, signal: Signal, pid: i32) {
     match result {
-        Err(error) if error.raw_os_error() != Some(libc::ESRCH) => log::warn!("cannot send {signal} to {pid}: {error}"),
+        Err(error) if error.raw_os_error() != Some(libc::ESRCH) => log::info!("cannot send {signal} to {pid}: {error}"),
         _ => {}
     }
 }
@@ -357,7 +438,7 @@ mod tests {
     fn names_in_proc_may_hold_anything() {
         let stat = b"42 (a) Z 1 (b) R 7 9 9 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 3 0 12345 1 1 1";
         let process = Process::parse(42, stat).unwrap();
-        let expected = Process { pid: 42, parent: 7, group: 9, started: 12345, alive: true };
+        let expected = Process { pid: 42, parent: 7, group: 9, started: 12345, alive: true, keeper: false };
         assert_eq!(process, expected);
         assert_eq!(Process::parse(42, b"42 (cut of"), None);
     }
@@ -367,7 +448,7 @@ mod tests {
         let this = Process::read(getpid().as_raw()).unwrap();
         assert_eq!(this.parent, getppid().as_raw());
         assert!(this.alive);
-        assert!(processes().iter().any(|process| process.is_same(&this)));
+        assert!(processes().unwrap().iter().any(|process| process.is_same(&this)));
     }
 
     #[test]

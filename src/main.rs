@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use zklock::command::{self, Unusable};
 use zklock::core::outcome::{End, Outcome};
 use zklock::plan::{self, Exit, Plan, Verbosity};
-use zklock::terminal::Screen;
+use zklock::terminal::{Patient, Screen};
 use zklock::{signals, supervisor};
 
 fn main() -> ExitCode {
@@ -71,6 +71,7 @@ fn start_log(plan: &Plan) {
     };
     env_logger::Builder::new()
         .parse_filters(filter)
+        .target(env_logger::Target::Pipe(Box::new(Patient)))
         .format(|line, record| writeln!(line, "zklock: {}", record.args()))
         .init();
 }

@@ -5,16 +5,18 @@
 //! leave back to back, and every function here that gives a future has queued its request when it
 //! returns; none of them is an `async fn`.
 
+use std::cell::RefCell;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use futures_lite::future::or;
-use smol::Timer;
+use smol::{Task, Timer};
 use zookeeper_client::{
-    Acls, Client, CreateMode, Error, EventType, MultiWriteError, OneshotWatcher, SessionState, StateWatcher,
+    Acls, Client, CreateMode, Error, EventType, MultiWriteError, OneshotWatcher, SessionInfo, SessionState,
 };
 
 use crate::plan::ConnectString;
@@ -30,6 +32,8 @@ pub enum Failure {
     NoNode,
     /// An ACL forbids it, or the credentials were refused.
     Denied,
+    /// The server does not know this kind of request. It closes the connection over it, too.
+    Unimplemented,
     /// The session is over; nothing more will come of it.
     SessionOver,
     /// The connection was lost on the way: nobody knows whether it was done.
@@ -43,6 +47,7 @@ impl fmt::Display for Failure {
         match self {
             Self::NoNode => f.write_str("no such node"),
             Self::Denied => f.write_str("not permitted"),
+            Self::Unimplemented => f.write_str("the server does not know the request"),
             Self::SessionOver => f.write_str("the session is over"),
             Self::Unknown(why) | Self::Refused(why) => f.write_str(why),
         }
@@ -54,9 +59,13 @@ impl From<Error> for Failure {
         match error {
             Error::NoNode => Self::NoNode,
             Error::NoAuth | Error::AuthFailed | Error::InvalidAcl => Self::Denied,
-            Error::SessionExpired | Error::SessionMoved | Error::ClientClosed => Self::SessionOver,
-            // All of these can come from a connection that broke with the request under way.
+            Error::Unimplemented => Self::Unimplemented,
+            Error::SessionExpired => Self::SessionOver,
+            // All of these can come from a connection that broke with the request under way, or that
+            // another one of the same session has replaced.
             Error::ConnectionLoss
+            | Error::SessionMoved
+            | Error::ClientClosed
             | Error::Timeout
             | Error::UnexpectedError(_)
             | Error::UnmarshalError { .. }
@@ -88,8 +97,8 @@ pub enum Change {
     Deleted,
     /// Its data changed.
     Data,
-    /// The session is over, and the watch with it.
-    SessionOver,
+    /// The connection was lost, and the watch with it.
+    Unknown,
 }
 
 /// A watch on a node that existed when it was set; it fires once.
@@ -97,61 +106,137 @@ pub enum Change {
 pub struct Watch(OneshotWatcher);
 
 impl Watch {
-    /// Waits for the change. Survives reconnections: the library renews the watch.
+    /// Waits for the change.
     pub async fn changed(self) -> Change {
         match self.0.changed().await.event_type {
             EventType::NodeDeleted => Change::Deleted,
-            EventType::Session => Change::SessionOver,
+            EventType::Session => Change::Unknown,
             _ => Change::Data,
         }
     }
 }
 
-/// An established session.
+/// What it takes to go on with a session over another connection.
+#[derive(Clone, Debug)]
+pub struct Identity(SessionInfo);
+
+impl Identity {
+    /// The session id.
+    pub fn id(&self) -> i64 {
+        self.0.id().0
+    }
+}
+
+/// An established session over one connection.
+///
+/// The library would reconnect by itself, and not tell what it was granted then: a server that has
+/// another `maxSessionTimeout` changes the timeout of a session in the middle, and an imitation of
+/// a server may hand out another session. It also gives a session up while the servers, which were
+/// all down, still have it. So each connection is a `Session` of its own here, and the library's
+/// task is ended with the connection.
 #[derive(Debug)]
 pub struct Session {
+    /// The library's task, which reads and writes the connection. First, so that it is dropped
+    /// before the client: it would take that for a wish to close the session.
+    task: RefCell<Task<()>>,
     client: Client,
 }
 
 impl Session {
-    /// Connects to one of the servers, however long it takes; `unreachable` is told the reason each
-    /// time that all of them have been tried in vain. Gives a failure only where trying again is
-    /// of no use.
-    pub async fn connect(
+    /// Opens a session with one of the servers, however long it takes; `unreachable` is told the
+    /// reason each time that all of them have been tried in vain. Gives a failure only where trying
+    /// again is of no use.
+    pub async fn open(
         servers: &ConnectString,
         timeout: Duration,
+        mut unreachable: impl FnMut(String),
+    ) -> Result<Self, Failure> {
+        let session = Self::connect(servers, timeout, None, &mut unreachable).await?;
+        let (granted, identity) = (session.timeout(), session.identity());
+        if granted >= timeout {
+            return Ok(session);
+        }
+        // How long the connection may be silent was reckoned from what was asked for.
+        drop(session);
+        Self::resume(servers, granted, &identity, unreachable).await
+    }
+
+    /// Goes on with a session whose connection was lost, however long that takes.
+    /// [`Failure::SessionOver`] is the servers' word that they have it no more. The servers may
+    /// grant another timeout than before, and the caller has to compare the id.
+    ///
+    /// The server may lag behind the one before: [`Session::catch_up`] comes before anything else.
+    pub async fn resume(
+        servers: &ConnectString,
+        timeout: Duration,
+        identity: &Identity,
+        unreachable: impl FnMut(String),
+    ) -> Result<Self, Failure> {
+        Self::connect(servers, timeout, Some(identity), unreachable).await
+    }
+
+    async fn connect(
+        servers: &ConnectString,
+        timeout: Duration,
+        identity: Option<&Identity>,
         mut unreachable: impl FnMut(String),
     ) -> Result<Self, Failure> {
         let mut pause = FIRST_PAUSE;
         loop {
             let reason = match Endpoints::resolve(servers).await {
-                Ok(endpoints) => match Self::connect_once(&endpoints, &servers.chroot, timeout).await {
-                    Ok(session) => return Ok(session),
-                    Err(failure @ (Failure::Denied | Failure::Refused(_))) => return Err(failure),
-                    Err(_) => endpoints.diagnose(timeout).await,
-                },
+                Ok(endpoints) => {
+                    let connect_string = endpoints.connect_string(&servers.chroot);
+                    match Self::connect_once(&connect_string, timeout, identity).await {
+                        Ok(session) => return Ok(session),
+                        Err(failure @ (Failure::Denied | Failure::SessionOver | Failure::Refused(_))) => {
+                            return Err(failure);
+                        }
+                        Err(_) => endpoints.diagnose(timeout).await,
+                    }
+                }
                 Err(reason) => reason,
             };
-            log::info!("no connection: {reason}");
             unreachable(reason);
             Timer::after(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
-    async fn connect_once(endpoints: &Endpoints, chroot: &str, timeout: Duration) -> Result<Self, Failure> {
-        let connector = Client::connector()
+    async fn connect_once(
+        connect_string: &str,
+        timeout: Duration,
+        identity: Option<&Identity>,
+    ) -> Result<Self, Failure> {
+        let mut connector = Client::connector()
             .with_session_timeout(timeout)
             // A silent connection is given up after this long. The library's own 2/5 would leave
             // no time for a second server within the lease.
             .with_connection_timeout(timeout / 6)
             .with_fail_eagerly();
-        match connector.connect(&endpoints.connect_string(chroot)).await {
-            Ok(client) => Ok(Self { client }),
+        if let Some(identity) = identity {
+            connector = connector.with_session(identity.0.clone());
+        }
+        let spawned = Spawned::default();
+        let mut connecting = pin!(connector.connect(connect_string));
+        let client = poll_fn(|context| {
+            let _scope = spawns_core::enter(&spawned);
+            connecting.as_mut().poll(context)
+        })
+        .await;
+        match client {
+            Ok(client) => {
+                let task = spawned.0.take().ok_or_else(|| Failure::Refused("the client has no task".to_owned()))?;
+                Ok(Self { task: RefCell::new(smol::spawn(task)), client })
+            }
             Err(Error::NoHosts) => Err(Failure::Unknown(String::new())),
             Err(error @ Error::BadArguments(_)) => Err(Failure::Refused(error.to_string())),
             Err(error) => Err(Failure::from(error)),
         }
+    }
+
+    /// What [`Session::resume`] needs.
+    pub fn identity(&self) -> Identity {
+        Identity(self.client.session().clone())
     }
 
     /// The session id.
@@ -159,39 +244,40 @@ impl Session {
         self.client.session_id().0
     }
 
-    /// The session timeout that the server granted.
+    /// The session timeout that the server granted for this connection.
     pub fn timeout(&self) -> Duration {
         self.client.session_timeout()
     }
 
-    /// Waits until no server has answered for `limit`, or the session is known to be over.
+    /// Waits until the connection is lost.
+    pub async fn lost(&self) {
+        let mut states = self.client.state_watcher();
+        let disconnected = async {
+            let mut state = self.client.state();
+            while state == SessionState::SyncConnected {
+                state = states.changed().await;
+            }
+        };
+        // The task ends by itself only when it panics; then so do we.
+        let ended = poll_fn(|context| Pin::new(&mut *self.task.borrow_mut()).poll(context));
+        or(disconnected, async {
+            ended.await;
+        })
+        .await;
+    }
+
+    /// Waits until the server that we are connected to knows all that was done before this.
     ///
-    /// The library says that a session is over at 1.4 times its timeout, or, past that with an
-    /// address that fails at once, never, while it burns a core. Nobody may rely on it for either.
-    pub async fn silent_for(&self, limit: Duration) {
-        let mut states: StateWatcher = self.client.state_watcher();
-        let mut state = self.client.state();
-        loop {
-            state = match state {
-                SessionState::Disconnected => {
-                    log::info!("connection to ZooKeeper lost");
-                    let reconnected = async { Some(states.changed().await) };
-                    let gave_up = async {
-                        Timer::after(limit).await;
-                        None
-                    };
-                    match or(reconnected, gave_up).await {
-                        Some(SessionState::SyncConnected) => {
-                            log::info!("connection to ZooKeeper restored");
-                            SessionState::SyncConnected
-                        }
-                        Some(state) => state,
-                        None => return,
-                    }
-                }
-                SessionState::SyncConnected | SessionState::ConnectedReadOnly => states.changed().await,
-                SessionState::AuthFailed | SessionState::Expired | SessionState::Closed => return,
-            };
+    /// `sync` makes it catch up with its leader. That may be one that has just been deposed and
+    /// does not know it yet; a transaction goes through only where there is a quorum.
+    pub async fn catch_up(&self, path: &str) -> Result<(), Failure> {
+        let synced = self.client.sync(path);
+        let committed = self.beat(path, None);
+        synced.await?;
+        match committed.await {
+            // The answer counts, not what it says.
+            Ok(()) | Err(Failure::NoNode | Failure::Denied) => Ok(()),
+            Err(failure) => Err(failure),
         }
     }
 
@@ -210,29 +296,18 @@ impl Session {
         }
     }
 
-    /// Creates `path` and what is missing above it: nodes that the server removes again when their
-    /// last child has gone, or plain ones where it knows no such. [`Failure::NoNode`] means that
-    /// the chroot does not exist.
-    pub async fn create_parents(&self, path: &str) -> Result<(), Failure> {
-        let acls = Acls::anyone_all();
-        match self.client.mkdir(path, &CreateMode::Container.with_acls(acls)).await {
-            Err(Error::Unimplemented) => {
-                self.client.mkdir(path, &CreateMode::Persistent.with_acls(acls)).await.map_err(Failure::from)
-            }
-            result => result.map_err(Failure::from),
-        }
+    /// Creates `path` and what is missing above it: containers, which the server removes again when
+    /// their last child has gone, or plain nodes. [`Failure::NoNode`] means that the chroot does not
+    /// exist, [`Failure::Unimplemented`] that the server knows no containers.
+    pub async fn create_parents(&self, path: &str, containers: bool) -> Result<(), Failure> {
+        let mode = if containers { CreateMode::Container } else { CreateMode::Persistent };
+        Ok(self.client.mkdir(path, &mode.with_acls(Acls::anyone_all())).await?)
     }
 
     /// The names of the children of `path`, in no order.
     pub fn children<'a>(&'a self, path: &'a str) -> impl Future<Output = Result<Vec<String>, Failure>> + use<'a> {
         let reply = self.client.list_children(path);
         async move { Ok(reply.await?) }
-    }
-
-    /// Waits until the server that we are connected to has caught up with the leader: what follows
-    /// sees everything that was done before.
-    pub async fn sync(&self, path: &str) -> Result<(), Failure> {
-        Ok(self.client.sync(path).await?)
     }
 
     /// The data of a node and what the server says of it.
@@ -290,27 +365,36 @@ impl Session {
         }
     }
 
-    /// Deletes `node` and closes the session, in one flight, and waits for both, for as long as it
-    /// takes. Whatever else the session had created goes with it.
-    pub async fn release(self, node: Option<&str>) {
+    /// Deletes `node` and closes the session, in one flight, and waits for both. Whatever else the
+    /// session had created goes with it. [`Failure::Unknown`]: the connection was lost on the way.
+    pub async fn release(self, node: Option<&str>) -> Result<(), Failure> {
         let mut states = self.client.state_watcher();
         let deleted = node.map(|node| self.client.delete(node, None));
         drop(self.client);
-        if let Some(deleted) = deleted {
-            match deleted.await {
-                Ok(()) => {}
-                // Closing the session does it as well.
-                Err(error) => log::info!("deleting the contender node: {error}"),
-            }
+        if let Some(deleted) = deleted
+            && let Err(error) = deleted.await
+        {
+            // Closing the session does it as well.
+            log::info!("deleting the contender node: {error}");
         }
         loop {
             match states.state() {
-                SessionState::Disconnected | SessionState::SyncConnected | SessionState::ConnectedReadOnly => {
-                    states.changed().await;
-                }
-                SessionState::AuthFailed | SessionState::Expired | SessionState::Closed => return,
-            }
+                SessionState::SyncConnected | SessionState::ConnectedReadOnly => states.changed().await,
+                SessionState::Disconnected => return Err(Failure::Unknown("connection lost".to_owned())),
+                SessionState::AuthFailed | SessionState::Expired | SessionState::Closed => return Ok(()),
+            };
         }
+    }
+}
+
+/// Catches the task that the library spawns when it has connected.
+#[derive(Default)]
+struct Spawned(RefCell<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
+
+impl spawns_core::Spawn for Spawned {
+    fn spawn(&self, task: spawns_core::Task) {
+        let spawns_core::Task { future, .. } = task;
+        self.0.replace(Some(Box::into_pin(future)));
     }
 }
 

@@ -131,7 +131,7 @@ impl AsFd for Signals {
 /// SIGCHLD and whatever a caller may send; not what reports a fault of our own, not what cannot be
 /// caught, not SIGPIPE, SIGTTIN and SIGTTOU, which answer what we do ourselves, and not the two
 /// that glibc keeps for its threads.
-fn awaited() -> SigSet {
+fn awaited_numbers() -> impl Iterator<Item = i32> {
     const NOT: &[i32] = &[
         libc::SIGILL,
         libc::SIGTRAP,
@@ -147,13 +147,17 @@ fn awaited() -> SigSet {
         libc::SIGTTOU,
     ];
     let numbers = (1..=31).chain(libc::SIGRTMIN()..=libc::SIGRTMAX());
-    let wanted = numbers.filter(|n| !NOT.contains(n) && (*n == libc::SIGCHLD || !was_ignored(*n)));
+    numbers.filter(|n| !NOT.contains(n) && (*n == libc::SIGCHLD || !was_ignored(*n)))
+}
+
+/// [`awaited_numbers`] as a set.
+fn awaited() -> SigSet {
     #[expect(unsafe_code, reason = "nix's SigSet cannot hold real-time signals")]
     // SAFETY: sigemptyset(3) initialises the set before anything reads it; the numbers are signals.
     unsafe {
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
-        for number in wanted {
+        for number in awaited_numbers() {
             libc::sigaddset(&raw mut set, number);
         }
         SigSet::from_sigset_t_unchecked(set)
@@ -163,9 +167,13 @@ fn awaited() -> SigSet {
 /// Makes this process deaf to all that a terminal, a service manager or a job runner sends to
 /// everybody at once. For the keeper: it ends by its own decision.
 pub fn turn_deaf() -> nix::Result<()> {
-    use Named::{SIGALRM, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2};
-    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGPIPE, SIGTSTP, SIGTTIN, SIGTTOU] {
-        set_handler(signal, SigHandler::SigIgn)?;
+    let own = [libc::SIGPIPE, libc::SIGTTIN, libc::SIGTTOU];
+    for number in awaited_numbers().filter(|number| *number != libc::SIGCHLD).chain(own) {
+        #[expect(unsafe_code, reason = "nix's sigaction knows no real-time signals")]
+        // SAFETY: SIG_IGN is no handler function; the numbers are signals that can be ignored.
+        unsafe {
+            libc::signal(number, libc::SIG_IGN);
+        }
     }
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)
 }

@@ -22,9 +22,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getsid};
 
 use crate::clock::{self, Alarm};
-use crate::command::{self, Command, Family, Reaped};
+use crate::command::{self, Command, Family, Reaped, Remains};
 use crate::core::lease::Instant;
-use crate::core::machine::{Effect, Event, Grant, Machine, Notice, Report, Settings};
+use crate::core::machine::{Effect, Event, Grant, Machine, Notice, Report, Settings, Unstarted};
 use crate::core::outcome::Outcome;
 use crate::core::signal::Signal;
 use crate::keeper::{self, Birth};
@@ -37,6 +37,9 @@ use crate::wire::{LastBeat, Link, Order, Received};
 /// How often a person at a terminal sees a new waiting line, and a job log a further one.
 const REFRESH_SCREEN: Duration = Duration::from_secs(5);
 const REFRESH_LOG: Duration = Duration::from_secs(60);
+
+/// Between two looks for a process that is to go.
+const CLEAN_UP_PAUSE: Duration = Duration::from_millis(10);
 
 /// How long a keeper that has nothing left to do may take to exit.
 const KEEPER_EXIT: Duration = Duration::from_millis(500);
@@ -91,6 +94,7 @@ struct Keeper {
     link: Option<Link>,
     last_beat: LastBeat,
     heard: Option<Instant>,
+    reaped: bool,
 }
 
 impl Supervisor<'_> {
@@ -134,9 +138,8 @@ impl Supervisor<'_> {
             if signal == Signal::CHLD {
                 continue;
             }
-            let shared = from_kernel
-                && !goes_to_leader_alone(signal)
-                && self.command.as_ref().is_some_and(|command| command.group().is_none());
+            let same_group = self.command.as_ref().is_some_and(|command| command.group().is_none());
+            let shared = from_kernel && same_group && goes_to_foreground(signal);
             self.happen(Event::Signal { signal, shared })?;
         }
         Ok(())
@@ -179,18 +182,16 @@ impl Supervisor<'_> {
                     self.happen(Event::Stopped(signal))?;
                 }
                 Reaped::Ended(pid, end) => {
-                    if let Some(keeper) = self.keeper.take_if(|keeper| keeper.pid == pid) {
+                    if let Some(keeper) = self.keeper.as_mut().filter(|keeper| keeper.pid == pid) {
+                        // What it has said last, and that it is gone, its socket tells.
                         log::debug!("keeper {pid}: {end:?}");
-                        // What it had said last, and that it is gone, is still to be heard.
-                        self.keeper = Some(keeper);
-                        self.hear_keeper()?;
-                        self.keeper.take_if(|keeper| keeper.pid == pid);
+                        keeper.reaped = true;
                     }
                 }
                 Reaped::Stopped(..) => {}
             }
         }
-        if self.machine.is_stopping() && self.family.living().is_empty() {
+        if self.machine.is_stopping() && self.command.is_none() && self.family.has_gone() {
             self.happen(Event::TreeGone)?;
         }
         Ok(())
@@ -213,13 +214,14 @@ impl Supervisor<'_> {
                         command.forward(signal, &self.family);
                     }
                 }
-                Effect::Stop(signal) => self.family.stop(signal),
-                Effect::Kill => self.family.kill(),
+                Effect::Stop(signal) => self.family.stop(signal, self.command.as_ref()),
+                Effect::Kill => self.family.kill(self.command.as_ref()),
                 Effect::Release => self.order(Order::Release),
                 Effect::StopSelf(signal) => {
                     self.teller.screen.clear();
                     signals::stop_by(signal).context("cannot stop")?;
                 }
+                Effect::EndKeeper => self.kill_keeper(),
                 Effect::Say(notice) => self.teller.say(&notice),
                 Effect::Finish(outcome) => self.outcome = Some(outcome),
             }
@@ -253,15 +255,15 @@ impl Supervisor<'_> {
             }
             ForkResult::Parent { child } => {
                 self.family.disown(child);
-                self.keeper = Some(Keeper { pid: child, link: Some(ours), last_beat, heard: None });
+                self.keeper = Some(Keeper { pid: child, link: Some(ours), last_beat, heard: None, reaped: false });
                 Ok(())
             }
         }
     }
 
-    fn kill_keeper(&mut self) {
-        if let Some(keeper) = self.keeper.take() {
-            // Not reaped yet, so the pid is still its own. Whatever reaps it later ignores it.
+    fn kill_keeper(&self) {
+        // While it has not been reaped, the pid is its own.
+        if let Some(keeper) = self.keeper.as_ref().filter(|keeper| !keeper.reaped) {
             let _ = signals::send(keeper.pid.as_raw(), Signal::KILL);
         }
     }
@@ -270,16 +272,27 @@ impl Supervisor<'_> {
         self.teller.screen.clear();
         let environment = environment(self.plan, grant);
         let own_group = !terminal::is_controlled();
-        match Command::spawn(&self.plan.command, &environment, own_group, self.signals.inherited()) {
+        // By then the command would have to be stopped again.
+        let until = self.machine.deadline().unwrap_or(grant.sent);
+        // Before the command is there: we may be killed in between.
+        self.order(Order::Starting(Remains::default()));
+        match Command::spawn(&self.plan.command, &environment, own_group, self.signals.inherited(), until) {
             Ok(command) => {
-                self.order(Order::Started { group: command.group() });
+                self.order(Order::Starting(command.remains()));
                 self.command = Some(command);
                 Ok(())
             }
+            Err(error) if error.raw_os_error() == Some(libc::ETIME) => {
+                self.happen(Event::StartFailed(Unstarted::TooLate))
+            }
             Err(error) => {
                 let program = self.plan.command.program.display();
-                self.teller.error(&format!("{program}: {error}"));
-                self.happen(Event::StartFailed { not_found: error.kind() == io::ErrorKind::NotFound })
+                self.teller.screen.line(&format!("{program}: {error}"));
+                let why = match error.kind() {
+                    io::ErrorKind::NotFound => Unstarted::NotFound,
+                    _ => Unstarted::CannotExecute,
+                };
+                self.happen(Event::StartFailed(why))
             }
         }
     }
@@ -289,17 +302,19 @@ impl Supervisor<'_> {
         self.teller.screen.clear();
         while self.command.is_some() {
             // Only after an error of the operating system in the middle of a run.
-            self.family.kill();
+            self.family.kill(self.command.as_ref());
             while let Some(reaped) = command::reap() {
                 if let Reaped::Ended(pid, _) = reaped {
                     self.command.take_if(|command| command.pid() == pid);
                 }
             }
+            self.pause(CLEAN_UP_PAUSE);
         }
-        let Some(keeper) = self.keeper.take() else { return };
+        let Some(keeper) = self.keeper.take_if(|keeper| !keeper.reaped) else { return };
         // It goes by itself when its socket closes.
         drop(keeper.link);
         let until = clock::now() + KEEPER_EXIT;
+        let mut killed = false;
         loop {
             while let Some(reaped) = command::reap() {
                 if matches!(reaped, Reaped::Ended(pid, _) if pid == keeper.pid) {
@@ -307,22 +322,32 @@ impl Supervisor<'_> {
                 }
             }
             let left = until.saturating_since(clock::now());
-            if left.is_zero() {
-                break;
+            if left.is_zero() && !killed {
+                let _ = signals::send(keeper.pid.as_raw(), Signal::KILL);
+                killed = true;
             }
-            let mut fds = [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
-            let _ = poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO));
-            let _ = self.signals.drain();
+            self.pause(left.max(CLEAN_UP_PAUSE));
         }
-        let _ = signals::send(keeper.pid.as_raw(), Signal::KILL);
-        while command::reap().is_none_or(|reaped| !matches!(reaped, Reaped::Ended(pid, _) if pid == keeper.pid)) {}
+    }
+
+    /// Waits for a signal, SIGCHLD for one, but no longer than this.
+    fn pause(&self, time: Duration) {
+        let mut fds = [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut fds, PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO));
+        let _ = self.signals.drain();
     }
 }
 
-/// Whether the kernel sends this to us but not to our process group: when a terminal is closed, the
-/// leader of its session gets SIGHUP and SIGCONT, and nobody else (`__tty_hangup`).
-fn goes_to_leader_alone(signal: Signal) -> bool {
-    [Signal::HUP, Signal::CONT].contains(&signal) && getsid(None) == Ok(getpid())
+/// Whether a signal that the kernel made is one that a terminal sends to its whole foreground process
+/// group, and not, as an alarm of alarm(2), to us alone.
+fn goes_to_foreground(signal: Signal) -> bool {
+    match signal {
+        Signal::INT | Signal::QUIT | Signal::TSTP | Signal::WINCH => true,
+        // When a terminal is closed, the leader of its session gets these two, and nobody else
+        // (`__tty_hangup`); the foreground group does when that leader has died.
+        Signal::HUP | Signal::CONT => getsid(None) != Ok(getpid()),
+        _ => false,
+    }
 }
 
 /// What the command finds in its environment. All of it is set, so that nothing of an outer lock's
@@ -400,9 +425,5 @@ impl<'p> Teller<'p> {
             }
             _ => log::info!("{text}"),
         }
-    }
-
-    fn error(&mut self, text: &str) {
-        self.screen.line(text);
     }
 }

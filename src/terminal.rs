@@ -1,8 +1,11 @@
 //! The terminal, if there is one: whose it is, and the line on it that is rewritten while waiting.
 
-use std::io::{IsTerminal, Write, stderr};
+use std::io::{self, IsTerminal, Write, stderr};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::fcntl::{OFlag, open};
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::stat::Mode;
 
 /// Whether this process has a controlling terminal: /dev/tty can then be opened (tty(4)).
@@ -60,5 +63,30 @@ impl Drop for Screen {
 }
 
 fn write(text: &str) {
-    let _ = stderr().write_all(text.as_bytes());
+    let _ = Patient.write_all(text.as_bytes());
+}
+
+/// How long one write waits for a reader; after that, none does until the reader is back.
+const PATIENCE: u16 = 100;
+
+/// Standard error, for those who must not be held up by a terminal that is paused (Ctrl-S) or a
+/// pipe that nobody empties: the command has to be stopped in time all the same. What cannot be
+/// written in a moment is dropped.
+#[derive(Clone, Copy, Debug)]
+pub struct Patient;
+
+impl Write for Patient {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        static STUCK: AtomicBool = AtomicBool::new(false);
+        let mut stderr = stderr();
+        let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
+        let patience = if STUCK.load(Ordering::Relaxed) { 0 } else { PATIENCE };
+        let stuck = poll(&mut fds, patience) == Ok(0);
+        STUCK.store(stuck, Ordering::Relaxed);
+        if stuck { Ok(bytes.len()) } else { stderr.write(bytes) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

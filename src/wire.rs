@@ -16,6 +16,7 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::command::Remains;
 use crate::core::lease::Instant;
 
 /// The longest message. A report carries two paths at most, and the plan bounds those.
@@ -24,11 +25,8 @@ const LONGEST: usize = 64 * 1024;
 /// What the supervisor tells the keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
-    /// The command runs; should the supervisor die, the keeper has to end it.
-    Started {
-        /// Its process group, when it has one of its own.
-        group: Option<i32>,
-    },
+    /// The command runs, or is about to; should the supervisor die, the keeper has to end it.
+    Starting(Remains),
     /// Delete the contender node, close the session, say so, and go.
     Release,
 }
@@ -102,7 +100,9 @@ impl Link {
                         Received::Gone
                     }
                 },
-                Err(Errno::EINTR) => continue,
+                // ECONNRESET: the other side went without having read everything. What it had sent
+                // before comes next.
+                Err(Errno::EINTR | Errno::ECONNRESET) => continue,
                 Err(Errno::EAGAIN) => Received::Nothing,
                 Err(error) => {
                     log::debug!("socket between supervisor and keeper: {error}");

@@ -87,22 +87,25 @@ pub struct Terms {
 impl Terms {
     /// Terms for a granted session timeout. `kill_after`: what the user asked for, if anything.
     pub fn new(timeout: Duration, kill_after: Option<Duration>) -> Result<Self, NoRoom> {
+        let terms = Self::with_default_grace(timeout);
+        let longest = terms.kill.saturating_sub(terms.beat * 2);
+        match kill_after {
+            None => Ok(terms),
+            Some(kill_after) if kill_after > longest => Err(NoRoom { kill_after, longest }),
+            Some(kill_after) => Ok(Self { stop: terms.kill - kill_after, ..terms }),
+        }
+    }
+
+    /// Terms for a granted session timeout with the grace that it has room for.
+    pub fn with_default_grace(timeout: Duration) -> Self {
         let beat = Self::beat_of(timeout);
-        let end = Self::validity(timeout);
         // SIGKILL takes effect at once, but reaping a large process takes the kernel a while, and
         // a loaded machine schedules us late.
         let reaping = (timeout / 40).clamp(Duration::from_millis(10), Duration::from_millis(250));
-        let kill = end.saturating_sub(reaping);
-        let longest = kill.saturating_sub(beat * 2);
-        let grace = match kill_after {
-            Some(kill_after) if kill_after > longest => {
-                return Err(NoRoom { kill_after, longest });
-            }
-            Some(kill_after) => kill_after,
-            // By default a blip of T/3 that begins just before a beat must not stop the command.
-            None => DEFAULT_KILL_AFTER.min(kill.saturating_sub(beat + timeout / 3)),
-        };
-        Ok(Self { timeout, beat, stop: kill - grace, kill })
+        let kill = Self::validity(timeout).saturating_sub(reaping);
+        // A blip of T/3 that begins just before a beat must not stop the command.
+        let grace = DEFAULT_KILL_AFTER.min(kill.saturating_sub(beat + timeout / 3));
+        Self { timeout, beat, stop: kill - grace, kill }
     }
 
     /// Time from one beat to the next under a granted session timeout.

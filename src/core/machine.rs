@@ -36,9 +36,9 @@ const KEEPER_CRASHES: u32 = 3;
 pub enum Report {
     /// No server has answered yet, for this reason; the keeper goes on trying.
     Unreachable(String),
-    /// A session is established.
+    /// The session has a connection: the first one, or a new one after it was lost.
     Connected {
-        /// The session timeout that the server granted.
+        /// The session timeout that the server granted, which may be another each time.
         timeout: Duration,
     },
     /// Our contender node is in the queue and others are before it.
@@ -120,10 +120,7 @@ pub enum Event {
         shared: bool,
     },
     /// The command could not be started.
-    StartFailed {
-        /// It does not exist (rather than: cannot be executed).
-        not_found: bool,
-    },
+    StartFailed(Unstarted),
     /// The command itself ended and has been reaped.
     Ended(CommandEnd),
     /// The command was stopped by this signal (Ctrl-Z).
@@ -132,6 +129,17 @@ pub enum Event {
     TreeGone,
     /// The time that [`Machine::deadline`] named has come.
     Timer,
+}
+
+/// Why the command could not be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unstarted {
+    /// It does not exist.
+    NotFound,
+    /// It cannot be executed.
+    CannotExecute,
+    /// The machine stalled for so long that the lease was over.
+    TooLate,
 }
 
 /// How the command ended.
@@ -160,6 +168,8 @@ pub enum Effect {
     Release,
     /// Stop by this signal, as the shell that watches us expects when the command stops.
     StopSelf(Signal),
+    /// End the keeper at once: it has had its time.
+    EndKeeper,
     /// Tell the user.
     Say(Notice),
     /// The run is over.
@@ -242,8 +252,8 @@ pub struct Settings {
 enum State {
     /// No session yet. `--connect-timeout` runs only until the first session of this run.
     Connecting { until: Option<Instant>, reason: Option<String> },
-    /// In the queue, or about to be.
-    Queued { terms: Terms, view: Option<View> },
+    /// In the queue, or about to be. `silence`: why there is no connection now.
+    Queued { terms: Terms, view: Option<View>, silence: Option<String> },
     /// The lock is ours; the command starts as soon as the lease is long enough, which is at once
     /// unless the machine stalled: then the keeper beats, and the lease is judged again.
     Held { terms: Terms, grant: Grant, judge_at: Instant },
@@ -264,7 +274,7 @@ enum State {
 pub struct Machine {
     settings: Settings,
     state: State,
-    /// When `--timeout` is over, whatever happens in between.
+    /// When `--timeout` is over, or with `--nonblock` `--connect-timeout`, whatever happens in between.
     give_up_at: Option<Instant>,
     crashes: u32,
 }
@@ -273,7 +283,12 @@ impl Machine {
     /// A run that begins now, and its first effects.
     pub fn start(settings: Settings, now: Instant) -> (Self, Vec<Effect>) {
         let state = State::Connecting { until: Some(now + settings.connect_timeout), reason: None };
-        let give_up_at = settings.timeout.map(|timeout| now + timeout);
+        let give_up_at = if settings.nonblock {
+            // The lock is free or not, but the servers may take this long to say so.
+            Some(now + settings.connect_timeout)
+        } else {
+            settings.timeout.map(|timeout| now + timeout)
+        };
         (Self { settings, state, give_up_at, crashes: 0 }, vec![Effect::StartKeeper])
     }
 
@@ -304,7 +319,7 @@ impl Machine {
         let state = std::mem::replace(&mut self.state, State::Finished);
         let (state, effects) = match state {
             State::Connecting { until, reason } => self.connecting(now, until, reason, event),
-            State::Queued { terms, view } => self.queued(now, terms, view, event),
+            State::Queued { terms, view, silence } => self.queued(now, terms, view, silence, event),
             State::Held { terms, grant, judge_at } => self.held(now, terms, grant, judge_at, event),
             State::Running { terms, sent } => self.running(now, terms, sent, event),
             State::Stopping { terms, kill_at } => Self::stopping(now, terms, kill_at, event),
@@ -341,11 +356,7 @@ impl Machine {
             Event::Timer if self.give_up_at.is_some_and(|at| at <= now) => {
                 self.timed_out(now, Blocker::Servers(reason))
             }
-            Event::Timer if until.is_some_and(|at| at <= now) => {
-                let reason = reason.unwrap_or_else(|| "no answer".to_owned());
-                let notice = Notice::Unreachable(reason);
-                give_up(now, Outcome::Unreachable, vec![Effect::Say(notice)])
-            }
+            Event::Timer if until.is_some_and(|at| at <= now) => unreachable(now, reason),
             _ => (State::Connecting { until, reason }, vec![]),
         }
     }
@@ -360,24 +371,38 @@ impl Machine {
                 if terms.is_impatient() {
                     effects.push(Effect::Say(Notice::Impatient(terms)));
                 }
-                (State::Queued { terms, view: None }, effects)
+                (State::Queued { terms, view: None, silence: None }, effects)
             }
             Err(no_room) => give_up(now, Outcome::Usage, vec![Effect::Say(Notice::NoRoom(no_room))]),
         }
     }
 
-    fn queued(&mut self, now: Instant, terms: Terms, view: Option<View>, event: Event) -> (State, Vec<Effect>) {
+    fn queued(
+        &mut self,
+        now: Instant,
+        terms: Terms,
+        view: Option<View>,
+        silence: Option<String>,
+        event: Event,
+    ) -> (State, Vec<Effect>) {
         match event {
+            Event::Keeper(Report::Connected { timeout }) => {
+                (State::Queued { terms: self.regranted(timeout), view, silence: None }, vec![])
+            }
+            Event::Keeper(Report::Unreachable(reason)) => {
+                let say = Effect::Say(Notice::Connecting(reason.clone()));
+                (State::Queued { terms, view, silence: Some(reason) }, vec![say])
+            }
             Event::Keeper(Report::Waiting(view)) if self.settings.nonblock => {
                 let outcome = Outcome::NotFree(self.settings.conflict_exit_code);
                 give_up(now, outcome, vec![Effect::Say(Notice::NotFree(view))])
             }
             Event::Keeper(Report::Waiting(view)) => {
                 let say = Effect::Say(Notice::Waiting(view.clone()));
-                (State::Queued { terms, view: Some(view) }, vec![say])
+                (State::Queued { terms, view: Some(view), silence: None }, vec![say])
             }
             Event::Keeper(Report::Requeued) => {
-                (State::Queued { terms, view }, vec![Effect::Say(Notice::Requeued(Loss::NodeDeleted))])
+                (State::Queued { terms, view, silence }, vec![Effect::Say(Notice::Requeued(Loss::NodeDeleted))])
             }
             // Not started at once, but when the signals that have come were heard: a command must
             // not be started into a shutdown that has begun.
@@ -387,13 +412,16 @@ impl Machine {
             Event::KeeperGone => self.keeper_crashed(requeue(Loss::SessionExpired)),
             Event::Signal { signal, .. } => match at_leisure(now, signal) {
                 Some(next) => next,
-                None => (State::Queued { terms, view }, stop_self(signal)),
+                None => (State::Queued { terms, view, silence }, stop_self(signal)),
             },
             Event::Timer if self.give_up_at.is_some_and(|at| at <= now) => {
-                let blocker = view.map_or(Blocker::Servers(None), Blocker::Queue);
+                let blocker = match (silence, view) {
+                    (None, Some(view)) => Blocker::Queue(view),
+                    (silence, _) => Blocker::Servers(silence),
+                };
                 self.timed_out(now, blocker)
             }
-            _ => (State::Queued { terms, view }, vec![]),
+            _ => (State::Queued { terms, view, silence }, vec![]),
         }
     }
 
@@ -410,9 +438,12 @@ impl Machine {
                 let sent = sent.max(grant.sent);
                 (State::Held { terms, grant: Grant { sent, ..grant }, judge_at }, vec![])
             }
+            Event::Keeper(Report::Connected { timeout }) => {
+                (State::Held { terms: self.regranted(timeout), grant, judge_at }, vec![])
+            }
             Event::Timer if now >= judge_at && terms.worth_starting(grant.sent, now) => {
                 let say = Effect::Say(Notice::Starting(grant.clone()));
-                (State::Running { terms, sent: grant.sent }, vec![say, Effect::Spawn(grant)])
+                (State::Running { terms, sent: grant.sent }, vec![Effect::Spawn(grant), say])
             }
             Event::Timer if self.give_up_at.is_some_and(|at| at <= now) => self.timed_out(now, Blocker::Servers(None)),
             Event::Timer if now >= judge_at => (State::Held { terms, grant, judge_at: now + JUDGE_AGAIN }, vec![]),
@@ -430,6 +461,10 @@ impl Machine {
         let same = State::Running { terms, sent };
         match event {
             Event::Keeper(Report::Extended(later)) => (State::Running { terms, sent: sent.max(later) }, vec![]),
+            // From now on the servers count with this.
+            Event::Keeper(Report::Connected { timeout }) => {
+                (State::Running { terms: self.regranted(timeout), sent }, vec![])
+            }
             // The next holder may run already: no time for a stop signal.
             Event::Keeper(Report::Lost(loss)) => kill(now, terms, Some(LostWhy::Told(loss))),
             Event::KeeperGone => self.stop(now, terms, sent, LostWhy::KeeperGone),
@@ -439,8 +474,12 @@ impl Machine {
             Event::Signal { shared: true, .. } => (same, vec![]),
             Event::Signal { signal, .. } => (same, vec![Effect::Forward(signal)]),
             Event::Stopped(signal) => (same, vec![Effect::StopSelf(signal)]),
-            Event::StartFailed { not_found } => {
-                let outcome = if not_found { Outcome::NotFound } else { Outcome::CannotExecute };
+            Event::StartFailed(why) => {
+                let outcome = match why {
+                    Unstarted::NotFound => Outcome::NotFound,
+                    Unstarted::CannotExecute => Outcome::CannotExecute,
+                    Unstarted::TooLate => Outcome::Lost,
+                };
                 release(now, outcome, Some(terms.timeout()))
             }
             Event::Ended(end) => {
@@ -460,7 +499,7 @@ impl Machine {
         if kill_at <= now {
             return kill(now, terms, Some(why));
         }
-        let effects = vec![Effect::Say(Notice::Lost(why)), Effect::Stop(self.settings.stop_signal)];
+        let effects = vec![Effect::Stop(self.settings.stop_signal), Effect::Say(Notice::Lost(why))];
         (State::Stopping { terms, kill_at }, effects)
     }
 
@@ -496,6 +535,7 @@ impl Machine {
     ) -> (State, Vec<Effect>) {
         let unconfirmed = || {
             let mut effects = vec![];
+            effects.push(Effect::EndKeeper);
             effects.extend(frees_within.map(|timeout| Effect::Say(Notice::NotReleased(timeout))));
             effects.push(Effect::Finish(outcome));
             (State::Finished, effects)
@@ -513,7 +553,20 @@ impl Machine {
         }
     }
 
+    /// The terms of another session timeout than before. A `--kill-after` that does not fit it was
+    /// not refused at the start, and it is too late for that.
+    fn regranted(&self, timeout: Duration) -> Terms {
+        Terms::new(timeout, self.settings.kill_after).unwrap_or_else(|_| Terms::with_default_grace(timeout))
+    }
+
     fn timed_out(&self, now: Instant, blocker: Blocker) -> (State, Vec<Effect>) {
+        if self.settings.nonblock {
+            let reason = match blocker {
+                Blocker::Servers(reason) => reason,
+                Blocker::Queue(_) => None,
+            };
+            return unreachable(now, reason);
+        }
         let outcome = Outcome::NotFree(self.settings.conflict_exit_code);
         give_up(now, outcome, vec![Effect::Say(Notice::TimedOut(blocker))])
     }
@@ -535,6 +588,12 @@ impl Machine {
 fn requeue(loss: Loss) -> (State, Vec<Effect>) {
     let effects = vec![Effect::Say(Notice::Requeued(loss)), Effect::StartKeeper];
     (State::Connecting { until: None, reason: None }, effects)
+}
+
+/// No server has answered in time.
+fn unreachable(now: Instant, reason: Option<String>) -> (State, Vec<Effect>) {
+    let notice = Notice::Unreachable(reason.unwrap_or_else(|| "no answer".to_owned()));
+    give_up(now, Outcome::Unreachable, vec![Effect::Say(notice)])
 }
 
 fn refused(now: Instant, refusal: Refusal) -> (State, Vec<Effect>) {
@@ -572,7 +631,7 @@ fn at_leisure(now: Instant, signal: Signal) -> Option<(State, Vec<Effect>)> {
 
 /// Whether a signal ends the wait for a lock, as it would end a program that knows nothing of it.
 fn cancels(signal: Signal) -> bool {
-    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].contains(&signal)
+    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::ALRM, Signal::XCPU].contains(&signal)
 }
 
 fn stop_self(signal: Signal) -> Vec<Effect> {

@@ -73,6 +73,8 @@ impl Signal {
     pub const PIPE: Self = Self(libc::SIGPIPE);
     /// A timer of alarm(2).
     pub const ALRM: Self = Self(libc::SIGALRM);
+    /// The limit of CPU time is used up.
+    pub const XCPU: Self = Self(libc::SIGXCPU);
     /// The polite request to end.
     pub const TERM: Self = Self(libc::SIGTERM);
     /// A child has changed its state.

@@ -163,7 +163,8 @@ fn nobody_while_waiting(lose: impl Fn(&Proxy)) {
     let output = waiter.wait().expect_code(75);
     assert!(limit <= output.elapsed && output.elapsed < limit + 2 * AT_ONCE, "{output}");
     let said = output.stderr();
-    assert_eq!(said.matches("queueing again").count(), 1, "{output}");
+    // Whether the session is over only the servers can say, so the place in the queue is not given up.
+    assert_eq!(said.matches("queueing again").count(), 0, "{output}");
     assert!(
         said.contains(&format!("zklock: gave up waiting for {LOCK} after 8s: no ZooKeeper server answered")),
         "{output}"
@@ -198,9 +199,9 @@ fn a_session_that_expired_while_waiting_queues_at_the_tail() {
     proxy.refuse();
     scene.witness.wait_count(LOCK, 1);
     let mut other = scene.queue("other", 1);
+    proxy.accept();
     let line = late.wait_stderr("queue");
     assert_eq!(line, format!("zklock: lost the place in the queue of {LOCK}: the session ended; queueing again"));
-    proxy.accept();
     scene.witness.wait_count(LOCK, 3);
     let new = scene.contenders().pop().unwrap();
     assert_ne!(new.stat.owner, old.stat.owner);
@@ -221,8 +222,9 @@ fn queueing_again_does_not_prolong_the_timeout() {
     let mut waiter = scene.start(&proxy.address(), "waiter", &options, &[]);
     scene.witness.wait_count(LOCK, 2);
     proxy.refuse();
-    waiter.wait_stderr("queueing again");
+    scene.witness.wait_count(LOCK, 1);
     proxy.accept();
+    waiter.wait_stderr("queueing again");
     scene.witness.wait_count(LOCK, 2);
     let output = waiter.wait().expect_code(75);
     let limit = Duration::from_secs(7);

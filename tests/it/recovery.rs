@@ -215,10 +215,10 @@ fn reply_to_the_watch_on_our_own_node_lost() {
 #[test]
 fn own_node_deleted_after_a_reset() {
     let (scene, proxy) = Scene::proxied();
-    let mut job = scene.start(&proxy.address(), "job", &["--session-timeout", "60"], &["--wait"]);
+    let mut job = scene.start(&proxy.address(), "job", &["-v", "--session-timeout", "60"], &["--wait"]);
     job.wait_stdout("ready");
     proxy.reset();
-    poll::until("it is connected again", || (proxy.accepted() == 2 && proxy.open() == 1).then_some(()));
+    job.wait_stderr("restored");
     let deleted = Moment::now();
     scene.witness.delete(&scene.only_contender().path).unwrap();
     job.wait().expect_code(76);

@@ -112,7 +112,7 @@ impl World {
                 }
                 Effect::StartKeeper => assert!(!self.spawned, "a new session while the command runs"),
                 Effect::Say(notice) => self.notices.push(notice),
-                Effect::StopSelf(_) => {}
+                Effect::StopSelf(_) | Effect::EndKeeper => {}
             }
         }
         if self.spawned && self.alive && !self.killed {
@@ -220,7 +220,7 @@ impl World {
                 // Only in answer to Spawn.
                 if self.spawned && self.alive && matches!(self.machine.state, State::Running { .. }) {
                     self.alive = false;
-                    self.event(Event::StartFailed { not_found: true });
+                    self.event(Event::StartFailed(Unstarted::NotFound));
                 }
             }
             Happening::CommandEnds(end) => {

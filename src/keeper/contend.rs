@@ -1,0 +1,400 @@
+//! What a keeper does over one connection: queue, wait, hold. A connection that is lost ends all of
+//! this wherever it is; the next one goes on from [`Place`].
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, pending, poll_fn};
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_lite::future::or;
+use smol::Timer;
+
+use super::{Keeper, PAUSE, refuse};
+use crate::clock;
+use crate::core::contender::{Card, printable};
+use crate::core::lease::{Instant, Terms};
+use crate::core::machine::{Grant, Loss, Refusal, Report, View};
+use crate::core::queue::{Contender, ContenderId, Queue, Standing};
+use crate::session::{Change, Failure, Session, Watch};
+
+/// A connection over which a server answers nonsense is given up after this long.
+const RECONNECT: Duration = Duration::from_secs(1);
+
+/// How far a keeper has come.
+#[derive(Clone, Default)]
+pub(super) enum Place {
+    /// There is no contender node of ours.
+    #[default]
+    Nowhere,
+    /// One with this id may have been created: nobody knows.
+    Uncertain(ContenderId),
+    /// It is in the queue.
+    Queued(Rc<Mine>),
+    /// The supervisor has been told that we hold.
+    Holding(Rc<Mine>),
+}
+
+impl Place {
+    /// Our contender node, if there is one for sure.
+    pub(super) fn mine(&self) -> Option<Rc<Mine>> {
+        match self {
+            Self::Nowhere | Self::Uncertain(_) => None,
+            Self::Queued(mine) | Self::Holding(mine) => Some(Rc::clone(mine)),
+        }
+    }
+}
+
+/// Our contender node.
+pub(super) struct Mine {
+    name: String,
+    /// Its full path.
+    pub(super) path: String,
+    token: i64,
+    /// The children of the lock, when they were listed in the same flight as the creation.
+    children: Cell<Option<Vec<String>>>,
+    /// What the next beat is to store in the node.
+    unpublished: RefCell<Option<Vec<u8>>>,
+}
+
+/// Why a step was not done.
+enum Stop {
+    /// Our contender node was deleted.
+    Deleted,
+    /// There is nothing more to do in this session.
+    Final(Report),
+    /// This connection is of no use any more.
+    Reconnect,
+}
+
+impl Stop {
+    /// What follows when a request about `path`, which is ours or the lock's, fails for good.
+    fn because(failure: Failure, path: &str) -> Self {
+        match failure {
+            // The lock's node cannot go before ours does.
+            Failure::NoNode => Self::Deleted,
+            failure => Self::Final(refuse(failure, path)),
+        }
+    }
+}
+
+impl Keeper<'_> {
+    /// Queues, waits and holds, from where we are. Gives what ends that for good, or `None` when it
+    /// has to go on over another connection.
+    pub(super) async fn contend(&self, session: &Session) -> Option<Report> {
+        // A server that lags behind the one that we lost might show a queue without our node. We
+        // would take that for deleted, or create a second one and wait behind the first.
+        let lock = self.birth.plan.lock.as_str();
+        let is_new = matches!(*self.place.borrow(), Place::Nowhere);
+        if !is_new && let Err(failure) = insist(|| session.catch_up(lock)).await {
+            return Some(refuse(failure, lock));
+        }
+        loop {
+            let place = self.place.borrow().clone();
+            let step = match &place {
+                Place::Nowhere => self.enqueue(session, ContenderId::new(session.id(), fastrand::u64(..))).await,
+                Place::Uncertain(id) => self.recover(session, *id).await,
+                // One watch on our own node, through waiting and holding.
+                Place::Queued(mine) => or(self.wait_and_hold(session, mine), until_deleted(session, &mine.path)).await,
+                Place::Holding(mine) => or(self.keep_beating(session, mine), until_deleted(session, &mine.path)).await,
+            };
+            match step {
+                Ok(()) => {}
+                Err(Stop::Final(report)) => return Some(report),
+                Err(Stop::Reconnect) => return None,
+                Err(Stop::Deleted) => {
+                    if let Place::Holding(_) = *self.place.borrow() {
+                        return Some(Report::Lost(Loss::NodeDeleted));
+                    }
+                    self.place.replace(Place::Nowhere);
+                    self.report(&Report::Requeued).await;
+                }
+            }
+        }
+    }
+
+    /// Creates the contender node. Not for good when the reply is lost.
+    async fn enqueue(&self, session: &Session, id: ContenderId) -> Result<(), Stop> {
+        let lock = self.birth.plan.lock.as_str();
+        let prefix = format!("{lock}/{}", id.prefix(self.birth.plan.mode));
+        let data = self.card().to_bytes();
+        loop {
+            self.place.replace(Place::Uncertain(id));
+            let sent = clock::now();
+            // Both leave in one flight, and are answered in order: the list has the node in it.
+            let created = session.create_contender(&prefix, &data);
+            let listed = session.children(lock);
+            match created.await {
+                Ok((sequence, stat)) => {
+                    // A creation goes through the quorum, as a beat does.
+                    self.last_beat.set(Some(sent));
+                    let path = format!("{prefix}{sequence:010}");
+                    let name = path[lock.len() + 1..].to_owned();
+                    self.queued(name, path, stat.czxid).children.set(listed.await.ok());
+                    return Ok(());
+                }
+                Err(Failure::NoNode) => self.create_parents(session).await?,
+                Err(Failure::Unknown(why)) => {
+                    log::info!("nobody knows whether the contender node was created: {why}");
+                    // As a rule the connection has gone, and this with it before the time is over.
+                    Timer::after(RECONNECT).await;
+                    return Err(Stop::Reconnect);
+                }
+                Err(failure) => return Err(Stop::Final(refuse(failure, lock))),
+            }
+        }
+    }
+
+    fn queued(&self, name: String, path: String, token: i64) -> Rc<Mine> {
+        log::info!("contender {path}");
+        let mine = Rc::new(Mine { name, path, token, children: Cell::new(None), unpublished: RefCell::new(None) });
+        self.place.replace(Place::Queued(Rc::clone(&mine)));
+        mine
+    }
+
+    async fn create_parents(&self, session: &Session) -> Result<(), Stop> {
+        let lock = self.birth.plan.lock.as_str();
+        match session.create_parents(lock, self.containers.get()).await {
+            Ok(()) => {}
+            Err(Failure::NoNode) => return Err(Stop::Final(Report::Refused(Refusal::NoChroot))),
+            Err(Failure::Unimplemented) if self.containers.get() => self.containers.set(false),
+            // Nodes that exist already are no error, so it is simply tried again.
+            Err(Failure::Unknown(_)) => {
+                Timer::after(PAUSE).await;
+            }
+            Err(failure) => return Err(Stop::Final(refuse(failure, lock))),
+        }
+        Ok(())
+    }
+
+    /// Looks for the node of a creation whose reply was lost, and creates it if there is none.
+    async fn recover(&self, session: &Session, id: ContenderId) -> Result<(), Stop> {
+        let lock = self.birth.plan.lock.as_str();
+        let definite = |failure| Stop::Final(refuse(failure, lock));
+        let children = match insist(|| session.children(lock)).await {
+            Ok(children) => children,
+            Err(Failure::NoNode) => return self.enqueue(session, id).await,
+            Err(failure) => return Err(definite(failure)),
+        };
+        let queue = sorted(children)?;
+        let mut ours = queue.contenders().iter().filter(|contender| id.owns(&contender.name));
+        let Some(first) = ours.next() else { return self.enqueue(session, id).await };
+        for duplicate in ours {
+            log::warn!("deleting {lock}/{}: a second node of this session", duplicate.name);
+            let path = format!("{lock}/{}", duplicate.name);
+            insist(|| session.delete(&path)).await.map_err(definite)?;
+        }
+        let path = format!("{lock}/{}", first.name);
+        match insist(|| session.read(&path)).await {
+            Ok((_, stat)) if stat.owner == session.id() => {
+                self.queued(first.name.clone(), path, stat.czxid);
+                Ok(())
+            }
+            // Gone in between, or, which the random half of the id rules out, somebody else's.
+            Ok(_) | Err(Failure::NoNode) => self.enqueue(session, id).await,
+            Err(failure) => Err(definite(failure)),
+        }
+    }
+
+    /// Waits until the lock is ours, says so, and holds it.
+    async fn wait_and_hold(&self, session: &Session, mine: &Rc<Mine>) -> Result<(), Stop> {
+        let sent = self.wait_turn(session, mine).await?;
+        let grant = Grant { node: mine.path.clone(), token: mine.token, session: session.id(), sent };
+        self.report(&Report::Held(grant)).await;
+        self.place.replace(Place::Holding(Rc::clone(mine)));
+        // Not before the first beat: a short command costs no further transaction, and wakes nobody.
+        let card = Card { held_since: Some(clock::wall_millis()), ..self.card().clone() };
+        mine.unpublished.replace(Some(card.to_bytes()));
+        self.keep_beating(session, mine).await
+    }
+
+    /// Waits until the lock is ours. Gives the time at which the last answered beat was sent.
+    async fn wait_turn(&self, session: &Session, mine: &Mine) -> Result<Instant, Stop> {
+        let lock = self.birth.plan.lock.as_str();
+        let mut children = mine.children.take();
+        loop {
+            let names = match children.take() {
+                Some(names) => names,
+                None => insist(|| session.children(lock)).await.map_err(|failure| Stop::because(failure, lock))?,
+            };
+            let queue = sorted(names)?;
+            self.warn_of_foreign(&queue);
+            match queue.standing(&mine.name) {
+                // Never "nobody before us": the list is as new as our node, so that was deleted.
+                Standing::Missing => return Err(Stop::Deleted),
+                // Whoever was before us is gone for good, and new ones come after us, however old
+                // the list. That our session lives is what the beat says.
+                Standing::Holds { .. } => return self.fresh_beat(session, mine).await,
+                Standing::Waits { position, watch } => self.watch(session, mine, &queue, position, &watch).await?,
+            }
+        }
+    }
+
+    /// Waits until the queue has to be looked at again.
+    async fn watch(
+        &self,
+        session: &Session,
+        mine: &Mine,
+        queue: &Queue,
+        position: usize,
+        watch: &[&Contender],
+    ) -> Result<(), Stop> {
+        let lock = self.birth.plan.lock.as_str();
+        let path = |contender: &Contender| format!("{lock}/{}", contender.name);
+        // One flight: the watches, and who holds.
+        let watched: Vec<String> = watch.iter().map(|contender| path(contender)).collect();
+        let replies: Vec<_> = watched.iter().map(|path| session.read_and_watch(path)).collect();
+        let view = self.view(session, queue, position);
+        let mut watches = vec![];
+        for reply in replies {
+            match reply.await {
+                Ok((_, _, watch)) => watches.push(watch),
+                // It has just left: look again.
+                Err(Failure::NoNode) => return Ok(()),
+                Err(Failure::Unknown(_)) => {
+                    Timer::after(PAUSE).await;
+                    return Ok(());
+                }
+                Err(failure) => return Err(Stop::because(failure, lock)),
+            }
+        }
+        self.report_if_room(&Report::Waiting(view.await));
+
+        let changed = async {
+            first_of(watches.into_iter().map(Watch::changed)).await;
+            Ok(())
+        };
+        // Whoever is next in line beats, so that the lease is there when its turn comes.
+        let next_in_line =
+            watch.iter().any(|contender| matches!(queue.standing(&contender.name), Standing::Holds { .. }));
+        let beating = async { if next_in_line { self.keep_beating(session, mine).await } else { pending().await } };
+        or(or(changed, beating), self.keep_looking(session, mine)).await
+    }
+
+    /// Looks where we stand from time to time, if anybody is watching. Sets no watches: those that
+    /// are set remain right until one of them fires.
+    async fn keep_looking<T>(&self, session: &Session, mine: &Mine) -> T {
+        let Some(period) = self.birth.refresh else { return pending().await };
+        loop {
+            Timer::after(period).await;
+            let Ok(children) = session.children(self.birth.plan.lock.as_str()).await else { continue };
+            let Ok(queue) = Queue::from_children(children) else { continue };
+            if let Standing::Waits { position, .. } = queue.standing(&mine.name) {
+                let view = self.view(session, &queue, position).await;
+                self.report_if_room(&Report::Waiting(view));
+            }
+        }
+    }
+
+    /// What to tell a user who waits in this queue. The request has left when this returns.
+    fn view<'a>(&self, session: &'a Session, queue: &Queue, position: usize) -> impl Future<Output = View> + use<'a> {
+        let holder = queue.first_holder().map(|holder| holder.name.clone()).unwrap_or_default();
+        let total = queue.contenders().len();
+        let reply = session.read(&format!("{}/{holder}", self.birth.plan.lock));
+        async move {
+            let card = reply.await.map(|(data, _)| Card::from_bytes(&data)).unwrap_or_default();
+            let holder = card.phrase().unwrap_or_else(|| printable(&holder));
+            View { position, total, holder, held_since: card.held_since }
+        }
+    }
+
+    fn warn_of_foreign(&self, queue: &Queue) {
+        if let (Some(name), false) = (queue.foreign().first(), self.warned.replace(true)) {
+            log::warn!("{} has a child that is no contender, ignored: {}", self.birth.plan.lock, printable(name));
+        }
+    }
+
+    /// A beat that is young enough to start a command under: the last one, or a new one.
+    async fn fresh_beat(&self, session: &Session, mine: &Mine) -> Result<Instant, Stop> {
+        let interval = Terms::beat_of(session.timeout());
+        loop {
+            match self.last_beat.get() {
+                Some(sent) if clock::now().saturating_since(sent) <= interval * 3 / 2 => return Ok(sent),
+                _ => self.beat(session, mine).await?,
+            }
+        }
+    }
+
+    /// Beats until that fails for good.
+    async fn keep_beating(&self, session: &Session, mine: &Mine) -> Result<(), Stop> {
+        let interval = Terms::beat_of(session.timeout());
+        loop {
+            let age = self.last_beat.get().map_or(interval, |sent| clock::now().saturating_since(sent));
+            Timer::after(interval.saturating_sub(age)).await;
+            self.beat(session, mine).await?;
+        }
+    }
+
+    /// Sends one beat. When it is not answered, the last beat stays what it was.
+    async fn beat(&self, session: &Session, mine: &Mine) -> Result<(), Stop> {
+        let publish = mine.unpublished.borrow().clone();
+        let sent = clock::now();
+        match session.beat(&mine.path, publish.as_deref()).await {
+            Ok(()) => {
+                self.last_beat.set(Some(sent));
+                self.birth.last_beat.record(sent);
+                mine.unpublished.take();
+                Ok(())
+            }
+            Err(Failure::Unknown(why)) => {
+                log::info!("beat not answered: {why}");
+                Timer::after(PAUSE).await;
+                Ok(())
+            }
+            Err(failure) => Err(Stop::because(failure, &mine.path)),
+        }
+    }
+}
+
+fn sorted(children: Vec<String>) -> Result<Queue, Stop> {
+    Queue::from_children(children).map_err(|_| Stop::Final(Report::Refused(Refusal::Exhausted)))
+}
+
+/// Waits until `node` is deleted, or the session is over.
+async fn until_deleted(session: &Session, node: &str) -> Result<(), Stop> {
+    loop {
+        match session.read_and_watch(node).await {
+            Ok((_, _, watch)) => match watch.changed().await {
+                // The beat that publishes since when we hold, or somebody's remark.
+                Change::Data => {}
+                Change::Deleted => return Err(Stop::Deleted),
+                // The connection has gone, and all of this with it in a moment.
+                Change::Unknown => {
+                    Timer::after(PAUSE).await;
+                }
+            },
+            Err(Failure::Unknown(_)) => {
+                Timer::after(PAUSE).await;
+            }
+            Err(failure) => return Err(Stop::because(failure, node)),
+        }
+    }
+}
+
+/// Repeats a request that changes nothing, or nothing more the second time, until its outcome is
+/// known.
+async fn insist<T, F: Future<Output = Result<T, Failure>>>(request: impl Fn() -> F) -> Result<T, Failure> {
+    loop {
+        match request().await {
+            Err(Failure::Unknown(why)) => {
+                log::info!("asking again: {why}");
+                Timer::after(PAUSE).await;
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Waits for the first of several futures.
+async fn first_of<F: Future>(futures: impl Iterator<Item = F>) -> F::Output {
+    let mut futures: Vec<_> = futures.map(Box::pin).collect();
+    poll_fn(|context| {
+        for future in &mut futures {
+            if let Poll::Ready(output) = future.as_mut().poll(context) {
+                return Poll::Ready(output);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
