@@ -23,6 +23,8 @@ use super::signal::Signal;
 const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the contender node of someone who gives up may delay their going.
 const GIVE_UP_PATIENCE: Duration = Duration::from_secs(1);
+/// The same, once the user shows impatience.
+const HURRIED_PATIENCE: Duration = Duration::from_millis(300);
 /// Descendants that fork while they are being killed are looked for again this often.
 const KILL_AGAIN: Duration = Duration::from_millis(10);
 const KILL_AGAIN_AT_MOST: Duration = Duration::from_secs(1);
@@ -547,7 +549,11 @@ impl Machine {
             }
             Event::KeeperGone => unconfirmed(),
             Event::Timer if now >= until => unconfirmed(),
-            Event::Signal { signal, .. } if cancels(signal) => unconfirmed(),
+            // Two signals may come at once, which is no impatience yet.
+            Event::Signal { signal, .. } if cancels(signal) => {
+                let until = until.min(now + HURRIED_PATIENCE);
+                (State::Releasing { outcome, frees_within, until }, vec![])
+            }
             Event::Signal { signal, .. } => (State::Releasing { outcome, frees_within, until }, stop_self(signal)),
             _ => (State::Releasing { outcome, frees_within, until }, vec![]),
         }

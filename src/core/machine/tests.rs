@@ -352,6 +352,7 @@ fn a_signal_while_waiting_cancels_and_one_more_does_not_wait_for_servers() {
     world.event(Event::Signal { signal: Signal::INT, shared: true });
     assert!(world.released);
     world.event(Event::Signal { signal: Signal::INT, shared: true });
+    world.pass(HURRIED_PATIENCE);
     assert_eq!(world.finished, Some(Outcome::Interrupted(Signal::INT)));
 }
 
