@@ -192,3 +192,15 @@ impl Frames {
         frames
     }
 }
+
+impl Frame {
+    /// Puts another session id into the answer that opens a session; nothing else is changed.
+    pub(crate) fn set_session(&mut self, id: i64) {
+        // Length, version and timeout come before it (zookeeper.jute, ConnectResponse).
+        if !self.is_message
+            && let Some(place) = self.bytes.get_mut(12..20)
+        {
+            place.copy_from_slice(&id.to_be_bytes());
+        }
+    }
+}

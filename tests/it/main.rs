@@ -19,6 +19,7 @@ mod zklock;
 mod acquire;
 mod documents;
 mod harness_checks;
+mod hostile;
 mod house;
 mod input;
 mod loss;

@@ -76,6 +76,8 @@ struct State {
     traps: Vec<Arc<TrapState>>,
     /// What the server is not to know.
     unknown: Vec<Op>,
+    /// The session id that clients are told, whatever the server says.
+    session: Option<i64>,
 }
 
 #[derive(Debug)]
@@ -534,7 +536,11 @@ impl Connection {
             return Ok(None);
         };
         let due = due(flow);
-        for frame in self.down.frames.split(&bytes) {
+        let session = shared.lock().session;
+        for mut frame in self.down.frames.split(&bytes) {
+            if let Some(session) = session {
+                frame.set_session(session);
+            }
             let trap = answered_xid(&frame).and_then(|xid| self.sprung(shared, xid));
             match trap.as_ref().map(|trap| trap.fate) {
                 None | Some(Fate::Wait) => self.down.queue.push_back(Queued { bytes: frame.bytes, due, trap }),
@@ -674,5 +680,13 @@ impl Drop for Stub {
     fn drop(&mut self) {
         // The thread ends only by this.
         let _ = self.stop.write(&[0]);
+    }
+}
+
+impl Proxy {
+    /// From the next connection on, clients are told that their session has this id: what some imitations of a server
+    /// do instead of saying that a session is over.
+    pub(crate) fn give_out_session(&self, id: i64) {
+        self.shared.change(|state| state.session = Some(id));
     }
 }

@@ -1,0 +1,437 @@
+//! What a hostile reviewer broke once: each of these was a fault, and stays mended.
+
+use std::fs;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use crate::client::Kind;
+use crate::ensemble::{Data, Server, Settings};
+use crate::frames::Op;
+use crate::place::{Place, finish};
+use crate::poll;
+use crate::process::{self, Process};
+use crate::proxy::Fate;
+use crate::scene::{AT_ONCE, LEASE, LOCK, Moment, Scene, T, variable};
+use crate::terminal::Terminal;
+use crate::zklock::{Running, Zklock, binary, child};
+
+/// The way to the shared server that nothing disturbs.
+fn direct() -> String {
+    Server::shared().address()
+}
+
+#[track_caller]
+fn wait_state(pid: Pid, states: &[char]) {
+    poll::until(format_args!("{pid} is in one of the states {states:?}"), || {
+        let state = process::look(pid).map_or('X', |process| process.state);
+        states.contains(&state).then_some(())
+    });
+}
+
+#[track_caller]
+fn wait_dead(pid: Pid) {
+    wait_state(pid, &['Z', 'X']);
+}
+
+#[track_caller]
+fn stop(pid: Pid) {
+    process::send(pid, Signal::SIGSTOP);
+    wait_state(pid, &['T']);
+}
+
+/// Waits until a time has come that no other sign tells of: that of a server's clock, which nobody can read.
+#[track_caller]
+fn wait_past(when: Moment) {
+    poll::until("the time comes", || (Moment::now() > when).then_some(()));
+}
+
+// The session timeout that a reconnection grants.
+
+/// A holder that asks for 20 s, on a server of its own that grants `first`, and a waiter behind it with a short session.
+/// Then the server is restarted with its data and the line `change`, and grants the holder something else.
+fn regrant(first: &str, change: &str, then: impl FnOnce(&Scene, &mut Running, &mut Running)) {
+    let server = Settings::default().line(first).server();
+    let scene = Scene::new(server.chroot());
+    let options = ["-v", "--session-timeout", "20", "--kill-after", "0"];
+    let (mut holder, mut next) = scene.holder_and_next(&server.address(), &options);
+    server.set(change);
+    server.restart(Data::Kept);
+    holder.wait_stderr("connection to ZooKeeper restored");
+    then(&scene, &mut holder, &mut next);
+}
+
+/// The keeper is frozen. The command is dead within `lease`, and the next one starts after it.
+#[track_caller]
+fn expect_dead_within(scene: &Scene, holder: &mut Running, next: &mut Running, lease: Duration) {
+    stop(holder.keeper());
+    let frozen = Moment::now();
+    holder.wait().expect_code(76);
+    scene.last_alive("holder").expect_within(lease, frozen, "the command is dead");
+    scene.finish(next);
+    holder.wait_until_nothing_is_left();
+    scene.expect_tidy(&["holder", "next"]);
+}
+
+#[test]
+fn a_reconnection_that_grants_a_shorter_session_shortens_the_lease() {
+    regrant("maxSessionTimeout=20000", "maxSessionTimeout=6000", |scene, holder, next| {
+        // The change alone ends nothing.
+        let lease = Duration::from_millis(4500);
+        scene.wait_alive_at("holder", Moment::now().after(lease));
+        expect_dead_within(scene, holder, next, lease);
+    });
+}
+
+#[test]
+fn a_reconnection_that_grants_a_longer_session_prolongs_the_lease() {
+    regrant("maxSessionTimeout=3000", "minSessionTimeout=8000\nmaxSessionTimeout=20000", |scene, holder, next| {
+        // Past the end of a lease under the old timeout, and before the end of one under the new.
+        let keeper = holder.keeper();
+        stop(keeper);
+        scene.wait_alive_at("holder", Moment::now().after(LEASE + AT_ONCE));
+        process::send(keeper, Signal::SIGCONT);
+        scene.wait_alive_at("holder", Moment::now().after(LEASE));
+        expect_dead_within(scene, holder, next, Duration::from_secs(6));
+    });
+}
+
+// Another session.
+
+#[test]
+fn a_reconnection_that_gives_out_another_session_is_a_loss() {
+    let (scene, proxy) = Scene::proxied();
+    // No lease could end in time for this.
+    let mut holder = scene.start(&proxy.address(), "holder", &["--session-timeout", "60"], &["--wait"]);
+    holder.wait_stdout("ready");
+    proxy.give_out_session(0x7e57);
+    let reset = Moment::now();
+    proxy.reset();
+    let output = holder.wait().expect_code(76);
+    scene.last_alive("holder").expect_within(AT_ONCE, reset, "the command is dead");
+    assert_eq!(output.stderr(), format!("zklock: lost the lock {LOCK}: the session expired; killing the command\n"));
+    assert!(output.stdout().ends_with("holder ready\n"), "no stop signal\n{output}");
+    holder.wait_until_nothing_is_left();
+    scene.expect_tidy(&["holder"]);
+}
+
+// Standard error that nobody reads.
+
+/// Makes standard error a pipe that is full, and in which there will never be room, for the program that it executes.
+const INTO_A_FULL_PIPE: &str = r#"
+    mkfifo pipe && exec 3<>pipe && dd if=/dev/zero of=pipe bs=4096 oflag=nonblock 2>dd
+    exec "$@" 2>pipe
+"#;
+
+/// The keeper of a holder whose standard error takes no bytes is killed. Nothing but SIGKILL ends the command.
+fn stderr_is_full(options: &[&str]) {
+    let scene = Scene::shared();
+    let job = scene.job(&direct(), "holder", options, &["--wait"]);
+    let mut holder = job.run_by(["bash", "-c", INTO_A_FULL_PIPE, "bash"]).spawn();
+    holder.wait_stdout("ready");
+    assert!(scene.read("dd").contains("Resource temporarily unavailable"), "the pipe is full");
+    let mut next = scene.queue("next", 1);
+    let killed = Moment::now();
+    process::send(holder.keeper(), Signal::SIGKILL);
+    let output = holder.wait().expect_code(76);
+    assert!(output.stdout().contains("\nholder signal TERM\n"), "{output}");
+    scene.last_alive("holder").expect_within(LEASE, killed, "the command is dead");
+    scene.finish(&mut next);
+    holder.wait_until_nothing_is_left();
+    scene.expect_tidy(&["holder", "next"]);
+}
+
+#[test]
+fn a_full_pipe_for_stderr_does_not_save_the_command() {
+    stderr_is_full(&[]);
+}
+
+#[test]
+fn a_full_pipe_for_stderr_does_not_save_the_command_when_much_is_said() {
+    stderr_is_full(&["-vvv"]);
+}
+
+#[test]
+fn a_paused_terminal_does_not_save_the_command() {
+    const CTRL_S: u8 = 0x13;
+    let scene = Scene::shared();
+    let terminal = Terminal::new(80);
+    let mut holder = terminal.spawn(scene.job(&direct(), "holder", &["-v"], &["--wait"]));
+    terminal.wait_count("holder ready", 1);
+    let command = holder.command();
+    let mut next = scene.queue("next", 1);
+    terminal.press(CTRL_S);
+    let killed = Moment::now();
+    process::send(holder.keeper(), Signal::SIGKILL);
+    wait_dead(command);
+    Moment::now().expect_within(LEASE, killed, "the command is dead");
+    holder.wait().expect_code(76);
+    scene.finish(&mut next);
+    holder.wait_until_nothing_is_left();
+    scene.expect_tidy(&["holder", "next"]);
+}
+
+// One zklock below another.
+
+/// The lock that the inner one of two takes.
+const INNER: &str = "/inner";
+
+/// `zklock LOCK -- zklock INNER -- child`, with a session that takes long to expire, and a daemon of the child's that has
+/// left group and session. All of them run.
+#[track_caller]
+fn nested(place: &Place) -> Running {
+    let outer = place.zklock().env("ZKLOCK_SESSION_TIMEOUT", "60").arg(LOCK).arg("--").arg(binary());
+    let daemon = ["--beat", "--spawn-daemon", "--"].map(str::to_owned).into_iter().chain(place.logged("daemon"));
+    let mut run = outer.arg(INNER).child(place.logged("inner").into_iter().chain(daemon)).spawn();
+    for _ in ["the command", "what is between", "the daemon"] {
+        run.wait_stdout(" ready");
+    }
+    run
+}
+
+/// The processes of a run below its supervisor: keepers, which have something left to do in the end, and the others, of
+/// which there are `count`.
+#[track_caller]
+fn below(run: &Running, count: usize) -> (Vec<Process>, Vec<Process>) {
+    let all = run.processes().into_iter().filter(|process| process.pid != run.pid());
+    let (keepers, others): (Vec<_>, Vec<_>) = all.partition(|process| process.name == "zklock-keeper");
+    assert_eq!(others.len(), count, "{others:?}");
+    (keepers, others)
+}
+
+#[track_caller]
+fn expect_dead(family: &[Process]) {
+    for process in family {
+        let now = process::look(process.pid).filter(|now| now.started == process.started);
+        assert!(now.is_none_or(|now| now.state == 'Z'), "{process} lives");
+    }
+}
+
+/// The inner keeper, which would see to its own, is frozen meanwhile: the outer one must not rely on it.
+#[test]
+fn outer_supervisor_killed_the_whole_inner_tree_goes_before_the_next_holder_starts() {
+    let place = Place::new();
+    let mut outer = nested(&place);
+    let (keepers, family) = below(&outer, 3);
+    let inner_keeper = keepers.iter().find(|keeper| keeper.parent != outer.pid()).expect("another keeper").pid;
+    let mut next = place.zklock().arg(LOCK).child(place.logged("next")).spawn();
+    place.wait_queue(2);
+    stop(inner_keeper);
+    outer.signal(Signal::SIGKILL);
+    next.wait_stdout("ready");
+    expect_dead(&family);
+    let thawed = Moment::now();
+    process::send(inner_keeper, Signal::SIGCONT);
+    place.client().wait_count(INNER, 0);
+    Moment::now().expect_within(AT_ONCE, thawed, "the inner node has gone");
+    outer.wait().expect_signal(Signal::SIGKILL);
+    outer.wait_until_nothing_is_left();
+    finish(&mut next);
+}
+
+#[test]
+fn outer_lock_lost_the_inner_one_is_given_up() {
+    let place = Place::new();
+    let mut outer = nested(&place);
+    let (_, family) = below(&outer, 3);
+    let [node] = <[_; 1]>::try_from(place.wait_queue(1)).expect("one contender");
+    let deleted = Moment::now();
+    place.client().delete(&format!("{LOCK}/{node}")).unwrap();
+    outer.wait().expect_code(76);
+    expect_dead(&family);
+    place.client().wait_count(INNER, 0);
+    Moment::now().expect_within(AT_ONCE, deleted, "the inner node has gone");
+    outer.wait_until_nothing_is_left();
+}
+
+// Servers that fall silent, or are away for long.
+
+#[test]
+fn without_waiting_a_server_that_falls_silent_after_the_handshake_is_given_up() {
+    let (scene, proxy) = Scene::proxied();
+    // More than there will be requests: no connection gets a word beyond the greeting.
+    let _silence: Vec<_> = (0..200).map(|_| proxy.trap(Fate::Blackhole, |_| true)).collect();
+    let limit = Duration::from_secs(1);
+    let job = scene.job(&proxy.address(), "job", &["-n", "--connect-timeout", "1"], &[]);
+    let mut run = job.spawn();
+    let output = run.wait().expect_code(69);
+    // What it takes to give up a release that nobody answers comes on top: a second and a half at most.
+    assert!(limit <= output.elapsed && output.elapsed < limit + Duration::from_millis(1500) + AT_ONCE, "{output}");
+    assert!(proxy.count(Op::CreateContainer) + proxy.count(Op::Create) + proxy.count(Op::Create2) > 0, "it had begun");
+    run.wait_until_nothing_is_left();
+    scene.expect_tidy(&[]);
+}
+
+#[test]
+fn a_waiter_keeps_its_place_through_an_outage_longer_than_its_session() {
+    let server = Server::start();
+    let scene = Scene::new(server.chroot());
+    let prefix = format!("{LOCK}/_c_{:032x}-lock-", 1);
+    let holder = scene.witness.create(&prefix, b"", Kind::EphemeralSequential).unwrap();
+    let mut waiter = scene.start(&server.address(), "waiter", &[], &["--exit-on", "TERM"]);
+    scene.witness.wait_count(LOCK, 2);
+    let before = scene.contenders();
+    server.kill();
+    wait_past(Moment::now().after(2 * T));
+    server.restart(Data::Kept);
+    // Its session, which no one renews, would be over by then.
+    wait_past(Moment::now().after(2 * T));
+    assert_eq!(scene.contenders(), before);
+    scene.witness.delete(&holder).unwrap();
+    waiter.wait_stdout("ready");
+    assert_eq!(variable(&waiter, "ZKLOCK_NODE"), before[1].path);
+    scene.finish(&mut waiter);
+    assert_eq!(waiter.stderr(), "");
+    scene.expect_tidy(&["waiter"]);
+}
+
+// Processes that are stopped or killed in an awkward moment.
+
+/// Waits until `signal` has been sent to a process that cannot take it now (`ShdPnd` of proc_pid_status(5)).
+#[track_caller]
+fn wait_pending(pid: Pid, signal: Signal) {
+    poll::until(format_args!("{signal} is pending for {pid}"), || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let mask = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"))?.trim();
+        let mask = u64::from_str_radix(mask, 16).expect("a mask in hexadecimal");
+        (mask & (1 << (signal as i32 - 1)) != 0).then_some(())
+    });
+}
+
+#[test]
+fn without_a_terminal_a_command_that_is_stopped_does_not_stop_zklock() {
+    let scene = Scene::shared();
+    let mut job = scene.start(&direct(), "job", &[], &["--exit-on", "TERM", "--exit", "7"]);
+    job.wait_stdout("ready");
+    let command = job.command();
+    stop(command);
+    // What tells that the command has stopped was there before these, so it has been seen when the second is passed on.
+    for signal in [Signal::SIGUSR1, Signal::SIGUSR2] {
+        job.signal(signal);
+        wait_pending(command, signal);
+    }
+    process::send(command, Signal::SIGCONT);
+    job.wait_stdout("signal USR1");
+    job.signal(Signal::SIGTERM);
+    job.wait().expect_code(7);
+    job.wait_until_nothing_is_left();
+    scene.expect_tidy(&["job"]);
+}
+
+/// Kills a supervisor about when it starts its command. The next one gets the lock, and has it to itself.
+#[track_caller]
+fn kill_while_starting(scene: &Scene, aim: impl FnOnce()) {
+    let options = ["--session-timeout", "60"];
+    let mut victim = scene.start(&direct(), "victim", &options, &["--wait", "--setsid"]);
+    aim();
+    victim.signal(Signal::SIGKILL);
+    let mut next = scene.start(&direct(), "next", &["-w", "10s"], &[]);
+    next.wait().expect_code(0);
+    victim.wait().expect_signal(Signal::SIGKILL);
+    victim.wait_until_nothing_is_left();
+    next.wait_until_nothing_is_left();
+    scene.witness.wait_count(LOCK, 0);
+}
+
+#[test]
+fn supervisor_killed_at_any_instant_of_the_start_leaves_nothing() {
+    let scene = Scene::shared();
+    let mut random = fastrand::Rng::with_seed(7);
+    for _ in 0..20 {
+        let started = Moment::now();
+        let delay = Duration::from_micros(random.u64(..30_000));
+        kill_while_starting(&scene, || wait_past(started.after(delay)));
+        // Closer: the command starts some milliseconds after its node is there.
+        let delay = Duration::from_micros(random.u64(..12_000));
+        kill_while_starting(&scene, || {
+            scene.witness.wait_count(LOCK, 1);
+            wait_past(Moment::now().after(delay));
+        });
+    }
+    scene.log().expect_no_overlap();
+}
+
+/// The number of a processor that we may use (`Cpus_allowed_list` of proc_pid_status(5)).
+fn one_processor() -> String {
+    let status = fs::read_to_string("/proc/self/status").expect("/proc is mounted");
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("a list of processors");
+    list.trim().chars().take_while(char::is_ascii_digit).collect()
+}
+
+/// The command stops zklock as its first act, which is often before zklock has told its keeper of it; both are on one
+/// processor, and neither is interrupted for the other's sake (SCHED_BATCH, sched(7)). Then it leaves a daemon.
+#[test]
+fn supervisor_killed_before_it_has_told_of_the_command_leaves_nothing() {
+    let place = Place::new();
+    for _ in 0..5 {
+        let script = r#"kill -STOP $PPID; "$@""#;
+        let mut job = place.zklock().env("ZKLOCK_SESSION_TIMEOUT", "60").args([LOCK, "--", "sh", "-c", script, "sh"]);
+        job = job.arg(child()).args(["--wait", "--spawn-daemon", "--", "--wait"]);
+        let mut victim = job.run_by(["taskset", "-c", &one_processor(), "chrt", "-b", "0"]).spawn();
+        for _ in ["the command", "what is between", "the daemon"] {
+            victim.wait_stdout("ready");
+        }
+        let (_, family) = below(&victim, 3);
+        wait_state(victim.pid(), &['T']);
+        let mut next = place.zklock().arg(LOCK).child(place.logged("next")).spawn();
+        place.wait_queue(2);
+        victim.signal(Signal::SIGKILL);
+        next.wait_stdout("ready");
+        expect_dead(&family);
+        victim.wait().expect_signal(Signal::SIGKILL);
+        victim.wait_until_nothing_is_left();
+        finish(&mut next);
+    }
+}
+
+// Signals.
+
+/// Starts a program with two seconds left on the timer of alarm(2), which survives execve(2).
+const WITH_AN_ALARM: [&str; 3] = ["perl", "-e", "alarm 2; exec @ARGV or die"];
+
+#[test]
+fn an_alarm_ends_the_wait() {
+    let place = Place::new();
+    let mut holder = place.hold();
+    let mut waiter = place.zklock().arg(LOCK).bare_child().run_by(WITH_AN_ALARM).spawn();
+    place.wait_queue(2);
+    let output = waiter.wait().expect_signal(Signal::SIGALRM);
+    assert_eq!((output.stdout(), output.stderr()), (String::new(), String::new()));
+    place.wait_queue(1);
+    waiter.wait_until_nothing_is_left();
+    finish(&mut holder);
+}
+
+/// The kernel makes it, as it makes Ctrl-C; but it makes it for zklock alone.
+#[test]
+fn at_a_terminal_an_alarm_reaches_the_command() {
+    let scene = Scene::shared();
+    let terminal = Terminal::new(80);
+    let job = scene.job(&direct(), "job", &[], &["--exit-on", "ALRM", "--exit", "7"]);
+    let mut job = terminal.spawn(job.run_by(WITH_AN_ALARM));
+    terminal.wait_count("job signal ALRM", 1);
+    job.wait().expect_code(7);
+    job.wait_until_nothing_is_left();
+    scene.expect_tidy(&["job"]);
+}
+
+#[test]
+fn a_signal_for_everybody_does_not_end_the_keeper() {
+    let (scene, proxy) = Scene::proxied();
+    let mut job = scene.start(&proxy.address(), "job", &[], &["--exit-on", "TERM"]);
+    job.wait_stdout("ready");
+    let keeper = job.keeper();
+    // It leads a process group and a session of its own. Of those that end a process by default, the ones that it
+    // cannot ignore, and those of a fault of its own, are not among them.
+    let script = format!(
+        "for signal in 1 2 3 10 12 13 14 15 16 24 25 26 27 29 30 $(seq 34 64); do kill -$signal -- {keeper} -{keeper}; done"
+    );
+    Zklock::bare().program("bash").args(["-c", &script]).run().expect_code(0);
+    let beats = proxy.count(Op::Multi);
+    proxy.wait_count(Op::Multi, beats + 2);
+    assert_eq!(job.keeper(), keeper);
+    scene.finish(&mut job);
+    assert_eq!(job.stderr(), "");
+    scene.expect_tidy(&["job"]);
+}
