@@ -87,6 +87,9 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             };
             (Weight::Error, format!("lost the lock {lock}: {why}"))
         }
+        Notice::TooLate => {
+            (Weight::Error, format!("lost the lock {lock}: this machine stalled; the command was not started"))
+        }
         Notice::NotReleased(timeout) => (
             Weight::Notable,
             format!("the release of {lock} was not confirmed; it frees itself within {}", short(*timeout)),

@@ -398,20 +398,14 @@ impl spawns_core::Spawn for Spawned {
     }
 }
 
-/// Where the servers are, as far as that can be found out now.
+/// Where the servers are now: every address of every host.
 #[derive(Debug)]
-struct Endpoints {
-    /// What the library is to try, in the syntax of a connect string.
-    list: Vec<String>,
-    /// The addresses among them, to find out why none answers.
-    addresses: Vec<SocketAddr>,
-}
+struct Endpoints(Vec<SocketAddr>);
 
 impl Endpoints {
     /// Looks up every host. Gives the reason when none of them has an address.
     async fn resolve(servers: &ConnectString) -> Result<Self, String> {
         let mut addresses = vec![];
-        let mut names = vec![];
         let mut reason = String::new();
         for server in &servers.hosts {
             if let Ok(address) = server.host.parse::<IpAddr>() {
@@ -420,10 +414,7 @@ impl Endpoints {
             }
             let lookup = server.clone();
             match smol::unblock(move || (lookup.host.as_str(), lookup.port).to_socket_addrs()).await {
-                Ok(found) => {
-                    addresses.extend(found);
-                    names.push(server.to_string());
-                }
+                Ok(found) => addresses.extend(found),
                 Err(error) => {
                     reason = format!("cannot resolve {}: {}", server.host, brief(&error));
                     log::info!("{reason}");
@@ -433,23 +424,17 @@ impl Endpoints {
         if addresses.is_empty() {
             return Err(reason);
         }
-        // The names too, so that servers that move to other addresses are found again.
-        let mut list: Vec<String> = addresses.iter().map(ToString::to_string).chain(names).collect();
-        // The library pauses for up to 3.2 s after each round through the list: too long for a
-        // session that is to survive the restart of a single server.
-        while list.len() < 3 {
-            list.extend_from_within(..);
-        }
-        Ok(Self { list, addresses })
+        Ok(Self(addresses))
     }
 
     fn connect_string(&self, chroot: &str) -> String {
-        self.list.join(",") + chroot
+        let addresses: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        addresses.join(",") + chroot
     }
 
     /// Why no server answered: the library only says that there is none.
     async fn diagnose(&self, patience: Duration) -> String {
-        let Some(address) = self.addresses.first().copied() else { return "no address".to_owned() };
+        let Some(address) = self.0.first().copied() else { return "no address".to_owned() };
         let patience = patience.min(Duration::from_secs(1));
         match smol::unblock(move || TcpStream::connect_timeout(&address, patience)).await {
             Ok(_) => format!("{address} accepts connections but does not answer as ZooKeeper"),

@@ -115,10 +115,17 @@ impl Terms {
 
     /// How long a lease lasts from the send time of a beat.
     fn validity(timeout: Duration) -> Duration {
-        // A follower tells the leader whom it heard from only every half tick. A client does not
-        // know the tick; the least session timeout is two of them unless configured otherwise.
-        let margin = (timeout / 4).min(Duration::from_secs(2));
-        timeout - margin
+        // A request that a follower forwards does not count as a sign of life with the leader. Only
+        // the follower's word every half tick does, on whom it has heard from since the last
+        // (Learner.ping, LearnerHandler). So if the follower is cut off just after it has forwarded
+        // a beat, what counts is the word before, and that was on the message before.
+        //
+        // A client does not know the tick; the least session timeout is two of them unless
+        // configured otherwise, so half a tick is a quarter of that at most.
+        let half_tick = (timeout / 4).min(Duration::from_secs(2));
+        // The client library pings after T/16 without a message, and looks every T/48.
+        let between_messages = timeout / 12;
+        timeout - half_tick - between_messages
     }
 
     /// When a lease that counts from `sent` is over under a granted session timeout.
@@ -219,9 +226,9 @@ mod tests {
     fn default_terms_of_the_default_session_timeout() {
         let terms = Terms::new(Duration::from_secs(30), None).unwrap();
         assert_eq!(terms.beat(), Duration::from_secs(6));
-        assert_eq!(Terms::end_of(terms.timeout(), BOOT), BOOT + Duration::from_secs(28));
+        assert_eq!(Terms::end_of(terms.timeout(), BOOT), BOOT + Duration::from_millis(25_500));
         assert_eq!(terms.kill_after(), DEFAULT_KILL_AFTER);
-        assert_eq!(terms.kill_at(BOOT), BOOT + Duration::from_millis(27_750));
+        assert_eq!(terms.kill_at(BOOT), BOOT + Duration::from_millis(25_250));
     }
 
     #[test]
@@ -234,6 +241,6 @@ mod tests {
     #[test]
     fn an_old_beat_starts_nothing() {
         let terms = Terms::new(Duration::from_secs(30), None).unwrap();
-        assert!(!terms.worth_starting(BOOT, BOOT + Duration::from_secs(20)));
+        assert!(!terms.worth_starting(BOOT, BOOT + Duration::from_secs(15)));
     }
 }

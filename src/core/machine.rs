@@ -205,6 +205,8 @@ pub enum Notice {
     Refused(Refusal),
     /// The lock was lost while the command ran.
     Lost(LostWhy),
+    /// The lease was over before the command could be started.
+    TooLate,
     /// Nobody confirmed the release; the lock frees itself within this time.
     NotReleased(Duration),
     /// The keeper process died too often.
@@ -482,7 +484,11 @@ impl Machine {
                     Unstarted::CannotExecute => Outcome::CannotExecute,
                     Unstarted::TooLate => Outcome::Lost,
                 };
-                release(now, outcome, Some(terms.timeout()))
+                let (state, mut effects) = release(now, outcome, Some(terms.timeout()));
+                if why == Unstarted::TooLate {
+                    effects.push(Effect::Say(Notice::TooLate));
+                }
+                (state, effects)
             }
             Event::Ended(end) => {
                 let outcome = match end {

@@ -23,7 +23,7 @@ pub(crate) const LOCK: &str = "/lock";
 pub(crate) const T: Duration = Duration::from_secs(3);
 
 /// How long a lease lasts from the last answered beat, under [`T`].
-pub(crate) const LEASE: Duration = Duration::from_millis(2250);
+pub(crate) const LEASE: Duration = Duration::from_millis(2000);
 
 /// What may pass on a loaded machine before something that happens "at once" has happened.
 pub(crate) const AT_ONCE: Duration = Duration::from_secs(1);

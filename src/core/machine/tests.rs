@@ -282,7 +282,7 @@ fn a_command_that_ends_well_is_released_and_its_status_kept() {
 #[test]
 fn silence_stops_politely_then_kills_then_ends_in_76() {
     let mut world = World::running(settings());
-    world.pass(Duration::from_millis(22_749));
+    world.pass(Duration::from_millis(20_249));
     assert!(!world.doomed);
     world.pass(Duration::from_millis(1));
     assert!(world.doomed && !world.killed, "the stop signal comes --kill-after before SIGKILL");
