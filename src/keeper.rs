@@ -26,13 +26,16 @@ use crate::core::contender::Card;
 use crate::core::lease::{Instant, Terms};
 use crate::core::machine::{Loss, Refusal, Report};
 use crate::plan::Plan;
-use crate::session::{Failure, Identity, Session};
+use crate::session::{Failure, Identity, Servers, Session};
 use crate::signals;
 use crate::wire::{LastBeat, Link, Order, Received};
 
 /// Between two tries of a request that fails at once, so that a server that keeps breaking the
 /// connection is not asked a thousand times a second.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// Between two connections that were lost at once, after a while.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// What the keeper is given at its birth.
 #[derive(Debug)]
@@ -77,6 +80,7 @@ fn detach() -> nix::Result<()> {
 
 struct Keeper<'p> {
     birth: Birth<'p>,
+    servers: Servers<'p>,
     /// The same socket as `birth.link`, for waiting on it.
     readiness: Async<OwnedFd>,
     /// The command runs, or is about to.
@@ -88,6 +92,8 @@ struct Keeper<'p> {
     identity: RefCell<Option<Identity>>,
     connection: RefCell<Option<Rc<Session>>>,
     timeout: Cell<Duration>,
+    /// The supervisor knows that there is a session.
+    connected: Cell<bool>,
     /// The servers know container nodes, as far as we know.
     containers: Cell<bool>,
     /// The user knows of the children that are no contenders.
@@ -109,8 +115,10 @@ impl<'p> Keeper<'p> {
     fn new(birth: Birth<'p>) -> io::Result<Self> {
         let readiness = Async::new(birth.link.as_fd().try_clone_to_owned()?)?;
         let timeout = Cell::new(birth.plan.session_timeout);
+        let servers = Servers::new(&birth.plan.servers);
         Ok(Self {
             birth,
+            servers,
             readiness,
             started: Cell::new(None),
             place: RefCell::new(Place::Nowhere),
@@ -118,6 +126,7 @@ impl<'p> Keeper<'p> {
             identity: RefCell::new(None),
             connection: RefCell::new(None),
             timeout,
+            connected: Cell::new(false),
             containers: Cell::new(true),
             warned: Cell::new(false),
             card: OnceCell::new(),
@@ -128,12 +137,16 @@ impl<'p> Keeper<'p> {
         let life = async { End::Over(or(self.live(), self.guard()).await) };
         let mut end = or(self.orders(), life).await;
         if let End::Over(report) = &end {
-            self.report(report).await;
-            if let Report::Lost(_) = report {
-                // The supervisor does this too, unless it is stopped, or has just died.
-                self.end_command().await;
-            }
-            end = self.orders().await;
+            let aftermath = async {
+                match report {
+                    // The supervisor does this too, unless it is stopped, or has just died.
+                    Report::Lost(_) => zip(self.report(report), self.end_command()).await.0,
+                    _ => self.report(report).await,
+                }
+                self.guard().await
+            };
+            // Orders first: a command that has ended may have left others behind by intention.
+            end = or(self.orders(), aftermath).await;
         }
         if let End::Orphaned = end {
             self.end_command().await;
@@ -141,9 +154,11 @@ impl<'p> Keeper<'p> {
         // Past the session timeout there is nothing left to release.
         let enough = async {
             Timer::after(self.timeout.get()).await;
+            false
         };
-        or(self.release(), enough).await;
-        self.report_if_room(&Report::Released);
+        if or(self.release(), enough).await {
+            self.report_if_room(&Report::Released);
+        }
     }
 
     /// Waits for the end that the supervisor decides on.
@@ -217,7 +232,7 @@ impl<'p> Keeper<'p> {
             log::info!("no connection: {reason}");
             self.report_if_room(&Report::Unreachable(reason));
         };
-        let opening = Session::open(&plan.servers, plan.session_timeout, unreachable);
+        let opening = Session::open(&self.servers, plan.session_timeout, unreachable);
         // Looking up the user takes a while: time that the server needs for the session.
         let mut session = match zip(opening, async { self.card() }).await.0 {
             Ok(session) => Rc::new(session),
@@ -226,22 +241,27 @@ impl<'p> Keeper<'p> {
         let identity = session.identity();
         self.identity.replace(Some(identity.clone()));
         log::info!("session {:#018x}, timeout {:?}", identity.id(), session.timeout());
+        let mut pause = Duration::ZERO;
         loop {
-            // The timeout is granted anew with each connection.
-            self.timeout.set(session.timeout());
-            self.report(&Report::Connected { timeout: session.timeout() }).await;
+            let since = clock::now();
             self.connection.replace(Some(Rc::clone(&session)));
             let lost = async {
                 session.lost().await;
                 None
             };
-            if let Some(report) = or(self.contend(&session), lost).await {
+            if let Some(report) = or(lost, self.contend(&session)).await {
                 return report;
             }
             log::info!("connection to ZooKeeper lost");
             self.connection.take();
-            drop(session);
-            session = match Session::resume(&plan.servers, self.timeout.get(), &identity, unreachable).await {
+            if let Some(session) = Rc::into_inner(session) {
+                session.abandon().await;
+            }
+            // A server that closes each connection at once is not asked thousands of times a second.
+            let lived = clock::now().saturating_since(since);
+            pause = if lived < LONGEST_PAUSE { (pause * 2).clamp(PAUSE, LONGEST_PAUSE) } else { Duration::ZERO };
+            Timer::after(pause).await;
+            session = match Session::resume(&self.servers, self.timeout.get(), &identity, unreachable).await {
                 // Servers that imitate ZooKeeper may give out a new session instead of saying that
                 // the old one is gone.
                 Ok(session) if session.id() == identity.id() => Rc::new(session),
@@ -252,23 +272,25 @@ impl<'p> Keeper<'p> {
         }
     }
 
-    /// Deletes the contender node and closes the session, whatever that takes.
-    async fn release(&self) {
-        let Some(identity) = self.identity.take() else { return };
+    /// Deletes the contender node and closes the session. Whether both are gone for sure.
+    async fn release(&self) -> bool {
+        let Some(identity) = self.identity.take() else { return true };
         let mine = self.place.take().mine();
         loop {
             let session = match self.connection.take().and_then(Rc::into_inner) {
                 Some(session) => Ok(session),
-                None => Session::resume(&self.birth.plan.servers, self.timeout.get(), &identity, drop).await,
+                None => Session::resume(&self.servers, self.timeout.get(), &identity, drop).await,
             };
             let released = match session {
                 Ok(session) => session.release(mine.as_ref().map(|mine| mine.path.as_str())).await,
                 Err(failure) => Err(failure),
             };
             match released {
+                Ok(()) | Err(Failure::SessionOver) => return true,
                 Err(Failure::Unknown(why)) => log::info!("not released yet: {why}"),
-                Ok(()) | Err(_) => return,
+                Err(_) => return false,
             }
+            Timer::after(PAUSE).await;
         }
     }
 

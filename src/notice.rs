@@ -83,6 +83,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
                 LostWhy::Silence(silence) => {
                     format!("ZooKeeper has not answered for {}; stopping the command", short(*silence))
                 }
+                LostWhy::Refused => "ZooKeeper refuses to keep it (see --verbose); stopping the command".to_owned(),
                 LostWhy::KeeperGone => "the keeper process died; stopping the command".to_owned(),
             };
             (Weight::Error, format!("lost the lock {lock}: {why}"))

@@ -14,16 +14,90 @@ use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use futures_lite::future::or;
+use smol::channel::Receiver;
 use smol::{Task, Timer};
 use zookeeper_client::{
     Acls, Client, CreateMode, Error, EventType, MultiWriteError, OneshotWatcher, SessionInfo, SessionState,
 };
 
-use crate::plan::ConnectString;
+use crate::plan::{ConnectString, HostPort};
 
 /// Servers that are down are tried again after this long, then after twice that, and so on.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The servers that a session may use, and where they were when that was last found out.
+#[derive(Debug)]
+pub struct Servers<'p> {
+    connect: &'p ConnectString,
+    known: RefCell<Vec<SocketAddr>>,
+}
+
+impl<'p> Servers<'p> {
+    /// The servers of a connect string; nothing is looked up yet.
+    pub fn new(connect: &'p ConnectString) -> Self {
+        Self { connect, known: RefCell::new(vec![]) }
+    }
+
+    /// Looks up every host, and gives all their addresses, or the reason why there is none. Once
+    /// they are known, `patience` limits the wait: what cuts off the servers may cut off the name
+    /// servers too, and the lease does not wait for those to come back.
+    async fn resolve(&self, patience: Duration) -> Result<Vec<SocketAddr>, String> {
+        let lookups: Vec<_> = self.connect.hosts.iter().map(Lookup::start).collect();
+        let all = async {
+            let mut addresses = vec![];
+            let mut reason = String::new();
+            for lookup in lookups {
+                match lookup.finish().await {
+                    Ok(found) => addresses.extend(found),
+                    Err(error) => {
+                        log::info!("{error}");
+                        reason = error;
+                    }
+                }
+            }
+            if addresses.is_empty() { Err(reason) } else { Ok(addresses) }
+        };
+        let known = self.known.borrow().clone();
+        let addresses = if known.is_empty() {
+            all.await?
+        } else {
+            let enough = async {
+                Timer::after(patience).await;
+                Err(String::new())
+            };
+            or(all, enough).await.unwrap_or(known)
+        };
+        self.known.replace(addresses.clone());
+        Ok(addresses)
+    }
+}
+
+/// The look-up of one host, which runs while others do.
+enum Lookup {
+    Known(SocketAddr),
+    Asked { host: String, task: Task<io::Result<Vec<SocketAddr>>> },
+}
+
+impl Lookup {
+    fn start(server: &HostPort) -> Self {
+        if let Ok(address) = server.host.parse::<IpAddr>() {
+            return Self::Known(SocketAddr::new(address, server.port));
+        }
+        let asked = (server.host.clone(), server.port);
+        let task = smol::unblock(move || Ok((asked.0.as_str(), asked.1).to_socket_addrs()?.collect()));
+        Self::Asked { host: server.host.clone(), task }
+    }
+
+    async fn finish(self) -> Result<Vec<SocketAddr>, String> {
+        match self {
+            Self::Known(address) => Ok(vec![address]),
+            Self::Asked { host, task } => {
+                task.await.map_err(|error| format!("cannot resolve {host}: {}", brief(&error)))
+            }
+        }
+    }
+}
 
 /// Why a request was not answered as hoped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +139,8 @@ impl From<Error> for Failure {
             // another one of the same session has replaced.
             Error::ConnectionLoss
             | Error::SessionMoved
+            // The server is too busy, and has done nothing.
+            | Error::Throttled
             | Error::ClientClosed
             | Error::Timeout
             | Error::UnexpectedError(_)
@@ -136,9 +212,9 @@ impl Identity {
 /// task is ended with the connection.
 #[derive(Debug)]
 pub struct Session {
-    /// The library's task, which reads and writes the connection. First, so that it is dropped
-    /// before the client: it would take that for a wish to close the session.
-    task: RefCell<Task<()>>,
+    /// The library's task, which reads and writes the connection; it ends when that is lost.
+    task: Task<()>,
+    lost: Receiver<()>,
     client: Client,
 }
 
@@ -147,7 +223,7 @@ impl Session {
     /// reason each time that all of them have been tried in vain. Gives a failure only where trying
     /// again is of no use.
     pub async fn open(
-        servers: &ConnectString,
+        servers: &Servers<'_>,
         timeout: Duration,
         mut unreachable: impl FnMut(String),
     ) -> Result<Self, Failure> {
@@ -157,7 +233,7 @@ impl Session {
             return Ok(session);
         }
         // How long the connection may be silent was reckoned from what was asked for.
-        drop(session);
+        session.abandon().await;
         Self::resume(servers, granted, &identity, unreachable).await
     }
 
@@ -167,7 +243,7 @@ impl Session {
     ///
     /// The server may lag behind the one before: [`Session::catch_up`] comes before anything else.
     pub async fn resume(
-        servers: &ConnectString,
+        servers: &Servers<'_>,
         timeout: Duration,
         identity: &Identity,
         unreachable: impl FnMut(String),
@@ -176,22 +252,23 @@ impl Session {
     }
 
     async fn connect(
-        servers: &ConnectString,
+        servers: &Servers<'_>,
         timeout: Duration,
         identity: Option<&Identity>,
         mut unreachable: impl FnMut(String),
     ) -> Result<Self, Failure> {
         let mut pause = FIRST_PAUSE;
         loop {
-            let reason = match Endpoints::resolve(servers).await {
-                Ok(endpoints) => {
-                    let connect_string = endpoints.connect_string(&servers.chroot);
+            let reason = match servers.resolve(timeout / 6).await {
+                Ok(addresses) => {
+                    let list: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+                    let connect_string = list.join(",") + &servers.connect.chroot;
                     match Self::connect_once(&connect_string, timeout, identity).await {
                         Ok(session) => return Ok(session),
                         Err(failure @ (Failure::Denied | Failure::SessionOver | Failure::Refused(_))) => {
                             return Err(failure);
                         }
-                        Err(_) => endpoints.diagnose(timeout).await,
+                        Err(_) => diagnose(addresses[0], timeout / 6).await,
                     }
                 }
                 Err(reason) => reason,
@@ -226,7 +303,20 @@ impl Session {
         match client {
             Ok(client) => {
                 let task = spawned.0.take().ok_or_else(|| Failure::Refused("the client has no task".to_owned()))?;
-                Ok(Self { task: RefCell::new(smol::spawn(task)), client })
+                let mut states = client.state_watcher();
+                let (tell, lost) = smol::channel::bounded(1);
+                let task = smol::spawn(async move {
+                    let mut task = task;
+                    // When the connection is lost, the library begins to reconnect, and is dropped.
+                    or(task.as_mut(), async {
+                        states.changed().await;
+                    })
+                    .await;
+                    // Before that: dropping the task makes the futures of its watches panic.
+                    let _ = tell.try_send(());
+                    drop(task);
+                });
+                Ok(Self { task, lost, client })
             }
             Err(Error::NoHosts) => Err(Failure::Unknown(String::new())),
             Err(error @ Error::BadArguments(_)) => Err(Failure::Refused(error.to_string())),
@@ -249,21 +339,19 @@ impl Session {
         self.client.session_timeout()
     }
 
-    /// Waits until the connection is lost.
+    /// Waits until the connection is lost. To be polled before whatever uses the connection: no
+    /// future of this session may be polled after that.
     pub async fn lost(&self) {
-        let mut states = self.client.state_watcher();
-        let disconnected = async {
-            let mut state = self.client.state();
-            while state == SessionState::SyncConnected {
-                state = states.changed().await;
-            }
-        };
-        // The task ends by itself only when it panics; then so do we.
-        let ended = poll_fn(|context| Pin::new(&mut *self.task.borrow_mut()).poll(context));
-        or(disconnected, async {
-            ended.await;
-        })
-        .await;
+        // An error means that the task has panicked, which comes to the same.
+        let _ = self.lost.recv().await;
+    }
+
+    /// Closes the connection, and not the session.
+    pub async fn abandon(self) {
+        // In this order, and only when the task has gone: the library takes it for a wish to close
+        // the session when its last client is dropped.
+        self.task.cancel().await;
+        drop(self.client);
     }
 
     /// Waits until the server that we are connected to knows all that was done before this.
@@ -398,48 +486,12 @@ impl spawns_core::Spawn for Spawned {
     }
 }
 
-/// Where the servers are now: every address of every host.
-#[derive(Debug)]
-struct Endpoints(Vec<SocketAddr>);
-
-impl Endpoints {
-    /// Looks up every host. Gives the reason when none of them has an address.
-    async fn resolve(servers: &ConnectString) -> Result<Self, String> {
-        let mut addresses = vec![];
-        let mut reason = String::new();
-        for server in &servers.hosts {
-            if let Ok(address) = server.host.parse::<IpAddr>() {
-                addresses.push(SocketAddr::new(address, server.port));
-                continue;
-            }
-            let lookup = server.clone();
-            match smol::unblock(move || (lookup.host.as_str(), lookup.port).to_socket_addrs()).await {
-                Ok(found) => addresses.extend(found),
-                Err(error) => {
-                    reason = format!("cannot resolve {}: {}", server.host, brief(&error));
-                    log::info!("{reason}");
-                }
-            }
-        }
-        if addresses.is_empty() {
-            return Err(reason);
-        }
-        Ok(Self(addresses))
-    }
-
-    fn connect_string(&self, chroot: &str) -> String {
-        let addresses: Vec<String> = self.0.iter().map(ToString::to_string).collect();
-        addresses.join(",") + chroot
-    }
-
-    /// Why no server answered: the library only says that there is none.
-    async fn diagnose(&self, patience: Duration) -> String {
-        let Some(address) = self.0.first().copied() else { return "no address".to_owned() };
-        let patience = patience.min(Duration::from_secs(1));
-        match smol::unblock(move || TcpStream::connect_timeout(&address, patience)).await {
-            Ok(_) => format!("{address} accepts connections but does not answer as ZooKeeper"),
-            Err(error) => format!("{address}: {}", brief(&error)),
-        }
+/// Why a server did not answer: the library only says that none did.
+async fn diagnose(address: SocketAddr, patience: Duration) -> String {
+    let patience = patience.min(Duration::from_secs(1));
+    match smol::unblock(move || TcpStream::connect_timeout(&address, patience)).await {
+        Ok(_) => format!("{address} accepts connections but does not answer as ZooKeeper"),
+        Err(error) => format!("{address}: {}", brief(&error)),
     }
 }
 

@@ -229,6 +229,8 @@ pub enum LostWhy {
     Told(Loss),
     /// ZooKeeper has been silent for this long.
     Silence(Duration),
+    /// ZooKeeper refuses what it takes to keep the lock.
+    Refused,
     /// The keeper process has gone.
     KeeperGone,
 }
@@ -451,6 +453,7 @@ impl Machine {
             }
             Event::Timer if self.give_up_at.is_some_and(|at| at <= now) => self.timed_out(now, Blocker::Servers(None)),
             Event::Timer if now >= judge_at => (State::Held { terms, grant, judge_at: now + JUDGE_AGAIN }, vec![]),
+            Event::Keeper(Report::Refused(refusal)) => refused(now, refusal),
             Event::Keeper(Report::Lost(loss)) => requeue(loss),
             Event::KeeperGone => self.keeper_crashed(requeue(Loss::SessionExpired)),
             Event::Signal { signal, .. } => match at_leisure(now, signal) {
@@ -471,6 +474,7 @@ impl Machine {
             }
             // The next holder may run already: no time for a stop signal.
             Event::Keeper(Report::Lost(loss)) => kill(now, terms, Some(LostWhy::Told(loss))),
+            Event::Keeper(Report::Refused(_)) => self.stop(now, terms, sent, LostWhy::Refused),
             Event::KeeperGone => self.stop(now, terms, sent, LostWhy::KeeperGone),
             Event::Timer if now >= terms.stop_at(sent) => {
                 self.stop(now, terms, sent, LostWhy::Silence(now.saturating_since(sent)))

@@ -47,6 +47,7 @@ impl Place {
 
 /// Our contender node.
 pub(super) struct Mine {
+    id: ContenderId,
     name: String,
     /// Its full path.
     pub(super) path: String,
@@ -82,12 +83,8 @@ impl Keeper<'_> {
     /// Queues, waits and holds, from where we are. Gives what ends that for good, or `None` when it
     /// has to go on over another connection.
     pub(super) async fn contend(&self, session: &Session) -> Option<Report> {
-        // A server that lags behind the one that we lost might show a queue without our node. We
-        // would take that for deleted, or create a second one and wait behind the first.
-        let lock = self.birth.plan.lock.as_str();
-        let is_new = matches!(*self.place.borrow(), Place::Nowhere);
-        if !is_new && let Err(failure) = insist(|| session.catch_up(lock)).await {
-            return Some(refuse(failure, lock));
+        if let Err(failure) = self.arrive(session).await {
+            return Some(refuse(failure, self.birth.plan.lock.as_str()));
         }
         loop {
             let place = self.place.borrow().clone();
@@ -113,6 +110,35 @@ impl Keeper<'_> {
         }
     }
 
+    /// What comes first over each connection.
+    async fn arrive(&self, session: &Session) -> Result<(), Failure> {
+        // A server that lags behind the one that we lost might show a queue without our node. We
+        // would take that for deleted, or create a second one and wait behind the first.
+        let is_first = matches!(*self.place.borrow(), Place::Nowhere);
+        if !is_first {
+            let lock = self.birth.plan.lock.as_str();
+            let sent = insist(|| {
+                let sent = clock::now();
+                let caught_up = session.catch_up(lock);
+                async move { caught_up.await.map(|()| sent) }
+            })
+            .await?;
+            self.beaten(sent);
+        }
+        // After that beat, for the terms of a shorter timeout may be over with the one before.
+        let timeout = session.timeout();
+        if self.timeout.replace(timeout) != timeout || !self.connected.replace(true) {
+            self.report(&Report::Connected { timeout }).await;
+        }
+        Ok(())
+    }
+
+    /// Records that a transaction sent then was answered.
+    fn beaten(&self, sent: Instant) {
+        self.last_beat.set(Some(sent));
+        self.birth.last_beat.record(sent);
+    }
+
     /// Creates the contender node. Not for good when the reply is lost.
     async fn enqueue(&self, session: &Session, id: ContenderId) -> Result<(), Stop> {
         let lock = self.birth.plan.lock.as_str();
@@ -127,10 +153,10 @@ impl Keeper<'_> {
             match created.await {
                 Ok((sequence, stat)) => {
                     // A creation goes through the quorum, as a beat does.
-                    self.last_beat.set(Some(sent));
+                    self.beaten(sent);
                     let path = format!("{prefix}{sequence:010}");
                     let name = path[lock.len() + 1..].to_owned();
-                    self.queued(name, path, stat.czxid).children.set(listed.await.ok());
+                    self.queued(id, name, path, stat.czxid).children.set(listed.await.ok());
                     return Ok(());
                 }
                 Err(Failure::NoNode) => self.create_parents(session).await?,
@@ -145,9 +171,9 @@ impl Keeper<'_> {
         }
     }
 
-    fn queued(&self, name: String, path: String, token: i64) -> Rc<Mine> {
+    fn queued(&self, id: ContenderId, name: String, path: String, token: i64) -> Rc<Mine> {
         log::info!("contender {path}");
-        let mine = Rc::new(Mine { name, path, token, children: Cell::new(None), unpublished: RefCell::new(None) });
+        let mine = Rc::new(Mine { id, name, path, token, children: Cell::new(None), unpublished: RefCell::new(None) });
         self.place.replace(Place::Queued(Rc::clone(&mine)));
         mine
     }
@@ -187,7 +213,7 @@ impl Keeper<'_> {
         let path = format!("{lock}/{}", first.name);
         match insist(|| session.read(&path)).await {
             Ok((_, stat)) if stat.owner == session.id() => {
-                self.queued(first.name.clone(), path, stat.czxid);
+                self.queued(id, first.name.clone(), path, stat.czxid);
                 Ok(())
             }
             // Gone in between, or, which the random half of the id rules out, somebody else's.
@@ -219,6 +245,14 @@ impl Keeper<'_> {
             };
             let queue = sorted(names)?;
             self.warn_of_foreign(&queue);
+            // From a creation that was taken for lost and came late.
+            let twin = |contender: &&Contender| mine.id.owns(&contender.name) && contender.name != mine.name;
+            if let Some(twin) = queue.contenders().iter().find(twin) {
+                log::warn!("deleting {lock}/{}: a second node of ours", twin.name);
+                let path = format!("{lock}/{}", twin.name);
+                insist(|| session.delete(&path)).await.map_err(|failure| Stop::because(failure, &path))?;
+                continue;
+            }
             match queue.standing(&mine.name) {
                 // Never "nobody before us": the list is as new as our node, so that was deleted.
                 Standing::Missing => return Err(Stop::Deleted),
@@ -331,18 +365,21 @@ impl Keeper<'_> {
         let sent = clock::now();
         match session.beat(&mine.path, publish.as_deref()).await {
             Ok(()) => {
-                self.last_beat.set(Some(sent));
-                self.birth.last_beat.record(sent);
+                self.beaten(sent);
                 mine.unpublished.take();
-                Ok(())
             }
             Err(Failure::Unknown(why)) => {
                 log::info!("beat not answered: {why}");
                 Timer::after(PAUSE).await;
-                Ok(())
             }
-            Err(failure) => Err(Stop::because(failure, &mine.path)),
+            // A quota, say. The lock is worth more than what others would like to know.
+            Err(failure @ (Failure::Refused(_) | Failure::Denied)) if publish.is_some() => {
+                log::warn!("cannot say in {} that it is held: {failure}", mine.path);
+                mine.unpublished.take();
+            }
+            Err(failure) => return Err(Stop::because(failure, &mine.path)),
         }
+        Ok(())
     }
 }
 
