@@ -7,7 +7,7 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::pin::{Pin, pin};
@@ -307,14 +307,15 @@ impl Session {
                 let (tell, lost) = smol::channel::bounded(1);
                 let task = smol::spawn(async move {
                     let mut task = task;
-                    // When the connection is lost, the library begins to reconnect, and is dropped.
+                    // When the connection is lost, the library begins to reconnect, and is not polled
+                    // any more.
                     or(task.as_mut(), async {
                         states.changed().await;
                     })
                     .await;
-                    // Before that: dropping the task makes the futures of its watches panic.
                     let _ = tell.try_send(());
-                    drop(task);
+                    // Not dropped yet: the futures of its watches would panic.
+                    pending().await
                 });
                 Ok(Self { task, lost, client })
             }
@@ -339,8 +340,7 @@ impl Session {
         self.client.session_timeout()
     }
 
-    /// Waits until the connection is lost. To be polled before whatever uses the connection: no
-    /// future of this session may be polled after that.
+    /// Waits until the connection is lost. From then on, no other future of this session ends.
     pub async fn lost(&self) {
         // An error means that the task has panicked, which comes to the same.
         let _ = self.lost.recv().await;
@@ -457,20 +457,13 @@ impl Session {
     /// session had created goes with it. [`Failure::Unknown`]: the connection was lost on the way.
     pub async fn release(self, node: Option<&str>) -> Result<(), Failure> {
         let mut states = self.client.state_watcher();
-        let deleted = node.map(|node| self.client.delete(node, None));
+        // Queued by the call. What comes of it does not matter: closing the session does it as well.
+        drop(node.map(|node| self.client.delete(node, None)));
         drop(self.client);
-        if let Some(deleted) = deleted
-            && let Err(error) = deleted.await
-        {
-            // Closing the session does it as well.
-            log::info!("deleting the contender node: {error}");
-        }
-        loop {
-            match states.state() {
-                SessionState::SyncConnected | SessionState::ConnectedReadOnly => states.changed().await,
-                SessionState::Disconnected => return Err(Failure::Unknown("connection lost".to_owned())),
-                SessionState::AuthFailed | SessionState::Expired | SessionState::Closed => return Ok(()),
-            };
+        let _ = self.lost.recv().await;
+        match states.state() {
+            SessionState::AuthFailed | SessionState::Expired | SessionState::Closed => Ok(()),
+            _ => Err(Failure::Unknown("connection lost".to_owned())),
         }
     }
 }
