@@ -240,7 +240,6 @@ impl<'p> Keeper<'p> {
         };
         let identity = session.identity();
         self.identity.replace(Some(identity.clone()));
-        log::info!("session {:#018x}, timeout {:?}", identity.id(), session.timeout());
         let mut pause = Duration::ZERO;
         loop {
             let since = clock::now();

@@ -129,6 +129,7 @@ impl Keeper<'_> {
         let timeout = session.timeout();
         if self.timeout.replace(timeout) != timeout || !self.connected.replace(true) {
             self.report(&Report::Connected { timeout }).await;
+            log::info!("session {:#018x}, timeout {timeout:?}", session.id());
         }
         Ok(())
     }

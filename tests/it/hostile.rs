@@ -61,6 +61,7 @@ fn regrant(first: &str, change: &str, then: impl FnOnce(&Scene, &mut Running, &m
     server.set(change);
     server.restart(Data::Kept);
     holder.wait_stderr("connection to ZooKeeper restored");
+    holder.wait_stderr("timeout ");
     then(&scene, &mut holder, &mut next);
 }
 
