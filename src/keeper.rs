@@ -17,7 +17,7 @@ use futures_lite::future::{or, zip};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode as Permissions;
 use nix::unistd::{User, dup2_stdin, dup2_stdout, gethostname, getuid, setsid};
-use smol::{Async, Timer};
+use smol::{Async, LocalExecutor, Timer};
 
 use self::contend::Place;
 use crate::clock;
@@ -60,8 +60,9 @@ pub fn run(birth: Birth<'_>) {
     }
     // On one line, as everything that is said.
     std::panic::set_hook(Box::new(|panic| log::error!("keeper: {}", panic.to_string().replace('\n', " "))));
-    match Keeper::new(birth) {
-        Ok(keeper) => smol::block_on(keeper.keep()),
+    let executor = LocalExecutor::new();
+    match Keeper::new(birth, &executor) {
+        Ok(keeper) => smol::block_on(executor.run(keeper.keep())),
         Err(error) => log::error!("keeper: {error}"),
     }
 }
@@ -112,10 +113,10 @@ enum End {
 }
 
 impl<'p> Keeper<'p> {
-    fn new(birth: Birth<'p>) -> io::Result<Self> {
+    fn new(birth: Birth<'p>, executor: &'p LocalExecutor<'static>) -> io::Result<Self> {
         let readiness = Async::new(birth.link.as_fd().try_clone_to_owned()?)?;
         let timeout = Cell::new(birth.plan.session_timeout);
-        let servers = Servers::new(&birth.plan.servers);
+        let servers = Servers::new(&birth.plan.servers, executor);
         Ok(Self {
             birth,
             servers,

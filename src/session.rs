@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use futures_lite::future::or;
 use smol::channel::Receiver;
-use smol::{Task, Timer};
+use smol::{LocalExecutor, Task, Timer};
 use zookeeper_client::{
     Acls, Client, CreateMode, Error, EventType, MultiWriteError, OneshotWatcher, SessionInfo, SessionState,
 };
@@ -30,13 +30,17 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Servers<'p> {
     connect: &'p ConnectString,
+    /// Runs the library's tasks, on the thread that waits for what they do: what comes over a
+    /// connection is acted upon without waking another thread.
+    executor: &'p LocalExecutor<'static>,
     known: RefCell<Vec<SocketAddr>>,
 }
 
 impl<'p> Servers<'p> {
-    /// The servers of a connect string; nothing is looked up yet.
-    pub fn new(connect: &'p ConnectString) -> Self {
-        Self { connect, known: RefCell::new(vec![]) }
+    /// The servers of a connect string; nothing is looked up yet. `executor` has to run for as long
+    /// as a session is used.
+    pub fn new(connect: &'p ConnectString, executor: &'p LocalExecutor<'static>) -> Self {
+        Self { connect, executor, known: RefCell::new(vec![]) }
     }
 
     /// Looks up every host, and gives all their addresses, or the reason why there is none. Once
@@ -263,7 +267,7 @@ impl Session {
                 Ok(addresses) => {
                     let list: Vec<String> = addresses.iter().map(ToString::to_string).collect();
                     let connect_string = list.join(",") + &servers.connect.chroot;
-                    match Self::connect_once(&connect_string, timeout, identity).await {
+                    match Self::connect_once(servers.executor, &connect_string, timeout, identity).await {
                         Ok(session) => return Ok(session),
                         Err(failure @ (Failure::Denied | Failure::SessionOver | Failure::Refused(_))) => {
                             return Err(failure);
@@ -280,6 +284,7 @@ impl Session {
     }
 
     async fn connect_once(
+        executor: &LocalExecutor<'static>,
         connect_string: &str,
         timeout: Duration,
         identity: Option<&Identity>,
@@ -305,7 +310,7 @@ impl Session {
                 let task = spawned.0.take().ok_or_else(|| Failure::Refused("the client has no task".to_owned()))?;
                 let mut states = client.state_watcher();
                 let (tell, lost) = smol::channel::bounded(1);
-                let task = smol::spawn(async move {
+                let task = executor.spawn(async move {
                     let mut task = task;
                     // When the connection is lost, the library begins to reconnect, and is not polled
                     // any more.

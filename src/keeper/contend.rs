@@ -92,8 +92,9 @@ impl Keeper<'_> {
                 Place::Nowhere => self.enqueue(session, ContenderId::new(session.id(), fastrand::u64(..))).await,
                 Place::Uncertain(id) => self.recover(session, *id).await,
                 // One watch on our own node, through waiting and holding.
-                Place::Queued(mine) => or(self.wait_and_hold(session, mine), until_deleted(session, &mine.path)).await,
-                Place::Holding(mine) => or(self.keep_beating(session, mine), until_deleted(session, &mine.path)).await,
+                // What happened to us first, for it may have come together with our turn.
+                Place::Queued(mine) => or(until_deleted(session, &mine.path), self.wait_and_hold(session, mine)).await,
+                Place::Holding(mine) => or(until_deleted(session, &mine.path), self.keep_beating(session, mine)).await,
             };
             match step {
                 Ok(()) => {}
@@ -238,13 +239,13 @@ impl Keeper<'_> {
     /// Waits until the lock is ours. Gives the time at which the last answered beat was sent.
     async fn wait_turn(&self, session: &Session, mine: &Mine) -> Result<Instant, Stop> {
         let lock = self.birth.plan.lock.as_str();
-        let mut children = mine.children.take();
+        let mut known = mine.children.take();
         loop {
-            let names = match children.take() {
+            let names = match known.take() {
                 Some(names) => names,
                 None => insist(|| session.children(lock)).await.map_err(|failure| Stop::because(failure, lock))?,
             };
-            let queue = sorted(names)?;
+            let queue = sorted(names.clone())?;
             self.warn_of_foreign(&queue);
             // From a creation that was taken for lost and came late.
             let twin = |contender: &&Contender| mine.id.owns(&contender.name) && contender.name != mine.name;
@@ -260,12 +261,19 @@ impl Keeper<'_> {
                 // Whoever was before us is gone for good, and new ones come after us, however old
                 // the list. That our session lives is what the beat says.
                 Standing::Holds { .. } => return self.fresh_beat(session, mine).await,
-                Standing::Waits { position, watch } => self.watch(session, mine, &queue, position, &watch).await?,
+                Standing::Waits { position, watch } => {
+                    // Those before us only ever become fewer. So when one of them has left, an old
+                    // list without it shows our turn as well as a new one would, a round trip sooner.
+                    // Where it shows somebody who has left since, the watch on that one tells.
+                    let left = self.watch(session, mine, &queue, position, &watch).await?;
+                    known = left.map(|left| names.into_iter().filter(|name| *name != left).collect());
+                }
             }
         }
     }
 
-    /// Waits until the queue has to be looked at again.
+    /// Waits until the queue has to be looked at again. Gives the name of who left it, if that is
+    /// why.
     async fn watch(
         &self,
         session: &Session,
@@ -273,7 +281,7 @@ impl Keeper<'_> {
         queue: &Queue,
         position: usize,
         watch: &[&Contender],
-    ) -> Result<(), Stop> {
+    ) -> Result<Option<String>, Stop> {
         let lock = self.birth.plan.lock.as_str();
         let path = |contender: &Contender| format!("{lock}/{}", contender.name);
         // One flight: the watches, and who holds.
@@ -285,10 +293,10 @@ impl Keeper<'_> {
             match reply.await {
                 Ok((_, _, watch)) => watches.push(watch),
                 // It has just left: look again.
-                Err(Failure::NoNode) => return Ok(()),
+                Err(Failure::NoNode) => return Ok(None),
                 Err(Failure::Unknown(_)) => {
                     Timer::after(PAUSE).await;
-                    return Ok(());
+                    return Ok(None);
                 }
                 Err(failure) => return Err(Stop::because(failure, lock)),
             }
@@ -296,13 +304,18 @@ impl Keeper<'_> {
         self.report_if_room(&Report::Waiting(view.await));
 
         let changed = async {
-            first_of(watches.into_iter().map(Watch::changed)).await;
-            Ok(())
+            let (which, change) = first_of(watches.into_iter().map(Watch::changed)).await;
+            Ok(matches!(change, Change::Deleted).then(|| watch[which].name.clone()))
         };
         // Whoever is next in line beats, so that the lease is there when its turn comes.
         let next_in_line =
             watch.iter().any(|contender| matches!(queue.standing(&contender.name), Standing::Holds { .. }));
-        let beating = async { if next_in_line { self.keep_beating(session, mine).await } else { pending().await } };
+        let beating = async {
+            if next_in_line {
+                self.keep_beating(session, mine).await?;
+            }
+            pending().await
+        };
         or(or(changed, beating), self.keep_looking(session, mine)).await
     }
 
@@ -423,13 +436,13 @@ async fn insist<T, F: Future<Output = Result<T, Failure>>>(request: impl Fn() ->
     }
 }
 
-/// Waits for the first of several futures.
-async fn first_of<F: Future>(futures: impl Iterator<Item = F>) -> F::Output {
+/// Waits for the first of several futures. Gives its number and its output.
+async fn first_of<F: Future>(futures: impl Iterator<Item = F>) -> (usize, F::Output) {
     let mut futures: Vec<_> = futures.map(Box::pin).collect();
     poll_fn(|context| {
-        for future in &mut futures {
+        for (number, future) in futures.iter_mut().enumerate() {
             if let Poll::Ready(output) = future.as_mut().poll(context) {
-                return Poll::Ready(output);
+                return Poll::Ready((number, output));
             }
         }
         Poll::Pending
