@@ -84,7 +84,7 @@ struct Keeper<'p> {
     servers: Servers<'p>,
     /// The same socket as `birth.link`, for waiting on it.
     readiness: Async<OwnedFd>,
-    /// The command runs, or is about to.
+    /// The command runs, or may be about to: the supervisor knows that we hold.
     started: Cell<Option<Remains>>,
     /// What outlives a lost connection: how far we are, and the last answered beat.
     place: RefCell<Place>,
@@ -135,8 +135,12 @@ impl<'p> Keeper<'p> {
     }
 
     async fn keep(self) {
-        let life = async { End::Over(or(self.live(), self.guard()).await) };
-        let mut end = or(self.orders(), life).await;
+        let mut life = Box::pin(async { End::Over(or(self.live(), self.guard()).await) });
+        let mut end = or(self.orders(), life.as_mut()).await;
+        if let End::Told = end {
+            self.delete_node().await;
+        }
+        drop(life);
         if let End::Over(report) = &end {
             let aftermath = async {
                 match report {
@@ -166,7 +170,7 @@ impl<'p> Keeper<'p> {
     async fn orders(&self) -> End {
         loop {
             match self.birth.link.receive() {
-                Received::Message(Order::Starting(remains)) => self.started.set(Some(remains)),
+                Received::Message(Order::Started(remains)) => self.started.set(Some(remains)),
                 Received::Message(Order::Release) => return End::Told,
                 Received::Gone => return End::Orphaned,
                 Received::Nothing => {
@@ -272,17 +276,31 @@ impl<'p> Keeper<'p> {
         }
     }
 
-    /// Deletes the contender node and closes the session. Whether both are gone for sure.
+    /// Deletes the contender node over the connection that there is. Before anything else, for
+    /// somebody is waiting; before our watches are removed, for that is something else.
+    async fn delete_node(&self) {
+        let (session, mine) = (self.connection.borrow().clone(), self.place.borrow().mine());
+        if let (Some(session), Some(mine)) = (session, mine) {
+            let lost = async {
+                session.lost().await;
+                Ok(())
+            };
+            if let Err(failure) = or(lost, session.delete(&mine.path)).await {
+                log::info!("{}: {failure}", mine.path);
+            }
+        }
+    }
+
+    /// Closes the session, with which the contender node goes too. Whether it is closed for sure.
     async fn release(&self) -> bool {
         let Some(identity) = self.identity.take() else { return true };
-        let mine = self.place.take().mine();
         loop {
             let session = match self.connection.take().and_then(Rc::into_inner) {
                 Some(session) => Ok(session),
                 None => Session::resume(&self.servers, self.timeout.get(), &identity, drop).await,
             };
             let released = match session {
-                Ok(session) => session.release(mine.as_ref().map(|mine| mine.path.as_str())).await,
+                Ok(session) => session.close().await,
                 Err(failure) => Err(failure),
             };
             match released {

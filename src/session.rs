@@ -458,12 +458,12 @@ impl Session {
         }
     }
 
-    /// Deletes `node` and closes the session, in one flight, and waits for both. Whatever else the
-    /// session had created goes with it. [`Failure::Unknown`]: the connection was lost on the way.
-    pub async fn release(self, node: Option<&str>) -> Result<(), Failure> {
+    /// Closes the session, and waits until that is done. Whatever it had created goes with it.
+    /// [`Failure::Unknown`]: the connection was lost on the way. To be called when nothing watches
+    /// any more: the library would remove the watches after the session, and wait for answers that
+    /// do not come.
+    pub async fn close(self) -> Result<(), Failure> {
         let mut states = self.client.state_watcher();
-        // Queued by the call. What comes of it does not matter: closing the session does it as well.
-        drop(node.map(|node| self.client.delete(node, None)));
         drop(self.client);
         let _ = self.lost.recv().await;
         match states.state() {

@@ -22,7 +22,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getsid};
 
 use crate::clock::{self, Alarm};
-use crate::command::{self, Command, Family, Reaped, Remains};
+use crate::command::{self, Command, Family, Reaped};
 use crate::core::lease::Instant;
 use crate::core::machine::{Effect, Event, Grant, Machine, Notice, Report, Settings, Unstarted};
 use crate::core::outcome::Outcome;
@@ -274,11 +274,9 @@ impl Supervisor<'_> {
         let own_group = !terminal::is_controlled();
         // By then the command would have to be stopped again.
         let until = self.machine.deadline().unwrap_or(grant.sent);
-        // Before the command is there: we may be killed in between.
-        self.order(Order::Starting(Remains::default()));
         match Command::spawn(&self.plan.command, &environment, own_group, self.signals.inherited(), until) {
             Ok(command) => {
-                self.order(Order::Starting(command.remains()));
+                self.order(Order::Started(command.remains()));
                 self.command = Some(command);
                 Ok(())
             }

@@ -25,8 +25,8 @@ const LONGEST: usize = 64 * 1024;
 /// What the supervisor tells the keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
-    /// The command runs, or is about to; should the supervisor die, the keeper has to end it.
-    Starting(Remains),
+    /// The command runs; should the supervisor die, the keeper has to end it.
+    Started(Remains),
     /// Delete the contender node, close the session, say so, and go.
     Release,
 }

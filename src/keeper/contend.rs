@@ -12,6 +12,7 @@ use smol::Timer;
 
 use super::{Keeper, PAUSE, refuse};
 use crate::clock;
+use crate::command::Remains;
 use crate::core::contender::{Card, printable};
 use crate::core::lease::{Instant, Terms};
 use crate::core::machine::{Grant, Loss, Refusal, Report, View};
@@ -229,6 +230,7 @@ impl Keeper<'_> {
         let sent = self.wait_turn(session, mine).await?;
         let grant = Grant { node: mine.path.clone(), token: mine.token, session: session.id(), sent };
         self.report(&Report::Held(grant)).await;
+        self.started.set(Some(Remains::default()));
         self.place.replace(Place::Holding(Rc::clone(mine)));
         // Not before the first beat: a short command costs no further transaction, and wakes nobody.
         let card = Card { held_since: Some(clock::wall_millis()), ..self.card().clone() };
@@ -262,11 +264,14 @@ impl Keeper<'_> {
                 // the list. That our session lives is what the beat says.
                 Standing::Holds { .. } => return self.fresh_beat(session, mine).await,
                 Standing::Waits { position, watch } => {
-                    // Those before us only ever become fewer. So when one of them has left, an old
-                    // list without it shows our turn as well as a new one would, a round trip sooner.
-                    // Where it shows somebody who has left since, the watch on that one tells.
+                    // Those before us only ever become fewer. So when one of them has left, and an old
+                    // list without it shows our turn, a new one would, a round trip later.
                     let left = self.watch(session, mine, &queue, position, &watch).await?;
-                    known = left.map(|left| names.into_iter().filter(|name| *name != left).collect());
+                    known = left.and_then(|left| {
+                        let rest: Vec<String> = names.into_iter().filter(|name| *name != left).collect();
+                        let queue = sorted(rest.clone()).ok()?;
+                        matches!(queue.standing(&mine.name), Standing::Holds { .. }).then_some(rest)
+                    });
                 }
             }
         }
