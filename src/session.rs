@@ -218,6 +218,7 @@ impl Identity {
 pub struct Session {
     /// The library's task, which reads and writes the connection; it ends when that is lost.
     task: Task<()>,
+    /// Nothing is ever sent: the channel is closed when the connection is lost.
     lost: Receiver<()>,
     client: Client,
 }
@@ -318,7 +319,7 @@ impl Session {
                         states.changed().await;
                     })
                     .await;
-                    let _ = tell.try_send(());
+                    tell.close();
                     // Not dropped yet: the futures of its watches would panic.
                     pending().await
                 });
@@ -347,7 +348,6 @@ impl Session {
 
     /// Waits until the connection is lost. From then on, no other future of this session ends.
     pub async fn lost(&self) {
-        // An error means that the task has panicked, which comes to the same.
         let _ = self.lost.recv().await;
     }
 
