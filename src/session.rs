@@ -2,8 +2,8 @@
 //!
 //! Requests of a session are answered in the order in which they were sent, and the library queues
 //! a request when the method is called, not when its future is first polled. So two calls in a row
-//! leave back to back, and every function here that gives a future has queued its request when it
-//! returns; none of them is an `async fn`.
+//! leave back to back. The functions here that give a future have queued their request when they
+//! return; the few that are an `async fn` queue it when they are first polled.
 
 use std::cell::RefCell;
 use std::fmt;

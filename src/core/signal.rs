@@ -65,12 +65,6 @@ impl Signal {
     pub const KILL: Self = Self(libc::SIGKILL);
     /// For the program's own use.
     pub const USR1: Self = Self(libc::SIGUSR1);
-    /// For the program's own use.
-    pub const USR2: Self = Self(libc::SIGUSR2);
-    /// Invalid memory access.
-    pub const SEGV: Self = Self(libc::SIGSEGV);
-    /// Write to a pipe that nobody reads.
-    pub const PIPE: Self = Self(libc::SIGPIPE);
     /// A timer of alarm(2).
     pub const ALRM: Self = Self(libc::SIGALRM);
     /// The limit of CPU time is used up.
@@ -85,10 +79,6 @@ impl Signal {
     pub const STOP: Self = Self(libc::SIGSTOP);
     /// Ctrl-Z.
     pub const TSTP: Self = Self(libc::SIGTSTP);
-    /// A background process read from the terminal.
-    pub const TTIN: Self = Self(libc::SIGTTIN);
-    /// A background process wrote to the terminal.
-    pub const TTOU: Self = Self(libc::SIGTTOU);
     /// The terminal's window has another size.
     pub const WINCH: Self = Self(libc::SIGWINCH);
 
