@@ -5,9 +5,10 @@
 //! is bound to the thread that forked, is bound to the process.
 //!
 //! One loop. What has come is taken in this order, each time round:
-//! 1. signals, but SIGCONT: a shutdown that has begun must not start a command;
-//! 2. the keeper's reports and the last answered beat: the lease is judged by the newest news;
-//! 3. the deadline;
+//! 1. the keeper's reports and the last answered beat: the lease is judged by the newest news;
+//! 2. signals, but SIGCONT: after the report that the lock is ours, so that whatever came before that
+//!    was read keeps the command from being started;
+//! 3. the deadline, which starts the command, too;
 //! 4. SIGCONT, the one signal that lets a command go on: by now it may have been killed;
 //! 5. children that ended or stopped.
 
@@ -105,11 +106,11 @@ impl Supervisor<'_> {
                 return Ok(outcome);
             }
             self.wait()?;
+            self.hear_keeper()?;
             let arrivals = self.signals.drain().context("cannot read signals")?;
             let (continues, others): (Vec<_>, Vec<_>) =
                 arrivals.into_iter().partition(|arrival| arrival.signal == Signal::CONT);
             self.pass_on(others)?;
-            self.hear_keeper()?;
             if self.machine.deadline().is_some_and(|deadline| deadline <= clock::now()) {
                 self.happen(Event::Timer)?;
             }
