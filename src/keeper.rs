@@ -4,31 +4,28 @@
 //! it goes when it is told to, or when the supervisor has gone, and then only after nothing is
 //! left of the command. It may have threads; the supervisor never does.
 
-mod contend;
+//!
+//! What it needs from outside comes through [`world::World`]: the real one ([`process`]) or that of
+//! the simulator.
 
-use std::cell::{Cell, OnceCell, RefCell};
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+mod contend;
+pub mod process;
+pub mod world;
+
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
 use futures_lite::future::{or, zip};
-use nix::fcntl::OFlag;
-use nix::sys::stat::Mode as Permissions;
-use nix::unistd::{User, dup2_stdin, dup2_stdout, gethostname, getuid, setsid};
-use smol::{Async, LocalExecutor, Timer};
 
 use self::contend::Place;
-use crate::clock;
-use crate::command::{KEEPER_NAME, Remains};
-use crate::core::contender::Card;
+use self::world::World;
+use crate::command::Remains;
 use crate::core::lease::{Instant, Terms};
 use crate::core::machine::{Loss, Refusal, Report};
 use crate::plan::Plan;
-use crate::session::{Failure, Identity, Servers, Session};
-use crate::signals;
-use crate::wire::{LastBeat, Link, Order, Received};
+use crate::session::{Failure, Session};
+use crate::wire::Order;
 
 /// Between two tries of a request that fails at once, so that a server that keeps breaking the
 /// connection is not asked a thousand times a second.
@@ -37,61 +34,20 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Between two connections that were lost at once, after a while.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// What the keeper is given at its birth.
-#[derive(Debug)]
-pub struct Birth<'p> {
-    /// What the run is to do.
-    pub plan: &'p Plan,
-    /// The process id of the supervisor, which is the one that users know.
-    pub supervisor: u32,
+/// A keeper, in whatever world.
+pub struct Keeper<'p, W: World> {
+    plan: &'p Plan,
     /// How often to look where we stand although nothing has happened, if anybody is watching.
-    pub refresh: Option<Duration>,
-    /// The socket to the supervisor.
-    pub link: Link,
-    /// Where to record answered beats.
-    pub last_beat: LastBeat,
-}
-
-/// Lives as a keeper until there is nothing left to keep. To be called in a fresh fork.
-pub fn run(birth: Birth<'_>) {
-    if let Err(error) = detach() {
-        log::error!("keeper: {error}");
-        return;
-    }
-    // On one line, as everything that is said.
-    std::panic::set_hook(Box::new(|panic| log::error!("keeper: {}", panic.to_string().replace('\n', " "))));
-    let executor = LocalExecutor::new();
-    match Keeper::new(birth, &executor) {
-        Ok(keeper) => smol::block_on(executor.run(keeper.keep())),
-        Err(error) => log::error!("keeper: {error}"),
-    }
-}
-
-/// Makes the process its own: out of reach of terminals and of what is sent to groups, with no hold
-/// on the caller's pipes but standard error.
-fn detach() -> nix::Result<()> {
-    signals::turn_deaf()?;
-    setsid()?;
-    let _ = nix::sys::prctl::set_name(KEEPER_NAME);
-    let null = nix::fcntl::open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Permissions::empty())?;
-    dup2_stdin(null.as_fd())?;
-    dup2_stdout(null.as_fd())?;
-    Ok(())
-}
-
-struct Keeper<'p> {
-    birth: Birth<'p>,
-    servers: Servers<'p>,
-    /// The same socket as `birth.link`, for waiting on it.
-    readiness: Async<OwnedFd>,
+    refresh: Option<Duration>,
+    world: W,
     /// The command runs, or may be about to: the supervisor knows that we hold.
     started: Cell<Option<Remains>>,
     /// What outlives a lost connection: how far we are, and the last answered beat.
     place: RefCell<Place>,
     last_beat: Cell<Option<Instant>>,
     /// The session, once there is one; over which connection, and with which timeout.
-    identity: RefCell<Option<Identity>>,
-    connection: RefCell<Option<Rc<Session>>>,
+    identity: RefCell<Option<<W::Session as Session>::Identity>>,
+    connection: RefCell<Option<Rc<W::Session>>>,
     timeout: Cell<Duration>,
     /// The supervisor knows that there is a session.
     connected: Cell<bool>,
@@ -99,7 +55,6 @@ struct Keeper<'p> {
     containers: Cell<bool>,
     /// The user knows of the children that are no contenders.
     warned: Cell<bool>,
-    card: OnceCell<Card>,
 }
 
 /// Why the keeper's work ends.
@@ -112,29 +67,27 @@ enum End {
     Over(Report),
 }
 
-impl<'p> Keeper<'p> {
-    fn new(birth: Birth<'p>, executor: &'p LocalExecutor<'static>) -> io::Result<Self> {
-        let readiness = Async::new(birth.link.as_fd().try_clone_to_owned()?)?;
-        let timeout = Cell::new(birth.plan.session_timeout);
-        let servers = Servers::new(&birth.plan.servers, executor);
-        Ok(Self {
-            birth,
-            servers,
-            readiness,
+impl<'p, W: World> Keeper<'p, W> {
+    /// A keeper that has done nothing yet.
+    pub fn new(plan: &'p Plan, refresh: Option<Duration>, world: W) -> Self {
+        Self {
+            plan,
+            refresh,
+            world,
             started: Cell::new(None),
             place: RefCell::new(Place::Nowhere),
             last_beat: Cell::new(None),
             identity: RefCell::new(None),
             connection: RefCell::new(None),
-            timeout,
+            timeout: Cell::new(plan.session_timeout),
             connected: Cell::new(false),
             containers: Cell::new(true),
             warned: Cell::new(false),
-            card: OnceCell::new(),
-        })
+        }
     }
 
-    async fn keep(self) {
+    /// Lives until there is nothing left to keep.
+    pub async fn keep(self) {
         let mut life = Box::pin(async { End::Over(or(self.live(), self.guard()).await) });
         let mut end = or(self.orders(), life.as_mut()).await;
         if let End::Told = end {
@@ -145,8 +98,8 @@ impl<'p> Keeper<'p> {
             let aftermath = async {
                 match report {
                     // The supervisor does this too, unless it is stopped, or has just died.
-                    Report::Lost(_) => zip(self.report(report), self.end_command()).await.0,
-                    _ => self.report(report).await,
+                    Report::Lost(_) => zip(self.world.report(report), self.end_command()).await.0,
+                    _ => self.world.report(report).await,
                 }
                 self.guard().await
             };
@@ -158,48 +111,22 @@ impl<'p> Keeper<'p> {
         }
         // Past the session timeout there is nothing left to release.
         let enough = async {
-            Timer::after(self.timeout.get()).await;
+            self.world.sleep(self.timeout.get()).await;
             false
         };
         if or(self.release(), enough).await {
-            self.report_if_room(&Report::Released);
+            self.world.report_if_room(&Report::Released);
         }
     }
 
     /// Waits for the end that the supervisor decides on.
     async fn orders(&self) -> End {
         loop {
-            match self.birth.link.receive() {
-                Received::Message(Order::Started(remains)) => self.started.set(Some(remains)),
-                Received::Message(Order::Release) => return End::Told,
-                Received::Gone => return End::Orphaned,
-                Received::Nothing => {
-                    if let Err(error) = self.readiness.readable().await {
-                        log::error!("keeper: {error}");
-                        return End::Orphaned;
-                    }
-                }
+            match self.world.order().await {
+                Some(Order::Started(remains)) => self.started.set(Some(remains)),
+                Some(Order::Release) => return End::Told,
+                None => return End::Orphaned,
             }
-        }
-    }
-
-    /// Reports, waiting for room if need be: a supervisor that is stopped reads nothing.
-    async fn report(&self, report: &Report) {
-        while let Err(error) = self.birth.link.send(report) {
-            match error.raw_os_error() {
-                Some(libc::EAGAIN) if self.readiness.writable().await.is_ok() => {}
-                Some(libc::ENOBUFS | libc::EINTR) => {
-                    Timer::after(PAUSE).await;
-                }
-                _ => return,
-            }
-        }
-    }
-
-    /// Reports what is of no interest once it is old.
-    fn report_if_room(&self, report: &Report) {
-        if let Err(error) = self.birth.link.send(report) {
-            log::debug!("keeper: report dropped: {error}");
         }
     }
 
@@ -207,8 +134,8 @@ impl<'p> Keeper<'p> {
     async fn end_command(&self) {
         let (Some(remains), Some(mine)) = (self.started.get(), self.place.borrow().mine()) else { return };
         let mut pause = Duration::from_millis(2);
-        while !remains.kill(&mine.path) {
-            Timer::after(pause).await;
+        while !self.world.kill(remains, &mine.path) {
+            self.world.sleep(pause).await;
             // What we may not kill is not asked for ever at this pace.
             pause = (pause * 2).min(Duration::from_secs(1));
         }
@@ -219,35 +146,35 @@ impl<'p> Keeper<'p> {
     /// continued.
     async fn guard<T>(&self) -> T {
         loop {
-            let now = clock::now();
+            let now = self.world.now();
             let end = self.last_beat.get().map_or(now, |sent| Terms::end_of(self.timeout.get(), sent));
             if now >= end {
                 self.end_command().await;
             }
             // Timers stand still while the machine sleeps.
-            Timer::after(end.saturating_since(now).clamp(PAUSE, Duration::from_secs(1))).await;
+            self.world.sleep(end.saturating_since(now).clamp(PAUSE, Duration::from_secs(1))).await;
         }
     }
 
     /// Opens a session, queues and holds for as long as the session lasts, over as many connections
     /// as it takes.
     async fn live(&self) -> Report {
-        let plan = self.birth.plan;
+        let plan = self.plan;
         let unreachable = |reason: String| {
             log::info!("no connection: {reason}");
-            self.report_if_room(&Report::Unreachable(reason));
+            self.world.report_if_room(&Report::Unreachable(reason));
         };
-        let opening = Session::open(&self.servers, plan.session_timeout, unreachable);
+        let opening = self.world.open(plan.session_timeout, unreachable);
         // Looking up the user takes a while: time that the server needs for the session.
-        let mut session = match zip(opening, async { self.card() }).await.0 {
+        let mut session = match zip(opening, async { self.world.card() }).await.0 {
             Ok(session) => Rc::new(session),
             Err(failure) => return refuse(failure, "/"),
         };
-        let identity = session.identity();
+        let (id, identity) = (session.id(), session.identity());
         self.identity.replace(Some(identity.clone()));
         let mut pause = Duration::ZERO;
         loop {
-            let since = clock::now();
+            let since = self.world.now();
             self.connection.replace(Some(Rc::clone(&session)));
             let lost = async {
                 session.lost().await;
@@ -262,13 +189,13 @@ impl<'p> Keeper<'p> {
                 session.abandon().await;
             }
             // A server that closes each connection at once is not asked thousands of times a second.
-            let lived = clock::now().saturating_since(since);
+            let lived = self.world.now().saturating_since(since);
             pause = if lived < LONGEST_PAUSE { (pause * 2).clamp(PAUSE, LONGEST_PAUSE) } else { Duration::ZERO };
-            Timer::after(pause).await;
-            session = match Session::resume(&self.servers, self.timeout.get(), &identity, unreachable).await {
+            self.world.sleep(pause).await;
+            session = match self.world.resume(self.timeout.get(), &identity, unreachable).await {
                 // Servers that imitate ZooKeeper may give out a new session instead of saying that
                 // the old one is gone.
-                Ok(session) if session.id() == identity.id() => Rc::new(session),
+                Ok(session) if session.id() == id => Rc::new(session),
                 Ok(_) | Err(Failure::SessionOver) => return Report::Lost(Loss::SessionExpired),
                 Err(failure) => return refuse(failure, "/"),
             };
@@ -297,7 +224,7 @@ impl<'p> Keeper<'p> {
         loop {
             let session = match self.connection.take().and_then(Rc::into_inner) {
                 Some(session) => Ok(session),
-                None => Session::resume(&self.servers, self.timeout.get(), &identity, drop).await,
+                None => self.world.resume(self.timeout.get(), &identity, drop).await,
             };
             let released = match session {
                 Ok(session) => session.close().await,
@@ -308,30 +235,8 @@ impl<'p> Keeper<'p> {
                 Err(Failure::Unknown(why)) => log::info!("not released yet: {why}"),
                 Err(_) => return false,
             }
-            Timer::after(PAUSE).await;
+            self.world.sleep(PAUSE).await;
         }
-    }
-
-    /// What others may know of us, found out once.
-    fn card(&self) -> &Card {
-        self.card.get_or_init(|| {
-            let plan = self.birth.plan;
-            let command = if plan.publish_command {
-                let words = std::iter::once(&plan.command.program).chain(&plan.command.args);
-                Some(words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "))
-            } else {
-                Path::new(&plan.command.program).file_name().map(|name| name.to_string_lossy().into_owned())
-            };
-            Card {
-                host: gethostname().ok().map(|name| name.to_string_lossy().into_owned()),
-                pid: Some(self.birth.supervisor),
-                user: User::from_uid(getuid()).ok().flatten().map(|user| user.name),
-                command,
-                describe: plan.description.clone(),
-                mode: Some(plan.mode),
-                held_since: None,
-            }
-        })
     }
 }
 

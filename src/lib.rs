@@ -9,7 +9,7 @@
 //! | [`core`] | pure: who holds, how long a lease lasts, what a run does next |
 //! | [`supervisor`] | the process the user started: command, signals, terminal, clock |
 //! | [`keeper`] | its fork, one per ZooKeeper session: queue, beat, release |
-//! | [`session`] | the only room that knows the ZooKeeper client library |
+//! | [`session`] | what a keeper asks of ZooKeeper; `session::client` is the only room that knows the client library |
 //! | [`wire`] | what supervisor and keeper say to each other |
 //! | [`command`] | start, signal, kill and reap the command and its descendants |
 //! | [`signals`] | the stream of signals, and what was ignored when we started |

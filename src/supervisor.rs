@@ -28,7 +28,7 @@ use crate::core::lease::Instant;
 use crate::core::machine::{Effect, Event, Grant, Machine, Notice, Report, Settings, Unstarted};
 use crate::core::outcome::Outcome;
 use crate::core::signal::Signal;
-use crate::keeper::{self, Birth};
+use crate::keeper::process::{self, Birth};
 use crate::notice::{self, Weight};
 use crate::plan::{Patience, Plan, Verbosity};
 use crate::signals::{self, Arrival, Signals};
@@ -251,7 +251,7 @@ impl Supervisor<'_> {
                 // Both ends would keep the socket open when the supervisor dies.
                 drop(ours);
                 let refresh = self.teller.refresh();
-                keeper::run(Birth { plan: self.plan, supervisor, refresh, link: theirs, last_beat });
+                process::run(Birth { plan: self.plan, supervisor, refresh, link: theirs, last_beat });
                 std::process::exit(0);
             }
             ForkResult::Parent { child } => {

@@ -8,16 +8,15 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_lite::future::or;
-use smol::Timer;
 
+use super::world::World;
 use super::{Keeper, PAUSE, refuse};
-use crate::clock;
 use crate::command::Remains;
 use crate::core::contender::{Card, printable};
 use crate::core::lease::{Instant, Terms};
 use crate::core::machine::{Grant, Loss, Refusal, Report, View};
 use crate::core::queue::{Contender, ContenderId, Queue, Standing};
-use crate::session::{Change, Failure, Session, Watch};
+use crate::session::{Change, Created, Failure, Session};
 
 /// A connection over which a server answers nonsense is given up after this long.
 const RECONNECT: Duration = Duration::from_secs(1);
@@ -80,22 +79,26 @@ impl Stop {
     }
 }
 
-impl Keeper<'_> {
+impl<W: World> Keeper<'_, W> {
     /// Queues, waits and holds, from where we are. Gives what ends that for good, or `None` when it
     /// has to go on over another connection.
-    pub(super) async fn contend(&self, session: &Session) -> Option<Report> {
+    pub(super) async fn contend(&self, session: &W::Session) -> Option<Report> {
         if let Err(failure) = self.arrive(session).await {
-            return Some(refuse(failure, self.birth.plan.lock.as_str()));
+            return Some(refuse(failure, self.plan.lock.as_str()));
         }
         loop {
             let place = self.place.borrow().clone();
             let step = match &place {
-                Place::Nowhere => self.enqueue(session, ContenderId::new(session.id(), fastrand::u64(..))).await,
+                Place::Nowhere => self.enqueue(session, ContenderId::new(session.id(), self.world.random())).await,
                 Place::Uncertain(id) => self.recover(session, *id).await,
                 // One watch on our own node, through waiting and holding.
                 // What happened to us first, for it may have come together with our turn.
-                Place::Queued(mine) => or(until_deleted(session, &mine.path), self.wait_and_hold(session, mine)).await,
-                Place::Holding(mine) => or(until_deleted(session, &mine.path), self.keep_beating(session, mine)).await,
+                Place::Queued(mine) => {
+                    or(self.until_deleted(session, &mine.path), self.wait_and_hold(session, mine)).await
+                }
+                Place::Holding(mine) => {
+                    or(self.until_deleted(session, &mine.path), self.keep_beating(session, mine)).await
+                }
             };
             match step {
                 Ok(()) => {}
@@ -106,31 +109,32 @@ impl Keeper<'_> {
                         return Some(Report::Lost(Loss::NodeDeleted));
                     }
                     self.place.replace(Place::Nowhere);
-                    self.report(&Report::Requeued).await;
+                    self.world.report(&Report::Requeued).await;
                 }
             }
         }
     }
 
     /// What comes first over each connection.
-    async fn arrive(&self, session: &Session) -> Result<(), Failure> {
+    async fn arrive(&self, session: &W::Session) -> Result<(), Failure> {
         // A server that lags behind the one that we lost might show a queue without our node. We
         // would take that for deleted, or create a second one and wait behind the first.
         let is_first = matches!(*self.place.borrow(), Place::Nowhere);
         if !is_first {
-            let lock = self.birth.plan.lock.as_str();
-            let sent = insist(|| {
-                let sent = clock::now();
-                let caught_up = session.catch_up(lock);
-                async move { caught_up.await.map(|()| sent) }
-            })
-            .await?;
+            let lock = self.plan.lock.as_str();
+            let sent = self
+                .insist(|| {
+                    let sent = self.world.now();
+                    let caught_up = session.catch_up(lock);
+                    async move { caught_up.await.map(|()| sent) }
+                })
+                .await?;
             self.beaten(sent);
         }
         // After that beat, for the terms of a shorter timeout may be over with the one before.
         let timeout = session.timeout();
         if self.timeout.replace(timeout) != timeout || !self.connected.replace(true) {
-            self.report(&Report::Connected { timeout }).await;
+            self.world.report(&Report::Connected { timeout }).await;
             log::info!("session {:#018x}, timeout {timeout:?}", session.id());
         }
         Ok(())
@@ -139,34 +143,36 @@ impl Keeper<'_> {
     /// Records that a transaction sent then was answered.
     fn beaten(&self, sent: Instant) {
         self.last_beat.set(Some(sent));
-        self.birth.last_beat.record(sent);
+        self.world.beaten(sent);
     }
 
     /// Creates the contender node. Not for good when the reply is lost.
-    async fn enqueue(&self, session: &Session, id: ContenderId) -> Result<(), Stop> {
-        let lock = self.birth.plan.lock.as_str();
-        let prefix = format!("{lock}/{}", id.prefix(self.birth.plan.mode));
-        let data = self.card().to_bytes();
+    async fn enqueue(&self, session: &W::Session, id: ContenderId) -> Result<(), Stop> {
+        let lock = self.plan.lock.as_str();
+        let prefix = format!("{lock}/{}", id.prefix(self.plan.mode));
+        let data = self.world.card().to_bytes();
         loop {
             self.place.replace(Place::Uncertain(id));
-            let sent = clock::now();
+            let sent = self.world.now();
             // Both leave in one flight, and are answered in order: the list has the node in it.
-            let created = session.create_contender(&prefix, &data);
+            let prefixes = [prefix.clone()];
+            let created = session.create(&prefixes, &data);
             let listed = session.children(lock);
             match created.await {
-                Ok((sequence, stat)) => {
+                Ok(Created { mut paths, stat }) => {
                     // A creation goes through the quorum, as a beat does.
                     self.beaten(sent);
-                    let path = format!("{prefix}{sequence:010}");
-                    let name = path[lock.len() + 1..].to_owned();
-                    self.queued(id, name, path, stat.czxid).children.set(listed.await.ok());
+                    if let (Some(path), Some(stat)) = (paths.pop(), stat) {
+                        let name = path[lock.len() + 1..].to_owned();
+                        self.queued(id, name, path, stat.czxid).children.set(listed.await.ok());
+                    }
                     return Ok(());
                 }
                 Err(Failure::NoNode) => self.create_parents(session).await?,
                 Err(Failure::Unknown(why)) => {
                     log::info!("nobody knows whether the contender node was created: {why}");
                     // As a rule the connection has gone, and this with it before the time is over.
-                    Timer::after(RECONNECT).await;
+                    self.world.sleep(RECONNECT).await;
                     return Err(Stop::Reconnect);
                 }
                 Err(failure) => return Err(Stop::Final(refuse(failure, lock))),
@@ -181,15 +187,15 @@ impl Keeper<'_> {
         mine
     }
 
-    async fn create_parents(&self, session: &Session) -> Result<(), Stop> {
-        let lock = self.birth.plan.lock.as_str();
+    async fn create_parents(&self, session: &W::Session) -> Result<(), Stop> {
+        let lock = self.plan.lock.as_str();
         match session.create_parents(lock, self.containers.get()).await {
             Ok(()) => {}
             Err(Failure::NoNode) => return Err(Stop::Final(Report::Refused(Refusal::NoChroot))),
             Err(Failure::Unimplemented) if self.containers.get() => self.containers.set(false),
             // Nodes that exist already are no error, so it is simply tried again.
             Err(Failure::Unknown(_)) => {
-                Timer::after(PAUSE).await;
+                self.world.sleep(PAUSE).await;
             }
             Err(failure) => return Err(Stop::Final(refuse(failure, lock))),
         }
@@ -197,10 +203,10 @@ impl Keeper<'_> {
     }
 
     /// Looks for the node of a creation whose reply was lost, and creates it if there is none.
-    async fn recover(&self, session: &Session, id: ContenderId) -> Result<(), Stop> {
-        let lock = self.birth.plan.lock.as_str();
+    async fn recover(&self, session: &W::Session, id: ContenderId) -> Result<(), Stop> {
+        let lock = self.plan.lock.as_str();
         let definite = |failure| Stop::Final(refuse(failure, lock));
-        let children = match insist(|| session.children(lock)).await {
+        let children = match self.insist(|| session.children(lock)).await {
             Ok(children) => children,
             Err(Failure::NoNode) => return self.enqueue(session, id).await,
             Err(failure) => return Err(definite(failure)),
@@ -211,10 +217,10 @@ impl Keeper<'_> {
         for duplicate in ours {
             log::warn!("deleting {lock}/{}: a second node of this session", duplicate.name);
             let path = format!("{lock}/{}", duplicate.name);
-            insist(|| session.delete(&path)).await.map_err(definite)?;
+            self.insist(|| session.delete(&path)).await.map_err(definite)?;
         }
         let path = format!("{lock}/{}", first.name);
-        match insist(|| session.read(&path)).await {
+        match self.insist(|| session.read(&path)).await {
             Ok((_, stat)) if stat.owner == session.id() => {
                 self.queued(id, first.name.clone(), path, stat.czxid);
                 Ok(())
@@ -226,26 +232,26 @@ impl Keeper<'_> {
     }
 
     /// Waits until the lock is ours, says so, and holds it.
-    async fn wait_and_hold(&self, session: &Session, mine: &Rc<Mine>) -> Result<(), Stop> {
+    async fn wait_and_hold(&self, session: &W::Session, mine: &Rc<Mine>) -> Result<(), Stop> {
         let sent = self.wait_turn(session, mine).await?;
         let grant = Grant { node: mine.path.clone(), token: mine.token, session: session.id(), sent };
-        self.report(&Report::Held(grant)).await;
+        self.world.report(&Report::Held(grant)).await;
         self.started.set(Some(Remains::default()));
         self.place.replace(Place::Holding(Rc::clone(mine)));
         // Not before the first beat: a short command costs no further transaction, and wakes nobody.
-        let card = Card { held_since: Some(clock::wall_millis()), ..self.card().clone() };
+        let card = Card { held_since: Some(self.world.wall_millis()), ..self.world.card().clone() };
         mine.unpublished.replace(Some(card.to_bytes()));
         self.keep_beating(session, mine).await
     }
 
     /// Waits until the lock is ours. Gives the time at which the last answered beat was sent.
-    async fn wait_turn(&self, session: &Session, mine: &Mine) -> Result<Instant, Stop> {
-        let lock = self.birth.plan.lock.as_str();
+    async fn wait_turn(&self, session: &W::Session, mine: &Mine) -> Result<Instant, Stop> {
+        let lock = self.plan.lock.as_str();
         let mut known = mine.children.take();
         loop {
             let names = match known.take() {
                 Some(names) => names,
-                None => insist(|| session.children(lock)).await.map_err(|failure| Stop::because(failure, lock))?,
+                None => self.insist(|| session.children(lock)).await.map_err(|failure| Stop::because(failure, lock))?,
             };
             let queue = sorted(names.clone())?;
             self.warn_of_foreign(&queue);
@@ -254,7 +260,7 @@ impl Keeper<'_> {
             if let Some(twin) = queue.contenders().iter().find(twin) {
                 log::warn!("deleting {lock}/{}: a second node of ours", twin.name);
                 let path = format!("{lock}/{}", twin.name);
-                insist(|| session.delete(&path)).await.map_err(|failure| Stop::because(failure, &path))?;
+                self.insist(|| session.delete(&path)).await.map_err(|failure| Stop::because(failure, &path))?;
                 continue;
             }
             match queue.standing(&mine.name) {
@@ -281,13 +287,13 @@ impl Keeper<'_> {
     /// why.
     async fn watch(
         &self,
-        session: &Session,
+        session: &W::Session,
         mine: &Mine,
         queue: &Queue,
         position: usize,
         watch: &[&Contender],
     ) -> Result<Option<String>, Stop> {
-        let lock = self.birth.plan.lock.as_str();
+        let lock = self.plan.lock.as_str();
         let path = |contender: &Contender| format!("{lock}/{}", contender.name);
         // One flight: the watches, and who holds.
         let watched: Vec<String> = watch.iter().map(|contender| path(contender)).collect();
@@ -300,16 +306,16 @@ impl Keeper<'_> {
                 // It has just left: look again.
                 Err(Failure::NoNode) => return Ok(None),
                 Err(Failure::Unknown(_)) => {
-                    Timer::after(PAUSE).await;
+                    self.world.sleep(PAUSE).await;
                     return Ok(None);
                 }
                 Err(failure) => return Err(Stop::because(failure, lock)),
             }
         }
-        self.report_if_room(&Report::Waiting(view.await));
+        self.world.report_if_room(&Report::Waiting(view.await));
 
         let changed = async {
-            let (which, change) = first_of(watches.into_iter().map(Watch::changed)).await;
+            let (which, change) = first_of(watches.into_iter()).await;
             Ok(matches!(change, Change::Deleted).then(|| watch[which].name.clone()))
         };
         // Whoever is next in line beats, so that the lease is there when its turn comes.
@@ -326,24 +332,29 @@ impl Keeper<'_> {
 
     /// Looks where we stand from time to time, if anybody is watching. Sets no watches: those that
     /// are set remain right until one of them fires.
-    async fn keep_looking<T>(&self, session: &Session, mine: &Mine) -> T {
-        let Some(period) = self.birth.refresh else { return pending().await };
+    async fn keep_looking<T>(&self, session: &W::Session, mine: &Mine) -> T {
+        let Some(period) = self.refresh else { return pending().await };
         loop {
-            Timer::after(period).await;
-            let Ok(children) = session.children(self.birth.plan.lock.as_str()).await else { continue };
+            self.world.sleep(period).await;
+            let Ok(children) = session.children(self.plan.lock.as_str()).await else { continue };
             let Ok(queue) = Queue::from_children(children) else { continue };
             if let Standing::Waits { position, .. } = queue.standing(&mine.name) {
                 let view = self.view(session, &queue, position).await;
-                self.report_if_room(&Report::Waiting(view));
+                self.world.report_if_room(&Report::Waiting(view));
             }
         }
     }
 
     /// What to tell a user who waits in this queue. The request has left when this returns.
-    fn view<'a>(&self, session: &'a Session, queue: &Queue, position: usize) -> impl Future<Output = View> + use<'a> {
+    fn view<'a>(
+        &self,
+        session: &'a W::Session,
+        queue: &Queue,
+        position: usize,
+    ) -> impl Future<Output = View> + use<'a, W> {
         let holder = queue.first_holder().map(|holder| holder.name.clone()).unwrap_or_default();
         let total = queue.contenders().len();
-        let reply = session.read(&format!("{}/{holder}", self.birth.plan.lock));
+        let reply = session.read(&format!("{}/{holder}", self.plan.lock));
         async move {
             let card = reply.await.map(|(data, _)| Card::from_bytes(&data)).unwrap_or_default();
             let holder = card.phrase().unwrap_or_else(|| printable(&holder));
@@ -353,43 +364,43 @@ impl Keeper<'_> {
 
     fn warn_of_foreign(&self, queue: &Queue) {
         if let (Some(name), false) = (queue.foreign().first(), self.warned.replace(true)) {
-            log::warn!("{} has a child that is no contender, ignored: {}", self.birth.plan.lock, printable(name));
+            log::warn!("{} has a child that is no contender, ignored: {}", self.plan.lock, printable(name));
         }
     }
 
     /// A beat that is young enough to start a command under: the last one, or a new one.
-    async fn fresh_beat(&self, session: &Session, mine: &Mine) -> Result<Instant, Stop> {
+    async fn fresh_beat(&self, session: &W::Session, mine: &Mine) -> Result<Instant, Stop> {
         let interval = Terms::beat_of(session.timeout());
         loop {
             match self.last_beat.get() {
-                Some(sent) if clock::now().saturating_since(sent) <= interval * 3 / 2 => return Ok(sent),
+                Some(sent) if self.world.now().saturating_since(sent) <= interval * 3 / 2 => return Ok(sent),
                 _ => self.beat(session, mine).await?,
             }
         }
     }
 
     /// Beats until that fails for good.
-    async fn keep_beating(&self, session: &Session, mine: &Mine) -> Result<(), Stop> {
+    async fn keep_beating(&self, session: &W::Session, mine: &Mine) -> Result<(), Stop> {
         let interval = Terms::beat_of(session.timeout());
         loop {
-            let age = self.last_beat.get().map_or(interval, |sent| clock::now().saturating_since(sent));
-            Timer::after(interval.saturating_sub(age)).await;
+            let age = self.last_beat.get().map_or(interval, |sent| self.world.now().saturating_since(sent));
+            self.world.sleep(interval.saturating_sub(age)).await;
             self.beat(session, mine).await?;
         }
     }
 
     /// Sends one beat. When it is not answered, the last beat stays what it was.
-    async fn beat(&self, session: &Session, mine: &Mine) -> Result<(), Stop> {
+    async fn beat(&self, session: &W::Session, mine: &Mine) -> Result<(), Stop> {
         let publish = mine.unpublished.borrow().clone();
-        let sent = clock::now();
-        match session.beat(&mine.path, publish.as_deref()).await {
+        let sent = self.world.now();
+        match session.beat(std::slice::from_ref(&mine.path), publish.as_deref()).await {
             Ok(()) => {
                 self.beaten(sent);
                 mine.unpublished.take();
             }
             Err(Failure::Unknown(why)) => {
                 log::info!("beat not answered: {why}");
-                Timer::after(PAUSE).await;
+                self.world.sleep(PAUSE).await;
             }
             // A quota, say. The lock is worth more than what others would like to know.
             Err(failure @ (Failure::Refused(_) | Failure::Denied)) if publish.is_some() => {
@@ -400,45 +411,45 @@ impl Keeper<'_> {
         }
         Ok(())
     }
+
+    /// Waits until `node` is deleted, or the session is over.
+    async fn until_deleted(&self, session: &W::Session, node: &str) -> Result<(), Stop> {
+        loop {
+            match session.read_and_watch(node).await {
+                Ok((_, _, watch)) => match watch.await {
+                    // The beat that publishes since when we hold, or somebody's remark.
+                    Change::Data => {}
+                    Change::Deleted => return Err(Stop::Deleted),
+                    // The connection has gone, and all of this with it in a moment.
+                    Change::Unknown => {
+                        self.world.sleep(PAUSE).await;
+                    }
+                },
+                Err(Failure::Unknown(_)) => {
+                    self.world.sleep(PAUSE).await;
+                }
+                Err(failure) => return Err(Stop::because(failure, node)),
+            }
+        }
+    }
+
+    /// Repeats a request that changes nothing, or nothing more the second time, until its outcome is
+    /// known.
+    async fn insist<T, F: Future<Output = Result<T, Failure>>>(&self, request: impl Fn() -> F) -> Result<T, Failure> {
+        loop {
+            match request().await {
+                Err(Failure::Unknown(why)) => {
+                    log::info!("asking again: {why}");
+                    self.world.sleep(PAUSE).await;
+                }
+                result => return result,
+            }
+        }
+    }
 }
 
 fn sorted(children: Vec<String>) -> Result<Queue, Stop> {
     Queue::from_children(children).map_err(|_| Stop::Final(Report::Refused(Refusal::Exhausted)))
-}
-
-/// Waits until `node` is deleted, or the session is over.
-async fn until_deleted(session: &Session, node: &str) -> Result<(), Stop> {
-    loop {
-        match session.read_and_watch(node).await {
-            Ok((_, _, watch)) => match watch.changed().await {
-                // The beat that publishes since when we hold, or somebody's remark.
-                Change::Data => {}
-                Change::Deleted => return Err(Stop::Deleted),
-                // The connection has gone, and all of this with it in a moment.
-                Change::Unknown => {
-                    Timer::after(PAUSE).await;
-                }
-            },
-            Err(Failure::Unknown(_)) => {
-                Timer::after(PAUSE).await;
-            }
-            Err(failure) => return Err(Stop::because(failure, node)),
-        }
-    }
-}
-
-/// Repeats a request that changes nothing, or nothing more the second time, until its outcome is
-/// known.
-async fn insist<T, F: Future<Output = Result<T, Failure>>>(request: impl Fn() -> F) -> Result<T, Failure> {
-    loop {
-        match request().await {
-            Err(Failure::Unknown(why)) => {
-                log::info!("asking again: {why}");
-                Timer::after(PAUSE).await;
-            }
-            result => return result,
-        }
-    }
 }
 
 /// Waits for the first of several futures. Gives its number and its output.

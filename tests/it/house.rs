@@ -51,7 +51,7 @@ fn the_core_knows_nobody_and_does_nothing() {
 fn one_room_names_the_client_library() {
     for (name, text) in sources() {
         let named = code(&text).any(|line| line.contains("zookeeper_client::"));
-        assert_eq!(named, name == "session.rs", "{name}");
+        assert_eq!(named, name == "session/client.rs", "{name}");
     }
 }
 
@@ -63,7 +63,7 @@ fn only_supervisor_and_keeper_know_the_effects_of_others() {
     assert_eq!(mentions(text("supervisor.rs"), "session"), Vec::<&str>::new());
     assert_eq!(mentions(text("keeper.rs"), "terminal"), Vec::<&str>::new());
     assert_eq!(mentions(text("keeper.rs"), "supervisor"), Vec::<&str>::new());
-    for leaf in ["session.rs", "command.rs", "signals.rs", "terminal.rs", "wire.rs", "clock.rs", "notice.rs"] {
+    for leaf in ["session/client.rs", "command.rs", "signals.rs", "terminal.rs", "wire.rs", "clock.rs", "notice.rs"] {
         for room in ["supervisor", "keeper"] {
             assert_eq!(mentions(text(leaf), room), Vec::<&str>::new(), "{leaf} knows {room}");
         }

@@ -1,0 +1,178 @@
+//! The keeper as a process: a fork of the supervisor, deaf to every signal that can be ignored.
+
+use std::cell::OnceCell;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode as Permissions;
+use nix::unistd::{User, dup2_stdin, dup2_stdout, gethostname, getuid, setsid};
+use smol::{Async, LocalExecutor, Timer};
+
+use super::world::World;
+use super::{Keeper, PAUSE};
+use crate::clock;
+use crate::command::{KEEPER_NAME, Remains};
+use crate::core::contender::Card;
+use crate::core::lease::Instant;
+use crate::core::machine::Report;
+use crate::plan::Plan;
+use crate::session::Failure;
+use crate::session::client::{ClientSession, Identity, Servers};
+use crate::signals;
+use crate::wire::{LastBeat, Link, Order, Received};
+
+/// What the keeper is given at its birth.
+#[derive(Debug)]
+pub struct Birth<'p> {
+    /// What the run is to do.
+    pub plan: &'p Plan,
+    /// The process id of the supervisor, which is the one that users know.
+    pub supervisor: u32,
+    /// How often to look where we stand although nothing has happened, if anybody is watching.
+    pub refresh: Option<Duration>,
+    /// The socket to the supervisor.
+    pub link: Link,
+    /// Where to record answered beats.
+    pub last_beat: LastBeat,
+}
+
+/// Lives as a keeper until there is nothing left to keep. To be called in a fresh fork.
+pub fn run(birth: Birth<'_>) {
+    if let Err(error) = detach() {
+        log::error!("keeper: {error}");
+        return;
+    }
+    // On one line, as everything that is said.
+    std::panic::set_hook(Box::new(|panic| log::error!("keeper: {}", panic.to_string().replace('\n', " "))));
+    let executor = LocalExecutor::new();
+    let (plan, refresh) = (birth.plan, birth.refresh);
+    match Process::new(birth, &executor) {
+        Ok(process) => smol::block_on(executor.run(Keeper::new(plan, refresh, process).keep())),
+        Err(error) => log::error!("keeper: {error}"),
+    }
+}
+
+/// Makes the process its own: out of reach of terminals and of what is sent to groups, with no hold
+/// on the caller's pipes but standard error.
+fn detach() -> nix::Result<()> {
+    signals::turn_deaf()?;
+    setsid()?;
+    let _ = nix::sys::prctl::set_name(KEEPER_NAME);
+    let null = nix::fcntl::open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Permissions::empty())?;
+    dup2_stdin(null.as_fd())?;
+    dup2_stdout(null.as_fd())?;
+    Ok(())
+}
+
+/// The real world.
+struct Process<'p> {
+    birth: Birth<'p>,
+    servers: Servers<'p>,
+    /// The same socket as `birth.link`, for waiting on it.
+    readiness: Async<OwnedFd>,
+    card: OnceCell<Card>,
+}
+
+impl<'p> Process<'p> {
+    fn new(birth: Birth<'p>, executor: &'p LocalExecutor<'static>) -> io::Result<Self> {
+        let readiness = Async::new(birth.link.as_fd().try_clone_to_owned()?)?;
+        let servers = Servers::new(&birth.plan.servers, executor);
+        Ok(Self { birth, servers, readiness, card: OnceCell::new() })
+    }
+}
+
+impl World for Process<'_> {
+    type Session = ClientSession;
+
+    fn now(&self) -> Instant {
+        clock::now()
+    }
+
+    fn wall_millis(&self) -> u64 {
+        clock::wall_millis()
+    }
+
+    fn random(&self) -> u64 {
+        fastrand::u64(..)
+    }
+
+    async fn sleep(&self, time: Duration) {
+        Timer::after(time).await;
+    }
+
+    async fn open(&self, timeout: Duration, unreachable: impl FnMut(String)) -> Result<ClientSession, Failure> {
+        ClientSession::open(&self.servers, timeout, unreachable).await
+    }
+
+    async fn resume(
+        &self,
+        timeout: Duration,
+        identity: &Identity,
+        unreachable: impl FnMut(String),
+    ) -> Result<ClientSession, Failure> {
+        ClientSession::resume(&self.servers, timeout, identity, unreachable).await
+    }
+
+    fn beaten(&self, sent: Instant) {
+        self.birth.last_beat.record(sent);
+    }
+
+    async fn report(&self, report: &Report) {
+        while let Err(error) = self.birth.link.send(report) {
+            match error.raw_os_error() {
+                Some(libc::EAGAIN) if self.readiness.writable().await.is_ok() => {}
+                Some(libc::ENOBUFS | libc::EINTR) => self.sleep(PAUSE).await,
+                _ => return,
+            }
+        }
+    }
+
+    fn report_if_room(&self, report: &Report) {
+        if let Err(error) = self.birth.link.send(report) {
+            log::debug!("keeper: report dropped: {error}");
+        }
+    }
+
+    async fn order(&self) -> Option<Order> {
+        loop {
+            match self.birth.link.receive() {
+                Received::Message(order) => return Some(order),
+                Received::Gone => return None,
+                Received::Nothing => {
+                    if let Err(error) = self.readiness.readable().await {
+                        log::error!("keeper: {error}");
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    fn kill(&self, remains: Remains, node: &str) -> bool {
+        remains.kill(node)
+    }
+
+    fn card(&self) -> &Card {
+        self.card.get_or_init(|| {
+            let plan = self.birth.plan;
+            let command = if plan.publish_command {
+                let words = std::iter::once(&plan.command.program).chain(&plan.command.args);
+                Some(words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "))
+            } else {
+                Path::new(&plan.command.program).file_name().map(|name| name.to_string_lossy().into_owned())
+            };
+            Card {
+                host: gethostname().ok().map(|name| name.to_string_lossy().into_owned()),
+                pid: Some(self.birth.supervisor),
+                user: User::from_uid(getuid()).ok().flatten().map(|user| user.name),
+                command,
+                describe: plan.description.clone(),
+                mode: Some(plan.mode),
+                held_since: None,
+            }
+        })
+    }
+}

@@ -1,0 +1,71 @@
+//! What a keeper needs from outside.
+//!
+//! [`super::process`] has the real world. The simulator of the tests has another, with a clock of
+//! its own, in which everything that can go wrong does so by the thousand.
+
+use std::future::Future;
+use std::time::Duration;
+
+use crate::command::Remains;
+use crate::core::contender::Card;
+use crate::core::lease::Instant;
+use crate::core::machine::Report;
+use crate::session::{Failure, Session};
+use crate::wire::Order;
+
+/// Time, the servers, the supervisor and the command, seen from a keeper.
+pub trait World {
+    /// A connection to the servers.
+    type Session: Session;
+
+    /// Now, on the clock that counts sleep.
+    fn now(&self) -> Instant;
+
+    /// Wall-clock time in milliseconds since the Unix epoch.
+    fn wall_millis(&self) -> u64;
+
+    /// A number that nobody else draws.
+    fn random(&self) -> u64;
+
+    /// Completes after this time.
+    fn sleep(&self, time: Duration) -> impl Future<Output = ()>;
+
+    /// Opens a session, however long it takes; `unreachable` is told the reason each time that all
+    /// servers have been tried in vain. Gives a failure only where trying again is of no use.
+    fn open(
+        &self,
+        timeout: Duration,
+        unreachable: impl FnMut(String),
+    ) -> impl Future<Output = Result<Self::Session, Failure>>;
+
+    /// Goes on with a session whose connection was lost, however long that takes.
+    /// [`Failure::SessionOver`] is the servers' word that they have it no more. The servers may
+    /// grant another timeout than before, and the caller has to compare the id.
+    ///
+    /// The server may lag behind the one before: [`Session::catch_up`] comes before anything else.
+    fn resume(
+        &self,
+        timeout: Duration,
+        identity: &<Self::Session as Session>::Identity,
+        unreachable: impl FnMut(String),
+    ) -> impl Future<Output = Result<Self::Session, Failure>>;
+
+    /// Shows the supervisor that a beat sent at `sent` was answered, even if it is stopped now.
+    fn beaten(&self, sent: Instant);
+
+    /// Reports, waiting for room if need be: a supervisor that is stopped reads nothing.
+    fn report(&self, report: &Report) -> impl Future<Output = ()>;
+
+    /// Reports what is of no interest once it is old.
+    fn report_if_room(&self, report: &Report);
+
+    /// Waits for the supervisor's next order. `None`: it has gone.
+    fn order(&self) -> impl Future<Output = Option<Order>>;
+
+    /// Sends SIGKILL to what is left of the command that was started with this contender node.
+    /// Whether nobody was found.
+    fn kill(&self, remains: Remains, node: &str) -> bool;
+
+    /// What others may know of us. The first time it takes a while.
+    fn card(&self) -> &Card;
+}

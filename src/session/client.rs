@@ -1,0 +1,452 @@
+//! The real session: the only room that names the client library.
+//!
+//! The library queues a request when the method is called, not when its future is first polled.
+
+use std::cell::RefCell;
+use std::future::{Future, pending, poll_fn};
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::pin::{Pin, pin};
+use std::time::Duration;
+
+use futures_lite::future::or;
+use smol::channel::Receiver;
+use smol::{LocalExecutor, Task, Timer};
+use zookeeper_client::{
+    Acls, Client, CreateMode, Error, EventType, MultiWriteError, MultiWriteResult, OneshotWatcher, SessionInfo,
+    SessionState,
+};
+
+use super::{Change, Created, Failure, Session, Stat, Watch};
+use crate::plan::{ConnectString, HostPort};
+
+/// Servers that are down are tried again after this long, then after twice that, and so on.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The servers that a session may use, and where they were when that was last found out.
+#[derive(Debug)]
+pub struct Servers<'p> {
+    connect: &'p ConnectString,
+    /// Runs the library's tasks, on the thread that waits for what they do: what comes over a
+    /// connection is acted upon without waking another thread.
+    executor: &'p LocalExecutor<'static>,
+    known: RefCell<Vec<SocketAddr>>,
+}
+
+impl<'p> Servers<'p> {
+    /// The servers of a connect string; nothing is looked up yet. `executor` has to run for as long
+    /// as a session is used.
+    pub fn new(connect: &'p ConnectString, executor: &'p LocalExecutor<'static>) -> Self {
+        Self { connect, executor, known: RefCell::new(vec![]) }
+    }
+
+    /// Looks up every host, and gives all their addresses, or the reason why there is none. Once
+    /// they are known, `patience` limits the wait: what cuts off the servers may cut off the name
+    /// servers too, and the lease does not wait for those to come back.
+    async fn resolve(&self, patience: Duration) -> Result<Vec<SocketAddr>, String> {
+        let lookups: Vec<_> = self.connect.hosts.iter().map(Lookup::start).collect();
+        let all = async {
+            let mut addresses = vec![];
+            let mut reason = String::new();
+            for lookup in lookups {
+                match lookup.finish().await {
+                    Ok(found) => addresses.extend(found),
+                    Err(error) => {
+                        log::info!("{error}");
+                        reason = error;
+                    }
+                }
+            }
+            if addresses.is_empty() { Err(reason) } else { Ok(addresses) }
+        };
+        let known = self.known.borrow().clone();
+        let addresses = if known.is_empty() {
+            all.await?
+        } else {
+            let enough = async {
+                Timer::after(patience).await;
+                Err(String::new())
+            };
+            or(all, enough).await.unwrap_or(known)
+        };
+        self.known.replace(addresses.clone());
+        Ok(addresses)
+    }
+}
+
+/// The look-up of one host, which runs while others do.
+enum Lookup {
+    Known(SocketAddr),
+    Asked { host: String, task: Task<io::Result<Vec<SocketAddr>>> },
+}
+
+impl Lookup {
+    fn start(server: &HostPort) -> Self {
+        if let Ok(address) = server.host.parse::<IpAddr>() {
+            return Self::Known(SocketAddr::new(address, server.port));
+        }
+        let asked = (server.host.clone(), server.port);
+        let task = smol::unblock(move || Ok((asked.0.as_str(), asked.1).to_socket_addrs()?.collect()));
+        Self::Asked { host: server.host.clone(), task }
+    }
+
+    async fn finish(self) -> Result<Vec<SocketAddr>, String> {
+        match self {
+            Self::Known(address) => Ok(vec![address]),
+            Self::Asked { host, task } => {
+                task.await.map_err(|error| format!("cannot resolve {host}: {}", brief(&error)))
+            }
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::NoNode => Self::NoNode,
+            Error::NoAuth | Error::AuthFailed | Error::InvalidAcl => Self::Denied,
+            Error::Unimplemented => Self::Unimplemented,
+            Error::SessionExpired => Self::SessionOver,
+            // All of these can come from a connection that broke with the request under way, or that
+            // another one of the same session has replaced.
+            Error::ConnectionLoss
+            | Error::SessionMoved
+            // The server is too busy, and has done nothing.
+            | Error::Throttled
+            | Error::ClientClosed
+            | Error::Timeout
+            | Error::UnexpectedError(_)
+            | Error::UnmarshalError { .. }
+            | Error::Custom(_) => Self::Unknown(error.to_string()),
+            _ => Self::Refused(error.to_string()),
+        }
+    }
+}
+
+impl From<&zookeeper_client::Stat> for Stat {
+    fn from(stat: &zookeeper_client::Stat) -> Self {
+        Self { czxid: stat.czxid, owner: stat.ephemeral_owner }
+    }
+}
+
+async fn changed(watcher: OneshotWatcher) -> Change {
+    match watcher.changed().await.event_type {
+        EventType::NodeDeleted => Change::Deleted,
+        EventType::Session => Change::Unknown,
+        _ => Change::Data,
+    }
+}
+
+/// What it takes to go on with a session over another connection.
+#[derive(Clone, Debug)]
+pub struct Identity(SessionInfo);
+
+/// An established session over one connection.
+///
+/// The library would reconnect by itself, and not tell what it was granted then: a server that has
+/// another `maxSessionTimeout` changes the timeout of a session in the middle, and an imitation of
+/// a server may hand out another session. It also gives a session up while the servers, which were
+/// all down, still have it. So each connection is a session of its own here, and the library's
+/// task is ended with the connection.
+#[derive(Debug)]
+pub struct ClientSession {
+    /// The library's task, which reads and writes the connection; it ends when that is lost.
+    task: Task<()>,
+    /// Nothing is ever sent: the channel is closed when the connection is lost.
+    lost: Receiver<()>,
+    client: Client,
+}
+
+impl ClientSession {
+    /// Opens a session with one of the servers, however long it takes; `unreachable` is told the
+    /// reason each time that all of them have been tried in vain. Gives a failure only where trying
+    /// again is of no use.
+    pub async fn open(
+        servers: &Servers<'_>,
+        timeout: Duration,
+        mut unreachable: impl FnMut(String),
+    ) -> Result<Self, Failure> {
+        let session = Self::connect(servers, timeout, None, &mut unreachable).await?;
+        let (granted, identity) = (session.timeout(), session.identity());
+        if granted >= timeout {
+            return Ok(session);
+        }
+        // How long the connection may be silent was reckoned from what was asked for.
+        session.abandon().await;
+        Self::resume(servers, granted, &identity, unreachable).await
+    }
+
+    /// Goes on with a session whose connection was lost, however long that takes.
+    /// [`Failure::SessionOver`] is the servers' word that they have it no more. The servers may
+    /// grant another timeout than before, and the caller has to compare the id.
+    ///
+    /// The server may lag behind the one before: [`Session::catch_up`] comes before anything else.
+    pub async fn resume(
+        servers: &Servers<'_>,
+        timeout: Duration,
+        identity: &Identity,
+        unreachable: impl FnMut(String),
+    ) -> Result<Self, Failure> {
+        Self::connect(servers, timeout, Some(identity), unreachable).await
+    }
+
+    async fn connect(
+        servers: &Servers<'_>,
+        timeout: Duration,
+        identity: Option<&Identity>,
+        mut unreachable: impl FnMut(String),
+    ) -> Result<Self, Failure> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let reason = match servers.resolve(timeout / 6).await {
+                Ok(addresses) => {
+                    let list: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+                    let connect_string = list.join(",") + &servers.connect.chroot;
+                    match Self::connect_once(servers.executor, &connect_string, timeout, identity).await {
+                        Ok(session) => return Ok(session),
+                        Err(failure @ (Failure::Denied | Failure::SessionOver | Failure::Refused(_))) => {
+                            return Err(failure);
+                        }
+                        Err(_) => diagnose(addresses[0], timeout / 6).await,
+                    }
+                }
+                Err(reason) => reason,
+            };
+            unreachable(reason);
+            Timer::after(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    async fn connect_once(
+        executor: &LocalExecutor<'static>,
+        connect_string: &str,
+        timeout: Duration,
+        identity: Option<&Identity>,
+    ) -> Result<Self, Failure> {
+        let mut connector = Client::connector()
+            .with_session_timeout(timeout)
+            // A silent connection is given up after this long. The library's own 2/5 would leave
+            // no time for a second server within the lease.
+            .with_connection_timeout(timeout / 6)
+            .with_fail_eagerly();
+        if let Some(identity) = identity {
+            connector = connector.with_session(identity.0.clone());
+        }
+        let spawned = Spawned::default();
+        let mut connecting = pin!(connector.connect(connect_string));
+        let client = poll_fn(|context| {
+            let _scope = spawns_core::enter(&spawned);
+            connecting.as_mut().poll(context)
+        })
+        .await;
+        match client {
+            Ok(client) => {
+                let task = spawned.0.take().ok_or_else(|| Failure::Refused("the client has no task".to_owned()))?;
+                let mut states = client.state_watcher();
+                let (tell, lost) = smol::channel::bounded(1);
+                let task = executor.spawn(async move {
+                    let mut task = task;
+                    // When the connection is lost, the library begins to reconnect, and is not polled
+                    // any more.
+                    or(task.as_mut(), async {
+                        states.changed().await;
+                    })
+                    .await;
+                    tell.close();
+                    // Not dropped yet: the futures of its watches would panic.
+                    pending().await
+                });
+                Ok(Self { task, lost, client })
+            }
+            Err(Error::NoHosts) => Err(Failure::Unknown(String::new())),
+            Err(error @ Error::BadArguments(_)) => Err(Failure::Refused(error.to_string())),
+            Err(error) => Err(Failure::from(error)),
+        }
+    }
+}
+
+impl Session for ClientSession {
+    type Identity = Identity;
+
+    fn identity(&self) -> Identity {
+        Identity(self.client.session().clone())
+    }
+
+    fn id(&self) -> i64 {
+        self.client.session_id().0
+    }
+
+    fn timeout(&self) -> Duration {
+        self.client.session_timeout()
+    }
+
+    async fn lost(&self) {
+        let _ = self.lost.recv().await;
+    }
+
+    async fn abandon(self) {
+        // In this order, and only when the task has gone: the library takes it for a wish to close
+        // the session when its last client is dropped.
+        self.task.cancel().await;
+        drop(self.client);
+    }
+
+    /// `sync` makes a server catch up with its leader. That may be one that has just been deposed
+    /// and does not know it yet; a transaction goes through only where there is a quorum.
+    async fn catch_up(&self, path: &str) -> Result<(), Failure> {
+        let synced = self.client.sync(path);
+        let committed = self.beat(&[path.to_owned()], None);
+        synced.await?;
+        match committed.await {
+            // The answer counts, not what it says.
+            Ok(()) | Err(Failure::NoNode | Failure::Denied) => Ok(()),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn create<'s>(
+        &'s self,
+        prefixes: &'s [String],
+        data: &[u8],
+    ) -> impl Future<Output = Result<Created, Failure>> + use<'s> {
+        let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+        let single = match prefixes {
+            [prefix] => Some((prefix.clone(), self.client.create(prefix, data, &options))),
+            _ => None,
+        };
+        let several = || {
+            let mut writer = self.client.new_multi_writer();
+            for prefix in prefixes {
+                writer.add_create(prefix, data, &options)?;
+            }
+            Ok(writer.commit())
+        };
+        let several: Option<Result<_, Error>> = single.is_none().then(several);
+        async move {
+            if let Some((prefix, reply)) = single {
+                let (stat, sequence) = reply.await?;
+                return Ok(Created { paths: vec![format!("{prefix}{sequence}")], stat: Some(Stat::from(&stat)) });
+            }
+            let mut paths = vec![];
+            if let Some(reply) = several {
+                for result in reply?.await.map_err(multi_failure)? {
+                    if let MultiWriteResult::Create { path, .. } = result {
+                        paths.push(path);
+                    }
+                }
+            }
+            Ok(Created { paths, stat: None })
+        }
+    }
+
+    async fn create_parents(&self, path: &str, containers: bool) -> Result<(), Failure> {
+        let mode = if containers { CreateMode::Container } else { CreateMode::Persistent };
+        Ok(self.client.mkdir(path, &mode.with_acls(Acls::anyone_all())).await?)
+    }
+
+    fn children<'s>(&'s self, path: &str) -> impl Future<Output = Result<Vec<String>, Failure>> + use<'s> {
+        let reply = self.client.list_children(path);
+        async move { Ok(reply.await?) }
+    }
+
+    fn read<'s>(&'s self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Failure>> + use<'s> {
+        let reply = self.client.get_data(path);
+        async move {
+            let (data, stat) = reply.await?;
+            Ok((data, Stat::from(&stat)))
+        }
+    }
+
+    fn read_and_watch<'s>(
+        &'s self,
+        path: &str,
+    ) -> impl Future<Output = Result<(Vec<u8>, Stat, Watch), Failure>> + use<'s> {
+        let reply = self.client.get_and_watch_data(path);
+        async move {
+            let (data, stat, watcher) = reply.await?;
+            let watch: Watch = Box::pin(changed(watcher));
+            Ok((data, Stat::from(&stat), watch))
+        }
+    }
+
+    fn beat<'s>(
+        &'s self,
+        nodes: &[String],
+        publish: Option<&[u8]>,
+    ) -> impl Future<Output = Result<(), Failure>> + use<'s> {
+        let mut writer = self.client.new_multi_writer();
+        let mut add = || {
+            for node in nodes {
+                writer.add_check_version(node, -1)?;
+                if let Some(data) = publish {
+                    writer.add_set_data(node, data, None)?;
+                }
+            }
+            Ok(())
+        };
+        let queued: Result<(), Error> = add();
+        let queued = queued.map(|()| writer.commit());
+        async move {
+            queued?.await.map_err(multi_failure)?;
+            Ok(())
+        }
+    }
+
+    fn delete<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s> {
+        let reply = self.client.delete(path, None);
+        async move {
+            match reply.await {
+                Ok(()) | Err(Error::NoNode) => Ok(()),
+                Err(error) => Err(error.into()),
+            }
+        }
+    }
+
+    /// While something watches, the library would remove the watches after the session, and wait
+    /// for answers that do not come.
+    async fn close(self) -> Result<(), Failure> {
+        let mut states = self.client.state_watcher();
+        drop(self.client);
+        let _ = self.lost.recv().await;
+        match states.state() {
+            SessionState::AuthFailed | SessionState::Expired | SessionState::Closed => Ok(()),
+            _ => Err(Failure::Unknown("connection lost".to_owned())),
+        }
+    }
+}
+
+fn multi_failure(error: MultiWriteError) -> Failure {
+    match error {
+        MultiWriteError::RequestFailed { source } | MultiWriteError::OperationFailed { source, .. } => source.into(),
+    }
+}
+
+/// Catches the task that the library spawns when it has connected.
+#[derive(Default)]
+struct Spawned(RefCell<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
+
+impl spawns_core::Spawn for Spawned {
+    fn spawn(&self, task: spawns_core::Task) {
+        let spawns_core::Task { future, .. } = task;
+        self.0.replace(Some(Box::into_pin(future)));
+    }
+}
+
+/// Why a server did not answer: the library only says that none did.
+async fn diagnose(address: SocketAddr, patience: Duration) -> String {
+    let patience = patience.min(Duration::from_secs(1));
+    match smol::unblock(move || TcpStream::connect_timeout(&address, patience)).await {
+        Ok(_) => format!("{address} accepts connections but does not answer as ZooKeeper"),
+        Err(error) => format!("{address}: {}", brief(&error)),
+    }
+}
+
+/// An I/O error without the words that std puts around it.
+fn brief(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
+    let text = text.split(" (os error").next().unwrap_or(text);
+    text.to_owned()
+}
