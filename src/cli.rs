@@ -20,6 +20,8 @@ pub const ENV_ZOOKEEPER: &str = "ZKLOCK_ZOOKEEPER";
 pub const ENV_TIMEOUT: &str = "ZKLOCK_TIMEOUT";
 /// The variable that stands in for `--session-timeout`.
 pub const ENV_SESSION_TIMEOUT: &str = "ZKLOCK_SESSION_TIMEOUT";
+/// The variable in which zklock finds the locks that are held by the zklocks it was started by.
+pub const ENV_HELD: &str = "ZKLOCK_HELD";
 /// The variable that holds the log filter, which has no option.
 pub const ENV_LOG: &str = "ZKLOCK_LOG";
 
@@ -38,6 +40,9 @@ Examples:
 
   From cron on every host: skip the run when another host is at it:
     zklock -n -E 0 /jobs/report ./report.sh
+
+  At most three at a time, from any number of hosts:
+    zklock --permits 3 /downloads ./fetch.sh
 
   Wait five minutes at most, and use a shell:
     zklock -w 5m /deploy -c 'git pull && make install'
@@ -132,6 +137,33 @@ pub struct Cli {
     /// Take the lock for one holder (the default)
     #[arg(short = 'x', long, help_heading = "Lock")]
     pub exclusive: bool,
+
+    /// Take a read lock: readers hold together, a writer (--exclusive) alone
+    ///
+    /// Whoever comes first is served first: readers behind a waiting writer wait.
+    #[arg(short = 's', long, help_heading = "Lock")]
+    pub shared: bool,
+
+    /// Take one of N permits: at most N hold at a time
+    ///
+    /// Everybody who uses the lock has to give the same N.
+    #[arg(short = 'p', long, value_name = "N", allow_negative_numbers = true, value_hint = ValueHint::Other, help_heading = "Lock")]
+    pub permits: Option<OsString>,
+
+    /// Take this lock, too: all or none; can be repeated
+    ///
+    /// There is no deadlock between runs of zklock, in whatever order they name their locks. The
+    /// mode is the same for all.
+    #[arg(long, value_name = "LOCK", value_hint = ValueHint::Other, help_heading = "Lock")]
+    pub and: Vec<OsString>,
+
+    /// Whose node names to use: curator, curator-rw, kazoo
+    ///
+    /// So that programs which use the lock through another library wait for us as we do for them.
+    /// Several, separated by commas, where several kinds of program share the lock. The default is
+    /// curator, and to refuse a lock that others use in a way which cannot be mixed with that.
+    #[arg(long, value_name = "NAME[,NAME...]", value_hint = ValueHint::Other, help_heading = "Lock")]
+    pub dialect: Option<OsString>,
 
     /// Give up at once when the lock is not free
     ///

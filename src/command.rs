@@ -28,6 +28,12 @@ use crate::signals::{self, Inherited};
 /// The name of keepers' processes, as prctl(2) sets it and proc_pid_stat(5) shows it.
 pub const KEEPER_NAME: &CStr = c"zklock-keeper";
 
+/// The name of a supervisor that may use, or uses, the locks of one above it.
+pub const INNER_NAME: &CStr = c"zklock-inner";
+
+/// The name of a supervisor that is about to release its locks, and lends them no more.
+pub const LEAVING_NAME: &CStr = c"zklock-leaving";
+
 /// Why a command cannot be started.
 #[derive(Debug)]
 pub enum Unusable {
@@ -250,6 +256,12 @@ impl Family {
         (0..2).all(|_| self.living().is_ok_and(|family| family.is_empty()))
     }
 
+    /// Whether a zklock is left that may use our locks, or uses them.
+    pub fn borrows(&self) -> bool {
+        // An error of /proc says nothing about anybody.
+        self.living().map_or(true, |family| family.iter().any(|process| process.name == INNER_NAME.to_bytes()))
+    }
+
     /// Sends everyone `signal`, and SIGCONT so that the stopped can act on it.
     pub fn stop(&self, signal: Signal, command: Option<&Command>) {
         match self.living() {
@@ -290,9 +302,9 @@ pub struct Remains {
 }
 
 impl Remains {
-    /// Sends SIGKILL to whoever is in the group, or carries the contender node `node` in the
-    /// environment that it was started with. Whether nobody was found.
-    pub fn kill(self, node: &str) -> bool {
+    /// Sends SIGKILL to whoever is in the group, or carries this contender node in the environment
+    /// that it was started with. Whether nobody was found.
+    pub fn kill(self, node: Option<&str>) -> bool {
         let this = getpid().as_raw();
         let Ok(everyone) = processes() else { return false };
         // A group's number is given out again when the last member has gone; then a new process has
@@ -301,7 +313,7 @@ impl Remains {
         let group = self.group.filter(|group| !reused(*group));
         let mut gone = true;
         for process in everyone.iter().filter(|process| process.is_running() && process.pid != this) {
-            if group == Some(process.group) || process.carries(node) {
+            if group == Some(process.group) || node.is_some_and(|node| process.carries(node)) {
                 process.signal(Signal::KILL);
                 gone = false;
             }
@@ -319,9 +331,7 @@ pub struct Process {
     /// In clock ticks since boot; with the pid it names a process for good.
     started: u64,
     alive: bool,
-    /// It is a keeper of another zklock, one that the command has started: it runs nothing of the
-    /// user's, ends by itself when its supervisor has, and has a node to delete first.
-    keeper: bool,
+    name: Vec<u8>,
 }
 
 impl Process {
@@ -345,7 +355,7 @@ impl Process {
             started: u64::try_from(number(19)?).ok()?,
             // A zombie runs no more, unless only its first thread has ended.
             alive: !matches!(fields.first()?, &"Z" | &"X") || threads > 1,
-            keeper: stat.get(before_name..after_name - 1) == Some(KEEPER_NAME.to_bytes()),
+            name: stat.get(before_name..after_name - 1)?.to_vec(),
         })
     }
 
@@ -353,8 +363,11 @@ impl Process {
         self.pid == other.pid && self.started == other.started
     }
 
+    /// Whether it runs, and is no keeper of another zklock, one that the command has started: that
+    /// runs nothing of the user's, ends by itself when its supervisor has, and has a node to delete
+    /// first.
     fn is_running(&self) -> bool {
-        self.alive && !self.keeper
+        self.alive && self.name != KEEPER_NAME.to_bytes()
     }
 
     /// Whether it was started below the holder of this contender node: ZKLOCK_HELD has a line each.
@@ -401,6 +414,23 @@ fn processes() -> io::Result<Vec<Process>> {
     Ok(processes)
 }
 
+/// Whether the process `lender` is above the process `pid`, and has not begun to release its locks.
+///
+/// A lender takes its name of [`LEAVING_NAME`] before it looks for [`INNER_NAME`] among those below
+/// it, and those take theirs before they look here: so one of the two sees the other. Descent cannot
+/// be lost, for a supervisor is the subreaper of what it started.
+pub fn lends(pid: u32, lender: u32) -> bool {
+    let (Ok(mut pid), Ok(lender)) = (i32::try_from(pid), i32::try_from(lender)) else { return false };
+    while let Some(process) = Process::read(pid) {
+        if process.parent == lender {
+            return Process::read(lender)
+                .is_some_and(|lender| lender.is_running() && lender.name != LEAVING_NAME.to_bytes());
+        }
+        pid = process.parent;
+    }
+    false
+}
+
 fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     #[expect(unsafe_code, reason = "neither nix nor std has pidfd_open(2)")]
     // SAFETY: the call touches no memory; a result that is not negative is a new descriptor that
@@ -438,7 +468,8 @@ mod tests {
     fn names_in_proc_may_hold_anything() {
         let stat = b"42 (a) Z 1 (b) R 7 9 9 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 3 0 12345 1 1 1";
         let process = Process::parse(42, stat).unwrap();
-        let expected = Process { pid: 42, parent: 7, group: 9, started: 12345, alive: true, keeper: false };
+        let expected =
+            Process { pid: 42, parent: 7, group: 9, started: 12345, alive: true, name: b"a) Z 1 (b".to_vec() };
         assert_eq!(process, expected);
         assert_eq!(Process::parse(42, b"42 (cut of"), None);
     }

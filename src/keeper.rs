@@ -13,17 +13,18 @@ pub mod process;
 pub mod world;
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::time::Duration;
 
 use futures_lite::future::{or, zip};
 
-use self::contend::Place;
+use self::contend::{Mine, Place};
 use self::world::World;
 use crate::command::Remains;
 use crate::core::lease::{Instant, Terms};
 use crate::core::machine::{Loss, Refusal, Report};
-use crate::plan::Plan;
+use crate::plan::{LockPath, Plan};
 use crate::session::{Failure, Session};
 use crate::wire::Order;
 
@@ -53,8 +54,15 @@ pub struct Keeper<'p, W: World> {
     connected: Cell<bool>,
     /// The servers know container nodes, as far as we know.
     containers: Cell<bool>,
-    /// The user knows of the children that are no contenders.
-    warned: Cell<bool>,
+    /// Locks with children that are no contenders, of which the user knows.
+    warned: RefCell<HashSet<String>>,
+    /// In the order in which they are taken.
+    locks: Vec<&'p LockPath>,
+    /// Contenders of zklocks above us that we use, and whether we have looked for them.
+    lent: RefCell<Vec<Rc<Mine>>>,
+    looked_up: Cell<bool>,
+    /// What the next beat is to store in the nodes.
+    unpublished: RefCell<Option<Vec<u8>>>,
 }
 
 /// Why the keeper's work ends.
@@ -70,19 +78,25 @@ enum End {
 impl<'p, W: World> Keeper<'p, W> {
     /// A keeper that has done nothing yet.
     pub fn new(plan: &'p Plan, refresh: Option<Duration>, world: W) -> Self {
+        let mut locks: Vec<_> = plan.locks().collect();
+        locks.sort_unstable();
         Self {
             plan,
             refresh,
             world,
             started: Cell::new(None),
-            place: RefCell::new(Place::Nowhere),
+            place: RefCell::default(),
             last_beat: Cell::new(None),
             identity: RefCell::new(None),
             connection: RefCell::new(None),
             timeout: Cell::new(plan.session_timeout),
             connected: Cell::new(false),
             containers: Cell::new(true),
-            warned: Cell::new(false),
+            warned: RefCell::default(),
+            locks,
+            lent: RefCell::default(),
+            looked_up: Cell::new(false),
+            unpublished: RefCell::default(),
         }
     }
 
@@ -132,9 +146,13 @@ impl<'p, W: World> Keeper<'p, W> {
 
     /// Kills the command and waits until nothing is left of it.
     async fn end_command(&self) {
-        let (Some(remains), Some(mine)) = (self.started.get(), self.place.borrow().mine()) else { return };
+        let Some(remains) = self.started.get() else { return };
+        // Any of ours tells the command from all others. With none, it is the zklock above us who
+        // finds it.
+        let ours = self.place.borrow().mine().into_iter().find(|mine| mine.is_ours());
+        let node = ours.and_then(|mine| mine.paths.first().cloned());
         let mut pause = Duration::from_millis(2);
-        while !self.world.kill(remains, &mine.path) {
+        while !self.world.kill(remains, node.as_deref()) {
             self.world.sleep(pause).await;
             // What we may not kill is not asked for ever at this pace.
             pause = (pause * 2).min(Duration::from_secs(1));
@@ -203,19 +221,22 @@ impl<'p, W: World> Keeper<'p, W> {
         }
     }
 
-    /// Deletes the contender node over the connection that there is. Before anything else, for
+    /// Deletes our contender nodes over the connection that there is. Before anything else, for
     /// somebody is waiting; before our watches are removed, for that is something else.
     async fn delete_node(&self) {
-        let (session, mine) = (self.connection.borrow().clone(), self.place.borrow().mine());
-        if let (Some(session), Some(mine)) = (session, mine) {
-            let lost = async {
-                session.lost().await;
-                Ok(())
-            };
-            if let Err(failure) = or(lost, session.delete(&mine.path)).await {
-                log::info!("{}: {failure}", mine.path);
+        let Some(session) = self.connection.borrow().clone() else { return };
+        let mine = self.place.borrow().mine();
+        // In reverse, and in one flight.
+        let ours = mine.iter().rev().filter(|mine| mine.is_ours()).flat_map(|mine| &mine.paths);
+        let deletions: Vec<_> = ours.map(|path| (path, session.delete(path))).collect();
+        let all = async {
+            for (path, deletion) in deletions {
+                if let Err(failure) = deletion.await {
+                    log::info!("{path}: {failure}");
+                }
             }
-        }
+        };
+        or(session.lost(), all).await;
     }
 
     /// Closes the session, with which the contender node goes too. Whether it is closed for sure.

@@ -36,7 +36,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
                 short(terms.patience())
             ),
         ),
-        Notice::Waiting(view) => (Weight::Status, format!("waiting for {lock}: {}", queue(view, now_millis))),
+        Notice::Waiting(view) => (Weight::Status, format!("waiting for {}: {}", view.lock, queue(view, now_millis))),
         Notice::Requeued(loss) => {
             let why = match loss {
                 Loss::NodeDeleted => "our node was deleted",
@@ -44,9 +44,17 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             };
             (Weight::Notable, format!("lost the place in the queue of {lock}: {why}; queueing again"))
         }
-        Notice::Starting(grant) => (Weight::Detail, format!("holding {}, token {}", grant.node, grant.token)),
-        Notice::NotFree(view) => (Weight::Notable, format!("{lock} is not free: {}", held(view, now_millis))),
+        Notice::Starting(grant) => (Weight::Detail, {
+            let all = std::iter::once(&grant.first).chain(&grant.and);
+            let all: Vec<_> = all.map(|granted| format!("{}, token {}", granted.node, granted.token)).collect();
+            format!("holding {}", all.join("; "))
+        }),
+        Notice::NotFree(view) => (Weight::Notable, format!("{} is not free: {}", view.lock, held(view, now_millis))),
         Notice::TimedOut(blocker) => {
+            let lock = match blocker {
+                Blocker::Queue(view) => view.lock.as_str(),
+                Blocker::Servers(_) => lock.as_str(),
+            };
             let why = match blocker {
                 Blocker::Queue(view) => queue(view, now_millis),
                 Blocker::Servers(None) => "no ZooKeeper server answered".to_owned(),
@@ -105,9 +113,25 @@ fn refused(refusal: &Refusal, plan: &Plan) -> String {
         Refusal::NoChroot => {
             format!("the chroot {} does not exist: create it, or correct --zookeeper", plan.servers.chroot)
         }
-        Refusal::Exhausted => {
-            format!("the sequence numbers below {} are used up: use another lock path", plan.lock)
+        Refusal::Exhausted(lock) => {
+            format!("the sequence numbers below {lock} are used up: use another lock path")
         }
+        Refusal::Blind { lock, contender, reads } => {
+            let mut dialects = plan.dialects.clone();
+            dialects.push(*reads);
+            dialects.sort_unstable();
+            let dialects: Vec<_> = dialects.iter().map(|dialect| dialect.name()).collect();
+            let dialects = dialects.join(",");
+            format!("{lock} is used by a client that would not wait for us ({contender}): use --dialect {dialects}")
+        }
+        Refusal::OtherPermits { lock, permits } => {
+            format!("{lock} is used with --permits {permits}: use the same number")
+        }
+        Refusal::Upgrade { lock, held } => format!(
+            "{lock} is held by a zklock that this one runs under, as {held}: {} would wait for it for ever; take that \
+             from the start",
+            plan.mode
+        ),
         Refusal::Server(why) => format!("ZooKeeper refused: {why}"),
     }
 }
@@ -186,7 +210,7 @@ mod tests {
     #[test]
     fn the_waiting_line_names_place_and_holder() {
         let holder = "db3 (ops, pid 4242, backup.sh)".to_owned();
-        let view = View { position: 2, total: 5, holder, held_since: Some(1_000_000) };
+        let view = View { lock: "/l".to_owned(), position: 2, total: 5, holder, held_since: Some(1_000_000) };
         assert_eq!(queue(&view, 1_000_000 + 12 * 60_000), "2nd of 5, held by db3 (ops, pid 4242, backup.sh) for 12m");
     }
 }

@@ -9,6 +9,7 @@ mod znode;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use clap::FromArgMatches;
@@ -17,7 +18,7 @@ use clap::parser::ValueSource;
 
 use crate::cli::{self, Cli};
 use crate::core::lease::Terms;
-use crate::core::queue::Mode;
+use crate::core::queue::{Dialect, Mode};
 use crate::core::signal::{Signal, UnknownSignal};
 
 pub use connect::{ConnectString, HostPort};
@@ -30,8 +31,16 @@ pub struct Plan {
     pub servers: ConnectString,
     /// The lock's node.
     pub lock: LockPath,
+    /// The locks to take together with it; none twice.
+    pub and: Vec<LockPath>,
     /// Who else may hold at the same time.
     pub mode: Mode,
+    /// Whose node names to use; none twice, never empty.
+    pub dialects: Vec<Dialect>,
+    /// The user has named them, and answers for kazoo clients that were told to read other names.
+    pub dialects_given: bool,
+    /// Names of contender nodes that, so the environment says, are held by processes above us.
+    pub held: Vec<String>,
     /// How long to wait for the lock, over everything from the start.
     pub patience: Patience,
     /// Exit status of giving up.
@@ -55,6 +64,13 @@ pub struct Plan {
     pub verbosity: Verbosity,
     /// A filter in env_logger's syntax; goes beyond `verbosity` where both are given.
     pub log_filter: Option<String>,
+}
+
+impl Plan {
+    /// All locks to take, in the order in which they were named.
+    pub fn locks(&self) -> impl Iterator<Item = &LockPath> {
+        std::iter::once(&self.lock).chain(&self.and)
+    }
 }
 
 /// How long to wait for a lock that is not free.
@@ -142,11 +158,14 @@ pub fn from_args_and_environment(
     let servers = option_or_variable("zookeeper", "--zookeeper", cli::ENV_ZOOKEEPER, Some(cli.zookeeper))
         .unwrap_or_else(|| Given::new("--zookeeper", cli::DEFAULT_ZOOKEEPER))
         .read(str::parse::<ConnectString>)?;
-    let lock = match cli.lock.to_str() {
-        Some(text) => LockPath::parse(text, &servers.chroot),
-        None => Err("is not UTF-8; write it in UTF-8".to_owned()),
+    let lock = lock_path("LOCK", &cli.lock, &servers)?;
+    let mode = mode(cli.exclusive, cli.shared, cli.permits)?;
+    let dialects = cli.dialect.map(|text| Given::new("--dialect", text).read(dialects)).transpose()?;
+    if let (Some(_), Some(dialects)) = (mode.permits(), &dialects)
+        && *dialects != [Dialect::Curator]
+    {
+        return Err(UsageError("--permits works in the dialect curator alone; leave one of the two".to_owned()).into());
     }
-    .map_err(|why| UsageError(format!("LOCK {} {why}", quoted(&cli.lock))))?;
     let timeout = option_or_variable("timeout", "--timeout", cli::ENV_TIMEOUT, cli.timeout);
     let session_timeout =
         option_or_variable("session_timeout", "--session-timeout", cli::ENV_SESSION_TIMEOUT, Some(cli.session_timeout))
@@ -161,7 +180,11 @@ pub fn from_args_and_environment(
         None => None,
     };
     Ok(Plan {
-        mode: Mode::Exclusive,
+        and: also(&lock, &cli.and, &servers)?,
+        mode,
+        dialects_given: dialects.is_some(),
+        dialects: dialects.unwrap_or_else(|| vec![Dialect::Curator]),
+        held: environment(cli::ENV_HELD).map(|text| held(&text)).unwrap_or_default(),
         patience: patience(cli.nonblock, timeout)?,
         conflict_exit_code: Given::new("--conflict-exit-code", cli.conflict_exit_code).read(exit_status)?,
         connect_timeout: Given::new("--connect-timeout", cli.connect_timeout).read(connect_timeout)?,
@@ -211,6 +234,67 @@ fn log_filter(text: &str) -> Result<String, String> {
             Err("write levels, for all or for modules, such as debug or zklock=debug,zookeeper_client=warn".to_owned())
         }
     }
+}
+
+fn lock_path(what: &str, written: &OsStr, servers: &ConnectString) -> Result<LockPath, UsageError> {
+    match written.to_str() {
+        Some(text) => LockPath::parse(text, &servers.chroot),
+        None => Err("is not UTF-8; write it in UTF-8".to_owned()),
+    }
+    .map_err(|why| UsageError(format!("{what} {} {why}", quoted(written))))
+}
+
+/// The further locks. One that is named again is the same lock, and taken once.
+fn also(lock: &LockPath, written: &[OsString], servers: &ConnectString) -> Result<Vec<LockPath>, UsageError> {
+    // A report between our own processes carries all of them, each with the name of a node.
+    const LONGEST: usize = 16 * 1024;
+    const NODE: usize = 100;
+    let mut also: Vec<LockPath> = vec![];
+    for text in written {
+        let path = lock_path("--and", text, servers)?;
+        if path != *lock && !also.contains(&path) {
+            also.push(path);
+        }
+    }
+    if also.iter().map(|path| path.as_str().len() + NODE).sum::<usize>() > LONGEST {
+        return Err(UsageError(format!("--and: too many locks ({}); take fewer together", also.len())));
+    }
+    Ok(also)
+}
+
+fn mode(exclusive: bool, shared: bool, permits: Option<OsString>) -> Result<Mode, UsageError> {
+    let permits = permits.map(|text| Given::new("--permits", text).read(number_of_permits)).transpose()?;
+    match (exclusive, shared, permits) {
+        (_, false, None) => Ok(Mode::Exclusive),
+        (false, true, None) => Ok(Mode::Shared),
+        (false, false, Some(permits)) => Ok(Mode::Permits(permits)),
+        _ => Err(UsageError("--exclusive, --shared and --permits exclude each other; write one of them".to_owned())),
+    }
+}
+
+fn number_of_permits(text: &str) -> Result<NonZeroU32, String> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let permits = if digits { text.parse().ok() } else { None };
+    permits.ok_or_else(|| format!("write a number from 1 to {}", u32::MAX))
+}
+
+fn dialects(text: &str) -> Result<Vec<Dialect>, String> {
+    let mut dialects = vec![];
+    for name in text.split(',') {
+        let dialect = Dialect::ALL.into_iter().find(|dialect| dialect.name() == name.trim());
+        let dialect = dialect.ok_or("write one or several of curator, curator-rw, kazoo, separated by commas")?;
+        if !dialects.contains(&dialect) {
+            dialects.push(dialect);
+        }
+    }
+    Ok(dialects)
+}
+
+/// The names of the nodes in `ZKLOCK_HELD`, which has the full path of one on each line. Anything
+/// may stand there; it is believed only when the servers confirm it.
+fn held(text: &OsStr) -> Vec<String> {
+    let lines = text.to_str().unwrap_or_default().lines();
+    lines.filter_map(|line| line.rsplit('/').next()).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 fn patience(nonblock: bool, timeout: Option<Given>) -> Result<Patience, UsageError> {

@@ -22,6 +22,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getsid};
 
+use crate::cli::ENV_HELD;
 use crate::clock::{self, Alarm};
 use crate::command::{self, Command, Family, Reaped};
 use crate::core::lease::Instant;
@@ -352,19 +353,30 @@ fn goes_to_foreground(signal: Signal) -> bool {
 /// What the command finds in its environment. All of it is set, so that nothing of an outer lock's
 /// is taken for this one's.
 fn environment(plan: &Plan, grant: &Grant) -> Vec<(&'static str, OsString)> {
-    // One node a line: a path can hold any other character that one might separate them by.
-    let mut held = std::env::var_os("ZKLOCK_HELD").unwrap_or_default();
-    if !held.is_empty() {
-        held.push("\n");
+    // One a line: a path can hold any other character that one might separate them by.
+    let mut held = std::env::var_os(ENV_HELD).unwrap_or_default();
+    let mut tokens = String::new();
+    for granted in std::iter::once(&grant.first).chain(&grant.and) {
+        // A lock of a zklock above us is there already.
+        if !plan.held.iter().any(|name| granted.node.ends_with(&format!("/{name}"))) {
+            if !held.is_empty() {
+                held.push("\n");
+            }
+            held.push(&granted.node);
+        }
+        if !tokens.is_empty() {
+            tokens.push('\n');
+        }
+        tokens.push_str(&format!("{} {}", granted.token, granted.lock));
     }
-    held.push(&grant.node);
     vec![
-        ("ZKLOCK_PATH", plan.lock.as_str().into()),
-        ("ZKLOCK_NODE", grant.node.clone().into()),
-        ("ZKLOCK_TOKEN", grant.token.to_string().into()),
+        ("ZKLOCK_PATH", grant.first.lock.clone().into()),
+        ("ZKLOCK_NODE", grant.first.node.clone().into()),
+        ("ZKLOCK_TOKEN", grant.first.token.to_string().into()),
+        ("ZKLOCK_TOKENS", tokens.into()),
         ("ZKLOCK_SESSION", format!("{:#x}", grant.session).into()),
         ("ZKLOCK_MODE", plan.mode.to_string().into()),
-        ("ZKLOCK_HELD", held),
+        (ENV_HELD, held),
     ]
 }
 

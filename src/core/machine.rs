@@ -11,12 +11,14 @@
 //! - [`Effect::Kill`] goes out no later than the lease allows;
 //! - [`Effect::Finish`] once, and last.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::lease::{Instant, NoRoom, Terms};
 use super::outcome::Outcome;
+use super::queue::{Dialect, Mode};
 use super::signal::Signal;
 
 /// How long a release after a finished command waits for a server, unless the session ends sooner.
@@ -45,6 +47,8 @@ pub enum Report {
     },
     /// Our contender node is in the queue and others are before it.
     Waiting(View),
+    /// No lock of a zklock above us is used, and none will be.
+    Independent,
     /// Our contender node had vanished while waiting; a new one is at the tail of the queue.
     Requeued,
     /// The lock is ours.
@@ -62,6 +66,8 @@ pub enum Report {
 /// What a waiter can say about the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
+    /// The lock that is waited for.
+    pub lock: String,
     /// Our place, counted from 1.
     pub position: usize,
     /// How many contenders there are.
@@ -72,14 +78,25 @@ pub struct View {
     pub held_since: Option<u64>,
 }
 
-/// The lock as it was granted to us.
+/// One lock that is ours.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Grant {
+pub struct Granted {
+    /// Its path.
+    pub lock: String,
     /// Full path of the contender node.
     pub node: String,
     /// The fencing token: the node's czxid.
     pub token: i64,
-    /// The session id.
+}
+
+/// The locks as they were granted to us.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// The lock that was named first.
+    pub first: Granted,
+    /// The others, in the order in which they were named.
+    pub and: Vec<Granted>,
+    /// The session to which the first one's node belongs.
     pub session: i64,
     /// When the last request that the quorum answered was sent: the lease counts from here.
     pub sent: Instant,
@@ -101,8 +118,31 @@ pub enum Refusal {
     Denied(String),
     /// The chroot of the connect string does not exist.
     NoChroot,
-    /// The parent's sequence numbers are used up, or nearly so.
-    Exhausted,
+    /// The sequence numbers of this lock are used up, or nearly so.
+    Exhausted(String),
+    /// A contender takes no notice of ours.
+    Blind {
+        /// The lock.
+        lock: String,
+        /// The contender's name, printable.
+        contender: String,
+        /// What it would take notice of.
+        reads: Dialect,
+    },
+    /// Somebody before us counts with another number of permits.
+    OtherPermits {
+        /// The lock.
+        lock: String,
+        /// Their number.
+        permits: NonZeroU32,
+    },
+    /// A zklock above us holds the lock in a way that does not include what is asked for.
+    Upgrade {
+        /// The lock.
+        lock: String,
+        /// How it is held.
+        held: Mode,
+    },
     /// Anything else that the server will say again if asked again.
     Server(String),
 }
@@ -615,7 +655,11 @@ fn unreachable(now: Instant, reason: Option<String>) -> (State, Vec<Effect>) {
 fn refused(now: Instant, refusal: Refusal) -> (State, Vec<Effect>) {
     let outcome = match refusal {
         Refusal::Denied(_) => Outcome::Denied,
-        Refusal::NoChroot | Refusal::Exhausted => Outcome::Unusable,
+        Refusal::NoChroot
+        | Refusal::Exhausted(_)
+        | Refusal::Blind { .. }
+        | Refusal::OtherPermits { .. }
+        | Refusal::Upgrade { .. } => Outcome::Unusable,
         Refusal::Server(_) => Outcome::Internal,
     };
     give_up(now, outcome, vec![Effect::Say(Notice::Refused(refusal))])

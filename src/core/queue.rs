@@ -10,7 +10,7 @@ use std::error::Error;
 use std::fmt;
 use std::num::NonZeroU32;
 
-pub use names::{Contender, ContenderId, Kind, Mode, UnknownMode};
+pub use names::{Contender, ContenderId, Dialect, Kind, Mode, UnknownMode};
 
 use super::contender::printable;
 
@@ -102,6 +102,18 @@ impl Queue {
         &self.contenders
     }
 
+    /// How many contenders there are: nodes with one id, next to each other, are one.
+    pub fn size(&self) -> usize {
+        self.place(self.contenders.len())
+    }
+
+    /// How many contenders the first `nodes` nodes belong to.
+    fn place(&self, nodes: usize) -> usize {
+        let nodes = &self.contenders[..nodes];
+        let same = nodes.windows(2).filter(|pair| pair[0].id.is_some() && pair[0].id == pair[1].id).count();
+        nodes.len() - same
+    }
+
     /// The names of the children that are no contenders. Nobody waits for them. Not safe to print
     /// as they are.
     pub fn foreign(&self) -> &[String] {
@@ -133,6 +145,16 @@ impl Queue {
         self.contenders[..index].iter().filter_map(|other| other.mode.permits()).find(|&theirs| theirs != ours)
     }
 
+    /// A contender that takes no notice of nodes that have names of these dialects.
+    ///
+    /// `trusting`: a kazoo client may have been told to, and the user has taken care of that.
+    pub fn blind_to(&self, dialects: &[Dialect], trusting: bool) -> Option<&Contender> {
+        self.contenders.iter().find(|other| {
+            let trusted = trusting && other.kind == Kind::Kazoo;
+            !trusted && !dialects.contains(&other.kind.reads())
+        })
+    }
+
     fn find(&self, name: &str) -> Option<usize> {
         self.contenders.iter().position(|contender| contender.name == name)
     }
@@ -152,7 +174,7 @@ impl Queue {
     ///   the contenders past the first N watch each other instead of the holder. A permits holder's
     ///   release wakes the N after it at most.
     fn standing_at(&self, index: usize) -> Standing<'_> {
-        let position = index + 1;
+        let position = self.place(index + 1);
         let mode = self.contenders[index].mode;
         let mut passed = Vec::new();
         for other in self.contenders[..index].iter().rev() {
@@ -187,7 +209,7 @@ mod tests {
     }
 
     fn name(mode: Mode, sequence: i32) -> String {
-        format!("{}{sequence:010}", id(7).prefix(mode))
+        format!("{}{sequence:010}", id(u64::from(sequence.unsigned_abs())).prefix(Dialect::Curator, mode))
     }
 
     fn queue(names: &[String]) -> Queue {
@@ -249,6 +271,40 @@ mod tests {
     }
 
     #[test]
+    fn the_nodes_of_one_contender_count_as_one() {
+        let node = |dialect, sequence: i32| format!("{}{sequence:010}", id(1).prefix(dialect, Mode::Exclusive));
+        let names = [
+            "lock-0000000001".to_owned(),
+            "lock-0000000002".to_owned(),
+            node(Dialect::Curator, 3),
+            node(Dialect::CuratorRw, 4),
+            node(Dialect::Kazoo, 5),
+            name(Mode::Exclusive, 6),
+        ];
+        let queue = queue(&names);
+        assert_eq!(queue.size(), 4);
+        assert!(matches!(queue.standing(&names[2]), Standing::Waits { position: 3, .. }));
+        assert!(matches!(queue.standing(&names[5]), Standing::Waits { position: 4, .. }));
+    }
+
+    #[test]
+    fn who_does_not_see_us_is_told() {
+        let blind = |names: &[&str], dialects: &[Dialect], trusting| {
+            let queue = Queue::from_children(names.iter().copied()).unwrap();
+            queue.blind_to(dialects, trusting).map(|contender| contender.kind)
+        };
+        let kazoo = "5f2d4e0c9b7a4c1f8e3d2b1a0f9e8d7c__rlock__0000000001";
+        let rw = "_c_2a9f0cc5-5b46-4a0c-9ac9-4a1d5b3d0c1e-__WRIT__0000000002";
+        let (mutex, write_lock) = ("lock-0000000003", "x-72057594037927936-0000000004");
+        assert_eq!(blind(&[mutex, write_lock], &[Dialect::Curator], false), None);
+        assert_eq!(blind(&[mutex, kazoo], &[Dialect::Curator], false), Some(Kind::Kazoo));
+        assert_eq!(blind(&[mutex, kazoo], &[Dialect::Curator], true), None);
+        assert_eq!(blind(&[mutex, rw], &[Dialect::Curator], true), Some(Kind::ReadWriteLock));
+        assert_eq!(blind(&[kazoo, write_lock], &[Dialect::Kazoo], true), Some(Kind::WriteLock));
+        assert_eq!(blind(&[kazoo, rw, mutex, write_lock], &Dialect::ALL, false), None);
+    }
+
+    #[test]
     fn readers_wait_for_earlier_writers_alone() {
         let names = [name(Mode::Shared, 1), name(Mode::Shared, 2), name(Mode::Exclusive, 3), name(Mode::Shared, 4)];
         let queue = queue(&names);
@@ -292,7 +348,7 @@ mod tests {
     /// The name of some client's contender, without its sequence number.
     fn prefixes(modes: impl Strategy<Value = Mode>) -> impl Strategy<Value = String> {
         prop_oneof![
-            6 => modes.prop_map(|mode| id(7).prefix(mode)),
+            6 => modes.prop_map(|mode| id(7).prefix(Dialect::Curator, mode)),
             1 => Just("x--72057594037927936-".to_owned()),
             1 => Just("5f2d4e0c9b7a4c1f8e3d2b1a0f9e8d7c__rlock__".to_owned()),
             1 => Just("_c_2a9f0cc5-5b46-4a0c-9ac9-4a1d5b3d0c1e-__WRIT__".to_owned()),

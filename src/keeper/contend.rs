@@ -1,7 +1,7 @@
 //! What a keeper does over one connection: queue, wait, hold. A connection that is lost ends all of
 //! this wherever it is; the next one goes on from [`Place`].
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::{Future, pending, poll_fn};
 use std::rc::Rc;
 use std::task::Poll;
@@ -11,51 +11,93 @@ use futures_lite::future::or;
 
 use super::world::World;
 use super::{Keeper, PAUSE, refuse};
+use crate::cli::ENV_HELD;
 use crate::command::Remains;
 use crate::core::contender::{Card, printable};
 use crate::core::lease::{Instant, Terms};
-use crate::core::machine::{Grant, Loss, Refusal, Report, View};
-use crate::core::queue::{Contender, ContenderId, Queue, Standing};
+use crate::core::machine::{Grant, Granted, Loss, Refusal, Report, View};
+use crate::core::queue::{Contender, ContenderId, Mode, Queue, Standing};
+use crate::plan::LockPath;
 use crate::session::{Change, Created, Failure, Session};
 
 /// A connection over which a server answers nonsense is given up after this long.
 const RECONNECT: Duration = Duration::from_secs(1);
 
-/// How far a keeper has come.
+/// How far a keeper has come. The locks are taken one after the other, in the order of their paths,
+/// so that no two keepers wait for each other.
 #[derive(Clone, Default)]
-pub(super) enum Place {
-    /// There is no contender node of ours.
+pub(super) struct Place {
+    /// The locks that are ours already, in that order.
+    won: Vec<Rc<Mine>>,
+    /// With the next one; with the last one when there is none left.
+    step: Step,
+}
+
+#[derive(Clone, Default)]
+enum Step {
+    /// There is no contender of ours.
     #[default]
     Nowhere,
     /// One with this id may have been created: nobody knows.
     Uncertain(ContenderId),
     /// It is in the queue.
     Queued(Rc<Mine>),
-    /// The supervisor has been told that we hold.
-    Holding(Rc<Mine>),
+    /// The supervisor has been told that we hold them all.
+    Holding,
 }
 
 impl Place {
-    /// Our contender node, if there is one for sure.
-    pub(super) fn mine(&self) -> Option<Rc<Mine>> {
-        match self {
-            Self::Nowhere | Self::Uncertain(_) => None,
-            Self::Queued(mine) | Self::Holding(mine) => Some(Rc::clone(mine)),
-        }
+    /// Our contenders that are there for sure, in the order in which they were created.
+    pub(super) fn mine(&self) -> Vec<Rc<Mine>> {
+        let queued = match &self.step {
+            Step::Queued(mine) => Some(mine),
+            Step::Nowhere | Step::Uncertain(_) | Step::Holding => None,
+        };
+        self.won.iter().chain(queued).cloned().collect()
+    }
+
+    fn nodes(&self) -> Vec<String> {
+        self.mine().iter().flat_map(|mine| mine.paths.clone()).collect()
+    }
+
+    fn is_nowhere(&self) -> bool {
+        self.won.is_empty() && matches!(self.step, Step::Nowhere)
     }
 }
 
-/// Our contender node.
+/// Our contender for one lock, or one that a zklock above us lends us.
 pub(super) struct Mine {
-    id: ContenderId,
-    name: String,
-    /// Its full path.
-    pub(super) path: String,
+    lock: String,
+    /// The full paths of its nodes: one for each dialect, lowest first.
+    pub(super) paths: Vec<String>,
     token: i64,
+    owner: Owner,
     /// The children of the lock, when they were listed in the same flight as the creation.
     children: Cell<Option<Vec<String>>>,
-    /// What the next beat is to store in the node.
-    unpublished: RefCell<Option<Vec<u8>>>,
+}
+
+enum Owner {
+    /// We are, by this id.
+    Us(ContenderId),
+    /// A zklock that we descend from, with this session.
+    Ancestor { session: i64 },
+}
+
+impl Mine {
+    /// The names of the nodes.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.paths.iter().map(|path| &path[self.lock.len() + 1..])
+    }
+
+    /// The name that decides over our turn. Nobody comes between it and the others.
+    fn name(&self) -> &str {
+        self.names().next().unwrap_or_default()
+    }
+
+    /// Whether the nodes are ours to delete.
+    pub(super) fn is_ours(&self) -> bool {
+        matches!(self.owner, Owner::Us(_))
+    }
 }
 
 /// Why a step was not done.
@@ -88,16 +130,19 @@ impl<W: World> Keeper<'_, W> {
         }
         loop {
             let place = self.place.borrow().clone();
-            let step = match &place {
-                Place::Nowhere => self.enqueue(session, ContenderId::new(session.id(), self.world.random())).await,
-                Place::Uncertain(id) => self.recover(session, *id).await,
-                // One watch on our own node, through waiting and holding.
+            let lock = self.locks.get(place.won.len()).copied().unwrap_or(&self.plan.lock).as_str();
+            let step = match &place.step {
+                Step::Nowhere if place.won.is_empty() && !self.looked_up.get() => self.look_up(session).await,
+                Step::Nowhere => self.enter(session, lock).await,
+                Step::Uncertain(id) => self.recover(session, lock, *id).await,
+                // One watch on each node of ours, through waiting and holding.
                 // What happened to us first, for it may have come together with our turn.
-                Place::Queued(mine) => {
-                    or(self.until_deleted(session, &mine.path), self.wait_and_hold(session, mine)).await
+                Step::Queued(mine) => {
+                    or(self.until_deleted(session, &place.nodes()), self.wait_and_hold(session, &place, mine)).await
                 }
-                Place::Holding(mine) => {
-                    or(self.until_deleted(session, &mine.path), self.keep_beating(session, mine)).await
+                Step::Holding => {
+                    let nodes = place.nodes();
+                    or(self.until_deleted(session, &nodes), self.keep_beating(session, &nodes)).await
                 }
             };
             match step {
@@ -105,21 +150,36 @@ impl<W: World> Keeper<'_, W> {
                 Err(Stop::Final(report)) => return Some(report),
                 Err(Stop::Reconnect) => return None,
                 Err(Stop::Deleted) => {
-                    if let Place::Holding(_) = *self.place.borrow() {
+                    if let Step::Holding = self.place.borrow().step {
                         return Some(Report::Lost(Loss::NodeDeleted));
                     }
-                    self.place.replace(Place::Nowhere);
+                    if let Err(failure) = self.withdraw(session).await {
+                        return Some(refuse(failure, lock));
+                    }
                     self.world.report(&Report::Requeued).await;
                 }
             }
         }
     }
 
+    /// Leaves every queue.
+    async fn withdraw(&self, session: &W::Session) -> Result<(), Failure> {
+        let mine = self.place.borrow().mine();
+        for mine in mine.iter().rev().filter(|mine| mine.is_ours()) {
+            for path in &mine.paths {
+                self.insist(|| session.delete(path)).await?;
+            }
+        }
+        self.place.take();
+        self.lent.take();
+        Ok(())
+    }
+
     /// What comes first over each connection.
     async fn arrive(&self, session: &W::Session) -> Result<(), Failure> {
         // A server that lags behind the one that we lost might show a queue without our node. We
         // would take that for deleted, or create a second one and wait behind the first.
-        let is_first = matches!(*self.place.borrow(), Place::Nowhere);
+        let is_first = self.place.borrow().is_nowhere();
         if !is_first {
             let lock = self.plan.lock.as_str();
             let sent = self
@@ -146,31 +206,106 @@ impl<W: World> Keeper<'_, W> {
         self.world.beaten(sent);
     }
 
-    /// Creates the contender node. Not for good when the reply is lost.
-    async fn enqueue(&self, session: &W::Session, id: ContenderId) -> Result<(), Stop> {
-        let lock = self.plan.lock.as_str();
-        let prefix = format!("{lock}/{}", id.prefix(self.plan.mode));
+    /// Finds out which of the locks the zklocks above us hold already: those we use together with
+    /// them. To wait for them would be to wait for ourselves.
+    async fn look_up(&self, session: &W::Session) -> Result<(), Stop> {
+        let mut lent = vec![];
+        if !self.plan.held.is_empty() {
+            // A server that lags might not know of the nodes yet.
+            let lock = self.plan.lock.as_str();
+            self.insist(|| session.catch_up(lock)).await.map_err(|failure| Stop::because(failure, lock))?;
+            for lock in &self.locks {
+                lent.extend(self.lent_by_ancestor(session, lock.as_str()).await?.map(Rc::new));
+            }
+            if lent.is_empty() {
+                self.world.report(&Report::Independent).await;
+            }
+        }
+        self.lent.replace(lent);
+        self.looked_up.set(true);
+        Ok(())
+    }
+
+    /// The contender of a zklock that we descend from, if it holds this lock. The environment says
+    /// so, but an environment can be copied and kept: the servers must say so too, and the node must
+    /// name a process above us that has not begun to release it.
+    async fn lent_by_ancestor(&self, session: &W::Session, lock: &str) -> Result<Option<Mine>, Stop> {
+        let definite = |failure| Stop::Final(refuse(failure, lock));
+        let children = match self.insist(|| session.children(lock)).await {
+            Err(Failure::NoNode) => return Ok(None),
+            children => children.map_err(definite)?,
+        };
+        let queue = sorted(lock, children)?;
+        let held = |(contender, standing): &(&Contender, Standing<'_>)| {
+            matches!(standing, Standing::Holds { .. }) && self.plan.held.contains(&contender.name)
+        };
+        for (contender, _) in queue.standings().filter(held) {
+            let path = format!("{lock}/{}", contender.name);
+            let (data, stat) = match self.insist(|| session.read(&path)).await {
+                Err(Failure::NoNode) => continue,
+                read => read.map_err(definite)?,
+            };
+            let card = Card::from_bytes(&data);
+            let Some(pid) = card.pid.filter(|pid| card.host == self.world.card().host && self.world.lends(*pid)) else {
+                log::warn!("{path} is in {ENV_HELD}, but no zklock that this one descends from holds it; queueing");
+                continue;
+            };
+            if !includes(contender.mode, self.plan.mode) {
+                let (lock, held) = (lock.to_owned(), contender.mode);
+                return Err(Stop::Final(Report::Refused(Refusal::Upgrade { lock, held })));
+            }
+            log::info!("{path} is held by process {pid} above this one; using it");
+            return Ok(Some(Mine {
+                lock: lock.to_owned(),
+                paths: vec![path],
+                token: stat.czxid,
+                owner: Owner::Ancestor { session: stat.owner },
+                children: Cell::new(None),
+            }));
+        }
+        Ok(None)
+    }
+
+    /// Begins with a lock: one that is lent to us is ours.
+    async fn enter(&self, session: &W::Session, lock: &str) -> Result<(), Stop> {
+        let lent = self.lent.borrow().iter().find(|lent| lent.lock == lock).cloned();
+        match lent {
+            Some(lent) => {
+                self.place.borrow_mut().step = Step::Queued(lent);
+                Ok(())
+            }
+            None => self.enqueue(session, lock, ContenderId::new(session.id(), self.world.random())).await,
+        }
+    }
+
+    /// Creates the contender's nodes. Not for good when the reply is lost.
+    async fn enqueue(&self, session: &W::Session, lock: &str, id: ContenderId) -> Result<(), Stop> {
+        let prefixes: Vec<_> = self
+            .plan
+            .dialects
+            .iter()
+            .map(|dialect| format!("{lock}/{}", id.prefix(*dialect, self.plan.mode)))
+            .collect();
         let data = self.world.card().to_bytes();
         loop {
-            self.place.replace(Place::Uncertain(id));
+            self.place.borrow_mut().step = Step::Uncertain(id);
             let sent = self.world.now();
-            // Both leave in one flight, and are answered in order: the list has the node in it.
-            let prefixes = [prefix.clone()];
+            // Both leave in one flight, and are answered in order: the list has the nodes in it.
             let created = session.create(&prefixes, &data);
             let listed = session.children(lock);
             match created.await {
-                Ok(Created { mut paths, stat }) => {
+                Ok(Created { paths, stat }) => {
                     // A creation goes through the quorum, as a beat does.
                     self.beaten(sent);
-                    if let (Some(path), Some(stat)) = (paths.pop(), stat) {
-                        let name = path[lock.len() + 1..].to_owned();
-                        self.queued(id, name, path, stat.czxid).children.set(listed.await.ok());
+                    // Without a token they are looked up as if the reply had been lost.
+                    if let Some(stat) = stat {
+                        self.queued(lock, id, paths, stat.czxid).children.set(listed.await.ok());
                     }
                     return Ok(());
                 }
-                Err(Failure::NoNode) => self.create_parents(session).await?,
+                Err(Failure::NoNode) => self.create_parents(session, lock).await?,
                 Err(Failure::Unknown(why)) => {
-                    log::info!("nobody knows whether the contender node was created: {why}");
+                    log::info!("nobody knows whether the contender was created: {why}");
                     // As a rule the connection has gone, and this with it before the time is over.
                     self.world.sleep(RECONNECT).await;
                     return Err(Stop::Reconnect);
@@ -180,15 +315,15 @@ impl<W: World> Keeper<'_, W> {
         }
     }
 
-    fn queued(&self, id: ContenderId, name: String, path: String, token: i64) -> Rc<Mine> {
-        log::info!("contender {path}");
-        let mine = Rc::new(Mine { id, name, path, token, children: Cell::new(None), unpublished: RefCell::new(None) });
-        self.place.replace(Place::Queued(Rc::clone(&mine)));
+    fn queued(&self, lock: &str, id: ContenderId, paths: Vec<String>, token: i64) -> Rc<Mine> {
+        log::info!("contender {}", paths.join(" "));
+        let (lock, owner, children) = (lock.to_owned(), Owner::Us(id), Cell::new(None));
+        let mine = Rc::new(Mine { lock, paths, token, owner, children });
+        self.place.borrow_mut().step = Step::Queued(Rc::clone(&mine));
         mine
     }
 
-    async fn create_parents(&self, session: &W::Session) -> Result<(), Stop> {
-        let lock = self.plan.lock.as_str();
+    async fn create_parents(&self, session: &W::Session, lock: &str) -> Result<(), Stop> {
         match session.create_parents(lock, self.containers.get()).await {
             Ok(()) => {}
             Err(Failure::NoNode) => return Err(Stop::Final(Report::Refused(Refusal::NoChroot))),
@@ -202,85 +337,126 @@ impl<W: World> Keeper<'_, W> {
         Ok(())
     }
 
-    /// Looks for the node of a creation whose reply was lost, and creates it if there is none.
-    async fn recover(&self, session: &W::Session, id: ContenderId) -> Result<(), Stop> {
-        let lock = self.plan.lock.as_str();
+    /// Looks for the nodes of a creation whose reply was lost, and creates them if there are none.
+    async fn recover(&self, session: &W::Session, lock: &str, id: ContenderId) -> Result<(), Stop> {
         let definite = |failure| Stop::Final(refuse(failure, lock));
         let children = match self.insist(|| session.children(lock)).await {
             Ok(children) => children,
-            Err(Failure::NoNode) => return self.enqueue(session, id).await,
+            Err(Failure::NoNode) => return self.enqueue(session, lock, id).await,
             Err(failure) => return Err(definite(failure)),
         };
-        let queue = sorted(children)?;
-        let mut ours = queue.contenders().iter().filter(|contender| id.owns(&contender.name));
-        let Some(first) = ours.next() else { return self.enqueue(session, id).await };
-        for duplicate in ours {
-            log::warn!("deleting {lock}/{}: a second node of this session", duplicate.name);
-            let path = format!("{lock}/{}", duplicate.name);
-            self.insist(|| session.delete(&path)).await.map_err(definite)?;
+        let queue = sorted(lock, children)?;
+        let ours = queue.contenders().iter().filter(|contender| contender.id == Some(id));
+        let mut paths: Vec<_> = ours.map(|contender| format!("{lock}/{}", contender.name)).collect();
+        // One transaction creates all or none: the lowest belong together, and more come from a
+        // second one.
+        let complete = paths.len() >= self.plan.dialects.len();
+        for surplus in paths.split_off(if complete { self.plan.dialects.len() } else { 0 }) {
+            log::warn!("deleting {surplus}: a second node of this session");
+            self.insist(|| session.delete(&surplus)).await.map_err(definite)?;
         }
-        let path = format!("{lock}/{}", first.name);
-        match self.insist(|| session.read(&path)).await {
+        let Some(first) = paths.first() else { return self.enqueue(session, lock, id).await };
+        match self.insist(|| session.read(first)).await {
             Ok((_, stat)) if stat.owner == session.id() => {
-                self.queued(id, first.name.clone(), path, stat.czxid);
+                self.queued(lock, id, paths, stat.czxid);
                 Ok(())
             }
             // Gone in between, or, which the random half of the id rules out, somebody else's.
-            Ok(_) | Err(Failure::NoNode) => self.enqueue(session, id).await,
+            Ok(_) | Err(Failure::NoNode) => self.enqueue(session, lock, id).await,
             Err(failure) => Err(definite(failure)),
         }
     }
 
-    /// Waits until the lock is ours, says so, and holds it.
-    async fn wait_and_hold(&self, session: &W::Session, mine: &Rc<Mine>) -> Result<(), Stop> {
-        let sent = self.wait_turn(session, mine).await?;
-        let grant = Grant { node: mine.path.clone(), token: mine.token, session: session.id(), sent };
-        self.world.report(&Report::Held(grant)).await;
+    /// Waits until the lock is ours. If it is the last, says that we hold them all, and does.
+    async fn wait_and_hold(&self, session: &W::Session, place: &Place, mine: &Rc<Mine>) -> Result<(), Stop> {
+        let nodes = place.nodes();
+        if mine.is_ours() {
+            self.wait_turn(session, &nodes, mine).await?;
+        }
+        let won = place.mine();
+        if won.len() < self.locks.len() {
+            self.place.replace(Place { won, step: Step::Nowhere });
+            return Ok(());
+        }
+        let sent = self.fresh_beat(session, &nodes).await?;
+        self.world.report(&Report::Held(self.grant(session, &won, sent))).await;
         self.started.set(Some(Remains::default()));
-        self.place.replace(Place::Holding(Rc::clone(mine)));
         // Not before the first beat: a short command costs no further transaction, and wakes nobody.
-        let card = Card { held_since: Some(self.world.wall_millis()), ..self.world.card().clone() };
-        mine.unpublished.replace(Some(card.to_bytes()));
-        self.keep_beating(session, mine).await
+        if won.iter().all(|mine| mine.is_ours()) {
+            let card = Card { held_since: Some(self.world.wall_millis()), ..self.world.card().clone() };
+            self.unpublished.replace(Some(card.to_bytes()));
+        }
+        self.place.replace(Place { won, step: Step::Holding });
+        self.keep_beating(session, &nodes).await
     }
 
-    /// Waits until the lock is ours. Gives the time at which the last answered beat was sent.
-    async fn wait_turn(&self, session: &W::Session, mine: &Mine) -> Result<Instant, Stop> {
-        let lock = self.plan.lock.as_str();
+    /// What the supervisor is told of the locks, in the order in which the user named them.
+    fn grant(&self, session: &W::Session, won: &[Rc<Mine>], sent: Instant) -> Grant {
+        let named = |path: &LockPath| won.iter().find(|mine| mine.lock == path.as_str());
+        let granted =
+            |mine: &Rc<Mine>| Granted { lock: mine.lock.clone(), node: mine.paths[0].clone(), token: mine.token };
+        let first = named(&self.plan.lock).expect("the locks that were taken are those of the plan");
+        let owner = match first.owner {
+            Owner::Us(_) => session.id(),
+            Owner::Ancestor { session } => session,
+        };
+        let and = self.plan.and.iter().filter_map(named).map(granted).collect();
+        Grant { first: granted(first), and, session: owner, sent }
+    }
+
+    /// Waits until the lock is ours. `nodes`: ours of all locks.
+    async fn wait_turn(&self, session: &W::Session, nodes: &[String], mine: &Mine) -> Result<(), Stop> {
+        let lock = mine.lock.as_str();
         let mut known = mine.children.take();
         loop {
             let names = match known.take() {
                 Some(names) => names,
                 None => self.insist(|| session.children(lock)).await.map_err(|failure| Stop::because(failure, lock))?,
             };
-            let queue = sorted(names.clone())?;
-            self.warn_of_foreign(&queue);
+            let queue = sorted(lock, names.clone())?;
+            self.warn_of_foreign(lock, &queue);
             // From a creation that was taken for lost and came late.
-            let twin = |contender: &&Contender| mine.id.owns(&contender.name) && contender.name != mine.name;
-            if let Some(twin) = queue.contenders().iter().find(twin) {
+            let is_twin = |contender: &&Contender| match mine.owner {
+                Owner::Us(id) => contender.id == Some(id) && mine.names().all(|name| name != contender.name),
+                Owner::Ancestor { .. } => false,
+            };
+            if let Some(twin) = queue.contenders().iter().find(is_twin) {
                 log::warn!("deleting {lock}/{}: a second node of ours", twin.name);
                 let path = format!("{lock}/{}", twin.name);
                 self.insist(|| session.delete(&path)).await.map_err(|failure| Stop::because(failure, &path))?;
                 continue;
             }
-            match queue.standing(&mine.name) {
+            self.check_company(lock, &queue, mine)?;
+            match queue.standing(mine.name()) {
                 // Never "nobody before us": the list is as new as our node, so that was deleted.
                 Standing::Missing => return Err(Stop::Deleted),
                 // Whoever was before us is gone for good, and new ones come after us, however old
                 // the list. That our session lives is what the beat says.
-                Standing::Holds { .. } => return self.fresh_beat(session, mine).await,
+                Standing::Holds { .. } => return Ok(()),
                 Standing::Waits { position, watch } => {
                     // Those before us only ever become fewer. So when one of them has left, and an old
                     // list without it shows our turn, a new one would, a round trip later.
-                    let left = self.watch(session, mine, &queue, position, &watch).await?;
+                    let left = self.watch(session, nodes, mine, &queue, position, &watch).await?;
                     known = left.and_then(|left| {
                         let rest: Vec<String> = names.into_iter().filter(|name| *name != left).collect();
-                        let queue = sorted(rest.clone()).ok()?;
-                        matches!(queue.standing(&mine.name), Standing::Holds { .. }).then_some(rest)
+                        let queue = sorted(lock, rest.clone()).ok()?;
+                        matches!(queue.standing(mine.name()), Standing::Holds { .. }).then_some(rest)
                     });
                 }
             }
         }
+    }
+
+    /// Refuses to share a lock with contenders that do not wait for us, or count otherwise.
+    fn check_company(&self, lock: &str, queue: &Queue, mine: &Mine) -> Result<(), Stop> {
+        let refusal = if let Some(other) = queue.blind_to(&self.plan.dialects, self.plan.dialects_given) {
+            Refusal::Blind { lock: lock.to_owned(), contender: printable(&other.name), reads: other.kind.reads() }
+        } else if let Some(permits) = queue.other_permits(mine.name()) {
+            Refusal::OtherPermits { lock: lock.to_owned(), permits }
+        } else {
+            return Ok(());
+        };
+        Err(Stop::Final(Report::Refused(refusal)))
     }
 
     /// Waits until the queue has to be looked at again. Gives the name of who left it, if that is
@@ -288,17 +464,18 @@ impl<W: World> Keeper<'_, W> {
     async fn watch(
         &self,
         session: &W::Session,
+        nodes: &[String],
         mine: &Mine,
         queue: &Queue,
         position: usize,
         watch: &[&Contender],
     ) -> Result<Option<String>, Stop> {
-        let lock = self.plan.lock.as_str();
+        let lock = mine.lock.as_str();
         let path = |contender: &Contender| format!("{lock}/{}", contender.name);
         // One flight: the watches, and who holds.
         let watched: Vec<String> = watch.iter().map(|contender| path(contender)).collect();
         let replies: Vec<_> = watched.iter().map(|path| session.read_and_watch(path)).collect();
-        let view = self.view(session, queue, position);
+        let view = self.view(session, lock, queue, position);
         let mut watches = vec![];
         for reply in replies {
             match reply.await {
@@ -323,7 +500,7 @@ impl<W: World> Keeper<'_, W> {
             watch.iter().any(|contender| matches!(queue.standing(&contender.name), Standing::Holds { .. }));
         let beating = async {
             if next_in_line {
-                self.keep_beating(session, mine).await?;
+                self.keep_beating(session, nodes).await?;
             }
             pending().await
         };
@@ -336,10 +513,10 @@ impl<W: World> Keeper<'_, W> {
         let Some(period) = self.refresh else { return pending().await };
         loop {
             self.world.sleep(period).await;
-            let Ok(children) = session.children(self.plan.lock.as_str()).await else { continue };
+            let Ok(children) = session.children(&mine.lock).await else { continue };
             let Ok(queue) = Queue::from_children(children) else { continue };
-            if let Standing::Waits { position, .. } = queue.standing(&mine.name) {
-                let view = self.view(session, &queue, position).await;
+            if let Standing::Waits { position, .. } = queue.standing(mine.name()) {
+                let view = self.view(session, &mine.lock, &queue, position).await;
                 self.world.report_if_room(&Report::Waiting(view));
             }
         }
@@ -349,54 +526,66 @@ impl<W: World> Keeper<'_, W> {
     fn view<'a>(
         &self,
         session: &'a W::Session,
+        lock: &str,
         queue: &Queue,
         position: usize,
     ) -> impl Future<Output = View> + use<'a, W> {
         let holder = queue.first_holder().map(|holder| holder.name.clone()).unwrap_or_default();
-        let total = queue.contenders().len();
-        let reply = session.read(&format!("{}/{holder}", self.plan.lock));
+        let total = queue.size();
+        let reply = session.read(&format!("{lock}/{holder}"));
+        let lock = lock.to_owned();
         async move {
             let card = reply.await.map(|(data, _)| Card::from_bytes(&data)).unwrap_or_default();
             let holder = card.phrase().unwrap_or_else(|| printable(&holder));
-            View { position, total, holder, held_since: card.held_since }
+            View { lock, position, total, holder, held_since: card.held_since }
         }
     }
 
-    fn warn_of_foreign(&self, queue: &Queue) {
-        if let (Some(name), false) = (queue.foreign().first(), self.warned.replace(true)) {
-            log::warn!("{} has a child that is no contender, ignored: {}", self.plan.lock, printable(name));
+    fn warn_of_foreign(&self, lock: &str, queue: &Queue) {
+        if let Some(name) = queue.foreign().first()
+            && self.warned.borrow_mut().insert(lock.to_owned())
+        {
+            log::warn!("{lock} has a child that is no contender, ignored: {}", printable(name));
         }
     }
 
     /// A beat that is young enough to start a command under: the last one, or a new one.
-    async fn fresh_beat(&self, session: &W::Session, mine: &Mine) -> Result<Instant, Stop> {
+    async fn fresh_beat(&self, session: &W::Session, nodes: &[String]) -> Result<Instant, Stop> {
         let interval = Terms::beat_of(session.timeout());
+        // The creation of the one node that there is says that it is there. Of several, only a beat
+        // that checks all of them does.
+        let mut checked = self.locks.len() == 1;
         loop {
             match self.last_beat.get() {
-                Some(sent) if self.world.now().saturating_since(sent) <= interval * 3 / 2 => return Ok(sent),
-                _ => self.beat(session, mine).await?,
+                Some(sent) if checked && self.world.now().saturating_since(sent) <= interval * 3 / 2 => {
+                    return Ok(sent);
+                }
+                before => {
+                    self.beat(session, nodes).await?;
+                    checked |= self.last_beat.get() > before;
+                }
             }
         }
     }
 
     /// Beats until that fails for good.
-    async fn keep_beating(&self, session: &W::Session, mine: &Mine) -> Result<(), Stop> {
+    async fn keep_beating(&self, session: &W::Session, nodes: &[String]) -> Result<(), Stop> {
         let interval = Terms::beat_of(session.timeout());
         loop {
             let age = self.last_beat.get().map_or(interval, |sent| self.world.now().saturating_since(sent));
             self.world.sleep(interval.saturating_sub(age)).await;
-            self.beat(session, mine).await?;
+            self.beat(session, nodes).await?;
         }
     }
 
     /// Sends one beat. When it is not answered, the last beat stays what it was.
-    async fn beat(&self, session: &W::Session, mine: &Mine) -> Result<(), Stop> {
-        let publish = mine.unpublished.borrow().clone();
+    async fn beat(&self, session: &W::Session, nodes: &[String]) -> Result<(), Stop> {
+        let publish = self.unpublished.borrow().clone();
         let sent = self.world.now();
-        match session.beat(std::slice::from_ref(&mine.path), publish.as_deref()).await {
+        match session.beat(nodes, publish.as_deref()).await {
             Ok(()) => {
                 self.beaten(sent);
-                mine.unpublished.take();
+                self.unpublished.take();
             }
             Err(Failure::Unknown(why)) => {
                 log::info!("beat not answered: {why}");
@@ -404,16 +593,20 @@ impl<W: World> Keeper<'_, W> {
             }
             // A quota, say. The lock is worth more than what others would like to know.
             Err(failure @ (Failure::Refused(_) | Failure::Denied)) if publish.is_some() => {
-                log::warn!("cannot say in {} that it is held: {failure}", mine.path);
-                mine.unpublished.take();
+                log::warn!("cannot say in {} that it is held: {failure}", nodes.join(" "));
+                self.unpublished.take();
             }
-            Err(failure) => return Err(Stop::because(failure, &mine.path)),
+            Err(failure) => return Err(Stop::because(failure, nodes.first().map_or("", String::as_str))),
         }
         Ok(())
     }
 
-    /// Waits until `node` is deleted, or the session is over.
-    async fn until_deleted(&self, session: &W::Session, node: &str) -> Result<(), Stop> {
+    /// Waits until one of `nodes` is deleted, or the session is over.
+    async fn until_deleted(&self, session: &W::Session, nodes: &[String]) -> Result<(), Stop> {
+        first_of(nodes.iter().map(|node| self.until_one_is_deleted(session, node))).await.1
+    }
+
+    async fn until_one_is_deleted(&self, session: &W::Session, node: &str) -> Result<(), Stop> {
         loop {
             match session.read_and_watch(node).await {
                 Ok((_, _, watch)) => match watch.await {
@@ -448,8 +641,13 @@ impl<W: World> Keeper<'_, W> {
     }
 }
 
-fn sorted(children: Vec<String>) -> Result<Queue, Stop> {
-    Queue::from_children(children).map_err(|_| Stop::Final(Report::Refused(Refusal::Exhausted)))
+fn sorted(lock: &str, children: Vec<String>) -> Result<Queue, Stop> {
+    Queue::from_children(children).map_err(|_| Stop::Final(Report::Refused(Refusal::Exhausted(lock.to_owned()))))
+}
+
+/// Whether a lock that is held in one way may be used in another at the same time.
+fn includes(held: Mode, wanted: Mode) -> bool {
+    held == Mode::Exclusive || wanted == Mode::Shared || held == wanted
 }
 
 /// Waits for the first of several futures. Gives its number and its output.

@@ -14,7 +14,7 @@ use smol::{Async, LocalExecutor, Timer};
 use super::world::World;
 use super::{Keeper, PAUSE};
 use crate::clock;
-use crate::command::{KEEPER_NAME, Remains};
+use crate::command::{self, KEEPER_NAME, Remains};
 use crate::core::contender::Card;
 use crate::core::lease::Instant;
 use crate::core::machine::Report;
@@ -151,8 +151,12 @@ impl World for Process<'_> {
         }
     }
 
-    fn kill(&self, remains: Remains, node: &str) -> bool {
+    fn kill(&self, remains: Remains, node: Option<&str>) -> bool {
         remains.kill(node)
+    }
+
+    fn lends(&self, pid: u32) -> bool {
+        command::lends(self.birth.supervisor, pid)
     }
 
     fn card(&self) -> &Card {

@@ -62,9 +62,13 @@ pub trait World {
     /// Waits for the supervisor's next order. `None`: it has gone.
     fn order(&self) -> impl Future<Output = Option<Order>>;
 
-    /// Sends SIGKILL to what is left of the command that was started with this contender node.
-    /// Whether nobody was found.
-    fn kill(&self, remains: Remains, node: &str) -> bool;
+    /// Sends SIGKILL to what is left of the command, which was started with this contender node if
+    /// one is ours. Whether nobody was found.
+    fn kill(&self, remains: Remains, node: Option<&str>) -> bool;
+
+    /// Whether this process is a zklock that we descend from and that has not begun to release its
+    /// locks.
+    fn lends(&self, pid: u32) -> bool;
 
     /// What others may know of us. The first time it takes a while.
     fn card(&self) -> &Card;

@@ -36,7 +36,11 @@ fn everything_has_its_default() {
         Plan {
             servers: "localhost:2181".parse().unwrap(),
             lock: LockPath::parse("/jobs/backup", "").unwrap(),
+            and: vec![],
             mode: Mode::Exclusive,
+            dialects: vec![Dialect::Curator],
+            dialects_given: false,
+            held: vec![],
             patience: Patience::Forever,
             conflict_exit_code: 75,
             connect_timeout: Duration::from_secs(15),
@@ -59,6 +63,11 @@ fn every_option_is_understood() {
         "--connect-timeout=1s",
         "--session-timeout=1m",
         "--exclusive",
+        "--and=/b",
+        "--and=/a",
+        "--and=/l",
+        "--and=/b",
+        "--dialect=kazoo,curator,kazoo",
         "--timeout=1h30m",
         "--conflict-exit-code=0",
         "--describe= nightly ",
@@ -74,7 +83,11 @@ fn every_option_is_understood() {
         Plan {
             servers: "zk1:2181,zk2:1/app".parse().unwrap(),
             lock: LockPath::parse("/l", "/app").unwrap(),
+            and: vec![LockPath::parse("/b", "").unwrap(), LockPath::parse("/a", "").unwrap()],
             mode: Mode::Exclusive,
+            dialects: vec![Dialect::Kazoo, Dialect::Curator],
+            dialects_given: true,
+            held: vec![],
             patience: Patience::AtMost(Duration::from_secs(5400)),
             conflict_exit_code: 0,
             connect_timeout: Duration::from_secs(1),
@@ -95,6 +108,51 @@ fn every_option_is_understood() {
     assert_eq!(short.conflict_exit_code, 1);
     assert_eq!(short.kill_after, Some(Duration::ZERO));
     assert_eq!(short.verbosity, Verbosity::Quiet);
+}
+
+#[test]
+fn one_mode_is_chosen() {
+    let permits = |n| Mode::Permits(NonZeroU32::new(n).unwrap());
+    for (args, mode) in [
+        (&[][..], Mode::Exclusive),
+        (&["-x"], Mode::Exclusive),
+        (&["-s"], Mode::Shared),
+        (&["-p", "3"], permits(3)),
+        (&["--permits=4294967295", "--dialect=curator"], permits(u32::MAX)),
+    ] {
+        assert_eq!(plan(&[args, &["/l", "job"]].concat()).mode, mode, "{args:?}");
+    }
+    for args in [&["-x", "-s"][..], &["-s", "-p", "1"], &["-p", "1", "-x"]] {
+        let refused = refusal(plan_in(&[], &[args, &["/l", "job"]].concat()));
+        assert_eq!(refused, "--exclusive, --shared and --permits exclude each other; write one of them");
+    }
+    for number in ["0", "-1", "+1", "1.5", "x", "", "4294967296"] {
+        let refused = refusal(plan_in(&[], &[&format!("--permits={number}"), "/l", "job"]));
+        assert_eq!(refused, format!("--permits '{number}': write a number from 1 to 4294967295"));
+    }
+    for dialect in ["kazoo", "curator,kazoo", "curator-rw"] {
+        let refused = refusal(plan_in(&[], &["-p2", &format!("--dialect={dialect}"), "/l", "job"]));
+        assert_eq!(refused, "--permits works in the dialect curator alone; leave one of the two");
+    }
+    for dialect in ["", "Curator", "curator,", "zookeeper"] {
+        let refused = refusal(plan_in(&[], &[&format!("--dialect={dialect}"), "/l", "job"]));
+        assert!(refused.ends_with("write one or several of curator, curator-rw, kazoo, separated by commas"));
+    }
+}
+
+#[test]
+fn further_locks_are_checked_as_the_first_is() {
+    assert!(refusal(plan_in(&[], &["/l", "--and", "l", "job"])).starts_with("--and 'l' does not begin with a slash"));
+    let many: Vec<_> = (0..500).flat_map(|n| ["--and".to_owned(), format!("/{n}")]).collect();
+    let many: Vec<_> = many.iter().map(String::as_str).chain(["/l", "job"]).collect();
+    assert!(refusal(plan_in(&[], &many)).starts_with("--and: too many"));
+}
+
+#[test]
+fn what_the_environment_says_of_held_locks_is_read_whatever_it_is() {
+    let held = |text| plan_in(&[("ZKLOCK_HELD", text)], &["/l", "job"]).unwrap().held;
+    assert_eq!(held("/l/_c_a-lock-0000000001\n/jobs/b/x"), ["_c_a-lock-0000000001", "x"]);
+    assert_eq!(held("\n/\n\n"), Vec::<String>::new());
 }
 
 #[test]
@@ -317,7 +375,7 @@ fn help_and_version_are_no_errors() {
     let (short, long) = (text(&["-h"]), text(&["--help"]));
     assert!(short.lines().count() < 50, "{short}");
     assert!(short.len() < long.len());
-    assert_eq!(long.matches("\n    zklock ").count(), 3, "three examples");
+    assert_eq!(long.matches("\n    zklock ").count(), 4, "four examples");
     assert!(long.contains("Exit status:"));
     // Asked for explicitly, help comes even when the rest makes no sense.
     assert_eq!(text(&["--help", "--frobnicate"]), long);

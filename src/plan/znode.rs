@@ -7,7 +7,7 @@ use std::fmt;
 const LONGEST: usize = 4096;
 
 /// An absolute znode path that can hold a lock, relative to the chroot.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockPath(String);
 
 impl LockPath {

@@ -24,11 +24,11 @@ fn terms() -> Terms {
 }
 
 fn view() -> View {
-    View { position: 2, total: 2, holder: "db3".to_owned(), held_since: None }
+    View { lock: "/l".to_owned(), position: 2, total: 2, holder: "db3".to_owned(), held_since: None }
 }
 
 fn grant(sent: Instant) -> Grant {
-    Grant { node: "/l/n".to_owned(), token: 7, session: 1, sent }
+    Grant { first: Granted { lock: "/l".to_owned(), node: "/l/n".to_owned(), token: 7 }, and: vec![], session: 1, sent }
 }
 
 /// A run as the supervisor drives it, which notes what the effects mean and objects to what must

@@ -79,7 +79,40 @@ impl TryFrom<String> for Mode {
     }
 }
 
-/// What tells our contender nodes from everybody else's: 32 hex digits in the shape of a UUID.
+/// Whose names the nodes of a contender have, so that clients of that kind wait for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Dialect {
+    /// Curator's `InterProcessMutex` and whoever else reads `-lock-`. The only one with permits.
+    Curator,
+    /// Curator's `InterProcessReadWriteLock`.
+    CuratorRw,
+    /// kazoo's locks.
+    Kazoo,
+}
+
+impl Dialect {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Curator, Self::CuratorRw, Self::Kazoo];
+
+    /// What it is called on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Curator => "curator",
+            Self::CuratorRw => "curator-rw",
+            Self::Kazoo => "kazoo",
+        }
+    }
+}
+
+impl fmt::Display for Dialect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What tells our contender nodes from everybody else's: 32 hex digits, as a rule in the shape of a
+/// UUID.
 ///
 /// The first 16 are the session id, the other 16 random. After a create whose reply was lost, the
 /// node is found again by this. Curator finds its own in the same way and calls it protection.
@@ -96,24 +129,45 @@ impl ContenderId {
         Self { session, random }
     }
 
-    /// The node's name without its sequence number: what a sequential create is given.
-    pub fn prefix(self, mode: Mode) -> String {
-        match mode {
-            Mode::Exclusive => format!("_c_{self}-lock-"),
-            Mode::Shared => format!("_c_{self}-read-lock-"),
-            Mode::Permits(permits) => format!("_c_{self}-permits{permits}-lock-"),
+    /// The node's name without its sequence number: what a sequential create is given. A mode that
+    /// the dialect has not is exclusive in it.
+    pub fn prefix(self, dialect: Dialect, mode: Mode) -> String {
+        match (dialect, mode) {
+            (Dialect::Curator, Mode::Exclusive) => format!("_c_{self}-lock-"),
+            (Dialect::Curator, Mode::Shared) => format!("_c_{self}-read-lock-"),
+            (Dialect::Curator, Mode::Permits(permits)) => format!("_c_{self}-permits{permits}-lock-"),
+            (Dialect::CuratorRw, Mode::Shared) => format!("_c_{self}-__READ__"),
+            (Dialect::CuratorRw, _) => format!("_c_{self}-__WRIT__"),
+            (Dialect::Kazoo, Mode::Shared) => format!("{}__rlock__", self.digits()),
+            (Dialect::Kazoo, _) => format!("{}__lock__", self.digits()),
         }
     }
 
-    /// Whether a child of this name, with or without its sequence number, carries this id.
-    pub fn owns(self, name: &str) -> bool {
-        name.starts_with(&format!("_c_{self}-"))
+    fn digits(self) -> String {
+        format!("{:016x}{:016x}", self.session, self.random)
+    }
+
+    /// The id in a name in which there is one, ours or in the shape of ours.
+    fn parse(name: &str) -> Option<Self> {
+        let digits = match name.strip_prefix("_c_").and_then(|rest| rest.split_at_checked(36)) {
+            Some((uuid, rest)) if is_uuid(uuid) && rest.starts_with('-') => uuid.replace('-', ""),
+            _ => {
+                let (digits, rest) = name.split_at_checked(32)?;
+                rest.starts_with("__").then(|| digits.to_owned())?
+            }
+        };
+        let (session, random) = digits.split_at_checked(16)?;
+        let number = |digits: &str| {
+            let hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+            hex.then(|| u64::from_str_radix(digits, 16).ok())?
+        };
+        Some(Self::new(number(session)?.cast_signed(), number(random)?))
     }
 }
 
 impl fmt::Display for ContenderId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = format!("{:016x}{:016x}", self.session, self.random);
+        let digits = self.digits();
         let (a, rest) = digits.split_at(8);
         let (b, rest) = rest.split_at(4);
         let (c, rest) = rest.split_at(4);
@@ -136,13 +190,14 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether clients of this kind, as they come, wait for a node that is named as ours are.
+    /// The dialect that clients of this kind read, as they come.
     ///
-    /// A kazoo client can be told to, by `extra_lock_patterns`; its nodes do not show it.
-    pub const fn sees_ours(self) -> bool {
+    /// A kazoo client can be told to read others, by `extra_lock_patterns`; its nodes do not show it.
+    pub const fn reads(self) -> Dialect {
         match self {
-            Self::Lock | Self::WriteLock => true,
-            Self::ReadWriteLock | Self::Kazoo => false,
+            Self::Lock | Self::WriteLock => Dialect::Curator,
+            Self::ReadWriteLock => Dialect::CuratorRw,
+            Self::Kazoo => Dialect::Kazoo,
         }
     }
 }
@@ -158,6 +213,8 @@ pub struct Contender {
     pub mode: Mode,
     /// Which kind of client made it.
     pub kind: Kind,
+    /// What it has in common with the other nodes of the same contender, where it says so.
+    pub id: Option<ContenderId>,
 }
 
 impl Contender {
@@ -169,7 +226,7 @@ impl Contender {
             let (prefix, digits) = name.split_at_checked(name.len().checked_sub(length)?)?;
             let sequence = parse_sequence(digits)?;
             let (kind, mode) = classify(prefix)?;
-            Some(Self { name: name.to_owned(), sequence, mode, kind })
+            Some(Self { name: name.to_owned(), sequence, mode, kind, id: ContenderId::parse(name) })
         })
     }
 }
@@ -253,25 +310,34 @@ mod tests {
 
     #[track_caller]
     fn assert_parses(name: &str, kind: Kind, mode: Mode, sequence: i32) {
-        assert_eq!(Contender::parse(name), Some(Contender { name: name.to_owned(), sequence, mode, kind }));
+        let parsed = Contender::parse(name).map(|it| (it.name, it.kind, it.mode, it.sequence));
+        assert_eq!(parsed, Some((name.to_owned(), kind, mode, sequence)));
     }
 
     #[test]
     fn our_own_names() {
         let id = ContenderId::new(0x0102_0304_0506_0708, 0x090a_0b0c_0d0e_0f10);
-        assert_eq!(id.prefix(Mode::Exclusive), "_c_01020304-0506-0708-090a-0b0c0d0e0f10-lock-");
-        assert_eq!(id.prefix(Mode::Shared), "_c_01020304-0506-0708-090a-0b0c0d0e0f10-read-lock-");
-        assert_eq!(id.prefix(permits(3)), "_c_01020304-0506-0708-090a-0b0c0d0e0f10-permits3-lock-");
+        assert_eq!(id.prefix(Dialect::Curator, Mode::Exclusive), "_c_01020304-0506-0708-090a-0b0c0d0e0f10-lock-");
+        assert_eq!(id.prefix(Dialect::Curator, Mode::Shared), "_c_01020304-0506-0708-090a-0b0c0d0e0f10-read-lock-");
+        assert_eq!(id.prefix(Dialect::Curator, permits(3)), "_c_01020304-0506-0708-090a-0b0c0d0e0f10-permits3-lock-");
         let negative = ContenderId::new(-2, 1);
-        assert_eq!(negative.prefix(Mode::Exclusive), "_c_ffffffff-ffff-fffe-0000-000000000001-lock-");
+        assert_eq!(negative.prefix(Dialect::Curator, Mode::Exclusive), "_c_ffffffff-ffff-fffe-0000-000000000001-lock-");
+        assert_eq!(id.prefix(Dialect::CuratorRw, Mode::Exclusive), "_c_01020304-0506-0708-090a-0b0c0d0e0f10-__WRIT__");
+        assert_eq!(id.prefix(Dialect::CuratorRw, Mode::Shared), "_c_01020304-0506-0708-090a-0b0c0d0e0f10-__READ__");
+        assert_eq!(id.prefix(Dialect::Kazoo, Mode::Exclusive), "0102030405060708090a0b0c0d0e0f10__lock__");
+        assert_eq!(id.prefix(Dialect::Kazoo, Mode::Shared), "0102030405060708090a0b0c0d0e0f10__rlock__");
     }
 
     #[test]
-    fn an_id_owns_its_own_nodes_alone() {
-        assert!(id(1).owns(&format!("{}0000000001", id(1).prefix(permits(2)))));
-        assert!(!id(1).owns(&format!("{}0000000001", id(2).prefix(Mode::Exclusive))));
-        assert!(!id(1).owns(&format!("_c_{}", id(1))));
-        assert!(!id(1).owns(""));
+    fn an_id_is_found_in_its_own_nodes_alone() {
+        let found = |name: &str| Contender::parse(name).and_then(|contender| contender.id);
+        for dialect in Dialect::ALL {
+            assert_eq!(found(&format!("{}0000000001", id(2).prefix(dialect, Mode::Shared))), Some(id(2)));
+        }
+        assert_eq!(found("lock-0000000001"), None);
+        assert_eq!(found(&format!("_c_{}x-lock-0000000001", id(2))), None);
+        assert_eq!(found("+102030405060708090a0b0c0d0e0f10__lock__0000000001"), None);
+        assert_eq!(found("ü02030405060708090a0b0c0d0e0f10__lock__0000000001"), None);
     }
 
     #[test]
@@ -287,8 +353,6 @@ mod tests {
         assert_parses("x--72057594037927936-0000000001", Kind::WriteLock, Mode::Exclusive, 1);
         assert_parses("x-ff0000012f3a0001-0000000001", Kind::WriteLock, Mode::Exclusive, 1);
         assert_parses("x--72057594037927936--2147483648", Kind::WriteLock, Mode::Exclusive, i32::MIN);
-        assert!(!Kind::ReadWriteLock.sees_ours() && !Kind::Kazoo.sees_ours());
-        assert!(Kind::Lock.sees_ours() && Kind::WriteLock.sees_ours());
     }
 
     #[test]
@@ -384,13 +448,15 @@ mod tests {
             session: i64,
             random: u64,
             mode in prop_oneof![Just(Mode::Exclusive), Just(Mode::Shared), (1u32..).prop_map(permits)],
+            dialect in prop::sample::select(&Dialect::ALL[..]),
             sequence: i32,
         ) {
             let id = ContenderId::new(session, random);
-            let name = format!("{}{sequence:010}", id.prefix(mode));
-            prop_assert!(id.owns(&name));
-            prop_assert!(!ContenderId::new(session, !random).owns(&name));
-            prop_assert_eq!(Contender::parse(&name), Some(Contender { name, sequence, mode, kind: Kind::Lock }));
+            let name = format!("{}{sequence:010}", id.prefix(dialect, mode));
+            let contender = Contender::parse(&name).unwrap();
+            prop_assert_eq!(contender.kind.reads(), dialect);
+            let expected = if dialect != Dialect::Curator && mode.permits().is_some() { Mode::Exclusive } else { mode };
+            prop_assert_eq!((contender.name, contender.sequence, contender.mode, contender.id), (name, sequence, expected, Some(id)));
         }
 
         #[test]
