@@ -23,7 +23,7 @@ _zklock() {
 
     case "${cmd}" in
         zklock)
-            opts="-z -x -n -w -E -c -k -q -v -h -V --zookeeper --connect-timeout --session-timeout --exclusive --nonblock --timeout --conflict-exit-code --describe --publish-command --command --signal --kill-after --quiet --verbose --help --version"
+            opts="-z -x -n -w -E -c -k -q -v -h -V --zookeeper --connect-timeout --session-timeout --exclusive --nonblock --timeout --conflict-exit-code --describe --publish-command --command --signal --kill-after --max-run --quiet --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -121,6 +121,13 @@ _zklock() {
                     fi
                     return 0
                     ;;
+                --max-run)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -144,7 +151,7 @@ _zklock_or_command() {
     for ((i = 1; i < COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}
         case $word in
-            -z|--zookeeper|--connect-timeout|--session-timeout|-w|--timeout|-E|--conflict-exit-code|--describe|-c|--command|--signal|-k|--kill-after) ((++i)) ;;
+            -z|--zookeeper|--connect-timeout|--session-timeout|-w|--timeout|-E|--conflict-exit-code|--describe|-c|--command|--signal|-k|--kill-after|--max-run) ((++i)) ;;
             --) ((lock && ++i)) && break ;;
             -*) ;;
             /*) ((lock++)) && break ;;

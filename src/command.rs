@@ -250,6 +250,14 @@ impl Family {
         (0..2).all(|_| self.living().is_ok_and(|family| family.is_empty()))
     }
 
+    /// Passes a signal on to everyone: the command has ended, and nobody knows what it has become.
+    pub fn forward(&self, signal: Signal) {
+        match self.living() {
+            Ok(family) => family.iter().for_each(|process| process.signal(signal)),
+            Err(error) => log::error!("/proc: {error}"),
+        }
+    }
+
     /// Sends everyone `signal`, and SIGCONT so that the stopped can act on it.
     pub fn stop(&self, signal: Signal, command: Option<&Command>) {
         match self.living() {

@@ -76,6 +76,9 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             ),
         ),
         Notice::Refused(refusal) => (Weight::Error, refused(refusal, plan)),
+        Notice::MaxRun(max_run) => {
+            (Weight::Error, format!("the command has run for {}, the time of --max-run; stopping it", short(*max_run)))
+        }
         Notice::Lost(why) => {
             let why = match why {
                 LostWhy::Told(Loss::NodeDeleted) => "its node was deleted; killing the command".to_owned(),

@@ -45,6 +45,8 @@ pub struct Plan {
     pub kill_after: Option<Duration>,
     /// The signal that asks the command to end.
     pub stop_signal: Signal,
+    /// How long the command may run. Above zero.
+    pub max_run: Option<Duration>,
     /// What to run.
     pub command: CommandLine,
     /// A text for others to see: one line, not empty.
@@ -169,6 +171,11 @@ pub fn from_args_and_environment(
         kill_after,
         stop_signal: Given::new("--signal", cli.signal)
             .read(|text| text.parse().map_err(|unknown: UnknownSignal| unknown.to_string()))?,
+        max_run: match cli.max_run {
+            // 0 is no limit, as with timeout(1).
+            Some(text) => Some(Given::new("--max-run", text).read(duration::parse)?).filter(|limit| !limit.is_zero()),
+            None => None,
+        },
         command: command_line(&lock, cli.command, cli.shell_command, environment("SHELL"))?,
         description,
         publish_command: cli.publish_command,

@@ -53,8 +53,18 @@ pub fn run(plan: &Plan) -> anyhow::Result<Outcome> {
     let family = Family::found().context("cannot become a subreaper")?;
     let (machine, effects) = Machine::start(settings(plan), clock::now());
     let teller = Teller::new(plan);
-    let mut supervisor =
-        Supervisor { plan, signals, alarm, family, machine, keeper: None, command: None, teller, outcome: None };
+    let mut supervisor = Supervisor {
+        plan,
+        signals,
+        alarm,
+        family,
+        machine,
+        keeper: None,
+        command: None,
+        shares_group: false,
+        teller,
+        outcome: None,
+    };
     let outcome = supervisor.work(effects);
     supervisor.clean_up();
     outcome
@@ -72,6 +82,7 @@ fn settings(plan: &Plan) -> Settings {
         session_timeout: plan.session_timeout,
         kill_after: plan.kill_after,
         stop_signal: plan.stop_signal,
+        max_run: plan.max_run,
     }
 }
 
@@ -84,6 +95,8 @@ struct Supervisor<'p> {
     keeper: Option<Keeper>,
     /// Until it has been reaped.
     command: Option<Command>,
+    /// Whether the command is, or was, in our process group.
+    shares_group: bool,
     teller: Teller<'p>,
     outcome: Option<Outcome>,
 }
@@ -139,8 +152,7 @@ impl Supervisor<'_> {
             if signal == Signal::CHLD {
                 continue;
             }
-            let same_group = self.command.as_ref().is_some_and(|command| command.group().is_none());
-            let shared = from_kernel && same_group && goes_to_foreground(signal);
+            let shared = from_kernel && self.shares_group && goes_to_foreground(signal);
             self.happen(Event::Signal { signal, shared })?;
         }
         Ok(())
@@ -209,12 +221,11 @@ impl Supervisor<'_> {
             log::debug!("effect {effect:?}");
             match effect {
                 Effect::StartKeeper => self.start_keeper()?,
-                Effect::Spawn(grant) => self.spawn(&grant)?,
-                Effect::Forward(signal) => {
-                    if let Some(command) = &self.command {
-                        command.forward(signal, &self.family);
-                    }
-                }
+                Effect::Spawn { grant, until } => self.spawn(&grant, until)?,
+                Effect::Forward(signal) => match &self.command {
+                    Some(command) => command.forward(signal, &self.family),
+                    None => self.family.forward(signal),
+                },
                 Effect::Stop(signal) => self.family.stop(signal, self.command.as_ref()),
                 Effect::Kill => self.family.kill(self.command.as_ref()),
                 Effect::Release => self.order(Order::Release),
@@ -269,12 +280,11 @@ impl Supervisor<'_> {
         }
     }
 
-    fn spawn(&mut self, grant: &Grant) -> anyhow::Result<()> {
+    fn spawn(&mut self, grant: &Grant, until: Instant) -> anyhow::Result<()> {
         self.teller.screen.clear();
         let environment = environment(self.plan, grant);
         let own_group = !terminal::is_controlled();
-        // By then the command would have to be stopped again.
-        let until = self.machine.deadline().unwrap_or(grant.sent);
+        self.shares_group = !own_group;
         match Command::spawn(&self.plan.command, &environment, own_group, self.signals.inherited(), until) {
             Ok(command) => {
                 self.order(Order::Started(command.remains()));

@@ -7,14 +7,18 @@
 //! What always holds, and the property tests below check:
 //! - [`Effect::Spawn`] only under a lease that is long enough, and once;
 //! - [`Effect::Release`] only when no command runs, and none that was to be killed is left;
-//! - no signal to a command that has been reaped;
+//! - no signal when nothing is left of the command;
 //! - [`Effect::Kill`] goes out no later than the lease allows;
+//! - no command goes on undisturbed after `--max-run`;
 //! - [`Effect::Finish`] once, and last.
+
+mod running;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use self::running::{Cause, Run};
 use super::lease::{Instant, NoRoom, Terms};
 use super::outcome::Outcome;
 use super::signal::Signal;
@@ -25,9 +29,6 @@ const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
 const GIVE_UP_PATIENCE: Duration = Duration::from_secs(1);
 /// The same, once the user shows impatience.
 const HURRIED_PATIENCE: Duration = Duration::from_millis(300);
-/// Descendants that fork while they are being killed are looked for again this often.
-const KILL_AGAIN: Duration = Duration::from_millis(10);
-const KILL_AGAIN_AT_MOST: Duration = Duration::from_secs(1);
 /// A lease that is too short to start under is judged again this often.
 const JUDGE_AGAIN: Duration = Duration::from_millis(20);
 /// How many keepers may die on us before we take it for an error of our own.
@@ -158,9 +159,14 @@ pub enum CommandEnd {
 pub enum Effect {
     /// Start a keeper; an earlier one is of no more use.
     StartKeeper,
-    /// Start the command under this grant.
-    Spawn(Grant),
-    /// Pass a signal on to the command's process group.
+    /// Start the command.
+    Spawn {
+        /// The lock that it runs under.
+        grant: Grant,
+        /// From here on it is too late to start it.
+        until: Instant,
+    },
+    /// Pass a signal on to the command's process group, or to its descendants when it has ended.
     Forward(Signal),
     /// Ask the command and all its descendants to stop.
     Stop(Signal),
@@ -203,6 +209,8 @@ pub enum Notice {
     NoRoom(NoRoom),
     /// It makes no sense to go on.
     Refused(Refusal),
+    /// The command has run for as long as `--max-run` allows, which is this.
+    MaxRun(Duration),
     /// The lock was lost while the command ran.
     Lost(LostWhy),
     /// The lease was over before the command could be started.
@@ -252,6 +260,8 @@ pub struct Settings {
     pub kill_after: Option<Duration>,
     /// `--signal`.
     pub stop_signal: Signal,
+    /// `--max-run`: stop the command after this long.
+    pub max_run: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -263,12 +273,12 @@ enum State {
     /// The lock is ours; the command starts as soon as the lease is long enough, which is at once
     /// unless the machine stalled: then the keeper beats, and the lease is judged again.
     Held { terms: Terms, grant: Grant, judge_at: Instant },
-    /// The command runs under the lease that counts from `sent`.
-    Running { terms: Terms, sent: Instant },
-    /// The stop signal has gone out because the lock is lost or about to be.
-    Stopping { terms: Terms, kill_at: Instant },
+    /// The command runs.
+    Running(Run),
+    /// The stop signal has gone out, and SIGKILL follows.
+    Stopping { terms: Terms, cause: Cause, kill_at: Instant },
     /// SIGKILL has gone out; it goes out again until nothing is left.
-    Killing { terms: Terms, again_at: Instant, pause: Duration },
+    Killing { terms: Terms, cause: Cause, again_at: Instant, pause: Duration },
     /// No command: the node is to go.
     Releasing { outcome: Outcome, frees_within: Option<Duration>, until: Instant },
     /// [`Effect::Finish`] has been said.
@@ -306,9 +316,9 @@ impl Machine {
             }
             State::Connecting { until: None, .. } | State::Queued { .. } => self.give_up_at,
             State::Held { judge_at, .. } => Some(*judge_at),
-            State::Running { terms, sent } => Some(terms.stop_at(*sent)),
-            State::Stopping { kill_at, .. } => Some(*kill_at),
-            State::Killing { again_at, .. } => Some(*again_at),
+            State::Running(run) => Some(run.deadline()),
+            State::Stopping { terms, cause, kill_at } => Some(cause.deadline(*terms, *kill_at)),
+            State::Killing { terms, cause, again_at, .. } => Some(cause.deadline(*terms, *again_at)),
             State::Releasing { until, .. } => Some(*until),
             State::Finished => None,
         }
@@ -327,9 +337,9 @@ impl Machine {
             State::Connecting { until, reason } => self.connecting(now, until, reason, event),
             State::Queued { terms, view, silence } => self.queued(now, terms, view, silence, event),
             State::Held { terms, grant, judge_at } => self.held(now, terms, grant, judge_at, event),
-            State::Running { terms, sent } => self.running(now, terms, sent, event),
-            State::Stopping { terms, kill_at } => Self::stopping(now, terms, kill_at, event),
-            State::Killing { terms, again_at, pause } => Self::killing(now, terms, again_at, pause, event),
+            State::Running(run) => self.running(now, run, event),
+            State::Stopping { terms, cause, kill_at } => self.stopping(now, terms, cause, kill_at, event),
+            State::Killing { terms, cause, again_at, pause } => self.killing(now, terms, cause, again_at, pause, event),
             State::Releasing { outcome, frees_within, until } => {
                 Self::releasing(now, outcome, frees_within, until, event)
             }
@@ -449,7 +459,11 @@ impl Machine {
             }
             Event::Timer if now >= judge_at && terms.worth_starting(grant.sent, now) => {
                 let say = Effect::Say(Notice::Starting(grant.clone()));
-                (State::Running { terms, sent: grant.sent }, vec![Effect::Spawn(grant), say])
+                let ends_at = self.settings.max_run.map(|max_run| now + max_run);
+                // By then the command would have to be stopped again.
+                let until = terms.stop_at(grant.sent);
+                let run = Run { terms, sent: grant.sent, ends_at };
+                (State::Running(run), vec![Effect::Spawn { grant, until }, say])
             }
             Event::Timer if self.give_up_at.is_some_and(|at| at <= now) => self.timed_out(now, Blocker::Servers(None)),
             Event::Timer if now >= judge_at => (State::Held { terms, grant, judge_at: now + JUDGE_AGAIN }, vec![]),
@@ -461,80 +475,6 @@ impl Machine {
                 None => (State::Held { terms, grant, judge_at }, stop_self(signal)),
             },
             _ => (State::Held { terms, grant, judge_at }, vec![]),
-        }
-    }
-
-    fn running(&mut self, now: Instant, terms: Terms, sent: Instant, event: Event) -> (State, Vec<Effect>) {
-        let same = State::Running { terms, sent };
-        match event {
-            Event::Keeper(Report::Extended(later)) => (State::Running { terms, sent: sent.max(later) }, vec![]),
-            // From now on the servers count with this.
-            Event::Keeper(Report::Connected { timeout }) => {
-                (State::Running { terms: self.regranted(timeout), sent }, vec![])
-            }
-            // The next holder may run already: no time for a stop signal.
-            Event::Keeper(Report::Lost(loss)) => kill(now, terms, Some(LostWhy::Told(loss))),
-            Event::Keeper(Report::Refused(_)) => self.stop(now, terms, sent, LostWhy::Refused),
-            Event::KeeperGone => self.stop(now, terms, sent, LostWhy::KeeperGone),
-            Event::Timer if now >= terms.stop_at(sent) => {
-                self.stop(now, terms, sent, LostWhy::Silence(now.saturating_since(sent)))
-            }
-            Event::Signal { shared: true, .. } => (same, vec![]),
-            Event::Signal { signal, .. } => (same, vec![Effect::Forward(signal)]),
-            Event::Stopped(signal) => (same, vec![Effect::StopSelf(signal)]),
-            Event::StartFailed(why) => {
-                let outcome = match why {
-                    Unstarted::NotFound => Outcome::NotFound,
-                    Unstarted::CannotExecute => Outcome::CannotExecute,
-                    Unstarted::TooLate => Outcome::Lost,
-                };
-                let (state, mut effects) = release(now, outcome, Some(terms.timeout()));
-                if why == Unstarted::TooLate {
-                    effects.push(Effect::Say(Notice::TooLate));
-                }
-                (state, effects)
-            }
-            Event::Ended(end) => {
-                let outcome = match end {
-                    CommandEnd::Exited(status) => Outcome::Exited(status),
-                    CommandEnd::Signaled(signal) => Outcome::Signaled(signal),
-                };
-                release(now, outcome, Some(terms.timeout()))
-            }
-            _ => (same, vec![]),
-        }
-    }
-
-    /// The lock is lost, or will be unless a beat is answered by the end of the lease.
-    fn stop(&self, now: Instant, terms: Terms, sent: Instant, why: LostWhy) -> (State, Vec<Effect>) {
-        let kill_at = terms.kill_at(sent).min(now + terms.kill_after());
-        if kill_at <= now {
-            return kill(now, terms, Some(why));
-        }
-        let effects = vec![Effect::Stop(self.settings.stop_signal), Effect::Say(Notice::Lost(why))];
-        (State::Stopping { terms, kill_at }, effects)
-    }
-
-    fn stopping(now: Instant, terms: Terms, kill_at: Instant, event: Event) -> (State, Vec<Effect>) {
-        let same = State::Stopping { terms, kill_at };
-        match event {
-            Event::TreeGone => release(now, Outcome::Lost, None),
-            Event::Timer if now >= kill_at => kill(now, terms, None),
-            Event::Keeper(Report::Lost(_)) => kill(now, terms, None),
-            _ => (same, vec![]),
-        }
-    }
-
-    fn killing(now: Instant, terms: Terms, again_at: Instant, pause: Duration, event: Event) -> (State, Vec<Effect>) {
-        match event {
-            Event::TreeGone => release(now, Outcome::Lost, None),
-            Event::Timer if now >= again_at => {
-                // What we may not kill (a command that became another user) is not asked for ever
-                // at this pace.
-                let pause = (pause * 2).min(KILL_AGAIN_AT_MOST);
-                (State::Killing { terms, again_at: now + pause, pause }, vec![Effect::Kill])
-            }
-            _ => (State::Killing { terms, again_at, pause }, vec![]),
         }
     }
 
@@ -631,13 +571,6 @@ fn give_up(now: Instant, outcome: Outcome, mut effects: Vec<Effect>) -> (State, 
 fn release(now: Instant, outcome: Outcome, frees_within: Option<Duration>) -> (State, Vec<Effect>) {
     let patience = frees_within.map_or(GIVE_UP_PATIENCE, |timeout| timeout.min(RELEASE_PATIENCE));
     (State::Releasing { outcome, frees_within, until: now + patience }, vec![Effect::Release])
-}
-
-fn kill(now: Instant, terms: Terms, why: Option<LostWhy>) -> (State, Vec<Effect>) {
-    // SIGKILL first: the message can wait, the command must not.
-    let mut effects = vec![Effect::Kill];
-    effects.extend(why.map(|why| Effect::Say(Notice::Lost(why))));
-    (State::Killing { terms, again_at: now + KILL_AGAIN, pause: KILL_AGAIN }, effects)
 }
 
 /// A signal while there is no command: some cancel the wait, the rest have nobody to go to.

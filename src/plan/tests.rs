@@ -43,6 +43,7 @@ fn everything_has_its_default() {
             session_timeout: Duration::from_secs(30),
             kill_after: None,
             stop_signal: Signal::TERM,
+            max_run: None,
             command: command_line(&["./backup.sh"]),
             description: None,
             publish_command: false,
@@ -65,6 +66,7 @@ fn every_option_is_understood() {
         "--publish-command",
         "--signal=int",
         "--kill-after=7",
+        "--max-run=2h",
         "-vv",
         "/l",
         "job",
@@ -81,6 +83,7 @@ fn every_option_is_understood() {
             session_timeout: Duration::from_secs(60),
             kill_after: Some(Duration::from_secs(7)),
             stop_signal: Signal::INT,
+            max_run: Some(Duration::from_secs(7200)),
             command: command_line(&["job"]),
             description: Some("nightly".to_owned()),
             publish_command: true,
@@ -185,6 +188,14 @@ fn nonblock_wins_over_a_timeout() {
 }
 
 #[test]
+fn no_time_to_run_is_no_limit() {
+    for zero in ["0", "0s", "0.0"] {
+        assert_eq!(plan(&["--max-run", zero, "/l", "x"]).max_run, None);
+    }
+    assert_eq!(plan(&["--max-run", "1ms", "/l", "x"]).max_run, Some(Duration::from_millis(1)));
+}
+
+#[test]
 fn the_last_of_a_repeated_option_counts() {
     assert_eq!(plan(&["-w", "1", "-w", "2", "/l", "x"]).patience, Patience::AtMost(Duration::from_secs(2)));
     assert_eq!(plan(&["-n", "-n", "-x", "-x", "/l", "x"]).patience, Patience::NoWait);
@@ -244,6 +255,8 @@ fn refusals_name_the_culprit_and_say_what_to_write() {
             "--kill-after '1m': a session timeout of 30s has room for 13s250ms at most; shorten it or lengthen \
              --session-timeout",
         ),
+        (&["--max-run", "soon", "/l", "x"], &format!("--max-run 'soon': {duration}")),
+        (&["--max-run", "-1", "/l", "x"], &format!("--max-run '-1': a duration cannot be negative; {duration}")),
         (&["-E", "256", "/l", "x"], &format!("--conflict-exit-code '256': {status}")),
         (&["-E", "-1", "/l", "x"], &format!("--conflict-exit-code '-1': {status}")),
         (&["-E", "+1", "/l", "x"], &format!("--conflict-exit-code '+1': {status}")),

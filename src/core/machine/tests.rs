@@ -1,5 +1,7 @@
 //! The machine under events in any order, and the stories that users know by name.
 
+mod limits;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -16,6 +18,7 @@ fn settings() -> Settings {
         session_timeout: TIMEOUT,
         kill_after: None,
         stop_signal: Signal::TERM,
+        max_run: None,
     }
 }
 
@@ -39,6 +42,8 @@ struct World {
     /// The command process exists and has not been reaped.
     alive: bool,
     spawned: bool,
+    /// The end of `--max-run`.
+    ends_at: Option<Instant>,
     /// Stop or Kill has gone out and something may be left of the command.
     doomed: bool,
     killed: bool,
@@ -57,6 +62,7 @@ impl World {
             machine,
             alive: false,
             spawned: false,
+            ends_at: None,
             doomed: false,
             killed: false,
             released: false,
@@ -93,12 +99,16 @@ impl World {
         for effect in effects {
             assert_eq!(self.finished, None, "{effect:?} after the end, on {event:?} in {before}");
             match effect {
-                Effect::Spawn(grant) => {
+                Effect::Spawn { grant, until } => {
                     assert!(!self.spawned, "a second command");
+                    assert!(until < terms().kill_at(grant.sent) || self.machine.settings.kill_after.is_some());
+                    self.ends_at = self.machine.settings.max_run.map(|max_run| self.now + max_run);
                     assert!(terms().worth_starting(grant.sent, self.now), "started under a lease that is too short");
                     (self.spawned, self.alive) = (true, true);
                 }
-                Effect::Forward(signal) => assert!(self.alive, "{signal} sent to a command that has been reaped"),
+                Effect::Forward(signal) => {
+                    assert!(self.alive || self.doomed, "{signal} sent to a command that has been reaped");
+                }
                 Effect::Stop(_) => self.doomed = true,
                 Effect::Kill => (self.doomed, self.killed) = (true, true),
                 Effect::Release => {
@@ -107,6 +117,8 @@ impl World {
                     self.released = true;
                 }
                 Effect::Finish(outcome) => {
+                    let ran_out = self.ends_at.is_some_and(|ends_at| self.now >= ends_at);
+                    assert!(outcome != Outcome::RanOut || ran_out, "too early for --max-run");
                     assert!(!self.alive && !self.doomed, "finished with a command");
                     self.finished = Some(outcome);
                 }
@@ -118,7 +130,15 @@ impl World {
         if self.spawned && self.alive && !self.killed {
             let sent = self.last_beat.expect("a command needs a beat");
             assert!(self.now < terms().kill_at(sent), "the command outlives its lease, on {event:?} in {before}");
+            let ran_out = self.ends_at.is_some_and(|ends_at| self.now >= ends_at);
+            assert!(self.doomed || !ran_out, "the command outlives --max-run, on {event:?} in {before}");
         }
+    }
+
+    /// A beat that is answered at once.
+    fn beat(&mut self) {
+        self.last_beat = Some(self.now);
+        self.event(Event::Keeper(Report::Extended(self.now)));
     }
 
     /// Lets time pass, with the timer on time.
@@ -249,10 +269,11 @@ proptest! {
     fn nothing_forbidden_happens_and_every_run_ends(
         nonblock: bool,
         timeout in proptest::option::of(1u64..100_000),
+        max_run in proptest::option::of(1u64..60_000),
         happenings in proptest::collection::vec(happening(), 1..60),
     ) {
-        let timeout = timeout.map(Duration::from_millis);
-        let mut world = World::new(Settings { nonblock, timeout, ..settings() });
+        let (timeout, max_run) = (timeout.map(Duration::from_millis), max_run.map(Duration::from_millis));
+        let mut world = World::new(Settings { nonblock, timeout, max_run, ..settings() });
         for happening in happenings {
             if world.finished.is_some() {
                 break;
@@ -302,8 +323,7 @@ fn a_beat_in_time_is_all_it_takes() {
     let mut world = World::running(settings());
     for _ in 0..100 {
         world.pass(Duration::from_secs(20));
-        world.last_beat = Some(world.now);
-        world.event(Event::Keeper(Report::Extended(world.now)));
+        world.beat();
     }
     assert!(!world.doomed);
 }

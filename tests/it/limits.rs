@@ -1,0 +1,178 @@
+//! What ends a command besides itself, what may outlive it, and what follows when the lock was lost.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::ensemble::Server;
+use crate::process;
+use crate::scene::{AT_ONCE, LOCK, Moment, Scene};
+use crate::zklock::{Output, Running};
+
+/// A session long enough for the graces of these tests.
+const LONG_SESSION: [&str; 2] = ["--session-timeout", "10"];
+
+/// What is said about `--max-run`.
+#[track_caller]
+fn expect_ran_out(run: &mut Running, max_run: &str) -> Output {
+    let output = run.wait().expect_code(124);
+    let said = format!("zklock: the command has run for {max_run}, the time of --max-run; stopping it\n");
+    assert_eq!(output.stderr(), said, "{output}");
+    run.wait_until_nothing_is_left();
+    output
+}
+
+fn direct() -> String {
+    Server::shared().address()
+}
+
+/// A run whose command has begun.
+#[track_caller]
+fn begun(scene: &Scene, options: &[&str], child: &[&str]) -> Running {
+    let mut run = scene.start(&direct(), "holder", options, child);
+    run.wait_stdout("holder ready");
+    run
+}
+
+/// Deletes the node of the only contender.
+#[track_caller]
+fn delete_node(scene: &Scene) {
+    scene.witness.delete(&scene.only_contender().path).expect("the node is there");
+}
+
+// --max-run.
+
+#[test]
+fn after_max_run_come_the_stop_signal_then_sigkill_then_the_release() {
+    let scene = Scene::shared();
+    let options = [&LONG_SESSION[..], &["--max-run", "1", "-k", "1500ms"]].concat();
+    let mut holder = begun(&scene, &options, &["--wait"]);
+    let mut next = scene.queue("next", 1);
+    let output = expect_ran_out(&mut holder, "1s");
+    assert!(output.stdout().ends_with("holder ready\nholder signal TERM\nholder signal CONT\n"), "{output}");
+    // The log begins a little after the time does: what the program takes to start.
+    let lived = scene.last_alive("holder").since(scene.begin("holder"));
+    assert!(lived >= Duration::from_secs(1), "{lived:?}");
+    assert!(lived <= Duration::from_millis(2500) + AT_ONCE, "{lived:?}");
+    next.wait_stdout("ready");
+    scene.begin("next").expect_within(AT_ONCE, scene.last_alive("holder"), "the next one begins");
+    scene.finish(&mut next);
+    scene.expect_tidy(&["holder", "next"]);
+}
+
+#[test]
+fn a_command_that_ends_tidily_after_max_run_gives_124_at_once() {
+    let scene = Scene::shared();
+    let options = ["--max-run", "300ms", "-k", "3", "--session-timeout", "15", "--signal", "USR1"];
+    let mut holder = begun(&scene, &options, &["--exit-on", "USR1"]);
+    let output = expect_ran_out(&mut holder, "300ms");
+    assert!(output.stdout().ends_with("holder ready\nholder signal USR1\n"), "{output}");
+    assert!(output.elapsed < Duration::from_secs(3), "the grace is not waited for\n{output}");
+    assert!(scene.log().runs()[0].ended);
+    scene.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn whatever_the_command_has_started_is_stopped_after_max_run() {
+    let scene = Scene::shared();
+    let daemon = ["--exit-on", "TERM", "--spawn-daemon", "--", "--name", "daemon", "--wait"];
+    let mut holder = begun(&scene, &["--max-run", "2", "-k", "300ms"], &daemon);
+    holder.wait_stdout("daemon ready");
+    let output = expect_ran_out(&mut holder, "2s");
+    assert!(output.stdout().contains("daemon signal TERM\n"), "{output}");
+    scene.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn a_command_that_is_quick_enough_does_not_notice_max_run() {
+    let scene = Scene::shared();
+    let mut holder = begun(&scene, &["--max-run", "20"], &["--exit", "3"]);
+    let output = holder.wait().expect_code(3);
+    assert_eq!(output.stderr(), "", "{output}");
+    scene.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn waiting_for_the_lock_does_not_count_as_running() {
+    let scene = Scene::shared();
+    let mut holder = scene.hold();
+    let mut next = scene.start(&direct(), "next", &["--max-run", "1500ms"], &["--exit-on", "TERM"]);
+    scene.witness.wait_count(LOCK, 2);
+    scene.wait_alive_at("holder", Moment::now().after(Duration::from_secs(2)));
+    scene.finish(&mut holder);
+    next.wait_stdout("ready");
+    scene.finish(&mut next);
+    scene.expect_tidy(&["holder", "next"]);
+}
+
+#[test]
+fn the_shortest_max_run_is_no_loss_of_the_lock() {
+    let scene = Scene::shared();
+    let mut run = scene.start(&direct(), "holder", &["--max-run", "1ms", "-q"], &["--wait"]);
+    expect_ran_out(&mut run, "1ms");
+    scene.witness.wait_count(LOCK, 0);
+}
+
+#[test]
+fn a_command_that_is_stopped_runs_out_of_time_all_the_same() {
+    let scene = Scene::shared();
+    let mut holder = begun(&scene, &["--max-run", "500ms", "-k", "300ms"], &["--wait"]);
+    process::send(holder.command(), Signal::SIGSTOP);
+    let output = expect_ran_out(&mut holder, "500ms");
+    assert!(output.stdout().contains("holder signal TERM\n"), "it was continued for the stop signal\n{output}");
+    scene.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn a_zklock_that_is_stopped_ends_the_run_when_it_is_continued() {
+    let scene = Scene::shared();
+    let mut holder = begun(&scene, &["--max-run", "300ms"], &["--exit-on", "TERM"]);
+    holder.signal(Signal::SIGSTOP);
+    scene.wait_alive_at("holder", scene.begin("holder").after(Duration::from_millis(600)));
+    holder.signal(Signal::SIGCONT);
+    expect_ran_out(&mut holder, "300ms");
+    scene.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn signals_reach_a_command_that_has_run_out_of_time() {
+    let scene = Scene::shared();
+    let options = [&LONG_SESSION[..], &["--max-run", "300ms", "-k", "1500ms"]].concat();
+    let mut holder = begun(&scene, &options, &["--exit-on", "INT"]);
+    holder.wait_stdout("holder signal CONT");
+    holder.signal(Signal::SIGINT);
+    let output = expect_ran_out(&mut holder, "300ms");
+    assert!(output.stdout().ends_with("holder signal TERM\nholder signal CONT\nholder signal INT\n"), "{output}");
+    scene.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn a_lock_that_is_lost_after_max_run_is_a_lost_lock() {
+    let scene = Scene::shared();
+    let options = [&LONG_SESSION[..], &["--max-run", "300ms", "-k", "1500ms"]].concat();
+    let mut holder = begun(&scene, &options, &["--wait"]);
+    holder.wait_stdout("holder signal TERM");
+    delete_node(&scene);
+    let output = holder.wait().expect_code(76);
+    let said = output.stderr();
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines[0].contains("--max-run") && lines[1].contains("its node was deleted"), "{output}");
+    assert_eq!(lines.len(), 2, "{output}");
+    scene.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn silence_after_max_run_does_not_extend_the_lease() {
+    let (scene, proxy) = Scene::proxied();
+    let mut holder = scene.start(&proxy.address(), "holder", &["--max-run", "1200ms", "-k", "700ms"], &["--wait"]);
+    holder.wait_stdout("holder ready");
+    proxy.hold();
+    let silence = Moment::now();
+    let mut next = scene.queue("next", 1);
+    // Whichever of the two came first, the command is dead within the lease.
+    let output = holder.wait();
+    assert!([Some(76), Some(124)].contains(&output.status.code()), "{output}");
+    scene.last_alive("holder").expect_within(crate::scene::LEASE, silence, "the holder's command is dead");
+    scene.finish(&mut next);
+    scene.expect_tidy(&["holder", "next"]);
+}
