@@ -23,7 +23,7 @@ _zklock() {
 
     case "${cmd}" in
         zklock)
-            opts="-z -x -n -w -E -c -k -q -v -h -V --zookeeper --connect-timeout --session-timeout --exclusive --nonblock --timeout --conflict-exit-code --describe --publish-command --command --signal --kill-after --max-run --quiet --verbose --help --version"
+            opts="-z -x -n -w -E -c -k -q -v -h -V --zookeeper --connect-timeout --session-timeout --exclusive --nonblock --timeout --conflict-exit-code --describe --publish-command --command --signal --kill-after --max-run --wait-descendants --quiet --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

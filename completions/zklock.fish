@@ -11,6 +11,7 @@ complete -c zklock -l max-run -d 'Stop the command when it has run for this long
 complete -c zklock -s x -l exclusive -d 'Take the lock for one holder (the default)'
 complete -c zklock -s n -l nonblock -d 'Give up at once when the lock is not free'
 complete -c zklock -l publish-command -d 'Show the command\'s arguments to others, too'
+complete -c zklock -l wait-descendants -d 'Hold the lock until every descendant of the command has ended, not just the command'
 complete -c zklock -s q -l quiet -d 'Be silent while waiting and when the lock is not free; errors are still printed'
 complete -c zklock -s v -l verbose -d 'Say more; give it twice for the ZooKeeper client\'s messages, too'
 complete -c zklock -s h -l help -d 'Print help (see more with \'--help\')'

@@ -222,6 +222,12 @@ pub struct Cli {
     )]
     pub max_run: Option<OsString>,
 
+    /// Hold the lock until every descendant of the command has ended, not just the command
+    ///
+    /// Daemons included. The exit status is the command's own.
+    #[arg(long, help_heading = "Command")]
+    pub wait_descendants: bool,
+
     /// Be silent while waiting and when the lock is not free; errors are still printed
     #[arg(short = 'q', long, overrides_with = "verbose", help_heading = "Messages")]
     pub quiet: bool,

@@ -47,6 +47,8 @@ pub struct Plan {
     pub stop_signal: Signal,
     /// How long the command may run. Above zero.
     pub max_run: Option<Duration>,
+    /// Whether the lock is held until every descendant of the command has ended.
+    pub wait_descendants: bool,
     /// What to run.
     pub command: CommandLine,
     /// A text for others to see: one line, not empty.
@@ -176,6 +178,7 @@ pub fn from_args_and_environment(
             Some(text) => Some(Given::new("--max-run", text).read(duration::parse)?).filter(|limit| !limit.is_zero()),
             None => None,
         },
+        wait_descendants: cli.wait_descendants,
         command: command_line(&lock, cli.command, cli.shell_command, environment("SHELL"))?,
         description,
         publish_command: cli.publish_command,

@@ -83,6 +83,7 @@ fn settings(plan: &Plan) -> Settings {
         kill_after: plan.kill_after,
         stop_signal: plan.stop_signal,
         max_run: plan.max_run,
+        wait_descendants: plan.wait_descendants,
     }
 }
 
@@ -204,7 +205,7 @@ impl Supervisor<'_> {
                 Reaped::Stopped(..) => {}
             }
         }
-        if self.machine.is_stopping() && self.command.is_none() && self.family.has_gone() {
+        if self.machine.awaits_tree() && self.command.is_none() && self.family.has_gone() {
             self.happen(Event::TreeGone)?;
         }
         Ok(())

@@ -6,7 +6,8 @@
 //!
 //! What always holds, and the property tests below check:
 //! - [`Effect::Spawn`] only under a lease that is long enough, and once;
-//! - [`Effect::Release`] only when no command runs, and none that was to be killed is left;
+//! - [`Effect::Release`] only when no command runs, and none is left that was to be killed or waited
+//!   for;
 //! - no signal when nothing is left of the command;
 //! - [`Effect::Kill`] goes out no later than the lease allows;
 //! - no command goes on undisturbed after `--max-run`;
@@ -262,6 +263,8 @@ pub struct Settings {
     pub stop_signal: Signal,
     /// `--max-run`: stop the command after this long.
     pub max_run: Option<Duration>,
+    /// `--wait-descendants`: hold the lock until nothing is left of the command.
+    pub wait_descendants: bool,
 }
 
 #[derive(Debug)]
@@ -273,7 +276,7 @@ enum State {
     /// The lock is ours; the command starts as soon as the lease is long enough, which is at once
     /// unless the machine stalled: then the keeper beats, and the lease is judged again.
     Held { terms: Terms, grant: Grant, judge_at: Instant },
-    /// The command runs.
+    /// The command runs, or what it has left behind and is waited for.
     Running(Run),
     /// The stop signal has gone out, and SIGKILL follows.
     Stopping { terms: Terms, cause: Cause, kill_at: Instant },
@@ -324,10 +327,14 @@ impl Machine {
         }
     }
 
-    /// Whether the command and its descendants are being stopped, so that [`Event::TreeGone`]
+    /// Whether the end of the command's descendants is waited for, so that [`Event::TreeGone`]
     /// matters.
-    pub fn is_stopping(&self) -> bool {
-        matches!(self.state, State::Stopping { .. } | State::Killing { .. })
+    pub fn awaits_tree(&self) -> bool {
+        match &self.state {
+            State::Running(run) => run.ended.is_some(),
+            State::Stopping { .. } | State::Killing { .. } => true,
+            _ => false,
+        }
     }
 
     /// What happens next.
@@ -462,7 +469,7 @@ impl Machine {
                 let ends_at = self.settings.max_run.map(|max_run| now + max_run);
                 // By then the command would have to be stopped again.
                 let until = terms.stop_at(grant.sent);
-                let run = Run { terms, sent: grant.sent, ends_at };
+                let run = Run { terms, sent: grant.sent, ends_at, ended: None };
                 (State::Running(run), vec![Effect::Spawn { grant, until }, say])
             }
             Event::Timer if self.give_up_at.is_some_and(|at| at <= now) => self.timed_out(now, Blocker::Servers(None)),

@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 
 use crate::ensemble::Server;
+use crate::poll;
 use crate::process;
-use crate::scene::{AT_ONCE, LOCK, Moment, Scene};
+use crate::scene::{AT_ONCE, LEASE, LOCK, Moment, Scene};
+use crate::terminal::{CTRL_C, CTRL_Z, Terminal};
 use crate::zklock::{Output, Running};
 
 /// A session long enough for the graces of these tests.
@@ -77,7 +80,6 @@ fn whatever_the_command_has_started_is_stopped_after_max_run() {
     let scene = Scene::shared();
     let daemon = ["--exit-on", "TERM", "--spawn-daemon", "--", "--name", "daemon", "--wait"];
     let mut holder = begun(&scene, &["--max-run", "2", "-k", "300ms"], &daemon);
-    holder.wait_stdout("daemon ready");
     let output = expect_ran_out(&mut holder, "2s");
     assert!(output.stdout().contains("daemon signal TERM\n"), "{output}");
     scene.expect_tidy(&["holder"]);
@@ -172,7 +174,170 @@ fn silence_after_max_run_does_not_extend_the_lease() {
     // Whichever of the two came first, the command is dead within the lease.
     let output = holder.wait();
     assert!([Some(76), Some(124)].contains(&output.status.code()), "{output}");
-    scene.last_alive("holder").expect_within(crate::scene::LEASE, silence, "the holder's command is dead");
+    scene.last_alive("holder").expect_within(LEASE, silence, "the holder's command is dead");
     scene.finish(&mut next);
     scene.expect_tidy(&["holder", "next"]);
+}
+
+// --wait-descendants.
+
+/// A command that leaves a daemon behind and ends with status 3. The daemon runs until the file `end` is there.
+const LEAVES_DAEMON: [&str; 10] =
+    ["--exit", "3", "--spawn-daemon", "--", "--name", "daemon", "--beat", "--log", "log", "--until"];
+
+/// Waits until the command `holder` has ended, and zklock knows it.
+#[track_caller]
+fn wait_until_reaped(scene: &Scene) {
+    poll::until("the command has ended", || {
+        let log = scene.log();
+        let holder = log.runs().iter().find(|run| run.name == "holder" && run.ended)?;
+        process::look(Pid::from_raw(holder.pid.cast_signed())).is_none().then_some(())
+    });
+}
+
+/// A contender whose command has ended and has left a daemon behind.
+#[track_caller]
+fn left_behind(scene: &Scene, options: &[&str], daemon: &[&str]) -> Running {
+    let mut run = scene.start(&direct(), "holder", options, &[&LEAVES_DAEMON[..], &["end"], daemon].concat());
+    run.wait_stdout("daemon ready");
+    wait_until_reaped(scene);
+    run
+}
+
+#[test]
+fn a_daemon_does_not_hold_the_lock() {
+    let scene = Scene::shared();
+    let mut holder = left_behind(&scene, &[], &[]);
+    let output = holder.wait().expect_code(3);
+    assert_eq!(output.stderr(), "", "{output}");
+    let mut next = scene.start_plain("next");
+    next.wait_stdout("ready");
+    scene.wait_alive_at("daemon", scene.begin("next"));
+    scene.finish(&mut next);
+    scene.touch("end");
+    holder.wait_until_nothing_is_left();
+}
+
+#[test]
+fn a_daemon_that_is_waited_for_holds_the_lock() {
+    let scene = Scene::shared();
+    let mut holder = left_behind(&scene, &["--wait-descendants"], &[]);
+    let node = scene.only_contender().path;
+    let mut next = scene.queue("next", 1);
+    // Beats go on: the daemon lives for longer than a lease without them.
+    scene.wait_alive_at("daemon", Moment::now().after(LEASE + LEASE / 2));
+    assert_eq!(scene.contenders()[0].path, node);
+    assert!(!holder.has_ended());
+    scene.touch("end");
+    let output = holder.wait().expect_code(3);
+    assert_eq!(output.stderr(), "", "{output}");
+    next.wait_stdout("ready");
+    scene.begin("next").expect_within(AT_ONCE, scene.last_alive("daemon"), "the next one begins");
+    scene.finish(&mut next);
+    let log = scene.log();
+    assert_eq!(log.order(), ["holder", "daemon", "next"]);
+    assert!(log.runs()[1].last < log.runs()[2].begin, "{log:?}");
+    scene.witness.wait_count(LOCK, 0);
+}
+
+#[test]
+fn waiting_for_descendants_when_there_are_none_takes_no_time() {
+    let scene = Scene::shared();
+    let mut run = begun(&scene, &["--wait-descendants"], &["--die-of", "USR1"]);
+    let output = run.wait().expect_signal(Signal::SIGUSR1);
+    assert_eq!(output.stderr(), "", "{output}");
+    scene.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn each_signal_reaches_the_descendants_that_are_waited_for_once() {
+    let scene = Scene::shared();
+    let mut holder = left_behind(&scene, &["--wait-descendants"], &[]);
+    for name in ["TERM", "HUP", "USR1", "CONT"] {
+        holder.signal(format!("SIG{name}").parse().expect("a signal"));
+        holder.wait_stdout(&format!("daemon signal {name}"));
+    }
+    scene.touch("end");
+    let output = holder.wait().expect_code(3);
+    assert_eq!(output.stdout().matches("daemon signal").count(), 4, "{output}");
+    scene.witness.wait_count(LOCK, 0);
+}
+
+#[test]
+fn descendants_that_are_waited_for_are_killed_when_the_lock_is_lost() {
+    let scene = Scene::shared();
+    let mut holder = left_behind(&scene, &["--wait-descendants"], &[]);
+    delete_node(&scene);
+    let output = holder.wait().expect_code(76);
+    assert!(output.stderr().contains("its node was deleted"), "{output}");
+    holder.wait_until_nothing_is_left();
+    scene.witness.wait_count(LOCK, 0);
+}
+
+#[test]
+fn descendants_that_are_waited_for_die_within_the_lease() {
+    let server = Server::start();
+    let scene = Scene::new(server.chroot());
+    let daemon = [&LEAVES_DAEMON[..], &["end"]].concat();
+    let mut holder = scene.start(&server.address(), "holder", &["--wait-descendants"], &daemon);
+    holder.wait_stdout("daemon ready");
+    wait_until_reaped(&scene);
+    server.freeze();
+    let frozen = Moment::now();
+    let output = holder.wait().expect_code(76);
+    assert!(output.stdout().contains("daemon signal TERM\n"), "{output}");
+    scene.last_alive("daemon").expect_within(LEASE, frozen, "the daemon is dead");
+    holder.wait_until_nothing_is_left();
+    server.thaw();
+}
+
+#[test]
+fn descendants_that_are_waited_for_die_with_zklock_before_the_release() {
+    let scene = Scene::shared();
+    let mut holder = left_behind(&scene, &["--wait-descendants"], &[]);
+    let mut next = scene.queue("next", 1);
+    holder.signal(Signal::SIGKILL);
+    let killed = Moment::now();
+    holder.wait().expect_signal(Signal::SIGKILL);
+    next.wait_stdout("ready");
+    scene.begin("next").expect_within(AT_ONCE, killed, "the next one begins");
+    assert!(scene.last_alive("daemon") < scene.begin("next"));
+    holder.wait_until_nothing_is_left();
+    scene.finish(&mut next);
+}
+
+#[test]
+fn max_run_counts_on_while_descendants_are_waited_for() {
+    let scene = Scene::shared();
+    let mut holder = left_behind(&scene, &["--wait-descendants", "--max-run", "2", "-k", "300ms"], &[]);
+    let output = expect_ran_out(&mut holder, "2s");
+    assert!(output.stdout().contains("daemon signal TERM\n"), "{output}");
+    scene.witness.wait_count(LOCK, 0);
+}
+
+#[test]
+fn at_a_terminal_ctrl_z_stops_what_is_waited_for_and_zklock_with_it() {
+    let scene = Scene::shared();
+    let terminal = Terminal::new(80);
+    let child = ["--spawn", "--", "--name", "left", "--default", "TSTP,CONT", "--exit-on", "INT"];
+    let job = scene.job(&direct(), "holder", &["--wait-descendants"], &child);
+    // A shell that waits for a line when its job has stopped, and continues it.
+    let mut shell = terminal.spawn_by(r#""$@"; echo "stopped $?"; read; fg >/dev/null; echo "ended $?""#, job);
+    terminal.wait_count("left ready", 1);
+    wait_until_reaped(&scene);
+    terminal.press(CTRL_Z);
+    terminal.wait_count("stopped", 1);
+    assert_eq!(scene.contenders().len(), 1);
+    terminal.enter("");
+    // The shell has given the terminal to its job when it continues it.
+    poll::until("it goes on", || {
+        let is_left = |process: &process::Process| process.session == shell.pid() && process.name == "child";
+        process::all().into_iter().find(|process| is_left(process) && process.state != 'T')
+    });
+    terminal.press(CTRL_C);
+    terminal.wait_count("left signal INT", 1);
+    terminal.wait_count("ended 0", 1);
+    shell.wait().expect_code(0);
+    assert_eq!(terminal.lines().iter().filter(|line| line.contains("left signal")).count(), 1, "{terminal:?}");
+    scene.witness.wait_count(LOCK, 0);
 }

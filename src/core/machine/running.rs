@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::release;
 use super::{CommandEnd, Effect, Event, Instant, LostWhy, Machine, Notice, Outcome, Report, State, Terms, Unstarted};
+use super::{release, stop_self};
 
 /// Descendants that fork while they are being killed are looked for again this often.
 const KILL_AGAIN: Duration = Duration::from_millis(10);
 const KILL_AGAIN_AT_MOST: Duration = Duration::from_secs(1);
 
-/// A command that runs.
+/// A command that runs, or, once it has ended, its descendants that are waited for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub(super) terms: Terms,
@@ -17,6 +17,8 @@ pub(super) struct Run {
     pub(super) sent: Instant,
     /// The end of `--max-run`.
     pub(super) ends_at: Option<Instant>,
+    /// How the command itself ended, if it has.
+    pub(super) ended: Option<CommandEnd>,
 }
 
 impl Run {
@@ -48,7 +50,7 @@ impl Cause {
 
 impl Machine {
     pub(super) fn running(&mut self, now: Instant, run: Run, event: Event) -> (State, Vec<Effect>) {
-        let Run { terms, sent, ends_at } = run;
+        let Run { terms, sent, ends_at, ended } = run;
         let same = State::Running(run);
         match event {
             Event::Keeper(Report::Extended(later)) => (State::Running(Run { sent: sent.max(later), ..run }), vec![]),
@@ -64,6 +66,8 @@ impl Machine {
                 self.stop(now, terms, sent, LostWhy::Silence(now.saturating_since(sent)))
             }
             Event::Timer if ends_at.is_some_and(|ends_at| now >= ends_at) => self.ran_out(now, terms, sent),
+            // No command is left to stop, by which we would learn of a Ctrl-Z.
+            Event::Signal { signal, shared: true } if ended.is_some() => (same, stop_self(signal)),
             Event::Signal { shared: true, .. } => (same, vec![]),
             Event::Signal { signal, .. } => (same, vec![Effect::Forward(signal)]),
             Event::Stopped(signal) => (same, vec![Effect::StopSelf(signal)]),
@@ -79,6 +83,13 @@ impl Machine {
                 }
                 (state, effects)
             }
+            Event::Ended(end) if self.settings.wait_descendants => {
+                (State::Running(Run { ended: Some(end), ..run }), vec![])
+            }
+            Event::TreeGone => match ended {
+                Some(end) => release(now, outcome(end), Some(terms.timeout())),
+                None => (same, vec![]),
+            },
             Event::Ended(end) => release(now, outcome(end), Some(terms.timeout())),
             _ => (same, vec![]),
         }

@@ -19,6 +19,7 @@ fn settings() -> Settings {
         kill_after: None,
         stop_signal: Signal::TERM,
         max_run: None,
+        wait_descendants: false,
     }
 }
 
@@ -42,6 +43,8 @@ struct World {
     /// The command process exists and has not been reaped.
     alive: bool,
     spawned: bool,
+    /// Something may be left of the command.
+    left: bool,
     /// The end of `--max-run`.
     ends_at: Option<Instant>,
     /// Stop or Kill has gone out and something may be left of the command.
@@ -62,6 +65,7 @@ impl World {
             machine,
             alive: false,
             spawned: false,
+            left: false,
             ends_at: None,
             doomed: false,
             killed: false,
@@ -91,8 +95,8 @@ impl World {
         if matches!(event, Event::Ended(_)) {
             self.alive = false;
         }
-        if event == Event::TreeGone {
-            self.doomed = false;
+        if matches!(event, Event::TreeGone | Event::StartFailed(_)) {
+            (self.doomed, self.left) = (false, false);
         }
         let before = format!("{:?}", self.machine);
         let effects = self.machine.step(self.now, event.clone());
@@ -104,22 +108,26 @@ impl World {
                     assert!(until < terms().kill_at(grant.sent) || self.machine.settings.kill_after.is_some());
                     self.ends_at = self.machine.settings.max_run.map(|max_run| self.now + max_run);
                     assert!(terms().worth_starting(grant.sent, self.now), "started under a lease that is too short");
-                    (self.spawned, self.alive) = (true, true);
+                    (self.spawned, self.alive, self.left) = (true, true, true);
                 }
                 Effect::Forward(signal) => {
-                    assert!(self.alive || self.doomed, "{signal} sent to a command that has been reaped");
+                    assert!(
+                        self.alive || self.doomed || self.waited_for(),
+                        "{signal} sent to a command that has been reaped"
+                    );
                 }
                 Effect::Stop(_) => self.doomed = true,
                 Effect::Kill => (self.doomed, self.killed) = (true, true),
                 Effect::Release => {
                     assert!(!self.alive && !self.doomed, "released with a command, on {event:?} in {before}");
+                    assert!(!self.waited_for(), "released with a descendant, on {event:?} in {before}");
                     assert!(!self.released, "released twice");
                     self.released = true;
                 }
                 Effect::Finish(outcome) => {
                     let ran_out = self.ends_at.is_some_and(|ends_at| self.now >= ends_at);
                     assert!(outcome != Outcome::RanOut || ran_out, "too early for --max-run");
-                    assert!(!self.alive && !self.doomed, "finished with a command");
+                    assert!(!self.alive && !self.doomed && !self.waited_for(), "finished with a command");
                     self.finished = Some(outcome);
                 }
                 Effect::StartKeeper => assert!(!self.spawned, "a new session while the command runs"),
@@ -127,12 +135,17 @@ impl World {
                 Effect::StopSelf(_) | Effect::EndKeeper => {}
             }
         }
-        if self.spawned && self.alive && !self.killed {
+        if (self.alive || self.waited_for()) && !self.killed {
             let sent = self.last_beat.expect("a command needs a beat");
             assert!(self.now < terms().kill_at(sent), "the command outlives its lease, on {event:?} in {before}");
             let ran_out = self.ends_at.is_some_and(|ends_at| self.now >= ends_at);
             assert!(self.doomed || !ran_out, "the command outlives --max-run, on {event:?} in {before}");
         }
+    }
+
+    /// Whether something may be left of the command that is to be waited for.
+    fn waited_for(&self) -> bool {
+        self.left && self.machine.settings.wait_descendants
     }
 
     /// A beat that is answered at once.
@@ -207,7 +220,7 @@ impl World {
         match happening {
             Happening::Pass(millis) => self.pass(Duration::from_millis(millis)),
             Happening::Freeze(millis) => {
-                let frozen = self.alive && !self.killed;
+                let frozen = (self.alive || self.waited_for()) && !self.killed;
                 self.now = self.now + Duration::from_millis(millis);
                 // Nothing can be done while frozen; what counts is that it is done first after.
                 if self.machine.deadline().is_some_and(|deadline| deadline <= self.now) {
@@ -254,7 +267,7 @@ impl World {
                 }
             }
             Happening::TreeGone => {
-                if !self.alive && self.machine.is_stopping() {
+                if !self.alive && self.machine.awaits_tree() {
                     self.event(Event::TreeGone);
                 }
             }
@@ -270,10 +283,11 @@ proptest! {
         nonblock: bool,
         timeout in proptest::option::of(1u64..100_000),
         max_run in proptest::option::of(1u64..60_000),
+        wait_descendants: bool,
         happenings in proptest::collection::vec(happening(), 1..60),
     ) {
         let (timeout, max_run) = (timeout.map(Duration::from_millis), max_run.map(Duration::from_millis));
-        let mut world = World::new(Settings { nonblock, timeout, max_run, ..settings() });
+        let mut world = World::new(Settings { nonblock, timeout, max_run, wait_descendants, ..settings() });
         for happening in happenings {
             if world.finished.is_some() {
                 break;

@@ -106,3 +106,63 @@ fn a_silence_that_ends_the_lease_kills_before_the_grace_after_max_run_is_over() 
     assert!(world.killed);
     assert!(world.said(|notice| matches!(notice, Notice::Lost(LostWhy::Silence(_)))));
 }
+
+/// A run that waits for descendants, whose command has ended with status 3.
+fn left_behind(settings: Settings) -> World {
+    let mut world = World::running(Settings { wait_descendants: true, ..settings });
+    world.event(Event::Ended(CommandEnd::Exited(3)));
+    assert!(!world.released && world.machine.awaits_tree());
+    world
+}
+
+#[test]
+fn descendants_that_are_waited_for_keep_the_lock_and_change_no_status() {
+    let mut world = left_behind(settings());
+    for _ in 0..10 {
+        world.pass(Duration::from_secs(20));
+        world.beat();
+    }
+    assert!(!world.doomed && !world.released);
+    world.event(Event::TreeGone);
+    assert!(world.released);
+    world.event(Event::Keeper(Report::Released));
+    assert_eq!(world.finished, Some(Outcome::Exited(3)));
+}
+
+#[test]
+fn descendants_that_are_not_waited_for_do_not_keep_the_lock() {
+    let mut world = World::running(settings());
+    world.event(Event::Ended(CommandEnd::Exited(3)));
+    assert!(world.released);
+}
+
+#[test]
+fn descendants_are_killed_with_the_lease_that_they_keep() {
+    let mut world = left_behind(settings());
+    world.pass(TIMEOUT);
+    assert!(world.killed && !world.released);
+    world.event(Event::TreeGone);
+    world.event(Event::Keeper(Report::Released));
+    assert_eq!(world.finished, Some(Outcome::Lost));
+}
+
+#[test]
+fn max_run_counts_on_while_descendants_are_waited_for() {
+    let mut world = left_behind(Settings { max_run: Some(Duration::from_secs(15)), ..settings() });
+    world.pass(Duration::from_secs(15));
+    assert!(world.doomed);
+    world.event(Event::TreeGone);
+    world.event(Event::Keeper(Report::Released));
+    assert_eq!(world.finished, Some(Outcome::RanOut));
+}
+
+#[test]
+fn signals_go_on_to_descendants_and_ctrl_z_stops_us_with_them() {
+    let mut world = left_behind(settings());
+    let now = world.now;
+    let mut sent = |signal, shared| world.machine.step(now, Event::Signal { signal, shared });
+    assert_eq!(sent(Signal::TERM, false), [Effect::Forward(Signal::TERM)]);
+    assert_eq!(sent(Signal::INT, true), []);
+    assert_eq!(sent(Signal::TSTP, true), [Effect::StopSelf(Signal::TSTP)]);
+    assert_eq!(sent(Signal::TSTP, false), [Effect::Forward(Signal::TSTP)]);
+}
