@@ -228,6 +228,18 @@ pub struct Cli {
     #[arg(long, help_heading = "Command")]
     pub wait_descendants: bool,
 
+    /// Run this through $SHELL -c when the lock was lost and the command has been stopped
+    ///
+    /// It runs without the lock, and zklock waits for it. The exit status stays 76.
+    #[arg(
+        long,
+        value_name = "SHELL COMMAND",
+        allow_hyphen_values = true,
+        value_hint = ValueHint::CommandString,
+        help_heading = "Command"
+    )]
+    pub on_lost: Option<OsString>,
+
     /// Be silent while waiting and when the lock is not free; errors are still printed
     #[arg(short = 'q', long, overrides_with = "verbose", help_heading = "Messages")]
     pub quiet: bool,

@@ -75,17 +75,36 @@ pub struct Command {
     own_group: bool,
 }
 
+/// What to start, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch<'a> {
+    /// The program and its arguments.
+    pub line: &'a CommandLine,
+    /// What is added to our environment.
+    pub environment: &'a [(&'static str, OsString)],
+    /// Whether it gets a process group of its own, or belongs to ours.
+    pub own_group: bool,
+    /// What to give back to it.
+    pub inherited: Inherited,
+    /// What its life depends on.
+    pub tie: Tie,
+}
+
+/// What the life of a process that we start depends on.
+#[derive(Clone, Copy, Debug)]
+pub enum Tie {
+    /// On the lock: it is not started from this time on, and dies with us.
+    Lock(Instant),
+    /// On nothing: it may outlive us.
+    None,
+}
+
 impl Command {
-    /// Starts the command with `environment` added to ours, in a process group of its own or in
-    /// ours. It gets SIGKILL when the calling thread dies (`PR_SET_PDEATHSIG`), so the caller must
-    /// be the only thread of its process.
-    pub fn spawn(
-        line: &CommandLine,
-        environment: &[(&str, OsString)],
-        own_group: bool,
-        inherited: Inherited,
-        until: Instant,
-    ) -> io::Result<Self> {
+    /// Starts a command. One that is tied to the lock gets SIGKILL when the calling thread dies
+    /// (`PR_SET_PDEATHSIG`), so the caller must be the only thread of its process. The error is
+    /// ETIME when it is too late.
+    pub fn spawn(launch: Launch<'_>) -> io::Result<Self> {
+        let Launch { line, environment, own_group, inherited, tie } = launch;
         let parent = getpid();
         let mut command = std::process::Command::new(&line.program);
         command.args(&line.args).envs(environment.iter().map(|(name, value)| (name, value)));
@@ -97,14 +116,16 @@ impl Command {
         // single-threaded besides, so no lock can be held by a thread that is not there.
         unsafe {
             command.pre_exec(move || {
-                prctl::set_pdeathsig(Named::SIGKILL)?;
-                // The parent may have died before the line above: then nobody will tell us.
-                if getppid() != parent {
-                    return Err(Errno::ESRCH.into());
-                }
-                // The machine may have been paused since the lease was judged.
-                if clock::now() >= until {
-                    return Err(Errno::ETIME.into());
+                if let Tie::Lock(until) = tie {
+                    prctl::set_pdeathsig(Named::SIGKILL)?;
+                    // The parent may have died before the line above: then nobody will tell us.
+                    if getppid() != parent {
+                        return Err(Errno::ESRCH.into());
+                    }
+                    // The machine may have been paused since the lease was judged.
+                    if clock::now() >= until {
+                        return Err(Errno::ETIME.into());
+                    }
                 }
                 inherited.restore()
             });
@@ -135,11 +156,6 @@ impl Command {
     /// The process group, when the command has one of its own.
     pub fn group(&self) -> Option<i32> {
         self.own_group.then(|| self.pid.as_raw())
-    }
-
-    /// Whether this is the command, and part of a job that a shell controls: in our process group.
-    pub fn is_job(&self, pid: Pid) -> bool {
-        self.pid == pid && !self.own_group
     }
 
     /// Passes a signal on to the command and what it started in its process group. Only while the

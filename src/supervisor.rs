@@ -23,14 +23,14 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getsid};
 
 use crate::clock::{self, Alarm};
-use crate::command::{self, Command, Family, Reaped};
+use crate::command::{self, Command, Family, Launch, Reaped, Tie};
 use crate::core::lease::Instant;
 use crate::core::machine::{Effect, Event, Grant, Machine, Notice, Report, Settings, Unstarted};
 use crate::core::outcome::Outcome;
 use crate::core::signal::Signal;
 use crate::keeper::process::{self, Birth};
 use crate::notice::{self, Weight};
-use crate::plan::{Patience, Plan, Verbosity};
+use crate::plan::{CommandLine, Patience, Plan, Verbosity};
 use crate::signals::{self, Arrival, Signals};
 use crate::terminal::{self, Screen};
 use crate::wire::{LastBeat, Link, Order, Received};
@@ -62,6 +62,8 @@ pub fn run(plan: &Plan) -> anyhow::Result<Outcome> {
         keeper: None,
         command: None,
         shares_group: false,
+        grant: None,
+        on_lost: None,
         teller,
         outcome: None,
     };
@@ -84,6 +86,7 @@ fn settings(plan: &Plan) -> Settings {
         stop_signal: plan.stop_signal,
         max_run: plan.max_run,
         wait_descendants: plan.wait_descendants,
+        on_lost: plan.on_lost.is_some(),
     }
 }
 
@@ -98,6 +101,10 @@ struct Supervisor<'p> {
     command: Option<Command>,
     /// Whether the command is, or was, in our process group.
     shares_group: bool,
+    /// The lock that it runs, or ran, under.
+    grant: Option<Grant>,
+    /// The command of `--on-lost`, until it has been reaped.
+    on_lost: Option<Command>,
     teller: Teller<'p>,
     outcome: Option<Outcome>,
 }
@@ -185,14 +192,20 @@ impl Supervisor<'_> {
     fn reap(&mut self) -> anyhow::Result<()> {
         while let Some(reaped) = command::reap() {
             let command = self.command.as_ref().map(Command::pid);
+            let on_lost = self.on_lost.as_ref().map(Command::pid);
             match reaped {
                 Reaped::Ended(pid, end) if Some(pid) == command => {
                     self.command = None;
                     self.happen(Event::Ended(end))?;
                 }
+                Reaped::Ended(pid, end) if Some(pid) == on_lost => {
+                    log::info!("--on-lost: {end:?}");
+                    self.on_lost = None;
+                    self.happen(Event::OnLostEnded)?;
+                }
                 // Without a terminal no shell waits for the job to stop, and whoever continues the
                 // command does not know that we would have to be continued, too.
-                Reaped::Stopped(pid, signal) if self.command.as_ref().is_some_and(|command| command.is_job(pid)) => {
+                Reaped::Stopped(pid, signal) if self.shares_group && (Some(pid) == command || Some(pid) == on_lost) => {
                     self.happen(Event::Stopped(signal))?;
                 }
                 Reaped::Ended(pid, end) => {
@@ -230,6 +243,12 @@ impl Supervisor<'_> {
                 Effect::Stop(signal) => self.family.stop(signal, self.command.as_ref()),
                 Effect::Kill => self.family.kill(self.command.as_ref()),
                 Effect::Release => self.order(Order::Release),
+                Effect::StartOnLost => self.start_on_lost()?,
+                Effect::ForwardToOnLost(signal) => {
+                    if let Some(on_lost) = &self.on_lost {
+                        on_lost.forward(signal, &self.family);
+                    }
+                }
                 Effect::StopSelf(signal) => {
                     self.teller.screen.clear();
                     signals::stop_by(signal).context("cannot stop")?;
@@ -283,10 +302,11 @@ impl Supervisor<'_> {
 
     fn spawn(&mut self, grant: &Grant, until: Instant) -> anyhow::Result<()> {
         self.teller.screen.clear();
-        let environment = environment(self.plan, grant);
-        let own_group = !terminal::is_controlled();
-        self.shares_group = !own_group;
-        match Command::spawn(&self.plan.command, &environment, own_group, self.signals.inherited(), until) {
+        self.shares_group = terminal::is_controlled();
+        self.grant = Some(grant.clone());
+        let mut environment = about(self.plan, grant);
+        environment.push(("ZKLOCK_HELD", held(grant)));
+        match self.launch(&self.plan.command, &environment, Tie::Lock(until)) {
             Ok(command) => {
                 self.order(Order::Started(command.remains()));
                 self.command = Some(command);
@@ -305,6 +325,28 @@ impl Supervisor<'_> {
                 self.happen(Event::StartFailed(why))
             }
         }
+    }
+
+    fn start_on_lost(&mut self) -> anyhow::Result<()> {
+        let (Some(line), Some(grant)) = (&self.plan.on_lost, &self.grant) else {
+            return self.happen(Event::OnLostEnded);
+        };
+        // Without ZKLOCK_HELD: it does not hold the lock, and the keeper kills whoever claims to.
+        match self.launch(line, &about(self.plan, grant), Tie::None) {
+            Ok(on_lost) => {
+                self.on_lost = Some(on_lost);
+                Ok(())
+            }
+            Err(error) => {
+                self.teller.screen.line(&format!("--on-lost: {}: {error}", line.program.display()));
+                self.happen(Event::OnLostEnded)
+            }
+        }
+    }
+
+    fn launch(&self, line: &CommandLine, environment: &[(&'static str, OsString)], tie: Tie) -> io::Result<Command> {
+        let own_group = !self.shares_group;
+        Command::spawn(Launch { line, environment, own_group, inherited: self.signals.inherited(), tie })
     }
 
     /// Leaves no process behind. After a run that ended as it should, only a keeper that exits.
@@ -360,22 +402,26 @@ fn goes_to_foreground(signal: Signal) -> bool {
     }
 }
 
-/// What the command finds in its environment. All of it is set, so that nothing of an outer lock's
-/// is taken for this one's.
-fn environment(plan: &Plan, grant: &Grant) -> Vec<(&'static str, OsString)> {
-    // One node a line: a path can hold any other character that one might separate them by.
+/// The locks that the command holds, one node a line: a path can hold any other character that one
+/// might separate them by.
+fn held(grant: &Grant) -> OsString {
     let mut held = std::env::var_os("ZKLOCK_HELD").unwrap_or_default();
     if !held.is_empty() {
         held.push("\n");
     }
     held.push(&grant.node);
+    held
+}
+
+/// What the command finds in its environment about the lock. All of it is set, so that nothing of an
+/// outer lock's is taken for this one's.
+fn about(plan: &Plan, grant: &Grant) -> Vec<(&'static str, OsString)> {
     vec![
         ("ZKLOCK_PATH", plan.lock.as_str().into()),
         ("ZKLOCK_NODE", grant.node.clone().into()),
         ("ZKLOCK_TOKEN", grant.token.to_string().into()),
         ("ZKLOCK_SESSION", format!("{:#x}", grant.session).into()),
         ("ZKLOCK_MODE", plan.mode.to_string().into()),
-        ("ZKLOCK_HELD", held),
     ]
 }
 

@@ -11,14 +11,18 @@
 //! - no signal when nothing is left of the command;
 //! - [`Effect::Kill`] goes out no later than the lease allows;
 //! - no command goes on undisturbed after `--max-run`;
+//! - [`Effect::StartOnLost`] at most once, and only after the lock was lost, when nothing is left of
+//!   the command and the release has begun;
 //! - [`Effect::Finish`] once, and last.
 
+mod ending;
 mod running;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use self::ending::{OnLost, Release};
 use self::running::{Cause, Run};
 use super::lease::{Instant, NoRoom, Terms};
 use super::outcome::Outcome;
@@ -127,10 +131,12 @@ pub enum Event {
     StartFailed(Unstarted),
     /// The command itself ended and has been reaped.
     Ended(CommandEnd),
-    /// The command was stopped by this signal (Ctrl-Z).
+    /// The command, or that of `--on-lost`, was stopped by this signal (Ctrl-Z).
     Stopped(Signal),
     /// The command and all its descendants have gone.
     TreeGone,
+    /// The command of `--on-lost` has ended, or could not be started.
+    OnLostEnded,
     /// The time that [`Machine::deadline`] named has come.
     Timer,
 }
@@ -175,6 +181,10 @@ pub enum Effect {
     Kill,
     /// Tell the keeper to delete the node and close the session.
     Release,
+    /// Start the command of `--on-lost`; report [`Event::OnLostEnded`].
+    StartOnLost,
+    /// Pass a signal on to the command of `--on-lost`.
+    ForwardToOnLost(Signal),
     /// Stop by this signal, as the shell that watches us expects when the command stops.
     StopSelf(Signal),
     /// End the keeper at once: it has had its time.
@@ -265,6 +275,8 @@ pub struct Settings {
     pub max_run: Option<Duration>,
     /// `--wait-descendants`: hold the lock until nothing is left of the command.
     pub wait_descendants: bool,
+    /// Whether there is a command of `--on-lost`.
+    pub on_lost: bool,
 }
 
 #[derive(Debug)]
@@ -283,7 +295,9 @@ enum State {
     /// SIGKILL has gone out; it goes out again until nothing is left.
     Killing { terms: Terms, cause: Cause, again_at: Instant, pause: Duration },
     /// No command: the node is to go.
-    Releasing { outcome: Outcome, frees_within: Option<Duration>, until: Instant },
+    Releasing(Release),
+    /// Nothing more can be done about the node; the command of `--on-lost` still runs.
+    Outlasted(Outcome),
     /// [`Effect::Finish`] has been said.
     Finished,
 }
@@ -322,8 +336,8 @@ impl Machine {
             State::Running(run) => Some(run.deadline()),
             State::Stopping { terms, cause, kill_at } => Some(cause.deadline(*terms, *kill_at)),
             State::Killing { terms, cause, again_at, .. } => Some(cause.deadline(*terms, *again_at)),
-            State::Releasing { until, .. } => Some(*until),
-            State::Finished => None,
+            State::Releasing(release) => Some(release.until),
+            State::Outlasted(_) | State::Finished => None,
         }
     }
 
@@ -347,9 +361,8 @@ impl Machine {
             State::Running(run) => self.running(now, run, event),
             State::Stopping { terms, cause, kill_at } => self.stopping(now, terms, cause, kill_at, event),
             State::Killing { terms, cause, again_at, pause } => self.killing(now, terms, cause, again_at, pause, event),
-            State::Releasing { outcome, frees_within, until } => {
-                Self::releasing(now, outcome, frees_within, until, event)
-            }
+            State::Releasing(release) => Self::releasing(now, release, event),
+            State::Outlasted(outcome) => Self::outlasted(outcome, event),
             State::Finished => (State::Finished, vec![]),
         };
         self.state = state;
@@ -485,37 +498,6 @@ impl Machine {
         }
     }
 
-    fn releasing(
-        now: Instant,
-        outcome: Outcome,
-        frees_within: Option<Duration>,
-        until: Instant,
-        event: Event,
-    ) -> (State, Vec<Effect>) {
-        let unconfirmed = || {
-            let mut effects = vec![];
-            effects.push(Effect::EndKeeper);
-            effects.extend(frees_within.map(|timeout| Effect::Say(Notice::NotReleased(timeout))));
-            effects.push(Effect::Finish(outcome));
-            (State::Finished, effects)
-        };
-        match event {
-            // An expired session has taken the node with it.
-            Event::Keeper(Report::Released | Report::Lost(Loss::SessionExpired)) => {
-                (State::Finished, vec![Effect::Finish(outcome)])
-            }
-            Event::KeeperGone => unconfirmed(),
-            Event::Timer if now >= until => unconfirmed(),
-            // Two signals may come at once, which is no impatience yet.
-            Event::Signal { signal, .. } if cancels(signal) => {
-                let until = until.min(now + HURRIED_PATIENCE);
-                (State::Releasing { outcome, frees_within, until }, vec![])
-            }
-            Event::Signal { signal, .. } => (State::Releasing { outcome, frees_within, until }, stop_self(signal)),
-            _ => (State::Releasing { outcome, frees_within, until }, vec![]),
-        }
-    }
-
     /// The terms of another session timeout than before. A `--kill-after` that does not fit it was
     /// not refused at the start, and it is too late for that.
     fn regranted(&self, timeout: Duration) -> Terms {
@@ -571,13 +553,15 @@ fn refused(now: Instant, refusal: Refusal) -> (State, Vec<Effect>) {
 /// Leaves without having run a command.
 fn give_up(now: Instant, outcome: Outcome, mut effects: Vec<Effect>) -> (State, Vec<Effect>) {
     effects.push(Effect::Release);
-    (State::Releasing { outcome, frees_within: None, until: now + GIVE_UP_PATIENCE }, effects)
+    let release = Release { outcome, frees_within: None, until: now + GIVE_UP_PATIENCE, on_lost: OnLost::Idle };
+    (State::Releasing(release), effects)
 }
 
 /// Leaves after a command. `frees_within`: what to tell the user when nobody confirms.
 fn release(now: Instant, outcome: Outcome, frees_within: Option<Duration>) -> (State, Vec<Effect>) {
     let patience = frees_within.map_or(GIVE_UP_PATIENCE, |timeout| timeout.min(RELEASE_PATIENCE));
-    (State::Releasing { outcome, frees_within, until: now + patience }, vec![Effect::Release])
+    let release = Release { outcome, frees_within, until: now + patience, on_lost: OnLost::Idle };
+    (State::Releasing(release), vec![Effect::Release])
 }
 
 /// A signal while there is no command: some cancel the wait, the rest have nobody to go to.

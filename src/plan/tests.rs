@@ -45,6 +45,7 @@ fn everything_has_its_default() {
             stop_signal: Signal::TERM,
             max_run: None,
             wait_descendants: false,
+            on_lost: None,
             command: command_line(&["./backup.sh"]),
             description: None,
             publish_command: false,
@@ -69,6 +70,7 @@ fn every_option_is_understood() {
         "--kill-after=7",
         "--max-run=2h",
         "--wait-descendants",
+        "--on-lost=page ops",
         "-vv",
         "/l",
         "job",
@@ -87,6 +89,7 @@ fn every_option_is_understood() {
             stop_signal: Signal::INT,
             max_run: Some(Duration::from_secs(7200)),
             wait_descendants: true,
+            on_lost: Some(command_line(&["/bin/sh", "-c", "page ops"])),
             command: command_line(&["job"]),
             description: Some("nightly".to_owned()),
             publish_command: true,
@@ -142,6 +145,10 @@ fn every_byte_reaches_the_command() {
     let args = [OsStr::new("zklock"), OsStr::new("/l"), OsStr::new("-c"), script].map(OsStr::to_owned);
     let plan = from_args_and_environment(args, |_| None).unwrap();
     assert_eq!(plan.command.args, ["-c".into(), script.to_owned()]);
+
+    let args = [OsStr::new("zklock"), OsStr::new("--on-lost"), script, OsStr::new("/l"), OsStr::new("x")];
+    let plan = from_args_and_environment(args.map(OsStr::to_owned), |_| None).unwrap();
+    assert_eq!(plan.on_lost.unwrap().args, ["-c".into(), script.to_owned()]);
 }
 
 #[test]
@@ -154,6 +161,8 @@ fn a_shell_command_is_run_by_the_users_shell() {
             assert_eq!(plan.command, command_line(&[program, "-c", "a | b"]), "{args:?}");
         }
     }
+    let on_lost = plan_in(&[("SHELL", "/bin/zsh")], &["/l", "--on-lost", "a | b", "x"]).unwrap().on_lost;
+    assert_eq!(on_lost, Some(command_line(&["/bin/zsh", "-c", "a | b"])));
     assert_eq!(plan(&["/l", "-c", "-x"]).command, command_line(&["/bin/sh", "-c", "-x"]));
 }
 
@@ -258,6 +267,7 @@ fn refusals_name_the_culprit_and_say_what_to_write() {
             "--kill-after '1m': a session timeout of 30s has room for 13s250ms at most; shorten it or lengthen \
              --session-timeout",
         ),
+        (&["/l", "--on-lost"], "no value after --on-lost; write --on-lost SHELL COMMAND"),
         (&["--max-run", "soon", "/l", "x"], &format!("--max-run 'soon': {duration}")),
         (&["--max-run", "-1", "/l", "x"], &format!("--max-run '-1': a duration cannot be negative; {duration}")),
         (&["-E", "256", "/l", "x"], &format!("--conflict-exit-code '256': {status}")),

@@ -8,9 +8,9 @@ use nix::unistd::Pid;
 use crate::ensemble::Server;
 use crate::poll;
 use crate::process;
-use crate::scene::{AT_ONCE, LEASE, LOCK, Moment, Scene};
+use crate::scene::{AT_ONCE, LEASE, LOCK, Moment, Scene, T, variable};
 use crate::terminal::{CTRL_C, CTRL_Z, Terminal};
-use crate::zklock::{Output, Running};
+use crate::zklock::{Output, Running, child};
 
 /// A session long enough for the graces of these tests.
 const LONG_SESSION: [&str; 2] = ["--session-timeout", "10"];
@@ -340,4 +340,199 @@ fn at_a_terminal_ctrl_z_stops_what_is_waited_for_and_zklock_with_it() {
     shell.wait().expect_code(0);
     assert_eq!(terminal.lines().iter().filter(|line| line.contains("left signal")).count(), 1, "{terminal:?}");
     scene.witness.wait_count(LOCK, 0);
+}
+
+// --on-lost.
+
+/// What --on-lost is to run: the child, as `after`, with these arguments.
+fn after(arguments: &str) -> String {
+    format!("exec '{}' --name after --beat --log log {arguments}", child().display())
+}
+
+/// A holder whose command nothing but SIGKILL ends, and what is to run when it has been stopped.
+#[track_caller]
+fn with_after(scene: &Scene, options: &[&str], after: &str) -> Running {
+    begun(scene, &[options, &["--on-lost", after]].concat(), &["--wait"])
+}
+
+/// zklock ended with the status of a lost lock after `after` had run, once and not beside the command.
+#[track_caller]
+fn expect_after(scene: &Scene, run: &mut Running) -> Output {
+    let output = run.wait().expect_code(76);
+    let log = scene.log();
+    assert_eq!(log.order().iter().filter(|name| **name == "after").count(), 1, "{log:?}\n{output}");
+    assert!(scene.last_alive("holder") < scene.begin("after"), "{log:?}\n{output}");
+    assert_eq!(output.stderr().lines().count(), 1, "{output}");
+    run.wait_until_nothing_is_left();
+    output
+}
+
+#[test]
+fn on_lost_is_told_which_lock_was_lost_and_that_it_is_not_held() {
+    let scene = Scene::shared();
+    let mut run = with_after(&scene, &[], &after("--env"));
+    let names = ["ZKLOCK_PATH", "ZKLOCK_NODE", "ZKLOCK_TOKEN", "ZKLOCK_SESSION", "ZKLOCK_MODE"];
+    let wanted: Vec<_> = names.iter().map(|name| format!("{name}={}", variable(&run, name))).collect();
+    delete_node(&scene);
+    let output = expect_after(&scene, &mut run).stdout();
+    let (_, told) = output.split_once("holder ready\n").expect("the command was ready");
+    for line in wanted {
+        assert!(told.lines().any(|told| told == line), "{line}\n{output}");
+    }
+    assert!(!told.contains("ZKLOCK_HELD"), "{output}");
+}
+
+#[test]
+fn on_lost_is_run_when_nothing_is_left_of_the_command() {
+    let scene = Scene::shared();
+    let daemon = ["--exit-on", "TERM", "--spawn-daemon", "--", "--name", "daemon", "--wait", "--beat", "--log", "log"];
+    let mut run = scene.start(&direct(), "holder", &["--on-lost", &after("")], &daemon);
+    run.wait_stdout("daemon ready");
+    process::send(run.keeper(), Signal::SIGKILL);
+    let output = expect_after(&scene, &mut run);
+    assert!(output.stderr().contains("the keeper process died"), "{output}");
+    assert!(scene.last_alive("daemon") < scene.begin("after"));
+    // Nobody but the server can remove the node.
+    scene.witness.wait_count(LOCK, 0);
+}
+
+#[test]
+fn on_lost_is_run_while_the_servers_are_silent() {
+    let server = Server::start();
+    let scene = Scene::new(server.chroot());
+    let options = ["--on-lost", &after("--exit 5")];
+    let mut run = scene.start(&server.address(), "holder", &options, &["--exit-on", "TERM"]);
+    run.wait_stdout("holder ready");
+    server.freeze();
+    let output = expect_after(&scene, &mut run);
+    assert!(output.stderr().contains("ZooKeeper has not answered"), "{output}");
+    server.thaw();
+}
+
+#[test]
+fn on_lost_is_run_when_the_lock_is_lost_after_max_run_or_with_descendants_only() {
+    let scene = Scene::shared();
+    let after = after("");
+    let options = [&LONG_SESSION[..], &["--max-run", "300ms", "-k", "1500ms", "--on-lost", &after]].concat();
+    let mut run = begun(&scene, &options, &["--wait"]);
+    run.wait_stdout("holder signal TERM");
+    delete_node(&scene);
+    run.wait().expect_code(76);
+    assert_eq!(scene.log().order(), ["holder", "after"]);
+
+    let scene = Scene::shared();
+    let mut run = left_behind(&scene, &["--wait-descendants", "--on-lost", &after], &[]);
+    delete_node(&scene);
+    expect_after(&scene, &mut run);
+    assert!(scene.last_alive("daemon") < scene.begin("after"));
+}
+
+#[test]
+fn on_lost_is_not_run_when_the_lock_was_not_lost_under_a_command() {
+    let scene = Scene::shared();
+    let script = after("");
+    let on_lost = |options: &[&str], child: &[&str]| {
+        scene.start(&direct(), "other", &[&["--on-lost", &script], options].concat(), child)
+    };
+    on_lost(&[], &["--exit", "76"]).wait().expect_code(76);
+    on_lost(&[], &["--die-of", "KILL"]).wait().expect_signal(Signal::SIGKILL);
+    on_lost(&["--max-run", "300ms"], &["--exit-on", "TERM"]).wait().expect_code(124);
+    let mut holder = scene.hold();
+    on_lost(&["-n"], &[]).wait().expect_code(75);
+    on_lost(&["-w", "200ms"], &[]).wait().expect_code(75);
+    // A waiter loses its place, not the lock.
+    let mut waiter = on_lost(&[], &[]);
+    scene.witness.wait_count(LOCK, 2);
+    scene.witness.delete(&scene.contenders()[1].path).expect("the waiter's node is there");
+    waiter.wait_stderr("queueing again");
+    scene.finish(&mut holder);
+    waiter.wait().expect_code(0);
+    assert!(!scene.log().order().contains(&"after"), "{:?}", scene.log());
+}
+
+#[test]
+fn on_lost_does_not_delay_the_release_and_is_left_alone() {
+    let scene = Scene::shared();
+    let mut run = with_after(&scene, &[], &after("--until end"));
+    let mut next = scene.queue("next", 1);
+    scene.witness.delete(&scene.contenders()[0].path).expect("the holder's node is there");
+    run.wait_stdout("after ready");
+    next.wait_stdout("ready");
+    // Longer than any lease of the lock that was lost.
+    scene.wait_alive_at("after", Moment::now().after(T + AT_ONCE));
+    assert!(!run.has_ended());
+    scene.touch("end");
+    expect_after(&scene, &mut run);
+    assert!(scene.log().runs().iter().all(|run| run.name != "after" || run.ended), "nobody has killed it");
+    scene.finish(&mut next);
+}
+
+#[test]
+fn on_lost_does_not_wait_for_the_release() {
+    let (scene, proxy) = Scene::proxied();
+    let on_lost = after("");
+    let mut run = scene.start(&proxy.address(), "holder", &["-k", "0", "--on-lost", &on_lost], &["--wait"]);
+    run.wait_stdout("holder ready");
+    proxy.hold();
+    expect_after(&scene, &mut run);
+    scene.begin("after").expect_within(Duration::from_millis(500), scene.last_alive("holder"), "it begins at once");
+    // The node goes with the session.
+    scene.witness.wait_count(LOCK, 0);
+}
+
+#[test]
+fn signals_reach_the_command_of_on_lost_once() {
+    let scene = Scene::shared();
+    let mut run = with_after(&scene, &[], &after("--exit-on TERM"));
+    delete_node(&scene);
+    run.wait_stdout("after ready");
+    run.signal(Signal::SIGUSR1);
+    run.wait_stdout("after signal USR1");
+    run.signal(Signal::SIGTERM);
+    let output = expect_after(&scene, &mut run).stdout();
+    assert!(output.ends_with("after ready\nafter signal USR1\nafter signal TERM\n"), "{output}");
+}
+
+#[test]
+fn on_lost_outlives_a_zklock_that_is_killed() {
+    let scene = Scene::shared();
+    let mut run = with_after(&scene, &[], &after("--until end"));
+    delete_node(&scene);
+    run.wait_stdout("after ready");
+    run.signal(Signal::SIGKILL);
+    run.wait().expect_signal(Signal::SIGKILL);
+    scene.wait_alive_at("after", Moment::now().after(AT_ONCE));
+    scene.touch("end");
+    run.wait_until_nothing_is_left();
+    assert!(scene.log().runs()[1].ended, "nobody has killed it");
+}
+
+#[test]
+fn a_shell_for_on_lost_that_is_not_there_is_said_in_one_line() {
+    let scene = Scene::shared();
+    let job = scene.job(&direct(), "holder", &["--on-lost", "true"], &["--wait"]).env("SHELL", "/no/such/shell");
+    let mut run = job.spawn();
+    run.wait_stdout("holder ready");
+    delete_node(&scene);
+    let output = run.wait().expect_code(76);
+    let said = output.stderr();
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines[0].contains("lost the lock"), "{output}");
+    assert!(lines[1].starts_with("zklock: --on-lost: /no/such/shell: No such file"), "{output}");
+    assert_eq!(lines.len(), 2, "{output}");
+}
+
+#[test]
+fn at_a_terminal_ctrl_c_reaches_the_command_of_on_lost_once() {
+    let scene = Scene::shared();
+    let terminal = Terminal::new(80);
+    let job = scene.job(&direct(), "holder", &["--on-lost", &after("--exit-on INT")], &["--wait"]);
+    let mut run = terminal.spawn(job);
+    terminal.wait_count("holder ready", 1);
+    delete_node(&scene);
+    terminal.wait_count("after ready", 1);
+    terminal.press(CTRL_C);
+    terminal.wait_count("after signal INT", 1);
+    run.wait().expect_code(76);
+    assert_eq!(terminal.lines().iter().filter(|line| line.contains("after signal")).count(), 1, "{terminal:?}");
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::ending::{OnLost, Release};
 use super::{CommandEnd, Effect, Event, Instant, LostWhy, Machine, Notice, Outcome, Report, State, Terms, Unstarted};
 use super::{release, stop_self};
 
@@ -134,7 +135,7 @@ impl Machine {
             _ => kill_at,
         };
         match event {
-            Event::TreeGone => gone(now, terms, after),
+            Event::TreeGone => self.gone(now, terms, after),
             Event::Keeper(Report::Lost(_)) => kill(now, terms, after, why),
             Event::Timer if now >= kill_at => kill(now, terms, after, why),
             Event::Signal { signal, shared: false } if matches!(after, Cause::MaxRun { .. }) => {
@@ -155,7 +156,7 @@ impl Machine {
     ) -> (State, Vec<Effect>) {
         let (terms, cause, why) = self.judge(now, terms, cause, &event);
         match event {
-            Event::TreeGone => gone(now, terms, cause),
+            Event::TreeGone => self.gone(now, terms, cause),
             Event::Timer if now >= again_at => {
                 // What we may not kill (a command that became another user) is not asked for ever
                 // at this pace.
@@ -183,13 +184,20 @@ impl Machine {
             _ => (terms, cause, None),
         }
     }
-}
 
-/// Nothing is left of a command that was stopped.
-fn gone(now: Instant, terms: Terms, cause: Cause) -> (State, Vec<Effect>) {
-    match cause {
-        Cause::Loss => release(now, Outcome::Lost, None),
-        Cause::MaxRun { .. } => release(now, Outcome::RanOut, Some(terms.timeout())),
+    /// Nothing is left of a command that was stopped.
+    fn gone(&self, now: Instant, terms: Terms, cause: Cause) -> (State, Vec<Effect>) {
+        match cause {
+            Cause::MaxRun { .. } => release(now, Outcome::RanOut, Some(terms.timeout())),
+            Cause::Loss => match release(now, Outcome::Lost, None) {
+                // After the release has been asked for: others wait for that.
+                (State::Releasing(release), mut effects) if self.settings.on_lost => {
+                    effects.push(Effect::StartOnLost);
+                    (State::Releasing(Release { on_lost: OnLost::Running, ..release }), effects)
+                }
+                lost => lost,
+            },
+        }
     }
 }
 

@@ -20,6 +20,7 @@ fn settings() -> Settings {
         stop_signal: Signal::TERM,
         max_run: None,
         wait_descendants: false,
+        on_lost: false,
     }
 }
 
@@ -45,6 +46,9 @@ struct World {
     spawned: bool,
     /// Something may be left of the command.
     left: bool,
+    /// The command of `--on-lost` has been started; it runs.
+    on_lost: bool,
+    on_lost_runs: bool,
     /// The end of `--max-run`.
     ends_at: Option<Instant>,
     /// Stop or Kill has gone out and something may be left of the command.
@@ -66,6 +70,8 @@ impl World {
             alive: false,
             spawned: false,
             left: false,
+            on_lost: false,
+            on_lost_runs: false,
             ends_at: None,
             doomed: false,
             killed: false,
@@ -98,6 +104,9 @@ impl World {
         if matches!(event, Event::TreeGone | Event::StartFailed(_)) {
             (self.doomed, self.left) = (false, false);
         }
+        if event == Event::OnLostEnded {
+            self.on_lost_runs = false;
+        }
         let before = format!("{:?}", self.machine);
         let effects = self.machine.step(self.now, event.clone());
         for effect in effects {
@@ -116,6 +125,15 @@ impl World {
                         "{signal} sent to a command that has been reaped"
                     );
                 }
+                Effect::StartOnLost => {
+                    assert!(self.machine.settings.on_lost && !self.on_lost, "--on-lost twice, or unasked for");
+                    assert!(!self.alive && !self.left, "--on-lost beside the command, on {event:?} in {before}");
+                    assert!(self.released, "--on-lost before the release, on {event:?} in {before}");
+                    (self.on_lost, self.on_lost_runs) = (true, true);
+                }
+                Effect::ForwardToOnLost(signal) => {
+                    assert!(self.on_lost_runs, "{signal} sent to a command of --on-lost that has been reaped");
+                }
                 Effect::Stop(_) => self.doomed = true,
                 Effect::Kill => (self.doomed, self.killed) = (true, true),
                 Effect::Release => {
@@ -127,6 +145,9 @@ impl World {
                 Effect::Finish(outcome) => {
                     let ran_out = self.ends_at.is_some_and(|ends_at| self.now >= ends_at);
                     assert!(outcome != Outcome::RanOut || ran_out, "too early for --max-run");
+                    assert!(!self.on_lost_runs, "finished with the command of --on-lost");
+                    let wanted = outcome == Outcome::Lost && self.machine.settings.on_lost;
+                    assert_eq!(self.on_lost, wanted, "--on-lost belongs to a lost lock, on {event:?} in {before}");
                     assert!(!self.alive && !self.doomed && !self.waited_for(), "finished with a command");
                     self.finished = Some(outcome);
                 }
@@ -184,6 +205,7 @@ enum Happening {
     CommandEnds(CommandEnd),
     CommandStops,
     TreeGone,
+    OnLostEnds,
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
@@ -212,6 +234,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => Just(Happening::CommandEnds(CommandEnd::Signaled(Signal::KILL))),
         1 => Just(Happening::CommandStops),
         3 => Just(Happening::TreeGone),
+        1 => Just(Happening::OnLostEnds),
     ]
 }
 
@@ -271,6 +294,11 @@ impl World {
                     self.event(Event::TreeGone);
                 }
             }
+            Happening::OnLostEnds => {
+                if self.on_lost_runs {
+                    self.event(Event::OnLostEnded);
+                }
+            }
         }
     }
 }
@@ -284,10 +312,11 @@ proptest! {
         timeout in proptest::option::of(1u64..100_000),
         max_run in proptest::option::of(1u64..60_000),
         wait_descendants: bool,
+        on_lost: bool,
         happenings in proptest::collection::vec(happening(), 1..60),
     ) {
         let (timeout, max_run) = (timeout.map(Duration::from_millis), max_run.map(Duration::from_millis));
-        let mut world = World::new(Settings { nonblock, timeout, max_run, wait_descendants, ..settings() });
+        let mut world = World::new(Settings { nonblock, timeout, max_run, wait_descendants, on_lost, ..settings() });
         for happening in happenings {
             if world.finished.is_some() {
                 break;
@@ -300,6 +329,7 @@ proptest! {
             world.pass(Duration::from_secs(40));
             world.apply(Happening::CommandEnds(CommandEnd::Exited(0)));
             world.apply(Happening::TreeGone);
+            world.apply(Happening::OnLostEnds);
         }
         prop_assert!(world.finished.is_some(), "still {:?}", world.machine);
     }

@@ -166,3 +166,55 @@ fn signals_go_on_to_descendants_and_ctrl_z_stops_us_with_them() {
     assert_eq!(sent(Signal::TSTP, true), [Effect::StopSelf(Signal::TSTP)]);
     assert_eq!(sent(Signal::TSTP, false), [Effect::Forward(Signal::TSTP)]);
 }
+
+/// A run with a command for `--on-lost`, which runs.
+fn lost(settings: Settings) -> World {
+    let mut world = World::running(Settings { on_lost: true, ..settings });
+    world.event(Event::Keeper(Report::Lost(Loss::NodeDeleted)));
+    world.event(Event::Ended(CommandEnd::Signaled(Signal::KILL)));
+    assert!(!world.on_lost, "descendants may be left");
+    world.event(Event::TreeGone);
+    assert!(world.on_lost_runs);
+    world
+}
+
+#[test]
+fn on_lost_is_waited_for_and_changes_no_status() {
+    let mut world = lost(settings());
+    world.event(Event::Keeper(Report::Released));
+    world.pass(Duration::from_secs(3600));
+    assert_eq!(world.finished, None);
+    world.event(Event::OnLostEnded);
+    assert_eq!(world.finished, Some(Outcome::Lost));
+}
+
+#[test]
+fn an_end_of_on_lost_before_that_of_the_release_ends_nothing() {
+    let mut world = lost(settings());
+    world.event(Event::OnLostEnded);
+    assert_eq!(world.finished, None);
+    world.event(Event::KeeperGone);
+    assert_eq!(world.finished, Some(Outcome::Lost));
+}
+
+#[test]
+fn signals_reach_the_command_of_on_lost_while_the_release_lasts_and_after_it() {
+    let mut world = lost(settings());
+    let now = world.now;
+    for report in [Report::Requeued, Report::Released] {
+        world.event(Event::Keeper(report));
+        let mut sent = |event| world.machine.step(now, event);
+        let signal = Signal::TERM;
+        assert_eq!(sent(Event::Signal { signal, shared: false }), [Effect::ForwardToOnLost(signal)]);
+        assert_eq!(sent(Event::Signal { signal: Signal::TSTP, shared: true }), []);
+        assert_eq!(sent(Event::Stopped(Signal::TSTP)), [Effect::StopSelf(Signal::TSTP)]);
+    }
+}
+
+#[test]
+fn a_command_that_could_not_be_started_in_time_was_not_stopped_for_a_loss() {
+    let mut world = World::running(Settings { on_lost: true, ..settings() });
+    world.alive = false;
+    let effects = world.machine.step(world.now, Event::StartFailed(Unstarted::TooLate));
+    assert!(!effects.contains(&Effect::StartOnLost));
+}
