@@ -23,7 +23,7 @@ _zklock() {
 
     case "${cmd}" in
         zklock)
-            opts="-z -x -s -p -n -w -E -c -k -q -v -h -V --zookeeper --connect-timeout --session-timeout --exclusive --shared --permits --and --dialect --nonblock --timeout --conflict-exit-code --describe --publish-command --command --signal --kill-after --quiet --verbose --help --version"
+            opts="-z -x -s -p -n -w -E -c -k -q -v -h -V --zookeeper --connect-timeout --session-timeout --exclusive --shared --permits --and --dialect --nonblock --timeout --conflict-exit-code --describe --publish-command --command --signal --kill-after --max-run --wait-descendants --on-lost --quiet --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -149,6 +149,17 @@ _zklock() {
                     fi
                     return 0
                     ;;
+                --max-run)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --on-lost)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -172,7 +183,7 @@ _zklock_or_command() {
     for ((i = 1; i < COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}
         case $word in
-            -z|--zookeeper|--connect-timeout|--session-timeout|-p|--permits|--and|--dialect|-w|--timeout|-E|--conflict-exit-code|--describe|-c|--command|--signal|-k|--kill-after) ((++i)) ;;
+            -z|--zookeeper|--connect-timeout|--session-timeout|-p|--permits|--and|--dialect|-w|--timeout|-E|--conflict-exit-code|--describe|-c|--command|--signal|-k|--kill-after|--max-run|--on-lost) ((++i)) ;;
             --) ((lock && ++i)) && break ;;
             -*) ;;
             /*) ((lock++)) && break ;;

@@ -56,6 +56,7 @@ Exit status:
    76  the lock was lost while the command ran; the command has been stopped
    77  ZooKeeper refused the credentials, or an ACL forbids it
    78  the lock cannot be used as asked, or the chroot does not exist
+  124  the command ran for longer than --max-run; it has been stopped
   126  the command cannot be executed
   127  the command was not found
   zklock is killed by the signal that interrupts it while it waits.
@@ -220,7 +221,7 @@ pub struct Cli {
     )]
     pub shell_command: Option<OsString>,
 
-    /// Signal that stops the command when the lock is lost
+    /// Signal that stops the command when the lock is lost, or after --max-run
     ///
     /// By name or by number: TERM, SIGINT, RTMIN+1, 15.
     #[arg(long, value_name = "SIGNAL", default_value = "TERM", value_hint = ValueHint::Other, help_heading = "Command")]
@@ -239,6 +240,37 @@ pub struct Cli {
         help_heading = "Command"
     )]
     pub kill_after: Option<OsString>,
+
+    /// Stop the command when it has run for this long, and exit with 124
+    ///
+    /// Whatever the command has started is stopped, too. The time counts from the start of the
+    /// command, also while it is stopped (Ctrl-Z). 0 is no limit.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        allow_negative_numbers = true,
+        value_hint = ValueHint::Other,
+        help_heading = "Command"
+    )]
+    pub max_run: Option<OsString>,
+
+    /// Hold the lock until every descendant of the command has ended, not just the command
+    ///
+    /// Daemons included. The exit status is the command's own.
+    #[arg(long, help_heading = "Command")]
+    pub wait_descendants: bool,
+
+    /// Run this through $SHELL -c when the lock was lost and the command has been stopped
+    ///
+    /// It runs without the lock, and zklock waits for it. The exit status stays 76.
+    #[arg(
+        long,
+        value_name = "SHELL COMMAND",
+        allow_hyphen_values = true,
+        value_hint = ValueHint::CommandString,
+        help_heading = "Command"
+    )]
+    pub on_lost: Option<OsString>,
 
     /// Be silent while waiting and when the lock is not free; errors are still printed
     #[arg(short = 'q', long, overrides_with = "verbose", help_heading = "Messages")]

@@ -81,17 +81,36 @@ pub struct Command {
     own_group: bool,
 }
 
+/// What to start, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch<'a> {
+    /// The program and its arguments.
+    pub line: &'a CommandLine,
+    /// What is added to our environment.
+    pub environment: &'a [(&'static str, OsString)],
+    /// Whether it gets a process group of its own, or belongs to ours.
+    pub own_group: bool,
+    /// What to give back to it.
+    pub inherited: Inherited,
+    /// What its life depends on.
+    pub tie: Tie,
+}
+
+/// What the life of a process that we start depends on.
+#[derive(Clone, Copy, Debug)]
+pub enum Tie {
+    /// On the lock: it is not started from this time on, and dies with us.
+    Lock(Instant),
+    /// On nothing: it may outlive us.
+    None,
+}
+
 impl Command {
-    /// Starts the command with `environment` added to ours, in a process group of its own or in
-    /// ours. It gets SIGKILL when the calling thread dies (`PR_SET_PDEATHSIG`), so the caller must
-    /// be the only thread of its process.
-    pub fn spawn(
-        line: &CommandLine,
-        environment: &[(&str, OsString)],
-        own_group: bool,
-        inherited: Inherited,
-        until: Instant,
-    ) -> io::Result<Self> {
+    /// Starts a command. One that is tied to the lock gets SIGKILL when the calling thread dies
+    /// (`PR_SET_PDEATHSIG`), so the caller must be the only thread of its process. The error is
+    /// ETIME when it is too late.
+    pub fn spawn(launch: Launch<'_>) -> io::Result<Self> {
+        let Launch { line, environment, own_group, inherited, tie } = launch;
         let parent = getpid();
         let mut command = std::process::Command::new(&line.program);
         command.args(&line.args).envs(environment.iter().map(|(name, value)| (name, value)));
@@ -103,14 +122,16 @@ impl Command {
         // single-threaded besides, so no lock can be held by a thread that is not there.
         unsafe {
             command.pre_exec(move || {
-                prctl::set_pdeathsig(Named::SIGKILL)?;
-                // The parent may have died before the line above: then nobody will tell us.
-                if getppid() != parent {
-                    return Err(Errno::ESRCH.into());
-                }
-                // The machine may have been paused since the lease was judged.
-                if clock::now() >= until {
-                    return Err(Errno::ETIME.into());
+                if let Tie::Lock(until) = tie {
+                    prctl::set_pdeathsig(Named::SIGKILL)?;
+                    // The parent may have died before the line above: then nobody will tell us.
+                    if getppid() != parent {
+                        return Err(Errno::ESRCH.into());
+                    }
+                    // The machine may have been paused since the lease was judged.
+                    if clock::now() >= until {
+                        return Err(Errno::ETIME.into());
+                    }
                 }
                 inherited.restore()
             });
@@ -141,11 +162,6 @@ impl Command {
     /// The process group, when the command has one of its own.
     pub fn group(&self) -> Option<i32> {
         self.own_group.then(|| self.pid.as_raw())
-    }
-
-    /// Whether this is the command, and part of a job that a shell controls: in our process group.
-    pub fn is_job(&self, pid: Pid) -> bool {
-        self.pid == pid && !self.own_group
     }
 
     /// Passes a signal on to the command and what it started in its process group. Only while the
@@ -219,11 +235,12 @@ impl Family {
     /// shell's background jobs, say, when it executed zklock in its own place.
     pub fn found() -> io::Result<Self> {
         prctl::set_child_subreaper(true)?;
-        let this = getpid().as_raw();
-        // The kernel may lack this list (CONFIG_PROC_CHILDREN); the long way round takes longer.
-        let strangers = match fs::read_to_string(format!("/proc/{this}/task/{this}/children")) {
-            Ok(children) => children.split_whitespace().filter_map(|pid| Process::read(pid.parse().ok()?)).collect(),
-            Err(_) => processes()?.into_iter().filter(|process| process.parent == this).collect(),
+        let strangers = match children() {
+            Some(children) => children,
+            None => {
+                let this = getpid().as_raw();
+                processes()?.into_iter().filter(|process| process.parent == this).collect()
+            }
         };
         Ok(Self { strangers })
     }
@@ -240,7 +257,7 @@ impl Family {
         let mut parents = vec![getpid().as_raw()];
         while let Some(parent) = parents.pop() {
             for child in everyone.iter().filter(|process| process.parent == parent) {
-                if !self.strangers.iter().any(|stranger| stranger.is_same(child)) {
+                if !self.is_stranger(child) {
                     parents.push(child.pid);
                     family.push(child.clone());
                 }
@@ -258,8 +275,37 @@ impl Family {
 
     /// Whether a zklock is left that may use our locks, or uses them.
     pub fn borrows(&self) -> bool {
+        // As a rule nobody is left, and a look at all processes would delay the next holder.
+        if children().is_some_and(|children| children.iter().all(|child| self.is_stranger(child))) {
+            return false;
+        }
         // An error of /proc says nothing about anybody.
-        self.living().map_or(true, |family| family.iter().any(|process| process.name == INNER_NAME.to_bytes()))
+        self.living().map_or(true, |family| family.iter().any(Process::may_borrow))
+    }
+
+    /// Descriptors that become readable when one of these has ended (pidfd_open(2)).
+    pub fn borrowers(&self) -> Vec<OwnedFd> {
+        if !self.borrows() {
+            return vec![];
+        }
+        let family = self.living().unwrap_or_default();
+        family
+            .iter()
+            .filter(|process| process.may_borrow())
+            .filter_map(|process| pidfd_open(process.pid).ok())
+            .collect()
+    }
+
+    fn is_stranger(&self, process: &Process) -> bool {
+        self.strangers.iter().any(|stranger| stranger.is_same(process))
+    }
+
+    /// Passes a signal on to everyone: the command has ended, and nobody knows what it has become.
+    pub fn forward(&self, signal: Signal) {
+        match self.living() {
+            Ok(family) => family.iter().for_each(|process| process.signal(signal)),
+            Err(error) => log::error!("/proc: {error}"),
+        }
     }
 
     /// Sends everyone `signal`, and SIGCONT so that the stopped can act on it.
@@ -370,6 +416,10 @@ impl Process {
         self.alive && self.name != KEEPER_NAME.to_bytes()
     }
 
+    fn may_borrow(&self) -> bool {
+        self.name == INNER_NAME.to_bytes()
+    }
+
     /// Whether it was started below the holder of this contender node: ZKLOCK_HELD has a line each.
     fn carries(&self, node: &str) -> bool {
         let Ok(environ) = fs::read(format!("/proc/{}/environ", self.pid)) else { return false };
@@ -398,6 +448,13 @@ impl Process {
             None => signals::send(self.pid, signal),
         }
     }
+}
+
+/// Our children. `None` where the kernel lacks the list (CONFIG_PROC_CHILDREN).
+fn children() -> Option<Vec<Process>> {
+    let this = getpid().as_raw();
+    let children = fs::read_to_string(format!("/proc/{this}/task/{this}/children")).ok()?;
+    Some(children.split_whitespace().filter_map(|pid| Process::read(pid.parse().ok()?)).collect())
 }
 
 fn processes() -> io::Result<Vec<Process>> {

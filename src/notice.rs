@@ -45,8 +45,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             (Weight::Notable, format!("lost the place in the queue of {lock}: {why}; queueing again"))
         }
         Notice::Starting(grant) => (Weight::Detail, {
-            let all = std::iter::once(&grant.first).chain(&grant.and);
-            let all: Vec<_> = all.map(|granted| format!("{}, token {}", granted.node, granted.token)).collect();
+            let all: Vec<_> = grant.all().map(|granted| format!("{}, token {}", granted.node, granted.token)).collect();
             format!("holding {}", all.join("; "))
         }),
         Notice::NotFree(view) => (Weight::Notable, format!("{} is not free: {}", view.lock, held(view, now_millis))),
@@ -84,6 +83,9 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             ),
         ),
         Notice::Refused(refusal) => (Weight::Error, refused(refusal, plan)),
+        Notice::MaxRun(max_run) => {
+            (Weight::Error, format!("the command has run for {}, the time of --max-run; stopping it", short(*max_run)))
+        }
         Notice::Lost(why) => {
             let why = match why {
                 LostWhy::Told(Loss::NodeDeleted) => "its node was deleted; killing the command".to_owned(),

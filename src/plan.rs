@@ -54,6 +54,12 @@ pub struct Plan {
     pub kill_after: Option<Duration>,
     /// The signal that asks the command to end.
     pub stop_signal: Signal,
+    /// How long the command may run. Above zero.
+    pub max_run: Option<Duration>,
+    /// Whether the lock is held until every descendant of the command has ended.
+    pub wait_descendants: bool,
+    /// What to run when the lock was lost.
+    pub on_lost: Option<CommandLine>,
     /// What to run.
     pub command: CommandLine,
     /// A text for others to see: one line, not empty.
@@ -192,6 +198,13 @@ pub fn from_args_and_environment(
         kill_after,
         stop_signal: Given::new("--signal", cli.signal)
             .read(|text| text.parse().map_err(|unknown: UnknownSignal| unknown.to_string()))?,
+        max_run: match cli.max_run {
+            // 0 is no limit, as with timeout(1).
+            Some(text) => Some(Given::new("--max-run", text).read(duration::parse)?).filter(|limit| !limit.is_zero()),
+            None => None,
+        },
+        wait_descendants: cli.wait_descendants,
+        on_lost: cli.on_lost.map(|script| shell_line(environment("SHELL"), script)),
         command: command_line(&lock, cli.command, cli.shell_command, environment("SHELL"))?,
         description,
         publish_command: cli.publish_command,
@@ -369,10 +382,7 @@ fn command_line(
     let mut words = command.into_iter();
     match (words.next(), shell_command) {
         (Some(program), None) => Ok(CommandLine { program, args: words.collect() }),
-        (None, Some(script)) => Ok(CommandLine {
-            program: shell.filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into()),
-            args: vec!["-c".into(), script],
-        }),
+        (None, Some(script)) => Ok(shell_line(shell, script)),
         (Some(program), Some(_)) => Err(UsageError(format!(
             "-c and the command {} exclude each other; write one of them, and all that belongs to -c in one argument",
             quoted(&program)
@@ -381,6 +391,12 @@ fn command_line(
             "no command; write zklock {lock} COMMAND [ARG]... or zklock {lock} -c 'SHELL COMMAND'"
         ))),
     }
+}
+
+/// What runs a script: the user's shell.
+fn shell_line(shell: Option<OsString>, script: OsString) -> CommandLine {
+    let program = shell.filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into());
+    CommandLine { program, args: vec!["-c".into(), script] }
 }
 
 /// One line for what clap refuses, instead of its page.

@@ -12,9 +12,9 @@
 //! 4. SIGCONT, the one signal that lets a command go on: by now it may have been killed;
 //! 5. children that ended or stopped.
 
-use std::ffi::OsString;
+use std::ffi::{CStr, CString, OsString};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -24,14 +24,14 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getsid};
 
 use crate::cli::ENV_HELD;
 use crate::clock::{self, Alarm};
-use crate::command::{self, Command, Family, Reaped};
+use crate::command::{self, Command, Family, INNER_NAME, LEAVING_NAME, Launch, Reaped, Tie};
 use crate::core::lease::Instant;
-use crate::core::machine::{Effect, Event, Grant, Machine, Notice, Report, Settings, Unstarted};
+use crate::core::machine::{Awaited, Effect, Event, Grant, Machine, Notice, Report, Settings, Unstarted};
 use crate::core::outcome::Outcome;
 use crate::core::signal::Signal;
 use crate::keeper::process::{self, Birth};
 use crate::notice::{self, Weight};
-use crate::plan::{Patience, Plan, Verbosity};
+use crate::plan::{CommandLine, Patience, Plan, Verbosity};
 use crate::signals::{self, Arrival, Signals};
 use crate::terminal::{self, Screen};
 use crate::wire::{LastBeat, Link, Order, Received};
@@ -52,10 +52,25 @@ pub fn run(plan: &Plan) -> anyhow::Result<Outcome> {
     let signals = Signals::open().context("cannot read signals")?;
     let alarm = Alarm::new().context("cannot create a timer")?;
     let family = Family::found().context("cannot become a subreaper")?;
+    let name = nix::sys::prctl::get_name().context("cannot read the process's name")?;
     let (machine, effects) = Machine::start(settings(plan), clock::now());
     let teller = Teller::new(plan);
-    let mut supervisor =
-        Supervisor { plan, signals, alarm, family, machine, keeper: None, command: None, teller, outcome: None };
+    let mut supervisor = Supervisor {
+        plan,
+        signals,
+        alarm,
+        family,
+        machine,
+        keeper: None,
+        command: None,
+        shares_group: false,
+        grant: None,
+        on_lost: None,
+        borrowers: vec![],
+        name,
+        teller,
+        outcome: None,
+    };
     let outcome = supervisor.work(effects);
     supervisor.clean_up();
     outcome
@@ -73,6 +88,9 @@ fn settings(plan: &Plan) -> Settings {
         session_timeout: plan.session_timeout,
         kill_after: plan.kill_after,
         stop_signal: plan.stop_signal,
+        max_run: plan.max_run,
+        wait_descendants: plan.wait_descendants,
+        on_lost: plan.on_lost.is_some(),
     }
 }
 
@@ -85,6 +103,16 @@ struct Supervisor<'p> {
     keeper: Option<Keeper>,
     /// Until it has been reaped.
     command: Option<Command>,
+    /// Whether the command is, or was, in our process group.
+    shares_group: bool,
+    /// The lock that it runs, or ran, under.
+    grant: Option<Grant>,
+    /// The command of `--on-lost`, until it has been reaped.
+    on_lost: Option<Command>,
+    /// Of the zklocks that use our locks after the command has ended: what tells when they end.
+    borrowers: Vec<OwnedFd>,
+    /// The name that this process came with.
+    name: CString,
     teller: Teller<'p>,
     outcome: Option<Outcome>,
 }
@@ -129,6 +157,9 @@ impl Supervisor<'_> {
         ];
         let link = self.keeper.as_ref().and_then(|keeper| keeper.link.as_ref());
         fds.extend(link.map(|link| PollFd::new(link.as_fd(), PollFlags::POLLIN)));
+        if self.machine.awaits() == Some(Awaited::Borrowers) {
+            fds.extend(self.borrowers.iter().map(|pidfd| PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)));
+        }
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(error) => Err(error).context("cannot wait for events"),
@@ -140,8 +171,7 @@ impl Supervisor<'_> {
             if signal == Signal::CHLD {
                 continue;
             }
-            let same_group = self.command.as_ref().is_some_and(|command| command.group().is_none());
-            let shared = from_kernel && same_group && goes_to_foreground(signal);
+            let shared = from_kernel && self.shares_group && goes_to_foreground(signal);
             self.happen(Event::Signal { signal, shared })?;
         }
         Ok(())
@@ -150,7 +180,12 @@ impl Supervisor<'_> {
     fn hear_keeper(&mut self) -> anyhow::Result<()> {
         while let Some(link) = self.keeper.as_ref().and_then(|keeper| keeper.link.as_ref()) {
             match link.receive() {
-                Received::Message(report) => self.happen(Event::Keeper(report))?,
+                Received::Message(report) => {
+                    if report == Report::Independent {
+                        self.take_name(None);
+                    }
+                    self.happen(Event::Keeper(report))?;
+                }
                 Received::Nothing => break,
                 Received::Gone => {
                     if let Some(keeper) = &mut self.keeper {
@@ -173,14 +208,23 @@ impl Supervisor<'_> {
     fn reap(&mut self) -> anyhow::Result<()> {
         while let Some(reaped) = command::reap() {
             let command = self.command.as_ref().map(Command::pid);
+            let on_lost = self.on_lost.as_ref().map(Command::pid);
             match reaped {
                 Reaped::Ended(pid, end) if Some(pid) == command => {
                     self.command = None;
-                    self.happen(Event::Ended(end))?;
+                    self.take_name(Some(LEAVING_NAME));
+                    self.borrowers = self.family.borrowers();
+                    let lent = self.family.borrows();
+                    self.happen(if lent { Event::EndedLending(end) } else { Event::Ended(end) })?;
+                }
+                Reaped::Ended(pid, end) if Some(pid) == on_lost => {
+                    log::info!("--on-lost: {end:?}");
+                    self.on_lost = None;
+                    self.happen(Event::OnLostEnded)?;
                 }
                 // Without a terminal no shell waits for the job to stop, and whoever continues the
                 // command does not know that we would have to be continued, too.
-                Reaped::Stopped(pid, signal) if self.command.as_ref().is_some_and(|command| command.is_job(pid)) => {
+                Reaped::Stopped(pid, signal) if self.shares_group && (Some(pid) == command || Some(pid) == on_lost) => {
                     self.happen(Event::Stopped(signal))?;
                 }
                 Reaped::Ended(pid, end) => {
@@ -193,7 +237,12 @@ impl Supervisor<'_> {
                 Reaped::Stopped(..) => {}
             }
         }
-        if self.machine.is_stopping() && self.command.is_none() && self.family.has_gone() {
+        let gone = || match self.machine.awaits() {
+            None => false,
+            Some(Awaited::Everyone) => self.family.has_gone(),
+            Some(Awaited::Borrowers) => !self.family.borrows(),
+        };
+        if self.command.is_none() && gone() {
             self.happen(Event::TreeGone)?;
         }
         Ok(())
@@ -210,15 +259,20 @@ impl Supervisor<'_> {
             log::debug!("effect {effect:?}");
             match effect {
                 Effect::StartKeeper => self.start_keeper()?,
-                Effect::Spawn(grant) => self.spawn(&grant)?,
-                Effect::Forward(signal) => {
-                    if let Some(command) = &self.command {
-                        command.forward(signal, &self.family);
-                    }
-                }
+                Effect::Spawn { grant, until } => self.spawn(&grant, until)?,
+                Effect::Forward(signal) => match &self.command {
+                    Some(command) => command.forward(signal, &self.family),
+                    None => self.family.forward(signal),
+                },
                 Effect::Stop(signal) => self.family.stop(signal, self.command.as_ref()),
                 Effect::Kill => self.family.kill(self.command.as_ref()),
                 Effect::Release => self.order(Order::Release),
+                Effect::StartOnLost => self.start_on_lost()?,
+                Effect::ForwardToOnLost(signal) => {
+                    if let Some(on_lost) = &self.on_lost {
+                        on_lost.forward(signal, &self.family);
+                    }
+                }
                 Effect::StopSelf(signal) => {
                     self.teller.screen.clear();
                     signals::stop_by(signal).context("cannot stop")?;
@@ -240,8 +294,18 @@ impl Supervisor<'_> {
         }
     }
 
+    /// Shows others what we are about; `None`: nothing special. See [`command::lends`].
+    fn take_name(&self, name: Option<&CStr>) {
+        if let Err(error) = nix::sys::prctl::set_name(name.unwrap_or(&self.name)) {
+            log::info!("cannot change the process's name: {error}");
+        }
+    }
+
     fn start_keeper(&mut self) -> anyhow::Result<()> {
         self.kill_keeper();
+        if !self.plan.held.is_empty() {
+            self.take_name(Some(INNER_NAME));
+        }
         let (ours, theirs) = Link::pair().context("cannot create a socket pair")?;
         let last_beat = LastBeat::shared().context("cannot share memory")?;
         let supervisor = std::process::id();
@@ -270,13 +334,13 @@ impl Supervisor<'_> {
         }
     }
 
-    fn spawn(&mut self, grant: &Grant) -> anyhow::Result<()> {
+    fn spawn(&mut self, grant: &Grant, until: Instant) -> anyhow::Result<()> {
         self.teller.screen.clear();
-        let environment = environment(self.plan, grant);
-        let own_group = !terminal::is_controlled();
-        // By then the command would have to be stopped again.
-        let until = self.machine.deadline().unwrap_or(grant.sent);
-        match Command::spawn(&self.plan.command, &environment, own_group, self.signals.inherited(), until) {
+        self.shares_group = terminal::is_controlled();
+        self.grant = Some(grant.clone());
+        let mut environment = about(self.plan, grant);
+        environment.push((ENV_HELD, held(self.plan, grant)));
+        match self.launch(&self.plan.command, &environment, Tie::Lock(until)) {
             Ok(command) => {
                 self.order(Order::Started(command.remains()));
                 self.command = Some(command);
@@ -295,6 +359,28 @@ impl Supervisor<'_> {
                 self.happen(Event::StartFailed(why))
             }
         }
+    }
+
+    fn start_on_lost(&mut self) -> anyhow::Result<()> {
+        let (Some(line), Some(grant)) = (&self.plan.on_lost, &self.grant) else {
+            return self.happen(Event::OnLostEnded);
+        };
+        // Without ZKLOCK_HELD: it does not hold the lock, and the keeper kills whoever claims to.
+        match self.launch(line, &about(self.plan, grant), Tie::None) {
+            Ok(on_lost) => {
+                self.on_lost = Some(on_lost);
+                Ok(())
+            }
+            Err(error) => {
+                self.teller.screen.line(&format!("--on-lost: {}: {error}", line.program.display()));
+                self.happen(Event::OnLostEnded)
+            }
+        }
+    }
+
+    fn launch(&self, line: &CommandLine, environment: &[(&'static str, OsString)], tie: Tie) -> io::Result<Command> {
+        let own_group = !self.shares_group;
+        Command::spawn(Launch { line, environment, own_group, inherited: self.signals.inherited(), tie })
     }
 
     /// Leaves no process behind. After a run that ended as it should, only a keeper that exits.
@@ -350,13 +436,11 @@ fn goes_to_foreground(signal: Signal) -> bool {
     }
 }
 
-/// What the command finds in its environment. All of it is set, so that nothing of an outer lock's
-/// is taken for this one's.
-fn environment(plan: &Plan, grant: &Grant) -> Vec<(&'static str, OsString)> {
-    // One a line: a path can hold any other character that one might separate them by.
+/// The locks that the command holds, one node a line: a path can hold any other character that one
+/// might separate them by.
+fn held(plan: &Plan, grant: &Grant) -> OsString {
     let mut held = std::env::var_os(ENV_HELD).unwrap_or_default();
-    let mut tokens = String::new();
-    for granted in std::iter::once(&grant.first).chain(&grant.and) {
+    for granted in grant.all() {
         // A lock of a zklock above us is there already.
         if !plan.held.iter().any(|name| granted.node.ends_with(&format!("/{name}"))) {
             if !held.is_empty() {
@@ -364,19 +448,21 @@ fn environment(plan: &Plan, grant: &Grant) -> Vec<(&'static str, OsString)> {
             }
             held.push(&granted.node);
         }
-        if !tokens.is_empty() {
-            tokens.push('\n');
-        }
-        tokens.push_str(&format!("{} {}", granted.token, granted.lock));
     }
+    held
+}
+
+/// What the command finds in its environment about the locks. All of it is set, so that nothing of an
+/// outer lock's is taken for this one's.
+fn about(plan: &Plan, grant: &Grant) -> Vec<(&'static str, OsString)> {
+    let tokens: Vec<_> = grant.all().map(|granted| format!("{} {}", granted.token, granted.lock)).collect();
     vec![
         ("ZKLOCK_PATH", grant.first.lock.clone().into()),
         ("ZKLOCK_NODE", grant.first.node.clone().into()),
         ("ZKLOCK_TOKEN", grant.first.token.to_string().into()),
-        ("ZKLOCK_TOKENS", tokens.into()),
+        ("ZKLOCK_TOKENS", tokens.join("\n").into()),
         ("ZKLOCK_SESSION", format!("{:#x}", grant.session).into()),
         ("ZKLOCK_MODE", plan.mode.to_string().into()),
-        (ENV_HELD, held),
     ]
 }
 

@@ -6,16 +6,25 @@
 //!
 //! What always holds, and the property tests below check:
 //! - [`Effect::Spawn`] only under a lease that is long enough, and once;
-//! - [`Effect::Release`] only when no command runs, and none that was to be killed is left;
-//! - no signal to a command that has been reaped;
+//! - [`Effect::Release`] only when no command runs, and none is left that was to be killed or waited
+//!   for;
+//! - no signal when nothing is left of the command;
 //! - [`Effect::Kill`] goes out no later than the lease allows;
+//! - no command goes on undisturbed after `--max-run`;
+//! - [`Effect::StartOnLost`] at most once, and only after the lock was lost, when nothing is left of
+//!   the command and the release has begun;
 //! - [`Effect::Finish`] once, and last.
+
+mod ending;
+mod running;
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use self::ending::{OnLost, Release};
+use self::running::{Cause, Run};
 use super::lease::{Instant, NoRoom, Terms};
 use super::outcome::Outcome;
 use super::queue::{Dialect, Mode};
@@ -27,9 +36,6 @@ const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
 const GIVE_UP_PATIENCE: Duration = Duration::from_secs(1);
 /// The same, once the user shows impatience.
 const HURRIED_PATIENCE: Duration = Duration::from_millis(300);
-/// Descendants that fork while they are being killed are looked for again this often.
-const KILL_AGAIN: Duration = Duration::from_millis(10);
-const KILL_AGAIN_AT_MOST: Duration = Duration::from_secs(1);
 /// A lease that is too short to start under is judged again this often.
 const JUDGE_AGAIN: Duration = Duration::from_millis(20);
 /// How many keepers may die on us before we take it for an error of our own.
@@ -102,6 +108,13 @@ pub struct Grant {
     pub sent: Instant,
 }
 
+impl Grant {
+    /// All of them, the one that was named first first.
+    pub fn all(&self) -> impl Iterator<Item = &Granted> {
+        std::iter::once(&self.first).chain(&self.and)
+    }
+}
+
 /// Why a lock, or a place in the queue, is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Loss {
@@ -165,12 +178,25 @@ pub enum Event {
     StartFailed(Unstarted),
     /// The command itself ended and has been reaped.
     Ended(CommandEnd),
-    /// The command was stopped by this signal (Ctrl-Z).
+    /// The same, and zklocks that it started go on under our locks.
+    EndedLending(CommandEnd),
+    /// The command, or that of `--on-lost`, was stopped by this signal (Ctrl-Z).
     Stopped(Signal),
     /// The command and all its descendants have gone.
     TreeGone,
+    /// The command of `--on-lost` has ended, or could not be started.
+    OnLostEnded,
     /// The time that [`Machine::deadline`] named has come.
     Timer,
+}
+
+/// Whose end the machine waits for, to hear of it as [`Event::TreeGone`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// The command and all its descendants.
+    Everyone,
+    /// The zklocks among them that use our locks.
+    Borrowers,
 }
 
 /// Why the command could not be started.
@@ -198,9 +224,14 @@ pub enum CommandEnd {
 pub enum Effect {
     /// Start a keeper; an earlier one is of no more use.
     StartKeeper,
-    /// Start the command under this grant.
-    Spawn(Grant),
-    /// Pass a signal on to the command's process group.
+    /// Start the command.
+    Spawn {
+        /// The lock that it runs under.
+        grant: Grant,
+        /// From here on it is too late to start it.
+        until: Instant,
+    },
+    /// Pass a signal on to the command's process group, or to its descendants when it has ended.
     Forward(Signal),
     /// Ask the command and all its descendants to stop.
     Stop(Signal),
@@ -208,6 +239,10 @@ pub enum Effect {
     Kill,
     /// Tell the keeper to delete the node and close the session.
     Release,
+    /// Start the command of `--on-lost`; report [`Event::OnLostEnded`].
+    StartOnLost,
+    /// Pass a signal on to the command of `--on-lost`.
+    ForwardToOnLost(Signal),
     /// Stop by this signal, as the shell that watches us expects when the command stops.
     StopSelf(Signal),
     /// End the keeper at once: it has had its time.
@@ -243,6 +278,8 @@ pub enum Notice {
     NoRoom(NoRoom),
     /// It makes no sense to go on.
     Refused(Refusal),
+    /// The command has run for as long as `--max-run` allows, which is this.
+    MaxRun(Duration),
     /// The lock was lost while the command ran.
     Lost(LostWhy),
     /// The lease was over before the command could be started.
@@ -292,6 +329,12 @@ pub struct Settings {
     pub kill_after: Option<Duration>,
     /// `--signal`.
     pub stop_signal: Signal,
+    /// `--max-run`: stop the command after this long.
+    pub max_run: Option<Duration>,
+    /// `--wait-descendants`: hold the lock until nothing is left of the command.
+    pub wait_descendants: bool,
+    /// Whether there is a command of `--on-lost`.
+    pub on_lost: bool,
 }
 
 #[derive(Debug)]
@@ -303,14 +346,16 @@ enum State {
     /// The lock is ours; the command starts as soon as the lease is long enough, which is at once
     /// unless the machine stalled: then the keeper beats, and the lease is judged again.
     Held { terms: Terms, grant: Grant, judge_at: Instant },
-    /// The command runs under the lease that counts from `sent`.
-    Running { terms: Terms, sent: Instant },
-    /// The stop signal has gone out because the lock is lost or about to be.
-    Stopping { terms: Terms, kill_at: Instant },
+    /// The command runs, or what it has left behind and is waited for.
+    Running(Run),
+    /// The stop signal has gone out, and SIGKILL follows.
+    Stopping { terms: Terms, cause: Cause, kill_at: Instant },
     /// SIGKILL has gone out; it goes out again until nothing is left.
-    Killing { terms: Terms, again_at: Instant, pause: Duration },
+    Killing { terms: Terms, cause: Cause, again_at: Instant, pause: Duration },
     /// No command: the node is to go.
-    Releasing { outcome: Outcome, frees_within: Option<Duration>, until: Instant },
+    Releasing(Release),
+    /// Nothing more can be done about the node; the command of `--on-lost` still runs.
+    Outlasted(Outcome),
     /// [`Effect::Finish`] has been said.
     Finished,
 }
@@ -346,18 +391,22 @@ impl Machine {
             }
             State::Connecting { until: None, .. } | State::Queued { .. } => self.give_up_at,
             State::Held { judge_at, .. } => Some(*judge_at),
-            State::Running { terms, sent } => Some(terms.stop_at(*sent)),
-            State::Stopping { kill_at, .. } => Some(*kill_at),
-            State::Killing { again_at, .. } => Some(*again_at),
-            State::Releasing { until, .. } => Some(*until),
-            State::Finished => None,
+            State::Running(run) => Some(run.deadline()),
+            State::Stopping { terms, cause, kill_at } => Some(cause.deadline(*terms, *kill_at)),
+            State::Killing { terms, cause, again_at, .. } => Some(cause.deadline(*terms, *again_at)),
+            State::Releasing(release) => Some(release.until),
+            State::Outlasted(_) | State::Finished => None,
         }
     }
 
-    /// Whether the command and its descendants are being stopped, so that [`Event::TreeGone`]
-    /// matters.
-    pub fn is_stopping(&self) -> bool {
-        matches!(self.state, State::Stopping { .. } | State::Killing { .. })
+    /// Whose end is waited for, once the command itself has ended.
+    pub fn awaits(&self) -> Option<Awaited> {
+        match &self.state {
+            State::Running(run) if run.ended.is_none() => None,
+            State::Running(_) if !self.settings.wait_descendants => Some(Awaited::Borrowers),
+            State::Running(_) | State::Stopping { .. } | State::Killing { .. } => Some(Awaited::Everyone),
+            _ => None,
+        }
     }
 
     /// What happens next.
@@ -367,12 +416,11 @@ impl Machine {
             State::Connecting { until, reason } => self.connecting(now, until, reason, event),
             State::Queued { terms, view, silence } => self.queued(now, terms, view, silence, event),
             State::Held { terms, grant, judge_at } => self.held(now, terms, grant, judge_at, event),
-            State::Running { terms, sent } => self.running(now, terms, sent, event),
-            State::Stopping { terms, kill_at } => Self::stopping(now, terms, kill_at, event),
-            State::Killing { terms, again_at, pause } => Self::killing(now, terms, again_at, pause, event),
-            State::Releasing { outcome, frees_within, until } => {
-                Self::releasing(now, outcome, frees_within, until, event)
-            }
+            State::Running(run) => self.running(now, run, event),
+            State::Stopping { terms, cause, kill_at } => self.stopping(now, terms, cause, kill_at, event),
+            State::Killing { terms, cause, again_at, pause } => self.killing(now, terms, cause, again_at, pause, event),
+            State::Releasing(release) => Self::releasing(now, release, event),
+            State::Outlasted(outcome) => Self::outlasted(outcome, event),
             State::Finished => (State::Finished, vec![]),
         };
         self.state = state;
@@ -489,7 +537,11 @@ impl Machine {
             }
             Event::Timer if now >= judge_at && terms.worth_starting(grant.sent, now) => {
                 let say = Effect::Say(Notice::Starting(grant.clone()));
-                (State::Running { terms, sent: grant.sent }, vec![Effect::Spawn(grant), say])
+                let ends_at = self.settings.max_run.map(|max_run| now + max_run);
+                // By then the command would have to be stopped again.
+                let until = terms.stop_at(grant.sent);
+                let run = Run { terms, sent: grant.sent, ends_at, ended: None };
+                (State::Running(run), vec![Effect::Spawn { grant, until }, say])
             }
             Event::Timer if self.give_up_at.is_some_and(|at| at <= now) => self.timed_out(now, Blocker::Servers(None)),
             Event::Timer if now >= judge_at => (State::Held { terms, grant, judge_at: now + JUDGE_AGAIN }, vec![]),
@@ -501,111 +553,6 @@ impl Machine {
                 None => (State::Held { terms, grant, judge_at }, stop_self(signal)),
             },
             _ => (State::Held { terms, grant, judge_at }, vec![]),
-        }
-    }
-
-    fn running(&mut self, now: Instant, terms: Terms, sent: Instant, event: Event) -> (State, Vec<Effect>) {
-        let same = State::Running { terms, sent };
-        match event {
-            Event::Keeper(Report::Extended(later)) => (State::Running { terms, sent: sent.max(later) }, vec![]),
-            // From now on the servers count with this.
-            Event::Keeper(Report::Connected { timeout }) => {
-                (State::Running { terms: self.regranted(timeout), sent }, vec![])
-            }
-            // The next holder may run already: no time for a stop signal.
-            Event::Keeper(Report::Lost(loss)) => kill(now, terms, Some(LostWhy::Told(loss))),
-            Event::Keeper(Report::Refused(_)) => self.stop(now, terms, sent, LostWhy::Refused),
-            Event::KeeperGone => self.stop(now, terms, sent, LostWhy::KeeperGone),
-            Event::Timer if now >= terms.stop_at(sent) => {
-                self.stop(now, terms, sent, LostWhy::Silence(now.saturating_since(sent)))
-            }
-            Event::Signal { shared: true, .. } => (same, vec![]),
-            Event::Signal { signal, .. } => (same, vec![Effect::Forward(signal)]),
-            Event::Stopped(signal) => (same, vec![Effect::StopSelf(signal)]),
-            Event::StartFailed(why) => {
-                let outcome = match why {
-                    Unstarted::NotFound => Outcome::NotFound,
-                    Unstarted::CannotExecute => Outcome::CannotExecute,
-                    Unstarted::TooLate => Outcome::Lost,
-                };
-                let (state, mut effects) = release(now, outcome, Some(terms.timeout()));
-                if why == Unstarted::TooLate {
-                    effects.push(Effect::Say(Notice::TooLate));
-                }
-                (state, effects)
-            }
-            Event::Ended(end) => {
-                let outcome = match end {
-                    CommandEnd::Exited(status) => Outcome::Exited(status),
-                    CommandEnd::Signaled(signal) => Outcome::Signaled(signal),
-                };
-                release(now, outcome, Some(terms.timeout()))
-            }
-            _ => (same, vec![]),
-        }
-    }
-
-    /// The lock is lost, or will be unless a beat is answered by the end of the lease.
-    fn stop(&self, now: Instant, terms: Terms, sent: Instant, why: LostWhy) -> (State, Vec<Effect>) {
-        let kill_at = terms.kill_at(sent).min(now + terms.kill_after());
-        if kill_at <= now {
-            return kill(now, terms, Some(why));
-        }
-        let effects = vec![Effect::Stop(self.settings.stop_signal), Effect::Say(Notice::Lost(why))];
-        (State::Stopping { terms, kill_at }, effects)
-    }
-
-    fn stopping(now: Instant, terms: Terms, kill_at: Instant, event: Event) -> (State, Vec<Effect>) {
-        let same = State::Stopping { terms, kill_at };
-        match event {
-            Event::TreeGone => release(now, Outcome::Lost, None),
-            Event::Timer if now >= kill_at => kill(now, terms, None),
-            Event::Keeper(Report::Lost(_)) => kill(now, terms, None),
-            _ => (same, vec![]),
-        }
-    }
-
-    fn killing(now: Instant, terms: Terms, again_at: Instant, pause: Duration, event: Event) -> (State, Vec<Effect>) {
-        match event {
-            Event::TreeGone => release(now, Outcome::Lost, None),
-            Event::Timer if now >= again_at => {
-                // What we may not kill (a command that became another user) is not asked for ever
-                // at this pace.
-                let pause = (pause * 2).min(KILL_AGAIN_AT_MOST);
-                (State::Killing { terms, again_at: now + pause, pause }, vec![Effect::Kill])
-            }
-            _ => (State::Killing { terms, again_at, pause }, vec![]),
-        }
-    }
-
-    fn releasing(
-        now: Instant,
-        outcome: Outcome,
-        frees_within: Option<Duration>,
-        until: Instant,
-        event: Event,
-    ) -> (State, Vec<Effect>) {
-        let unconfirmed = || {
-            let mut effects = vec![];
-            effects.push(Effect::EndKeeper);
-            effects.extend(frees_within.map(|timeout| Effect::Say(Notice::NotReleased(timeout))));
-            effects.push(Effect::Finish(outcome));
-            (State::Finished, effects)
-        };
-        match event {
-            // An expired session has taken the node with it.
-            Event::Keeper(Report::Released | Report::Lost(Loss::SessionExpired)) => {
-                (State::Finished, vec![Effect::Finish(outcome)])
-            }
-            Event::KeeperGone => unconfirmed(),
-            Event::Timer if now >= until => unconfirmed(),
-            // Two signals may come at once, which is no impatience yet.
-            Event::Signal { signal, .. } if cancels(signal) => {
-                let until = until.min(now + HURRIED_PATIENCE);
-                (State::Releasing { outcome, frees_within, until }, vec![])
-            }
-            Event::Signal { signal, .. } => (State::Releasing { outcome, frees_within, until }, stop_self(signal)),
-            _ => (State::Releasing { outcome, frees_within, until }, vec![]),
         }
     }
 
@@ -668,20 +615,15 @@ fn refused(now: Instant, refusal: Refusal) -> (State, Vec<Effect>) {
 /// Leaves without having run a command.
 fn give_up(now: Instant, outcome: Outcome, mut effects: Vec<Effect>) -> (State, Vec<Effect>) {
     effects.push(Effect::Release);
-    (State::Releasing { outcome, frees_within: None, until: now + GIVE_UP_PATIENCE }, effects)
+    let release = Release { outcome, frees_within: None, until: now + GIVE_UP_PATIENCE, on_lost: OnLost::Idle };
+    (State::Releasing(release), effects)
 }
 
 /// Leaves after a command. `frees_within`: what to tell the user when nobody confirms.
 fn release(now: Instant, outcome: Outcome, frees_within: Option<Duration>) -> (State, Vec<Effect>) {
     let patience = frees_within.map_or(GIVE_UP_PATIENCE, |timeout| timeout.min(RELEASE_PATIENCE));
-    (State::Releasing { outcome, frees_within, until: now + patience }, vec![Effect::Release])
-}
-
-fn kill(now: Instant, terms: Terms, why: Option<LostWhy>) -> (State, Vec<Effect>) {
-    // SIGKILL first: the message can wait, the command must not.
-    let mut effects = vec![Effect::Kill];
-    effects.extend(why.map(|why| Effect::Say(Notice::Lost(why))));
-    (State::Killing { terms, again_at: now + KILL_AGAIN, pause: KILL_AGAIN }, effects)
+    let release = Release { outcome, frees_within, until: now + patience, on_lost: OnLost::Idle };
+    (State::Releasing(release), vec![Effect::Release])
 }
 
 /// A signal while there is no command: some cancel the wait, the rest have nobody to go to.

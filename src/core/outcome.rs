@@ -21,6 +21,8 @@ pub enum Outcome {
     NotFree(u8),
     /// The lock was lost while the command ran, and the command has been stopped.
     Lost,
+    /// The command ran for longer than `--max-run`, and has been stopped.
+    RanOut,
     /// ZooKeeper refused the credentials, or an ACL forbids it.
     Denied,
     /// The lock is in use in a way that cannot be mixed safely, or the chroot does not exist.
@@ -55,6 +57,7 @@ impl Outcome {
             Self::Lost => End::Exit(76),
             Self::Denied => End::Exit(77),
             Self::Unusable => End::Exit(78),
+            Self::RanOut => End::Exit(124),
             Self::CannotExecute => End::Exit(126),
             Self::NotFound => End::Exit(127),
         }
@@ -74,6 +77,7 @@ pub const EXIT_STATUS: &[(&str, &str)] = &[
     ("76", "the lock was lost while the command ran, and the command has been stopped"),
     ("77", "ZooKeeper refused the credentials, or an ACL forbids it"),
     ("78", "the lock cannot be used as asked: its chroot does not exist, or its queue has ended"),
+    ("124", "the command ran for longer than --max-run, and has been stopped"),
     ("126", "the command was found but cannot be executed"),
     ("127", "the command was not found"),
     ("killed by N", "signal N interrupted the wait for the lock (128+N in a shell)"),
@@ -91,6 +95,7 @@ mod tests {
             Outcome::Internal,
             Outcome::NotFree(CONFLICT_EXIT_CODE),
             Outcome::Lost,
+            Outcome::RanOut,
             Outcome::Denied,
             Outcome::Unusable,
             Outcome::CannotExecute,

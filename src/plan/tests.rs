@@ -47,6 +47,9 @@ fn everything_has_its_default() {
             session_timeout: Duration::from_secs(30),
             kill_after: None,
             stop_signal: Signal::TERM,
+            max_run: None,
+            wait_descendants: false,
+            on_lost: None,
             command: command_line(&["./backup.sh"]),
             description: None,
             publish_command: false,
@@ -74,6 +77,9 @@ fn every_option_is_understood() {
         "--publish-command",
         "--signal=int",
         "--kill-after=7",
+        "--max-run=2h",
+        "--wait-descendants",
+        "--on-lost=page ops",
         "-vv",
         "/l",
         "job",
@@ -94,6 +100,9 @@ fn every_option_is_understood() {
             session_timeout: Duration::from_secs(60),
             kill_after: Some(Duration::from_secs(7)),
             stop_signal: Signal::INT,
+            max_run: Some(Duration::from_secs(7200)),
+            wait_descendants: true,
+            on_lost: Some(command_line(&["/bin/sh", "-c", "page ops"])),
             command: command_line(&["job"]),
             description: Some("nightly".to_owned()),
             publish_command: true,
@@ -194,6 +203,10 @@ fn every_byte_reaches_the_command() {
     let args = [OsStr::new("zklock"), OsStr::new("/l"), OsStr::new("-c"), script].map(OsStr::to_owned);
     let plan = from_args_and_environment(args, |_| None).unwrap();
     assert_eq!(plan.command.args, ["-c".into(), script.to_owned()]);
+
+    let args = [OsStr::new("zklock"), OsStr::new("--on-lost"), script, OsStr::new("/l"), OsStr::new("x")];
+    let plan = from_args_and_environment(args.map(OsStr::to_owned), |_| None).unwrap();
+    assert_eq!(plan.on_lost.unwrap().args, ["-c".into(), script.to_owned()]);
 }
 
 #[test]
@@ -206,6 +219,8 @@ fn a_shell_command_is_run_by_the_users_shell() {
             assert_eq!(plan.command, command_line(&[program, "-c", "a | b"]), "{args:?}");
         }
     }
+    let on_lost = plan_in(&[("SHELL", "/bin/zsh")], &["/l", "--on-lost", "a | b", "x"]).unwrap().on_lost;
+    assert_eq!(on_lost, Some(command_line(&["/bin/zsh", "-c", "a | b"])));
     assert_eq!(plan(&["/l", "-c", "-x"]).command, command_line(&["/bin/sh", "-c", "-x"]));
 }
 
@@ -240,6 +255,14 @@ fn nonblock_wins_over_a_timeout() {
         assert_eq!(plan(args).patience, Patience::NoWait, "{args:?}");
     }
     assert_eq!(plan_in(&[("ZKLOCK_TIMEOUT", "5")], &["-n", "/l", "x"]).unwrap().patience, Patience::NoWait);
+}
+
+#[test]
+fn no_time_to_run_is_no_limit() {
+    for zero in ["0", "0s", "0.0"] {
+        assert_eq!(plan(&["--max-run", zero, "/l", "x"]).max_run, None);
+    }
+    assert_eq!(plan(&["--max-run", "1ms", "/l", "x"]).max_run, Some(Duration::from_millis(1)));
 }
 
 #[test]
@@ -302,6 +325,9 @@ fn refusals_name_the_culprit_and_say_what_to_write() {
             "--kill-after '1m': a session timeout of 30s has room for 13s250ms at most; shorten it or lengthen \
              --session-timeout",
         ),
+        (&["/l", "--on-lost"], "no value after --on-lost; write --on-lost SHELL COMMAND"),
+        (&["--max-run", "soon", "/l", "x"], &format!("--max-run 'soon': {duration}")),
+        (&["--max-run", "-1", "/l", "x"], &format!("--max-run '-1': a duration cannot be negative; {duration}")),
         (&["-E", "256", "/l", "x"], &format!("--conflict-exit-code '256': {status}")),
         (&["-E", "-1", "/l", "x"], &format!("--conflict-exit-code '-1': {status}")),
         (&["-E", "+1", "/l", "x"], &format!("--conflict-exit-code '+1': {status}")),
@@ -373,7 +399,7 @@ fn help_and_version_are_no_errors() {
     };
     assert_eq!(text(&["--version"]), concat!("zklock ", env!("CARGO_PKG_VERSION"), "\n"));
     let (short, long) = (text(&["-h"]), text(&["--help"]));
-    assert!(short.lines().count() < 50, "{short}");
+    assert!(short.lines().count() < 70, "{short}");
     assert!(short.len() < long.len());
     assert_eq!(long.matches("\n    zklock ").count(), 4, "four examples");
     assert!(long.contains("Exit status:"));

@@ -22,6 +22,7 @@ mod harness_checks;
 mod hostile;
 mod house;
 mod input;
+mod limits;
 mod loss;
 mod outage;
 mod output;

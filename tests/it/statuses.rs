@@ -75,6 +75,13 @@ const WAYS: &[Way] = &[
     }),
     ("78", "the numbers are used up", End::Code(78), |place| numbered(place, "2147483647")),
     ("78", "the numbers have begun anew", End::Code(78), |place| numbered(place, "-2147483648")),
+    ("124", "a command that ends in time after the stop signal", End::Code(124), |place| {
+        place.zklock().args(["--max-run", "200ms", LOCK, "sleep", "60"]).run()
+    }),
+    ("124", "a command that has to be killed", End::Code(124), |place| {
+        let script = "trap '' TERM; while :; do sleep 60; done";
+        place.zklock().args(["--max-run", "200ms", "-k", "100ms", LOCK, "-c", script]).run()
+    }),
     ("126", "a directory", End::Code(126), |place| place.zklock().args([LOCK, "/etc"]).run()),
     ("126", "a file that is no program", End::Code(126), |place| {
         fs::write(place.file("text"), "true\n").unwrap();

@@ -1,5 +1,7 @@
 //! The machine under events in any order, and the stories that users know by name.
 
+mod limits;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -16,6 +18,9 @@ fn settings() -> Settings {
         session_timeout: TIMEOUT,
         kill_after: None,
         stop_signal: Signal::TERM,
+        max_run: None,
+        wait_descendants: false,
+        on_lost: false,
     }
 }
 
@@ -39,6 +44,13 @@ struct World {
     /// The command process exists and has not been reaped.
     alive: bool,
     spawned: bool,
+    /// Something may be left of the command.
+    left: bool,
+    /// The command of `--on-lost` has been started; it runs.
+    on_lost: bool,
+    on_lost_runs: bool,
+    /// The end of `--max-run`.
+    ends_at: Option<Instant>,
     /// Stop or Kill has gone out and something may be left of the command.
     doomed: bool,
     killed: bool,
@@ -57,6 +69,10 @@ impl World {
             machine,
             alive: false,
             spawned: false,
+            left: false,
+            on_lost: false,
+            on_lost_runs: false,
+            ends_at: None,
             doomed: false,
             killed: false,
             released: false,
@@ -85,29 +101,54 @@ impl World {
         if matches!(event, Event::Ended(_)) {
             self.alive = false;
         }
-        if event == Event::TreeGone {
-            self.doomed = false;
+        if matches!(event, Event::TreeGone | Event::StartFailed(_)) {
+            (self.doomed, self.left) = (false, false);
+        }
+        if event == Event::OnLostEnded {
+            self.on_lost_runs = false;
         }
         let before = format!("{:?}", self.machine);
         let effects = self.machine.step(self.now, event.clone());
         for effect in effects {
             assert_eq!(self.finished, None, "{effect:?} after the end, on {event:?} in {before}");
             match effect {
-                Effect::Spawn(grant) => {
+                Effect::Spawn { grant, until } => {
                     assert!(!self.spawned, "a second command");
+                    assert!(until < terms().kill_at(grant.sent) || self.machine.settings.kill_after.is_some());
+                    self.ends_at = self.machine.settings.max_run.map(|max_run| self.now + max_run);
                     assert!(terms().worth_starting(grant.sent, self.now), "started under a lease that is too short");
-                    (self.spawned, self.alive) = (true, true);
+                    (self.spawned, self.alive, self.left) = (true, true, true);
                 }
-                Effect::Forward(signal) => assert!(self.alive, "{signal} sent to a command that has been reaped"),
+                Effect::Forward(signal) => {
+                    assert!(
+                        self.alive || self.doomed || self.waited_for(),
+                        "{signal} sent to a command that has been reaped"
+                    );
+                }
+                Effect::StartOnLost => {
+                    assert!(self.machine.settings.on_lost && !self.on_lost, "--on-lost twice, or unasked for");
+                    assert!(!self.alive && !self.left, "--on-lost beside the command, on {event:?} in {before}");
+                    assert!(self.released, "--on-lost before the release, on {event:?} in {before}");
+                    (self.on_lost, self.on_lost_runs) = (true, true);
+                }
+                Effect::ForwardToOnLost(signal) => {
+                    assert!(self.on_lost_runs, "{signal} sent to a command of --on-lost that has been reaped");
+                }
                 Effect::Stop(_) => self.doomed = true,
                 Effect::Kill => (self.doomed, self.killed) = (true, true),
                 Effect::Release => {
                     assert!(!self.alive && !self.doomed, "released with a command, on {event:?} in {before}");
+                    assert!(!self.waited_for(), "released with a descendant, on {event:?} in {before}");
                     assert!(!self.released, "released twice");
                     self.released = true;
                 }
                 Effect::Finish(outcome) => {
-                    assert!(!self.alive && !self.doomed, "finished with a command");
+                    let ran_out = self.ends_at.is_some_and(|ends_at| self.now >= ends_at);
+                    assert!(outcome != Outcome::RanOut || ran_out, "too early for --max-run");
+                    assert!(!self.on_lost_runs, "finished with the command of --on-lost");
+                    let wanted = outcome == Outcome::Lost && self.machine.settings.on_lost;
+                    assert_eq!(self.on_lost, wanted, "--on-lost belongs to a lost lock, on {event:?} in {before}");
+                    assert!(!self.alive && !self.doomed && !self.waited_for(), "finished with a command");
                     self.finished = Some(outcome);
                 }
                 Effect::StartKeeper => assert!(!self.spawned, "a new session while the command runs"),
@@ -115,10 +156,23 @@ impl World {
                 Effect::StopSelf(_) | Effect::EndKeeper => {}
             }
         }
-        if self.spawned && self.alive && !self.killed {
+        if (self.alive || self.waited_for()) && !self.killed {
             let sent = self.last_beat.expect("a command needs a beat");
             assert!(self.now < terms().kill_at(sent), "the command outlives its lease, on {event:?} in {before}");
+            let ran_out = self.ends_at.is_some_and(|ends_at| self.now >= ends_at);
+            assert!(self.doomed || !ran_out, "the command outlives --max-run, on {event:?} in {before}");
         }
+    }
+
+    /// Whether something may be left of the command that is to be waited for.
+    fn waited_for(&self) -> bool {
+        self.left && self.machine.settings.wait_descendants
+    }
+
+    /// A beat that is answered at once.
+    fn beat(&mut self) {
+        self.last_beat = Some(self.now);
+        self.event(Event::Keeper(Report::Extended(self.now)));
     }
 
     /// Lets time pass, with the timer on time.
@@ -151,6 +205,7 @@ enum Happening {
     CommandEnds(CommandEnd),
     CommandStops,
     TreeGone,
+    OnLostEnds,
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
@@ -179,6 +234,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => Just(Happening::CommandEnds(CommandEnd::Signaled(Signal::KILL))),
         1 => Just(Happening::CommandStops),
         3 => Just(Happening::TreeGone),
+        1 => Just(Happening::OnLostEnds),
     ]
 }
 
@@ -187,7 +243,7 @@ impl World {
         match happening {
             Happening::Pass(millis) => self.pass(Duration::from_millis(millis)),
             Happening::Freeze(millis) => {
-                let frozen = self.alive && !self.killed;
+                let frozen = (self.alive || self.waited_for()) && !self.killed;
                 self.now = self.now + Duration::from_millis(millis);
                 // Nothing can be done while frozen; what counts is that it is done first after.
                 if self.machine.deadline().is_some_and(|deadline| deadline <= self.now) {
@@ -234,8 +290,13 @@ impl World {
                 }
             }
             Happening::TreeGone => {
-                if !self.alive && self.machine.is_stopping() {
+                if !self.alive && self.machine.awaits().is_some() {
                     self.event(Event::TreeGone);
+                }
+            }
+            Happening::OnLostEnds => {
+                if self.on_lost_runs {
+                    self.event(Event::OnLostEnded);
                 }
             }
         }
@@ -249,10 +310,13 @@ proptest! {
     fn nothing_forbidden_happens_and_every_run_ends(
         nonblock: bool,
         timeout in proptest::option::of(1u64..100_000),
+        max_run in proptest::option::of(1u64..60_000),
+        wait_descendants: bool,
+        on_lost: bool,
         happenings in proptest::collection::vec(happening(), 1..60),
     ) {
-        let timeout = timeout.map(Duration::from_millis);
-        let mut world = World::new(Settings { nonblock, timeout, ..settings() });
+        let (timeout, max_run) = (timeout.map(Duration::from_millis), max_run.map(Duration::from_millis));
+        let mut world = World::new(Settings { nonblock, timeout, max_run, wait_descendants, on_lost, ..settings() });
         for happening in happenings {
             if world.finished.is_some() {
                 break;
@@ -265,6 +329,7 @@ proptest! {
             world.pass(Duration::from_secs(40));
             world.apply(Happening::CommandEnds(CommandEnd::Exited(0)));
             world.apply(Happening::TreeGone);
+            world.apply(Happening::OnLostEnds);
         }
         prop_assert!(world.finished.is_some(), "still {:?}", world.machine);
     }
@@ -302,8 +367,7 @@ fn a_beat_in_time_is_all_it_takes() {
     let mut world = World::running(settings());
     for _ in 0..100 {
         world.pass(Duration::from_secs(20));
-        world.last_beat = Some(world.now);
-        world.event(Event::Keeper(Report::Extended(world.now)));
+        world.beat();
     }
     assert!(!world.doomed);
 }

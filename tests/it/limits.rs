@@ -1,0 +1,538 @@
+//! What ends a command besides itself, what may outlive it, and what follows when the lock was lost.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use crate::ensemble::Server;
+use crate::poll;
+use crate::process;
+use crate::scene::{AT_ONCE, LEASE, LOCK, Moment, Scene, T, variable};
+use crate::terminal::{CTRL_C, CTRL_Z, Terminal};
+use crate::zklock::{Output, Running, child};
+
+/// A session long enough for the graces of these tests.
+const LONG_SESSION: [&str; 2] = ["--session-timeout", "10"];
+
+/// What is said about `--max-run`.
+#[track_caller]
+fn expect_ran_out(run: &mut Running, max_run: &str) -> Output {
+    let output = run.wait().expect_code(124);
+    let said = format!("zklock: the command has run for {max_run}, the time of --max-run; stopping it\n");
+    assert_eq!(output.stderr(), said, "{output}");
+    run.wait_until_nothing_is_left();
+    output
+}
+
+fn direct() -> String {
+    Server::shared().address()
+}
+
+/// A run whose command has begun.
+#[track_caller]
+fn begun(scene: &Scene, options: &[&str], child: &[&str]) -> Running {
+    let mut run = scene.start(&direct(), "holder", options, child);
+    run.wait_stdout("holder ready");
+    run
+}
+
+/// Deletes the node of the only contender.
+#[track_caller]
+fn delete_node(scene: &Scene) {
+    scene.witness.delete(&scene.only_contender().path).expect("the node is there");
+}
+
+// --max-run.
+
+#[test]
+fn after_max_run_come_the_stop_signal_then_sigkill_then_the_release() {
+    let scene = Scene::shared();
+    let options = [&LONG_SESSION[..], &["--max-run", "1", "-k", "1500ms"]].concat();
+    let mut holder = begun(&scene, &options, &["--wait"]);
+    let mut next = scene.queue("next", 1);
+    let output = expect_ran_out(&mut holder, "1s");
+    assert!(output.stdout().ends_with("holder ready\nholder signal TERM\nholder signal CONT\n"), "{output}");
+    // The log begins a little after the time does: what the program takes to start.
+    let lived = scene.last_alive("holder").since(scene.begin("holder"));
+    assert!(lived >= Duration::from_secs(1), "{lived:?}");
+    assert!(lived <= Duration::from_millis(2500) + AT_ONCE, "{lived:?}");
+    next.wait_stdout("ready");
+    scene.begin("next").expect_within(AT_ONCE, scene.last_alive("holder"), "the next one begins");
+    scene.finish(&mut next);
+    scene.expect_tidy(&["holder", "next"]);
+}
+
+#[test]
+fn a_command_that_ends_tidily_after_max_run_gives_124_at_once() {
+    let scene = Scene::shared();
+    let options = ["--max-run", "300ms", "-k", "3", "--session-timeout", "15", "--signal", "USR1"];
+    let mut holder = begun(&scene, &options, &["--exit-on", "USR1"]);
+    let output = expect_ran_out(&mut holder, "300ms");
+    assert!(output.stdout().ends_with("holder ready\nholder signal USR1\n"), "{output}");
+    assert!(output.elapsed < Duration::from_secs(3), "the grace is not waited for\n{output}");
+    assert!(scene.log().runs()[0].ended);
+    scene.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn whatever_the_command_has_started_is_stopped_after_max_run() {
+    let scene = Scene::shared();
+    let daemon = ["--exit-on", "TERM", "--spawn-daemon", "--", "--name", "daemon", "--wait"];
+    let mut holder = begun(&scene, &["--max-run", "2", "-k", "300ms"], &daemon);
+    let output = expect_ran_out(&mut holder, "2s");
+    assert!(output.stdout().contains("daemon signal TERM\n"), "{output}");
+    scene.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn a_command_that_is_quick_enough_does_not_notice_max_run() {
+    let scene = Scene::shared();
+    let mut holder = begun(&scene, &["--max-run", "20"], &["--exit", "3"]);
+    let output = holder.wait().expect_code(3);
+    assert_eq!(output.stderr(), "", "{output}");
+    scene.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn waiting_for_the_lock_does_not_count_as_running() {
+    let scene = Scene::shared();
+    let mut holder = scene.hold();
+    let mut next = scene.start(&direct(), "next", &["--max-run", "1500ms"], &["--exit-on", "TERM"]);
+    scene.witness.wait_count(LOCK, 2);
+    scene.wait_alive_at("holder", Moment::now().after(Duration::from_secs(2)));
+    scene.finish(&mut holder);
+    next.wait_stdout("ready");
+    scene.finish(&mut next);
+    scene.expect_tidy(&["holder", "next"]);
+}
+
+#[test]
+fn the_shortest_max_run_is_no_loss_of_the_lock() {
+    let scene = Scene::shared();
+    let mut run = scene.start(&direct(), "holder", &["--max-run", "1ms", "-q"], &["--wait"]);
+    expect_ran_out(&mut run, "1ms");
+    scene.witness.wait_count(LOCK, 0);
+}
+
+#[test]
+fn a_command_that_is_stopped_runs_out_of_time_all_the_same() {
+    let scene = Scene::shared();
+    let mut holder = begun(&scene, &["--max-run", "500ms", "-k", "300ms"], &["--wait"]);
+    process::send(holder.command(), Signal::SIGSTOP);
+    let output = expect_ran_out(&mut holder, "500ms");
+    assert!(output.stdout().contains("holder signal TERM\n"), "it was continued for the stop signal\n{output}");
+    scene.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn a_zklock_that_is_stopped_ends_the_run_when_it_is_continued() {
+    let scene = Scene::shared();
+    let mut holder = begun(&scene, &["--max-run", "300ms"], &["--exit-on", "TERM"]);
+    holder.signal(Signal::SIGSTOP);
+    scene.wait_alive_at("holder", scene.begin("holder").after(Duration::from_millis(600)));
+    holder.signal(Signal::SIGCONT);
+    expect_ran_out(&mut holder, "300ms");
+    scene.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn signals_reach_a_command_that_has_run_out_of_time() {
+    let scene = Scene::shared();
+    let options = [&LONG_SESSION[..], &["--max-run", "300ms", "-k", "1500ms"]].concat();
+    let mut holder = begun(&scene, &options, &["--exit-on", "INT"]);
+    holder.wait_stdout("holder signal CONT");
+    holder.signal(Signal::SIGINT);
+    let output = expect_ran_out(&mut holder, "300ms");
+    assert!(output.stdout().ends_with("holder signal TERM\nholder signal CONT\nholder signal INT\n"), "{output}");
+    scene.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn a_lock_that_is_lost_after_max_run_is_a_lost_lock() {
+    let scene = Scene::shared();
+    let options = [&LONG_SESSION[..], &["--max-run", "300ms", "-k", "1500ms"]].concat();
+    let mut holder = begun(&scene, &options, &["--wait"]);
+    holder.wait_stdout("holder signal TERM");
+    delete_node(&scene);
+    let output = holder.wait().expect_code(76);
+    let said = output.stderr();
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines[0].contains("--max-run") && lines[1].contains("its node was deleted"), "{output}");
+    assert_eq!(lines.len(), 2, "{output}");
+    scene.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn silence_after_max_run_does_not_extend_the_lease() {
+    let (scene, proxy) = Scene::proxied();
+    let mut holder = scene.start(&proxy.address(), "holder", &["--max-run", "1200ms", "-k", "700ms"], &["--wait"]);
+    holder.wait_stdout("holder ready");
+    proxy.hold();
+    let silence = Moment::now();
+    let mut next = scene.queue("next", 1);
+    // Whichever of the two came first, the command is dead within the lease.
+    let output = holder.wait();
+    assert!([Some(76), Some(124)].contains(&output.status.code()), "{output}");
+    scene.last_alive("holder").expect_within(LEASE, silence, "the holder's command is dead");
+    scene.finish(&mut next);
+    scene.expect_tidy(&["holder", "next"]);
+}
+
+// --wait-descendants.
+
+/// A command that leaves a daemon behind and ends with status 3. The daemon runs until the file `end` is there.
+const LEAVES_DAEMON: [&str; 10] =
+    ["--exit", "3", "--spawn-daemon", "--", "--name", "daemon", "--beat", "--log", "log", "--until"];
+
+/// Waits until the command `holder` has ended, and zklock knows it.
+#[track_caller]
+fn wait_until_reaped(scene: &Scene) {
+    poll::until("the command has ended", || {
+        let log = scene.log();
+        let holder = log.runs().iter().find(|run| run.name == "holder" && run.ended)?;
+        process::look(Pid::from_raw(holder.pid.cast_signed())).is_none().then_some(())
+    });
+}
+
+/// A contender whose command has ended and has left a daemon behind.
+#[track_caller]
+fn left_behind(scene: &Scene, options: &[&str], daemon: &[&str]) -> Running {
+    let mut run = scene.start(&direct(), "holder", options, &[&LEAVES_DAEMON[..], &["end"], daemon].concat());
+    run.wait_stdout("daemon ready");
+    wait_until_reaped(scene);
+    run
+}
+
+#[test]
+fn a_daemon_does_not_hold_the_lock() {
+    let scene = Scene::shared();
+    let mut holder = left_behind(&scene, &[], &[]);
+    let output = holder.wait().expect_code(3);
+    assert_eq!(output.stderr(), "", "{output}");
+    let mut next = scene.start_plain("next");
+    next.wait_stdout("ready");
+    scene.wait_alive_at("daemon", scene.begin("next"));
+    scene.finish(&mut next);
+    scene.touch("end");
+    holder.wait_until_nothing_is_left();
+}
+
+#[test]
+fn a_daemon_that_is_waited_for_holds_the_lock() {
+    let scene = Scene::shared();
+    let mut holder = left_behind(&scene, &["--wait-descendants"], &[]);
+    let node = scene.only_contender().path;
+    let mut next = scene.queue("next", 1);
+    // Beats go on: the daemon lives for longer than a lease without them.
+    scene.wait_alive_at("daemon", Moment::now().after(LEASE + LEASE / 2));
+    assert_eq!(scene.contenders()[0].path, node);
+    assert!(!holder.has_ended());
+    scene.touch("end");
+    let output = holder.wait().expect_code(3);
+    assert_eq!(output.stderr(), "", "{output}");
+    next.wait_stdout("ready");
+    scene.begin("next").expect_within(AT_ONCE, scene.last_alive("daemon"), "the next one begins");
+    scene.finish(&mut next);
+    let log = scene.log();
+    assert_eq!(log.order(), ["holder", "daemon", "next"]);
+    assert!(log.runs()[1].last < log.runs()[2].begin, "{log:?}");
+    scene.witness.wait_count(LOCK, 0);
+}
+
+#[test]
+fn waiting_for_descendants_when_there_are_none_takes_no_time() {
+    let scene = Scene::shared();
+    let mut run = begun(&scene, &["--wait-descendants"], &["--die-of", "USR1"]);
+    let output = run.wait().expect_signal(Signal::SIGUSR1);
+    assert_eq!(output.stderr(), "", "{output}");
+    scene.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn each_signal_reaches_the_descendants_that_are_waited_for_once() {
+    let scene = Scene::shared();
+    let mut holder = left_behind(&scene, &["--wait-descendants"], &[]);
+    for name in ["TERM", "HUP", "USR1", "CONT"] {
+        holder.signal(format!("SIG{name}").parse().expect("a signal"));
+        holder.wait_stdout(&format!("daemon signal {name}"));
+    }
+    scene.touch("end");
+    let output = holder.wait().expect_code(3);
+    assert_eq!(output.stdout().matches("daemon signal").count(), 4, "{output}");
+    scene.witness.wait_count(LOCK, 0);
+}
+
+#[test]
+fn descendants_that_are_waited_for_are_killed_when_the_lock_is_lost() {
+    let scene = Scene::shared();
+    let mut holder = left_behind(&scene, &["--wait-descendants"], &[]);
+    delete_node(&scene);
+    let output = holder.wait().expect_code(76);
+    assert!(output.stderr().contains("its node was deleted"), "{output}");
+    holder.wait_until_nothing_is_left();
+    scene.witness.wait_count(LOCK, 0);
+}
+
+#[test]
+fn descendants_that_are_waited_for_die_within_the_lease() {
+    let server = Server::start();
+    let scene = Scene::new(server.chroot());
+    let daemon = [&LEAVES_DAEMON[..], &["end"]].concat();
+    let mut holder = scene.start(&server.address(), "holder", &["--wait-descendants"], &daemon);
+    holder.wait_stdout("daemon ready");
+    wait_until_reaped(&scene);
+    server.freeze();
+    let frozen = Moment::now();
+    let output = holder.wait().expect_code(76);
+    assert!(output.stdout().contains("daemon signal TERM\n"), "{output}");
+    scene.last_alive("daemon").expect_within(LEASE, frozen, "the daemon is dead");
+    holder.wait_until_nothing_is_left();
+    server.thaw();
+}
+
+#[test]
+fn descendants_that_are_waited_for_die_with_zklock_before_the_release() {
+    let scene = Scene::shared();
+    let mut holder = left_behind(&scene, &["--wait-descendants"], &[]);
+    let mut next = scene.queue("next", 1);
+    holder.signal(Signal::SIGKILL);
+    let killed = Moment::now();
+    holder.wait().expect_signal(Signal::SIGKILL);
+    next.wait_stdout("ready");
+    scene.begin("next").expect_within(AT_ONCE, killed, "the next one begins");
+    assert!(scene.last_alive("daemon") < scene.begin("next"));
+    holder.wait_until_nothing_is_left();
+    scene.finish(&mut next);
+}
+
+#[test]
+fn max_run_counts_on_while_descendants_are_waited_for() {
+    let scene = Scene::shared();
+    let mut holder = left_behind(&scene, &["--wait-descendants", "--max-run", "2", "-k", "300ms"], &[]);
+    let output = expect_ran_out(&mut holder, "2s");
+    assert!(output.stdout().contains("daemon signal TERM\n"), "{output}");
+    scene.witness.wait_count(LOCK, 0);
+}
+
+#[test]
+fn at_a_terminal_ctrl_z_stops_what_is_waited_for_and_zklock_with_it() {
+    let scene = Scene::shared();
+    let terminal = Terminal::new(80);
+    let child = ["--spawn", "--", "--name", "left", "--default", "TSTP,CONT", "--exit-on", "INT"];
+    let job = scene.job(&direct(), "holder", &["--wait-descendants"], &child);
+    // A shell that waits for a line when its job has stopped, and continues it.
+    let mut shell = terminal.spawn_by(r#""$@"; echo "stopped $?"; read; fg >/dev/null; echo "ended $?""#, job);
+    terminal.wait_count("left ready", 1);
+    wait_until_reaped(&scene);
+    terminal.press(CTRL_Z);
+    terminal.wait_count("stopped", 1);
+    assert_eq!(scene.contenders().len(), 1);
+    terminal.enter("");
+    // The shell has given the terminal to its job when it continues it.
+    poll::until("it goes on", || {
+        let is_left = |process: &process::Process| process.session == shell.pid() && process.name == "child";
+        process::all().into_iter().find(|process| is_left(process) && process.state != 'T')
+    });
+    terminal.press(CTRL_C);
+    terminal.wait_count("left signal INT", 1);
+    terminal.wait_count("ended 0", 1);
+    shell.wait().expect_code(0);
+    assert_eq!(terminal.lines().iter().filter(|line| line.contains("left signal")).count(), 1, "{terminal:?}");
+    scene.witness.wait_count(LOCK, 0);
+}
+
+// --on-lost.
+
+/// What --on-lost is to run: the child, as `after`, with these arguments.
+fn after(arguments: &str) -> String {
+    format!("exec '{}' --name after --beat --log log {arguments}", child().display())
+}
+
+/// A holder whose command nothing but SIGKILL ends, and what is to run when it has been stopped.
+#[track_caller]
+fn with_after(scene: &Scene, options: &[&str], after: &str) -> Running {
+    begun(scene, &[options, &["--on-lost", after]].concat(), &["--wait"])
+}
+
+/// zklock ended with the status of a lost lock after `after` had run, once and not beside the command.
+#[track_caller]
+fn expect_after(scene: &Scene, run: &mut Running) -> Output {
+    let output = run.wait().expect_code(76);
+    let log = scene.log();
+    assert_eq!(log.order().iter().filter(|name| **name == "after").count(), 1, "{log:?}\n{output}");
+    assert!(scene.last_alive("holder") < scene.begin("after"), "{log:?}\n{output}");
+    assert_eq!(output.stderr().lines().count(), 1, "{output}");
+    run.wait_until_nothing_is_left();
+    output
+}
+
+#[test]
+fn on_lost_is_told_which_lock_was_lost_and_that_it_is_not_held() {
+    let scene = Scene::shared();
+    let mut run = with_after(&scene, &[], &after("--env"));
+    let names = ["ZKLOCK_PATH", "ZKLOCK_NODE", "ZKLOCK_TOKEN", "ZKLOCK_SESSION", "ZKLOCK_MODE"];
+    let wanted: Vec<_> = names.iter().map(|name| format!("{name}={}", variable(&run, name))).collect();
+    delete_node(&scene);
+    let output = expect_after(&scene, &mut run).stdout();
+    let (_, told) = output.split_once("holder ready\n").expect("the command was ready");
+    for line in wanted {
+        assert!(told.lines().any(|told| told == line), "{line}\n{output}");
+    }
+    assert!(!told.contains("ZKLOCK_HELD"), "{output}");
+}
+
+#[test]
+fn on_lost_is_run_when_nothing_is_left_of_the_command() {
+    let scene = Scene::shared();
+    let daemon = ["--exit-on", "TERM", "--spawn-daemon", "--", "--name", "daemon", "--wait", "--beat", "--log", "log"];
+    let mut run = scene.start(&direct(), "holder", &["--on-lost", &after("")], &daemon);
+    run.wait_stdout("daemon ready");
+    process::send(run.keeper(), Signal::SIGKILL);
+    let output = expect_after(&scene, &mut run);
+    assert!(output.stderr().contains("the keeper process died"), "{output}");
+    assert!(scene.last_alive("daemon") < scene.begin("after"));
+    // Nobody but the server can remove the node.
+    scene.witness.wait_count(LOCK, 0);
+}
+
+#[test]
+fn on_lost_is_run_while_the_servers_are_silent() {
+    let server = Server::start();
+    let scene = Scene::new(server.chroot());
+    let options = ["--on-lost", &after("--exit 5")];
+    let mut run = scene.start(&server.address(), "holder", &options, &["--exit-on", "TERM"]);
+    run.wait_stdout("holder ready");
+    server.freeze();
+    let output = expect_after(&scene, &mut run);
+    assert!(output.stderr().contains("ZooKeeper has not answered"), "{output}");
+    server.thaw();
+}
+
+#[test]
+fn on_lost_is_run_when_the_lock_is_lost_after_max_run_or_with_descendants_only() {
+    let scene = Scene::shared();
+    let after = after("");
+    let options = [&LONG_SESSION[..], &["--max-run", "300ms", "-k", "1500ms", "--on-lost", &after]].concat();
+    let mut run = begun(&scene, &options, &["--wait"]);
+    run.wait_stdout("holder signal TERM");
+    delete_node(&scene);
+    run.wait().expect_code(76);
+    assert_eq!(scene.log().order(), ["holder", "after"]);
+
+    let scene = Scene::shared();
+    let mut run = left_behind(&scene, &["--wait-descendants", "--on-lost", &after], &[]);
+    delete_node(&scene);
+    expect_after(&scene, &mut run);
+    assert!(scene.last_alive("daemon") < scene.begin("after"));
+}
+
+#[test]
+fn on_lost_is_not_run_when_the_lock_was_not_lost_under_a_command() {
+    let scene = Scene::shared();
+    let script = after("");
+    let on_lost = |options: &[&str], child: &[&str]| {
+        scene.start(&direct(), "other", &[&["--on-lost", &script], options].concat(), child)
+    };
+    on_lost(&[], &["--exit", "76"]).wait().expect_code(76);
+    on_lost(&[], &["--die-of", "KILL"]).wait().expect_signal(Signal::SIGKILL);
+    on_lost(&["--max-run", "300ms"], &["--exit-on", "TERM"]).wait().expect_code(124);
+    let mut holder = scene.hold();
+    on_lost(&["-n"], &[]).wait().expect_code(75);
+    on_lost(&["-w", "200ms"], &[]).wait().expect_code(75);
+    // A waiter loses its place, not the lock.
+    let mut waiter = on_lost(&[], &[]);
+    scene.witness.wait_count(LOCK, 2);
+    scene.witness.delete(&scene.contenders()[1].path).expect("the waiter's node is there");
+    waiter.wait_stderr("queueing again");
+    scene.finish(&mut holder);
+    waiter.wait().expect_code(0);
+    assert!(!scene.log().order().contains(&"after"), "{:?}", scene.log());
+}
+
+#[test]
+fn on_lost_does_not_delay_the_release_and_is_left_alone() {
+    let scene = Scene::shared();
+    let mut run = with_after(&scene, &[], &after("--until end"));
+    let mut next = scene.queue("next", 1);
+    scene.witness.delete(&scene.contenders()[0].path).expect("the holder's node is there");
+    run.wait_stdout("after ready");
+    next.wait_stdout("ready");
+    // Longer than any lease of the lock that was lost.
+    scene.wait_alive_at("after", Moment::now().after(T + AT_ONCE));
+    assert!(!run.has_ended());
+    scene.touch("end");
+    expect_after(&scene, &mut run);
+    assert!(scene.log().runs().iter().all(|run| run.name != "after" || run.ended), "nobody has killed it");
+    scene.finish(&mut next);
+}
+
+#[test]
+fn on_lost_does_not_wait_for_the_release() {
+    let (scene, proxy) = Scene::proxied();
+    let on_lost = after("");
+    let mut run = scene.start(&proxy.address(), "holder", &["-k", "0", "--on-lost", &on_lost], &["--wait"]);
+    run.wait_stdout("holder ready");
+    proxy.hold();
+    expect_after(&scene, &mut run);
+    scene.begin("after").expect_within(Duration::from_millis(500), scene.last_alive("holder"), "it begins at once");
+    // The node goes with the session.
+    scene.witness.wait_count(LOCK, 0);
+}
+
+#[test]
+fn signals_reach_the_command_of_on_lost_once() {
+    let scene = Scene::shared();
+    let mut run = with_after(&scene, &[], &after("--exit-on TERM"));
+    delete_node(&scene);
+    run.wait_stdout("after ready");
+    run.signal(Signal::SIGUSR1);
+    run.wait_stdout("after signal USR1");
+    run.signal(Signal::SIGTERM);
+    let output = expect_after(&scene, &mut run).stdout();
+    assert!(output.ends_with("after ready\nafter signal USR1\nafter signal TERM\n"), "{output}");
+}
+
+#[test]
+fn on_lost_outlives_a_zklock_that_is_killed() {
+    let scene = Scene::shared();
+    let mut run = with_after(&scene, &[], &after("--until end"));
+    delete_node(&scene);
+    run.wait_stdout("after ready");
+    run.signal(Signal::SIGKILL);
+    run.wait().expect_signal(Signal::SIGKILL);
+    scene.wait_alive_at("after", Moment::now().after(AT_ONCE));
+    scene.touch("end");
+    run.wait_until_nothing_is_left();
+    assert!(scene.log().runs()[1].ended, "nobody has killed it");
+}
+
+#[test]
+fn a_shell_for_on_lost_that_is_not_there_is_said_in_one_line() {
+    let scene = Scene::shared();
+    let job = scene.job(&direct(), "holder", &["--on-lost", "true"], &["--wait"]).env("SHELL", "/no/such/shell");
+    let mut run = job.spawn();
+    run.wait_stdout("holder ready");
+    delete_node(&scene);
+    let output = run.wait().expect_code(76);
+    let said = output.stderr();
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines[0].contains("lost the lock"), "{output}");
+    assert!(lines[1].starts_with("zklock: --on-lost: /no/such/shell: No such file"), "{output}");
+    assert_eq!(lines.len(), 2, "{output}");
+}
+
+#[test]
+fn at_a_terminal_ctrl_c_reaches_the_command_of_on_lost_once() {
+    let scene = Scene::shared();
+    let terminal = Terminal::new(80);
+    let job = scene.job(&direct(), "holder", &["--on-lost", &after("--exit-on INT")], &["--wait"]);
+    let mut run = terminal.spawn(job);
+    terminal.wait_count("holder ready", 1);
+    delete_node(&scene);
+    terminal.wait_count("after ready", 1);
+    terminal.press(CTRL_C);
+    terminal.wait_count("after signal INT", 1);
+    run.wait().expect_code(76);
+    assert_eq!(terminal.lines().iter().filter(|line| line.contains("after signal")).count(), 1, "{terminal:?}");
+}
