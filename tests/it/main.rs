@@ -18,6 +18,7 @@ mod zklock;
 
 mod acquire;
 mod documents;
+mod faults;
 mod harness_checks;
 mod hostile;
 mod house;
