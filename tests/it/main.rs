@@ -30,4 +30,5 @@ mod readme;
 mod recovery;
 mod signals;
 mod statuses;
+mod surroundings;
 mod transparency;
