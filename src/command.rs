@@ -210,10 +210,14 @@ pub struct Family {
 impl Family {
     /// Makes this process the one to whom orphaned descendants return (`PR_SET_CHILD_SUBREAPER`),
     /// so that none can leave the family. Children that are there already do not belong to it: a
-    /// shell's background jobs, say, when it executed zklock in its own place.
+    /// shell's background jobs, say, when it executed zklock in its own place. Fails where /proc is
+    /// missing or shows another PID namespace: nobody could tell who descends from us.
     pub fn found() -> io::Result<Self> {
         prctl::set_child_subreaper(true)?;
         let this = getpid().as_raw();
+        if fs::read_link("/proc/self")? != Path::new(&this.to_string()) {
+            return Err(io::Error::other("/proc is that of another PID namespace"));
+        }
         // The kernel may lack this list (CONFIG_PROC_CHILDREN); the long way round takes longer.
         let strangers = match fs::read_to_string(format!("/proc/{this}/task/{this}/children")) {
             Ok(children) => children.split_whitespace().filter_map(|pid| Process::read(pid.parse().ok()?)).collect(),
