@@ -232,15 +232,17 @@ pub struct Family {
 impl Family {
     /// Makes this process the one to whom orphaned descendants return (`PR_SET_CHILD_SUBREAPER`),
     /// so that none can leave the family. Children that are there already do not belong to it: a
-    /// shell's background jobs, say, when it executed zklock in its own place.
+    /// shell's background jobs, say, when it executed zklock in its own place. Fails where /proc is
+    /// missing or shows another PID namespace: nobody could tell who descends from us.
     pub fn found() -> io::Result<Self> {
         prctl::set_child_subreaper(true)?;
+        let this = getpid().as_raw();
+        if fs::read_link("/proc/self")? != Path::new(&this.to_string()) {
+            return Err(io::Error::other("/proc is that of another PID namespace"));
+        }
         let strangers = match children() {
             Some(children) => children,
-            None => {
-                let this = getpid().as_raw();
-                processes()?.into_iter().filter(|process| process.parent == this).collect()
-            }
+            None => processes()?.into_iter().filter(|process| process.parent == this).collect(),
         };
         Ok(Self { strangers })
     }

@@ -51,7 +51,7 @@ const KEEPER_EXIT: Duration = Duration::from_millis(500);
 pub fn run(plan: &Plan) -> anyhow::Result<Outcome> {
     let signals = Signals::open().context("cannot read signals")?;
     let alarm = Alarm::new().context("cannot create a timer")?;
-    let family = Family::found().context("cannot become a subreaper")?;
+    let family = Family::found().context("cannot look after descendants")?;
     let name = nix::sys::prctl::get_name().context("cannot read the process's name")?;
     let (machine, effects) = Machine::start(settings(plan), clock::now());
     let teller = Teller::new(plan);

@@ -18,6 +18,7 @@ mod zklock;
 
 mod acquire;
 mod documents;
+mod faults;
 mod harness_checks;
 mod hostile;
 mod house;
@@ -30,4 +31,5 @@ mod readme;
 mod recovery;
 mod signals;
 mod statuses;
+mod surroundings;
 mod transparency;

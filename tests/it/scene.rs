@@ -233,6 +233,11 @@ impl Moment {
         Self(self.0 + u64::try_from(time.as_nanos()).expect("a short time"))
     }
 
+    /// The same as a time since the boot.
+    pub(crate) fn since_boot(self) -> Duration {
+        Duration::from_nanos(self.0)
+    }
+
     /// How long after `earlier` this was; zero when it was before.
     pub(crate) fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

@@ -1,0 +1,639 @@
+//! What can die or freeze, one by one and in pairs. Each test is a row of a table that says how long the command and
+//! its lock outlived the fault:
+//!
+//!     cargo test --test it faults:: -- --nocapture | grep '^|'
+
+use std::sync::Once;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use crate::client::{self, Client, Kind};
+use crate::ensemble::{Data, Ensemble, Server, Settings};
+use crate::poll;
+use crate::process;
+use crate::proxy::{Flow, Proxy};
+use crate::scene::{AT_ONCE, LEASE, LOCK, Moment, Scene, T, variable};
+use crate::zklock::Running;
+
+/// When a session that nobody renews has ended at the latest: servers look once a tick.
+const EXPIRY: Duration = T.saturating_add(Duration::from_secs(2));
+
+const SILENCE: &str = "ZooKeeper has not answered for ";
+const KEEPER_DIED: &str = "the keeper process died; stopping the command";
+const DELETED: &str = "its node was deleted; killing the command";
+
+/// The end of a row about a holder that noticed nothing.
+const UNDISTURBED: [&str; 4] = ["undisturbed", "in its turn", "0", "0"];
+
+/// The options of a holder that is not to be disturbed, however slow the machine.
+const LASTING: &[&str] = &["-v", "--session-timeout", "20"];
+
+/// A holder that something happens to, another contender behind it, and what was seen of them.
+struct Fault {
+    what: &'static str,
+    scene: Scene,
+    holder: Running,
+    next: Running,
+    supervisor: Pid,
+    keeper: Pid,
+    command: Pid,
+    since: Moment,
+    dead: Duration,
+    next_began: Duration,
+}
+
+impl Fault {
+    /// The holder reaches the servers by `addresses`, and nothing but SIGKILL ends its command.
+    #[track_caller]
+    fn new(what: &'static str, scene: Scene, addresses: &str) -> Self {
+        Self::with(what, scene, addresses, &[], &["--wait"])
+    }
+
+    /// Against the shared server.
+    #[track_caller]
+    fn shared(what: &'static str) -> Self {
+        Self::new(what, Scene::shared(), &Server::shared().address())
+    }
+
+    /// Against the shared server, by a way that can be disturbed.
+    #[track_caller]
+    fn proxied(what: &'static str) -> (Self, Proxy) {
+        let (scene, proxy) = Scene::proxied();
+        (Self::new(what, scene, &proxy.address()), proxy)
+    }
+
+    /// A holder whose command ends by SIGTERM, with a session of [`LASTING`].
+    #[track_caller]
+    fn lasting(what: &'static str, scene: Scene, addresses: &str) -> Self {
+        Self::with(what, scene, addresses, LASTING, &["--exit-on", "TERM"])
+    }
+
+    #[track_caller]
+    fn with(what: &'static str, scene: Scene, addresses: &str, options: &[&str], child: &[&str]) -> Self {
+        let mut holder = scene.start(addresses, "holder", options, child);
+        holder.wait_stdout("holder ready");
+        let next = scene.queue("next", 1);
+        let (supervisor, keeper, command) = (holder.pid(), holder.keeper(), holder.command());
+        let (since, dead, next_began) = (Moment::now(), Duration::ZERO, Duration::ZERO);
+        Self { what, scene, holder, next, supervisor, keeper, command, since, dead, next_began }
+    }
+
+    /// Now it happens. What was under way before does not count any more.
+    fn strike(&mut self, signal: Signal, pids: &[Pid]) {
+        pids.iter().for_each(|&pid| process::send(pid, signal));
+        if signal == Signal::SIGSTOP {
+            pids.iter().for_each(|&pid| wait_state(pid, &['T']));
+        }
+        self.strikes();
+    }
+
+    /// The same for what is no signal.
+    fn strikes(&mut self) {
+        self.since = Moment::now();
+    }
+
+    /// The command is dead, and was last alive at most `limit` after the fault.
+    #[track_caller]
+    fn command_dead(&mut self, limit: Duration) {
+        wait_state(self.command, &['Z', 'X']);
+        let last = self.scene.last_alive("holder");
+        last.expect_within(limit, self.since, "the command is dead");
+        self.dead = last.since(self.since);
+    }
+
+    /// The next command has started at most `limit` after the fault.
+    #[track_caller]
+    fn next_starts(&mut self, limit: Duration) {
+        if !self.next.stdout().contains(" ready\n") {
+            self.next.wait_stdout(" ready");
+        }
+        let begin = self.scene.begin("next");
+        begin.expect_within(limit, self.since, "the next one starts");
+        self.next_began = begin.since(self.since);
+    }
+
+    /// zklock exits with 76 and one line that says why.
+    #[track_caller]
+    fn lost(&mut self, why: &str) {
+        let output = self.holder.wait().expect_code(76);
+        let said = output.stderr();
+        let one = said.starts_with(&format!("zklock: lost the lock {LOCK}: {why}")) && said.lines().count() == 1;
+        assert!(one, "{output}");
+    }
+
+    /// The lock is lost because of `why`: the command is dead within `dead`, the next one starts within `next`.
+    #[track_caller]
+    fn expect_lost(mut self, dead: Duration, next: Duration, why: &str) {
+        self.command_dead(dead);
+        self.lost(why);
+        let stdout = self.holder.stdout();
+        assert!(stdout.contains("holder signal TERM\n"), "the stop signal came first\n{stdout}");
+        self.next_starts(next);
+        self.end("76");
+    }
+
+    /// The lock was taken away: there is no time for a stop signal.
+    #[track_caller]
+    fn expect_taken(mut self, why: &str) {
+        self.command_dead(AT_ONCE);
+        self.lost(why);
+        let stdout = self.holder.stdout();
+        assert!(stdout.ends_with("holder ready\n"), "no stop signal\n{stdout}");
+        self.next_starts(AT_ONCE);
+        self.end_with_overlap("76");
+    }
+
+    /// zklock was killed: the command is dead at once, and the next one starts within `next`.
+    #[track_caller]
+    fn expect_killed(mut self, next: Duration) {
+        self.command_dead(AT_ONCE);
+        self.holder.wait().expect_signal(Signal::SIGKILL);
+        self.next_starts(next);
+        self.end("KILL");
+    }
+
+    /// Ends what is left, and panics when two commands ran at the same time or when something is left behind.
+    #[track_caller]
+    fn end(self, exit: &str) {
+        self.scene.log().expect_no_overlap();
+        self.end_with_overlap(exit);
+    }
+
+    /// The same where the documents say that two commands can run at the same time.
+    #[track_caller]
+    fn end_with_overlap(mut self, exit: &str) {
+        let both = self.scene.last_alive("holder").since(self.scene.begin("next"));
+        let [dead, next, both] = [self.dead, self.next_began, both].map(|time| time.as_millis().to_string());
+        self.row([&dead, &next, &both, exit]);
+        self.holder.wait_until_nothing_is_left();
+        self.scene.finish(&mut self.next);
+        assert_eq!(self.scene.log().order(), ["holder", "next"]);
+        self.scene.witness.wait_count(LOCK, 0);
+    }
+
+    /// The holder still has the node and the session that its command was told of, and ends when it is asked to.
+    #[track_caller]
+    fn expect_undisturbed(mut self) {
+        let first = self.scene.contenders().into_iter().next().expect("a contender");
+        assert_eq!(first.path, variable(&self.holder, "ZKLOCK_NODE"));
+        assert_eq!(format!("{:#x}", first.stat.owner), variable(&self.holder, "ZKLOCK_SESSION"));
+        self.holder.signal(Signal::SIGTERM);
+        let output = self.holder.wait().expect_code(0);
+        assert_eq!(output.stdout().matches("signal TERM\n").count(), 1, "{output}");
+        self.row(UNDISTURBED);
+        self.holder.wait_until_nothing_is_left();
+        self.scene.finish(&mut self.next);
+        self.scene.expect_tidy(&["holder", "next"]);
+    }
+
+    fn row(&self, [dead, next, both, exit]: [&str; 4]) {
+        static HEADER: Once = Once::new();
+        HEADER.call_once(|| {
+            println!("\n| fault | command dead after (ms) | next one starts after (ms) | both ran for (ms) | exit |");
+            println!("| --- | ---: | ---: | ---: | --- |");
+        });
+        println!("| {} | {dead} | {next} | {both} | {exit} |", self.what);
+    }
+}
+
+#[track_caller]
+fn wait_state(pid: Pid, states: &[char]) {
+    poll::until(format_args!("{pid} is in one of the states {states:?}"), || {
+        let state = process::look(pid).map_or('X', |process| process.state);
+        states.contains(&state).then_some(())
+    });
+}
+
+// One process.
+
+#[test]
+fn supervisor_killed() {
+    let mut fault = Fault::shared("supervisor: KILL");
+    fault.strike(Signal::SIGKILL, &[fault.supervisor]);
+    fault.expect_killed(AT_ONCE);
+}
+
+#[test]
+fn keeper_killed() {
+    let mut fault = Fault::shared("keeper: KILL");
+    fault.strike(Signal::SIGKILL, &[fault.keeper]);
+    fault.expect_lost(LEASE, EXPIRY, KEEPER_DIED);
+}
+
+#[test]
+fn command_killed() {
+    let mut fault = Fault::shared("command: KILL");
+    fault.strike(Signal::SIGKILL, &[fault.command]);
+    fault.expect_killed(AT_ONCE);
+}
+
+#[test]
+fn supervisor_stopped() {
+    let mut fault = Fault::with(
+        "supervisor: STOP for 2 T, CONT",
+        Scene::shared(),
+        &Server::shared().address(),
+        &[],
+        &["--exit-on", "TERM"],
+    );
+    fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
+    fault.scene.wait_alive_at("holder", fault.since.after(2 * T));
+    process::send(fault.supervisor, Signal::SIGCONT);
+    // It passes on what it was continued by.
+    fault.holder.wait_stdout("signal CONT");
+    let first = fault.scene.contenders().swap_remove(0);
+    assert_eq!(first.path, variable(&fault.holder, "ZKLOCK_NODE"));
+    fault.row(UNDISTURBED);
+    fault.scene.finish(&mut fault.holder);
+    fault.scene.finish(&mut fault.next);
+    fault.scene.expect_tidy(&["holder", "next"]);
+}
+
+#[test]
+fn keeper_stopped() {
+    let mut fault = Fault::shared("keeper: STOP");
+    fault.strike(Signal::SIGSTOP, &[fault.keeper]);
+    fault.expect_lost(LEASE, EXPIRY, SILENCE);
+}
+
+/// A command that somebody has stopped is killed no later than another.
+#[test]
+fn command_stopped_and_the_network_cut() {
+    let (mut fault, proxy) = Fault::proxied("command: STOP, network: cut");
+    fault.strike(Signal::SIGSTOP, &[fault.command]);
+    proxy.hold();
+    fault.strikes();
+    fault.expect_lost(LEASE, EXPIRY, SILENCE);
+}
+
+// Two processes.
+
+/// The session ends with nobody to close it, for the keeper could.
+#[test]
+fn supervisor_and_keeper_killed() {
+    let mut fault = Fault::shared("supervisor and keeper: KILL");
+    // Neither sees the other one die.
+    fault.strike(Signal::SIGSTOP, &[fault.supervisor, fault.keeper]);
+    fault.strike(Signal::SIGKILL, &[fault.supervisor, fault.keeper]);
+    fault.expect_killed(EXPIRY);
+}
+
+/// The kernel kills the command for us, but not what the command has started (PR_SET_PDEATHSIG(2const)).
+#[test]
+fn supervisor_and_keeper_killed_nobody_is_left_to_kill_the_commands_children() {
+    let scene = Scene::shared();
+    let tree = ["--wait", "--spawn", "--", "--name", "grandchild", "--wait"];
+    let what = "supervisor and keeper: KILL, command with children";
+    let mut fault = Fault::with(what, scene, &Server::shared().address(), &[], &tree);
+    fault.holder.wait_stdout("grandchild ready");
+    fault.strike(Signal::SIGSTOP, &[fault.supervisor, fault.keeper]);
+    fault.strike(Signal::SIGKILL, &[fault.supervisor, fault.keeper]);
+    fault.command_dead(AT_ONCE);
+    fault.holder.wait().expect_signal(Signal::SIGKILL);
+    fault.next_starts(EXPIRY);
+    let [left] = <[_; 1]>::try_from(fault.holder.processes()).expect("the grandchild and nobody else");
+    process::send(left.pid, Signal::SIGKILL);
+    fault.end("KILL, children live on");
+}
+
+/// Nobody is left to kill the command before it is too late. It is killed as soon as one of the two goes on.
+#[test]
+fn supervisor_and_keeper_stopped_and_the_command_not() {
+    for (what, number) in [("supervisor and keeper: STOP past T, supervisor: CONT", 0), ("… keeper: CONT", 1)] {
+        let mut fault = Fault::shared(what);
+        let both = [fault.supervisor, fault.keeper];
+        fault.strike(Signal::SIGSTOP, &both);
+        fault.next_starts(EXPIRY);
+        fault.strike(Signal::SIGCONT, &both[number..=number]);
+        fault.command_dead(AT_ONCE);
+        process::send(fault.supervisor, Signal::SIGCONT);
+        fault.lost("");
+        process::send(fault.keeper, Signal::SIGCONT);
+        fault.end_with_overlap("76");
+    }
+}
+
+#[test]
+fn supervisor_killed_and_the_command_stopped() {
+    let mut fault = Fault::shared("command: STOP, supervisor: KILL");
+    fault.strike(Signal::SIGSTOP, &[fault.command]);
+    fault.strike(Signal::SIGKILL, &[fault.supervisor]);
+    fault.expect_killed(AT_ONCE);
+}
+
+#[test]
+fn supervisor_killed_and_the_keeper_stopped() {
+    let mut fault = Fault::shared("keeper: STOP, supervisor: KILL");
+    fault.strike(Signal::SIGSTOP, &[fault.keeper]);
+    fault.strike(Signal::SIGKILL, &[fault.supervisor]);
+    fault.command_dead(AT_ONCE);
+    fault.holder.wait().expect_signal(Signal::SIGKILL);
+    fault.next_starts(EXPIRY);
+    // It finds its session over, and itself with nothing to do.
+    process::send(fault.keeper, Signal::SIGCONT);
+    fault.end("KILL");
+}
+
+#[test]
+fn keeper_killed_and_the_supervisor_stopped_for_a_moment() {
+    let mut fault = Fault::shared("supervisor: STOP, keeper: KILL, supervisor: CONT");
+    fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
+    fault.strike(Signal::SIGKILL, &[fault.keeper]);
+    wait_state(fault.keeper, &['Z']);
+    process::send(fault.supervisor, Signal::SIGCONT);
+    fault.expect_lost(LEASE, EXPIRY, KEEPER_DIED);
+}
+
+// Servers and the network.
+
+#[test]
+fn server_frozen() {
+    let server = Server::start();
+    let mut fault = Fault::new("server: frozen past T", Scene::new(server.chroot()), &server.address());
+    server.freeze();
+    fault.strikes();
+    fault.command_dead(LEASE);
+    fault.lost(SILENCE);
+    server.thaw();
+    // How long it was frozen is for the test to decide.
+    fault.next_starts(poll::PATIENCE);
+    fault.end("76");
+}
+
+#[test]
+fn network_cut() {
+    let (mut fault, proxy) = Fault::proxied("network: cut");
+    proxy.hold();
+    fault.strikes();
+    fault.expect_lost(LEASE, EXPIRY, SILENCE);
+}
+
+#[test]
+fn network_cut_for_the_replies_only() {
+    let (mut fault, proxy) = Fault::proxied("network: cut for replies only");
+    proxy.flows(Flow::Pass, Flow::Hold);
+    fault.strikes();
+    // The servers heard from the session for longer.
+    fault.expect_lost(LEASE, LEASE + EXPIRY, SILENCE);
+}
+
+#[test]
+fn network_reset() {
+    let (scene, proxy) = Scene::proxied();
+    let mut fault = Fault::lasting("network: reset", scene, &proxy.address());
+    proxy.reset();
+    fault.holder.wait_stderr("connection to ZooKeeper restored");
+    fault.expect_undisturbed();
+}
+
+#[test]
+fn network_cut_for_less_than_the_lease() {
+    let (scene, proxy) = Scene::proxied();
+    let mut fault = Fault::lasting("network: cut until it is noticed", scene, &proxy.address());
+    proxy.hold();
+    fault.holder.wait_stderr("connection to ZooKeeper lost");
+    proxy.pass();
+    fault.holder.wait_stderr("connection to ZooKeeper restored");
+    fault.expect_undisturbed();
+}
+
+#[test]
+fn server_restarted_with_its_data() {
+    let server = Server::start();
+    let mut fault = Fault::lasting("server: killed, restarted", Scene::new(server.chroot()), &server.address());
+    server.restart(Data::Kept);
+    fault.holder.wait_stderr("connection to ZooKeeper restored");
+    fault.expect_undisturbed();
+}
+
+#[test]
+fn server_restarted_without_its_data() {
+    let server = Server::start();
+    let place = server.chroot();
+    // Nobody is to see the server before it has the chroot again.
+    let proxy = Proxy::zookeeper(&server.address());
+    let scene = Scene::new(place.by(proxy.address()));
+    let mut fault = Fault::new("server: killed, restarted without its data", scene, &proxy.address());
+    proxy.refuse();
+    fault.strikes();
+    server.restart(Data::Wiped);
+    Client::connect(&server.address()).create(place.path(), b"", Kind::Persistent).unwrap();
+    proxy.accept();
+    fault.command_dead(LEASE);
+    // That the session is over, or that no server answers: whatever it learns first.
+    fault.lost("");
+    fault.next_starts(poll::PATIENCE);
+    fault.end("76");
+}
+
+#[test]
+fn leader_killed() {
+    let ensemble = Ensemble::start();
+    let mut fault = Fault::lasting("leader: killed", Scene::new(ensemble.chroot()), &ensemble.addresses());
+    ensemble.leader().kill();
+    fault.holder.wait_stderr("connection to ZooKeeper restored");
+    fault.expect_undisturbed();
+}
+
+#[test]
+fn leader_killed_and_the_supervisor_stopped() {
+    let ensemble = Ensemble::start();
+    let scene = Scene::new(ensemble.chroot());
+    let mut fault = Fault::lasting("supervisor: STOP, leader: killed, supervisor: CONT", scene, &ensemble.addresses());
+    fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
+    ensemble.leader().kill();
+    // It is the keeper that says so.
+    fault.holder.wait_stderr("connection to ZooKeeper restored");
+    process::send(fault.supervisor, Signal::SIGCONT);
+    fault.holder.wait_stdout("signal CONT");
+    fault.expect_undisturbed();
+}
+
+#[test]
+fn quorum_lost_for_less_than_the_lease() {
+    let ensemble = Ensemble::start();
+    let mut fault =
+        Fault::lasting("quorum: lost until it is noticed", Scene::new(ensemble.chroot()), &ensemble.addresses());
+    let gone = &ensemble.servers()[..2];
+    gone.iter().for_each(Server::kill);
+    fault.holder.wait_stderr("connection to ZooKeeper lost");
+    gone.iter().for_each(|server| server.restart_in_background(Data::Kept));
+    fault.holder.wait_stderr("connection to ZooKeeper restored");
+    fault.expect_undisturbed();
+}
+
+#[test]
+fn quorum_lost_for_longer_than_the_session() {
+    let ensemble = Ensemble::start();
+    let scene = Scene::new(ensemble.chroot());
+    let mut fault = Fault::new("quorum: lost past the lease", scene, &ensemble.addresses());
+    let gone = &ensemble.servers()[..2];
+    gone.iter().for_each(Server::kill);
+    fault.strikes();
+    fault.command_dead(LEASE);
+    fault.lost(SILENCE);
+    gone.iter().for_each(|server| server.restart_in_background(Data::Kept));
+    // How long there was none is for the test to decide.
+    fault.next_starts(poll::PATIENCE);
+    fault.end("76");
+}
+
+/// It answers pings until it notices for itself, after syncLimit.
+#[test]
+fn our_server_cut_from_the_leader() {
+    let ensemble = Settings::default().proxied().ensemble();
+    let (leader, [follower, _]) = (ensemble.leader(), ensemble.followers());
+    let scene = Scene::new(ensemble.chroot().by(leader.address()));
+    let mut fault = Fault::new("our follower: cut from the leader, not from us", scene, &follower.address());
+    ensemble.link(follower, leader).hold();
+    fault.strikes();
+    fault.expect_lost(LEASE, EXPIRY, SILENCE);
+}
+
+// A process and the servers.
+
+#[test]
+fn keeper_stopped_and_the_server_frozen() {
+    let server = Server::start();
+    let mut fault = Fault::new("keeper: STOP, server: frozen", Scene::new(server.chroot()), &server.address());
+    fault.strike(Signal::SIGSTOP, &[fault.keeper]);
+    server.freeze();
+    fault.command_dead(LEASE);
+    fault.lost(SILENCE);
+    server.thaw();
+    fault.next_starts(poll::PATIENCE);
+    fault.end("76");
+}
+
+#[test]
+fn keeper_killed_and_the_server_frozen() {
+    let server = Server::start();
+    let mut fault = Fault::new("server: frozen, keeper: KILL", Scene::new(server.chroot()), &server.address());
+    server.freeze();
+    fault.strike(Signal::SIGKILL, &[fault.keeper]);
+    fault.command_dead(LEASE);
+    fault.lost(KEEPER_DIED);
+    server.thaw();
+    fault.next_starts(poll::PATIENCE);
+    fault.end("76");
+}
+
+/// The keeper cannot say good-bye, and the session ends by itself.
+#[test]
+fn supervisor_killed_and_the_network_cut() {
+    let (mut fault, proxy) = Fault::proxied("network: cut, supervisor: KILL");
+    proxy.hold();
+    fault.strike(Signal::SIGKILL, &[fault.supervisor]);
+    fault.expect_killed(EXPIRY);
+}
+
+#[test]
+fn supervisor_stopped_and_the_network_cut() {
+    let (mut fault, proxy) = Fault::proxied("supervisor: STOP, network: cut");
+    fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
+    proxy.hold();
+    fault.strikes();
+    fault.command_dead(LEASE);
+    fault.next_starts(EXPIRY);
+    process::send(fault.supervisor, Signal::SIGCONT);
+    fault.lost(SILENCE);
+    fault.end("76");
+}
+
+// Somebody else takes the lock away. A session of a minute would take long to end by itself.
+
+const MINUTE: &[&str] = &["--session-timeout", "60"];
+
+#[track_caller]
+fn taken_away(what: &'static str) -> Fault {
+    Fault::with(what, Scene::shared(), &Server::shared().address(), MINUTE, &["--wait"])
+}
+
+/// The next holder learns of it when we do: there can be an instant in which both run.
+#[test]
+fn node_deleted() {
+    let mut fault = taken_away("node: deleted");
+    delete_node(&mut fault);
+    fault.expect_taken(DELETED);
+}
+
+#[test]
+fn session_closed() {
+    let mut fault = taken_away("session: closed by an administrator");
+    let session = fault.scene.contenders()[0].stat.owner;
+    fault.strikes();
+    client::expire_session(&Server::shared().address(), session);
+    fault.expect_taken("");
+}
+
+#[test]
+fn node_deleted_and_the_supervisor_stopped() {
+    let mut fault = taken_away("supervisor: STOP, node: deleted");
+    fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
+    delete_node(&mut fault);
+    fault.command_dead(AT_ONCE);
+    fault.next_starts(AT_ONCE);
+    process::send(fault.supervisor, Signal::SIGCONT);
+    fault.lost(DELETED);
+    fault.end_with_overlap("76");
+}
+
+#[test]
+fn node_deleted_and_the_supervisor_killed() {
+    let mut fault = taken_away("supervisor: STOP, node: deleted, supervisor: KILL");
+    fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
+    delete_node(&mut fault);
+    process::send(fault.supervisor, Signal::SIGKILL);
+    fault.command_dead(AT_ONCE);
+    fault.holder.wait().expect_signal(Signal::SIGKILL);
+    fault.next_starts(AT_ONCE);
+    fault.end_with_overlap("KILL");
+}
+
+/// Nobody is left to notice, and the command has its grace.
+#[test]
+fn node_deleted_after_the_keeper_was_killed() {
+    let mut fault = Fault::shared("keeper: KILL, node: deleted");
+    fault.strike(Signal::SIGKILL, &[fault.keeper]);
+    fault.holder.wait_stdout("signal TERM");
+    fault.scene.witness.delete(&fault.scene.contenders()[0].path).unwrap();
+    fault.command_dead(LEASE);
+    fault.lost(KEEPER_DIED);
+    fault.next_starts(LEASE);
+    fault.end_with_overlap("76");
+}
+
+#[track_caller]
+fn delete_node(fault: &mut Fault) {
+    let node = fault.scene.contenders().swap_remove(0).path;
+    fault.strikes();
+    fault.scene.witness.delete(&node).unwrap();
+}
+
+// The machine sleeps.
+
+#[test]
+fn everything_stopped_past_the_session() {
+    let mut fault = Fault::shared("supervisor, keeper and command: STOP past T, CONT");
+    let all = [fault.command, fault.supervisor, fault.keeper];
+    fault.strike(Signal::SIGSTOP, &all);
+    fault.next_starts(EXPIRY);
+    // From here on: the command first, the others have no head start.
+    fault.strike(Signal::SIGCONT, &all);
+    fault.command_dead(AT_ONCE);
+    fault.lost(SILENCE);
+    fault.end_with_overlap("76");
+}
+
+#[test]
+fn everything_stopped_for_less_than_the_lease() {
+    let scene = Scene::shared();
+    let mut fault = Fault::lasting("supervisor, keeper and command: STOP, CONT", scene, &Server::shared().address());
+    let all = [fault.command, fault.supervisor, fault.keeper];
+    fault.strike(Signal::SIGSTOP, &all);
+    fault.strike(Signal::SIGCONT, &all);
+    fault.holder.wait_stdout("signal CONT");
+    fault.expect_undisturbed();
+}
