@@ -67,7 +67,7 @@ impl Recipe {
     }
 }
 
-/// A peer that runs, and has a session.
+/// A peer that runs, and has a session. To the log of its [`Place`] it writes when it holds the lock, or believes so.
 ///
 /// Dropping it ends it, in order when the test has not failed. So it is to go before its [`Place`].
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl Peer {
         let session_timeout = SESSION_TIMEOUT.as_millis().to_string();
         let program = if recipe.is_kazoo() { kazoo() } else { java() };
         let arguments = [place.chroot().to_string(), LOCK.to_owned(), recipe.word().to_owned(), session_timeout];
-        let running = program.args(arguments).open_stdin().spawn();
+        let running = program.args(arguments).arg(place.file("log")).open_stdin().spawn();
         let mut peer = Self { running, session: 0 };
         let ready = peer.answer();
         let session = ready.strip_prefix("ready 0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
@@ -129,10 +129,10 @@ impl Peer {
         self.expect("released");
     }
 
-    /// Begins a crowd of `size` contenders that take `turns` turns between them, and write to the log of `place`.
+    /// Begins a crowd of `size` contenders that take `turns` turns between them, and write to the log of the place.
     #[track_caller]
-    pub(crate) fn crowd(&mut self, place: &Place, size: usize, turns: usize) {
-        self.tell(&format!("crowd {size} {turns} {}", place.file("log").display()));
+    pub(crate) fn crowd(&mut self, size: usize, turns: usize) {
+        self.tell(&format!("crowd {size} {turns}"));
     }
 
     /// Waits until the crowd has gone.

@@ -27,7 +27,7 @@ import org.apache.zookeeper.recipes.lock.WriteLock;
  * Takes a lock by Curator's recipes or by ZooKeeper's own, as it is told on stdin. kazoo_peer.py speaks the same.
  *
  * <pre>
- * java -Dclock.offset=NANOSECONDS Peer CONNECT PATH KIND SESSION_MS
+ * java -Dclock.offset=NANOSECONDS Peer CONNECT PATH KIND SESSION_MS LOG
  *
  * clock.offset       from CLOCK_MONOTONIC, which is all that Java reads, to CLOCK_BOOTTIME
  * KIND               mutex: InterProcessMutex; rw-read, rw-write: InterProcessReadWriteLock; write-lock: WriteLock
@@ -35,12 +35,12 @@ import org.apache.zookeeper.recipes.lock.WriteLock;
  * acquire            answers acquired
  * acquire MS         answers acquired, or busy after that many milliseconds
  * release            answers released
- * crowd N TURNS LOG  N contenders, each with a session of its own, take TURNS turns between them, and write
- *                    `begin TIME ID KIND` and `end TIME ID KIND` to LOG; answers done
+ * crowd N TURNS      N contenders, each with a session of its own, take TURNS turns between them; answers done
  * </pre>
  *
  * The first line is `ready SESSION`. A command that fails answers `failed WHY`. At the end of stdin the session is
- * closed.
+ * closed. To LOG it writes `begin TIME ID KIND` when it has the lock, `alive` every few milliseconds for as long as
+ * it believes so, for the case that it is killed, and `end` before it releases; a crowd does without `alive`.
  */
 public final class Peer {
     /** A way to take the lock, with a session of its own. */
@@ -59,17 +59,22 @@ public final class Peer {
     /** How long a contender of a crowd holds the lock: enough for a second holder to be seen. */
     private static final long TURN_MS = 1;
 
+    private static final long BEAT_MS = 3;
+
     private final String connect;
     private final String path;
     private final String kind;
     private final int sessionTimeout;
     private final long clockOffset = Long.getLong("clock.offset");
+    private final FileOutputStream log;
+    private boolean holds;
 
-    private Peer(String[] arguments) {
+    private Peer(String[] arguments) throws IOException {
         connect = arguments[0];
         path = arguments[1];
         kind = arguments[2];
         sessionTimeout = Integer.parseInt(arguments[3]);
+        log = new FileOutputStream(arguments[4], true);
     }
 
     public static void main(String[] arguments) throws Exception {
@@ -81,6 +86,7 @@ public final class Peer {
     private void serve() throws Exception {
         BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         try (Contender contender = open()) {
+            startHeart();
             answer(String.format("ready 0x%x", contender.session()));
             for (String line = commands.readLine(); line != null; line = commands.readLine()) {
                 try {
@@ -95,12 +101,17 @@ public final class Peer {
     private String obey(Contender contender, String[] words) throws Exception {
         switch (words[0]) {
             case "acquire":
-                return contender.acquire(words.length > 1 ? Long.parseLong(words[1]) : -1) ? "acquired" : "busy";
+                if (!contender.acquire(words.length > 1 ? Long.parseLong(words[1]) : -1)) {
+                    return "busy";
+                }
+                hold(true);
+                return "acquired";
             case "release":
+                hold(false);
                 contender.release();
                 return "released";
             case "crowd":
-                crowd(Integer.parseInt(words[1]), Integer.parseInt(words[2]), words[3]);
+                crowd(Integer.parseInt(words[1]), Integer.parseInt(words[2]));
                 return "done";
             default:
                 throw new IllegalArgumentException(words[0]);
@@ -112,16 +123,42 @@ public final class Peer {
         System.out.flush();
     }
 
-    private void crowd(int size, int turns, String logPath) throws Exception {
+    private synchronized void hold(boolean begins) throws IOException {
+        holds = begins;
+        note(begins ? "begin" : "end", ProcessHandle.current().pid());
+    }
+
+    private synchronized void beat() throws IOException {
+        if (holds) {
+            note("alive", ProcessHandle.current().pid());
+        }
+    }
+
+    private void startHeart() {
+        Thread heart = new Thread(() -> {
+            try {
+                while (true) {
+                    beat();
+                    Thread.sleep(BEAT_MS);
+                }
+            } catch (IOException | InterruptedException failure) {
+                throw new IllegalStateException(failure);
+            }
+        });
+        heart.setDaemon(true);
+        heart.start();
+    }
+
+    private void crowd(int size, int turns) throws Exception {
         AtomicInteger left = new AtomicInteger(turns);
         ExecutorService threads = Executors.newFixedThreadPool(size);
-        try (FileOutputStream log = new FileOutputStream(logPath, true)) {
+        try {
             List<Future<?>> contenders = new ArrayList<>();
             for (int n = 0; n < size; n++) {
                 // Process ids are below 2^22 (proc_sys_kernel(5), pid_max). The bits above tell the contenders apart.
                 long id = ProcessHandle.current().pid() | (long) n << 22;
                 contenders.add(threads.submit(() -> {
-                    takeTurns(left, id, log);
+                    takeTurns(left, id);
                     return null;
                 }));
             }
@@ -135,19 +172,19 @@ public final class Peer {
         }
     }
 
-    private void takeTurns(AtomicInteger left, long id, FileOutputStream log) throws Exception {
+    private void takeTurns(AtomicInteger left, long id) throws Exception {
         try (Contender contender = open()) {
             while (left.getAndDecrement() > 0) {
                 contender.acquire(-1);
-                note(log, "begin", id);
+                note("begin", id);
                 Thread.sleep(TURN_MS);
-                note(log, "end", id);
+                note("end", id);
                 contender.release();
             }
         }
     }
 
-    private void note(FileOutputStream log, String word, long id) throws IOException {
+    private void note(String word, long id) throws IOException {
         long now = System.nanoTime() + clockOffset;
         // In one write, so that the lines of several processes do not mix.
         log.write(String.format("%s %d %d %s\n", word, now, id, kind).getBytes(StandardCharsets.UTF_8));

@@ -1,6 +1,6 @@
 """Takes a lock by kazoo's recipes, as it is told on stdin. Peer.java speaks the same, and says what.
 
-    python3 kazoo_peer.py CONNECT PATH KIND SESSION_MS
+    python3 kazoo_peer.py CONNECT PATH KIND SESSION_MS LOG
 
 KIND is lock, read or write: Lock, ReadLock, WriteLock. lock+curator is a Lock with extra_lock_patterns=["-lock-"]. The
 nodes carry `kazoo KIND` as their identifier.
@@ -15,10 +15,39 @@ import time
 from kazoo.client import KazooClient
 from kazoo.exceptions import LockTimeout
 
-CONNECT, PATH, KIND, SESSION_MS = sys.argv[1:]
+CONNECT, PATH, KIND, SESSION_MS, LOG = sys.argv[1:]
 
 # How long a contender of a crowd holds the lock: enough for a second holder to be seen.
 TURN_SECONDS = 0.001
+
+BEAT_SECONDS = 0.003
+
+
+class Log:
+    """When this peer, or each contender of its crowd, held the lock."""
+
+    def __init__(self):
+        self.file = os.open(LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self.holds = False
+        self.changes = threading.Lock()
+        threading.Thread(target=self.beat, daemon=True).start()
+
+    def note(self, word, number):
+        # In one write, so that the lines of several processes do not mix.
+        now = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        os.write(self.file, f"{word} {now} {number} {KIND}\n".encode())
+
+    def hold(self, begins):
+        with self.changes:
+            self.holds = begins
+            self.note("begin" if begins else "end", os.getpid())
+
+    def beat(self):
+        while True:
+            with self.changes:
+                if self.holds:
+                    self.note("alive", os.getpid())
+            time.sleep(BEAT_SECONDS)
 
 
 class Contender:
@@ -51,24 +80,19 @@ class Contender:
         self.client.close()
 
 
-def crowd(size, turns, path):
+def crowd(size, turns, log):
     """Contenders with a session each, that take these turns between them."""
-    log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     left = itertools.repeat(None, turns)  # Shared: one step of it is one of the interpreter.
     failures = []
-
-    def note(word, number):
-        now = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        os.write(log, f"{word} {now} {number} {KIND}\n".encode())
 
     def take_turns(number):
         try:
             contender = Contender()
             for _ in left:
                 contender.acquire()
-                note("begin", number)
+                log.note("begin", number)
                 time.sleep(TURN_SECONDS)
-                note("end", number)
+                log.note("end", number)
                 contender.release()
             contender.close()
         except Exception as failure:  # It is the answer.
@@ -80,29 +104,33 @@ def crowd(size, turns, path):
         thread.start()
     for thread in threads:
         thread.join()
-    os.close(log)
     if failures:
         raise failures[0]
 
 
-def obey(contender, words):
+def obey(contender, log, words):
     if words[0] == "acquire":
-        return "acquired" if contender.acquire(*(int(word) / 1000 for word in words[1:])) else "busy"
+        if not contender.acquire(*(int(word) / 1000 for word in words[1:])):
+            return "busy"
+        log.hold(True)
+        return "acquired"
     if words[0] == "release":
+        log.hold(False)
         contender.release()
         return "released"
     if words[0] == "crowd":
-        crowd(int(words[1]), int(words[2]), words[3])
+        crowd(int(words[1]), int(words[2]), log)
         return "done"
     raise ValueError(words[0])
 
 
 def main():
     contender = Contender()
+    log = Log()
     print(f"ready {contender.client.client_id[0]:#x}", flush=True)
     for line in iter(sys.stdin.readline, ""):
         try:
-            answer = obey(contender, line.split())
+            answer = obey(contender, log, line.split())
         except Exception as failure:  # It is the answer.
             answer = f"failed {failure!r}"
         print(answer, flush=True)
