@@ -1,5 +1,7 @@
 //! One lock path, zklock and other clients: they exclude each other, in the order of their arrival.
 
+use std::time::Duration;
+
 use nix::sys::signal::Signal;
 
 use crate::client::expire_session;
@@ -8,6 +10,9 @@ use crate::peers::{CROWD_LIMIT, Peer, Recipe};
 use crate::place::{LOCK, Place, finish, only_line, silent};
 use crate::process;
 use crate::zklock::{Running, Zklock};
+
+/// The session timeout of a peer that is to be killed: its test waits for the expiry.
+const SHORT: Duration = Duration::from_secs(2);
 
 /// zklock, for [`LOCK`], as it is to be called beside a peer.
 fn beside(place: &Place, _peer: Recipe) -> Zklock {
@@ -79,8 +84,7 @@ fn keeps_the_order(recipe: Recipe) {
 /// A peer that is killed holds the lock until its session expires; one that waited is not waited for.
 fn outlives_a_killed_peer(recipe: Recipe) {
     let place = Place::new();
-    let mut first = Peer::start(&place, recipe);
-    let mut second = Peer::start(&place, recipe);
+    let [mut first, mut second] = [(); 2].map(|()| Peer::with_session_timeout(&place, recipe, SHORT));
     first.acquire();
     second.queue();
     place.wait_queue(2);
@@ -102,6 +106,7 @@ fn outlives_an_expired_session(recipe: Recipe) {
     let mut peer = Peer::start(&place, recipe);
     peer.acquire();
     let mut waiter = queue(&place, recipe, "waiter", 2);
+    place.log().expect_no_overlap();
     expire_session(&server, peer.session());
     waiter.wait_stdout("ready");
 

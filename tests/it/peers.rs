@@ -16,7 +16,7 @@ use nix::time::{ClockId, clock_gettime};
 use crate::place::{LOCK, Place};
 use crate::zklock::{Running, Zklock, binary};
 
-/// The session timeout of every peer. Longer than anything that is to happen at once, so that an expiry cannot pass for
+/// The session timeout of peers. Longer than anything that is to happen at once, so that an expiry cannot pass for
 /// a release.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
 
@@ -80,7 +80,13 @@ impl Peer {
     /// A peer for [`LOCK`].
     #[track_caller]
     pub(crate) fn start(place: &Place, recipe: Recipe) -> Self {
-        let session_timeout = SESSION_TIMEOUT.as_millis().to_string();
+        Self::with_session_timeout(place, recipe, SESSION_TIMEOUT)
+    }
+
+    /// A peer for [`LOCK`], with another session timeout.
+    #[track_caller]
+    pub(crate) fn with_session_timeout(place: &Place, recipe: Recipe, session_timeout: Duration) -> Self {
+        let session_timeout = session_timeout.as_millis().to_string();
         let program = if recipe.is_kazoo() { kazoo() } else { java() };
         let arguments = [place.chroot().to_string(), LOCK.to_owned(), recipe.word().to_owned(), session_timeout];
         let running = program.args(arguments).arg(place.file("log")).open_stdin().spawn();
