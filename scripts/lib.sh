@@ -46,6 +46,14 @@ install_zookeeper() {
         "$zookeeper_jar:libzookeeper-java" "$zookeeper_logger:libslf4j-java"
 }
 
+# The other clients that take the same lock in tests. The Java program is compiled by the tests themselves.
+install_peers() {
+    install_missing javac:default-jdk-headless \
+        /usr/share/java/curator-recipes.jar:libcurator-recipes-java \
+        /usr/share/java/slf4j-nop.jar:libslf4j-java /usr/share/java/zookeeper-recipes-lock.jar:libzookeeper-java \
+        /usr/lib/python3/dist-packages/kazoo:python3-kazoo
+}
+
 # cargo, and a linker for it. rustup may have put cargo where this shell does not look.
 need_rust() {
     [[ -e ${CARGO_HOME:-$HOME/.cargo}/bin/cargo ]] && PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin

@@ -1,13 +1,15 @@
 //! Black-box tests: the built binary, real ZooKeeper servers, real commands.
 //!
 //! The harness: [`ensemble`] starts servers, [`proxy`] is a network that misbehaves, [`zklock`] runs the binary,
-//! [`client`] looks at nodes, [`joblog`] tells who ran when. The other modules are tests, one theme each.
+//! [`client`] looks at nodes, [`peers`] takes the same locks by other libraries, [`joblog`] tells who ran when. The other
+//! modules are tests, one theme each.
 
 mod client;
 mod ensemble;
 mod frames;
 mod joblog;
 mod lock;
+mod peers;
 mod place;
 mod poll;
 mod process;
@@ -23,6 +25,7 @@ mod harness_checks;
 mod hostile;
 mod house;
 mod input;
+mod interop;
 mod limits;
 mod loss;
 mod outage;

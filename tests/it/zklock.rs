@@ -316,18 +316,24 @@ impl Running {
     /// Panics after [`PATIENCE`], or when there is no process left that could write it.
     #[track_caller]
     pub(crate) fn wait_stdout(&mut self, part: &str) -> String {
-        self.wait_line("stdout", part, |running| &mut running.stdout)
+        self.wait_stdout_at_most(PATIENCE, part)
+    }
+
+    /// Like [`Running::wait_stdout`], with another limit.
+    #[track_caller]
+    pub(crate) fn wait_stdout_at_most(&mut self, limit: Duration, part: &str) -> String {
+        self.wait_line(limit, "stdout", part, |running| &mut running.stdout)
     }
 
     /// Like [`Running::wait_stdout`], on stderr.
     #[track_caller]
     pub(crate) fn wait_stderr(&mut self, part: &str) -> String {
-        self.wait_line("stderr", part, |running| &mut running.stderr)
+        self.wait_line(PATIENCE, "stderr", part, |running| &mut running.stderr)
     }
 
     #[track_caller]
-    fn wait_line(&mut self, name: &str, part: &str, stream: fn(&mut Self) -> &mut Capture) -> String {
-        let line = poll::within(PATIENCE, || {
+    fn wait_line(&mut self, limit: Duration, name: &str, part: &str, stream: fn(&mut Self) -> &mut Capture) -> String {
+        let line = poll::within(limit, || {
             // In this order: what was written before the end is there when the end has been seen.
             let ended = self.has_ended() && self.processes().is_empty();
             stream(self).next_line(part).map(Some).or(ended.then_some(None))

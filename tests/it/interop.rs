@@ -1,0 +1,205 @@
+//! One lock path, zklock and other clients: they exclude each other, in the order of their arrival.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::client::expire_session;
+use crate::ensemble::Server;
+use crate::peers::{CROWD_LIMIT, Peer, Recipe};
+use crate::place::{LOCK, Place, finish, only_line, silent};
+use crate::process;
+use crate::zklock::{Running, Zklock};
+
+/// The session timeout of a peer that is to be killed: its test waits for the expiry.
+const SHORT: Duration = Duration::from_secs(2);
+
+/// zklock, for [`LOCK`], as it is to be called beside a peer.
+fn beside(place: &Place, _peer: Recipe) -> Zklock {
+    place.zklock().arg(LOCK)
+}
+
+/// A waiter beside a peer, once its node is the last of `length`.
+#[track_caller]
+fn queue(place: &Place, peer: Recipe, name: &str, length: usize) -> Running {
+    let waiter = beside(place, peer).child(place.logged(name)).spawn();
+    place.wait_queue(length);
+    waiter
+}
+
+/// A holder beside a peer.
+#[track_caller]
+fn hold(place: &Place, peer: Recipe) -> Running {
+    let mut holder = beside(place, peer).child(place.logged("holder")).spawn();
+    holder.wait_stdout("ready");
+    holder
+}
+
+/// Each waits for the other, and starts as soon as the other has gone.
+fn excludes_both_ways(recipe: Recipe) {
+    let place = Place::new();
+    let mut peer = Peer::start(&place, recipe);
+    let mut holder = hold(&place, recipe);
+    peer.expect_busy();
+    peer.queue();
+    place.wait_queue(2);
+    silent(finish(&mut holder));
+    peer.expect_acquired();
+
+    let output = beside(&place, recipe).arg("-n").bare_child().run().expect_code(75);
+    assert!(only_line(&output).contains("/lock"), "{output}");
+    let mut waiter = queue(&place, recipe, "waiter", 2);
+    peer.release();
+    waiter.wait_stdout("ready");
+    peer.expect_busy();
+    silent(finish(&mut waiter));
+    peer.acquire();
+    peer.release();
+    place.log().expect_no_overlap();
+}
+
+/// Those who wait are served in the order in which they came, whatever they are.
+fn keeps_the_order(recipe: Recipe) {
+    let place = Place::new();
+    let mut holder = hold(&place, recipe);
+    let mut peers = [Peer::start(&place, recipe), Peer::start(&place, recipe)];
+    let mut jobs = Vec::new();
+    for (n, peer) in peers.iter_mut().enumerate() {
+        peer.queue();
+        place.wait_queue(2 * n + 2);
+        jobs.push(queue(&place, recipe, &format!("job-{n}"), 2 * n + 3));
+    }
+    silent(finish(&mut holder));
+    for (n, (peer, job)) in peers.iter_mut().zip(&mut jobs).enumerate() {
+        peer.expect_acquired();
+        assert_eq!(place.client().children(LOCK).len(), 4 - 2 * n, "{:?}", place.client().children(LOCK));
+        peer.release();
+        job.wait_stdout("ready");
+        assert_eq!(place.client().children(LOCK).len(), 3 - 2 * n, "{:?}", place.client().children(LOCK));
+        silent(finish(job));
+    }
+    place.log().expect_no_overlap();
+}
+
+/// A peer that is killed holds the lock until its session expires; one that waited is not waited for.
+fn outlives_a_killed_peer(recipe: Recipe) {
+    let place = Place::new();
+    let [mut first, mut second] = [(); 2].map(|()| Peer::with_session_timeout(&place, recipe, SHORT));
+    first.acquire();
+    second.queue();
+    place.wait_queue(2);
+    let mut waiter = queue(&place, recipe, "waiter", 3);
+    second.kill();
+    // The waiter's predecessor goes, and the holder is still there.
+    place.wait_queue(2);
+    first.kill();
+    waiter.wait_stdout("ready");
+    assert_eq!(place.client().children(LOCK).len(), 1);
+    silent(finish(&mut waiter));
+    place.log().expect_no_overlap();
+}
+
+/// When an administrator ends the session of the one, the other starts. (The one learns of it too late to be fenced.)
+fn outlives_an_expired_session(recipe: Recipe) {
+    let place = Place::new();
+    let server = Server::shared().address();
+    let mut peer = Peer::start(&place, recipe);
+    peer.acquire();
+    let mut waiter = queue(&place, recipe, "waiter", 2);
+    place.log().expect_no_overlap();
+    expire_session(&server, peer.session());
+    waiter.wait_stdout("ready");
+
+    let mut other = Peer::start(&place, recipe);
+    other.queue();
+    let nodes = place.wait_queue(2);
+    let (_, stat) = place.client().get(&format!("{LOCK}/{}", nodes[0])).expect("the holder's node");
+    expire_session(&server, stat.owner);
+    other.expect_acquired();
+    waiter.wait().expect_code(76);
+    other.release();
+}
+
+/// When zklock is killed, its command goes first and its node then, at once: the peer need not wait for an expiry.
+fn a_killed_zklock_lets_the_peer_in(recipe: Recipe) {
+    let place = Place::new();
+    let mut peer = Peer::start(&place, recipe);
+    let mut holder = hold(&place, recipe);
+    let command = holder.command();
+    peer.queue();
+    place.wait_queue(2);
+    holder.signal(Signal::SIGKILL);
+    peer.expect_acquired();
+    assert!(process::look(command).is_none_or(|process| process.state == 'Z'));
+    holder.wait().expect_signal(Signal::SIGKILL);
+    holder.wait_until_nothing_is_left();
+    peer.release();
+}
+
+/// Contenders of zklock and contenders of one peer, with as many turns for each.
+fn shares_with_a_crowd(recipe: Recipe) {
+    const SIZE: usize = 15;
+    const TURNS: usize = 300;
+    let place = Place::new();
+    let mut peer = Peer::start(&place, recipe);
+    peer.crowd(SIZE, TURNS);
+    let mut shells: Vec<Running> = (0..SIZE).map(|_| take_turns(&place, recipe, TURNS / SIZE)).collect();
+    for shell in &mut shells {
+        shell.wait_at_most(CROWD_LIMIT).expect_code(0);
+    }
+    peer.expect_crowd_done();
+    let log = place.log().expect_no_overlap();
+    let turns = |name: &str| log.runs().iter().filter(|run| run.name == name && run.ended).count();
+    assert_eq!((turns("zklock"), turns(recipe.word())), (TURNS, TURNS));
+}
+
+/// A shell that calls zklock a number of times.
+fn take_turns(place: &Place, recipe: Recipe, turns: usize) -> Running {
+    let script = format!("for turn in $(seq {turns}); do \"$@\" || exit; done");
+    let log = place.file("log").into_os_string();
+    let job = beside(place, recipe).run_by(["sh", "-c", &script, "sh"]);
+    job.child(["--name", "zklock", "--log"]).arg(log).spawn()
+}
+
+/// Runs the tests above for a peer that takes the lock alone.
+macro_rules! exclusive {
+    ($peer:ident, $recipe:expr) => {
+        mod $peer {
+            use super::*;
+
+            #[test]
+            fn excludes_both_ways() {
+                super::excludes_both_ways($recipe);
+            }
+
+            #[test]
+            fn keeps_the_order() {
+                super::keeps_the_order($recipe);
+            }
+
+            #[test]
+            fn outlives_a_killed_peer() {
+                super::outlives_a_killed_peer($recipe);
+            }
+
+            #[test]
+            fn outlives_an_expired_session() {
+                super::outlives_an_expired_session($recipe);
+            }
+
+            #[test]
+            fn a_killed_zklock_lets_the_peer_in() {
+                super::a_killed_zklock_lets_the_peer_in($recipe);
+            }
+
+            #[test]
+            fn shares_with_a_crowd() {
+                super::shares_with_a_crowd($recipe);
+            }
+        }
+    };
+}
+
+exclusive!(curator_mutex, Recipe::CuratorMutex);
+exclusive!(write_lock, Recipe::WriteLock);
+exclusive!(kazoo_lock_beside_curator, Recipe::KazooLockBesideCurator);

@@ -1,0 +1,241 @@
+//! Other programs that take the same lock: Curator, ZooKeeper's own recipes, kazoo.
+//!
+//! Each is a program of tests/peers/ that does as it is told by lines on its stdin. Debian's packages have what they
+//! need; scripts/test installs it. Where something is missing, tests fail and say what.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use nix::time::{ClockId, clock_gettime};
+
+use crate::place::{LOCK, Place};
+use crate::zklock::{Running, Zklock, binary};
+
+/// The session timeout of peers. Longer than anything that is to happen at once, so that an expiry cannot pass for
+/// a release.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// How long a crowd may take, on a machine that does much else.
+pub(crate) const CROWD_LIMIT: Duration = Duration::from_secs(180);
+
+/// Where Debian's Java packages put their jars.
+const JARS: &str = "/usr/share/java";
+
+/// The jars that Peer.java is compiled and run with, and their packages. What zookeeper.jar needs it names itself.
+const CLASS_PATH: [(&str, &str); 8] = [
+    ("curator-client", "libcurator-client-java"),
+    ("curator-framework", "libcurator-framework-java"),
+    ("curator-recipes", "libcurator-recipes-java"),
+    ("guava", "libguava-java"),
+    ("slf4j-api", "libslf4j-java"),
+    ("slf4j-nop", "libslf4j-java"),
+    ("zookeeper", "libzookeeper-java"),
+    ("zookeeper-recipes-lock", "libzookeeper-java"),
+];
+
+/// Debian's own Python, for which its python3-kazoo is.
+const PYTHON: &str = "/usr/bin/python3";
+
+/// What a peer takes the lock by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Recipe {
+    /// Curator's `InterProcessMutex`.
+    CuratorMutex,
+    /// ZooKeeper's own `WriteLock`.
+    WriteLock,
+    /// kazoo's `Lock` with `extra_lock_patterns=["-lock-"]`.
+    KazooLockBesideCurator,
+}
+
+impl Recipe {
+    /// The word for it on the command line of its program, and its name in the log of a crowd.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::CuratorMutex => "mutex",
+            Self::WriteLock => "write-lock",
+            Self::KazooLockBesideCurator => "lock+curator",
+        }
+    }
+
+    fn is_kazoo(self) -> bool {
+        matches!(self, Self::KazooLockBesideCurator)
+    }
+}
+
+/// A peer that runs, and has a session. To the log of its [`Place`] it writes when it holds the lock, or believes so.
+///
+/// Dropping it ends it, in order when the test has not failed. So it is to go before its [`Place`].
+#[derive(Debug)]
+pub(crate) struct Peer {
+    running: Running,
+    session: i64,
+}
+
+impl Peer {
+    /// A peer for [`LOCK`].
+    #[track_caller]
+    pub(crate) fn start(place: &Place, recipe: Recipe) -> Self {
+        Self::with_session_timeout(place, recipe, SESSION_TIMEOUT)
+    }
+
+    /// A peer for [`LOCK`], with another session timeout.
+    #[track_caller]
+    pub(crate) fn with_session_timeout(place: &Place, recipe: Recipe, session_timeout: Duration) -> Self {
+        let session_timeout = session_timeout.as_millis().to_string();
+        let program = if recipe.is_kazoo() { kazoo() } else { java() };
+        let arguments = [place.chroot().to_string(), LOCK.to_owned(), recipe.word().to_owned(), session_timeout];
+        let running = program.args(arguments).arg(place.file("log")).open_stdin().spawn();
+        let mut peer = Self { running, session: 0 };
+        let ready = peer.answer();
+        let session = ready.strip_prefix("ready 0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        peer.session = session.unwrap_or_else(|| panic!("{ready:?}\n{}", peer.running)).cast_signed();
+        peer
+    }
+
+    /// The id of its session.
+    pub(crate) fn session(&self) -> i64 {
+        self.session
+    }
+
+    /// Takes the lock. Panics when it is not free soon.
+    #[track_caller]
+    pub(crate) fn acquire(&mut self) {
+        self.queue();
+        self.expect_acquired();
+    }
+
+    /// Begins to take the lock.
+    #[track_caller]
+    pub(crate) fn queue(&mut self) {
+        self.tell("acquire");
+    }
+
+    /// Waits until it has the lock that it has [begun](Peer::queue) to take.
+    #[track_caller]
+    pub(crate) fn expect_acquired(&mut self) {
+        self.expect("acquired");
+    }
+
+    /// Tries to take the lock, and panics unless it gives up.
+    #[track_caller]
+    pub(crate) fn expect_busy(&mut self) {
+        self.tell("acquire 100");
+        self.expect("busy");
+    }
+
+    /// Releases the lock.
+    #[track_caller]
+    pub(crate) fn release(&mut self) {
+        self.tell("release");
+        self.expect("released");
+    }
+
+    /// Begins a crowd of `size` contenders that take `turns` turns between them, and write to the log of the place.
+    #[track_caller]
+    pub(crate) fn crowd(&mut self, size: usize, turns: usize) {
+        self.tell(&format!("crowd {size} {turns}"));
+    }
+
+    /// Waits until the crowd has gone.
+    #[track_caller]
+    pub(crate) fn expect_crowd_done(&mut self) {
+        let answer = self.running.wait_stdout_at_most(CROWD_LIMIT, "");
+        assert_eq!(answer, "done", "{}", self.running);
+    }
+
+    /// SIGKILL. Returns when it has gone; its session goes later.
+    #[track_caller]
+    pub(crate) fn kill(&mut self) {
+        self.running.signal(Signal::SIGKILL);
+        self.running.wait().expect_signal(Signal::SIGKILL);
+    }
+
+    #[track_caller]
+    fn tell(&mut self, command: &str) {
+        self.running.write_stdin(format!("{command}\n").as_bytes());
+    }
+
+    #[track_caller]
+    fn answer(&mut self) -> String {
+        self.running.wait_stdout("")
+    }
+
+    #[track_caller]
+    fn expect(&mut self, answer: &str) {
+        let given = self.answer();
+        assert_eq!(given, answer, "{}", self.running);
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.running.close_stdin();
+        if !thread::panicking() {
+            self.running.wait();
+        }
+    }
+}
+
+/// kazoo's program, for its arguments to be added.
+fn kazoo() -> Zklock {
+    static INSTALLED: OnceLock<()> = OnceLock::new();
+    INSTALLED.get_or_init(|| {
+        let imported = Command::new(PYTHON).args(["-c", "import kazoo.client"]).output();
+        let imported = imported.unwrap_or_else(|error| panic!("{PYTHON} ({error}): apt-get install python3-kazoo"));
+        let complaint = String::from_utf8_lossy(&imported.stderr);
+        assert!(imported.status.success(), "kazoo is missing: apt-get install python3-kazoo\n{complaint}");
+    });
+    Zklock::bare().program(PYTHON).arg(sources().join("kazoo_peer.py"))
+}
+
+/// The Java program, for its arguments to be added.
+fn java() -> Zklock {
+    // The defaults are for servers: many threads for the collector, and a compiler that takes its time.
+    let modest = ["-Xmx96m", "-Xss256k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"];
+    let class_path = format!("{}:{}", classes().display(), jars());
+    let clock = format!("-Dclock.offset={}", clock_offset());
+    Zklock::bare().program("java").args(modest).args([&clock, "-cp", &class_path, "Peer"])
+}
+
+fn jars() -> String {
+    let jar = |(name, package): (&str, &str)| {
+        let jar = format!("{JARS}/{name}.jar");
+        assert!(Path::new(&jar).exists(), "{jar} is missing: apt-get install {package}");
+        jar
+    };
+    CLASS_PATH.map(jar).join(":")
+}
+
+/// Where the classes of Peer.java are. They are compiled when they are missing or older than it.
+fn classes() -> &'static Path {
+    static CLASSES: OnceLock<PathBuf> = OnceLock::new();
+    CLASSES.get_or_init(|| {
+        let classes = binary().parent().expect("the binary is in a directory").join("peers");
+        let source = sources().join("Peer.java");
+        let modified = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
+        if modified(&classes.join("Peer.class")) >= modified(&source) {
+            return classes;
+        }
+        let compiled = Command::new("javac").args(["-cp", &jars(), "-d"]).args([&classes, &source]).output();
+        let compiled =
+            compiled.unwrap_or_else(|error| panic!("cannot run javac ({error}): apt-get install default-jdk-headless"));
+        let complaint = String::from_utf8_lossy(&compiled.stderr);
+        assert!(compiled.status.success(), "{} does not compile:\n{complaint}", source.display());
+        classes
+    })
+}
+
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers")
+}
+
+/// The nanoseconds by which CLOCK_BOOTTIME, the clock of all logs, is before CLOCK_MONOTONIC, the one that Java reads.
+fn clock_offset() -> i128 {
+    let now = |clock| i128::try_from(Duration::from(clock_gettime(clock).expect("a clock")).as_nanos()).expect("small");
+    now(ClockId::CLOCK_BOOTTIME) - now(ClockId::CLOCK_MONOTONIC)
+}

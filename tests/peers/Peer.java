@@ -1,0 +1,303 @@
+import java.io.BufferedReader;
+import java.io.FileOutputStream;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.curator.framework.CuratorFramework;
+import org.apache.curator.framework.CuratorFrameworkFactory;
+import org.apache.curator.framework.recipes.locks.InterProcessLock;
+import org.apache.curator.framework.recipes.locks.InterProcessMutex;
+import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
+import org.apache.curator.retry.RetryOneTime;
+import org.apache.zookeeper.ZooDefs;
+import org.apache.zookeeper.ZooKeeper;
+import org.apache.zookeeper.recipes.lock.LockListener;
+import org.apache.zookeeper.recipes.lock.WriteLock;
+
+/**
+ * Takes a lock by Curator's recipes or by ZooKeeper's own, as it is told on stdin. kazoo_peer.py speaks the same.
+ *
+ * <pre>
+ * java -Dclock.offset=NANOSECONDS Peer CONNECT PATH KIND SESSION_MS LOG
+ *
+ * clock.offset       from CLOCK_MONOTONIC, which is all that Java reads, to CLOCK_BOOTTIME
+ * KIND               mutex: InterProcessMutex; rw-read, rw-write: InterProcessReadWriteLock; write-lock: WriteLock
+ *
+ * acquire            answers acquired
+ * acquire MS         answers acquired, or busy after that many milliseconds
+ * release            answers released
+ * crowd N TURNS      N contenders, each with a session of its own, take TURNS turns between them; answers done
+ * </pre>
+ *
+ * The first line is `ready SESSION`. A command that fails answers `failed WHY`. At the end of stdin the session is
+ * closed. To LOG it writes `begin TIME ID KIND` when it has the lock, `alive` every few milliseconds for as long as
+ * it believes so, for the case that it is killed, and `end` before it releases; a crowd does without `alive`.
+ */
+public final class Peer {
+    /** A way to take the lock, with a session of its own. */
+    private interface Contender extends AutoCloseable {
+        /** Waits for the lock, for ever when {@code milliseconds} is negative; tells whether it was got. */
+        boolean acquire(long milliseconds) throws Exception;
+
+        void release() throws Exception;
+
+        long session() throws Exception;
+
+        @Override
+        void close();
+    }
+
+    /** How long a contender of a crowd holds the lock: enough for a second holder to be seen. */
+    private static final long TURN_MS = 1;
+
+    private static final long BEAT_MS = 3;
+
+    private final String connect;
+    private final String path;
+    private final String kind;
+    private final int sessionTimeout;
+    private final long clockOffset = Long.getLong("clock.offset");
+    private final FileOutputStream log;
+    private boolean holds;
+
+    private Peer(String[] arguments) throws IOException {
+        connect = arguments[0];
+        path = arguments[1];
+        kind = arguments[2];
+        sessionTimeout = Integer.parseInt(arguments[3]);
+        log = new FileOutputStream(arguments[4], true);
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        new Peer(arguments).serve();
+        // A client that lost its session may have left threads that would keep the process.
+        System.exit(0);
+    }
+
+    private void serve() throws Exception {
+        BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        try (Contender contender = open()) {
+            startHeart();
+            answer(String.format("ready 0x%x", contender.session()));
+            for (String line = commands.readLine(); line != null; line = commands.readLine()) {
+                try {
+                    answer(obey(contender, line.split(" ")));
+                } catch (Exception failure) {
+                    answer("failed " + failure);
+                }
+            }
+        }
+    }
+
+    private String obey(Contender contender, String[] words) throws Exception {
+        switch (words[0]) {
+            case "acquire":
+                if (!contender.acquire(words.length > 1 ? Long.parseLong(words[1]) : -1)) {
+                    return "busy";
+                }
+                hold(true);
+                return "acquired";
+            case "release":
+                hold(false);
+                contender.release();
+                return "released";
+            case "crowd":
+                crowd(Integer.parseInt(words[1]), Integer.parseInt(words[2]));
+                return "done";
+            default:
+                throw new IllegalArgumentException(words[0]);
+        }
+    }
+
+    private static void answer(String line) {
+        System.out.println(line);
+        System.out.flush();
+    }
+
+    private synchronized void hold(boolean begins) throws IOException {
+        holds = begins;
+        note(begins ? "begin" : "end", ProcessHandle.current().pid());
+    }
+
+    private synchronized void beat() throws IOException {
+        if (holds) {
+            note("alive", ProcessHandle.current().pid());
+        }
+    }
+
+    private void startHeart() {
+        Thread heart = new Thread(() -> {
+            try {
+                while (true) {
+                    beat();
+                    Thread.sleep(BEAT_MS);
+                }
+            } catch (IOException | InterruptedException failure) {
+                throw new IllegalStateException(failure);
+            }
+        });
+        heart.setDaemon(true);
+        heart.start();
+    }
+
+    private void crowd(int size, int turns) throws Exception {
+        AtomicInteger left = new AtomicInteger(turns);
+        ExecutorService threads = Executors.newFixedThreadPool(size);
+        try {
+            List<Future<?>> contenders = new ArrayList<>();
+            for (int n = 0; n < size; n++) {
+                // Process ids are below 2^22 (proc_sys_kernel(5), pid_max). The bits above tell the contenders apart.
+                long id = ProcessHandle.current().pid() | (long) n << 22;
+                contenders.add(threads.submit(() -> {
+                    takeTurns(left, id);
+                    return null;
+                }));
+            }
+            for (Future<?> contender : contenders) {
+                contender.get();
+            }
+        } catch (ExecutionException failure) {
+            throw failure.getCause() instanceof Exception cause ? cause : failure;
+        } finally {
+            threads.shutdownNow();
+        }
+    }
+
+    private void takeTurns(AtomicInteger left, long id) throws Exception {
+        try (Contender contender = open()) {
+            while (left.getAndDecrement() > 0) {
+                contender.acquire(-1);
+                note("begin", id);
+                Thread.sleep(TURN_MS);
+                note("end", id);
+                contender.release();
+            }
+        }
+    }
+
+    private void note(String word, long id) throws IOException {
+        long now = System.nanoTime() + clockOffset;
+        // In one write, so that the lines of several processes do not mix.
+        log.write(String.format("%s %d %d %s\n", word, now, id, kind).getBytes(StandardCharsets.UTF_8));
+    }
+
+    private Contender open() throws Exception {
+        return kind.equals("write-lock") ? new Recipe() : new Curator();
+    }
+
+    private final class Curator implements Contender {
+        private final CuratorFramework client;
+        private final InterProcessLock lock;
+
+        Curator() throws Exception {
+            int patience = 15_000;
+            client = CuratorFrameworkFactory.newClient(connect, sessionTimeout, patience, new RetryOneTime(100));
+            client.start();
+            client.blockUntilConnected(patience, TimeUnit.MILLISECONDS);
+            switch (kind) {
+                case "mutex":
+                    lock = new InterProcessMutex(client, path);
+                    break;
+                case "rw-read":
+                    lock = new InterProcessReadWriteLock(client, path).readLock();
+                    break;
+                case "rw-write":
+                    lock = new InterProcessReadWriteLock(client, path).writeLock();
+                    break;
+                default:
+                    throw new IllegalArgumentException(kind);
+            }
+        }
+
+        @Override
+        public boolean acquire(long milliseconds) throws Exception {
+            if (milliseconds < 0) {
+                lock.acquire();
+                return true;
+            }
+            return lock.acquire(milliseconds, TimeUnit.MILLISECONDS);
+        }
+
+        @Override
+        public void release() throws Exception {
+            lock.release();
+        }
+
+        @Override
+        public long session() throws Exception {
+            return client.getZookeeperClient().getZooKeeper().getSessionId();
+        }
+
+        @Override
+        public void close() {
+            client.close();
+        }
+    }
+
+    private final class Recipe implements Contender, LockListener {
+        /** How long a word of the listener is waited for before the recipe is asked again. */
+        private static final long STEP_MS = 20;
+
+        private final Semaphore acquired = new Semaphore(0);
+        private final ZooKeeper client;
+        private final WriteLock lock;
+
+        Recipe() throws Exception {
+            Semaphore connected = new Semaphore(0);
+            client = new ZooKeeper(connect, sessionTimeout, event -> connected.release());
+            connected.acquire();
+            lock = new WriteLock(client, path, ZooDefs.Ids.OPEN_ACL_UNSAFE, this);
+        }
+
+        @Override
+        public boolean acquire(long milliseconds) throws Exception {
+            long start = System.nanoTime();
+            acquired.drainPermits();
+            // A WriteLock whose predecessor goes between its list and its watch waits for ever. So it is asked again.
+            while (!lock.lock()) {
+                if (milliseconds >= 0 && System.nanoTime() - start > TimeUnit.MILLISECONDS.toNanos(milliseconds)) {
+                    lock.unlock();
+                    return false;
+                }
+                acquired.tryAcquire(STEP_MS, TimeUnit.MILLISECONDS);
+            }
+            return true;
+        }
+
+        @Override
+        public void release() {
+            lock.unlock();
+        }
+
+        @Override
+        public long session() {
+            return client.getSessionId();
+        }
+
+        @Override
+        public void close() {
+            try {
+                client.close();
+            } catch (InterruptedException interrupted) {
+                Thread.currentThread().interrupt();
+            }
+        }
+
+        @Override
+        public void lockAcquired() {
+            acquired.release();
+        }
+
+        @Override
+        public void lockReleased() {}
+    }
+}

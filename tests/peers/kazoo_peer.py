@@ -1,0 +1,140 @@
+"""Takes a lock by kazoo's recipes, as it is told on stdin. Peer.java speaks the same, and says what.
+
+    python3 kazoo_peer.py CONNECT PATH KIND SESSION_MS LOG
+
+KIND is lock, read or write: Lock, ReadLock, WriteLock. lock+curator is a Lock with extra_lock_patterns=["-lock-"]. The
+nodes carry `kazoo KIND` as their identifier.
+"""
+
+import itertools
+import os
+import sys
+import threading
+import time
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import LockTimeout
+
+CONNECT, PATH, KIND, SESSION_MS, LOG = sys.argv[1:]
+
+# How long a contender of a crowd holds the lock: enough for a second holder to be seen.
+TURN_SECONDS = 0.001
+
+BEAT_SECONDS = 0.003
+
+
+class Log:
+    """When this peer, or each contender of its crowd, held the lock."""
+
+    def __init__(self):
+        self.file = os.open(LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self.holds = False
+        self.changes = threading.Lock()
+        threading.Thread(target=self.beat, daemon=True).start()
+
+    def note(self, word, number):
+        # In one write, so that the lines of several processes do not mix.
+        now = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        os.write(self.file, f"{word} {now} {number} {KIND}\n".encode())
+
+    def hold(self, begins):
+        with self.changes:
+            self.holds = begins
+            self.note("begin" if begins else "end", os.getpid())
+
+    def beat(self):
+        while True:
+            with self.changes:
+                if self.holds:
+                    self.note("alive", os.getpid())
+            time.sleep(BEAT_SECONDS)
+
+
+class Contender:
+    """A way to take the lock, with a session of its own."""
+
+    def __init__(self):
+        self.client = KazooClient(hosts=CONNECT, timeout=int(SESSION_MS) / 1000)
+        self.client.start(timeout=15)
+        self.lock = None
+
+    def acquire(self, seconds=None):
+        """Waits for the lock, for ever without a limit; tells whether it was got."""
+        recipe, options = {
+            "lock": (self.client.Lock, {}),
+            "lock+curator": (self.client.Lock, {"extra_lock_patterns": ["-lock-"]}),
+            "read": (self.client.ReadLock, {}),
+            "write": (self.client.WriteLock, {}),
+        }[KIND]
+        self.lock = recipe(PATH, "kazoo " + KIND, **options)
+        try:
+            return self.lock.acquire(timeout=seconds)
+        except LockTimeout:
+            return False
+
+    def release(self):
+        self.lock.release()
+
+    def close(self):
+        self.client.stop()
+        self.client.close()
+
+
+def crowd(size, turns, log):
+    """Contenders with a session each, that take these turns between them."""
+    left = itertools.repeat(None, turns)  # Shared: one step of it is one of the interpreter.
+    failures = []
+
+    def take_turns(number):
+        try:
+            contender = Contender()
+            for _ in left:
+                contender.acquire()
+                log.note("begin", number)
+                time.sleep(TURN_SECONDS)
+                log.note("end", number)
+                contender.release()
+            contender.close()
+        except Exception as failure:  # It is the answer.
+            failures.append(failure)
+
+    # Process ids are below 2^22 (proc_sys_kernel(5), pid_max). The bits above tell the contenders apart.
+    threads = [threading.Thread(target=take_turns, args=(os.getpid() | n << 22,)) for n in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def obey(contender, log, words):
+    if words[0] == "acquire":
+        if not contender.acquire(*(int(word) / 1000 for word in words[1:])):
+            return "busy"
+        log.hold(True)
+        return "acquired"
+    if words[0] == "release":
+        log.hold(False)
+        contender.release()
+        return "released"
+    if words[0] == "crowd":
+        crowd(int(words[1]), int(words[2]), log)
+        return "done"
+    raise ValueError(words[0])
+
+
+def main():
+    contender = Contender()
+    log = Log()
+    print(f"ready {contender.client.client_id[0]:#x}", flush=True)
+    for line in iter(sys.stdin.readline, ""):
+        try:
+            answer = obey(contender, log, line.split())
+        except Exception as failure:  # It is the answer.
+            answer = f"failed {failure!r}"
+        print(answer, flush=True)
+    contender.close()
+
+
+main()
