@@ -112,6 +112,15 @@ impl Client {
         self.write(Op::Delete, &self.path(path).int(-1)).map(drop)
     }
 
+    /// Deletes a node that nobody will create again, by as many connections as that takes. It may have gone already.
+    #[track_caller]
+    pub(crate) fn remove(&self, path: &str) {
+        match self.read(Op::Delete, &self.path(path).int(-1)) {
+            Ok(_) | Err(Refusal::NO_NODE) => {}
+            Err(refusal) => panic!("{path}: {refusal}"),
+        }
+    }
+
     /// Replaces the data of a node, whatever its version.
     pub(crate) fn set(&self, path: &str, data: &[u8]) -> Result<(), Refusal> {
         self.write(Op::SetData, &self.path(path).bytes(data).int(-1)).map(drop)
@@ -243,9 +252,17 @@ pub(crate) fn sequence(name: &str) -> Option<i64> {
 /// `address` is any server of the ensemble. Panics when no such session is alive.
 #[track_caller]
 pub(crate) fn expire_session(address: &str, id: i64) {
+    assert!(end_session(&[address.to_owned()], id), "there is no session {id:#x} on {address}");
+}
+
+/// Like [`expire_session`], by the first of several servers that answers. Gives whether the session was alive.
+#[track_caller]
+pub(crate) fn end_session(addresses: &[String], id: i64) -> bool {
     let wanted = Session { id, password: password(id) };
-    let (mut wire, got) = open_any(&[address.to_owned()], wanted);
-    assert_eq!(got.id, id, "there is no session {id:#x} on {address}");
+    let (mut wire, got) = open_any(addresses, wanted);
+    if got.id != id {
+        return false;
+    }
     // The session's owner, thrown out, may have come back and thrown us out. Then it is opened again.
     poll::until(format_args!("session {id:#x} is over"), || match wire.call(Op::CloseSession, &Body::default()) {
         Ok(answer) => {
@@ -253,11 +270,12 @@ pub(crate) fn expire_session(address: &str, id: i64) {
             Some(())
         }
         Err(_) => {
-            let (again, got) = open_any(&[address.to_owned()], wanted);
+            let (again, got) = open_any(addresses, wanted);
             wire = again;
             (got.id != id).then_some(())
         }
     });
+    true
 }
 
 /// The password that every server gives to the session `id`: `ZooKeeperServer.generatePasswd`, the first 16 bytes of

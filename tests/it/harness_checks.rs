@@ -149,6 +149,8 @@ fn a_client_sees_and_changes_nodes() {
     drop(two);
     assert_eq!(one.wait_count("/lock", 2), ["a-0000000000", "0-foreign"]);
     assert_eq!(one.delete("/none"), Err(Refusal::NO_NODE));
+    one.remove(&early);
+    assert_eq!(one.delete(&early), Err(Refusal::NO_NODE));
     one.delete(&late).unwrap();
     assert!(one.children("/none").is_empty());
 }

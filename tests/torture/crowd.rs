@@ -1,0 +1,248 @@
+//! The contenders: some alive at any time, each replaced when it has ended.
+
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use fastrand::Rng;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use crate::process::{self, Process, Seat};
+use crate::record::{Phase, Record, lock};
+use crate::tool::{Give, Place, Tool};
+use crate::work::{CONTENDER, Job, Nature};
+
+/// How many are alive at a time.
+const SIZE: usize = 14;
+
+/// How often they are looked at.
+const STEP: Duration = Duration::from_millis(5);
+
+/// The variable by which what a crowd has started is found again.
+const MARK: &str = "TORTURE_CROWD";
+
+/// The name of a keeper and of a command, as /proc/PID/stat shows them.
+const KEEPER: &str = "zklock-keeper";
+const COMMAND: &str = "torture";
+
+/// One contender, from its start to its end.
+#[derive(Debug)]
+pub(crate) struct Contender {
+    /// Counted from 0. Its processes carry it in their environment.
+    pub(crate) number: usize,
+    /// What sort of command it runs.
+    pub(crate) nature: Nature,
+    /// What it was started as.
+    pub(crate) what: String,
+    /// How long it may take once it holds.
+    pub(crate) time: Duration,
+    give: Give,
+    pid: Pid,
+    stderr: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    child: Child,
+    ended: Option<ExitStatus>,
+    hurt: bool,
+    killers: Vec<Signal>,
+}
+
+/// Whom a fault is meant for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// One whose command runs.
+    Holder,
+    /// Anyone.
+    Anyone,
+}
+
+impl Contender {
+    /// The supervisor, while it has not been waited for: until then its id is its own. Holds the end back meanwhile.
+    pub(crate) fn with_supervisor<T>(&self, act: impl FnOnce(Pid) -> T) -> Option<T> {
+        let state = lock(&self.state);
+        state.ended.is_none().then(|| act(self.pid))
+    }
+
+    /// The keeper, while there is one.
+    pub(crate) fn keeper(&self) -> Option<Process> {
+        self.child(KEEPER)
+    }
+
+    /// The command, while it runs: the oldest of what has its name. Descendants whose parent has gone are below the
+    /// supervisor too.
+    pub(crate) fn command(&self) -> Option<Process> {
+        self.child(COMMAND)
+    }
+
+    fn child(&self, name: &str) -> Option<Process> {
+        let mut children = self.with_supervisor(process::children)?.into_iter();
+        children.find(|process| process.name == name && process.state != 'Z')
+    }
+
+    /// The command and its descendants, wherever they are.
+    pub(crate) fn family(&self) -> Vec<Process> {
+        let mut family = process::marked(CONTENDER, &self.number.to_string());
+        family.retain(|process| process.name == COMMAND);
+        family
+    }
+
+    /// That this signal ends the run is to be expected from now on.
+    pub(crate) fn expect(&self, signal: Signal) {
+        lock(&self.state).killers.push(signal);
+    }
+
+    /// Whether it has ended.
+    fn has_ended(&self) -> bool {
+        let mut state = lock(&self.state);
+        if state.ended.is_none() {
+            state.ended = state.child.try_wait().expect("a child can be waited for");
+        }
+        state.ended.is_some()
+    }
+
+    /// How it ended; `None` when it has not.
+    pub(crate) fn status(&self) -> Option<ExitStatus> {
+        lock(&self.state).ended
+    }
+
+    /// What it said on stderr.
+    pub(crate) fn stderr(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.stderr).unwrap_or_default()).into_owned()
+    }
+
+    /// Why its end cannot be explained by what it was told and by what was done to it; `None` when it can.
+    /// `has_done_its_work`: its command said so.
+    pub(crate) fn surprise(&self, has_done_its_work: bool) -> Option<String> {
+        if self.stderr().contains("panicked at") {
+            return Some("it panicked".to_owned());
+        }
+        let state = lock(&self.state);
+        let status = state.ended?;
+        let is_explained = match (status.code(), status.signal()) {
+            (Some(0), _) => has_done_its_work,
+            (Some(69 | 76), _) => true,
+            (Some(75), _) => self.give != Give::Never,
+            (_, Some(signal)) => state.killers.iter().any(|&killer| killer as i32 == signal),
+            _ => false,
+        };
+        (!is_explained).then(|| {
+            let work = if has_done_its_work { "done" } else { "not done" };
+            format!("{status}, its work {work}, signals sent: {:?}", state.killers)
+        })
+    }
+}
+
+/// All contenders.
+#[derive(Debug)]
+pub(crate) struct Crowd {
+    tool: Tool,
+    place: Place,
+    directory: PathBuf,
+    seed: u64,
+    all: Mutex<Vec<Arc<Contender>>>,
+}
+
+impl Crowd {
+    /// Nobody yet. The contenders are decided by `seed`, each by itself.
+    pub(crate) fn new(tool: Tool, place: Place, directory: &Path, seed: u64) -> Self {
+        fs::create_dir(directory.join("stderr")).expect("a directory for what they say");
+        Self { tool, place, directory: directory.to_owned(), seed, all: Mutex::default() }
+    }
+
+    /// The log of the commands.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.directory.join("commands")
+    }
+
+    /// Keeps the crowd full while there are faults, then waits until it is empty or the torture is over.
+    pub(crate) fn run(&self, record: &Record) {
+        let mut alive = Vec::new();
+        while record.phase() == Phase::Faults || !alive.is_empty() && record.phase() != Phase::Over {
+            alive.retain(|contender: &Arc<Contender>| !contender.has_ended());
+            while record.phase() == Phase::Faults && alive.len() < SIZE {
+                let contender = Arc::new(self.start());
+                alive.push(contender.clone());
+                lock(&self.all).push(contender);
+            }
+            thread::sleep(STEP);
+        }
+    }
+
+    fn start(&self) -> Contender {
+        let number = lock(&self.all).len();
+        let mut rng = Rng::with_seed(self.seed ^ (number as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let milliseconds = match rng.u8(..100) {
+            0..60 => rng.u64(10..200),
+            60..90 => rng.u64(200..1500),
+            _ => rng.u64(2000..5000),
+        };
+        let nature = match rng.u8(..100) {
+            0..40 => Nature::Plain,
+            40..70 => Nature::Stubborn,
+            // Only zklock promises anything of what has left the group.
+            _ if self.tool == Tool::Zklock => Nature::Family,
+            _ => Nature::Plain,
+        };
+        let time = Duration::from_millis(milliseconds);
+        let job = Job { log: self.log(), time, nature };
+        let (mut command, give) = self.tool.contender(&self.place, &job, &mut rng);
+        let stderr = self.directory.join(format!("stderr/{number}"));
+        let file = File::create(&stderr).expect("a file for stderr");
+        command.env(MARK, self.mark());
+        command.env(CONTENDER, number.to_string()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+        let what = format!("{command:?}");
+        let child = process::spawn(command, Seat::OwnSession, &[]).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let pid = Pid::from_raw(child.id().try_into().expect("a process id is positive"));
+        let state = Mutex::new(State { child, ended: None, hurt: false, killers: Vec::new() });
+        Contender { number, nature, what, time, give, pid, stderr, state }
+    }
+
+    /// The living processes of all contenders, wherever they are.
+    pub(crate) fn processes(&self) -> Vec<Process> {
+        process::marked(MARK, &self.mark())
+    }
+
+    /// What all processes of this crowd, and of no other, carry in their environment.
+    fn mark(&self) -> String {
+        format!("{}-{}", Pid::this(), self.seed)
+    }
+
+    /// Everybody who was ever started.
+    pub(crate) fn all(&self) -> Vec<Arc<Contender>> {
+        lock(&self.all).clone()
+    }
+
+    /// Those that have not ended.
+    pub(crate) fn alive(&self) -> Vec<Arc<Contender>> {
+        let mut all = self.all();
+        all.retain(|contender| contender.status().is_none());
+        all
+    }
+
+    /// One to be hurt, as `dice` decides. Each is given at most once: that two guards of a command are hurt at the same
+    /// time is a fault of its own.
+    pub(crate) fn pick(
+        &self,
+        wanted: Wanted,
+        dice: usize,
+        is_right: impl Fn(&Contender) -> bool,
+    ) -> Option<Arc<Contender>> {
+        let mut right = self.alive();
+        right.retain(|contender| {
+            !lock(&contender.state).hurt
+                && is_right(contender)
+                && (wanted == Wanted::Anyone || contender.command().is_some())
+        });
+        let picked = right.get(dice.checked_rem(right.len())?)?;
+        let was_hurt = std::mem::replace(&mut lock(&picked.state).hurt, true);
+        (!was_hurt).then(|| picked.clone())
+    }
+}

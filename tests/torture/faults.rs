@@ -1,0 +1,375 @@
+//! The faults. Each lane makes one after the other, as its own seed decides, until the record says that it is enough,
+//! and leaves everything whole.
+//!
+//! What a lane draws from its seed never depends on what it finds. So the same seed gives the same faults in the same
+//! order; whom they meet depends on who is there.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use nix::sys::signal::Signal;
+
+use crate::checker::{Excuse, Time, Whose};
+use crate::client::{Client, end_session};
+use crate::crowd::{Contender, Crowd, Wanted};
+use crate::ensemble::{Data, Ensemble, Role, Server};
+use crate::frames::Op;
+use crate::poll;
+use crate::process::{self, Process};
+use crate::proxy::{Fate, Flow, Proxy};
+use crate::record::Record;
+use crate::tool::{LONGEST_TIMEOUT, Tool};
+use crate::work::{self, Nature};
+
+/// By when a command that was woken too late must be dead, on a loaded machine.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+/// For how long a fault lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Length {
+    time: Duration,
+    name: &'static str,
+}
+
+impl Length {
+    /// Less than a lease or more than the longest session timeout, as often the one as the other.
+    fn draw(rng: &mut Rng) -> Self {
+        let (short, time) = (rng.u64(100..1000), LONGEST_TIMEOUT + rng.u64(300..2500));
+        let (time, name) = if rng.bool() { (short, "shortly") } else { (time, "for long") };
+        Self { time: Duration::from_millis(time), name }
+    }
+}
+
+fn draw_pause(rng: &mut Rng, milliseconds: std::ops::Range<u64>) -> Duration {
+    Duration::from_millis(rng.u64(milliseconds))
+}
+
+// Processes.
+
+/// Which of a contender's processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Guard {
+    Supervisor,
+    Keeper,
+    Both,
+    /// The command and all its descendants, too.
+    Everything,
+}
+
+impl Guard {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Supervisor => "supervisor",
+            Self::Keeper => "keeper",
+            Self::Both => "supervisor and keeper",
+            Self::Everything => "everything",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hurt {
+    Kill(Guard),
+    Stop(Guard, Length),
+    KillCommand,
+    StopCommand(Length),
+    Signal(Signal),
+}
+
+impl Hurt {
+    fn draw(rng: &mut Rng, tool: Tool) -> Self {
+        let guard = |dice| match dice {
+            // The others have one process, which is in the supervisor's place.
+            _ if tool != Tool::Zklock => Guard::Supervisor,
+            0..4 => Guard::Supervisor,
+            4..8 => Guard::Keeper,
+            8 => Guard::Both,
+            _ => Guard::Everything,
+        };
+        let (dice, length) = (rng.u8(..10), Length::draw(rng));
+        let signal = *rng.choice(&[Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]).expect("there are signals");
+        match rng.u8(..10) {
+            0..3 => match guard(dice) {
+                Guard::Everything => Self::Kill(Guard::Both),
+                other => Self::Kill(other),
+            },
+            3..7 => Self::Stop(guard(dice), length),
+            7 => Self::KillCommand,
+            8 => Self::StopCommand(length),
+            _ => Self::Signal(signal),
+        }
+    }
+
+    fn kind(self) -> String {
+        match self {
+            Self::Kill(guard) => format!("{} killed", guard.name()),
+            Self::Stop(guard, length) => format!("{} stopped {}", guard.name(), length.name),
+            Self::KillCommand => "command killed".to_owned(),
+            Self::StopCommand(length) => format!("command stopped {}", length.name),
+            Self::Signal(signal) => format!("{signal} sent"),
+        }
+    }
+
+    /// Whether the contender is one on which this can be answered.
+    fn is_for(self, contender: &Contender) -> bool {
+        match self {
+            // Nobody is left to kill what has left the command's group.
+            Self::Kill(Guard::Both) => contender.nature != Nature::Family,
+            _ => true,
+        }
+    }
+
+    fn make(self, victim: &Contender, record: &Record) {
+        match self {
+            Self::Kill(guard) => {
+                if guard != Guard::Keeper {
+                    victim.expect(Signal::SIGKILL);
+                }
+                guards(victim, guard).send(Signal::SIGKILL);
+            }
+            Self::Stop(guard @ (Guard::Supervisor | Guard::Keeper), length) => {
+                let guards = guards(victim, guard);
+                guards.send(Signal::SIGSTOP);
+                record.pause(length.time);
+                guards.send(Signal::SIGCONT);
+            }
+            Self::Stop(guard, length) => {
+                let from = work::now();
+                let guards = guards(victim, guard);
+                guards.send(Signal::SIGSTOP);
+                let family = if guard == Guard::Everything { victim.family() } else { Vec::new() };
+                send(&family, Signal::SIGSTOP);
+                record.pause(length.time);
+                // The command has a head start.
+                send(&family, Signal::SIGCONT);
+                guards.send(Signal::SIGCONT);
+                let until = work::now() + AT_ONCE;
+                record.excuse(Excuse { whose: Whose::Contender(victim.number), from, until });
+            }
+            Self::KillCommand => {
+                victim.expect(Signal::SIGKILL);
+                kill_family(victim);
+            }
+            Self::StopCommand(length) => {
+                let family = victim.family();
+                send(&family, Signal::SIGSTOP);
+                record.pause(length.time);
+                send(&family, Signal::SIGCONT);
+            }
+            Self::Signal(signal) => {
+                victim.expect(signal);
+                victim.with_supervisor(|pid| process::send(pid, signal));
+            }
+        }
+    }
+}
+
+/// The guards of a command, as they were when one looked.
+struct Guards<'a> {
+    victim: &'a Contender,
+    supervisor: bool,
+    keeper: Option<Process>,
+}
+
+fn guards(victim: &Contender, guard: Guard) -> Guards<'_> {
+    let keeper = if guard == Guard::Supervisor { None } else { victim.keeper() };
+    Guards { victim, supervisor: guard != Guard::Keeper, keeper }
+}
+
+impl Guards<'_> {
+    fn send(&self, signal: Signal) {
+        // The keeper first: it is the one that would act when the other is gone.
+        send(self.keeper.as_slice(), signal);
+        if self.supervisor {
+            self.victim.with_supervisor(|pid| process::send(pid, signal));
+        }
+    }
+}
+
+/// Sends a signal to those of these processes that are still there.
+fn send(processes: &[Process], signal: Signal) {
+    for process in processes {
+        if is_alive(process) {
+            process::send(process.pid, signal);
+        }
+    }
+}
+
+fn is_alive(process: &Process) -> bool {
+    process::look(process.pid).is_some_and(|now| now.started == process.started && now.state != 'Z')
+}
+
+/// Kills the command, after all its descendants: a descendant that its command leaves behind does not hold the lock.
+fn kill_family(victim: &Contender) {
+    let Some(command) = victim.command() else { return };
+    let command = [command];
+    send(&command, Signal::SIGSTOP);
+    let rest = || victim.family().into_iter().filter(|process| process.pid != command[0].pid).collect::<Vec<_>>();
+    poll::until("the command's descendants are dead", || {
+        let rest = rest();
+        send(&rest, Signal::SIGKILL);
+        (rest.is_empty() || !is_alive(&command[0])).then_some(())
+    });
+    send(&command, Signal::SIGKILL);
+}
+
+/// Hurts the processes of contenders.
+pub(crate) fn hurt_processes(crowd: &Crowd, tool: Tool, record: &Record, rng: &mut Rng) {
+    while record.pause(draw_pause(rng, 100..700)) {
+        let hurt = Hurt::draw(rng, tool);
+        let (wanted, dice) = (if rng.u8(..10) < 7 { Wanted::Holder } else { Wanted::Anyone }, rng.usize(..));
+        if let Some(victim) = crowd.pick(wanted, dice, |contender| hurt.is_for(contender)) {
+            record.fault(&hurt.kind(), &format!("contender {}", victim.number));
+            hurt.make(&victim, record);
+        }
+    }
+}
+
+// The network.
+
+/// Disturbs one network: a proxy in front of each server.
+pub(crate) fn disturb_network(proxies: &[Proxy], tool: Tool, record: &Record, rng: &mut Rng) {
+    let only = |one: Option<usize>| -> Vec<&Proxy> {
+        proxies.iter().enumerate().filter(|(index, _)| one.is_none_or(|one| one == *index)).map(|(_, it)| it).collect()
+    };
+    while record.pause(draw_pause(rng, 200..1500)) {
+        let (one, all) = (rng.usize(..proxies.len()), rng.bool());
+        let hit = only((!all).then_some(one));
+        let (place, length) = (if all { "network" } else { "way to one server" }, Length::draw(rng));
+        let delay = Duration::from_millis(rng.u64(20..400));
+        let fate = *rng.choice(&[Fate::Reset, Fate::Blackhole]).expect("there are fates");
+        let (op, ops) = match rng.u8(..4) {
+            0 | 1 => ("create", vec![Op::Create, Op::Create2]),
+            2 => ("delete", vec![Op::Delete]),
+            _ => ("beat", vec![Op::Multi]),
+        };
+        let fault = |kind: String| record.fault(&kind, &format!("{:?}, {:?}", addresses(&hit), length.time));
+        let flows = |up, down| {
+            hit.iter().for_each(|proxy| proxy.flows(up, down));
+            record.pause(length.time);
+            hit.iter().for_each(|proxy| proxy.pass());
+        };
+        match rng.u8(..12) {
+            0..3 => {
+                fault(format!("{place} silent {}", length.name));
+                flows(Flow::Hold, Flow::Hold);
+            }
+            3 => {
+                fault(format!("{place} silent upwards {}", length.name));
+                flows(Flow::Hold, Flow::Pass);
+            }
+            4 => {
+                fault(format!("{place} silent downwards {}", length.name));
+                flows(Flow::Pass, Flow::Hold);
+            }
+            5 => {
+                fault(format!("{place} slow {}", length.name));
+                flows(Flow::Delay(delay), Flow::Delay(delay));
+            }
+            6 | 7 => {
+                fault(format!("{place} reset"));
+                hit.iter().for_each(|proxy| proxy.reset());
+            }
+            8 => {
+                fault(format!("{place} refuses {}", length.name));
+                hit.iter().for_each(|proxy| proxy.refuse());
+                record.pause(length.time);
+                hit.iter().for_each(|proxy| proxy.accept());
+            }
+            // The protocol of etcd is not looked into.
+            _ if tool == Tool::Etcdctl => {}
+            // When nothing springs them soon, they lie in wait for longer.
+            _ => {
+                fault(format!("reply to a {op} lost"));
+                for proxy in &hit {
+                    proxy.trap_ops(fate, &ops);
+                }
+            }
+        }
+    }
+}
+
+fn addresses(proxies: &[&Proxy]) -> Vec<String> {
+    proxies.iter().map(|proxy| proxy.address()).collect()
+}
+
+// The servers.
+
+/// Hurts the servers of an ensemble.
+pub(crate) fn hurt_ensemble(ensemble: &Ensemble, record: &Record, rng: &mut Rng) {
+    while record.pause(draw_pause(rng, 1000..4000)) {
+        let (number, length) = (rng.usize(..ensemble.servers().len()), Length::draw(rng));
+        let servers = ensemble.servers();
+        let leader = || servers.iter().find(|server| server.role() == Some(Role::Leader));
+        let others: Vec<&Server> = (1..servers.len()).map(|step| &servers[(number + step) % servers.len()]).collect();
+        match rng.u8(..12) {
+            0 | 1 => freeze(&[&servers[number]], "one server", length, record),
+            2 | 3 => kill(&[&servers[number]], "one server", length, record),
+            4 => freeze(&leader().into_iter().collect::<Vec<_>>(), "leader", length, record),
+            5 | 6 => kill(&leader().into_iter().collect::<Vec<_>>(), "leader", length, record),
+            7 => freeze(&others, "two servers", length, record),
+            8 => kill(&others, "two servers", length, record),
+            9 => {
+                record.fault("rolling restart", "all servers");
+                servers.iter().for_each(|server| server.restart(Data::Kept));
+            }
+            _ => {
+                let Some(leader) = leader() else { continue };
+                let Some(follower) = servers.iter().find(|server| server.role() == Some(Role::Follower)) else {
+                    continue;
+                };
+                let on = format!("{} from {}, {:?}", follower.address(), leader.address(), length.time);
+                record.fault(&format!("follower cut from the leader {}", length.name), &on);
+                let link = ensemble.link(follower, leader);
+                link.hold();
+                record.pause(length.time);
+                link.pass();
+            }
+        }
+        ensemble.wait_until_serving();
+    }
+}
+
+fn freeze(servers: &[&Server], which: &str, length: Length, record: &Record) {
+    record.fault(&format!("{which} frozen {}", length.name), &format!("{:?}, {:?}", all(servers), length.time));
+    servers.iter().for_each(|server| server.freeze());
+    record.pause(length.time);
+    servers.iter().for_each(|server| server.thaw());
+}
+
+fn kill(servers: &[&Server], which: &str, length: Length, record: &Record) {
+    record.fault(&format!("{which} killed, away {}", length.name), &format!("{:?}, {:?}", all(servers), length.time));
+    servers.iter().for_each(|server| server.kill());
+    record.pause(length.time);
+    servers.iter().for_each(|server| server.restart_in_background(Data::Kept));
+}
+
+fn all(servers: &[&Server]) -> Vec<String> {
+    servers.iter().map(|server| server.address()).collect()
+}
+
+// The operator.
+
+/// Deletes nodes and ends sessions of contenders.
+pub(crate) fn meddle(client: &Client, servers: &[String], locks: &[String], record: &Record, rng: &mut Rng) {
+    while record.pause(draw_pause(rng, 500..4000)) {
+        let lock = rng.choice(locks).expect("there are locks");
+        let (first, dice, ends_session) = (rng.u8(..10) < 7, rng.usize(..), rng.bool());
+        let nodes = client.children(lock);
+        let Some(place) = (if first { Some(0) } else { dice.checked_rem(nodes.len()) }) else { continue };
+        let Some(name) = nodes.get(place) else { continue };
+        let node = format!("{lock}/{name}");
+        // It may have gone meanwhile.
+        let Ok((_, stat)) = client.get(&node) else { continue };
+        let from = work::now();
+        record.fault(if ends_session { "session ended" } else { "node deleted" }, &node);
+        if ends_session {
+            end_session(servers, stat.owner);
+        } else {
+            client.remove(&node);
+        }
+        // A holder that is cut off as well cannot know, until its lease ends.
+        let until = work::now() + Time::from_millis(LONGEST_TIMEOUT);
+        record.excuse(Excuse { whose: Whose::Node(node), from, until });
+    }
+}

@@ -1,0 +1,171 @@
+//! A crowd of contenders on a few locks, faults of all kinds at random, and a checker that reads what the commands
+//! wrote: see docs/torture.md. scripts/torture runs it.
+
+#[path = "../it/client.rs"]
+mod client;
+#[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
+#[path = "../it/ensemble.rs"]
+mod ensemble;
+#[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
+#[path = "../it/frames.rs"]
+mod frames;
+#[path = "../it/poll.rs"]
+mod poll;
+#[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
+#[path = "../it/process.rs"]
+mod process;
+#[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
+#[path = "../it/proxy.rs"]
+mod proxy;
+
+mod checker;
+mod crowd;
+mod faults;
+mod record;
+mod report;
+mod tool;
+mod witness;
+mod work;
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use clap::Parser;
+use fastrand::Rng;
+use nix::sys::signal::Signal;
+
+use crate::checker::Time;
+use crate::crowd::Crowd;
+use crate::ensemble::{Ensemble, Settings};
+use crate::proxy::Proxy;
+use crate::record::{Phase, Record};
+use crate::report::{Findings, Report};
+use crate::tool::{LONGEST_TIMEOUT, Place, Tool};
+use crate::work::Job;
+
+/// The paths of the locks.
+const LOCKS: [&str; 3] = ["/torture-a", "/torture-b", "/torture-c"];
+
+/// How many networks there are: a part of the contenders is cut off while the others are not.
+const NETWORKS: usize = 2;
+
+/// How many threads hurt processes.
+const HURTERS: usize = 3;
+
+/// How long a session may take to expire on a loaded machine after the faults, and a new one to be opened.
+const RECOVERY: Duration = Duration::from_secs(30);
+
+/// Has a crowd of contenders take locks under faults at random, and checks that no two of their commands overlap.
+#[derive(Debug, Parser)]
+#[command(name = "torture")]
+struct Options {
+    /// For how many minutes to make faults
+    #[arg(long, default_value_t = 2.0)]
+    minutes: f64,
+    /// Make the same faults again as a run before
+    #[arg(long)]
+    seed: Option<u64>,
+    /// What to torture; of another one than zklock, it is only reported how it fares
+    #[arg(long, value_enum, default_value_t = Tool::Zklock)]
+    tool: Tool,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    if Job::run_if_asked(&arguments) {
+        return ExitCode::SUCCESS;
+    }
+    let options = Options::parse();
+    let seed = options.seed.unwrap_or_else(|| fastrand::u64(..1_000_000_000));
+    println!("seed {seed}");
+    let directory = tempfile::Builder::new().prefix(&format!("torture-{seed}-")).tempdir().expect("a directory");
+    let report = torture(&options, seed, directory.path());
+    print!("{report}");
+    if options.tool != Tool::Zklock || report.is_clean() {
+        return ExitCode::SUCCESS;
+    }
+    let kept = directory.keep();
+    println!("\nto replay: scripts/torture --minutes {} --seed {seed}\nlogs: {}", options.minutes, kept.display());
+    ExitCode::FAILURE
+}
+
+/// One lane of faults has a seed of its own, so that what one does never moves another.
+fn lane(seed: u64, number: u64) -> Rng {
+    Rng::with_seed(seed.wrapping_add(number.wrapping_mul(0xD134_2543_DE82_EF95)))
+}
+
+fn torture(options: &Options, seed: u64, directory: &Path) -> Report {
+    let tool = options.tool;
+    let ensemble = Settings::default().proxied().ensemble();
+    let servers: Vec<String> = ensemble.servers().iter().map(|server| server.address()).collect();
+    let ways = || servers.iter().map(|server| Proxy::zookeeper(server)).collect::<Vec<_>>();
+    let networks: Vec<Vec<Proxy>> = (0..NETWORKS).map(|_| ways()).collect();
+    let chroot = ensemble.chroot();
+    let client = chroot.client();
+    let locks = LOCKS.map(str::to_owned);
+    let place = Place {
+        networks: networks.iter().map(|ways| ways.iter().map(Proxy::address).collect()).collect(),
+        chroot: chroot.path().to_owned(),
+        locks: locks.to_vec(),
+    };
+    let crowd = Crowd::new(tool, place, directory, seed);
+    let record = Record::new(&directory.join("faults"));
+    let findings = thread::scope(|scope| {
+        let (crowd, record, networks) = (&crowd, &record, &networks);
+        let (ensemble, servers, client, locks): (&Ensemble, _, _, _) = (&ensemble, &servers, &client, &locks);
+        let witness = scope.spawn(|| witness::watch(client, locks, record));
+        let contenders = scope.spawn(|| crowd.run(record));
+        let mut lanes = vec![scope.spawn(|| faults::hurt_ensemble(ensemble, record, &mut lane(seed, 1)))];
+        lanes.push(scope.spawn(|| {
+            let operator = chroot.client();
+            faults::meddle(&operator, servers, locks, record, &mut lane(seed, 2));
+        }));
+        for (number, network) in (10..).zip(networks) {
+            lanes.push(scope.spawn(move || faults::disturb_network(network, tool, record, &mut lane(seed, number))));
+        }
+        for number in (20..).take(HURTERS) {
+            lanes.push(scope.spawn(move || faults::hurt_processes(crowd, tool, record, &mut lane(seed, number))));
+        }
+        record.pause(Duration::from_secs_f64(options.minutes * 60.0));
+        record.enter(Phase::Drain);
+        for lane in lanes {
+            lane.join().expect("a lane of faults does not panic");
+        }
+        record.note("everything is whole");
+        let starving = drain(crowd);
+        let nodes = left_nodes(client, locks);
+        record.enter(Phase::Over);
+        contenders.join().expect("the crowd does not panic");
+        let gone: BTreeMap<String, Time> = witness.join().expect("the witness does not panic");
+        Findings { gone, starving, nodes, processes: left_processes(crowd) }
+    });
+    let log = fs::read_to_string(crowd.log()).unwrap_or_default();
+    Report::new(&log, &crowd, &record, findings)
+}
+
+/// Waits until all contenders have ended. Gives those that have not, within the time that they may need.
+fn drain(crowd: &Crowd) -> Vec<String> {
+    let work: Duration = crowd.alive().iter().map(|contender| contender.time).sum();
+    poll::within(work + RECOVERY, || crowd.alive().is_empty().then_some(()));
+    crowd.alive().iter().map(|contender| format!("contender {}: {}", contender.number, contender.what)).collect()
+}
+
+/// Waits until no node is left below the locks. Gives those that are, when every session has had the time to expire.
+fn left_nodes(client: &client::Client, locks: &[String]) -> Vec<String> {
+    let time = 2 * Duration::from_millis(LONGEST_TIMEOUT);
+    poll::within(time, || witness::nodes(client, locks).is_empty().then_some(()));
+    witness::nodes(client, locks).into_iter().collect()
+}
+
+/// Gives the processes that are left when those that are on their way out have gone, and kills them.
+fn left_processes(crowd: &Crowd) -> Vec<String> {
+    poll::within(RECOVERY / 10, || crowd.processes().is_empty().then_some(()));
+    let left = crowd.processes();
+    left.iter().for_each(|process| process::send(process.pid, Signal::SIGKILL));
+    left.iter().map(ToString::to_string).collect()
+}

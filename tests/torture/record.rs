@@ -1,0 +1,97 @@
+//! What the threads of a torture share: how far it is, which faults were made, and what they excuse.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::checker::Excuse;
+use crate::work;
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Contenders come and faults are made.
+    Faults,
+    /// No fault is made any more and no contender comes. Those that are there end.
+    Drain,
+    /// All have ended, or will not.
+    Over,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Record {
+    phase: Mutex<Phase>,
+    changed: Condvar,
+    faults: Mutex<BTreeMap<String, usize>>,
+    excuses: Mutex<Vec<Excuse>>,
+    log: Mutex<File>,
+}
+
+/// A thread that panicked elsewhere ends the torture; until then, what is here is whole after every statement.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Record {
+    /// Faults are also written to `log`, with their times.
+    pub(crate) fn new(log: &Path) -> Self {
+        Self {
+            phase: Mutex::new(Phase::Faults),
+            changed: Condvar::new(),
+            faults: Mutex::default(),
+            excuses: Mutex::default(),
+            log: Mutex::new(File::create(log).expect("the log of the faults can be created")),
+        }
+    }
+
+    /// How far it is.
+    pub(crate) fn phase(&self) -> Phase {
+        *lock(&self.phase)
+    }
+
+    /// Goes on to another phase.
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.note(&format!("phase: {phase:?}"));
+        *lock(&self.phase) = phase;
+        self.changed.notify_all();
+    }
+
+    /// Lets `time` pass, or less when the faults are to end. Gives whether they go on.
+    pub(crate) fn pause(&self, time: Duration) -> bool {
+        let phase = lock(&self.phase);
+        let waited = self.changed.wait_timeout_while(phase, time, |phase| *phase == Phase::Faults);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 == Phase::Faults
+    }
+
+    /// Counts a fault that is about to be made. `on`: what it is made on.
+    pub(crate) fn fault(&self, kind: &str, on: &str) {
+        *lock(&self.faults).entry(kind.to_owned()).or_default() += 1;
+        self.note(&format!("{kind}: {on}"));
+    }
+
+    /// Writes a line to the log of the faults.
+    pub(crate) fn note(&self, what: &str) {
+        let line = format!("{:?} {what}\n", work::now());
+        lock(&self.log).write_all(line.as_bytes()).expect("the log of the faults can be written");
+    }
+
+    /// How many faults of each kind were made.
+    pub(crate) fn faults(&self) -> BTreeMap<String, usize> {
+        lock(&self.faults).clone()
+    }
+
+    /// See [`Excuse`].
+    pub(crate) fn excuse(&self, excuse: Excuse) {
+        self.note(&format!("{excuse:?}"));
+        lock(&self.excuses).push(excuse);
+    }
+
+    /// All that there are.
+    pub(crate) fn excuses(&self) -> Vec<Excuse> {
+        lock(&self.excuses).clone()
+    }
+}

@@ -1,0 +1,121 @@
+//! What came of it, in words.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use crate::checker::{self, Breach, Time};
+use crate::crowd::Crowd;
+use crate::record::Record;
+
+/// How many of each sort of finding are printed in full.
+const SHOWN: usize = 10;
+
+/// What was seen besides the log of the commands.
+#[derive(Debug)]
+pub(crate) struct Findings {
+    /// The paths of nodes, and when they had gone.
+    pub(crate) gone: BTreeMap<String, Time>,
+    /// Who had not ended long after the faults had.
+    pub(crate) starving: Vec<String>,
+    /// The nodes that were left.
+    pub(crate) nodes: Vec<String>,
+    /// The processes that were left.
+    pub(crate) processes: Vec<String>,
+}
+
+/// All of it.
+#[derive(Debug)]
+pub(crate) struct Report {
+    faults: BTreeMap<String, usize>,
+    statuses: BTreeMap<String, usize>,
+    contenders: usize,
+    holds: usize,
+    /// What must be empty.
+    wrong: Vec<(&'static str, Vec<String>)>,
+    longest_overlap: Duration,
+    excused: Vec<Breach>,
+}
+
+impl Report {
+    /// Checks the log of the commands, and the ends of their contenders.
+    pub(crate) fn new(log: &str, crowd: &Crowd, record: &Record, findings: Findings) -> Self {
+        let (holds, unreadable) = match checker::holds(log) {
+            Ok(holds) => (holds, Vec::new()),
+            Err(error) => (Vec::new(), vec![error]),
+        };
+        let excuses = record.excuses();
+        let (excused_overlaps, overlaps) = split(checker::overlaps(&holds, &excuses));
+        let (excused_outlived, outlived) = split(checker::outlived(&holds, &findings.gone, &excuses));
+        let disorders = checker::disorders(&holds).iter().map(|(one, other)| format!("{one}, then {other}")).collect();
+        let done: BTreeSet<usize> = holds.iter().filter(|hold| hold.ended).map(|hold| hold.contender).collect();
+        let mut statuses = BTreeMap::new();
+        let mut surprises = Vec::new();
+        for contender in crowd.all() {
+            let status = contender.status().map_or_else(|| "none".to_owned(), |status| status.to_string());
+            *statuses.entry(status).or_default() += 1;
+            if let Some(surprise) = contender.surprise(done.contains(&contender.number)) {
+                surprises.push(format!("contender {}: {surprise}\n{}", contender.number, contender.stderr()));
+            }
+        }
+        let longest_overlap = overlaps.iter().map(|breach| breach.length).max().unwrap_or_default();
+        let text = |breaches: Vec<Breach>| breaches.iter().map(ToString::to_string).collect();
+        Self {
+            faults: record.faults(),
+            statuses,
+            contenders: crowd.all().len(),
+            holds: holds.len(),
+            wrong: vec![
+                ("overlaps", text(overlaps)),
+                ("commands that outlived their lock", text(outlived)),
+                ("waiters never served", findings.starving),
+                ("tokens out of order", disorders),
+                ("processes left", findings.processes),
+                ("nodes left", findings.nodes),
+                ("unexpected ends", surprises),
+                ("unreadable lines", unreadable),
+            ],
+            longest_overlap,
+            excused: excused_overlaps.into_iter().chain(excused_outlived).collect(),
+        }
+    }
+
+    /// Whether nothing is wrong, and something was done: a crowd that never held a lock proves nothing.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.holds > 0 && self.wrong.iter().all(|(_, found)| found.is_empty())
+    }
+}
+
+/// Those with an excuse, and those without.
+fn split(breaches: Vec<Breach>) -> (Vec<Breach>, Vec<Breach>) {
+    breaches.into_iter().partition(|breach| breach.excused)
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\n{:5} faults", self.faults.values().sum::<usize>())?;
+        for (kind, count) in &self.faults {
+            writeln!(f, "{count:5}   {kind}")?;
+        }
+        writeln!(f, "\n{:5} contenders, of which {} held a lock", self.contenders, self.holds)?;
+        for (status, count) in &self.statuses {
+            writeln!(f, "{count:5}   {status}")?;
+        }
+        writeln!(f)?;
+        for (what, found) in &self.wrong {
+            writeln!(f, "{:5} {what}", found.len())?;
+            for one in found.iter().take(SHOWN) {
+                writeln!(f, "        {one}")?;
+            }
+        }
+        if !self.longest_overlap.is_zero() {
+            writeln!(f, "the longest overlap took {:?}", self.longest_overlap)?;
+        }
+        let longest = self.excused.iter().map(|breach| breach.length).max().unwrap_or_default();
+        writeln!(f, "{:5} excused, the longest for {longest:?}: see docs/torture.md", self.excused.len())?;
+        for one in self.excused.iter().take(SHOWN) {
+            writeln!(f, "        {one}")?;
+        }
+        writeln!(f, "\n{}", if self.is_clean() { "passed" } else { "FAILED" })
+    }
+}
