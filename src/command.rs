@@ -473,21 +473,26 @@ fn processes() -> io::Result<Vec<Process>> {
     Ok(processes)
 }
 
-/// Whether the process `lender` is above the process `pid`, and has not begun to release its locks.
-///
-/// A lender takes its name of [`LEAVING_NAME`] before it looks for [`INNER_NAME`] among those below
-/// it, and those take theirs before they look here: so one of the two sees the other. Descent cannot
-/// be lost, for a supervisor is the subreaper of what it started.
-pub fn lends(pid: u32, lender: u32) -> bool {
-    let (Ok(mut pid), Ok(lender)) = (i32::try_from(pid), i32::try_from(lender)) else { return false };
+/// Whether the process `ancestor` is above the process `pid`. Of a supervisor this stays true for as
+/// long as both live, whoever ends in between: it is the subreaper of what it started.
+pub fn is_above(ancestor: u32, pid: u32) -> bool {
+    let (Ok(ancestor), Ok(mut pid)) = (i32::try_from(ancestor), i32::try_from(pid)) else { return false };
     while let Some(process) = Process::read(pid) {
-        if process.parent == lender {
-            return Process::read(lender)
-                .is_some_and(|lender| lender.is_running() && lender.name != LEAVING_NAME.to_bytes());
+        if process.parent == ancestor {
+            return Process::read(ancestor).is_some_and(|ancestor| ancestor.is_running());
         }
         pid = process.parent;
     }
     false
+}
+
+/// Whether the supervisor `lender`, which is above us, has not begun to release its locks.
+///
+/// It takes its name of [`LEAVING_NAME`] before it looks for [`INNER_NAME`] among those below it, and
+/// those take theirs before they look here: so one of the two sees the other.
+pub fn lends(lender: u32) -> bool {
+    let lender = i32::try_from(lender).ok().and_then(Process::read);
+    lender.is_some_and(|lender| lender.name != LEAVING_NAME.to_bytes())
 }
 
 fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {

@@ -23,6 +23,9 @@ use crate::session::{Change, Created, Failure, Session};
 /// A connection over which a server answers nonsense is given up after this long.
 const RECONNECT: Duration = Duration::from_secs(1);
 
+/// How often to look whether a zklock above us lives. Less than the shortest session timeout.
+const LENDER_WATCH: Duration = Duration::from_millis(50);
+
 /// How far a keeper has come. The locks are taken one after the other, in the order of their paths,
 /// so that no two keepers wait for each other.
 #[derive(Clone, Default)]
@@ -79,8 +82,8 @@ pub(super) struct Mine {
 enum Owner {
     /// We are, by this id.
     Us(ContenderId),
-    /// A zklock that we descend from, with this session.
-    Ancestor { session: i64 },
+    /// A zklock that we descend from: its process id and its session.
+    Ancestor { pid: u32, session: i64 },
 }
 
 impl Mine {
@@ -92,6 +95,13 @@ impl Mine {
     /// The name that decides over our turn. Nobody comes between it and the others.
     fn name(&self) -> &str {
         self.names().next().unwrap_or_default()
+    }
+
+    fn lender(&self) -> Option<u32> {
+        match self.owner {
+            Owner::Us(_) => None,
+            Owner::Ancestor { pid, .. } => Some(pid),
+        }
     }
 
     /// Whether the nodes are ours to delete.
@@ -171,7 +181,9 @@ impl<W: World> Keeper<'_, W> {
             }
         }
         self.place.take();
-        self.lent.take();
+        if !self.lent.take().is_empty() {
+            self.world.report(&Report::Independent).await;
+        }
         Ok(())
     }
 
@@ -246,10 +258,14 @@ impl<W: World> Keeper<'_, W> {
                 read => read.map_err(definite)?,
             };
             let card = Card::from_bytes(&data);
-            let Some(pid) = card.pid.filter(|pid| card.host == self.world.card().host && self.world.lends(*pid)) else {
+            let is_above = |pid: &u32| card.host == self.world.card().host && self.world.is_above(*pid);
+            let Some(pid) = card.pid.filter(is_above) else {
                 log::warn!("{path} is in {ENV_HELD}, but no zklock that this one descends from holds it; queueing");
                 continue;
             };
+            if !self.world.lends(pid) {
+                continue;
+            }
             if !includes(contender.mode, self.plan.mode) {
                 let (lock, held) = (lock.to_owned(), contender.mode);
                 return Err(Stop::Final(Report::Refused(Refusal::Upgrade { lock, held })));
@@ -259,7 +275,7 @@ impl<W: World> Keeper<'_, W> {
                 lock: lock.to_owned(),
                 paths: vec![path],
                 token: stat.czxid,
-                owner: Owner::Ancestor { session: stat.owner },
+                owner: Owner::Ancestor { pid, session: stat.owner },
                 children: Cell::new(None),
             }));
         }
@@ -398,7 +414,7 @@ impl<W: World> Keeper<'_, W> {
         let first = named(&self.plan.lock).expect("the locks that were taken are those of the plan");
         let owner = match first.owner {
             Owner::Us(_) => session.id(),
-            Owner::Ancestor { session } => session,
+            Owner::Ancestor { session, .. } => session,
         };
         let and = self.plan.and.iter().filter_map(named).map(granted).collect();
         Grant { first: granted(first), and, session: owner, sent }
@@ -603,7 +619,22 @@ impl<W: World> Keeper<'_, W> {
 
     /// Waits until one of `nodes` is deleted, or the session is over.
     async fn until_deleted(&self, session: &W::Session, nodes: &[String]) -> Result<(), Stop> {
-        first_of(nodes.iter().map(|node| self.until_one_is_deleted(session, node))).await.1
+        let deleted = async { first_of(nodes.iter().map(|node| self.until_one_is_deleted(session, node))).await.1 };
+        or(deleted, self.until_lender_dies()).await
+    }
+
+    /// Waits until a zklock above us has gone whose lock we use. It never goes before us; if it is
+    /// killed, and its keeper with it, nobody else is left who would end us, and its node lasts no
+    /// longer than its session.
+    async fn until_lender_dies(&self) -> Result<(), Stop> {
+        let lenders: Vec<u32> = self.lent.borrow().iter().filter_map(|lent| lent.lender()).collect();
+        while lenders.iter().all(|pid| self.world.is_above(*pid)) {
+            match lenders.is_empty() {
+                true => pending().await,
+                false => self.world.sleep(LENDER_WATCH).await,
+            }
+        }
+        Err(Stop::Deleted)
     }
 
     async fn until_one_is_deleted(&self, session: &W::Session, node: &str) -> Result<(), Stop> {

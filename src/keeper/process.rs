@@ -155,8 +155,12 @@ impl World for Process<'_> {
         remains.kill(node)
     }
 
+    fn is_above(&self, pid: u32) -> bool {
+        command::is_above(pid, self.birth.supervisor)
+    }
+
     fn lends(&self, pid: u32) -> bool {
-        command::lends(self.birth.supervisor, pid)
+        command::lends(pid)
     }
 
     fn card(&self) -> &Card {

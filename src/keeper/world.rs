@@ -66,8 +66,10 @@ pub trait World {
     /// one is ours. Whether nobody was found.
     fn kill(&self, remains: Remains, node: Option<&str>) -> bool;
 
-    /// Whether this process is a zklock that we descend from and that has not begun to release its
-    /// locks.
+    /// Whether we descend from this process, and it lives.
+    fn is_above(&self, pid: u32) -> bool;
+
+    /// Whether this process, a zklock above us, has not begun to release its locks.
     fn lends(&self, pid: u32) -> bool;
 
     /// What others may know of us. The first time it takes a while.
