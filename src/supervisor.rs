@@ -205,6 +205,8 @@ impl Supervisor<'_> {
         Ok(())
     }
 
+    /// Before an end is told, the keeper is heard once more: it reports a loss, then kills. What it has
+    /// killed since we last listened must not pass for what ended by itself.
     fn reap(&mut self) -> anyhow::Result<()> {
         while let Some(reaped) = command::reap() {
             let command = self.command.as_ref().map(Command::pid);
@@ -215,6 +217,7 @@ impl Supervisor<'_> {
                     self.take_name(Some(LEAVING_NAME));
                     self.borrowers = self.family.borrowers();
                     let lent = self.family.borrows();
+                    self.hear_keeper()?;
                     self.happen(if lent { Event::EndedLending(end) } else { Event::Ended(end) })?;
                 }
                 Reaped::Ended(pid, end) if Some(pid) == on_lost => {
@@ -243,6 +246,7 @@ impl Supervisor<'_> {
             Some(Awaited::Borrowers) => !self.family.borrows(),
         };
         if self.command.is_none() && gone() {
+            self.hear_keeper()?;
             self.happen(Event::TreeGone)?;
         }
         Ok(())
