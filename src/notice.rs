@@ -40,6 +40,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
         Notice::Requeued(loss) => {
             let why = match loss {
                 Loss::NodeDeleted => "our node was deleted",
+                Loss::LenderGone => "the zklock above us that held the lock has gone",
                 Loss::SessionExpired => "the session ended",
             };
             (Weight::Notable, format!("lost the place in the queue of {lock}: {why}; queueing again"))
@@ -89,6 +90,9 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
         Notice::Lost(why) => {
             let why = match why {
                 LostWhy::Told(Loss::NodeDeleted) => "its node was deleted; killing the command".to_owned(),
+                LostWhy::Told(Loss::LenderGone) => {
+                    "the zklock above us that held it has gone; killing the command".to_owned()
+                }
                 LostWhy::Told(Loss::SessionExpired) => "the session expired; killing the command".to_owned(),
                 LostWhy::Silence(silence) => {
                     format!("ZooKeeper has not answered for {}; stopping the command", short(*silence))

@@ -56,7 +56,7 @@ pub enum Report {
     /// No lock of a zklock above us is used, and none will be.
     Independent,
     /// Our contender node had vanished while waiting; a new one is at the tail of the queue.
-    Requeued,
+    Requeued(Loss),
     /// The lock is ours.
     Held(Grant),
     /// A beat that was sent at this time has been answered by the quorum.
@@ -120,6 +120,8 @@ impl Grant {
 pub enum Loss {
     /// Someone deleted the contender node.
     NodeDeleted,
+    /// The zklock above us whose contender node we use has gone.
+    LenderGone,
     /// The session is over.
     SessionExpired,
 }
@@ -495,8 +497,8 @@ impl Machine {
                 let say = Effect::Say(Notice::Waiting(view.clone()));
                 (State::Queued { terms, view: Some(view), silence: None }, vec![say])
             }
-            Event::Keeper(Report::Requeued) => {
-                (State::Queued { terms, view, silence }, vec![Effect::Say(Notice::Requeued(Loss::NodeDeleted))])
+            Event::Keeper(Report::Requeued(loss)) => {
+                (State::Queued { terms, view, silence }, vec![Effect::Say(Notice::Requeued(loss))])
             }
             // Not started at once, but when the signals that have come were heard: a command must
             // not be started into a shutdown that has begun.

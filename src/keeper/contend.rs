@@ -112,8 +112,8 @@ impl Mine {
 
 /// Why a step was not done.
 enum Stop {
-    /// Our contender node was deleted.
-    Deleted,
+    /// Our contender, or one that we use, is there no more.
+    Gone(Loss),
     /// There is nothing more to do in this session.
     Final(Report),
     /// This connection is of no use any more.
@@ -125,7 +125,7 @@ impl Stop {
     fn because(failure: Failure, path: &str) -> Self {
         match failure {
             // The lock's node cannot go before ours does.
-            Failure::NoNode => Self::Deleted,
+            Failure::NoNode => Self::Gone(Loss::NodeDeleted),
             failure => Self::Final(refuse(failure, path)),
         }
     }
@@ -159,14 +159,14 @@ impl<W: World> Keeper<'_, W> {
                 Ok(()) => {}
                 Err(Stop::Final(report)) => return Some(report),
                 Err(Stop::Reconnect) => return None,
-                Err(Stop::Deleted) => {
+                Err(Stop::Gone(loss)) => {
                     if let Step::Holding = self.place.borrow().step {
-                        return Some(Report::Lost(Loss::NodeDeleted));
+                        return Some(Report::Lost(loss));
                     }
                     if let Err(failure) = self.withdraw(session).await {
                         return Some(refuse(failure, lock));
                     }
-                    self.world.report(&Report::Requeued).await;
+                    self.world.report(&Report::Requeued(loss)).await;
                 }
             }
         }
@@ -445,7 +445,7 @@ impl<W: World> Keeper<'_, W> {
             self.check_company(lock, &queue, mine)?;
             match queue.standing(mine.name()) {
                 // Never "nobody before us": the list is as new as our node, so that was deleted.
-                Standing::Missing => return Err(Stop::Deleted),
+                Standing::Missing => return Err(Stop::Gone(Loss::NodeDeleted)),
                 // Whoever was before us is gone for good, and new ones come after us, however old
                 // the list. That our session lives is what the beat says.
                 Standing::Holds { .. } => return Ok(()),
@@ -634,7 +634,7 @@ impl<W: World> Keeper<'_, W> {
                 false => self.world.sleep(LENDER_WATCH).await,
             }
         }
-        Err(Stop::Deleted)
+        Err(Stop::Gone(Loss::LenderGone))
     }
 
     async fn until_one_is_deleted(&self, session: &W::Session, node: &str) -> Result<(), Stop> {
@@ -643,7 +643,7 @@ impl<W: World> Keeper<'_, W> {
                 Ok((_, _, watch)) => match watch.await {
                     // The beat that publishes since when we hold, or somebody's remark.
                     Change::Data => {}
-                    Change::Deleted => return Err(Stop::Deleted),
+                    Change::Deleted => return Err(Stop::Gone(Loss::NodeDeleted)),
                     // The connection has gone, and all of this with it in a moment.
                     Change::Unknown => {
                         self.world.sleep(PAUSE).await;

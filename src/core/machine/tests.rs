@@ -214,7 +214,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         Just(Report::Unreachable("refused".to_owned())),
         Just(Report::Connected { timeout: TIMEOUT }),
         Just(Report::Waiting(view())),
-        Just(Report::Requeued),
+        Just(Report::Requeued(Loss::NodeDeleted)),
         Just(Report::Lost(Loss::NodeDeleted)),
         Just(Report::Lost(Loss::SessionExpired)),
         Just(Report::Refused(Refusal::NoChroot)),

@@ -201,7 +201,7 @@ fn an_end_of_on_lost_before_that_of_the_release_ends_nothing() {
 fn signals_reach_the_command_of_on_lost_while_the_release_lasts_and_after_it() {
     let mut world = lost(settings());
     let now = world.now;
-    for report in [Report::Requeued, Report::Released] {
+    for report in [Report::Requeued(Loss::NodeDeleted), Report::Released] {
         world.event(Event::Keeper(report));
         let mut sent = |event| world.machine.step(now, event);
         let signal = Signal::TERM;
