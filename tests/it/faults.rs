@@ -287,7 +287,8 @@ fn supervisor_and_keeper_killed_nobody_is_left_to_kill_the_commands_children() {
     let tree = ["--wait", "--spawn", "--", "--name", "grandchild", "--wait"];
     let what = "supervisor and keeper: KILL, command with children";
     let mut fault = Fault::with(what, scene, &Server::shared().address(), &[], &tree);
-    fault.holder.wait_stdout("grandchild ready");
+    // It may have been quicker than the command itself.
+    poll::until("the grandchild", || fault.holder.stdout().contains("grandchild ready").then_some(()));
     fault.strike(Signal::SIGSTOP, &[fault.supervisor, fault.keeper]);
     fault.strike(Signal::SIGKILL, &[fault.supervisor, fault.keeper]);
     fault.command_dead(AT_ONCE);
@@ -301,7 +302,9 @@ fn supervisor_and_keeper_killed_nobody_is_left_to_kill_the_commands_children() {
 /// Nobody is left to kill the command before it is too late. It is killed as soon as one of the two goes on.
 #[test]
 fn supervisor_and_keeper_stopped_and_the_command_not() {
-    for (what, number) in [("supervisor and keeper: STOP past T, supervisor: CONT", 0), ("… keeper: CONT", 1)] {
+    let rows =
+        ["supervisor and keeper: STOP past T, supervisor: CONT", "supervisor and keeper: STOP past T, keeper: CONT"];
+    for (number, what) in rows.into_iter().enumerate() {
         let mut fault = Fault::shared(what);
         let both = [fault.supervisor, fault.keeper];
         fault.strike(Signal::SIGSTOP, &both);
@@ -377,6 +380,14 @@ fn network_cut_for_the_replies_only() {
     fault.strikes();
     // The servers heard from the session for longer.
     fault.expect_lost(LEASE, LEASE + EXPIRY, SILENCE);
+}
+
+#[test]
+fn network_cut_for_the_requests_only() {
+    let (mut fault, proxy) = Fault::proxied("network: cut for requests only");
+    proxy.flows(Flow::Hold, Flow::Pass);
+    fault.strikes();
+    fault.expect_lost(LEASE, EXPIRY, SILENCE);
 }
 
 #[test]
@@ -483,11 +494,23 @@ fn quorum_lost_for_longer_than_the_session() {
 /// It answers pings until it notices for itself, after syncLimit.
 #[test]
 fn our_server_cut_from_the_leader() {
+    lose_follower("our follower: cut from the leader, not from us", |ensemble, follower, leader| {
+        ensemble.link(follower, leader).hold();
+    });
+}
+
+#[test]
+fn our_server_frozen_and_the_others_not() {
+    lose_follower("our follower: frozen", |_, follower, _| follower.freeze());
+}
+
+#[track_caller]
+fn lose_follower(what: &'static str, hurt: impl FnOnce(&Ensemble, &Server, &Server)) {
     let ensemble = Settings::default().proxied().ensemble();
     let (leader, [follower, _]) = (ensemble.leader(), ensemble.followers());
     let scene = Scene::new(ensemble.chroot().by(leader.address()));
-    let mut fault = Fault::new("our follower: cut from the leader, not from us", scene, &follower.address());
-    ensemble.link(follower, leader).hold();
+    let mut fault = Fault::new(what, scene, &follower.address());
+    hurt(&ensemble, follower, leader);
     fault.strikes();
     fault.expect_lost(LEASE, EXPIRY, SILENCE);
 }
@@ -624,6 +647,7 @@ fn everything_stopped_past_the_session() {
     fault.strike(Signal::SIGCONT, &all);
     fault.command_dead(AT_ONCE);
     fault.lost(SILENCE);
+    assert!(!fault.holder.stdout().contains("signal TERM"), "no time for a stop signal");
     fault.end_with_overlap("76");
 }
 

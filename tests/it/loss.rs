@@ -1,15 +1,18 @@
 //! The command never runs without the lock: whatever dies, stops or is cut off, it is dead before the next one starts.
+//! The plain cases are in [`faults`], with their times.
+//!
+//! [`faults`]: crate::faults
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use crate::client;
-use crate::ensemble::{Ensemble, Server, Settings};
+use crate::ensemble::{Ensemble, Server};
 use crate::frames::Op;
 use crate::poll;
 use crate::process;
 use crate::proxy::{Flow, Proxy};
-use crate::scene::{AT_ONCE, LEASE, LOCK, Moment, Scene, T, variable};
+use crate::scene::{AT_ONCE, LEASE, LOCK, Moment, Scene, variable};
 use crate::zklock::{Output, Running};
 
 const SILENCE: &str = "ZooKeeper has not answered for ";
@@ -55,30 +58,6 @@ fn stop(pid: Pid) {
 
 // Silence.
 
-/// Cuts the holder's connection off while another contender waits, and expects what must follow.
-fn cut(up: Flow, down: Flow) {
-    let (scene, proxy) = Scene::proxied();
-    let (mut holder, mut next) = scene.holder_and_next(&proxy.address(), &[]);
-    proxy.flows(up, down);
-    let output = expect_handover(&scene, &mut holder, &mut next, Moment::now(), SILENCE);
-    assert!(output.stdout().contains("\nholder signal TERM\n"), "the stop signal came first\n{output}");
-}
-
-#[test]
-fn cut_off_in_both_directions() {
-    cut(Flow::Hold, Flow::Hold);
-}
-
-#[test]
-fn cut_off_from_the_replies() {
-    cut(Flow::Pass, Flow::Hold);
-}
-
-#[test]
-fn cut_off_so_that_no_request_arrives() {
-    cut(Flow::Hold, Flow::Pass);
-}
-
 #[test]
 fn a_command_that_ends_tidily_when_the_lock_is_lost_still_gives_76() {
     let (scene, proxy) = Scene::proxied();
@@ -112,45 +91,6 @@ fn what_left_the_commands_group_dies_with_it() {
     proxy.hold();
     let output = expect_handover(&scene, &mut holder, &mut next, Moment::now(), SILENCE);
     assert!(output.stdout().contains("daemon signal TERM\n"), "{output}");
-}
-
-#[test]
-fn the_only_server_is_frozen_for_longer_than_the_session() {
-    let server = Server::start();
-    let scene = Scene::new(server.chroot());
-    let (mut holder, mut next) = scene.holder_and_next(&server.address(), &[]);
-    server.freeze();
-    let frozen = Moment::now();
-    expect_lost(&mut holder, SILENCE);
-    scene.last_alive("holder").expect_within(LEASE, frozen, "the holder's command is dead");
-    server.thaw();
-    scene.finish(&mut next);
-    scene.expect_tidy(&["holder", "next"]);
-}
-
-/// Hurts the follower that the holder is connected to, and expects what must follow.
-fn lose_follower(hurt: impl Fn(&Ensemble, &Server, &Server), heal: impl Fn(&Ensemble, &Server, &Server)) {
-    let ensemble = Settings::default().proxied().ensemble();
-    let (leader, [follower, _]) = (ensemble.leader(), ensemble.followers());
-    let scene = Scene::new(ensemble.chroot().by(leader.address()));
-    let (mut holder, mut next) = scene.holder_and_next(&follower.address(), &[]);
-    hurt(&ensemble, follower, leader);
-    expect_handover(&scene, &mut holder, &mut next, Moment::now(), SILENCE);
-    heal(&ensemble, follower, leader);
-}
-
-/// The follower answers pings all the while, until it notices for itself after syncLimit, which is 5 s.
-#[test]
-fn our_server_is_cut_from_the_leader_and_our_link_to_it_stays() {
-    lose_follower(
-        |ensemble, follower, leader| ensemble.link(follower, leader).hold(),
-        |ensemble, follower, leader| ensemble.link(follower, leader).pass(),
-    );
-}
-
-#[test]
-fn our_server_is_frozen_and_the_others_go_on() {
-    lose_follower(|_, follower, _| follower.freeze(), |_, follower, _| follower.thaw());
 }
 
 // Silence that heals in time.
@@ -279,17 +219,6 @@ fn waiting_supervisor_killed_its_place_is_given_up_at_once() {
 }
 
 #[test]
-fn keeper_killed_the_command_is_stopped_and_then_killed() {
-    let scene = Scene::shared();
-    let (mut holder, mut next) = scene.holder_and_next(&direct(), &[]);
-    let killed = Moment::now();
-    process::send(holder.keeper(), Signal::SIGKILL);
-    let why = "the keeper process died; stopping the command";
-    let output = expect_handover(&scene, &mut holder, &mut next, killed, why);
-    assert!(output.stdout().contains("\nholder signal TERM\n"), "{output}");
-}
-
-#[test]
 fn keeper_killed_the_command_may_end_by_itself() {
     let scene = Scene::shared();
     let mut holder = scene.hold();
@@ -299,14 +228,6 @@ fn keeper_killed_the_command_may_end_by_itself() {
     let why = "the keeper process died; stopping the command";
     expect_handover(&scene, &mut holder, &mut next, killed, why);
     assert!(scene.log().runs()[0].ended);
-}
-
-#[test]
-fn keeper_stopped_the_command_dies_with_the_lease() {
-    let scene = Scene::shared();
-    let (mut holder, mut next) = scene.holder_and_next(&direct(), &[]);
-    stop(holder.keeper());
-    expect_handover(&scene, &mut holder, &mut next, Moment::now(), SILENCE);
 }
 
 #[test]
@@ -323,74 +244,6 @@ fn a_waiter_whose_keeper_dies_queues_again() {
     scene.finish(&mut holder);
     scene.finish(&mut waiter);
     scene.expect_tidy(&["holder", "waiter"]);
-}
-
-#[test]
-fn supervisor_stopped_the_lock_is_still_held() {
-    let scene = Scene::shared();
-    let mut holder = scene.hold();
-    let before = scene.only_contender();
-    let mut next = scene.queue("next", 1);
-    stop(holder.pid());
-    scene.wait_alive_at("holder", Moment::now().after(2 * T));
-    assert_eq!(scene.contenders()[0].path, before.path);
-    assert_eq!(scene.log().order(), ["holder"]);
-    holder.signal(Signal::SIGCONT);
-    scene.finish(&mut holder);
-    scene.finish(&mut next);
-    scene.expect_tidy(&["holder", "next"]);
-}
-
-#[test]
-fn supervisor_stopped_and_the_network_cut_the_keeper_kills() {
-    let (scene, proxy) = Scene::proxied();
-    let (mut holder, mut next) = scene.holder_and_next(&proxy.address(), &[]);
-    stop(holder.pid());
-    proxy.hold();
-    let cut = Moment::now();
-    wait_dead(holder.command());
-    scene.last_alive("holder").expect_within(LEASE, cut, "the holder's command is dead");
-    next.wait_stdout("ready");
-    holder.signal(Signal::SIGCONT);
-    expect_lost(&mut holder, SILENCE);
-    next.signal(Signal::SIGTERM);
-    next.wait().expect_code(0);
-    scene.expect_tidy(&["holder", "next"]);
-}
-
-#[test]
-fn supervisor_stopped_and_the_node_deleted_the_keeper_kills_at_once() {
-    let scene = Scene::shared();
-    let mut holder = scene.start(&direct(), "holder", &[], &["--wait"]);
-    holder.wait_stdout("ready");
-    stop(holder.pid());
-    let deleted = Moment::now();
-    scene.witness.delete(&scene.only_contender().path).unwrap();
-    wait_dead(holder.command());
-    scene.last_alive("holder").expect_within(AT_ONCE, deleted, "the command is dead");
-    holder.signal(Signal::SIGCONT);
-    expect_lost(&mut holder, "its node was deleted; killing the command");
-    scene.expect_tidy(&["holder"]);
-}
-
-/// What no lock with a timeout can prevent is the instant between waking and being killed.
-#[test]
-fn everything_stopped_past_the_session_the_command_is_killed_when_it_wakes() {
-    let scene = Scene::shared();
-    let (mut holder, mut next) = scene.holder_and_next(&direct(), &[]);
-    let all = [holder.pid(), holder.keeper(), holder.command()];
-    all.iter().copied().for_each(stop);
-    next.wait_stdout("ready");
-    let woken = Moment::now();
-    // The command first: the others have no head start.
-    all.iter().rev().for_each(|&pid| process::send(pid, Signal::SIGCONT));
-    let output = expect_lost(&mut holder, SILENCE);
-    scene.last_alive("holder").expect_within(AT_ONCE, woken, "the command is dead");
-    assert!(!output.stdout().contains("signal TERM"), "no time for a stop signal\n{output}");
-    assert!(!next.has_ended());
-    next.signal(Signal::SIGTERM);
-    next.wait().expect_code(0);
-    scene.witness.wait_count(LOCK, 0);
 }
 
 #[test]
@@ -411,31 +264,6 @@ fn only_the_command_and_its_supervisor_wake_past_the_session() {
 }
 
 // The node is deleted, the session ended by an administrator.
-
-/// Takes the lock away from a running holder, and expects that SIGKILL ends its command at once.
-fn take_away(take: impl Fn(&Scene), why: &str) {
-    let scene = Scene::shared();
-    let mut holder = scene.start(&direct(), "holder", &["--session-timeout", "60"], &["--wait"]);
-    holder.wait_stdout("ready");
-    let taken = Moment::now();
-    take(&scene);
-    let output = expect_lost(&mut holder, why);
-    scene.last_alive("holder").expect_within(AT_ONCE, taken, "the command is dead");
-    assert!(output.stdout().ends_with("holder ready\n"), "no stop signal\n{output}");
-    scene.expect_tidy(&["holder"]);
-}
-
-#[test]
-fn own_node_deleted_while_running() {
-    let take = |scene: &Scene| scene.witness.delete(&scene.only_contender().path).unwrap();
-    take_away(take, "its node was deleted; killing the command");
-}
-
-#[test]
-fn own_session_ended_while_running() {
-    let take = |scene: &Scene| end_session(scene.only_contender().stat.owner);
-    take_away(take, "");
-}
 
 fn end_session(id: i64) {
     client::expire_session(&direct(), id);

@@ -258,14 +258,18 @@ fn cron_mails_the_words_of_the_command_only() {
 #[test]
 fn in_the_background_of_a_script() {
     let lock = Lock::new();
+    let holder = lock.occupy("");
     let zklock = lock.zklock().child(["--state", "--echo", "--exit-on", "TERM", "--exit", "6"]);
     let mut job = zklock.run_by(["sh", "-c", r#""$@" & wait $!"#, "sh"]).stdin("not for us").spawn();
+    lock.wait_contenders(2);
+    let zklock = supervisor(&job);
+    let ignored = [Signal::SIGINT, Signal::SIGQUIT];
+    ignored.iter().for_each(|&signal| process::send(zklock, signal));
+    lock.remove(&holder);
     job.wait_stdout("ignored INT,QUIT");
     job.wait_stdout("ready");
-    let zklock = supervisor(&job);
-    for signal in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM] {
-        process::send(zklock, signal);
-    }
+    ignored.iter().for_each(|&signal| process::send(zklock, signal));
+    process::send(zklock, Signal::SIGTERM);
     let output = job.wait().expect_code(6);
     assert!(output.stdout().ends_with("ready\nsignal TERM\n"), "{output}");
     assert!(!output.stdout().contains("not for us"), "{output}");
@@ -312,7 +316,8 @@ fn in_the_background_of_a_shell_it_stops_to_read() {
 fn ctrl_z_and_bg() {
     let lock = Lock::new();
     let terminal = Terminal::new(80);
-    let script = r#""$@"; echo "stopped $?"; bg >/dev/null; wait"#;
+    // A shell that Ctrl-C ends takes the terminal along.
+    let script = r#"trap "echo caught" INT; "$@"; echo "stopped $?"; bg >/dev/null; wait; wait"#;
     let zklock = lock.zklock().child(["--default", "TSTP,CONT", "--exit-on", "TERM", "--exit", "3"]);
     let mut job = terminal.spawn_by(script, zklock);
     terminal.wait_count("ready", 1);
@@ -325,6 +330,7 @@ fn ctrl_z_and_bg() {
     });
     // That is the shell's by now.
     terminal.press(CTRL_C);
+    terminal.wait_count("caught", 1);
     process::send(zklock, Signal::SIGTERM);
     terminal.wait_count("signal TERM", 1);
     job.wait();
