@@ -286,8 +286,9 @@ fn in_the_background_of_a_script_at_a_terminal() {
     terminal.press(CTRL_C);
     terminal.wait_count("caught", 1);
     process::send(supervisor(&job), Signal::SIGTERM);
-    terminal.wait_count("signal", 1);
+    terminal.wait_count("signal TERM", 1);
     job.wait().expect_code(0);
+    assert!(!terminal.lines().iter().any(|line| line.contains("signal INT")), "{:#?}", terminal.lines());
 }
 
 /// A background job that wants to read is stopped (TTIN) until somebody brings it to the foreground.
@@ -350,6 +351,8 @@ fn nohup_outlives_the_terminal() {
     let zklock = supervisor(&job);
     terminal.close();
     job.wait().expect_signal(Signal::SIGHUP);
+    // As an interactive shell does for each of its jobs.
+    killpg(zklock, Signal::SIGHUP).expect("a group can be signalled");
     let closed = Moment::now();
     poll::until("the command lives on", || {
         let last = Duration::from_nanos(runs()[0].last);
@@ -358,7 +361,8 @@ fn nohup_outlives_the_terminal() {
     assert_eq!(lock.contenders().len(), 1);
     process::send(zklock, Signal::SIGTERM);
     job.wait_until_nothing_is_left();
-    assert!(runs()[0].ended);
+    let written = std::fs::read_to_string(directory.path().join("nohup.out")).expect("what nohup(1) has collected");
+    assert!(written.ends_with("ready\nsignal TERM\n"), "{written}");
 }
 
 #[test]
