@@ -25,8 +25,9 @@ use crate::core::signal::Signal;
 use crate::plan::CommandLine;
 use crate::signals::{self, Inherited};
 
-/// The name of keepers' processes, as prctl(2) sets it and proc_pid_stat(5) shows it.
-pub const KEEPER_NAME: &CStr = c"zklock-keeper";
+/// The name of keepers' processes, as prctl(2) sets it and proc_pid_stat(5) shows it. Not one that
+/// `pkill -9 zklock` matches: of the two processes, the other has to survive.
+pub const KEEPER_NAME: &CStr = c"lock-keeper";
 
 /// The name of a supervisor that may use, or uses, the locks of one above it.
 pub const INNER_NAME: &CStr = c"zklock-inner";

@@ -340,7 +340,7 @@ fn keeper_and_command_of_a_run_are_found() {
     job.wait_stdout("ready");
     let (keeper, command) = (process::look(job.keeper()).unwrap(), process::look(job.command()).unwrap());
     assert_eq!((keeper.parent, command.parent), (job.pid(), job.pid()), "{job}");
-    assert_eq!((keeper.name.as_str(), command.name.as_str()), ("zklock-keeper", "child"));
+    assert_eq!((keeper.name.as_str(), command.name.as_str()), ("lock-keeper", "child"));
     job.signal(Signal::SIGTERM);
     job.wait().expect_code(0);
     job.wait_until_nothing_is_left();

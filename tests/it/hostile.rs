@@ -198,7 +198,7 @@ fn nested(place: &Place) -> Running {
 #[track_caller]
 fn below(run: &Running, count: usize) -> (Vec<Process>, Vec<Process>) {
     let all = run.processes().into_iter().filter(|process| process.pid != run.pid());
-    let (keepers, others): (Vec<_>, Vec<_>) = all.partition(|process| process.name == "zklock-keeper");
+    let (keepers, others): (Vec<_>, Vec<_>) = all.partition(|process| process.name == "lock-keeper");
     assert_eq!(others.len(), count, "{others:?}");
     (keepers, others)
 }

@@ -24,7 +24,7 @@ use crate::process::{self, Process, Seat};
 const MARK: &str = "ZKLOCK_TEST";
 
 /// The name of the keeper process, as /proc/PID/comm shows it.
-const KEEPER: &str = "zklock-keeper";
+const KEEPER: &str = "lock-keeper";
 
 /// The binary under test.
 pub(crate) fn binary() -> &'static Path {

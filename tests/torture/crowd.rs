@@ -27,7 +27,7 @@ const STEP: Duration = Duration::from_millis(5);
 const MARK: &str = "TORTURE_CROWD";
 
 /// The name of a keeper and of a command, as /proc/PID/stat shows them.
-const KEEPER: &str = "zklock-keeper";
+const KEEPER: &str = "lock-keeper";
 const COMMAND: &str = "torture";
 
 /// One contender, from its start to its end.
