@@ -1,12 +1,12 @@
 //! A crowd of contenders on a few locks, faults of all kinds at random, and a checker that reads what the commands
 //! wrote: see docs/torture.md. scripts/torture runs it.
 
+#[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
 #[path = "../it/client.rs"]
 mod client;
 #[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
 #[path = "../it/ensemble.rs"]
 mod ensemble;
-#[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
 #[path = "../it/frames.rs"]
 mod frames;
 #[path = "../it/poll.rs"]
@@ -73,6 +73,9 @@ struct Options {
     /// What to torture; of another one than zklock, it is only reported how it fares
     #[arg(long, value_enum, default_value_t = Tool::Zklock)]
     tool: Tool,
+    /// Keep the logs, whatever comes of it
+    #[arg(long)]
+    keep: bool,
 }
 
 fn main() -> ExitCode {
@@ -86,11 +89,14 @@ fn main() -> ExitCode {
     let directory = tempfile::Builder::new().prefix(&format!("torture-{seed}-")).tempdir().expect("a directory");
     let report = torture(&options, seed, directory.path());
     print!("{report}");
-    if options.tool != Tool::Zklock || report.is_clean() {
+    let is_right = options.tool != Tool::Zklock || report.is_clean();
+    if options.keep || !is_right {
+        println!("logs: {}", directory.keep().display());
+    }
+    if is_right {
         return ExitCode::SUCCESS;
     }
-    let kept = directory.keep();
-    println!("\nto replay: scripts/torture --minutes {} --seed {seed}\nlogs: {}", options.minutes, kept.display());
+    println!("to replay: scripts/torture --minutes {} --seed {seed}", options.minutes);
     ExitCode::FAILURE
 }
 
