@@ -180,9 +180,10 @@ impl Crowd {
         let number = lock(&self.all).len();
         let mut rng = Rng::with_seed(self.seed ^ (number as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let milliseconds = match rng.u8(..100) {
-            0..60 => rng.u64(10..200),
-            60..90 => rng.u64(200..1500),
-            _ => rng.u64(2000..5000),
+            0..50 => rng.u64(10..150),
+            50..70 => rng.u64(200..1500),
+            // Only who outlasts a session can be seen to outlive its lock.
+            _ => rng.u64(4000..10_000),
         };
         let nature = match rng.u8(..100) {
             0..40 => Nature::Plain,
