@@ -41,6 +41,8 @@ pub(crate) struct Contender {
     pub(crate) what: String,
     /// How long it may take once it holds.
     pub(crate) time: Duration,
+    /// That it is not zklock: what its exit statuses mean is its own affair.
+    is_foreign: bool,
     give: Give,
     pid: Pid,
     stderr: PathBuf,
@@ -121,6 +123,9 @@ impl Contender {
     /// Why its end cannot be explained by what it was told and by what was done to it; `None` when it can.
     /// `has_done_its_work`: its command said so.
     pub(crate) fn surprise(&self, has_done_its_work: bool) -> Option<String> {
+        if self.is_foreign {
+            return None;
+        }
         if self.stderr().contains("panicked at") {
             return Some("it panicked".to_owned());
         }
@@ -203,7 +208,8 @@ impl Crowd {
         let child = process::spawn(command, Seat::OwnSession, &[]).unwrap_or_else(|error| panic!("{what}: {error}"));
         let pid = Pid::from_raw(child.id().try_into().expect("a process id is positive"));
         let state = Mutex::new(State { child, ended: None, hurt: false, killers: Vec::new() });
-        Contender { number, nature, what, time, give, pid, stderr, state }
+        let is_foreign = self.tool != Tool::Zklock;
+        Contender { number, nature, what, time, is_foreign, give, pid, stderr, state }
     }
 
     /// The living processes of all contenders, wherever they are.
