@@ -41,6 +41,8 @@ pub(crate) struct Contender {
     pub(crate) what: String,
     /// How long it may take once it holds.
     pub(crate) time: Duration,
+    /// That it is not zklock: what its exit statuses mean is its own affair.
+    is_foreign: bool,
     give: Give,
     pid: Pid,
     stderr: PathBuf,
@@ -121,6 +123,9 @@ impl Contender {
     /// Why its end cannot be explained by what it was told and by what was done to it; `None` when it can.
     /// `has_done_its_work`: its command said so.
     pub(crate) fn surprise(&self, has_done_its_work: bool) -> Option<String> {
+        if self.is_foreign {
+            return None;
+        }
         if self.stderr().contains("panicked at") {
             return Some("it panicked".to_owned());
         }
@@ -180,9 +185,10 @@ impl Crowd {
         let number = lock(&self.all).len();
         let mut rng = Rng::with_seed(self.seed ^ (number as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let milliseconds = match rng.u8(..100) {
-            0..60 => rng.u64(10..200),
-            60..90 => rng.u64(200..1500),
-            _ => rng.u64(2000..5000),
+            0..50 => rng.u64(10..150),
+            50..70 => rng.u64(200..1500),
+            // Only who outlasts a session can be seen to outlive its lock.
+            _ => rng.u64(4000..10_000),
         };
         let nature = match rng.u8(..100) {
             0..40 => Nature::Plain,
@@ -202,7 +208,8 @@ impl Crowd {
         let child = process::spawn(command, Seat::OwnSession, &[]).unwrap_or_else(|error| panic!("{what}: {error}"));
         let pid = Pid::from_raw(child.id().try_into().expect("a process id is positive"));
         let state = Mutex::new(State { child, ended: None, hurt: false, killers: Vec::new() });
-        Contender { number, nature, what, time, give, pid, stderr, state }
+        let is_foreign = self.tool != Tool::Zklock;
+        Contender { number, nature, what, time, is_foreign, give, pid, stderr, state }
     }
 
     /// The living processes of all contenders, wherever they are.

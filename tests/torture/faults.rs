@@ -18,6 +18,7 @@ use crate::poll;
 use crate::process::{self, Process};
 use crate::proxy::{Fate, Flow, Proxy};
 use crate::record::Record;
+use crate::servers::Etcd;
 use crate::tool::{LONGEST_TIMEOUT, Tool};
 use crate::work::{self, Nature};
 
@@ -327,6 +328,26 @@ pub(crate) fn hurt_ensemble(ensemble: &Ensemble, record: &Record, rng: &mut Rng)
             }
         }
         ensemble.wait_until_serving();
+    }
+}
+
+/// Hurts the only server, as far as that makes sense.
+pub(crate) fn hurt_etcd(etcd: &Etcd, record: &Record, rng: &mut Rng) {
+    while record.pause(draw_pause(rng, 1000..4000)) {
+        let (freezes, length) = (rng.bool(), Length::draw(rng));
+        let on = format!("{:?}", length.time);
+        if freezes {
+            record.fault(&format!("server frozen {}", length.name), &on);
+            etcd.freeze();
+            record.pause(length.time);
+            etcd.thaw();
+        } else {
+            record.fault(&format!("server killed, away {}", length.name), &on);
+            etcd.kill();
+            record.pause(length.time);
+            etcd.restart();
+        }
+        etcd.wait_until_serving();
     }
 }
 

@@ -1,12 +1,12 @@
 //! A crowd of contenders on a few locks, faults of all kinds at random, and a checker that reads what the commands
 //! wrote: see docs/torture.md. scripts/torture runs it.
 
+#[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
 #[path = "../it/client.rs"]
 mod client;
 #[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
 #[path = "../it/ensemble.rs"]
 mod ensemble;
-#[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
 #[path = "../it/frames.rs"]
 mod frames;
 #[path = "../it/poll.rs"]
@@ -23,6 +23,7 @@ mod crowd;
 mod faults;
 mod record;
 mod report;
+mod servers;
 mod tool;
 mod witness;
 mod work;
@@ -41,10 +42,10 @@ use nix::sys::signal::Signal;
 
 use crate::checker::Time;
 use crate::crowd::Crowd;
-use crate::ensemble::{Ensemble, Settings};
 use crate::proxy::Proxy;
 use crate::record::{Phase, Record};
 use crate::report::{Findings, Report};
+use crate::servers::Servers;
 use crate::tool::{LONGEST_TIMEOUT, Place, Tool};
 use crate::work::Job;
 
@@ -73,6 +74,9 @@ struct Options {
     /// What to torture; of another one than zklock, it is only reported how it fares
     #[arg(long, value_enum, default_value_t = Tool::Zklock)]
     tool: Tool,
+    /// Keep the logs, whatever comes of it
+    #[arg(long)]
+    keep: bool,
 }
 
 fn main() -> ExitCode {
@@ -86,11 +90,14 @@ fn main() -> ExitCode {
     let directory = tempfile::Builder::new().prefix(&format!("torture-{seed}-")).tempdir().expect("a directory");
     let report = torture(&options, seed, directory.path());
     print!("{report}");
-    if options.tool != Tool::Zklock || report.is_clean() {
+    let is_right = options.tool != Tool::Zklock || report.is_clean();
+    if options.keep || !is_right {
+        println!("logs: {}", directory.keep().display());
+    }
+    if is_right {
         return ExitCode::SUCCESS;
     }
-    let kept = directory.keep();
-    println!("\nto replay: scripts/torture --minutes {} --seed {seed}\nlogs: {}", options.minutes, kept.display());
+    println!("to replay: scripts/torture --minutes {} --seed {seed}", options.minutes);
     ExitCode::FAILURE
 }
 
@@ -101,30 +108,23 @@ fn lane(seed: u64, number: u64) -> Rng {
 
 fn torture(options: &Options, seed: u64, directory: &Path) -> Report {
     let tool = options.tool;
-    let ensemble = Settings::default().proxied().ensemble();
-    let servers: Vec<String> = ensemble.servers().iter().map(|server| server.address()).collect();
-    let ways = || servers.iter().map(|server| Proxy::zookeeper(server)).collect::<Vec<_>>();
-    let networks: Vec<Vec<Proxy>> = (0..NETWORKS).map(|_| ways()).collect();
-    let chroot = ensemble.chroot();
-    let client = chroot.client();
+    let servers = Servers::start(tool, directory);
+    let networks: Vec<Vec<Proxy>> = (0..NETWORKS).map(|_| servers.network()).collect();
     let locks = LOCKS.map(str::to_owned);
     let place = Place {
         networks: networks.iter().map(|ways| ways.iter().map(Proxy::address).collect()).collect(),
-        chroot: chroot.path().to_owned(),
+        chroot: servers.chroot(),
         locks: locks.to_vec(),
     };
     let crowd = Crowd::new(tool, place, directory, seed);
     let record = Record::new(&directory.join("faults"));
     let findings = thread::scope(|scope| {
         let (crowd, record, networks) = (&crowd, &record, &networks);
-        let (ensemble, servers, client, locks): (&Ensemble, _, _, _) = (&ensemble, &servers, &client, &locks);
-        let witness = scope.spawn(|| witness::watch(client, locks, record));
+        let (servers, locks) = (&servers, &locks);
+        let witness = scope.spawn(|| servers.watch(locks, record));
         let contenders = scope.spawn(|| crowd.run(record));
-        let mut lanes = vec![scope.spawn(|| faults::hurt_ensemble(ensemble, record, &mut lane(seed, 1)))];
-        lanes.push(scope.spawn(|| {
-            let operator = chroot.client();
-            faults::meddle(&operator, servers, locks, record, &mut lane(seed, 2));
-        }));
+        let mut lanes = vec![scope.spawn(|| servers.hurt(record, &mut lane(seed, 1)))];
+        lanes.push(scope.spawn(|| servers.meddle(locks, record, &mut lane(seed, 2))));
         for (number, network) in (10..).zip(networks) {
             lanes.push(scope.spawn(move || faults::disturb_network(network, tool, record, &mut lane(seed, number))));
         }
@@ -138,7 +138,7 @@ fn torture(options: &Options, seed: u64, directory: &Path) -> Report {
         }
         record.note("everything is whole");
         let starving = drain(crowd);
-        let nodes = left_nodes(client, locks);
+        let nodes = left_nodes(servers, locks);
         record.enter(Phase::Over);
         contenders.join().expect("the crowd does not panic");
         let gone: BTreeMap<String, Time> = witness.join().expect("the witness does not panic");
@@ -156,10 +156,10 @@ fn drain(crowd: &Crowd) -> Vec<String> {
 }
 
 /// Waits until no node is left below the locks. Gives those that are, when every session has had the time to expire.
-fn left_nodes(client: &client::Client, locks: &[String]) -> Vec<String> {
+fn left_nodes(servers: &Servers, locks: &[String]) -> Vec<String> {
     let time = 2 * Duration::from_millis(LONGEST_TIMEOUT);
-    poll::within(time, || witness::nodes(client, locks).is_empty().then_some(()));
-    witness::nodes(client, locks).into_iter().collect()
+    poll::within(time, || servers.nodes(locks).is_empty().then_some(()));
+    servers.nodes(locks)
 }
 
 /// Gives the processes that are left when those that are on their way out have gone, and kills them.

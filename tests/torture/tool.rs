@@ -62,7 +62,7 @@ impl Tool {
             Self::Etcdctl => {
                 let mut command = Command::new("etcdctl");
                 command.env("ETCDCTL_API", "3").arg("--endpoints").arg(addresses.join(","));
-                command.args(["lock", "--ttl", &timeout.div_ceil(1000).to_string(), lock]).args(job.command());
+                command.args(["lock", "--ttl", &timeout.div_ceil(1000).to_string(), "--", lock]).args(job.command());
                 (command, Give::Never)
             }
             Self::Kazoo => {
