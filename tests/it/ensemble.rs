@@ -162,6 +162,11 @@ impl Server {
         format!("127.0.0.1:{}", self.port)
     }
 
+    /// Where its configuration and its data are.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// A new chroot on this server.
     pub(crate) fn chroot(&self) -> Chroot {
         Chroot::create(self.address())

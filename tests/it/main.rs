@@ -5,6 +5,7 @@
 //! modules are tests, one theme each.
 
 mod client;
+mod counter;
 mod ensemble;
 mod frames;
 mod joblog;
@@ -21,6 +22,7 @@ mod zklock;
 mod acquire;
 mod documents;
 mod faults;
+mod foreign;
 mod harness_checks;
 mod hostile;
 mod house;

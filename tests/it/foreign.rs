@@ -1,0 +1,212 @@
+//! What others put below a lock: names and data that nobody expects, and numbers near the end of their range.
+
+use std::collections::BTreeSet;
+
+use zklock::core::queue::SEQUENCE_LIMIT;
+
+use crate::client::Kind;
+use crate::counter;
+use crate::ensemble::Server;
+use crate::place::{LOCK, Place, finish, only_line, silent};
+
+/// The most data that a server takes in one node: a request of at most `jute.maxbuffer` (0xfffff) bytes, less the rest
+/// of the request.
+const MOST_DATA: usize = 0xf_ffff - 256;
+
+/// Names that look a little like contenders' names, or like nothing at all.
+const NAMES: [&str; 30] = [
+    "config",
+    ".x",
+    ".lock-0000000000",
+    "lock-",
+    "-lock-",
+    "x-",
+    "x--",
+    "x-1",
+    "0000000000",
+    "lock-000000000",
+    "lock-00000000000",
+    "lock-2147483648",
+    "lock-9999999999",
+    "lock--000000000",
+    "lock-+000000001",
+    "lock-0x00000000",
+    "lock-٠٠٠٠٠٠٠٠٠٠",
+    "LOCK-0000000000",
+    "_c_",
+    "_c_-lock-1",
+    "_c_00000000-0000-0000-0000-000000000000",
+    "_c_00000000-0000-0000-0000-000000000000-latch-0000000000",
+    "__lock__",
+    "__WRIT__000000000",
+    "%s%n%d",
+    "a b\u{a0}c\u{3000}",
+    "\"'`$(reboot)\\",
+    "…ünï漢",
+    "leases",
+    "locks",
+];
+
+/// Below each of which zklock finds its way: it takes the lock at once, and leaves them alone.
+#[test]
+fn children_that_are_no_contenders_are_ignored_whatever_their_names_and_their_data() {
+    let place = Place::new();
+    let client = place.client();
+    client.create(LOCK, b"", Kind::Persistent).unwrap();
+    let long = "ü".repeat(100_000);
+    let names: Vec<&str> = NAMES.into_iter().chain([long.as_str()]).collect();
+    for (n, name) in names.iter().enumerate() {
+        let data: Vec<u8> = (0..n * 100).map(|_| fastrand::u8(..)).collect();
+        client.create(&format!("{LOCK}/{name}"), &data, Kind::Persistent).unwrap();
+    }
+    client.set(&format!("{LOCK}/config"), &vec![0xff; MOST_DATA]).unwrap();
+    let output = place.zklock().args(["-n", LOCK, "true"]).run().expect_code(0);
+    let line = only_line(&output);
+    assert!(line.starts_with("/lock has a child that is no contender, ignored: "), "{output}");
+    assert!(line.len() < 300 && !line.contains(char::is_control), "{output}");
+    let left: BTreeSet<String> = client.children(LOCK).into_iter().collect();
+    assert_eq!(left, names.into_iter().map(str::to_owned).collect());
+}
+
+/// The servers limit what they take, not what they give: with many children or long names, a list is far longer than
+/// any request.
+#[test]
+fn a_list_of_eight_megabytes_is_read() {
+    let place = Place::new();
+    let client = place.client();
+    client.create(LOCK, b"", Kind::Persistent).unwrap();
+    for first in 'a'..='h' {
+        let name: String = [first].into_iter().chain(std::iter::repeat_n('.', MOST_DATA)).collect();
+        client.create(&format!("{LOCK}/{name}"), b"", Kind::Persistent).unwrap();
+    }
+    let mut holder = place.hold();
+    let busy = place.zklock().args(["-n", LOCK, "true"]).run().expect_code(75);
+    assert!(busy.stderr.len() < 1000, "{}", busy.stderr.len());
+    let mut waiter = place.zklock().arg(LOCK).child(place.logged("waiter")).spawn();
+    place.wait_queue(10);
+    finish(&mut holder);
+    waiter.wait_stdout("ready");
+    finish(&mut waiter);
+    place.log().expect_no_overlap();
+}
+
+/// Data of a holder, which is read to tell who it is.
+fn ugly_data() -> Vec<Vec<u8>> {
+    let filled = |byte: u8| vec![byte; MOST_DATA];
+    vec![
+        Vec::new(),
+        filled(0),
+        filled(b'a'),
+        filled(b'['),
+        filled(0xc3),
+        b"\xff\xfe\0".to_vec(),
+        b"{\"v\":1,\"host\":\"\x1b[2J\",\"pid\":-1}".to_vec(),
+        b"{\"host\":\"db\\u001b]0;x\\u0007\",\"describe\":\"\\u202e\\n\\n\"}".to_vec(),
+        b"{\"v\":1".repeat(50_000),
+        format!("{{\"host\":\"{}\"}}", "h".repeat(MOST_DATA - 20)).into_bytes(),
+        b"10.0.0.7".to_vec(),
+        b"\x01\0\0\x2d\x47\x39\0\x34".to_vec(),
+    ]
+}
+
+#[test]
+fn a_holder_may_say_of_itself_what_it_likes() {
+    let place = Place::new();
+    let client = place.client();
+    client.create(LOCK, b"", Kind::Persistent).unwrap();
+    for data in ugly_data() {
+        let holder = client.create(&format!("{LOCK}/lock-"), &data, Kind::EphemeralSequential).unwrap();
+        let output = place.zklock().args(["-n", LOCK, "true"]).run().expect_code(75);
+        let line = only_line(&output);
+        assert!(line.len() < 400 && !line.contains(char::is_control), "{output}");
+        // Who waits reads it again and again, and is served all the same.
+        let mut waiter = place.zklock().env("CI", "1").arg(LOCK).child(place.logged("waiter")).spawn();
+        waiter.wait_stderr("waiting for /lock");
+        client.delete(&holder).unwrap();
+        waiter.wait_stdout("ready");
+        finish(&mut waiter);
+    }
+}
+
+/// Every kind of client's contender counts, also one that was made by hand and belongs to no session.
+#[test]
+fn contenders_of_every_kind_are_waited_for() {
+    let place = Place::new();
+    let client = place.client();
+    client.create(LOCK, b"", Kind::Persistent).unwrap();
+    let uuid = "2a9f0cc5-5b46-4a0c-9ac9-4a1d5b3d0c1e";
+    for prefix in [
+        "lock-".to_owned(),
+        format!("_c_{uuid}-lock-"),
+        "_c_2a9f0cc55b464a0c9ac94a1d5b3d0c1e-lock-".to_owned(),
+        "x-72057594037927936-".to_owned(),
+        "x--72057594037927936-".to_owned(),
+        "x-ff0000012f3a0001-".to_owned(),
+        "ü漢-lock-".to_owned(),
+        format!("_c_{uuid}-read-lock-"),
+        format!("_c_{uuid}-permits3-lock-"),
+        format!("_c_{uuid}-permits0-lock-"),
+    ] {
+        let before = client.create(&format!("{LOCK}/{prefix}"), b"", Kind::EphemeralSequential).unwrap();
+        place.zklock().args(["-n", LOCK, "true"]).run().expect_code(75);
+        client.delete(&before).unwrap();
+        silent(place.zklock().args(["-n", LOCK, "true"]).run().expect_code(0));
+    }
+}
+
+// Sequence numbers.
+
+/// A number that no server would have given yet, made by hand.
+#[test]
+fn numbers_near_the_end_and_past_it_are_refused_and_nothing_is_left() {
+    for number in ["2147483647", "2147483646", "-2147483648", "-2147483647", "-000000001"] {
+        for prefix in ["_c_x-lock-", "lock-", "x-1-"] {
+            let place = Place::new();
+            let client = place.client();
+            client.create(LOCK, b"", Kind::Persistent).unwrap();
+            let name = format!("{prefix}{number}");
+            client.create(&format!("{LOCK}/{name}"), b"", Kind::Persistent).unwrap();
+            let output = place.zklock().args([LOCK, "true"]).run().expect_code(78);
+            assert!(only_line(&output).contains("/lock are used up"), "{output}");
+            assert_eq!(client.children(LOCK), [name]);
+        }
+    }
+}
+
+/// A server whose counter for [`LOCK`] stands at `next`.
+fn counted(next: i32) -> (Server, Place) {
+    let server = Server::start();
+    let place = Place::at(&server);
+    place.client().create(LOCK, b"", Kind::Persistent).unwrap();
+    counter::set(&server, &format!("{}{LOCK}", place.chroot().path()), next);
+    // Reading connects again, what a write does not.
+    place.client().sync();
+    place.client().delete(&format!("{LOCK}/counted")).unwrap();
+    (server, place)
+}
+
+#[test]
+fn a_counter_that_has_run_out_is_noticed_in_time() {
+    let (_server, place) = counted(SEQUENCE_LIMIT - 1);
+    let mut holder = place.hold();
+    let node = &place.client().children(LOCK)[0];
+    assert!(node.ends_with(&(SEQUENCE_LIMIT - 1).to_string()), "{node}");
+    let refused = place.zklock().args([LOCK, "true"]).run().expect_code(78);
+    assert!(only_line(&refused).contains("/lock are used up"), "{refused}");
+    assert_eq!(place.client().children(LOCK).len(), 1);
+    finish(&mut holder);
+    place.zklock().args([LOCK, "true"]).run().expect_code(78);
+    // A node that is created anew counts from 0.
+    place.client().delete(LOCK).unwrap();
+    silent(place.zklock().args([LOCK, "true"]).run().expect_code(0));
+}
+
+/// The last numbers that a server gives. What comes after is its own affair: nothing is started and nothing is left.
+#[test]
+fn beyond_the_last_number_nothing_starts() {
+    let (_server, place) = counted(i32::MAX - 1);
+    for _ in 0..4 {
+        only_line(&place.zklock().args([LOCK, "true"]).run().expect_code(78));
+        assert_eq!(place.client().children(LOCK), Vec::<String>::new());
+    }
+}
