@@ -1,4 +1,10 @@
 //! One lock path, zklock and other clients: they exclude each other, in the order of their arrival.
+//!
+//! Here are the clients that hold a lock alone, one kind at a time; readers and writers, and several kinds on one path,
+//! have modules of their own.
+
+mod mixed;
+mod readers;
 
 use std::time::Duration;
 
@@ -15,8 +21,8 @@ use crate::zklock::{Running, Zklock};
 const SHORT: Duration = Duration::from_secs(2);
 
 /// zklock, for [`LOCK`], as it is to be called beside a peer.
-fn beside(place: &Place, _peer: Recipe) -> Zklock {
-    place.zklock().arg(LOCK)
+fn beside(place: &Place, peer: Recipe) -> Zklock {
+    place.zklock().arg(LOCK).args(peer.options())
 }
 
 /// A waiter beside a peer, once its node is the last of `length`.
@@ -143,22 +149,21 @@ fn shares_with_a_crowd(recipe: Recipe) {
     let place = Place::new();
     let mut peer = Peer::start(&place, recipe);
     peer.crowd(SIZE, TURNS);
-    let mut shells: Vec<Running> = (0..SIZE).map(|_| take_turns(&place, recipe, TURNS / SIZE)).collect();
+    let mut shells: Vec<Running> =
+        (0..SIZE).map(|_| take_turns(&place, beside(&place, recipe), "zklock", TURNS / SIZE)).collect();
     for shell in &mut shells {
         shell.wait_at_most(CROWD_LIMIT).expect_code(0);
     }
     peer.expect_crowd_done();
     let log = place.log().expect_no_overlap();
-    let turns = |name: &str| log.runs().iter().filter(|run| run.name == name && run.ended).count();
-    assert_eq!((turns("zklock"), turns(recipe.word())), (TURNS, TURNS));
+    assert_eq!((log.count("zklock"), log.count(recipe.word())), (TURNS, TURNS));
 }
 
-/// A shell that calls zklock a number of times.
-fn take_turns(place: &Place, recipe: Recipe, turns: usize) -> Running {
+/// A shell that calls zklock a number of times, with a command that has this name in the log.
+fn take_turns(place: &Place, zklock: Zklock, name: &str, turns: usize) -> Running {
     let script = format!("for turn in $(seq {turns}); do \"$@\" || exit; done");
     let log = place.file("log").into_os_string();
-    let job = beside(place, recipe).run_by(["sh", "-c", &script, "sh"]);
-    job.child(["--name", "zklock", "--log"]).arg(log).spawn()
+    zklock.run_by(["sh", "-c", &script, "sh"]).child(["--name", name, "--log"]).arg(log).spawn()
 }
 
 /// Runs the tests above for a peer that takes the lock alone.
@@ -202,4 +207,7 @@ macro_rules! exclusive {
 
 exclusive!(curator_mutex, Recipe::CuratorMutex);
 exclusive!(write_lock, Recipe::WriteLock);
+exclusive!(curator_writer, Recipe::CuratorWriter);
 exclusive!(kazoo_lock_beside_curator, Recipe::KazooLockBesideCurator);
+exclusive!(kazoo_lock, Recipe::KazooLock);
+exclusive!(kazoo_writer, Recipe::KazooWriter);

@@ -6,7 +6,7 @@ use std::path::Path;
 /// One command's time, in nanoseconds of CLOCK_BOOTTIME.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// The command's process id.
+    /// The command's process id. A contender in a crowd of another program has a number of its own.
     pub(crate) pid: u32,
     /// The name that it was given.
     pub(crate) name: String,
@@ -85,7 +85,20 @@ impl JobLog {
     /// Panics when two of them ran at the same time. Gives itself.
     #[track_caller]
     pub(crate) fn expect_no_overlap(self) -> Self {
-        assert!(self.overlaps().is_empty(), "these ran at the same time: {:#?}", self.overlaps());
+        self.expect_apart(|_, _| true)
+    }
+
+    /// Panics when two of them ran at the same time that must not, as `must_not` says. Gives itself.
+    #[track_caller]
+    pub(crate) fn expect_apart(self, must_not: impl Fn(&Run, &Run) -> bool) -> Self {
+        let mut overlaps = self.overlaps();
+        overlaps.retain(|(one, two)| must_not(one, two));
+        assert!(overlaps.is_empty(), "these ran at the same time: {overlaps:#?}");
         self
+    }
+
+    /// How many runs of this name have ended.
+    pub(crate) fn count(&self, name: &str) -> usize {
+        self.runs.iter().filter(|run| run.name == name && run.ended).count()
     }
 }

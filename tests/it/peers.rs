@@ -48,8 +48,18 @@ pub(crate) enum Recipe {
     CuratorMutex,
     /// ZooKeeper's own `WriteLock`.
     WriteLock,
+    /// The reader of Curator's `InterProcessReadWriteLock`.
+    CuratorReader,
+    /// The writer of Curator's `InterProcessReadWriteLock`.
+    CuratorWriter,
     /// kazoo's `Lock` with `extra_lock_patterns=["-lock-"]`.
     KazooLockBesideCurator,
+    /// kazoo's `Lock`, which takes no notice of readers.
+    KazooLock,
+    /// kazoo's `ReadLock`.
+    KazooReader,
+    /// kazoo's `WriteLock`.
+    KazooWriter,
 }
 
 impl Recipe {
@@ -58,12 +68,27 @@ impl Recipe {
         match self {
             Self::CuratorMutex => "mutex",
             Self::WriteLock => "write-lock",
+            Self::CuratorReader => "rw-read",
+            Self::CuratorWriter => "rw-write",
             Self::KazooLockBesideCurator => "lock+curator",
+            Self::KazooLock => "lock",
+            Self::KazooReader => "read",
+            Self::KazooWriter => "write",
+        }
+    }
+
+    /// What zklock is to be told so that it and clients of this kind see each other.
+    pub(crate) fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::CuratorMutex | Self::WriteLock => &[],
+            Self::CuratorReader | Self::CuratorWriter => &["--dialect", "curator-rw"],
+            Self::KazooLockBesideCurator => &["--dialect", "curator"],
+            Self::KazooLock | Self::KazooReader | Self::KazooWriter => &["--dialect", "kazoo"],
         }
     }
 
     fn is_kazoo(self) -> bool {
-        matches!(self, Self::KazooLockBesideCurator)
+        matches!(self, Self::KazooLockBesideCurator | Self::KazooLock | Self::KazooReader | Self::KazooWriter)
     }
 }
 

@@ -1,0 +1,190 @@
+//! Several kinds of client on one path, and what is said when they cannot see each other.
+
+use super::*;
+
+const ALL: [&str; 2] = ["--dialect", "curator,curator-rw,kazoo"];
+
+/// Those that hold alone.
+const WRITERS: [Recipe; 6] = [
+    Recipe::CuratorMutex,
+    Recipe::WriteLock,
+    Recipe::CuratorWriter,
+    Recipe::KazooLockBesideCurator,
+    Recipe::KazooLock,
+    Recipe::KazooWriter,
+];
+
+/// zklock as everybody sees it.
+fn seen_by_all(place: &Place) -> Zklock {
+    place.zklock().arg(LOCK).args(ALL)
+}
+
+#[test]
+fn everybody_waits_for_one_that_speaks_all_dialects_and_it_for_everybody() {
+    let place = Place::new();
+    for recipe in [Recipe::CuratorReader, Recipe::KazooReader].into_iter().chain(WRITERS) {
+        let mut peer = Peer::start(&place, recipe);
+        let mut holder = seen_by_all(&place).child(place.logged("holder")).spawn();
+        holder.wait_stdout("ready");
+        peer.expect_busy();
+        peer.queue();
+        place.wait_queue(4);
+        silent(finish(&mut holder));
+        peer.expect_acquired();
+        seen_by_all(&place).arg("-n").bare_child().run().expect_code(75);
+        let mut waiter = seen_by_all(&place).child(place.logged("waiter")).spawn();
+        place.wait_queue(4);
+        peer.release();
+        waiter.wait_stdout("ready");
+        peer.expect_busy();
+        silent(finish(&mut waiter));
+    }
+    place.log().expect_no_overlap();
+}
+
+/// The nodes of one contender come and go together, so nobody sees half of it.
+#[test]
+fn an_exclusive_contender_is_one_node_of_each_dialect() {
+    let place = Place::new();
+    let mut holder = seen_by_all(&place).child(["--env", "--exit-on", "TERM"]).spawn();
+    holder.wait_stdout("ready");
+    let nodes = place.client().children(LOCK);
+    let [lock, rw, kazoo] = &nodes[..] else { panic!("{nodes:?}") };
+    assert!(lock.ends_with("-lock-0000000000"), "{nodes:?}");
+    assert!(rw.ends_with("-__WRIT__0000000001"), "{nodes:?}");
+    assert!(kazoo.ends_with("__lock__0000000002"), "{nodes:?}");
+    let stats = [lock, rw, kazoo].map(|node| place.client().get(&format!("{LOCK}/{node}")).unwrap().1);
+    assert!(stats.iter().all(|stat| stat.czxid == stats[0].czxid && stat.owner == stats[0].owner), "{stats:?}");
+    assert!(holder.stdout().contains(&format!("ZKLOCK_TOKEN={}\n", stats[0].czxid)), "{holder}");
+    assert!(holder.stdout().contains(&format!("ZKLOCK_NODE={LOCK}/{lock}\n")), "{holder}");
+
+    let mut reader = seen_by_all(&place).arg("-s").child(place.logged("reader")).spawn();
+    let nodes = place.wait_queue(6);
+    for (node, part) in nodes[3..].iter().zip(["-read-lock-", "-__READ__", "__rlock__"]) {
+        assert!(node.contains(part), "{nodes:?}");
+    }
+    silent(finish(&mut holder));
+    reader.wait_stdout("ready");
+    assert_eq!(place.client().children(LOCK), nodes[3..]);
+    silent(finish(&mut reader));
+    assert!(place.client().children(LOCK).is_empty());
+}
+
+/// Any of the nodes may be deleted: the lock is lost, for some kind of client no longer sees us.
+#[test]
+fn the_loss_of_any_node_is_the_loss_of_the_lock() {
+    for n in 0..3 {
+        let place = Place::new();
+        let mut holder = seen_by_all(&place).child(place.logged("holder")).spawn();
+        holder.wait_stdout("ready");
+        let nodes = place.wait_queue(3);
+        place.client().delete(&format!("{LOCK}/{}", nodes[n])).unwrap();
+        holder.wait().expect_code(76);
+        assert!(place.client().children(LOCK).is_empty());
+    }
+}
+
+/// All kinds at once. They do not all see each other: what is promised is that nobody overlaps with zklock.
+#[test]
+fn a_crowd_of_every_kind_never_overlaps_with_zklock() {
+    const SHELLS: usize = 12;
+    const PEERS: usize = 3;
+    const TURNS: usize = 300;
+    let place = Place::new();
+    let mut peers = WRITERS.map(|recipe| Peer::start(&place, recipe));
+    for peer in &mut peers {
+        peer.crowd(PEERS, TURNS / WRITERS.len());
+    }
+    let shell = |_| take_turns(&place, seen_by_all(&place), "zklock", TURNS / SHELLS);
+    let mut shells: Vec<Running> = (0..SHELLS).map(shell).collect();
+    for shell in &mut shells {
+        shell.wait_at_most(CROWD_LIMIT).expect_code(0);
+    }
+    peers.iter_mut().for_each(Peer::expect_crowd_done);
+    let log = place.log().expect_apart(|one, two| one.name == "zklock" || two.name == "zklock");
+    assert_eq!(log.count("zklock"), TURNS);
+    for recipe in WRITERS {
+        assert_eq!(log.count(recipe.word()), TURNS / WRITERS.len(), "{recipe:?}");
+    }
+}
+
+// Clients that would not see us.
+
+/// Without `--dialect`, beside a client that does not read the names of the default one.
+#[test]
+fn a_client_that_would_not_see_us_is_refused_with_advice() {
+    for (recipe, advice) in [
+        (Recipe::CuratorReader, "--dialect curator,curator-rw"),
+        (Recipe::CuratorWriter, "--dialect curator,curator-rw"),
+        (Recipe::KazooLock, "--dialect curator,kazoo"),
+        (Recipe::KazooReader, "--dialect curator,kazoo"),
+        // Its nodes do not tell that it sees ours.
+        (Recipe::KazooLockBesideCurator, "--dialect curator,kazoo"),
+    ] {
+        let place = Place::new();
+        let mut peer = Peer::start(&place, recipe);
+        peer.acquire();
+        let output = place.zklock().args([LOCK, "true"]).run().expect_code(78);
+        assert!(only_line(&output).ends_with(advice), "{recipe:?}\n{output}");
+        assert_eq!(place.client().children(LOCK).len(), 1);
+        // As advised.
+        let dialect: Vec<&str> = advice.split(' ').collect();
+        place.zklock().args(dialect).args(["-n", LOCK, "true"]).run().expect_code(75);
+        peer.release();
+    }
+}
+
+/// A dialect that was asked for, beside a client of another one.
+#[test]
+fn the_wrong_dialect_is_refused_too() {
+    for (recipe, dialect) in [
+        (Recipe::CuratorMutex, "kazoo"),
+        (Recipe::CuratorMutex, "curator-rw"),
+        (Recipe::WriteLock, "kazoo"),
+        (Recipe::CuratorWriter, "curator"),
+        (Recipe::CuratorReader, "kazoo"),
+    ] {
+        let place = Place::new();
+        let mut peer = Peer::start(&place, recipe);
+        peer.acquire();
+        let output = place.zklock().args(["--dialect", dialect, LOCK, "true"]).run().expect_code(78);
+        assert!(only_line(&output).contains(dialect), "{output}");
+        peer.release();
+    }
+}
+
+/// Runs of zklock itself with different dialects do not all see each other either.
+#[test]
+fn runs_of_zklock_with_other_dialects_are_refused() {
+    let place = Place::new();
+    let mut holder = place.zklock().args([LOCK, "--dialect", "kazoo"]).child(place.logged("holder")).spawn();
+    holder.wait_stdout("ready");
+    place.zklock().args([LOCK, "true"]).run().expect_code(78);
+    place.zklock().args(["--dialect", "kazoo,curator", "-n", LOCK, "true"]).run().expect_code(75);
+    silent(finish(&mut holder));
+
+    let mut holder = place.hold();
+    for dialect in ["kazoo", "curator-rw"] {
+        place.zklock().args(["--dialect", dialect, LOCK, "true"]).run().expect_code(78);
+    }
+    silent(finish(&mut holder));
+}
+
+/// Who holds is told in the words that it stored, if it stored any.
+#[test]
+fn a_holder_of_another_kind_is_named() {
+    for (recipe, words) in [
+        (Recipe::CuratorMutex, "held by 127."),
+        (Recipe::CuratorWriter, "held by "),
+        (Recipe::WriteLock, "held by x-"),
+        (Recipe::KazooLock, "held by kazoo lock"),
+        (Recipe::KazooWriter, "held by kazoo write"),
+    ] {
+        let place = Place::new();
+        let mut peer = Peer::start(&place, recipe);
+        peer.acquire();
+        let output = beside(&place, recipe).arg("-n").bare_child().run().expect_code(75);
+        assert!(only_line(&output).contains(words), "{output}");
+        peer.release();
+    }
+}

@@ -1,0 +1,148 @@
+//! Readers and writers of zklock beside those of another library: readers together, a writer alone, first come first.
+
+use super::*;
+use crate::joblog::Run;
+
+/// The two recipes of one library.
+#[derive(Clone, Copy)]
+struct Library {
+    reader: Recipe,
+    writer: Recipe,
+}
+
+const CURATOR: Library = Library { reader: Recipe::CuratorReader, writer: Recipe::CuratorWriter };
+const KAZOO: Library = Library { reader: Recipe::KazooReader, writer: Recipe::KazooWriter };
+
+/// Whether a run has a reader's name.
+fn reads(run: &Run) -> bool {
+    ["reader", Recipe::CuratorReader.word(), Recipe::KazooReader.word()].iter().any(|name| run.name.starts_with(name))
+}
+
+fn must_not(one: &Run, two: &Run) -> bool {
+    !(reads(one) && reads(two))
+}
+
+/// A contender of zklock, once its node is the last of `length`: a reader when its name says so.
+#[track_caller]
+fn queue(place: &Place, library: Library, name: &str, length: usize) -> Running {
+    let mode = if name.starts_with("reader") { "--shared" } else { "--exclusive" };
+    let job = beside(place, library.writer).arg(mode).child(place.logged(name)).spawn();
+    place.wait_queue(length);
+    job
+}
+
+fn readers_hold_together(library: Library) {
+    let place = Place::new();
+    let mut peer = Peer::start(&place, library.reader);
+    peer.acquire();
+    // At once, or not at all.
+    let reader = beside(&place, library.reader).args(["--shared", "--nonblock"]);
+    silent(reader.child(["--name", "reader"]).run().expect_code(0));
+    beside(&place, library.reader).arg("--nonblock").bare_child().run().expect_code(75);
+    peer.release();
+
+    let mut reader = queue(&place, library, "reader", 1);
+    reader.wait_stdout("ready");
+    peer.acquire();
+    let mut writer = Peer::start(&place, library.writer);
+    writer.expect_busy();
+    peer.release();
+    silent(finish(&mut reader));
+    writer.acquire();
+    writer.release();
+    place.log().expect_apart(must_not);
+}
+
+fn a_reader_behind_a_waiting_writer_waits_and_a_writers_release_starts_all_readers(library: Library) {
+    let place = Place::new();
+    let [mut early, mut late] = [(); 2].map(|()| Peer::start(&place, library.reader));
+    let mut last = Peer::start(&place, library.writer);
+
+    early.acquire();
+    let mut reader = queue(&place, library, "reader-1", 2);
+    reader.wait_stdout("ready");
+    let mut writer = queue(&place, library, "writer", 3);
+    late.queue();
+    place.wait_queue(4);
+    let mut second = queue(&place, library, "reader-2", 5);
+    let mut third = queue(&place, library, "reader-3", 6);
+
+    early.release();
+    silent(finish(&mut reader));
+    writer.wait_stdout("ready");
+    assert_eq!(place.client().children(LOCK).len(), 4);
+    silent(finish(&mut writer));
+    // All of them, before any has gone.
+    late.expect_acquired();
+    second.wait_stdout("ready");
+    third.wait_stdout("ready");
+
+    last.queue();
+    place.wait_queue(4);
+    late.release();
+    silent(finish(&mut second));
+    silent(finish(&mut third));
+    last.expect_acquired();
+    let mut reader = queue(&place, library, "reader-4", 2);
+    last.release();
+    reader.wait_stdout("ready");
+    silent(finish(&mut reader));
+    place.log().expect_apart(must_not);
+}
+
+#[test]
+fn curators_readers_hold_together_with_ours() {
+    readers_hold_together(CURATOR);
+}
+
+#[test]
+fn kazoos_readers_hold_together_with_ours() {
+    readers_hold_together(KAZOO);
+}
+
+#[test]
+fn curators_readers_and_ours_start_when_the_writer_has_gone() {
+    a_reader_behind_a_waiting_writer_waits_and_a_writers_release_starts_all_readers(CURATOR);
+}
+
+#[test]
+fn kazoos_readers_and_ours_start_when_the_writer_has_gone() {
+    a_reader_behind_a_waiting_writer_waits_and_a_writers_release_starts_all_readers(KAZOO);
+}
+
+/// Half of them zklock, and of each half some read and some write.
+fn shares_with_a_crowd(library: Library, readers: usize) {
+    const SIZE: usize = 15;
+    const TURNS: usize = 300;
+    let place = Place::new();
+    let mut writing = Peer::start(&place, library.writer);
+    let mut reading = Peer::start(&place, library.reader);
+    let reads = TURNS * readers / SIZE;
+    writing.crowd(SIZE - readers, TURNS - reads);
+    reading.crowd(readers, reads);
+    let shell = |n: usize| {
+        let (mode, name) = if n % 3 == 0 { ("--exclusive", "writer") } else { ("--shared", "reader") };
+        take_turns(&place, beside(&place, library.writer).arg(mode), name, TURNS / SIZE)
+    };
+    let mut shells: Vec<Running> = (0..SIZE).map(shell).collect();
+    for shell in &mut shells {
+        shell.wait_at_most(CROWD_LIMIT).expect_code(0);
+    }
+    writing.expect_crowd_done();
+    reading.expect_crowd_done();
+    let log = place.log().expect_apart(must_not);
+    assert_eq!(log.count("reader") + log.count("writer"), TURNS);
+    assert_eq!((log.count(library.reader.word()), log.count(library.writer.word())), (reads, TURNS - reads));
+}
+
+#[test]
+fn share_with_a_crowd_of_curators_readers_and_writers() {
+    shares_with_a_crowd(CURATOR, 10);
+}
+
+/// Without readers of kazoo: before 2.9, one that waits looks at the last writer, not the one before it, so it and a
+/// later writer can wait for each other (python-zk/kazoo#649).
+#[test]
+fn share_with_a_crowd_of_kazoos_writers() {
+    shares_with_a_crowd(KAZOO, 0);
+}
