@@ -30,6 +30,7 @@ mod input;
 mod interop;
 mod limits;
 mod loss;
+mod modes;
 mod outage;
 mod output;
 mod readme;
