@@ -121,7 +121,7 @@ fn shares_with_a_crowd(library: Library, readers: usize) {
     writing.crowd(SIZE - readers, TURNS - reads);
     reading.crowd(readers, reads);
     let shell = |n: usize| {
-        let (mode, name) = if n % 3 == 0 { ("--exclusive", "writer") } else { ("--shared", "reader") };
+        let (mode, name) = if n.is_multiple_of(3) { ("--exclusive", "writer") } else { ("--shared", "reader") };
         take_turns(&place, beside(&place, library.writer).arg(mode), name, TURNS / SIZE)
     };
     let mut shells: Vec<Running> = (0..SIZE).map(shell).collect();

@@ -1,0 +1,305 @@
+//! A zklock below the command of another: it uses the locks that are held above it, and believes nothing else.
+//!
+//! Curator's TestInterProcessMutexBase (testReentrant…) and TestInterProcessReadWriteLock (downgrading, upgrading) ask
+//! the same of threads.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::place::{LOCK, Place, finish, only_line, silent};
+use crate::poll;
+use crate::zklock::{Running, Zklock, binary};
+
+const OTHER: &str = "/other";
+
+/// `zklock OUTER -- zklock INNER -- child`, with the child's arguments to be added.
+fn nested(place: &Place, outer: &[&str], inner: &[&str]) -> Zklock {
+    place.zklock().args(outer).arg("--").arg(binary()).args(inner)
+}
+
+/// The value of a variable that a child has shown.
+#[track_caller]
+fn shown<'s>(stdout: &'s str, name: &str) -> &'s str {
+    let value = stdout.split_once(&format!("\n{name}=")).or_else(|| stdout.split_once(&format!("{name}=")));
+    value.and_then(|(_, rest)| rest.lines().next()).unwrap_or_else(|| panic!("no {name} in:\n{stdout}"))
+}
+
+#[test]
+fn the_lock_that_is_held_above_is_used_at_once() {
+    let place = Place::new();
+    let mut job = nested(&place, &[LOCK], &["-n", LOCK]).child(["--env", "--exit-on", "TERM"]).spawn();
+    job.wait_stdout("ready");
+    let nodes = place.client().children(LOCK);
+    assert_eq!(nodes.len(), 1);
+    let path = format!("{LOCK}/{}", nodes[0]);
+    let (_, stat) = place.client().get(&path).unwrap();
+    let stdout = job.stdout();
+    assert_eq!(shown(&stdout, "ZKLOCK_NODE"), path);
+    assert_eq!(shown(&stdout, "ZKLOCK_HELD"), path);
+    assert_eq!(shown(&stdout, "ZKLOCK_TOKEN"), stat.czxid.to_string());
+    assert_eq!(shown(&stdout, "ZKLOCK_SESSION"), format!("{:#x}", stat.owner));
+    silent(finish(&mut job));
+    assert!(place.client().children(LOCK).is_empty());
+}
+
+/// The inner run's end releases nothing.
+#[test]
+fn the_lock_stays_held_when_the_inner_run_has_ended() {
+    let place = Place::new();
+    let script = "\"$0\" -n \"$1\" true && echo inner-done && read line";
+    let job = place.zklock().args([LOCK, "--", "sh", "-c", script]).arg(binary()).arg(LOCK);
+    let mut job = job.open_stdin().spawn();
+    job.wait_stdout("inner-done");
+    assert_eq!(place.client().children(LOCK).len(), 1);
+    place.zklock().args(["-n", LOCK, "true"]).run().expect_code(75);
+    job.write_stdin(b"\n");
+    silent(job.wait().expect_code(0));
+}
+
+#[test]
+fn through_many_levels_and_with_others_in_between() {
+    let place = Place::new();
+    let levels = [LOCK, OTHER, LOCK, OTHER, "/third", LOCK];
+    let mut job = place.zklock();
+    for (n, lock) in levels.into_iter().enumerate() {
+        job = if n == 0 { job.arg(lock).arg("--") } else { job.arg(binary()).args(["-n", lock, "--"]) };
+    }
+    let mut job = job.args(["sh", "-c", "env; echo ready; read line"]).open_stdin().spawn();
+    job.wait_stdout("ready");
+    for lock in [LOCK, OTHER, "/third"] {
+        assert_eq!(place.client().children(lock).len(), 1, "{lock}");
+    }
+    let stdout = job.stdout();
+    assert_eq!(shown(&stdout, "ZKLOCK_PATH"), LOCK);
+    assert_eq!(stdout.matches("_c_").count(), 3 + 1, "one in ZKLOCK_NODE, three in ZKLOCK_HELD:\n{stdout}");
+    job.close_stdin();
+    job.wait().expect_code(1);
+    assert!(place.client().children(LOCK).is_empty());
+}
+
+#[test]
+fn another_lock_is_queued_for() {
+    let place = Place::new();
+    let mut holder = place.zklock().arg(OTHER).child(place.logged("holder")).spawn();
+    holder.wait_stdout("ready");
+    nested(&place, &[LOCK], &["-n", OTHER]).bare_child().run().expect_code(75);
+    let mut job = nested(&place, &[LOCK], &[OTHER]).child(place.logged("inner")).spawn();
+    place.client().wait_count(OTHER, 2);
+    silent(finish(&mut holder));
+    job.wait_stdout("ready");
+    assert_eq!(place.client().children(LOCK).len(), 1);
+    silent(finish(&mut job));
+    place.log().expect_no_overlap();
+}
+
+#[test]
+fn of_several_locks_those_held_above_are_used_and_the_others_taken() {
+    let place = Place::new();
+    let outer = [LOCK, "--and", "/third"];
+    let inner = ["-n", OTHER, "--and", LOCK, "--and", "/third"];
+    let mut job = nested(&place, &outer, &inner).child(["--env", "--exit-on", "TERM"]).spawn();
+    job.wait_stdout("ready");
+    for lock in [LOCK, OTHER, "/third"] {
+        assert_eq!(place.client().children(lock).len(), 1, "{lock}");
+    }
+    silent(finish(&mut job));
+    for lock in [LOCK, OTHER, "/third"] {
+        assert!(place.client().children(lock).is_empty(), "{lock}");
+    }
+}
+
+#[test]
+fn a_weaker_use_of_what_is_held_is_granted_and_a_stronger_one_refused() {
+    let exclusive = &["--exclusive"][..];
+    let shared = &["--shared"][..];
+    let permits = &["--permits", "2"][..];
+    for (held, wanted, granted) in [
+        (exclusive, exclusive, true),
+        (exclusive, shared, true),
+        (exclusive, permits, true),
+        (shared, shared, true),
+        (permits, permits, true),
+        (permits, shared, true),
+        (shared, exclusive, false),
+        (shared, permits, false),
+        (permits, exclusive, false),
+        (permits, &["--permits", "3"][..], false),
+    ] {
+        let place = Place::new();
+        let job = nested(&place, &[&[LOCK], held].concat(), &[&[LOCK], wanted].concat());
+        let output = job.bare_child().run();
+        if granted {
+            silent(output.expect_code(0));
+        } else {
+            // It would wait for the run above it, which waits for its end.
+            let output = output.expect_code(78);
+            assert!(only_line(&output).contains("/lock is held by a zklock that this one runs under"), "{output}");
+        }
+        assert!(place.client().children(LOCK).is_empty());
+    }
+}
+
+/// The readers of one lock in one tree: each waits for no one above it.
+#[test]
+fn a_reader_below_a_reader_does_not_wait_for_a_writer_in_between() {
+    let place = Place::new();
+    let script = "echo outer; read line; exec \"$0\" --shared \"$1\" echo inner";
+    let job = place.zklock().args(["--shared", LOCK, "--", "sh", "-c", script]).arg(binary()).arg(LOCK);
+    let mut job = job.open_stdin().spawn();
+    job.wait_stdout("outer");
+    let mut writer = place.zklock().arg(LOCK).child(place.logged("writer")).spawn();
+    place.wait_queue(2);
+    job.write_stdin(b"\n");
+    job.wait_stdout("inner");
+    silent(job.wait().expect_code(0));
+    writer.wait_stdout("ready");
+    silent(finish(&mut writer));
+}
+
+// What is not believed.
+
+/// A holder of [`LOCK`], and what its command sees in `ZKLOCK_HELD`.
+#[track_caller]
+fn holder(place: &Place) -> (Running, String) {
+    let mut holder = place.zklock().arg(LOCK).child(["--env", "--exit-on", "TERM"]).spawn();
+    holder.wait_stdout("ready");
+    let held = shown(&holder.stdout(), "ZKLOCK_HELD").to_owned();
+    (holder, held)
+}
+
+/// Of a holder that we do not descend from: its environment was copied.
+#[test]
+fn what_a_stranger_holds_is_not_believed() {
+    let place = Place::new();
+    let (mut holder, held) = holder(&place);
+    let stolen = || place.zklock().env("ZKLOCK_HELD", &held);
+    let output = stolen().args(["-n", LOCK, "true"]).run().expect_code(75);
+    assert!(output.stderr().contains("but no zklock that this one descends from holds it"), "{output}");
+    let mut waiter = stolen().arg(LOCK).child(place.logged("waiter")).spawn();
+    place.wait_queue(2);
+    silent(finish(&mut holder));
+    waiter.wait_stdout("ready");
+    finish(&mut waiter);
+}
+
+/// Whoever starts a zklock may write into its environment what he likes.
+#[test]
+fn what_never_was_is_not_believed() {
+    let place = Place::new();
+    let (mut holder, held) = holder(&place);
+    let own = format!("{LOCK}/_c_00000000-0000-0000-0000-000000000000-lock-0000000000");
+    let forged: Vec<OsString> = vec![
+        own.into(),
+        LOCK.into(),
+        "".into(),
+        "\n\n/\n".into(),
+        "/".into(),
+        held.trim_end_matches(char::is_numeric).into(),
+        format!("{OTHER}/config").into(),
+        <OsString as std::os::unix::ffi::OsStringExt>::from_vec(b"\xff\xfe/\xff".to_vec()),
+        "/lock/x\n".repeat(2000).into(),
+    ];
+    for value in forged {
+        let output = place.zklock().env("ZKLOCK_HELD", &value).args(["-n", LOCK, "true"]).run().expect_code(75);
+        assert!(output.stderr().contains("/lock is not free"), "{value:?}\n{output}");
+    }
+    silent(finish(&mut holder));
+}
+
+/// A holder that is above us, but waits itself, or holds another lock: its node is in the queue, and does not hold.
+#[test]
+fn a_node_that_does_not_hold_is_not_believed() {
+    let place = Place::new();
+    let (mut holder, _) = holder(&place);
+    let mut waiter = place.zklock().arg(LOCK).child(place.logged("waiter")).spawn();
+    let waiting = place.wait_queue(2)[1].clone();
+    let forged = format!("{LOCK}/{waiting}");
+    place.zklock().env("ZKLOCK_HELD", forged).args(["-n", LOCK, "true"]).run().expect_code(75);
+    silent(finish(&mut holder));
+    waiter.wait_stdout("ready");
+    silent(finish(&mut waiter));
+}
+
+/// The outer run's lock has gone, and somebody else holds: its daemon that was left behind queues like anybody.
+#[test]
+fn what_was_held_once_is_not_believed() {
+    let place = Place::new();
+    let go = place.file("go");
+    // A daemon that waits for a file, and then takes the lock.
+    let script = "(trap '' HUP; until [ -e \"$2\" ]; do read -t 0.01 line <> \"$3\"; done; exec \"$0\" \"$1\" echo daemon) & exit 0";
+    let fifo = place.file("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("a fifo");
+    let job = place.zklock().args([LOCK, "--", "bash", "-c", script]).arg(binary()).arg(LOCK).arg(&go).arg(&fifo);
+    let mut job = job.spawn();
+    job.wait().expect_code(0);
+    let mut other = place.hold();
+    std::fs::write(&go, "").expect("a file");
+    place.wait_queue(2);
+    assert_eq!(job.stdout(), "");
+    silent(finish(&mut other));
+    job.wait_stdout("daemon");
+    job.wait_until_nothing_is_left();
+}
+
+/// The same node name, but on a server that knows nothing of it.
+#[test]
+fn what_is_held_elsewhere_is_not_believed() {
+    let (here, elsewhere) = (Place::new(), Place::new());
+    let mut busy = elsewhere.hold();
+    let inner = ["-z", &elsewhere.chroot().to_string(), "-n", LOCK];
+    nested(&here, &[LOCK], &inner).bare_child().run().expect_code(75);
+    silent(finish(&mut busy));
+    silent(nested(&here, &[LOCK], &inner).bare_child().run().expect_code(0));
+}
+
+// Loss and ends.
+
+/// The inner command runs under the outer lock: when that is lost, both are.
+#[test]
+fn the_loss_of_the_outer_lock_stops_the_inner_command() {
+    let place = Place::new();
+    let mut job = nested(&place, &[LOCK], &[LOCK]).child(place.logged("inner")).spawn();
+    job.wait_stdout("ready");
+    let node = &place.wait_queue(1)[0];
+    place.client().delete(&format!("{LOCK}/{node}")).unwrap();
+    job.wait().expect_code(76);
+    job.wait_until_nothing_is_left();
+}
+
+#[test]
+fn a_signal_passes_through_both() {
+    let place = Place::new();
+    let mut job = nested(&place, &[LOCK], &[LOCK]).child(["--exit-on", "TERM", "--exit", "9"]).spawn();
+    job.wait_stdout("ready");
+    job.signal(Signal::SIGTERM);
+    let output = job.wait().expect_code(9);
+    assert_eq!(output.stdout().matches("signal TERM").count(), 1, "{output}");
+}
+
+/// One that was lent its lock takes as long as one connection, not as long as the queue.
+#[test]
+fn a_queue_behind_the_outer_lock_does_not_matter() {
+    let place = Place::new();
+    let script = "echo outer; read line; exec \"$0\" \"$1\" echo inner";
+    let job = place.zklock().args([LOCK, "--", "sh", "-c", script]).arg(binary()).arg(LOCK);
+    let mut job = job.open_stdin().spawn();
+    job.wait_stdout("outer");
+    let mut waiters: Vec<Running> = (0..3)
+        .map(|n| {
+            let waiter = place.zklock().arg(LOCK).child(place.logged(&format!("waiter-{n}"))).spawn();
+            place.wait_queue(n + 2);
+            waiter
+        })
+        .collect();
+    job.write_stdin(b"\n");
+    job.wait_stdout("inner");
+    silent(job.wait_at_most(Duration::from_secs(10)).expect_code(0));
+    for waiter in &mut waiters {
+        waiter.wait_stdout("ready");
+        silent(finish(waiter));
+    }
+    poll::until("nobody is left", || place.client().children(LOCK).is_empty().then_some(()));
+    assert_eq!(place.log().expect_no_overlap().order(), ["waiter-0", "waiter-1", "waiter-2"]);
+}
