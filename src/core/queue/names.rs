@@ -114,19 +114,20 @@ impl fmt::Display for Dialect {
 /// What tells our contender nodes from everybody else's: 32 hex digits, as a rule in the shape of a
 /// UUID.
 ///
-/// The first 16 are the session id, the other 16 random. After a create whose reply was lost, the
-/// node is found again by this. Curator finds its own in the same way and calls it protection.
+/// 16 are the session id, the other 16 random. After a create whose reply was lost, the node is found
+/// again by this. Curator finds its own in the same way and calls it protection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ContenderId {
     session: i64,
+    /// In an id of ours, its first digit is a letter.
     random: u64,
 }
 
 impl ContenderId {
     /// The id of a contender of this session. `random` must differ between the contenders of one
-    /// session.
+    /// session, in its lower 60 bits.
     pub const fn new(session: i64, random: u64) -> Self {
-        Self { session, random }
+        Self { session, random: random | 0xf << 60 }
     }
 
     /// The node's name without its sequence number: what a sequential create is given. A mode that
@@ -138,36 +139,41 @@ impl ContenderId {
             (Dialect::Curator, Mode::Permits(permits)) => format!("_c_{self}-permits{permits}-lock-"),
             (Dialect::CuratorRw, Mode::Shared) => format!("_c_{self}-__READ__"),
             (Dialect::CuratorRw, _) => format!("_c_{self}-__WRIT__"),
-            (Dialect::Kazoo, Mode::Shared) => format!("{}__rlock__", self.digits()),
-            (Dialect::Kazoo, _) => format!("{}__lock__", self.digits()),
+            // Curator sorts such a name as a whole among the sequence numbers of others. One that
+            // began with the session id, which as a rule begins with 0, would come before a number
+            // of nine digits: a Curator client before us would wait for us, and we for it.
+            (Dialect::Kazoo, Mode::Shared) => format!("{:016x}{:016x}__rlock__", self.random, self.session),
+            (Dialect::Kazoo, _) => format!("{:016x}{:016x}__lock__", self.random, self.session),
         }
-    }
-
-    fn digits(self) -> String {
-        format!("{:016x}{:016x}", self.session, self.random)
     }
 
     /// The id in a name in which there is one, ours or in the shape of ours.
     fn parse(name: &str) -> Option<Self> {
-        let digits = match name.strip_prefix("_c_").and_then(|rest| rest.split_at_checked(36)) {
-            Some((uuid, rest)) if is_uuid(uuid) && rest.starts_with('-') => uuid.replace('-', ""),
+        let (session, random) = match name.strip_prefix("_c_").and_then(|rest| rest.split_at_checked(36)) {
+            Some((uuid, rest)) if is_uuid(uuid) && rest.starts_with('-') => halves(&uuid.replace('-', ""))?,
             _ => {
                 let (digits, rest) = name.split_at_checked(32)?;
-                rest.starts_with("__").then(|| digits.to_owned())?
+                let (random, session) = if rest.starts_with("__") { halves(digits)? } else { return None };
+                (session, random)
             }
         };
-        let (session, random) = digits.split_at_checked(16)?;
-        let number = |digits: &str| {
-            let hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-            hex.then(|| u64::from_str_radix(digits, 16).ok())?
-        };
-        Some(Self::new(number(session)?.cast_signed(), number(random)?))
+        Some(Self { session: session.cast_signed(), random })
     }
+}
+
+/// The two numbers in 32 hex digits.
+fn halves(digits: &str) -> Option<(u64, u64)> {
+    let number = |digits: &str| {
+        let hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        hex.then(|| u64::from_str_radix(digits, 16).ok())?
+    };
+    let (first, second) = digits.split_at_checked(16)?;
+    Some((number(first)?, number(second)?))
 }
 
 impl fmt::Display for ContenderId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = self.digits();
+        let digits = format!("{:016x}{:016x}", self.session, self.random);
         let (a, rest) = digits.split_at(8);
         let (b, rest) = rest.split_at(4);
         let (c, rest) = rest.split_at(4);
@@ -317,15 +323,15 @@ mod tests {
     #[test]
     fn our_own_names() {
         let id = ContenderId::new(0x0102_0304_0506_0708, 0x090a_0b0c_0d0e_0f10);
-        assert_eq!(id.prefix(Dialect::Curator, Mode::Exclusive), "_c_01020304-0506-0708-090a-0b0c0d0e0f10-lock-");
-        assert_eq!(id.prefix(Dialect::Curator, Mode::Shared), "_c_01020304-0506-0708-090a-0b0c0d0e0f10-read-lock-");
-        assert_eq!(id.prefix(Dialect::Curator, permits(3)), "_c_01020304-0506-0708-090a-0b0c0d0e0f10-permits3-lock-");
+        assert_eq!(id.prefix(Dialect::Curator, Mode::Exclusive), "_c_01020304-0506-0708-f90a-0b0c0d0e0f10-lock-");
+        assert_eq!(id.prefix(Dialect::Curator, Mode::Shared), "_c_01020304-0506-0708-f90a-0b0c0d0e0f10-read-lock-");
+        assert_eq!(id.prefix(Dialect::Curator, permits(3)), "_c_01020304-0506-0708-f90a-0b0c0d0e0f10-permits3-lock-");
         let negative = ContenderId::new(-2, 1);
-        assert_eq!(negative.prefix(Dialect::Curator, Mode::Exclusive), "_c_ffffffff-ffff-fffe-0000-000000000001-lock-");
-        assert_eq!(id.prefix(Dialect::CuratorRw, Mode::Exclusive), "_c_01020304-0506-0708-090a-0b0c0d0e0f10-__WRIT__");
-        assert_eq!(id.prefix(Dialect::CuratorRw, Mode::Shared), "_c_01020304-0506-0708-090a-0b0c0d0e0f10-__READ__");
-        assert_eq!(id.prefix(Dialect::Kazoo, Mode::Exclusive), "0102030405060708090a0b0c0d0e0f10__lock__");
-        assert_eq!(id.prefix(Dialect::Kazoo, Mode::Shared), "0102030405060708090a0b0c0d0e0f10__rlock__");
+        assert_eq!(negative.prefix(Dialect::Curator, Mode::Exclusive), "_c_ffffffff-ffff-fffe-f000-000000000001-lock-");
+        assert_eq!(id.prefix(Dialect::CuratorRw, Mode::Exclusive), "_c_01020304-0506-0708-f90a-0b0c0d0e0f10-__WRIT__");
+        assert_eq!(id.prefix(Dialect::CuratorRw, Mode::Shared), "_c_01020304-0506-0708-f90a-0b0c0d0e0f10-__READ__");
+        assert_eq!(id.prefix(Dialect::Kazoo, Mode::Exclusive), "f90a0b0c0d0e0f100102030405060708__lock__");
+        assert_eq!(id.prefix(Dialect::Kazoo, Mode::Shared), "f90a0b0c0d0e0f100102030405060708__rlock__");
     }
 
     #[test]
