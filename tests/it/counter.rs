@@ -5,20 +5,29 @@
 
 use std::fs;
 
+use crate::client::Kind;
 use crate::ensemble::{Data, Server};
+use crate::place::{LOCK, Place};
 
 /// How far the entry's transaction id is from any that the server may have given.
 const LEAP: i64 = 1 << 20;
 
-/// Restarts `server` with `next` as the next sequence number below `parent`, a path without a chroot. `parent` has a
-/// child by the name `counted` then.
+/// A server with a place where the next contender for [`LOCK`] gets the number `next`.
 #[track_caller]
-pub(crate) fn set(server: &Server, parent: &str, next: i32) {
-    let zxid = last_zxid(server) + LEAP;
+pub(crate) fn standing_at(next: i32) -> (Server, Place) {
+    let server = Server::start();
+    let place = Place::at(&server);
+    place.client().create(LOCK, b"", Kind::Persistent).expect("the lock can be created");
+    let zxid = last_zxid(&server) + LEAP;
     server.kill();
+    let child = format!("{}{LOCK}/counted", place.chroot().path());
     let log = server.directory().join(format!("version-2/log.{zxid:x}"));
-    fs::write(log, log_of_one(zxid, &format!("{parent}/counted"), next)).expect("a log can be written");
+    fs::write(log, log_of_one(zxid, &child, next)).expect("a log can be written");
     server.restart(Data::Kept);
+    // A request that changes nothing connects again; one that does is sent once.
+    place.client().sync();
+    place.client().delete(&format!("{LOCK}/counted")).expect("the child is there");
+    (server, place)
 }
 
 #[track_caller]

@@ -6,7 +6,6 @@ use zklock::core::queue::SEQUENCE_LIMIT;
 
 use crate::client::Kind;
 use crate::counter;
-use crate::ensemble::Server;
 use crate::place::{LOCK, Place, finish, only_line, silent};
 
 /// The most data that a server takes in one node: a request of at most `jute.maxbuffer` (0xfffff) bytes, less the rest
@@ -173,21 +172,9 @@ fn numbers_near_the_end_and_past_it_are_refused_and_nothing_is_left() {
     }
 }
 
-/// A server whose counter for [`LOCK`] stands at `next`.
-fn counted(next: i32) -> (Server, Place) {
-    let server = Server::start();
-    let place = Place::at(&server);
-    place.client().create(LOCK, b"", Kind::Persistent).unwrap();
-    counter::set(&server, &format!("{}{LOCK}", place.chroot().path()), next);
-    // Reading connects again, what a write does not.
-    place.client().sync();
-    place.client().delete(&format!("{LOCK}/counted")).unwrap();
-    (server, place)
-}
-
 #[test]
 fn a_counter_that_has_run_out_is_noticed_in_time() {
-    let (_server, place) = counted(SEQUENCE_LIMIT - 1);
+    let (_server, place) = counter::standing_at(SEQUENCE_LIMIT - 1);
     let mut holder = place.hold();
     let node = &place.client().children(LOCK)[0];
     assert!(node.ends_with(&(SEQUENCE_LIMIT - 1).to_string()), "{node}");
@@ -204,7 +191,7 @@ fn a_counter_that_has_run_out_is_noticed_in_time() {
 /// The last numbers that a server gives. What comes after is its own affair: nothing is started and nothing is left.
 #[test]
 fn beyond_the_last_number_nothing_starts() {
-    let (_server, place) = counted(i32::MAX - 1);
+    let (_server, place) = counter::standing_at(i32::MAX - 1);
     for _ in 0..4 {
         only_line(&place.zklock().args([LOCK, "true"]).run().expect_code(78));
         assert_eq!(place.client().children(LOCK), Vec::<String>::new());

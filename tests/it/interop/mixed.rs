@@ -1,6 +1,7 @@
 //! Several kinds of client on one path, and what is said when they cannot see each other.
 
 use super::*;
+use crate::counter;
 
 const ALL: [&str; 2] = ["--dialect", "curator,curator-rw,kazoo"];
 
@@ -106,6 +107,26 @@ fn a_crowd_of_every_kind_never_overlaps_with_zklock() {
     for recipe in WRITERS {
         assert_eq!(log.count(recipe.word()), TURNS / WRITERS.len(), "{recipe:?}");
     }
+}
+
+/// Curator sorts the whole names of kazoo's nodes among the sequence numbers of its own. With many digits these might
+/// come after a name of ours that is none of its business; then the two would wait for each other.
+#[test]
+fn a_large_sequence_number_makes_nobody_wait_for_those_behind() {
+    let (_server, place) = counter::standing_at(2_000_000_000);
+    let mut holder = seen_by_all(&place).child(place.logged("holder")).spawn();
+    holder.wait_stdout("ready");
+    let mut peer = Peer::start(&place, Recipe::CuratorMutex);
+    peer.queue();
+    place.wait_queue(4);
+    let mut waiter = seen_by_all(&place).child(place.logged("waiter")).spawn();
+    place.wait_queue(7);
+    silent(finish(&mut holder));
+    peer.expect_acquired();
+    peer.release();
+    waiter.wait_stdout("ready");
+    silent(finish(&mut waiter));
+    place.log().expect_no_overlap();
 }
 
 // Clients that would not see us.

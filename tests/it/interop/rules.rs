@@ -4,7 +4,7 @@
 //! The rules were read off Curator 5.4, ZooKeeper 3.8 and kazoo 2.9; the other modules test the libraries themselves.
 
 use proptest::prelude::*;
-use zklock::core::queue::{ContenderId, Dialect, Mode, Queue, Standing};
+use zklock::core::queue::{ContenderId, Dialect, Mode, Queue, SEQUENCE_LIMIT, Standing};
 
 /// One contender, and what it is.
 #[derive(Clone, Debug)]
@@ -31,7 +31,8 @@ impl Kind {
     /// The beginnings of the nodes' names.
     fn prefixes(self, random: u64) -> Vec<String> {
         let id = ContenderId::new(0x0100_0000_0000_0007, random);
-        let digits = format!("{random:016x}{random:016x}");
+        // One that begins as a sequence number does may be taken for one by Curator. That is between those two.
+        let digits = format!("f{:015x}{random:016x}", random >> 4);
         match self {
             Self::Ours(mode) => Dialect::ALL.map(|dialect| id.prefix(dialect, mode)).to_vec(),
             Self::CuratorMutex => vec![id.prefix(Dialect::Curator, Mode::Exclusive)],
@@ -117,15 +118,14 @@ fn kinds() -> impl Strategy<Value = Kind> {
 
 /// Contenders in the order of their arrival, some of which have left again.
 fn parties() -> impl Strategy<Value = Vec<Party>> {
-    // A library's own id may begin with zeros, as a sequence number does, but not with many.
-    let arrivals = prop::collection::vec((kinds(), 1_u64 << 40.., any::<bool>()), 1..12);
-    arrivals.prop_map(|arrivals| {
-        let mut next = 0;
+    let arrivals = prop::collection::vec((kinds(), any::<u64>(), any::<bool>()), 1..12);
+    (arrivals, 0..SEQUENCE_LIMIT - 100).prop_map(|(arrivals, first)| {
+        let mut next = first;
         let mut parties = Vec::new();
         for (kind, random, stays) in arrivals {
             let numbered = kind.prefixes(random).into_iter().zip(next..).map(|(prefix, n)| format!("{prefix}{n:010}"));
             let nodes: Vec<String> = numbered.collect();
-            next += nodes.len();
+            next += i32::try_from(nodes.len()).expect("a few nodes");
             if stays {
                 parties.push(Party { kind, nodes });
             }
@@ -135,6 +135,8 @@ fn parties() -> impl Strategy<Value = Vec<Party>> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn nobody_holds_beside_one_that_speaks_all_dialects(parties in parties()) {
         let names: Vec<String> = parties.iter().flat_map(|party| party.nodes.clone()).collect();
