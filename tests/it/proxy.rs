@@ -544,11 +544,7 @@ impl Connection {
             let trap = answered_xid(&frame).and_then(|xid| self.sprung(shared, xid));
             match trap.as_ref().map(|trap| trap.fate) {
                 None | Some(Fate::Wait) => self.down.queue.push_back(Queued { bytes: frame.bytes, due, trap }),
-                Some(Fate::Reset) => return Ok(Some(End::Reset)),
-                Some(Fate::ResetAndHold) => {
-                    shared.change(|state| (state.up, state.down) = (Flow::Hold, Flow::Hold));
-                    return Ok(Some(End::Reset));
-                }
+                Some(Fate::Reset | Fate::ResetAndHold) => return Ok(Some(End::Reset)),
                 Some(Fate::Blackhole) => {
                     self.is_dead = true;
                     return Ok(None);
@@ -562,7 +558,13 @@ impl Connection {
     fn sprung(&self, shared: &Shared, xid: i32) -> Option<Arc<TrapState>> {
         let expected = Stage::Expecting { connection: self.number, xid };
         let trap = shared.lock().traps.iter().find(|trap| trap.stage() == expected)?.clone();
-        shared.change(|_| trap.set(Stage::Sprung));
+        // In one step: whoever has seen that it has sprung may let everything pass again.
+        shared.change(|state| {
+            if trap.fate == Fate::ResetAndHold {
+                (state.up, state.down) = (Flow::Hold, Flow::Hold);
+            }
+            trap.set(Stage::Sprung);
+        });
         Some(trap)
     }
 }
