@@ -1,0 +1,211 @@
+//! What must hold after every event, and at the end.
+
+use zklock::core::machine::{CommandEnd, Grant};
+use zklock::core::outcome::Outcome;
+use zklock::core::queue::{Contender, Mode};
+use zklock::core::signal::Signal;
+
+use crate::coverage::Kind;
+use crate::state::{Event, MS, State, Time};
+
+/// From the moment at which a machine that was paused runs again until its command is dead, if it must die.
+const AFTER_A_PAUSE: Time = 80 * MS;
+/// From an operator's deed until the command is dead, by way of three messages.
+const HEARSAY: Time = 700 * MS;
+
+impl State {
+    /// Whether a command may run without the lock for now.
+    fn is_excused(&self, host: usize) -> bool {
+        let host = &self.hosts[host];
+        self.now <= host.paused_until.max(host.operator_until)
+    }
+
+    /// Everything of this host stands still: the command may be without the lock, but not after that.
+    pub(crate) fn pause(&mut self, host: usize) {
+        self.hosts[host].paused_until = Time::MAX;
+    }
+
+    pub(crate) fn unpause(&mut self, host: usize) {
+        self.hosts[host].paused_until = self.now + AFTER_A_PAUSE;
+        self.after(AFTER_A_PAUSE + 1, Event::Verify(host));
+    }
+
+    /// An operator takes the lock away. Where nothing else goes wrong the command has until its keeper has heard of that.
+    pub(crate) fn interfere(&mut self, host: usize) {
+        let reaction = if self.calm { HEARSAY } else { self.servers.timeout };
+        self.hosts[host].operator_until = self.now + reaction;
+        self.after(reaction + 1, Event::Verify(host));
+    }
+
+    /// Something goes wrong while keepers are to hear of what an operator did: now the command has until the end of its
+    /// lease.
+    pub(crate) fn disturb(&mut self) {
+        for host in 0..self.hosts.len() {
+            if self.hosts[host].operator_until > self.now {
+                self.hosts[host].operator_until = self.now + self.servers.timeout;
+                self.after(self.servers.timeout + 1, Event::Verify(host));
+            }
+        }
+    }
+
+    /// A command runs under the lock.
+    pub(crate) fn verify(&mut self, host: usize) {
+        if !self.hosts[host].is_running() {
+            return;
+        }
+        let Some(grant) = &self.hosts[host].grant else { return };
+        let lost = grant.all().find(|granted| self.servers.head.get(&granted.node).is_none());
+        let Some(node) = lost.map(|granted| granted.node.clone()) else { return };
+        if self.is_excused(host) {
+            self.coverage.count(Kind::LostWhileFrozen);
+        } else {
+            self.fail(format!("the command of host {host} runs, and {node} is gone"));
+        }
+    }
+
+    /// No two commands run that exclude each other. What [`State::verify`] finds, and [`State::check_spawn`], this would
+    /// find too, but only when somebody else came in time.
+    pub(crate) fn check_overlap(&mut self) {
+        let running = (0..self.hosts.len()).filter(|host| self.hosts[*host].is_running() && !self.is_excused(*host));
+        let running: Vec<usize> = running.collect();
+        for (index, one) in running.iter().enumerate() {
+            for other in &running[index + 1..] {
+                let (a, b) = (&self.hosts[*one], &self.hosts[*other]);
+                let together = a.takes_all || b.takes_all || a.lock == b.lock;
+                if together && (a.mode == Mode::Exclusive || b.mode == Mode::Exclusive) {
+                    return self.fail(format!("the commands of hosts {one} and {other} run at the same time"));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn check_spawn(&mut self, host: usize, grant: &Grant, until: Time) {
+        if until <= self.now {
+            return self.fail(format!("host {host} starts its command when it would have to be stopped"));
+        }
+        if self.hosts[host].grant.is_some() {
+            return self.fail(format!("host {host} starts its command twice"));
+        }
+        if self.is_excused(host) {
+            return;
+        }
+        let exclusive = self.hosts[host].mode == Mode::Exclusive;
+        for granted in grant.all() {
+            if let Err(why) = self.entitled(&granted.node) {
+                return self.fail(format!("host {host} starts its command, but {why}"));
+            }
+            let earlier = self.hosts.iter().filter(|other| exclusive || other.mode == Mode::Exclusive);
+            let earlier = earlier.filter_map(|other| other.grant.as_ref()).flat_map(Grant::all);
+            let highest = earlier.filter(|other| other.lock == granted.lock).map(|other| other.token).max();
+            let token = self.servers.head.get(&granted.node).map(|node| node.czxid);
+            if highest >= Some(granted.token) || token != Some(granted.token) {
+                self.fail(format!("host {host} has {granted:?}, its node {token:?}, and before it was {highest:?}"));
+            }
+        }
+    }
+
+    /// The lock was lost, and nothing is left of the command.
+    pub(crate) fn check_on_lost(&mut self, host: usize) {
+        let state = &self.hosts[host];
+        if !state.settings.on_lost || state.grant.is_none() || !state.is_empty() {
+            self.fail(format!("host {host} starts the command of --on-lost out of turn"));
+        }
+    }
+
+    /// A contender has one node in each dialect. More may come of a request over a connection that was given up, late, or
+    /// where an operator takes one of several away.
+    pub(crate) fn check_create(&mut self, conn: usize, owner: i64) {
+        let host = self.conns[conn].host;
+        let owned = self.servers.head.nodes().iter().filter(|node| node.owner == owner);
+        let most = self.hosts[host].dialects.len() * if self.hosts[host].takes_all { 2 } else { 1 };
+        if owned.count() > most && self.hosts[host].operator_until == 0 && !self.conns[conn].lost.get() {
+            self.fail(format!("host {host} has a second node"));
+        }
+    }
+
+    /// A keeper releases: nothing of the command is left.
+    pub(crate) fn check_release(&mut self, host: usize) {
+        if self.hosts[host].is_running() {
+            self.fail(format!("host {host} releases, and its command still runs"));
+        }
+    }
+
+    /// A node is deleted: no herd wakes. Readers may wake together, and as many permits as there are.
+    pub(crate) fn check_wakes(&mut self, path: &str) {
+        let Some((lock, name)) = path.rsplit_once('/') else { return };
+        let exclusive = |name: &str| Contender::parse(name).is_some_and(|contender| contender.mode == Mode::Exclusive);
+        let Some(owner) = self.servers.head.get(path).map(|node| node.owner) else { return };
+        if !exclusive(name) || !self.servers.head.children(lock).all(exclusive) {
+            return;
+        }
+        let watchers = self.watchers(path, owner);
+        if watchers > 1 {
+            self.fail(format!("the end of {path} wakes {watchers} waiters"));
+        }
+    }
+
+    /// An exit status has a reason.
+    pub(crate) fn check_outcome(&mut self, host: usize, outcome: Outcome) {
+        let state = &self.hosts[host];
+        let (settings, ran) = (&state.settings, state.grant.is_some());
+        let explained = match outcome {
+            Outcome::Exited(status) => {
+                !state.stopped_by_us && state.natural_end == Some(CommandEnd::Exited(status)) && ran
+            }
+            // The supervisor was stopped when the keeper had to kill the command, and the lease went on later.
+            Outcome::Signaled(Signal::KILL) if state.killed_by_keeper => ran,
+            Outcome::Signaled(signal) => {
+                !state.stopped_by_us && state.natural_end == Some(CommandEnd::Signaled(signal)) && ran
+            }
+            Outcome::Lost => self.faulty && ran && state.stopped_by_us,
+            Outcome::RanOut => ran && settings.max_run.is_some() && state.stopped_by_us,
+            Outcome::NotFree(_) => !ran && (settings.nonblock || settings.timeout.is_some()),
+            Outcome::Interrupted(signal) => !ran && self.faulty && signal == Signal::TERM,
+            Outcome::Unreachable => !ran && self.faulty,
+            Outcome::Internal => state.keeper_kills >= 3,
+            Outcome::NotFound => !ran && state.script.missing,
+            _ => false,
+        };
+        let kind = match outcome {
+            Outcome::Lost => Some(Kind::Lost),
+            Outcome::RanOut => Some(Kind::RanOut),
+            Outcome::NotFree(_) => Some(Kind::NotFree),
+            Outcome::Interrupted(_) => Some(Kind::Interrupted),
+            Outcome::Unreachable => Some(Kind::Unreachable),
+            _ => None,
+        };
+        if let Some(kind) = kind {
+            self.coverage.count(kind);
+        }
+        if !explained {
+            self.fail(format!("host {host} ends with {outcome:?} for no reason"));
+        }
+        if self.hosts[host].is_running() {
+            self.fail(format!("host {host} ends, and its command still runs"));
+        }
+    }
+
+    /// Nothing is to come any more.
+    pub(crate) fn check_end(&mut self) {
+        for host in 0..self.hosts.len() {
+            if self.hosts[host].alive {
+                self.fail(format!("host {host} waits for ever"));
+            }
+            if self.hosts[host].is_running() {
+                self.fail(format!("something is left of the command of host {host}"));
+            }
+        }
+        for keeper in 0..self.keepers.len() {
+            if self.keepers[keeper].alive {
+                self.fail(format!("keeper {keeper} is left"));
+            }
+        }
+        if let Some(node) = self.servers.head.nodes().iter().find(|node| node.owner != 0) {
+            let path = node.path.clone();
+            self.fail(format!("{path} is left"));
+        }
+        if self.servers.sessions.iter().any(|session| session.alive) {
+            self.fail("a session is left");
+        }
+    }
+}

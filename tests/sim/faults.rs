@@ -1,0 +1,318 @@
+//! What goes wrong, and when: at any time, or at a moment that a trap waits for.
+
+use zklock::core::contender::Card;
+use zklock::core::signal::Signal;
+
+use crate::coverage::Kind;
+use crate::state::{Event, MS, State, Time};
+
+/// Something that goes wrong for a while, at one host or at the server that it is connected to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    pub(crate) kind: Kind,
+    pub(crate) host: usize,
+    pub(crate) time: Time,
+}
+
+/// Makes a fault a little after the moment of this kind has come for the n-th time.
+pub(crate) struct Trap {
+    pub(crate) moment: Kind,
+    pub(crate) countdown: u32,
+    pub(crate) delay: Time,
+    pub(crate) fault: Kind,
+    pub(crate) time: Time,
+}
+
+/// What can be asked for, the more often the more interesting.
+pub(crate) const FAULTS: &[Kind] = &[
+    Kind::Cut,
+    Kind::Cut,
+    Kind::CutUp,
+    Kind::CutDown,
+    Kind::Break,
+    Kind::Break,
+    Kind::Crash,
+    Kind::Isolate,
+    Kind::Isolate,
+    Kind::Elect,
+    Kind::FreezeServer,
+    Kind::Lag,
+    Kind::Rack,
+    Kind::Rack,
+    Kind::FreezeSupervisor,
+    Kind::FreezeKeeper,
+    Kind::FreezeAndCut,
+    Kind::FreezeAndCut,
+    Kind::FreezeAll,
+    Kind::Sleep,
+    Kind::KillSupervisor,
+    Kind::KillKeeper,
+    Kind::KillCommand,
+    Kind::CtrlZ,
+    Kind::DeleteNode,
+    Kind::ExpireSession,
+    Kind::SetData,
+    Kind::Terminate,
+    Kind::ReapParent,
+];
+
+pub(crate) const MOMENTS: &[Kind] = &[Kind::AtCreate, Kind::AtRelease, Kind::AtBeat, Kind::AtHeld, Kind::AtSpawn];
+
+/// Faults at moments at which they are worth more than at others.
+pub(crate) const AIMED: &[(Kind, Kind)] = &[
+    (Kind::AtBeat, Kind::FreezeAndCut),
+    (Kind::AtBeat, Kind::Rack),
+    (Kind::AtCreate, Kind::Break),
+    (Kind::AtCreate, Kind::FreezeServer),
+    (Kind::AtHeld, Kind::Sleep),
+    (Kind::AtSpawn, Kind::DeleteNode),
+    (Kind::AtRelease, Kind::Break),
+];
+
+impl State {
+    /// A moment that traps may wait for has come for this host.
+    pub(crate) fn spring(&mut self, moment: Kind, host: usize) {
+        self.coverage.count(moment);
+        for index in 0..self.traps.len() {
+            let trap = &mut self.traps[index];
+            if trap.moment != moment || trap.countdown == 0 {
+                continue;
+            }
+            trap.countdown -= 1;
+            if trap.countdown == 0 {
+                let (delay, fault) = (trap.delay, Fault { kind: trap.fault, host, time: trap.time });
+                self.after(delay, Event::Fault(fault));
+            }
+        }
+    }
+
+    /// The server that this host is connected to.
+    fn server_of(&mut self, host: usize) -> usize {
+        let keeper = self.hosts[host].keeper;
+        let conn = keeper.and_then(|keeper| self.keepers[keeper].conns.last().copied());
+        match conn {
+            Some(conn) => self.conns[conn].server,
+            None => self.rng.usize(0..self.servers.all.len()),
+        }
+    }
+
+    /// Whether the processes of this host are as they should be. Two at once are more than can be promised: nobody is
+    /// left to kill the command of a supervisor that is stopped when its keeper is killed.
+    fn is_sound(&self, host: usize) -> bool {
+        let state = &self.hosts[host];
+        let keeper = state.keeper.map(|keeper| &self.keepers[keeper]);
+        state.alive
+            && !state.frozen
+            && state.asleep.is_none()
+            && state.machine.is_some()
+            && keeper.is_some_and(|keeper| keeper.alive && !keeper.frozen)
+    }
+
+    pub(crate) fn strike(&mut self, fault: Fault) {
+        let Fault { kind, host, time } = fault;
+        if self.happens(fault) {
+            self.calm = !std::mem::replace(&mut self.faulty, true);
+            self.disturb();
+            self.coverage.count(kind);
+            self.note(|| format!("FAULT {kind:?}, host {host}, {:.3} ms", time as f64 / 1000.0));
+            self.do_fault(fault);
+        }
+    }
+
+    fn happens(&mut self, fault: Fault) -> bool {
+        let host = &self.hosts[fault.host];
+        match fault.kind {
+            Kind::FreezeSupervisor | Kind::FreezeKeeper | Kind::FreezeAll | Kind::Sleep | Kind::KillSupervisor => {
+                self.is_sound(fault.host)
+            }
+            Kind::KillKeeper | Kind::CtrlZ | Kind::FreezeAndCut => self.is_sound(fault.host),
+            Kind::KillCommand => host.is_running() && host.asleep.is_none() && !host.stopped_by_us,
+            Kind::Terminate => host.alive && host.machine.is_some(),
+            Kind::DeleteNode | Kind::ExpireSession | Kind::SetData => self.node_of(fault.host).is_some(),
+            Kind::ReapParent => self.servers.head.children(&lock_path(host.lock)).next().is_none(),
+            _ => true,
+        }
+    }
+
+    /// The node of this host's contender.
+    fn node_of(&self, host: usize) -> Option<String> {
+        let sessions = &self.servers.sessions;
+        let nodes = self.servers.head.nodes().iter();
+        let mut owned = nodes.filter(|node| node.owner != 0);
+        let node = owned.find(|node| sessions[self.servers.session_of(node.owner)].host == host)?;
+        Some(node.path.to_string())
+    }
+
+    fn do_fault(&mut self, Fault { kind, host, time }: Fault) {
+        let until = self.now + time;
+        let later = |kind: Kind| Event::Fault(Fault { kind, host, time: 0 });
+        let keeper = self.hosts[host].keeper;
+        match kind {
+            Kind::Cut => self.cut(host, None, (until, until)),
+            Kind::CutUp => self.cut(host, None, (until, 0)),
+            Kind::CutDown => self.cut(host, None, (0, until)),
+            Kind::Break => {
+                let conns = keeper.map(|keeper| self.keepers[keeper].conns.clone()).unwrap_or_default();
+                for conn in conns {
+                    self.break_conn(conn);
+                }
+            }
+            Kind::Crash => {
+                let server = self.server_of(host);
+                let silently = self.rng.bool();
+                self.shut(server, until, silently);
+                if server == self.servers.leader {
+                    self.elect(time / 2, None);
+                }
+            }
+            Kind::Isolate => {
+                let server = self.server_of(host);
+                let patience = self.up_to(2 * self.servers.timeout);
+                self.isolate(server, time, patience);
+            }
+            Kind::Elect => self.elect(time / 4, None),
+            Kind::FreezeServer => {
+                let server = self.server_of(host);
+                if server == self.servers.leader {
+                    self.elect(time / 4, Some(server));
+                    // It serves for a moment before it notices.
+                    let patience = self.up_to(20 * MS);
+                    self.schedule(until + patience, Event::GiveUp(server));
+                }
+                let frozen = &mut self.servers.all[server].frozen_until;
+                *frozen = until.max(*frozen);
+            }
+            Kind::Lag => {
+                let server = self.server_of(host);
+                self.servers.all[server].lag = time / 4;
+                self.after(time, later(Kind::EndLag));
+            }
+            Kind::EndLag => {
+                for server in &mut self.servers.all {
+                    server.lag = 0;
+                }
+            }
+            Kind::Rack => {
+                let server = self.server_of(host);
+                self.cut(host, Some(server), (until, until));
+                self.isolate(server, time, time / 2);
+            }
+            Kind::FreezeSupervisor => {
+                self.hosts[host].frozen = true;
+                self.after(time, later(Kind::ThawSupervisor));
+            }
+            Kind::ThawSupervisor => self.thaw_supervisor(host),
+            Kind::FreezeKeeper => {
+                self.freeze(keeper, true);
+                self.after(time, later(Kind::ThawKeeper));
+            }
+            Kind::FreezeAndCut => {
+                let time = time / 2;
+                self.do_fault(Fault { kind: Kind::FreezeKeeper, host, time });
+                let cut = Fault { kind: Kind::Cut, host, time: self.servers.timeout };
+                let moment = self.up_to(time);
+                self.after(moment, Event::Fault(cut));
+            }
+            Kind::ThawKeeper => self.freeze(keeper, false),
+            Kind::FreezeAll => {
+                self.pause(host);
+                self.hosts[host].frozen = true;
+                self.freeze(keeper, true);
+                self.stop_processes(host);
+                self.after(time, later(Kind::ThawAll));
+            }
+            Kind::ThawAll => {
+                self.unpause(host);
+                self.continue_processes(host);
+                self.freeze(keeper, false);
+                self.thaw_supervisor(host);
+            }
+            Kind::Sleep => {
+                self.pause(host);
+                self.hosts[host].asleep = Some(self.now);
+                self.after(time, later(Kind::Awake));
+            }
+            Kind::Awake => {
+                self.unpause(host);
+                self.awake(host);
+            }
+            Kind::KillSupervisor => self.kill_supervisor(host),
+            Kind::KillKeeper => {
+                self.hosts[host].keeper_kills += 1;
+                self.end_keeper(host);
+            }
+            Kind::KillCommand => {
+                self.schedule(self.now, Event::Exit { host, process: 0, killed: true });
+            }
+            Kind::CtrlZ => {
+                self.stop_job(host);
+                // Nobody types `fg` before the shell has seen the job stop.
+                self.after(time.max(20 * MS), later(Kind::Foreground));
+            }
+            Kind::Foreground => self.thaw_supervisor(host),
+            Kind::DeleteNode => {
+                if let Some(node) = self.node_of(host) {
+                    self.interfere(host);
+                    self.operate(&node, None);
+                }
+            }
+            Kind::ExpireSession => {
+                let node = self.node_of(host);
+                let owner = node.and_then(|node| self.servers.head.get(&node).map(|node| node.owner));
+                if let Some(owner) = owner {
+                    self.interfere(host);
+                    let session = self.servers.session_of(owner);
+                    self.close_session(session, None);
+                }
+            }
+            Kind::SetData => {
+                if let Some(node) = self.node_of(host) {
+                    self.operate(&node, Some(&Card::default().to_bytes()));
+                }
+            }
+            Kind::Terminate => {
+                self.hosts[host].signals.push(Signal::TERM);
+                self.wake_supervisor(host);
+            }
+            Kind::ReapParent => {
+                let path = lock_path(self.hosts[host].lock);
+                self.operate(&path, None);
+            }
+            _ => unreachable!("{kind:?} is no fault"),
+        }
+    }
+
+    fn cut(&mut self, host: usize, but: Option<usize>, (up, down): (Time, Time)) {
+        for (server, cut) in self.hosts[host].cuts.iter_mut().enumerate() {
+            if Some(server) != but {
+                *cut = (cut.0.max(up), cut.1.max(down));
+            }
+        }
+    }
+
+    fn freeze(&mut self, keeper: Option<usize>, frozen: bool) {
+        if let Some(keeper) = keeper {
+            self.freeze_keeper(keeper, frozen);
+        }
+    }
+
+    fn thaw_supervisor(&mut self, host: usize) {
+        self.hosts[host].frozen = false;
+        self.hosts[host].signals.push(Signal::CONT);
+        self.wake_supervisor(host);
+    }
+}
+
+/// The paths of the locks that there are.
+pub(crate) fn lock_path(lock: usize) -> String {
+    format!("/lock{lock}")
+}
+
+/// A time that is short as a rule, and sometimes up to `longest`.
+pub(crate) fn some_time(rng: &mut fastrand::Rng, longest: Time) -> Time {
+    match rng.u32(0..4) {
+        0 => rng.u64(0..=20 * MS),
+        1 => rng.u64(0..=longest / 8),
+        _ => rng.u64(0..=longest),
+    }
+}

@@ -1,0 +1,491 @@
+//! A machine on which a user runs zklock: the supervisor's loop around the product's machine, and the command's
+//! processes. The order in which a turn takes what has come is that of `src/supervisor.rs`.
+
+use zklock::command::Remains;
+use zklock::core::machine::{
+    Awaited, CommandEnd, Effect, Event as Happening, Grant, Machine, Report, Settings, Unstarted,
+};
+use zklock::core::outcome::Outcome;
+use zklock::core::queue::{Dialect, Mode};
+use zklock::core::signal::Signal;
+use zklock::wire::Order;
+
+use crate::coverage::Kind;
+use crate::state::{Event, KeeperState, MS, State, Time, instant, micros};
+
+/// How long a supervisor that has finished waits for its keeper.
+const KEEPER_EXIT: Time = 500 * MS;
+
+/// How the command behaves.
+pub(crate) struct Script {
+    pub(crate) length: Time,
+    pub(crate) status: u8,
+    /// Further processes.
+    pub(crate) children: usize,
+    /// Ignores the stop signal.
+    pub(crate) stubborn: bool,
+    /// How often each process forks while it is being killed.
+    pub(crate) forks: u8,
+    /// Leaves a process behind by intention.
+    pub(crate) daemon: bool,
+    /// Cannot be started.
+    pub(crate) missing: bool,
+}
+
+pub(crate) struct Process {
+    pub(crate) alive: bool,
+    stopped: bool,
+    exit_at: Time,
+    forks: u8,
+    /// Runs on the lock's account.
+    counted: bool,
+}
+
+pub(crate) struct Host {
+    pub(crate) lock: usize,
+    /// Takes all locks together, this one first.
+    pub(crate) takes_all: bool,
+    pub(crate) mode: Mode,
+    pub(crate) dialects: Vec<Dialect>,
+    pub(crate) settings: Settings,
+    pub(crate) script: Script,
+    pub(crate) machine: Option<Machine>,
+    /// The supervisor's process exists, or does not yet.
+    pub(crate) alive: bool,
+    pub(crate) frozen: bool,
+    pub(crate) keeper: Option<usize>,
+    linked: bool,
+    heard: Option<Time>,
+    pub(crate) signals: Vec<Signal>,
+    armed: Option<Time>,
+    pub(crate) processes: Vec<Process>,
+    /// The command's own process has not been reaped. It is the first.
+    unreaped: bool,
+    root_end: Option<CommandEnd>,
+    /// The signal that it is about to die of.
+    root_dies_of: Option<Signal>,
+    stopped_by: Option<Signal>,
+    /// How the command ended before zklock stopped it.
+    pub(crate) natural_end: Option<CommandEnd>,
+    pub(crate) stopped_by_us: bool,
+    pub(crate) killed_by_keeper: bool,
+    /// How many of its keepers were killed.
+    pub(crate) keeper_kills: u32,
+    pub(crate) grant: Option<Grant>,
+    pub(crate) outcome: Option<Outcome>,
+    pub(crate) asleep: Option<Time>,
+    pub(crate) slept: Time,
+    deferred: Vec<Event>,
+    /// The command may run without the lock until then, because the whole machine did not run, or because an operator
+    /// took the lock away.
+    pub(crate) paused_until: Time,
+    pub(crate) operator_until: Time,
+    /// For each server, until when nothing passes to it, and from it.
+    pub(crate) cuts: Vec<(Time, Time)>,
+}
+
+impl Host {
+    pub(crate) fn new(lock: usize, mode: Mode, settings: Settings, script: Script, servers: usize) -> Self {
+        Self {
+            lock,
+            takes_all: false,
+            mode,
+            dialects: vec![Dialect::Curator],
+            settings,
+            script,
+            machine: None,
+            alive: true,
+            frozen: false,
+            keeper: None,
+            linked: false,
+            heard: None,
+            signals: vec![],
+            armed: None,
+            processes: vec![],
+            unreaped: false,
+            root_end: None,
+            root_dies_of: None,
+            stopped_by: None,
+            natural_end: None,
+            stopped_by_us: false,
+            killed_by_keeper: false,
+            keeper_kills: 0,
+            grant: None,
+            outcome: None,
+            asleep: None,
+            slept: 0,
+            deferred: vec![],
+            paused_until: 0,
+            operator_until: 0,
+            cuts: vec![(0, 0); servers],
+        }
+    }
+
+    /// Whether something of the command is there that must not be without the lock.
+    pub(crate) fn is_running(&self) -> bool {
+        self.processes.iter().any(|process| process.alive && process.counted)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.processes.iter().any(|process| process.alive)
+    }
+}
+
+impl State {
+    pub(crate) fn start(&mut self, host: usize) {
+        if self.hosts[host].asleep.is_some() {
+            return self.hosts[host].deferred.push(Event::Start(host));
+        }
+        if !self.hosts[host].alive {
+            return;
+        }
+        self.note(|| format!("host {host} starts"));
+        let (machine, effects) = Machine::start(self.hosts[host].settings, instant(self.now));
+        self.hosts[host].machine = Some(machine);
+        self.perform(host, effects);
+        self.turn(host);
+    }
+
+    /// Something has come for the supervisor.
+    pub(crate) fn wake_supervisor(&mut self, host: usize) {
+        let late = self.latency();
+        self.after(late, Event::Turn(host));
+    }
+
+    /// How long a process waits for the processor.
+    fn latency(&mut self) -> Time {
+        20 + if self.once_in(16) { self.up_to(5 * MS) } else { self.up_to(200) }
+    }
+
+    pub(crate) fn turn(&mut self, host: usize) {
+        let state = &self.hosts[host];
+        if !state.alive || state.frozen || state.asleep.is_some() || state.machine.is_none() {
+            return;
+        }
+        self.hear_keeper(host);
+        let signals = std::mem::take(&mut self.hosts[host].signals);
+        let (continues, others): (Vec<_>, Vec<_>) = signals.into_iter().partition(|signal| *signal == Signal::CONT);
+        for signal in others {
+            self.happen(host, Happening::Signal { signal, shared: false });
+        }
+        if self.deadline(host).is_some_and(|deadline| deadline <= self.now) {
+            self.happen(host, Happening::Timer);
+        }
+        for signal in continues {
+            self.happen(host, Happening::Signal { signal, shared: false });
+        }
+        self.reap(host);
+        if self.hosts[host].alive
+            && let Some(deadline) = self.deadline(host)
+            && self.hosts[host].armed != Some(deadline)
+        {
+            self.hosts[host].armed = Some(deadline);
+            let late = self.latency();
+            self.schedule(deadline.max(self.now) + late, Event::Turn(host));
+        }
+    }
+
+    fn deadline(&self, host: usize) -> Option<Time> {
+        Some(micros(self.hosts[host].machine.as_ref()?.deadline()?.since_boot()))
+    }
+
+    fn hear_keeper(&mut self, host: usize) {
+        while let (Some(keeper), true, true) =
+            (self.hosts[host].keeper, self.hosts[host].linked, self.hosts[host].alive)
+        {
+            let state = &mut self.keepers[keeper];
+            if !state.reports.is_empty() {
+                let report = state.reports.remove(0);
+                // There may be room again.
+                self.touch_keeper(keeper);
+                self.happen(host, Happening::Keeper(report));
+            } else if state.alive {
+                break;
+            } else {
+                self.hosts[host].linked = false;
+                self.happen(host, Happening::KeeperGone);
+            }
+        }
+        if let Some(keeper) = self.hosts[host].keeper {
+            let sent = self.keepers[keeper].last_beat;
+            if sent > self.hosts[host].heard
+                && let Some(sent) = sent
+            {
+                self.hosts[host].heard = Some(sent);
+                self.happen(host, Happening::Keeper(Report::Extended(instant(sent))));
+            }
+        }
+    }
+
+    fn reap(&mut self, host: usize) {
+        if let Some(end) = self.hosts[host].root_end.take() {
+            self.hosts[host].unreaped = false;
+            self.hear_keeper(host);
+            if !self.awaits_everyone(host) {
+                // Whatever it has left behind is meant to stay.
+                let waits = self.hosts[host].settings.wait_descendants;
+                for process in &mut self.hosts[host].processes {
+                    process.counted &= waits;
+                }
+                self.hosts[host].natural_end = Some(end);
+            }
+            self.happen(host, Happening::Ended(end));
+        }
+        if let Some(signal) = self.hosts[host].stopped_by.take() {
+            self.happen(host, Happening::Stopped(signal));
+        }
+        let state = &self.hosts[host];
+        let gone = match state.machine.as_ref().and_then(Machine::awaits) {
+            None => false,
+            Some(Awaited::Everyone) => state.is_empty(),
+            Some(Awaited::Borrowers) => true,
+        };
+        if gone && !state.unreaped {
+            self.hear_keeper(host);
+            self.happen(host, Happening::TreeGone);
+        }
+    }
+
+    fn awaits_everyone(&self, host: usize) -> bool {
+        self.hosts[host].machine.as_ref().is_some_and(|machine| machine.awaits() == Some(Awaited::Everyone))
+    }
+
+    pub(crate) fn happen(&mut self, host: usize, event: Happening) {
+        if !self.hosts[host].alive {
+            return;
+        }
+        let now = instant(self.now);
+        let Some(machine) = &mut self.hosts[host].machine else { return };
+        let effects = machine.step(now, event);
+        self.perform(host, effects);
+    }
+
+    fn perform(&mut self, host: usize, effects: Vec<Effect>) {
+        for effect in effects {
+            if !matches!(effect, Effect::Say(_)) {
+                self.note(|| format!("host {host}: {effect:?}"));
+            }
+            match effect {
+                Effect::StartKeeper => self.start_keeper(host),
+                Effect::Spawn { grant, until } => self.spawn(host, grant, micros(until.since_boot())),
+                Effect::Forward(signal) => self.forward_signal(host, signal),
+                Effect::Stop(signal) => {
+                    self.hosts[host].stopped_by_us = true;
+                    self.forward_signal(host, signal);
+                    self.continue_processes(host);
+                }
+                Effect::Kill => {
+                    self.hosts[host].stopped_by_us = true;
+                    self.kill_processes(host);
+                    // It looks for itself whether that has left anybody.
+                    self.wake_supervisor(host);
+                }
+                Effect::Release => {
+                    if let Some(keeper) = self.hosts[host].keeper {
+                        self.keepers[keeper].orders.push(Order::Release);
+                        self.touch_keeper(keeper);
+                    }
+                }
+                Effect::StartOnLost => {
+                    self.coverage.count(Kind::OnLost);
+                    self.check_on_lost(host);
+                    let time = self.up_to(300 * MS);
+                    self.after(time, Event::OnLostEnds(host));
+                }
+                Effect::ForwardToOnLost(_) => {}
+                Effect::StopSelf(_) => self.hosts[host].frozen = true,
+                Effect::EndKeeper => self.end_keeper(host),
+                Effect::Say(_) => {}
+                Effect::Finish(outcome) => self.finish(host, outcome),
+            }
+        }
+    }
+
+    fn start_keeper(&mut self, host: usize) {
+        self.end_keeper(host);
+        self.keepers.push(KeeperState {
+            host,
+            alive: true,
+            frozen: false,
+            reports: vec![],
+            orders: vec![],
+            last_beat: None,
+            conns: vec![],
+        });
+        let keeper = self.keepers.len() - 1;
+        let state = &mut self.hosts[host];
+        (state.keeper, state.linked, state.heard) = (Some(keeper), true, None);
+        self.born.push(keeper);
+        self.touch_keeper(keeper);
+    }
+
+    pub(crate) fn end_keeper(&mut self, host: usize) {
+        if let Some(keeper) = self.hosts[host].keeper {
+            self.keeper_ends(keeper);
+        }
+    }
+
+    fn finish(&mut self, host: usize, outcome: Outcome) {
+        self.hosts[host].outcome = Some(outcome);
+        self.hosts[host].alive = false;
+        if let Some(keeper) = self.hosts[host].keeper {
+            self.touch_keeper(keeper);
+        }
+        self.after(KEEPER_EXIT, Event::EndKeeper(host));
+        self.check_outcome(host, outcome);
+    }
+
+    /// SIGKILL to the supervisor. The kernel kills the command's own process then (PR_SET_PDEATHSIG).
+    pub(crate) fn kill_supervisor(&mut self, host: usize) {
+        self.hosts[host].alive = false;
+        if let Some(keeper) = self.hosts[host].keeper {
+            self.touch_keeper(keeper);
+        }
+        if self.hosts[host].unreaped && !self.hosts[host].processes.is_empty() {
+            let late = self.latency();
+            self.after(late, Event::Exit { host, process: 0, killed: true });
+        }
+    }
+
+    fn spawn(&mut self, host: usize, grant: Grant, until: Time) {
+        if self.hosts[host].script.missing {
+            return self.happen(host, Happening::StartFailed(Unstarted::NotFound));
+        }
+        self.check_spawn(host, &grant, until);
+        let script = &self.hosts[host].script;
+        let (length, children, forks, daemon) = (script.length, script.children, script.forks, script.daemon);
+        for number in 0..=children {
+            let stays = if daemon && number == children { 1000 * MS } else { 0 };
+            let exit_at = self.now + length + stays;
+            self.hosts[host].processes.push(Process { alive: true, stopped: false, exit_at, forks, counted: true });
+            self.schedule(exit_at, Event::Exit { host, process: number, killed: false });
+        }
+        self.hosts[host].unreaped = true;
+        self.hosts[host].grant = Some(grant);
+        if let Some(keeper) = self.hosts[host].keeper {
+            self.keepers[keeper].orders.push(Order::Started(Remains::default()));
+            self.touch_keeper(keeper);
+        }
+        self.spring(Kind::AtSpawn, host);
+    }
+
+    /// A process is to end now. Ones that are stopped do so only when killed.
+    pub(crate) fn exit(&mut self, host: usize, process: usize, killed: bool) {
+        if self.hosts[host].asleep.is_some() {
+            return self.hosts[host].deferred.push(Event::Exit { host, process, killed });
+        }
+        let state = &mut self.hosts[host];
+        let ends = &mut state.processes[process];
+        if !ends.alive || (!killed && (ends.stopped || ends.exit_at > self.now)) {
+            return;
+        }
+        ends.alive = false;
+        if process == 0 {
+            let signal = if killed { Some(Signal::KILL) } else { state.root_dies_of };
+            state.root_end = Some(signal.map_or(CommandEnd::Exited(state.script.status), CommandEnd::Signaled));
+            if !killed && !state.script.daemon {
+                for process in &mut state.processes {
+                    process.alive = false;
+                }
+            }
+        }
+        if self.hosts[host].is_empty() {
+            self.note(|| format!("host {host}: nothing is left of the command"));
+            if let Some(keeper) = self.hosts[host].keeper {
+                self.touch_keeper(keeper);
+            }
+        }
+        self.wake_supervisor(host);
+    }
+
+    /// SIGKILL to whatever is left. Whether nobody was there.
+    pub(crate) fn kill_processes(&mut self, host: usize) -> bool {
+        let nobody = self.hosts[host].is_empty();
+        for number in 0..self.hosts[host].processes.len() {
+            let process = &mut self.hosts[host].processes[number];
+            if !process.alive {
+                continue;
+            }
+            if process.forks > 0 {
+                // It forked while it was being looked for.
+                process.forks -= 1;
+                let (forks, exit_at) = (process.forks, process.exit_at);
+                let counted = process.counted;
+                self.hosts[host].processes.push(Process { alive: true, stopped: false, exit_at, forks, counted });
+                let process = self.hosts[host].processes.len() - 1;
+                self.schedule(exit_at, Event::Exit { host, process, killed: false });
+            }
+            let late = self.latency();
+            self.after(late, Event::Exit { host, process: number, killed: true });
+        }
+        nobody
+    }
+
+    /// SIGKILL from the keeper, to which it may look like the end of a command that has just ended by itself.
+    pub(crate) fn kill_for_keeper(&mut self, host: usize) -> bool {
+        if self.hosts[host].processes.first().is_some_and(|root| root.alive) {
+            self.note(|| format!("host {host}: the keeper kills the command"));
+            self.coverage.count(Kind::KilledByKeeper);
+            self.hosts[host].stopped_by_us = true;
+            self.hosts[host].killed_by_keeper = true;
+        }
+        self.kill_processes(host)
+    }
+
+    pub(crate) fn stop_processes(&mut self, host: usize) {
+        for process in &mut self.hosts[host].processes {
+            process.stopped = true;
+        }
+    }
+
+    pub(crate) fn continue_processes(&mut self, host: usize) {
+        for number in 0..self.hosts[host].processes.len() {
+            let process = &mut self.hosts[host].processes[number];
+            if std::mem::replace(&mut process.stopped, false) {
+                let exit_at = process.exit_at;
+                self.schedule(exit_at, Event::Exit { host, process: number, killed: false });
+            }
+        }
+    }
+
+    /// Ctrl-Z reaches the command; the supervisor sees it stop.
+    pub(crate) fn stop_job(&mut self, host: usize) {
+        self.stop_processes(host);
+        self.hosts[host].stopped_by = Some(Signal::TSTP);
+        self.wake_supervisor(host);
+    }
+
+    fn forward_signal(&mut self, host: usize, signal: Signal) {
+        if signal == Signal::CONT {
+            return self.continue_processes(host);
+        }
+        if self.hosts[host].script.stubborn {
+            return;
+        }
+        self.hosts[host].root_dies_of = Some(signal);
+        // Tidying up takes a while.
+        let tidy = self.up_to(300 * MS);
+        for number in 0..self.hosts[host].processes.len() {
+            let process = &mut self.hosts[host].processes[number];
+            process.exit_at = process.exit_at.min(self.now + tidy);
+            let exit_at = process.exit_at;
+            self.schedule(exit_at, Event::Exit { host, process: number, killed: false });
+        }
+    }
+
+    /// The machine runs again.
+    pub(crate) fn awake(&mut self, host: usize) {
+        let Some(since) = self.hosts[host].asleep.take() else { return };
+        self.hosts[host].slept += self.now - since;
+        for event in std::mem::take(&mut self.hosts[host].deferred) {
+            let late = self.latency();
+            self.after(late, event);
+        }
+        for keeper in 0..self.keepers.len() {
+            if self.keepers[keeper].host == host {
+                self.revive_keeper(keeper);
+            }
+        }
+        self.wake_supervisor(host);
+    }
+}

@@ -1,0 +1,106 @@
+//! The simulator: several machines that run zklock, a network and an ensemble, all in memory and on a virtual clock.
+//!
+//! The keepers, the queue, the lease and the machine are the product's own code. `docs/simulator.md` says what is
+//! imitated and what is not.
+//!
+//! `ZKLOCK_SIM_SEED=N` replays one run and prints what happened; `ZKLOCK_SIM_RUNS=N` makes that many.
+
+mod checks;
+mod coverage;
+mod faults;
+mod host;
+mod network;
+mod run;
+mod servers;
+mod state;
+mod tree;
+mod world;
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use zklock::plan::{self, Plan};
+
+use crate::coverage::Coverage;
+use crate::faults::lock_path;
+
+/// How many runs there are unless `ZKLOCK_SIM_RUNS` says otherwise.
+const RUNS: u64 = 200_000;
+
+/// Seeds of runs that failed once, with the code as it is or with a deliberate fault in it.
+const FAILED_ONCE: &[u64] =
+    &[506_284_596_450_680_838, 12_005_906_449_509_460_623, 12_901_383_770_728_864_282, 18_358_076_431_529_457_718];
+
+fn plans() -> Vec<Plan> {
+    (0..2)
+        .map(|lock| {
+            let args = ["zklock", &lock_path(lock), "true"].map(OsString::from);
+            plan::from_args_and_environment(args, |_| None).expect("a plan")
+        })
+        .collect()
+}
+
+fn variable(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|error| panic!("{name}={text}: {error}")))
+}
+
+/// The trace of a run that failed, and why it did.
+fn story(seed: u64, plans: &[Plan]) -> String {
+    let report = run::run(seed, plans, true);
+    let mut text = report.trace.join("\n");
+    let _ = match report.failure {
+        Some(failure) => write!(text, "\nZKLOCK_SIM_SEED={seed}: {failure}"),
+        None => write!(text, "\nZKLOCK_SIM_SEED={seed}: nothing wrong"),
+    };
+    text
+}
+
+#[test]
+fn nobody_runs_without_the_lock() {
+    let plans = plans();
+    if let Some(seed) = variable("ZKLOCK_SIM_SEED") {
+        let text = story(seed, &plans);
+        println!("{text}");
+        assert!(text.ends_with("nothing wrong"), "see above");
+        return;
+    }
+    let runs = variable("ZKLOCK_SIM_RUNS").unwrap_or(RUNS);
+    let first = fastrand::u64(..);
+    let next = AtomicU64::new(0);
+    let failed = AtomicBool::new(false);
+    let total = Mutex::new((Coverage::default(), Vec::<(u64, String)>::new()));
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let mut coverage = Coverage::default();
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= runs || failed.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let index = usize::try_from(number).unwrap_or(usize::MAX);
+                    let seed = FAILED_ONCE.get(index).copied().unwrap_or_else(|| first.wrapping_add(number));
+                    let report = run::run(seed, &plans, false);
+                    coverage.add(&report.coverage);
+                    if let Some(failure) = report.failure {
+                        failed.store(true, Ordering::Relaxed);
+                        total.lock().unwrap().1.push((seed, failure));
+                    }
+                }
+                total.lock().unwrap().0.add(&coverage);
+            });
+        }
+    });
+    let (coverage, failures) = total.into_inner().unwrap();
+    println!("{runs} runs from seed {first}: {}", coverage.table());
+    if let Some((seed, failure)) = failures.first() {
+        panic!("{}\nseed {seed}: {failure}", story(*seed, &plans));
+    }
+    if runs >= RUNS {
+        assert_eq!(coverage.missing(), [], "these have not happened");
+    }
+}

@@ -1,0 +1,235 @@
+//! One run from one seed: what there is, what goes wrong, and the loop.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::num::NonZeroU32;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use fastrand::Rng;
+use zklock::core::contender::Card;
+use zklock::core::machine::{Event as Happening, Settings};
+use zklock::core::queue::{Dialect, Mode};
+use zklock::core::signal::Signal;
+use zklock::keeper::Keeper;
+use zklock::plan::Plan;
+
+use crate::coverage::Coverage;
+use crate::faults::{AIMED, FAULTS, Fault, MOMENTS, Trap, some_time};
+use crate::host::{Host, Script};
+use crate::servers::Servers;
+use crate::state::{Event, MS, State, Time};
+use crate::world::{Shared, SimWorld};
+
+/// A run that takes more than this goes round in circles.
+const EVENTS: u32 = 400_000;
+
+/// The life of a keeper.
+type Task<'p> = Pin<Box<dyn Future<Output = ()> + 'p>>;
+
+/// What a run has come to.
+pub(crate) struct Report {
+    /// Why it failed.
+    pub(crate) failure: Option<String>,
+    /// What happened, if that was wanted.
+    pub(crate) trace: Vec<String>,
+    pub(crate) coverage: Coverage,
+}
+
+/// Makes the run that belongs to this seed. `plans`: one for each lock, as the product reads it.
+pub(crate) fn run(seed: u64, plans: &[Plan], traced: bool) -> Report {
+    let mut rng = Rng::with_seed(seed);
+    let state = scene(&mut rng, traced);
+    let last_fault = state.now + 8 * state.servers.timeout;
+    let hosts = state.hosts.len() as Time;
+    let limit = last_fault + (hosts + 2) * (6 * state.servers.timeout + 30_000 * MS);
+    let plans: Vec<Plan> = state.hosts.iter().map(|host| plan_of(plans, host)).collect();
+    let state: Shared = Rc::new(RefCell::new(state));
+    let mut tasks: Vec<Option<Task<'_>>> = vec![];
+    for _ in 0..EVENTS {
+        let event = state.borrow_mut().advance();
+        let Some(event) = event else {
+            state.borrow_mut().check_end();
+            break;
+        };
+        dispatch(&mut state.borrow_mut(), event);
+        settle(&state, &plans, &mut tasks);
+        let mut state = state.borrow_mut();
+        state.check_overlap();
+        if state.now > limit && state.hosts.iter().any(|host| host.alive) {
+            state.fail("somebody is not served");
+        }
+        if state.failure.is_some() {
+            break;
+        }
+    }
+    // Sessions hang up when they are dropped.
+    drop(tasks);
+    let mut state = state.borrow_mut();
+    if state.failure.is_none() && state.advance().is_some() {
+        state.fail("the run does not end");
+    }
+    Report { failure: state.failure.take(), trace: state.trace(), coverage: state.coverage.clone() }
+}
+
+fn dispatch(state: &mut State, event: Event) {
+    match event {
+        Event::Wake(keeper) => state.touch_keeper(keeper),
+        Event::Up(conn) => state.arrive_up(conn),
+        Event::Down(conn) => state.arrive_down(conn),
+        Event::Look(conn) => state.look(conn),
+        Event::Forward(server) => state.forward(server),
+        Event::Commit(server) => state.hear_leader(server),
+        Event::Tell(server) => state.tell(server),
+        Event::GiveUp(server) => state.give_up(server),
+        Event::Recover(server) => state.recover(server),
+        Event::Expire(session) => state.expire(session),
+        Event::Start(host) => state.start(host),
+        Event::Turn(host) => state.turn(host),
+        Event::EndKeeper(host) => state.end_keeper(host),
+        Event::Exit { host, process, killed } => state.exit(host, process, killed),
+        Event::OnLostEnds(host) => {
+            if state.hosts[host].asleep.is_none() && !state.hosts[host].frozen {
+                state.happen(host, Happening::OnLostEnded);
+            } else {
+                state.after(100 * MS, Event::OnLostEnds(host));
+            }
+        }
+        Event::Verify(host) => state.verify(host),
+        Event::Fault(fault) => state.strike(fault),
+    }
+}
+
+/// Lets the keepers do what there is to do now.
+fn settle<'p>(state: &Shared, plans: &'p [Plan], tasks: &mut Vec<Option<Task<'p>>>) {
+    loop {
+        let dead = std::mem::take(&mut state.borrow_mut().dead);
+        for keeper in dead {
+            if let Some(task) = tasks.get_mut(keeper) {
+                *task = None;
+            }
+        }
+        let born = std::mem::take(&mut state.borrow_mut().born);
+        for keeper in born {
+            let host = state.borrow().keepers[keeper].host;
+            let plan = &plans[host];
+            let card = Card { pid: u32::try_from(host).ok(), mode: Some(plan.mode), ..Card::default() };
+            let world = SimWorld { state: Rc::clone(state), keeper, card };
+            let alive = state.borrow().keepers[keeper].alive;
+            tasks.push(alive.then(|| {
+                let life = Keeper::new(plan, None, world).keep();
+                Box::pin(life) as Task<'p>
+            }));
+        }
+        let Some(keeper) = state.borrow_mut().dirty.pop() else { return };
+        if !state.borrow().keeper_runs(keeper) {
+            continue;
+        }
+        // Whatever a keeper waits for looks for itself whether it has come, so nobody needs to be woken.
+        let mut context = Context::from_waker(Waker::noop());
+        if let Some(task) = &mut tasks[keeper]
+            && task.as_mut().poll(&mut context).is_ready()
+        {
+            state.borrow_mut().keeper_ends(keeper);
+        }
+    }
+}
+
+fn scene(rng: &mut Rng, traced: bool) -> State {
+    let timeout = [2000, 4000, 6000, 10_000, 30_000][rng.usize(0..5)] * MS;
+    // A tick is at most half of the shortest session timeout, and at most 4 s.
+    let longest = (timeout / 2).min(4000 * MS);
+    let tick = if rng.bool() { longest } else { rng.u64(longest / 8..=longest) };
+    let count = [1, 3, 3, 3, 5][rng.usize(0..5)];
+    let phases: Vec<Time> = (0..count).map(|_| rng.u64(0..tick)).collect();
+    let servers = Servers::new(count, timeout, tick, &phases);
+    let modes = rng.u32(0..8);
+    let permits = NonZeroU32::new(rng.u32(1..4)).unwrap_or(NonZeroU32::MIN);
+    let locks = if rng.u32(0..6) == 0 { 2 } else { 1 };
+    let hosts = (0..rng.usize(2..6)).map(|_| {
+        let mode = match (modes, rng.u32(0..3)) {
+            (0, 0..2) => Mode::Shared,
+            (1, _) => Mode::Permits(permits),
+            _ => Mode::Exclusive,
+        };
+        let mut host = Host::new(rng.usize(0..locks), mode, settings(rng, timeout), script(rng, timeout), count);
+        if modes == 2 {
+            host.dialects = Dialect::ALL.to_vec();
+        }
+        host.takes_all = locks > 1 && rng.bool();
+        host
+    });
+    let hosts: Vec<Host> = hosts.collect();
+    let mut state = State::new(rng.fork(), servers, hosts, traced);
+    state.note(|| format!("{count} servers, session timeout {timeout} us, tick {tick} us"));
+    for host in 0..state.hosts.len() {
+        let begin = some_time(rng, timeout / 4);
+        state.after(begin, Event::Start(host));
+    }
+    for _ in 0..rng.usize(0..5) {
+        let fault = Fault {
+            kind: FAULTS[rng.usize(0..FAULTS.len())],
+            host: rng.usize(0..state.hosts.len()),
+            time: some_time(rng, timeout * 3 / 2),
+        };
+        state.after(rng.u64(0..=2 * timeout), Event::Fault(fault));
+    }
+    for _ in 0..rng.usize(0..4) {
+        let (moment, fault) = if rng.bool() {
+            AIMED[rng.usize(0..AIMED.len())]
+        } else {
+            (MOMENTS[rng.usize(0..MOMENTS.len())], FAULTS[rng.usize(0..FAULTS.len())])
+        };
+        state.traps.push(Trap {
+            moment,
+            countdown: rng.u32(1..6),
+            delay: if rng.bool() { rng.u64(0..2 * MS) } else { some_time(rng, timeout / 2) },
+            fault,
+            time: some_time(rng, timeout * 3 / 2),
+        });
+    }
+    state
+}
+
+fn settings(rng: &mut Rng, timeout: Time) -> Settings {
+    let session_timeout = Duration::from_micros(timeout);
+    Settings {
+        nonblock: rng.u32(0..20) == 0,
+        timeout: (rng.u32(0..8) == 0).then(|| Duration::from_micros(rng.u64(1..3 * timeout))),
+        conflict_exit_code: 75,
+        connect_timeout: Duration::from_secs(if rng.u32(0..4) == 0 { 2 } else { 3600 }),
+        session_timeout,
+        kill_after: (rng.u32(0..4) == 0).then(|| session_timeout / rng.u32(20..40)),
+        stop_signal: Signal::TERM,
+        max_run: (rng.u32(0..8) == 0).then(|| Duration::from_micros(rng.u64(1..timeout))),
+        wait_descendants: rng.u32(0..4) == 0,
+        on_lost: rng.u32(0..4) == 0,
+    }
+}
+
+fn script(rng: &mut Rng, timeout: Time) -> Script {
+    Script {
+        length: some_time(rng, timeout * 3 / 2),
+        status: rng.u8(0..3),
+        children: rng.usize(0..3),
+        stubborn: rng.bool(),
+        forks: rng.u8(0..3),
+        daemon: rng.u32(0..8) == 0,
+        missing: rng.u32(0..50) == 0,
+    }
+}
+
+/// The plan of this host's user. The rest of it is none of a keeper's business.
+fn plan_of(plans: &[Plan], host: &Host) -> Plan {
+    let others = plans.iter().enumerate().filter(|(lock, _)| host.takes_all && *lock != host.lock);
+    Plan {
+        mode: host.mode,
+        and: others.map(|(_, plan)| plan.lock.clone()).collect(),
+        dialects: host.dialects.clone(),
+        session_timeout: host.settings.session_timeout,
+        kill_after: host.settings.kill_after,
+        ..plans[host.lock].clone()
+    }
+}

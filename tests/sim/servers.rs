@@ -1,0 +1,674 @@
+//! The ensemble: a leader with a log of transactions, and servers that follow it late.
+//!
+//! What a client may rely on, and no more:
+//! - a session expires no earlier than its timeout after the leader last heard of it, maybe later;
+//! - a server tells the leader of the clients that it has heard from every half tick; a request that
+//!   it forwards tells nothing (Learner.ping, LearnerHandler);
+//! - a server that is cut off from the leader answers reads and pings for a while;
+//! - a client sees a watch event before it sees what came of the change.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use zklock::core::queue::{Contender, Mode};
+use zklock::session::{Change, Failure, Stat};
+
+use crate::coverage::Kind;
+use crate::network::{Answer, Down, Request};
+use crate::state::{Event, MS, Path, State, Time};
+use crate::tree::{Effect, Node, Tree};
+
+/// Makes a server tell the leader at once of a client that it has not heard from for long. Real ones do not; but the
+/// product counts on a message every twelfth of the session timeout, also when its keeper was stopped or the network
+/// stood still, and then takes a beat for more than it is.
+const FORGIVING: bool = true;
+
+/// Messages in the order in which they were sent, each with the time of its arrival.
+pub(crate) struct Lane<T> {
+    pub(crate) items: VecDeque<(Time, T)>,
+    pub(crate) last: Time,
+}
+
+impl<T> Default for Lane<T> {
+    fn default() -> Self {
+        Self { items: VecDeque::new(), last: 0 }
+    }
+}
+
+impl<T> Lane<T> {
+    /// Sends a message. Gives the time of its arrival.
+    pub(crate) fn send(&mut self, at: Time, item: T) -> Time {
+        self.last = self.last.max(at);
+        self.items.push_back((self.last, item));
+        self.last
+    }
+
+    /// Whether a message has arrived.
+    pub(crate) fn has_arrived(&self, now: Time) -> bool {
+        self.items.front().is_some_and(|(at, _)| *at <= now)
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        self.items.pop_front().map(|(_, item)| item)
+    }
+}
+
+/// A committed transaction. One that failed is one, too.
+struct Transaction {
+    effects: Vec<Effect>,
+    /// Who asked for it, over which connection, with which number, and the answer.
+    origin: Option<(usize, u32, Answer)>,
+    /// The session that it closes.
+    closes: Option<usize>,
+}
+
+enum ToLeader {
+    /// A client wants a new session, or to go on with one.
+    Open {
+        conn: usize,
+        session: Option<usize>,
+    },
+    Write {
+        conn: usize,
+        number: u32,
+        session: usize,
+        request: Request,
+    },
+    Sync {
+        conn: usize,
+        number: u32,
+    },
+    /// Sessions that were heard from.
+    Heard(Vec<usize>),
+}
+
+enum FromLeader {
+    /// Everything in the log before this position.
+    Commit(usize),
+    Opened {
+        conn: usize,
+        session: Option<usize>,
+    },
+    Synced {
+        conn: usize,
+        number: u32,
+    },
+}
+
+pub(crate) struct Server {
+    tree: Tree,
+    applied: usize,
+    to_leader: Lane<ToLeader>,
+    from_leader: Lane<FromLeader>,
+    /// Sessions that the leader is still to be told of.
+    heard: Vec<usize>,
+    telling: bool,
+    phase: Time,
+    pub(crate) conns: Vec<usize>,
+    /// Accepts no clients until then.
+    pub(crate) closed_until: Time,
+    /// Cut off from the leader until then.
+    pub(crate) isolated_until: Time,
+    /// Does nothing until then.
+    pub(crate) frozen_until: Time,
+    /// Hears of commits later by this.
+    pub(crate) lag: Time,
+    /// Was the leader, and does not know that another is.
+    deposed: bool,
+}
+
+pub(crate) struct Session {
+    pub(crate) host: usize,
+    pub(crate) alive: bool,
+    deadline: Time,
+    /// The server that it was last seen on.
+    server: usize,
+}
+
+impl Session {
+    /// The id that clients see of the session with this index.
+    pub(crate) fn id(index: usize) -> i64 {
+        0x0100_0000_0000_0000 + index as i64
+    }
+}
+
+pub(crate) struct Servers {
+    pub(crate) all: Vec<Server>,
+    pub(crate) leader: usize,
+    log: Vec<Transaction>,
+    /// What the leader knows.
+    pub(crate) head: Tree,
+    pub(crate) sessions: Vec<Session>,
+    /// The timeout that it grants.
+    pub(crate) timeout: Time,
+    pub(crate) tick: Time,
+}
+
+impl Servers {
+    pub(crate) fn new(count: usize, timeout: Time, tick: Time, phases: &[Time]) -> Self {
+        let server = |index: usize| Server {
+            tree: Tree::default(),
+            applied: 0,
+            to_leader: Lane::default(),
+            from_leader: Lane::default(),
+            heard: vec![],
+            telling: false,
+            phase: phases[index],
+            conns: vec![],
+            closed_until: 0,
+            isolated_until: 0,
+            frozen_until: 0,
+            lag: 0,
+            deposed: false,
+        };
+        Self {
+            all: (0..count).map(server).collect(),
+            leader: 0,
+            log: vec![],
+            head: Tree::default(),
+            sessions: vec![],
+            timeout,
+            tick,
+        }
+    }
+
+    pub(crate) fn session_of(&self, id: i64) -> usize {
+        (id - Session::id(0)) as usize
+    }
+}
+
+impl State {
+    pub(crate) fn serves(&self, server: usize) -> bool {
+        self.servers.all[server].closed_until <= self.now
+    }
+
+    fn send_to_leader(&mut self, server: usize, message: ToLeader) {
+        let at = if server == self.servers.leader { self.now } else { self.now + self.delay() };
+        let at = self.servers.all[server].to_leader.send(at, message);
+        self.schedule(at, Event::Forward(server));
+    }
+
+    fn send_from_leader(&mut self, server: usize, message: FromLeader) {
+        let at = self.now + 50 + self.delay() + self.servers.all[server].lag;
+        let at = self.servers.all[server].from_leader.send(at, message);
+        self.schedule(at, Event::Commit(server));
+    }
+
+    /// Until when nothing passes between this server and the leader.
+    fn blocked_until(&self, server: usize) -> Option<Time> {
+        let blocked = self.servers.all[server].isolated_until.max(self.servers.all[server].frozen_until);
+        (blocked > self.now).then_some(blocked)
+    }
+
+    pub(crate) fn forward(&mut self, server: usize) {
+        while self.servers.all[server].to_leader.has_arrived(self.now) {
+            if let Some(until) = self.blocked_until(server) {
+                return self.schedule(until, Event::Forward(server));
+            }
+            let Some(message) = self.servers.all[server].to_leader.pop() else { return };
+            match message {
+                ToLeader::Open { conn, session: None } => {
+                    let index = self.servers.sessions.len();
+                    let host = self.conns[conn].host;
+                    let deadline = self.now + self.servers.timeout;
+                    self.servers.sessions.push(Session { host, alive: true, deadline, server });
+                    self.schedule(deadline, Event::Expire(index));
+                    self.commit(Transaction { effects: vec![], origin: None, closes: None });
+                    self.send_from_leader(server, FromLeader::Opened { conn, session: Some(index) });
+                }
+                ToLeader::Open { conn, session: Some(index) } => {
+                    let alive = self.servers.sessions[index].alive;
+                    if alive {
+                        self.servers.sessions[index].server = server;
+                        self.heard_of(index);
+                    }
+                    self.send_from_leader(server, FromLeader::Opened { conn, session: alive.then_some(index) });
+                }
+                ToLeader::Sync { conn, number } => self.send_from_leader(server, FromLeader::Synced { conn, number }),
+                ToLeader::Heard(sessions) => {
+                    for session in sessions {
+                        self.heard_of(session);
+                    }
+                }
+                ToLeader::Write { conn, number, session, request } => {
+                    self.write(server, (conn, number), session, request);
+                }
+            }
+        }
+    }
+
+    /// The leader hears of a session.
+    fn heard_of(&mut self, session: usize) {
+        self.servers.sessions[session].deadline = self.now + self.servers.timeout;
+    }
+
+    pub(crate) fn expire(&mut self, index: usize) {
+        let session = &self.servers.sessions[index];
+        if !session.alive {
+            return;
+        }
+        if session.deadline > self.now {
+            let deadline = session.deadline;
+            return self.schedule(deadline, Event::Expire(index));
+        }
+        // A leader looks at its sessions tick by tick, or later when it is busy.
+        if self.rng.bool() && session.deadline == self.now {
+            let late = self.up_to(self.servers.tick);
+            return self.after(late + 1, Event::Expire(index));
+        }
+        let host = session.host;
+        self.note(|| format!("session {index} of host {host} expires"));
+        self.coverage.count(Kind::Expiry);
+        self.close_session(index, None);
+        self.verify(host);
+    }
+
+    /// Ends a session, with all that it has created.
+    pub(crate) fn close_session(&mut self, index: usize, origin: Option<(usize, u32, Answer)>) {
+        self.servers.sessions[index].alive = false;
+        let owner = Session::id(index);
+        let owned = self.servers.head.nodes().iter().filter(|node| node.owner == owner);
+        let effects = owned.map(|node| Effect::Delete(Rc::clone(&node.path))).collect();
+        self.commit(Transaction { effects, origin, closes: Some(index) });
+    }
+
+    fn write(&mut self, server: usize, (conn, number): (usize, u32), session: usize, request: Request) {
+        let owner = &self.servers.sessions[session];
+        if !owner.alive || owner.server != server {
+            let answer = if owner.alive { Answer::Moved } else { Answer::Failed(Failure::SessionOver) };
+            let origin = Some((conn, number, answer));
+            return self.commit(Transaction { effects: vec![], origin, closes: None });
+        }
+        if self.once_in(500) && self.faulty {
+            self.coverage.count(Kind::Throttled);
+            let origin = Some((conn, number, Answer::Failed(Failure::Unknown("throttled".to_owned()))));
+            return self.commit(Transaction { effects: vec![], origin, closes: None });
+        }
+        let host = self.conns[conn].host;
+        let creates = matches!(request, Request::Create { .. });
+        let releases = match &request {
+            Request::Delete(path) => self.servers.head.get(path).is_some_and(|node| node.owner == Session::id(session)),
+            Request::Close => self.servers.head.nodes().iter().any(|node| node.owner == Session::id(session)),
+            _ => false,
+        };
+        if let Request::Close = request {
+            self.note(|| format!("host {host} closes session {session}"));
+            self.close_session(session, Some((conn, number, Answer::Done)));
+        } else {
+            let outcome = self.evaluate(Session::id(session), request);
+            let (effects, answer) = outcome.unwrap_or_else(|failure| (vec![], Answer::Failed(failure)));
+            self.commit(Transaction { effects, origin: Some((conn, number, answer)), closes: None });
+        }
+        if releases {
+            self.check_release(host);
+            self.spring(Kind::AtRelease, host);
+        }
+        if creates {
+            self.check_create(conn, Session::id(session));
+            self.spring(Kind::AtCreate, host);
+        }
+    }
+
+    /// What a request changes, and its answer.
+    fn evaluate(&mut self, owner: i64, request: Request) -> Result<(Vec<Effect>, Answer), Failure> {
+        let head = &self.servers.head;
+        let zxid = self.servers.log.len() as i64 + 1;
+        let exists = |path: &str| head.get(path).ok_or(Failure::NoNode);
+        let node = |path: &str, data: &Rc<[u8]>, owner: i64| {
+            Effect::Create(Node { path: Path::from(path), data: Rc::clone(data), czxid: zxid, owner, counter: 0 })
+        };
+        let mut effects = vec![];
+        let mut paths = vec![];
+        match request {
+            Request::Create { prefixes, data } => {
+                for (number, prefix) in prefixes.iter().enumerate() {
+                    let parent = prefix.rsplit_once('/').map_or("", |(parent, _)| parent);
+                    let path = format!("{prefix}{:010}", exists(parent)?.counter + number as i32);
+                    effects.push(node(&path, &data, owner));
+                    paths.push(path);
+                }
+                let stat = (paths.len() == 1).then_some(Stat { czxid: zxid, owner });
+                Ok((effects, Answer::Created(paths, stat)))
+            }
+            Request::Mkdir(path) => {
+                if head.get(&path).is_none() {
+                    effects.push(node(&path, &Rc::from([]), 0));
+                }
+                Ok((effects, Answer::Done))
+            }
+            Request::Beat { nodes, publish } => {
+                for path in nodes {
+                    let node = exists(&path)?;
+                    if let Some(data) = &publish {
+                        effects.push(Effect::Set(Rc::clone(&node.path), Rc::clone(data)));
+                    }
+                }
+                Ok((effects, Answer::Done))
+            }
+            Request::Delete(path) => {
+                let node = exists(&path)?;
+                effects.push(Effect::Delete(Rc::clone(&node.path)));
+                Ok((effects, Answer::Done))
+            }
+            _ => unreachable!("not a write"),
+        }
+    }
+
+    fn commit(&mut self, transaction: Transaction) {
+        for effect in &transaction.effects {
+            match effect {
+                Effect::Create(node) => {
+                    let (path, zxid) = (Rc::clone(&node.path), node.czxid);
+                    self.note(|| format!("created {path}, czxid {zxid}"));
+                }
+                Effect::Delete(path) => {
+                    let path = Rc::clone(path);
+                    self.check_wakes(&path);
+                    self.note(|| format!("deleted {path}"));
+                }
+                Effect::Set(path, _) => {
+                    let path = Rc::clone(path);
+                    self.note(|| format!("data of {path} set"));
+                }
+            }
+            self.servers.head.apply(effect);
+        }
+        self.servers.log.push(transaction);
+        for server in 0..self.servers.all.len() {
+            self.send_from_leader(server, FromLeader::Commit(self.servers.log.len()));
+        }
+    }
+
+    /// A server hears of the leader.
+    pub(crate) fn hear_leader(&mut self, server: usize) {
+        while self.servers.all[server].from_leader.has_arrived(self.now) {
+            if let Some(until) = self.blocked_until(server) {
+                return self.schedule(until, Event::Commit(server));
+            }
+            match self.servers.all[server].from_leader.pop() {
+                Some(FromLeader::Commit(end)) => self.apply_log(server, end),
+                Some(FromLeader::Synced { conn, number }) => self.answer(conn, number, Answer::Done),
+                Some(FromLeader::Opened { conn, session }) => self.opened(conn, session),
+                None => return,
+            }
+        }
+    }
+
+    fn apply_log(&mut self, server: usize, end: usize) {
+        for position in self.servers.all[server].applied..end {
+            let mut changes = vec![];
+            let transaction = &self.servers.log[position];
+            for effect in &transaction.effects {
+                self.servers.all[server].tree.apply(effect);
+                match effect {
+                    Effect::Delete(path) => changes.push((Rc::clone(path), Change::Deleted)),
+                    Effect::Set(path, _) => changes.push((Rc::clone(path), Change::Data)),
+                    Effect::Create(_) => {}
+                }
+            }
+            let (origin, closes) = (transaction.origin.clone(), transaction.closes);
+            self.servers.all[server].applied = position + 1;
+            for (path, change) in changes {
+                self.fire(server, &path, change);
+            }
+            if let Some((conn, number, answer)) = origin
+                && self.conns[conn].server == server
+            {
+                self.answer(conn, number, answer);
+            }
+            if let Some(session) = closes {
+                for conn in self.servers.all[server].conns.clone() {
+                    if self.conns[conn].session == Some(session) {
+                        self.server_hangs_up(conn);
+                    }
+                }
+            }
+        }
+    }
+
+    fn fire(&mut self, server: usize, path: &str, change: Change) {
+        for conn in self.servers.all[server].conns.clone() {
+            let mut fired = vec![];
+            self.conns[conn].watched.retain(|(watched, number)| {
+                let fires = &**watched == path;
+                if fires {
+                    fired.push(*number);
+                }
+                !fires
+            });
+            for number in fired {
+                self.send_down(conn, Down::Changed(number, change));
+            }
+        }
+    }
+
+    /// A client wants to begin or to go on.
+    pub(crate) fn connect(&mut self, conn: usize, session: Option<usize>) {
+        let server = self.conns[conn].server;
+        if self.serves(server) {
+            self.send_to_leader(server, ToLeader::Open { conn, session });
+        } else {
+            self.server_hangs_up(conn);
+        }
+    }
+
+    fn opened(&mut self, conn: usize, session: Option<usize>) {
+        if !self.conns[conn].server_open {
+            return;
+        }
+        let Some(session) = session else {
+            self.send_down(conn, Down::Over);
+            return self.server_hangs_up(conn);
+        };
+        // A second connection of a session replaces the first.
+        for other in self.servers.all[self.conns[conn].server].conns.clone() {
+            if other != conn && self.conns[other].session == Some(session) {
+                self.server_hangs_up(other);
+            }
+        }
+        self.conns[conn].session = Some(session);
+        self.send_down(conn, Down::Accepted(session));
+    }
+
+    /// A request has come.
+    pub(crate) fn request(&mut self, conn: usize, number: u32, request: Request) {
+        let (server, session) = (self.conns[conn].server, self.conns[conn].session);
+        let Some(session) = session else { return };
+        self.hear_client(conn);
+        let local = matches!(request, Request::Read(_) | Request::Watch(_) | Request::Children(_));
+        let deposed = self.servers.all[server].deposed && matches!(request, Request::Sync);
+        let slot = if local {
+            Err(request)
+        } else if deposed {
+            Ok(Some(Answer::Done))
+        } else {
+            let message = match request {
+                Request::Sync => ToLeader::Sync { conn, number },
+                request => ToLeader::Write { conn, number, session, request },
+            };
+            self.send_to_leader(server, message);
+            Ok(None)
+        };
+        self.conns[conn].slots.push_back((number, slot));
+        self.answer_in_order(conn);
+    }
+
+    /// A server hears of a client.
+    pub(crate) fn hear_client(&mut self, conn: usize) {
+        let (server, Some(session)) = (self.conns[conn].server, self.conns[conn].session) else { return };
+        if server == self.servers.leader {
+            return self.heard_of(session);
+        }
+        let silence = self.now - std::mem::replace(&mut self.conns[conn].last_heard, self.now);
+        if FORGIVING && silence > self.servers.timeout / 12 {
+            return self.send_to_leader(server, ToLeader::Heard(vec![session]));
+        }
+        let half_tick = self.servers.tick / 2;
+        let state = &mut self.servers.all[server];
+        if !state.heard.contains(&session) {
+            state.heard.push(session);
+        }
+        if !std::mem::replace(&mut state.telling, true) {
+            let at = self.now + half_tick - (self.now + state.phase) % half_tick;
+            self.schedule(at, Event::Tell(server));
+        }
+    }
+
+    pub(crate) fn tell(&mut self, server: usize) {
+        if let Some(until) = self.blocked_until(server) {
+            // The leader's questions have queued up by then.
+            return self.schedule(until, Event::Tell(server));
+        }
+        self.servers.all[server].telling = false;
+        let heard = std::mem::take(&mut self.servers.all[server].heard);
+        if !heard.is_empty() {
+            self.send_to_leader(server, ToLeader::Heard(heard));
+        }
+    }
+
+    fn answer(&mut self, conn: usize, number: u32, answer: Answer) {
+        if let Some(slot) = self.conns[conn].slots.iter_mut().find(|slot| slot.0 == number) {
+            slot.1 = Ok(Some(answer));
+        }
+        self.answer_in_order(conn);
+    }
+
+    /// Requests of a session are answered in their order; what is read is what the server knows by then.
+    fn answer_in_order(&mut self, conn: usize) {
+        while self.conns[conn].server_open {
+            let Some((number, slot)) = self.conns[conn].slots.pop_front() else { return };
+            let answer = match slot {
+                Ok(Some(Answer::Moved)) => return self.server_hangs_up(conn),
+                Ok(None) => return self.conns[conn].slots.push_front((number, Ok(None))),
+                Ok(Some(answer)) => answer,
+                Err(request) => self.look_up(conn, number, request),
+            };
+            self.send_down(conn, Down::Reply(number, answer));
+        }
+    }
+
+    fn look_up(&mut self, conn: usize, number: u32, request: Request) -> Answer {
+        let tree = &self.servers.all[self.conns[conn].server].tree;
+        match request {
+            Request::Children(path) => match tree.get(&path) {
+                Some(_) => Answer::Children(tree.children(&path).map(str::to_owned).collect()),
+                None => Answer::Failed(Failure::NoNode),
+            },
+            Request::Read(ref path) | Request::Watch(ref path) => match tree.get(path) {
+                Some(node) => {
+                    let answer = Answer::Data(node.data.to_vec(), Stat { czxid: node.czxid, owner: node.owner });
+                    if let Request::Watch(_) = request {
+                        self.conns[conn].watched.push((Rc::clone(&node.path), number));
+                    }
+                    answer
+                }
+                None => Answer::Failed(Failure::NoNode),
+            },
+            _ => unreachable!("a server does not know by itself"),
+        }
+    }
+
+    /// The server loses all its clients and what it was about to say, and serves again at `until`.
+    pub(crate) fn shut(&mut self, server: usize, until: Time, silently: bool) {
+        for conn in self.servers.all[server].conns.clone() {
+            if silently {
+                self.server_vanishes(conn);
+            } else {
+                self.server_hangs_up(conn);
+            }
+        }
+        let state = &mut self.servers.all[server];
+        state.to_leader.items.clear();
+        state.from_leader.items.clear();
+        state.heard.clear();
+        state.telling = false;
+        state.closed_until = state.closed_until.max(until);
+        state.deposed = false;
+        self.schedule(until, Event::Recover(server));
+    }
+
+    pub(crate) fn recover(&mut self, server: usize) {
+        if !self.serves(server) {
+            return;
+        }
+        if let Some(until) = self.blocked_until(server) {
+            return self.shut(server, until, false);
+        }
+        self.send_from_leader(server, FromLeader::Commit(self.servers.log.len()));
+    }
+
+    /// Cuts a server off from the leader. After `patience` it notices.
+    pub(crate) fn isolate(&mut self, server: usize, time: Time, patience: Time) {
+        if server == self.servers.leader && self.servers.all.len() > 1 {
+            let election = self.up_to(self.servers.timeout / 2);
+            self.elect(election, Some(server));
+        }
+        let state = &mut self.servers.all[server];
+        state.isolated_until = state.isolated_until.max(self.now + time);
+        if patience < time || state.deposed {
+            self.after(patience.min(time), Event::GiveUp(server));
+        }
+    }
+
+    pub(crate) fn give_up(&mut self, server: usize) {
+        let state = &self.servers.all[server];
+        let until = state.isolated_until.max(self.now);
+        if state.deposed || until > self.now {
+            self.note(|| format!("server {server} looks for a leader"));
+            self.shut(server, until, false);
+        }
+    }
+
+    /// The leader goes, and after `time` there is another. `stays`: a server that does not notice.
+    pub(crate) fn elect(&mut self, time: Time, stays: Option<usize>) {
+        let count = self.servers.all.len();
+        let until = self.now + time + MS;
+        for server in (0..count).filter(|server| Some(*server) != stays) {
+            self.shut(server, until, false);
+        }
+        if let Some(server) = stays {
+            let state = &mut self.servers.all[server];
+            state.to_leader.items.clear();
+            state.from_leader.items.clear();
+            state.telling = false;
+            state.deposed = true;
+        }
+        let others: Vec<usize> = (0..count).filter(|other| count == 1 || *other != self.servers.leader).collect();
+        self.servers.leader = others[self.rng.usize(0..others.len())];
+        // A new leader gives all sessions their whole time again.
+        for session in &mut self.servers.sessions {
+            session.deadline = until + self.servers.timeout;
+        }
+        let leader = self.servers.leader;
+        // Whoever is elected can talk to the others.
+        self.servers.all[leader].isolated_until = 0;
+        self.note(|| format!("server {leader} will lead"));
+    }
+
+    /// Somebody deletes a node, or sets its data, with a client of their own.
+    pub(crate) fn operate(&mut self, path: &str, data: Option<&[u8]>) {
+        let effect = match data {
+            Some(data) => Effect::Set(Path::from(path), Rc::from(data)),
+            None => Effect::Delete(Path::from(path)),
+        };
+        self.commit(Transaction { effects: vec![effect], origin: None, closes: None });
+    }
+
+    /// The node of a contender, and all contenders before it that it has to wait for.
+    pub(crate) fn entitled(&self, path: &str) -> Result<(), String> {
+        let (lock, name) = path.rsplit_once('/').unwrap_or_default();
+        let contenders: Vec<Contender> = self.servers.head.children(lock).filter_map(Contender::parse).collect();
+        let Some(ours) = contenders.iter().find(|contender| contender.name == name) else {
+            return Err(format!("{path} does not exist"));
+        };
+        let before = || contenders.iter().filter(|other| other.sequence < ours.sequence);
+        let free = match ours.mode {
+            Mode::Exclusive => before().count() == 0,
+            Mode::Shared => before().all(|other| other.mode != Mode::Exclusive),
+            Mode::Permits(permits) => {
+                before().all(|other| other.mode != Mode::Exclusive) && before().count() < permits.get() as usize
+            }
+        };
+        if free { Ok(()) } else { Err(format!("{path} is not first")) }
+    }
+}

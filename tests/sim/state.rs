@@ -1,0 +1,267 @@
+//! All that a run consists of, but the keepers' futures: the clock, what is to come, and who there is.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fmt;
+use std::rc::Rc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use zklock::core::lease::Instant;
+use zklock::core::machine::Report;
+use zklock::wire::Order;
+
+use crate::coverage::Coverage;
+use crate::faults::{Fault, Trap};
+use crate::host::Host;
+use crate::network::Conn;
+use crate::servers::Servers;
+
+/// Virtual time in microseconds.
+pub(crate) type Time = u64;
+pub(crate) const MS: Time = 1000;
+
+pub(crate) fn instant(time: Time) -> Instant {
+    Instant::from_boot(Duration::from_micros(time))
+}
+
+pub(crate) fn micros(time: Duration) -> Time {
+    u64::try_from(time.as_micros()).unwrap_or(Time::MAX / 4)
+}
+
+/// What can be due. Numbers are indices into the vectors of [`State`].
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A timer of a keeper.
+    Wake(usize),
+    /// Messages on their way to a server over this connection.
+    Up(usize),
+    /// Messages on their way to a client over this connection.
+    Down(usize),
+    /// The client library looks whether the connection is silent.
+    Look(usize),
+    /// Messages on their way from this server to the leader, and back.
+    Forward(usize),
+    Commit(usize),
+    /// This server tells the leader of whom it has heard.
+    Tell(usize),
+    /// This server has not heard of a leader for so long that it stops serving.
+    GiveUp(usize),
+    /// This server serves again.
+    Recover(usize),
+    /// This session may be over.
+    Expire(usize),
+    /// A user starts zklock.
+    Start(usize),
+    /// A turn of a supervisor's loop.
+    Turn(usize),
+    /// A supervisor that has finished waits no longer for its keeper.
+    EndKeeper(usize),
+    /// A process of this host ends by itself, or because it was killed.
+    Exit {
+        host: usize,
+        process: usize,
+        killed: bool,
+    },
+    /// The command of `--on-lost` ends.
+    OnLostEnds(usize),
+    /// Whatever excused this host's command is over.
+    Verify(usize),
+    Fault(Fault),
+}
+
+/// A keeper as its supervisor and the network see it.
+pub(crate) struct KeeperState {
+    pub(crate) host: usize,
+    /// The process exists.
+    pub(crate) alive: bool,
+    pub(crate) frozen: bool,
+    pub(crate) reports: Vec<Report>,
+    pub(crate) orders: Vec<Order>,
+    pub(crate) last_beat: Option<Time>,
+    pub(crate) conns: Vec<usize>,
+}
+
+pub(crate) struct State {
+    pub(crate) now: Time,
+    heap: BinaryHeap<Reverse<Due>>,
+    sequence: u64,
+    pub(crate) rng: Rng,
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) keepers: Vec<KeeperState>,
+    pub(crate) conns: Vec<Conn>,
+    pub(crate) servers: Servers,
+    /// Keepers that have to be polled, were born, or have died.
+    pub(crate) dirty: Vec<usize>,
+    pub(crate) born: Vec<usize>,
+    pub(crate) dead: Vec<usize>,
+    pub(crate) traps: Vec<Trap>,
+    /// Whether anything has gone wrong, and whether what goes wrong now is the first.
+    pub(crate) faulty: bool,
+    pub(crate) calm: bool,
+    pub(crate) coverage: Coverage,
+    pub(crate) failure: Option<String>,
+    trace: Option<Vec<String>>,
+}
+
+/// An event and its time; the sequence keeps simultaneous ones in the order in which they were made.
+struct Due {
+    at: Time,
+    sequence: u64,
+    event: Event,
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.sequence) == (other.at, other.sequence)
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.sequence).cmp(&(other.at, other.sequence))
+    }
+}
+
+impl State {
+    pub(crate) fn new(rng: Rng, servers: Servers, hosts: Vec<Host>, traced: bool) -> Self {
+        Self {
+            // Machines have been up for a while.
+            now: 1_000_000 * MS,
+            heap: BinaryHeap::new(),
+            sequence: 0,
+            rng,
+            hosts,
+            keepers: vec![],
+            conns: vec![],
+            servers,
+            dirty: vec![],
+            born: vec![],
+            dead: vec![],
+            traps: vec![],
+            faulty: false,
+            calm: true,
+            coverage: Coverage::default(),
+            failure: None,
+            trace: traced.then(Vec::new),
+        }
+    }
+
+    pub(crate) fn schedule(&mut self, at: Time, event: Event) {
+        self.sequence += 1;
+        self.heap.push(Reverse(Due { at: at.max(self.now), sequence: self.sequence, event }));
+    }
+
+    pub(crate) fn after(&mut self, time: Time, event: Event) {
+        self.schedule(self.now + time, event);
+    }
+
+    /// Goes to the next event. `None` when nothing is to come.
+    pub(crate) fn advance(&mut self) -> Option<Event> {
+        let Reverse(Due { at, event, .. }) = self.heap.pop()?;
+        self.now = at;
+        Some(event)
+    }
+
+    /// A number up to and with `most`.
+    pub(crate) fn up_to(&mut self, most: Time) -> Time {
+        self.rng.u64(0..=most)
+    }
+
+    /// True once in `times`.
+    pub(crate) fn once_in(&mut self, times: u32) -> bool {
+        self.rng.u32(0..times) == 0
+    }
+
+    /// How long a message takes: mostly little.
+    pub(crate) fn delay(&mut self) -> Time {
+        match self.rng.u32(0..64) {
+            0 => self.up_to(200 * MS),
+            1..8 => self.up_to(20 * MS),
+            _ => 100 + self.up_to(2 * MS),
+        }
+    }
+
+    pub(crate) fn note(&mut self, text: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{:>12.3} ms  {}", (self.now - 1_000_000 * MS) as f64 / 1000.0, text()));
+        }
+    }
+
+    pub(crate) fn fail(&mut self, why: impl fmt::Display) {
+        if self.failure.is_none() {
+            self.note(|| format!("FAILED: {why}"));
+            self.failure = Some(why.to_string());
+        }
+    }
+
+    pub(crate) fn trace(&mut self) -> Vec<String> {
+        self.trace.take().unwrap_or_default()
+    }
+
+    /// The clock of this host that stands still while the machine sleeps.
+    pub(crate) fn monotonic(&self, host: usize) -> Time {
+        let host = &self.hosts[host];
+        host.asleep.unwrap_or(self.now) - host.slept
+    }
+
+    /// Whether the process of a keeper gets the processor.
+    pub(crate) fn keeper_runs(&self, keeper: usize) -> bool {
+        let state = &self.keepers[keeper];
+        state.alive && !state.frozen && self.hosts[state.host].asleep.is_none()
+    }
+
+    pub(crate) fn touch_keeper(&mut self, keeper: usize) {
+        if !self.dirty.contains(&keeper) {
+            self.dirty.push(keeper);
+        }
+    }
+
+    pub(crate) fn freeze_keeper(&mut self, keeper: usize, frozen: bool) {
+        self.keepers[keeper].frozen = frozen;
+        if !frozen {
+            self.revive_keeper(keeper);
+        }
+    }
+
+    /// A keeper gets the processor again: what has come meanwhile is there, in the order that chance gives.
+    pub(crate) fn revive_keeper(&mut self, keeper: usize) {
+        if !self.keeper_runs(keeper) {
+            return;
+        }
+        for conn in self.keepers[keeper].conns.clone() {
+            if self.rng.bool() {
+                self.schedule(self.now, Event::Down(conn));
+                self.schedule(self.now, Event::Look(conn));
+            } else {
+                self.schedule(self.now, Event::Look(conn));
+                self.schedule(self.now, Event::Down(conn));
+            }
+        }
+        self.schedule(self.now, Event::Wake(keeper));
+    }
+
+    /// The process of a keeper is gone.
+    pub(crate) fn keeper_ends(&mut self, keeper: usize) {
+        if !std::mem::replace(&mut self.keepers[keeper].alive, false) {
+            return;
+        }
+        self.note(|| format!("keeper {keeper} is gone"));
+        self.dead.push(keeper);
+        for conn in std::mem::take(&mut self.keepers[keeper].conns) {
+            self.hang_up(conn);
+        }
+        self.wake_supervisor(self.keepers[keeper].host);
+    }
+}
+
+/// A path, cheap to copy.
+pub(crate) type Path = Rc<str>;

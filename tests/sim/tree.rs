@@ -1,0 +1,62 @@
+//! Nodes, as one server knows them.
+
+use std::rc::Rc;
+
+use crate::state::Path;
+
+/// A node, as one server knows it.
+#[derive(Clone)]
+pub(crate) struct Node {
+    pub(crate) path: Path,
+    pub(crate) data: Rc<[u8]>,
+    pub(crate) czxid: i64,
+    /// The session, as clients know it; 0 for none.
+    pub(crate) owner: i64,
+    /// The next sequence number below it.
+    pub(crate) counter: i32,
+}
+
+/// All nodes, as one server knows them.
+#[derive(Clone, Default)]
+pub(crate) struct Tree(Vec<Node>);
+
+impl Tree {
+    pub(crate) fn get(&self, path: &str) -> Option<&Node> {
+        self.0.iter().find(|node| &*node.path == path)
+    }
+
+    pub(crate) fn nodes(&self) -> &[Node] {
+        &self.0
+    }
+
+    /// The last components of the paths of the nodes right below `path`.
+    pub(crate) fn children<'t>(&'t self, path: &'t str) -> impl Iterator<Item = &'t str> {
+        self.0.iter().filter_map(move |node| node.path.strip_prefix(path)?.strip_prefix('/'))
+    }
+
+    pub(crate) fn apply(&mut self, effect: &Effect) {
+        match effect {
+            Effect::Create(node) => {
+                self.0.push(node.clone());
+                if let Some((parent, _)) = node.path.rsplit_once('/')
+                    && let Some(parent) = self.0.iter_mut().find(|node| &*node.path == parent)
+                {
+                    parent.counter += 1;
+                }
+            }
+            Effect::Delete(path) => self.0.retain(|node| node.path != *path),
+            Effect::Set(path, data) => {
+                if let Some(node) = self.0.iter_mut().find(|node| node.path == *path) {
+                    node.data = Rc::clone(data);
+                }
+            }
+        }
+    }
+}
+
+/// What a transaction changes.
+pub(crate) enum Effect {
+    Create(Node),
+    Delete(Path),
+    Set(Path, Rc<[u8]>),
+}

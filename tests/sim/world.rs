@@ -1,0 +1,335 @@
+//! The simulated world of a keeper, and its sessions: what the product's code sees.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_lite::future::or;
+use zklock::command::Remains;
+use zklock::core::contender::Card;
+use zklock::core::lease::Instant;
+use zklock::core::machine::Report;
+use zklock::keeper::world::World;
+use zklock::session::{Change, Created, Failure, Session, Stat, Watch};
+use zklock::wire::Order;
+
+use crate::coverage::Kind;
+use crate::network::{Answer, Request, Slot};
+use crate::servers;
+use crate::state::{Event, State, instant, micros};
+
+/// What is shared by all keepers and the run itself. Never borrowed while a keeper is polled.
+pub(crate) type Shared = Rc<RefCell<State>>;
+
+/// How many reports a supervisor that reads none can be sent.
+const ROOM: usize = 20;
+
+/// The world of one keeper.
+pub(crate) struct SimWorld {
+    pub(crate) state: Shared,
+    pub(crate) keeper: usize,
+    pub(crate) card: Card,
+}
+
+impl SimWorld {
+    async fn connect(
+        &self,
+        timeout: Duration,
+        session: Option<usize>,
+        mut unreachable: impl FnMut(String),
+    ) -> Result<SimSession, Failure> {
+        let mut pause = Duration::from_millis(50);
+        loop {
+            let mut order: Vec<usize> = (0..self.state.borrow().servers.all.len()).collect();
+            self.state.borrow_mut().rng.shuffle(&mut order);
+            for server in order {
+                let (conn, slot) = self.state.borrow_mut().dial(self.keeper, server, session);
+                let lost = Rc::clone(&self.state.borrow().conns[conn].lost);
+                let mut tried = SimSession { state: Rc::clone(&self.state), conn, id: 0, lost };
+                let enough = async {
+                    or(self.sleep(timeout / 6), tried.lost()).await;
+                    Answer::Failed(Failure::Unknown(String::new()))
+                };
+                match or(reply(slot), enough).await {
+                    Answer::Accepted(session) => {
+                        self.state.borrow_mut().note(|| format!("keeper {} is connected to {server}", self.keeper));
+                        tried.id = servers::Session::id(session);
+                        return Ok(tried);
+                    }
+                    Answer::Failed(Failure::SessionOver) => return Err(Failure::SessionOver),
+                    _ => {}
+                }
+            }
+            unreachable("no server answers".to_owned());
+            self.sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.state.borrow().keepers[self.keeper].reports.len() < ROOM
+    }
+
+    fn push(&self, report: &Report) {
+        let mut state = self.state.borrow_mut();
+        let host = state.keepers[self.keeper].host;
+        state.note(|| format!("keeper {} of host {host}: {report:?}", self.keeper));
+        if let Report::Requeued(_) = report {
+            state.coverage.count(Kind::Requeued);
+        }
+        let held = matches!(report, Report::Held(_));
+        state.keepers[self.keeper].reports.push(report.clone());
+        state.wake_supervisor(host);
+        if held {
+            state.spring(Kind::AtHeld, host);
+        }
+    }
+}
+
+impl World for SimWorld {
+    type Session = SimSession;
+
+    fn now(&self) -> Instant {
+        instant(self.state.borrow().now)
+    }
+
+    fn wall_millis(&self) -> u64 {
+        self.state.borrow().now / 1000
+    }
+
+    fn random(&self) -> u64 {
+        self.state.borrow_mut().rng.u64(..)
+    }
+
+    async fn sleep(&self, time: Duration) {
+        let host = self.state.borrow().keepers[self.keeper].host;
+        // Timers stand still while the machine sleeps.
+        let deadline = self.state.borrow().monotonic(host) + micros(time);
+        let mut armed = None;
+        poll_fn(|_| {
+            let mut state = self.state.borrow_mut();
+            let now = state.monotonic(host);
+            if now >= deadline {
+                return Poll::Ready(());
+            }
+            let at = state.now + (deadline - now);
+            if armed.replace(at) != Some(at) {
+                state.schedule(at, Event::Wake(self.keeper));
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    async fn open(&self, timeout: Duration, unreachable: impl FnMut(String)) -> Result<SimSession, Failure> {
+        self.connect(timeout, None, unreachable).await
+    }
+
+    async fn resume(
+        &self,
+        timeout: Duration,
+        identity: &i64,
+        unreachable: impl FnMut(String),
+    ) -> Result<SimSession, Failure> {
+        let session = self.state.borrow().servers.session_of(*identity);
+        self.connect(timeout, Some(session), unreachable).await
+    }
+
+    fn beaten(&self, sent: Instant) {
+        self.state.borrow_mut().keepers[self.keeper].last_beat = Some(micros(sent.since_boot()));
+    }
+
+    async fn report(&self, report: &Report) {
+        poll_fn(|_| if self.has_room() { Poll::Ready(()) } else { Poll::Pending }).await;
+        self.push(report);
+    }
+
+    fn report_if_room(&self, report: &Report) {
+        if self.has_room() {
+            self.push(report);
+        }
+    }
+
+    async fn order(&self) -> Option<Order> {
+        poll_fn(|_| {
+            let mut state = self.state.borrow_mut();
+            let host = state.keepers[self.keeper].host;
+            let orders = &mut state.keepers[self.keeper].orders;
+            if !orders.is_empty() {
+                return Poll::Ready(Some(orders.remove(0)));
+            }
+            if state.hosts[host].alive { Poll::Pending } else { Poll::Ready(None) }
+        })
+        .await
+    }
+
+    fn kill(&self, _: Remains, _: Option<&str>) -> bool {
+        let mut state = self.state.borrow_mut();
+        let host = state.keepers[self.keeper].host;
+        state.kill_for_keeper(host)
+    }
+
+    fn is_above(&self, _: u32) -> bool {
+        false
+    }
+
+    fn lends(&self, _: u32) -> bool {
+        false
+    }
+
+    fn card(&self) -> &Card {
+        &self.card
+    }
+}
+
+/// A connection over which a session goes.
+pub(crate) struct SimSession {
+    state: Shared,
+    conn: usize,
+    id: i64,
+    lost: Rc<Cell<bool>>,
+}
+
+impl SimSession {
+    fn ask(&self, request: Request) -> Rc<Slot> {
+        self.state.borrow_mut().ask(self.conn, request)
+    }
+}
+
+impl Drop for SimSession {
+    fn drop(&mut self) {
+        // A whole run may be dropped at its end.
+        if let Ok(mut state) = self.state.try_borrow_mut() {
+            state.hang_up(self.conn);
+        }
+    }
+}
+
+async fn reply(slot: Rc<Slot>) -> Answer {
+    poll_fn(|_| slot.answer.take().map_or(Poll::Pending, Poll::Ready)).await
+}
+
+async fn done(slot: Rc<Slot>) -> Result<(), Failure> {
+    match reply(slot).await {
+        Answer::Failed(failure) => Err(failure),
+        _ => Ok(()),
+    }
+}
+
+async fn data(slot: Rc<Slot>) -> Result<(Vec<u8>, Stat), Failure> {
+    match reply(slot).await {
+        Answer::Data(data, stat) => Ok((data, stat)),
+        Answer::Failed(failure) => Err(failure),
+        _ => unreachable!("not what was asked for"),
+    }
+}
+
+impl Session for SimSession {
+    type Identity = i64;
+
+    fn identity(&self) -> i64 {
+        self.id
+    }
+
+    fn id(&self) -> i64 {
+        self.id
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_micros(self.state.borrow().servers.timeout)
+    }
+
+    async fn lost(&self) {
+        poll_fn(|_| if self.lost.get() { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    async fn abandon(self) {}
+
+    async fn catch_up(&self, path: &str) -> Result<(), Failure> {
+        let synced = self.ask(Request::Sync);
+        let committed = self.beat(&[path.to_owned()], None);
+        done(synced).await?;
+        match committed.await {
+            Ok(()) | Err(Failure::NoNode | Failure::Denied) => Ok(()),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn create<'s>(
+        &'s self,
+        prefixes: &'s [String],
+        data: &[u8],
+    ) -> impl Future<Output = Result<Created, Failure>> + use<'s> {
+        let slot = self.ask(Request::Create { prefixes: prefixes.to_vec(), data: Rc::from(data) });
+        async move {
+            match reply(slot).await {
+                Answer::Created(paths, stat) => Ok(Created { paths, stat }),
+                Answer::Failed(failure) => Err(failure),
+                _ => unreachable!("not what was asked for"),
+            }
+        }
+    }
+
+    async fn create_parents(&self, path: &str, _: bool) -> Result<(), Failure> {
+        done(self.ask(Request::Mkdir(path.to_owned()))).await
+    }
+
+    fn children<'s>(&'s self, path: &str) -> impl Future<Output = Result<Vec<String>, Failure>> + use<'s> {
+        let slot = self.ask(Request::Children(path.to_owned()));
+        async move {
+            match reply(slot).await {
+                Answer::Children(names) => Ok(names),
+                Answer::Failed(failure) => Err(failure),
+                _ => unreachable!("not what was asked for"),
+            }
+        }
+    }
+
+    fn read<'s>(&'s self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Failure>> + use<'s> {
+        data(self.ask(Request::Read(path.to_owned())))
+    }
+
+    fn read_and_watch<'s>(
+        &'s self,
+        path: &str,
+    ) -> impl Future<Output = Result<(Vec<u8>, Stat, Watch), Failure>> + use<'s> {
+        let slot = self.ask(Request::Watch(path.to_owned()));
+        async move {
+            let (bytes, stat) = data(Rc::clone(&slot)).await?;
+            let watch: Watch = Box::pin(changed(slot));
+            Ok((bytes, stat, watch))
+        }
+    }
+
+    fn beat<'s>(
+        &'s self,
+        nodes: &[String],
+        publish: Option<&[u8]>,
+    ) -> impl Future<Output = Result<(), Failure>> + use<'s> {
+        done(self.ask(Request::Beat { nodes: nodes.to_vec(), publish: publish.map(Rc::from) }))
+    }
+
+    fn delete<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s> {
+        let deleted = done(self.ask(Request::Delete(path.to_owned())));
+        async move {
+            match deleted.await {
+                Ok(()) | Err(Failure::NoNode) => Ok(()),
+                Err(failure) => Err(failure),
+            }
+        }
+    }
+
+    async fn close(self) -> Result<(), Failure> {
+        let lost = async {
+            self.lost().await;
+            Err(Failure::Unknown("connection lost".to_owned()))
+        };
+        or(done(self.ask(Request::Close)), lost).await
+    }
+}
+
+async fn changed(slot: Rc<Slot>) -> Change {
+    poll_fn(|_| slot.watch.take().map_or(Poll::Pending, Poll::Ready)).await
+}
