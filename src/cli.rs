@@ -147,22 +147,24 @@ pub struct Cli {
 
     /// Take one of N permits: at most N hold at a time
     ///
-    /// Everybody who uses the lock has to give the same N.
+    /// Whoever takes permits of a lock has to give the same N.
     #[arg(short = 'p', long, value_name = "N", allow_negative_numbers = true, value_hint = ValueHint::Other, help_heading = "Lock")]
     pub permits: Option<OsString>,
 
     /// Take this lock, too: all or none; can be repeated
     ///
-    /// There is no deadlock between runs of zklock, in whatever order they name their locks. The
-    /// mode is the same for all.
+    /// There is no deadlock between runs of zklock, in whatever order they name their locks. Mode,
+    /// dialect and --timeout are the same for all. Losing one is losing all.
     #[arg(long, value_name = "LOCK", value_hint = ValueHint::Other, help_heading = "Lock")]
     pub and: Vec<OsString>,
 
     /// Whose node names to use: curator, curator-rw, kazoo
     ///
-    /// So that programs which use the lock through another library wait for us as we do for them.
-    /// Several, separated by commas, where several kinds of program share the lock. The default is
-    /// curator, and to refuse a lock that others use in a way which cannot be mixed with that.
+    /// So that programs which use the lock through another library wait for zklock, as it waits for
+    /// them. curator is for Curator's InterProcessMutex, ZooKeeper's WriteLock, go-zookeeper and
+    /// others that end in "-lock-" and a number; curator-rw for Curator's InterProcessReadWriteLock;
+    /// kazoo for kazoo. Several, separated by commas, where several kinds of program share the lock.
+    /// The default is curator, and to refuse (78) a lock that kazoo uses.
     #[arg(long, value_name = "NAME[,NAME...]", value_hint = ValueHint::Other, help_heading = "Lock")]
     pub dialect: Option<OsString>,
 

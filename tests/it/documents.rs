@@ -237,8 +237,11 @@ fn exit_status_section() -> String {
     section
 }
 
+/// Session timeouts, in seconds, of which the documents say what they are good for.
+pub(super) const SESSION_TIMEOUTS: [u64; 5] = [6, 10, 30, 60, 120];
+
 /// Seconds with one decimal, rounded down: nobody is promised more than there is.
-fn in_tenths(duration: Duration) -> String {
+pub(super) fn in_tenths(duration: Duration) -> String {
     let tenths = duration.as_millis() / 100;
     format!("{}.{} s", tenths / 10, tenths % 10)
 }
@@ -250,7 +253,7 @@ fn session_timeout_table() -> String {
         let _ = writeln!(table, "{}", roff(&format!("{timeout:<19}{outage:<10}{grace}")));
     };
     row("--session-timeout", "outage", "signal to KILL");
-    for timeout in [6, 10, 30, 60, 120].map(Duration::from_secs) {
+    for timeout in SESSION_TIMEOUTS.map(Duration::from_secs) {
         let terms = Terms::new(timeout, None).expect("the default always fits");
         row(&in_tenths(timeout), &in_tenths(terms.patience()), &in_tenths(terms.kill_after()));
     }
@@ -264,7 +267,9 @@ fn man_page() -> String {
         include_str!("../../man/sections/description.roff").to_owned(),
         options_section(),
         exit_status_section(),
+        include_str!("../../man/sections/exit-status.roff").to_owned(),
         include_str!("../../man/sections/environment.roff").to_owned(),
+        include_str!("../../man/sections/modes.roff").to_owned(),
         include_str!("../../man/sections/signals.roff").to_owned(),
         include_str!("../../man/sections/loss-of-the-lock.roff").to_owned(),
         session_timeout_table(),

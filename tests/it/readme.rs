@@ -12,12 +12,15 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use clap::Arg;
 use zklock::cli;
+use zklock::core::lease::Terms;
 use zklock::core::outcome::EXIT_STATUS;
 use zklock::plan;
 
+use crate::documents::{SESSION_TIMEOUTS, in_tenths};
 use crate::ensemble::{Chroot, Server};
 use crate::zklock::{Zklock, binary};
 
@@ -254,6 +257,19 @@ fn options_are_those_of_the_program() {
     let mut table = "| option | variable | meaning |\n| --- | --- | --- |\n".to_owned();
     let command = cli::command();
     table.extend(command.get_arguments().filter(|arg| !arg.is_positional()).map(option_row));
+    assert_on_the_page(&table);
+}
+
+#[test]
+fn session_timeouts_are_good_for_what_the_page_says() {
+    let mut table = "| `--session-timeout` | longest outage that the command lives through, at worst | stop signal to \
+                     SIGKILL |\n| --- | --- | --- |\n"
+        .to_owned();
+    for timeout in SESSION_TIMEOUTS.map(Duration::from_secs) {
+        let terms = Terms::new(timeout, None).expect("the default always fits");
+        let row = [timeout, terms.patience(), terms.kill_after()].map(in_tenths);
+        let _ = writeln!(table, "| {} |", row.join(" | "));
+    }
     assert_on_the_page(&table);
 }
 
