@@ -3,7 +3,6 @@
 //! It is a fork of the supervisor, one per session, and deaf to every signal that can be ignored:
 //! it goes when it is told to, or when the supervisor has gone, and then only after nothing is
 //! left of the command. It may have threads; the supervisor never does.
-
 //!
 //! What it needs from outside comes through [`world::World`]: the real one ([`process`]) or that of
 //! the simulator.
@@ -22,7 +21,7 @@ use futures_lite::future::{or, zip};
 use self::contend::{Mine, Place};
 use self::world::World;
 use crate::command::Remains;
-use crate::core::lease::{Instant, Terms};
+use crate::core::lease::{Contacts, Instant, Terms};
 use crate::core::machine::{Loss, Refusal, Report};
 use crate::plan::{LockPath, Plan};
 use crate::session::{Failure, Session};
@@ -45,7 +44,10 @@ pub struct Keeper<'p, W: World> {
     started: Cell<Option<Remains>>,
     /// What outlives a lost connection: how far we are, and the last answered beat.
     place: RefCell<Place>,
+    /// When the last beat that was answered was sent, and from when the lease counts with it.
     last_beat: Cell<Option<Instant>>,
+    lease: Cell<Option<Instant>>,
+    contacts: RefCell<Contacts>,
     /// The session, once there is one; over which connection, and with which timeout.
     identity: RefCell<Option<<W::Session as Session>::Identity>>,
     connection: RefCell<Option<Rc<W::Session>>>,
@@ -83,10 +85,11 @@ impl<'p, W: World> Keeper<'p, W> {
         Self {
             plan,
             refresh,
-            world,
             started: Cell::new(None),
             place: RefCell::default(),
             last_beat: Cell::new(None),
+            lease: Cell::new(None),
+            contacts: RefCell::new(Contacts::new(world.now())),
             identity: RefCell::new(None),
             connection: RefCell::new(None),
             timeout: Cell::new(plan.session_timeout),
@@ -97,6 +100,7 @@ impl<'p, W: World> Keeper<'p, W> {
             lent: RefCell::default(),
             looked_up: Cell::new(false),
             unpublished: RefCell::default(),
+            world,
         }
     }
 
@@ -144,19 +148,22 @@ impl<'p, W: World> Keeper<'p, W> {
         }
     }
 
-    /// Kills the command and waits until nothing is left of it.
-    async fn end_command(&self) {
-        let Some(remains) = self.started.get() else { return };
+    /// Kills the command and waits until nothing is left of it. Whether there was something.
+    async fn end_command(&self) -> bool {
+        let Some(remains) = self.started.get() else { return false };
         // Any of ours tells the command from all others. With none, it is the zklock above us who
         // finds it.
         let ours = self.place.borrow().mine().into_iter().find(|mine| mine.is_ours());
         let node = ours.and_then(|mine| mine.paths.first().cloned());
         let mut pause = Duration::from_millis(2);
+        let mut found = false;
         while !self.world.kill(remains, node.as_deref()) {
+            found = true;
             self.world.sleep(pause).await;
             // What we may not kill is not asked for ever at this pace.
             pause = (pause * 2).min(Duration::from_secs(1));
         }
+        found
     }
 
     /// Kills the command at the end of the lease. The supervisor has done so by then, unless it is
@@ -165,9 +172,10 @@ impl<'p, W: World> Keeper<'p, W> {
     async fn guard<T>(&self) -> T {
         loop {
             let now = self.world.now();
-            let end = self.last_beat.get().map_or(now, |sent| Terms::end_of(self.timeout.get(), sent));
-            if now >= end {
-                self.end_command().await;
+            let end = self.lease.get().map_or(now, |from| Terms::end_of(self.timeout.get(), from));
+            if now >= end && self.end_command().await {
+                // It has not ended by itself, and a supervisor that was stopped would think so.
+                self.world.report(&Report::Lost(Loss::LeaseOver)).await;
             }
             // Timers stand still while the machine sleeps.
             self.world.sleep(end.saturating_since(now).clamp(PAUSE, Duration::from_secs(1))).await;
@@ -198,7 +206,7 @@ impl<'p, W: World> Keeper<'p, W> {
                 session.lost().await;
                 None
             };
-            if let Some(report) = or(lost, self.contend(&session)).await {
+            if let Some(report) = or(lost, or(self.contend(&session), self.pulse(session.timeout()))).await {
                 return report;
             }
             log::info!("connection to ZooKeeper lost");
@@ -218,6 +226,14 @@ impl<'p, W: World> Keeper<'p, W> {
                 Err(failure) => return refuse(failure, "/"),
             };
             log::info!("connection to ZooKeeper restored");
+        }
+    }
+
+    /// Keeps an eye on whether we are running, without an end.
+    async fn pulse<T>(&self, timeout: Duration) -> T {
+        loop {
+            self.world.sleep(Contacts::pulse_of(timeout)).await;
+            self.contacts.borrow_mut().pulse(timeout, self.world.now());
         }
     }
 

@@ -40,6 +40,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
         Notice::Requeued(loss) => {
             let why = match loss {
                 Loss::NodeDeleted => "our node was deleted",
+                Loss::LeaseOver => "ZooKeeper has not answered in time",
                 Loss::LenderGone => "the zklock above us that held the lock has gone",
                 Loss::SessionExpired => "the session ended",
             };
@@ -90,6 +91,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
         Notice::Lost(why) => {
             let why = match why {
                 LostWhy::Told(Loss::NodeDeleted) => "its node was deleted; killing the command".to_owned(),
+                LostWhy::Told(Loss::LeaseOver) => "ZooKeeper has not answered in time; killed the command".to_owned(),
                 LostWhy::Told(Loss::LenderGone) => {
                     "the zklock above us that held it has gone; killing the command".to_owned()
                 }
@@ -134,8 +136,8 @@ fn refused(refusal: &Refusal, plan: &Plan) -> String {
             format!("{lock} is used with --permits {permits}: use the same number")
         }
         Refusal::Upgrade { lock, held } => format!(
-            "{lock} is held by a zklock that this one runs under, as {held}: {} would wait for it for ever; take that \
-             from the start",
+            "{lock} is held as {held} by a zklock that this one runs under, and cannot become {}: ask the outer one for \
+             that",
             plan.mode
         ),
         Refusal::Server(why) => format!("ZooKeeper refused: {why}"),

@@ -10,6 +10,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use crate::core::lease::Instant;
+
 /// Why a request was not answered as hoped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
@@ -89,6 +91,9 @@ pub trait Session: Sized {
 
     /// The session timeout that the server granted for this connection.
     fn timeout(&self) -> Duration;
+
+    /// When the servers were asked for this connection: the leader has heard of us no earlier.
+    fn opened(&self) -> Instant;
 
     /// Waits until the connection is lost. From then on, no other future of this session ends.
     fn lost(&self) -> impl Future<Output = ()>;

@@ -5,6 +5,7 @@
 //! answered. So everything here is counted from send times, on a clock that goes on counting
 //! while the machine sleeps.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::Duration;
@@ -115,17 +116,23 @@ impl Terms {
 
     /// How long a lease lasts from the send time of a beat.
     fn validity(timeout: Duration) -> Duration {
-        // A request that a follower forwards does not count as a sign of life with the leader. Only
-        // the follower's word every half tick does, on whom it has heard from since the last
-        // (Learner.ping, LearnerHandler). So if the follower is cut off just after it has forwarded
-        // a beat, what counts is the word before, and that was on the message before.
-        //
-        // A client does not know the tick; the least session timeout is two of them unless
-        // configured otherwise, so half a tick is a quarter of that at most.
-        let half_tick = (timeout / 4).min(Duration::from_secs(2));
-        // The client library pings after T/16 without a message, and looks every T/48.
-        let between_messages = timeout / 12;
-        timeout - half_tick - between_messages
+        timeout - Self::word(timeout) - Self::between_contacts(timeout)
+    }
+
+    /// The longest time between two words of a follower to its leader about whom it has heard from.
+    ///
+    /// A request that a follower forwards does not count as a sign of life with the leader. Only
+    /// that word does, which goes out every half tick (Learner.ping, LearnerHandler). A client does
+    /// not know the tick; the least session timeout is two of them unless configured otherwise, so
+    /// half a tick is a quarter of that at most.
+    fn word(timeout: Duration) -> Duration {
+        (timeout / 4).min(Duration::from_secs(2))
+    }
+
+    /// How often a keeper that holds, or is next, lets its server hear from it: with each beat, and
+    /// once in between.
+    fn between_contacts(timeout: Duration) -> Duration {
+        Self::beat_of(timeout) / 2
     }
 
     /// When a lease that counts from `sent` is over under a granted session timeout.
@@ -173,6 +180,68 @@ impl Terms {
     /// it lasts until a further beat had its chance.
     pub fn worth_starting(&self, sent: Instant, now: Instant) -> bool {
         now + self.beat <= self.stop_at(sent)
+    }
+}
+
+/// When our server has heard from us, as far as we know: what an answered beat is worth.
+///
+/// A beat proves that the quorum was there when it was sent, and that all that our server had told
+/// the leader before has arrived. If the two are cut off from each other just after that, what
+/// counts is our server's last word, and so the last time it had heard from us before that word. As
+/// a rule that was a moment ago. After a silence, of a keeper that was stopped or a network that
+/// stood still, it was not, and then a lease that counts from the beat would outlast the session.
+#[derive(Debug)]
+pub struct Contacts {
+    /// The leader itself has heard of us: the session was opened or resumed.
+    opened: Instant,
+    /// The requests that were answered, when they were sent and answered, oldest first; one that is
+    /// older than what counts for the last beat is not kept.
+    answered: VecDeque<(Instant, Instant)>,
+    /// Since when we have been running without a pause, and when we last knew.
+    steady_since: Instant,
+    pulse: Instant,
+}
+
+impl Contacts {
+    /// Over a connection that was opened no earlier than this.
+    pub fn new(opened: Instant) -> Self {
+        Self { opened, answered: VecDeque::new(), steady_since: opened, pulse: opened }
+    }
+
+    /// A request of this connection was answered.
+    pub fn answered(&mut self, sent: Instant, now: Instant) {
+        self.answered.push_back((sent, now));
+    }
+
+    /// We are running. To be told every [`Contacts::pulse_of`].
+    pub fn pulse(&mut self, timeout: Duration, now: Instant) {
+        if now.saturating_since(self.pulse) > Self::pulse_of(timeout) * 2 {
+            self.steady_since = now;
+        }
+        self.pulse = now;
+    }
+
+    /// How often to say that we are running.
+    pub fn pulse_of(timeout: Duration) -> Duration {
+        timeout / 24
+    }
+
+    /// From when the lease counts, now that the quorum has answered a beat that was sent at `sent`.
+    /// No later than that.
+    pub fn lease_from(&mut self, timeout: Duration, sent: Instant, now: Instant) -> Instant {
+        self.pulse(timeout, now);
+        // What had been answered so long before is in a word that the leader has got.
+        let told = |answered: Instant| answered + Terms::word(timeout) <= sent;
+        while self.answered.get(1).is_some_and(|next| told(next.1)) {
+            self.answered.pop_front();
+        }
+        let contact = self.answered.front().filter(|first| told(first.1)).map_or(self.opened, |first| first.0);
+        // The client library gives a connection up when it has heard nothing for T/6, looks every
+        // T/48, and sees to it that there is something to hear. While we run, none is older.
+        let silence = Terms::word(timeout) + timeout / 4;
+        let alive = Some(sent - silence).filter(|_| self.steady_since + silence <= sent);
+        let heard = alive.map_or(contact, |alive| alive.max(contact)).max(self.opened);
+        sent.min(heard + (timeout - Terms::validity(timeout)))
     }
 }
 
@@ -226,9 +295,9 @@ mod tests {
     fn default_terms_of_the_default_session_timeout() {
         let terms = Terms::new(Duration::from_secs(30), None).unwrap();
         assert_eq!(terms.beat(), Duration::from_secs(6));
-        assert_eq!(Terms::end_of(terms.timeout(), BOOT), BOOT + Duration::from_millis(25_500));
+        assert_eq!(Terms::end_of(terms.timeout(), BOOT), BOOT + Duration::from_millis(25_000));
         assert_eq!(terms.kill_after(), DEFAULT_KILL_AFTER);
-        assert_eq!(terms.kill_at(BOOT), BOOT + Duration::from_millis(25_250));
+        assert_eq!(terms.kill_at(BOOT), BOOT + Duration::from_millis(24_750));
     }
 
     #[test]
@@ -236,6 +305,63 @@ mod tests {
         let no_room = Terms::new(Duration::from_secs(6), Some(Duration::from_secs(5))).unwrap_err();
         assert_eq!(no_room.kill_after, Duration::from_secs(5));
         assert!(no_room.longest < Duration::from_secs(3));
+    }
+
+    const HALF_MINUTE: Duration = Duration::from_secs(30);
+
+    fn at(millis: u64) -> Instant {
+        BOOT + Duration::from_millis(millis)
+    }
+
+    /// A keeper that is in touch with its server as often as one that holds.
+    fn contacts_until(millis: u64) -> Contacts {
+        let mut contacts = Contacts::new(BOOT);
+        for now in (0..=millis).step_by(1000) {
+            contacts.pulse(HALF_MINUTE, at(now));
+            if now % 3000 == 0 {
+                contacts.answered(at(now), at(now + 1));
+            }
+        }
+        contacts
+    }
+
+    #[test]
+    fn a_beat_of_a_keeper_that_was_in_touch_is_worth_all_of_it() {
+        for sent in [0, 6000, 12_000, 60_000] {
+            assert_eq!(contacts_until(sent).lease_from(HALF_MINUTE, at(sent), at(sent + 5)), at(sent));
+        }
+    }
+
+    #[test]
+    fn a_beat_after_a_silence_counts_from_what_was_before_it() {
+        let margin = HALF_MINUTE - Terms::validity(HALF_MINUTE);
+        // Stopped for nine seconds.
+        let mut contacts = contacts_until(60_000);
+        assert_eq!(contacts.lease_from(HALF_MINUTE, at(69_000), at(69_005)), at(60_000) + margin);
+        contacts.answered(at(69_000), at(69_005));
+        // Too early: that the leader knows of the beat before nobody can say yet.
+        assert_eq!(contacts.lease_from(HALF_MINUTE, at(70_000), at(70_005)), at(60_000) + margin);
+        assert_eq!(contacts.lease_from(HALF_MINUTE, at(71_005), at(71_010)), at(71_005));
+    }
+
+    #[test]
+    fn a_live_connection_of_a_keeper_that_runs_is_worth_something_without_requests() {
+        let mut contacts = Contacts::new(BOOT);
+        for now in (0..=60_000).step_by(1000) {
+            contacts.pulse(HALF_MINUTE, at(now));
+        }
+        let sent = at(60_500);
+        let lease = contacts.lease_from(HALF_MINUTE, sent, sent);
+        assert_eq!(
+            lease,
+            sent - HALF_MINUTE / 4 - Duration::from_secs(2) + (HALF_MINUTE - Terms::validity(HALF_MINUTE))
+        );
+        assert!(Terms::with_default_grace(HALF_MINUTE).worth_starting(lease, sent));
+        // The same after a pause of which it was told only now.
+        let mut paused = Contacts::new(BOOT);
+        paused.pulse(HALF_MINUTE, at(50_000));
+        let lease = paused.lease_from(HALF_MINUTE, sent, sent);
+        assert!(!Terms::with_default_grace(HALF_MINUTE).worth_starting(lease, sent));
     }
 
     #[test]

@@ -120,6 +120,8 @@ impl Grant {
 pub enum Loss {
     /// Someone deleted the contender node.
     NodeDeleted,
+    /// No beat was answered until the end of the lease, and the command was killed.
+    LeaseOver,
     /// The zklock above us whose contender node we use has gone.
     LenderGone,
     /// The session is over.

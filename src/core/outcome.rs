@@ -76,7 +76,7 @@ pub const EXIT_STATUS: &[(&str, &str)] = &[
     ("75", "the lock was not free (--nonblock) or not within --timeout; --conflict-exit-code changes it"),
     ("76", "the lock was lost while the command ran, and the command has been stopped"),
     ("77", "ZooKeeper refused the credentials, or an ACL forbids it"),
-    ("78", "the lock cannot be used as asked: its chroot does not exist, or its queue has ended"),
+    ("78", "the lock cannot be used as asked: mixed use, another number of permits, no chroot, a worn-out queue"),
     ("124", "the command ran for longer than --max-run, and has been stopped"),
     ("126", "the command was found but cannot be executed"),
     ("127", "the command was not found"),

@@ -14,7 +14,7 @@ use super::{Keeper, PAUSE, refuse};
 use crate::cli::ENV_HELD;
 use crate::command::Remains;
 use crate::core::contender::{Card, printable};
-use crate::core::lease::{Instant, Terms};
+use crate::core::lease::{Contacts, Instant, Terms};
 use crate::core::machine::{Grant, Granted, Loss, Refusal, Report, View};
 use crate::core::queue::{Contender, ContenderId, Mode, Queue, Standing};
 use crate::plan::LockPath;
@@ -189,6 +189,7 @@ impl<W: World> Keeper<'_, W> {
 
     /// What comes first over each connection.
     async fn arrive(&self, session: &W::Session) -> Result<(), Failure> {
+        self.contacts.replace(Contacts::new(session.opened()));
         // A server that lags behind the one that we lost might show a queue without our node. We
         // would take that for deleted, or create a second one and wait behind the first.
         let is_first = self.place.borrow().is_nowhere();
@@ -214,8 +215,15 @@ impl<W: World> Keeper<'_, W> {
 
     /// Records that a transaction sent then was answered.
     fn beaten(&self, sent: Instant) {
+        let now = self.world.now();
+        let mut contacts = self.contacts.borrow_mut();
+        let lease = contacts.lease_from(self.timeout.get(), sent, now);
+        contacts.answered(sent, now);
         self.last_beat.set(Some(sent));
-        self.world.beaten(sent);
+        // A new connection knows less of the past than the one before.
+        let lease = self.lease.get().map_or(lease, |before| before.max(lease));
+        self.lease.set(Some(lease));
+        self.world.beaten(lease);
     }
 
     /// Finds out which of the locks the zklocks above us hold already: those we use together with
@@ -572,14 +580,19 @@ impl<W: World> Keeper<'_, W> {
         // that checks all of them does.
         let mut checked = self.locks.len() == 1;
         loop {
-            match self.last_beat.get() {
-                Some(sent) if checked && self.world.now().saturating_since(sent) <= interval * 3 / 2 => {
-                    return Ok(sent);
+            match self.lease.get() {
+                Some(from) if checked && self.world.now().saturating_since(from) <= interval * 3 / 2 => {
+                    return Ok(from);
                 }
-                before => {
+                _ => {
+                    let before = self.last_beat.get();
                     self.beat(session, nodes).await?;
                     checked |= self.last_beat.get() > before;
                 }
+            }
+            // A first beat after a silence is worth little.
+            if self.lease.get().is_none_or(|from| self.world.now().saturating_since(from) > interval * 3 / 2) {
+                self.world.sleep(interval / 4).await;
             }
         }
     }
@@ -587,10 +600,23 @@ impl<W: World> Keeper<'_, W> {
     /// Beats until that fails for good.
     async fn keep_beating(&self, session: &W::Session, nodes: &[String]) -> Result<(), Stop> {
         let interval = Terms::beat_of(session.timeout());
+        let age = || self.last_beat.get().map_or(interval, |sent| self.world.now().saturating_since(sent));
         loop {
-            let age = self.last_beat.get().map_or(interval, |sent| self.world.now().saturating_since(sent));
-            self.world.sleep(interval.saturating_sub(age)).await;
+            if let Some(half) = (interval / 2).checked_sub(age()) {
+                self.world.sleep(half).await;
+                or(self.look(session, nodes), self.world.sleep(interval / 4)).await;
+            }
+            self.world.sleep(interval.saturating_sub(age())).await;
             self.beat(session, nodes).await?;
+        }
+    }
+
+    /// Lets the server hear from us between two beats.
+    async fn look(&self, session: &W::Session, nodes: &[String]) {
+        let Some(node) = nodes.first() else { return };
+        let sent = self.world.now();
+        if session.read(node).await.is_ok() {
+            self.contacts.borrow_mut().answered(sent, self.world.now());
         }
     }
 

@@ -322,7 +322,7 @@ fn refusals_name_the_culprit_and_say_what_to_write() {
         ),
         (
             &["-k", "1m", "/l", "x"],
-            "--kill-after '1m': a session timeout of 30s has room for 13s250ms at most; shorten it or lengthen \
+            "--kill-after '1m': a session timeout of 30s has room for 12s750ms at most; shorten it or lengthen \
              --session-timeout",
         ),
         (&["/l", "--on-lost"], "no value after --on-lost; write --on-lost SHELL COMMAND"),

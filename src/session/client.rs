@@ -18,6 +18,8 @@ use zookeeper_client::{
 };
 
 use super::{Change, Created, Failure, Session, Stat, Watch};
+use crate::clock;
+use crate::core::lease::Instant;
 use crate::plan::{ConnectString, HostPort};
 
 /// Servers that are down are tried again after this long, then after twice that, and so on.
@@ -151,6 +153,7 @@ pub struct Identity(SessionInfo);
 /// task is ended with the connection.
 #[derive(Debug)]
 pub struct ClientSession {
+    opened: Instant,
     /// The library's task, which reads and writes the connection; it ends when that is lost.
     task: Task<()>,
     /// Nothing is ever sent: the channel is closed when the connection is lost.
@@ -234,6 +237,7 @@ impl ClientSession {
         if let Some(identity) = identity {
             connector = connector.with_session(identity.0.clone());
         }
+        let opened = clock::now();
         let spawned = Spawned::default();
         let mut connecting = pin!(connector.connect(connect_string));
         let client = poll_fn(|context| {
@@ -258,7 +262,7 @@ impl ClientSession {
                     // Not dropped yet: the futures of its watches would panic.
                     pending().await
                 });
-                Ok(Self { task, lost, client })
+                Ok(Self { opened, task, lost, client })
             }
             Err(Error::NoHosts) => Err(Failure::Unknown(String::new())),
             Err(error @ Error::BadArguments(_)) => Err(Failure::Refused(error.to_string())),
@@ -280,6 +284,10 @@ impl Session for ClientSession {
 
     fn timeout(&self) -> Duration {
         self.client.session_timeout()
+    }
+
+    fn opened(&self) -> Instant {
+        self.opened
     }
 
     async fn lost(&self) {

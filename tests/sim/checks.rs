@@ -152,12 +152,10 @@ impl State {
             Outcome::Exited(status) => {
                 !state.stopped_by_us && state.natural_end == Some(CommandEnd::Exited(status)) && ran
             }
-            // The supervisor was stopped when the keeper had to kill the command, and the lease went on later.
-            Outcome::Signaled(Signal::KILL) if state.killed_by_keeper => ran,
             Outcome::Signaled(signal) => {
                 !state.stopped_by_us && state.natural_end == Some(CommandEnd::Signaled(signal)) && ran
             }
-            Outcome::Lost => self.faulty && ran && state.stopped_by_us,
+            Outcome::Lost => self.faulty && ran && (state.stopped_by_us || state.killed_by_keeper),
             Outcome::RanOut => ran && settings.max_run.is_some() && state.stopped_by_us,
             Outcome::NotFree(_) => !ran && (settings.nonblock || settings.timeout.is_some()),
             Outcome::Interrupted(signal) => !ran && self.faulty && signal == Signal::TERM,

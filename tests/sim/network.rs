@@ -84,8 +84,6 @@ pub(crate) struct Conn {
     down: Lane<Down>,
     /// What has arrived at the client's machine, and its keeper has not read.
     inbox: VecDeque<Down>,
-    /// When the server last heard something.
-    pub(crate) last_heard: Time,
     pub(crate) server_open: bool,
     client_open: bool,
     /// The client has noticed.
@@ -119,7 +117,6 @@ impl State {
             up: Lane::default(),
             down: Lane::default(),
             inbox: VecDeque::new(),
-            last_heard: self.now,
             server_open: true,
             client_open: true,
             lost: Rc::default(),

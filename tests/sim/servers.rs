@@ -18,11 +18,6 @@ use crate::network::{Answer, Down, Request};
 use crate::state::{Event, MS, Path, State, Time};
 use crate::tree::{Effect, Node, Tree};
 
-/// Makes a server tell the leader at once of a client that it has not heard from for long. Real ones do not; but the
-/// product counts on a message every twelfth of the session timeout, also when its keeper was stopped or the network
-/// stood still, and then takes a beat for more than it is.
-const FORGIVING: bool = true;
-
 /// Messages in the order in which they were sent, each with the time of its arrival.
 pub(crate) struct Lane<T> {
     pub(crate) items: VecDeque<(Time, T)>,
@@ -498,10 +493,6 @@ impl State {
         let (server, Some(session)) = (self.conns[conn].server, self.conns[conn].session) else { return };
         if server == self.servers.leader {
             return self.heard_of(session);
-        }
-        let silence = self.now - std::mem::replace(&mut self.conns[conn].last_heard, self.now);
-        if FORGIVING && silence > self.servers.timeout / 12 {
-            return self.send_to_leader(server, ToLeader::Heard(vec![session]));
         }
         let half_tick = self.servers.tick / 2;
         let state = &mut self.servers.all[server];

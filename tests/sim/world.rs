@@ -47,7 +47,8 @@ impl SimWorld {
             for server in order {
                 let (conn, slot) = self.state.borrow_mut().dial(self.keeper, server, session);
                 let lost = Rc::clone(&self.state.borrow().conns[conn].lost);
-                let mut tried = SimSession { state: Rc::clone(&self.state), conn, id: 0, lost };
+                let opened = self.now();
+                let mut tried = SimSession { opened, state: Rc::clone(&self.state), conn, id: 0, lost };
                 let enough = async {
                     or(self.sleep(timeout / 6), tried.lost()).await;
                     Answer::Failed(Failure::Unknown(String::new()))
@@ -186,6 +187,7 @@ impl World for SimWorld {
 
 /// A connection over which a session goes.
 pub(crate) struct SimSession {
+    opened: Instant,
     state: Shared,
     conn: usize,
     id: i64,
@@ -239,6 +241,10 @@ impl Session for SimSession {
 
     fn timeout(&self) -> Duration {
         Duration::from_micros(self.state.borrow().servers.timeout)
+    }
+
+    fn opened(&self) -> Instant {
+        self.opened
     }
 
     async fn lost(&self) {

@@ -347,7 +347,7 @@ fn a_command_that_ends_well_is_released_and_its_status_kept() {
 #[test]
 fn silence_stops_politely_then_kills_then_ends_in_76() {
     let mut world = World::running(settings());
-    world.pass(Duration::from_millis(20_249));
+    world.pass(Duration::from_millis(19_749));
     assert!(!world.doomed);
     world.pass(Duration::from_millis(1));
     assert!(world.doomed && !world.killed, "the stop signal comes --kill-after before SIGKILL");
@@ -366,7 +366,7 @@ fn silence_stops_politely_then_kills_then_ends_in_76() {
 fn a_beat_in_time_is_all_it_takes() {
     let mut world = World::running(settings());
     for _ in 0..100 {
-        world.pass(Duration::from_secs(20));
+        world.pass(Duration::from_secs(19));
         world.beat();
     }
     assert!(!world.doomed);

@@ -119,7 +119,7 @@ fn left_behind(settings: Settings) -> World {
 fn descendants_that_are_waited_for_keep_the_lock_and_change_no_status() {
     let mut world = left_behind(settings());
     for _ in 0..10 {
-        world.pass(Duration::from_secs(20));
+        world.pass(Duration::from_secs(19));
         world.beat();
     }
     assert!(!world.doomed && !world.released);
