@@ -24,7 +24,7 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getsid};
 
 use crate::cli::ENV_HELD;
 use crate::clock::{self, Alarm};
-use crate::command::{self, Command, Family, INNER_NAME, LEAVING_NAME, Launch, Reaped, Tie};
+use crate::command::{self, Command, Family, INNER_LEAVING_NAME, INNER_NAME, LEAVING_NAME, Launch, Reaped, Tie};
 use crate::core::lease::Instant;
 use crate::core::machine::{Awaited, Effect, Event, Grant, Machine, Notice, Report, Settings, Unstarted};
 use crate::core::outcome::Outcome;
@@ -67,6 +67,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<Outcome> {
         grant: None,
         on_lost: None,
         borrowers: vec![],
+        inner: false,
         name,
         teller,
         outcome: None,
@@ -111,6 +112,8 @@ struct Supervisor<'p> {
     on_lost: Option<Command>,
     /// Of the zklocks that use our locks after the command has ended: what tells when they end.
     borrowers: Vec<OwnedFd>,
+    /// Whether we may use locks of a zklock above us.
+    inner: bool,
     /// The name that this process came with.
     name: CString,
     teller: Teller<'p>,
@@ -182,6 +185,7 @@ impl Supervisor<'_> {
             match link.receive() {
                 Received::Message(report) => {
                     if report == Report::Independent {
+                        self.inner = false;
                         self.take_name(None);
                     }
                     self.happen(Event::Keeper(report))?;
@@ -214,7 +218,7 @@ impl Supervisor<'_> {
             match reaped {
                 Reaped::Ended(pid, end) if Some(pid) == command => {
                     self.command = None;
-                    self.take_name(Some(LEAVING_NAME));
+                    self.take_name(Some(if self.inner { INNER_LEAVING_NAME } else { LEAVING_NAME }));
                     self.borrowers = self.family.borrowers();
                     let lent = self.family.borrows();
                     self.hear_keeper()?;
@@ -308,6 +312,7 @@ impl Supervisor<'_> {
     fn start_keeper(&mut self) -> anyhow::Result<()> {
         self.kill_keeper();
         if !self.plan.held.is_empty() {
+            self.inner = true;
             self.take_name(Some(INNER_NAME));
         }
         let (ours, theirs) = Link::pair().context("cannot create a socket pair")?;

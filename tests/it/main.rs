@@ -28,6 +28,7 @@ mod hostile;
 mod house;
 mod input;
 mod interop;
+mod lending;
 mod limits;
 mod loss;
 mod modes;
