@@ -10,6 +10,7 @@ use crate::ensemble::Server;
 use crate::place::{LOCK, Place, finish, silent};
 use crate::poll;
 use crate::process;
+use crate::proxy::Proxy;
 use crate::scene::{AT_ONCE, Moment};
 use crate::zklock::{Running, Zklock, binary, child};
 
@@ -184,6 +185,30 @@ fn an_outer_run_that_is_just_leaving() {
     let mut expected: Vec<&str> = names.iter().map(String::as_str).collect();
     expected.sort_unstable();
     assert_eq!(order, expected);
+}
+
+/// A zklock that may still use the lock when the outer command ends, and then finds that it may not any more, is not
+/// waited for: it waits for us.
+#[test]
+fn a_nested_run_that_comes_too_late_queues_for_itself() {
+    let place = Place::new();
+    let proxy = Proxy::zookeeper(&Server::shared().address());
+    proxy.hold();
+    let servers = place.chroot().by(proxy.address());
+    let both = format!(r#""$Z" -z {servers} /lock -- "$C" --name late --env & "$C" --env --until end"#);
+    // Nothing else is to wake the outer one.
+    let mut outer = script(&place, &["--session-timeout", "30s"], &both).spawn();
+    outer.wait_stdout("ready");
+    find(&outer, "the nested zklock", |process| process.name == "zklock-inner");
+    poll::until("it connects", || (proxy.accepted() > 0).then_some(()));
+    touch(&place, "end");
+    wait_for_name(&outer, LEAVING);
+    proxy.pass();
+    outer.wait_stdout_at_most(AT_ONCE, "late ready");
+    let stdout = outer.wait().expect_code(0).stdout();
+    let nodes: Vec<_> = stdout.lines().filter(|line| line.starts_with("ZKLOCK_NODE=")).collect();
+    assert!(nodes.len() == 2 && nodes[0] != nodes[1], "{nodes:?}");
+    outer.wait_until_nothing_is_left();
 }
 
 // Who dies with whom.
