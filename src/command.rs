@@ -35,6 +35,10 @@ pub const INNER_NAME: &CStr = c"zklock-inner";
 /// The name of a supervisor that is about to release its locks, and lends them no more.
 pub const LEAVING_NAME: &CStr = c"zklock-leaving";
 
+/// The name of a supervisor of which both are true: it may still wait for descendants of its command,
+/// for whom the locks of the one above it have to be held.
+pub const INNER_LEAVING_NAME: &CStr = c"zklock-in-leave";
+
 /// Why a command cannot be started.
 #[derive(Debug)]
 pub enum Unusable {
@@ -420,7 +424,11 @@ impl Process {
     }
 
     fn may_borrow(&self) -> bool {
-        self.name == INNER_NAME.to_bytes()
+        [INNER_NAME, INNER_LEAVING_NAME].iter().any(|name| self.name == name.to_bytes())
+    }
+
+    fn is_leaving(&self) -> bool {
+        [LEAVING_NAME, INNER_LEAVING_NAME].iter().any(|name| self.name == name.to_bytes())
     }
 
     /// Whether it was started below the holder of this contender node: ZKLOCK_HELD has a line each.
@@ -489,11 +497,11 @@ pub fn is_above(ancestor: u32, pid: u32) -> bool {
 
 /// Whether the supervisor `lender`, which is above us, has not begun to release its locks.
 ///
-/// It takes its name of [`LEAVING_NAME`] before it looks for [`INNER_NAME`] among those below it, and
-/// those take theirs before they look here: so one of the two sees the other.
+/// It takes a name that says so before it looks for [`INNER_NAME`] among those below it, and those take
+/// theirs before they look here: so one of the two sees the other.
 pub fn lends(lender: u32) -> bool {
     let lender = i32::try_from(lender).ok().and_then(Process::read);
-    lender.is_some_and(|lender| lender.name != LEAVING_NAME.to_bytes())
+    lender.is_some_and(|lender| !lender.is_leaving())
 }
 
 fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {

@@ -24,7 +24,7 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getsid};
 
 use crate::cli::ENV_HELD;
 use crate::clock::{self, Alarm};
-use crate::command::{self, Command, Family, INNER_NAME, LEAVING_NAME, Launch, Reaped, Tie};
+use crate::command::{self, Command, Family, INNER_LEAVING_NAME, INNER_NAME, LEAVING_NAME, Launch, Reaped, Tie};
 use crate::core::lease::Instant;
 use crate::core::machine::{Awaited, Effect, Event, Grant, Machine, Notice, Report, Settings, Unstarted};
 use crate::core::outcome::Outcome;
@@ -39,6 +39,11 @@ use crate::wire::{LastBeat, Link, Order, Received};
 /// How often a person at a terminal sees a new waiting line, and a job log a further one.
 const REFRESH_SCREEN: Duration = Duration::from_secs(5);
 const REFRESH_LOG: Duration = Duration::from_secs(60);
+
+/// How often to look whether a zklock still means to use our locks, at first and after a while. It may
+/// find that it cannot, and wait for us.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const LOOK_AGAIN_AT_LEAST: Duration = Duration::from_secs(1);
 
 /// Between two looks for a process that is to go.
 const CLEAN_UP_PAUSE: Duration = Duration::from_millis(10);
@@ -67,6 +72,8 @@ pub fn run(plan: &Plan) -> anyhow::Result<Outcome> {
         grant: None,
         on_lost: None,
         borrowers: vec![],
+        look_again: LOOK_AGAIN,
+        inner: false,
         name,
         teller,
         outcome: None,
@@ -111,6 +118,10 @@ struct Supervisor<'p> {
     on_lost: Option<Command>,
     /// Of the zklocks that use our locks after the command has ended: what tells when they end.
     borrowers: Vec<OwnedFd>,
+    /// When to look for them again, though none of them has ended.
+    look_again: Duration,
+    /// Whether we may use locks of a zklock above us.
+    inner: bool,
     /// The name that this process came with.
     name: CString,
     teller: Teller<'p>,
@@ -157,10 +168,16 @@ impl Supervisor<'_> {
         ];
         let link = self.keeper.as_ref().and_then(|keeper| keeper.link.as_ref());
         fds.extend(link.map(|link| PollFd::new(link.as_fd(), PollFlags::POLLIN)));
+        let mut limit = PollTimeout::NONE;
         if self.machine.awaits() == Some(Awaited::Borrowers) {
             fds.extend(self.borrowers.iter().map(|pidfd| PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)));
+            limit = PollTimeout::try_from(self.look_again).unwrap_or(PollTimeout::ZERO);
         }
-        match poll(&mut fds, PollTimeout::NONE) {
+        match poll(&mut fds, limit) {
+            Ok(0) => {
+                self.look_again = (self.look_again * 2).min(LOOK_AGAIN_AT_LEAST);
+                Ok(())
+            }
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(error) => Err(error).context("cannot wait for events"),
         }
@@ -182,6 +199,7 @@ impl Supervisor<'_> {
             match link.receive() {
                 Received::Message(report) => {
                     if report == Report::Independent {
+                        self.inner = false;
                         self.take_name(None);
                     }
                     self.happen(Event::Keeper(report))?;
@@ -214,8 +232,7 @@ impl Supervisor<'_> {
             match reaped {
                 Reaped::Ended(pid, end) if Some(pid) == command => {
                     self.command = None;
-                    self.take_name(Some(LEAVING_NAME));
-                    self.borrowers = self.family.borrowers();
+                    self.take_name(Some(if self.inner { INNER_LEAVING_NAME } else { LEAVING_NAME }));
                     let lent = self.family.borrows();
                     self.hear_keeper()?;
                     self.happen(if lent { Event::EndedLending(end) } else { Event::Ended(end) })?;
@@ -240,12 +257,16 @@ impl Supervisor<'_> {
                 Reaped::Stopped(..) => {}
             }
         }
-        let gone = || match self.machine.awaits() {
+        let gone = match self.machine.awaits() {
+            _ if self.command.is_some() => false,
             None => false,
             Some(Awaited::Everyone) => self.family.has_gone(),
-            Some(Awaited::Borrowers) => !self.family.borrows(),
+            Some(Awaited::Borrowers) => {
+                self.borrowers = self.family.borrowers();
+                !self.family.borrows()
+            }
         };
-        if self.command.is_none() && gone() {
+        if gone {
             self.hear_keeper()?;
             self.happen(Event::TreeGone)?;
         }
@@ -308,6 +329,7 @@ impl Supervisor<'_> {
     fn start_keeper(&mut self) -> anyhow::Result<()> {
         self.kill_keeper();
         if !self.plan.held.is_empty() {
+            self.inner = true;
             self.take_name(Some(INNER_NAME));
         }
         let (ours, theirs) = Link::pair().context("cannot create a socket pair")?;

@@ -576,9 +576,9 @@ impl<W: World> Keeper<'_, W> {
     /// A beat that is young enough to start a command under: the last one, or a new one.
     async fn fresh_beat(&self, session: &W::Session, nodes: &[String]) -> Result<Instant, Stop> {
         let interval = Terms::beat_of(session.timeout());
-        // The creation of the one node that there is says that it is there. Of several, only a beat
-        // that checks all of them does.
-        let mut checked = self.locks.len() == 1;
+        // The creation of the one node that there is says that it is there. Of several, or of one that
+        // another session has created, only a beat that checks all of them does.
+        let mut checked = self.locks.len() == 1 && self.lent.borrow().is_empty();
         loop {
             match self.lease.get() {
                 Some(from) if checked && self.world.now().saturating_since(from) <= interval * 3 / 2 => {
