@@ -182,6 +182,16 @@ fn they_are_released_in_the_reverse_of_the_order_in_which_they_were_taken() {
     assert_eq!(deleted, [C, B, A]);
 }
 
+/// Somebody has taken away the right to delete below one of them: its node goes with the session, and the others as ever.
+#[test]
+fn one_that_cannot_be_deleted_does_not_keep_the_others() {
+    let place = Place::new();
+    let mut job = hold(&place, "job", &[A, B, C]);
+    place.client().make_read_only(B).unwrap();
+    finish(&mut job);
+    assert_eq!(lengths(&place), [0, 0, 0]);
+}
+
 #[test]
 fn the_mode_and_the_dialect_are_those_of_all() {
     let place = Place::new();

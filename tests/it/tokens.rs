@@ -1,7 +1,10 @@
 //! The fencing token.
 
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
 use crate::ensemble::{Ensemble, Role};
-use crate::place::{LOCK, silent};
+use crate::place::{LOCK, Place, silent};
 use crate::poll;
 use crate::zklock::Zklock;
 
@@ -35,4 +38,40 @@ fn the_token_rises_from_holder_to_holder() {
     assert!(tokens.is_sorted_by(|one, two| one < two), "{tokens:?}");
     // The epoch is in the upper half: it was another leader.
     assert!(tokens[99] >> 32 > tokens[0] >> 32, "{tokens:?}");
+}
+
+const OTHER: &str = "/other";
+
+/// The tokens that the command of a run is told, as `TOKEN LOCK` lines.
+#[track_caller]
+fn tokens(place: impl Display, options: &[&str]) -> Vec<(i64, String)> {
+    let zklock = Zklock::at(place).env("ZKLOCK_SESSION_TIMEOUT", "4s").arg(LOCK).args(options);
+    let output = zklock.args(["--", "printenv", "ZKLOCK_TOKENS"]).run().expect_code(0);
+    let stdout = output.stdout();
+    let line = |line: &str| {
+        let (token, lock) = line.split_once(' ').unwrap_or_else(|| panic!("{line:?}"));
+        (token.parse().unwrap_or_else(|_| panic!("{line:?}")), lock.to_owned())
+    };
+    stdout.lines().map(line).collect()
+}
+
+/// Of each lock, whoever else took it and with what others together.
+#[test]
+fn with_several_locks_in_every_mode_and_dialect() {
+    let place = Place::new();
+    let mut last = BTreeMap::from([(LOCK.to_owned(), 0), (OTHER.to_owned(), 0)]);
+    for options in [
+        &["--and", OTHER][..],
+        &[],
+        &["--shared"],
+        &["--dialect", "curator,curator-rw,kazoo", "--and", OTHER],
+        &["--permits", "3"],
+        &["--shared", "--dialect", "kazoo,curator"],
+        &["--and", OTHER],
+    ] {
+        for (token, lock) in tokens(place.chroot(), options) {
+            assert!(token > last[&lock], "{options:?}: {token} after {last:?}");
+            last.insert(lock, token);
+        }
+    }
 }
