@@ -370,23 +370,32 @@ impl<W: World> Keeper<'_, W> {
             Err(failure) => return Err(definite(failure)),
         };
         let queue = sorted(lock, children)?;
-        let ours = queue.contenders().iter().filter(|contender| contender.id == Some(id));
-        let mut paths: Vec<_> = ours.map(|contender| format!("{lock}/{}", contender.name)).collect();
-        // One transaction creates all or none: the lowest belong together, and more come from a
-        // second one.
-        let complete = paths.len() >= self.plan.dialects.len();
-        for surplus in paths.split_off(if complete { self.plan.dialects.len() } else { 0 }) {
+        let ours: Vec<&Contender> = queue.contenders().iter().filter(|contender| contender.id == Some(id)).collect();
+        // The lowest that one transaction has created: one node of each dialect, with nobody between
+        // them. Others come from a second one, or from one of which somebody has deleted a node.
+        let is_whole = |nodes: &&[&Contender]| {
+            let expected = self.plan.dialects.iter().zip(nodes[0].sequence..);
+            expected
+                .zip(*nodes)
+                .all(|((dialect, sequence), node)| (node.kind.reads(), node.sequence) == (*dialect, sequence))
+        };
+        let whole = ours.windows(self.plan.dialects.len()).find(is_whole).unwrap_or_default();
+        for surplus in ours.iter().filter(|node| !whole.contains(node)) {
+            let surplus = format!("{lock}/{}", surplus.name);
             log::warn!("deleting {surplus}: a second node of this session");
             self.insist(|| session.delete(&surplus)).await.map_err(definite)?;
         }
+        let paths: Vec<_> = whole.iter().map(|node| format!("{lock}/{}", node.name)).collect();
         let Some(first) = paths.first() else { return self.enqueue(session, lock, id).await };
         match self.insist(|| session.read(first)).await {
             Ok((_, stat)) if stat.owner == session.id() => {
                 self.queued(lock, id, paths, stat.czxid);
                 Ok(())
             }
-            // Gone in between, or, which the random half of the id rules out, somebody else's.
-            Ok(_) | Err(Failure::NoNode) => self.enqueue(session, lock, id).await,
+            // Gone in between: what is left of them has to go as well.
+            Err(Failure::NoNode) => Ok(()),
+            // Somebody else's, which the random half of the id rules out.
+            Ok(_) => self.enqueue(session, lock, id).await,
             Err(failure) => Err(definite(failure)),
         }
     }
