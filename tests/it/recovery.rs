@@ -1,5 +1,7 @@
 //! A reply is lost, a connection breaks, in every phase: there is one contender node, and it is ours.
 
+mod several;
+
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
