@@ -249,23 +249,25 @@ public final class Peer {
 
         private final Semaphore acquired = new Semaphore(0);
         private final ZooKeeper client;
-        private final WriteLock lock;
+        private WriteLock lock;
 
         Recipe() throws Exception {
             Semaphore connected = new Semaphore(0);
             client = new ZooKeeper(connect, sessionTimeout, event -> connected.release());
             connected.acquire();
-            lock = new WriteLock(client, path, ZooDefs.Ids.OPEN_ACL_UNSAFE, this);
         }
 
         @Override
         public boolean acquire(long milliseconds) throws Exception {
             long start = System.nanoTime();
             acquired.drainPermits();
+            // A WriteLock whose watch fires after its release takes the lock again, unless it is closed. So each turn
+            // has one of its own.
+            lock = new WriteLock(client, path, ZooDefs.Ids.OPEN_ACL_UNSAFE, this);
             // A WriteLock whose predecessor goes between its list and its watch waits for ever. So it is asked again.
             while (!lock.lock()) {
                 if (milliseconds >= 0 && System.nanoTime() - start > TimeUnit.MILLISECONDS.toNanos(milliseconds)) {
-                    lock.unlock();
+                    release();
                     return false;
                 }
                 acquired.tryAcquire(STEP_MS, TimeUnit.MILLISECONDS);
@@ -275,7 +277,11 @@ public final class Peer {
 
         @Override
         public void release() {
-            lock.unlock();
+            // Closing it does not delete its node. Nor must a watch come between the two.
+            synchronized (lock) {
+                lock.unlock();
+                lock.close();
+            }
         }
 
         @Override
