@@ -118,9 +118,9 @@ fn a_holder_may_say_of_itself_what_it_likes() {
         let output = place.zklock().args(["-n", LOCK, "true"]).run().expect_code(75);
         let line = only_line(&output);
         assert!(line.len() < 400 && !line.contains(char::is_control), "{output}");
-        // Who waits reads it again and again, and is served all the same.
+        // Who waits reads it, too, and is served all the same.
         let mut waiter = place.zklock().env("CI", "1").arg(LOCK).child(place.logged("waiter")).spawn();
-        waiter.wait_stderr("waiting for /lock");
+        place.wait_queue(2);
         client.delete(&holder).unwrap();
         waiter.wait_stdout("ready");
         finish(&mut waiter);
