@@ -98,40 +98,6 @@ fn reply_to_create_lost_behind_a_holder() {
     expect_one_creation(&proxy);
 }
 
-/// With names for several kinds of clients, one transaction creates a node for each.
-fn reply_to_create_of_several_dialects_lost(fate: Fate) {
-    let (scene, proxy) = Scene::proxied();
-    // A beat is a transaction, too: it names a node, with its number.
-    let creates = |request: &Request| request.op == Op::Multi && request.path.ends_with("-lock-");
-    let trap = proxy.trap(fate, creates);
-    let dialects = [&PATIENT[..], &["--dialect", "curator,curator-rw,kazoo"]].concat();
-    let mut job = scene.start(&proxy.address(), "job", &dialects, &["--exit-on", "TERM"]);
-    trap.wait();
-    let created = scene.contenders();
-    assert_eq!(created.len(), 3);
-    proxy.pass();
-    job.wait_stdout("ready");
-    assert_eq!(scene.contenders().iter().map(|node| &node.path).collect::<Vec<_>>(), {
-        created.iter().map(|node| &node.path).collect::<Vec<_>>()
-    });
-    assert_eq!(variable(&job, "ZKLOCK_NODE"), created[0].path);
-    assert_eq!(variable(&job, "ZKLOCK_TOKEN"), created[0].stat.czxid.to_string());
-    assert_eq!(proxy.requests().iter().filter(|request| creates(request)).count(), 1);
-    expect_sync_before_look(&proxy, Some(0));
-    scene.finish(&mut job);
-    scene.expect_tidy(&["job"]);
-}
-
-#[test]
-fn reply_to_create_of_several_dialects_lost_by_a_reset() {
-    reply_to_create_of_several_dialects_lost(Fate::Reset);
-}
-
-#[test]
-fn reply_to_create_of_several_dialects_lost_by_silence() {
-    reply_to_create_of_several_dialects_lost(Fate::Blackhole);
-}
-
 /// The job waits behind the holder and nobody else, and starts when the holder ends.
 #[track_caller]
 fn expect_watch_works(scene: &Scene, proxy: &Proxy, holder: &mut Running, job: &mut Running) {
