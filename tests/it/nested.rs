@@ -135,7 +135,7 @@ fn a_weaker_use_of_what_is_held_is_granted_and_a_stronger_one_refused() {
         } else {
             // It would wait for the run above it, which waits for its end.
             let output = output.expect_code(78);
-            assert!(only_line(&output).contains("/lock is held by a zklock that this one runs under"), "{output}");
+            assert!(only_line(&output).contains("by a zklock that this one runs under"), "{output}");
         }
         assert!(place.client().children(LOCK).is_empty());
     }
