@@ -561,7 +561,7 @@ fn supervisor_stopped_and_the_network_cut() {
     fault.command_dead(LEASE);
     fault.next_starts(EXPIRY);
     process::send(fault.supervisor, Signal::SIGCONT);
-    fault.lost(SILENCE);
+    fault.lost("ZooKeeper has not answered in time");
     fault.end("76");
 }
 

@@ -48,7 +48,7 @@ fn delete_node(scene: &Scene) {
 #[test]
 fn after_max_run_come_the_stop_signal_then_sigkill_then_the_release() {
     let scene = Scene::shared();
-    let options = [&LONG_SESSION[..], &["--max-run", "1", "-k", "1500ms"]].concat();
+    let options = [&LONG_SESSION[..], &["--max-run", "1", "-k", "1300ms"]].concat();
     let mut holder = begun(&scene, &options, &["--wait"]);
     let mut next = scene.queue("next", 1);
     let output = expect_ran_out(&mut holder, "1s");
@@ -79,7 +79,7 @@ fn a_command_that_ends_tidily_after_max_run_gives_124_at_once() {
 fn whatever_the_command_has_started_is_stopped_after_max_run() {
     let scene = Scene::shared();
     let daemon = ["--exit-on", "TERM", "--spawn-daemon", "--", "--name", "daemon", "--wait"];
-    let mut holder = begun(&scene, &["--max-run", "2", "-k", "300ms"], &daemon);
+    let mut holder = begun(&scene, &["--max-run", "2", "-k", "250ms"], &daemon);
     let output = expect_ran_out(&mut holder, "2s");
     assert!(output.stdout().contains("daemon signal TERM\n"), "{output}");
     scene.expect_tidy(&["holder"]);
@@ -98,7 +98,7 @@ fn a_command_that_is_quick_enough_does_not_notice_max_run() {
 fn waiting_for_the_lock_does_not_count_as_running() {
     let scene = Scene::shared();
     let mut holder = scene.hold();
-    let mut next = scene.start(&direct(), "next", &["--max-run", "1500ms"], &["--exit-on", "TERM"]);
+    let mut next = scene.start(&direct(), "next", &["--max-run", "1300ms"], &["--exit-on", "TERM"]);
     scene.witness.wait_count(LOCK, 2);
     scene.wait_alive_at("holder", Moment::now().after(Duration::from_secs(2)));
     scene.finish(&mut holder);
@@ -119,7 +119,7 @@ fn the_shortest_max_run_is_no_loss_of_the_lock() {
 #[test]
 fn a_command_that_is_stopped_runs_out_of_time_all_the_same() {
     let scene = Scene::shared();
-    let mut holder = begun(&scene, &["--max-run", "500ms", "-k", "300ms"], &["--wait"]);
+    let mut holder = begun(&scene, &["--max-run", "500ms", "-k", "250ms"], &["--wait"]);
     process::send(holder.command(), Signal::SIGSTOP);
     let output = expect_ran_out(&mut holder, "500ms");
     assert!(output.stdout().contains("holder signal TERM\n"), "it was continued for the stop signal\n{output}");
@@ -140,7 +140,7 @@ fn a_zklock_that_is_stopped_ends_the_run_when_it_is_continued() {
 #[test]
 fn signals_reach_a_command_that_has_run_out_of_time() {
     let scene = Scene::shared();
-    let options = [&LONG_SESSION[..], &["--max-run", "300ms", "-k", "1500ms"]].concat();
+    let options = [&LONG_SESSION[..], &["--max-run", "300ms", "-k", "1300ms"]].concat();
     let mut holder = begun(&scene, &options, &["--exit-on", "INT"]);
     holder.wait_stdout("holder signal CONT");
     holder.signal(Signal::SIGINT);
@@ -152,7 +152,7 @@ fn signals_reach_a_command_that_has_run_out_of_time() {
 #[test]
 fn a_lock_that_is_lost_after_max_run_is_a_lost_lock() {
     let scene = Scene::shared();
-    let options = [&LONG_SESSION[..], &["--max-run", "300ms", "-k", "1500ms"]].concat();
+    let options = [&LONG_SESSION[..], &["--max-run", "300ms", "-k", "1300ms"]].concat();
     let mut holder = begun(&scene, &options, &["--wait"]);
     holder.wait_stdout("holder signal TERM");
     delete_node(&scene);
@@ -167,7 +167,7 @@ fn a_lock_that_is_lost_after_max_run_is_a_lost_lock() {
 #[test]
 fn silence_after_max_run_does_not_extend_the_lease() {
     let (scene, proxy) = Scene::proxied();
-    let mut holder = scene.start(&proxy.address(), "holder", &["--max-run", "1200ms", "-k", "700ms"], &["--wait"]);
+    let mut holder = scene.start(&proxy.address(), "holder", &["--max-run", "1200ms", "-k", "650ms"], &["--wait"]);
     holder.wait_stdout("holder ready");
     proxy.hold();
     let silence = Moment::now();
@@ -310,7 +310,7 @@ fn descendants_that_are_waited_for_die_with_zklock_before_the_release() {
 #[test]
 fn max_run_counts_on_while_descendants_are_waited_for() {
     let scene = Scene::shared();
-    let mut holder = left_behind(&scene, &["--wait-descendants", "--max-run", "2", "-k", "300ms"], &[]);
+    let mut holder = left_behind(&scene, &["--wait-descendants", "--max-run", "2", "-k", "250ms"], &[]);
     let output = expect_ran_out(&mut holder, "2s");
     assert!(output.stdout().contains("daemon signal TERM\n"), "{output}");
     scene.witness.wait_count(LOCK, 0);
@@ -414,7 +414,7 @@ fn on_lost_is_run_while_the_servers_are_silent() {
 fn on_lost_is_run_when_the_lock_is_lost_after_max_run_or_with_descendants_only() {
     let scene = Scene::shared();
     let after = after("");
-    let options = [&LONG_SESSION[..], &["--max-run", "300ms", "-k", "1500ms", "--on-lost", &after]].concat();
+    let options = [&LONG_SESSION[..], &["--max-run", "300ms", "-k", "1300ms", "--on-lost", &after]].concat();
     let mut run = begun(&scene, &options, &["--wait"]);
     run.wait_stdout("holder signal TERM");
     delete_node(&scene);
