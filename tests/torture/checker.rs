@@ -2,10 +2,38 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// A point on CLOCK_BOOTTIME.
 pub(crate) type Time = Duration;
+
+/// How a lock is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Alone.
+    Exclusive,
+    /// With all that are not exclusive.
+    Shared,
+    /// With fewer than this many others.
+    Permits(usize),
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    /// As ZKLOCK_MODE has it.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "exclusive" => Ok(Self::Exclusive),
+            "shared" => Ok(Self::Shared),
+            _ => {
+                let permits = text.strip_prefix("permits:").and_then(|permits| permits.parse().ok());
+                permits.map(Self::Permits).ok_or_else(|| format!("no mode {text}"))
+            }
+        }
+    }
+}
 
 /// The time for which one token's command was seen alive, by any of its processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +42,8 @@ pub(crate) struct Hold {
     pub(crate) lock: String,
     /// The fencing token.
     pub(crate) token: i64,
+    /// How it is held: as the first sign of life says, for a nested run may ask for less.
+    pub(crate) mode: Mode,
     /// The node's path.
     pub(crate) node: String,
     /// The number of the contender.
@@ -28,8 +58,8 @@ pub(crate) struct Hold {
 
 impl fmt::Display for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { node, token, contender, begin, last, .. } = self;
-        write!(f, "contender {contender} by {node}, token {token}, from {begin:?} to {last:?}")
+        let Self { node, token, mode, contender, begin, last, .. } = self;
+        write!(f, "contender {contender} by {node}, {mode:?}, token {token}, from {begin:?} to {last:?}")
     }
 }
 
@@ -65,9 +95,15 @@ impl Excuse {
     }
 }
 
-/// Whether the commands of two tokens may run at the same time.
+/// Whether the commands of two tokens may run at the same time. Of permits, that is for as long as there are fewer others
+/// than permits.
 fn may_run_together(one: &Hold, other: &Hold) -> bool {
-    one.lock != other.lock || one.token == other.token
+    let modes_agree = match (one.mode, other.mode) {
+        (Mode::Exclusive, _) | (_, Mode::Exclusive) => false,
+        (Mode::Permits(one), Mode::Permits(other)) => one == other,
+        (Mode::Shared, _) | (_, Mode::Shared) => true,
+    };
+    one.lock != other.lock || one.token == other.token || modes_agree
 }
 
 /// Reads the log. The last line may be half written when its writer was killed; no other one can be.
@@ -78,18 +114,21 @@ pub(crate) fn holds(log: &str) -> Result<Vec<Hold>, String> {
     let mut holds: BTreeMap<(&str, i64), Hold> = BTreeMap::new();
     for line in log.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
         let Some(line) = Line::parse(line) else { return Err(format!("not a line of a command: {line:?}")) };
-        let hold = holds.entry((line.lock, line.token)).or_insert_with(|| Hold {
-            lock: line.lock.to_owned(),
-            token: line.token,
-            node: line.node.to_owned(),
-            contender: line.contender,
-            begin: line.time,
-            last: line.time,
-            ended: false,
-        });
-        hold.begin = hold.begin.min(line.time);
-        hold.last = hold.last.max(line.time);
-        hold.ended |= line.word == "end";
+        for (lock, token, node) in line.held {
+            let hold = holds.entry((lock, token)).or_insert_with(|| Hold {
+                lock: lock.to_owned(),
+                token,
+                mode: line.mode,
+                node: node.to_owned(),
+                contender: line.contender,
+                begin: line.time,
+                last: line.time,
+                ended: false,
+            });
+            hold.begin = hold.begin.min(line.time);
+            hold.last = hold.last.max(line.time);
+            hold.ended |= line.word == "end";
+        }
     }
     let mut holds: Vec<_> = holds.into_values().collect();
     holds.sort_by_key(|hold| hold.begin);
@@ -99,19 +138,22 @@ pub(crate) fn holds(log: &str) -> Result<Vec<Hold>, String> {
 struct Line<'a> {
     word: &'a str,
     time: Time,
-    lock: &'a str,
-    token: i64,
-    node: &'a str,
     contender: usize,
+    mode: Mode,
+    /// Lock, token and node of each.
+    held: Vec<(&'a str, i64, &'a str)>,
 }
 
 impl<'a> Line<'a> {
     fn parse(line: &'a str) -> Option<Self> {
-        let mut words = line.split_whitespace();
-        let mut word = || words.next();
-        let (kind, time, lock, token) = (word()?, word()?.parse().ok()?, word()?, word()?.parse().ok()?);
-        let (node, contender, _pid) = (word()?, word()?.parse().ok()?, word()?);
-        Some(Self { word: kind, time: Time::from_nanos(time), lock, token, node, contender })
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [word, time, contender, _pid, mode, held @ ..] = &words[..] else { return None };
+        let (held, []) = held.as_chunks::<3>() else { return None };
+        let held: Option<Vec<_>> =
+            held.iter().map(|[lock, token, node]| Some((*lock, token.parse().ok()?, *node))).collect();
+        let time = Time::from_nanos(time.parse().ok()?);
+        let held = held.filter(|held| !held.is_empty())?;
+        Some(Self { word, time, contender: contender.parse().ok()?, mode: mode.parse().ok()?, held })
     }
 }
 
@@ -141,15 +183,32 @@ impl fmt::Display for Breach {
 pub(crate) fn overlaps(holds: &[Hold], excuses: &[Excuse]) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for (index, one) in holds.iter().enumerate() {
-        for other in holds[index + 1..].iter().take_while(|other| other.begin <= one.last) {
-            if !may_run_together(one, other) {
-                let length = one.last.min(other.last) - other.begin;
-                let excused = excuses.iter().any(|excuse| excuse.covers(one, other.begin));
-                breaches.push(Breach { hold: one.clone(), beside: Some(other.clone()), length, excused });
-            }
+        let is_beside = |other: &&Hold| other.lock == one.lock && other.last >= one.begin;
+        let beside: Vec<&Hold> = holds[..index].iter().filter(is_beside).collect();
+        for other in beside.iter().filter(|other| !may_run_together(one, other)) {
+            // Whoever came first should have gone.
+            let (early, late) = if one.token < other.token { (one, *other) } else { (*other, one) };
+            let length = one.last.min(other.last) - one.begin;
+            let excused = excuses.iter().any(|excuse| excuse.covers(early, one.begin));
+            breaches.push(Breach { hold: early.clone(), beside: Some(late.clone()), length, excused });
         }
+        breaches.extend(crowding(one, beside, excuses));
     }
     breaches
+}
+
+/// That there are more than its permits allow when `one` begins. `beside`: who is there.
+fn crowding(one: &Hold, mut beside: Vec<&Hold>, excuses: &[Excuse]) -> Option<Breach> {
+    let Mode::Permits(permits) = one.mode else { return None };
+    beside.retain(|other| may_run_together(one, other));
+    let surplus = (beside.len() + 1).checked_sub(permits).filter(|surplus| *surplus > 0)?;
+    let has_excuse = |other: &&&Hold| excuses.iter().any(|excuse| excuse.covers(other, one.begin));
+    let excused = beside.iter().filter(has_excuse).count() >= surplus;
+    // So many have to go until there is room, and those go first that end first.
+    beside.sort_by_key(|other| other.last);
+    let length = beside[surplus - 1].last.min(one.last) - one.begin;
+    let oldest = beside.iter().min_by_key(|other| other.token)?;
+    Some(Breach { hold: (*oldest).clone(), beside: Some(one.clone()), length, excused })
 }
 
 /// The commands that were alive after their node had been seen to be gone. `gone`: node path to the time.
@@ -162,15 +221,17 @@ pub(crate) fn outlived(holds: &[Hold], gone: &BTreeMap<String, Time>, excuses: &
     outlived.collect()
 }
 
-/// Neighbours on one lock of which the one that began later has the smaller token.
-pub(crate) fn disorders(holds: &[Hold]) -> Vec<(Hold, Hold)> {
-    let mut last: BTreeMap<&str, &Hold> = BTreeMap::new();
+/// Pairs on one lock that may not run together, of which the one that began later has the smaller token. Those that may
+/// can begin in any order, for they need not wait for each other.
+pub(crate) fn disorders(holds: &[Hold], excuses: &[Excuse]) -> Vec<(Hold, Hold)> {
     let mut disorders = Vec::new();
-    for hold in holds {
-        if let Some(before) = last.insert(&hold.lock, hold)
-            && before.token >= hold.token
-        {
-            disorders.push((before.clone(), hold.clone()));
+    for (index, one) in holds.iter().enumerate() {
+        let before = holds[..index].iter().filter(|other| !may_run_together(one, other));
+        let Some(latest) = before.max_by_key(|other| other.token) else { continue };
+        // One that was stopped before it could say that it had begun.
+        let is_excused = excuses.iter().any(|excuse| excuse.covers(one, latest.begin));
+        if latest.token > one.token && !is_excused {
+            disorders.push((latest.clone(), one.clone()));
         }
     }
     disorders
@@ -182,11 +243,14 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// From `WORD MILLISECONDS LOCK TOKEN`, with the node and the contender after the token.
+    /// From `WORD MILLISECONDS LOCK TOKEN [MODE]`, exclusive unless it says otherwise, with a node and a contender after
+    /// the token.
     fn read(lines: &[&str]) -> Vec<Hold> {
         let whole = |line: &&str| {
-            let [word, time, lock, token] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
-            format!("{word} {time}000000 {lock} {token} {lock}/n{token} {token} 1\n")
+            let words: Vec<_> = line.split(' ').collect();
+            let [word, time, lock, token, ref mode @ ..] = words[..] else { panic!("{line}") };
+            let mode = mode.first().unwrap_or(&"exclusive");
+            format!("{word} {time}000000 {token} 1 {mode} {lock} {token} {lock}/n{token}\n")
         };
         holds(&lines.iter().map(whole).collect::<String>()).unwrap()
     }
@@ -197,7 +261,7 @@ mod tests {
         assert_eq!(holds.len(), 3);
         assert!(holds[0].ended && !holds[1].ended);
         assert_eq!(overlaps(&holds, &[]), []);
-        assert_eq!(disorders(&holds), []);
+        assert_eq!(disorders(&holds, &[]), []);
     }
 
     #[test]
@@ -236,12 +300,45 @@ mod tests {
     #[test]
     fn a_smaller_token_after_a_larger_one_is_disorder() {
         let holds = read(&["begin 1 /a 5", "end 2 /a 5", "begin 3 /a 4", "begin 4 /b 1"]);
-        assert_eq!(disorders(&holds).len(), 1);
+        assert_eq!(disorders(&holds, &[]).len(), 1);
     }
 
     #[test]
     fn only_the_last_line_may_be_half_written() {
-        assert_eq!(holds("begin 1 /a 1 /a/n 1 1\nali").unwrap().len(), 1);
-        assert!(holds("ali\nbegin 1 /a 1 /a/n 1 1\n").is_err());
+        assert_eq!(holds("begin 1 1 1 exclusive /a 1 /a/n\nali").unwrap().len(), 1);
+        assert!(holds("ali\nbegin 1 1 1 exclusive /a 1 /a/n\n").is_err());
+        assert!(holds("begin 1 1 1 exclusive /a 1\n").is_err());
+    }
+
+    #[test]
+    fn a_line_may_be_of_several_locks() {
+        let holds = holds("begin 1 1 1 exclusive /a 1 /a/n /b 2 /b/n\n").unwrap();
+        assert_eq!(
+            holds.iter().map(|hold| (hold.lock.as_str(), hold.token)).collect::<Vec<_>>(),
+            [("/a", 1), ("/b", 2)]
+        );
+    }
+
+    #[test]
+    fn readers_are_together_and_a_writer_alone() {
+        let readers = ["begin 1 /a 1 shared", "begin 2 /a 3 shared", "begin 3 /a 2 shared", "alive 9 /a 1 shared"];
+        assert_eq!((overlaps(&read(&readers), &[]), disorders(&read(&readers), &[]).len()), (vec![], 0));
+        let with_writer = read(&[&readers[..], &["begin 8 /a 4", "begin 20 /a 3"]].concat());
+        assert_eq!(overlaps(&with_writer, &[]).len(), 2, "with 1, and with 3, which lived on");
+        assert_eq!(disorders(&read(&["begin 1 /a 4", "end 2 /a 4", "begin 3 /a 3 shared"]), &[]).len(), 1);
+    }
+
+    #[test]
+    fn permits_are_counted() {
+        let two =
+            ["begin 1 /a 1 permits:2", "begin 2 /a 2 permits:2", "alive 9 /a 1 permits:2", "alive 6 /a 2 permits:2"];
+        assert_eq!(overlaps(&read(&two), &[]), []);
+        let three = read(&[&two[..], &["begin 4 /a 3 permits:2", "alive 20 /a 3 permits:2"]].concat());
+        let [breach] = <[_; 1]>::try_from(overlaps(&three, &[])).unwrap();
+        assert_eq!((breach.length, breach.excused), (2 * MS, false));
+        let excuse = |token| Excuse { whose: Whose::Contender(token), from: 3 * MS, until: 9 * MS };
+        assert!(overlaps(&three, &[excuse(2)])[0].excused);
+        assert!(!overlaps(&three, &[excuse(3)])[0].excused, "it has just begun");
+        assert_eq!(overlaps(&read(&["begin 1 /a 1 permits:2", "begin 1 /a 2 permits:3"]), &[]).len(), 1);
     }
 }

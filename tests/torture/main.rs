@@ -50,7 +50,7 @@ use crate::tool::{LONGEST_TIMEOUT, Place, Tool};
 use crate::work::Job;
 
 /// The paths of the locks.
-const LOCKS: [&str; 3] = ["/torture-a", "/torture-b", "/torture-c"];
+const LOCKS: [&str; 4] = ["/torture-a", "/torture-b", "/torture-c", "/torture-d"];
 
 /// How many networks there are: a part of the contenders is cut off while the others are not.
 const NETWORKS: usize = 2;
@@ -151,7 +151,8 @@ fn torture(options: &Options, seed: u64, directory: &Path) -> Report {
 /// Waits until all contenders have ended. Gives those that have not, within the time that they may need.
 fn drain(crowd: &Crowd) -> Vec<String> {
     let work: Duration = crowd.alive().iter().map(|contender| contender.time).sum();
-    poll::within(work + RECOVERY, || crowd.alive().is_empty().then_some(()));
+    // A nested run may be left behind.
+    poll::within(2 * work + RECOVERY, || (crowd.alive().is_empty() && crowd.processes().is_empty()).then_some(()));
     crowd.alive().iter().map(|contender| format!("contender {}: {}", contender.number, contender.what)).collect()
 }
 

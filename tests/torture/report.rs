@@ -47,7 +47,8 @@ impl Report {
         let excuses = record.excuses();
         let (excused_overlaps, overlaps) = split(checker::overlaps(&holds, &excuses));
         let (excused_outlived, outlived) = split(checker::outlived(&holds, &findings.gone, &excuses));
-        let disorders = checker::disorders(&holds).iter().map(|(one, other)| format!("{one}, then {other}")).collect();
+        let disorders =
+            checker::disorders(&holds, &excuses).iter().map(|(one, other)| format!("{one}, then {other}")).collect();
         let done: BTreeSet<usize> = holds.iter().filter(|hold| hold.ended).map(|hold| hold.contender).collect();
         let mut statuses = BTreeMap::new();
         let mut surprises = Vec::new();
@@ -64,7 +65,7 @@ impl Report {
             faults: record.faults(),
             statuses,
             contenders: crowd.all().len(),
-            holds: holds.len(),
+            holds: holds.iter().map(|hold| hold.contender).collect::<BTreeSet<_>>().len(),
             wrong: vec![
                 ("overlaps", text(overlaps)),
                 ("commands that outlived their lock", text(outlived)),
