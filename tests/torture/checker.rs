@@ -54,6 +54,17 @@ pub(crate) struct Hold {
     pub(crate) last: Time,
     /// Whether the command said that it had done its work.
     pub(crate) ended: bool,
+    /// What the log does not tell.
+    pub(crate) about: About,
+}
+
+/// What is known of a contender.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct About {
+    /// The session timeout that it asked for.
+    pub(crate) timeout: Duration,
+    /// When something was done to it, its network or the servers, so that it may not have heard of anything.
+    pub(crate) disturbed: Vec<(Time, Time)>,
 }
 
 impl fmt::Display for Hold {
@@ -63,16 +74,34 @@ impl fmt::Display for Hold {
     }
 }
 
+/// A holder that nothing keeps from hearing so must be dead this long after its lock was taken away, on a loaded machine.
+const TOLD: Duration = Duration::from_millis(500);
+
+/// How late a loaded machine may be with the end of a lease.
+const LATE: Duration = Duration::from_millis(200);
+
 /// Why a command may have been alive beside the next holder's: something was done to its lock or to its guards that no
 /// lock with a timeout can answer in no time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Excuse {
+    /// What was done.
+    pub(crate) kind: &'static str,
     /// To whom it was done.
     pub(crate) whose: Whose,
     /// When it was done. What overlaps before that has no excuse.
     pub(crate) from: Time,
     /// By when the command has to be dead.
-    pub(crate) until: Time,
+    pub(crate) until: Until,
+}
+
+/// When an [`Excuse`] ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// Then.
+    Fixed(Time),
+    /// When its guards must have heard that the lock was taken away, which had been done by this time: soon; or, if
+    /// something was in the way, when the lease has ended that a beat just before had begun.
+    Heard(Time),
 }
 
 /// Whom an [`Excuse`] is for.
@@ -82,6 +111,8 @@ pub(crate) enum Whose {
     Contender(usize),
     /// The command that holds by the node with this path.
     Node(String),
+    /// The command that holds by a zklock's node of this session.
+    Session(i64),
 }
 
 impl Excuse {
@@ -90,8 +121,29 @@ impl Excuse {
         let is_its = match &self.whose {
             Whose::Contender(contender) => *contender == hold.contender,
             Whose::Node(node) => *node == hold.node,
+            Whose::Session(session) => hold.session() == Some(*session),
         };
-        is_its && self.from <= since && hold.last <= self.until
+        is_its && self.from <= since && hold.last <= self.end(&hold.about)
+    }
+
+    fn end(&self, about: &About) -> Time {
+        match self.until {
+            Until::Fixed(until) => until,
+            Until::Heard(done) => {
+                let in_the_way = |(from, until): &(Time, Time)| *from <= done + TOLD && done <= *until + about.timeout;
+                // A third of the session timeout is the margin.
+                let lease = about.timeout * 2 / 3 + LATE;
+                done + if about.disturbed.iter().any(in_the_way) { lease.max(TOLD) } else { TOLD }
+            }
+        }
+    }
+}
+
+impl Hold {
+    /// The session, when the node's name begins as a zklock's does.
+    fn session(&self) -> Option<i64> {
+        let name = self.node.rsplit_once('/')?.1.strip_prefix("_c_")?.replace('-', "");
+        u64::from_str_radix(name.get(..16)?, 16).ok().map(u64::cast_signed)
     }
 }
 
@@ -124,6 +176,7 @@ pub(crate) fn holds(log: &str) -> Result<Vec<Hold>, String> {
                 begin: line.time,
                 last: line.time,
                 ended: false,
+                about: About::default(),
             });
             hold.begin = hold.begin.min(line.time);
             hold.last = hold.last.max(line.time);
@@ -166,8 +219,8 @@ pub(crate) struct Breach {
     pub(crate) beside: Option<Hold>,
     /// For how long.
     pub(crate) length: Duration,
-    /// Whether an [`Excuse`] covers it.
-    pub(crate) excused: bool,
+    /// What was done, if an [`Excuse`] covers it.
+    pub(crate) excuse: Option<&'static str>,
 }
 
 impl fmt::Display for Breach {
@@ -177,6 +230,11 @@ impl fmt::Display for Breach {
             None => write!(f, "for {:?}: {}", self.length, self.hold),
         }
     }
+}
+
+/// What excuses that `hold` was alive at `since`.
+fn find(excuses: &[Excuse], hold: &Hold, since: Time) -> Option<&'static str> {
+    excuses.iter().find(|excuse| excuse.covers(hold, since)).map(|excuse| excuse.kind)
 }
 
 /// The commands that ran at the same time and may not.
@@ -189,8 +247,8 @@ pub(crate) fn overlaps(holds: &[Hold], excuses: &[Excuse]) -> Vec<Breach> {
             // Whoever came first should have gone.
             let (early, late) = if one.token < other.token { (one, *other) } else { (*other, one) };
             let length = one.last.min(other.last) - one.begin;
-            let excused = excuses.iter().any(|excuse| excuse.covers(early, one.begin));
-            breaches.push(Breach { hold: early.clone(), beside: Some(late.clone()), length, excused });
+            let excuse = find(excuses, early, one.begin);
+            breaches.push(Breach { hold: early.clone(), beside: Some(late.clone()), length, excuse });
         }
         breaches.extend(crowding(one, beside, excuses));
     }
@@ -202,21 +260,21 @@ fn crowding(one: &Hold, mut beside: Vec<&Hold>, excuses: &[Excuse]) -> Option<Br
     let Mode::Permits(permits) = one.mode else { return None };
     beside.retain(|other| may_run_together(one, other));
     let surplus = (beside.len() + 1).checked_sub(permits).filter(|surplus| *surplus > 0)?;
-    let has_excuse = |other: &&&Hold| excuses.iter().any(|excuse| excuse.covers(other, one.begin));
-    let excused = beside.iter().filter(has_excuse).count() >= surplus;
+    let mut kinds: Vec<_> = beside.iter().filter_map(|other| find(excuses, other, one.begin)).collect();
+    let excuse = if kinds.len() >= surplus { kinds.pop() } else { None };
     // So many have to go until there is room, and those go first that end first.
     beside.sort_by_key(|other| other.last);
     let length = beside[surplus - 1].last.min(one.last) - one.begin;
     let oldest = beside.iter().min_by_key(|other| other.token)?;
-    Some(Breach { hold: (*oldest).clone(), beside: Some(one.clone()), length, excused })
+    Some(Breach { hold: (*oldest).clone(), beside: Some(one.clone()), length, excuse })
 }
 
 /// The commands that were alive after their node had been seen to be gone. `gone`: node path to the time.
 pub(crate) fn outlived(holds: &[Hold], gone: &BTreeMap<String, Time>, excuses: &[Excuse]) -> Vec<Breach> {
     let outlived = holds.iter().filter_map(|hold| {
         let gone = *gone.get(&hold.node)?;
-        let excused = excuses.iter().any(|excuse| excuse.covers(hold, gone));
-        (hold.last > gone).then(|| Breach { hold: hold.clone(), beside: None, length: hold.last - gone, excused })
+        let excuse = find(excuses, hold, gone);
+        (hold.last > gone).then(|| Breach { hold: hold.clone(), beside: None, length: hold.last - gone, excuse })
     });
     outlived.collect()
 }
@@ -229,8 +287,7 @@ pub(crate) fn disorders(holds: &[Hold], excuses: &[Excuse]) -> Vec<(Hold, Hold)>
         let before = holds[..index].iter().filter(|other| !may_run_together(one, other));
         let Some(latest) = before.max_by_key(|other| other.token) else { continue };
         // One that was stopped before it could say that it had begun.
-        let is_excused = excuses.iter().any(|excuse| excuse.covers(one, latest.begin));
-        if latest.token > one.token && !is_excused {
+        if latest.token > one.token && find(excuses, one, latest.begin).is_none() {
             disorders.push((latest.clone(), one.clone()));
         }
     }
@@ -268,7 +325,7 @@ mod tests {
     fn a_line_after_the_next_ones_first_is_an_overlap() {
         let holds = read(&["begin 1 /a 1", "begin 7 /a 2", "alive 9 /a 1", "alive 20 /a 2"]);
         let [breach] = <[_; 1]>::try_from(overlaps(&holds, &[])).unwrap();
-        assert_eq!((breach.length, breach.excused), (2 * MS, false));
+        assert_eq!((breach.length, breach.excuse), (2 * MS, None));
     }
 
     #[test]
@@ -282,19 +339,41 @@ mod tests {
         let holds = read(&["begin 1 /a 1", "alive 9 /a 1", "begin 10 /a 2", "alive 11 /a 2"]);
         let gone = BTreeMap::from([("/a/n1".to_owned(), 6 * MS), ("/a/n2".to_owned(), 12 * MS)]);
         let [breach] = <[_; 1]>::try_from(outlived(&holds, &gone, &[])).unwrap();
-        assert_eq!((breach.length, breach.excused), (3 * MS, false));
+        assert_eq!((breach.length, breach.excuse), (3 * MS, None));
     }
 
     #[test]
     fn an_excuse_holds_for_its_time_and_its_owner() {
         let holds = read(&["begin 1 /a 1", "begin 7 /a 2", "alive 9 /a 1"]);
-        let excuse = |whose, from, until| Excuse { whose, from: from * MS, until: until * MS };
-        let excused = |excuse: Excuse| overlaps(&holds, &[excuse])[0].excused;
+        let excuse = |whose, from, until| Excuse { kind: "", whose, from: from * MS, until: Until::Fixed(until * MS) };
+        let excused = |excuse: Excuse| overlaps(&holds, &[excuse])[0].excuse.is_some();
         assert!(excused(excuse(Whose::Contender(1), 5, 9)));
         assert!(excused(excuse(Whose::Node("/a/n1".to_owned()), 7, 10)));
         assert!(!excused(excuse(Whose::Contender(1), 8, 10)), "the overlap began before");
         assert!(!excused(excuse(Whose::Contender(1), 5, 8)), "it lasted longer");
         assert!(!excused(excuse(Whose::Contender(2), 5, 9)), "it is another's");
+    }
+
+    #[test]
+    fn a_lease_is_an_excuse_only_when_something_was_in_the_way() {
+        let mut holds = read(&["begin 1 /a 1", "begin 1500 /a 2", "alive 2300 /a 1"]);
+        let until = Until::Heard(1000 * MS);
+        let excuse = [Excuse { kind: "", whose: Whose::Node("/a/n1".to_owned()), from: 900 * MS, until }];
+        let mut excused = |disturbed: &[(u32, u32)]| {
+            let disturbed = disturbed.iter().map(|(from, until)| (*from * MS, *until * MS)).collect();
+            holds[0].about = About { timeout: 2000 * MS, disturbed };
+            overlaps(&holds, &excuse)[0].excuse.is_some()
+        };
+        assert!(!excused(&[]) && !excused(&[(1600, 1700)]));
+        assert!(excused(&[(1600, 1700), (1200, 1300)]));
+    }
+
+    #[test]
+    fn a_session_is_known_by_the_node() {
+        let mut hold = read(&["begin 1 /a 1"]).remove(0);
+        assert_eq!(hold.session(), None);
+        hold.node = "/a/_c_ff0000fe-5371-0013-fb0d-5108fa218fb0-lock-0000000026".to_owned();
+        assert_eq!(hold.session(), Some(0xff00_00fe_5371_0013_u64.cast_signed()));
     }
 
     #[test]
@@ -335,10 +414,13 @@ mod tests {
         assert_eq!(overlaps(&read(&two), &[]), []);
         let three = read(&[&two[..], &["begin 4 /a 3 permits:2", "alive 20 /a 3 permits:2"]].concat());
         let [breach] = <[_; 1]>::try_from(overlaps(&three, &[])).unwrap();
-        assert_eq!((breach.length, breach.excused), (2 * MS, false));
-        let excuse = |token| Excuse { whose: Whose::Contender(token), from: 3 * MS, until: 9 * MS };
-        assert!(overlaps(&three, &[excuse(2)])[0].excused);
-        assert!(!overlaps(&three, &[excuse(3)])[0].excused, "it has just begun");
+        assert_eq!((breach.length, breach.excuse), (2 * MS, None));
+        let excuse = |token| {
+            let (whose, until) = (Whose::Contender(token), Until::Fixed(9 * MS));
+            [Excuse { kind: "", whose, from: 3 * MS, until }]
+        };
+        assert!(overlaps(&three, &excuse(2))[0].excuse.is_some());
+        assert_eq!(overlaps(&three, &excuse(3))[0].excuse, None, "it has just begun");
         assert_eq!(overlaps(&read(&["begin 1 /a 1 permits:2", "begin 1 /a 2 permits:3"]), &[]).len(), 1);
     }
 }

@@ -15,10 +15,10 @@ use nix::unistd::Pid;
 use crate::process::{self, Process, Seat};
 use crate::record::{Phase, Record, lock};
 use crate::tool::{Entry, Give, Place, Tool};
-use crate::work::{CONTENDER, Job, Nature};
+use crate::work::{self, CONTENDER, Job, Nature};
 
 /// How many are alive at a time.
-const SIZE: usize = 14;
+const SIZE: usize = 18;
 
 /// How often they are looked at.
 const STEP: Duration = Duration::from_millis(5);
@@ -92,6 +92,13 @@ impl Contender {
     fn child(&self, name: &str) -> Option<Process> {
         let mut children = self.with_supervisor(process::children)?.into_iter();
         children.find(|process| process.name == name && process.state != 'Z')
+    }
+
+    /// For how much longer the command will run if nothing happens to it; `None` when it does not run.
+    pub(crate) fn time_left(&self) -> Option<Duration> {
+        const TICKS_PER_SECOND: u64 = 100;
+        let started = Duration::from_millis(self.command()?.started * 1000 / TICKS_PER_SECOND);
+        Some((started + self.time).saturating_sub(work::now()))
     }
 
     /// The command and its descendants, wherever they are.
@@ -191,10 +198,10 @@ impl Crowd {
         let number = lock(&self.all).len();
         let mut rng = Rng::with_seed(self.seed ^ (number as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let milliseconds = match rng.u8(..100) {
-            0..50 => rng.u64(10..150),
-            50..70 => rng.u64(200..1500),
+            0..40 => rng.u64(10..150),
+            40..60 => rng.u64(200..1500),
             // Only who outlasts a session can be seen to outlive its lock.
-            _ => rng.u64(4000..10_000),
+            _ => rng.u64(5000..12_000),
         };
         let nature = match rng.u8(..100) {
             0..30 => Nature::Plain,
