@@ -2,10 +2,38 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// A point on CLOCK_BOOTTIME.
 pub(crate) type Time = Duration;
+
+/// How a lock is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Alone.
+    Exclusive,
+    /// With all that are not exclusive.
+    Shared,
+    /// With fewer than this many others.
+    Permits(usize),
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    /// As ZKLOCK_MODE has it.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "exclusive" => Ok(Self::Exclusive),
+            "shared" => Ok(Self::Shared),
+            _ => {
+                let permits = text.strip_prefix("permits:").and_then(|permits| permits.parse().ok());
+                permits.map(Self::Permits).ok_or_else(|| format!("no mode {text}"))
+            }
+        }
+    }
+}
 
 /// The time for which one token's command was seen alive, by any of its processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +42,8 @@ pub(crate) struct Hold {
     pub(crate) lock: String,
     /// The fencing token.
     pub(crate) token: i64,
+    /// How it is held: as the first sign of life says, for a nested run may ask for less.
+    pub(crate) mode: Mode,
     /// The node's path.
     pub(crate) node: String,
     /// The number of the contender.
@@ -24,25 +54,54 @@ pub(crate) struct Hold {
     pub(crate) last: Time,
     /// Whether the command said that it had done its work.
     pub(crate) ended: bool,
+    /// What the log does not tell.
+    pub(crate) about: About,
+}
+
+/// What is known of a contender.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct About {
+    /// The session timeout that it asked for.
+    pub(crate) timeout: Duration,
+    /// When something was done to it, its network or the servers, so that it may not have heard of anything.
+    pub(crate) disturbed: Vec<(Time, Time)>,
 }
 
 impl fmt::Display for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { node, token, contender, begin, last, .. } = self;
-        write!(f, "contender {contender} by {node}, token {token}, from {begin:?} to {last:?}")
+        let Self { node, token, mode, contender, begin, last, .. } = self;
+        write!(f, "contender {contender} by {node}, {mode:?}, token {token}, from {begin:?} to {last:?}")
     }
 }
+
+/// A holder that nothing keeps from hearing so must be dead this long after its lock was taken away, on a loaded machine.
+const TOLD: Duration = Duration::from_millis(500);
+
+/// How late a loaded machine may be with the end of a lease.
+const LATE: Duration = Duration::from_millis(200);
 
 /// Why a command may have been alive beside the next holder's: something was done to its lock or to its guards that no
 /// lock with a timeout can answer in no time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Excuse {
+    /// What was done.
+    pub(crate) kind: &'static str,
     /// To whom it was done.
     pub(crate) whose: Whose,
     /// When it was done. What overlaps before that has no excuse.
     pub(crate) from: Time,
     /// By when the command has to be dead.
-    pub(crate) until: Time,
+    pub(crate) until: Until,
+}
+
+/// When an [`Excuse`] ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// Then.
+    Fixed(Time),
+    /// When its guards must have heard that the lock was taken away, which had been done by this time: soon; or, if
+    /// something was in the way, when the lease has ended that a beat just before had begun.
+    Heard(Time),
 }
 
 /// Whom an [`Excuse`] is for.
@@ -52,6 +111,8 @@ pub(crate) enum Whose {
     Contender(usize),
     /// The command that holds by the node with this path.
     Node(String),
+    /// The command that holds by a zklock's node of this session.
+    Session(i64),
 }
 
 impl Excuse {
@@ -60,14 +121,41 @@ impl Excuse {
         let is_its = match &self.whose {
             Whose::Contender(contender) => *contender == hold.contender,
             Whose::Node(node) => *node == hold.node,
+            Whose::Session(session) => hold.session() == Some(*session),
         };
-        is_its && self.from <= since && hold.last <= self.until
+        is_its && self.from <= since && hold.last <= self.end(&hold.about)
+    }
+
+    fn end(&self, about: &About) -> Time {
+        match self.until {
+            Until::Fixed(until) => until,
+            Until::Heard(done) => {
+                let in_the_way = |(from, until): &(Time, Time)| *from <= done + TOLD && done <= *until + about.timeout;
+                // A third of the session timeout is the margin.
+                let lease = about.timeout * 2 / 3 + LATE;
+                done + if about.disturbed.iter().any(in_the_way) { lease.max(TOLD) } else { TOLD }
+            }
+        }
     }
 }
 
-/// Whether the commands of two tokens may run at the same time.
+impl Hold {
+    /// The session, when the node's name begins as a zklock's does.
+    fn session(&self) -> Option<i64> {
+        let name = self.node.rsplit_once('/')?.1.strip_prefix("_c_")?.replace('-', "");
+        u64::from_str_radix(name.get(..16)?, 16).ok().map(u64::cast_signed)
+    }
+}
+
+/// Whether the commands of two tokens may run at the same time. Of permits, that is for as long as there are fewer others
+/// than permits.
 fn may_run_together(one: &Hold, other: &Hold) -> bool {
-    one.lock != other.lock || one.token == other.token
+    let modes_agree = match (one.mode, other.mode) {
+        (Mode::Exclusive, _) | (_, Mode::Exclusive) => false,
+        (Mode::Permits(one), Mode::Permits(other)) => one == other,
+        (Mode::Shared, _) | (_, Mode::Shared) => true,
+    };
+    one.lock != other.lock || one.token == other.token || modes_agree
 }
 
 /// Reads the log. The last line may be half written when its writer was killed; no other one can be.
@@ -78,18 +166,22 @@ pub(crate) fn holds(log: &str) -> Result<Vec<Hold>, String> {
     let mut holds: BTreeMap<(&str, i64), Hold> = BTreeMap::new();
     for line in log.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
         let Some(line) = Line::parse(line) else { return Err(format!("not a line of a command: {line:?}")) };
-        let hold = holds.entry((line.lock, line.token)).or_insert_with(|| Hold {
-            lock: line.lock.to_owned(),
-            token: line.token,
-            node: line.node.to_owned(),
-            contender: line.contender,
-            begin: line.time,
-            last: line.time,
-            ended: false,
-        });
-        hold.begin = hold.begin.min(line.time);
-        hold.last = hold.last.max(line.time);
-        hold.ended |= line.word == "end";
+        for (lock, token, node) in line.held {
+            let hold = holds.entry((lock, token)).or_insert_with(|| Hold {
+                lock: lock.to_owned(),
+                token,
+                mode: line.mode,
+                node: node.to_owned(),
+                contender: line.contender,
+                begin: line.time,
+                last: line.time,
+                ended: false,
+                about: About::default(),
+            });
+            hold.begin = hold.begin.min(line.time);
+            hold.last = hold.last.max(line.time);
+            hold.ended |= line.word == "end";
+        }
     }
     let mut holds: Vec<_> = holds.into_values().collect();
     holds.sort_by_key(|hold| hold.begin);
@@ -99,19 +191,22 @@ pub(crate) fn holds(log: &str) -> Result<Vec<Hold>, String> {
 struct Line<'a> {
     word: &'a str,
     time: Time,
-    lock: &'a str,
-    token: i64,
-    node: &'a str,
     contender: usize,
+    mode: Mode,
+    /// Lock, token and node of each.
+    held: Vec<(&'a str, i64, &'a str)>,
 }
 
 impl<'a> Line<'a> {
     fn parse(line: &'a str) -> Option<Self> {
-        let mut words = line.split_whitespace();
-        let mut word = || words.next();
-        let (kind, time, lock, token) = (word()?, word()?.parse().ok()?, word()?, word()?.parse().ok()?);
-        let (node, contender, _pid) = (word()?, word()?.parse().ok()?, word()?);
-        Some(Self { word: kind, time: Time::from_nanos(time), lock, token, node, contender })
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [word, time, contender, _pid, mode, held @ ..] = &words[..] else { return None };
+        let (held, []) = held.as_chunks::<3>() else { return None };
+        let held: Option<Vec<_>> =
+            held.iter().map(|[lock, token, node]| Some((*lock, token.parse().ok()?, *node))).collect();
+        let time = Time::from_nanos(time.parse().ok()?);
+        let held = held.filter(|held| !held.is_empty())?;
+        Some(Self { word, time, contender: contender.parse().ok()?, mode: mode.parse().ok()?, held })
     }
 }
 
@@ -124,8 +219,8 @@ pub(crate) struct Breach {
     pub(crate) beside: Option<Hold>,
     /// For how long.
     pub(crate) length: Duration,
-    /// Whether an [`Excuse`] covers it.
-    pub(crate) excused: bool,
+    /// What was done, if an [`Excuse`] covers it.
+    pub(crate) excuse: Option<&'static str>,
 }
 
 impl fmt::Display for Breach {
@@ -137,40 +232,63 @@ impl fmt::Display for Breach {
     }
 }
 
+/// What excuses that `hold` was alive at `since`.
+fn find(excuses: &[Excuse], hold: &Hold, since: Time) -> Option<&'static str> {
+    excuses.iter().find(|excuse| excuse.covers(hold, since)).map(|excuse| excuse.kind)
+}
+
 /// The commands that ran at the same time and may not.
 pub(crate) fn overlaps(holds: &[Hold], excuses: &[Excuse]) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for (index, one) in holds.iter().enumerate() {
-        for other in holds[index + 1..].iter().take_while(|other| other.begin <= one.last) {
-            if !may_run_together(one, other) {
-                let length = one.last.min(other.last) - other.begin;
-                let excused = excuses.iter().any(|excuse| excuse.covers(one, other.begin));
-                breaches.push(Breach { hold: one.clone(), beside: Some(other.clone()), length, excused });
-            }
+        let is_beside = |other: &&Hold| other.lock == one.lock && other.last >= one.begin;
+        let beside: Vec<&Hold> = holds[..index].iter().filter(is_beside).collect();
+        for other in beside.iter().filter(|other| !may_run_together(one, other)) {
+            // Whoever came first should have gone.
+            let (early, late) = if one.token < other.token { (one, *other) } else { (*other, one) };
+            let length = one.last.min(other.last) - one.begin;
+            let excuse = find(excuses, early, one.begin);
+            breaches.push(Breach { hold: early.clone(), beside: Some(late.clone()), length, excuse });
         }
+        breaches.extend(crowding(one, beside, excuses));
     }
     breaches
+}
+
+/// That there are more than its permits allow when `one` begins. `beside`: who is there.
+fn crowding(one: &Hold, mut beside: Vec<&Hold>, excuses: &[Excuse]) -> Option<Breach> {
+    let Mode::Permits(permits) = one.mode else { return None };
+    beside.retain(|other| may_run_together(one, other));
+    let surplus = (beside.len() + 1).checked_sub(permits).filter(|surplus| *surplus > 0)?;
+    let mut kinds: Vec<_> = beside.iter().filter_map(|other| find(excuses, other, one.begin)).collect();
+    let excuse = if kinds.len() >= surplus { kinds.pop() } else { None };
+    // So many have to go until there is room, and those go first that end first.
+    beside.sort_by_key(|other| other.last);
+    let length = beside[surplus - 1].last.min(one.last) - one.begin;
+    let oldest = beside.iter().min_by_key(|other| other.token)?;
+    Some(Breach { hold: (*oldest).clone(), beside: Some(one.clone()), length, excuse })
 }
 
 /// The commands that were alive after their node had been seen to be gone. `gone`: node path to the time.
 pub(crate) fn outlived(holds: &[Hold], gone: &BTreeMap<String, Time>, excuses: &[Excuse]) -> Vec<Breach> {
     let outlived = holds.iter().filter_map(|hold| {
         let gone = *gone.get(&hold.node)?;
-        let excused = excuses.iter().any(|excuse| excuse.covers(hold, gone));
-        (hold.last > gone).then(|| Breach { hold: hold.clone(), beside: None, length: hold.last - gone, excused })
+        let excuse = find(excuses, hold, gone);
+        (hold.last > gone).then(|| Breach { hold: hold.clone(), beside: None, length: hold.last - gone, excuse })
     });
     outlived.collect()
 }
 
-/// Neighbours on one lock of which the one that began later has the smaller token.
-pub(crate) fn disorders(holds: &[Hold]) -> Vec<(Hold, Hold)> {
-    let mut last: BTreeMap<&str, &Hold> = BTreeMap::new();
+/// Pairs on one lock that may not run together, of which the one that began later has the smaller token. Those that may
+/// can begin in any order, for they need not wait for each other.
+pub(crate) fn disorders(holds: &[Hold], excuses: &[Excuse]) -> Vec<(Hold, Hold)> {
     let mut disorders = Vec::new();
-    for hold in holds {
-        if let Some(before) = last.insert(&hold.lock, hold)
-            && before.token >= hold.token
-        {
-            disorders.push((before.clone(), hold.clone()));
+    for (index, one) in holds.iter().enumerate() {
+        let before = holds[..index].iter().filter(|other| !may_run_together(one, other));
+        let Some(latest) = before.max_by_key(|other| other.token) else { continue };
+        // One that was stopped before it could say that it had begun.
+        if latest.token > one.token && find(excuses, one, latest.begin).is_none() {
+            disorders.push((latest.clone(), one.clone()));
         }
     }
     disorders
@@ -182,11 +300,14 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// From `WORD MILLISECONDS LOCK TOKEN`, with the node and the contender after the token.
+    /// From `WORD MILLISECONDS LOCK TOKEN [MODE]`, exclusive unless it says otherwise, with a node and a contender after
+    /// the token.
     fn read(lines: &[&str]) -> Vec<Hold> {
         let whole = |line: &&str| {
-            let [word, time, lock, token] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
-            format!("{word} {time}000000 {lock} {token} {lock}/n{token} {token} 1\n")
+            let words: Vec<_> = line.split(' ').collect();
+            let [word, time, lock, token, ref mode @ ..] = words[..] else { panic!("{line}") };
+            let mode = mode.first().unwrap_or(&"exclusive");
+            format!("{word} {time}000000 {token} 1 {mode} {lock} {token} {lock}/n{token}\n")
         };
         holds(&lines.iter().map(whole).collect::<String>()).unwrap()
     }
@@ -197,14 +318,14 @@ mod tests {
         assert_eq!(holds.len(), 3);
         assert!(holds[0].ended && !holds[1].ended);
         assert_eq!(overlaps(&holds, &[]), []);
-        assert_eq!(disorders(&holds), []);
+        assert_eq!(disorders(&holds, &[]), []);
     }
 
     #[test]
     fn a_line_after_the_next_ones_first_is_an_overlap() {
         let holds = read(&["begin 1 /a 1", "begin 7 /a 2", "alive 9 /a 1", "alive 20 /a 2"]);
         let [breach] = <[_; 1]>::try_from(overlaps(&holds, &[])).unwrap();
-        assert_eq!((breach.length, breach.excused), (2 * MS, false));
+        assert_eq!((breach.length, breach.excuse), (2 * MS, None));
     }
 
     #[test]
@@ -218,14 +339,14 @@ mod tests {
         let holds = read(&["begin 1 /a 1", "alive 9 /a 1", "begin 10 /a 2", "alive 11 /a 2"]);
         let gone = BTreeMap::from([("/a/n1".to_owned(), 6 * MS), ("/a/n2".to_owned(), 12 * MS)]);
         let [breach] = <[_; 1]>::try_from(outlived(&holds, &gone, &[])).unwrap();
-        assert_eq!((breach.length, breach.excused), (3 * MS, false));
+        assert_eq!((breach.length, breach.excuse), (3 * MS, None));
     }
 
     #[test]
     fn an_excuse_holds_for_its_time_and_its_owner() {
         let holds = read(&["begin 1 /a 1", "begin 7 /a 2", "alive 9 /a 1"]);
-        let excuse = |whose, from, until| Excuse { whose, from: from * MS, until: until * MS };
-        let excused = |excuse: Excuse| overlaps(&holds, &[excuse])[0].excused;
+        let excuse = |whose, from, until| Excuse { kind: "", whose, from: from * MS, until: Until::Fixed(until * MS) };
+        let excused = |excuse: Excuse| overlaps(&holds, &[excuse])[0].excuse.is_some();
         assert!(excused(excuse(Whose::Contender(1), 5, 9)));
         assert!(excused(excuse(Whose::Node("/a/n1".to_owned()), 7, 10)));
         assert!(!excused(excuse(Whose::Contender(1), 8, 10)), "the overlap began before");
@@ -234,14 +355,72 @@ mod tests {
     }
 
     #[test]
+    fn a_lease_is_an_excuse_only_when_something_was_in_the_way() {
+        let mut holds = read(&["begin 1 /a 1", "begin 1500 /a 2", "alive 2300 /a 1"]);
+        let until = Until::Heard(1000 * MS);
+        let excuse = [Excuse { kind: "", whose: Whose::Node("/a/n1".to_owned()), from: 900 * MS, until }];
+        let mut excused = |disturbed: &[(u32, u32)]| {
+            let disturbed = disturbed.iter().map(|(from, until)| (*from * MS, *until * MS)).collect();
+            holds[0].about = About { timeout: 2000 * MS, disturbed };
+            overlaps(&holds, &excuse)[0].excuse.is_some()
+        };
+        assert!(!excused(&[]) && !excused(&[(1600, 1700)]));
+        assert!(excused(&[(1600, 1700), (1200, 1300)]));
+    }
+
+    #[test]
+    fn a_session_is_known_by_the_node() {
+        let mut hold = read(&["begin 1 /a 1"]).remove(0);
+        assert_eq!(hold.session(), None);
+        hold.node = "/a/_c_ff0000fe-5371-0013-fb0d-5108fa218fb0-lock-0000000026".to_owned();
+        assert_eq!(hold.session(), Some(0xff00_00fe_5371_0013_u64.cast_signed()));
+    }
+
+    #[test]
     fn a_smaller_token_after_a_larger_one_is_disorder() {
         let holds = read(&["begin 1 /a 5", "end 2 /a 5", "begin 3 /a 4", "begin 4 /b 1"]);
-        assert_eq!(disorders(&holds).len(), 1);
+        assert_eq!(disorders(&holds, &[]).len(), 1);
     }
 
     #[test]
     fn only_the_last_line_may_be_half_written() {
-        assert_eq!(holds("begin 1 /a 1 /a/n 1 1\nali").unwrap().len(), 1);
-        assert!(holds("ali\nbegin 1 /a 1 /a/n 1 1\n").is_err());
+        assert_eq!(holds("begin 1 1 1 exclusive /a 1 /a/n\nali").unwrap().len(), 1);
+        assert!(holds("ali\nbegin 1 1 1 exclusive /a 1 /a/n\n").is_err());
+        assert!(holds("begin 1 1 1 exclusive /a 1\n").is_err());
+    }
+
+    #[test]
+    fn a_line_may_be_of_several_locks() {
+        let holds = holds("begin 1 1 1 exclusive /a 1 /a/n /b 2 /b/n\n").unwrap();
+        assert_eq!(
+            holds.iter().map(|hold| (hold.lock.as_str(), hold.token)).collect::<Vec<_>>(),
+            [("/a", 1), ("/b", 2)]
+        );
+    }
+
+    #[test]
+    fn readers_are_together_and_a_writer_alone() {
+        let readers = ["begin 1 /a 1 shared", "begin 2 /a 3 shared", "begin 3 /a 2 shared", "alive 9 /a 1 shared"];
+        assert_eq!((overlaps(&read(&readers), &[]), disorders(&read(&readers), &[]).len()), (vec![], 0));
+        let with_writer = read(&[&readers[..], &["begin 8 /a 4", "begin 20 /a 3"]].concat());
+        assert_eq!(overlaps(&with_writer, &[]).len(), 2, "with 1, and with 3, which lived on");
+        assert_eq!(disorders(&read(&["begin 1 /a 4", "end 2 /a 4", "begin 3 /a 3 shared"]), &[]).len(), 1);
+    }
+
+    #[test]
+    fn permits_are_counted() {
+        let two =
+            ["begin 1 /a 1 permits:2", "begin 2 /a 2 permits:2", "alive 9 /a 1 permits:2", "alive 6 /a 2 permits:2"];
+        assert_eq!(overlaps(&read(&two), &[]), []);
+        let three = read(&[&two[..], &["begin 4 /a 3 permits:2", "alive 20 /a 3 permits:2"]].concat());
+        let [breach] = <[_; 1]>::try_from(overlaps(&three, &[])).unwrap();
+        assert_eq!((breach.length, breach.excuse), (2 * MS, None));
+        let excuse = |token| {
+            let (whose, until) = (Whose::Contender(token), Until::Fixed(9 * MS));
+            [Excuse { kind: "", whose, from: 3 * MS, until }]
+        };
+        assert!(overlaps(&three, &excuse(2))[0].excuse.is_some());
+        assert_eq!(overlaps(&three, &excuse(3))[0].excuse, None, "it has just begun");
+        assert_eq!(overlaps(&read(&["begin 1 /a 1 permits:2", "begin 1 /a 2 permits:3"]), &[]).len(), 1);
     }
 }

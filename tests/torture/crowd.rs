@@ -14,11 +14,11 @@ use nix::unistd::Pid;
 
 use crate::process::{self, Process, Seat};
 use crate::record::{Phase, Record, lock};
-use crate::tool::{Give, Place, Tool};
-use crate::work::{CONTENDER, Job, Nature};
+use crate::tool::{Entry, Give, Place, Tool};
+use crate::work::{self, CONTENDER, Job, Nature};
 
 /// How many are alive at a time.
-const SIZE: usize = 14;
+const SIZE: usize = 18;
 
 /// How often they are looked at.
 const STEP: Duration = Duration::from_millis(5);
@@ -44,6 +44,11 @@ pub(crate) struct Contender {
     /// That it is not zklock: what its exit statuses mean is its own affair.
     is_foreign: bool,
     give: Give,
+    /// The session timeout that it asks for.
+    pub(crate) timeout: Duration,
+    /// The number of its network.
+    pub(crate) network: usize,
+    is_limited: bool,
     pid: Pid,
     stderr: PathBuf,
     state: Mutex<State>,
@@ -87,6 +92,13 @@ impl Contender {
     fn child(&self, name: &str) -> Option<Process> {
         let mut children = self.with_supervisor(process::children)?.into_iter();
         children.find(|process| process.name == name && process.state != 'Z')
+    }
+
+    /// For how much longer the command will run if nothing happens to it; `None` when it does not run.
+    pub(crate) fn time_left(&self) -> Option<Duration> {
+        const TICKS_PER_SECOND: u64 = 100;
+        let started = Duration::from_millis(self.command()?.started * 1000 / TICKS_PER_SECOND);
+        Some((started + self.time).saturating_sub(work::now()))
     }
 
     /// The command and its descendants, wherever they are.
@@ -135,6 +147,7 @@ impl Contender {
             (Some(0), _) => has_done_its_work,
             (Some(69 | 76), _) => true,
             (Some(75), _) => self.give != Give::Never,
+            (Some(124), _) => self.is_limited,
             (_, Some(signal)) => state.killers.iter().any(|&killer| killer as i32 == signal),
             _ => false,
         };
@@ -185,21 +198,23 @@ impl Crowd {
         let number = lock(&self.all).len();
         let mut rng = Rng::with_seed(self.seed ^ (number as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let milliseconds = match rng.u8(..100) {
-            0..50 => rng.u64(10..150),
-            50..70 => rng.u64(200..1500),
+            0..40 => rng.u64(10..150),
+            40..60 => rng.u64(200..1500),
             // Only who outlasts a session can be seen to outlive its lock.
-            _ => rng.u64(4000..10_000),
+            _ => rng.u64(5000..12_000),
         };
         let nature = match rng.u8(..100) {
-            0..40 => Nature::Plain,
-            40..70 => Nature::Stubborn,
-            // Only zklock promises anything of what has left the group.
-            _ if self.tool == Tool::Zklock => Nature::Family,
-            _ => Nature::Plain,
+            0..30 => Nature::Plain,
+            30..60 => Nature::Stubborn,
+            // Only zklock promises anything of what has left the group, or is nested.
+            _ if self.tool != Tool::Zklock => Nature::Plain,
+            60..85 => Nature::Family,
+            85..93 => Nature::Nesting,
+            _ => Nature::Leaving,
         };
         let time = Duration::from_millis(milliseconds);
-        let job = Job { log: self.log(), time, nature };
-        let (mut command, give) = self.tool.contender(&self.place, &job, &mut rng);
+        let job = Job { log: self.log(), time, nature, inner: Vec::new() };
+        let Entry { mut command, give, timeout, network, is_limited } = self.tool.contender(&self.place, job, &mut rng);
         let stderr = self.directory.join(format!("stderr/{number}"));
         let file = File::create(&stderr).expect("a file for stderr");
         command.env(MARK, self.mark());
@@ -209,7 +224,7 @@ impl Crowd {
         let pid = Pid::from_raw(child.id().try_into().expect("a process id is positive"));
         let state = Mutex::new(State { child, ended: None, hurt: false, killers: Vec::new() });
         let is_foreign = self.tool != Tool::Zklock;
-        Contender { number, nature, what, time, is_foreign, give, pid, stderr, state }
+        Contender { number, nature, what, time, is_foreign, give, timeout, network, is_limited, pid, stderr, state }
     }
 
     /// The living processes of all contenders, wherever they are.

@@ -4,20 +4,21 @@
 //! What a lane draws from its seed never depends on what it finds. So the same seed gives the same faults in the same
 //! order; whom they meet depends on who is there.
 
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use fastrand::Rng;
 use nix::sys::signal::Signal;
 
-use crate::checker::{Excuse, Time, Whose};
+use crate::checker::{Excuse, Until, Whose};
 use crate::client::{Client, end_session};
 use crate::crowd::{Contender, Crowd, Wanted};
 use crate::ensemble::{Data, Ensemble, Role, Server};
 use crate::frames::Op;
 use crate::poll;
 use crate::process::{self, Process};
-use crate::proxy::{Fate, Flow, Proxy};
-use crate::record::Record;
+use crate::proxy::{Fate, Flow, Proxy, Trap};
+use crate::record::{Deaf, Record};
 use crate::servers::Etcd;
 use crate::tool::{LONGEST_TIMEOUT, Tool};
 use crate::work::{self, Nature};
@@ -130,9 +131,11 @@ impl Hurt {
             }
             Self::Stop(guard @ (Guard::Supervisor | Guard::Keeper), length) => {
                 let guards = guards(victim, guard);
-                guards.send(Signal::SIGSTOP);
-                record.pause(length.time);
-                guards.send(Signal::SIGCONT);
+                record.disturb(Deaf::Contender(victim.number), || {
+                    guards.send(Signal::SIGSTOP);
+                    record.pause(length.time);
+                    guards.send(Signal::SIGCONT);
+                });
             }
             Self::Stop(guard, length) => {
                 let from = work::now();
@@ -144,8 +147,9 @@ impl Hurt {
                 // The command has a head start.
                 send(&family, Signal::SIGCONT);
                 guards.send(Signal::SIGCONT);
-                let until = work::now() + AT_ONCE;
-                record.excuse(Excuse { whose: Whose::Contender(victim.number), from, until });
+                let until = Until::Fixed(work::now() + AT_ONCE);
+                let kind = if guard == Guard::Everything { "everything stopped" } else { "both guards stopped" };
+                record.excuse(Excuse { kind, whose: Whose::Contender(victim.number), from, until });
             }
             Self::KillCommand => {
                 victim.expect(Signal::SIGKILL);
@@ -216,9 +220,9 @@ fn kill_family(victim: &Contender) {
 
 /// Hurts the processes of contenders.
 pub(crate) fn hurt_processes(crowd: &Crowd, tool: Tool, record: &Record, rng: &mut Rng) {
-    while record.pause(draw_pause(rng, 100..700)) {
+    while record.pause(draw_pause(rng, 300..1500)) {
         let hurt = Hurt::draw(rng, tool);
-        let (wanted, dice) = (if rng.u8(..10) < 7 { Wanted::Holder } else { Wanted::Anyone }, rng.usize(..));
+        let (wanted, dice) = (if rng.u8(..10) < 5 { Wanted::Holder } else { Wanted::Anyone }, rng.usize(..));
         if let Some(victim) = crowd.pick(wanted, dice, |contender| hurt.is_for(contender)) {
             record.fault(&hurt.kind(), &format!("contender {}", victim.number));
             hurt.make(&victim, record);
@@ -228,29 +232,105 @@ pub(crate) fn hurt_processes(crowd: &Crowd, tool: Tool, record: &Record, rng: &m
 
 // The network.
 
-/// Disturbs one network: a proxy in front of each server.
-pub(crate) fn disturb_network(proxies: &[Proxy], tool: Tool, record: &Record, rng: &mut Rng) {
-    let only = |one: Option<usize>| -> Vec<&Proxy> {
-        proxies.iter().enumerate().filter(|(index, _)| one.is_none_or(|one| one == *index)).map(|(_, it)| it).collect()
-    };
-    while record.pause(draw_pause(rng, 200..1500)) {
-        let (one, all) = (rng.usize(..proxies.len()), rng.bool());
-        let hit = only((!all).then_some(one));
-        let (place, length) = (if all { "network" } else { "way to one server" }, Length::draw(rng));
-        let delay = Duration::from_millis(rng.u64(20..400));
-        let fate = *rng.choice(&[Fate::Reset, Fate::Blackhole]).expect("there are fates");
-        let (op, ops) = match rng.u8(..4) {
-            0 | 1 => ("create", vec![Op::Create, Op::Create2]),
-            2 => ("delete", vec![Op::Delete]),
-            _ => ("beat", vec![Op::Multi]),
+/// A way to each server, for a part of the contenders.
+#[derive(Debug)]
+pub(crate) struct Network {
+    number: usize,
+    /// The ways.
+    pub(crate) proxies: Vec<Proxy>,
+    /// Held by whoever makes a fault of it: two at a time would each undo what the other does.
+    busy: Mutex<()>,
+}
+
+impl Network {
+    /// With the number by which contenders have chosen it.
+    pub(crate) fn new(number: usize, proxies: Vec<Proxy>) -> Self {
+        Self { number, proxies, busy: Mutex::default() }
+    }
+
+    fn try_take(&self) -> Option<MutexGuard<'_, ()>> {
+        self.busy.try_lock().ok()
+    }
+}
+
+/// Makes all ways of a holder silent, for longer than its session lasts and while its command has enough left to do to be
+/// seen by the next holder.
+pub(crate) fn silence_holders(crowd: &Crowd, networks: &[Network], record: &Record, rng: &mut Rng) {
+    while record.pause(draw_pause(rng, 200..800)) {
+        let (dice, percents) = (rng.usize(..), rng.u32(120..250));
+        let is_right = |contender: &Contender| {
+            contender.time > contender.timeout * 3 / 2
+                && contender.time_left().is_some_and(|left| left > contender.timeout * 3 / 2)
         };
+        let Some(victim) = crowd.pick(Wanted::Holder, dice, is_right) else { continue };
+        let network = &networks[victim.network];
+        let Some(_busy) = network.try_take() else { continue };
+        let time = victim.timeout * percents / 100;
+        record.fault("network of a holder silent for long", &format!("contender {}, {time:?}", victim.number));
+        record.disturb(Deaf::Network(network.number), || {
+            network.proxies.iter().for_each(Proxy::hold);
+            record.pause(time);
+            network.proxies.iter().for_each(Proxy::pass);
+        });
+    }
+}
+
+/// Disturbs networks.
+pub(crate) fn disturb_networks(networks: &[Network], tool: Tool, record: &Record, rng: &mut Rng) {
+    while record.pause(draw_pause(rng, 200..1500)) {
+        let disruption = Disruption::draw(networks, rng);
+        let network = &networks[disruption.network];
+        if let Some(_busy) = network.try_take() {
+            record.disturb(Deaf::Network(network.number), || disruption.make(network, tool, record));
+        }
+    }
+}
+
+/// A fault of a network.
+#[derive(Debug)]
+struct Disruption {
+    network: usize,
+    /// The way to this server only.
+    one: Option<usize>,
+    length: Length,
+    delay: Duration,
+    fate: Fate,
+    op: (&'static str, Vec<Op>),
+    dice: u8,
+}
+
+impl Disruption {
+    fn draw(networks: &[Network], rng: &mut Rng) -> Self {
+        let network = rng.usize(..networks.len());
+        let one = rng.usize(..networks[network].proxies.len());
+        Self {
+            network,
+            one: rng.bool().then_some(one),
+            length: Length::draw(rng),
+            delay: Duration::from_millis(rng.u64(20..400)),
+            fate: *rng.choice(&[Fate::Reset, Fate::Blackhole]).expect("there are fates"),
+            op: match rng.u8(..4) {
+                0 | 1 => ("create", vec![Op::Create, Op::Create2, Op::Multi]),
+                2 => ("delete", vec![Op::Delete]),
+                _ => ("beat", vec![Op::Multi]),
+            },
+            dice: rng.u8(..12),
+        }
+    }
+
+    fn make(&self, network: &Network, tool: Tool, record: &Record) {
+        let Self { one, length, delay, fate, op: (op, ops), dice, .. } = self;
+        let is_hit = |index: usize| one.is_none_or(|one| one == index);
+        let hit: Vec<_> =
+            network.proxies.iter().enumerate().filter(|(index, _)| is_hit(*index)).map(|(_, proxy)| proxy).collect();
+        let place = if one.is_none() { "network" } else { "way to one server" };
         let fault = |kind: String| record.fault(&kind, &format!("{:?}, {:?}", addresses(&hit), length.time));
         let flows = |up, down| {
             hit.iter().for_each(|proxy| proxy.flows(up, down));
             record.pause(length.time);
             hit.iter().for_each(|proxy| proxy.pass());
         };
-        match rng.u8(..12) {
+        match dice {
             0..3 => {
                 fault(format!("{place} silent {}", length.name));
                 flows(Flow::Hold, Flow::Hold);
@@ -265,7 +345,7 @@ pub(crate) fn disturb_network(proxies: &[Proxy], tool: Tool, record: &Record, rn
             }
             5 => {
                 fault(format!("{place} slow {}", length.name));
-                flows(Flow::Delay(delay), Flow::Delay(delay));
+                flows(Flow::Delay(*delay), Flow::Delay(*delay));
             }
             6 | 7 => {
                 fault(format!("{place} reset"));
@@ -279,12 +359,11 @@ pub(crate) fn disturb_network(proxies: &[Proxy], tool: Tool, record: &Record, rn
             }
             // The protocol of etcd is not looked into.
             _ if tool == Tool::Etcdctl => {}
-            // When nothing springs them soon, they lie in wait for longer.
             _ => {
                 fault(format!("reply to a {op} lost"));
-                for proxy in &hit {
-                    proxy.trap_ops(fate, &ops);
-                }
+                let traps: Vec<_> = hit.iter().map(|proxy| proxy.trap_ops(*fate, ops)).collect();
+                record.pause(length.time);
+                traps.iter().for_each(Trap::release);
             }
         }
     }
@@ -298,12 +377,13 @@ fn addresses(proxies: &[&Proxy]) -> Vec<String> {
 
 /// Hurts the servers of an ensemble.
 pub(crate) fn hurt_ensemble(ensemble: &Ensemble, record: &Record, rng: &mut Rng) {
-    while record.pause(draw_pause(rng, 1000..4000)) {
+    while record.pause(draw_pause(rng, 2000..8000)) {
         let (number, length) = (rng.usize(..ensemble.servers().len()), Length::draw(rng));
         let servers = ensemble.servers();
         let leader = || servers.iter().find(|server| server.role() == Some(Role::Leader));
+        let dice = rng.u8(..12);
         let others: Vec<&Server> = (1..servers.len()).map(|step| &servers[(number + step) % servers.len()]).collect();
-        match rng.u8(..12) {
+        record.disturb(Deaf::All, || match dice {
             0 | 1 => freeze(&[&servers[number]], "one server", length, record),
             2 | 3 => kill(&[&servers[number]], "one server", length, record),
             4 => freeze(&leader().into_iter().collect::<Vec<_>>(), "leader", length, record),
@@ -315,10 +395,8 @@ pub(crate) fn hurt_ensemble(ensemble: &Ensemble, record: &Record, rng: &mut Rng)
                 servers.iter().for_each(|server| server.restart(Data::Kept));
             }
             _ => {
-                let Some(leader) = leader() else { continue };
-                let Some(follower) = servers.iter().find(|server| server.role() == Some(Role::Follower)) else {
-                    continue;
-                };
+                let follower = servers.iter().find(|server| server.role() == Some(Role::Follower));
+                let (Some(leader), Some(follower)) = (leader(), follower) else { return };
                 let on = format!("{} from {}, {:?}", follower.address(), leader.address(), length.time);
                 record.fault(&format!("follower cut from the leader {}", length.name), &on);
                 let link = ensemble.link(follower, leader);
@@ -326,8 +404,8 @@ pub(crate) fn hurt_ensemble(ensemble: &Ensemble, record: &Record, rng: &mut Rng)
                 record.pause(length.time);
                 link.pass();
             }
-        }
-        ensemble.wait_until_serving();
+        });
+        record.disturb(Deaf::All, || ensemble.wait_until_serving());
     }
 }
 
@@ -373,7 +451,7 @@ fn all(servers: &[&Server]) -> Vec<String> {
 
 /// Deletes nodes and ends sessions of contenders.
 pub(crate) fn meddle(client: &Client, servers: &[String], locks: &[String], record: &Record, rng: &mut Rng) {
-    while record.pause(draw_pause(rng, 500..4000)) {
+    while record.pause(draw_pause(rng, 1000..6000)) {
         let lock = rng.choice(locks).expect("there are locks");
         let (first, dice, ends_session) = (rng.u8(..10) < 7, rng.usize(..), rng.bool());
         let nodes = client.children(lock);
@@ -383,14 +461,17 @@ pub(crate) fn meddle(client: &Client, servers: &[String], locks: &[String], reco
         // It may have gone meanwhile.
         let Ok((_, stat)) = client.get(&node) else { continue };
         let from = work::now();
-        record.fault(if ends_session { "session ended" } else { "node deleted" }, &node);
+        let kind = if ends_session { "session ended" } else { "node deleted" };
+        record.fault(kind, &node);
         if ends_session {
             end_session(servers, stat.owner);
         } else {
             client.remove(&node);
         }
-        // A holder that is cut off as well cannot know, until its lease ends.
-        let until = work::now() + Time::from_millis(LONGEST_TIMEOUT);
-        record.excuse(Excuse { whose: Whose::Node(node), from, until });
+        let until = Until::Heard(work::now());
+        if ends_session {
+            record.excuse(Excuse { kind, whose: Whose::Session(stat.owner), from, until });
+        }
+        record.excuse(Excuse { kind, whose: Whose::Node(node), from, until });
     }
 }

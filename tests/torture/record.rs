@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::checker::Excuse;
+use crate::checker::{Excuse, Time};
 use crate::work;
 
 /// How far it is.
@@ -21,6 +21,26 @@ pub(crate) enum Phase {
     Over,
 }
 
+/// What a fault keeps from hearing or from being heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deaf {
+    /// One contender, by its number.
+    Contender(usize),
+    /// All on one network, by its number.
+    Network(usize),
+    /// Everybody.
+    All,
+}
+
+/// A fault, from its beginning to its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Disturbance {
+    /// Whom it concerns.
+    pub(crate) whom: Deaf,
+    /// When it lasted.
+    pub(crate) time: (Time, Time),
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Record {
@@ -28,6 +48,7 @@ pub(crate) struct Record {
     changed: Condvar,
     faults: Mutex<BTreeMap<String, usize>>,
     excuses: Mutex<Vec<Excuse>>,
+    disturbances: Mutex<Vec<Disturbance>>,
     log: Mutex<File>,
 }
 
@@ -44,6 +65,7 @@ impl Record {
             changed: Condvar::new(),
             faults: Mutex::default(),
             excuses: Mutex::default(),
+            disturbances: Mutex::default(),
             log: Mutex::new(File::create(log).expect("the log of the faults can be created")),
         }
     }
@@ -82,6 +104,18 @@ impl Record {
     /// How many faults of each kind were made.
     pub(crate) fn faults(&self) -> BTreeMap<String, usize> {
         lock(&self.faults).clone()
+    }
+
+    /// Makes a fault, and notes who may not hear of anything meanwhile.
+    pub(crate) fn disturb(&self, whom: Deaf, fault: impl FnOnce()) {
+        let from = work::now();
+        fault();
+        lock(&self.disturbances).push(Disturbance { whom, time: (from, work::now()) });
+    }
+
+    /// All that there were.
+    pub(crate) fn disturbances(&self) -> Vec<Disturbance> {
+        lock(&self.disturbances).clone()
     }
 
     /// See [`Excuse`].

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use crate::checker::{self, Breach, Time};
+use crate::checker::{self, About, Breach, Hold, Time};
 use crate::crowd::Crowd;
-use crate::record::Record;
+use crate::record::{Deaf, Record};
 
 /// How many of each sort of finding are printed in full.
 const SHOWN: usize = 10;
@@ -40,14 +40,16 @@ pub(crate) struct Report {
 impl Report {
     /// Checks the log of the commands, and the ends of their contenders.
     pub(crate) fn new(log: &str, crowd: &Crowd, record: &Record, findings: Findings) -> Self {
-        let (holds, unreadable) = match checker::holds(log) {
+        let (mut holds, unreadable) = match checker::holds(log) {
             Ok(holds) => (holds, Vec::new()),
             Err(error) => (Vec::new(), vec![error]),
         };
+        complete(&mut holds, crowd, record);
         let excuses = record.excuses();
         let (excused_overlaps, overlaps) = split(checker::overlaps(&holds, &excuses));
         let (excused_outlived, outlived) = split(checker::outlived(&holds, &findings.gone, &excuses));
-        let disorders = checker::disorders(&holds).iter().map(|(one, other)| format!("{one}, then {other}")).collect();
+        let disorders =
+            checker::disorders(&holds, &excuses).iter().map(|(one, other)| format!("{one}, then {other}")).collect();
         let done: BTreeSet<usize> = holds.iter().filter(|hold| hold.ended).map(|hold| hold.contender).collect();
         let mut statuses = BTreeMap::new();
         let mut surprises = Vec::new();
@@ -64,7 +66,7 @@ impl Report {
             faults: record.faults(),
             statuses,
             contenders: crowd.all().len(),
-            holds: holds.len(),
+            holds: holds.iter().map(|hold| hold.contender).collect::<BTreeSet<_>>().len(),
             wrong: vec![
                 ("overlaps", text(overlaps)),
                 ("commands that outlived their lock", text(outlived)),
@@ -86,9 +88,24 @@ impl Report {
     }
 }
 
+/// Adds what the log of the commands does not tell.
+fn complete(holds: &mut [Hold], crowd: &Crowd, record: &Record) {
+    let (all, disturbances) = (crowd.all(), record.disturbances());
+    for hold in holds {
+        let Some(contender) = all.get(hold.contender) else { continue };
+        let concerns = |whom| match whom {
+            Deaf::Contender(number) => number == contender.number,
+            Deaf::Network(network) => network == contender.network,
+            Deaf::All => true,
+        };
+        let its = disturbances.iter().filter(|disturbance| concerns(disturbance.whom));
+        hold.about = About { timeout: contender.timeout, disturbed: its.map(|it| it.time).collect() };
+    }
+}
+
 /// Those with an excuse, and those without.
 fn split(breaches: Vec<Breach>) -> (Vec<Breach>, Vec<Breach>) {
-    breaches.into_iter().partition(|breach| breach.excused)
+    breaches.into_iter().partition(|breach| breach.excuse.is_some())
 }
 
 impl fmt::Display for Report {
@@ -111,11 +128,15 @@ impl fmt::Display for Report {
         if !self.longest_overlap.is_zero() {
             writeln!(f, "the longest overlap took {:?}", self.longest_overlap)?;
         }
-        let longest = self.excused.iter().map(|breach| breach.length).max().unwrap_or_default();
-        writeln!(f, "{:5} excused, the longest for {longest:?}: see docs/torture.md", self.excused.len())?;
-        for one in self.excused.iter().take(SHOWN) {
-            writeln!(f, "        {one}")?;
+        writeln!(f, "{:5} excused: see docs/torture.md", self.excused.len())?;
+        let mut kinds: BTreeMap<_, (usize, Duration)> = BTreeMap::new();
+        for breach in &self.excused {
+            let (count, longest) = kinds.entry(breach.excuse.unwrap_or_default()).or_default();
+            (*count, *longest) = (*count + 1, breach.length.max(*longest));
         }
-        writeln!(f, "\n{}", if self.is_clean() { "passed" } else { "FAILED" })
+        for (kind, (count, longest)) in kinds {
+            writeln!(f, "{count:5}   {kind}, the longest for {longest:?}")?;
+        }
+        Ok(())
     }
 }

@@ -3,11 +3,12 @@
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use fastrand::Rng;
 
-use crate::work::Job;
+use crate::work::{Job, Nature};
 
 /// What takes the locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -46,57 +47,135 @@ const TIMEOUTS: [u64; 4] = [2000, 2500, 3000, 4000];
 /// The longest of them, in milliseconds.
 pub(crate) const LONGEST_TIMEOUT: u64 = TIMEOUTS[3];
 
+/// How many may hold the lock that has permits.
+const PERMITS: &str = "3";
+
+/// A contender that has not been started yet.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// What to start.
+    pub(crate) command: Command,
+    /// Whether it gives up.
+    pub(crate) give: Give,
+    /// The session timeout that it asks for.
+    pub(crate) timeout: Duration,
+    /// The number of the network by which it reaches the servers.
+    pub(crate) network: usize,
+    /// Whether it limits the time of its command.
+    pub(crate) is_limited: bool,
+}
+
 impl Tool {
     /// A contender that runs `job`, other things being decided by `rng`.
-    pub(crate) fn contender(self, place: &Place, job: &Job, rng: &mut Rng) -> (Command, Give) {
-        let lock = rng.choice(&place.locks).expect("there are locks");
-        let mut addresses = rng.choice(&place.networks).expect("there are networks").clone();
+    pub(crate) fn contender(self, place: &Place, job: Job, rng: &mut Rng) -> Entry {
+        let network = rng.usize(..place.networks.len());
+        let mut addresses = place.networks[network].clone();
         rng.shuffle(&mut addresses);
         if rng.u8(..3) == 0 {
             addresses.truncate(1);
         }
         let timeout = *rng.choice(&TIMEOUTS).expect("there are timeouts");
         let connect_string = format!("{}{}", addresses.join(","), place.chroot);
+        let mut entry = Entry {
+            command: Command::new(self.program()),
+            give: Give::Never,
+            timeout: Duration::from_millis(timeout),
+            network,
+            is_limited: false,
+        };
+        let command = &mut entry.command;
         match self {
-            Self::Zklock => zklock(lock, &connect_string, timeout, job, rng),
+            Self::Zklock => zklock(&mut entry, &place.locks, &connect_string, job, rng),
             Self::Etcdctl => {
-                let mut command = Command::new("etcdctl");
+                let lock = rng.choice(&place.locks).expect("there are locks");
                 command.env("ETCDCTL_API", "3").arg("--endpoints").arg(addresses.join(","));
                 command.args(["lock", "--ttl", &timeout.div_ceil(1000).to_string(), "--", lock]).args(job.command());
-                (command, Give::Never)
             }
             Self::Kazoo => {
-                let mut command = Command::new("/usr/bin/python3");
+                let lock = rng.choice(&place.locks).expect("there are locks");
                 command.args(["-c", KAZOO, &connect_string, &timeout.to_string(), lock]).args(job.command());
-                (command, Give::Never)
             }
+        }
+        entry
+    }
+
+    fn program(self) -> PathBuf {
+        match self {
+            Self::Zklock => binary(),
+            Self::Etcdctl => "etcdctl".into(),
+            Self::Kazoo => "/usr/bin/python3".into(),
         }
     }
 }
 
-fn zklock(lock: &str, connect_string: &str, timeout: u64, job: &Job, rng: &mut Rng) -> (Command, Give) {
-    let mut command = Command::new(binary());
+/// Which locks to take, and how: the arguments for zklock.
+#[derive(Debug)]
+struct Claim {
+    locks: Vec<String>,
+    options: Vec<String>,
+}
+
+impl Claim {
+    /// On the first lock everybody is exclusive. The second has readers and writers, the third permits and some who are
+    /// exclusive, the fourth readers and writers whose nodes have the names of all dialects. Some take two of the first
+    /// three together, in any order.
+    fn draw(locks: &[String], rng: &mut Rng) -> Self {
+        let (index, dice) = (rng.usize(..locks.len()), rng.u8(..12));
+        let mut claim = Self { locks: vec![locks[index].clone()], options: Vec::new() };
+        let mode: &[&str] = match index {
+            1 if dice < 6 => &["--shared"],
+            2 if dice < 8 => &["--permits", PERMITS],
+            3 if dice < 6 => &["--shared"],
+            _ => &[],
+        };
+        let dialect: &[&str] = if index == 3 { &["--dialect", "curator,curator-rw,kazoo"] } else { &[] };
+        claim.options.extend(mode.iter().chain(dialect).map(|&option| option.to_owned()));
+        if claim.options.is_empty() && dice >= 9 {
+            claim.locks.push(locks[(index + rng.usize(1..3)) % 3].clone());
+        }
+        claim
+    }
+
+    /// All of it, `locks` being a part of its own.
+    fn arguments(&self, locks: &[String]) -> Vec<String> {
+        let and = locks[1..].iter().flat_map(|lock| ["--and".to_owned(), lock.clone()]);
+        locks[..1].iter().chain(&self.options).cloned().chain(and).collect()
+    }
+}
+
+fn zklock(entry: &mut Entry, locks: &[String], connect_string: &str, mut job: Job, rng: &mut Rng) {
+    let Entry { command, timeout, .. } = entry;
     for (name, _) in env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"ZKLOCK_")) {
         command.env_remove(name);
     }
     command.env("ZKLOCK_ZOOKEEPER", connect_string).env("ZKLOCK_LOG", "zklock=debug");
-    command.args([lock, "--session-timeout", &format!("{}", timeout as f64 / 1000.0)]);
+    // In the environment, so that it is that of a zklock below this one, too.
+    command.env("ZKLOCK_SESSION_TIMEOUT", format!("{}ms", timeout.as_millis()));
+    let claim = Claim::draw(locks, rng);
+    command.args(claim.arguments(&claim.locks));
+    if matches!(job.nature, Nature::Nesting | Nature::Leaving) {
+        let part = rng.choice(&claim.locks).expect("it takes a lock").clone();
+        job.inner = claim.arguments(&[part]);
+    }
     if rng.u8(..10) == 0 {
         command.args(["--kill-after", "0"]);
     }
-    let give = match rng.u8(..20) {
+    if rng.u8(..8) == 0 {
+        command.args(["--max-run", &format!("{}ms", job.time.as_millis() / 2)]);
+        entry.is_limited = true;
+    }
+    match rng.u8(..20) {
         0 => {
             command.arg("--nonblock");
-            Give::Up
+            entry.give = Give::Up;
         }
         1..6 => {
             command.args(["--timeout", &format!("{}ms", rng.u64(500..8000))]);
-            Give::Up
+            entry.give = Give::Up;
         }
-        _ => Give::Never,
-    };
+        _ => {}
+    }
     command.arg("--").args(job.command());
-    (command, give)
 }
 
 /// The binary beside this program's directory: cargo puts examples into one of their own.

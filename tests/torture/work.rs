@@ -1,7 +1,8 @@
 //! The command under the lock: it writes to a log, every few milliseconds while it or a descendant lives, so that the
 //! log tells when it was last alive, however it died.
 //!
-//! A line is `WORD TIME LOCK TOKEN NODE CONTENDER PID`, with CLOCK_BOOTTIME in nanoseconds.
+//! A line is `WORD TIME CONTENDER PID MODE`, with CLOCK_BOOTTIME in nanoseconds, and then `LOCK TOKEN NODE` of each lock
+//! that is held.
 
 use std::env;
 use std::fmt;
@@ -9,7 +10,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{self, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{self, Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::str::FromStr;
 use std::thread;
 use std::time::Duration;
@@ -19,13 +20,18 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::setsid;
 
+use crate::tool::binary;
+
 /// The variable by which a command knows whose it is.
 pub(crate) const CONTENDER: &str = "TORTURE_CONTENDER";
 
-/// The names under which the tools tell their commands the lock, the token and the node.
+/// What the tools call the lock, the token and the node that they tell their commands.
 const LOCKS: &[&str] = &["ZKLOCK_PATH", "TORTURE_LOCK"];
 const TOKENS: &[&str] = &["ZKLOCK_TOKEN", "ETCD_LOCK_REV", "TORTURE_TOKEN"];
 const NODES: &[&str] = &["ZKLOCK_NODE", "ETCD_LOCK_KEY", "TORTURE_NODE"];
+
+/// The exit status of a command of which a zklock below it ended in a way that nothing explains.
+const INNER_FAILED: i32 = 99;
 
 /// How often a line is written.
 const BEAT: Duration = Duration::from_millis(5);
@@ -42,10 +48,19 @@ pub(crate) enum Nature {
     Stubborn,
     /// Stubborn, with a descendant that is so too and has left its group and its session.
     Family,
+    /// Plain, with a zklock below it on a lock that it holds, for the end of which it waits.
+    Nesting,
+    /// The same, but it leaves that zklock behind.
+    Leaving,
 }
 
-const NATURES: [(Nature, &str); 3] =
-    [(Nature::Plain, "plain"), (Nature::Stubborn, "stubborn"), (Nature::Family, "family")];
+const NATURES: [(Nature, &str); 5] = [
+    (Nature::Plain, "plain"),
+    (Nature::Stubborn, "stubborn"),
+    (Nature::Family, "family"),
+    (Nature::Nesting, "nesting"),
+    (Nature::Leaving, "leaving"),
+];
 
 impl fmt::Display for Nature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -71,6 +86,8 @@ pub(crate) struct Job {
     pub(crate) time: Duration,
     /// What sort of command does it.
     pub(crate) nature: Nature,
+    /// The arguments of a zklock below it, before `--`.
+    pub(crate) inner: Vec<String>,
 }
 
 /// Who of a command's processes this is.
@@ -99,18 +116,19 @@ impl Job {
         [text(&program)].into_iter().chain(self.arguments(Role::Command)).collect()
     }
 
-    fn arguments(&self, role: Role) -> [String; 4] {
+    fn arguments(&self, role: Role) -> Vec<String> {
         let log = self.log.to_str().expect("a path in UTF-8").to_owned();
-        [role.flag().to_owned(), log, self.time.as_millis().to_string(), self.nature.to_string()]
+        let own = [role.flag().to_owned(), log, self.time.as_millis().to_string(), self.nature.to_string()];
+        own.into_iter().chain(self.inner.iter().cloned()).collect()
     }
 
     /// Does the job when the arguments of this process say so; false when they say something else.
     pub(crate) fn run_if_asked(arguments: &[String]) -> bool {
-        let [flag, log, time, nature] = arguments else { return false };
+        let [flag, log, time, nature, inner @ ..] = arguments else { return false };
         let roles = [Role::Command, Role::Between, Role::Descendant];
         let Some(role) = roles.into_iter().find(|role| role.flag() == flag) else { return false };
         let time = Duration::from_millis(time.parse().expect("a number of milliseconds"));
-        let job = Self { log: log.into(), time, nature: nature.parse().expect("a nature") };
+        let job = Self { log: log.into(), time, nature: nature.parse().expect("a nature"), inner: inner.to_vec() };
         match role {
             Role::Command => job.work(),
             Role::Between => job.spawn_descendant(),
@@ -123,20 +141,37 @@ impl Job {
         let mut log = Log::open(&self.log);
         log.line("begin");
         let end = now() + self.time;
-        if self.nature != Nature::Plain {
+        if matches!(self.nature, Nature::Stubborn | Nature::Family) {
             // What is blocked neither ends it nor, as it is inherited, its descendant.
             let deaf: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
             deaf.thread_block().expect("signals can be blocked");
         }
         let descendant = (self.nature == Nature::Family).then(|| Descendant::start(self));
-        while now() < end {
+        let mut inner = matches!(self.nature, Nature::Nesting | Nature::Leaving).then(|| self.spawn_inner());
+        let mut inner_ended = None;
+        while now() < end || self.nature == Nature::Nesting && inner_ended.is_none() {
             thread::sleep(BEAT);
             log.line("alive");
+            if let Some(inner) = inner.as_mut().filter(|_| inner_ended.is_none()) {
+                inner_ended = inner.try_wait().expect("a child can be waited for");
+            }
+        }
+        // No server could be reached, or the lock was lost.
+        if inner_ended.and_then(|status| status.code()).is_some_and(|code| ![0, 69, 76].contains(&code)) {
+            process::exit(INNER_FAILED);
         }
         if let Some(descendant) = descendant {
             descendant.dismiss();
         }
         log.line("end");
+    }
+
+    /// A zklock on a lock that is held already, with a plain command that takes as long as this one.
+    fn spawn_inner(&self) -> Child {
+        let job = Self { nature: Nature::Plain, inner: Vec::new(), ..self.clone() };
+        let mut zklock = Command::new(binary());
+        zklock.args(&self.inner).arg("--").args(job.command());
+        zklock.spawn().expect("zklock can be started")
     }
 
     /// Leaves the group and the session, starts the descendant and leaves it alone.
@@ -204,6 +239,26 @@ pub(crate) fn now() -> Duration {
     clock_gettime(ClockId::CLOCK_BOOTTIME).expect("the clock can be read").into()
 }
 
+/// `LOCK TOKEN NODE` of each lock that is held.
+fn held() -> Vec<String> {
+    let variable = |names: &[&str]| names.iter().find_map(|name| env::var(name).ok());
+    if let (Some(tokens), Some(nodes)) = (variable(&["ZKLOCK_TOKENS"]), variable(&["ZKLOCK_HELD"])) {
+        let one = |line: &str| {
+            let (token, lock) = line.split_once(' ').expect("a token and a lock");
+            // A nested run that could not use the lock above it has a node of its own, after that one.
+            let is_below = |node: &&str| node.rsplit_once('/').is_some_and(|(parent, _)| parent == lock);
+            let node = nodes.lines().rev().find(is_below).expect("a node of the lock");
+            format!("{lock} {token} {node}")
+        };
+        return tokens.lines().map(one).collect();
+    }
+    let token = variable(TOKENS).expect("the tool tells the token");
+    let node = variable(NODES).expect("the tool tells the node");
+    // etcdctl does not tell the lock's name. Its keys are `LOCK/LEASE`.
+    let lock = variable(LOCKS).unwrap_or_else(|| node.rsplit_once('/').expect("a key below the lock's").0.to_owned());
+    vec![format!("{lock} {token} {node}")]
+}
+
 struct Log {
     file: File,
     tail: String,
@@ -212,14 +267,10 @@ struct Log {
 impl Log {
     fn open(path: &Path) -> Self {
         let file = File::options().create(true).append(true).open(path).expect("the log can be opened");
-        let variable = |names: &[&str]| names.iter().find_map(|name| env::var(name).ok());
-        let lock = variable(LOCKS);
-        let token = variable(TOKENS).expect("the tool tells the token");
-        let node = variable(NODES).expect("the tool tells the node");
-        // etcdctl does not tell the lock's name. Its keys are `LOCK/LEASE`.
-        let lock = lock.unwrap_or_else(|| node.rsplit_once('/').expect("a key below the lock's").0.to_owned());
         let contender = env::var(CONTENDER).expect("the crowd tells the contender");
-        Self { file, tail: format!("{lock} {token} {node} {contender} {}\n", process::id()) }
+        let mode = env::var("ZKLOCK_MODE").unwrap_or_else(|_| "exclusive".to_owned());
+        let held = held().join(" ");
+        Self { file, tail: format!("{contender} {} {mode} {held}\n", process::id()) }
     }
 
     /// The time is read before the line is written: so the process lived at that time or later.
