@@ -14,6 +14,7 @@
 
 use std::ffi::{CStr, CString, OsString};
 use std::io;
+use std::mem::{self, Discriminant};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -497,8 +498,8 @@ struct Teller<'p> {
     plan: &'p Plan,
     screen: Screen,
     audience: Audience,
-    /// When a job log last got a line about waiting.
-    logged: Option<Instant>,
+    /// What a job log last got a line about, and when.
+    logged: Option<(Discriminant<Notice>, Instant)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -540,9 +541,10 @@ impl<'p> Teller<'p> {
             (Weight::Notable, _) if self.plan.verbosity != Verbosity::Quiet => self.screen.line(&text),
             (Weight::Status, Audience::Reader) => self.screen.status(text),
             (Weight::Status, Audience::JobLog) => {
-                let now = clock::now();
-                if self.logged.is_none_or(|logged| now.saturating_since(logged) >= REFRESH_LOG) {
-                    self.logged = Some(now);
+                // What has changed is news, and gets its line.
+                let (now, kind) = (clock::now(), mem::discriminant(notice));
+                if self.logged.is_none_or(|(last, at)| last != kind || now.saturating_since(at) >= REFRESH_LOG) {
+                    self.logged = Some((kind, now));
                     self.screen.line(&text);
                 }
             }

@@ -1,6 +1,8 @@
 //! What a keeper does over one connection: queue, wait, hold. A connection that is lost ends all of
 //! this wherever it is; the next one goes on from [`Place`].
 
+mod lent;
+
 use std::cell::Cell;
 use std::future::{Future, pending, poll_fn};
 use std::rc::Rc;
@@ -11,20 +13,16 @@ use futures_lite::future::or;
 
 use super::world::World;
 use super::{Keeper, PAUSE, refuse};
-use crate::cli::ENV_HELD;
 use crate::command::Remains;
 use crate::core::contender::{Card, printable};
 use crate::core::lease::{Contacts, Instant, Terms};
 use crate::core::machine::{Grant, Granted, Loss, Refusal, Report, View};
-use crate::core::queue::{Contender, ContenderId, Mode, Queue, Standing};
+use crate::core::queue::{Contender, ContenderId, Queue, Standing};
 use crate::plan::LockPath;
 use crate::session::{Change, Created, Failure, Session};
 
 /// A connection over which a server answers nonsense is given up after this long.
 const RECONNECT: Duration = Duration::from_secs(1);
-
-/// How often to look whether a zklock above us lives. Less than the shortest session timeout.
-const LENDER_WATCH: Duration = Duration::from_millis(50);
 
 /// How far a keeper has come. The locks are taken one after the other, in the order of their paths,
 /// so that no two keepers wait for each other.
@@ -224,70 +222,6 @@ impl<W: World> Keeper<'_, W> {
         let lease = self.lease.get().map_or(lease, |before| before.max(lease));
         self.lease.set(Some(lease));
         self.world.beaten(lease);
-    }
-
-    /// Finds out which of the locks the zklocks above us hold already: those we use together with
-    /// them. To wait for them would be to wait for ourselves.
-    async fn look_up(&self, session: &W::Session) -> Result<(), Stop> {
-        let mut lent = vec![];
-        if !self.plan.held.is_empty() {
-            // A server that lags might not know of the nodes yet.
-            let lock = self.plan.lock.as_str();
-            self.insist(|| session.catch_up(lock)).await.map_err(|failure| Stop::because(failure, lock))?;
-            for lock in &self.locks {
-                lent.extend(self.lent_by_ancestor(session, lock.as_str()).await?.map(Rc::new));
-            }
-            if lent.is_empty() {
-                self.world.report(&Report::Independent).await;
-            }
-        }
-        self.lent.replace(lent);
-        self.looked_up.set(true);
-        Ok(())
-    }
-
-    /// The contender of a zklock that we descend from, if it holds this lock. The environment says
-    /// so, but an environment can be copied and kept: the servers must say so too, and the node must
-    /// name a process above us that has not begun to release it.
-    async fn lent_by_ancestor(&self, session: &W::Session, lock: &str) -> Result<Option<Mine>, Stop> {
-        let definite = |failure| Stop::Final(refuse(failure, lock));
-        let children = match self.insist(|| session.children(lock)).await {
-            Err(Failure::NoNode) => return Ok(None),
-            children => children.map_err(definite)?,
-        };
-        let queue = sorted(lock, children)?;
-        let held = |(contender, standing): &(&Contender, Standing<'_>)| {
-            matches!(standing, Standing::Holds { .. }) && self.plan.held.contains(&contender.name)
-        };
-        for (contender, _) in queue.standings().filter(held) {
-            let path = format!("{lock}/{}", contender.name);
-            let (data, stat) = match self.insist(|| session.read(&path)).await {
-                Err(Failure::NoNode) => continue,
-                read => read.map_err(definite)?,
-            };
-            let card = Card::from_bytes(&data);
-            let is_above = |pid: &u32| card.host == self.world.card().host && self.world.is_above(*pid);
-            let Some(pid) = card.pid.filter(is_above) else {
-                log::warn!("{path} is in {ENV_HELD}, but no zklock that this one descends from holds it; queueing");
-                continue;
-            };
-            if !self.world.lends(pid) {
-                continue;
-            }
-            if !includes(contender.mode, self.plan.mode) {
-                let (lock, held) = (lock.to_owned(), contender.mode);
-                return Err(Stop::Final(Report::Refused(Refusal::Upgrade { lock, held })));
-            }
-            log::info!("{path} is held by process {pid} above this one; using it");
-            return Ok(Some(Mine {
-                lock: lock.to_owned(),
-                paths: vec![path],
-                token: stat.czxid,
-                owner: Owner::Ancestor { pid, session: stat.owner },
-                children: Cell::new(None),
-            }));
-        }
-        Ok(None)
     }
 
     /// Begins with a lock: one that is lent to us is ours.
@@ -658,20 +592,6 @@ impl<W: World> Keeper<'_, W> {
         or(deleted, self.until_lender_dies()).await
     }
 
-    /// Waits until a zklock above us has gone whose lock we use. It never goes before us; if it is
-    /// killed, and its keeper with it, nobody else is left who would end us, and its node lasts no
-    /// longer than its session.
-    async fn until_lender_dies(&self) -> Result<(), Stop> {
-        let lenders: Vec<u32> = self.lent.borrow().iter().filter_map(|lent| lent.lender()).collect();
-        while lenders.iter().all(|pid| self.world.is_above(*pid)) {
-            match lenders.is_empty() {
-                true => pending().await,
-                false => self.world.sleep(LENDER_WATCH).await,
-            }
-        }
-        Err(Stop::Gone(Loss::LenderGone))
-    }
-
     async fn until_one_is_deleted(&self, session: &W::Session, node: &str) -> Result<(), Stop> {
         loop {
             match session.read_and_watch(node).await {
@@ -709,11 +629,6 @@ impl<W: World> Keeper<'_, W> {
 
 fn sorted(lock: &str, children: Vec<String>) -> Result<Queue, Stop> {
     Queue::from_children(children).map_err(|_| Stop::Final(Report::Refused(Refusal::Exhausted(lock.to_owned()))))
-}
-
-/// Whether a lock that is held in one way may be used in another at the same time.
-fn includes(held: Mode, wanted: Mode) -> bool {
-    held == Mode::Exclusive || wanted == Mode::Shared || held == wanted
 }
 
 /// Waits for the first of several futures. Gives its number and its output.
