@@ -12,6 +12,7 @@
 //! 4. SIGCONT, the one signal that lets a command go on: by now it may have been killed;
 //! 5. children that ended or stopped.
 
+use std::collections::HashMap;
 use std::ffi::{CStr, CString, OsString};
 use std::io;
 use std::mem::{self, Discriminant};
@@ -498,8 +499,8 @@ struct Teller<'p> {
     plan: &'p Plan,
     screen: Screen,
     audience: Audience,
-    /// What a job log last got a line about, and when.
-    logged: Option<(Discriminant<Notice>, Instant)>,
+    /// When a job log last got a line about each kind of thing.
+    logged: HashMap<Discriminant<Notice>, Instant>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -523,7 +524,7 @@ impl<'p> Teller<'p> {
             Verbosity::Normal if in_ci => Audience::JobLog,
             Verbosity::Normal => Audience::Nobody,
         };
-        Self { plan, screen: Screen::default(), audience, logged: None }
+        Self { plan, screen: Screen::default(), audience, logged: HashMap::new() }
     }
 
     fn refresh(&self) -> Option<Duration> {
@@ -541,10 +542,11 @@ impl<'p> Teller<'p> {
             (Weight::Notable, _) if self.plan.verbosity != Verbosity::Quiet => self.screen.line(&text),
             (Weight::Status, Audience::Reader) => self.screen.status(text),
             (Weight::Status, Audience::JobLog) => {
-                // What has changed is news, and gets its line.
+                // Waiting is news to whoever has read of connecting; but a network that comes and goes
+                // must not fill the log.
                 let (now, kind) = (clock::now(), mem::discriminant(notice));
-                if self.logged.is_none_or(|(last, at)| last != kind || now.saturating_since(at) >= REFRESH_LOG) {
-                    self.logged = Some((kind, now));
+                if self.logged.get(&kind).is_none_or(|at| now.saturating_since(*at) >= REFRESH_LOG) {
+                    self.logged.insert(kind, now);
                     self.screen.line(&text);
                 }
             }
