@@ -331,10 +331,13 @@ impl State {
     }
 
     /// How many contenders would hear of the end of this node, but for the one whose node it is. One that has lost its
-    /// own does not count, though it may not know it yet.
+    /// own in this queue does not count, though it may not know it yet, or be busy with leaving others.
     pub(crate) fn watchers(&self, path: &str, owner: i64) -> usize {
         let nodes = self.servers.head.nodes();
-        let contends = |session: usize| nodes.iter().any(|node| node.owner == Session::id(session));
+        let queue = path.rsplit_once('/').map(|(lock, _)| lock);
+        let in_queue = |node: &Path| node.rsplit_once('/').map(|(lock, _)| lock) == queue;
+        let contends =
+            |session: usize| nodes.iter().any(|node| node.owner == Session::id(session) && in_queue(&node.path));
         let hears = |conn: &&Conn| {
             let live = |number: u32| {
                 let mut pending = conn.pending.iter();
