@@ -161,10 +161,11 @@ fn torture(options: &Options, seed: u64, directory: &Path) -> Report {
         record.note("everything is whole");
         let starving = drain(crowd);
         let nodes = left_nodes(servers, locks);
+        let disputed = if starving.is_empty() && nodes.is_empty() { Vec::new() } else { servers.disputed(locks) };
         record.enter(Phase::Over);
         contenders.join().expect("the crowd does not panic");
         let gone: BTreeMap<String, Time> = witness.join().expect("the witness does not panic");
-        Findings { gone, starving, nodes, processes: left_processes(crowd) }
+        Findings { gone, starving, nodes, disputed, processes: left_processes(crowd) }
     });
     let log = fs::read_to_string(crowd.log()).unwrap_or_default();
     Report::new(&log, &crowd, &record, findings)

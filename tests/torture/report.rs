@@ -20,6 +20,8 @@ pub(crate) struct Findings {
     pub(crate) starving: Vec<String>,
     /// The nodes that were left.
     pub(crate) nodes: Vec<String>,
+    /// The nodes over which the servers disagree. Who waits for such a node waits rightly, and is not judged.
+    pub(crate) disputed: Vec<String>,
     /// The processes that were left.
     pub(crate) processes: Vec<String>,
 }
@@ -34,12 +36,14 @@ pub(crate) struct Report {
     /// What must be empty.
     wrong: Vec<(&'static str, Vec<String>)>,
     longest_overlap: Duration,
+    disputed: Vec<String>,
     excused: Vec<Breach>,
 }
 
 impl Report {
     /// Checks the log of the commands, and the ends of their contenders.
     pub(crate) fn new(log: &str, crowd: &Crowd, record: &Record, findings: Findings) -> Self {
+        let Findings { starving, nodes, processes, disputed, gone } = findings;
         let (mut holds, unreadable) = match checker::holds(log) {
             Ok(holds) => (holds, Vec::new()),
             Err(error) => (Vec::new(), vec![error]),
@@ -47,7 +51,7 @@ impl Report {
         complete(&mut holds, crowd, record);
         let excuses = record.excuses();
         let (excused_overlaps, overlaps) = split(checker::overlaps(&holds, &excuses));
-        let (excused_outlived, outlived) = split(checker::outlived(&holds, &findings.gone, &excuses));
+        let (excused_outlived, outlived) = split(checker::outlived(&holds, &gone, &excuses));
         let disorders =
             checker::disorders(&holds, &excuses).iter().map(|(one, other)| format!("{one}, then {other}")).collect();
         let done: BTreeSet<usize> = holds.iter().filter(|hold| hold.ended).map(|hold| hold.contender).collect();
@@ -60,6 +64,7 @@ impl Report {
                 surprises.push(format!("contender {}: {surprise}\n{}", contender.number, contender.stderr()));
             }
         }
+        let judge = |left: Vec<String>| if disputed.is_empty() { left } else { Vec::new() };
         let longest_overlap = overlaps.iter().map(|breach| breach.length).max().unwrap_or_default();
         let text = |breaches: Vec<Breach>| breaches.iter().map(ToString::to_string).collect();
         Self {
@@ -70,14 +75,15 @@ impl Report {
             wrong: vec![
                 ("overlaps", text(overlaps)),
                 ("commands that outlived their lock", text(outlived)),
-                ("waiters never served", findings.starving),
+                ("waiters never served", judge(starving)),
                 ("tokens out of order", disorders),
-                ("processes left", findings.processes),
-                ("nodes left", findings.nodes),
+                ("processes left", judge(processes)),
+                ("nodes left", judge(nodes)),
                 ("unexpected ends", surprises),
                 ("unreadable lines", unreadable),
             ],
             longest_overlap,
+            disputed,
             excused: excused_overlaps.into_iter().chain(excused_outlived).collect(),
         }
     }
@@ -127,6 +133,9 @@ impl fmt::Display for Report {
         }
         if !self.longest_overlap.is_zero() {
             writeln!(f, "the longest overlap took {:?}", self.longest_overlap)?;
+        }
+        if !self.disputed.is_empty() {
+            writeln!(f, "the servers disagree over {}: who waits is not judged", self.disputed.join(", "))?;
         }
         writeln!(f, "{:5} excused: see docs/torture.md", self.excused.len())?;
         let mut kinds: BTreeMap<_, (usize, Duration)> = BTreeMap::new();

@@ -1,11 +1,12 @@
 //! The servers that the locks are on: an ensemble of ZooKeeper, or one etcd.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
+use std::time::Duration;
 
 use fastrand::Rng;
 use nix::sys::signal::Signal;
@@ -21,6 +22,9 @@ use crate::proxy::Proxy;
 use crate::record::{Record, lock};
 use crate::tool::Tool;
 use crate::witness;
+
+/// Servers that differ for this long do so for good.
+const AGREEMENT: Duration = Duration::from_secs(5);
 
 /// See the module.
 #[derive(Debug)]
@@ -81,6 +85,21 @@ impl Servers {
             Self::ZooKeeper(.., client) => witness::nodes(client, locks).into_iter().collect(),
             Self::Etcd(_) => Vec::new(),
         }
+    }
+
+    /// The nodes below the locks that not all servers have, although they have had the time to agree. ZooKeeper 3.8.0 may
+    /// keep a node on one server that the others have deleted, when leaders are killed one after the other.
+    pub(crate) fn disputed(&self, locks: &[String]) -> Vec<String> {
+        let Self::ZooKeeper(_, chroot, _) = self else { return Vec::new() };
+        let clients: Vec<Client> = self.addresses().into_iter().map(|address| chroot.by(address).client()).collect();
+        let mut disputed = Vec::new();
+        poll::within(AGREEMENT, || {
+            let views: Vec<_> = clients.iter().map(|client| witness::nodes(client, locks)).collect();
+            let all: BTreeSet<_> = views.iter().flatten().cloned().collect();
+            disputed = all.into_iter().filter(|node| !views.iter().all(|view| view.contains(node))).collect();
+            disputed.is_empty().then_some(())
+        });
+        disputed
     }
 
     /// Makes faults of the servers.
