@@ -179,8 +179,10 @@ impl<W: World> Keeper<'_, W> {
             }
         }
         self.place.take();
+        // What is lent to us still is to be used again: to queue for it would be to wait for ourselves.
+        // The supervisor shows that we may use it until we find that there is nothing more.
         if !self.lent.take().is_empty() {
-            self.world.report(&Report::Independent).await;
+            self.looked_up.set(false);
         }
         Ok(())
     }
