@@ -92,7 +92,7 @@ fn a_reconnection_that_grants_a_longer_session_prolongs_the_lease() {
         // Past the end of a lease under the old timeout, and before the end of one under the new.
         let keeper = holder.keeper();
         stop(keeper);
-        scene.wait_alive_at("holder", Moment::now().after(LEASE + AT_ONCE));
+        scene.wait_alive_at("holder", Moment::now().after(LEASE + Duration::from_secs(1)));
         process::send(keeper, Signal::SIGCONT);
         scene.wait_alive_at("holder", Moment::now().after(LEASE));
         // The margin under 10 s is 2 s at least.
@@ -329,7 +329,7 @@ fn kill_while_starting(scene: &Scene, aim: impl FnOnce()) {
     let mut victim = scene.start(&direct(), "victim", &options, &["--wait", "--setsid"]);
     aim();
     victim.signal(Signal::SIGKILL);
-    let mut next = scene.start(&direct(), "next", &["-w", "10s"], &[]);
+    let mut next = scene.start(&direct(), "next", &["-w", "25s"], &[]);
     next.wait().expect_code(0);
     victim.wait().expect_signal(Signal::SIGKILL);
     victim.wait_until_nothing_is_left();
@@ -390,8 +390,8 @@ fn supervisor_killed_before_it_has_told_of_the_command_leaves_nothing() {
 
 // Signals.
 
-/// Starts a program with two seconds left on the timer of alarm(2), which survives execve(2).
-const WITH_AN_ALARM: [&str; 3] = ["perl", "-e", "alarm 2; exec @ARGV or die"];
+/// Starts a program with four seconds left on the timer of alarm(2), which survives execve(2).
+const WITH_AN_ALARM: [&str; 3] = ["perl", "-e", "alarm 4; exec @ARGV or die"];
 
 #[test]
 fn an_alarm_ends_the_wait() {
