@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use crate::client::Kind;
-use crate::ensemble::{Data, Server, Settings};
+use crate::ensemble::{Data, Server};
 use crate::frames::Op;
 use crate::place::{Place, finish};
 use crate::poll;
@@ -49,17 +49,21 @@ fn wait_past(when: Moment) {
 
 // The session timeout that a reconnection grants.
 
-/// A holder that asks for 20 s, on a server of its own that grants `first`, and a waiter behind it with a short
-/// session. Then the server is restarted with its data and the line `change`, and grants the holder something else.
-fn regrant(first: &str, change: &str, then: impl FnOnce(&Scene, &mut Running, &mut Running)) {
-    let server = Settings::default().line(first).server();
-    let scene = Scene::new(server.chroot());
-    let options = ["-v", "--session-timeout", "20", "--kill-after", "0"];
-    let (mut holder, mut next) = scene.holder_and_next(&server.address(), &options);
-    // The last beat is then older than a lease of [`T`].
-    wait_past(scene.begin("holder").after(Duration::from_millis(3500)));
-    server.set(change);
-    server.restart(Data::Kept);
+/// The session timeout that a holder asks for.
+const ASKED: Duration = Duration::from_secs(20);
+
+/// A holder that asks for [`ASKED`] and is granted `first`, and a waiter behind it. `begun` after the command has begun
+/// the connection breaks, and the holder is granted `second`.
+fn regrant(first: Duration, begun: Duration, second: Duration, then: impl FnOnce(&Scene, &mut Running, &mut Running)) {
+    let (scene, proxy) = Scene::proxied();
+    // As if the server's configuration were another afterwards; to restart it would take longer than some leases last.
+    proxy.ask_for(first);
+    let asked = ASKED.as_secs().to_string();
+    let options = ["-v", "--session-timeout", &asked, "--kill-after", "0"];
+    let (mut holder, mut next) = scene.holder_and_next(&proxy.address(), &options);
+    wait_past(scene.begin("holder").after(begun));
+    proxy.ask_for(second);
+    proxy.reset();
     holder.wait_stderr("connection to ZooKeeper restored");
     holder.wait_stderr("timeout ");
     then(&scene, &mut holder, &mut next);
@@ -79,7 +83,8 @@ fn expect_dead_within(scene: &Scene, holder: &mut Running, next: &mut Running, l
 
 #[test]
 fn a_reconnection_that_grants_a_shorter_session_shortens_the_lease() {
-    regrant("maxSessionTimeout=20000", "maxSessionTimeout=3000", |scene, holder, next| {
+    // The last beat is older than a lease of [`T`] then.
+    regrant(ASKED, Duration::from_millis(3500), T, |scene, holder, next| {
         // The change alone ends nothing.
         scene.wait_alive_at("holder", Moment::now().after(LEASE));
         expect_dead_within(scene, holder, next, LEASE);
@@ -88,7 +93,7 @@ fn a_reconnection_that_grants_a_shorter_session_shortens_the_lease() {
 
 #[test]
 fn a_reconnection_that_grants_a_longer_session_prolongs_the_lease() {
-    regrant("maxSessionTimeout=3000", "minSessionTimeout=10000\nmaxSessionTimeout=20000", |scene, holder, next| {
+    regrant(T, Duration::ZERO, Duration::from_secs(10), |scene, holder, next| {
         // Past the end of a lease under the old timeout, and before the end of one under the new.
         let keeper = holder.keeper();
         stop(keeper);
