@@ -16,7 +16,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -112,7 +112,7 @@ pub(crate) struct Server {
     id: usize,
     port: u16,
     directory: PathBuf,
-    config: Mutex<String>,
+    config: String,
     properties: Vec<String>,
     process: Mutex<Option<Child>>,
 }
@@ -147,14 +147,7 @@ impl Server {
             directory.display(),
             settings.lines.join("\n"),
         );
-        Self {
-            id,
-            port,
-            directory,
-            config: Mutex::new(config),
-            properties: settings.properties.clone(),
-            process: Mutex::new(None),
-        }
+        Self { id, port, directory, config, properties: settings.properties.clone(), process: Mutex::new(None) }
     }
 
     /// `127.0.0.1:PORT`.
@@ -253,7 +246,7 @@ impl Server {
 
     fn begin(&self) {
         let path = self.directory.join("zoo.cfg");
-        fs::write(&path, self.config().as_str()).expect("zoo.cfg can be written");
+        fs::write(&path, &self.config).expect("zoo.cfg can be written");
         let log = File::options().create(true).append(true).open(self.directory.join("log")).expect("a log file");
         let mut java = Command::new("java");
         java.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"])
@@ -496,15 +489,4 @@ fn scratch() -> &'static Path {
         (path, janitor.expect("sh can be started").stdin.expect("a pipe was asked for"))
     });
     path
-}
-
-impl Server {
-    /// A line of zoo.cfg for when it is started again. It takes precedence over those that are there.
-    pub(crate) fn set(&self, line: &str) {
-        self.config().push_str(&format!("\n{line}\n"));
-    }
-
-    fn config(&self) -> MutexGuard<'_, String> {
-        self.config.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }

@@ -57,6 +57,12 @@ impl Fault {
         Self::new(what, Scene::shared(), &Server::shared().address())
     }
 
+    /// The same with a session of a minute, which would take long to end by itself.
+    #[track_caller]
+    fn minute(what: &'static str) -> Self {
+        Self::with(what, Scene::shared(), &Server::shared().address(), &["--session-timeout", "60"], &["--wait"])
+    }
+
     /// Against the shared server, by a way that can be disturbed.
     #[track_caller]
     fn proxied(what: &'static str) -> (Self, Proxy) {
@@ -210,7 +216,7 @@ fn wait_state(pid: Pid, states: &[char]) {
 
 #[test]
 fn supervisor_killed() {
-    let mut fault = Fault::shared("supervisor: KILL");
+    let mut fault = Fault::minute("supervisor: KILL");
     fault.strike(Signal::SIGKILL, &[fault.supervisor]);
     fault.expect_killed(AT_ONCE);
 }
@@ -224,7 +230,7 @@ fn keeper_killed() {
 
 #[test]
 fn command_killed() {
-    let mut fault = Fault::shared("command: KILL");
+    let mut fault = Fault::minute("command: KILL");
     fault.strike(Signal::SIGKILL, &[fault.command]);
     fault.expect_killed(AT_ONCE);
 }
@@ -320,7 +326,7 @@ fn supervisor_and_keeper_stopped_and_the_command_not() {
 
 #[test]
 fn supervisor_killed_and_the_command_stopped() {
-    let mut fault = Fault::shared("command: STOP, supervisor: KILL");
+    let mut fault = Fault::minute("command: STOP, supervisor: KILL");
     fault.strike(Signal::SIGSTOP, &[fault.command]);
     fault.strike(Signal::SIGKILL, &[fault.supervisor]);
     fault.expect_killed(AT_ONCE);
@@ -565,26 +571,19 @@ fn supervisor_stopped_and_the_network_cut() {
     fault.end("76");
 }
 
-// Somebody else takes the lock away. A session of a minute would take long to end by itself.
-
-const MINUTE: &[&str] = &["--session-timeout", "60"];
-
-#[track_caller]
-fn taken_away(what: &'static str) -> Fault {
-    Fault::with(what, Scene::shared(), &Server::shared().address(), MINUTE, &["--wait"])
-}
+// Somebody else takes the lock away.
 
 /// The next holder learns of it when we do: there can be an instant in which both run.
 #[test]
 fn node_deleted() {
-    let mut fault = taken_away("node: deleted");
+    let mut fault = Fault::minute("node: deleted");
     delete_node(&mut fault);
     fault.expect_taken(DELETED);
 }
 
 #[test]
 fn session_closed() {
-    let mut fault = taken_away("session: closed by an administrator");
+    let mut fault = Fault::minute("session: closed by an administrator");
     let session = fault.scene.contenders()[0].stat.owner;
     fault.strikes();
     client::expire_session(&Server::shared().address(), session);
@@ -593,7 +592,7 @@ fn session_closed() {
 
 #[test]
 fn node_deleted_and_the_supervisor_stopped() {
-    let mut fault = taken_away("supervisor: STOP, node: deleted");
+    let mut fault = Fault::minute("supervisor: STOP, node: deleted");
     fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
     delete_node(&mut fault);
     fault.command_dead(AT_ONCE);
@@ -605,7 +604,7 @@ fn node_deleted_and_the_supervisor_stopped() {
 
 #[test]
 fn node_deleted_and_the_supervisor_killed() {
-    let mut fault = taken_away("supervisor: STOP, node: deleted, supervisor: KILL");
+    let mut fault = Fault::minute("supervisor: STOP, node: deleted, supervisor: KILL");
     fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
     delete_node(&mut fault);
     process::send(fault.supervisor, Signal::SIGKILL);

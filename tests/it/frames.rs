@@ -2,6 +2,7 @@
 //! opcode, or a reply that begins with xid, zxid and error (zookeeper.jute).
 
 use std::mem;
+use std::time::Duration;
 
 /// The kind of a request: ZooDefs.OpCode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,14 +194,40 @@ impl Frames {
     }
 }
 
+/// What a proxy changes in the request that opens a session and in the answer to it.
+#[derive(Debug, Default)]
+pub(crate) struct Greeting {
+    /// The session id that clients are told, whatever the server says.
+    pub(crate) session: Option<i64>,
+    /// The session timeout that the server is asked for, whatever clients want.
+    pub(crate) timeout: Option<Duration>,
+}
+
+impl Greeting {
+    /// Changes a frame from a client, if it is the one that opens a session.
+    pub(crate) fn change_request(&self, frame: &mut Frame) {
+        if let Some(timeout) = self.timeout {
+            let millis = i32::try_from(timeout.as_millis()).expect("a timeout that fits the protocol");
+            // Length, version and zxid come before it (zookeeper.jute, ConnectRequest).
+            frame.change_greeting(16, &millis.to_be_bytes());
+        }
+    }
+
+    /// Changes a frame from a server, if it is the one that opens a session.
+    pub(crate) fn change_answer(&self, frame: &mut Frame) {
+        if let Some(session) = self.session {
+            // Length, version and timeout come before it (zookeeper.jute, ConnectResponse).
+            frame.change_greeting(12, &session.to_be_bytes());
+        }
+    }
+}
+
 impl Frame {
-    /// Puts another session id into the answer that opens a session; nothing else is changed.
-    pub(crate) fn set_session(&mut self, id: i64) {
-        // Length, version and timeout come before it (zookeeper.jute, ConnectResponse).
+    fn change_greeting(&mut self, at: usize, bytes: &[u8]) {
         if !self.is_message
-            && let Some(place) = self.bytes.get_mut(12..20)
+            && let Some(place) = self.bytes.get_mut(at..at + bytes.len())
         {
-            place.copy_from_slice(&id.to_be_bytes());
+            place.copy_from_slice(bytes);
         }
     }
 }

@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use crate::client::Kind;
-use crate::ensemble::{Data, Server, Settings};
+use crate::ensemble::{Data, Server};
 use crate::frames::Op;
 use crate::place::{Place, finish};
 use crate::poll;
@@ -49,17 +49,21 @@ fn wait_past(when: Moment) {
 
 // The session timeout that a reconnection grants.
 
-/// A holder that asks for 20 s, on a server of its own that grants `first`, and a waiter behind it with a short
-/// session. Then the server is restarted with its data and the line `change`, and grants the holder something else.
-fn regrant(first: &str, change: &str, then: impl FnOnce(&Scene, &mut Running, &mut Running)) {
-    let server = Settings::default().line(first).server();
-    let scene = Scene::new(server.chroot());
-    let options = ["-v", "--session-timeout", "20", "--kill-after", "0"];
-    let (mut holder, mut next) = scene.holder_and_next(&server.address(), &options);
-    // The last beat is then older than a lease of [`T`].
-    wait_past(scene.begin("holder").after(Duration::from_millis(3500)));
-    server.set(change);
-    server.restart(Data::Kept);
+/// The session timeout that a holder asks for.
+const ASKED: Duration = Duration::from_secs(20);
+
+/// A holder that asks for [`ASKED`] and is granted `first`, and a waiter behind it. `begun` after the command has begun
+/// the connection breaks, and the holder is granted `second`.
+fn regrant(first: Duration, begun: Duration, second: Duration, then: impl FnOnce(&Scene, &mut Running, &mut Running)) {
+    let (scene, proxy) = Scene::proxied();
+    // As if the server's configuration were another afterwards; to restart it would take longer than some leases last.
+    proxy.ask_for(first);
+    let asked = ASKED.as_secs().to_string();
+    let options = ["-v", "--session-timeout", &asked, "--kill-after", "0"];
+    let (mut holder, mut next) = scene.holder_and_next(&proxy.address(), &options);
+    wait_past(scene.begin("holder").after(begun));
+    proxy.ask_for(second);
+    proxy.reset();
     holder.wait_stderr("connection to ZooKeeper restored");
     holder.wait_stderr("timeout ");
     then(&scene, &mut holder, &mut next);
@@ -79,7 +83,8 @@ fn expect_dead_within(scene: &Scene, holder: &mut Running, next: &mut Running, l
 
 #[test]
 fn a_reconnection_that_grants_a_shorter_session_shortens_the_lease() {
-    regrant("maxSessionTimeout=20000", "maxSessionTimeout=3000", |scene, holder, next| {
+    // The last beat is older than a lease of [`T`] then.
+    regrant(ASKED, Duration::from_millis(3500), T, |scene, holder, next| {
         // The change alone ends nothing.
         scene.wait_alive_at("holder", Moment::now().after(LEASE));
         expect_dead_within(scene, holder, next, LEASE);
@@ -88,11 +93,11 @@ fn a_reconnection_that_grants_a_shorter_session_shortens_the_lease() {
 
 #[test]
 fn a_reconnection_that_grants_a_longer_session_prolongs_the_lease() {
-    regrant("maxSessionTimeout=3000", "minSessionTimeout=10000\nmaxSessionTimeout=20000", |scene, holder, next| {
+    regrant(T, Duration::ZERO, Duration::from_secs(10), |scene, holder, next| {
         // Past the end of a lease under the old timeout, and before the end of one under the new.
         let keeper = holder.keeper();
         stop(keeper);
-        scene.wait_alive_at("holder", Moment::now().after(LEASE + AT_ONCE));
+        scene.wait_alive_at("holder", Moment::now().after(LEASE + Duration::from_secs(1)));
         process::send(keeper, Signal::SIGCONT);
         scene.wait_alive_at("holder", Moment::now().after(LEASE));
         // The margin under 10 s is 2 s at least.
@@ -329,7 +334,7 @@ fn kill_while_starting(scene: &Scene, aim: impl FnOnce()) {
     let mut victim = scene.start(&direct(), "victim", &options, &["--wait", "--setsid"]);
     aim();
     victim.signal(Signal::SIGKILL);
-    let mut next = scene.start(&direct(), "next", &["-w", "10s"], &[]);
+    let mut next = scene.start(&direct(), "next", &["-w", "25s"], &[]);
     next.wait().expect_code(0);
     victim.wait().expect_signal(Signal::SIGKILL);
     victim.wait_until_nothing_is_left();
@@ -390,8 +395,8 @@ fn supervisor_killed_before_it_has_told_of_the_command_leaves_nothing() {
 
 // Signals.
 
-/// Starts a program with two seconds left on the timer of alarm(2), which survives execve(2).
-const WITH_AN_ALARM: [&str; 3] = ["perl", "-e", "alarm 2; exec @ARGV or die"];
+/// Starts a program with four seconds left on the timer of alarm(2), which survives execve(2).
+const WITH_AN_ALARM: [&str; 3] = ["perl", "-e", "alarm 4; exec @ARGV or die"];
 
 #[test]
 fn an_alarm_ends_the_wait() {

@@ -197,7 +197,7 @@ fn a_nested_run_that_comes_too_late_queues_for_itself() {
     let servers = place.chroot().by(proxy.address());
     let both = format!(r#""$Z" -z {servers} /lock -- "$C" --name late --env & "$C" --env --until end"#);
     // Nothing else is to wake the outer one.
-    let mut outer = script(&place, &["--session-timeout", "30s"], &both).spawn();
+    let mut outer = script(&place, &["--session-timeout", "60s"], &both).spawn();
     outer.wait_stdout("ready");
     find(&outer, "the nested zklock", |process| process.name == "zklock-inner");
     poll::until("it connects", || (proxy.accepted() > 0).then_some(()));
@@ -219,7 +219,18 @@ const NESTED: &str = r#""$Z" /lock -c '"$C" --name inner --log log --beat --wait
 /// A nested run, with a command that has a child, and the next in the queue.
 #[track_caller]
 fn nested(place: &Place) -> (Running, Running) {
-    let mut outer = script(place, &[], NESTED).spawn();
+    nested_by(place, script(place, &[], NESTED))
+}
+
+/// The same where a session has to end by itself, or a lease.
+#[track_caller]
+fn nested_briefly(place: &Place) -> (Running, Running) {
+    nested_by(place, script(place, &[], NESTED).env("ZKLOCK_SESSION_TIMEOUT", "4s"))
+}
+
+#[track_caller]
+fn nested_by(place: &Place, outer: Zklock) -> (Running, Running) {
+    let mut outer = outer.spawn();
     outer.wait_stdout("inner ready");
     let next = next(place);
     (outer, next)
@@ -246,7 +257,7 @@ fn outer_killed_the_nested_command_is_dead_before_the_next_one_starts() {
 #[test]
 fn outer_killed_with_its_keeper_the_nested_command_is_dead_before_the_next_one_starts() {
     let place = Place::new();
-    let (mut outer, next) = nested(&place);
+    let (mut outer, next) = nested_briefly(&place);
     let keeper = outer.keeper();
     let killed = Moment::now();
     process::send(keeper, Signal::SIGKILL);
@@ -263,7 +274,7 @@ fn outer_killed_with_its_keeper_the_nested_command_is_dead_before_the_next_one_s
 #[test]
 fn outer_keeper_killed_the_nested_command_is_dead_before_the_next_one_starts() {
     let place = Place::new();
-    let (mut outer, next) = nested(&place);
+    let (mut outer, next) = nested_briefly(&place);
     process::send(outer.keeper(), Signal::SIGKILL);
     outer.wait().expect_code(76);
     expect_next(&place, next);
@@ -286,7 +297,7 @@ fn the_outer_node_deleted_both_commands_are_killed_at_once() {
 #[test]
 fn the_nested_keeper_killed_the_outer_run_keeps_the_lock() {
     let place = Place::new();
-    let (mut outer, next) = nested(&place);
+    let (mut outer, next) = nested_briefly(&place);
     process::send(inner_keeper(&outer).pid, Signal::SIGKILL);
     outer.wait_stdout("status 76");
     outer.wait_stdout("outer ready");
@@ -299,7 +310,7 @@ fn the_nested_keeper_killed_the_outer_run_keeps_the_lock() {
 #[test]
 fn the_nested_keeper_stopped_the_outer_run_keeps_the_lock() {
     let place = Place::new();
-    let (mut outer, next) = nested(&place);
+    let (mut outer, next) = nested_briefly(&place);
     let keeper = inner_keeper(&outer).pid;
     process::send(keeper, Signal::SIGSTOP);
     outer.wait_stdout("status 76");

@@ -29,10 +29,16 @@ fn direct() -> String {
     Server::shared().address()
 }
 
-/// A run whose command has begun.
+/// A holder that nothing happens to but what the test does, unless the options say otherwise.
+#[track_caller]
+fn undisturbed(scene: &Scene, options: &[&str], child: &[&str]) -> Running {
+    scene.job(&direct(), "holder", options, child).env("ZKLOCK_SESSION_TIMEOUT", "20").spawn()
+}
+
+/// The same, once its command has begun.
 #[track_caller]
 fn begun(scene: &Scene, options: &[&str], child: &[&str]) -> Running {
-    let mut run = scene.start(&direct(), "holder", options, child);
+    let mut run = undisturbed(scene, options, child);
     run.wait_stdout("holder ready");
     run
 }
@@ -199,7 +205,7 @@ fn wait_until_reaped(scene: &Scene) {
 /// A contender whose command has ended and has left a daemon behind.
 #[track_caller]
 fn left_behind(scene: &Scene, options: &[&str], daemon: &[&str]) -> Running {
-    let mut run = scene.start(&direct(), "holder", options, &[&LEAVES_DAEMON[..], &["end"], daemon].concat());
+    let mut run = undisturbed(scene, options, &[&LEAVES_DAEMON[..], &["end"], daemon].concat());
     run.wait_stdout("daemon ready");
     wait_until_reaped(scene);
     run
@@ -222,7 +228,8 @@ fn a_daemon_does_not_hold_the_lock() {
 #[test]
 fn a_daemon_that_is_waited_for_holds_the_lock() {
     let scene = Scene::shared();
-    let mut holder = left_behind(&scene, &["--wait-descendants"], &[]);
+    let short = T.as_secs().to_string();
+    let mut holder = left_behind(&scene, &["--wait-descendants", "--session-timeout", &short], &[]);
     let node = scene.only_contender().path;
     let mut next = scene.queue("next", 1);
     // Beats go on: the daemon lives for longer than a lease without them.
@@ -460,7 +467,7 @@ fn on_lost_does_not_delay_the_release_and_is_left_alone() {
     run.wait_stdout("after ready");
     next.wait_stdout("ready");
     // Longer than any lease of the lock that was lost.
-    scene.wait_alive_at("after", Moment::now().after(T + AT_ONCE));
+    scene.wait_alive_at("after", Moment::now().after(T + Duration::from_secs(1)));
     assert!(!run.has_ended());
     scene.touch("end");
     expect_after(&scene, &mut run);
@@ -476,7 +483,7 @@ fn on_lost_does_not_wait_for_the_release() {
     run.wait_stdout("holder ready");
     proxy.hold();
     expect_after(&scene, &mut run);
-    scene.begin("after").expect_within(Duration::from_millis(500), scene.last_alive("holder"), "it begins at once");
+    scene.begin("after").expect_within(AT_ONCE, scene.last_alive("holder"), "it begins at once");
     // The node goes with the session.
     scene.witness.wait_count(LOCK, 0);
 }
@@ -502,7 +509,7 @@ fn on_lost_outlives_a_zklock_that_is_killed() {
     run.wait_stdout("after ready");
     run.signal(Signal::SIGKILL);
     run.wait().expect_signal(Signal::SIGKILL);
-    scene.wait_alive_at("after", Moment::now().after(AT_ONCE));
+    scene.wait_alive_at("after", Moment::now().after(Duration::from_secs(1)));
     scene.touch("end");
     run.wait_until_nothing_is_left();
     assert!(scene.log().runs()[1].ended, "nobody has killed it");

@@ -8,9 +8,9 @@ use crate::client::{Client, Kind};
 use crate::ensemble::{Chroot, Server};
 use crate::zklock::Zklock;
 
-/// The session timeout that zklock asks for here. Longer than anything that is to happen at once, so that an expiry
-/// cannot pass for a release.
-pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
+/// The session timeout that zklock asks for here. Far longer than anything that is to happen at once, so that an expiry
+/// cannot pass for a release, and that nobody loses the lock on a machine that is slow for seconds.
+pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The lock `/lock` below a chroot of its own. Dropping it panics when a contender is left.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Lock {
         Self { chroot, client }
     }
 
-    /// `zklock --session-timeout 4s /lock`, for a command or more options to be added.
+    /// `zklock --session-timeout 20s /lock`, for a command or more options to be added.
     pub(crate) fn zklock(&self) -> Zklock {
         self.zklock_by(&self.chroot, SESSION_TIMEOUT)
     }

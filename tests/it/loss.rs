@@ -221,7 +221,8 @@ fn waiting_supervisor_killed_its_place_is_given_up_at_once() {
 #[test]
 fn keeper_killed_the_command_may_end_by_itself() {
     let scene = Scene::shared();
-    let mut holder = scene.hold();
+    let mut holder = scene.start(&direct(), "holder", &[], &["--exit-on", "TERM"]);
+    holder.wait_stdout("ready");
     let mut next = scene.queue("next", 1);
     let killed = Moment::now();
     process::send(holder.keeper(), Signal::SIGKILL);
@@ -234,7 +235,9 @@ fn keeper_killed_the_command_may_end_by_itself() {
 fn a_waiter_whose_keeper_dies_queues_again() {
     let scene = Scene::shared();
     let mut holder = scene.hold();
-    let mut waiter = scene.queue("waiter", 1);
+    // Nobody but the server removes the node of a keeper that was killed.
+    let mut waiter = scene.start(&direct(), "waiter", &[], &["--exit-on", "TERM"]);
+    scene.witness.wait_count(LOCK, 2);
     let first = scene.contenders().pop().unwrap();
     process::send(waiter.keeper(), Signal::SIGKILL);
     waiter.wait_stderr(&format!("{REQUEUED}the session ended; queueing again"));

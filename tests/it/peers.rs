@@ -18,7 +18,7 @@ use crate::zklock::{Running, Zklock, binary};
 
 /// The session timeout of peers. Longer than anything that is to happen at once, so that an expiry cannot pass for
 /// a release.
-const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
+const SESSION_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long a crowd may take, on a machine that does much else.
 pub(crate) const CROWD_LIMIT: Duration = Duration::from_secs(180);

@@ -65,8 +65,9 @@ impl Place {
     }
 
     fn zklock_at(&self, chroot: impl fmt::Display) -> Zklock {
-        // Short, so that a node that was left behind does not stay for long.
-        Zklock::at(chroot).env("ZKLOCK_SESSION_TIMEOUT", "4s").directory(self.directory.path())
+        // Long, so that nobody loses the lock on a machine that is slow for seconds, and that a release is none that
+        // the servers have made.
+        Zklock::at(chroot).env("ZKLOCK_SESSION_TIMEOUT", "20s").directory(self.directory.path())
     }
 
     /// [`LOCK`] held by a command that runs until [`finish`], and runs already.

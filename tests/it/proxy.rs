@@ -19,7 +19,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::ensemble::free_port;
-use crate::frames::{Frames, Op, Request, answered_xid};
+use crate::frames::{Frames, Greeting, Op, Request, answered_xid};
 use crate::poll::{self, PATIENCE};
 
 /// What happens to the bytes of one direction.
@@ -76,8 +76,8 @@ struct State {
     traps: Vec<Arc<TrapState>>,
     /// What the server is not to know.
     unknown: Vec<Op>,
-    /// The session id that clients are told, whatever the server says.
-    session: Option<i64>,
+    /// What is said otherwise when a session is opened.
+    greeting: Greeting,
 }
 
 #[derive(Debug)]
@@ -512,6 +512,7 @@ impl Connection {
         };
         let due = due(flow);
         for mut frame in self.up.frames.split(&bytes) {
+            shared.lock().greeting.change_request(&mut frame);
             if let Some(request) = Request::parse(self.number, &frame) {
                 shared.change(|state| {
                     if state.unknown.contains(&request.op) {
@@ -536,11 +537,8 @@ impl Connection {
             return Ok(None);
         };
         let due = due(flow);
-        let session = shared.lock().session;
         for mut frame in self.down.frames.split(&bytes) {
-            if let Some(session) = session {
-                frame.set_session(session);
-            }
+            shared.lock().greeting.change_answer(&mut frame);
             let trap = answered_xid(&frame).and_then(|xid| self.sprung(shared, xid));
             match trap.as_ref().map(|trap| trap.fate) {
                 None | Some(Fate::Wait) => self.down.queue.push_back(Queued { bytes: frame.bytes, due, trap }),
@@ -689,6 +687,11 @@ impl Proxy {
     /// From the next connection on, clients are told that their session has this id: what some imitations of a server
     /// do instead of saying that a session is over.
     pub(crate) fn give_out_session(&self, id: i64) {
-        self.shared.change(|state| state.session = Some(id));
+        self.shared.change(|state| state.greeting.session = Some(id));
+    }
+
+    /// From the next connection on, clients ask for this session timeout, whatever they want.
+    pub(crate) fn ask_for(&self, timeout: Duration) {
+        self.shared.change(|state| state.greeting.timeout = Some(timeout));
     }
 }

@@ -25,8 +25,16 @@ pub(crate) const T: Duration = Duration::from_secs(3);
 /// How long a lease lasts from the last answered beat, under [`T`].
 pub(crate) const LEASE: Duration = Duration::from_millis(2000);
 
-/// What may pass on a loaded machine before something that happens "at once" has happened.
-pub(crate) const AT_ONCE: Duration = Duration::from_secs(1);
+/// What may pass on a loaded machine before something that happens "at once" has happened. Where it would happen by
+/// itself in the end, as when a session expires, that takes far longer.
+pub(crate) const AT_ONCE: Duration = Duration::from_secs(3);
+
+/// The session timeout of [plain] contenders: long enough not to lose the lock on a machine that is slow for seconds.
+///
+/// [plain]: Scene::start_plain
+const PLAIN: Duration = Duration::from_secs(20);
+
+const SESSION_TIMEOUT: &str = "ZKLOCK_SESSION_TIMEOUT";
 
 /// How late a command may be seen alive by its own log: it writes the time before it writes the line.
 const LATE: Duration = Duration::from_millis(100);
@@ -79,13 +87,12 @@ impl Scene {
 
     /// Like [`Scene::start`], without starting it.
     pub(crate) fn job(&self, addresses: &str, name: &str, options: &[&str], child: &[&str]) -> Zklock {
-        self.job_at(&self.place.by(addresses), name, options, child)
+        self.job_at(&self.place.by(addresses), name, options, child).env(SESSION_TIMEOUT, T.as_secs().to_string())
     }
 
     fn job_at(&self, place: &Chroot, name: &str, options: &[&str], child: &[&str]) -> Zklock {
         let log = self.directory.path().join("log");
         Zklock::at(place)
-            .env("ZKLOCK_SESSION_TIMEOUT", T.as_secs().to_string())
             .arg(LOCK)
             .args(options)
             .directory(self.directory.path())
@@ -97,7 +104,8 @@ impl Scene {
     /// command ends on SIGTERM.
     #[track_caller]
     pub(crate) fn start_plain(&self, name: &str) -> Running {
-        self.job_at(&self.place, name, &[], &["--exit-on", "TERM"]).spawn()
+        let job = self.job_at(&self.place, name, &[], &["--exit-on", "TERM"]);
+        job.env(SESSION_TIMEOUT, PLAIN.as_secs().to_string()).spawn()
     }
 
     /// A [plain] contender whose command runs.

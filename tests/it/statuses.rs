@@ -155,7 +155,8 @@ fn a_keeper_that_dies_again_and_again_is_an_internal_error() {
     let place = Place::new();
     let mut holder = place.hold();
     let mut seen = place.client().children(LOCK);
-    let mut run = place.zklock().args([LOCK, "true"]).spawn();
+    // Nobody but the server can remove what a keeper that was killed had created.
+    let mut run = place.zklock().env("ZKLOCK_SESSION_TIMEOUT", "4s").args([LOCK, "true"]).spawn();
     for _ in 0..3 {
         let keeper = run.keeper();
         // Each has queued before it dies; its node stays for as long as its session.
@@ -173,7 +174,6 @@ fn a_keeper_that_dies_again_and_again_is_an_internal_error() {
     let died = "zklock: internal error: the keeper process died repeatedly";
     assert_eq!(lines, [queued_again, queued_again, died]);
     finish(&mut holder);
-    // Nobody but the server can remove what a keeper that was killed had created.
     place.wait_queue(0);
 }
 

@@ -45,7 +45,7 @@ const OTHER: &str = "/other";
 /// The tokens that the command of a run is told, as `TOKEN LOCK` lines.
 #[track_caller]
 fn tokens(place: impl Display, options: &[&str]) -> Vec<(i64, String)> {
-    let zklock = Zklock::at(place).env("ZKLOCK_SESSION_TIMEOUT", "4s").arg(LOCK).args(options);
+    let zklock = Zklock::at(place).arg(LOCK).args(options);
     let output = zklock.args(["--", "printenv", "ZKLOCK_TOKENS"]).run().expect_code(0);
     let stdout = output.stdout();
     let line = |line: &str| {
