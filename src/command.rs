@@ -174,7 +174,7 @@ impl Command {
     pub fn forward(&self, signal: Signal, family: &Family) {
         // In our own process group, which others share: only those below us.
         let group = nix::unistd::getpgrp().as_raw();
-        match family.living() {
+        match family.addressees() {
             Ok(family) if !self.own_group => {
                 for process in family.iter().filter(|process| process.group == group) {
                     process.signal(signal);
@@ -259,19 +259,34 @@ impl Family {
 
     /// Everyone who is alive. An error of /proc says nothing about anybody.
     fn living(&self) -> io::Result<Vec<Process>> {
+        Ok(self.below(&processes()?, |_| true))
+    }
+
+    /// Everyone who is alive but for those below another zklock, which passes on the signals that it
+    /// gets: its command would get them twice.
+    fn addressees(&self) -> io::Result<Vec<Process>> {
         let everyone = processes()?;
+        let has_keeper =
+            |process: &Process| everyone.iter().any(|child| child.parent == process.pid && child.is_keeper());
+        Ok(self.below(&everyone, |process| !has_keeper(process)))
+    }
+
+    /// Of these, those below us who are alive; without the descendants of one that is not open.
+    fn below(&self, everyone: &[Process], is_open: impl Fn(&Process) -> bool) -> Vec<Process> {
         let mut family: Vec<Process> = vec![];
         let mut parents = vec![getpid().as_raw()];
         while let Some(parent) = parents.pop() {
             for child in everyone.iter().filter(|process| process.parent == parent) {
                 if !self.is_stranger(child) {
-                    parents.push(child.pid);
+                    if is_open(child) {
+                        parents.push(child.pid);
+                    }
                     family.push(child.clone());
                 }
             }
         }
         family.retain(Process::is_running);
-        Ok(family)
+        family
     }
 
     /// Whether nobody is left.
@@ -286,8 +301,9 @@ impl Family {
         if children().is_some_and(|children| children.iter().all(|child| self.is_stranger(child))) {
             return false;
         }
-        // An error of /proc says nothing about anybody.
-        self.living().map_or(true, |family| family.iter().any(Process::may_borrow))
+        // An error of /proc says nothing about anybody. Twice: one whose parent ends while the list is
+        // read may seem to be nobody's child.
+        (0..2).any(|_| self.living().map_or(true, |family| family.iter().any(Process::may_borrow)))
     }
 
     /// Descriptors that become readable when one of these has ended (pidfd_open(2)).
@@ -309,7 +325,7 @@ impl Family {
 
     /// Passes a signal on to everyone: the command has ended, and nobody knows what it has become.
     pub fn forward(&self, signal: Signal) {
-        match self.living() {
+        match self.addressees() {
             Ok(family) => family.iter().for_each(|process| process.signal(signal)),
             Err(error) => log::error!("/proc: {error}"),
         }
@@ -317,7 +333,7 @@ impl Family {
 
     /// Sends everyone `signal`, and SIGCONT so that the stopped can act on it.
     pub fn stop(&self, signal: Signal, command: Option<&Command>) {
-        match self.living() {
+        match self.addressees() {
             Ok(family) => {
                 for process in family {
                     process.signal(signal);
@@ -420,7 +436,11 @@ impl Process {
     /// runs nothing of the user's, ends by itself when its supervisor has, and has a node to delete
     /// first.
     fn is_running(&self) -> bool {
-        self.alive && self.name != KEEPER_NAME.to_bytes()
+        self.alive && !self.is_keeper()
+    }
+
+    fn is_keeper(&self) -> bool {
+        self.name == KEEPER_NAME.to_bytes()
     }
 
     fn may_borrow(&self) -> bool {

@@ -10,6 +10,7 @@ use nix::sys::signal::Signal;
 
 use crate::place::{LOCK, Place, finish, only_line, silent};
 use crate::poll;
+use crate::terminal::Terminal;
 use crate::zklock::{Running, Zklock, binary};
 
 const OTHER: &str = "/other";
@@ -275,6 +276,52 @@ fn a_signal_passes_through_both() {
     job.wait_stdout("ready");
     job.signal(Signal::SIGTERM);
     let output = job.wait().expect_code(9);
+    assert_eq!(output.stdout().matches("signal TERM").count(), 1, "{output}");
+}
+
+/// It queues again for what it has lost, and not for what is lent: that would be to wait for itself.
+#[test]
+fn a_place_that_is_lost_beside_a_lent_lock_is_taken_again_without_a_deadlock() {
+    let place = Place::new();
+    let mut stranger = place.zklock().arg(OTHER).child(place.logged("stranger")).spawn();
+    stranger.wait_stdout("ready");
+    let mut job = nested(&place, &[LOCK], &[OTHER, "--and", LOCK]).child(place.logged("inner")).spawn();
+    let nodes = place.client().wait_count(OTHER, 2);
+    let ours = nodes.iter().max_by_key(|node| node[node.len() - 10..].to_owned()).expect("two nodes");
+    place.client().delete(&format!("{OTHER}/{ours}")).unwrap();
+    poll::until("another node", || {
+        let now = place.client().children(OTHER);
+        (now.len() == 2 && !now.contains(ours)).then_some(())
+    });
+    silent(finish(&mut stranger));
+    job.wait_stdout("ready");
+    finish(&mut job);
+    assert!(place.client().children(LOCK).is_empty());
+}
+
+/// All three are in one process group there.
+#[test]
+fn at_a_terminal_a_signal_reaches_the_command_once_too() {
+    let place = Place::new();
+    let terminal = Terminal::new(80);
+    let mut job = terminal.spawn(nested(&place, &[LOCK], &[LOCK]).child(["--exit-on", "TERM", "--exit", "9"]));
+    terminal.wait_count("ready", 1);
+    for count in 1..=5 {
+        job.signal(Signal::SIGUSR1);
+        terminal.wait_count("signal USR1", count);
+    }
+    job.signal(Signal::SIGTERM);
+    job.wait().expect_code(9);
+    let lines = terminal.lines();
+    assert_eq!(lines.iter().filter(|line| line.contains("signal")).count(), 6, "{lines:#?}");
+}
+
+/// The inner run passes the stop signal on.
+#[test]
+fn the_stop_signal_reaches_the_inner_command_once() {
+    let place = Place::new();
+    let outer = [LOCK, "--max-run", "300ms", "--session-timeout", "15", "-k", "1300ms"];
+    let output = nested(&place, &outer, &[LOCK]).child(["--wait"]).run().expect_code(124);
     assert_eq!(output.stdout().matches("signal TERM").count(), 1, "{output}");
 }
 
