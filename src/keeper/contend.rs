@@ -545,13 +545,19 @@ impl<W: World> Keeper<'_, W> {
     /// Beats until that fails for good.
     async fn keep_beating(&self, session: &W::Session, nodes: &[String]) -> Result<(), Stop> {
         let interval = Terms::beat_of(session.timeout());
-        let age = || self.last_beat.get().map_or(interval, |sent| self.world.now().saturating_since(sent));
+        let age = |since: Option<Instant>| since.map_or(interval, |since| self.world.now().saturating_since(since));
+        // A lease that is behind the last beat, as after a silence, is mended by further ones; but
+        // not by a torrent.
+        let due = || {
+            let (lease, beat) = (age(self.lease.get()), age(self.last_beat.get()));
+            interval.saturating_sub(lease).max((interval / 4).saturating_sub(beat))
+        };
         loop {
-            if let Some(half) = (interval / 2).checked_sub(age()) {
+            if let Some(half) = due().checked_sub(interval / 2) {
                 self.world.sleep(half).await;
                 or(self.look(session, nodes), self.world.sleep(interval / 4)).await;
             }
-            self.world.sleep(interval.saturating_sub(age())).await;
+            self.world.sleep(due()).await;
             self.beat(session, nodes).await?;
         }
     }
