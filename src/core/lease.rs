@@ -237,8 +237,9 @@ impl Contacts {
         }
         let contact = self.answered.front().filter(|first| told(first.1)).map_or(self.opened, |first| first.0);
         // The client library gives a connection up when it has heard nothing for T/6, looks every
-        // T/48, and sees to it that there is something to hear. While we run, none is older.
-        let silence = Terms::word(timeout) + timeout / 4;
+        // T/48, and sees to it that there is something to hear. What it heard last may have been on
+        // its way for as long as that. While we run, what our server heard last is no older.
+        let silence = Terms::word(timeout) + timeout * 3 / 8;
         let alive = Some(sent - silence).filter(|_| self.steady_since + silence <= sent);
         let heard = alive.map_or(contact, |alive| alive.max(contact)).max(self.opened);
         sent.min(heard + (timeout - Terms::validity(timeout)))
@@ -354,9 +355,13 @@ mod tests {
         let lease = contacts.lease_from(HALF_MINUTE, sent, sent);
         assert_eq!(
             lease,
-            sent - HALF_MINUTE / 4 - Duration::from_secs(2) + (HALF_MINUTE - Terms::validity(HALF_MINUTE))
+            sent - HALF_MINUTE * 3 / 8 - Duration::from_secs(2) + (HALF_MINUTE - Terms::validity(HALF_MINUTE))
         );
         assert!(Terms::with_default_grace(HALF_MINUTE).worth_starting(lease, sent));
+        // A reply that was under way for as long as the library waits, and then nothing for as long.
+        let patience = HALF_MINUTE / 6 + HALF_MINUTE / 48;
+        let heard = sent - Terms::word(HALF_MINUTE) - patience * 2;
+        assert!(Terms::end_of(HALF_MINUTE, lease) <= heard + HALF_MINUTE);
         // The same after a pause of which it was told only now.
         let mut paused = Contacts::new(BOOT);
         paused.pulse(HALF_MINUTE, at(50_000));
