@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// How long a test waits for something that is expected to happen. Far longer than it ever takes on a loaded machine,
 /// so that running into it means that the thing does not happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How often a condition is looked at.
 const STEP: Duration = Duration::from_millis(2);
