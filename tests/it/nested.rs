@@ -311,6 +311,7 @@ fn at_a_terminal_a_signal_reaches_the_command_once_too() {
         terminal.wait_count("signal USR1", count);
     }
     job.signal(Signal::SIGTERM);
+    terminal.wait_count("signal TERM", 1);
     job.wait().expect_code(9);
     let lines = terminal.lines();
     assert_eq!(lines.iter().filter(|line| line.contains("signal")).count(), 6, "{lines:#?}");
