@@ -439,6 +439,8 @@ impl State {
     }
 
     pub(crate) fn continue_processes(&mut self, host: usize) {
+        // waitpid(2) tells nothing of a stop that is over.
+        self.hosts[host].stopped_by = None;
         for number in 0..self.hosts[host].processes.len() {
             let process = &mut self.hosts[host].processes[number];
             if std::mem::replace(&mut process.stopped, false) {
