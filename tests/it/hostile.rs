@@ -416,7 +416,8 @@ fn an_alarm_ends_the_wait() {
 fn at_a_terminal_an_alarm_reaches_the_command() {
     let scene = Scene::shared();
     let terminal = Terminal::new(80);
-    let job = scene.job(&direct(), "job", &[], &["--exit-on", "ALRM", "--exit", "7"]);
+    let options = ["--session-timeout", "20"];
+    let job = scene.job(&direct(), "job", &options, &["--exit-on", "ALRM", "--exit", "7"]);
     let mut job = terminal.spawn(job.run_by(WITH_AN_ALARM));
     terminal.wait_count("job signal ALRM", 1);
     job.wait().expect_code(7);

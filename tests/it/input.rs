@@ -174,6 +174,9 @@ fn measured(zklock: Zklock, args: &[&str]) -> (Output, Duration) {
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How late a loaded machine may be. What hangs takes longer.
+const SLOW: Duration = Duration::from_secs(8);
+
 /// Against this address: gives up with 69 when `--connect-timeout` is over, and has done next to nothing meanwhile.
 #[track_caller]
 fn unreachable(addresses: &str) -> String {
@@ -182,10 +185,9 @@ fn unreachable(addresses: &str) -> String {
     let output = output.expect_code(69);
     let line = only_line(&output);
     assert!(line.starts_with("no ZooKeeper server of ") && line.contains(" answered within 2s: "), "{output}");
-    // As a rule it is late by milliseconds, and by a second and a half when the keeper does not answer any more. The rest
-    // is for a machine that does other things, too.
+    // As a rule it is late by milliseconds, and by a second and a half when the keeper does not answer any more.
     let late = output.elapsed.checked_sub(CONNECT_TIMEOUT).expect("not before the timeout");
-    assert!(late < Duration::from_secs(2), "{late:?} late\n{output}");
+    assert!(late < SLOW, "{late:?} late\n{output}");
     // A loop without a pause would take all of it.
     assert!(spent < CONNECT_TIMEOUT / 4, "{spent:?} of processor time\n{output}");
     line
@@ -327,8 +329,8 @@ fn a_server_that_answers_requests_with_nonsense_is_waited_for_no_longer_than_the
                 let output = output.expect_code(75);
                 let beginning = "gave up waiting for /lock after 1s: no ZooKeeper server";
                 assert!(only_line(&output).starts_with(beginning), "{output}");
-                // A second for the node that may be there, half a one for the session, and one for a loaded machine.
-                assert!(output.elapsed < Duration::from_millis(3500), "{output}");
+                // A second for the node that may be there, half a one for the session.
+                assert!(output.elapsed < Duration::from_millis(2500) + SLOW, "{output}");
                 assert!(spent < Duration::from_millis(500), "{spent:?} of processor time\n{output}");
             });
         }

@@ -19,7 +19,7 @@ use crate::process;
 use crate::zklock::{Running, Zklock};
 
 /// The session timeout of a peer that is to be killed: its test waits for the expiry.
-const SHORT: Duration = Duration::from_secs(2);
+const SHORT: Duration = Duration::from_secs(4);
 
 /// zklock, for [`LOCK`], as it is to be called beside a peer.
 fn beside(place: &Place, peer: Recipe) -> Zklock {

@@ -246,8 +246,11 @@ impl State {
             }
             Kind::CtrlZ => {
                 self.stop_job(host);
-                // Nobody types `fg` before the shell has seen the job stop.
                 self.after(time.max(20 * MS), later(Kind::Foreground));
+            }
+            // Nobody types `fg` before the shell has seen the job stop, which it has not when the machine sleeps.
+            Kind::Foreground if self.hosts[host].alive && self.hosts[host].stopped_by.is_some() => {
+                self.after(20 * MS, later(Kind::Foreground));
             }
             Kind::Foreground => self.thaw_supervisor(host),
             Kind::DeleteNode => {

@@ -64,7 +64,8 @@ pub(crate) struct Host {
     root_end: Option<CommandEnd>,
     /// The signal that it is about to die of.
     root_dies_of: Option<Signal>,
-    stopped_by: Option<Signal>,
+    /// The signal that has stopped the command, until the supervisor sees it.
+    pub(crate) stopped_by: Option<Signal>,
     /// How the command ended before zklock stopped it.
     pub(crate) natural_end: Option<CommandEnd>,
     pub(crate) stopped_by_us: bool,

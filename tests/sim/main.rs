@@ -30,8 +30,13 @@ use crate::faults::lock_path;
 const RUNS: u64 = 200_000;
 
 /// Seeds of runs that failed once, with the code as it is or with a deliberate fault in it.
-const FAILED_ONCE: &[u64] =
-    &[506_284_596_450_680_838, 12_005_906_449_509_460_623, 12_901_383_770_728_864_282, 18_358_076_431_529_457_718];
+const FAILED_ONCE: &[u64] = &[
+    506_284_596_450_680_838,
+    5_603_759_676_980_344_251,
+    12_005_906_449_509_460_623,
+    12_901_383_770_728_864_282,
+    18_358_076_431_529_457_718,
+];
 
 fn plans() -> Vec<Plan> {
     (0..2)
