@@ -186,9 +186,14 @@ impl<'p, W: World> Keeper<'p, W> {
     /// as it takes.
     async fn live(&self) -> Report {
         let plan = self.plan;
+        // What is said again and again would fill the socket to a supervisor that is stopped, and keep
+        // it from hearing of a loss.
+        let told = RefCell::new(String::new());
         let unreachable = |reason: String| {
             log::info!("no connection: {reason}");
-            self.world.report_if_room(&Report::Unreachable(reason));
+            if told.replace(reason.clone()) != reason {
+                self.world.report_if_room(&Report::Unreachable(reason));
+            }
         };
         let opening = self.world.open(plan.session_timeout, unreachable);
         // Looking up the user takes a while: time that the server needs for the session.
@@ -226,6 +231,7 @@ impl<'p, W: World> Keeper<'p, W> {
                 Err(failure) => return refuse(failure, "/"),
             };
             log::info!("connection to ZooKeeper restored");
+            told.take();
         }
     }
 
