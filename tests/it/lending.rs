@@ -259,6 +259,11 @@ fn outer_killed_with_its_keeper_the_nested_command_is_dead_before_the_next_one_s
     let place = Place::new();
     let (mut outer, next) = nested_briefly(&place);
     let keeper = outer.keeper();
+    // Neither is to see the other one die: the supervisor would begin to stop the command.
+    for pid in [outer.pid(), keeper] {
+        process::send(pid, Signal::SIGSTOP);
+        poll::until("it is stopped", || process::look(pid).filter(|process| process.state == 'T'));
+    }
     let killed = Moment::now();
     process::send(keeper, Signal::SIGKILL);
     outer.signal(Signal::SIGKILL);
