@@ -19,8 +19,9 @@ use serde::{Deserialize, Serialize};
 use crate::command::Remains;
 use crate::core::lease::Instant;
 
-/// The longest message. A report carries two paths at most, and the plan bounds those.
-const LONGEST: usize = 64 * 1024;
+/// The longest message. A report carries the path of each lock twice, and the plan bounds their sum.
+/// Less than what a socket has room for by default (wmem_default, socket(7)).
+const LONGEST: usize = 128 * 1024;
 
 /// What the supervisor tells the keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,7 +134,7 @@ pub enum Received<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::machine::Report;
+    use crate::core::machine::{Grant, Granted, Report};
 
     #[test]
     fn messages_arrive_whole_and_the_end_is_seen() {
@@ -146,6 +147,26 @@ mod tests {
         assert_eq!(ours.receive(), Received::Message(Report::Unreachable("x".repeat(20_000))));
         assert_eq!(ours.receive::<Report>(), Received::Gone);
         assert!(ours.send(&Order::Release).is_err());
+    }
+
+    #[test]
+    fn the_longest_report_has_room() {
+        // Of paths that are all escapes, as long as the plan lets them be.
+        let lock = |length: usize| format!("/{}", "\"".repeat(length - 1));
+        let granted = |length| Granted {
+            lock: lock(length),
+            node: format!("{}/{}", lock(length), "\"".repeat(100)),
+            token: i64::MIN,
+        };
+        let grant = Grant {
+            first: granted(4096),
+            and: vec![granted(4096), granted(4096), granted(4096), granted(3600)],
+            session: i64::MIN,
+            sent: Instant::from_boot(Duration::MAX),
+        };
+        let (ours, theirs) = Link::pair().unwrap();
+        theirs.send(&Report::Held(grant.clone())).unwrap();
+        assert_eq!(ours.receive(), Received::Message(Report::Held(grant)));
     }
 
     #[test]
