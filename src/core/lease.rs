@@ -215,7 +215,7 @@ impl Contacts {
 
     /// We are running. To be told every [`Contacts::pulse_of`].
     pub fn pulse(&mut self, timeout: Duration, now: Instant) {
-        if now.saturating_since(self.pulse) > Self::pulse_of(timeout) * 2 {
+        if now.saturating_since(self.pulse) > Self::unnoticed(timeout) {
             self.steady_since = now;
         }
         self.pulse = now;
@@ -223,7 +223,12 @@ impl Contacts {
 
     /// How often to say that we are running.
     pub fn pulse_of(timeout: Duration) -> Duration {
-        timeout / 24
+        timeout / 96
+    }
+
+    /// A pause that is longer than this is noticed.
+    fn unnoticed(timeout: Duration) -> Duration {
+        Self::pulse_of(timeout) * 2
     }
 
     /// From when the lease counts, now that the quorum has answered a beat that was sent at `sent`.
@@ -238,8 +243,9 @@ impl Contacts {
         let contact = self.answered.front().filter(|first| told(first.1)).map_or(self.opened, |first| first.0);
         // The client library gives a connection up when it has heard nothing for T/6, looks every
         // T/48, and sees to it that there is something to hear. What it heard last may have been on
-        // its way for as long as that. While we run, what our server heard last is no older.
-        let silence = Terms::word(timeout) + timeout * 3 / 8;
+        // its way for as long as that. Each of the two may have lasted longer by a pause that went
+        // unnoticed. While we run, what our server heard last is no older.
+        let silence = Terms::word(timeout) + (timeout / 6 + timeout / 48 + Self::unnoticed(timeout)) * 2;
         let alive = Some(sent - silence).filter(|_| self.steady_since + silence <= sent);
         let heard = alive.map_or(contact, |alive| alive.max(contact)).max(self.opened);
         sent.min(heard + (timeout - Terms::validity(timeout)))
@@ -317,7 +323,7 @@ mod tests {
     /// A keeper that is in touch with its server as often as one that holds.
     fn contacts_until(millis: u64) -> Contacts {
         let mut contacts = Contacts::new(BOOT);
-        for now in (0..=millis).step_by(1000) {
+        for now in (0..=millis).step_by(300) {
             contacts.pulse(HALF_MINUTE, at(now));
             if now % 3000 == 0 {
                 contacts.answered(at(now), at(now + 1));
@@ -348,18 +354,18 @@ mod tests {
     #[test]
     fn a_live_connection_of_a_keeper_that_runs_is_worth_something_without_requests() {
         let mut contacts = Contacts::new(BOOT);
-        for now in (0..=60_000).step_by(1000) {
+        for now in (0..=60_000).step_by(300) {
             contacts.pulse(HALF_MINUTE, at(now));
         }
         let sent = at(60_500);
         let lease = contacts.lease_from(HALF_MINUTE, sent, sent);
         assert_eq!(
             lease,
-            sent - HALF_MINUTE * 3 / 8 - Duration::from_secs(2) + (HALF_MINUTE - Terms::validity(HALF_MINUTE))
+            sent - HALF_MINUTE * 5 / 12 - Duration::from_secs(2) + (HALF_MINUTE - Terms::validity(HALF_MINUTE))
         );
         assert!(Terms::with_default_grace(HALF_MINUTE).worth_starting(lease, sent));
         // A reply that was under way for as long as the library waits, and then nothing for as long.
-        let patience = HALF_MINUTE / 6 + HALF_MINUTE / 48;
+        let patience = HALF_MINUTE / 6 + HALF_MINUTE / 48 + Contacts::unnoticed(HALF_MINUTE);
         let heard = sent - Terms::word(HALF_MINUTE) - patience * 2;
         assert!(Terms::end_of(HALF_MINUTE, lease) <= heard + HALF_MINUTE);
         // The same after a pause of which it was told only now.
@@ -367,6 +373,19 @@ mod tests {
         paused.pulse(HALF_MINUTE, at(50_000));
         let lease = paused.lease_from(HALF_MINUTE, sent, sent);
         assert!(!Terms::with_default_grace(HALF_MINUTE).worth_starting(lease, sent));
+    }
+
+    #[test]
+    fn a_live_connection_is_enough_to_start_under_whatever_the_timeout() {
+        for timeout in [2, 4, 8, 12, 30, 300].map(Duration::from_secs) {
+            let mut contacts = Contacts::new(BOOT);
+            for step in 0..200 {
+                contacts.pulse(timeout, BOOT + Contacts::pulse_of(timeout) * step);
+            }
+            let sent = BOOT + timeout * 2;
+            let lease = contacts.lease_from(timeout, sent, sent);
+            assert!(Terms::with_default_grace(timeout).worth_starting(lease, sent), "{timeout:?}");
+        }
     }
 
     #[test]

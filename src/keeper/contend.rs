@@ -202,7 +202,7 @@ impl<W: World> Keeper<'_, W> {
                     async move { caught_up.await.map(|()| sent) }
                 })
                 .await?;
-            self.beaten(sent);
+            self.beaten(session, sent);
         }
         // After that beat, for the terms of a shorter timeout may be over with the one before.
         let timeout = session.timeout();
@@ -214,10 +214,10 @@ impl<W: World> Keeper<'_, W> {
     }
 
     /// Records that a transaction sent then was answered.
-    fn beaten(&self, sent: Instant) {
+    fn beaten(&self, session: &W::Session, sent: Instant) {
         let now = self.world.now();
         let mut contacts = self.contacts.borrow_mut();
-        let lease = contacts.lease_from(self.timeout.get(), sent, now);
+        let lease = contacts.lease_from(session.timeout(), sent, now);
         contacts.answered(sent, now);
         self.last_beat.set(Some(sent));
         // A new connection knows less of the past than the one before.
@@ -256,7 +256,7 @@ impl<W: World> Keeper<'_, W> {
             match created.await {
                 Ok(Created { paths, stat }) => {
                     // A creation goes through the quorum, as a beat does.
-                    self.beaten(sent);
+                    self.beaten(session, sent);
                     // Without a token they are looked up as if the reply had been lost.
                     if let Some(stat) = stat {
                         self.queued(lock, id, paths, stat.czxid).children.set(listed.await.ok());
@@ -577,7 +577,7 @@ impl<W: World> Keeper<'_, W> {
         let sent = self.world.now();
         match session.beat(nodes, publish.as_deref()).await {
             Ok(()) => {
-                self.beaten(sent);
+                self.beaten(session, sent);
                 self.unpublished.take();
             }
             Err(Failure::Unknown(why)) => {
