@@ -22,6 +22,9 @@ pub const ENV_TIMEOUT: &str = "ZKLOCK_TIMEOUT";
 pub const ENV_SESSION_TIMEOUT: &str = "ZKLOCK_SESSION_TIMEOUT";
 /// The variable in which zklock finds the locks that are held by the zklocks it was started by.
 pub const ENV_HELD: &str = "ZKLOCK_HELD";
+
+/// The variable that marks what a run has started: one line for this run, and one for each around it.
+pub const ENV_RUN: &str = "ZKLOCK_RUN";
 /// The variable that holds the log filter, which has no option.
 pub const ENV_LOG: &str = "ZKLOCK_LOG";
 

@@ -18,6 +18,7 @@ use nix::sys::signal::Signal as Named;
 use nix::unistd::{AccessFlags, Pid, faccessat, getpid, getppid};
 use serde::{Deserialize, Serialize};
 
+use crate::cli::ENV_RUN;
 use crate::clock;
 use crate::core::lease::Instant;
 use crate::core::machine::CommandEnd;
@@ -28,6 +29,10 @@ use crate::signals::{self, Inherited};
 /// The name of keepers' processes, as prctl(2) sets it and proc_pid_stat(5) shows it. Not one that
 /// `pkill -9 zklock` matches: of the two processes, the other has to survive.
 pub const KEEPER_NAME: &CStr = c"lock-keeper";
+
+/// The name of a keeper that may use, or uses, the locks of a zklock above it: while it lives, what its
+/// command has started may not have ended, even if the supervisor has.
+pub const INNER_KEEPER_NAME: &CStr = c"inner-keeper";
 
 /// The name of a supervisor that may use, or uses, the locks of one above it.
 pub const INNER_NAME: &CStr = c"zklock-inner";
@@ -257,9 +262,18 @@ impl Family {
         self.strangers.extend(Process::read(child.as_raw()));
     }
 
-    /// Everyone who is alive. An error of /proc says nothing about anybody.
+    /// Everyone who is alive, but for keepers. An error of /proc says nothing about anybody.
     fn living(&self) -> io::Result<Vec<Process>> {
-        Ok(self.below(&processes()?, |_| true))
+        let mut family = self.below(&processes()?, |_| true);
+        family.retain(Process::is_running);
+        Ok(family)
+    }
+
+    /// Those who may use our locks: zklocks, and the keepers of zklocks that were killed.
+    fn users(&self) -> io::Result<Vec<Process>> {
+        let mut family = self.below(&processes()?, |_| true);
+        family.retain(Process::may_borrow);
+        Ok(family)
     }
 
     /// Everyone who is alive but for those below another zklock, which passes on the signals that it
@@ -268,7 +282,9 @@ impl Family {
         let everyone = processes()?;
         let has_keeper =
             |process: &Process| everyone.iter().any(|child| child.parent == process.pid && child.is_keeper());
-        Ok(self.below(&everyone, |process| !has_keeper(process)))
+        let mut family = self.below(&everyone, |process| !has_keeper(process));
+        family.retain(Process::is_running);
+        Ok(family)
     }
 
     /// Of these, those below us who are alive; without the descendants of one that is not open.
@@ -285,7 +301,7 @@ impl Family {
                 }
             }
         }
-        family.retain(Process::is_running);
+        family.retain(|process| process.alive);
         family
     }
 
@@ -303,7 +319,7 @@ impl Family {
         }
         // An error of /proc says nothing about anybody. Twice: one whose parent ends while the list is
         // read may seem to be nobody's child.
-        (0..2).any(|_| self.living().map_or(true, |family| family.iter().any(Process::may_borrow)))
+        (0..2).any(|_| self.users().map_or(true, |users| !users.is_empty()))
     }
 
     /// Descriptors that become readable when one of these has ended (pidfd_open(2)).
@@ -311,12 +327,7 @@ impl Family {
         if !self.borrows() {
             return vec![];
         }
-        let family = self.living().unwrap_or_default();
-        family
-            .iter()
-            .filter(|process| process.may_borrow())
-            .filter_map(|process| pidfd_open(process.pid).ok())
-            .collect()
+        self.users().unwrap_or_default().iter().filter_map(|user| pidfd_open(user.pid).ok()).collect()
     }
 
     fn is_stranger(&self, process: &Process) -> bool {
@@ -371,9 +382,9 @@ pub struct Remains {
 }
 
 impl Remains {
-    /// Sends SIGKILL to whoever is in the group, or carries this contender node in the environment
-    /// that it was started with. Whether nobody was found.
-    pub fn kill(self, node: Option<&str>) -> bool {
+    /// Sends SIGKILL to whoever is in the group, or carries the mark of this run in the environment that
+    /// it was started with. Whether nobody was found.
+    pub fn kill(self, mark: &str) -> bool {
         let this = getpid().as_raw();
         let Ok(everyone) = processes() else { return false };
         // A group's number is given out again when the last member has gone; then a new process has
@@ -382,7 +393,7 @@ impl Remains {
         let group = self.group.filter(|group| !reused(*group));
         let mut gone = true;
         for process in everyone.iter().filter(|process| process.is_running() && process.pid != this) {
-            if group == Some(process.group) || node.is_some_and(|node| process.carries(node)) {
+            if group == Some(process.group) || process.carries(mark) {
                 process.signal(Signal::KILL);
                 gone = false;
             }
@@ -440,23 +451,27 @@ impl Process {
     }
 
     fn is_keeper(&self) -> bool {
-        self.name == KEEPER_NAME.to_bytes()
+        self.is_named(&[KEEPER_NAME, INNER_KEEPER_NAME])
     }
 
     fn may_borrow(&self) -> bool {
-        [INNER_NAME, INNER_LEAVING_NAME].iter().any(|name| self.name == name.to_bytes())
+        self.is_named(&[INNER_NAME, INNER_LEAVING_NAME, INNER_KEEPER_NAME])
     }
 
     fn is_leaving(&self) -> bool {
-        [LEAVING_NAME, INNER_LEAVING_NAME].iter().any(|name| self.name == name.to_bytes())
+        self.is_named(&[LEAVING_NAME, INNER_LEAVING_NAME])
     }
 
-    /// Whether it was started below the holder of this contender node: ZKLOCK_HELD has a line each.
-    fn carries(&self, node: &str) -> bool {
+    fn is_named(&self, names: &[&CStr]) -> bool {
+        names.iter().any(|name| self.name == name.to_bytes())
+    }
+
+    /// Whether it was started below the run of this mark: [`ENV_RUN`] has a line for each.
+    fn carries(&self, mark: &str) -> bool {
         let Ok(environ) = fs::read(format!("/proc/{}/environ", self.pid)) else { return false };
-        let mut entries = environ.split(|byte| *byte == 0);
-        let Some(held) = entries.find_map(|entry| entry.strip_prefix(b"ZKLOCK_HELD=")) else { return false };
-        held.split(|byte| *byte == b'\n').any(|line| line == node.as_bytes())
+        let mut entries = environ.split(|byte| *byte == 0).filter_map(|entry| entry.strip_prefix(ENV_RUN.as_bytes()));
+        let Some(marks) = entries.find_map(|rest| rest.strip_prefix(b"=")) else { return false };
+        marks.split(|byte| *byte == b'\n').any(|line| line == mark.as_bytes())
     }
 
     fn signal(&self, signal: Signal) {

@@ -126,6 +126,7 @@ impl<'p, W: World> Keeper<'p, W> {
         }
         if let End::Orphaned = end {
             self.end_command().await;
+            self.world.borrows_no_more();
         }
         // Past the session timeout there is nothing left to release.
         let enough = async {
@@ -151,13 +152,9 @@ impl<'p, W: World> Keeper<'p, W> {
     /// Kills the command and waits until nothing is left of it. Whether there was something.
     async fn end_command(&self) -> bool {
         let Some(remains) = self.started.get() else { return false };
-        // Any of ours tells the command from all others. With none, it is the zklock above us who
-        // finds it.
-        let ours = self.place.borrow().mine().into_iter().find(|mine| mine.is_ours());
-        let node = ours.and_then(|mine| mine.paths.first().cloned());
         let mut pause = Duration::from_millis(2);
         let mut found = false;
-        while !self.world.kill(remains, node.as_deref()) {
+        while !self.world.kill(remains) {
             found = true;
             self.world.sleep(pause).await;
             // What we may not kill is not asked for ever at this pace.

@@ -13,7 +13,9 @@
 //! 5. children that ended or stopped.
 
 use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
 use std::ffi::{CStr, CString, OsString};
+use std::hash::BuildHasher;
 use std::io;
 use std::mem::{self, Discriminant};
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,7 +26,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getsid};
 
-use crate::cli::ENV_HELD;
+use crate::cli::{ENV_HELD, ENV_RUN};
 use crate::clock::{self, Alarm};
 use crate::command::{self, Command, Family, INNER_LEAVING_NAME, INNER_NAME, LEAVING_NAME, Launch, Reaped, Tie};
 use crate::core::lease::Instant;
@@ -75,6 +77,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<Outcome> {
         on_lost: None,
         borrowers: vec![],
         look_again: LOOK_AGAIN,
+        mark: format!("{:016x}", RandomState::new().hash_one(())),
         inner: false,
         name,
         teller,
@@ -122,6 +125,8 @@ struct Supervisor<'p> {
     borrowers: Vec<OwnedFd>,
     /// When to look for them again, though none of them has ended.
     look_again: Duration,
+    /// What tells whatever this run starts from all others.
+    mark: String,
     /// Whether we may use locks of a zklock above us.
     inner: bool,
     /// The name that this process came with.
@@ -336,7 +341,7 @@ impl Supervisor<'_> {
         }
         let (ours, theirs) = Link::pair().context("cannot create a socket pair")?;
         let last_beat = LastBeat::shared().context("cannot share memory")?;
-        let supervisor = std::process::id();
+        let (supervisor, mark) = (std::process::id(), self.mark.as_str());
         #[expect(unsafe_code, reason = "the keeper is a fork of the supervisor")]
         // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
         match unsafe { fork() }.context("cannot fork")? {
@@ -344,7 +349,7 @@ impl Supervisor<'_> {
                 // Both ends would keep the socket open when the supervisor dies.
                 drop(ours);
                 let refresh = self.teller.refresh();
-                process::run(Birth { plan: self.plan, supervisor, refresh, link: theirs, last_beat });
+                process::run(Birth { plan: self.plan, supervisor, mark, refresh, link: theirs, last_beat });
                 std::process::exit(0);
             }
             ForkResult::Parent { child } => {
@@ -368,6 +373,7 @@ impl Supervisor<'_> {
         self.grant = Some(grant.clone());
         let mut environment = about(self.plan, grant);
         environment.push((ENV_HELD, held(self.plan, grant)));
+        environment.push((ENV_RUN, lines(ENV_RUN, [self.mark.as_str()])));
         match self.launch(&self.plan.command, &environment, Tie::Lock(until)) {
             Ok(command) => {
                 self.order(Order::Started(command.remains()));
@@ -393,7 +399,7 @@ impl Supervisor<'_> {
         let (Some(line), Some(grant)) = (&self.plan.on_lost, &self.grant) else {
             return self.happen(Event::OnLostEnded);
         };
-        // Without ZKLOCK_HELD: it does not hold the lock, and the keeper kills whoever claims to.
+        // It does not hold the lock, and the keeper kills whoever carries the mark.
         match self.launch(line, &about(self.plan, grant), Tie::None) {
             Ok(on_lost) => {
                 self.on_lost = Some(on_lost);
@@ -467,17 +473,21 @@ fn goes_to_foreground(signal: Signal) -> bool {
 /// The locks that the command holds, one node a line: a path can hold any other character that one
 /// might separate them by.
 fn held(plan: &Plan, grant: &Grant) -> OsString {
-    let mut held = std::env::var_os(ENV_HELD).unwrap_or_default();
-    for granted in grant.all() {
-        // A lock of a zklock above us is there already.
-        if !plan.held.iter().any(|name| granted.node.ends_with(&format!("/{name}"))) {
-            if !held.is_empty() {
-                held.push("\n");
-            }
-            held.push(&granted.node);
+    // A lock of a zklock above us is there already.
+    let is_there = |node: &str| plan.held.iter().any(|name| node.ends_with(&format!("/{name}")));
+    lines(ENV_HELD, grant.all().map(|granted| granted.node.as_str()).filter(|node| !is_there(node)))
+}
+
+/// A variable of our environment with these lines added.
+fn lines<'a>(variable: &str, further: impl IntoIterator<Item = &'a str>) -> OsString {
+    let mut lines = std::env::var_os(variable).unwrap_or_default();
+    for line in further {
+        if !lines.is_empty() {
+            lines.push("\n");
         }
+        lines.push(line);
     }
-    held
+    lines
 }
 
 /// What the command finds in its environment about the locks. All of it is set, so that nothing of an

@@ -1,6 +1,7 @@
 //! The keeper as a process: a fork of the supervisor, deaf to every signal that can be ignored.
 
 use std::cell::OnceCell;
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -14,7 +15,7 @@ use smol::{Async, LocalExecutor, Timer};
 use super::world::World;
 use super::{Keeper, PAUSE};
 use crate::clock;
-use crate::command::{self, KEEPER_NAME, Remains};
+use crate::command::{self, INNER_KEEPER_NAME, KEEPER_NAME, Remains};
 use crate::core::contender::Card;
 use crate::core::lease::Instant;
 use crate::core::machine::Report;
@@ -31,6 +32,8 @@ pub struct Birth<'p> {
     pub plan: &'p Plan,
     /// The process id of the supervisor, which is the one that users know.
     pub supervisor: u32,
+    /// What tells whatever this run has started from all others.
+    pub mark: &'p str,
     /// How often to look where we stand although nothing has happened, if anybody is watching.
     pub refresh: Option<Duration>,
     /// The socket to the supervisor.
@@ -45,6 +48,7 @@ pub fn run(birth: Birth<'_>) {
         log::error!("keeper: {error}");
         return;
     }
+    take_name(if birth.plan.held.is_empty() { KEEPER_NAME } else { INNER_KEEPER_NAME });
     // On one line, as everything that is said.
     std::panic::set_hook(Box::new(|panic| log::error!("keeper: {}", panic.to_string().replace('\n', " "))));
     let executor = LocalExecutor::new();
@@ -60,11 +64,17 @@ pub fn run(birth: Birth<'_>) {
 fn detach() -> nix::Result<()> {
     signals::turn_deaf()?;
     setsid()?;
-    let _ = nix::sys::prctl::set_name(KEEPER_NAME);
     let null = nix::fcntl::open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Permissions::empty())?;
     dup2_stdin(null.as_fd())?;
     dup2_stdout(null.as_fd())?;
     Ok(())
+}
+
+/// Of the thread that calls: as a process, the keeper has the name of its first one.
+fn take_name(name: &CStr) {
+    if let Err(error) = nix::sys::prctl::set_name(name) {
+        log::info!("cannot change the process's name: {error}");
+    }
 }
 
 /// The real world.
@@ -151,8 +161,8 @@ impl World for Process<'_> {
         }
     }
 
-    fn kill(&self, remains: Remains, node: Option<&str>) -> bool {
-        remains.kill(node)
+    fn kill(&self, remains: Remains) -> bool {
+        remains.kill(self.birth.mark)
     }
 
     fn is_above(&self, pid: u32) -> bool {
@@ -161,6 +171,10 @@ impl World for Process<'_> {
 
     fn lends(&self, pid: u32) -> bool {
         command::lends(pid)
+    }
+
+    fn borrows_no_more(&self) {
+        take_name(KEEPER_NAME);
     }
 
     fn card(&self) -> &Card {

@@ -62,15 +62,17 @@ pub trait World {
     /// Waits for the supervisor's next order. `None`: it has gone.
     fn order(&self) -> impl Future<Output = Option<Order>>;
 
-    /// Sends SIGKILL to what is left of the command, which was started with this contender node if
-    /// one is ours. Whether nobody was found.
-    fn kill(&self, remains: Remains, node: Option<&str>) -> bool;
+    /// Sends SIGKILL to what is left of the command. Whether nobody was found.
+    fn kill(&self, remains: Remains) -> bool;
 
     /// Whether we descend from this process, and it lives.
     fn is_above(&self, pid: u32) -> bool;
 
     /// Whether this process, a zklock above us, has not begun to release its locks.
     fn lends(&self, pid: u32) -> bool;
+
+    /// Shows the zklocks above us that we use none of their locks, nor will.
+    fn borrows_no_more(&self);
 
     /// What others may know of us. The first time it takes a while.
     fn card(&self) -> &Card;

@@ -15,7 +15,7 @@ use crate::process::{self, Process};
 use crate::proxy::Fate;
 use crate::scene::{AT_ONCE, LEASE, LOCK, Moment, Scene, T, variable};
 use crate::terminal::Terminal;
-use crate::zklock::{Running, Zklock, binary, child};
+use crate::zklock::{Running, Zklock, binary, child, is_keeper};
 
 /// The way to the shared server that nothing disturbs.
 fn direct() -> String {
@@ -203,7 +203,7 @@ fn nested(place: &Place) -> Running {
 #[track_caller]
 fn below(run: &Running, count: usize) -> (Vec<Process>, Vec<Process>) {
     let all = run.processes().into_iter().filter(|process| process.pid != run.pid());
-    let (keepers, others): (Vec<_>, Vec<_>) = all.partition(|process| process.name == "lock-keeper");
+    let (keepers, others): (Vec<_>, Vec<_>) = all.partition(is_keeper);
     assert_eq!(others.len(), count, "{others:?}");
     (keepers, others)
 }

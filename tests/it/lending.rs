@@ -12,7 +12,8 @@ use crate::poll;
 use crate::process;
 use crate::proxy::Proxy;
 use crate::scene::{AT_ONCE, Moment};
-use crate::zklock::{Running, Zklock, binary, child};
+use crate::terminal::Terminal;
+use crate::zklock::{Running, Zklock, binary, child, is_keeper};
 
 /// The name of the process of a zklock whose command has ended.
 const LEAVING: &str = "zklock-leaving";
@@ -53,8 +54,7 @@ fn find(run: &Running, what: &str, is_it: impl Fn(&process::Process) -> bool) ->
 #[track_caller]
 fn inner_keeper(run: &Running) -> process::Process {
     let outer = run.keeper();
-    let name = process::look(outer).expect("the outer keeper").name;
-    find(run, "the inner keeper", |process| process.pid != outer && process.name == name)
+    find(run, "the inner keeper", |process| process.pid != outer && is_keeper(process))
 }
 
 #[test]
@@ -338,6 +338,50 @@ fn the_nested_zklock_killed_its_command_goes_with_it() {
     touch(&place, "end");
     outer.wait().expect_code(0);
     expect_next(&place, next);
+}
+
+/// A shell at a terminal below a zklock, as `shell` says: `INNER` there is another zklock on the same lock. Its command is
+/// a shell, whose child writes the log. The other one waits for the lock.
+#[track_caller]
+fn nested_at(terminal: &Terminal, place: &Place, shell: &str) -> (Running, Running) {
+    let inner = r#""$Z" /lock -c '"$C" --name inner --log log --beat --wait & "$C" --name quiet --wait'"#;
+    let outer = terminal.spawn(script(place, &[], &shell.replace("INNER", inner)));
+    terminal.wait_count(" ready", 2);
+    (outer, next(place))
+}
+
+/// There, no process group tells what belongs to whom.
+#[test]
+fn the_nested_zklock_killed_at_a_terminal_all_of_its_command_goes_with_it() {
+    let place = Place::new();
+    let terminal = Terminal::new(80);
+    let (mut outer, next) = nested_at(&terminal, &place, "INNER; echo status $?");
+    process::send(inner_keeper(&outer).parent, Signal::SIGKILL);
+    outer.wait().expect_code(0);
+    terminal.wait_count("status 137", 1);
+    expect_next(&place, next);
+    outer.wait_until_nothing_is_left();
+}
+
+#[test]
+fn the_outer_run_keeps_the_lock_until_the_command_of_a_killed_nested_one_is_dead() {
+    let place = Place::new();
+    let terminal = Terminal::new(80);
+    let (mut outer, next) = nested_at(&terminal, &place, "exec INNER");
+    let keeper = inner_keeper(&outer);
+    process::send(keeper.pid, Signal::SIGSTOP);
+    poll::until("it is stopped", || process::look(keeper.pid).filter(|process| process.state == 'T'));
+    process::send(keeper.parent, Signal::SIGKILL);
+    wait_for_name(&outer, LEAVING);
+    let decided = Moment::now().after(Duration::from_millis(100));
+    poll::until("what it has started lives on", || {
+        place.log().runs().iter().any(|run| run.name == "inner" && run.last > nanos(decided)).then_some(())
+    });
+    assert_eq!(place.client().children(LOCK).len(), 2);
+    process::send(keeper.pid, Signal::SIGCONT);
+    outer.wait().expect_signal(Signal::SIGKILL);
+    expect_next(&place, next);
+    outer.wait_until_nothing_is_left();
 }
 
 /// What holds for a lock that is lent holds for one that the inner run took itself.

@@ -23,8 +23,10 @@ use crate::process::{self, Process, Seat};
 /// The environment variable by which whatever a [`Zklock`] started is found again.
 const MARK: &str = "ZKLOCK_TEST";
 
-/// The name of the keeper process, as /proc/PID/comm shows it.
-const KEEPER: &str = "lock-keeper";
+/// Whether it is a keeper; one that may use the locks of a zklock above it has a name of its own.
+pub(crate) fn is_keeper(process: &Process) -> bool {
+    ["lock-keeper", "inner-keeper"].contains(&process.name.as_str())
+}
 
 /// The binary under test.
 pub(crate) fn binary() -> &'static Path {
@@ -289,14 +291,14 @@ impl Running {
     /// The keeper, once there is one.
     #[track_caller]
     pub(crate) fn keeper(&self) -> Pid {
-        self.child_process("keeper", |process| process.name == KEEPER)
+        self.child_process("keeper", is_keeper)
     }
 
     /// The command, once it runs: the oldest child that is not the keeper.
     #[track_caller]
     pub(crate) fn command(&self) -> Pid {
         // A child that has not executed its program yet still has zklock's own name.
-        self.child_process("command", |process| process.name != KEEPER && process.name != "zklock")
+        self.child_process("command", |process| !is_keeper(process) && process.name != "zklock")
     }
 
     #[track_caller]

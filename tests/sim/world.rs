@@ -166,7 +166,7 @@ impl World for SimWorld {
         .await
     }
 
-    fn kill(&self, _: Remains, _: Option<&str>) -> bool {
+    fn kill(&self, _: Remains) -> bool {
         let mut state = self.state.borrow_mut();
         let host = state.keepers[self.keeper].host;
         state.kill_for_keeper(host)
@@ -179,6 +179,8 @@ impl World for SimWorld {
     fn lends(&self, _: u32) -> bool {
         false
     }
+
+    fn borrows_no_more(&self) {}
 
     fn card(&self) -> &Card {
         &self.card

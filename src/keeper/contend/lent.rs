@@ -30,6 +30,7 @@ impl<W: World> Keeper<'_, W> {
                 lent.extend(self.lent_by_ancestor(session, lock.as_str()).await?.map(Rc::new));
             }
             if lent.is_empty() {
+                self.world.borrows_no_more();
                 self.world.report(&Report::Independent).await;
             }
         }
