@@ -520,15 +520,14 @@ impl<W: World> Keeper<'_, W> {
 
     /// A beat that is young enough to start a command under: the last one, or a new one.
     async fn fresh_beat(&self, session: &W::Session, nodes: &[String]) -> Result<Instant, Stop> {
-        let interval = Terms::beat_of(session.timeout());
+        let terms = Terms::with_default_grace(session.timeout());
+        let is_fresh = |from| terms.worth_starting(from, self.world.now());
         // The creation of the one node that there is says that it is there. Of several, or of one that
         // another session has created, only a beat that checks all of them does.
         let mut checked = self.locks.len() == 1 && self.lent.borrow().is_empty();
         loop {
             match self.lease.get() {
-                Some(from) if checked && self.world.now().saturating_since(from) <= interval * 3 / 2 => {
-                    return Ok(from);
-                }
+                Some(from) if checked && is_fresh(from) => return Ok(from),
                 _ => {
                     let before = self.last_beat.get();
                     self.beat(session, nodes).await?;
@@ -536,8 +535,8 @@ impl<W: World> Keeper<'_, W> {
                 }
             }
             // A first beat after a silence is worth little.
-            if self.lease.get().is_none_or(|from| self.world.now().saturating_since(from) > interval * 3 / 2) {
-                self.world.sleep(interval / 4).await;
+            if !self.lease.get().is_some_and(is_fresh) {
+                self.world.sleep(terms.beat() / 4).await;
             }
         }
     }

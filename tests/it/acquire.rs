@@ -13,6 +13,7 @@ use crate::frames::Op;
 use crate::place::{LOCK, Place, finish, only_line, silent};
 use crate::poll;
 use crate::proxy::{Fate, Proxy};
+use crate::scene::Moment;
 use crate::zklock::{Running, child};
 
 /// A proxy before the shared server.
@@ -191,6 +192,28 @@ fn waiters_run_in_the_order_of_arrival() {
         silent(finish(job));
     }
     assert_eq!(place.log().expect_no_overlap().order(), ["1", "2", "3", "4", "5", "6"]);
+}
+
+/// Each but the first is next in line for the moment that the command before it takes: too short to have beaten for long.
+#[test]
+fn short_commands_follow_each_other_at_once_however_long_they_have_waited() {
+    const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
+    let place = Place::new();
+    let mut holder = place.hold();
+    let short = || place.zklock().args([LOCK, "--session-timeout", "4s", "true"]).spawn();
+    let mut jobs = Vec::new();
+    for n in 2..=6 {
+        jobs.push(short());
+        place.wait_queue(n);
+    }
+    let queued = Moment::now();
+    poll::until("nothing is left of the time before", || (Moment::now().since(queued) > SESSION_TIMEOUT).then_some(()));
+    finish(&mut holder);
+    let released = Moment::now();
+    for job in &mut jobs {
+        silent(job.wait().expect_code(0));
+    }
+    Moment::now().expect_within(SESSION_TIMEOUT / 4, released, "all have run");
 }
 
 #[test]

@@ -155,7 +155,10 @@ impl State {
             Outcome::Signaled(signal) => {
                 !state.stopped_by_us && state.natural_end == Some(CommandEnd::Signaled(signal)) && ran
             }
-            Outcome::Lost => self.faulty && ran && (state.stopped_by_us || state.killed_by_keeper),
+            // A slow answer is enough for a command that has just been started under a short lease.
+            Outcome::Lost => {
+                (self.faulty || state.stopped_early) && ran && (state.stopped_by_us || state.killed_by_keeper)
+            }
             Outcome::RanOut => ran && settings.max_run.is_some() && state.stopped_by_us,
             Outcome::NotFree(_) => !ran && (settings.nonblock || settings.timeout.is_some()),
             Outcome::Interrupted(signal) => !ran && self.faulty && signal == Signal::TERM,

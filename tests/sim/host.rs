@@ -69,6 +69,8 @@ pub(crate) struct Host {
     /// How the command ended before zklock stopped it.
     pub(crate) natural_end: Option<CommandEnd>,
     pub(crate) stopped_by_us: bool,
+    /// Under a lease that had not reached its full length.
+    pub(crate) stopped_early: bool,
     pub(crate) killed_by_keeper: bool,
     /// How many of its keepers were killed.
     pub(crate) keeper_kills: u32,
@@ -109,6 +111,7 @@ impl Host {
             stopped_by: None,
             natural_end: None,
             stopped_by_us: false,
+            stopped_early: false,
             killed_by_keeper: false,
             keeper_kills: 0,
             grant: None,
@@ -208,7 +211,7 @@ impl State {
             }
         }
         if let Some(keeper) = self.hosts[host].keeper {
-            let sent = self.keepers[keeper].last_beat;
+            let sent = self.keepers[keeper].lease;
             if sent > self.hosts[host].heard
                 && let Some(sent) = sent
             {
@@ -271,6 +274,8 @@ impl State {
                 Effect::Spawn { grant, until } => self.spawn(host, grant, micros(until.since_boot())),
                 Effect::Forward(signal) => self.forward_signal(host, signal),
                 Effect::Stop(signal) => {
+                    let keeper = self.hosts[host].keeper.map(|keeper| &self.keepers[keeper]);
+                    self.hosts[host].stopped_early = keeper.is_some_and(|keeper| keeper.lease < keeper.last_beat);
                     self.hosts[host].stopped_by_us = true;
                     self.forward_signal(host, signal);
                     self.continue_processes(host);
@@ -310,6 +315,7 @@ impl State {
             frozen: false,
             reports: vec![],
             orders: vec![],
+            lease: None,
             last_beat: None,
             conns: vec![],
         });

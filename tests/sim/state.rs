@@ -78,6 +78,8 @@ pub(crate) struct KeeperState {
     pub(crate) frozen: bool,
     pub(crate) reports: Vec<Report>,
     pub(crate) orders: Vec<Order>,
+    /// From when its lease counts, and when the last beat that was answered was sent.
+    pub(crate) lease: Option<Time>,
     pub(crate) last_beat: Option<Time>,
     pub(crate) conns: Vec<usize>,
 }

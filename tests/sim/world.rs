@@ -138,8 +138,8 @@ impl World for SimWorld {
         self.connect(timeout, Some(session), unreachable).await
     }
 
-    fn beaten(&self, sent: Instant) {
-        self.state.borrow_mut().keepers[self.keeper].last_beat = Some(micros(sent.since_boot()));
+    fn beaten(&self, lease: Instant) {
+        self.state.borrow_mut().keepers[self.keeper].lease = Some(micros(lease.since_boot()));
     }
 
     async fn report(&self, report: &Report) {
@@ -316,7 +316,15 @@ impl Session for SimSession {
         nodes: &[String],
         publish: Option<&[u8]>,
     ) -> impl Future<Output = Result<(), Failure>> + use<'s> {
-        done(self.ask(Request::Beat { nodes: nodes.to_vec(), publish: publish.map(Rc::from) }))
+        let sent = self.state.borrow().now;
+        let beat = done(self.ask(Request::Beat { nodes: nodes.to_vec(), publish: publish.map(Rc::from) }));
+        async move {
+            beat.await?;
+            let mut state = self.state.borrow_mut();
+            let keeper = state.conns[self.conn].keeper;
+            state.keepers[keeper].last_beat = Some(sent);
+            Ok(())
+        }
     }
 
     fn delete<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s> {
