@@ -213,7 +213,7 @@ fn short_commands_follow_each_other_at_once_however_long_they_have_waited() {
     for job in &mut jobs {
         silent(job.wait().expect_code(0));
     }
-    Moment::now().expect_within(SESSION_TIMEOUT / 4, released, "all have run");
+    Moment::now().expect_within(SESSION_TIMEOUT / 2, released, "all have run");
 }
 
 #[test]
