@@ -220,16 +220,38 @@ impl<'p, W: World> Keeper<'p, W> {
             let lived = self.world.now().saturating_since(since);
             pause = if lived < LONGEST_PAUSE { (pause * 2).clamp(PAUSE, LONGEST_PAUSE) } else { Duration::ZERO };
             self.world.sleep(pause).await;
-            session = match self.world.resume(self.timeout.get(), &identity, unreachable).await {
-                // Servers that imitate ZooKeeper may give out a new session instead of saying that
-                // the old one is gone.
-                Ok(session) if session.id() == id => Rc::new(session),
-                Ok(_) | Err(Failure::SessionOver) => return Report::Lost(Loss::SessionExpired),
-                Err(failure) => return refuse(failure, "/"),
+            session = loop {
+                match self.world.resume(self.timeout.get(), &identity, unreachable).await {
+                    // How long the connection may be silent was reckoned from the timeout before.
+                    Ok(session) if session.id() == id && session.timeout() < self.timeout.get() => {
+                        log::info!("connection to ZooKeeper restored, with a shorter session timeout");
+                        self.shorten(&session).await;
+                        session.abandon().await;
+                    }
+                    // Servers that imitate ZooKeeper may give out a new session instead of saying that
+                    // the old one is gone.
+                    Ok(session) if session.id() == id => break Rc::new(session),
+                    Ok(_) | Err(Failure::SessionOver) => return Report::Lost(Loss::SessionExpired),
+                    Err(failure) => return refuse(failure, "/"),
+                }
             };
             log::info!("connection to ZooKeeper restored");
             told.take();
         }
+    }
+
+    /// The servers count with a shorter timeout from now on, whether or not they answer another request.
+    async fn shorten(&self, session: &W::Session) {
+        let timeout = session.timeout();
+        if let Some(from) = self.lease.get() {
+            let from = Terms::shortened(from, self.timeout.get(), timeout, session.opened());
+            self.lease.set(Some(from));
+            self.world.beaten(from);
+        }
+        self.timeout.set(timeout);
+        self.connected.set(true);
+        self.world.report(&Report::Connected { timeout }).await;
+        log::info!("session {:#018x}, timeout {timeout:?}", session.id());
     }
 
     /// Keeps an eye on whether we are running, without an end.

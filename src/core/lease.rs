@@ -140,6 +140,15 @@ impl Terms {
         sent + Self::validity(timeout)
     }
 
+    /// From when a lease counts that counted from `from` under a session timeout of `before`, now that a
+    /// connection opened at `opened` was granted the shorter `timeout`.
+    ///
+    /// So that it ends no later than before, and than the session, which the leader heard of at
+    /// `opened`: whichever of the two timeouts that leader has, if it is one still.
+    pub fn shortened(from: Instant, before: Duration, timeout: Duration, opened: Instant) -> Instant {
+        opened.min(from + Self::validity(before).saturating_sub(Self::validity(timeout)))
+    }
+
     /// The granted session timeout T.
     pub const fn timeout(&self) -> Duration {
         self.timeout
@@ -305,6 +314,15 @@ mod tests {
         assert_eq!(Terms::end_of(terms.timeout(), BOOT), BOOT + Duration::from_millis(25_000));
         assert_eq!(terms.kill_after(), DEFAULT_KILL_AFTER);
         assert_eq!(terms.kill_at(BOOT), BOOT + Duration::from_millis(24_750));
+    }
+
+    #[test]
+    fn a_shorter_timeout_brings_no_later_end() {
+        let (before, timeout) = (Duration::from_secs(30), Duration::from_secs(6));
+        for (opened, end) in [(0, 3900), (10_000, 13_900), (21_100, 25_000), (24_000, 25_000)] {
+            let from = Terms::shortened(BOOT, before, timeout, at(opened));
+            assert_eq!(Terms::end_of(timeout, from), at(end));
+        }
     }
 
     #[test]

@@ -204,7 +204,6 @@ impl<W: World> Keeper<'_, W> {
                 .await?;
             self.beaten(session, sent);
         }
-        // After that beat, for the terms of a shorter timeout may be over with the one before.
         let timeout = session.timeout();
         if self.timeout.replace(timeout) != timeout || !self.connected.replace(true) {
             self.world.report(&Report::Connected { timeout }).await;

@@ -170,14 +170,16 @@ impl ClientSession {
         timeout: Duration,
         mut unreachable: impl FnMut(String),
     ) -> Result<Self, Failure> {
-        let session = Self::connect(servers, timeout, None, &mut unreachable).await?;
-        let (granted, identity) = (session.timeout(), session.identity());
-        if granted >= timeout {
-            return Ok(session);
+        let mut session = Self::connect(servers, timeout, None, &mut unreachable).await?;
+        let mut asked = timeout;
+        // How long the connection may be silent is reckoned from what was asked for.
+        while session.timeout() < asked {
+            let identity = session.identity();
+            asked = session.timeout();
+            session.abandon().await;
+            session = Self::resume(servers, asked, &identity, &mut unreachable).await?;
         }
-        // How long the connection may be silent was reckoned from what was asked for.
-        session.abandon().await;
-        Self::resume(servers, granted, &identity, unreachable).await
+        Ok(session)
     }
 
     /// Goes on with a session whose connection was lost, however long that takes.

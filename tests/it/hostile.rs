@@ -105,6 +105,25 @@ fn a_reconnection_that_grants_a_longer_session_prolongs_the_lease() {
     });
 }
 
+/// The servers count with the shorter one from the moment on in which they grant it, not from the first beat.
+#[test]
+fn a_reconnection_that_grants_a_shorter_session_and_then_nothing_shortens_the_lease() {
+    let (scene, proxy) = Scene::proxied();
+    let asked = ASKED.as_secs().to_string();
+    let options = ["--session-timeout", &asked, "--kill-after", "0"];
+    let (mut holder, mut next) = scene.holder_and_next(&proxy.address(), &options);
+    wait_past(scene.begin("holder").after(Duration::from_millis(100)));
+    proxy.ask_for(T);
+    let cut = proxy.trap_ops(Fate::ResetAndHold, &[Op::Sync]);
+    proxy.reset();
+    cut.wait();
+    holder.wait().expect_code(76);
+    scene.finish(&mut next);
+    proxy.pass();
+    holder.wait_until_nothing_is_left();
+    scene.expect_tidy(&["holder", "next"]);
+}
+
 // Another session.
 
 #[test]
