@@ -385,17 +385,30 @@ impl Remains {
     /// Sends SIGKILL to whoever is in the group, or carries the mark of this run in the environment that
     /// it was started with. Whether nobody was found.
     pub fn kill(self, mark: &str) -> bool {
+        // Twice: a process that is forked while the list is read may be missed once.
+        (0..2).all(|_| self.kill_once(mark))
+    }
+
+    fn kill_once(self, mark: &str) -> bool {
         let this = getpid().as_raw();
         let Ok(everyone) = processes() else { return false };
         // A group's number is given out again when the last member has gone; then a new process has
         // it as its pid, too.
         let reused = |group| everyone.iter().any(|process| process.pid == group && process.started != self.started);
         let group = self.group.filter(|group| !reused(*group));
+        // Imitations of Linux leave out where the environment is.
+        let tells = environment_size(Path::new("/proc/self")).is_some();
         let mut gone = true;
         for process in everyone.iter().filter(|process| process.is_running() && process.pid != this) {
-            if group == Some(process.group) || process.carries(mark) {
-                process.signal(Signal::KILL);
-                gone = false;
+            let carries = if group == Some(process.group) { Some(true) } else { process.carries(mark) };
+            match carries {
+                Some(true) => {
+                    process.signal(Signal::KILL);
+                    gone = false;
+                }
+                // To be looked at again, if it can be one that the command has started.
+                None if tells && process.started >= self.started => gone = false,
+                Some(false) | None => {}
             }
         }
         gone
@@ -420,12 +433,10 @@ impl Process {
         Self::parse(pid, &stat)
     }
 
-    /// The second field is the name in parentheses and may hold anything, parentheses too.
     fn parse(pid: i32, stat: &[u8]) -> Option<Self> {
         let before_name = stat.iter().position(|byte| *byte == b'(')? + 1;
-        let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
-        let rest = std::str::from_utf8(&stat[after_name..]).ok()?;
-        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        let after_name = stat.iter().rposition(|byte| *byte == b')')?;
+        let fields = fields(stat)?;
         let number = |index: usize| fields.get(index)?.parse::<i64>().ok();
         let threads = number(17)?;
         Some(Self {
@@ -435,7 +446,7 @@ impl Process {
             started: u64::try_from(number(19)?).ok()?,
             // A zombie runs no more, unless only its first thread has ended.
             alive: !matches!(fields.first()?, &"Z" | &"X") || threads > 1,
-            name: stat.get(before_name..after_name - 1)?.to_vec(),
+            name: stat.get(before_name..after_name)?.to_vec(),
         })
     }
 
@@ -466,12 +477,19 @@ impl Process {
         names.iter().any(|name| self.name == name.to_bytes())
     }
 
-    /// Whether it was started below the run of this mark: [`ENV_RUN`] has a line for each.
-    fn carries(&self, mark: &str) -> bool {
-        let Ok(environ) = fs::read(format!("/proc/{}/environ", self.pid)) else { return false };
-        let mut entries = environ.split(|byte| *byte == 0).filter_map(|entry| entry.strip_prefix(ENV_RUN.as_bytes()));
-        let Some(marks) = entries.find_map(|rest| rest.strip_prefix(b"=")) else { return false };
-        marks.split(|byte| *byte == b'\n').any(|line| line == mark.as_bytes())
+    /// Whether it was started below the run of this mark: [`ENV_RUN`] has a line for each. `None`: it is
+    /// executing a program just now, and does not show its environment yet.
+    fn carries(&self, mark: &str) -> Option<bool> {
+        let directory = PathBuf::from(format!("/proc/{}", self.pid));
+        match shows(&directory, mark) {
+            // Only its first thread has ended.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+                let threads = fs::read_dir(directory.join("task"));
+                let mut threads = threads.into_iter().flatten().flatten();
+                threads.find_map(|thread| shows(&thread.path(), mark).ok()).unwrap_or(Some(false))
+            }
+            shown => shown.unwrap_or(Some(false)),
+        }
     }
 
     fn signal(&self, signal: Signal) {
@@ -493,6 +511,41 @@ impl Process {
             Some(pidfd) => pidfd_send_signal(&pidfd, signal),
             None => signals::send(self.pid, signal),
         }
+    }
+}
+
+/// The fields of /proc/PID/stat from the third on (proc_pid_stat(5)). The second is the name in
+/// parentheses and may hold anything, parentheses too.
+fn fields(stat: &[u8]) -> Option<Vec<&str>> {
+    let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
+    Some(str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace().collect())
+}
+
+/// Whether the environment in this directory of /proc has this mark. `None`: it is empty or cut off, in
+/// the middle of an execve(2).
+fn shows(directory: &Path, mark: &str) -> io::Result<Option<bool>> {
+    let environ = fs::read(directory.join("environ"))?;
+    let mut entries = environ.split(|byte| *byte == 0).filter_map(|entry| entry.strip_prefix(ENV_RUN.as_bytes()));
+    let marks = entries.find_map(|rest| rest.strip_prefix(b"="));
+    if marks.is_some_and(|marks| marks.split(|byte| *byte == b'\n').any(|line| line == mark.as_bytes())) {
+        return Ok(Some(true));
+    }
+    Ok((environment_size(directory) == Some(environ.len())).then_some(false))
+}
+
+/// How long the environment in this directory of /proc is. `None` in the middle of an execve(2), and
+/// where the kernel does not say.
+fn environment_size(directory: &Path) -> Option<usize> {
+    let Ok(stat) = fs::read(directory.join("stat")) else { return Some(0) };
+    let fields = fields(&stat)?;
+    let number = |index: usize| fields.get(index).and_then(|field| field.parse::<usize>().ok());
+    let (memory, code, start, end) = (number(20)?, number(23)?, number(47)?, number(48)?);
+    match (memory, code) {
+        // One of the kernel's, or one that has ended.
+        (0, _) => Some(0),
+        // Execve(2) sets where the program's code is when all of the rest is there; 1 is no address.
+        (_, 0 | 1) => None,
+        _ => end.checked_sub(start),
     }
 }
 
@@ -520,7 +573,13 @@ fn processes() -> io::Result<Vec<Process>> {
 /// Whether the process `ancestor` is above the process `pid`. Of a supervisor this stays true for as
 /// long as both live, whoever ends in between: it is the subreaper of what it started.
 pub fn is_above(ancestor: u32, pid: u32) -> bool {
-    let (Ok(ancestor), Ok(mut pid)) = (i32::try_from(ancestor), i32::try_from(pid)) else { return false };
+    let (Ok(ancestor), Ok(pid)) = (i32::try_from(ancestor), i32::try_from(pid)) else { return false };
+    // Several times: one that ends just after it was seen to be a parent is itself not seen any more.
+    (0..5).any(|_| leads_up(ancestor, pid))
+}
+
+/// Whether the parents of `pid`, each looked at after the one before, lead to `ancestor`.
+fn leads_up(ancestor: i32, mut pid: i32) -> bool {
     while let Some(process) = Process::read(pid) {
         if process.parent == ancestor {
             return Process::read(ancestor).is_some_and(|ancestor| ancestor.is_running());
@@ -569,35 +628,4 @@ fn log_failure(result: io::Result<()>, signal: Signal, pid: i32) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_in_proc_may_hold_anything() {
-        let stat = b"42 (a) Z 1 (b) R 7 9 9 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 3 0 12345 1 1 1";
-        let process = Process::parse(42, stat).unwrap();
-        let expected =
-            Process { pid: 42, parent: 7, group: 9, started: 12345, alive: true, name: b"a) Z 1 (b".to_vec() };
-        assert_eq!(process, expected);
-        assert_eq!(Process::parse(42, b"42 (cut of"), None);
-    }
-
-    #[test]
-    fn we_find_ourselves_in_proc() {
-        let this = Process::read(getpid().as_raw()).unwrap();
-        assert_eq!(this.parent, getppid().as_raw());
-        assert!(this.alive);
-        assert!(processes().unwrap().iter().any(|process| process.is_same(&this)));
-    }
-
-    #[test]
-    fn programs_are_found_as_execvp_finds_them() {
-        assert!(locate(OsStr::new("sh")).is_ok());
-        assert!(locate(OsStr::new("/bin/sh")).is_ok());
-        assert!(matches!(locate(OsStr::new("no-such-program-anywhere")), Err(Unusable::NotFound)));
-        assert!(matches!(locate(OsStr::new("/no/such/program")), Err(Unusable::NotFound)));
-        assert!(matches!(locate(OsStr::new("/etc/passwd/x")), Err(Unusable::NotFound)));
-        assert!(matches!(locate(OsStr::new("/etc")), Err(Unusable::CannotExecute(_))));
-        assert!(matches!(locate(OsStr::new("/etc/passwd")), Err(Unusable::CannotExecute(_))));
-    }
-}
+mod tests;
