@@ -272,7 +272,9 @@ impl Family {
     /// Those who may use our locks: zklocks, and the keepers of zklocks that were killed.
     fn users(&self) -> io::Result<Vec<Process>> {
         let mut family = self.below(&processes()?, |_| true);
-        family.retain(Process::may_borrow);
+        // A keeper that is the last one has nobody left to end.
+        let is_over = !family.iter().any(Process::is_running);
+        family.retain(|process| !is_over && process.may_borrow());
         Ok(family)
     }
 

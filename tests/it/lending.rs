@@ -384,6 +384,23 @@ fn the_outer_run_keeps_the_lock_until_the_command_of_a_killed_nested_one_is_dead
     outer.wait_until_nothing_is_left();
 }
 
+/// It has nothing to end, and nobody continues it.
+#[test]
+fn a_stopped_keeper_of_a_killed_nested_run_of_which_nothing_is_left_does_not_hold_the_lock() {
+    let place = Place::new();
+    let mut outer = script(&place, &[], r#""$Z" /lock -- "$C" --name inner --wait; "$C" --until end"#).spawn();
+    outer.wait_stdout("inner ready");
+    let keeper = inner_keeper(&outer);
+    process::send(keeper.pid, Signal::SIGSTOP);
+    poll::until("it is stopped", || process::look(keeper.pid).filter(|process| process.state == 'T'));
+    process::send(keeper.parent, Signal::SIGKILL);
+    touch(&place, "end");
+    poll::until("the outer one has ended", || outer.has_ended().then_some(()));
+    process::send(keeper.pid, Signal::SIGCONT);
+    outer.wait().expect_code(0);
+    outer.wait_until_nothing_is_left();
+}
+
 /// What holds for a lock that is lent holds for one that the inner run took itself.
 #[test]
 fn outer_killed_a_nested_run_with_another_lock_gives_that_up() {
