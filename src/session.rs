@@ -89,7 +89,8 @@ pub trait Session: Sized {
     /// The session id.
     fn id(&self) -> i64;
 
-    /// The session timeout that the server granted for this connection.
+    /// The session timeout that the server granted for this connection. Never more than one that was
+    /// granted before.
     fn timeout(&self) -> Duration;
 
     /// When the servers were asked for this connection: the leader has heard of us no earlier.

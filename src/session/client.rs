@@ -154,6 +154,7 @@ pub struct Identity(SessionInfo);
 #[derive(Debug)]
 pub struct ClientSession {
     opened: Instant,
+    timeout: Duration,
     /// The library's task, which reads and writes the connection; it ends when that is lost.
     task: Task<()>,
     /// Nothing is ever sent: the channel is closed when the connection is lost.
@@ -184,7 +185,8 @@ impl ClientSession {
 
     /// Goes on with a session whose connection was lost, however long that takes.
     /// [`Failure::SessionOver`] is the servers' word that they have it no more. The servers may
-    /// grant another timeout than before, and the caller has to compare the id.
+    /// grant another timeout than before, of which more than was asked for is not relied on, and the
+    /// caller has to compare the id.
     ///
     /// The server may lag behind the one before: [`Session::catch_up`] comes before anything else.
     pub async fn resume(
@@ -264,7 +266,11 @@ impl ClientSession {
                     // Not dropped yet: the futures of its watches would panic.
                     pending().await
                 });
-                Ok(Self { opened, task, lost, client })
+                let granted = client.session_timeout();
+                // A new leader begins with the timeout that the session was created with, whatever was
+                // granted since (SessionTrackerImpl).
+                let timeout = if identity.is_some() { granted.min(timeout) } else { granted };
+                Ok(Self { opened, timeout, task, lost, client })
             }
             Err(Error::NoHosts) => Err(Failure::Unknown(String::new())),
             Err(error @ Error::BadArguments(_)) => Err(Failure::Refused(error.to_string())),
@@ -285,7 +291,7 @@ impl Session for ClientSession {
     }
 
     fn timeout(&self) -> Duration {
-        self.client.session_timeout()
+        self.timeout
     }
 
     fn opened(&self) -> Instant {
