@@ -383,37 +383,51 @@ pub struct Remains {
     started: u64,
 }
 
+/// What a search for what is left of a command has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Left {
+    /// Nobody.
+    Nobody,
+    /// Nobody, but there are processes of which it is not known yet.
+    Unknown,
+    /// Somebody, who has been sent SIGKILL.
+    Somebody,
+}
+
 impl Remains {
     /// Sends SIGKILL to whoever is in the group, or carries the mark of this run in the environment that
-    /// it was started with. Whether nobody was found.
-    pub fn kill(self, mark: &str) -> bool {
+    /// it was started with.
+    pub fn kill(self, mark: &str) -> Left {
         // Twice: a process that is forked while the list is read may be missed once.
-        (0..2).all(|_| self.kill_once(mark))
+        match self.kill_once(mark) {
+            Left::Nobody => self.kill_once(mark),
+            left => left,
+        }
     }
 
-    fn kill_once(self, mark: &str) -> bool {
+    fn kill_once(self, mark: &str) -> Left {
         let this = getpid().as_raw();
-        let Ok(everyone) = processes() else { return false };
+        let Ok(everyone) = processes() else { return Left::Somebody };
         // A group's number is given out again when the last member has gone; then a new process has
         // it as its pid, too.
         let reused = |group| everyone.iter().any(|process| process.pid == group && process.started != self.started);
         let group = self.group.filter(|group| !reused(*group));
         // Imitations of Linux leave out where the environment is.
         let tells = environment_size(Path::new("/proc/self")).is_some();
-        let mut gone = true;
+        let mut left = Left::Nobody;
         for process in everyone.iter().filter(|process| process.is_running() && process.pid != this) {
             let carries = if group == Some(process.group) { Some(true) } else { process.carries(mark) };
             match carries {
                 Some(true) => {
                     process.signal(Signal::KILL);
-                    gone = false;
+                    left = Left::Somebody;
                 }
                 // To be looked at again, if it can be one that the command has started.
-                None if tells && process.started >= self.started => gone = false,
+                None if tells && process.started >= self.started => left = left.max(Left::Unknown),
                 Some(false) | None => {}
             }
         }
-        gone
+        left
     }
 }
 

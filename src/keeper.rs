@@ -20,7 +20,7 @@ use futures_lite::future::{or, zip};
 
 use self::contend::{Mine, Place};
 use self::world::World;
-use crate::command::Remains;
+use crate::command::{Left, Remains};
 use crate::core::lease::{Contacts, Instant, Terms};
 use crate::core::machine::{Loss, Refusal, Report};
 use crate::plan::{LockPath, Plan};
@@ -33,6 +33,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Between two connections that were lost at once, after a while.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a process may be in the middle of executing a program.
+const DOUBT: Duration = Duration::from_secs(1);
 
 /// A keeper, in whatever world.
 pub struct Keeper<'p, W: World> {
@@ -154,13 +157,23 @@ impl<'p, W: World> Keeper<'p, W> {
         let Some(remains) = self.started.get() else { return false };
         let mut pause = Duration::from_millis(2);
         let mut found = false;
-        while !self.world.kill(remains) {
-            found = true;
+        let mut doubt_ends = None;
+        loop {
+            match self.world.kill(remains) {
+                Left::Nobody => return found,
+                Left::Unknown => {
+                    let now = self.world.now();
+                    // Execve(2) takes less. What never shows its environment has a reason of its own.
+                    if now >= *doubt_ends.get_or_insert(now + DOUBT) {
+                        return found;
+                    }
+                }
+                Left::Somebody => (found, doubt_ends) = (true, None),
+            }
             self.world.sleep(pause).await;
             // What we may not kill is not asked for ever at this pace.
             pause = (pause * 2).min(Duration::from_secs(1));
         }
-        found
     }
 
     /// Kills the command at the end of the lease. The supervisor has done so by then, unless it is

@@ -15,7 +15,7 @@ use smol::{Async, LocalExecutor, Timer};
 use super::world::World;
 use super::{Keeper, PAUSE};
 use crate::clock;
-use crate::command::{self, INNER_KEEPER_NAME, KEEPER_NAME, Remains};
+use crate::command::{self, INNER_KEEPER_NAME, KEEPER_NAME, Left, Remains};
 use crate::core::contender::Card;
 use crate::core::lease::Instant;
 use crate::core::machine::Report;
@@ -161,7 +161,7 @@ impl World for Process<'_> {
         }
     }
 
-    fn kill(&self, remains: Remains) -> bool {
+    fn kill(&self, remains: Remains) -> Left {
         remains.kill(self.birth.mark)
     }
 

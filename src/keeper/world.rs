@@ -6,7 +6,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use crate::command::Remains;
+use crate::command::{Left, Remains};
 use crate::core::contender::Card;
 use crate::core::lease::Instant;
 use crate::core::machine::Report;
@@ -62,8 +62,8 @@ pub trait World {
     /// Waits for the supervisor's next order. `None`: it has gone.
     fn order(&self) -> impl Future<Output = Option<Order>>;
 
-    /// Sends SIGKILL to what is left of the command. Whether nobody was found.
-    fn kill(&self, remains: Remains) -> bool;
+    /// Sends SIGKILL to what is left of the command.
+    fn kill(&self, remains: Remains) -> Left;
 
     /// Whether we descend from this process, and it lives.
     fn is_above(&self, pid: u32) -> bool;

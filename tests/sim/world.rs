@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_lite::future::or;
-use zklock::command::Remains;
+use zklock::command::{Left, Remains};
 use zklock::core::contender::Card;
 use zklock::core::lease::Instant;
 use zklock::core::machine::Report;
@@ -166,10 +166,10 @@ impl World for SimWorld {
         .await
     }
 
-    fn kill(&self, _: Remains) -> bool {
+    fn kill(&self, _: Remains) -> Left {
         let mut state = self.state.borrow_mut();
         let host = state.keepers[self.keeper].host;
-        state.kill_for_keeper(host)
+        if state.kill_for_keeper(host) { Left::Nobody } else { Left::Somebody }
     }
 
     fn is_above(&self, _: u32) -> bool {
