@@ -256,14 +256,12 @@ impl<'p, W: World> Keeper<'p, W> {
     /// The servers count with a shorter timeout from now on, whether or not they answer another request.
     async fn shorten(&self, session: &W::Session) {
         let timeout = session.timeout();
-        if let Some(from) = self.lease.get() {
-            let from = Terms::shortened(from, self.timeout.get(), timeout, session.opened());
-            self.lease.set(Some(from));
-            self.world.beaten(from);
-        }
+        let shortened = |from| Terms::shortened(from, self.timeout.get(), timeout, session.opened());
+        let from = self.lease.get().map(shortened);
+        self.lease.set(from);
         self.timeout.set(timeout);
-        self.connected.set(true);
-        self.world.report(&Report::Connected { timeout }).await;
+        // Both in one word: the one without the other would be too long a lease, or too short.
+        self.world.report(&Report::Shortened { timeout, from }).await;
         log::info!("session {:#018x}, timeout {timeout:?}", session.id());
     }
 

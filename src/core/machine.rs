@@ -51,6 +51,13 @@ pub enum Report {
         /// The session timeout that the server granted, which may be another each time.
         timeout: Duration,
     },
+    /// A new connection has a shorter timeout than the one before, and no beat over it was answered yet.
+    Shortened {
+        /// The session timeout that the server granted.
+        timeout: Duration,
+        /// From when a lease counts with it, if there is one.
+        from: Option<Instant>,
+    },
     /// Our contender node is in the queue and others are before it.
     Waiting(View),
     /// No lock of a zklock above us is used, and none will be.
@@ -484,7 +491,7 @@ impl Machine {
         event: Event,
     ) -> (State, Vec<Effect>) {
         match event {
-            Event::Keeper(Report::Connected { timeout }) => {
+            Event::Keeper(Report::Connected { timeout } | Report::Shortened { timeout, .. }) => {
                 (State::Queued { terms: self.regranted(timeout), view, silence: None }, vec![])
             }
             Event::Keeper(Report::Unreachable(reason)) => {
@@ -538,6 +545,10 @@ impl Machine {
             }
             Event::Keeper(Report::Connected { timeout }) => {
                 (State::Held { terms: self.regranted(timeout), grant, judge_at }, vec![])
+            }
+            Event::Keeper(Report::Shortened { timeout, from }) => {
+                let sent = from.map_or(grant.sent, |from| from.max(grant.sent));
+                (State::Held { terms: self.regranted(timeout), grant: Grant { sent, ..grant }, judge_at }, vec![])
             }
             Event::Timer if now >= judge_at && terms.worth_starting(grant.sent, now) => {
                 let say = Effect::Say(Notice::Starting(grant.clone()));

@@ -59,6 +59,10 @@ impl Machine {
             Event::Keeper(Report::Connected { timeout }) => {
                 (State::Running(Run { terms: self.regranted(timeout), ..run }), vec![])
             }
+            Event::Keeper(Report::Shortened { timeout, from }) => {
+                let sent = from.map_or(sent, |from| from.max(sent));
+                (State::Running(Run { terms: self.regranted(timeout), sent, ..run }), vec![])
+            }
             // The next holder may run already: no time for a stop signal.
             Event::Keeper(Report::Lost(loss)) => kill(now, terms, Cause::Loss, Some(LostWhy::Told(loss))),
             Event::Keeper(Report::Refused(_)) => self.stop(now, terms, sent, LostWhy::Refused),
@@ -179,6 +183,10 @@ impl Machine {
         match event {
             Event::Keeper(Report::Extended(later)) => (terms, Cause::MaxRun { sent: sent.max(*later) }, None),
             Event::Keeper(Report::Connected { timeout }) => (self.regranted(*timeout), cause, None),
+            Event::Keeper(Report::Shortened { timeout, from }) => {
+                let sent = from.map_or(sent, |from| from.max(sent));
+                (self.regranted(*timeout), Cause::MaxRun { sent }, None)
+            }
             Event::Keeper(Report::Lost(loss)) => lost(LostWhy::Told(*loss)),
             Event::Keeper(Report::Refused(_)) => lost(LostWhy::Refused),
             Event::KeeperGone => lost(LostWhy::KeeperGone),

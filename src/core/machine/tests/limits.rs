@@ -107,6 +107,20 @@ fn a_silence_that_ends_the_lease_kills_before_the_grace_after_max_run_is_over() 
     assert!(world.said(|notice| matches!(notice, Notice::Lost(LostWhy::Silence(_)))));
 }
 
+#[test]
+fn a_shorter_timeout_comes_with_its_lease() {
+    // Later than the lease under the new terms would have ended: the one without the other stops the command at once.
+    let (timeout, from) = (Duration::from_secs(6), START + Duration::from_secs(8));
+    let mut world = World::running(settings());
+    world.pass(Duration::from_secs(9));
+    world.event(Event::Keeper(Report::Shortened { timeout, from: Some(from) }));
+    let left = Terms::new(timeout, None).unwrap().stop_at(from).saturating_since(world.now);
+    world.pass(left - Duration::from_millis(1));
+    assert!(!world.doomed);
+    world.pass(Duration::from_millis(1));
+    assert!(world.doomed);
+}
+
 /// A run that waits for descendants, whose command has ended with status 3.
 fn left_behind(settings: Settings) -> World {
     let mut world = World::running(Settings { wait_descendants: true, ..settings });
