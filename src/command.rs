@@ -55,6 +55,9 @@ pub enum Unusable {
 
 /// Looks for `program` as execvp(3) will, so that nobody waits for a lock to learn of a typo.
 pub fn locate(program: &OsStr) -> Result<(), Unusable> {
+    if program.is_empty() {
+        return Err(Unusable::NotFound);
+    }
     if program.as_bytes().contains(&b'/') {
         return check(Path::new(program));
     }
@@ -177,11 +180,15 @@ impl Command {
     /// Passes a signal on to the command and what it started in its process group. Only while the
     /// command has not been reaped.
     pub fn forward(&self, signal: Signal, family: &Family) {
-        // In our own process group, which others share: only those below us.
-        let group = nix::unistd::getpgrp().as_raw();
+        // In our own process group, which others share: only those below us. A shell with job control,
+        // or setsid(1), has left it for one of its own.
+        let (command, shared) = (self.pid.as_raw(), nix::unistd::getpgrp().as_raw());
         match family.addressees() {
             Ok(family) if !self.own_group => {
-                for process in family.iter().filter(|process| process.group == group) {
+                for process in family
+                    .iter()
+                    .filter(|process| process.pid == command || process.group == command || process.group == shared)
+                {
                     process.signal(signal);
                 }
             }

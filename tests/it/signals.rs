@@ -456,6 +456,23 @@ fn at_a_terminal_ctrl_c_reaches_the_command_once_and_other_signals_too() {
     assert_eq!(terminal.settings(), settings);
 }
 
+/// As a shell with job control does, and setsid(1).
+#[test]
+fn at_a_terminal_signals_reach_a_command_that_has_left_the_process_group() {
+    let lock = Lock::new();
+    let terminal = Terminal::new(80);
+    let command = lock.zklock().args(["--", "setsid"]).arg(child()).args(["--exit-on", "TERM"]);
+    let mut job = terminal.spawn(command);
+    terminal.wait_count("ready", 1);
+    for signal in [Signal::SIGUSR1, Signal::SIGCONT] {
+        job.signal(signal);
+        terminal.wait_count(&format!("signal {}", &signal.as_str()[3..]), 1);
+    }
+    job.signal(Signal::SIGTERM);
+    job.wait().expect_code(0);
+    terminal.wait_count("signal TERM", 1);
+}
+
 #[test]
 fn at_a_terminal_ctrl_c_ends_the_wait() {
     let lock = Lock::new();
