@@ -105,11 +105,13 @@ impl Signals {
         self.inherited
     }
 
-    /// All signals that have come since, SIGCHLD among them.
+    /// All signals that have come since, SIGCHLD among them. Not those of our own doing: SIGXFSZ, when what
+    /// we write exceeds the limit of a file's size (setrlimit(2)).
     pub fn drain(&self) -> nix::Result<Vec<Arrival>> {
         let mut arrivals = vec![];
         loop {
             match self.fd.read_signal() {
+                Ok(Some(info)) if info.ssi_code == libc::SI_USER && info.ssi_pid == std::process::id() => {}
                 Ok(Some(info)) => {
                     let signal = i32::try_from(info.ssi_signo).ok().and_then(Signal::new);
                     arrivals.extend(signal.map(|signal| Arrival { signal, from_kernel: info.ssi_code == SI_KERNEL }));

@@ -9,6 +9,7 @@ use nix::unistd::Pid;
 use crate::client::Kind;
 use crate::ensemble::{Data, Server};
 use crate::frames::Op;
+use crate::lock::Lock;
 use crate::place::{Place, finish};
 use crate::poll;
 use crate::process::{self, Process};
@@ -456,4 +457,18 @@ fn a_signal_for_everybody_does_not_end_the_keeper() {
     scene.finish(&mut job);
     assert_eq!(job.stderr(), "");
     scene.expect_tidy(&["job"]);
+}
+
+/// What zklock writes to a file that may not grow is lost, and the signal that answers it is not the command's.
+#[test]
+fn a_log_that_is_as_long_as_it_may_be_does_not_end_the_command() {
+    let lock = Lock::new();
+    let log = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(&log, [b'\n'; 2048]).expect("a file can be written");
+    let script = r#"ulimit -c 0; ulimit -f 1; exec "$@" 2>>"$0""#;
+    let by = ["bash".into(), "-c".into(), script.into(), log.path().as_os_str().to_owned()];
+    let mut run = lock.zklock().arg("-v").child(["--exit-on", "TERM"]).run_by(by).spawn();
+    run.wait_stdout("ready");
+    run.signal(Signal::SIGTERM);
+    assert!(!run.wait().expect_code(0).stdout().contains("XFSZ"));
 }
