@@ -44,6 +44,9 @@ pub const LEAVING_NAME: &CStr = c"zklock-leaving";
 /// for whom the locks of the one above it have to be held.
 pub const INNER_LEAVING_NAME: &CStr = c"zklock-in-leave";
 
+/// How often in one go to look for somebody who goes on in a new process before SIGKILL arrives.
+const CHASES: u32 = 100;
+
 /// Why a command cannot be started.
 #[derive(Debug)]
 pub enum Unusable {
@@ -317,7 +320,15 @@ impl Family {
     /// Whether nobody is left.
     pub fn has_gone(&self) -> bool {
         // Twice: a process that is forked while the list is read may be missed once.
-        (0..2).all(|_| self.living().is_ok_and(|family| family.is_empty()))
+        (0..2).all(|_| self.living().is_ok_and(|family| family.is_empty())) && !self.has_offspring()
+    }
+
+    /// Whether there is a child of ours that has to go or to be reaped. Who goes on in a new process all
+    /// the time can be missed in the list of all, but not here: whatever lives below us is a child of ours,
+    /// or has an ancestor that is one.
+    fn has_offspring(&self) -> bool {
+        let is_left = |child: &Process| !child.is_keeper() && !self.is_stranger(child);
+        children().is_some_and(|children| children.iter().any(is_left))
     }
 
     /// Whether a zklock is left that may use our locks, or uses them.
@@ -377,6 +388,15 @@ impl Family {
         }
         for process in self.living().unwrap_or_default() {
             process.signal(Signal::KILL);
+        }
+        // Who goes on in a new process has become our child by that.
+        for _ in 0..CHASES {
+            let mut newest_first = children_pids().unwrap_or_default().into_iter().rev().filter_map(Process::read);
+            let Some(child) = newest_first.find(|child| child.is_running() && !self.is_stranger(child)) else { break };
+            // Not through a pidfd, which takes time: its pid is its own until we reap it.
+            if signals::send(child.pid, Signal::KILL).is_err() {
+                break;
+            }
         }
     }
 }
@@ -574,9 +594,14 @@ fn environment_size(directory: &Path) -> Option<usize> {
 
 /// Our children. `None` where the kernel lacks the list (CONFIG_PROC_CHILDREN).
 fn children() -> Option<Vec<Process>> {
+    Some(children_pids()?.into_iter().filter_map(Process::read).collect())
+}
+
+/// Their pids, in the order in which they became our children.
+fn children_pids() -> Option<Vec<i32>> {
     let this = getpid().as_raw();
     let children = fs::read_to_string(format!("/proc/{this}/task/{this}/children")).ok()?;
-    Some(children.split_whitespace().filter_map(|pid| Process::read(pid.parse().ok()?)).collect())
+    Some(children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
 }
 
 fn processes() -> io::Result<Vec<Process>> {

@@ -6,6 +6,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use crate::ensemble::Server;
+use crate::lock::Lock;
 use crate::poll;
 use crate::process;
 use crate::scene::{AT_ONCE, LEASE, LOCK, Moment, Scene, T, variable};
@@ -67,6 +68,42 @@ fn after_max_run_come_the_stop_signal_then_sigkill_then_the_release() {
     scene.begin("next").expect_within(AT_ONCE, scene.last_alive("holder"), "the next one begins");
     scene.finish(&mut next);
     scene.expect_tidy(&["holder", "next"]);
+}
+
+/// No list of the processes shows it for certain, nor does it live for long enough to be looked at and then killed.
+#[test]
+fn whoever_goes_on_in_a_new_process_all_the_time_is_stopped_after_max_run() {
+    const SOURCE: &str = "
+        #include <signal.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <time.h>
+        #include <unistd.h>
+        int main(void) {
+            time_t end = time(NULL) + 60;
+            signal(SIGTERM, SIG_IGN);
+            puts(\"restless ready\");
+            fflush(stdout);
+            if (fork()) for (;;) pause();
+            setsid();
+            while (time(NULL) < end) if (fork()) _exit(0);
+            return 0;
+        }";
+    let directory = tempfile::tempdir().expect("a directory");
+    let (source, restless) = (directory.path().join("restless.c"), directory.path().join("restless"));
+    std::fs::write(&source, SOURCE).expect("a file can be written");
+    // Static: the less there is to copy, the faster it is.
+    let compiler = std::process::Command::new("cc").args(["-O1", "-static", "-o"]).args([&restless, &source]).status();
+    assert!(compiler.expect("a C compiler").success());
+    for _ in 0..3 {
+        let lock = Lock::new();
+        let options = ["--max-run", "500ms", "-k", "100ms", "--"];
+        let mut run = lock.zklock().args(options).arg(&restless).spawn();
+        run.wait_stdout("restless ready");
+        run.wait().expect_code(124);
+        // Each look may miss it.
+        assert!((0..50).all(|_| run.processes().is_empty()), "{run}");
+    }
 }
 
 #[test]
