@@ -637,6 +637,19 @@ fn leads_up(ancestor: i32, mut pid: i32) -> bool {
     false
 }
 
+/// Whether a process group has members that may be using the terminal: others than us, and, in our own
+/// group, than those above us, such as a script. Those above us who are in another group are shells.
+pub fn is_of_others(group: Pid) -> bool {
+    let (this, own) = (getpid(), nix::unistd::getpgrp());
+    let is_script =
+        |process: &Process| group == own && is_above(process.pid.cast_unsigned(), this.as_raw().cast_unsigned());
+    // An error of /proc says nothing about anybody.
+    processes().map_or(true, |processes| {
+        let members = processes.iter().filter(|process| process.group == group.as_raw() && process.alive);
+        members.filter(|process| process.pid != this.as_raw()).any(|process| !is_script(process))
+    })
+}
+
 /// Whether the supervisor `lender`, which is above us, has not begun to release its locks.
 ///
 /// It takes a name that says so before it looks for [`INNER_NAME`] among those below it, and those take

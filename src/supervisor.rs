@@ -73,6 +73,8 @@ pub fn run(plan: &Plan) -> anyhow::Result<Outcome> {
         keeper: None,
         command: None,
         shares_group: false,
+        settings: None,
+        interrupted: false,
         grant: None,
         on_lost: None,
         borrowers: vec![],
@@ -117,6 +119,10 @@ struct Supervisor<'p> {
     command: Option<Command>,
     /// Whether the command is, or was, in our process group.
     shares_group: bool,
+    /// How the terminal was set when it was started, and whether it may not have had the time to set it so
+    /// again.
+    settings: Option<terminal::Settings>,
+    interrupted: bool,
     /// The lock that it runs, or ran, under.
     grant: Option<Grant>,
     /// The command of `--on-lost`, until it has been reaped.
@@ -296,9 +302,18 @@ impl Supervisor<'_> {
                     Some(command) => command.forward(signal, &self.family),
                     None => self.family.forward(signal),
                 },
-                Effect::Stop(signal) => self.family.stop(signal, self.command.as_ref()),
-                Effect::Kill => self.family.kill(self.command.as_ref()),
-                Effect::Release => self.order(Order::Release),
+                Effect::Stop(signal) => {
+                    self.interrupted = true;
+                    self.family.stop(signal, self.command.as_ref());
+                }
+                Effect::Kill => {
+                    self.interrupted = true;
+                    self.family.kill(self.command.as_ref());
+                }
+                Effect::Release => {
+                    self.order(Order::Release);
+                    self.restore_terminal();
+                }
                 Effect::StartOnLost => self.start_on_lost()?,
                 Effect::ForwardToOnLost(signal) => {
                     if let Some(on_lost) = &self.on_lost {
@@ -315,6 +330,15 @@ impl Supervisor<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A command that fills the screen, or asks for a password, and was stopped, has left a terminal that
+    /// nobody can use.
+    fn restore_terminal(&mut self) {
+        if let Some(settings) = self.settings.take_if(|_| self.interrupted) {
+            // In a pipeline, the terminal may be that of the pager behind us.
+            settings.restore(command::is_of_others);
+        }
     }
 
     fn order(&self, order: Order) {
@@ -370,6 +394,7 @@ impl Supervisor<'_> {
     fn spawn(&mut self, grant: &Grant, until: Instant) -> anyhow::Result<()> {
         self.teller.screen.clear();
         self.shares_group = terminal::is_controlled();
+        self.settings = terminal::Settings::of_foreground();
         self.grant = Some(grant.clone());
         let mut environment = about(self.plan, grant);
         environment.push((ENV_HELD, held(self.plan, grant)));

@@ -1,16 +1,54 @@
-//! The terminal, if there is one: whose it is, and the line on it that is rewritten while waiting.
+//! The terminal, if there is one: whose it is, its settings, and the line on it that is rewritten while waiting.
 
 use std::io::{self, IsTerminal, Write, stderr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::fcntl::{OFlag, open};
 use nix::poll::{PollFd, PollFlags, poll};
+use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::Mode;
+use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
+use nix::unistd::{Pid, getpgrp, tcgetpgrp};
 
 /// Whether this process has a controlling terminal: /dev/tty can then be opened (tty(4)).
 pub fn is_controlled() -> bool {
-    open("/dev/tty", OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC, Mode::empty()).is_ok()
+    open_controlling().is_ok()
+}
+
+fn open_controlling() -> nix::Result<OwnedFd> {
+    open("/dev/tty", OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC, Mode::empty())
+}
+
+/// The terminal's settings as a command found them.
+#[derive(Debug)]
+pub struct Settings(Termios);
+
+impl Settings {
+    /// Of the controlling terminal if our process group is in its foreground: in the background they are
+    /// somebody else's.
+    pub fn of_foreground() -> Option<Self> {
+        let terminal = open_controlling().ok()?;
+        let is_ours = tcgetpgrp(&terminal) == Ok(getpgrp());
+        is_ours.then(|| tcgetattr(&terminal).ok().map(Self)).flatten()
+    }
+
+    /// Makes the terminal's settings these again, unless `is_taken` says so of the process group that is
+    /// in its foreground now.
+    pub fn restore(&self, is_taken: impl FnOnce(Pid) -> bool) {
+        let Ok(terminal) = open_controlling() else { return };
+        if tcgetpgrp(&terminal).is_ok_and(is_taken) {
+            return;
+        }
+        // The foreground may be that of a command that has died. From outside, SIGTTOU is the answer unless
+        // it is blocked (tcsetattr(3)).
+        let ttou = SigSet::from(Signal::SIGTTOU);
+        let restored = ttou.thread_block().and_then(|()| tcsetattr(&terminal, SetArg::TCSANOW, &self.0));
+        let unblocked = ttou.thread_unblock();
+        if let Err(error) = restored.and(unblocked) {
+            log::info!("cannot restore the terminal's settings: {error}");
+        }
+    }
 }
 
 /// Whether a person is likely to read standard error as it is written.

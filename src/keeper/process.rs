@@ -5,6 +5,8 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
@@ -24,6 +26,9 @@ use crate::session::Failure;
 use crate::session::client::{ClientSession, Identity, Servers};
 use crate::signals;
 use crate::wire::{LastBeat, Link, Order, Received};
+
+/// How long the lookup of our user may take.
+const USER_LOOKUP: Duration = Duration::from_millis(500);
 
 /// What the keeper is given at its birth.
 #[derive(Debug)]
@@ -68,6 +73,14 @@ fn detach() -> nix::Result<()> {
     dup2_stdin(null.as_fd())?;
     dup2_stdout(null.as_fd())?;
     Ok(())
+}
+
+/// The name of our user. A directory service that does not answer is not waited for: the session needs us.
+fn user_name() -> Option<String> {
+    let (tell, told) = mpsc::channel();
+    // It ends with the process, if not before.
+    thread::spawn(move || tell.send(User::from_uid(getuid()).ok().flatten().map(|user| user.name)));
+    told.recv_timeout(USER_LOOKUP).ok().flatten()
 }
 
 /// Of the thread that calls: as a process, the keeper has the name of its first one.
@@ -189,7 +202,7 @@ impl World for Process<'_> {
             Card {
                 host: gethostname().ok().map(|name| name.to_string_lossy().into_owned()),
                 pid: Some(self.birth.supervisor),
-                user: User::from_uid(getuid()).ok().flatten().map(|user| user.name),
+                user: user_name(),
                 command,
                 describe: plan.description.clone(),
                 mode: Some(plan.mode),

@@ -406,6 +406,39 @@ fn a_command_may_change_the_terminals_settings() {
     }
 }
 
+/// A program that fills the screen, in the middle of which the command has to be stopped.
+#[test]
+fn the_terminal_of_a_command_that_was_killed_is_as_it_was() {
+    const RAW: &str = r#"stty raw -echo </dev/tty; printf "full screen\r\n"; trap "" TERM; exec sleep 60"#;
+    let job_control = format!("set -m; sh -c '{RAW}'");
+    for command in [RAW, &job_control] {
+        let lock = Lock::new();
+        let terminal = Terminal::new(80);
+        let before = terminal.settings();
+        let options = ["--max-run", "1s", "--kill-after", "0", "--", "bash", "-c"];
+        let mut job = terminal.spawn_by(r#""$@"; echo "ended $?""#, lock.zklock().args(options).arg(command));
+        terminal.wait_count("full screen", 1);
+        assert_ne!(terminal.settings(), before);
+        terminal.wait_count("ended 124", 1);
+        job.wait().expect_code(0);
+        assert_eq!(terminal.settings(), before);
+    }
+}
+
+/// What a pager has set is the pager's.
+#[test]
+fn the_terminal_of_a_pager_behind_a_command_that_was_killed_is_left_alone() {
+    let lock = Lock::new();
+    let terminal = Terminal::new(80);
+    // It reads on until zklock has gone.
+    let pager = r#""$@" | bash -c 'read -r line; stty -icanon </dev/tty; cat; stty -a </dev/tty | grep -oe -icanon'"#;
+    let command = lock.zklock().args(["--max-run", "2s", "--kill-after", "0"]).child(["--exit-on", "INT"]);
+    let mut job = terminal.spawn_by(pager, command);
+    terminal.wait_count("the command has run for 2s", 1);
+    terminal.wait("the pager's settings", |lines| lines.iter().any(|line| line == "-icanon"));
+    job.wait();
+}
+
 /// `zklock … | less`: the pager reads its keys from the terminal that the command has, too.
 #[test]
 fn a_pager_behind_it_reads_keys() {
