@@ -13,7 +13,9 @@ pub mod world;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_lite::future::{or, zip};
@@ -188,7 +190,11 @@ impl<'p, W: World> Keeper<'p, W> {
                 self.world.report(&Report::Lost(Loss::LeaseOver)).await;
             }
             // Timers stand still while the machine sleeps.
-            self.world.sleep(end.saturating_since(now).clamp(PAUSE, Duration::from_secs(1))).await;
+            let due = self.world.sleep(end.saturating_since(now).clamp(PAUSE, Duration::from_secs(1)));
+            let timeout = self.timeout.get();
+            // A shorter one may have ended the lease already. Nobody is woken: whatever changes it is of the same task.
+            let changed = poll_fn(|_| if self.timeout.get() == timeout { Poll::Pending } else { Poll::Ready(()) });
+            or(due, changed).await;
         }
     }
 

@@ -1,6 +1,9 @@
 //! What must hold after every event, and at the end.
 
-use zklock::core::machine::{CommandEnd, Grant};
+use std::time::Duration;
+
+use zklock::core::lease::Terms;
+use zklock::core::machine::{CommandEnd, Grant, Settings};
 use zklock::core::outcome::Outcome;
 use zklock::core::queue::{Contender, Mode};
 use zklock::core::signal::Signal;
@@ -12,12 +15,33 @@ use crate::state::{Event, MS, State, Time};
 const AFTER_A_PAUSE: Time = 80 * MS;
 /// From an operator's deed until the command is dead, by way of three messages.
 const HEARSAY: Time = 700 * MS;
+/// From the moment at which a client hears of a shorter session timeout until the command is dead, if it must die.
+const AFTER_THE_NEWS: Time = 80 * MS;
 
 impl State {
     /// Whether a command may run without the lock for now.
     fn is_excused(&self, host: usize) -> bool {
         let host = &self.hosts[host];
         self.now <= host.paused_until.max(host.operator_until)
+            || host.grant.as_ref().is_some_and(|grant| self.is_unheard(grant))
+    }
+
+    /// Whether the session of this grant has expired because a server granted less, and the client has not heard of it.
+    fn is_unheard(&self, grant: &Grant) -> bool {
+        self.now <= self.servers.sessions[self.servers.session_of(grant.session)].unheard_until
+    }
+
+    /// A client hears what a server has granted it: from now on it has no excuse for relying on more.
+    pub(crate) fn hear_of_timeout(&mut self, session: usize, timeout: Time) {
+        let until = self.now + AFTER_THE_NEWS;
+        let session = &mut self.servers.sessions[session];
+        if timeout < session.known {
+            session.known = timeout;
+            session.relied_on = session.relied_on.min(until);
+            session.unheard_until = session.unheard_until.min(until);
+            let host = session.host;
+            self.schedule(until + 1, Event::Verify(host));
+        }
     }
 
     /// Everything of this host stands still: the command may be without the lock, but not after that.
@@ -56,7 +80,9 @@ impl State {
         let Some(grant) = &self.hosts[host].grant else { return };
         let lost = grant.all().find(|granted| self.servers.head.get(&granted.node).is_none());
         let Some(node) = lost.map(|granted| granted.node.clone()) else { return };
-        if self.is_excused(host) {
+        if self.is_unheard(grant) {
+            self.coverage.count(Kind::LostUnheard);
+        } else if self.is_excused(host) {
             self.coverage.count(Kind::LostWhileFrozen);
         } else {
             self.fail(format!("the command of host {host} runs, and {node} is gone"));
@@ -86,7 +112,7 @@ impl State {
         if self.hosts[host].grant.is_some() {
             return self.fail(format!("host {host} starts its command twice"));
         }
-        if self.is_excused(host) {
+        if self.is_excused(host) || self.is_unheard(grant) {
             return;
         }
         let exclusive = self.hosts[host].mode == Mode::Exclusive;
@@ -165,6 +191,8 @@ impl State {
             Outcome::Unreachable => !ran && self.faulty,
             Outcome::Internal => state.keeper_kills >= 3,
             Outcome::NotFound => !ran && state.script.missing,
+            // What fits the timeout that was asked for need not fit the one that was granted.
+            Outcome::Usage => !ran && self.servers.all.iter().any(|server| !has_room(settings, server.limit)),
             _ => false,
         };
         let kind = match outcome {
@@ -209,4 +237,9 @@ impl State {
             self.fail("a session is left");
         }
     }
+}
+
+/// Whether `--kill-after` fits a session timeout.
+fn has_room(settings: &Settings, timeout: Time) -> bool {
+    Terms::new(Duration::from_micros(timeout), settings.kill_after).is_ok()
 }

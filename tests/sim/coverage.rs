@@ -61,6 +61,8 @@ kinds! {
     AtBeat,
     AtHeld,
     AtSpawn,
+    /// A command runs, and a connection was granted a shorter session timeout.
+    AtShortened,
     // What came of it.
     Silence,
     Expiry,
@@ -71,6 +73,8 @@ kinds! {
     Requeued,
     Lost,
     LostWhileFrozen,
+    /// A session ended because of a shorter timeout that nobody had heard of.
+    LostUnheard,
     NotFree,
     Interrupted,
     Unreachable,

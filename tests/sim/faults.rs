@@ -69,6 +69,20 @@ pub(crate) const AIMED: &[(Kind, Kind)] = &[
     (Kind::AtRelease, Kind::Break),
 ];
 
+/// What makes a keeper connect once more, hear late of what it was granted, or of nothing else, or tell it to a
+/// supervisor that is stopped.
+pub(crate) const REGRANTING: &[(Kind, Kind)] = &[
+    (Kind::AtSpawn, Kind::Break),
+    (Kind::AtSpawn, Kind::FreezeSupervisor),
+    (Kind::AtSpawn, Kind::CutDown),
+    (Kind::AtBeat, Kind::Break),
+    (Kind::AtBeat, Kind::CutDown),
+    (Kind::AtBeat, Kind::FreezeAndCut),
+    (Kind::AtBeat, Kind::Elect),
+    (Kind::AtShortened, Kind::Cut),
+    (Kind::AtShortened, Kind::FreezeSupervisor),
+];
+
 impl State {
     /// A moment that traps may wait for has come for this host.
     pub(crate) fn spring(&mut self, moment: Kind, host: usize) {

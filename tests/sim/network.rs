@@ -1,7 +1,8 @@
 //! Connections between keepers and servers, and what the client library does with them.
 //!
 //! A connection delivers in order, late, and not at all once it is broken. The library pings when it has sent
-//! nothing for a while, and takes a connection for lost that is silent for a sixth of the session timeout.
+//! nothing for a while, and takes a connection for lost that is silent for a sixth of the session timeout that it asked
+//! for, whatever it was granted.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -80,6 +81,9 @@ pub(crate) struct Conn {
     pub(crate) server: usize,
     /// As the server knows it.
     pub(crate) session: Option<usize>,
+    /// The session timeout that the client asks for, and the one that this server grants.
+    asked: Time,
+    pub(crate) granted: Time,
     up: Lane<Up>,
     down: Lane<Down>,
     /// What has arrived at the client's machine, and its keeper has not read.
@@ -105,7 +109,13 @@ pub(crate) struct Conn {
 
 impl State {
     /// A keeper tries a server. The slot will hold the answer.
-    pub(crate) fn dial(&mut self, keeper: usize, server: usize, session: Option<usize>) -> (usize, Rc<Slot>) {
+    pub(crate) fn dial(
+        &mut self,
+        keeper: usize,
+        server: usize,
+        session: Option<usize>,
+        asked: Time,
+    ) -> (usize, Rc<Slot>) {
         let host = self.keepers[keeper].host;
         let now = self.monotonic(host);
         let handshake = Rc::new(Slot::default());
@@ -114,6 +124,8 @@ impl State {
             host,
             server,
             session: None,
+            asked,
+            granted: asked.min(self.servers.all[server].limit),
             up: Lane::default(),
             down: Lane::default(),
             inbox: VecDeque::new(),
@@ -247,7 +259,7 @@ impl State {
         if !self.conns[conn].client_open || !self.keeper_runs(keeper) {
             return;
         }
-        let (now, timeout) = (self.monotonic(host), self.servers.timeout);
+        let (now, timeout) = (self.monotonic(host), self.conns[conn].asked);
         let jitter = self.up_to(timeout / 48);
         let state = &mut self.conns[conn];
         if now >= state.heard + timeout / 6 {

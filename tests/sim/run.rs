@@ -16,8 +16,8 @@ use zklock::core::signal::Signal;
 use zklock::keeper::Keeper;
 use zklock::plan::Plan;
 
-use crate::coverage::Coverage;
-use crate::faults::{AIMED, FAULTS, Fault, MOMENTS, Trap, some_time};
+use crate::coverage::{Coverage, Kind};
+use crate::faults::{AIMED, FAULTS, Fault, MOMENTS, REGRANTING, Trap, some_time};
 use crate::host::{Host, Script};
 use crate::servers::Servers;
 use crate::state::{Event, MS, State, Time};
@@ -25,6 +25,11 @@ use crate::world::{Shared, SimWorld};
 
 /// A run that takes more than this goes round in circles.
 const EVENTS: u32 = 400_000;
+
+const MOST_SERVERS: usize = 5;
+
+/// The session timeouts that are asked for, or are the most that a server grants, in milliseconds.
+const TIMEOUTS: [Time; 5] = [2000, 4000, 6000, 10_000, 30_000];
 
 /// The life of a keeper.
 type Task<'p> = Pin<Box<dyn Future<Output = ()> + 'p>>;
@@ -41,7 +46,7 @@ pub(crate) struct Report {
 /// Makes the run that belongs to this seed. `plans`: one for each lock, as the product reads it.
 pub(crate) fn run(seed: u64, plans: &[Plan], traced: bool) -> Report {
     let mut rng = Rng::with_seed(seed);
-    let state = scene(&mut rng, traced);
+    let state = scene(&mut rng, seed, traced);
     let last_fault = state.now + 8 * state.servers.timeout;
     let hosts = state.hosts.len() as Time;
     let limit = last_fault + (hosts + 2) * (6 * state.servers.timeout + 30_000 * MS);
@@ -137,14 +142,25 @@ fn settle<'p>(state: &Shared, plans: &'p [Plan], tasks: &mut Vec<Option<Task<'p>
     }
 }
 
-fn scene(rng: &mut Rng, traced: bool) -> State {
-    let timeout = [2000, 4000, 6000, 10_000, 30_000][rng.usize(0..5)] * MS;
+/// The longest session timeouts that the servers grant where `TIMEOUTS[asked]` is asked for.
+fn limits(rng: &mut Rng, asked: usize) -> [Time; MOST_SERVERS] {
+    let differ = rng.u32(0..8) == 5;
+    std::array::from_fn(|_| MS * TIMEOUTS[if differ { rng.usize(0..=asked) } else { asked }])
+}
+
+fn scene(rng: &mut Rng, seed: u64, traced: bool) -> State {
+    let asked = rng.usize(0..TIMEOUTS.len());
+    let timeout = TIMEOUTS[asked] * MS;
+    // Chance has another source here, so that a seed goes on to mean what it did where the limits do not differ.
+    let mut apart = Rng::with_seed(!seed);
+    let limits = limits(&mut apart, asked);
     // A tick is at most half of the shortest session timeout, and at most 4 s.
-    let longest = (timeout / 2).min(4000 * MS);
+    let shortest = limits.into_iter().min().unwrap_or(timeout);
+    let longest = (shortest / 2).min(4000 * MS);
     let tick = if rng.bool() { longest } else { rng.u64(longest / 8..=longest) };
-    let count = [1, 3, 3, 3, 5][rng.usize(0..5)];
+    let count = [1, 3, 3, 3, MOST_SERVERS][rng.usize(0..5)];
     let phases: Vec<Time> = (0..count).map(|_| rng.u64(0..tick)).collect();
-    let servers = Servers::new(count, timeout, tick, &phases);
+    let servers = Servers::new(timeout, tick, &phases, &limits);
     let modes = rng.u32(0..8);
     let permits = NonZeroU32::new(rng.u32(1..4)).unwrap_or(NonZeroU32::MIN);
     let locks = if rng.u32(0..6) == 0 { 2 } else { 1 };
@@ -164,6 +180,7 @@ fn scene(rng: &mut Rng, traced: bool) -> State {
     let hosts: Vec<Host> = hosts.collect();
     let mut state = State::new(rng.fork(), servers, hosts, traced);
     state.note(|| format!("{count} servers, session timeout {timeout} us, tick {tick} us"));
+    state.note(|| format!("they grant {:?} us", &limits[..count]));
     for host in 0..state.hosts.len() {
         let begin = some_time(rng, timeout / 4);
         state.after(begin, Event::Start(host));
@@ -190,7 +207,31 @@ fn scene(rng: &mut Rng, traced: bool) -> State {
             time: some_time(rng, timeout * 3 / 2),
         });
     }
+    if shortest < timeout {
+        state.traps.extend(regranting(&mut apart, timeout));
+    }
     state
+}
+
+/// What makes keepers connect to servers that grant less, early in the life of commands.
+fn regranting(rng: &mut Rng, timeout: Time) -> Vec<Trap> {
+    let mut traps = vec![];
+    for _ in 0..rng.usize(1..5) {
+        let (moment, fault) = REGRANTING[rng.usize(0..REGRANTING.len())];
+        let countdown = if moment == Kind::AtShortened { 1 } else { rng.u32(1..4) };
+        let (delay, time) = (some_time(rng, timeout / 8), rng.u64(0..=timeout));
+        traps.push(Trap { moment, countdown, delay, fault, time });
+    }
+    if rng.bool() {
+        // The keeper has to see to the command, and hears late of what it was granted.
+        for (moment, fault, longest) in
+            [(Kind::AtSpawn, Kind::FreezeSupervisor, timeout), (Kind::AtBeat, Kind::CutDown, timeout / 3)]
+        {
+            let (delay, time) = (rng.u64(0..=timeout / 8), rng.u64(longest / 4..=longest));
+            traps.push(Trap { moment, countdown: rng.u32(1..3), delay, fault, time });
+        }
+    }
+    traps
 }
 
 fn settings(rng: &mut Rng, timeout: Time) -> Settings {

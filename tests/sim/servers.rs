@@ -2,6 +2,9 @@
 //!
 //! What a client may rely on, and no more:
 //! - a session expires no earlier than its timeout after the leader last heard of it, maybe later;
+//! - each server grants what is asked for up to a limit of its own, and the leader counts with what was granted over
+//!   the connection that it heard of last; a new one begins with what the session was created with
+//!   (SessionTrackerImpl);
 //! - a server tells the leader of the clients that it has heard from every half tick; a request that
 //!   it forwards tells nothing (Learner.ping, LearnerHandler);
 //! - a server that is cut off from the leader answers reads and pings for a while;
@@ -73,8 +76,8 @@ enum ToLeader {
         conn: usize,
         number: u32,
     },
-    /// Sessions that were heard from.
-    Heard(Vec<usize>),
+    /// Sessions that were heard from, and the timeouts that they were granted.
+    Heard(Vec<(usize, Time)>),
 }
 
 enum FromLeader {
@@ -96,9 +99,11 @@ pub(crate) struct Server {
     to_leader: Lane<ToLeader>,
     from_leader: Lane<FromLeader>,
     /// Sessions that the leader is still to be told of.
-    heard: Vec<usize>,
+    heard: Vec<(usize, Time)>,
     telling: bool,
     phase: Time,
+    /// The longest session timeout that it grants.
+    pub(crate) limit: Time,
     pub(crate) conns: Vec<usize>,
     /// Accepts no clients until then.
     pub(crate) closed_until: Time,
@@ -115,7 +120,14 @@ pub(crate) struct Server {
 pub(crate) struct Session {
     pub(crate) host: usize,
     pub(crate) alive: bool,
+    /// The timeout that it was created with, and the shortest that its client knows of.
+    created: Time,
+    pub(crate) known: Time,
     deadline: Time,
+    /// When it would expire if the leader counted with what the client knows of.
+    pub(crate) relied_on: Time,
+    /// It has expired because of a timeout that its client did not know of, and the client relies on it until then.
+    pub(crate) unheard_until: Time,
     /// The server that it was last seen on.
     server: usize,
 }
@@ -134,21 +146,22 @@ pub(crate) struct Servers {
     /// What the leader knows.
     pub(crate) head: Tree,
     pub(crate) sessions: Vec<Session>,
-    /// The timeout that it grants.
+    /// The timeout that is asked for, and the longest that is granted.
     pub(crate) timeout: Time,
     pub(crate) tick: Time,
 }
 
 impl Servers {
-    pub(crate) fn new(count: usize, timeout: Time, tick: Time, phases: &[Time]) -> Self {
-        let server = |index: usize| Server {
+    pub(crate) fn new(timeout: Time, tick: Time, phases: &[Time], limits: &[Time]) -> Self {
+        let server = |(phase, limit): (&Time, &Time)| Server {
             tree: Tree::default(),
             applied: 0,
             to_leader: Lane::default(),
             from_leader: Lane::default(),
             heard: vec![],
             telling: false,
-            phase: phases[index],
+            phase: *phase,
+            limit: *limit,
             conns: vec![],
             closed_until: 0,
             isolated_until: 0,
@@ -157,7 +170,7 @@ impl Servers {
             deposed: false,
         };
         Self {
-            all: (0..count).map(server).collect(),
+            all: phases.iter().zip(limits).map(server).collect(),
             leader: 0,
             log: vec![],
             head: Tree::default(),
@@ -204,9 +217,18 @@ impl State {
             match message {
                 ToLeader::Open { conn, session: None } => {
                     let index = self.servers.sessions.len();
-                    let host = self.conns[conn].host;
-                    let deadline = self.now + self.servers.timeout;
-                    self.servers.sessions.push(Session { host, alive: true, deadline, server });
+                    let (host, created) = (self.conns[conn].host, self.conns[conn].granted);
+                    let deadline = self.now + created;
+                    self.servers.sessions.push(Session {
+                        host,
+                        alive: true,
+                        created,
+                        known: created,
+                        deadline,
+                        relied_on: deadline,
+                        unheard_until: 0,
+                        server,
+                    });
                     self.schedule(deadline, Event::Expire(index));
                     self.commit(Transaction { effects: vec![], origin: None, closes: None });
                     self.send_from_leader(server, FromLeader::Opened { conn, session: Some(index) });
@@ -215,14 +237,14 @@ impl State {
                     let alive = self.servers.sessions[index].alive;
                     if alive {
                         self.servers.sessions[index].server = server;
-                        self.heard_of(index);
+                        self.heard_of(index, self.conns[conn].granted);
                     }
                     self.send_from_leader(server, FromLeader::Opened { conn, session: alive.then_some(index) });
                 }
                 ToLeader::Sync { conn, number } => self.send_from_leader(server, FromLeader::Synced { conn, number }),
                 ToLeader::Heard(sessions) => {
-                    for session in sessions {
-                        self.heard_of(session);
+                    for (session, timeout) in sessions {
+                        self.heard_of(session, timeout);
                     }
                 }
                 ToLeader::Write { conn, number, session, request } => {
@@ -233,8 +255,14 @@ impl State {
     }
 
     /// The leader hears of a session.
-    fn heard_of(&mut self, session: usize) {
-        self.servers.sessions[session].deadline = self.now + self.servers.timeout;
+    fn heard_of(&mut self, index: usize, timeout: Time) {
+        let session = &mut self.servers.sessions[index];
+        let (before, deadline) = (session.deadline, self.now + timeout);
+        session.deadline = deadline;
+        session.relied_on = self.now + session.known;
+        if deadline < before {
+            self.schedule(deadline, Event::Expire(index));
+        }
     }
 
     pub(crate) fn expire(&mut self, index: usize) {
@@ -251,9 +279,13 @@ impl State {
             let late = self.up_to(self.servers.tick);
             return self.after(late + 1, Event::Expire(index));
         }
-        let host = session.host;
+        let (host, relied_on) = (session.host, session.relied_on);
         self.note(|| format!("session {index} of host {host} expires"));
         self.coverage.count(Kind::Expiry);
+        if relied_on > self.now {
+            self.servers.sessions[index].unheard_until = relied_on;
+            self.schedule(relied_on + 1, Event::Verify(host));
+        }
         self.close_session(index, None);
         self.verify(host);
     }
@@ -491,14 +523,14 @@ impl State {
     /// A server hears of a client.
     pub(crate) fn hear_client(&mut self, conn: usize) {
         let (server, Some(session)) = (self.conns[conn].server, self.conns[conn].session) else { return };
+        let timeout = self.conns[conn].granted;
         if server == self.servers.leader {
-            return self.heard_of(session);
+            return self.heard_of(session, timeout);
         }
         let half_tick = self.servers.tick / 2;
         let state = &mut self.servers.all[server];
-        if !state.heard.contains(&session) {
-            state.heard.push(session);
-        }
+        state.heard.retain(|heard| heard.0 != session);
+        state.heard.push((session, timeout));
         if !std::mem::replace(&mut state.telling, true) {
             let at = self.now + half_tick - (self.now + state.phase) % half_tick;
             self.schedule(at, Event::Tell(server));
@@ -628,7 +660,8 @@ impl State {
         self.servers.leader = others[self.rng.usize(0..others.len())];
         // A new leader gives all sessions their whole time again.
         for session in &mut self.servers.sessions {
-            session.deadline = until + self.servers.timeout;
+            session.deadline = until + session.created;
+            session.relied_on = session.deadline;
         }
         let leader = self.servers.leader;
         // Whoever is elected can talk to the others.

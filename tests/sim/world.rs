@@ -45,10 +45,12 @@ impl SimWorld {
             let mut order: Vec<usize> = (0..self.state.borrow().servers.all.len()).collect();
             self.state.borrow_mut().rng.shuffle(&mut order);
             for server in order {
-                let (conn, slot) = self.state.borrow_mut().dial(self.keeper, server, session);
+                let (conn, slot) = self.state.borrow_mut().dial(self.keeper, server, session, micros(timeout));
                 let lost = Rc::clone(&self.state.borrow().conns[conn].lost);
                 let opened = self.now();
-                let mut tried = SimSession { opened, state: Rc::clone(&self.state), conn, id: 0, lost };
+                let granted = Duration::from_micros(self.state.borrow().conns[conn].granted);
+                let mut tried =
+                    SimSession { opened, timeout: granted, state: Rc::clone(&self.state), conn, id: 0, lost };
                 let enough = async {
                     or(self.sleep(timeout / 6), tried.lost()).await;
                     Answer::Failed(Failure::Unknown(String::new()))
@@ -56,6 +58,7 @@ impl SimWorld {
                 match or(reply(slot), enough).await {
                     Answer::Accepted(session) => {
                         self.state.borrow_mut().note(|| format!("keeper {} is connected to {server}", self.keeper));
+                        self.state.borrow_mut().hear_of_timeout(session, micros(granted));
                         tried.id = servers::Session::id(session);
                         return Ok(tried);
                     }
@@ -79,6 +82,9 @@ impl SimWorld {
         state.note(|| format!("keeper {} of host {host}: {report:?}", self.keeper));
         if let Report::Requeued(_) = report {
             state.coverage.count(Kind::Requeued);
+        }
+        if let (Report::Shortened { .. }, true) = (report, state.hosts[host].is_running()) {
+            state.spring(Kind::AtShortened, host);
         }
         let held = matches!(report, Report::Held(_));
         state.keepers[self.keeper].reports.push(report.clone());
@@ -124,8 +130,16 @@ impl World for SimWorld {
         .await;
     }
 
-    async fn open(&self, timeout: Duration, unreachable: impl FnMut(String)) -> Result<SimSession, Failure> {
-        self.connect(timeout, None, unreachable).await
+    async fn open(&self, timeout: Duration, mut unreachable: impl FnMut(String)) -> Result<SimSession, Failure> {
+        let mut session = self.connect(timeout, None, &mut unreachable).await?;
+        let mut asked = timeout;
+        while session.timeout() < asked {
+            let identity = session.identity();
+            asked = session.timeout();
+            session.abandon().await;
+            session = self.resume(asked, &identity, &mut unreachable).await?;
+        }
+        Ok(session)
     }
 
     async fn resume(
@@ -190,6 +204,7 @@ impl World for SimWorld {
 /// A connection over which a session goes.
 pub(crate) struct SimSession {
     opened: Instant,
+    timeout: Duration,
     state: Shared,
     conn: usize,
     id: i64,
@@ -242,7 +257,7 @@ impl Session for SimSession {
     }
 
     fn timeout(&self) -> Duration {
-        Duration::from_micros(self.state.borrow().servers.timeout)
+        self.timeout
     }
 
     fn opened(&self) -> Instant {
