@@ -1,6 +1,8 @@
 //! Taking a lock and giving it back: who runs when, who waits for whom, what becomes of the nodes.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -483,6 +485,23 @@ fn a_node_tells_who_holds_since_when_and_not_the_arguments() {
     assert!(card["user"].is_string(), "{card}");
     assert!(!card.to_string().contains("hunter2"), "{card}");
     finish(&mut holder);
+}
+
+/// As when the directory service that has the users is down.
+#[test]
+fn a_user_lookup_that_hangs_is_not_waited_for() {
+    let place = Place::new();
+    let (source, library) = (place.file("hang.c"), place.file("hang.so"));
+    fs::write(&source, "#include <unistd.h>\nint getpwuid_r(void) { for (;;) pause(); }\n")
+        .expect("a file can be written");
+    let compiler = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
+    assert!(compiler.expect("a C compiler").success());
+    let zklock = place.zklock().env("LD_PRELOAD", library).args([LOCK, "--connect-timeout", "10s"]);
+    let mut holder = zklock.child(place.logged("holder")).spawn();
+    holder.wait_stdout("ready");
+    let card = card(&place, &place.wait_queue(1)[0]);
+    assert!(card["user"].is_null() && card["pid"].is_number(), "{card}");
+    silent(finish(&mut holder));
 }
 
 #[test]
