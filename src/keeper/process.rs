@@ -78,8 +78,11 @@ fn detach() -> nix::Result<()> {
 /// The name of our user. A directory service that does not answer is not waited for: the session needs us.
 fn user_name() -> Option<String> {
     let (tell, told) = mpsc::channel();
+    let look_up = move || tell.send(User::from_uid(getuid()).ok().flatten().map(|user| user.name));
     // It ends with the process, if not before.
-    thread::spawn(move || tell.send(User::from_uid(getuid()).ok().flatten().map(|user| user.name)));
+    if let Err(error) = thread::Builder::new().spawn(look_up) {
+        log::info!("cannot look up our user: {error}");
+    }
     told.recv_timeout(USER_LOOKUP).ok().flatten()
 }
 
