@@ -231,6 +231,7 @@ impl<'p, W: World> Keeper<'p, W> {
                 return report;
             }
             log::info!("connection to ZooKeeper lost");
+            let heard = self.contacts.borrow().heard_until(session.timeout(), self.world.now());
             self.connection.take();
             if let Some(session) = Rc::into_inner(session) {
                 session.abandon().await;
@@ -250,7 +251,10 @@ impl<'p, W: World> Keeper<'p, W> {
                     // Servers that imitate ZooKeeper may give out a new session instead of saying that
                     // the old one is gone.
                     Ok(session) if session.id() == id => break Rc::new(session),
-                    Ok(_) | Err(Failure::SessionOver) => return Report::Lost(Loss::SessionExpired),
+                    Ok(_) | Err(Failure::SessionOver) => {
+                        let expired = heard + self.timeout.get() <= self.world.now();
+                        return Report::Lost(if expired { Loss::SessionExpired } else { Loss::SessionEnded });
+                    }
                     Err(failure) => return refuse(failure, "/"),
                 }
             };
@@ -322,7 +326,8 @@ impl<'p, W: World> Keeper<'p, W> {
 /// A failure that no further try will mend, as the supervisor is told of it.
 fn refuse(failure: Failure, path: &str) -> Report {
     match failure {
-        Failure::SessionOver => Report::Lost(Loss::SessionExpired),
+        // Over a connection that lasts the session does, too.
+        Failure::SessionOver => Report::Lost(Loss::SessionEnded),
         Failure::Denied => Report::Refused(Refusal::Denied(path.to_owned())),
         failure => Report::Refused(Refusal::Server(format!("{path}: {failure}"))),
     }

@@ -43,9 +43,17 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
                 Loss::LeaseOver => "ZooKeeper has not answered in time",
                 Loss::LenderGone => "the zklock above us that held the lock has gone",
                 Loss::SessionExpired => "the session ended",
+                Loss::SessionEnded => "somebody ended the session, or ZooKeeper has lost its data",
             };
             (Weight::Notable, format!("lost the place in the queue of {lock}: {why}; queueing again"))
         }
+        Notice::Pausing(pause) => (
+            Weight::Status,
+            format!(
+                "{lock} is free; starting in {}, when whoever held it when the session was ended has stopped",
+                short(*pause)
+            ),
+        ),
         Notice::Starting(grant) => (Weight::Detail, {
             let all: Vec<_> = grant.all().map(|granted| format!("{}, token {}", granted.node, granted.token)).collect();
             format!("holding {}", all.join("; "))
@@ -54,10 +62,11 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
         Notice::TimedOut(blocker) => {
             let lock = match blocker {
                 Blocker::Queue(view) => view.lock.as_str(),
-                Blocker::Servers(_) => lock.as_str(),
+                Blocker::Servers(_) | Blocker::OldLease => lock.as_str(),
             };
             let why = match blocker {
                 Blocker::Queue(view) => queue(view, now_millis),
+                Blocker::OldLease => "whoever held it when the session was ended may go on for a while".to_owned(),
                 Blocker::Servers(None) => "no ZooKeeper server answered".to_owned(),
                 Blocker::Servers(Some(reason)) => format!("no ZooKeeper server answered: {reason}"),
             };
@@ -96,6 +105,9 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
                     "the zklock above us that held it has gone; killing the command".to_owned()
                 }
                 LostWhy::Told(Loss::SessionExpired) => "the session expired; killing the command".to_owned(),
+                LostWhy::Told(Loss::SessionEnded) => {
+                    "somebody ended the session, or ZooKeeper has lost its data; killing the command".to_owned()
+                }
                 LostWhy::Silence(silence) => {
                     format!("ZooKeeper has not answered for {}; stopping the command", short(*silence))
                 }

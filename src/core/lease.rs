@@ -206,15 +206,17 @@ pub struct Contacts {
     /// The requests that were answered, when they were sent and answered, oldest first; one that is
     /// older than what counts for the last beat is not kept.
     answered: VecDeque<(Instant, Instant)>,
-    /// Since when we have been running without a pause, and when we last knew.
+    /// Since when we have been running without a pause, until when we did before that, and when we
+    /// last knew.
     steady_since: Instant,
+    paused_at: Instant,
     pulse: Instant,
 }
 
 impl Contacts {
     /// Over a connection that was opened no earlier than this.
     pub fn new(opened: Instant) -> Self {
-        Self { opened, answered: VecDeque::new(), steady_since: opened, pulse: opened }
+        Self { opened, answered: VecDeque::new(), steady_since: opened, paused_at: opened, pulse: opened }
     }
 
     /// A request of this connection was answered.
@@ -225,9 +227,21 @@ impl Contacts {
     /// We are running. To be told every [`Contacts::pulse_of`].
     pub fn pulse(&mut self, timeout: Duration, now: Instant) {
         if now.saturating_since(self.pulse) > Self::unnoticed(timeout) {
-            self.steady_since = now;
+            (self.steady_since, self.paused_at) = (now, self.pulse);
         }
         self.pulse = now;
+    }
+
+    /// Until when the servers may have heard from us over this connection, of which we learn now that
+    /// it is lost. What is lost just after a pause was lost in it.
+    pub fn heard_until(&self, timeout: Duration, now: Instant) -> Instant {
+        if now.saturating_since(self.pulse) > Self::unnoticed(timeout) {
+            self.pulse
+        } else if now.saturating_since(self.steady_since) <= timeout / 12 {
+            self.paused_at
+        } else {
+            now
+        }
     }
 
     /// How often to say that we are running.
@@ -391,6 +405,20 @@ mod tests {
         paused.pulse(HALF_MINUTE, at(50_000));
         let lease = paused.lease_from(HALF_MINUTE, sent, sent);
         assert!(!Terms::with_default_grace(HALF_MINUTE).worth_starting(lease, sent));
+    }
+
+    #[test]
+    fn what_is_lost_just_after_a_pause_was_lost_in_it() {
+        let mut contacts = contacts_until(60_000);
+        assert_eq!(contacts.heard_until(HALF_MINUTE, at(60_300)), at(60_300));
+        // The end of a pause, of which nobody else has told yet, or has.
+        assert_eq!(contacts.heard_until(HALF_MINUTE, at(100_000)), at(60_000));
+        contacts.pulse(HALF_MINUTE, at(100_000));
+        assert_eq!(contacts.heard_until(HALF_MINUTE, at(100_010)), at(60_000));
+        for now in (100_300..=103_000).step_by(300) {
+            contacts.pulse(HALF_MINUTE, at(now));
+        }
+        assert_eq!(contacts.heard_until(HALF_MINUTE, at(103_100)), at(103_100));
     }
 
     #[test]

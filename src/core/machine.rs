@@ -133,6 +133,9 @@ pub enum Loss {
     LenderGone,
     /// The session is over.
     SessionExpired,
+    /// The session is over sooner than it could have expired: an operator ended it, or the servers
+    /// have lost their data.
+    SessionEnded,
 }
 
 /// Why it makes no sense to go on.
@@ -277,6 +280,8 @@ pub enum Notice {
     Waiting(View),
     /// The place in the queue was lost; at the tail again.
     Requeued(Loss),
+    /// The lock is ours, and the command starts after this time.
+    Pausing(Duration),
     /// The command starts.
     Starting(Grant),
     /// Given up with `-n`.
@@ -308,6 +313,8 @@ pub enum Blocker {
     Queue(View),
     /// No server answered, for this reason if one is known.
     Servers(Option<String>),
+    /// Somebody may have held when the session was ended.
+    OldLease,
 }
 
 /// How the loss of a held lock was learnt.
@@ -378,6 +385,8 @@ pub struct Machine {
     state: State,
     /// When `--timeout` is over, or with `--nonblock` `--connect-timeout`, whatever happens in between.
     give_up_at: Option<Instant>,
+    /// Until here somebody may hold of whom the servers know no more.
+    start_at: Instant,
     crashes: u32,
 }
 
@@ -391,7 +400,7 @@ impl Machine {
         } else {
             settings.timeout.map(|timeout| now + timeout)
         };
-        (Self { settings, state, give_up_at, crashes: 0 }, vec![Effect::StartKeeper])
+        (Self { settings, state, give_up_at, start_at: now, crashes: 0 }, vec![Effect::StartKeeper])
     }
 
     /// When [`Event::Timer`] is due, if ever.
@@ -401,7 +410,7 @@ impl Machine {
                 Some(self.give_up_at.map_or(*until, |give_up_at| give_up_at.min(*until)))
             }
             State::Connecting { until: None, .. } | State::Queued { .. } => self.give_up_at,
-            State::Held { judge_at, .. } => Some(*judge_at),
+            State::Held { judge_at, .. } => Some(self.give_up_at.map_or(*judge_at, |at| at.min(*judge_at))),
             State::Running(run) => Some(run.deadline()),
             State::Stopping { terms, cause, kill_at } => Some(cause.deadline(*terms, *kill_at)),
             State::Killing { terms, cause, again_at, .. } => Some(cause.deadline(*terms, *again_at)),
@@ -511,9 +520,13 @@ impl Machine {
             }
             // Not started at once, but when the signals that have come were heard: a command must
             // not be started into a shutdown that has begun.
-            Event::Keeper(Report::Held(grant)) => (State::Held { terms, grant, judge_at: now }, vec![]),
+            Event::Keeper(Report::Held(grant)) => {
+                let pause = Some(self.start_at.saturating_since(now)).filter(|pause| !pause.is_zero());
+                let say = pause.map(|pause| Effect::Say(Notice::Pausing(pause)));
+                (State::Held { terms, grant, judge_at: now.max(self.start_at) }, say.into_iter().collect())
+            }
             Event::Keeper(Report::Refused(refusal)) => refused(now, refusal),
-            Event::Keeper(Report::Lost(loss)) => requeue(loss),
+            Event::Keeper(Report::Lost(loss)) => self.lost_place(now, terms, loss),
             Event::KeeperGone => self.keeper_crashed(requeue(Loss::SessionExpired)),
             Event::Signal { signal, .. } => match at_leisure(now, signal) {
                 Some(next) => next,
@@ -558,10 +571,13 @@ impl Machine {
                 let run = Run { terms, sent: grant.sent, ends_at, ended: None };
                 (State::Running(run), vec![Effect::Spawn { grant, until }, say])
             }
-            Event::Timer if self.give_up_at.is_some_and(|at| at <= now) => self.timed_out(now, Blocker::Servers(None)),
+            Event::Timer if self.give_up_at.is_some_and(|at| at <= now) => {
+                let blocker = if now < self.start_at { Blocker::OldLease } else { Blocker::Servers(None) };
+                self.timed_out(now, blocker)
+            }
             Event::Timer if now >= judge_at => (State::Held { terms, grant, judge_at: now + JUDGE_AGAIN }, vec![]),
             Event::Keeper(Report::Refused(refusal)) => refused(now, refusal),
-            Event::Keeper(Report::Lost(loss)) => requeue(loss),
+            Event::Keeper(Report::Lost(loss)) => self.lost_place(now, terms, loss),
             Event::KeeperGone => self.keeper_crashed(requeue(Loss::SessionExpired)),
             Event::Signal { signal, .. } => match at_leisure(now, signal) {
                 Some(next) => next,
@@ -581,12 +597,22 @@ impl Machine {
         if self.settings.nonblock {
             let reason = match blocker {
                 Blocker::Servers(reason) => reason,
-                Blocker::Queue(_) => None,
+                Blocker::Queue(_) | Blocker::OldLease => None,
             };
             return unreachable(now, reason);
         }
         let outcome = Outcome::NotFree(self.settings.conflict_exit_code);
         give_up(now, outcome, vec![Effect::Say(Notice::TimedOut(blocker))])
+    }
+
+    /// The place in the queue is lost, and a new one is taken.
+    fn lost_place(&mut self, now: Instant, terms: Terms, loss: Loss) -> (State, Vec<Effect>) {
+        if loss == Loss::SessionEnded {
+            // Whoever held when the servers lost their data may not have learnt of it, and relies on a
+            // lease that is shorter than this.
+            self.start_at = now + terms.timeout();
+        }
+        requeue(loss)
     }
 
     /// The keeper died without a word before the command was started: its place in the queue, if it

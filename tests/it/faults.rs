@@ -81,6 +81,11 @@ impl Fault {
         let mut holder = scene.start(addresses, "holder", options, child);
         holder.wait_stdout("holder ready");
         let next = scene.queue("next", 1);
+        Self::of(what, scene, holder, next)
+    }
+
+    #[track_caller]
+    fn of(what: &'static str, scene: Scene, holder: Running, next: Running) -> Self {
         let (supervisor, keeper, command) = (holder.pid(), holder.keeper(), holder.command());
         let (since, dead, next_began) = (Moment::now(), Duration::ZERO, Duration::ZERO);
         Self { what, scene, holder, next, supervisor, keeper, command, since, dead, next_began }
@@ -427,21 +432,41 @@ fn server_restarted_with_its_data() {
 
 #[test]
 fn server_restarted_without_its_data() {
+    server_loses_its_data("server: killed, restarted without its data", Proxy::accept);
+}
+
+/// The next one learns of it, and the holder does not.
+#[test]
+fn server_restarted_without_its_data_and_the_network_cut() {
+    server_loses_its_data("server: killed, restarted without its data; network: cut", |_| ());
+}
+
+/// The next one learns of it by a way of its own, and starts when no lease can last any longer, although it is the
+/// first that this server knows.
+#[track_caller]
+fn server_loses_its_data(what: &'static str, then: impl FnOnce(&Proxy)) {
     let server = Server::start();
     let place = server.chroot();
     // Nobody is to see the server before it has the chroot again.
-    let proxy = Proxy::zookeeper(&server.address());
-    let scene = Scene::new(place.by(proxy.address()));
-    let mut fault = Fault::new("server: killed, restarted without its data", scene, &proxy.address());
-    proxy.refuse();
+    let [all, holders] = [(); 2].map(|()| Proxy::zookeeper(&server.address()));
+    let scene = Scene::new(place.by(all.address()));
+    let mut holder = scene.start(&holders.address(), "holder", &[], &["--wait"]);
+    holder.wait_stdout("holder ready");
+    let next = scene.start(&all.address(), "next", &[], &["--exit-on", "TERM"]);
+    scene.witness.wait_count(LOCK, 2);
+    let mut fault = Fault::of(what, scene, holder, next);
+    [&all, &holders].into_iter().for_each(Proxy::refuse);
     fault.strikes();
     server.restart(Data::Wiped);
     Client::connect(&server.address()).create(place.path(), b"", Kind::Persistent).unwrap();
-    proxy.accept();
+    all.accept();
+    then(&holders);
+    fault.next.wait_stderr("somebody ended the session, or ZooKeeper has lost its data; queueing again");
     fault.command_dead(LEASE);
     // That the session is over, or that no server answers: whatever it learns first.
     fault.lost("");
     fault.next_starts(poll::PATIENCE);
+    assert!(fault.next_began >= T, "started after {:?}", fault.next_began);
     fault.end("76");
 }
 

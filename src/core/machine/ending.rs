@@ -37,7 +37,9 @@ impl Machine {
         let same = State::Releasing(release);
         match event {
             // An expired session has taken the node with it.
-            Event::Keeper(Report::Released | Report::Lost(Loss::SessionExpired)) => finish(release, vec![]),
+            Event::Keeper(Report::Released | Report::Lost(Loss::SessionExpired | Loss::SessionEnded)) => {
+                finish(release, vec![])
+            }
             Event::KeeperGone => finish(release, unconfirmed()),
             Event::Timer if now >= release.until => finish(release, unconfirmed()),
             Event::OnLostEnded => (State::Releasing(Release { on_lost: OnLost::Idle, ..release }), vec![]),

@@ -217,6 +217,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         Just(Report::Requeued(Loss::NodeDeleted)),
         Just(Report::Lost(Loss::NodeDeleted)),
         Just(Report::Lost(Loss::SessionExpired)),
+        Just(Report::Lost(Loss::SessionEnded)),
         Just(Report::Refused(Refusal::NoChroot)),
         Just(Report::Released),
     ];
@@ -374,7 +375,7 @@ fn a_beat_in_time_is_all_it_takes() {
 
 #[test]
 fn a_deleted_node_kills_at_once() {
-    for loss in [Loss::NodeDeleted, Loss::SessionExpired] {
+    for loss in [Loss::NodeDeleted, Loss::SessionExpired, Loss::SessionEnded] {
         let mut world = World::running(settings());
         world.event(Event::Keeper(Report::Lost(loss)));
         assert!(world.killed);
@@ -450,6 +451,40 @@ fn the_timeout_counts_once_over_everything() {
     world.pass(Duration::from_millis(1));
     assert!(world.released);
     assert!(world.said(|notice| matches!(notice, Notice::TimedOut(Blocker::Queue(_)))));
+    world.event(Event::Keeper(Report::Released));
+    assert_eq!(world.finished, Some(Outcome::NotFree(75)));
+}
+
+/// A waiter whose session the servers have forgotten, and who is first now that they have forgotten everybody.
+fn first_after_the_session_was_ended(timeout: Option<Duration>) -> World {
+    let mut world = World::new(Settings { timeout, ..settings() });
+    world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+    world.event(Event::Keeper(Report::Waiting(view())));
+    world.event(Event::Keeper(Report::Lost(Loss::SessionEnded)));
+    world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+    world.held();
+    world
+}
+
+#[test]
+fn nothing_starts_under_servers_that_have_forgotten_a_session_until_every_lease_is_over() {
+    let mut world = first_after_the_session_was_ended(None);
+    assert!(world.said(|notice| *notice == Notice::Pausing(TIMEOUT)));
+    for _ in 0..29 {
+        world.pass(Duration::from_secs(1));
+        world.beat();
+    }
+    world.pass(Duration::from_millis(999));
+    assert!(!world.spawned);
+    world.pass(Duration::from_millis(1));
+    assert!(world.alive);
+}
+
+#[test]
+fn the_timeout_counts_while_old_leases_run_out() {
+    let mut world = first_after_the_session_was_ended(Some(Duration::from_secs(5)));
+    world.pass(Duration::from_secs(5));
+    assert!(world.said(|notice| matches!(notice, Notice::TimedOut(Blocker::OldLease))));
     world.event(Event::Keeper(Report::Released));
     assert_eq!(world.finished, Some(Outcome::NotFree(75)));
 }
