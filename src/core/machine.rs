@@ -133,8 +133,8 @@ pub enum Loss {
     LenderGone,
     /// The session is over.
     SessionExpired,
-    /// The session is over sooner than it could have expired: an operator ended it, or the servers
-    /// have lost their data.
+    /// The session is over so soon that leases from before may last: an operator ended it, the servers
+    /// have lost their data, or the one that we were connected to was cut off from the others.
     SessionEnded,
 }
 
@@ -313,7 +313,7 @@ pub enum Blocker {
     Queue(View),
     /// No server answered, for this reason if one is known.
     Servers(Option<String>),
-    /// Somebody may have held when the session was ended.
+    /// Somebody may still rely on a lease from before the session ended.
     OldLease,
 }
 
@@ -518,6 +518,10 @@ impl Machine {
             Event::Keeper(Report::Requeued(loss)) => {
                 (State::Queued { terms, view, silence }, vec![Effect::Say(Notice::Requeued(loss))])
             }
+            Event::Keeper(Report::Held(_)) if self.settings.nonblock && now < self.start_at => {
+                let outcome = Outcome::NotFree(self.settings.conflict_exit_code);
+                give_up(now, outcome, vec![Effect::Say(Notice::TimedOut(Blocker::OldLease))])
+            }
             // Not started at once, but when the signals that have come were heard: a command must
             // not be started into a shutdown that has begun.
             Event::Keeper(Report::Held(grant)) => {
@@ -610,7 +614,7 @@ impl Machine {
         if loss == Loss::SessionEnded {
             // Whoever held when the servers lost their data may not have learnt of it, and relies on a
             // lease that is shorter than this.
-            self.start_at = now + terms.timeout();
+            self.start_at = self.start_at.max(now + terms.timeout());
         }
         requeue(loss)
     }

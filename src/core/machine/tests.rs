@@ -456,10 +456,9 @@ fn the_timeout_counts_once_over_everything() {
 }
 
 /// A waiter whose session the servers have forgotten, and who is first now that they have forgotten everybody.
-fn first_after_the_session_was_ended(timeout: Option<Duration>) -> World {
-    let mut world = World::new(Settings { timeout, ..settings() });
+fn first_after_the_session_was_ended(settings: Settings) -> World {
+    let mut world = World::new(settings);
     world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
-    world.event(Event::Keeper(Report::Waiting(view())));
     world.event(Event::Keeper(Report::Lost(Loss::SessionEnded)));
     world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
     world.held();
@@ -468,7 +467,7 @@ fn first_after_the_session_was_ended(timeout: Option<Duration>) -> World {
 
 #[test]
 fn nothing_starts_under_servers_that_have_forgotten_a_session_until_every_lease_is_over() {
-    let mut world = first_after_the_session_was_ended(None);
+    let mut world = first_after_the_session_was_ended(settings());
     assert!(world.said(|notice| *notice == Notice::Pausing(TIMEOUT)));
     for _ in 0..29 {
         world.pass(Duration::from_secs(1));
@@ -482,11 +481,32 @@ fn nothing_starts_under_servers_that_have_forgotten_a_session_until_every_lease_
 
 #[test]
 fn the_timeout_counts_while_old_leases_run_out() {
-    let mut world = first_after_the_session_was_ended(Some(Duration::from_secs(5)));
+    let mut world = first_after_the_session_was_ended(Settings { timeout: Some(Duration::from_secs(5)), ..settings() });
     world.pass(Duration::from_secs(5));
     assert!(world.said(|notice| matches!(notice, Notice::TimedOut(Blocker::OldLease))));
     world.event(Event::Keeper(Report::Released));
     assert_eq!(world.finished, Some(Outcome::NotFree(75)));
+}
+
+/// The servers have answered, and the lock is not free yet.
+#[test]
+fn nonblock_does_not_wait_until_old_leases_are_over() {
+    let mut world = first_after_the_session_was_ended(Settings { nonblock: true, ..settings() });
+    assert!(world.said(|notice| matches!(notice, Notice::TimedOut(Blocker::OldLease))));
+    world.event(Event::Keeper(Report::Released));
+    assert_eq!(world.finished, Some(Outcome::NotFree(75)));
+}
+
+#[test]
+fn a_second_loss_shortens_no_pause() {
+    let mut world = World::new(settings());
+    for timeout in [TIMEOUT, TIMEOUT / 6] {
+        world.event(Event::Keeper(Report::Connected { timeout }));
+        world.event(Event::Keeper(Report::Lost(Loss::SessionEnded)));
+    }
+    world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+    world.held();
+    assert!(world.said(|notice| *notice == Notice::Pausing(TIMEOUT)));
 }
 
 #[test]
