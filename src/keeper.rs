@@ -231,7 +231,8 @@ impl<'p, W: World> Keeper<'p, W> {
                 return report;
             }
             log::info!("connection to ZooKeeper lost");
-            let heard = self.contacts.borrow().heard_until(session.timeout(), self.world.now());
+            let lost = self.world.now();
+            let heard = self.contacts.borrow().heard_until(session.timeout(), lost);
             self.connection.take();
             if let Some(session) = Rc::into_inner(session) {
                 session.abandon().await;
@@ -252,8 +253,10 @@ impl<'p, W: World> Keeper<'p, W> {
                     // the old one is gone.
                     Ok(session) if session.id() == id => break Rc::new(session),
                     Ok(_) | Err(Failure::SessionOver) => {
-                        let expired = heard + self.timeout.get() <= self.world.now();
-                        return Report::Lost(if expired { Loss::SessionExpired } else { Loss::SessionEnded });
+                        let (timeout, now) = (self.timeout.get(), self.world.now());
+                        // Whatever ended it: no lease from before the loss lasts longer.
+                        let is_late = heard + timeout <= now || Terms::end_of(timeout, lost) <= now;
+                        return Report::Lost(if is_late { Loss::SessionExpired } else { Loss::SessionEnded });
                     }
                     Err(failure) => return refuse(failure, "/"),
                 }

@@ -43,14 +43,14 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
                 Loss::LeaseOver => "ZooKeeper has not answered in time",
                 Loss::LenderGone => "the zklock above us that held the lock has gone",
                 Loss::SessionExpired => "the session ended",
-                Loss::SessionEnded => "somebody ended the session, or ZooKeeper has lost its data",
+                Loss::SessionEnded => "the session ended before its time",
             };
             (Weight::Notable, format!("lost the place in the queue of {lock}: {why}; queueing again"))
         }
         Notice::Pausing(pause) => (
             Weight::Status,
             format!(
-                "{lock} is free; starting in {}, when whoever held it when the session was ended has stopped",
+                "{lock} is free; starting in {}, for who held it when the session ended may run until then",
                 short(*pause)
             ),
         ),
@@ -66,7 +66,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             };
             let why = match blocker {
                 Blocker::Queue(view) => queue(view, now_millis),
-                Blocker::OldLease => "whoever held it when the session was ended may go on for a while".to_owned(),
+                Blocker::OldLease => "who held it when the session ended may still run".to_owned(),
                 Blocker::Servers(None) => "no ZooKeeper server answered".to_owned(),
                 Blocker::Servers(Some(reason)) => format!("no ZooKeeper server answered: {reason}"),
             };
@@ -106,7 +106,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
                 }
                 LostWhy::Told(Loss::SessionExpired) => "the session expired; killing the command".to_owned(),
                 LostWhy::Told(Loss::SessionEnded) => {
-                    "somebody ended the session, or ZooKeeper has lost its data; killing the command".to_owned()
+                    "the session ended before its time; killing the command".to_owned()
                 }
                 LostWhy::Silence(silence) => {
                     format!("ZooKeeper has not answered for {}; stopping the command", short(*silence))

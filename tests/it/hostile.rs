@@ -133,7 +133,7 @@ fn a_reconnection_that_gives_out_another_session_is_a_loss() {
     proxy.reset();
     let output = holder.wait().expect_code(76);
     scene.last_alive("holder").expect_within(AT_ONCE, reset, "the command is dead");
-    let why = "somebody ended the session, or ZooKeeper has lost its data; killing the command";
+    let why = "the session ended before its time; killing the command";
     assert_eq!(output.stderr(), format!("zklock: lost the lock {LOCK}: {why}\n"));
     assert!(output.stdout().ends_with("holder ready\n"), "no stop signal\n{output}");
     holder.wait_until_nothing_is_left();

@@ -307,7 +307,7 @@ fn own_node_deleted_while_waiting() {
 fn own_session_ended_while_waiting() {
     let said = take_place_away(|scene, path| end_session(scene.witness.get(path).unwrap().1.owner));
     // It may hear that its node is gone before it hears why.
-    let why = "somebody ended the session, or ZooKeeper has lost its data";
+    let why = "the session ended before its time";
     assert!(said.ends_with(&format!("{REQUEUED}{why}; queueing again\n")), "{said}");
     assert!(said.lines().count() <= 2, "{said}");
 }

@@ -191,15 +191,30 @@ fn no_answer_while_waiting() {
 /// The waiter's session expires while no server answers it; then it is at the tail, behind one who came meanwhile.
 #[test]
 fn a_session_that_expired_while_waiting_queues_at_the_tail() {
+    expired_while_waiting(Proxy::refuse, Proxy::accept);
+}
+
+/// The waiter notices the silence only after a while, and its session is younger by that when it has expired.
+#[test]
+fn a_session_that_expired_in_a_silence_did_not_end_before_its_time() {
+    expired_while_waiting(Proxy::hold, |proxy| {
+        proxy.reset();
+        proxy.pass();
+    });
+}
+
+#[track_caller]
+fn expired_while_waiting(lose: impl Fn(&Proxy), find: impl Fn(&Proxy)) {
     let (scene, proxy) = Scene::proxied();
     let mut holder = scene.hold();
-    let mut late = scene.start(&proxy.address(), "late", &["--timeout", "60"], &["--exit-on", "TERM"]);
+    let mut late =
+        scene.start(&proxy.address(), "late", &["--timeout", "60", "--session-timeout", "6"], &["--exit-on", "TERM"]);
     scene.witness.wait_count(LOCK, 2);
     let old = scene.contenders().pop().unwrap();
-    proxy.refuse();
+    lose(&proxy);
     scene.witness.wait_count(LOCK, 1);
     let mut other = scene.queue("other", 1);
-    proxy.accept();
+    find(&proxy);
     let line = late.wait_stderr("queue");
     assert_eq!(line, format!("zklock: lost the place in the queue of {LOCK}: the session ended; queueing again"));
     scene.witness.wait_count(LOCK, 3);
