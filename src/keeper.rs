@@ -253,10 +253,8 @@ impl<'p, W: World> Keeper<'p, W> {
                     // the old one is gone.
                     Ok(session) if session.id() == id => break Rc::new(session),
                     Ok(_) | Err(Failure::SessionOver) => {
-                        let (timeout, now) = (self.timeout.get(), self.world.now());
-                        // Whatever ended it: no lease from before the loss lasts longer.
-                        let is_late = heard + timeout <= now || Terms::end_of(timeout, lost) <= now;
-                        return Report::Lost(if is_late { Loss::SessionExpired } else { Loss::SessionEnded });
+                        let is_early = Terms::is_early(self.timeout.get(), heard, lost, self.world.now());
+                        return Report::Lost(if is_early { Loss::SessionEnded } else { Loss::SessionExpired });
                     }
                     Err(failure) => return refuse(failure, "/"),
                 }

@@ -149,6 +149,15 @@ impl Terms {
         opened.min(from + Self::validity(before).saturating_sub(Self::validity(timeout)))
     }
 
+    /// Whether a session is over at `now` so early that leases of others may last of which the servers know
+    /// nothing any more. Its connection was lost at `lost`, and the servers have heard of it until `heard`.
+    ///
+    /// Not when it can have expired; nor when no lease from before the loss lasts any longer, for then it
+    /// does not matter what ended it. A silence is noticed late, so the session may have expired by then.
+    pub fn is_early(timeout: Duration, heard: Instant, lost: Instant, now: Instant) -> bool {
+        now < heard + timeout && now < Self::end_of(timeout, lost)
+    }
+
     /// The granted session timeout T.
     pub const fn timeout(&self) -> Duration {
         self.timeout
@@ -341,6 +350,18 @@ mod tests {
             let from = Terms::shortened(BOOT, before, timeout, at(opened));
             assert_eq!(Terms::end_of(timeout, from), at(end));
         }
+    }
+
+    #[test]
+    fn a_session_that_expired_in_a_silence_is_not_over_early() {
+        let is_early = |heard, lost, now| Terms::is_early(HALF_MINUTE, at(heard), at(lost), at(now));
+        assert!(is_early(0, 0, 24_999));
+        assert!(!is_early(0, 0, 25_000));
+        // The last word at 0, missed after T/6 and T/48, and the next one when the server has looked for what has expired.
+        assert!(!is_early(5625, 5625, 31_000));
+        // Lost after a pause, with all the leases of those who made none.
+        assert!(is_early(0, 20_000, 29_999));
+        assert!(!is_early(0, 29_000, 30_000));
     }
 
     #[test]
