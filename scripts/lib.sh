@@ -37,8 +37,15 @@ install_missing() {
         command -v sudo >/dev/null || die "needs root or sudo to install ${missing[*]}"
         as_root=(sudo)
     fi
-    "${as_root[@]}" apt-get update
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"
+    # A Debian that has just come up updates itself, and has the locks meanwhile. apt waits for those of dpkg only.
+    local attempt
+    for attempt in 1 2 3 4 5 6; do
+        "${as_root[@]}" apt-get -o Acquire::Retries=3 update && break
+        # Old lists may do.
+        ((attempt < 6)) && sleep 10
+    done
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+        -o Acquire::Retries=3 -o DPkg::Lock::Timeout=600 "${missing[@]}"
 }
 
 install_zookeeper() {
@@ -56,7 +63,8 @@ install_peers() {
 
 # cargo, and a linker for it. rustup may have put cargo where this shell does not look.
 need_rust() {
-    [[ -e ${CARGO_HOME:-$HOME/.cargo}/bin/cargo ]] && PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
+    local cargo=${CARGO_HOME:-${HOME-}/.cargo}/bin
+    [[ -e $cargo/cargo ]] && PATH=$PATH:$cargo
     command -v cargo >/dev/null || die "cargo is missing: install Rust, see https://rustup.rs"
     install_missing cc:gcc /usr/include/stdlib.h:libc6-dev
 }
