@@ -65,6 +65,8 @@ pub(crate) struct About {
     pub(crate) timeout: Duration,
     /// When something was done to it, its network or the servers, so that it may not have heard of anything.
     pub(crate) disturbed: Vec<(Time, Time)>,
+    /// When the machine stalled.
+    pub(crate) stalled: Vec<(Time, Time)>,
 }
 
 impl fmt::Display for Hold {
@@ -75,7 +77,7 @@ impl fmt::Display for Hold {
 }
 
 /// A holder that nothing keeps from hearing so must be dead this long after its lock was taken away, on a loaded machine.
-const TOLD: Duration = Duration::from_millis(500);
+const TOLD: Duration = Duration::from_secs(1);
 
 /// How late a loaded machine may be with the end of a lease.
 const LATE: Duration = Duration::from_millis(200);
@@ -113,6 +115,8 @@ pub(crate) enum Whose {
     Node(String),
     /// The command that holds by a zklock's node of this session.
     Session(i64),
+    /// Everybody's.
+    Anybody,
 }
 
 impl Excuse {
@@ -122,11 +126,20 @@ impl Excuse {
             Whose::Contender(contender) => *contender == hold.contender,
             Whose::Node(node) => *node == hold.node,
             Whose::Session(session) => hold.session() == Some(*session),
+            Whose::Anybody => true,
         };
         is_its && self.from <= since && hold.last <= self.end(&hold.about)
     }
 
+    /// Whoever cannot run for a while has that much more time.
     fn end(&self, about: &About) -> Time {
+        let is_in = |end: Time, (from, until): (Time, Time)| self.from <= until && from <= end;
+        let stretch = |end, stall: &(Time, Time)| if is_in(end, *stall) { end + (stall.1 - stall.0) } else { end };
+        about.stalled.iter().fold(self.end_of_steady(about), stretch)
+    }
+
+    /// When it ends on a machine that does not stall.
+    fn end_of_steady(&self, about: &About) -> Time {
         match self.until {
             Until::Fixed(until) => until,
             Until::Heard(done) => {
@@ -137,6 +150,16 @@ impl Excuse {
             }
         }
     }
+}
+
+/// What stalls of the machine excuse: whoever was to be killed meanwhile must be dead after as long again. See
+/// [`Excuse::end`].
+pub(crate) fn excuses_of(stalls: &[(Time, Time)]) -> impl Iterator<Item = Excuse> {
+    let excuse = |&(from, until): &(Time, Time)| {
+        let until = Until::Fixed(until + LATE);
+        Excuse { kind: "machine stalled", whose: Whose::Anybody, from, until }
+    };
+    stalls.iter().map(excuse)
 }
 
 impl Hold {
@@ -361,11 +384,26 @@ mod tests {
         let excuse = [Excuse { kind: "", whose: Whose::Node("/a/n1".to_owned()), from: 900 * MS, until }];
         let mut excused = |disturbed: &[(u32, u32)]| {
             let disturbed = disturbed.iter().map(|(from, until)| (*from * MS, *until * MS)).collect();
-            holds[0].about = About { timeout: 2000 * MS, disturbed };
+            holds[0].about = About { timeout: 2000 * MS, disturbed, stalled: Vec::new() };
             overlaps(&holds, &excuse)[0].excuse.is_some()
         };
-        assert!(!excused(&[]) && !excused(&[(1600, 1700)]));
-        assert!(excused(&[(1600, 1700), (1200, 1300)]));
+        assert!(!excused(&[]) && !excused(&[(2100, 2200)]));
+        assert!(excused(&[(2100, 2200), (1200, 1300)]));
+    }
+
+    #[test]
+    fn a_stall_of_the_machine_gives_more_time() {
+        let mut holds = read(&["begin 1 /a 1", "begin 1500 /a 2", "alive 2300 /a 1"]);
+        let (kind, whose, until) = ("", Whose::Node("/a/n1".to_owned()), Until::Heard(900 * MS));
+        let told = [Excuse { kind, whose, from: 800 * MS, until }];
+        let mut excused = |from: u32, until: u32, excuses: &[Excuse]| {
+            let stalls = [(from * MS, until * MS)];
+            holds[0].about.stalled = stalls.to_vec();
+            let excuses: Vec<_> = excuses.iter().cloned().chain(excuses_of(&stalls)).collect();
+            overlaps(&holds, &excuses)[0].excuse.is_some()
+        };
+        assert!(excused(1550, 2000, &told) && !excused(1550, 1900, &told) && !excused(400, 790, &told));
+        assert!(excused(1400, 1900, &[]) && !excused(1400, 1600, &[]) && !excused(1550, 2200, &[]));
     }
 
     #[test]

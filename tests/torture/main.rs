@@ -24,6 +24,7 @@ mod faults;
 mod record;
 mod report;
 mod servers;
+mod stall;
 mod tool;
 mod witness;
 mod work;
@@ -141,6 +142,9 @@ fn torture(options: &Options, seed: u64, directory: &Path) -> Report {
         let (servers, locks) = (&servers, &locks);
         let witness = scope.spawn(|| servers.watch(locks, record));
         let contenders = scope.spawn(|| crowd.run(record));
+        for processor in stall::processors() {
+            scope.spawn(move || stall::watch(processor, record));
+        }
         let mut lanes = vec![scope.spawn(|| servers.hurt(record, &mut lane(seed, 1)))];
         lanes.push(scope.spawn(|| servers.meddle(locks, record, &mut lane(seed, 2))));
         for number in (10..).take(DISTURBERS) {

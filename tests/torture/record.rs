@@ -49,6 +49,7 @@ pub(crate) struct Record {
     faults: Mutex<BTreeMap<String, usize>>,
     excuses: Mutex<Vec<Excuse>>,
     disturbances: Mutex<Vec<Disturbance>>,
+    stalls: Mutex<Vec<(Time, Time)>>,
     log: Mutex<File>,
 }
 
@@ -66,6 +67,7 @@ impl Record {
             faults: Mutex::default(),
             excuses: Mutex::default(),
             disturbances: Mutex::default(),
+            stalls: Mutex::default(),
             log: Mutex::new(File::create(log).expect("the log of the faults can be created")),
         }
     }
@@ -116,6 +118,27 @@ impl Record {
     /// All that there were.
     pub(crate) fn disturbances(&self) -> Vec<Disturbance> {
         lock(&self.disturbances).clone()
+    }
+
+    /// Notes that the machine let somebody wait who wanted to run.
+    pub(crate) fn stall(&self, from: Time, until: Time) {
+        self.note(&format!("machine stalled for {:?}", until - from));
+        lock(&self.stalls).push((from, until));
+    }
+
+    /// The times in which the machine stalled, in their order, each apart from the next.
+    pub(crate) fn stalls(&self) -> Vec<(Time, Time)> {
+        let mut stalls = lock(&self.stalls).clone();
+        stalls.sort_unstable();
+        // Several processors may have noticed the same.
+        stalls.dedup_by(|next, before| {
+            let is_same = next.0 <= before.1;
+            if is_same {
+                before.1 = before.1.max(next.1);
+            }
+            is_same
+        });
+        stalls
     }
 
     /// See [`Excuse`].

@@ -37,6 +37,7 @@ pub(crate) struct Report {
     wrong: Vec<(&'static str, Vec<String>)>,
     longest_overlap: Duration,
     disputed: Vec<String>,
+    stalls: Vec<(Time, Time)>,
     excused: Vec<Breach>,
 }
 
@@ -49,7 +50,8 @@ impl Report {
             Err(error) => (Vec::new(), vec![error]),
         };
         complete(&mut holds, crowd, record);
-        let excuses = record.excuses();
+        let stalls = record.stalls();
+        let excuses: Vec<_> = record.excuses().into_iter().chain(checker::excuses_of(&stalls)).collect();
         let (excused_overlaps, overlaps) = split(checker::overlaps(&holds, &excuses));
         let (excused_outlived, outlived) = split(checker::outlived(&holds, &gone, &excuses));
         let disorders =
@@ -84,6 +86,7 @@ impl Report {
             ],
             longest_overlap,
             disputed,
+            stalls,
             excused: excused_overlaps.into_iter().chain(excused_outlived).collect(),
         }
     }
@@ -96,7 +99,7 @@ impl Report {
 
 /// Adds what the log of the commands does not tell.
 fn complete(holds: &mut [Hold], crowd: &Crowd, record: &Record) {
-    let (all, disturbances) = (crowd.all(), record.disturbances());
+    let (all, disturbances, stalls) = (crowd.all(), record.disturbances(), record.stalls());
     for hold in holds {
         let Some(contender) = all.get(hold.contender) else { continue };
         let concerns = |whom| match whom {
@@ -105,7 +108,8 @@ fn complete(holds: &mut [Hold], crowd: &Crowd, record: &Record) {
             Deaf::All => true,
         };
         let its = disturbances.iter().filter(|disturbance| concerns(disturbance.whom));
-        hold.about = About { timeout: contender.timeout, disturbed: its.map(|it| it.time).collect() };
+        let (disturbed, stalled) = (its.map(|it| it.time).collect(), stalls.clone());
+        hold.about = About { timeout: contender.timeout, disturbed, stalled };
     }
 }
 
@@ -136,6 +140,9 @@ impl fmt::Display for Report {
         }
         if !self.disputed.is_empty() {
             writeln!(f, "the servers disagree over {}: who waits is not judged", self.disputed.join(", "))?;
+        }
+        if let Some(longest) = self.stalls.iter().map(|(from, until)| *until - *from).max() {
+            writeln!(f, "{:5} stalls of the machine, the longest for {longest:?}", self.stalls.len())?;
         }
         writeln!(f, "{:5} excused: see docs/torture.md", self.excused.len())?;
         let mut kinds: BTreeMap<_, (usize, Duration)> = BTreeMap::new();
