@@ -16,7 +16,7 @@ use crate::poll;
 /// The session timeout that a client asks for. Long: only zklock's sessions are to expire in tests.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a server may take to answer before a request has failed.
+/// How long a server may take to answer before another one is asked.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// Which sort of node to create.
@@ -220,10 +220,17 @@ impl Client {
         })
     }
 
-    /// A request that is sent once.
+    /// A request that is sent once. As it cannot be tried again, it is waited for longer.
     #[track_caller]
     fn write(&self, op: Op, body: &Body) -> Result<Vec<u8>, Refusal> {
-        match lock(&self.shared).call(op, body) {
+        let mut wire = lock(&self.shared);
+        let mut call = || {
+            wire.stream.set_read_timeout(Some(poll::PATIENCE))?;
+            let answer = wire.call(op, body)?;
+            wire.stream.set_read_timeout(Some(ANSWER_LIMIT))?;
+            Ok::<_, io::Error>(answer)
+        };
+        match call() {
             Ok(answer) => answer,
             Err(error) => panic!("{op:?}: outcome unknown: {error}"),
         }

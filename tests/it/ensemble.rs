@@ -252,6 +252,8 @@ impl Server {
         java.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"])
             // Nothing here needs to outlive a power cut, and a test machine's disk may be slow.
             .args(["-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=1024"])
+            // Containers stay where they are, unless a test is about that.
+            .arg("-Dznode.container.checkIntervalMs=86400000")
             .args(&self.properties)
             .args(["-cp", &format!("{JAR}:{LOGGER}"), "org.apache.zookeeper.server.quorum.QuorumPeerMain"])
             .arg(path)
@@ -297,10 +299,16 @@ impl Server {
         Ok(answer)
     }
 
+    /// Like [`Server::ask`], again and again until there is an answer.
+    #[track_caller]
+    pub(crate) fn tell(&self, word: &str) -> String {
+        poll::until(format_args!("an answer to {word}"), || self.ask(word).ok())
+    }
+
     /// One figure of `mntr`, such as `zk_watch_count` or `zk_packets_received`.
     #[track_caller]
     pub(crate) fn figure(&self, name: &str) -> i64 {
-        let answer = self.ask("mntr").expect("the server answers mntr");
+        let answer = self.tell("mntr");
         let value = answer.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
         value.unwrap_or_else(|| panic!("no {name} in:\n{answer}"))
     }

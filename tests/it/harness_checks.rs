@@ -77,7 +77,7 @@ fn a_server_comes_back_on_its_port_with_its_data_or_without() {
 #[test]
 fn settings_reach_the_server() {
     let server = Settings::default().line("maxSessionTimeout=1200").property("zookeeper.superUser=x").server();
-    assert!(server.ask("conf").unwrap().contains("maxSessionTimeout=1200\n"));
+    assert!(server.tell("conf").contains("maxSessionTimeout=1200\n"));
     let command_line = fs::read_to_string(format!("/proc/{}/cmdline", server.pid())).unwrap();
     assert!(command_line.contains("-Dzookeeper.superUser=x"));
 }
@@ -86,7 +86,7 @@ fn settings_reach_the_server() {
 fn the_shared_ensemble_has_a_leader_and_two_followers() {
     let ensemble = Ensemble::shared();
     assert_eq!(ensemble.leader().role(), Some(Role::Leader));
-    assert_eq!(ensemble.leader().figure("zk_synced_followers"), 2);
+    poll::until("two followers", || (ensemble.leader().figure("zk_synced_followers") == 2).then_some(()));
     assert_eq!(ensemble.servers().iter().map(Server::address).collect::<Vec<_>>().join(","), ensemble.addresses());
     let chroot = ensemble.chroot();
     chroot.client().create("/a", b"", Kind::Persistent).unwrap();
@@ -115,7 +115,7 @@ fn an_ensemble_outlives_its_leader() {
 #[test]
 fn a_follower_can_be_cut_from_the_leader_while_its_clients_stay_connected() {
     // A follower that has heard nothing for syncLimit ticks lets its clients go: here 20 s.
-    let settings = Settings::default().line("maxSessionTimeout=1000").line("syncLimit=100");
+    let settings = Settings::default().line("maxSessionTimeout=5000").line("syncLimit=100");
     let ensemble = settings.proxied().ensemble();
     let (leader, [follower, _]) = (ensemble.leader(), ensemble.followers());
     let chroot = ensemble.chroot();
@@ -424,9 +424,10 @@ fn descendants_are_found_wherever_they_went() {
 
 #[test]
 fn what_is_left_behind_is_killed_and_told() {
-    let job = just_child(["--wait", "--spawn", "--", "--wait"]).spawn();
-    let pid = job.pid();
-    let grandchild = poll::until("a grandchild", || process::children(pid).first().map(|process| process.pid)).as_raw();
+    let mut job = just_child(["--wait", "--spawn", "--", "--name", "b", "--wait"]).spawn();
+    // Before that it may be in the middle of execve(2), when nobody sees an environment.
+    job.wait_stdout("b ready");
+    let grandchild = process::children(job.pid()).first().expect("a grandchild").pid.as_raw();
     let message = catch_unwind(AssertUnwindSafe(|| drop(job))).unwrap_err();
     let message = message.downcast_ref::<String>().unwrap();
     assert!(message.starts_with("left behind and killed: ") && message.contains(&grandchild.to_string()), "{message}");

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::client::{Client, Kind};
 use crate::ensemble::{Chroot, Server};
+use crate::poll;
 use crate::zklock::Zklock;
 
 /// The session timeout that zklock asks for here. Far longer than anything that is to happen at once, so that an expiry
@@ -80,8 +81,9 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         if !thread::panicking() {
-            let left = self.contenders();
-            assert!(left.is_empty(), "contenders are left: {left:?}");
+            // A keeper may outlive its supervisor for a moment. A session lasts for longer than that.
+            let gone = poll::within(SESSION_TIMEOUT / 2, || self.contenders().is_empty().then_some(()));
+            assert!(gone.is_some(), "contenders are left: {:?}", self.contenders());
         }
     }
 }
