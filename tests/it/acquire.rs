@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::client::{Kind, sequence};
 use crate::ensemble::{Server, Settings};
 use crate::frames::Op;
+use crate::joblog::Run;
 use crate::place::{LOCK, Place, finish, only_line, silent};
 use crate::poll;
 use crate::proxy::{Fate, Proxy};
@@ -199,10 +200,11 @@ fn waiters_run_in_the_order_of_arrival() {
 /// Each but the first is next in line for the moment that the command before it takes: too short to have beaten for long.
 #[test]
 fn short_commands_follow_each_other_at_once_however_long_they_have_waited() {
-    const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
+    const SESSION_TIMEOUT: Duration = Duration::from_secs(8);
     let place = Place::new();
     let mut holder = place.hold();
-    let short = || place.zklock().args([LOCK, "--session-timeout", "4s", "true"]).spawn();
+    let log = place.file("log");
+    let short = || place.zklock().args([LOCK, "--session-timeout", "8s"]).child(["--log"]).arg(&log).spawn();
     let mut jobs = Vec::new();
     for n in 2..=6 {
         jobs.push(short());
@@ -211,11 +213,16 @@ fn short_commands_follow_each_other_at_once_however_long_they_have_waited() {
     let queued = Moment::now();
     poll::until("nothing is left of the time before", || (Moment::now().since(queued) > SESSION_TIMEOUT).then_some(()));
     finish(&mut holder);
-    let released = Moment::now();
     for job in &mut jobs {
         silent(job.wait().expect_code(0));
     }
-    Moment::now().expect_within(SESSION_TIMEOUT / 2, released, "all have run");
+    let log = place.log().expect_no_overlap();
+    let gap = |pair: &[Run]| Duration::from_nanos(pair[1].begin - pair[0].last);
+    let mut gaps: Vec<Duration> = log.runs().windows(2).map(gap).collect();
+    gaps.sort_unstable();
+    // Without a lease that is there already, each would take a quarter of the session timeout. A machine that does other
+    // things may make some of them as slow.
+    assert!(gaps.len() == 5 && gaps[2] < SESSION_TIMEOUT / 8, "{gaps:?}");
 }
 
 #[test]
@@ -223,7 +230,10 @@ fn a_release_wakes_exactly_one_waiter() {
     const WAITERS: usize = 8;
     let place = Place::new();
     let proxy = proxy();
-    let start = |name: &str| place.zklock_by(proxy.address()).arg(LOCK).child(place.logged(name)).spawn();
+    // With its first beat, after a fifth of the session timeout, a holder publishes since when it holds. Who waits for it
+    // looks again then, and that is not what is counted here.
+    let zklock = || place.zklock_by(proxy.address()).args([LOCK, "--session-timeout", "2m"]);
+    let start = |name: &str| zklock().child(place.logged(name)).spawn();
     let mut jobs = Vec::new();
     for n in 0..=WAITERS {
         jobs.push(start(&n.to_string()));
@@ -248,7 +258,7 @@ fn a_release_wakes_exactly_one_waiter() {
 fn watchers(place: &Place) -> BTreeMap<String, usize> {
     let mut watchers = BTreeMap::new();
     let mut path = String::new();
-    for line in Server::shared().ask("wchp").unwrap().lines() {
+    for line in Server::shared().tell("wchp").lines() {
         match line.strip_prefix('\t') {
             None => path = line.to_owned(),
             Some(_session) => {
@@ -292,8 +302,9 @@ fn a_waiter_in_the_middle_gives_up_and_its_successor_neither_starts_early_nor_is
     watch(2);
     middle.signal(Signal::SIGTERM);
     silent(middle.wait().expect_signal(Signal::SIGTERM));
-    // The holder itself and the last, which has looked again.
-    poll::until("the last looks again", || (lists(&proxy) == [2]).then_some(()));
+    // The holder itself and the last, which has looked again. It does so, too, when the holder publishes since when it
+    // holds.
+    poll::until("the last looks again", || (lists(&proxy)[0] >= 2).then_some(()));
     watch(2);
     assert_eq!(place.log().order(), ["holder"]);
     finish(&mut holder);
@@ -349,30 +360,29 @@ fn a_holder_that_says_nothing_is_named_by_its_node() {
 
 /// One timeout over everything: each departure before it makes the waiter look again.
 #[test]
-fn a_timeout_of_three_seconds_is_over_after_three_seconds_however_many_leave_before_it() {
+fn a_timeout_of_five_seconds_is_over_after_five_seconds_however_many_leave_before_it() {
+    const DEPARTURES: u32 = 5;
     let place = Place::new();
     let mut holder = place.hold();
-    // The nearest leaves first.
-    let patience = ["4.2s", "3.4s", "2.6s", "1.8s", "1s"];
-    let mut others: Vec<Running> = patience
-        .iter()
-        .zip(2..)
-        .map(|(timeout, length)| {
-            let other = place.zklock().args(["-w", timeout, LOCK, "true"]).spawn();
-            place.wait_queue(length);
-            other
-        })
+    let others: Vec<String> = (0..DEPARTURES)
+        .map(|_| place.client().create(&format!("{LOCK}/x-1-"), b"", Kind::EphemeralSequential).unwrap())
         .collect();
-    let output = place.zklock().args(["-w", "3", LOCK]).child(place.logged("loser")).run().expect_code(75);
-    let line = only_line(&output);
-    assert!(line.starts_with("gave up waiting for /lock after 3s: ") && line.contains(", held by "), "{output}");
-    // Half of a second or so would do, but on a machine that does other things, too. Counted anew from each departure,
-    // it would be more than two seconds.
-    let late = output.elapsed.checked_sub(Duration::from_secs(3)).expect("not before three seconds");
-    assert!(late < Duration::from_millis(1500), "{late:?} late\n{output}");
-    for other in &mut others {
-        only_line(&other.wait().expect_code(75));
+    let mut loser = place.zklock().args(["-w", "5", LOCK]).child(place.logged("loser")).spawn();
+    place.wait_queue(7);
+    // The nearest leaves first.
+    for (other, n) in others.iter().rev().zip(1..) {
+        let time = Duration::from_millis(900) * n;
+        poll::until("it is time to leave", || (loser.has_ended() || loser.elapsed() >= time).then_some(()));
+        place.client().delete(other).unwrap();
     }
+    let output = loser.wait().expect_code(75);
+    let line = only_line(&output);
+    assert!(line.starts_with("gave up waiting for /lock after 5s: ") && line.contains(", held by "), "{output}");
+    // Half of a second or so would do, but on a machine that does other things, too. Counted anew from each departure,
+    // it would be 4.5 s.
+    let late = output.elapsed.checked_sub(Duration::from_secs(5)).expect("not before five seconds");
+    assert!(late < Duration::from_secs(4), "{late:?} late\n{output}");
+    loser.wait_until_nothing_is_left();
     assert_eq!(place.client().children(LOCK).len(), 1, "no node is left");
     finish(&mut holder);
     assert_eq!(place.log().order(), ["holder"]);
@@ -462,9 +472,19 @@ fn the_name_of_the_node_carries_the_session_and_the_shape_of_curators() {
 #[test]
 fn a_node_tells_who_holds_since_when_and_not_the_arguments() {
     let place = Place::new();
-    let mut holder = place.zklock().arg(LOCK).child(["--name", "hunter2", "--exit-on", "TERM"]).spawn();
-    holder.wait_stdout("ready");
-    let node = place.wait_queue(1).remove(0);
+    let user = nix::unistd::User::from_uid(nix::unistd::getuid()).unwrap().map(|user| user.name);
+    // The user is left out when the lookup takes long, as it may on a loaded machine. Then this is no proof, and is done
+    // once more.
+    let (mut holder, node) = poll::until("the node names the user", || {
+        let mut holder = place.zklock().arg(LOCK).child(["--name", "hunter2", "--exit-on", "TERM"]).spawn();
+        holder.wait_stdout("ready");
+        let node = place.wait_queue(1).remove(0);
+        if card(&place, &node)["user"].as_str() == user.as_deref() {
+            return Some((holder, node));
+        }
+        finish(&mut holder);
+        None
+    });
     // It is published with the first beat.
     let card = poll::until("since when it holds", || {
         let card = card(&place, &node);
@@ -482,7 +502,6 @@ fn a_node_tells_who_holds_since_when_and_not_the_arguments() {
     for (field, value) in expected {
         assert_eq!(card[field], value, "{field} of {card}");
     }
-    assert!(card["user"].is_string(), "{card}");
     assert!(!card.to_string().contains("hunter2"), "{card}");
     finish(&mut holder);
 }
@@ -579,8 +598,10 @@ fn the_token_rises_from_holder_to_holder_also_when_the_lock_is_created_anew() {
 
 #[test]
 fn a_session_timeout_that_the_server_does_not_grant_is_told_on_demand() {
-    let place = Place::new();
-    for (asked, granted) in [("100ms", "400ms"), ("10m", "2m")] {
+    // Under the shortest one that servers grant here, a loaded machine might lose the lock.
+    let server = Settings::default().line("minSessionTimeout=20000").server();
+    let place = Place::at(&server);
+    for (asked, granted) in [("100ms", "20s"), ("10m", "2m")] {
         let zklock = || place.zklock().args(["--session-timeout", asked]);
         silent(zklock().args([LOCK, "true"]).run().expect_code(0));
         let output = zklock().args(["-v", LOCK, "true"]).run().expect_code(0);

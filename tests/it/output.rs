@@ -17,10 +17,11 @@ use crate::zklock::{Zklock, binary, child};
 /// How a message names the holder whose node has the data [`backup_of_db3`].
 const HELD_BY_DB3: &str = "held by db3 (ops, pid 4242, backup.sh) for 12m";
 
-/// A contender's data as another zklock would write it that has held the lock for twelve minutes and a half.
+/// A contender's data as another zklock would write it that has held the lock for twelve minutes, and will have for
+/// most of one more.
 fn backup_of_db3() -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock later than 1970").as_millis();
-    let since = now - 750_000;
+    let since = now - 722_000;
     format!(r#"{{"v":1,"host":"db3","pid":4242,"user":"ops","command":"backup.sh","held_since":{since}}}"#)
 }
 
@@ -72,9 +73,10 @@ fn a_message_that_stays_does_not_mix_with_the_line_that_goes() {
     let lock = Lock::new();
     let holder = lock.occupy(&backup_of_db3());
     let terminal = Terminal::new(120);
-    let mut job = terminal.spawn(lock.zklock().args(["-w", "0.5"]).bare_child());
+    // Long enough to learn who holds, on any machine.
+    let mut job = terminal.spawn(lock.zklock().args(["-w", "4.5"]).bare_child());
     job.wait().expect_code(75);
-    let line = format!("zklock: gave up waiting for {} after 500ms: 2nd of 2, {HELD_BY_DB3}", Lock::PATH);
+    let line = format!("zklock: gave up waiting for {} after 4.5s: 2nd of 2, {HELD_BY_DB3}", Lock::PATH);
     terminal.wait(&line, |lines| lines == [line.as_str()]);
     lock.remove(&holder);
 }
@@ -99,7 +101,8 @@ fn a_lock_that_is_busy_is_one_line_that_names_the_holder() {
     for (option, message) in [
         ("-n", "/lock is not free: "),
         ("--timeout=0", "/lock is not free: "),
-        ("--timeout=200ms", "gave up waiting for /lock after 200ms: 2nd of 2, "),
+        // Long enough to learn who holds, on any machine.
+        ("--timeout=5s", "gave up waiting for /lock after 5s: 2nd of 2, "),
     ] {
         let output = lock.zklock().arg(option).bare_child().run().expect_code(75);
         assert_eq!(output.stderr(), format!("zklock: {message}{HELD_BY_DB3}\n"));

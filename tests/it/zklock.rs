@@ -369,6 +369,11 @@ impl Running {
         self.child.stdin = None;
     }
 
+    /// The time since just before the start.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
     /// Whether zklock has ended. Never waits.
     pub(crate) fn has_ended(&mut self) -> bool {
         if self.ended.is_none()
