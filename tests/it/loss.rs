@@ -102,7 +102,7 @@ fn what_left_the_commands_group_dies_with_it() {
 fn blip(breaks: impl Fn(&Proxy, &mut Running), heals: impl Fn(&Proxy)) {
     let (scene, proxy) = Scene::proxied();
     // A longer session than others have: that a loaded machine is slow is not to be taken for a loss.
-    let options = ["-v", "--session-timeout", "15", "--kill-after", "0"];
+    let options = ["-v", "--session-timeout", "20", "--kill-after", "0"];
     let mut holder = scene.start(&proxy.address(), "holder", &options, &["--exit-on", "TERM"]);
     holder.wait_stdout("ready");
     let before = scene.only_contender();
