@@ -14,11 +14,11 @@ use crate::ensemble::{Data, Ensemble, Server, Settings};
 use crate::poll;
 use crate::process;
 use crate::proxy::{Flow, Proxy};
-use crate::scene::{AT_ONCE, LEASE, LOCK, Moment, Scene, T, variable};
+use crate::scene::{AT_ONCE, GRACE, LEASE, LOCK, Moment, Scene, T, variable};
 use crate::zklock::Running;
 
-/// When a session that nobody renews has ended at the latest: servers look once a tick.
-const EXPIRY: Duration = T.saturating_add(Duration::from_secs(2));
+/// When a session that nobody renews has ended, and the next holder has noticed.
+const EXPIRY: Duration = T.saturating_add(AT_ONCE);
 
 const SILENCE: &str = "ZooKeeper has not answered for ";
 const KEEPER_DIED: &str = "the keeper process died; stopping the command";
@@ -29,6 +29,9 @@ const UNDISTURBED: [&str; 4] = ["undisturbed", "in its turn", "0", "0"];
 
 /// The options of a holder that is not to be disturbed, however slow the machine.
 const LASTING: &[&str] = &["-v", "--session-timeout", "20"];
+
+/// The same while servers start, or elect a leader.
+const ENDURING: &[&str] = &["-v", "--session-timeout", "90"];
 
 /// A holder that something happens to, another contender behind it, and what was seen of them.
 struct Fault {
@@ -48,7 +51,7 @@ impl Fault {
     /// The holder reaches the servers by `addresses`, and nothing but SIGKILL ends its command.
     #[track_caller]
     fn new(what: &'static str, scene: Scene, addresses: &str) -> Self {
-        Self::with(what, scene, addresses, &[], &["--wait"])
+        Self::with(what, scene, addresses, &GRACE, &["--wait"])
     }
 
     /// Against the shared server.
@@ -74,6 +77,12 @@ impl Fault {
     #[track_caller]
     fn lasting(what: &'static str, scene: Scene, addresses: &str) -> Self {
         Self::with(what, scene, addresses, LASTING, &["--exit-on", "TERM"])
+    }
+
+    /// The same with a session of [`ENDURING`].
+    #[track_caller]
+    fn enduring(what: &'static str, scene: Scene, addresses: &str) -> Self {
+        Self::with(what, scene, addresses, ENDURING, &["--exit-on", "TERM"])
     }
 
     #[track_caller]
@@ -243,14 +252,14 @@ fn command_killed() {
 #[test]
 fn supervisor_stopped() {
     let mut fault = Fault::with(
-        "supervisor: STOP for 2 T, CONT",
+        "supervisor: STOP past T, CONT",
         Scene::shared(),
         &Server::shared().address(),
         &[],
         &["--exit-on", "TERM"],
     );
     fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
-    fault.scene.wait_alive_at("holder", fault.since.after(2 * T));
+    fault.scene.wait_alive_at("holder", fault.since.after(T + T / 4));
     process::send(fault.supervisor, Signal::SIGCONT);
     // It passes on what it was continued by.
     fault.holder.wait_stdout("signal CONT");
@@ -297,7 +306,7 @@ fn supervisor_and_keeper_killed_nobody_is_left_to_kill_the_commands_children() {
     let scene = Scene::shared();
     let tree = ["--wait", "--spawn", "--", "--name", "grandchild", "--wait"];
     let what = "supervisor and keeper: KILL, command with children";
-    let mut fault = Fault::with(what, scene, &Server::shared().address(), &[], &tree);
+    let mut fault = Fault::with(what, scene, &Server::shared().address(), &GRACE, &tree);
     // It may have been quicker than the command itself.
     poll::until("the grandchild", || fault.holder.stdout().contains("grandchild ready").then_some(()));
     fault.strike(Signal::SIGSTOP, &[fault.supervisor, fault.keeper]);
@@ -424,58 +433,58 @@ fn network_cut_for_less_than_the_lease() {
 #[test]
 fn server_restarted_with_its_data() {
     let server = Server::start();
-    let mut fault = Fault::lasting("server: killed, restarted", Scene::new(server.chroot()), &server.address());
+    let mut fault = Fault::enduring("server: killed, restarted", Scene::new(server.chroot()), &server.address());
     server.restart(Data::Kept);
     fault.holder.wait_stderr("connection to ZooKeeper restored");
     fault.expect_undisturbed();
 }
 
 #[test]
-fn server_restarted_without_its_data() {
-    server_loses_its_data("server: killed, restarted without its data", Proxy::accept);
+fn server_lost_its_data() {
+    server_loses_its_data("server: its data lost", Proxy::accept);
 }
 
 /// The next one learns of it, and the holder does not.
 #[test]
-fn server_restarted_without_its_data_and_the_network_cut() {
-    server_loses_its_data("server: killed, restarted without its data; network: cut", |_| ());
+fn server_lost_its_data_and_the_network_cut() {
+    server_loses_its_data("server: its data lost; network: cut", |_| ());
 }
 
 /// The next one learns of it by a way of its own, and starts when no lease can last any longer, although it is the
-/// first that this server knows. A server that takes long to restart makes that no different.
+/// first that this server knows.
 #[track_caller]
 fn server_loses_its_data(what: &'static str, then: impl FnOnce(&Proxy)) {
-    let server = Server::start();
-    let place = server.chroot();
-    // Nobody is to see the server before it has the chroot again.
-    let [all, holders] = [(); 2].map(|()| Proxy::zookeeper(&server.address()));
-    let scene = Scene::new(place.by(all.address()));
-    // As long as a lease of this timeout lasts.
-    let (options, lease) = (["--session-timeout", "6"], Duration::from_millis(3900));
-    let mut holder = scene.start(&holders.address(), "holder", &options, &["--wait"]);
+    // The one without the data is there already: to start it may take longer than a session lasts, and then an expiry is
+    // what the next one would see.
+    let servers = [(); 2].map(|()| Server::start());
+    let place = servers[0].chroot();
+    Client::connect(&servers[1].address()).create(place.path(), b"", Kind::Persistent).unwrap();
+    let [all, holders] = [(); 2].map(|()| servers.each_ref().map(|server| Proxy::zookeeper(&server.address())));
+    let addresses = |[old, new]: &[Proxy; 2]| format!("{},{}", old.address(), new.address());
+    [&all, &holders].into_iter().for_each(|[_, new]| new.refuse());
+    let scene = Scene::new(place.by(addresses(&all)));
+    let mut holder = scene.start(&addresses(&holders), "holder", &[], &["--wait"]);
     holder.wait_stdout("holder ready");
-    let next = scene.start(&all.address(), "next", &options, &["--exit-on", "TERM"]);
+    let next = scene.start(&addresses(&all), "next", &[], &["--exit-on", "TERM"]);
     scene.witness.wait_count(LOCK, 2);
     let mut fault = Fault::of(what, scene, holder, next);
-    [&all, &holders].into_iter().for_each(Proxy::refuse);
+    [&all, &holders].into_iter().for_each(|[old, _]| old.refuse());
     fault.strikes();
-    server.restart(Data::Wiped);
-    Client::connect(&server.address()).create(place.path(), b"", Kind::Persistent).unwrap();
-    all.accept();
-    then(&holders);
-    fault.next.wait_stderr("; queueing again");
-    fault.command_dead(lease);
+    all[1].accept();
+    then(&holders[1]);
+    fault.next.wait_stderr("the session ended before its time; queueing again");
+    fault.command_dead(LEASE);
     // That the session is over, or that no server answers: whatever it learns first.
     fault.lost("");
     fault.next_starts(poll::PATIENCE);
-    assert!(fault.next_began >= lease, "started after {:?}", fault.next_began);
+    assert!(fault.next_began >= T, "started after {:?}", fault.next_began);
     fault.end("76");
 }
 
 #[test]
 fn leader_killed() {
     let ensemble = Ensemble::start();
-    let mut fault = Fault::lasting("leader: killed", Scene::new(ensemble.chroot()), &ensemble.addresses());
+    let mut fault = Fault::enduring("leader: killed", Scene::new(ensemble.chroot()), &ensemble.addresses());
     ensemble.leader().kill();
     fault.holder.wait_stderr("connection to ZooKeeper restored");
     fault.expect_undisturbed();
@@ -485,7 +494,7 @@ fn leader_killed() {
 fn leader_killed_and_the_supervisor_stopped() {
     let ensemble = Ensemble::start();
     let scene = Scene::new(ensemble.chroot());
-    let mut fault = Fault::lasting("supervisor: STOP, leader: killed, supervisor: CONT", scene, &ensemble.addresses());
+    let mut fault = Fault::enduring("supervisor: STOP, leader: killed, supervisor: CONT", scene, &ensemble.addresses());
     fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
     ensemble.leader().kill();
     // It is the keeper that says so.
@@ -499,7 +508,7 @@ fn leader_killed_and_the_supervisor_stopped() {
 fn quorum_lost_for_less_than_the_lease() {
     let ensemble = Ensemble::start();
     let mut fault =
-        Fault::lasting("quorum: lost until it is noticed", Scene::new(ensemble.chroot()), &ensemble.addresses());
+        Fault::enduring("quorum: lost until it is noticed", Scene::new(ensemble.chroot()), &ensemble.addresses());
     let gone = &ensemble.servers()[..2];
     gone.iter().for_each(Server::kill);
     fault.holder.wait_stderr("connection to ZooKeeper lost");
@@ -539,7 +548,8 @@ fn our_server_frozen_and_the_others_not() {
 
 #[track_caller]
 fn lose_follower(what: &'static str, hurt: impl FnOnce(&Ensemble, &Server, &Server)) {
-    let ensemble = Settings::default().proxied().ensemble();
+    // The follower itself is to notice when all is over.
+    let ensemble = Settings::default().line("syncLimit=100").proxied().ensemble();
     let (leader, [follower, _]) = (ensemble.leader(), ensemble.followers());
     let scene = Scene::new(ensemble.chroot().by(leader.address()));
     let mut fault = Fault::new(what, scene, &follower.address());

@@ -14,7 +14,7 @@ use crate::place::{Place, finish};
 use crate::poll;
 use crate::process::{self, Process};
 use crate::proxy::Fate;
-use crate::scene::{AT_ONCE, LEASE, LOCK, Moment, Scene, T, variable};
+use crate::scene::{AT_ONCE, GRACE, LASTING, LEASE, LOCK, Moment, Scene, T, variable};
 use crate::terminal::Terminal;
 use crate::zklock::{Running, Zklock, binary, child, is_keeper};
 
@@ -51,7 +51,7 @@ fn wait_past(when: Moment) {
 // The session timeout that a reconnection grants.
 
 /// The session timeout that a holder asks for.
-const ASKED: Duration = Duration::from_secs(20);
+const ASKED: Duration = Duration::from_secs(30);
 
 /// A holder that asks for [`ASKED`] and is granted `first`, and a waiter behind it. `begun` after the command has begun
 /// the connection breaks, and the holder is granted `second`.
@@ -85,7 +85,7 @@ fn expect_dead_within(scene: &Scene, holder: &mut Running, next: &mut Running, l
 #[test]
 fn a_reconnection_that_grants_a_shorter_session_shortens_the_lease() {
     // The last beat is older than a lease of [`T`] then.
-    regrant(ASKED, Duration::from_millis(3500), T, |scene, holder, next| {
+    regrant(ASKED, Duration::from_millis(5500), T, |scene, holder, next| {
         // The change alone ends nothing.
         scene.wait_alive_at("holder", Moment::now().after(LEASE));
         expect_dead_within(scene, holder, next, LEASE);
@@ -95,7 +95,7 @@ fn a_reconnection_that_grants_a_shorter_session_shortens_the_lease() {
 #[test]
 fn a_reconnection_that_grants_a_longer_session_does_not_prolong_the_lease() {
     // A new leader would count with the first one.
-    regrant(T, Duration::ZERO, Duration::from_secs(10), |scene, holder, next| {
+    regrant(T, Duration::ZERO, Duration::from_secs(20), |scene, holder, next| {
         scene.wait_alive_at("holder", Moment::now().after(LEASE));
         expect_dead_within(scene, holder, next, LEASE);
     });
@@ -168,12 +168,12 @@ fn stderr_is_full(options: &[&str]) {
 
 #[test]
 fn a_full_pipe_for_stderr_does_not_save_the_command() {
-    stderr_is_full(&[]);
+    stderr_is_full(&GRACE);
 }
 
 #[test]
 fn a_full_pipe_for_stderr_does_not_save_the_command_when_much_is_said() {
-    stderr_is_full(&["-vvv"]);
+    stderr_is_full(&["-vvv", "--kill-after", "1300ms"]);
 }
 
 #[test]
@@ -276,8 +276,8 @@ fn without_waiting_a_server_that_falls_silent_after_the_handshake_is_given_up() 
     let (scene, proxy) = Scene::proxied();
     // More than there will be requests: no connection gets a word beyond the greeting.
     let _silence: Vec<_> = (0..200).map(|_| proxy.trap(Fate::Blackhole, |_| true)).collect();
-    let limit = Duration::from_secs(1);
-    let job = scene.job(&proxy.address(), "job", &["-n", "--connect-timeout", "1"], &[]);
+    let limit = Duration::from_secs(4);
+    let job = scene.job(&proxy.address(), "job", &["-n", "--connect-timeout", "4"], &[]);
     let mut run = job.spawn();
     let output = run.wait().expect_code(69);
     // What it takes to give up a release that nobody answers comes on top: a second and a half at most.
@@ -297,10 +297,10 @@ fn a_waiter_keeps_its_place_through_an_outage_longer_than_its_session() {
     scene.witness.wait_count(LOCK, 2);
     let before = scene.contenders();
     server.kill();
-    wait_past(Moment::now().after(2 * T));
+    wait_past(Moment::now().after(T + T / 4));
     server.restart(Data::Kept);
     // Its session, which no one renews, would be over by then.
-    wait_past(Moment::now().after(2 * T));
+    wait_past(Moment::now().after(T + T / 4));
     assert_eq!(scene.contenders(), before);
     scene.witness.delete(&holder).unwrap();
     waiter.wait_stdout("ready");
@@ -326,7 +326,7 @@ fn wait_pending(pid: Pid, signal: Signal) {
 #[test]
 fn without_a_terminal_a_command_that_is_stopped_does_not_stop_zklock() {
     let scene = Scene::shared();
-    let mut job = scene.start(&direct(), "job", &[], &["--exit-on", "TERM", "--exit", "7"]);
+    let mut job = scene.start(&direct(), "job", &LASTING, &["--exit-on", "TERM", "--exit", "7"]);
     job.wait_stdout("ready");
     let command = job.command();
     stop(command);
@@ -350,7 +350,7 @@ fn kill_while_starting(scene: &Scene, aim: impl FnOnce()) {
     let mut victim = scene.start(&direct(), "victim", &options, &["--wait", "--setsid"]);
     aim();
     victim.signal(Signal::SIGKILL);
-    let mut next = scene.start(&direct(), "next", &["-w", "25s"], &[]);
+    let mut next = scene.start(&direct(), "next", &["-w", "25s", "--session-timeout", "20"], &[]);
     next.wait().expect_code(0);
     victim.wait().expect_signal(Signal::SIGKILL);
     victim.wait_until_nothing_is_left();
@@ -411,8 +411,8 @@ fn supervisor_killed_before_it_has_told_of_the_command_leaves_nothing() {
 
 // Signals.
 
-/// Starts a program with four seconds left on the timer of alarm(2), which survives execve(2).
-const WITH_AN_ALARM: [&str; 3] = ["perl", "-e", "alarm 4; exec @ARGV or die"];
+/// Starts a program with eight seconds left on the timer of alarm(2), which survives execve(2).
+const WITH_AN_ALARM: [&str; 3] = ["perl", "-e", "alarm 8; exec @ARGV or die"];
 
 #[test]
 fn an_alarm_ends_the_wait() {
@@ -432,8 +432,7 @@ fn an_alarm_ends_the_wait() {
 fn at_a_terminal_an_alarm_reaches_the_command() {
     let scene = Scene::shared();
     let terminal = Terminal::new(80);
-    let options = ["--session-timeout", "20"];
-    let job = scene.job(&direct(), "job", &options, &["--exit-on", "ALRM", "--exit", "7"]);
+    let job = scene.job(&direct(), "job", &LASTING, &["--exit-on", "ALRM", "--exit", "7"]);
     let mut job = terminal.spawn(job.run_by(WITH_AN_ALARM));
     terminal.wait_count("job signal ALRM", 1);
     job.wait().expect_code(7);

@@ -172,7 +172,7 @@ fn measured(zklock: Zklock, args: &[&str]) -> (Output, Duration) {
     (output, spent)
 }
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// How late a loaded machine may be. What hangs takes longer.
 const SLOW: Duration = Duration::from_secs(8);
@@ -180,11 +180,13 @@ const SLOW: Duration = Duration::from_secs(8);
 /// Against this address: gives up with 69 when `--connect-timeout` is over, and has done next to nothing meanwhile.
 #[track_caller]
 fn unreachable(addresses: &str) -> String {
-    let args = ["--connect-timeout", "2s", LOCK, "true"];
-    let (output, spent) = measured(Zklock::at(addresses), &args);
+    let args = ["--connect-timeout", "4s", LOCK, "true"];
+    // A name server that does not answer is asked for as long: resolv.conf(5).
+    let zklock = Zklock::at(addresses).env("RES_OPTIONS", "timeout:1 attempts:1");
+    let (output, spent) = measured(zklock, &args);
     let output = output.expect_code(69);
     let line = only_line(&output);
-    assert!(line.starts_with("no ZooKeeper server of ") && line.contains(" answered within 2s: "), "{output}");
+    assert!(line.starts_with("no ZooKeeper server of ") && line.contains(" answered within 4s: "), "{output}");
     // As a rule it is late by milliseconds, and by a second and a half when the keeper does not answer any more.
     let late = output.elapsed.checked_sub(CONNECT_TIMEOUT).expect("not before the timeout");
     assert!(late < SLOW, "{late:?} late\n{output}");
@@ -197,7 +199,7 @@ fn unreachable(addresses: &str) -> String {
 fn a_server_that_refuses_is_unreachable() {
     let address = format!("127.0.0.1:{}", free_port());
     let line = unreachable(&address);
-    assert_eq!(line, format!("no ZooKeeper server of {address} answered within 2s: {address}: Connection refused"));
+    assert_eq!(line, format!("no ZooKeeper server of {address} answered within 4s: {address}: Connection refused"));
 }
 
 #[test]
@@ -341,11 +343,11 @@ fn a_server_that_answers_requests_with_nonsense_is_waited_for_no_longer_than_the
 #[test]
 fn a_server_that_brings_the_keeper_down_is_an_internal_error() {
     let impostor = Impostor::answering(vec![vec![0; 72]]);
-    let (output, spent) = measured(Zklock::at(&impostor.address), &["-w", "2s", LOCK, "true"]);
+    let (output, spent) = measured(Zklock::at(&impostor.address), &["-w", "60s", LOCK, "true"]);
     let output = output.expect_code(70);
     assert!(output.stderr().lines().all(|line| line.starts_with("zklock: ")), "{output}");
     assert!(output.stderr().ends_with("zklock: internal error: the keeper process died repeatedly\n"), "{output}");
-    assert!(spent < Duration::from_secs(1), "{spent:?} of processor time\n{output}");
+    assert!(spent < Duration::from_secs(5), "{spent:?} of processor time\n{output}");
 }
 
 /// The body of a reply to the creation of a node: a path, and what the server knows of the node.

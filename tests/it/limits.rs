@@ -9,12 +9,15 @@ use crate::ensemble::Server;
 use crate::lock::Lock;
 use crate::poll;
 use crate::process;
-use crate::scene::{AT_ONCE, LEASE, LOCK, Moment, Scene, T, variable};
+use crate::scene::{AT_ONCE, GRACE, LASTING, LEASE, LOCK, Moment, Scene, T, variable};
 use crate::terminal::{CTRL_C, CTRL_Z, Terminal};
 use crate::zklock::{Output, Running, child};
 
-/// A session long enough for the graces of these tests.
-const LONG_SESSION: [&str; 2] = ["--session-timeout", "10"];
+/// The time in which a command starts, however slow the machine.
+const MAX_RUN: &str = "3";
+
+/// A grace that a test does not wait for, and in which it can do something.
+const LONG_GRACE: [&str; 4] = ["--session-timeout", "60", "-k", "15"];
 
 /// What is said about `--max-run`.
 #[track_caller]
@@ -55,15 +58,14 @@ fn delete_node(scene: &Scene) {
 #[test]
 fn after_max_run_come_the_stop_signal_then_sigkill_then_the_release() {
     let scene = Scene::shared();
-    let options = [&LONG_SESSION[..], &["--max-run", "1", "-k", "1300ms"]].concat();
-    let mut holder = begun(&scene, &options, &["--wait"]);
+    let mut holder = begun(&scene, &["--max-run", MAX_RUN, "-k", "2500ms"], &["--wait"]);
     let mut next = scene.queue("next", 1);
-    let output = expect_ran_out(&mut holder, "1s");
+    let output = expect_ran_out(&mut holder, "3s");
     assert!(output.stdout().ends_with("holder ready\nholder signal TERM\nholder signal CONT\n"), "{output}");
     // The log begins a little after the time does: what the program takes to start.
     let lived = scene.last_alive("holder").since(scene.begin("holder"));
-    assert!(lived >= Duration::from_secs(1), "{lived:?}");
-    assert!(lived <= Duration::from_millis(2500) + AT_ONCE, "{lived:?}");
+    assert!(lived >= Duration::from_secs(3), "{lived:?}");
+    assert!(lived <= Duration::from_millis(5500) + AT_ONCE, "{lived:?}");
     next.wait_stdout("ready");
     scene.begin("next").expect_within(AT_ONCE, scene.last_alive("holder"), "the next one begins");
     scene.finish(&mut next);
@@ -97,7 +99,7 @@ fn whoever_goes_on_in_a_new_process_all_the_time_is_stopped_after_max_run() {
     assert!(compiler.expect("a C compiler").success());
     for _ in 0..3 {
         let lock = Lock::new();
-        let options = ["--max-run", "500ms", "-k", "100ms", "--"];
+        let options = ["--max-run", MAX_RUN, "-k", "100ms", "--"];
         let mut run = lock.zklock().args(options).arg(&restless).spawn();
         run.wait_stdout("restless ready");
         run.wait().expect_code(124);
@@ -109,11 +111,11 @@ fn whoever_goes_on_in_a_new_process_all_the_time_is_stopped_after_max_run() {
 #[test]
 fn a_command_that_ends_tidily_after_max_run_gives_124_at_once() {
     let scene = Scene::shared();
-    let options = ["--max-run", "300ms", "-k", "3", "--session-timeout", "15", "--signal", "USR1"];
+    let options = [&LONG_GRACE[..], &["--max-run", MAX_RUN, "--signal", "USR1"]].concat();
     let mut holder = begun(&scene, &options, &["--exit-on", "USR1"]);
-    let output = expect_ran_out(&mut holder, "300ms");
+    let output = expect_ran_out(&mut holder, "3s");
     assert!(output.stdout().ends_with("holder ready\nholder signal USR1\n"), "{output}");
-    assert!(output.elapsed < Duration::from_secs(3), "the grace is not waited for\n{output}");
+    assert!(output.elapsed < Duration::from_secs(15), "the grace is not waited for\n{output}");
     assert!(scene.log().runs()[0].ended);
     scene.expect_tidy(&["holder"]);
 }
@@ -122,8 +124,8 @@ fn a_command_that_ends_tidily_after_max_run_gives_124_at_once() {
 fn whatever_the_command_has_started_is_stopped_after_max_run() {
     let scene = Scene::shared();
     let daemon = ["--exit-on", "TERM", "--spawn-daemon", "--", "--name", "daemon", "--wait"];
-    let mut holder = begun(&scene, &["--max-run", "2", "-k", "250ms"], &daemon);
-    let output = expect_ran_out(&mut holder, "2s");
+    let mut holder = begun(&scene, &["--max-run", "6", "-k", "2"], &daemon);
+    let output = expect_ran_out(&mut holder, "6s");
     assert!(output.stdout().contains("daemon signal TERM\n"), "{output}");
     scene.expect_tidy(&["holder"]);
 }
@@ -141,9 +143,10 @@ fn a_command_that_is_quick_enough_does_not_notice_max_run() {
 fn waiting_for_the_lock_does_not_count_as_running() {
     let scene = Scene::shared();
     let mut holder = scene.hold();
-    let mut next = scene.start(&direct(), "next", &["--max-run", "1300ms"], &["--exit-on", "TERM"]);
+    let options = [&LASTING[..], &["--max-run", "6"]].concat();
+    let mut next = scene.start(&direct(), "next", &options, &["--exit-on", "TERM"]);
     scene.witness.wait_count(LOCK, 2);
-    scene.wait_alive_at("holder", Moment::now().after(Duration::from_secs(2)));
+    scene.wait_alive_at("holder", Moment::now().after(Duration::from_secs(7)));
     scene.finish(&mut holder);
     next.wait_stdout("ready");
     scene.finish(&mut next);
@@ -162,9 +165,9 @@ fn the_shortest_max_run_is_no_loss_of_the_lock() {
 #[test]
 fn a_command_that_is_stopped_runs_out_of_time_all_the_same() {
     let scene = Scene::shared();
-    let mut holder = begun(&scene, &["--max-run", "500ms", "-k", "250ms"], &["--wait"]);
+    let mut holder = begun(&scene, &["--max-run", MAX_RUN, "-k", "2"], &["--wait"]);
     process::send(holder.command(), Signal::SIGSTOP);
-    let output = expect_ran_out(&mut holder, "500ms");
+    let output = expect_ran_out(&mut holder, "3s");
     assert!(output.stdout().contains("holder signal TERM\n"), "it was continued for the stop signal\n{output}");
     scene.expect_tidy(&["holder"]);
 }
@@ -172,22 +175,22 @@ fn a_command_that_is_stopped_runs_out_of_time_all_the_same() {
 #[test]
 fn a_zklock_that_is_stopped_ends_the_run_when_it_is_continued() {
     let scene = Scene::shared();
-    let mut holder = begun(&scene, &["--max-run", "300ms"], &["--exit-on", "TERM"]);
+    let mut holder = begun(&scene, &["--max-run", MAX_RUN], &["--exit-on", "TERM"]);
     holder.signal(Signal::SIGSTOP);
-    scene.wait_alive_at("holder", scene.begin("holder").after(Duration::from_millis(600)));
+    scene.wait_alive_at("holder", scene.begin("holder").after(Duration::from_millis(3300)));
     holder.signal(Signal::SIGCONT);
-    expect_ran_out(&mut holder, "300ms");
+    expect_ran_out(&mut holder, "3s");
     scene.expect_tidy(&["holder"]);
 }
 
 #[test]
 fn signals_reach_a_command_that_has_run_out_of_time() {
     let scene = Scene::shared();
-    let options = [&LONG_SESSION[..], &["--max-run", "300ms", "-k", "1300ms"]].concat();
+    let options = [&LONG_GRACE[..], &["--max-run", MAX_RUN]].concat();
     let mut holder = begun(&scene, &options, &["--exit-on", "INT"]);
     holder.wait_stdout("holder signal CONT");
     holder.signal(Signal::SIGINT);
-    let output = expect_ran_out(&mut holder, "300ms");
+    let output = expect_ran_out(&mut holder, "3s");
     assert!(output.stdout().ends_with("holder signal TERM\nholder signal CONT\nholder signal INT\n"), "{output}");
     scene.expect_tidy(&["holder"]);
 }
@@ -195,7 +198,7 @@ fn signals_reach_a_command_that_has_run_out_of_time() {
 #[test]
 fn a_lock_that_is_lost_after_max_run_is_a_lost_lock() {
     let scene = Scene::shared();
-    let options = [&LONG_SESSION[..], &["--max-run", "300ms", "-k", "1300ms"]].concat();
+    let options = [&LONG_GRACE[..], &["--max-run", MAX_RUN]].concat();
     let mut holder = begun(&scene, &options, &["--wait"]);
     holder.wait_stdout("holder signal TERM");
     delete_node(&scene);
@@ -210,7 +213,7 @@ fn a_lock_that_is_lost_after_max_run_is_a_lost_lock() {
 #[test]
 fn silence_after_max_run_does_not_extend_the_lease() {
     let (scene, proxy) = Scene::proxied();
-    let mut holder = scene.start(&proxy.address(), "holder", &["--max-run", "1200ms", "-k", "650ms"], &["--wait"]);
+    let mut holder = scene.start(&proxy.address(), "holder", &["--max-run", MAX_RUN, "-k", "1750ms"], &["--wait"]);
     holder.wait_stdout("holder ready");
     proxy.hold();
     let silence = Moment::now();
@@ -324,7 +327,8 @@ fn descendants_that_are_waited_for_die_within_the_lease() {
     let server = Server::start();
     let scene = Scene::new(server.chroot());
     let daemon = [&LEAVES_DAEMON[..], &["end"]].concat();
-    let mut holder = scene.start(&server.address(), "holder", &["--wait-descendants"], &daemon);
+    let options = [&GRACE[..], &["--wait-descendants"]].concat();
+    let mut holder = scene.start(&server.address(), "holder", &options, &daemon);
     holder.wait_stdout("daemon ready");
     wait_until_reaped(&scene);
     server.freeze();
@@ -354,8 +358,8 @@ fn descendants_that_are_waited_for_die_with_zklock_before_the_release() {
 #[test]
 fn max_run_counts_on_while_descendants_are_waited_for() {
     let scene = Scene::shared();
-    let mut holder = left_behind(&scene, &["--wait-descendants", "--max-run", "2", "-k", "250ms"], &[]);
-    let output = expect_ran_out(&mut holder, "2s");
+    let mut holder = left_behind(&scene, &["--wait-descendants", "--max-run", "6", "-k", "2"], &[]);
+    let output = expect_ran_out(&mut holder, "6s");
     assert!(output.stdout().contains("daemon signal TERM\n"), "{output}");
     scene.witness.wait_count(LOCK, 0);
 }
@@ -365,7 +369,7 @@ fn at_a_terminal_ctrl_z_stops_what_is_waited_for_and_zklock_with_it() {
     let scene = Scene::shared();
     let terminal = Terminal::new(80);
     let child = ["--spawn", "--", "--name", "left", "--default", "TSTP,CONT", "--exit-on", "INT"];
-    let job = scene.job(&direct(), "holder", &["--wait-descendants"], &child);
+    let job = scene.job(&direct(), "holder", &[&LASTING[..], &["--wait-descendants"]].concat(), &child);
     // A shell that waits for a line when its job has stopped, and continues it.
     let mut shell = terminal.spawn_by(r#""$@"; echo "stopped $?"; read; fg >/dev/null; echo "ended $?""#, job);
     terminal.wait_count("left ready", 1);
@@ -458,7 +462,7 @@ fn on_lost_is_run_while_the_servers_are_silent() {
 fn on_lost_is_run_when_the_lock_is_lost_after_max_run_or_with_descendants_only() {
     let scene = Scene::shared();
     let after = after("");
-    let options = [&LONG_SESSION[..], &["--max-run", "300ms", "-k", "1300ms", "--on-lost", &after]].concat();
+    let options = [&LONG_GRACE[..], &["--max-run", MAX_RUN, "--on-lost", &after]].concat();
     let mut run = begun(&scene, &options, &["--wait"]);
     run.wait_stdout("holder signal TERM");
     delete_node(&scene);
@@ -477,7 +481,7 @@ fn on_lost_is_not_run_when_the_lock_was_not_lost_under_a_command() {
     let scene = Scene::shared();
     let script = after("");
     let on_lost = |options: &[&str], child: &[&str]| {
-        scene.start(&direct(), "other", &[&["--on-lost", &script], options].concat(), child)
+        scene.start(&direct(), "other", &[&LASTING[..], &["--on-lost", &script], options].concat(), child)
     };
     on_lost(&[], &["--exit", "76"]).wait().expect_code(76);
     on_lost(&[], &["--die-of", "KILL"]).wait().expect_signal(Signal::SIGKILL);

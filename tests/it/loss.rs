@@ -12,10 +12,11 @@ use crate::frames::Op;
 use crate::poll;
 use crate::process;
 use crate::proxy::{Flow, Proxy};
-use crate::scene::{AT_ONCE, LEASE, LOCK, Moment, Scene, variable};
+use crate::scene::{AT_ONCE, GRACE, LASTING, LEASE, LOCK, Moment, Scene, variable};
 use crate::zklock::{Output, Running};
 
-const SILENCE: &str = "ZooKeeper has not answered for ";
+/// The supervisor says for how long, the keeper that it was too long, and either may be the first.
+const SILENCE: &str = "ZooKeeper has not answered ";
 
 /// The holder was stopped within the lease that began to run out at `silence`, says why, and the next one started
 /// after it.
@@ -61,7 +62,8 @@ fn stop(pid: Pid) {
 #[test]
 fn a_command_that_ends_tidily_when_the_lock_is_lost_still_gives_76() {
     let (scene, proxy) = Scene::proxied();
-    let mut holder = scene.start(&proxy.address(), "holder", &["--signal", "USR1"], &["--exit-on", "USR1"]);
+    let options = [&LASTING[..], &["--signal", "USR1"]].concat();
+    let mut holder = scene.start(&proxy.address(), "holder", &options, &["--exit-on", "USR1"]);
     holder.wait_stdout("ready");
     proxy.hold();
     let output = expect_lost(&mut holder, SILENCE);
@@ -83,7 +85,7 @@ fn without_a_grace_there_is_no_stop_signal() {
 fn what_left_the_commands_group_dies_with_it() {
     let (scene, proxy) = Scene::proxied();
     let daemon = ["--wait", "--spawn-daemon", "--", "--name", "daemon", "--wait"];
-    let mut holder = scene.start(&proxy.address(), "holder", &[], &daemon);
+    let mut holder = scene.start(&proxy.address(), "holder", &GRACE, &daemon);
     for _ in ["the command", "what is between", "the daemon"] {
         holder.wait_stdout(" ready");
     }
@@ -100,7 +102,7 @@ fn what_left_the_commands_group_dies_with_it() {
 fn blip(breaks: impl Fn(&Proxy, &mut Running), heals: impl Fn(&Proxy)) {
     let (scene, proxy) = Scene::proxied();
     // A longer session than others have: that a loaded machine is slow is not to be taken for a loss.
-    let options = ["-v", "--session-timeout", "10", "--kill-after", "0"];
+    let options = ["-v", "--session-timeout", "20", "--kill-after", "0"];
     let mut holder = scene.start(&proxy.address(), "holder", &options, &["--exit-on", "TERM"]);
     holder.wait_stdout("ready");
     let before = scene.only_contender();
@@ -161,7 +163,7 @@ fn our_server_falls_silent_and_another_one_answers() {
     let [one, two] = [0, 1].map(|number| Proxy::zookeeper(&ensemble.servers()[number].address()));
     two.refuse();
     let addresses = format!("{},{}", one.address(), two.address());
-    let mut holder = scene.start(&addresses, "holder", &["--session-timeout", "10"], &["--exit-on", "TERM"]);
+    let mut holder = scene.start(&addresses, "holder", &["--session-timeout", "30"], &["--exit-on", "TERM"]);
     holder.wait_stdout("ready");
     let before = scene.only_contender();
     two.accept();
@@ -221,7 +223,7 @@ fn waiting_supervisor_killed_its_place_is_given_up_at_once() {
 #[test]
 fn keeper_killed_the_command_may_end_by_itself() {
     let scene = Scene::shared();
-    let mut holder = scene.start(&direct(), "holder", &[], &["--exit-on", "TERM"]);
+    let mut holder = scene.start(&direct(), "holder", &GRACE, &["--exit-on", "TERM"]);
     holder.wait_stdout("ready");
     let mut next = scene.queue("next", 1);
     let killed = Moment::now();

@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use crate::client::{Client, Kind};
 use crate::ensemble::{Data, Ensemble, Role, Server, free_port};
 use crate::proxy::{Proxy, Stub};
-use crate::scene::{AT_ONCE, LEASE, LOCK, Moment, Scene, T, variable};
+use crate::scene::{AT_ONCE, LASTING, LEASE, LOCK, Moment, Scene, variable};
 use crate::zklock::{Running, Zklock};
 
 // One server at a time.
@@ -16,8 +16,8 @@ use crate::zklock::{Running, Zklock};
 fn crowd(scene: &Scene, ensemble: &Ensemble) -> Vec<Running> {
     let mut jobs = Vec::new();
     for (before, name) in ["holder", "one", "two", "three"].into_iter().enumerate() {
-        // Longer than an election takes on a loaded machine.
-        let options = ["--session-timeout", "20"];
+        // Longer than a server takes to start, or an election, on a loaded machine.
+        let options = ["--session-timeout", "90"];
         jobs.push(scene.start(&ensemble.addresses(), name, &options, &["--exit-on", "TERM"]));
         scene.witness.wait_count(LOCK, before + 1);
     }
@@ -76,7 +76,7 @@ fn all_servers_are_restarted_one_after_the_other() {
 fn the_only_server_is_restarted() {
     let server = Server::start();
     let scene = Scene::new(server.chroot());
-    let options = ["--session-timeout", "20"];
+    let options = ["--session-timeout", "90"];
     let mut holder = scene.start(&server.address(), "holder", &options, &["--exit-on", "TERM"]);
     holder.wait_stdout("ready");
     let mut next = scene.start(&server.address(), "next", &options, &["--exit-on", "TERM"]);
@@ -93,14 +93,16 @@ fn the_only_server_is_restarted() {
 
 // All servers are down.
 
-/// Gives up with 69 after a second, with one line that names the servers.
+/// Gives up with 69 after some seconds, with one line that names the servers.
 fn nobody_at_the_start(servers: &str, why: &str) {
-    let limit = Duration::from_secs(1);
-    let options = [LOCK, "--connect-timeout", "1"];
-    let output = Zklock::at(servers).args(options).child([""; 0]).run().expect_code(69);
+    let limit = Duration::from_secs(4);
+    let options = [LOCK, "--connect-timeout", "4"];
+    // A name server that does not answer is asked for as long: resolv.conf(5).
+    let zklock = Zklock::at(servers).env("RES_OPTIONS", "timeout:1 attempts:1").args(options);
+    let output = zklock.child([""; 0]).run().expect_code(69);
     assert!(limit <= output.elapsed && output.elapsed < limit + AT_ONCE, "{output}");
     assert_eq!(output.stdout(), "");
-    let line = format!("zklock: no ZooKeeper server of {servers} answered within 1s: {why}");
+    let line = format!("zklock: no ZooKeeper server of {servers} answered within 4s: {why}");
     assert!(output.stderr().starts_with(&line) && output.stderr().lines().count() == 1, "{line}\n{output}");
 }
 
@@ -131,7 +133,8 @@ fn no_such_host_at_the_start() {
 fn the_servers_come_up_within_the_connect_timeout() {
     let (scene, proxy) = Scene::proxied();
     proxy.refuse();
-    let mut job = scene.start(&proxy.address(), "job", &["-v", "--connect-timeout", "60"], &["--exit-on", "TERM"]);
+    let options = [&LASTING[..], &["-v", "--connect-timeout", "60"]].concat();
+    let mut job = scene.start(&proxy.address(), "job", &options, &["--exit-on", "TERM"]);
     job.wait_stderr("no connection");
     proxy.accept();
     scene.finish(&mut job);
@@ -155,7 +158,7 @@ fn nobody_while_waiting(lose: impl Fn(&Proxy)) {
     let (scene, proxy) = Scene::proxied();
     let mut holder = scene.hold();
     let limit = Duration::from_secs(8);
-    let options = ["-v", "--timeout", "8", "--session-timeout", "2"];
+    let options = ["-v", "--timeout", "8", "--session-timeout", "3"];
     let job = scene.job(&proxy.address(), "job", &options, &[]);
     let mut waiter = job.run_by(["sh", "-c", WITH_TIMES, "sh"]).spawn();
     scene.witness.wait_count(LOCK, 2);
@@ -173,7 +176,7 @@ fn nobody_while_waiting(lose: impl Fn(&Proxy)) {
     assert!(said.lines().count() < 30 && said.len() < 3000, "a flood of {} bytes\n{output}", said.len());
     let used = cpu_seconds(&scene.read("cpu"));
     // It takes some hundredths. A loop that spins uses the six seconds for which nobody answers.
-    assert!(used < 0.5, "{used} s of CPU time\n{output}");
+    assert!(used < 1.0, "{used} s of CPU time\n{output}");
     scene.finish(&mut holder);
     scene.expect_tidy(&["holder"]);
 }
@@ -233,7 +236,7 @@ fn expired_while_waiting(lose: impl Fn(&Proxy), find: impl Fn(&Proxy)) {
 fn queueing_again_does_not_prolong_the_timeout() {
     let (scene, proxy) = Scene::proxied();
     let mut holder = scene.hold();
-    let options = ["--timeout", "7", "--session-timeout", "2"];
+    let options = ["--timeout", "14", "--session-timeout", "4"];
     let mut waiter = scene.start(&proxy.address(), "waiter", &options, &[]);
     scene.witness.wait_count(LOCK, 2);
     proxy.refuse();
@@ -242,7 +245,7 @@ fn queueing_again_does_not_prolong_the_timeout() {
     waiter.wait_stderr("queueing again");
     scene.witness.wait_count(LOCK, 2);
     let output = waiter.wait().expect_code(75);
-    let limit = Duration::from_secs(7);
+    let limit = Duration::from_secs(14);
     assert!(limit <= output.elapsed && output.elapsed < limit + AT_ONCE, "{output}");
     assert_eq!(output.stderr().lines().count(), 2, "{output}");
     scene.witness.wait_count(LOCK, 1);
@@ -253,7 +256,7 @@ fn queueing_again_does_not_prolong_the_timeout() {
 /// The command ends before the lease does, and its status is what counts. The lock frees itself.
 fn nobody_at_the_release(lose: impl Fn(&Proxy), find: impl Fn(&Proxy)) {
     let (scene, proxy) = Scene::proxied();
-    let mut job = scene.start(&proxy.address(), "job", &[], &["--until", "done", "--exit", "7"]);
+    let mut job = scene.start(&proxy.address(), "job", &LASTING, &["--until", "done", "--exit", "7"]);
     job.wait_stdout("ready");
     let mut next = scene.queue("next", 1);
     lose(&proxy);
@@ -261,8 +264,8 @@ fn nobody_at_the_release(lose: impl Fn(&Proxy), find: impl Fn(&Proxy)) {
     let told = Instant::now();
     let output = job.wait().expect_code(7);
     let took = told.elapsed();
-    assert!(took < T + AT_ONCE, "{took:?}");
-    let line = format!("zklock: the release of {LOCK} was not confirmed; it frees itself within 3s\n");
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    let line = format!("zklock: the release of {LOCK} was not confirmed; it frees itself within 20s\n");
     assert_eq!(output.stderr(), line);
     job.wait_until_nothing_is_left();
     find(&proxy);
@@ -289,7 +292,7 @@ fn the_only_server_is_down_while_the_command_runs() {
     let killed = Moment::now();
     let output = holder.wait().expect_code(76);
     scene.last_alive("holder").expect_within(LEASE, killed, "the command is dead");
-    assert!(output.stderr().starts_with(&format!("zklock: lost the lock {LOCK}: ZooKeeper has not answered for ")));
+    assert!(output.stderr().starts_with(&format!("zklock: lost the lock {LOCK}: ZooKeeper has not answered ")));
     server.restart(Data::Kept);
     scene.finish(&mut next);
     scene.expect_tidy(&["holder", "next"]);

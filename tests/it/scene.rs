@@ -19,15 +19,24 @@ use crate::zklock::{Running, Zklock};
 /// The path of the lock.
 pub(crate) const LOCK: &str = "/lock";
 
-/// The session timeout of a scene's contenders, unless they are given another.
-pub(crate) const T: Duration = Duration::from_secs(3);
+/// The session timeout of a scene's contenders, unless they are given another. Long enough that a machine that stalls for
+/// two seconds loses nobody the lock.
+pub(crate) const T: Duration = Duration::from_secs(8);
 
 /// How long a lease lasts from the last answered beat, under [`T`].
-pub(crate) const LEASE: Duration = Duration::from_millis(2000);
+pub(crate) const LEASE: Duration = Duration::from_millis(5200);
+
+/// Options of a holder of which the stop signal is to be seen, under [`T`]: time for its command to say that it got it,
+/// and for zklock to be late without the keeper being first. The lease leaves less of it than zklock recommends, about
+/// which it is to be quiet.
+pub(crate) const GRACE: [&str; 3] = ["--quiet", "--kill-after", "1300ms"];
+
+/// Options of a holder that nothing is to happen to, however slow the machine.
+pub(crate) const LASTING: [&str; 2] = ["--session-timeout", "20"];
 
 /// What may pass on a loaded machine before something that happens "at once" has happened. Where it would happen by
-/// itself in the end, as when a session expires, that takes far longer.
-pub(crate) const AT_ONCE: Duration = Duration::from_secs(3);
+/// itself in the end, as when a session expires, that takes longer.
+pub(crate) const AT_ONCE: Duration = Duration::from_secs(5);
 
 /// The session timeout of [plain] contenders: long enough not to lose the lock on a machine that is slow for seconds.
 ///
@@ -36,8 +45,9 @@ const PLAIN: Duration = Duration::from_secs(20);
 
 const SESSION_TIMEOUT: &str = "ZKLOCK_SESSION_TIMEOUT";
 
-/// How late a command may be seen alive by its own log: it writes the time before it writes the line.
-const LATE: Duration = Duration::from_millis(100);
+/// How late a loaded machine may be with what has its time. Without the margins of the lease a command would live for
+/// longer than that.
+const LATE: Duration = Duration::from_secs(1);
 
 /// One lock.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 
-const ALL: [&str; 5] = ["-v", "--session-timeout", "8", "--dialect", "curator,curator-rw,kazoo"];
+const ALL: [&str; 5] = ["-v", "--session-timeout", "20", "--dialect", "curator,curator-rw,kazoo"];
 
 /// The transaction that creates the nodes of a contender. A beat is a transaction, too, but names a node with its number.
 fn creates_all(request: &Request) -> bool {
