@@ -7,11 +7,12 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::ensemble::Server;
+use crate::lock::SOON;
 use crate::place::{LOCK, Place, finish, silent};
 use crate::poll;
 use crate::process;
 use crate::proxy::Proxy;
-use crate::scene::{AT_ONCE, Moment};
+use crate::scene::Moment;
 use crate::terminal::Terminal;
 use crate::zklock::{Running, Zklock, binary, child, is_keeper};
 
@@ -74,8 +75,7 @@ fn several_locks_of_which_one_is_lent_and_one_is_busy() {
     let mut outer = script(&place, &[], inner).spawn();
     outer.wait_stdout("status 75");
     outer.wait_stdout("outer ready");
-    let counts = ["/a", LOCK, "/b"].map(|lock| place.client().children(lock).len());
-    assert_eq!(counts, [0, 1, 1]);
+    place.wait_left(["/a", LOCK, "/b"], [0, 1, 1]);
     touch(&place, "end");
     outer.wait().expect_code(0);
     silent(finish(&mut stranger));
@@ -196,7 +196,7 @@ fn a_nested_run_that_comes_too_late_queues_for_itself() {
     proxy.hold();
     let servers = place.chroot().by(proxy.address());
     let both = format!(r#""$Z" -z {servers} /lock -- "$C" --name late --env & "$C" --env --until end"#);
-    // Nothing else is to wake the outer one.
+    // Nothing else is to wake the outer one, but the end of its lease half a minute later.
     let mut outer = script(&place, &["--session-timeout", "60s"], &both).spawn();
     outer.wait_stdout("ready");
     find(&outer, "the nested zklock", |process| process.name == "zklock-inner");
@@ -204,7 +204,7 @@ fn a_nested_run_that_comes_too_late_queues_for_itself() {
     touch(&place, "end");
     wait_for_name(&outer, LEAVING);
     proxy.pass();
-    outer.wait_stdout_at_most(AT_ONCE, "late ready");
+    outer.wait_stdout_at_most(SOON, "late ready");
     let stdout = outer.wait().expect_code(0).stdout();
     let nodes: Vec<_> = stdout.lines().filter(|line| line.starts_with("ZKLOCK_NODE=")).collect();
     assert!(nodes.len() == 2 && nodes[0] != nodes[1], "{nodes:?}");
@@ -222,10 +222,14 @@ fn nested(place: &Place) -> (Running, Running) {
     nested_by(place, script(place, &[], NESTED))
 }
 
-/// The same where a session has to end by itself, or a lease.
+/// The session timeout where a session has to end by itself, or a lease: one in which a pause of three seconds still
+/// disturbs nobody.
+const BRIEF: Duration = Duration::from_secs(10);
+
+/// The same under [`BRIEF`].
 #[track_caller]
 fn nested_briefly(place: &Place) -> (Running, Running) {
-    nested_by(place, script(place, &[], NESTED).env("ZKLOCK_SESSION_TIMEOUT", "4s"))
+    nested_by(place, script(place, &[], NESTED).env("ZKLOCK_SESSION_TIMEOUT", BRIEF.as_secs().to_string()))
 }
 
 #[track_caller]
@@ -273,7 +277,7 @@ fn outer_killed_with_its_keeper_the_nested_command_is_dead_before_the_next_one_s
     // Not only when the session of the outer one is over, which is when the next one starts.
     let log = place.log();
     let inner = log.runs().iter().find(|run| run.name == "inner").expect("it ran");
-    assert!(inner.last < nanos(killed.after(AT_ONCE)), "{log:?}");
+    assert!(inner.last < nanos(killed.after(BRIEF / 2)), "{log:?}");
 }
 
 #[test]
@@ -288,12 +292,14 @@ fn outer_keeper_killed_the_nested_command_is_dead_before_the_next_one_starts() {
 #[test]
 fn the_outer_node_deleted_both_commands_are_killed_at_once() {
     let place = Place::new();
-    let (mut outer, next) = nested(&place);
+    // A stop would take far longer.
+    let (mut outer, next) =
+        nested_by(&place, script(&place, &["--session-timeout", "60s", "--kill-after", "15s"], NESTED));
     let holder = place.wait_queue(2).remove(0);
     let deleted = Moment::now();
     place.client().delete(&format!("{LOCK}/{holder}")).unwrap();
     outer.wait().expect_code(76);
-    Moment::now().expect_within(AT_ONCE, deleted, "the outer zklock has gone");
+    Moment::now().expect_within(SOON, deleted, "the outer zklock has gone");
     let mut next = next;
     next.wait_stdout("ready");
     finish(&mut next);

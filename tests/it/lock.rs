@@ -13,6 +13,11 @@ use crate::zklock::Zklock;
 /// cannot pass for a release, and that nobody loses the lock on a machine that is slow for seconds.
 pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// How long a node may take to go that somebody deletes. Whoever gives up waits for the server's word for a second, and
+/// no longer: a server that stands still for that long hears of it, and does it when it goes on. By itself, a session of
+/// [`SESSION_TIMEOUT`] lasts longer than this.
+pub(crate) const SOON: Duration = Duration::from_secs(10);
+
 /// The lock `/lock` below a chroot of its own. Dropping it panics when a contender is left.
 #[derive(Debug)]
 pub(crate) struct Lock {
@@ -71,6 +76,13 @@ impl Lock {
         self.client.children(Self::PATH)
     }
 
+    /// Waits until only this many contenders are left, because the others have been deleted: for [`SOON`].
+    #[track_caller]
+    pub(crate) fn wait_left(&self, count: usize) {
+        let left = poll::within(SOON, || (self.contenders().len() == count).then_some(()));
+        assert!(left.is_some(), "not {count} contenders are left: {:?}", self.contenders());
+    }
+
     /// Waits until there are this many contenders.
     #[track_caller]
     pub(crate) fn wait_contenders(&self, count: usize) -> Vec<String> {
@@ -81,9 +93,7 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         if !thread::panicking() {
-            // A keeper may outlive its supervisor for a moment. A session lasts for longer than that.
-            let gone = poll::within(SESSION_TIMEOUT / 2, || self.contenders().is_empty().then_some(()));
-            assert!(gone.is_some(), "contenders are left: {:?}", self.contenders());
+            self.wait_left(0);
         }
     }
 }

@@ -10,6 +10,8 @@ use tempfile::TempDir;
 use crate::client::Client;
 use crate::ensemble::{Chroot, Server};
 use crate::joblog::JobLog;
+use crate::lock::SOON;
+use crate::poll;
 use crate::zklock::{Output, Running, Zklock};
 
 /// The lock that tests take unless they care about its path.
@@ -95,6 +97,14 @@ impl Place {
         self.client.wait_count(LOCK, length)
     }
 
+    /// Waits until the locks have these many contenders, because the others have been deleted: for [`SOON`].
+    #[track_caller]
+    pub(crate) fn wait_left<const N: usize>(&self, locks: [&str; N], counts: [usize; N]) {
+        let now = || locks.map(|lock| self.client.children(lock).len());
+        let left = poll::within(SOON, || (now() == counts).then_some(()));
+        assert!(left.is_some(), "{locks:?} have {:?} contenders, not {counts:?}", now());
+    }
+
     /// The ephemeral nodes of others, wherever they are in this place.
     fn left(&self) -> Vec<String> {
         let mut left = Vec::new();
@@ -118,8 +128,8 @@ impl Drop for Place {
             return;
         }
         self.client.sync();
-        let left = self.left();
-        assert!(left.is_empty(), "nodes are left behind: {left:?}");
+        let left = poll::within(SOON, || Some(()).filter(|()| self.left().is_empty()));
+        assert!(left.is_some(), "nodes are left behind: {:?}", self.left());
     }
 }
 

@@ -5,9 +5,10 @@ use nix::sys::signal::Signal;
 use crate::client;
 use crate::ensemble::Server;
 use crate::frames::{Op, Request};
+use crate::lock::SOON;
 use crate::place::{Place, finish, silent};
 use crate::proxy::{Fate, Proxy};
-use crate::scene::{AT_ONCE, Moment};
+use crate::scene::Moment;
 use crate::zklock::{Running, Zklock};
 
 const LOCKS: [&str; 3] = ["/a", "/b", "/c"];
@@ -89,7 +90,7 @@ fn a_waiter_that_is_killed_gives_the_others_up() {
     waiter.wait().expect_signal(Signal::SIGKILL);
     place.client().wait_count("/c", 1);
     place.client().wait_count("/a", 0);
-    Moment::now().expect_within(AT_ONCE, killed, "the nodes have gone");
+    Moment::now().expect_within(SOON, killed, "the nodes have gone");
     silent(finish(&mut stranger));
 }
 

@@ -7,10 +7,10 @@ use nix::unistd::{Pid, geteuid};
 
 use crate::ensemble::Server;
 use crate::joblog::JobLog;
-use crate::lock::Lock;
+use crate::lock::{Lock, SOON};
 use crate::poll;
 use crate::process;
-use crate::scene::{AT_ONCE, LOCK, Moment, Scene, T};
+use crate::scene::{LOCK, Moment, Scene};
 use crate::terminal::{CTRL_C, CTRL_Z, Terminal};
 use crate::zklock::{Running, Zklock};
 
@@ -89,7 +89,7 @@ fn as_pid_1_a_signal_ends_the_wait() {
         lock.wait_contenders(2);
         process::send(supervisor(&job), signal);
         job.wait().expect_code(status);
-        assert_eq!(lock.contenders().len(), 1);
+        lock.wait_left(1);
     }
     lock.remove(&holder);
 }
@@ -114,14 +114,16 @@ fn as_pid_1_it_reaps_orphans() {
 fn as_pid_1_the_whole_tree_goes_with_the_lock() {
     let scene = Scene::shared();
     let daemon = ["--wait", "--spawn-daemon", "--", "--name", "daemon", "--wait"];
-    let mut job = as_pid_1(scene.job(&direct(), "holder", &[], &daemon)).spawn();
+    // A stop would take far longer.
+    let options = ["--session-timeout", "60", "--kill-after", "15s"];
+    let mut job = as_pid_1(scene.job(&direct(), "holder", &options, &daemon)).spawn();
     for _ in ["the command", "what is between", "the daemon"] {
         job.wait_stdout(" ready");
     }
     let deleted = Moment::now();
     scene.witness.delete(&scene.only_contender().path).unwrap();
     let output = job.wait().expect_code(76);
-    scene.last_alive("holder").expect_within(AT_ONCE, deleted, "the command is dead");
+    scene.last_alive("holder").expect_within(SOON, deleted, "the command is dead");
     assert_eq!(output.stderr(), "zklock: lost the lock /lock: its node was deleted; killing the command\n");
     job.wait_until_nothing_is_left();
     scene.witness.wait_count(LOCK, 0);
@@ -141,12 +143,15 @@ fn in_a_pid_namespace_without_a_proc_of_its_own_it_does_not_start() {
 
 // Service managers.
 
+/// For a session that has to expire: its lease outlasts a pause of three seconds.
+const BRIEF: [&str; 2] = ["--session-timeout", "10"];
+
 /// `docker stop`: TERM for PID 1, and KILL after a grace. With PID 1 the kernel kills all of its namespace, the keeper
 /// too, so that the session has to expire.
 #[test]
 fn docker_stop_of_a_command_that_does_not_end() {
     let scene = Scene::shared();
-    let mut job = as_pid_1(scene.job(&direct(), "holder", &[], &["--wait"])).spawn();
+    let mut job = as_pid_1(scene.job(&direct(), "holder", &BRIEF, &["--wait"])).spawn();
     job.wait_stdout("ready");
     let mut next = scene.queue("next", 1);
     process::send(supervisor(&job), Signal::SIGTERM);
@@ -156,7 +161,7 @@ fn docker_stop_of_a_command_that_does_not_end() {
     job.wait();
     job.wait_until_nothing_is_left();
     next.wait_stdout("ready");
-    scene.begin("next").expect_within(T + 2 * AT_ONCE, killed, "the next one starts");
+    scene.begin("next").expect_within(2 * SOON, killed, "the next one starts");
     scene.finish(&mut next);
     scene.expect_tidy(&["holder", "next"]);
 }
@@ -180,7 +185,7 @@ fn systemctl_stop_of_a_command_that_ends() {
     let output = job.wait().expect_code(0);
     assert_eq!(output.stderr(), "");
     next.wait_stdout("ready");
-    scene.begin("next").expect_within(AT_ONCE, told, "the next one starts");
+    scene.begin("next").expect_within(SOON, told, "the next one starts");
     job.wait_until_nothing_is_left();
     scene.finish(&mut next);
     scene.expect_tidy(&["holder", "next"]);
@@ -196,7 +201,7 @@ fn systemctl_stop_of_a_waiter() {
     signal_unit(&waiter, Signal::SIGTERM);
     waiter.wait().expect_signal(Signal::SIGTERM);
     scene.witness.wait_count(LOCK, 1);
-    Moment::now().expect_within(AT_ONCE, told, "the node goes");
+    Moment::now().expect_within(SOON, told, "the node goes");
     waiter.wait_until_nothing_is_left();
     scene.finish(&mut holder);
     scene.expect_tidy(&["holder"]);
@@ -206,7 +211,8 @@ fn systemctl_stop_of_a_waiter() {
 #[test]
 fn systemctl_stop_of_a_command_that_does_not_end() {
     let scene = Scene::shared();
-    let mut job = scene.start(&direct(), "holder", &[], &["--wait", "--spawn", "--", "--name", "grandchild", "--wait"]);
+    let child = ["--wait", "--spawn", "--", "--name", "grandchild", "--wait"];
+    let mut job = scene.start(&direct(), "holder", &BRIEF, &child);
     job.wait_stdout("grandchild ready");
     let mut next = scene.queue("next", 1);
     signal_unit(&job, Signal::SIGTERM);
@@ -216,7 +222,7 @@ fn systemctl_stop_of_a_command_that_does_not_end() {
     job.wait().expect_signal(Signal::SIGKILL);
     job.wait_until_nothing_is_left();
     next.wait_stdout("ready");
-    scene.begin("next").expect_within(T + 2 * AT_ONCE, killed, "the next one starts");
+    scene.begin("next").expect_within(2 * SOON, killed, "the next one starts");
     scene.finish(&mut next);
     scene.expect_tidy(&["holder", "next"]);
 }
@@ -415,11 +421,12 @@ fn the_terminal_of_a_command_that_was_killed_is_as_it_was() {
         let lock = Lock::new();
         let terminal = Terminal::new(80);
         let before = terminal.settings();
-        let options = ["--max-run", "1s", "--kill-after", "0", "--", "bash", "-c"];
-        let mut job = terminal.spawn_by(r#""$@"; echo "ended $?""#, lock.zklock().args(options).arg(command));
+        let job = lock.zklock().args(["--", "bash", "-c", command]);
+        let mut job = terminal.spawn_by(r#""$@"; echo "ended $?""#, job);
         terminal.wait_count("full screen", 1);
         assert_ne!(terminal.settings(), before);
-        terminal.wait_count("ended 124", 1);
+        lock.remove(&format!("{}/{}", Lock::PATH, lock.contenders()[0]));
+        terminal.wait_count("ended 76", 1);
         job.wait().expect_code(0);
         assert_eq!(terminal.settings(), before);
     }
