@@ -454,8 +454,7 @@ fn server_lost_its_data_and_the_network_cut() {
 /// first that this server knows.
 #[track_caller]
 fn server_loses_its_data(what: &'static str, then: impl FnOnce(&Proxy)) {
-    // The one without the data is there already: to start it may take longer than a session lasts, and then an expiry is
-    // what the next one would see.
+    // The one without the data runs already: to start it may take longer than a session lasts.
     let servers = [(); 2].map(|()| Server::start());
     let place = servers[0].chroot();
     Client::connect(&servers[1].address()).create(place.path(), b"", Kind::Persistent).unwrap();
