@@ -50,7 +50,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
         Notice::Pausing(pause) => (
             Weight::Status,
             format!(
-                "{lock} is free; starting in {}, for who held it when the session ended may run until then",
+                "{lock} is free; starting in {}, for whoever held it when the session ended may run until then",
                 short(*pause)
             ),
         ),
@@ -66,7 +66,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             };
             let why = match blocker {
                 Blocker::Queue(view) => queue(view, now_millis),
-                Blocker::OldLease => "who held it when the session ended may still run".to_owned(),
+                Blocker::OldLease => "whoever held it when the session ended may still run".to_owned(),
                 Blocker::Servers(None) => "no ZooKeeper server answered".to_owned(),
                 Blocker::Servers(Some(reason)) => format!("no ZooKeeper server answered: {reason}"),
             };
