@@ -423,9 +423,18 @@ fn descendants_are_found_wherever_they_went() {
 }
 
 #[test]
+fn a_process_in_the_middle_of_execve_is_found() {
+    let script = r#"exec sh -c "$0" "$0""#;
+    let job = Zklock::bare().program("sh").args(["-c", script, script]).spawn();
+    for _ in 0..500 {
+        assert_eq!(job.processes().iter().map(|process| process.pid).collect::<Vec<_>>(), [job.pid()]);
+    }
+    job.end();
+}
+
+#[test]
 fn what_is_left_behind_is_killed_and_told() {
     let mut job = just_child(["--wait", "--spawn", "--", "--name", "b", "--wait"]).spawn();
-    // Before that it may be in the middle of execve(2), when nobody sees an environment.
     job.wait_stdout("b ready");
     let grandchild = process::children(job.pid()).first().expect("a grandchild").pid.as_raw();
     let message = catch_unwind(AssertUnwindSafe(|| drop(job))).unwrap_err();

@@ -1,5 +1,6 @@
 //! Starting processes so that they end with the tests, and looking at processes in /proc.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
@@ -15,6 +16,8 @@ use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::sys::signal::{self, SigHandler, Signal};
 use nix::unistd::{Pid, setsid};
+
+use crate::poll;
 
 /// Where a new process stands towards the terminal and the process group of the tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,13 +133,13 @@ pub(crate) fn look(pid: Pid) -> Option<Process> {
 
 /// Every process that can be seen.
 pub(crate) fn all() -> Vec<Process> {
-    let entries = fs::read_dir("/proc").expect("/proc is mounted");
-    entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .map(Pid::from_raw)
-        .filter_map(look)
-        .collect()
+    pids().filter_map(look).collect()
+}
+
+/// The ids of the processes that can be seen.
+fn pids() -> impl Iterator<Item = Pid> {
+    let entries = fs::read_dir("/proc").expect("/proc is mounted").flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).map(Pid::from_raw)
 }
 
 /// The children of `parent`, zombies included, the oldest first.
@@ -147,14 +150,43 @@ pub(crate) fn children(parent: Pid) -> Vec<Process> {
 }
 
 /// The living processes in whose first environment stands `NAME=value`. Zombies have none and are not listed.
+///
+/// When there is none, there was a moment at which none lived: whoever was started by one that has ended meanwhile is
+/// in the next listing, and one in the middle of execve(2), when nobody sees an environment, is looked at again.
 pub(crate) fn marked(name: &str, value: &str) -> Vec<Process> {
     let mark = format!("{name}={value}");
-    let carries_mark = |process: &Process| {
-        // Reading fails when the process has just gone or belongs to somebody else: then it is none of ours.
-        let environment = fs::read(format!("/proc/{}/environ", process.pid)).unwrap_or_default();
-        environment.split(|&byte| byte == 0).any(|entry| OsStr::from_bytes(entry) == mark.as_str())
-    };
-    all().into_iter().filter(|process| process.state != 'Z' && carries_mark(process)).collect()
+    let mut listed = BTreeSet::new();
+    loop {
+        let new: Vec<Pid> = pids().filter(|&pid| listed.insert(pid)).collect();
+        let decided = |pid| poll::until(format_args!("the environment of {pid}"), || carries(pid, &mark));
+        let carriers = new.iter().copied().filter(|&pid| decided(pid)).filter_map(look);
+        let living: Vec<Process> = carriers.filter(|process| process.state != 'Z').collect();
+        if new.is_empty() || !living.is_empty() {
+            return living;
+        }
+    }
+}
+
+/// Whether `mark` is one of the first environment of this process. `None`: that cannot be told in the middle of
+/// execve(2), while all of it is replaced.
+fn carries(pid: Pid, mark: &str) -> Option<bool> {
+    // Reading fails when the process has just gone or belongs to somebody else: then it is none of ours.
+    let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return Some(false) };
+    if environment.split(|&byte| byte == 0).any(|entry| OsStr::from_bytes(entry) == mark) {
+        return Some(true);
+    }
+    let Ok(stat) = fs::read(format!("/proc/{pid}/stat")) else { return Some(false) };
+    let stat = String::from_utf8_lossy(&stat);
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let number = |index: usize| fields.get(index)?.parse::<usize>().ok();
+    // proc_pid_stat(5): vsize, startcode, env_start and env_end.
+    match (number(20)?, number(23)?) {
+        // One of the kernel's, or one that has ended.
+        (0, _) => Some(false),
+        // Execve(2) sets where the program's code is when all of the rest is there; 1 is no address.
+        (_, 0 | 1) => None,
+        _ => (number(48)?.checked_sub(number(47)?)? == environment.len()).then_some(false),
+    }
 }
 
 /// Sends `signal`; that the process has gone meanwhile is no error, anything else is.
