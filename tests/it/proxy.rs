@@ -9,14 +9,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{self, setsockopt, sockopt};
 
 use crate::ensemble::free_port;
 use crate::frames::{Frames, Greeting, Op, Request, answered_xid};
@@ -314,7 +314,8 @@ fn listen(shared: &Arc<Shared>, listener: TcpListener) {
                 connect(&shared, client);
             }
         }
-        drop(listener);
+        // Closing is not enough: a child that another test has just forked has it, too, until it executes its program.
+        socket::shutdown(listener.as_raw_fd(), socket::Shutdown::Both).expect("a listener can be shut down");
         shared.change(|state| state.listener = None);
     });
 }
