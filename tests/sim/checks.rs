@@ -112,6 +112,12 @@ impl State {
         if self.hosts[host].grant.is_some() {
             return self.fail(format!("host {host} starts its command twice"));
         }
+        // What an operator has done since the last of several locks was taken, a keeper may not have heard. What was
+        // done before that it must have.
+        let taken = grant.all().map(|granted| granted.token).max().unwrap_or_default();
+        if let Some(gone) = grant.all().find(|granted| self.servers.deleted_before(&granted.node, taken)) {
+            return self.fail(format!("host {host} starts its command, but {} was gone by then", gone.node));
+        }
         if self.is_excused(host) || self.is_unheard(grant) {
             return;
         }
@@ -128,6 +134,24 @@ impl State {
                 self.fail(format!("host {host} has {granted:?}, its node {token:?}, and before it was {highest:?}"));
             }
         }
+    }
+
+    /// The node of a contender, and all contenders before it that it has to wait for.
+    fn entitled(&self, path: &str) -> Result<(), String> {
+        let (lock, name) = path.rsplit_once('/').unwrap_or_default();
+        let contenders: Vec<Contender> = self.servers.head.children(lock).filter_map(Contender::parse).collect();
+        let Some(ours) = contenders.iter().find(|contender| contender.name == name) else {
+            return Err(format!("{path} does not exist"));
+        };
+        let before = || contenders.iter().filter(|other| other.sequence < ours.sequence);
+        let free = match ours.mode {
+            Mode::Exclusive => before().count() == 0,
+            Mode::Shared => before().all(|other| other.mode != Mode::Exclusive),
+            Mode::Permits(permits) => {
+                before().all(|other| other.mode != Mode::Exclusive) && before().count() < permits.get() as usize
+            }
+        };
+        if free { Ok(()) } else { Err(format!("{path} is not first")) }
     }
 
     /// The lock was lost, and nothing is left of the command.

@@ -13,7 +13,6 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use zklock::core::queue::{Contender, Mode};
 use zklock::session::{Change, Failure, Stat};
 
 use crate::coverage::Kind;
@@ -182,6 +181,13 @@ impl Servers {
 
     pub(crate) fn session_of(&self, id: i64) -> usize {
         (id - Session::id(0)) as usize
+    }
+
+    /// Whether a transaction before this one has deleted the node.
+    pub(crate) fn deleted_before(&self, path: &str, zxid: i64) -> bool {
+        let deletes = |effect: &Effect| matches!(effect, Effect::Delete(deleted) if &**deleted == path);
+        let before = (1..zxid).zip(&self.log);
+        before.map(|(_, transaction)| transaction).any(|transaction| transaction.effects.iter().any(deletes))
     }
 }
 
@@ -676,23 +682,5 @@ impl State {
             None => Effect::Delete(Path::from(path)),
         };
         self.commit(Transaction { effects: vec![effect], origin: None, closes: None });
-    }
-
-    /// The node of a contender, and all contenders before it that it has to wait for.
-    pub(crate) fn entitled(&self, path: &str) -> Result<(), String> {
-        let (lock, name) = path.rsplit_once('/').unwrap_or_default();
-        let contenders: Vec<Contender> = self.servers.head.children(lock).filter_map(Contender::parse).collect();
-        let Some(ours) = contenders.iter().find(|contender| contender.name == name) else {
-            return Err(format!("{path} does not exist"));
-        };
-        let before = || contenders.iter().filter(|other| other.sequence < ours.sequence);
-        let free = match ours.mode {
-            Mode::Exclusive => before().count() == 0,
-            Mode::Shared => before().all(|other| other.mode != Mode::Exclusive),
-            Mode::Permits(permits) => {
-                before().all(|other| other.mode != Mode::Exclusive) && before().count() < permits.get() as usize
-            }
-        };
-        if free { Ok(()) } else { Err(format!("{path} is not first")) }
     }
 }
