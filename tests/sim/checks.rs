@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use zklock::core::lease::Terms;
-use zklock::core::machine::{CommandEnd, Grant, Settings};
+use zklock::core::machine::{CommandEnd, Grant, Granted, Settings};
 use zklock::core::outcome::Outcome;
 use zklock::core::queue::{Contender, Mode};
 use zklock::core::signal::Signal;
@@ -114,8 +114,9 @@ impl State {
         }
         // What an operator has done since the last of several locks was taken, a keeper may not have heard. What was
         // done before that it must have.
-        let taken = grant.all().map(|granted| granted.token).max().unwrap_or_default();
-        if let Some(gone) = grant.all().find(|granted| self.servers.deleted_before(&granted.node, taken)) {
+        let last = grant.all().map(|granted| granted.token).max().unwrap_or_default();
+        let gone = |node: &&Granted| self.servers.deleted_between(node.token, last, &node.node);
+        if let Some(gone) = grant.all().find(gone) {
             return self.fail(format!("host {host} starts its command, but {} was gone by then", gone.node));
         }
         if self.is_excused(host) || self.is_unheard(grant) {

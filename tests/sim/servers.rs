@@ -183,11 +183,11 @@ impl Servers {
         (id - Session::id(0)) as usize
     }
 
-    /// Whether a transaction before this one has deleted the node.
-    pub(crate) fn deleted_before(&self, path: &str, zxid: i64) -> bool {
+    /// Whether a transaction between these two has deleted the node.
+    pub(crate) fn deleted_between(&self, after: i64, before: i64, path: &str) -> bool {
         let deletes = |effect: &Effect| matches!(effect, Effect::Delete(deleted) if &**deleted == path);
-        let before = (1..zxid).zip(&self.log);
-        before.map(|(_, transaction)| transaction).any(|transaction| transaction.effects.iter().any(deletes))
+        let mut transactions = (1..before).zip(&self.log).filter(|(zxid, _)| *zxid > after);
+        transactions.any(|(_, transaction)| transaction.effects.iter().any(deletes))
     }
 }
 
