@@ -78,8 +78,8 @@ pub(super) struct Mine {
 }
 
 enum Owner {
-    /// We are, by this id.
-    Us(ContenderId),
+    /// We are.
+    Us,
     /// A zklock that we descend from: its process id and its session.
     Ancestor { pid: u32, session: i64 },
 }
@@ -97,14 +97,14 @@ impl Mine {
 
     fn lender(&self) -> Option<u32> {
         match self.owner {
-            Owner::Us(_) => None,
+            Owner::Us => None,
             Owner::Ancestor { pid, .. } => Some(pid),
         }
     }
 
     /// Whether the nodes are ours to delete.
     pub(super) fn is_ours(&self) -> bool {
-        matches!(self.owner, Owner::Us(_))
+        matches!(self.owner, Owner::Us)
     }
 }
 
@@ -258,7 +258,7 @@ impl<W: World> Keeper<'_, W> {
                     self.beaten(session, sent);
                     // Without a token they are looked up as if the reply had been lost.
                     if let Some(stat) = stat {
-                        self.queued(lock, id, paths, stat.czxid).children.set(listed.await.ok());
+                        self.queued(lock, paths, stat.czxid).children.set(listed.await.ok());
                     }
                     return Ok(());
                 }
@@ -274,9 +274,9 @@ impl<W: World> Keeper<'_, W> {
         }
     }
 
-    fn queued(&self, lock: &str, id: ContenderId, paths: Vec<String>, token: i64) -> Rc<Mine> {
+    fn queued(&self, lock: &str, paths: Vec<String>, token: i64) -> Rc<Mine> {
         log::info!("contender {}", paths.join(" "));
-        let (lock, owner, children) = (lock.to_owned(), Owner::Us(id), Cell::new(None));
+        let (lock, owner, children) = (lock.to_owned(), Owner::Us, Cell::new(None));
         let mine = Rc::new(Mine { lock, paths, token, owner, children });
         self.place.borrow_mut().step = Step::Queued(Rc::clone(&mine));
         mine
@@ -324,7 +324,7 @@ impl<W: World> Keeper<'_, W> {
         let Some(first) = paths.first() else { return self.enqueue(session, lock, id).await };
         match self.insist(|| session.read(first)).await {
             Ok((_, stat)) if stat.owner == session.id() => {
-                self.queued(lock, id, paths, stat.czxid);
+                self.queued(lock, paths, stat.czxid);
                 Ok(())
             }
             // Gone in between: what is left of them has to go as well.
@@ -365,7 +365,7 @@ impl<W: World> Keeper<'_, W> {
             |mine: &Rc<Mine>| Granted { lock: mine.lock.clone(), node: mine.paths[0].clone(), token: mine.token };
         let first = named(&self.plan.lock).expect("the locks that were taken are those of the plan");
         let owner = match first.owner {
-            Owner::Us(_) => session.id(),
+            Owner::Us => session.id(),
             Owner::Ancestor { session, .. } => session,
         };
         let and = self.plan.and.iter().filter_map(named).map(granted).collect();
@@ -383,10 +383,11 @@ impl<W: World> Keeper<'_, W> {
             };
             let queue = sorted(lock, names.clone())?;
             self.warn_of_foreign(lock, &queue);
-            // From a creation that was taken for lost and came late.
-            let is_twin = |contender: &&Contender| match mine.owner {
-                Owner::Us(id) => contender.id == Some(id) && mine.names().all(|name| name != contender.name),
-                Owner::Ancestor { .. } => false,
+            // From a creation that was taken for lost and came late: the one of these nodes, or an earlier
+            // one of which somebody has deleted what we took for it. It would last as long as our session.
+            let is_of_session = |id: ContenderId| mine.is_ours() && id.session() == session.id();
+            let is_twin = |contender: &&Contender| {
+                contender.id.is_some_and(is_of_session) && mine.names().all(|name| name != contender.name)
             };
             if let Some(twin) = queue.contenders().iter().find(is_twin) {
                 log::warn!("deleting {lock}/{}: a second node of ours", twin.name);

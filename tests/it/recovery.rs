@@ -173,6 +173,29 @@ fn of_two_nodes_of_ours_the_later_one_goes() {
     scene.expect_tidy(&["job"]);
 }
 
+/// A creation that was taken for lost may still be done, even after somebody has deleted the node that was created in its
+/// place. Its node lasts as long as our session, so nobody is to wait for it, we least of all.
+#[test]
+fn a_node_of_ours_from_before_we_queued_again_goes() {
+    let (scene, proxy) = Scene::proxied();
+    let mut holder = scene.hold();
+    let mut job = scene.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM"]);
+    scene.witness.wait_count(LOCK, 2);
+    let first = scene.contenders()[1].path.clone();
+    // The session in its name, and another random half.
+    let session = &first[..first.len() - "xxxx-xxxxxxxxxxxx-lock-0000000001".len()];
+    let late = scene.witness.create(&format!("{session}f000-000000000000-lock-"), b"", Kind::EphemeralSequential);
+    scene.witness.delete(&first).unwrap();
+    job.wait_stderr("queueing again");
+    let late = late.unwrap();
+    poll::until("the late node goes", || (!scene.witness.exists(&late)).then_some(()));
+    scene.finish(&mut holder);
+    job.wait_stdout("ready");
+    expect_ours(&scene, &job);
+    scene.finish(&mut job);
+    scene.expect_tidy(&["holder", "job"]);
+}
+
 // The replies to looks.
 
 /// Loses the reply to the first request of a waiter that is of this kind, and whose path ends with the holder's node or

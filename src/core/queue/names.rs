@@ -130,6 +130,11 @@ impl ContenderId {
         Self { session, random: random | 0xf << 60 }
     }
 
+    /// The session that it is of.
+    pub const fn session(self) -> i64 {
+        self.session
+    }
+
     /// The node's name without its sequence number: what a sequential create is given. A mode that
     /// the dialect has not is exclusive in it.
     pub fn prefix(self, dialect: Dialect, mode: Mode) -> String {
