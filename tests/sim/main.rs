@@ -32,6 +32,7 @@ const RUNS: u64 = 200_000;
 /// Seeds of runs that failed once, with the code as it is or with a deliberate fault in it.
 const FAILED_ONCE: &[u64] = &[
     506_284_596_450_680_838,
+    5_156_041_139_441_912_247,
     5_603_759_676_980_344_251,
     12_005_906_449_509_460_623,
     12_793_710_199_070_491_128,

@@ -135,9 +135,12 @@ impl Machine {
         event: Event,
     ) -> (State, Vec<Effect>) {
         let (terms, after, why) = self.judge(now, terms, cause, &event);
-        // The stop signal has gone out already, and the lease leaves no more time than before.
-        let kill_at = match (cause, after) {
-            (Cause::MaxRun { sent }, Cause::Loss) => kill_at.min(terms.kill_at(sent)),
+        // The stop signal has gone out already: the lease may leave less time than before, never more.
+        let kill_at = match (cause, after, &event) {
+            (Cause::MaxRun { sent }, Cause::Loss, _) => kill_at.min(terms.kill_at(sent)),
+            (Cause::Loss, _, Event::Keeper(Report::Shortened { timeout, from: Some(from) })) => {
+                kill_at.min(self.regranted(*timeout).kill_at(*from))
+            }
             _ => kill_at,
         };
         match event {

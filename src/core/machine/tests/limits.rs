@@ -121,6 +121,23 @@ fn a_shorter_timeout_comes_with_its_lease() {
     assert!(world.doomed);
 }
 
+#[test]
+fn a_shorter_timeout_leaves_a_command_that_is_being_stopped_less_time() {
+    // By now the beats have stopped for long enough that the command was asked to end.
+    let (timeout, stop_at) = (Duration::from_secs(2), terms().stop_at(START));
+    let mut world = World::running(settings());
+    world.pass(stop_at.saturating_since(START));
+    assert!(world.doomed && !world.killed);
+    let from = stop_at - Duration::from_millis(500);
+    let kill_at = Terms::new(timeout, None).unwrap().kill_at(from);
+    assert!(kill_at < terms().kill_at(START));
+    world.event(Event::Keeper(Report::Shortened { timeout, from: Some(from) }));
+    world.pass(kill_at.saturating_since(stop_at) - Duration::from_millis(1));
+    assert!(!world.killed);
+    world.pass(Duration::from_millis(1));
+    assert!(world.killed);
+}
+
 /// A run that waits for descendants, whose command has ended with status 3.
 fn left_behind(settings: Settings) -> World {
     let mut world = World::running(Settings { wait_descendants: true, ..settings });
