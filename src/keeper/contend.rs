@@ -393,6 +393,8 @@ impl<W: World> Keeper<'_, W> {
                 log::warn!("deleting {lock}/{}: a second node of ours", twin.name);
                 let path = format!("{lock}/{}", twin.name);
                 self.insist(|| session.delete(&path)).await.map_err(|failure| Stop::because(failure, &path))?;
+                // Not listed anew: a server that has missed the deletion would show it for ever.
+                known = Some(names.into_iter().filter(|name| *name != twin.name).collect());
                 continue;
             }
             self.check_company(lock, &queue, mine)?;
