@@ -8,23 +8,22 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::sys::prctl;
-use nix::sys::signal::Signal as Named;
-use nix::unistd::{AccessFlags, Pid, faccessat, getpid, getppid};
+use nix::unistd::{AccessFlags, Pid, faccessat, getpid};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::ENV_RUN;
-use crate::clock;
-use crate::core::lease::Instant;
 use crate::core::machine::CommandEnd;
 use crate::core::signal::Signal;
-use crate::plan::CommandLine;
-use crate::signals::{self, Inherited};
+use crate::signals;
+
+pub use start::{Launch, Tie};
+
+mod start;
 
 /// The name of keepers' processes, as prctl(2) sets it and proc_pid_stat(5) shows it. Not one that
 /// `pkill -9 zklock` matches: of the two processes, the other has to survive.
@@ -95,89 +94,21 @@ fn check(path: &Path) -> Result<(), Unusable> {
 pub struct Command {
     pid: Pid,
     own_group: bool,
-}
-
-/// What to start, and how.
-#[derive(Clone, Copy, Debug)]
-pub struct Launch<'a> {
-    /// The program and its arguments.
-    pub line: &'a CommandLine,
-    /// What is added to our environment.
-    pub environment: &'a [(&'static str, OsString)],
-    /// Whether it gets a process group of its own, or belongs to ours.
-    pub own_group: bool,
-    /// What to give back to it.
-    pub inherited: Inherited,
-    /// What its life depends on.
-    pub tie: Tie,
-}
-
-/// What the life of a process that we start depends on.
-#[derive(Clone, Copy, Debug)]
-pub enum Tie {
-    /// On the lock: it is not started from this time on, and dies with us.
-    Lock(Instant),
-    /// On nothing: it may outlive us.
-    None,
+    /// The read end of a pipe that says why it was not executed, if it was not.
+    failure: OwnedFd,
 }
 
 impl Command {
-    /// Starts a command. One that is tied to the lock gets SIGKILL when the calling thread dies
-    /// (`PR_SET_PDEATHSIG`), so the caller must be the only thread of its process. The error is
-    /// ETIME when it is too late.
-    pub fn spawn(launch: Launch<'_>) -> io::Result<Self> {
-        let Launch { line, environment, own_group, inherited, tie } = launch;
-        let parent = getpid();
-        let mut command = std::process::Command::new(&line.program);
-        command.args(&line.args).envs(environment.iter().map(|(name, value)| (name, value)));
-        if own_group {
-            command.process_group(0);
-        }
-        #[expect(unsafe_code, reason = "what the child does between fork and exec is ours to judge")]
-        // SAFETY: the closure makes system calls only and allocates nothing; zklock's supervisor is
-        // single-threaded besides, so no lock can be held by a thread that is not there.
-        unsafe {
-            command.pre_exec(move || {
-                if let Tie::Lock(until) = tie {
-                    prctl::set_pdeathsig(Named::SIGKILL)?;
-                    // The parent may have died before the line above: then nobody will tell us.
-                    if getppid() != parent {
-                        return Err(Errno::ESRCH.into());
-                    }
-                    // The machine may have been paused since the lease was judged.
-                    if clock::now() >= until {
-                        return Err(Errno::ETIME.into());
-                    }
-                }
-                inherited.restore()
-            });
-        }
-        let child = command.spawn()?;
-        let pid = Pid::from_raw(child.id().cast_signed());
-        Ok(Self { pid, own_group })
-    }
-
     /// The process id.
     pub fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// What the keeper needs to find what is left of the command, should we die.
-    pub fn remains(&self) -> Remains {
-        let started = Process::read(self.pid.as_raw()).map_or(0, |process| process.started);
-        Remains { group: self.group(), started }
-    }
-
     /// Sends a signal without looking for anybody: to the group if it is the command's own. Only
     /// while the command has not been reaped.
     fn signal(&self, signal: Signal) {
-        let target = self.group().map_or(self.pid.as_raw(), |group| -group);
+        let target = if self.own_group { -self.pid.as_raw() } else { self.pid.as_raw() };
         log_failure(signals::send(target, signal), signal, target);
-    }
-
-    /// The process group, when the command has one of its own.
-    pub fn group(&self) -> Option<i32> {
-        self.own_group.then(|| self.pid.as_raw())
     }
 
     /// Passes a signal on to the command and what it started in its process group. Only while the
@@ -404,8 +335,10 @@ impl Family {
 /// What is needed to find what is left of a command whose supervisor cannot any more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remains {
-    /// The command's process group, when it has one of its own.
-    group: Option<i32>,
+    /// The command itself; 0 if it is not known yet.
+    pid: i32,
+    /// Whether it has a process group of its own.
+    own_group: bool,
     /// When the command started, in the unit of [`Process::started`].
     started: u64,
 }
@@ -422,8 +355,8 @@ pub enum Left {
 }
 
 impl Remains {
-    /// Sends SIGKILL to whoever is in the group, or carries the mark of this run in the environment that
-    /// it was started with.
+    /// Sends SIGKILL to the command, whoever is in its group, and whoever carries the mark of this run in
+    /// the environment that it was started with.
     pub fn kill(self, mark: &str) -> Left {
         // Twice: a process that is forked while the list is read may be missed once.
         match self.kill_once(mark) {
@@ -435,15 +368,15 @@ impl Remains {
     fn kill_once(self, mark: &str) -> Left {
         let this = getpid().as_raw();
         let Ok(everyone) = processes() else { return Left::Somebody };
-        // A group's number is given out again when the last member has gone; then a new process has
-        // it as its pid, too.
-        let reused = |group| everyone.iter().any(|process| process.pid == group && process.started != self.started);
-        let group = self.group.filter(|group| !reused(*group));
+        // A number is given out again when neither a process nor a group has it any more.
+        let is_reused = everyone.iter().any(|process| process.pid == self.pid && process.started != self.started);
+        let is_known =
+            |process: &Process| !is_reused && (process.pid == self.pid || self.own_group && process.group == self.pid);
         // Imitations of Linux leave out where the environment is.
         let tells = environment_size(Path::new("/proc/self")).is_some();
         let mut left = Left::Nobody;
         for process in everyone.iter().filter(|process| process.is_running() && process.pid != this) {
-            let carries = if group == Some(process.group) { Some(true) } else { process.carries(mark) };
+            let carries = if is_known(process) { Some(true) } else { process.carries(mark) };
             match carries {
                 Some(true) => {
                     process.signal(Signal::KILL);

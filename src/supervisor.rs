@@ -28,7 +28,9 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getsid};
 
 use crate::cli::{ENV_HELD, ENV_RUN};
 use crate::clock::{self, Alarm};
-use crate::command::{self, Command, Family, INNER_LEAVING_NAME, INNER_NAME, LEAVING_NAME, Launch, Reaped, Tie};
+use crate::command::{
+    self, Command, Family, INNER_LEAVING_NAME, INNER_NAME, LEAVING_NAME, Launch, Reaped, Remains, Tie,
+};
 use crate::core::lease::Instant;
 use crate::core::machine::{Awaited, Effect, Event, Grant, Machine, Notice, Report, Settings, Unstarted};
 use crate::core::outcome::Outcome;
@@ -244,7 +246,11 @@ impl Supervisor<'_> {
             let on_lost = self.on_lost.as_ref().map(Command::pid);
             match reaped {
                 Reaped::Ended(pid, end) if Some(pid) == command => {
-                    self.command = None;
+                    if let Some(error) = self.command.take().and_then(|command| command.failure()) {
+                        self.hear_keeper()?;
+                        self.not_started(&error)?;
+                        continue;
+                    }
                     self.take_name(Some(if self.inner { INNER_LEAVING_NAME } else { LEAVING_NAME }));
                     let lent = self.family.borrows();
                     self.hear_keeper()?;
@@ -252,8 +258,8 @@ impl Supervisor<'_> {
                 }
                 Reaped::Ended(pid, end) if Some(pid) == on_lost => {
                     log::info!("--on-lost: {end:?}");
-                    self.on_lost = None;
-                    self.happen(Event::OnLostEnded)?;
+                    let failure = self.on_lost.take().and_then(|on_lost| on_lost.failure());
+                    self.on_lost_ended(failure.as_ref())?;
                 }
                 // Without a terminal no shell waits for the job to stop, and whoever continues the
                 // command does not know that we would have to be continued, too.
@@ -399,25 +405,27 @@ impl Supervisor<'_> {
         let mut environment = about(self.plan, grant);
         environment.push((ENV_HELD, held(self.plan, grant)));
         environment.push((ENV_RUN, lines(ENV_RUN, [self.mark.as_str()])));
-        match self.launch(&self.plan.command, &environment, Tie::Lock(until)) {
+        let announce = |remains| self.order(Order::Started(remains));
+        match self.launch(&self.plan.command, &environment, Tie::Lock(until), announce) {
             Ok(command) => {
-                self.order(Order::Started(command.remains()));
                 self.command = Some(command);
                 Ok(())
             }
-            Err(error) if error.raw_os_error() == Some(libc::ETIME) => {
-                self.happen(Event::StartFailed(Unstarted::TooLate))
-            }
-            Err(error) => {
-                let program = self.plan.command.program.display();
-                self.teller.screen.line(&format!("{program}: {error}"));
-                let why = match error.kind() {
-                    io::ErrorKind::NotFound => Unstarted::NotFound,
-                    _ => Unstarted::CannotExecute,
-                };
-                self.happen(Event::StartFailed(why))
-            }
+            Err(error) => self.not_started(&error),
         }
+    }
+
+    fn not_started(&mut self, error: &io::Error) -> anyhow::Result<()> {
+        if error.raw_os_error() == Some(libc::ETIME) {
+            return self.happen(Event::StartFailed(Unstarted::TooLate));
+        }
+        let program = self.plan.command.program.display();
+        self.teller.screen.line(&format!("{program}: {error}"));
+        let why = match error.kind() {
+            io::ErrorKind::NotFound => Unstarted::NotFound,
+            _ => Unstarted::CannotExecute,
+        };
+        self.happen(Event::StartFailed(why))
     }
 
     fn start_on_lost(&mut self) -> anyhow::Result<()> {
@@ -425,21 +433,31 @@ impl Supervisor<'_> {
             return self.happen(Event::OnLostEnded);
         };
         // It does not hold the lock, and the keeper kills whoever carries the mark.
-        match self.launch(line, &about(self.plan, grant), Tie::None) {
+        match self.launch(line, &about(self.plan, grant), Tie::None, |_| ()) {
             Ok(on_lost) => {
                 self.on_lost = Some(on_lost);
                 Ok(())
             }
-            Err(error) => {
-                self.teller.screen.line(&format!("--on-lost: {}: {error}", line.program.display()));
-                self.happen(Event::OnLostEnded)
-            }
+            Err(error) => self.on_lost_ended(Some(&error)),
         }
     }
 
-    fn launch(&self, line: &CommandLine, environment: &[(&'static str, OsString)], tie: Tie) -> io::Result<Command> {
-        let own_group = !self.shares_group;
-        Command::spawn(Launch { line, environment, own_group, inherited: self.signals.inherited(), tie })
+    fn on_lost_ended(&mut self, failure: Option<&io::Error>) -> anyhow::Result<()> {
+        if let (Some(error), Some(line)) = (failure, &self.plan.on_lost) {
+            self.teller.screen.line(&format!("--on-lost: {}: {error}", line.program.display()));
+        }
+        self.happen(Event::OnLostEnded)
+    }
+
+    fn launch(
+        &self,
+        line: &CommandLine,
+        environment: &[(&'static str, OsString)],
+        tie: Tie,
+        announce: impl FnOnce(Remains),
+    ) -> io::Result<Command> {
+        let (own_group, inherited) = (!self.shares_group, self.signals.inherited());
+        Command::spawn(Launch { line, environment, own_group, inherited, tie }, announce)
     }
 
     /// Leaves no process behind. After a run that ended as it should, only a keeper that exits.

@@ -26,7 +26,7 @@ const LONGEST: usize = 128 * 1024;
 /// What the supervisor tells the keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
-    /// The command runs; should the supervisor die, the keeper has to end it.
+    /// The command is about to run; should the supervisor die, the keeper has to end it.
     Started(Remains),
     /// Delete the contender node, close the session, say so, and go.
     Release,

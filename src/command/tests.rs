@@ -3,6 +3,8 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use nix::unistd::getppid;
+
 use super::*;
 
 #[test]

@@ -188,7 +188,8 @@ pub enum Event {
         /// The terminal sent it, to the command as well if that is in our process group.
         shared: bool,
     },
-    /// The command could not be started.
+    /// The command could not be started, and nothing is left of the attempt. It may take a while, as
+    /// execve(2) does.
     StartFailed(Unstarted),
     /// The command itself ended and has been reaped.
     Ended(CommandEnd),

@@ -36,12 +36,6 @@ fn wait_dead(pid: Pid) {
     wait_state(pid, &['Z', 'X']);
 }
 
-#[track_caller]
-fn stop(pid: Pid) {
-    process::send(pid, Signal::SIGSTOP);
-    wait_state(pid, &['T']);
-}
-
 /// Waits until a time has come that no other sign tells of: that of a server's clock, which nobody can read.
 #[track_caller]
 fn wait_past(when: Moment) {
@@ -73,7 +67,7 @@ fn regrant(first: Duration, begun: Duration, second: Duration, then: impl FnOnce
 /// The keeper is frozen. The command is dead within `lease`, and the next one starts after it.
 #[track_caller]
 fn expect_dead_within(scene: &Scene, holder: &mut Running, next: &mut Running, lease: Duration) {
-    stop(holder.keeper());
+    process::stop(holder.keeper());
     let frozen = Moment::now();
     holder.wait().expect_code(76);
     scene.last_alive("holder").expect_within(lease, frozen, "the command is dead");
@@ -241,7 +235,7 @@ fn outer_supervisor_killed_the_whole_inner_tree_goes_before_the_next_holder_star
     let inner_keeper = keepers.iter().find(|keeper| keeper.parent != outer.pid()).expect("another keeper").pid;
     let mut next = place.zklock().arg(LOCK).child(place.logged("next")).spawn();
     place.wait_queue(2);
-    stop(inner_keeper);
+    process::stop(inner_keeper);
     outer.signal(Signal::SIGKILL);
     next.wait_stdout("ready");
     expect_dead(&family);
@@ -329,7 +323,7 @@ fn without_a_terminal_a_command_that_is_stopped_does_not_stop_zklock() {
     let mut job = scene.start(&direct(), "job", &LASTING, &["--exit-on", "TERM", "--exit", "7"]);
     job.wait_stdout("ready");
     let command = job.command();
-    stop(command);
+    process::stop(command);
     // What tells that the command has stopped was there before these, so it has been seen when the second is passed on.
     for signal in [Signal::SIGUSR1, Signal::SIGUSR2] {
         job.signal(signal);

@@ -51,12 +51,6 @@ fn wait_dead(pid: Pid) {
     });
 }
 
-#[track_caller]
-fn stop(pid: Pid) {
-    process::send(pid, Signal::SIGSTOP);
-    poll::until(format_args!("{pid} is stopped"), || (process::look(pid)?.state == 'T').then_some(()));
-}
-
 // Silence.
 
 #[test]
@@ -256,7 +250,7 @@ fn only_the_command_and_its_supervisor_wake_past_the_session() {
     let scene = Scene::shared();
     let (mut holder, mut next) = scene.holder_and_next(&direct(), &[]);
     let (supervisor, keeper, command) = (holder.pid(), holder.keeper(), holder.command());
-    [supervisor, keeper, command].into_iter().for_each(stop);
+    [supervisor, keeper, command].into_iter().for_each(process::stop);
     next.wait_stdout("ready");
     let woken = Moment::now();
     [command, supervisor].into_iter().for_each(|pid| process::send(pid, Signal::SIGCONT));

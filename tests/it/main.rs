@@ -40,6 +40,7 @@ mod recovery;
 mod several;
 mod several_lost;
 mod signals;
+mod slow_start;
 mod statuses;
 mod surroundings;
 mod tokens;

@@ -197,3 +197,10 @@ pub(crate) fn send(pid: Pid, signal: Signal) {
         Err(error) => panic!("cannot send {signal} to {pid}: {error}"),
     }
 }
+
+/// SIGSTOP. Returns when the process has stopped.
+#[track_caller]
+pub(crate) fn stop(pid: Pid) {
+    send(pid, Signal::SIGSTOP);
+    poll::until(format_args!("{pid} is stopped"), || (look(pid)?.state == 'T').then_some(()));
+}

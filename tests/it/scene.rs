@@ -3,6 +3,7 @@
 //! Every command of a scene writes to one log, every few milliseconds while it lives. So the log tells when a command
 //! was last alive, however it died, and whether two of them ever overlapped.
 
+use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -98,6 +99,12 @@ impl Scene {
     /// Like [`Scene::start`], without starting it.
     pub(crate) fn job(&self, addresses: &str, name: &str, options: &[&str], child: &[&str]) -> Zklock {
         self.job_at(&self.place.by(addresses), name, options, child).env(SESSION_TIMEOUT, T.as_secs().to_string())
+    }
+
+    /// A contender whose command is `program`, of which the log tells nothing.
+    pub(crate) fn program(&self, addresses: &str, options: &[&str], program: &Path) -> Zklock {
+        let job = Zklock::at(self.place.by(addresses)).arg(LOCK).args(options).arg("--").arg(program);
+        job.env(SESSION_TIMEOUT, T.as_secs().to_string())
     }
 
     fn job_at(&self, place: &Chroot, name: &str, options: &[&str], child: &[&str]) -> Zklock {

@@ -178,17 +178,11 @@ fn of_two_signals_at_once_one_ends_the_wait() {
 
 /// Lets zklock find all of these when it looks: it is stopped while they are sent.
 fn signal_all_at_once(job: &Running, signals: &[Signal]) {
-    stop(job);
+    process::stop(job.pid());
     for &signal in signals {
         job.signal(signal);
     }
     job.signal(Signal::SIGCONT);
-}
-
-/// SIGSTOP for zklock alone. Returns when it has stopped.
-fn stop(job: &Running) {
-    job.signal(Signal::SIGSTOP);
-    poll::until("zklock stops", || process::look(job.pid()).filter(|process| process.state == 'T'));
 }
 
 // The instant in which the lock comes.
@@ -199,7 +193,7 @@ fn a_signal_that_came_before_the_lock_was_seen_keeps_the_command_from_starting()
     let holder = lock.occupy("");
     let mut job = lock.zklock().arg("-v").bare_child().spawn();
     let contender = format!("{}/{}", Lock::PATH, lock.wait_contenders(2)[1]);
-    stop(&job);
+    process::stop(job.pid());
     lock.remove(&holder);
     // The keeper writes into its node since when it holds, after it has told zklock.
     poll::until("the lock is held", || lock.client().get(&contender).ok().filter(|(_, stat)| stat.version > 0));

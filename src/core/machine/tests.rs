@@ -274,8 +274,8 @@ impl World {
             Happening::KeeperGone => self.event(Event::KeeperGone),
             Happening::Signal(signal, shared) => self.event(Event::Signal { signal, shared }),
             Happening::StartFailed => {
-                // Only in answer to Spawn.
-                if self.spawned && self.alive && matches!(self.machine.state, State::Running { .. }) {
+                // In answer to Spawn, but a stop may have come before.
+                if self.alive {
                     self.alive = false;
                     self.event(Event::StartFailed(Unstarted::NotFound));
                 }

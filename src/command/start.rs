@@ -1,0 +1,136 @@
+//! Starting a command: a child that nobody waits for until it has executed the program.
+//!
+//! Execve(2) may take as long as a file server that does not answer. Meanwhile the lock can be lost and
+//! signals come; so the supervisor goes on, and finds out in the end, when it reaps, whether there was a
+//! command.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::prctl;
+use nix::sys::signal::Signal as Named;
+use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, read, setpgid, write};
+
+use super::{Command, Process, Remains};
+use crate::clock;
+use crate::core::lease::Instant;
+use crate::plan::CommandLine;
+use crate::signals::Inherited;
+
+/// What to start, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch<'a> {
+    /// The program and its arguments.
+    pub line: &'a CommandLine,
+    /// What is added to our environment.
+    pub environment: &'a [(&'static str, OsString)],
+    /// Whether it gets a process group of its own, or belongs to ours.
+    pub own_group: bool,
+    /// What to give back to it.
+    pub inherited: Inherited,
+    /// What its life depends on.
+    pub tie: Tie,
+}
+
+/// What the life of a process that we start depends on.
+#[derive(Clone, Copy, Debug)]
+pub enum Tie {
+    /// On the lock: it is not started from this time on, and dies with us.
+    Lock(Instant),
+    /// On nothing: it may outlive us.
+    None,
+}
+
+impl Command {
+    /// Forks a child that executes a command. `announce` is called in that child, before it does: who is
+    /// to end the command if we cannot has to know it by then. One that is tied to the lock gets SIGKILL
+    /// when the calling thread dies (`PR_SET_PDEATHSIG`), so the caller must be the only thread of its
+    /// process. The error is that of fork(2) or pipe(2); see [`failure`](Self::failure) for later ones.
+    pub fn spawn(launch: Launch<'_>, announce: impl FnOnce(Remains)) -> io::Result<Self> {
+        let (failure, report) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+        let parent = getpid();
+        #[expect(unsafe_code, reason = "the command's process is a fork of this one")]
+        // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
+        match unsafe { fork() }? {
+            ForkResult::Child => {
+                let error = launch.execute(parent, announce);
+                let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                // Nobody reads it if the supervisor has died.
+                let _ = write(&report, &errno.to_ne_bytes());
+                #[expect(unsafe_code, reason = "exit(3) would run what is the supervisor's to run")]
+                // SAFETY: _exit(2) does not return and touches no memory.
+                unsafe {
+                    libc::_exit(127)
+                }
+            }
+            ForkResult::Parent { child } => {
+                if launch.own_group {
+                    // Here, too: we may signal the group before the child has come to make it. It fails
+                    // if the child has already executed the program.
+                    let _ = setpgid(child, child);
+                }
+                Ok(Self { pid: child, own_group: launch.own_group, failure })
+            }
+        }
+    }
+
+    /// Why there was no command, once the child has ended. The error is ETIME when it was too late.
+    pub fn failure(&self) -> Option<io::Error> {
+        let mut errno = [0; size_of::<i32>()];
+        // Execve(2) has closed the other end. So has SIGKILL, but what it killed has ended as a command may.
+        let length = read(&self.failure, &mut errno).unwrap_or(0);
+        (length == errno.len()).then(|| io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
+    }
+}
+
+impl Launch<'_> {
+    /// Becomes the command. Returns why not.
+    fn execute(self, parent: Pid, announce: impl FnOnce(Remains)) -> io::Error {
+        let Self { line, environment, own_group, inherited, tie } = self;
+        let tied = || -> io::Result<()> {
+            if own_group {
+                setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+            }
+            if let Tie::Lock(_) = tie {
+                prctl::set_pdeathsig(Named::SIGKILL)?;
+                // The parent may have died before the line above: then nobody will tell us.
+                if getppid() != parent {
+                    return Err(Errno::ESRCH.into());
+                }
+            }
+            announce(Remains::of(getpid(), own_group));
+            Ok(())
+        };
+        if let Err(error) = tied() {
+            return error;
+        }
+        let mut command = std::process::Command::new(&line.program);
+        command.args(&line.args).envs(environment.iter().map(|(name, value)| (name, value)));
+        #[expect(unsafe_code, reason = "what the child does before exec is ours to judge")]
+        // SAFETY: the closure makes system calls only and allocates nothing.
+        unsafe {
+            // After the standard library has changed the signals, and just before it executes.
+            command.pre_exec(move || {
+                // The machine may have been paused since the lease was judged.
+                if let Tie::Lock(until) = tie
+                    && clock::now() >= until
+                {
+                    return Err(Errno::ETIME.into());
+                }
+                inherited.restore()
+            });
+        }
+        command.exec()
+    }
+}
+
+impl Remains {
+    /// Of a command that this process is, or is about to become.
+    fn of(pid: Pid, own_group: bool) -> Self {
+        let started = Process::read(pid.as_raw()).map_or(0, |process| process.started);
+        Self { pid: pid.as_raw(), own_group, started }
+    }
+}

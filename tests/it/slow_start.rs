@@ -1,0 +1,159 @@
+//! A program that takes long to be executed, as one on a file server that does not answer: until it runs, the child that
+//! is to become the command is treated as the command is.
+//!
+//! What takes long is made with a file lease (fcntl(2)): who opens the file waits until its holder gives it back.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use crate::ensemble::Server;
+use crate::poll;
+use crate::process;
+use crate::scene::{LASTING, LOCK, Scene};
+use crate::terminal::{CTRL_C, Terminal};
+use crate::zklock::{Output, Running, is_keeper};
+
+/// fcntl(2): which signal tells of an attempt. libc has no name for it.
+const F_SETSIG: i32 = 10;
+
+/// A program that nobody can execute for now.
+struct Slow {
+    directory: TempDir,
+    file: File,
+}
+
+impl Slow {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("program");
+        fs::write(&path, "#!/bin/sh\necho ran\n").expect("a file can be written");
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("a mode can be set");
+        let slow = Self { file: File::open(path).expect("the file can be opened"), directory };
+        // The signal that tells us of an attempt; the usual one, SIGIO, would end the tests.
+        slow.control(F_SETSIG, libc::SIGURG).expect("a signal can be chosen");
+        slow.control(libc::F_SETLEASE, libc::F_WRLCK).expect("a lease on a file of ours");
+        slow
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("program")
+    }
+
+    #[expect(unsafe_code, reason = "nix knows no file leases")]
+    fn control(&self, what: i32, value: i32) -> io::Result<i32> {
+        // SAFETY: these operations of fcntl(2) take a number and touch no memory.
+        let result = unsafe { libc::fcntl(self.file.as_raw_fd(), what, value) };
+        Ok(Errno::result(result)?)
+    }
+
+    /// Waits until somebody tries to execute it.
+    #[track_caller]
+    fn wait_tried(&self) {
+        let is_tried = || self.control(libc::F_GETLEASE, 0).expect("the file is open") != libc::F_WRLCK;
+        poll::until("somebody opens the program", || is_tried().then_some(()));
+    }
+
+    /// How long the kernel lets an attempt wait.
+    fn limit() -> Duration {
+        let text = fs::read_to_string("/proc/sys/fs/lease-break-time").expect("the kernel has file leases");
+        Duration::from_secs(text.trim().parse().expect("seconds"))
+    }
+}
+
+/// The child that tries to execute the program.
+#[track_caller]
+fn attempt(job: &Running) -> Pid {
+    let children = process::children(job.pid());
+    children.iter().find(|child| !is_keeper(child)).unwrap_or_else(|| panic!("no attempt\n{job}")).pid
+}
+
+#[track_caller]
+fn expect_never_ran(output: Output) {
+    assert!(output.stdout().is_empty(), "{output}");
+}
+
+/// The lock is lost while the program is being opened. `stopped`: by then the supervisor cannot do anything.
+fn lose(stopped: bool) {
+    let (scene, proxy) = Scene::proxied();
+    let slow = Slow::new();
+    let mut holder = scene.program(&proxy.address(), &[], &slow.path()).spawn();
+    slow.wait_tried();
+    let attempt = attempt(&holder);
+    let mut next = scene.queue("next", 1);
+    if stopped {
+        process::stop(holder.pid());
+    }
+    proxy.hold();
+    next.wait_stdout("ready");
+    let state = process::look(attempt).map(|process| process.state);
+    assert!(matches!(state, None | Some('Z')), "{state:?}\n{holder}");
+    holder.signal(Signal::SIGCONT);
+    let output = holder.wait().expect_code(76);
+    assert!(output.stderr().starts_with(&format!("zklock: lost the lock {LOCK}: ")), "{output}");
+    expect_never_ran(output);
+    scene.finish(&mut next);
+    scene.expect_tidy(&["next"]);
+}
+
+#[test]
+fn when_the_lock_is_lost_the_attempt_ends() {
+    lose(false);
+}
+
+#[test]
+fn when_the_lock_is_lost_under_a_stopped_supervisor_the_keeper_ends_the_attempt() {
+    lose(true);
+}
+
+/// The run ends long before the program could be executed.
+#[track_caller]
+fn expect_over(job: &mut Running) -> Output {
+    let output = job.wait();
+    assert!(job.elapsed() < Slow::limit(), "{output}");
+    output
+}
+
+#[test]
+fn a_signal_ends_the_attempt() {
+    let scene = Scene::shared();
+    let slow = Slow::new();
+    let mut job = scene.program(&Server::shared().address(), &LASTING, &slow.path()).spawn();
+    slow.wait_tried();
+    job.signal(Signal::SIGTERM);
+    expect_never_ran(expect_over(&mut job).expect_signal(Signal::SIGTERM));
+    scene.expect_tidy(&[]);
+}
+
+#[test]
+fn at_a_terminal_ctrl_c_ends_the_attempt() {
+    let scene = Scene::shared();
+    let slow = Slow::new();
+    let terminal = Terminal::new(80);
+    let mut job = terminal.spawn(scene.program(&Server::shared().address(), &LASTING, &slow.path()));
+    slow.wait_tried();
+    terminal.press(CTRL_C);
+    expect_over(&mut job).expect_signal(Signal::SIGINT);
+    terminal.wait("an empty screen", <[String]>::is_empty);
+    scene.expect_tidy(&[]);
+}
+
+#[test]
+fn max_run_ends_the_attempt() {
+    let scene = Scene::shared();
+    let slow = Slow::new();
+    let options = [&LASTING[..], &["--max-run", "1ms"]].concat();
+    let mut job = scene.program(&Server::shared().address(), &options, &slow.path()).spawn();
+    slow.wait_tried();
+    expect_never_ran(expect_over(&mut job).expect_code(124));
+    scene.expect_tidy(&[]);
+}
