@@ -121,7 +121,11 @@ impl<'p, W: World> Keeper<'p, W> {
             let aftermath = async {
                 match report {
                     // The supervisor does this too, unless it is stopped, or has just died.
-                    Report::Lost(_) => zip(self.world.report(report), self.end_command()).await.0,
+                    Report::Lost(_) => {
+                        // Who shows up later is killed by the guard.
+                        self.lease.set(None);
+                        zip(self.world.report(report), self.end_command()).await;
+                    }
                     _ => self.world.report(report).await,
                 }
                 self.guard().await

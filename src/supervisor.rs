@@ -405,8 +405,11 @@ impl Supervisor<'_> {
         let mut environment = about(self.plan, grant);
         environment.push((ENV_HELD, held(self.plan, grant)));
         environment.push((ENV_RUN, lines(ENV_RUN, [self.mark.as_str()])));
+        // Without a keeper there is no lock.
+        let Some(keeper) = &self.keeper else { return self.happen(Event::StartFailed(Unstarted::TooLate)) };
+        let tie = Tie::Lock(until, keeper.last_beat);
         let announce = |remains| self.order(Order::Started(remains));
-        match self.launch(&self.plan.command, &environment, Tie::Lock(until), announce) {
+        match self.launch(&self.plan.command, &environment, tie, announce) {
             Ok(command) => {
                 self.command = Some(command);
                 Ok(())

@@ -3,7 +3,8 @@
 //! The socket carries whole messages (`SOCK_SEQPACKET`) and tells each side when the other has
 //! gone. The number is the send time of the last beat that was answered. It is not a message,
 //! because a supervisor that is stopped for hours (Ctrl-Z) reads none: its socket would fill up,
-//! and on SIGCONT it would judge the lease by the oldest news instead of the newest.
+//! and on SIGCONT it would judge the lease by the oldest news instead of the newest. A child that
+//! is about to become the command reads it, too: it says whether the keeper has given up the lease.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -36,6 +37,9 @@ pub enum Order {
 #[derive(Clone, Copy, Debug)]
 pub struct LastBeat(&'static AtomicU64);
 
+/// The lease is over, whatever was answered before.
+const REVOKED: u64 = u64::MAX;
+
 impl LastBeat {
     /// A cell that the processes forked from now on share with this one. Fails when there is no
     /// memory for one page.
@@ -58,10 +62,20 @@ impl LastBeat {
         self.0.store(nanos, Ordering::Release);
     }
 
+    /// Records that there is no lease, until the next beat.
+    pub fn revoke(self) {
+        self.0.store(REVOKED, Ordering::SeqCst);
+    }
+
+    /// Whether there is no lease any more.
+    pub fn is_revoked(self) -> bool {
+        self.0.load(Ordering::SeqCst) == REVOKED
+    }
+
     /// The last answered beat, if there was one.
     pub fn last(self) -> Option<Instant> {
         match self.0.load(Ordering::Acquire) {
-            0 => None,
+            0 | REVOKED => None,
             nanos => Some(Instant::from_boot(Duration::from_nanos(nanos))),
         }
     }

@@ -19,6 +19,7 @@ use crate::clock;
 use crate::core::lease::Instant;
 use crate::plan::CommandLine;
 use crate::signals::Inherited;
+use crate::wire::LastBeat;
 
 /// What to start, and how.
 #[derive(Clone, Copy, Debug)]
@@ -38,8 +39,9 @@ pub struct Launch<'a> {
 /// What the life of a process that we start depends on.
 #[derive(Clone, Copy, Debug)]
 pub enum Tie {
-    /// On the lock: it is not started from this time on, and dies with us.
-    Lock(Instant),
+    /// On the lock: it is not started from this time on, or when the lease has been revoked, and dies
+    /// with us.
+    Lock(Instant, LastBeat),
     /// On nothing: it may outlive us.
     None,
 }
@@ -94,7 +96,7 @@ impl Launch<'_> {
             if own_group {
                 setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
             }
-            if let Tie::Lock(_) = tie {
+            if let Tie::Lock(..) = tie {
                 prctl::set_pdeathsig(Named::SIGKILL)?;
                 // The parent may have died before the line above: then nobody will tell us.
                 if getppid() != parent {
@@ -114,9 +116,10 @@ impl Launch<'_> {
         unsafe {
             // After the standard library has changed the signals, and just before it executes.
             command.pre_exec(move || {
-                // The machine may have been paused since the lease was judged.
-                if let Tie::Lock(until) = tie
-                    && clock::now() >= until
+                // The machine may have been paused since the lease was judged, or only we, and the keeper
+                // has looked for us before we were announced.
+                if let Tie::Lock(until, last_beat) = tie
+                    && (clock::now() >= until || last_beat.is_revoked())
                 {
                     return Err(Errno::ETIME.into());
                 }

@@ -178,6 +178,8 @@ impl World for Process<'_> {
     }
 
     fn kill(&self, remains: Remains) -> Left {
+        // First: a child that announces itself later sees this before it executes the command.
+        self.birth.last_beat.revoke();
         remains.kill(self.birth.mark)
     }
 

@@ -82,11 +82,7 @@ impl Machine {
                     Unstarted::CannotExecute => Outcome::CannotExecute,
                     Unstarted::TooLate => Outcome::Lost,
                 };
-                let (state, mut effects) = release(now, outcome, Some(terms.timeout()));
-                if why == Unstarted::TooLate {
-                    effects.push(Effect::Say(Notice::TooLate));
-                }
-                (state, effects)
+                never_ran(now, outcome, Some(terms.timeout()), why)
             }
             // Whoever uses our locks does so until it ends.
             Event::EndedLending(end) => (State::Running(Run { ended: Some(end), ..run }), vec![]),
@@ -145,6 +141,7 @@ impl Machine {
         };
         match event {
             Event::TreeGone => self.gone(now, terms, after),
+            Event::StartFailed(unstarted) => self.unstarted(now, terms, after, unstarted),
             Event::Keeper(Report::Lost(_)) => kill(now, terms, after, why),
             Event::Timer if now >= kill_at => kill(now, terms, after, why),
             Event::Signal { signal, shared: false } if matches!(after, Cause::MaxRun { .. }) => {
@@ -166,6 +163,7 @@ impl Machine {
         let (terms, cause, why) = self.judge(now, terms, cause, &event);
         match event {
             Event::TreeGone => self.gone(now, terms, cause),
+            Event::StartFailed(unstarted) => self.unstarted(now, terms, cause, unstarted),
             Event::Timer if now >= again_at => {
                 // What we may not kill (a command that became another user) is not asked for ever
                 // at this pace.
@@ -198,6 +196,15 @@ impl Machine {
         }
     }
 
+    /// What was stopped was no command yet, and has not become one.
+    fn unstarted(&self, now: Instant, terms: Terms, cause: Cause, why: Unstarted) -> (State, Vec<Effect>) {
+        match cause {
+            Cause::MaxRun { .. } => self.gone(now, terms, cause),
+            // There is nothing to clean up after for --on-lost.
+            Cause::Loss => never_ran(now, Outcome::Lost, None, why),
+        }
+    }
+
     /// Nothing is left of a command that was stopped.
     fn gone(&self, now: Instant, terms: Terms, cause: Cause) -> (State, Vec<Effect>) {
         match cause {
@@ -219,6 +226,14 @@ fn kill(now: Instant, terms: Terms, cause: Cause, why: Option<LostWhy>) -> (Stat
     let mut effects = vec![Effect::Kill];
     effects.extend(said(why));
     (State::Killing { terms, cause, again_at: now + KILL_AGAIN, pause: KILL_AGAIN }, effects)
+}
+
+fn never_ran(now: Instant, outcome: Outcome, timeout: Option<Duration>, why: Unstarted) -> (State, Vec<Effect>) {
+    let (state, mut effects) = release(now, outcome, timeout);
+    if why == Unstarted::TooLate {
+        effects.push(Effect::Say(Notice::TooLate));
+    }
+    (state, effects)
 }
 
 fn said(why: Option<LostWhy>) -> Vec<Effect> {

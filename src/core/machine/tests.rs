@@ -43,6 +43,8 @@ struct World {
     machine: Machine,
     /// The command process exists and has not been reaped.
     alive: bool,
+    /// There never was one.
+    unstarted: bool,
     spawned: bool,
     /// Something may be left of the command.
     left: bool,
@@ -68,6 +70,7 @@ impl World {
             now: START,
             machine,
             alive: false,
+            unstarted: false,
             spawned: false,
             left: false,
             on_lost: false,
@@ -104,6 +107,7 @@ impl World {
         if matches!(event, Event::TreeGone | Event::StartFailed(_)) {
             (self.doomed, self.left) = (false, false);
         }
+        self.unstarted |= matches!(event, Event::StartFailed(_));
         if event == Event::OnLostEnded {
             self.on_lost_runs = false;
         }
@@ -146,7 +150,7 @@ impl World {
                     let ran_out = self.ends_at.is_some_and(|ends_at| self.now >= ends_at);
                     assert!(outcome != Outcome::RanOut || ran_out, "too early for --max-run");
                     assert!(!self.on_lost_runs, "finished with the command of --on-lost");
-                    let wanted = outcome == Outcome::Lost && self.machine.settings.on_lost;
+                    let wanted = outcome == Outcome::Lost && self.machine.settings.on_lost && !self.unstarted;
                     assert_eq!(self.on_lost, wanted, "--on-lost belongs to a lost lock, on {event:?} in {before}");
                     assert!(!self.alive && !self.doomed && !self.waited_for(), "finished with a command");
                     self.finished = Some(outcome);
@@ -201,7 +205,7 @@ enum Happening {
     Beat,
     KeeperGone,
     Signal(Signal, bool),
-    StartFailed,
+    StartFailed(Unstarted),
     CommandEnds(CommandEnd),
     CommandStops,
     TreeGone,
@@ -230,7 +234,8 @@ fn happening() -> impl Strategy<Value = Happening> {
         3 => reports.prop_map(Happening::Keeper),
         1 => Just(Happening::KeeperGone),
         3 => (proptest::sample::select(signals.to_vec()), any::<bool>()).prop_map(|(s, k)| Happening::Signal(s, k)),
-        1 => Just(Happening::StartFailed),
+        1 => Just(Happening::StartFailed(Unstarted::NotFound)),
+        1 => Just(Happening::StartFailed(Unstarted::TooLate)),
         1 => Just(Happening::CommandEnds(CommandEnd::Exited(3))),
         1 => Just(Happening::CommandEnds(CommandEnd::Signaled(Signal::KILL))),
         1 => Just(Happening::CommandStops),
@@ -273,11 +278,11 @@ impl World {
             }
             Happening::KeeperGone => self.event(Event::KeeperGone),
             Happening::Signal(signal, shared) => self.event(Event::Signal { signal, shared }),
-            Happening::StartFailed => {
+            Happening::StartFailed(why) => {
                 // In answer to Spawn, but a stop may have come before.
                 if self.alive {
                     self.alive = false;
-                    self.event(Event::StartFailed(Unstarted::NotFound));
+                    self.event(Event::StartFailed(why));
                 }
             }
             Happening::CommandEnds(end) => {

@@ -247,8 +247,15 @@ fn signals_reach_the_command_of_on_lost_while_the_release_lasts_and_after_it() {
 
 #[test]
 fn a_command_that_could_not_be_started_in_time_was_not_stopped_for_a_loss() {
-    let mut world = World::running(Settings { on_lost: true, ..settings() });
-    world.alive = false;
-    let effects = world.machine.step(world.now, Event::StartFailed(Unstarted::TooLate));
-    assert!(!effects.contains(&Effect::StartOnLost));
+    // The child that was to become the command is heard of before the end of the lease, after it, or after SIGKILL.
+    let silence = terms().stop_at(START).saturating_since(START);
+    for silence in [Duration::ZERO, silence, silence + DEFAULT_KILL_AFTER] {
+        let mut world = World::running(Settings { on_lost: true, ..settings() });
+        world.pass(silence);
+        world.alive = false;
+        world.event(Event::StartFailed(Unstarted::TooLate));
+        assert!(world.released && !world.on_lost && world.said(|notice| matches!(notice, Notice::TooLate)));
+        world.event(Event::Keeper(Report::Released));
+        assert_eq!(world.finished, Some(Outcome::Lost));
+    }
 }
