@@ -407,9 +407,12 @@ impl Supervisor<'_> {
         environment.push((ENV_RUN, lines(ENV_RUN, [self.mark.as_str()])));
         // Without a keeper there is no lock.
         let Some(keeper) = &self.keeper else { return self.happen(Event::StartFailed(Unstarted::TooLate)) };
-        let tie = Tie::Lock(until, keeper.last_beat);
-        let announce = |remains| self.order(Order::Started(remains));
-        match self.launch(&self.plan.command, &environment, tie, announce) {
+        let announce = |remains| {
+            self.order(Order::Started(remains));
+            // If the child was stopped before this, the keeper may have looked for it in vain.
+            if keeper.last_beat.is_revoked() { Err(Errno::ETIME.into()) } else { Ok(()) }
+        };
+        match self.launch(&self.plan.command, &environment, Tie::Lock(until), announce) {
             Ok(command) => {
                 self.command = Some(command);
                 Ok(())
@@ -436,7 +439,7 @@ impl Supervisor<'_> {
             return self.happen(Event::OnLostEnded);
         };
         // It does not hold the lock, and the keeper kills whoever carries the mark.
-        match self.launch(line, &about(self.plan, grant), Tie::None, |_| ()) {
+        match self.launch(line, &about(self.plan, grant), Tie::None, |_| Ok(())) {
             Ok(on_lost) => {
                 self.on_lost = Some(on_lost);
                 Ok(())
@@ -457,7 +460,7 @@ impl Supervisor<'_> {
         line: &CommandLine,
         environment: &[(&'static str, OsString)],
         tie: Tie,
-        announce: impl FnOnce(Remains),
+        announce: impl FnOnce(Remains) -> io::Result<()>,
     ) -> io::Result<Command> {
         let (own_group, inherited) = (!self.shares_group, self.signals.inherited());
         Command::spawn(Launch { line, environment, own_group, inherited, tie }, announce)

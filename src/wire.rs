@@ -191,4 +191,18 @@ mod tests {
         beat.record(sent);
         assert_eq!(beat.last(), Some(sent));
     }
+
+    #[test]
+    fn a_lease_that_was_revoked_is_none_until_the_next_beat() {
+        let beat = LastBeat::shared().unwrap();
+        let sent = Instant::from_boot(Duration::from_millis(1234));
+        beat.record(sent);
+        assert!(!beat.is_revoked());
+        beat.revoke();
+        assert!(beat.is_revoked());
+        assert_eq!(beat.last(), None);
+        beat.record(sent);
+        assert!(!beat.is_revoked());
+        assert_eq!(beat.last(), Some(sent));
+    }
 }

@@ -19,7 +19,6 @@ use crate::clock;
 use crate::core::lease::Instant;
 use crate::plan::CommandLine;
 use crate::signals::Inherited;
-use crate::wire::LastBeat;
 
 /// What to start, and how.
 #[derive(Clone, Copy, Debug)]
@@ -39,19 +38,19 @@ pub struct Launch<'a> {
 /// What the life of a process that we start depends on.
 #[derive(Clone, Copy, Debug)]
 pub enum Tie {
-    /// On the lock: it is not started from this time on, or when the lease has been revoked, and dies
-    /// with us.
-    Lock(Instant, LastBeat),
+    /// On the lock: it is not started from this time on, and dies with us.
+    Lock(Instant),
     /// On nothing: it may outlive us.
     None,
 }
 
 impl Command {
     /// Forks a child that executes a command. `announce` is called in that child, before it does: who is
-    /// to end the command if we cannot has to know it by then. One that is tied to the lock gets SIGKILL
-    /// when the calling thread dies (`PR_SET_PDEATHSIG`), so the caller must be the only thread of its
-    /// process. The error is that of fork(2) or pipe(2); see [`failure`](Self::failure) for later ones.
-    pub fn spawn(launch: Launch<'_>, announce: impl FnOnce(Remains)) -> io::Result<Self> {
+    /// to end the command if we cannot has to know it by then. Its error keeps the child from executing
+    /// anything. One that is tied to the lock gets SIGKILL when the calling thread dies
+    /// (`PR_SET_PDEATHSIG`), so the caller must be the only thread of its process. The error is that of
+    /// fork(2) or pipe(2); see [`failure`](Self::failure) for later ones.
+    pub fn spawn(launch: Launch<'_>, announce: impl FnOnce(Remains) -> io::Result<()>) -> io::Result<Self> {
         let (failure, report) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         let parent = getpid();
         #[expect(unsafe_code, reason = "the command's process is a fork of this one")]
@@ -90,21 +89,20 @@ impl Command {
 
 impl Launch<'_> {
     /// Becomes the command. Returns why not.
-    fn execute(self, parent: Pid, announce: impl FnOnce(Remains)) -> io::Error {
+    fn execute(self, parent: Pid, announce: impl FnOnce(Remains) -> io::Result<()>) -> io::Error {
         let Self { line, environment, own_group, inherited, tie } = self;
         let tied = || -> io::Result<()> {
             if own_group {
                 setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
             }
-            if let Tie::Lock(..) = tie {
+            if let Tie::Lock(_) = tie {
                 prctl::set_pdeathsig(Named::SIGKILL)?;
                 // The parent may have died before the line above: then nobody will tell us.
                 if getppid() != parent {
                     return Err(Errno::ESRCH.into());
                 }
             }
-            announce(Remains::of(getpid(), own_group));
-            Ok(())
+            announce(Remains::of(getpid(), own_group))
         };
         if let Err(error) = tied() {
             return error;
@@ -116,10 +114,9 @@ impl Launch<'_> {
         unsafe {
             // After the standard library has changed the signals, and just before it executes.
             command.pre_exec(move || {
-                // The machine may have been paused since the lease was judged, or only we, and the keeper
-                // has looked for us before we were announced.
-                if let Tie::Lock(until, last_beat) = tie
-                    && (clock::now() >= until || last_beat.is_revoked())
+                // The machine may have been paused since the lease was judged.
+                if let Tie::Lock(until) = tie
+                    && clock::now() >= until
                 {
                     return Err(Errno::ETIME.into());
                 }
