@@ -104,7 +104,7 @@ impl Fault {
     fn strike(&mut self, signal: Signal, pids: &[Pid]) {
         pids.iter().for_each(|&pid| process::send(pid, signal));
         if signal == Signal::SIGSTOP {
-            pids.iter().for_each(|&pid| wait_state(pid, &['T']));
+            pids.iter().for_each(|&pid| process::wait_state(pid, &['T']));
         }
         self.strikes();
     }
@@ -117,7 +117,7 @@ impl Fault {
     /// The command is dead, and was last alive at most `limit` after the fault.
     #[track_caller]
     fn command_dead(&mut self, limit: Duration) {
-        wait_state(self.command, &['Z', 'X']);
+        process::wait_dead(self.command);
         let last = self.scene.last_alive("holder");
         last.expect_within(limit, self.since, "the command is dead");
         self.dead = last.since(self.since);
@@ -216,14 +216,6 @@ impl Fault {
         });
         println!("| {} | {dead} | {next} | {both} | {exit} |", self.what);
     }
-}
-
-#[track_caller]
-fn wait_state(pid: Pid, states: &[char]) {
-    poll::until(format_args!("{pid} is in one of the states {states:?}"), || {
-        let state = process::look(pid).map_or('X', |process| process.state);
-        states.contains(&state).then_some(())
-    });
 }
 
 // One process.
@@ -364,7 +356,7 @@ fn keeper_killed_and_the_supervisor_stopped_for_a_moment() {
     let mut fault = Fault::shared("supervisor: STOP, keeper: KILL, supervisor: CONT");
     fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
     fault.strike(Signal::SIGKILL, &[fault.keeper]);
-    wait_state(fault.keeper, &['Z']);
+    process::wait_state(fault.keeper, &['Z']);
     process::send(fault.supervisor, Signal::SIGCONT);
     fault.expect_lost(LEASE, EXPIRY, KEEPER_DIED);
 }

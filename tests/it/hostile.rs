@@ -23,19 +23,6 @@ fn direct() -> String {
     Server::shared().address()
 }
 
-#[track_caller]
-fn wait_state(pid: Pid, states: &[char]) {
-    poll::until(format_args!("{pid} is in one of the states {states:?}"), || {
-        let state = process::look(pid).map_or('X', |process| process.state);
-        states.contains(&state).then_some(())
-    });
-}
-
-#[track_caller]
-fn wait_dead(pid: Pid) {
-    wait_state(pid, &['Z', 'X']);
-}
-
 /// Waits until a time has come that no other sign tells of: that of a server's clock, which nobody can read.
 #[track_caller]
 fn wait_past(when: Moment) {
@@ -182,7 +169,7 @@ fn a_paused_terminal_does_not_save_the_command() {
     terminal.press(CTRL_S);
     let killed = Moment::now();
     process::send(holder.keeper(), Signal::SIGKILL);
-    wait_dead(command);
+    process::wait_dead(command);
     Moment::now().expect_within(LEASE, killed, "the command is dead");
     holder.wait().expect_code(76);
     scene.finish(&mut next);
@@ -391,7 +378,7 @@ fn supervisor_killed_before_it_has_told_of_the_command_leaves_nothing() {
             victim.wait_stdout("ready");
         }
         let (_, family) = below(&victim, 3);
-        wait_state(victim.pid(), &['T']);
+        process::wait_state(victim.pid(), &['T']);
         let mut next = place.zklock().arg(LOCK).child(place.logged("next")).spawn();
         place.wait_queue(2);
         victim.signal(Signal::SIGKILL);

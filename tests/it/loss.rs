@@ -4,7 +4,6 @@
 //! [`faults`]: crate::faults
 
 use nix::sys::signal::Signal;
-use nix::unistd::Pid;
 
 use crate::client;
 use crate::ensemble::{Ensemble, Server};
@@ -42,13 +41,6 @@ fn expect_lost(holder: &mut Running, why: &str) -> Output {
 /// The way to the shared server that nothing disturbs.
 fn direct() -> String {
     Server::shared().address()
-}
-
-#[track_caller]
-fn wait_dead(pid: Pid) {
-    poll::until(format_args!("{pid} is dead"), || {
-        process::look(pid).is_none_or(|process| process.state == 'Z').then_some(())
-    });
 }
 
 // Silence.
@@ -254,7 +246,7 @@ fn only_the_command_and_its_supervisor_wake_past_the_session() {
     next.wait_stdout("ready");
     let woken = Moment::now();
     [command, supervisor].into_iter().for_each(|pid| process::send(pid, Signal::SIGCONT));
-    wait_dead(command);
+    process::wait_dead(command);
     scene.last_alive("holder").expect_within(AT_ONCE, woken, "the command is dead");
     expect_lost(&mut holder, SILENCE);
     next.signal(Signal::SIGTERM);

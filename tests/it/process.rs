@@ -202,5 +202,20 @@ pub(crate) fn send(pid: Pid, signal: Signal) {
 #[track_caller]
 pub(crate) fn stop(pid: Pid) {
     send(pid, Signal::SIGSTOP);
-    poll::until(format_args!("{pid} is stopped"), || (look(pid)?.state == 'T').then_some(()));
+    wait_state(pid, &['T']);
+}
+
+/// Waits until the process has ended, reaped or not.
+#[track_caller]
+pub(crate) fn wait_dead(pid: Pid) {
+    wait_state(pid, &['Z', 'X']);
+}
+
+/// Waits until the process is in one of these states; `X`: gone.
+#[track_caller]
+pub(crate) fn wait_state(pid: Pid, states: &[char]) {
+    poll::until(format_args!("{pid} is in one of the states {states:?}"), || {
+        let state = look(pid).map_or('X', |process| process.state);
+        states.contains(&state).then_some(())
+    });
 }
