@@ -102,9 +102,9 @@ pub trait Session: Sized {
     /// Closes the connection, and not the session. Lazy.
     fn abandon(self) -> impl Future<Output = ()>;
 
-    /// Waits until the server that we are connected to knows all that was done before this, and the
-    /// quorum has answered. `path`: any node, which need not exist. Lazy.
-    fn catch_up(&self, path: &str) -> impl Future<Output = Result<(), Failure>>;
+    /// Waits until the server that we are connected to knows what its leader knows. `path`: any node, which
+    /// need not exist.
+    fn sync<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s, Self>;
 
     /// Creates an ephemeral sequential node with this data for each of the prefixes, all or none.
     fn create<'s>(

@@ -190,19 +190,9 @@ impl<W: World> Keeper<'_, W> {
     /// What comes first over each connection.
     async fn arrive(&self, session: &W::Session) -> Result<(), Failure> {
         self.contacts.replace(Contacts::new(session.opened()));
-        // A server that lags behind the one that we lost might show a queue without our node. We
-        // would take that for deleted, or create a second one and wait behind the first.
         let is_first = self.place.borrow().is_nowhere();
         if !is_first {
-            let lock = self.plan.lock.as_str();
-            let sent = self
-                .insist(|| {
-                    let sent = self.world.now();
-                    let caught_up = session.catch_up(lock);
-                    async move { caught_up.await.map(|()| sent) }
-                })
-                .await?;
-            self.beaten(session, sent);
+            self.catch_up(session).await?;
         }
         let timeout = session.timeout();
         if self.timeout.replace(timeout) != timeout || !self.connected.replace(true) {
@@ -210,6 +200,43 @@ impl<W: World> Keeper<'_, W> {
             log::info!("session {:#018x}, timeout {timeout:?}", session.id());
         }
         Ok(())
+    }
+
+    /// Makes sure that this server is no older than the one that we lost. One that lags might show a queue
+    /// without our node: we would take that for deleted, or create a second one and wait behind the first.
+    async fn catch_up(&self, session: &W::Session) -> Result<(), Failure> {
+        let nodes = self.place.borrow().nodes();
+        if nodes.is_empty() {
+            let lock = self.plan.lock.as_str().to_owned();
+            return self.sync_and_check(session, &[lock]).await.map(|_| ());
+        }
+        // A lease says that our nodes are there, so only an answer that says so extends it. If one was
+        // deleted while we were away, the watch that is set on it next will tell.
+        if let Some(sent) = self.sync_and_check(session, &nodes).await? {
+            self.beaten(session, sent);
+        }
+        Ok(())
+    }
+
+    /// Waits until our server knows all that was done before this, and the quorum has answered. Gives when
+    /// that was asked for, if all of `nodes` are there.
+    ///
+    /// `sync` makes a server catch up with its leader. That may be one that has just been deposed and does
+    /// not know it yet; a transaction goes through only where there is a quorum.
+    async fn sync_and_check(&self, session: &W::Session, nodes: &[String]) -> Result<Option<Instant>, Failure> {
+        let ask = || {
+            let sent = self.world.now();
+            let (synced, checked) = (session.sync(&nodes[0]), session.beat(nodes, None));
+            async move {
+                synced.await?;
+                checked.await.map(|()| sent)
+            }
+        };
+        match self.insist(ask).await {
+            Ok(sent) => Ok(Some(sent)),
+            Err(Failure::NoNode | Failure::Denied) => Ok(None),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// Records that a transaction sent then was answered.
@@ -254,8 +281,13 @@ impl<W: World> Keeper<'_, W> {
             let listed = session.children(lock);
             match created.await {
                 Ok(Created { paths, stat }) => {
-                    // A creation goes through the quorum, as a beat does.
-                    self.beaten(session, sent);
+                    // A creation goes through the quorum, as a beat does; but it says nothing of nodes that
+                    // we had before.
+                    if self.place.borrow().won.is_empty() {
+                        self.beaten(session, sent);
+                    } else {
+                        self.contacts.borrow_mut().answered(sent, self.world.now());
+                    }
                     // Without a token they are looked up as if the reply had been lost.
                     if let Some(stat) = stat {
                         self.queued(lock, paths, stat.czxid).children.set(listed.await.ok());

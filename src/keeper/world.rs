@@ -42,7 +42,7 @@ pub trait World {
     /// [`Failure::SessionOver`] is the servers' word that they have it no more. The servers may
     /// grant another timeout than before, and the caller has to compare the id.
     ///
-    /// The server may lag behind the one before: [`Session::catch_up`] comes before anything else.
+    /// The server may lag behind the one before: [`Session::sync`] comes before anything else.
     fn resume(
         &self,
         timeout: Duration,

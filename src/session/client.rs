@@ -188,7 +188,7 @@ impl ClientSession {
     /// grant another timeout than before, of which more than was asked for is not relied on, and the
     /// caller has to compare the id.
     ///
-    /// The server may lag behind the one before: [`Session::catch_up`] comes before anything else.
+    /// The server may lag behind the one before: [`Session::sync`] comes before anything else.
     pub async fn resume(
         servers: &Servers<'_>,
         timeout: Duration,
@@ -309,17 +309,9 @@ impl Session for ClientSession {
         drop(self.client);
     }
 
-    /// `sync` makes a server catch up with its leader. That may be one that has just been deposed
-    /// and does not know it yet; a transaction goes through only where there is a quorum.
-    async fn catch_up(&self, path: &str) -> Result<(), Failure> {
-        let synced = self.client.sync(path);
-        let committed = self.beat(&[path.to_owned()], None);
-        synced.await?;
-        match committed.await {
-            // The answer counts, not what it says.
-            Ok(()) | Err(Failure::NoNode | Failure::Denied) => Ok(()),
-            Err(failure) => Err(failure),
-        }
+    fn sync<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s> {
+        let reply = self.client.sync(path);
+        async move { Ok(reply.await?) }
     }
 
     fn create<'s>(

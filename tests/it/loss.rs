@@ -10,8 +10,8 @@ use crate::ensemble::{Ensemble, Server};
 use crate::frames::Op;
 use crate::poll;
 use crate::process;
-use crate::proxy::{Flow, Proxy};
-use crate::scene::{AT_ONCE, GRACE, LASTING, LEASE, LOCK, Moment, Scene, variable};
+use crate::proxy::{Fate, Flow, Proxy};
+use crate::scene::{AT_ONCE, GRACE, LASTING, LEASE, LOCK, Moment, Scene, T, variable};
 use crate::zklock::{Output, Running};
 
 /// The supervisor says for how long, the keeper that it was too long, and either may be the first.
@@ -252,6 +252,49 @@ fn only_the_command_and_its_supervisor_wake_past_the_session() {
     next.signal(Signal::SIGTERM);
     next.wait().expect_code(0);
     scene.witness.wait_count(LOCK, 0);
+}
+
+/// What a supervisor was told before it was stopped is no reason to start when it goes on: its keeper has reconnected
+/// within the session since, and the node had been deleted before that.
+#[test]
+fn a_deleted_node_starts_nothing_after_a_reconnection() {
+    let (scene, proxy) = Scene::proxied();
+    let mut holder = scene.hold();
+    let mut late = scene.start(&proxy.address(), "late", &[], &["--exit-on", "TERM"]);
+    scene.witness.wait_count(LOCK, 2);
+    let node = scene.contenders().pop().unwrap().path;
+    let (supervisor, keeper) = (late.pid(), late.keeper());
+    process::stop(supervisor);
+    scene.finish(&mut holder);
+    poll::until("the keeper holds, and has said so", || {
+        let (data, _) = scene.witness.get(&node).unwrap();
+        String::from_utf8_lossy(&data).contains("held_since\":1").then_some(())
+    });
+    process::stop(keeper);
+    let stopped = Moment::now();
+    proxy.refuse();
+    proxy.reset();
+    scene.witness.delete(&node).unwrap();
+    let mut next = scene.start_plain("next");
+    next.wait_stdout("ready");
+    // The lease of before is too old to start a command under, and the session lasts: nothing shows that but the clock.
+    poll::until("the lease is old", || (Moment::now() > stopped.after(T / 2)).then_some(()));
+    // Of what the keeper asks, nothing is answered but whether the quorum is there.
+    let trap = proxy.trap_ops(Fate::Wait, &[Op::GetData]);
+    let looks = || proxy.count(Op::GetData) + proxy.count(Op::CloseSession);
+    let before = looks();
+    proxy.accept();
+    process::send(keeper, Signal::SIGCONT);
+    poll::until("the keeper has reconnected", || (looks() > before).then_some(()));
+    process::send(supervisor, Signal::SIGCONT);
+    poll::until("the one that came late has queued again, or runs", || {
+        (scene.witness.children(LOCK).len() == 2 || late.stdout().contains("ready")).then_some(())
+    });
+    assert_eq!(scene.log().order(), ["holder", "next"]);
+    trap.release();
+    scene.finish(&mut next);
+    scene.finish(&mut late);
+    scene.expect_tidy(&["holder", "next", "late"]);
 }
 
 // The node is deleted, the session ended by an administrator.

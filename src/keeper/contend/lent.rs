@@ -24,8 +24,8 @@ impl<W: World> Keeper<'_, W> {
         let mut lent = vec![];
         if !self.plan.held.is_empty() {
             // A server that lags might not know of the nodes yet.
-            let lock = self.plan.lock.as_str();
-            self.insist(|| session.catch_up(lock)).await.map_err(|failure| Stop::because(failure, lock))?;
+            let caught_up = self.catch_up(session).await;
+            caught_up.map_err(|failure| Stop::because(failure, self.plan.lock.as_str()))?;
             for lock in &self.locks {
                 lent.extend(self.lent_by_ancestor(session, lock.as_str()).await?.map(Rc::new));
             }
