@@ -38,7 +38,10 @@ fn run(plan: &Plan) -> Outcome {
     match command::locate(&plan.command.program) {
         Ok(()) => {}
         Err(Unusable::NotFound) => {
-            say(&format!("{program}: command not found"));
+            let is_of_shell = |c: char| c.is_whitespace() || ";|&<>()$`*?=".contains(c);
+            let hint =
+                if program.to_string().contains(is_of_shell) { "; write -c before a line for the shell" } else { "" };
+            say(&format!("{program}: command not found{hint}"));
             return Outcome::NotFound;
         }
         Err(Unusable::CannotExecute(why)) => {

@@ -29,6 +29,8 @@ pub use znode::LockPath;
 pub struct Plan {
     /// The servers, and the chroot that `lock` is relative to.
     pub servers: ConnectString,
+    /// The user has named them, by option or variable.
+    pub servers_given: bool,
     /// The lock's node.
     pub lock: LockPath,
     /// The locks to take together with it; none twice.
@@ -161,7 +163,9 @@ pub fn from_args_and_environment(
         written.map(|text| Given { origin, text }).or_else(|| variable(name))
     };
 
-    let servers = option_or_variable("zookeeper", "--zookeeper", cli::ENV_ZOOKEEPER, Some(cli.zookeeper))
+    let servers = option_or_variable("zookeeper", "--zookeeper", cli::ENV_ZOOKEEPER, Some(cli.zookeeper));
+    let servers_given = servers.is_some();
+    let servers = servers
         .unwrap_or_else(|| Given::new("--zookeeper", cli::DEFAULT_ZOOKEEPER))
         .read(str::parse::<ConnectString>)?;
     let lock = lock_path("LOCK", &cli.lock, &servers)?;
@@ -215,6 +219,7 @@ pub fn from_args_and_environment(
         },
         log_filter: variable(cli::ENV_LOG).map(|given| given.read(log_filter)).transpose()?,
         servers,
+        servers_given,
         lock,
     })
 }

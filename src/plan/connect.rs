@@ -114,6 +114,9 @@ impl FromStr for HostPort {
         if text.is_empty() {
             return Err("a host is missing; write HOST:PORT,HOST:PORT with one comma between two".to_owned());
         }
+        if text.contains(char::is_whitespace) {
+            return Err(format!("{text} contains a space; write a comma between two hosts"));
+        }
         let (host, port) = if let Some(rest) = text.strip_prefix('[') {
             let Some((address, after)) = rest.split_once(']') else {
                 return Err(format!("no ] after {text}; write [ADDRESS]:PORT for IPv6"));
@@ -164,7 +167,6 @@ fn check_name(host: &str, text: &str) -> Result<(), String> {
     }
     match host.chars().find(|c| !is_name_character(*c)) {
         None => Ok(()),
-        Some(odd) if odd.is_whitespace() => Err(format!("{host} contains a space; write a comma between two hosts")),
         Some(odd) if !odd.is_ascii() => {
             Err(format!("{host} is not in ASCII; write the name in its xn-- form, or the address"))
         }
@@ -245,6 +247,7 @@ mod tests {
             ("[fe80::1%]", "[fe80::1%] is no IPv6 address; write one such as [::1]:2181"),
             ("[::1]2181", "unexpected 2181 after ]; write [::1]:PORT"),
             ("a b", "a b contains a space; write a comma between two hosts"),
+            ("a:1 b:2", "a:1 b:2 contains a space; write a comma between two hosts"),
             ("a;b", "a;b contains ;; write HOST:PORT with a host name or an address"),
             ("zoö", "zoö is not in ASCII; write the name in its xn-- form, or the address"),
             ("tcp://a:2181", "write HOST:PORT without tcp://"),

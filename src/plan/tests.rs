@@ -35,6 +35,7 @@ fn everything_has_its_default() {
         plan(&["/jobs/backup", "./backup.sh"]),
         Plan {
             servers: "localhost:2181".parse().unwrap(),
+            servers_given: false,
             lock: LockPath::parse("/jobs/backup", "").unwrap(),
             and: vec![],
             mode: Mode::Exclusive,
@@ -88,6 +89,7 @@ fn every_option_is_understood() {
         plan(&all),
         Plan {
             servers: "zk1:2181,zk2:1/app".parse().unwrap(),
+            servers_given: true,
             lock: LockPath::parse("/l", "/app").unwrap(),
             and: vec![LockPath::parse("/b", "").unwrap(), LockPath::parse("/a", "").unwrap()],
             mode: Mode::Exclusive,
@@ -229,6 +231,7 @@ fn an_option_wins_over_its_variable_and_an_empty_variable_is_unset() {
     let environment = [("ZKLOCK_ZOOKEEPER", "env"), ("ZKLOCK_TIMEOUT", "0"), ("ZKLOCK_SESSION_TIMEOUT", "5s")];
     let from_environment = plan_in(&environment, &["/l", "x"]).unwrap();
     assert_eq!(from_environment.servers.to_string(), "env:2181");
+    assert!(from_environment.servers_given);
     assert_eq!(from_environment.patience, Patience::NoWait);
     assert_eq!(from_environment.session_timeout, Duration::from_secs(5));
 

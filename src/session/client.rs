@@ -4,7 +4,7 @@
 
 use std::cell::RefCell;
 use std::future::{Future, pending, poll_fn};
-use std::io;
+use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::pin::{Pin, pin};
 use std::time::Duration;
@@ -445,10 +445,27 @@ impl spawns_core::Spawn for Spawned {
 /// Why a server did not answer: the library only says that none did.
 async fn diagnose(address: SocketAddr, patience: Duration) -> String {
     let patience = patience.min(Duration::from_secs(1));
-    match smol::unblock(move || TcpStream::connect_timeout(&address, patience)).await {
+    match smol::unblock(move || ask_for_state(address, patience)).await {
+        // ZooKeeperServer.ZK_NOT_SERVING
+        Ok(state) if state.starts_with("This ZooKeeper instance is not currently serving requests") => {
+            format!("{address} is a ZooKeeper server that serves nobody now: it starts, or has no quorum")
+        }
+        Ok(state) if state.starts_with("Zookeeper version: ") => {
+            format!("{address} is a ZooKeeper server, but opens no session now")
+        }
         Ok(_) => format!("{address} accepts connections but does not answer as ZooKeeper"),
         Err(error) => format!("{address}: {}", brief(&error)),
     }
+}
+
+/// What a server says to `srvr`, the one four letter word that all of them answer unless told otherwise. Empty
+/// when it says nothing; an error when there is no connection.
+fn ask_for_state(address: SocketAddr, patience: Duration) -> io::Result<String> {
+    let mut connection = TcpStream::connect_timeout(&address, patience)?;
+    let mut state = [0; 64];
+    let asked = connection.set_read_timeout(Some(patience)).and_then(|()| connection.write_all(b"srvr"));
+    let read = asked.and_then(|()| connection.read(&mut state)).unwrap_or(0);
+    Ok(String::from_utf8_lossy(&state[..read]).into_owned())
 }
 
 /// An I/O error without the words that std puts around it.
