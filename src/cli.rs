@@ -53,9 +53,9 @@ Examples:
 Exit status:
   The command's own; when a signal killed the command, zklock dies of the same.
    64  the arguments make no sense
-   69  no ZooKeeper server answered within --connect-timeout
+   69  no ZooKeeper server answered in time, or none does any more
    70  internal error
-   75  the lock was not free, or not in time (--conflict-exit-code changes it)
+   75  somebody else had the lock (--conflict-exit-code changes it)
    76  the lock was lost while the command ran; the command has been stopped
    77  ZooKeeper refused the credentials, or an ACL forbids it
    78  the lock cannot be used as asked, or the chroot does not exist

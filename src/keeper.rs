@@ -264,7 +264,9 @@ impl<'p, W: World> Keeper<'p, W> {
                 }
             };
             log::info!("connection to ZooKeeper restored");
-            told.take();
+            if !told.take().is_empty() {
+                self.world.report_if_room(&Report::Connected { timeout: session.timeout() });
+            }
         }
     }
 

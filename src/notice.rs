@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::core::machine::{Blocker, Loss, LostWhy, Notice, Refusal, View};
-use crate::plan::{Patience, Plan};
+use crate::plan::{Patience, Plan, Verbosity};
 
 /// Who should see a sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,12 @@ pub enum Weight {
     Notable,
     /// While it lasts: a person at a terminal, or a job log once in a while.
     Status,
+    /// A person at a terminal, or a job log: what is about to happen, or is over.
+    News,
+    /// A job log, once in a while: how a wait went on, which a terminal shows anyway.
+    Progress,
+    /// A person at a terminal, or with `--verbose`: worth knowing, and no reason for a mail.
+    Hint,
     /// With `--verbose`.
     Detail,
 }
@@ -23,12 +29,29 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
     let lock = &plan.lock;
     match notice {
         Notice::Connecting(reason) => (Weight::Status, format!("connecting to ZooKeeper: {reason}")),
-        Notice::Granted(timeout) => (
-            Weight::Detail,
-            format!("the server granted a session timeout of {}, not {}", short(*timeout), short(plan.session_timeout)),
+        Notice::Granted(timeout) => {
+            let (weight, limit) = match *timeout < plan.session_timeout {
+                true => (Weight::Hint, "maxSessionTimeout"),
+                false => (Weight::Detail, "minSessionTimeout"),
+            };
+            let (granted, asked) = (short(*timeout), short(plan.session_timeout));
+            (
+                weight,
+                format!("the servers granted a session timeout of {granted}, not {asked}: their {limit} is the limit"),
+            )
+        }
+        Notice::Reconnected => (Weight::Status, "connected to ZooKeeper again".to_owned()),
+        Notice::Back => (Weight::News, "ZooKeeper answers again; the command goes on".to_owned()),
+        Notice::Silent { silence, left } => (
+            Weight::News,
+            format!(
+                "ZooKeeper has not answered for {}; stopping the command in {} unless it does",
+                short(*silence),
+                short(*left)
+            ),
         ),
         Notice::Impatient(terms) => (
-            Weight::Notable,
+            Weight::Hint,
             format!(
                 "with --kill-after {} and a session timeout of {}, a silence of {} already stops the command",
                 short(terms.kill_after()),
@@ -54,10 +77,15 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
                 short(*pause)
             ),
         ),
-        Notice::Starting(grant) => (Weight::Detail, {
+        Notice::Starting { grant, waited } => {
+            let after = waited.map(|waited| format!(" after {}", long(waited))).unwrap_or_default();
+            if waited.is_some() && plan.verbosity == Verbosity::Normal {
+                let locks: Vec<_> = grant.all().map(|granted| granted.lock.as_str()).collect();
+                return (Weight::Progress, format!("holding {}{after}", locks.join(" and ")));
+            }
             let all: Vec<_> = grant.all().map(|granted| format!("{}, token {}", granted.node, granted.token)).collect();
-            format!("holding {}", all.join("; "))
-        }),
+            (Weight::Detail, format!("holding {}{after}", all.join("; ")))
+        }
         Notice::NotFree(view) => (Weight::Notable, format!("{} is not free: {}", view.lock, held(view, now_millis))),
         Notice::TimedOut(blocker) => {
             let lock = match blocker {
@@ -67,29 +95,38 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             let why = match blocker {
                 Blocker::Queue(view) => queue(view, now_millis),
                 Blocker::OldLease => "whoever held it when the session ended may still run".to_owned(),
-                Blocker::Servers(None) => "no ZooKeeper server answered".to_owned(),
-                Blocker::Servers(Some(reason)) => format!("no ZooKeeper server answered: {reason}"),
+                Blocker::Servers(None) => format!("no ZooKeeper server answered{}", which_servers(plan)),
+                Blocker::Servers(Some(reason)) => {
+                    format!("no ZooKeeper server answered: {reason}{}", which_servers(plan))
+                }
             };
             let after = match plan.patience {
                 Patience::AtMost(timeout) => format!(" after {}", short(timeout)),
                 Patience::Forever | Patience::NoWait => String::new(),
             };
-            (Weight::Notable, format!("gave up waiting for {lock}{after}: {why}"))
+            let weight = match blocker {
+                Blocker::Queue(_) => Weight::Notable,
+                Blocker::Servers(_) | Blocker::OldLease => Weight::Error,
+            };
+            (weight, format!("gave up waiting for {lock}{after}: {why}"))
         }
         Notice::Unreachable(reason) => (
             Weight::Error,
             format!(
-                "no ZooKeeper server of {} answered within {}: {reason}",
+                "no ZooKeeper server of {} answered within {}: {reason}{}",
                 plan.servers,
-                short(plan.connect_timeout)
+                short(plan.connect_timeout),
+                which_servers(plan)
             ),
         ),
-        Notice::NoRoom(no_room) => (
+        Notice::NoRoom { no_room, granted } => (
             Weight::Error,
             format!(
-                "--kill-after {} does not fit into the session timeout that the server granted: at most {}, or ask \
-                 for a longer --session-timeout",
+                "--kill-after {} does not fit into the session timeout of {} that the servers granted ({} was asked \
+                 for, their maxSessionTimeout is the limit): write {} at most",
                 short(no_room.kill_after),
+                short(*granted),
+                short(plan.session_timeout),
                 short(no_room.longest)
             ),
         ),
@@ -124,6 +161,15 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             format!("the release of {lock} was not confirmed; it frees itself within {}", short(*timeout)),
         ),
         Notice::KeeperDied => (Weight::Error, "internal error: the keeper process died repeatedly".to_owned()),
+    }
+}
+
+/// A hint for those whose variable was lost on the way.
+fn which_servers(plan: &Plan) -> &'static str {
+    if plan.servers_given {
+        ""
+    } else {
+        "; neither --zookeeper nor ZKLOCK_ZOOKEEPER names the servers (sudo and cron drop variables)"
     }
 }
 
@@ -208,6 +254,8 @@ fn long(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::lease::Terms;
+    use crate::plan;
 
     #[test]
     fn ages_and_places_read_well() {
@@ -225,6 +273,30 @@ mod tests {
         {
             assert_eq!(ordinal(number), expected);
         }
+    }
+
+    #[test]
+    fn who_has_named_no_servers_is_told_so() {
+        let hint = "neither --zookeeper nor ZKLOCK_ZOOKEEPER names the servers";
+        for (args, hinted) in [(&["zklock", "/l", "true"][..], true), (&["zklock", "-z", "zk", "/l", "true"], false)] {
+            let plan = plan::from_args_and_environment(args.iter().map(Into::into), |_| None).unwrap();
+            for notice in [Notice::Unreachable("refused".to_owned()), Notice::TimedOut(Blocker::Servers(None))] {
+                let (weight, text) = sentence(&notice, &plan, 0);
+                assert_eq!((weight, text.contains(hint)), (Weight::Error, hinted), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_grace_that_does_not_fit_is_compared_with_what_was_granted() {
+        let args = ["zklock", "--session-timeout", "3m", "-k", "1m", "/l", "true"].map(Into::into);
+        let plan = plan::from_args_and_environment(args, |_| None).unwrap();
+        let granted = Duration::from_secs(40);
+        let no_room = Terms::new(granted, plan.kill_after).unwrap_err();
+        let text = "--kill-after 1m does not fit into the session timeout of 40s that the servers granted (3m was asked for, \
+                    their maxSessionTimeout is the limit): write 17.8s at most";
+        let sentence = sentence(&Notice::NoRoom { no_room, granted }, &plan, 0);
+        assert_eq!(sentence, (Weight::Error, text.to_owned()));
     }
 
     #[test]

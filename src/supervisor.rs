@@ -398,7 +398,7 @@ impl Supervisor<'_> {
     }
 
     fn spawn(&mut self, grant: &Grant, until: Instant) -> anyhow::Result<()> {
-        self.teller.screen.clear();
+        self.teller.screen.share();
         self.shares_group = terminal::is_controlled();
         self.settings = terminal::Settings::of_foreground();
         self.grant = Some(grant.clone());
@@ -599,8 +599,11 @@ impl<'p> Teller<'p> {
         match (weight, self.audience) {
             (Weight::Error, _) => self.screen.line(&text),
             (Weight::Notable, _) if self.plan.verbosity != Verbosity::Quiet => self.screen.line(&text),
+            (Weight::News, Audience::Reader | Audience::JobLog) | (Weight::Hint, Audience::Reader) => {
+                self.screen.line(&text);
+            }
             (Weight::Status, Audience::Reader) => self.screen.status(text),
-            (Weight::Status, Audience::JobLog) => {
+            (Weight::Status | Weight::Progress, Audience::JobLog) => {
                 // Waiting is news to whoever has read of connecting; but a network that comes and goes
                 // must not fill the log.
                 let (now, kind) = (clock::now(), mem::discriminant(notice));

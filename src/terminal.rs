@@ -62,11 +62,15 @@ pub fn has_reader() -> bool {
 #[derive(Debug, Default)]
 pub struct Screen {
     status: Option<String>,
+    shared: bool,
 }
 
 impl Screen {
     /// Writes a line that stays.
     pub fn line(&mut self, text: &str) {
+        if self.shared && stderr().is_terminal() {
+            return write(&format!("\r\nzklock: {text}\r\n"));
+        }
         let status = self.status.take();
         if status.is_some() {
             write("\r\x1b[K");
@@ -84,6 +88,13 @@ impl Screen {
         let shown: String = format!("zklock: {text}").chars().take(width.saturating_sub(1)).collect();
         write(&format!("\r\x1b[K{shown}"));
         self.status = Some(text);
+    }
+
+    /// From now on a command writes to the terminal as well, and people type: a line may be half full,
+    /// and a line feed may be nothing else (raw mode), wherever this writes next.
+    pub fn share(&mut self) {
+        self.clear();
+        self.shared = true;
     }
 
     /// Removes the line that does not stay.

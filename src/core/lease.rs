@@ -184,6 +184,11 @@ impl Terms {
         self.patience() < self.timeout / 3
     }
 
+    /// When half of the silence that a command lives through is over, if no beat sent after `sent` is answered.
+    pub fn warn_at(&self, sent: Instant) -> Instant {
+        sent + self.beat + self.patience() / 2
+    }
+
     /// When the stop signal must go out if no beat sent after `sent` is answered.
     pub fn stop_at(&self, sent: Instant) -> Instant {
         sent + self.stop

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use self::ending::{OnLost, Release};
+use self::ending::{Release, Verdict};
 use self::running::{Cause, Run};
 use super::lease::{Instant, NoRoom, Terms};
 use super::outcome::Outcome;
@@ -46,7 +46,7 @@ const KEEPER_CRASHES: u32 = 3;
 pub enum Report {
     /// No server has answered yet, for this reason; the keeper goes on trying.
     Unreachable(String),
-    /// The session has a connection: the first one, or a new one after it was lost.
+    /// The session has a connection: the first one, or a new one after the last was lost.
     Connected {
         /// The session timeout that the server granted, which may be another each time.
         timeout: Duration,
@@ -275,6 +275,17 @@ pub enum Notice {
     Connecting(String),
     /// The server granted another session timeout than was asked for.
     Granted(Duration),
+    /// There is a connection again, after [`Notice::Connecting`] in the queue.
+    Reconnected,
+    /// ZooKeeper answers again, after [`Notice::Silent`].
+    Back,
+    /// ZooKeeper has been silent for half of the time after which the command is stopped.
+    Silent {
+        /// For how long.
+        silence: Duration,
+        /// How much is left.
+        left: Duration,
+    },
     /// A silence of this length can stop the command: shorter than a third of the session timeout.
     Impatient(Terms),
     /// In the queue.
@@ -284,7 +295,12 @@ pub enum Notice {
     /// The lock is ours, and the command starts after this time.
     Pausing(Duration),
     /// The command starts.
-    Starting(Grant),
+    Starting {
+        /// The locks that it runs under.
+        grant: Grant,
+        /// Since the start of the run, if others had to be waited for.
+        waited: Option<Duration>,
+    },
     /// Given up with `-n`.
     NotFree(View),
     /// Given up after `--timeout`.
@@ -292,7 +308,12 @@ pub enum Notice {
     /// Given up after `--connect-timeout`, for this reason.
     Unreachable(String),
     /// `--kill-after` does not fit.
-    NoRoom(NoRoom),
+    NoRoom {
+        /// What would fit.
+        no_room: NoRoom,
+        /// The session timeout that the server granted.
+        granted: Duration,
+    },
     /// It makes no sense to go on.
     Refused(Refusal),
     /// The command has run for as long as `--max-run` allows, which is this.
@@ -384,6 +405,9 @@ enum State {
 pub struct Machine {
     settings: Settings,
     state: State,
+    started_at: Instant,
+    /// There were others before us.
+    waited: bool,
     /// When `--timeout` is over, or with `--nonblock` `--connect-timeout`, whatever happens in between.
     give_up_at: Option<Instant>,
     /// Until here somebody may hold of whom the servers know no more.
@@ -401,7 +425,8 @@ impl Machine {
         } else {
             settings.timeout.map(|timeout| now + timeout)
         };
-        (Self { settings, state, give_up_at, start_at: now, crashes: 0 }, vec![Effect::StartKeeper])
+        let machine = Self { settings, state, started_at: now, waited: false, give_up_at, start_at: now, crashes: 0 };
+        (machine, vec![Effect::StartKeeper])
     }
 
     /// When [`Event::Timer`] is due, if ever.
@@ -469,7 +494,7 @@ impl Machine {
                 None => (State::Connecting { until, reason }, stop_self(signal)),
             },
             Event::Timer if self.give_up_at.is_some_and(|at| at <= now) => {
-                self.timed_out(now, Blocker::Servers(reason))
+                self.unavailable(now, Blocker::Servers(reason))
             }
             Event::Timer if until.is_some_and(|at| at <= now) => unreachable(now, reason),
             _ => (State::Connecting { until, reason }, vec![]),
@@ -488,7 +513,9 @@ impl Machine {
                 }
                 (State::Queued { terms, view: None, silence: None }, effects)
             }
-            Err(no_room) => give_up(now, Outcome::Usage, vec![Effect::Say(Notice::NoRoom(no_room))]),
+            Err(no_room) => {
+                give_up(now, Outcome::Usage, vec![Effect::Say(Notice::NoRoom { no_room, granted: timeout })])
+            }
         }
     }
 
@@ -502,26 +529,28 @@ impl Machine {
     ) -> (State, Vec<Effect>) {
         match event {
             Event::Keeper(Report::Connected { timeout } | Report::Shortened { timeout, .. }) => {
-                (State::Queued { terms: self.regranted(timeout), view, silence: None }, vec![])
+                let back = silence.map(|_| Effect::Say(Notice::Reconnected));
+                (State::Queued { terms: self.regranted(timeout), view, silence: None }, back.into_iter().collect())
             }
+            // Who is before us is hearsay from now on.
             Event::Keeper(Report::Unreachable(reason)) => {
                 let say = Effect::Say(Notice::Connecting(reason.clone()));
-                (State::Queued { terms, view, silence: Some(reason) }, vec![say])
+                (State::Queued { terms, view: None, silence: Some(reason) }, vec![say])
             }
             Event::Keeper(Report::Waiting(view)) if self.settings.nonblock => {
                 let outcome = Outcome::NotFree(self.settings.conflict_exit_code);
                 give_up(now, outcome, vec![Effect::Say(Notice::NotFree(view))])
             }
             Event::Keeper(Report::Waiting(view)) => {
+                self.waited = true;
                 let say = Effect::Say(Notice::Waiting(view.clone()));
                 (State::Queued { terms, view: Some(view), silence: None }, vec![say])
             }
             Event::Keeper(Report::Requeued(loss)) => {
-                (State::Queued { terms, view, silence }, vec![Effect::Say(Notice::Requeued(loss))])
+                (State::Queued { terms, view: None, silence }, vec![Effect::Say(Notice::Requeued(loss))])
             }
             Event::Keeper(Report::Held(_)) if self.settings.nonblock && now < self.start_at => {
-                let outcome = Outcome::NotFree(self.settings.conflict_exit_code);
-                give_up(now, outcome, vec![Effect::Say(Notice::TimedOut(Blocker::OldLease))])
+                self.unavailable(now, Blocker::OldLease)
             }
             // Not started at once, but when the signals that have come were heard: a command must
             // not be started into a shutdown that has begun.
@@ -537,13 +566,10 @@ impl Machine {
                 Some(next) => next,
                 None => (State::Queued { terms, view, silence }, stop_self(signal)),
             },
-            Event::Timer if self.give_up_at.is_some_and(|at| at <= now) => {
-                let blocker = match (silence, view) {
-                    (None, Some(view)) => Blocker::Queue(view),
-                    (silence, _) => Blocker::Servers(silence),
-                };
-                self.timed_out(now, blocker)
-            }
+            Event::Timer if self.give_up_at.is_some_and(|at| at <= now) => match view {
+                Some(view) => give_up_for(now, view, self.settings.conflict_exit_code),
+                None => self.unavailable(now, Blocker::Servers(silence)),
+            },
             _ => (State::Queued { terms, view, silence }, vec![]),
         }
     }
@@ -569,16 +595,17 @@ impl Machine {
                 (State::Held { terms: self.regranted(timeout), grant: Grant { sent, ..grant }, judge_at }, vec![])
             }
             Event::Timer if now >= judge_at && terms.worth_starting(grant.sent, now) => {
-                let say = Effect::Say(Notice::Starting(grant.clone()));
+                let waited = self.waited.then(|| now.saturating_since(self.started_at));
+                let say = Effect::Say(Notice::Starting { grant: grant.clone(), waited });
                 let ends_at = self.settings.max_run.map(|max_run| now + max_run);
                 // By then the command would have to be stopped again.
                 let until = terms.stop_at(grant.sent);
-                let run = Run { terms, sent: grant.sent, ends_at, ended: None };
+                let run = Run { terms, sent: grant.sent, ends_at, ended: None, warned: false };
                 (State::Running(run), vec![Effect::Spawn { grant, until }, say])
             }
             Event::Timer if self.give_up_at.is_some_and(|at| at <= now) => {
                 let blocker = if now < self.start_at { Blocker::OldLease } else { Blocker::Servers(None) };
-                self.timed_out(now, blocker)
+                self.unavailable(now, blocker)
             }
             Event::Timer if now >= judge_at => (State::Held { terms, grant, judge_at: now + JUDGE_AGAIN }, vec![]),
             Event::Keeper(Report::Refused(refusal)) => refused(now, refusal),
@@ -598,16 +625,13 @@ impl Machine {
         Terms::new(timeout, self.settings.kill_after).unwrap_or_else(|_| Terms::with_default_grace(timeout))
     }
 
-    fn timed_out(&self, now: Instant, blocker: Blocker) -> (State, Vec<Effect>) {
-        if self.settings.nonblock {
-            let reason = match blocker {
-                Blocker::Servers(reason) => reason,
-                Blocker::Queue(_) | Blocker::OldLease => None,
-            };
-            return unreachable(now, reason);
+    /// The time to wait is over, and no live session says that somebody is before us.
+    fn unavailable(&self, now: Instant, blocker: Blocker) -> (State, Vec<Effect>) {
+        match blocker {
+            // The servers had their own time to answer.
+            Blocker::Servers(reason) if self.settings.nonblock => unreachable(now, reason),
+            blocker => give_up(now, Outcome::Unavailable, vec![Effect::Say(Notice::TimedOut(blocker))]),
         }
-        let outcome = Outcome::NotFree(self.settings.conflict_exit_code);
-        give_up(now, outcome, vec![Effect::Say(Notice::TimedOut(blocker))])
     }
 
     /// The place in the queue is lost, and a new one is taken.
@@ -642,7 +666,7 @@ fn requeue(loss: Loss) -> (State, Vec<Effect>) {
 /// No server has answered in time.
 fn unreachable(now: Instant, reason: Option<String>) -> (State, Vec<Effect>) {
     let notice = Notice::Unreachable(reason.unwrap_or_else(|| "no answer".to_owned()));
-    give_up(now, Outcome::Unreachable, vec![Effect::Say(notice)])
+    give_up(now, Outcome::Unavailable, vec![Effect::Say(notice)])
 }
 
 fn refused(now: Instant, refusal: Refusal) -> (State, Vec<Effect>) {
@@ -661,14 +685,20 @@ fn refused(now: Instant, refusal: Refusal) -> (State, Vec<Effect>) {
 /// Leaves without having run a command.
 fn give_up(now: Instant, outcome: Outcome, mut effects: Vec<Effect>) -> (State, Vec<Effect>) {
     effects.push(Effect::Release);
-    let release = Release { outcome, frees_within: None, until: now + GIVE_UP_PATIENCE, on_lost: OnLost::Idle };
-    (State::Releasing(release), effects)
+    (State::Releasing(Release::of(Verdict::Known(outcome), now + GIVE_UP_PATIENCE)), effects)
+}
+
+/// Leaves at the end of `--timeout` because of those before us, if the session lives: nobody knows before
+/// the servers have confirmed the release.
+fn give_up_for(now: Instant, view: View, conflict_exit_code: u8) -> (State, Vec<Effect>) {
+    let verdict = Verdict::NotFreeIfConfirmed { view, conflict_exit_code };
+    (State::Releasing(Release::of(verdict, now + GIVE_UP_PATIENCE)), vec![Effect::Release])
 }
 
 /// Leaves after a command. `frees_within`: what to tell the user when nobody confirms.
 fn release(now: Instant, outcome: Outcome, frees_within: Option<Duration>) -> (State, Vec<Effect>) {
     let patience = frees_within.map_or(GIVE_UP_PATIENCE, |timeout| timeout.min(RELEASE_PATIENCE));
-    let release = Release { outcome, frees_within, until: now + patience, on_lost: OnLost::Idle };
+    let release = Release { frees_within, ..Release::of(Verdict::Known(outcome), now + patience) };
     (State::Releasing(release), vec![Effect::Release])
 }
 

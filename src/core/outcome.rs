@@ -13,11 +13,12 @@ pub enum Outcome {
     Interrupted(Signal),
     /// The arguments or the environment make no sense.
     Usage,
-    /// No server answered within `--connect-timeout`.
-    Unreachable,
+    /// No server has answered in time, or none says any more who has the lock (`EX_UNAVAILABLE`).
+    Unavailable,
     /// Something that must not happen happened in zklock or in the operating system.
     Internal,
-    /// The lock was not free (`-n`) or not within `--timeout`; carries `--conflict-exit-code`.
+    /// The lock was not free (`-n`) or not within `--timeout`, as a live session said at the end; carries
+    /// `--conflict-exit-code`.
     NotFree(u8),
     /// The lock was lost while the command ran, and the command has been stopped.
     Lost,
@@ -52,7 +53,7 @@ impl Outcome {
             Self::Exited(status) | Self::NotFree(status) => End::Exit(status),
             Self::Signaled(signal) | Self::Interrupted(signal) => End::DieOf(signal),
             Self::Usage => End::Exit(64),
-            Self::Unreachable => End::Exit(69),
+            Self::Unavailable => End::Exit(69),
             Self::Internal => End::Exit(70),
             Self::Lost => End::Exit(76),
             Self::Denied => End::Exit(77),
@@ -71,9 +72,9 @@ pub const EXIT_STATUS: &[(&str, &str)] = &[
         "the command ran; when a signal killed it, zklock dies of the same signal (128+N in a shell)",
     ),
     ("64", "the arguments make no sense; one line on stderr says what to write instead"),
-    ("69", "no ZooKeeper server answered within --connect-timeout"),
+    ("69", "no ZooKeeper server answered within --connect-timeout, or none does when --timeout ends"),
     ("70", "internal error"),
-    ("75", "the lock was not free (--nonblock) or not within --timeout; --conflict-exit-code changes it"),
+    ("75", "somebody else had the lock (--nonblock), or still had it after --timeout; --conflict-exit-code changes it"),
     ("76", "the lock was lost while the command ran, and the command has been stopped"),
     ("77", "ZooKeeper refused the credentials, or an ACL forbids it"),
     ("78", "the lock cannot be used as asked: mixed use, another number of permits, no chroot, a worn-out queue"),
@@ -91,7 +92,7 @@ mod tests {
     fn every_fixed_status_is_in_the_table() {
         for outcome in [
             Outcome::Usage,
-            Outcome::Unreachable,
+            Outcome::Unavailable,
             Outcome::Internal,
             Outcome::NotFree(CONFLICT_EXIT_CODE),
             Outcome::Lost,

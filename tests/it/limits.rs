@@ -488,7 +488,7 @@ fn on_lost_is_not_run_when_the_lock_was_not_lost_under_a_command() {
     on_lost(&["--max-run", "300ms"], &["--exit-on", "TERM"]).wait().expect_code(124);
     let mut holder = scene.hold();
     on_lost(&["-n"], &[]).wait().expect_code(75);
-    on_lost(&["-w", "200ms"], &[]).wait().expect_code(75);
+    on_lost(&["-w", "2s"], &[]).wait().expect_code(75);
     // A waiter loses its place, not the lock.
     let mut waiter = on_lost(&[], &[]);
     scene.witness.wait_count(LOCK, 2);

@@ -6,6 +6,8 @@ use nix::sys::signal::Signal;
 
 use crate::client::{Client, Kind};
 use crate::ensemble::{Data, Ensemble, Role, Server, free_port};
+use crate::place::only_line;
+use crate::poll;
 use crate::proxy::{Proxy, Stub};
 use crate::scene::{AT_ONCE, LASTING, LEASE, LOCK, Moment, Scene, variable};
 use crate::zklock::{Running, Zklock};
@@ -163,7 +165,7 @@ fn nobody_while_waiting(lose: impl Fn(&Proxy)) {
     let mut waiter = job.run_by(["sh", "-c", WITH_TIMES, "sh"]).spawn();
     scene.witness.wait_count(LOCK, 2);
     lose(&proxy);
-    let output = waiter.wait().expect_code(75);
+    let output = waiter.wait().expect_code(69);
     assert!(limit <= output.elapsed && output.elapsed < limit + 2 * AT_ONCE, "{output}");
     let said = output.stderr();
     // Whether the session is over only the servers can say, so the place in the queue is not given up.
@@ -189,6 +191,56 @@ fn connections_refused_while_waiting() {
 #[test]
 fn no_answer_while_waiting() {
     nobody_while_waiting(Proxy::hold);
+}
+
+/// Who relies on `-E 0` would be told for ever that somebody else does the work.
+#[test]
+fn a_silence_that_has_not_been_noticed_yet_is_no_busy_lock() {
+    let (scene, proxy) = Scene::proxied();
+    let mut holder = scene.hold();
+    // The connection is given up after a sixth of the session timeout.
+    let options = ["-E", "0", "--timeout", "5", "--session-timeout", "60"];
+    let mut waiter = scene.job(&proxy.address(), "waiter", &options, &[]).env("CI", "true").spawn();
+    // It knows who is before it.
+    waiter.wait_stderr("2nd of 2");
+    proxy.hold();
+    let said = waiter.wait().expect_code(69).stderr();
+    let line = "zklock: gave up waiting for /lock after 5s: no ZooKeeper server answered\n";
+    assert!(said.ends_with(line), "{said}");
+    scene.finish(&mut holder);
+    proxy.pass();
+    scene.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn a_lock_that_is_busy_when_the_connection_is_back_is_busy() {
+    let (scene, proxy) = Scene::proxied();
+    let mut holder = scene.hold();
+    let mut waiter = scene.start(&proxy.address(), "waiter", &["--timeout", "4"], &[]);
+    scene.witness.wait_count(LOCK, 2);
+    let accepted = proxy.accepted();
+    proxy.refuse();
+    proxy.reset();
+    proxy.accept();
+    poll::until("the waiter is back", || (proxy.accepted() > accepted).then_some(()));
+    let output = waiter.wait().expect_code(75);
+    assert!(only_line(&output).starts_with("gave up waiting for /lock after 4s: 2nd of 2, held by "), "{output}");
+    scene.finish(&mut holder);
+    scene.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn a_server_without_a_quorum_is_called_that() {
+    let ensemble = Ensemble::start();
+    let [survivor, other] = ensemble.followers();
+    other.kill();
+    ensemble.leader().kill();
+    poll::until("the survivor serves nobody", || {
+        survivor.ask("srvr").is_ok_and(|state| state.contains("not currently serving")).then_some(())
+    });
+    let zklock = Zklock::at(survivor.address()).args(["--connect-timeout", "1s", LOCK, "true"]);
+    let line = only_line(&zklock.run().expect_code(69));
+    assert!(line.ends_with("is a ZooKeeper server that serves nobody now: it starts, or has no quorum"), "{line}");
 }
 
 /// The waiter's session expires while no server answers it; then it is at the tail, behind one who came meanwhile.

@@ -3,14 +3,18 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::process::{Command, Stdio};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use tempfile::tempdir;
 
 use crate::ensemble::{Server, free_port};
 use crate::lock::Lock;
+use crate::place::only_line;
 use crate::poll;
 use crate::process::{self, Seat};
+use crate::proxy::Proxy;
 use crate::terminal::Terminal;
 use crate::zklock::{Zklock, binary, child};
 
@@ -81,6 +85,56 @@ fn a_message_that_stays_does_not_mix_with_the_line_that_goes() {
     lock.remove(&holder);
 }
 
+/// Long enough that a slow machine keeps the lock, and short enough that half of the patience is over in 8 s.
+const T: Duration = Duration::from_secs(20);
+
+const SILENT: &str = "zklock: ZooKeeper has not answered for ";
+const BACK: &str = "zklock: ZooKeeper answers again; the command goes on";
+
+/// People and job logs are told of a silence before it costs them the command, and of its end; cron is not.
+#[test]
+fn a_silence_is_told_of_when_half_of_the_patience_is_gone() {
+    let lock = Lock::new();
+    let proxy = Proxy::zookeeper(&Server::shared().address());
+    let zklock = || lock.zklock_by(lock.chroot().by(proxy.address()), T).arg("--shared");
+    let half_a_line = ["sh", "-c", "printf half; touch at-work; exec sleep 300"];
+    let terminal = Terminal::new(120);
+    let directory = tempdir().unwrap();
+    let mut reader = terminal.spawn(zklock().directory(directory.path()).args(half_a_line));
+    let mut log = zklock().env("CI", "true").bare_child().args(["--exit-on", "TERM"]).spawn();
+    let mut cron = zklock().bare_child().args(["--exit-on", "TERM"]).spawn();
+    poll::until("the command writes", || directory.path().join("at-work").exists().then_some(()));
+    for job in [&mut log, &mut cron] {
+        job.wait_stdout("ready");
+    }
+    proxy.hold();
+    log.wait_stderr("stopping the command in ");
+    terminal.wait("a line of its own", |lines| {
+        let last = lines.last().is_some_and(|line| line.starts_with(SILENT) && line.ends_with(" unless it does"));
+        last && lines.first().is_some_and(|line| line == "half")
+    });
+    proxy.pass();
+    log.wait_stderr(BACK);
+    terminal.wait("the end of the silence", |lines| lines.last().is_some_and(|line| line == BACK));
+    for job in [&reader, &log, &cron] {
+        job.signal(Signal::SIGTERM);
+    }
+    reader.wait().expect_signal(Signal::SIGTERM);
+    let said = log.wait().expect_code(0).stderr();
+    assert_eq!(count_own_lines(&said), 2, "{said}");
+    assert_eq!(cron.wait().expect_code(0).stderr(), "");
+}
+
+#[test]
+fn a_shorter_session_than_was_asked_for_is_told_to_a_person() {
+    let lock = Lock::new();
+    let terminal = Terminal::new(120);
+    let mut job = terminal.spawn(lock.zklock().args(["--session-timeout", "10m"]).bare_child());
+    job.wait().expect_code(0);
+    let line = "zklock: the servers granted a session timeout of 2m, not 10m: their maxSessionTimeout is the limit";
+    terminal.wait(line, |lines| lines == [line, "ready"]);
+}
+
 // No terminal.
 
 #[test]
@@ -125,7 +179,7 @@ fn a_lock_that_is_lost_is_one_line() {
 }
 
 #[test]
-fn a_job_log_gets_one_line_when_waiting_starts() {
+fn a_job_log_gets_a_line_when_waiting_starts_and_one_when_it_ends() {
     let lock = Lock::new();
     let (holder, waiter) = (lock.occupy(&backup_of_db3()), lock.occupy(""));
     let mut job = lock.zklock().env("CI", "true").bare_child().spawn();
@@ -133,13 +187,16 @@ fn a_job_log_gets_one_line_when_waiting_starts() {
     assert_eq!(first, format!("zklock: waiting for /lock: 3rd of 3, {HELD_BY_DB3}"));
     lock.remove(&waiter);
     lock.remove(&holder);
-    assert_eq!(job.wait().expect_code(0).stderr(), format!("{first}\n"));
+    let stderr = job.wait().expect_code(0).stderr();
+    let rest = stderr.strip_prefix(&format!("{first}\n")).unwrap_or_else(|| panic!("{stderr}"));
+    let age = rest.strip_prefix("zklock: holding /lock after ").and_then(|age| age.strip_suffix("s\n"));
+    assert!(age.is_some_and(|age| age.parse::<u32>().is_ok()), "{stderr}");
 }
 
 #[test]
 fn a_variable_ci_that_says_no_is_no_job_log() {
     let lock = Lock::new();
-    for (value, lines) in [("false", 0), ("0", 0), ("", 0), ("1", 1)] {
+    for (value, lines) in [("false", 0), ("0", 0), ("", 0), ("1", 2)] {
         let holder = lock.occupy("");
         let mut job = lock.zklock().env("CI", value).bare_child().spawn();
         lock.wait_contenders(2);
@@ -158,7 +215,7 @@ fn a_variable_ci_that_says_no_is_no_job_log() {
 fn quiet_says_nothing_of_a_busy_lock_and_one_line_of_an_error() {
     let lock = Lock::new();
     let holder = lock.occupy("");
-    for option in ["-n", "--timeout=200ms"] {
+    for option in ["-n", "--timeout=2s"] {
         assert_eq!(lock.zklock().args(["-q", option]).bare_child().run().expect_code(75).stderr(), "");
     }
     lock.remove(&holder);
@@ -211,7 +268,7 @@ const TALKERS: [(i32, &[&str]); 7] = [
     (64, &["--no-such-option"]),
     (69, &["-z127.0.0.1:9", "--connect-timeout=100ms", "/lock", "true"]),
     (75, &["-n", "/lock", "true"]),
-    (75, &["-v", "--timeout=200ms", "/lock", "true"]),
+    (75, &["-v", "--timeout=2s", "/lock", "true"]),
     (126, &["/lock", "/etc/passwd"]),
     (127, &["/lock", "no-such-program-anywhere"]),
 ];
@@ -278,4 +335,12 @@ fn a_stderr_that_is_closed_changes_nothing() {
     closed(lock.zklock().args(["--", "no-such-program-anywhere"])).run().expect_code(127);
     let servers = Server::shared().chroot().by(format!("127.0.0.1:{}", free_port()));
     closed(Zklock::at(servers).args(["--connect-timeout=100ms", "/lock"]).bare_child()).run().expect_code(69);
+}
+
+#[test]
+fn a_line_for_the_shell_is_told_from_a_command() {
+    for (program, hint) in [("echo hi; ls", true), ("A=1", true), ("no-such-command", false)] {
+        let line = only_line(&Zklock::bare().args(["/lock", program]).run().expect_code(127));
+        assert_eq!(line.ends_with("; write -c before a line for the shell"), hint, "{line}");
+    }
 }

@@ -47,13 +47,17 @@ const WAYS: &[Way] = &[
     ("69", "no server", End::Code(69), |place| {
         place.zklock_by(format!("127.0.0.1:{}", free_port())).args(["--connect-timeout", "500ms", LOCK, "true"]).run()
     }),
-    ("70", "no descriptors", End::Code(70), |place| with_descriptors(place, 5)),
-    ("75", "held, -n", End::Code(75), |place| held(place, &["-n"])),
-    ("75", "held, --timeout", End::Code(75), |place| held(place, &["-w", "300ms"])),
-    ("75", "held, -E", End::Code(3), |place| held(place, &["-n", "-E", "3"])),
-    ("75", "no server within --timeout", End::Code(75), |place| {
+    ("69", "no server within --timeout", End::Code(69), |place| {
         place.zklock_by(format!("127.0.0.1:{}", free_port())).args(["-w", "500ms", LOCK, "true"]).run()
     }),
+    ("69", "no server within --timeout, -q, -E", End::Code(69), |place| {
+        let options = ["-q", "-E", "0", "-w", "500ms", LOCK, "true"];
+        place.zklock_by(format!("127.0.0.1:{}", free_port())).args(options).run()
+    }),
+    ("70", "no descriptors", End::Code(70), |place| with_descriptors(place, 5)),
+    ("75", "held, -n", End::Code(75), |place| held(place, &["-n"])),
+    ("75", "held, --timeout", End::Code(75), |place| held(place, &["-w", "2s"])),
+    ("75", "held, -E", End::Code(3), |place| held(place, &["-n", "-E", "3"])),
     ("76", "the node is deleted", End::Code(76), |place| {
         let mut run = place.zklock().args([LOCK, "sleep", "60"]).spawn();
         run.command();

@@ -213,7 +213,8 @@ impl State {
             Outcome::RanOut => ran && settings.max_run.is_some() && state.stopped_by_us,
             Outcome::NotFree(_) => !ran && (settings.nonblock || settings.timeout.is_some()),
             Outcome::Interrupted(signal) => !ran && self.faulty && signal == Signal::TERM,
-            Outcome::Unreachable => !ran && self.faulty,
+            // Without a fault only where the time to wait is shorter than a connection takes.
+            Outcome::Unavailable => !ran && (self.faulty || settings.timeout.is_some()),
             Outcome::Internal => state.keeper_kills >= 3,
             Outcome::NotFound => !ran && state.script.missing,
             // What fits the timeout that was asked for need not fit the one that was granted.
@@ -225,7 +226,7 @@ impl State {
             Outcome::RanOut => Some(Kind::RanOut),
             Outcome::NotFree(_) => Some(Kind::NotFree),
             Outcome::Interrupted(_) => Some(Kind::Interrupted),
-            Outcome::Unreachable => Some(Kind::Unreachable),
+            Outcome::Unavailable => Some(Kind::Unavailable),
             _ => None,
         };
         if let Some(kind) = kind {

@@ -77,7 +77,7 @@ kinds! {
     LostUnheard,
     NotFree,
     Interrupted,
-    Unreachable,
+    Unavailable,
     RanOut,
     OnLost,
     KilledByKeeper,

@@ -4,18 +4,48 @@
 use std::time::Duration;
 
 use super::{
-    Effect, Event, HURRIED_PATIENCE, Instant, Loss, Machine, Notice, Outcome, Report, Signal, State, cancels, stop_self,
+    Blocker, Effect, Event, HURRIED_PATIENCE, Instant, Loss, Machine, Notice, Outcome, Report, Signal, State, View,
+    cancels, stop_self,
 };
 
 /// A release that has been asked for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Release {
-    pub(super) outcome: Outcome,
+    pub(super) verdict: Verdict,
     /// What to tell the user when nobody confirms.
     pub(super) frees_within: Option<Duration>,
     /// When we go without a confirmation.
     pub(super) until: Instant,
     pub(super) on_lost: OnLost,
+}
+
+impl Release {
+    /// One that nothing more depends on.
+    pub(super) fn of(verdict: Verdict, until: Instant) -> Self {
+        Self { verdict, frees_within: None, until, on_lost: OnLost::Idle }
+    }
+}
+
+/// What a release comes to.
+#[derive(Clone, Debug)]
+pub(super) enum Verdict {
+    /// This, whether or not it is confirmed.
+    Known(Outcome),
+    /// These were before us when `--timeout` ended, if the servers that say so still answer.
+    NotFreeIfConfirmed { view: View, conflict_exit_code: u8 },
+}
+
+impl Verdict {
+    /// The outcome, and what is still to be said about it.
+    fn end(self, confirmed: bool) -> (Outcome, Option<Notice>) {
+        match self {
+            Self::Known(outcome) => (outcome, None),
+            Self::NotFreeIfConfirmed { view, conflict_exit_code } if confirmed => {
+                (Outcome::NotFree(conflict_exit_code), Some(Notice::TimedOut(Blocker::Queue(view))))
+            }
+            Self::NotFreeIfConfirmed { .. } => (Outcome::Unavailable, Some(Notice::TimedOut(Blocker::Servers(None)))),
+        }
+    }
 }
 
 /// The command of `--on-lost`.
@@ -29,21 +59,16 @@ pub(super) enum OnLost {
 
 impl Machine {
     pub(super) fn releasing(now: Instant, release: Release, event: Event) -> (State, Vec<Effect>) {
-        let unconfirmed = || {
-            let mut effects = vec![Effect::EndKeeper];
-            effects.extend(release.frees_within.map(|timeout| Effect::Say(Notice::NotReleased(timeout))));
-            effects
-        };
-        let same = State::Releasing(release);
         match event {
-            // An expired session has taken the node with it.
-            Event::Keeper(Report::Released | Report::Lost(Loss::SessionExpired | Loss::SessionEnded)) => {
-                finish(release, vec![])
+            Event::Keeper(Report::Released) => finish(release, Confirmation::Confirmed),
+            // An expired session has taken the node with it, and says nothing of the others.
+            Event::Keeper(Report::Lost(Loss::SessionExpired | Loss::SessionEnded)) => {
+                finish(release, Confirmation::SessionOver)
             }
-            Event::KeeperGone => finish(release, unconfirmed()),
-            Event::Timer if now >= release.until => finish(release, unconfirmed()),
+            Event::KeeperGone => finish(release, Confirmation::None),
+            Event::Timer if now >= release.until => finish(release, Confirmation::None),
             Event::OnLostEnded => (State::Releasing(Release { on_lost: OnLost::Idle, ..release }), vec![]),
-            Event::Stopped(signal) => (same, vec![Effect::StopSelf(signal)]),
+            Event::Stopped(signal) => (State::Releasing(release), vec![Effect::StopSelf(signal)]),
             Event::Signal { signal, shared } => {
                 let effects = match release.on_lost {
                     OnLost::Idle => stop_self(signal),
@@ -53,7 +78,7 @@ impl Machine {
                 let until = if cancels(signal) { release.until.min(now + HURRIED_PATIENCE) } else { release.until };
                 (State::Releasing(Release { until, ..release }), effects)
             }
-            _ => (same, vec![]),
+            _ => (State::Releasing(release), vec![]),
         }
     }
 
@@ -68,12 +93,30 @@ impl Machine {
     }
 }
 
+/// What is known at the end of a release.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Confirmation {
+    /// The node is gone, and the session closed.
+    Confirmed,
+    /// The session was over.
+    SessionOver,
+    /// Nobody has answered.
+    None,
+}
+
 /// No more is to be done about the node.
-fn finish(release: Release, mut effects: Vec<Effect>) -> (State, Vec<Effect>) {
+fn finish(release: Release, confirmation: Confirmation) -> (State, Vec<Effect>) {
+    let mut effects = vec![];
+    if confirmation == Confirmation::None {
+        effects.push(Effect::EndKeeper);
+        effects.extend(release.frees_within.map(|timeout| Effect::Say(Notice::NotReleased(timeout))));
+    }
+    let (outcome, notice) = release.verdict.end(confirmation == Confirmation::Confirmed);
+    effects.extend(notice.map(Effect::Say));
     match release.on_lost {
-        OnLost::Running => (State::Outlasted(release.outcome), effects),
+        OnLost::Running => (State::Outlasted(outcome), effects),
         OnLost::Idle => {
-            effects.push(Effect::Finish(release.outcome));
+            effects.push(Effect::Finish(outcome));
             (State::Finished, effects)
         }
     }

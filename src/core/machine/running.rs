@@ -20,13 +20,22 @@ pub(super) struct Run {
     pub(super) ends_at: Option<Instant>,
     /// How the command itself ended, if it has.
     pub(super) ended: Option<CommandEnd>,
+    /// The user has been told of a silence that is not over yet.
+    pub(super) warned: bool,
 }
 
 impl Run {
-    /// When it is to be stopped unless something happens.
+    /// When there is something to do unless something happens: to warn of a silence, or to stop the command.
     pub(super) fn deadline(&self) -> Instant {
-        let stop_at = self.terms.stop_at(self.sent);
-        self.ends_at.map_or(stop_at, |ends_at| ends_at.min(stop_at))
+        let (warn_at, stop_at) = (self.terms.warn_at(self.sent), self.terms.stop_at(self.sent));
+        let next = if self.warned { stop_at } else { warn_at };
+        self.ends_at.map_or(next, |ends_at| ends_at.min(next))
+    }
+
+    /// A beat was answered that lets the lease count from `sent`.
+    fn extended(self, sent: Instant) -> (Self, Vec<Effect>) {
+        let back = self.warned.then_some(Effect::Say(Notice::Back));
+        (Self { sent: self.sent.max(sent), warned: false, ..self }, back.into_iter().collect())
     }
 }
 
@@ -51,10 +60,13 @@ impl Cause {
 
 impl Machine {
     pub(super) fn running(&mut self, now: Instant, run: Run, event: Event) -> (State, Vec<Effect>) {
-        let Run { terms, sent, ends_at, ended } = run;
+        let Run { terms, sent, ends_at, ended, warned } = run;
         let same = State::Running(run);
         match event {
-            Event::Keeper(Report::Extended(later)) => (State::Running(Run { sent: sent.max(later), ..run }), vec![]),
+            Event::Keeper(Report::Extended(later)) => {
+                let (run, effects) = run.extended(later);
+                (State::Running(run), effects)
+            }
             // From now on the servers count with this.
             Event::Keeper(Report::Connected { timeout }) => {
                 (State::Running(Run { terms: self.regranted(timeout), ..run }), vec![])
@@ -71,6 +83,11 @@ impl Machine {
                 self.stop(now, terms, sent, LostWhy::Silence(now.saturating_since(sent)))
             }
             Event::Timer if ends_at.is_some_and(|ends_at| now >= ends_at) => self.ran_out(now, terms, sent),
+            Event::Timer if !warned && now >= terms.warn_at(sent) => {
+                let silence = now.saturating_since(sent);
+                let left = terms.stop_at(sent).saturating_since(now);
+                (State::Running(Run { warned: true, ..run }), vec![Effect::Say(Notice::Silent { silence, left })])
+            }
             // No command is left to stop, by which we would learn of a Ctrl-Z.
             Event::Signal { signal, shared: true } if ended.is_some() => (same, stop_self(signal)),
             Event::Signal { shared: true, .. } => (same, vec![]),

@@ -455,9 +455,69 @@ fn the_timeout_counts_once_over_everything() {
     assert!(!world.released);
     world.pass(Duration::from_millis(1));
     assert!(world.released);
-    assert!(world.said(|notice| matches!(notice, Notice::TimedOut(Blocker::Queue(_)))));
     world.event(Event::Keeper(Report::Released));
+    assert!(world.said(|notice| matches!(notice, Notice::TimedOut(Blocker::Queue(_)))));
     assert_eq!(world.finished, Some(Outcome::NotFree(75)));
+}
+
+/// A waiter whose time is over.
+fn waited_in_vain() -> World {
+    let mut world = World::new(Settings { timeout: Some(Duration::from_secs(60)), ..settings() });
+    world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+    world.event(Event::Keeper(Report::Waiting(view())));
+    world.pass(Duration::from_secs(60));
+    assert!(world.released);
+    world
+}
+
+#[track_caller]
+fn expect_unavailable(world: &World, reason: Option<&str>) {
+    assert_eq!(world.finished, Some(Outcome::Unavailable));
+    let blocker = Blocker::Servers(reason.map(str::to_owned));
+    assert_eq!(world.notices.last(), Some(&Notice::TimedOut(blocker)));
+}
+
+#[test]
+fn a_lock_is_not_called_busy_by_servers_that_do_not_answer_any_more() {
+    let mut world = waited_in_vain();
+    world.pass(GIVE_UP_PATIENCE);
+    expect_unavailable(&world, None);
+    for last in [Event::KeeperGone, Event::Keeper(Report::Lost(Loss::SessionExpired))] {
+        let mut world = waited_in_vain();
+        world.event(last);
+        expect_unavailable(&world, None);
+    }
+}
+
+#[test]
+fn a_lock_is_not_called_busy_when_the_connection_is_not_back_by_the_end() {
+    let mut world = World::new(Settings { timeout: Some(Duration::from_secs(60)), ..settings() });
+    world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+    world.event(Event::Keeper(Report::Waiting(view())));
+    world.event(Event::Keeper(Report::Unreachable("refused".to_owned())));
+    world.pass(Duration::from_secs(60));
+    world.event(Event::Keeper(Report::Released));
+    expect_unavailable(&world, Some("refused"));
+}
+
+#[test]
+fn a_silence_that_is_over_is_said_to_be_and_the_next_is_another_one() {
+    let mut world = World::running(settings());
+    // Half of the longest silence that is harmless at worst, which begins just before a beat.
+    let half = terms().beat() + terms().patience() / 2;
+    for _ in 0..2 {
+        let before = world.notices.len();
+        world.pass(half - Duration::from_millis(1));
+        assert_eq!(world.notices.len(), before);
+        world.pass(Duration::from_millis(1));
+        let left = terms().patience() - terms().patience() / 2;
+        assert_eq!(world.notices[before..], [Notice::Silent { silence: half, left }]);
+        world.beat();
+        assert_eq!(world.notices[before + 1..], [Notice::Back]);
+        world.beat();
+        assert_eq!(world.notices.len(), before + 2);
+    }
+    assert!(!world.doomed);
 }
 
 /// A waiter whose session the servers have forgotten, and who is first now that they have forgotten everybody.
@@ -490,16 +550,16 @@ fn the_timeout_counts_while_old_leases_run_out() {
     world.pass(Duration::from_secs(5));
     assert!(world.said(|notice| matches!(notice, Notice::TimedOut(Blocker::OldLease))));
     world.event(Event::Keeper(Report::Released));
-    assert_eq!(world.finished, Some(Outcome::NotFree(75)));
+    assert_eq!(world.finished, Some(Outcome::Unavailable));
 }
 
-/// The servers have answered, and the lock is not free yet.
+/// The servers have answered, but know of nobody who is before us.
 #[test]
 fn nonblock_does_not_wait_until_old_leases_are_over() {
     let mut world = first_after_the_session_was_ended(Settings { nonblock: true, ..settings() });
     assert!(world.said(|notice| matches!(notice, Notice::TimedOut(Blocker::OldLease))));
     world.event(Event::Keeper(Report::Released));
-    assert_eq!(world.finished, Some(Outcome::NotFree(75)));
+    assert_eq!(world.finished, Some(Outcome::Unavailable));
 }
 
 #[test]
@@ -520,7 +580,7 @@ fn no_server_within_the_connect_timeout_ends_in_69() {
     world.event(Event::Keeper(Report::Unreachable("refused".to_owned())));
     world.pass(Duration::from_secs(15));
     world.event(Event::Keeper(Report::Released));
-    assert_eq!(world.finished, Some(Outcome::Unreachable));
+    assert_eq!(world.finished, Some(Outcome::Unavailable));
     assert!(world.said(|notice| *notice == Notice::Unreachable("refused".to_owned())));
 }
 
