@@ -46,8 +46,8 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             Weight::News,
             format!(
                 "ZooKeeper has not answered for {}; stopping the command in {} unless it does",
-                short(*silence),
-                short(*left)
+                short(about(*silence)),
+                short(about(*left))
             ),
         ),
         Notice::Impatient(terms) => (
@@ -146,7 +146,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
                     "the session ended before its time; killing the command".to_owned()
                 }
                 LostWhy::Silence(silence) => {
-                    format!("ZooKeeper has not answered for {}; stopping the command", short(*silence))
+                    format!("ZooKeeper has not answered for {}; stopping the command", short(about(*silence)))
                 }
                 LostWhy::Refused => "ZooKeeper refuses to keep it (see --verbose); stopping the command".to_owned(),
                 LostWhy::KeeperGone => "the keeper process died; stopping the command".to_owned(),
@@ -237,6 +237,11 @@ fn short(duration: Duration) -> String {
         seconds if seconds % 60 == 0 => format!("{}m", seconds / 60),
         seconds => format!("{seconds}s"),
     }
+}
+
+/// To the nearest tenth of a second: of what was measured, the rest is chance.
+fn about(duration: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).saturating_add(50) / 100 * 100)
 }
 
 /// For how long something has lasted: `40s`, `12m`, `3h05m`, `2d04h`.
