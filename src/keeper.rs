@@ -61,8 +61,8 @@ pub struct Keeper<'p, W: World> {
     connected: Cell<bool>,
     /// The servers know container nodes, as far as we know.
     containers: Cell<bool>,
-    /// Locks with children that are no contenders, of which the user knows.
-    warned: RefCell<HashSet<String>>,
+    /// Locks with children that are no contenders, of which the supervisor knows.
+    told: RefCell<HashSet<String>>,
     /// In the order in which they are taken.
     locks: Vec<&'p LockPath>,
     /// Contenders of zklocks above us that we use, and whether we have looked for them.
@@ -100,7 +100,7 @@ impl<'p, W: World> Keeper<'p, W> {
             timeout: Cell::new(plan.session_timeout),
             connected: Cell::new(false),
             containers: Cell::new(true),
-            warned: RefCell::default(),
+            told: RefCell::default(),
             locks,
             lent: RefCell::default(),
             looked_up: Cell::new(false),

@@ -59,6 +59,9 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
                 short(terms.patience())
             ),
         ),
+        Notice::Foreign { lock, child } => {
+            (Weight::Hint, format!("{lock} has a child that is no contender, ignored: {child}"))
+        }
         Notice::Waiting(view) => (Weight::Status, format!("waiting for {}: {}", view.lock, queue(view, now_millis))),
         Notice::Requeued(loss) => {
             let why = match loss {

@@ -58,6 +58,13 @@ pub enum Report {
         /// From when a lease counts with it, if there is one.
         from: Option<Instant>,
     },
+    /// The lock has a child that is no contender, which nobody waits for.
+    Foreign {
+        /// The lock.
+        lock: String,
+        /// The child's name, printable.
+        child: String,
+    },
     /// Our contender node is in the queue and others are before it.
     Waiting(View),
     /// No lock of a zklock above us is used, and none will be.
@@ -288,6 +295,13 @@ pub enum Notice {
     },
     /// A silence of this length can stop the command: shorter than a third of the session timeout.
     Impatient(Terms),
+    /// A lock has a child that is no contender.
+    Foreign {
+        /// The lock.
+        lock: String,
+        /// The child's name, printable.
+        child: String,
+    },
     /// In the queue.
     Waiting(View),
     /// The place in the queue was lost; at the tail again.
@@ -545,6 +559,9 @@ impl Machine {
                 self.waited = true;
                 let say = Effect::Say(Notice::Waiting(view.clone()));
                 (State::Queued { terms, view: Some(view), silence: None }, vec![say])
+            }
+            Event::Keeper(Report::Foreign { lock, child }) => {
+                (State::Queued { terms, view, silence }, vec![Effect::Say(Notice::Foreign { lock, child })])
             }
             Event::Keeper(Report::Requeued(loss)) => {
                 (State::Queued { terms, view: None, silence }, vec![Effect::Say(Notice::Requeued(loss))])

@@ -414,7 +414,6 @@ impl<W: World> Keeper<'_, W> {
                 None => self.insist(|| session.children(lock)).await.map_err(|failure| Stop::because(failure, lock))?,
             };
             let queue = sorted(lock, names.clone())?;
-            self.warn_of_foreign(lock, &queue);
             // From a creation that was taken for lost and came late: the one of these nodes, or an earlier
             // one of which somebody has deleted what we took for it. It would last as long as our session.
             let is_of_session = |id: ContenderId| mine.is_ours() && id.session() == session.id();
@@ -430,6 +429,7 @@ impl<W: World> Keeper<'_, W> {
                 continue;
             }
             self.check_company(lock, &queue, mine)?;
+            self.tell_of_foreign(lock, &queue);
             match queue.standing(mine.name()) {
                 // Never "nobody before us": the list is as new as our node, so that was deleted.
                 Standing::Missing => return Err(Stop::Gone(Loss::NodeDeleted)),
@@ -544,11 +544,12 @@ impl<W: World> Keeper<'_, W> {
         }
     }
 
-    fn warn_of_foreign(&self, lock: &str, queue: &Queue) {
+    /// Once for each lock. As a rule it is a lock below a lock.
+    fn tell_of_foreign(&self, lock: &str, queue: &Queue) {
         if let Some(name) = queue.foreign().first()
-            && self.warned.borrow_mut().insert(lock.to_owned())
+            && self.told.borrow_mut().insert(lock.to_owned())
         {
-            log::warn!("{lock} has a child that is no contender, ignored: {}", printable(name));
+            self.world.report_if_room(&Report::Foreign { lock: lock.to_owned(), child: printable(name) });
         }
     }
 

@@ -9,6 +9,7 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use tempfile::tempdir;
 
+use crate::client::Kind;
 use crate::ensemble::{Server, free_port};
 use crate::lock::Lock;
 use crate::place::only_line;
@@ -146,6 +147,30 @@ fn without_a_terminal_success_is_silent_also_after_a_wait() {
     lock.remove(&holder);
     let output = job.wait().expect_code(0);
     assert_eq!((output.stdout().as_str(), output.stderr().as_str()), ("ready\n", ""));
+}
+
+/// A lock below a lock is in order. It is worth a word to a person, and no mail.
+#[test]
+fn a_child_that_is_no_contender_is_told_at_a_terminal_and_with_verbose() {
+    let lock = Lock::new();
+    let below = format!("{}/production", Lock::PATH);
+    for path in [Lock::PATH, &below] {
+        lock.client().create(path, b"", Kind::Persistent).expect("a node can be created");
+    }
+    let hint = "zklock: /lock has a child that is no contender, ignored: production";
+    for ci in ["", "1"] {
+        let output = lock.zklock().env("CI", ci).bare_child().run().expect_code(0);
+        assert_eq!(output.stderr(), "");
+    }
+    for (option, told) in [(None, true), (Some("-q"), false), (Some("-v"), true)] {
+        let terminal = Terminal::new(120);
+        terminal.spawn(lock.zklock().args(option).bare_child()).wait().expect_code(0);
+        terminal.wait("the command's line", |lines| lines.iter().any(|line| line == "ready"));
+        terminal.wait(hint, |lines| lines.iter().filter(|line| **line == hint).count() == usize::from(told));
+    }
+    let output = lock.zklock().arg("-v").bare_child().run().expect_code(0);
+    assert_eq!(output.stderr().lines().filter(|line| *line == hint).count(), 1, "{output}");
+    lock.remove(&below);
 }
 
 #[test]

@@ -218,6 +218,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         Just(Report::Unreachable("refused".to_owned())),
         Just(Report::Connected { timeout: TIMEOUT }),
         Just(Report::Waiting(view())),
+        Just(Report::Foreign { lock: "/l".to_owned(), child: "x".to_owned() }),
         Just(Report::Requeued(Loss::NodeDeleted)),
         Just(Report::Lost(Loss::NodeDeleted)),
         Just(Report::Lost(Loss::SessionExpired)),
