@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::core::machine::{Blocker, Loss, LostWhy, Notice, Refusal, View};
+use crate::core::queue::Recipe;
 use crate::plan::{Patience, Plan, Verbosity};
 
 /// Who should see a sentence.
@@ -195,6 +196,17 @@ fn refused(refusal: &Refusal, plan: &Plan) -> String {
         }
         Refusal::OtherPermits { lock, permits } => {
             format!("{lock} is used with --permits {permits}: use the same number")
+        }
+        Refusal::OtherRecipe { lock, recipe } => {
+            let recipe = match recipe {
+                Recipe::CuratorSemaphore => {
+                    "Curator's InterProcessSemaphoreMutex or InterProcessSemaphoreV2 (children locks and leases)"
+                }
+                Recipe::CuratorLeaderLatch => "Curator's LeaderLatch (children named ...-latch-NUMBER)",
+                Recipe::KazooSemaphore => "kazoo's Semaphore (children of 32 hex digits)",
+                Recipe::KazooLease => "kazoo's NonBlockingLease (child lease_holder)",
+            };
+            format!("{lock} is used by {recipe}, and cannot be shared with it: use another path")
         }
         Refusal::Upgrade { lock, held } => format!(
             "{lock} is held as {held} by a zklock that this one runs under, and cannot become {}: ask the outer one for \

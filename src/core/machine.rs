@@ -27,7 +27,7 @@ use self::ending::{Release, Verdict};
 use self::running::{Cause, Run};
 use super::lease::{Instant, NoRoom, Terms};
 use super::outcome::Outcome;
-use super::queue::{Dialect, Mode};
+use super::queue::{Dialect, Mode, Recipe};
 use super::signal::Signal;
 
 /// How long a release after a finished command waits for a server, unless the session ends sooner.
@@ -169,6 +169,13 @@ pub enum Refusal {
         lock: String,
         /// Their number.
         permits: NonZeroU32,
+    },
+    /// Another recipe uses the path, and its users and we would run side by side.
+    OtherRecipe {
+        /// The lock.
+        lock: String,
+        /// What it is used by.
+        recipe: Recipe,
     },
     /// A zklock above us holds the lock in a way that does not include what is asked for.
     Upgrade {
@@ -693,6 +700,7 @@ fn refused(now: Instant, refusal: Refusal) -> (State, Vec<Effect>) {
         | Refusal::Exhausted(_)
         | Refusal::Blind { .. }
         | Refusal::OtherPermits { .. }
+        | Refusal::OtherRecipe { .. }
         | Refusal::Upgrade { .. } => Outcome::Unusable,
         Refusal::Server(_) => Outcome::Internal,
     };

@@ -5,12 +5,14 @@
 //! kinds of client queue on one path; each kind's names are understood, so that each counts.
 
 mod names;
+mod recipes;
 
 use std::error::Error;
 use std::fmt;
 use std::num::NonZeroU32;
 
 pub use names::{Contender, ContenderId, Dialect, Kind, Mode, UnknownMode};
+pub use recipes::Recipe;
 
 use super::contender::printable;
 
@@ -118,6 +120,11 @@ impl Queue {
     /// as they are.
     pub fn foreign(&self) -> &[String] {
         &self.foreign
+    }
+
+    /// The recipe of another library that uses this path for an exclusion in which we have no part.
+    pub fn other_recipe(&self) -> Option<Recipe> {
+        Recipe::of_children(&self.foreign)
     }
 
     /// The holder that came first; `None` when the lock is free. The first in the queue always

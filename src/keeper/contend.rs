@@ -450,9 +450,13 @@ impl<W: World> Keeper<'_, W> {
         }
     }
 
-    /// Refuses to share a lock with contenders that do not wait for us, or count otherwise.
+    /// Refuses to share a path with a recipe in which we have no part, and a lock with contenders that
+    /// do not wait for us, or count otherwise.
     fn check_company(&self, lock: &str, queue: &Queue, mine: &Mine) -> Result<(), Stop> {
-        let refusal = if let Some(other) = queue.blind_to(&self.plan.dialects, self.plan.dialects_given) {
+        // First: what is said of contenders would not help beside such a recipe.
+        let refusal = if let Some(recipe) = queue.other_recipe() {
+            Refusal::OtherRecipe { lock: lock.to_owned(), recipe }
+        } else if let Some(other) = queue.blind_to(&self.plan.dialects, self.plan.dialects_given) {
             Refusal::Blind { lock: lock.to_owned(), contender: printable(&other.name), reads: other.kind.reads() }
         } else if let Some(permits) = queue.other_permits(mine.name()) {
             Refusal::OtherPermits { lock: lock.to_owned(), permits }
@@ -510,14 +514,15 @@ impl<W: World> Keeper<'_, W> {
         or(or(changed, beating), self.keep_looking(session, mine)).await
     }
 
-    /// Looks where we stand from time to time, if anybody is watching. Sets no watches: those that
-    /// are set remain right until one of them fires.
-    async fn keep_looking<T>(&self, session: &W::Session, mine: &Mine) -> T {
+    /// Looks where we stand, and beside whom, from time to time, if anybody is watching. Sets no
+    /// watches: those that are set remain right until one of them fires.
+    async fn keep_looking<T>(&self, session: &W::Session, mine: &Mine) -> Result<T, Stop> {
         let Some(period) = self.refresh else { return pending().await };
         loop {
             self.world.sleep(period).await;
             let Ok(children) = session.children(&mine.lock).await else { continue };
             let Ok(queue) = Queue::from_children(children) else { continue };
+            self.check_company(&mine.lock, &queue, mine)?;
             if let Standing::Waits { position, .. } = queue.standing(mine.name()) {
                 let view = self.view(session, &mine.lock, &queue, position).await;
                 self.world.report_if_room(&Report::Waiting(view));

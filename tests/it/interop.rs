@@ -5,6 +5,7 @@
 
 mod mixed;
 mod readers;
+mod recipes;
 mod rules;
 
 use std::time::Duration;

@@ -60,6 +60,22 @@ pub(crate) enum Recipe {
     KazooReader,
     /// kazoo's `WriteLock`.
     KazooWriter,
+    /// Curator's `InterProcessMultiLock`, of this one path.
+    CuratorMultiLock,
+    /// Curator's `LeaderSelector`.
+    CuratorLeaderSelector,
+    /// kazoo's `Election`.
+    KazooElection,
+    /// Curator's `InterProcessSemaphoreMutex`. zklock takes no turns with this one, and those that follow.
+    CuratorSemaphoreMutex,
+    /// Curator's `InterProcessSemaphoreV2` with one lease.
+    CuratorSemaphore,
+    /// Curator's `LeaderLatch`.
+    CuratorLeaderLatch,
+    /// kazoo's `Semaphore`, with more leases than anybody takes.
+    KazooSemaphore,
+    /// kazoo's `NonBlockingLease`.
+    KazooLease,
 }
 
 impl Recipe {
@@ -74,21 +90,42 @@ impl Recipe {
             Self::KazooLock => "lock",
             Self::KazooReader => "read",
             Self::KazooWriter => "write",
+            Self::CuratorMultiLock => "multi-lock",
+            Self::CuratorLeaderSelector => "selector",
+            Self::KazooElection => "election",
+            Self::CuratorSemaphoreMutex => "semaphore-mutex",
+            Self::CuratorSemaphore | Self::KazooSemaphore => "semaphore",
+            Self::CuratorLeaderLatch => "latch",
+            Self::KazooLease => "lease",
         }
     }
 
     /// What zklock is to be told so that it and clients of this kind see each other.
     pub(crate) fn options(self) -> &'static [&'static str] {
         match self {
-            Self::CuratorMutex | Self::WriteLock => &[],
+            Self::CuratorMutex | Self::WriteLock | Self::CuratorMultiLock | Self::CuratorLeaderSelector => &[],
             Self::CuratorReader | Self::CuratorWriter => &["--dialect", "curator-rw"],
             Self::KazooLockBesideCurator => &["--dialect", "curator"],
-            Self::KazooLock | Self::KazooReader | Self::KazooWriter => &["--dialect", "kazoo"],
+            Self::KazooLock | Self::KazooReader | Self::KazooWriter | Self::KazooElection => &["--dialect", "kazoo"],
+            Self::CuratorSemaphoreMutex
+            | Self::CuratorSemaphore
+            | Self::CuratorLeaderLatch
+            | Self::KazooSemaphore
+            | Self::KazooLease => &[],
         }
     }
 
     fn is_kazoo(self) -> bool {
-        matches!(self, Self::KazooLockBesideCurator | Self::KazooLock | Self::KazooReader | Self::KazooWriter)
+        matches!(
+            self,
+            Self::KazooLockBesideCurator
+                | Self::KazooLock
+                | Self::KazooReader
+                | Self::KazooWriter
+                | Self::KazooElection
+                | Self::KazooSemaphore
+                | Self::KazooLease
+        )
     }
 }
 

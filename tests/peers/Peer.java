@@ -5,6 +5,7 @@ import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -14,9 +15,16 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
+import org.apache.curator.framework.recipes.leader.LeaderLatch;
+import org.apache.curator.framework.recipes.leader.LeaderSelector;
+import org.apache.curator.framework.recipes.leader.LeaderSelectorListenerAdapter;
 import org.apache.curator.framework.recipes.locks.InterProcessLock;
+import org.apache.curator.framework.recipes.locks.InterProcessMultiLock;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
+import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreMutex;
+import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreV2;
+import org.apache.curator.framework.recipes.locks.Lease;
 import org.apache.curator.retry.RetryOneTime;
 import org.apache.zookeeper.ZooDefs;
 import org.apache.zookeeper.ZooKeeper;
@@ -30,7 +38,9 @@ import org.apache.zookeeper.recipes.lock.WriteLock;
  * java -Dclock.offset=NANOSECONDS Peer CONNECT PATH KIND SESSION_MS LOG
  *
  * clock.offset       from CLOCK_MONOTONIC, which is all that Java reads, to CLOCK_BOOTTIME
- * KIND               mutex: InterProcessMutex; rw-read, rw-write: InterProcessReadWriteLock; write-lock: WriteLock
+ * KIND               mutex: InterProcessMutex; rw-read, rw-write: InterProcessReadWriteLock; write-lock: WriteLock;
+ *                    multi-lock: InterProcessMultiLock; selector: LeaderSelector; latch: LeaderLatch; semaphore-mutex:
+ *                    InterProcessSemaphoreMutex; semaphore: InterProcessSemaphoreV2 with one lease
  *
  * acquire            answers acquired
  * acquire MS         answers acquired, or busy after that many milliseconds
@@ -194,42 +204,97 @@ public final class Peer {
         return kind.equals("write-lock") ? new Recipe() : new Curator();
     }
 
+    /** What a recipe of Curator's gives until it is given back. */
+    private interface Turn {
+        void end() throws Exception;
+    }
+
+    /** A recipe of Curator's. */
+    private interface Turns {
+        /** As {@link Contender#acquire}; null when it was not got. */
+        Turn take(long milliseconds) throws Exception;
+    }
+
     private final class Curator implements Contender {
         private final CuratorFramework client;
-        private final InterProcessLock lock;
+        private final Turns turns;
+        private Turn turn;
 
         Curator() throws Exception {
             int patience = 15_000;
             client = CuratorFrameworkFactory.newClient(connect, sessionTimeout, patience, new RetryOneTime(100));
             client.start();
             client.blockUntilConnected(patience, TimeUnit.MILLISECONDS);
-            switch (kind) {
-                case "mutex":
-                    lock = new InterProcessMutex(client, path);
-                    break;
-                case "rw-read":
-                    lock = new InterProcessReadWriteLock(client, path).readLock();
-                    break;
-                case "rw-write":
-                    lock = new InterProcessReadWriteLock(client, path).writeLock();
-                    break;
-                default:
-                    throw new IllegalArgumentException(kind);
+            turns = switch (kind) {
+                case "mutex" -> turns(new InterProcessMutex(client, path));
+                case "rw-read" -> turns(new InterProcessReadWriteLock(client, path).readLock());
+                case "rw-write" -> turns(new InterProcessReadWriteLock(client, path).writeLock());
+                case "multi-lock" -> turns(new InterProcessMultiLock(client, List.of(path)));
+                case "semaphore-mutex" -> turns(new InterProcessSemaphoreMutex(client, path));
+                case "semaphore" -> turns(new InterProcessSemaphoreV2(client, path, 1));
+                case "latch" -> milliseconds -> lead(new LeaderLatch(client, path), milliseconds);
+                case "selector" -> this::select;
+                default -> throw new IllegalArgumentException(kind);
+            };
+        }
+
+        private static Turns turns(InterProcessLock lock) {
+            return milliseconds -> {
+                if (milliseconds < 0) {
+                    lock.acquire();
+                    return lock::release;
+                }
+                return lock.acquire(milliseconds, TimeUnit.MILLISECONDS) ? lock::release : null;
+            };
+        }
+
+        private static Turns turns(InterProcessSemaphoreV2 semaphore) {
+            return milliseconds -> {
+                Lease lease = semaphore.acquire(limit(milliseconds), TimeUnit.MILLISECONDS);
+                return lease == null ? null : lease::close;
+            };
+        }
+
+        private static Turn lead(LeaderLatch latch, long milliseconds) throws Exception {
+            latch.start();
+            if (latch.await(limit(milliseconds), TimeUnit.MILLISECONDS)) {
+                return latch::close;
             }
+            latch.close();
+            return null;
+        }
+
+        private Turn select(long milliseconds) throws Exception {
+            CountDownLatch leads = new CountDownLatch(1);
+            LeaderSelector selector = new LeaderSelector(client, path, new LeaderSelectorListenerAdapter() {
+                @Override
+                public void takeLeadership(CuratorFramework client) throws InterruptedException {
+                    leads.countDown();
+                    // Until it is closed.
+                    new CountDownLatch(1).await();
+                }
+            });
+            selector.start();
+            if (leads.await(limit(milliseconds), TimeUnit.MILLISECONDS)) {
+                return selector::close;
+            }
+            selector.close();
+            return null;
+        }
+
+        private static long limit(long milliseconds) {
+            return milliseconds < 0 ? Long.MAX_VALUE / 1_000_000 : milliseconds;
         }
 
         @Override
         public boolean acquire(long milliseconds) throws Exception {
-            if (milliseconds < 0) {
-                lock.acquire();
-                return true;
-            }
-            return lock.acquire(milliseconds, TimeUnit.MILLISECONDS);
+            turn = turns.take(milliseconds);
+            return turn != null;
         }
 
         @Override
         public void release() throws Exception {
-            lock.release();
+            turn.end();
         }
 
         @Override

@@ -2,10 +2,12 @@
 
     python3 kazoo_peer.py CONNECT PATH KIND SESSION_MS LOG
 
-KIND is lock, read or write: Lock, ReadLock, WriteLock. lock+curator is a Lock with extra_lock_patterns=["-lock-"]. The
-nodes carry `kazoo KIND` as their identifier.
+KIND is lock, read, write, election, semaphore or lease: Lock, ReadLock, WriteLock, Election, Semaphore (one that zklock
+does not fill), NonBlockingLease. lock+curator is a Lock with extra_lock_patterns=["-lock-"]. The nodes carry `kazoo KIND`
+as their identifier.
 """
 
+import datetime
 import itertools
 import os
 import sys
@@ -50,6 +52,50 @@ class Log:
             time.sleep(BEAT_SECONDS)
 
 
+class Election:
+    """An Election with the methods of a lock."""
+
+    def __init__(self, client, path, identifier):
+        self.election = client.Election(path, identifier)
+        self.leads = threading.Event()
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.election.run, args=(self.lead,), daemon=True)
+
+    def lead(self):
+        self.leads.set()
+        self.over.wait()
+
+    def acquire(self, timeout=None):
+        self.thread.start()
+        if not self.leads.wait(timeout):
+            self.election.cancel()
+            self.release()
+            return False
+        return True
+
+    def release(self):
+        self.over.set()
+        self.thread.join()
+
+
+class Lease:
+    """A NonBlockingLease with the methods of a lock."""
+
+    def __init__(self, client, path, identifier):
+        self.client, self.path, self.identifier = client, path, identifier
+
+    def acquire(self, timeout=None):
+        del timeout  # It is there or not.
+        return self.renew(datetime.timedelta(hours=1))
+
+    def renew(self, duration):
+        return bool(self.client.NonBlockingLease(self.path, duration, self.identifier))
+
+    def release(self):
+        # There is no other way but to let it run out.
+        self.renew(datetime.timedelta(0))
+
+
 class Contender:
     """A way to take the lock, with a session of its own."""
 
@@ -65,8 +111,11 @@ class Contender:
             "lock+curator": (self.client.Lock, {"extra_lock_patterns": ["-lock-"]}),
             "read": (self.client.ReadLock, {}),
             "write": (self.client.WriteLock, {}),
+            "election": (Election, {"client": self.client}),
+            "semaphore": (self.client.Semaphore, {"max_leases": 100}),
+            "lease": (Lease, {"client": self.client}),
         }[KIND]
-        self.lock = recipe(PATH, "kazoo " + KIND, **options)
+        self.lock = recipe(path=PATH, identifier="kazoo " + KIND, **options)
         try:
             return self.lock.acquire(timeout=seconds)
         except LockTimeout:

@@ -243,7 +243,7 @@ impl Contender {
 }
 
 /// Reads `%010d` of a signed 32-bit integer, and nothing that printf(3) would not have written.
-fn parse_sequence(digits: &str) -> Option<i32> {
+pub(super) fn parse_sequence(digits: &str) -> Option<i32> {
     let sequence: i32 = digits.parse().ok()?;
     (format!("{sequence:010}") == digits).then_some(sequence)
 }

@@ -1,0 +1,102 @@
+//! Recipes of other libraries that mean exclusion, too, without contenders that anybody could queue among.
+
+use serde::{Deserialize, Serialize};
+
+use super::names::parse_sequence;
+
+/// A recipe whose users and zklock would run side by side below one path.
+///
+/// What its children are called is as Curator 5.4 and kazoo 2.8 were seen to name them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Recipe {
+    /// Curator's `InterProcessSemaphoreMutex` and `InterProcessSemaphoreV2`: `locks` and `leases`.
+    CuratorSemaphore,
+    /// Curator's `LeaderLatch`: `_c_<uuid>-latch-<seq>`.
+    CuratorLeaderLatch,
+    /// kazoo's `Semaphore`: a random UUID of 32 digits for each lease.
+    KazooSemaphore,
+    /// kazoo's `NonBlockingLease`: `lease_holder`.
+    KazooLease,
+}
+
+impl Recipe {
+    /// The recipe to which these children that are no contenders belong, if there is one.
+    pub(super) fn of_children(names: &[String]) -> Option<Self> {
+        let has = |wanted: &str| names.iter().any(|name| name == wanted);
+        if has("locks") && has("leases") {
+            return Some(Self::CuratorSemaphore);
+        }
+        if names.iter().any(|name| is_latch(name)) {
+            return Some(Self::CuratorLeaderLatch);
+        }
+        if has("lease_holder") {
+            return Some(Self::KazooLease);
+        }
+        // A lock below a lock may be named after an MD5 sum, and one in 64 of these has the look of such a UUID.
+        // A semaphore has no other children.
+        let are_leases = !names.is_empty() && names.iter().all(|name| is_random_uuid(name));
+        are_leases.then_some(Self::KazooSemaphore)
+    }
+}
+
+fn is_latch(name: &str) -> bool {
+    let number = name.rsplit_once("-latch-").map(|(_, number)| number);
+    number.is_some_and(|number| parse_sequence(number).is_some())
+}
+
+/// Whether this is what Python's `uuid4().hex` gives: version and variant have fixed places (RFC 9562).
+fn is_random_uuid(name: &str) -> bool {
+    name.len() == 32
+        && name.bytes().enumerate().all(|(at, byte)| match at {
+            12 => byte == b'4',
+            16 => matches!(byte, b'8' | b'9' | b'a' | b'b'),
+            _ => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn assert_shows(names: &[&str], recipe: Option<Recipe>) {
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        assert_eq!(Recipe::of_children(&names), recipe, "{names:?}");
+    }
+
+    const LEASES: [&str; 2] = ["c7a9c38284934ce795bc992dfa2b5319", "962bc4cc59a244e8a93fc9b339e647d1"];
+
+    #[test]
+    fn recipes_are_known_by_their_children() {
+        assert_shows(&["leases", "locks"], Some(Recipe::CuratorSemaphore));
+        assert_shows(&["locks", "config", "leases"], Some(Recipe::CuratorSemaphore));
+        assert_shows(&["_c_892dfd07-9e1a-4896-9c9f-123d2eb27acc-latch-0000000000"], Some(Recipe::CuratorLeaderLatch));
+        assert_shows(
+            &["x", "_c_892dfd07-9e1a-4896-9c9f-123d2eb27acc-latch--2147483648"],
+            Some(Recipe::CuratorLeaderLatch),
+        );
+        assert_shows(&["lease_holder"], Some(Recipe::KazooLease));
+        assert_shows(&["0", "lease_holder"], Some(Recipe::KazooLease));
+        assert_shows(&LEASES, Some(Recipe::KazooSemaphore));
+        assert_shows(&LEASES[..1], Some(Recipe::KazooSemaphore));
+    }
+
+    #[test]
+    fn locks_below_a_lock_are_no_recipe() {
+        assert_shows(&[], None);
+        assert_shows(&["locks"], None);
+        assert_shows(&["leases"], None);
+        assert_shows(&["locks", "party"], None);
+        assert_shows(&["production", "staging"], None);
+        assert_shows(&["latch-", "door-latch-", "door-latch-1", "latch-0000000001"], None);
+        // kazoo's DoubleBarrier, once it is full, and its Party; Curator's DistributedDoubleBarrier.
+        assert_shows(&[LEASES[0], LEASES[1], "ready"], None);
+        assert_shows(&["7fbfc03ac9854acd920eb7698767ae00__party__", "2d0a3bfc9f4248119328248c6d79b1c1-id"], None);
+        assert_shows(&["41b8cfd6-2259-4369-a912-7be019ae1992"], None);
+        // MD5 sums: no UUID, and one that has the look of it among others.
+        assert_shows(&["d41d8cd98f00b204e9800998ecf8427e"], None);
+        assert_shows(&[LEASES[0], "d41d8cd98f00b204e9800998ecf8427e"], None);
+        assert_shows(&["c7a9c38284934ce7c5bc992dfa2b5319"], None);
+        assert_shows(&["C7A9C38284934CE795BC992DFA2B5319"], None);
+    }
+}

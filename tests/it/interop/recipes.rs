@@ -1,0 +1,123 @@
+//! Other recipes of Curator and kazoo that put children under a path: those that are contenders by another name, and
+//! those that nobody else can take turns with.
+
+use nix::sys::signal::Signal;
+
+use super::{excludes_both_ways, queue};
+use crate::client::Kind;
+use crate::peers::{Peer, Recipe};
+use crate::place::{LOCK, Place, finish, only_line, silent};
+use crate::terminal::Terminal;
+use crate::zklock::Output;
+
+#[test]
+fn a_leader_selector_is_a_mutex() {
+    excludes_both_ways(Recipe::CuratorLeaderSelector);
+}
+
+#[test]
+fn a_multi_lock_is_several_mutexes() {
+    excludes_both_ways(Recipe::CuratorMultiLock);
+}
+
+#[test]
+fn an_election_is_a_lock_of_kazoo() {
+    excludes_both_ways(Recipe::KazooElection);
+}
+
+/// Panics unless `output` is a refusal that names the recipe by these words.
+#[track_caller]
+fn expect_refused(output: &Output, words: &str) {
+    let line = only_line(output);
+    let expected = format!("{LOCK} is used by {words}");
+    assert!(line.starts_with(&expected) && line.ends_with(": use another path"), "{output}");
+}
+
+/// The other was there first: nothing starts, and nothing of ours stays.
+fn is_refused_when_it_came_first(recipe: Recipe, words: &str) {
+    let place = Place::new();
+    let mut peer = Peer::start(&place, recipe);
+    peer.acquire();
+    let before = place.client().children(LOCK);
+    for options in [&[][..], &["-n"], &["--quiet"], &["--dialect", "kazoo"]] {
+        expect_refused(&place.zklock().args(options).arg(LOCK).bare_child().run().expect_code(78), words);
+    }
+    assert_eq!(place.client().children(LOCK), before);
+    peer.release();
+}
+
+/// The other came later, and takes no notice of us. Who holds goes on; who waits is refused with the next list; and so
+/// is who comes later still.
+fn is_refused_when_it_came_later(recipe: Recipe, words: &str) {
+    let place = Place::new();
+    let mut holder = place.hold();
+    let mut between = queue(&place, recipe, "between", 2);
+    let mut waiter = queue(&place, recipe, "waiter", 3);
+    let mut peer = Peer::start(&place, recipe);
+    peer.acquire();
+    expect_refused(&place.zklock().arg(LOCK).bare_child().run().expect_code(78), words);
+
+    between.signal(Signal::SIGTERM);
+    between.wait().expect_signal(Signal::SIGTERM);
+    expect_refused(&waiter.wait().expect_code(78), words);
+    silent(finish(&mut holder));
+    peer.release();
+}
+
+/// Runs the tests above for a recipe.
+macro_rules! refused {
+    ($peer:ident, $recipe:expr, $words:expr) => {
+        mod $peer {
+            use super::*;
+
+            #[test]
+            fn is_refused_when_it_came_first() {
+                super::is_refused_when_it_came_first($recipe, $words);
+            }
+
+            #[test]
+            fn is_refused_when_it_came_later() {
+                super::is_refused_when_it_came_later($recipe, $words);
+            }
+        }
+    };
+}
+
+const SEMAPHORE: &str = "Curator's InterProcessSemaphoreMutex or InterProcessSemaphoreV2 (children locks and leases)";
+
+refused!(curator_semaphore_mutex, Recipe::CuratorSemaphoreMutex, SEMAPHORE);
+refused!(curator_semaphore, Recipe::CuratorSemaphore, SEMAPHORE);
+refused!(curator_leader_latch, Recipe::CuratorLeaderLatch, "Curator's LeaderLatch");
+refused!(kazoo_semaphore, Recipe::KazooSemaphore, "kazoo's Semaphore");
+refused!(kazoo_lease, Recipe::KazooLease, "kazoo's NonBlockingLease");
+
+/// Who looks at the queue for a person sees it there, although nothing changes that it waits for.
+#[test]
+fn a_waiter_at_a_terminal_is_refused_while_it_waits() {
+    let place = Place::new();
+    let client = place.client();
+    client.create(LOCK, b"", Kind::Persistent).unwrap();
+    let holder = client.create(&format!("{LOCK}/lock-"), b"", Kind::EphemeralSequential).unwrap();
+    let terminal = Terminal::new(120);
+    let mut waiter = terminal.spawn(place.zklock().arg(LOCK).bare_child());
+    terminal.wait("the waiting line", |lines| lines.iter().any(|line| line.contains("2nd of 2")));
+    let mut peer = Peer::start(&place, Recipe::CuratorSemaphoreMutex);
+    peer.acquire();
+    waiter.wait().expect_code(78);
+    terminal.wait("the refusal", |lines| lines.iter().any(|line| line.contains("InterProcessSemaphoreMutex")));
+    client.delete(&holder).unwrap();
+    peer.release();
+}
+
+/// The one of the names without the other, which may be a lock of ours.
+#[test]
+fn a_lock_below_the_lock_may_be_named_locks_or_leases() {
+    let place = Place::new();
+    place.client().create(LOCK, b"", Kind::Persistent).unwrap();
+    for name in ["locks", "leases"] {
+        let below = format!("{LOCK}/{name}");
+        place.client().create(&below, b"", Kind::Persistent).unwrap();
+        silent(place.zklock().args(["-n", LOCK, "true"]).run().expect_code(0));
+        place.client().delete(&below).unwrap();
+    }
+}
