@@ -14,6 +14,20 @@ die() {
     exit 1
 }
 
+# quietly COMMAND... - runs it, and shows what it said only when it fails.
+quietly() {
+    local log in out status=0
+    log=$(mktemp)
+    # A file that has no name any more goes with this shell, however that ends.
+    exec {out}>"$log"
+    exec {in}<"$log"
+    rm "$log"
+    "$@" >&"$out" 2>&1 || status=$?
+    ((status == 0)) || cat <&"$in" >&2
+    exec {in}<&- {out}>&-
+    return "$status"
+}
+
 # install_missing THING:PACKAGE... - installs the Debian package of each thing that is not there. A thing is a command,
 # or a file when it begins with a slash. Asks apt for nothing when everything is there.
 install_missing() {
@@ -28,7 +42,7 @@ install_missing() {
     done
     ((${#missing[@]})) || return 0
 
-    heading "install ${missing[*]}"
+    heading "install ${missing[*]} (takes a minute)"
     if ! command -v apt-get >/dev/null; then
         die "this is not Debian: install what it calls ${missing[*]}, then run this again"
     fi
@@ -37,6 +51,11 @@ install_missing() {
         command -v sudo >/dev/null || die "needs root or sudo to install ${missing[*]}"
         as_root=(sudo)
     fi
+    quietly apt_install "${missing[@]}"
+}
+
+# apt_install PACKAGE... - as `as_root` says.
+apt_install() {
     # A Debian that has just come up updates itself, and has the locks meanwhile. apt waits for those of dpkg only.
     local attempt
     for attempt in 1 2 3 4 5 6; do
@@ -44,8 +63,9 @@ install_missing() {
         # Old lists may do.
         ((attempt < 6)) && sleep 10
     done
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-        -o Acquire::Retries=3 -o DPkg::Lock::Timeout=600 "${missing[@]}"
+    # What installs Java runs it, and it would leave a directory in /tmp.
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive JAVA_TOOL_OPTIONS=-XX:-UsePerfData \
+        apt-get install -y --no-install-recommends -o Acquire::Retries=3 -o DPkg::Lock::Timeout=600 "$@"
 }
 
 install_zookeeper() {
@@ -61,12 +81,18 @@ install_peers() {
         /usr/lib/python3/dist-packages/kazoo:python3-kazoo
 }
 
-# cargo, and a linker for it. rustup may have put cargo where this shell does not look.
+# cargo, a linker for it, and what it needs to trust crates.io. rustup may have put cargo where this shell does not look.
 need_rust() {
     local cargo=${CARGO_HOME:-${HOME-}/.cargo}/bin
     [[ -e $cargo/cargo ]] && PATH=$PATH:$cargo
     command -v cargo >/dev/null || die "cargo is missing: install Rust, see https://rustup.rs"
-    install_missing cc:gcc /usr/include/stdlib.h:libc6-dev
+    install_missing cc:gcc /usr/include/stdlib.h:libc6-dev /etc/ssl/certs/ca-certificates.crt:ca-certificates
+}
+
+# build WHAT... - `cargo build WHAT`, which downloads what is not there.
+build() {
+    heading "cargo build $* (the first time takes minutes)"
+    cargo build --quiet --locked "$@"
 }
 
 # serving PORT - whether a ZooKeeper server on this port of 127.0.0.1 answers.
@@ -89,7 +115,9 @@ start_zookeeper() {
         printf '%s\n' tickTime=500 maxSessionTimeout=120000 "dataDir=$directory/$attempt" "clientPort=$zookeeper_port" \
             clientPortAddress=127.0.0.1 admin.enableServer=false 4lw.commands.whitelist=srvr \
             >"$directory/zoo.cfg"
-        java -Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -cp "$zookeeper_jar:$zookeeper_logger" \
+        # Without UsePerfData it leaves no directory in /tmp.
+        java -Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData \
+            -cp "$zookeeper_jar:$zookeeper_logger" \
             org.apache.zookeeper.server.quorum.QuorumPeerMain "$directory/zoo.cfg" \
             >>"$directory/log" 2>&1 </dev/null &
         zookeeper_pid=$!

@@ -250,6 +250,8 @@ impl Server {
         let log = File::options().create(true).append(true).open(self.directory.join("log")).expect("a log file");
         let mut java = Command::new("java");
         java.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"])
+            // Nothing left in /tmp/hsperfdata_USER.
+            .arg("-XX:-UsePerfData")
             // Nothing here needs to outlive a power cut, and a test machine's disk may be slow.
             .args(["-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=1024"])
             // Containers stay where they are, unless a test is about that.

@@ -26,6 +26,9 @@ pub(crate) const CROWD_LIMIT: Duration = Duration::from_secs(180);
 /// Where Debian's Java packages put their jars.
 const JARS: &str = "/usr/share/java";
 
+/// Has a JVM leave nothing in /tmp/hsperfdata_USER.
+const NO_FILES: &str = "-XX:-UsePerfData";
+
 /// The jars that Peer.java is compiled and run with, and their packages. What zookeeper.jar needs it names itself.
 const CLASS_PATH: [(&str, &str); 8] = [
     ("curator-client", "libcurator-client-java"),
@@ -258,7 +261,7 @@ fn kazoo() -> Zklock {
 /// The Java program, for its arguments to be added.
 fn java() -> Zklock {
     // The defaults are for servers: many threads for the collector, and a compiler that takes its time.
-    let modest = ["-Xmx96m", "-Xss256k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"];
+    let modest = ["-Xmx96m", "-Xss256k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", NO_FILES];
     let class_path = format!("{}:{}", classes().display(), jars());
     let clock = format!("-Dclock.offset={}", clock_offset());
     Zklock::bare().program("java").args(modest).args([&clock, "-cp", &class_path, "Peer"])
@@ -283,7 +286,11 @@ fn classes() -> &'static Path {
         if modified(&classes.join("Peer.class")) >= modified(&source) {
             return classes;
         }
-        let compiled = Command::new("javac").args(["-cp", &jars(), "-d"]).args([&classes, &source]).output();
+        let compiled = Command::new("javac")
+            .arg(format!("-J{NO_FILES}"))
+            .args(["-cp", &jars(), "-d"])
+            .args([&classes, &source])
+            .output();
         let compiled =
             compiled.unwrap_or_else(|error| panic!("cannot run javac ({error}): apt-get install default-jdk-headless"));
         let complaint = String::from_utf8_lossy(&compiled.stderr);

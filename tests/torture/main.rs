@@ -21,6 +21,7 @@ mod proxy;
 mod checker;
 mod crowd;
 mod faults;
+mod progress;
 mod record;
 mod report;
 mod servers;
@@ -157,7 +158,9 @@ fn torture(options: &Options, seed: u64, directory: &Path) -> Report {
         for number in (20..).take(HURTERS) {
             lanes.push(scope.spawn(move || faults::hurt_processes(crowd, tool, record, &mut lane(seed, number))));
         }
-        record.pause(Duration::from_secs_f64(options.minutes * 60.0));
+        let time = Duration::from_secs_f64(options.minutes * 60.0);
+        scope.spawn(move || progress::show(time, crowd, record));
+        record.pause(time);
         record.enter(Phase::Drain);
         for lane in lanes {
             lane.join().expect("a lane of faults does not panic");

@@ -91,6 +91,13 @@ impl Record {
         *waited.unwrap_or_else(PoisonError::into_inner).0 == Phase::Faults
     }
 
+    /// Lets `time` pass, or less when the torture is over. Gives whether it is.
+    pub(crate) fn is_over_within(&self, time: Duration) -> bool {
+        let phase = lock(&self.phase);
+        let waited = self.changed.wait_timeout_while(phase, time, |phase| *phase != Phase::Over);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 == Phase::Over
+    }
+
     /// Counts a fault that is about to be made. `on`: what it is made on.
     pub(crate) fn fault(&self, kind: &str, on: &str) {
         *lock(&self.faults).entry(kind.to_owned()).or_default() += 1;

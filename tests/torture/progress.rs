@@ -1,0 +1,55 @@
+//! Says on stdout how far it is: nothing else is printed for minutes.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use crate::crowd::Crowd;
+use crate::record::{Phase, Record};
+
+/// How often a line is written.
+const STEP: Duration = Duration::from_secs(20);
+
+/// How often the line is written over on a terminal.
+const STEP_ON_A_TERMINAL: Duration = Duration::from_secs(1);
+
+/// Shows the progress until the torture is over. `time`: for how long faults are made.
+pub(crate) fn show(time: Duration, crowd: &Crowd, record: &Record) {
+    let begin = Instant::now();
+    let mut stdout = io::stdout();
+    // To erase what a longer line has left is console_codes(4).
+    let (step, before, after) =
+        if stdout.is_terminal() { (STEP_ON_A_TERMINAL, "\r", "\x1b[K") } else { (STEP, "", "\n") };
+    while !record.is_over_within(step) {
+        let line = match record.phase() {
+            Phase::Faults => {
+                let faults: usize = record.faults().values().sum();
+                let (so_far, all) = (minutes(begin.elapsed()), minutes(time));
+                format!("{so_far} of {all}: {faults} faults, {} contenders", crowd.all().len())
+            }
+            Phase::Drain | Phase::Over => {
+                format!("no more faults; contenders that have not ended: {}", crowd.alive().len())
+            }
+        };
+        // Whoever closed stdout does not want to know.
+        let _ = write!(stdout, "{before}{line}{after}").and_then(|()| stdout.flush());
+    }
+    if stdout.is_terminal() {
+        let _ = write!(stdout, "{before}{after}");
+    }
+}
+
+/// Minutes and seconds, as a clock shows them.
+fn minutes(time: Duration) -> String {
+    format!("{}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_look_like_those_of_a_clock() {
+        let shown = [0, 59, 60, 605].map(|seconds| minutes(Duration::from_secs(seconds)));
+        assert_eq!(shown, ["0:00", "0:59", "1:00", "10:05"]);
+    }
+}
