@@ -23,7 +23,7 @@ _zklock() {
 
     case "${cmd}" in
         zklock)
-            opts="-z -x -s -p -n -w -E -c -k -q -v -h -V --zookeeper --connect-timeout --session-timeout --exclusive --shared --permits --and --dialect --nonblock --timeout --conflict-exit-code --describe --publish-command --command --signal --kill-after --max-run --wait-descendants --on-lost --quiet --verbose --help --version"
+            opts="-z -e -x -s -p -n -w -E -c -k -q -v -h -V --zookeeper --connect-timeout --session-timeout --exclusive --shared --permits --and --dialect --nb --nonblock --wait --timeout --conflict-exit-code --describe --publish-command --command --signal --kill-after --max-run --wait-descendants --on-lost --quiet --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -86,6 +86,13 @@ _zklock() {
                     return 0
                     ;;
                 --timeout)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --wait)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o nospace
@@ -177,20 +184,35 @@ else
 fi
 
 # COMMAND completes as it would without zklock. LOCK is the first word that begins with a slash:
-# bash cuts the words before it at colons, as in zk1:2181.
+# bash cuts words at colons and at equals signs, as in zk1:2181 and in --signal=INT.
 _zklock_or_command() {
-    local i lock=0 word
+    local i lock=0 word value=$2 option=$3 before=
     for ((i = 1; i < COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}
         case $word in
-            -z|--zookeeper|--connect-timeout|--session-timeout|-p|--permits|--and|--dialect|-w|--timeout|-E|--conflict-exit-code|--describe|-c|--command|--signal|-k|--kill-after|--max-run|--on-lost) ((++i)) ;;
+            -z|--zookeeper|--connect-timeout|--session-timeout|-p|--permits|--and|--dialect|-w|--timeout|--wait|-E|--conflict-exit-code|--describe|-c|--command|--signal|-k|--kill-after|--max-run|--on-lost)
+                [[ ${COMP_WORDS[i + 1]} == = ]] && ((++i))
+                ((++i)) ;;
             --) ((lock && ++i)) && break ;;
             -*) ;;
             /*) ((lock++)) && break ;;
             *) ((lock)) && break ;;
         esac
     done
-    if ((!lock || i > COMP_CWORD)) || [[ $i -eq $COMP_CWORD && $2 == -* ]]; then
+    if ((i > COMP_CWORD)); then
+        # The value of an option.
+        [[ $value == = ]] && value=
+        [[ $option == = ]] && option=${COMP_WORDS[COMP_CWORD - 2]}
+        case $option in
+            --dialect)
+                [[ $value == *,* ]] && before=${value%,*},
+                mapfile -t COMPREPLY < <(compgen -P "$before" -W 'curator curator-rw kazoo' -- "${value##*,}") ;;
+            --signal)
+                [[ $value == SIG* ]] && before=SIG
+                mapfile -t COMPREPLY < <(compgen -P "$before" -W 'HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS' -- "${value#SIG}") ;;
+            *) _zklock "$1" "$value" "$option" ;;
+        esac
+    elif ((!lock)) || [[ $i -eq $COMP_CWORD && $2 == -* ]]; then
         _zklock "$@"
     elif ((i == COMP_CWORD)); then
         mapfile -t COMPREPLY < <(compgen -c -- "$2")

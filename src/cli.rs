@@ -139,7 +139,7 @@ pub struct Cli {
     pub session_timeout: OsString,
 
     /// Take the lock for one holder (the default)
-    #[arg(short = 'x', long, help_heading = "Lock")]
+    #[arg(short = 'x', long, visible_short_alias = 'e', help_heading = "Lock")]
     pub exclusive: bool,
 
     /// Take a read lock: readers hold together, a writer (--exclusive) alone
@@ -174,7 +174,7 @@ pub struct Cli {
     /// Give up at once when the lock is not free
     ///
     /// Wins over --timeout when both are given, as with flock(1).
-    #[arg(short = 'n', long, help_heading = "Lock")]
+    #[arg(short = 'n', long, visible_alias = "nb", help_heading = "Lock")]
     pub nonblock: bool,
 
     /// Give up after this long; without it, wait for ever
@@ -184,6 +184,7 @@ pub struct Cli {
     #[arg(
         short = 'w',
         long,
+        visible_alias = "wait",
         value_name = "DURATION",
         env = ENV_TIMEOUT,
         hide_env_values = true,

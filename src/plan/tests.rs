@@ -261,6 +261,18 @@ fn nonblock_wins_over_a_timeout() {
 }
 
 #[test]
+fn all_names_that_flock_has_are_understood() {
+    for (ours, flocks) in [(&["-x"][..], &["-e"][..]), (&["-n"], &["--nb"]), (&["-w", "5"], &["--wait", "5"])] {
+        // -s shows that -e means -x, the default.
+        for rest in [&["/l", "x"][..], &["-s", "/l", "x"]] {
+            let [ours, flocks] = [ours, flocks].map(|option| plan_in(&[], &[option, rest].concat()));
+            assert_eq!(ours, flocks);
+        }
+    }
+    assert_eq!(plan(&["--wait=5", "/l", "x"]).patience, Patience::AtMost(Duration::from_secs(5)));
+}
+
+#[test]
 fn no_time_to_run_is_no_limit() {
     for zero in ["0", "0s", "0.0"] {
         assert_eq!(plan(&["--max-run", zero, "/l", "x"]).max_run, None);

@@ -16,6 +16,8 @@ use clap_complete::Shell;
 use zklock::cli;
 use zklock::core::lease::Terms;
 use zklock::core::outcome::EXIT_STATUS;
+use zklock::core::queue::Dialect;
+use zklock::core::signal::Signal;
 
 /// The date in the man page's footer: that of the last change to its text.
 const MAN_DATE: &str = "2026-11-21";
@@ -31,7 +33,7 @@ type Document = (&'static str, String);
 
 /// Every document. The first call writes them when SNAPSHOTS=overwrite, so that no test reads one
 /// while it is written.
-fn documents() -> &'static [Document] {
+pub(super) fn documents() -> &'static [Document] {
     static DOCUMENTS: OnceLock<Vec<Document>> = OnceLock::new();
     DOCUMENTS.get_or_init(|| {
         let documents = vec![
@@ -92,32 +94,58 @@ fn options_with_a_value() -> Vec<String> {
     command.get_arguments().filter(takes_value).flat_map(spellings).collect()
 }
 
-fn spellings(arg: &Arg) -> Vec<String> {
-    let short = arg.get_short().map(|short| format!("-{short}"));
-    let long = arg.get_long().map(|long| format!("--{long}"));
-    short.into_iter().chain(long).collect()
+/// An option's names: the short one, the long one, and those that it has besides.
+pub(super) fn spellings(arg: &Arg) -> Vec<String> {
+    let short = |name| format!("-{name}");
+    let long = |name: &str| format!("--{name}");
+    let own = arg.get_short().map(short).into_iter().chain(arg.get_long().map(long));
+    let shorts = arg.get_visible_short_aliases().unwrap_or_default().into_iter().map(short);
+    let longs = arg.get_visible_aliases().unwrap_or_default().into_iter().map(long);
+    own.chain(shorts).chain(longs).collect()
+}
+
+/// The names that `--signal` is offered with: those of real time are too many to choose from.
+fn signals() -> Vec<String> {
+    let names = Signal::all().map(|signal| signal.to_string().trim_start_matches("SIG").to_owned());
+    names.filter(|name| !name.starts_with("RT") && !name.starts_with(|c: char| c.is_ascii_digit())).collect()
 }
 
 fn completion(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut cli::command(), "zklock", &mut script);
     let mut script = String::from_utf8(script).expect("a completion is text");
-    // The generator knows for zsh alone that COMMAND completes as it would without zklock.
+    let mut replace = |old: &str, new: &str| {
+        assert!(script.contains(old), "the completions for {shell} have no {old:?} any more");
+        script = script.replace(old, new);
+    };
+    // The generator knows neither where COMMAND begins, nor the values that are no type of clap's.
     let with_value = options_with_a_value();
+    let fill_in = |text: &str| {
+        let between = if shell == Shell::Fish { " " } else { "|" };
+        text.replace("@OPTIONS_WITH_A_VALUE@", &with_value.join(between))
+            .replace("@DIALECTS@", &Dialect::ALL.map(Dialect::name).join(" "))
+            .replace("@SIGNALS@", &signals().join(" "))
+    };
     match shell {
-        Shell::Bash => {
-            script += &include_str!("../../completions/command.bash.in")
-                .replace("@OPTIONS_WITH_A_VALUE@", &with_value.join("|"));
-        }
+        Shell::Bash => script += &fill_in(include_str!("../../completions/command.bash.in")),
         Shell::Fish => {
-            let _ = writeln!(
-                script,
-                "complete -c zklock -n \"string match -q -- '/*' (commandline -opc)\" -x \
-                 -a '(__fish_complete_subcommand --fcs-skip=2 -- {})' -d Command",
-                with_value.join(" ")
-            );
+            replace("complete -c zklock ", "complete -c zklock -n 'not __zklock_command >/dev/null' ");
+            script += &fill_in(include_str!("../../completions/command.fish.in"));
         }
-        _ => {}
+        Shell::Zsh => {
+            replace(":NAME[,NAME...]:", &fill_in(":NAME[,NAME...]:_sequence compadd - @DIALECTS@"));
+            replace(":SIGNAL:", ":SIGNAL:_signals -s");
+            // A colon ends the name of a value.
+            replace(":HOST:PORT,", ":HOST\\:PORT,");
+            // Where there is only a message to show, zsh would show it instead of completing an option.
+            replace("such as /jobs/backup:'", "such as /jobs/backup:()'");
+            // It would end the options at LOCK.
+            replace("'*::command -- The command to run, and its arguments:_cmdambivalent' \\\n", "");
+            replace("_zklock() {", "_zklock_options() {");
+            let last = "if [ \"$funcstack[1]\"";
+            replace(last, &(fill_in(include_str!("../../completions/command.zsh.in")) + last));
+        }
+        _ => unreachable!("no other shell has completions"),
     }
     script
 }
@@ -131,67 +159,6 @@ fn the_shells_can_read_their_completions() {
         let complaints = complaints(shell, &["-n".as_ref(), file.as_os_str()]);
         assert_eq!(complaints, None, "{shell}");
     }
-}
-
-/// What bash offers for the last of these words.
-fn offered_by_bash(words: &[&str]) -> Vec<String> {
-    let script = r#"
-        source "$1"; shift
-        COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
-        compopt() { :; }
-        _zklock_or_command zklock "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
-        printf '%s\n' "${COMPREPLY[@]}"
-    "#;
-    let output = Command::new("bash")
-        .args(["--norc", "-c", script, "bash"])
-        .arg(checked_in("completions/zklock.bash"))
-        .args(words)
-        .output()
-        .expect("bash runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
-}
-
-/// What fish offers for the last word of this line.
-fn offered_by_fish(line: &str) -> Vec<String> {
-    let output = Command::new("fish")
-        .args(["--no-config", "-c", "source $argv[1]; complete -C $argv[2]"])
-        .arg(checked_in("completions/zklock.fish"))
-        .arg(line)
-        .env("HOME", "/nonexistent")
-        .output()
-        .unwrap_or_else(|error| panic!("fish cannot be run ({error}); scripts/test installs what the tests need"));
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    text.lines().map(|line| line.split('\t').next().unwrap_or(line).to_owned()).collect()
-}
-
-#[test]
-fn after_the_lock_bash_completes_commands() {
-    let has = |words: &[&str], offer: &str| offered_by_bash(words).iter().any(|offered| offered == offer);
-    assert!(has(&["zklock", "--tim"], "--timeout"));
-    assert!(has(&["zklock", "/l", "--non"], "--nonblock"));
-    for words in [
-        &["zklock", "/l", "rmdi"][..],
-        &["zklock", "/l", "--", "rmdi"],
-        &["zklock", "-w", "5", "/l", "rmdi"],
-        &["zklock", "/l", "-n", "-w", "5", "rmdi"],
-        &["zklock", "-z", "zk1", ":", "2181/app", "/l", "rmdi"],
-    ] {
-        assert!(has(words, "rmdir"), "{words:?}: {:?}", offered_by_bash(words));
-    }
-    for words in [&["zklock", "rmdi"][..], &["zklock", "/l", "-w", "rmdi"], &["zklock", "/l", "rmdir", "--non"]] {
-        let offered = offered_by_bash(words);
-        assert!(!offered.iter().any(|offer| offer == "rmdir" || offer == "--nonblock"), "{words:?}: {offered:?}");
-    }
-}
-
-#[test]
-fn after_the_lock_fish_completes_commands() {
-    let has = |line: &str, offer: &str| offered_by_fish(line).iter().any(|offered| offered == offer);
-    assert!(has("zklock --tim", "--timeout"));
-    assert!(has("zklock /l rmdi", "rmdir"));
-    assert!(has("zklock -w 5 /l --signal INT rmdi", "rmdir"));
-    assert!(!has("zklock rmdi", "rmdir"));
 }
 
 // The man page
@@ -212,6 +179,7 @@ fn options_section() -> String {
         .replace("[\\fICOMMAND\\fR]", "\\fICOMMAND\\fR [\\fIARG\\fR]...")
         .replace("\\fI<", "\\fI")
         .replace(">\\fR", "\\fR");
+    let section = with_other_names(section);
     let mut lines = String::new();
     for (i, line) in section.lines().enumerate() {
         match line.strip_prefix(".SH ") {
@@ -227,6 +195,16 @@ fn options_section() -> String {
         }
     }
     lines
+}
+
+/// Adds the names that an option has besides, which the generator leaves out.
+fn with_other_names(mut section: String) -> String {
+    for arg in cli::command().get_arguments().filter(|arg| arg.get_long().is_some()) {
+        let bold: Vec<_> = spellings(arg).iter().map(|name| format!("\\fB{}\\fR", roff(name))).collect();
+        let generated = bold.len().min(arg.get_short().iter().len() + 1);
+        section = section.replacen(&bold[..generated].join(", "), &bold.join(", "), 1);
+    }
+    section
 }
 
 fn exit_status_section() -> String {

@@ -20,6 +20,7 @@ mod terminal;
 mod zklock;
 
 mod acquire;
+mod completions;
 mod documents;
 mod faults;
 mod foreign;

@@ -20,7 +20,7 @@ use zklock::core::lease::Terms;
 use zklock::core::outcome::EXIT_STATUS;
 use zklock::plan;
 
-use crate::documents::{SESSION_TIMEOUTS, in_tenths};
+use crate::documents::{SESSION_TIMEOUTS, documents, in_tenths, spellings};
 use crate::ensemble::{Chroot, Server};
 use crate::zklock::{Zklock, binary};
 
@@ -121,6 +121,36 @@ impl Place {
     fn calls(&self) -> String {
         fs::read_to_string(self.path("calls")).unwrap_or_default()
     }
+}
+/// Installs man page and completions in this home directory as the page says, from an empty environment.
+pub(super) fn install_documents(home: &Path) {
+    documents();
+    let block = blocks_in("sh").into_iter().find(|block| block.text.contains("install ")).expect("how to install");
+    let output = Command::new("sh")
+        .args(["-e", "-c", &block.text])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env_clear()
+        .env("HOME", home)
+        .output()
+        .expect("sh can be run");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn man_finds_the_page_where_the_binary_is_found() {
+    let home = tempfile::tempdir().expect("a home");
+    install_documents(home.path());
+    let bin = home.path().join(".cargo/bin");
+    fs::create_dir_all(&bin).expect("cargo's directory");
+    let output = Command::new("man")
+        .args(["-w", "zklock"])
+        .env_clear()
+        .env("HOME", home.path())
+        .env("PATH", format!("{}:/usr/bin:/bin", bin.display()))
+        .output()
+        .unwrap_or_else(|error| panic!("man cannot be run ({error}); scripts/test installs what the tests need"));
+    let found = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(found.trim_end(), home.path().join(".cargo/share/man/man1/zklock.1").to_str().expect("UTF-8"));
 }
 
 /// The holder's host, user and process id, as the page has them.
@@ -238,8 +268,7 @@ fn assert_on_the_page(table: &str) {
 }
 
 fn option_row(arg: &Arg) -> String {
-    let short = arg.get_short().map(|short| format!("-{short}, ")).unwrap_or_default();
-    let mut option = format!("{short}--{}", arg.get_long().expect("an option has a long name"));
+    let mut option = spellings(arg).join(", ");
     if arg.get_action().takes_values() {
         let names: Vec<_> = arg.get_value_names().unwrap_or_default().iter().map(|name| name.as_str()).collect();
         let _ = write!(option, " {}", names.join(" "));

@@ -81,6 +81,7 @@ pub(crate) struct Zklock {
     input: Input,
     seat: Seat,
     ignored: Vec<Signal>,
+    is_cleared: bool,
 }
 
 impl Zklock {
@@ -99,6 +100,7 @@ impl Zklock {
             input: Input::Null,
             seat: Seat::OwnSession,
             ignored: Vec::new(),
+            is_cleared: false,
         }
     }
 
@@ -136,6 +138,12 @@ impl Zklock {
     /// An environment variable.
     pub(crate) fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.environment.push((name.into(), value.into()));
+        self
+    }
+
+    /// Without the environment of the tests: nothing but what [`Zklock::env`] gives.
+    pub(crate) fn cleared(mut self) -> Self {
+        self.is_cleared = true;
         self
     }
 
@@ -182,7 +190,7 @@ impl Zklock {
         let mut command = Command::new(&self.program);
         command.args(&self.args);
         for (name, _) in env::vars_os() {
-            if is_cleared(&name) {
+            if self.is_cleared || is_cleared(&name) {
                 command.env_remove(name);
             }
         }
