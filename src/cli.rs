@@ -42,7 +42,7 @@ Examples:
     zklock -z zk1,zk2,zk3 /jobs/backup -- ./backup.sh --full
 
   From cron on every host: skip the run when another host is at it:
-    zklock -n -E 0 /jobs/report ./report.sh
+    /usr/local/bin/zklock -q -n -E 0 /jobs/report -- /usr/local/bin/report
 
   At most three at a time, from any number of hosts:
     zklock --permits 3 /downloads ./fetch.sh

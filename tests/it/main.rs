@@ -37,6 +37,7 @@ mod nested;
 mod outage;
 mod output;
 mod readme;
+mod recipes;
 mod recovery;
 mod several;
 mod several_lost;

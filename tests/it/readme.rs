@@ -1,10 +1,9 @@
 //! The README: its examples are run, its tables are compared with the program, its links are followed.
 //!
 //! A `console` block is a session: what it shows is what must come. A `sh` block is a script that must succeed. Of other
-//! blocks, each zklock command line must be one that zklock understands.
+//! blocks, each zklock command line must be one that zklock understands; recipes.rs runs them.
 
 use std::collections::BTreeSet;
-use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs;
@@ -34,9 +33,9 @@ const SLEEP: &str = "#!/bin/sh\nuntil [ -e \"$WAKE\" ]; do /bin/sleep 0.01; done
 
 /// A fenced block of the page.
 #[derive(Debug)]
-struct Block {
+pub(super) struct Block {
     language: &'static str,
-    text: String,
+    pub(super) text: String,
 }
 
 fn blocks() -> Vec<Block> {
@@ -63,39 +62,41 @@ fn blocks() -> Vec<Block> {
     blocks
 }
 
-fn blocks_in(language: &str) -> Vec<Block> {
+pub(super) fn blocks_in(language: &str) -> Vec<Block> {
     let found: Vec<_> = blocks().into_iter().filter(|block| block.language == language).collect();
     assert!(!found.is_empty(), "no block in {language}");
     found
 }
 
 /// A directory to run an example in, with the repository's documents and the programs that examples call.
-struct Place {
-    directory: tempfile::TempDir,
-    chroot: Chroot,
+pub(super) struct Place {
+    pub(super) directory: tempfile::TempDir,
+    pub(super) chroot: Chroot,
 }
 
 impl Place {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let place = Self { directory, chroot: Server::shared().chroot() };
         fs::create_dir(place.path("bin")).expect("a directory for stubs");
-        place.executable("bin/psql", STUB);
-        place.executable("bin/rsync", STUB);
-        place.executable("migrate.sh", STUB);
+        symlink(binary(), place.path("bin/zklock")).expect("a link");
+        for program in ["bin/backup", "bin/psql", "bin/report", "bin/rsync", "bin/scheduler", "deploy.sh", "migrate.sh"]
+        {
+            place.executable(program, STUB);
+        }
         place.executable("bin/sleep", SLEEP);
-        for documents in ["man", "completions"] {
-            let target = Path::new(env!("CARGO_MANIFEST_DIR")).join(documents);
-            symlink(target, place.path(documents)).expect("a link");
+        for folder in ["man", "completions"] {
+            let target = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+            symlink(target, place.path(folder)).expect("a link");
         }
         place
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    fn executable(&self, name: &str, text: &str) {
+    pub(super) fn executable(&self, name: &str, text: &str) {
         let path = self.path(name);
         fs::write(&path, text).expect("a script can be written");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("a script can be made executable");
@@ -103,13 +104,11 @@ impl Place {
 
     /// `program` here, with zklock and the stubs in its PATH.
     fn run(&self, program: impl Into<OsString>) -> Zklock {
-        let zklock = binary().parent().expect("the binary is in a directory").to_owned();
-        let inherited = env::var_os("PATH").unwrap_or_default();
-        let path = [self.path("bin"), zklock].into_iter().chain(env::split_paths(&inherited));
         Zklock::at(&self.chroot)
+            .cleared()
             .program(program)
             .directory(self.directory.path())
-            .env("PATH", env::join_paths(path).expect("directories without a colon"))
+            .env("PATH", format!("{}:/usr/bin:/bin", self.path("bin").display()))
             // The page shows a holder that has not said yet since when it holds, as it does after a fifth of this.
             .env("ZKLOCK_SESSION_TIMEOUT", "2m")
             .env("HOME", self.path("home"))
@@ -118,10 +117,11 @@ impl Place {
     }
 
     /// What the stubs told, one line a call.
-    fn calls(&self) -> String {
+    pub(super) fn calls(&self) -> String {
         fs::read_to_string(self.path("calls")).unwrap_or_default()
     }
 }
+
 /// Installs man page and completions in this home directory as the page says, from an empty environment.
 pub(super) fn install_documents(home: &Path) {
     documents();

@@ -1,0 +1,150 @@
+//! The README's recipes, each run with nothing in its environment but what cron, a CI system, systemd or a script has
+//! there.
+//!
+//! A directory stands in for /usr/local/bin, and a server of the tests for zk1, zk2 and zk3.
+
+use std::fs;
+
+use crate::ensemble::free_port;
+use crate::place::finish;
+use crate::readme::{Place, blocks_in};
+use crate::zklock::{Output, Running, Zklock};
+
+impl Place {
+    /// The only block in `language`, for this place.
+    fn recipe(&self, language: &str) -> String {
+        let blocks = blocks_in(language);
+        assert_eq!(blocks.len(), 1, "recipes in {language}");
+        self.adapted(&blocks[0].text)
+    }
+
+    fn adapted(&self, text: &str) -> String {
+        let bin = self.path("bin/");
+        text.replace("/usr/local/bin/", bin.to_str().expect("UTF-8")).replace("zk1,zk2,zk3", &self.chroot.to_string())
+    }
+
+    /// `program` with this `PATH` and what the programs that recipes call need.
+    fn in_bare_environment(&self, program: &str, path: &str) -> Zklock {
+        Zklock::bare()
+            .cleared()
+            .program(program)
+            .directory(self.directory.path())
+            .env("PATH", self.adapted(path))
+            .env("CALLS", self.path("calls"))
+    }
+
+    /// A command line as cron(8) runs it.
+    fn cron(&self, variables: &[(&str, &str)], command: &str) -> Zklock {
+        let sh = self.in_bare_environment("/bin/sh", "/usr/bin:/bin").args(["-c", command]).env("SHELL", "/bin/sh");
+        let sh = sh.env("HOME", self.directory.path()).env("LOGNAME", "ops");
+        variables.iter().fold(sh, |sh, (name, value)| sh.env(name, value))
+    }
+
+    /// A zklock that holds `lock`.
+    fn hold(&self, lock: &str) -> Running {
+        let mut holder = Zklock::at(&self.chroot).arg(lock).child(["--exit-on", "TERM"]).spawn();
+        holder.wait_stdout("ready");
+        holder
+    }
+}
+
+/// What cron would mail.
+fn mail(output: &Output) -> String {
+    output.stdout() + &output.stderr()
+}
+
+#[test]
+fn the_crontab_works_with_what_cron_gives() {
+    let place = Place::new();
+    let crontab = place.recipe("crontab");
+    let (jobs, variables): (Vec<_>, Vec<_>) = crontab.lines().partition(|line| line.starts_with(['*', '0']));
+    let variables: Vec<_> = variables.into_iter().map(|line| line.split_once('=').expect("NAME=value")).collect();
+    let commands: Vec<_> = jobs
+        .iter()
+        .map(|job| job.splitn(6, [' ', '\t']).nth(5).expect("five fields and a command").trim_start())
+        .collect();
+    let [waiting, skipping] = commands[..] else { panic!("two jobs: {commands:?}") };
+    for job in [waiting, skipping] {
+        assert_eq!(mail(&place.cron(&variables, job).run().expect_code(0)), "");
+    }
+    let once = "backup under /jobs/backup: \nreport under /jobs/report: \n";
+    assert_eq!(place.calls(), once);
+
+    let mut holder = place.hold("/jobs/report");
+    assert_eq!(mail(&place.cron(&variables, skipping).run().expect_code(0)), "");
+    finish(&mut holder);
+    assert_eq!(place.calls(), once, "the second host skips the job");
+
+    let nobody = [("ZKLOCK_ZOOKEEPER", format!("127.0.0.1:{}", free_port()))];
+    let nobody = nobody.each_ref().map(|(name, address)| (*name, address.as_str()));
+    let impatient = skipping.replace(" -q ", " -q --connect-timeout 100ms ");
+    assert_ne!(impatient, skipping);
+    assert!(mail(&place.cron(&nobody, &impatient).run().expect_code(69)).contains("ZooKeeper"));
+}
+
+#[test]
+fn the_pipeline_works_with_what_a_runner_gives() {
+    let place = Place::new();
+    let recipe = place.recipe("yaml");
+    let step = recipe.lines().find_map(|line| line.trim_start().strip_prefix("- ")).expect("a step");
+    let output = place
+        .in_bare_environment("/bin/sh", "/usr/local/bin/:/usr/bin:/bin")
+        .args(["-e", "-c", step])
+        .env("CI", "true")
+        .env("CI_JOB_URL", "https://ci.example/1")
+        .run();
+    assert_eq!(mail(&output.expect_code(0)), "");
+    assert_eq!(place.calls(), "deploy.sh under /deploy/production: \n");
+}
+
+#[test]
+fn the_unit_works_with_what_systemd_gives() {
+    let place = Place::new();
+    let unit = place.recipe("ini");
+    let value = |name: &str| {
+        let setting = unit.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        setting.unwrap_or_else(|| panic!("no {name} in {unit}"))
+    };
+    // Ordered behind a target that nothing else might start, and started at boot.
+    assert_eq!(value("After"), "network-online.target");
+    assert_eq!(value("Wants"), value("After"));
+    assert_eq!(value("WantedBy"), "multi-user.target");
+    let mut words = value("ExecStart").split(' ');
+    let program = words.next().expect("a program");
+    assert!(program.starts_with('/'), "systemd.service(5) wants the whole path of {program}");
+    let output = place.in_bare_environment(program, "/usr/local/bin/:/usr/bin:/bin").args(words).run();
+    assert_eq!(mail(&output.expect_code(0)), "");
+    assert_eq!(place.calls(), "scheduler under /services/scheduler: \n");
+}
+
+#[test]
+fn the_script_tells_a_busy_lock_from_servers_that_cannot_be_reached() {
+    let place = Place::new();
+    let is_it = |text: &String| text.contains("migrated");
+    let script = blocks_in("sh").into_iter().map(|block| block.text).find(is_it).expect("the script");
+    let run = |servers: &str, options: &str| {
+        let text = script.replace(" -w 10s ", options);
+        assert_ne!(text, script);
+        place.executable("script", &format!("#!/bin/sh -e\n{text}"));
+        let script = place.in_bare_environment("./script", "/usr/local/bin/:/usr/bin:/bin");
+        script.env("ZKLOCK_ZOOKEEPER", servers).run()
+    };
+    let chroot = place.chroot.to_string();
+    assert_eq!(run(&chroot, " -w 1m ").expect_code(0).stdout(), "migrated\n");
+    assert_eq!(place.calls(), "migrate.sh under /ops/migrate: \n");
+
+    let mut holder = place.hold("/ops/migrate");
+    let busy = run(&chroot, " -w 100ms ").expect_code(0);
+    finish(&mut holder);
+    assert_eq!((busy.stdout().as_str(), busy.stderr().as_str()), ("somebody else is migrating\n", ""));
+
+    let nobody = format!("127.0.0.1:{}", free_port());
+    let unknown = run(&nobody, " -w 1m --connect-timeout 100ms ").expect_code(69);
+    assert!(unknown.stdout().starts_with("ZooKeeper cannot be reached"), "{unknown}");
+    assert!(unknown.stderr().contains(&nobody), "{unknown}");
+
+    place.executable("migrate.sh", "#!/bin/sh\nexit 3\n");
+    assert_eq!(run(&chroot, " -w 1m ").expect_code(3).stdout(), "");
+    fs::remove_file(place.path("migrate.sh")).expect("it is ours");
+    run(&chroot, " -w 1m ").expect_code(127);
+}
