@@ -24,6 +24,9 @@
 //!     --spawn-daemon        the same, twice forked and in a session of its own
 //!
 //! A signal that is ignored when it starts stays ignored, and makes no line.
+//!
+//! When it panics, which may have no other consequence, it writes that to the file that `ZKLOCK_TEST` names: by this
+//! the harness fails the test.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -32,6 +35,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use std::panic;
 use std::path::PathBuf;
 use std::process::{self, Command, ExitCode};
 use std::thread;
@@ -72,6 +76,7 @@ enum Offspring {
 }
 
 fn main() -> ExitCode {
+    tell_panics();
     let options = Options::parse(env::args_os().skip(1)).unwrap_or_else(|error| panic!("child: {error}"));
     let inherited = Inherited::read();
     if options.starts_session {
@@ -99,6 +104,18 @@ fn main() -> ExitCode {
         die_of(signal);
     }
     ExitCode::from(options.exit)
+}
+
+fn tell_panics() {
+    let print = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if let Some(path) = env::var_os("ZKLOCK_TEST") {
+            // First: SIGKILL may come while a backtrace is being printed.
+            let file = File::options().create(true).append(true).open(path);
+            let _ = file.and_then(|mut file| file.write_all(format!("{info}\n").as_bytes()));
+        }
+        print(info);
+    }));
 }
 
 impl Options {

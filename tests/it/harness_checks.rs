@@ -444,6 +444,15 @@ fn what_is_left_behind_is_killed_and_told() {
 }
 
 #[test]
+fn a_panic_of_a_child_that_nobody_misses_fails_the_test() {
+    let mut job = Zklock::bare().program("sh").args(["-c", r#""$0" --unheard-of; true"#]).arg(child()).spawn();
+    job.wait().expect_code(0);
+    let message = catch_unwind(AssertUnwindSafe(|| drop(job))).unwrap_err();
+    let message = message.downcast_ref::<String>().unwrap();
+    assert!(message.starts_with("a child panicked: ") && message.contains("what is --unheard-of?"), "{message}");
+}
+
+#[test]
 fn a_line_that_never_comes_fails_with_what_was_seen() {
     let mut job = just_child(["--name", "seen"]).spawn();
     let message = catch_unwind(AssertUnwindSafe(|| job.wait_stdout("other"))).unwrap_err();

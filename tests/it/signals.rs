@@ -375,7 +375,7 @@ const UNRULY: &str = r#"
     job left --ignore TERM --wait | job right --exit-on TERM &
     job session --setsid --ignore TERM --wait &
     job parent --spawn-daemon -- --name daemon --log "$log" --ignore TERM --wait
-    env -i "$child" --name nameless --log "$log" --setsid --wait &
+    env -i ZKLOCK_TEST="$ZKLOCK_TEST" "$child" --name nameless --log "$log" --setsid --wait &
     job last --wait"#;
 
 /// Runs [`UNRULY`] and loses its lock by `lose`. When zklock has exited, nobody is left; gives the log.

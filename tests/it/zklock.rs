@@ -20,7 +20,8 @@ use nix::unistd::Pid;
 use crate::poll::{self, PATIENCE};
 use crate::process::{self, Process, Seat};
 
-/// The environment variable by which whatever a [`Zklock`] started is found again.
+/// The environment variable by which whatever a [`Zklock`] started is found again. Its value is the path of a file, which
+/// is there once a child of tests/child/main.rs has panicked.
 const MARK: &str = "ZKLOCK_TEST";
 
 /// Whether it is a keeper; one that may use the locks of a zklock above it has a name of its own.
@@ -186,7 +187,7 @@ impl Zklock {
     /// Starts it.
     #[track_caller]
     pub(crate) fn spawn(self) -> Running {
-        let mark = format!("{}-{:016x}", Pid::this(), fastrand::u64(..));
+        let mark = format!("{}/{}-{:016x}", env!("CARGO_TARGET_TMPDIR"), Pid::this(), fastrand::u64(..));
         let mut command = Command::new(&self.program);
         command.args(&self.args);
         for (name, _) in env::vars_os() {
@@ -275,7 +276,7 @@ impl Capture {
 /// A zklock that was started, and everything below it.
 ///
 /// Dropping it kills what is left, and panics when there was something: a test ends its processes by [`wait`] or, where
-/// it means to, by [`end`].
+/// it means to, by [`end`]. It panics, too, when a child has: one that nobody misses tests nothing.
 ///
 /// [`wait`]: Running::wait
 /// [`end`]: Running::end
@@ -468,6 +469,10 @@ impl Drop for Running {
         let killed = self.kill_everything();
         if !killed.is_empty() && !thread::panicking() {
             panic!("left behind and killed: {}\n{was_there}", killed.join(", "));
+        }
+        if let Ok(panics) = fs::read_to_string(&self.mark) {
+            let _ = fs::remove_file(&self.mark);
+            assert!(thread::panicking(), "a child panicked: {panics}{was_there}");
         }
     }
 }
