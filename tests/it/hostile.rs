@@ -324,15 +324,22 @@ fn without_a_terminal_a_command_that_is_stopped_does_not_stop_zklock() {
     scene.expect_tidy(&["job"]);
 }
 
-/// Kills a supervisor about when it starts its command. The next one gets the lock, and has it to itself.
+/// Kills a supervisor about when it starts its command, which starts a process in a session of its own. The next one gets
+/// the lock, and has it to itself.
 #[track_caller]
-fn kill_while_starting(scene: &Scene, aim: impl FnOnce()) {
+fn kill_while_starting(scene: &Scene, aim: impl FnOnce(&mut Running)) {
     let options = ["--session-timeout", "60"];
-    let mut victim = scene.start(&direct(), "victim", &options, &["--wait", "--setsid"]);
-    aim();
+    // What leads a process group, as the command does, cannot make a session (setsid(2)).
+    let session = ["--spawn", "--", "--name", "session", "--setsid", "--beat", "--log", "log", "--wait"];
+    let mut victim = scene.start(&direct(), "victim", &options, &[&["--wait"], &session[..]].concat());
+    aim(&mut victim);
     victim.signal(Signal::SIGKILL);
-    let mut next = scene.start(&direct(), "next", &["-w", "25s", "--session-timeout", "20"], &[]);
-    next.wait().expect_code(0);
+    let options = ["-w", "25s", "--session-timeout", "20"];
+    let mut next = scene.start(&direct(), "next", &options, &["--exit-on", "TERM"]);
+    next.wait_stdout("next ready");
+    let beside: Vec<_> = victim.processes().into_iter().filter(|process| process.name == "child").collect();
+    assert_eq!(beside, [], "beside the next command");
+    scene.finish(&mut next);
     victim.wait().expect_signal(Signal::SIGKILL);
     victim.wait_until_nothing_is_left();
     next.wait_until_nothing_is_left();
@@ -343,18 +350,22 @@ fn kill_while_starting(scene: &Scene, aim: impl FnOnce()) {
 fn supervisor_killed_at_any_instant_of_the_start_leaves_nothing() {
     let scene = Scene::shared();
     let mut random = fastrand::Rng::with_seed(7);
-    for _ in 0..20 {
+    let rounds = 20;
+    for _ in 0..rounds {
         let started = Moment::now();
         let delay = Duration::from_micros(random.u64(..30_000));
-        kill_while_starting(&scene, || wait_past(started.after(delay)));
+        kill_while_starting(&scene, |_| wait_past(started.after(delay)));
         // Closer: the command starts some milliseconds after its node is there.
         let delay = Duration::from_micros(random.u64(..12_000));
-        kill_while_starting(&scene, || {
+        kill_while_starting(&scene, |_| {
             scene.witness.wait_count(LOCK, 1);
             wait_past(Moment::now().after(delay));
         });
+        // And as soon as there is the other session.
+        kill_while_starting(&scene, |victim| drop(victim.wait_stdout("session ready")));
     }
-    scene.log().expect_no_overlap();
+    let log = scene.log().expect_apart(|one, two| one.name == "next" || two.name == "next");
+    assert_eq!(log.count("next"), 3 * rounds);
 }
 
 /// The number of a processor that we may use (`Cpus_allowed_list` of proc_pid_status(5)).
