@@ -68,11 +68,13 @@ impl JobLog {
         self.runs.iter().map(|run| run.name.as_str()).collect()
     }
 
+    fn pairs(&self) -> impl Iterator<Item = (&Run, &Run)> {
+        self.runs.iter().enumerate().flat_map(|(n, one)| self.runs[n + 1..].iter().map(move |two| (one, two)))
+    }
+
     /// The pairs of runs that were there at the same time.
     pub(crate) fn overlaps(&self) -> Vec<(&Run, &Run)> {
-        let pairs =
-            self.runs.iter().enumerate().flat_map(|(n, one)| self.runs[n + 1..].iter().map(move |two| (one, two)));
-        pairs.filter(|(one, two)| one.overlaps(two)).collect()
+        self.pairs().filter(|(one, two)| one.overlaps(two)).collect()
     }
 
     /// How many ran at the same time at most.
@@ -82,15 +84,17 @@ impl JobLog {
         self.runs.iter().map(|run| at(run.begin)).max().unwrap_or(0)
     }
 
-    /// Panics when two of them ran at the same time. Gives itself.
+    /// Panics when two of them ran at the same time, or when there are no two. Gives itself.
     #[track_caller]
     pub(crate) fn expect_no_overlap(self) -> Self {
         self.expect_apart(|_, _| true)
     }
 
-    /// Panics when two of them ran at the same time that must not, as `must_not` says. Gives itself.
+    /// Panics when two of them ran at the same time that must not, as `must_not` says. And when there are none of
+    /// which it says so: a log that nobody has written to proves nothing. Gives itself.
     #[track_caller]
     pub(crate) fn expect_apart(self, must_not: impl Fn(&Run, &Run) -> bool) -> Self {
+        assert!(self.pairs().any(|(one, two)| must_not(one, two)), "nobody who could overlap: {self:?}");
         let mut overlaps = self.overlaps();
         overlaps.retain(|(one, two)| must_not(one, two));
         assert!(overlaps.is_empty(), "these ran at the same time: {overlaps:#?}");
