@@ -664,19 +664,28 @@ fn delete_node(fault: &mut Fault) {
 
 // The machine sleeps.
 
+/// Supervisor and keeper each end the command, whether or not the other goes on, too.
 #[test]
 fn everything_stopped_past_the_session() {
-    let mut fault = Fault::shared("supervisor, keeper and command: STOP past T, CONT");
-    let all = [fault.command, fault.supervisor, fault.keeper];
-    fault.strike(Signal::SIGSTOP, &all);
-    fault.next_starts(EXPIRY);
-    // From here on: the command first, the others have no head start.
-    fault.strike(Signal::SIGCONT, &all);
-    fault.command_dead(AT_ONCE);
-    // That the lease is over, or that the session is: whatever the supervisor learns first.
-    fault.lost("");
-    assert!(!fault.holder.stdout().contains("signal TERM"), "no time for a stop signal");
-    fault.end_with_overlap("76");
+    for (what, last) in [
+        ("supervisor, keeper and command: STOP past T, CONT", None),
+        ("supervisor, keeper and command: STOP past T, CONT, supervisor last", Some(1)),
+        ("supervisor, keeper and command: STOP past T, CONT, keeper last", Some(2)),
+    ] {
+        let mut fault = Fault::shared(what);
+        let all = [fault.command, fault.supervisor, fault.keeper];
+        fault.strike(Signal::SIGSTOP, &all);
+        fault.next_starts(EXPIRY);
+        // From here on: the command first, the others have no head start.
+        let first: Vec<Pid> = (0..3).filter(|&number| Some(number) != last).map(|number| all[number]).collect();
+        fault.strike(Signal::SIGCONT, &first);
+        fault.command_dead(AT_ONCE);
+        all.iter().for_each(|&pid| process::send(pid, Signal::SIGCONT));
+        // That the lease is over, or that the session is: whatever the supervisor learns first.
+        fault.lost("");
+        assert!(!fault.holder.stdout().contains("signal TERM"), "no time for a stop signal");
+        fault.end_with_overlap("76");
+    }
 }
 
 #[test]
