@@ -293,17 +293,6 @@ fn a_waiter_keeps_its_place_through_an_outage_longer_than_its_session() {
 
 // Processes that are stopped or killed in an awkward moment.
 
-/// Waits until `signal` has been sent to a process that cannot take it now (`ShdPnd` of proc_pid_status(5)).
-#[track_caller]
-fn wait_pending(pid: Pid, signal: Signal) {
-    poll::until(format_args!("{signal} is pending for {pid}"), || {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let mask = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"))?.trim();
-        let mask = u64::from_str_radix(mask, 16).expect("a mask in hexadecimal");
-        (mask & (1 << (signal as i32 - 1)) != 0).then_some(())
-    });
-}
-
 #[test]
 fn without_a_terminal_a_command_that_is_stopped_does_not_stop_zklock() {
     let scene = Scene::shared();
@@ -314,7 +303,7 @@ fn without_a_terminal_a_command_that_is_stopped_does_not_stop_zklock() {
     // What tells that the command has stopped was there before these, so it has been seen when the second is passed on.
     for signal in [Signal::SIGUSR1, Signal::SIGUSR2] {
         job.signal(signal);
-        wait_pending(command, signal);
+        process::wait_pending(command, signal);
     }
     process::send(command, Signal::SIGCONT);
     job.wait_stdout("signal USR1");
@@ -376,19 +365,21 @@ fn one_processor() -> String {
 }
 
 /// The command stops zklock as its first act, which is often before zklock has told its keeper of it; both are on one
-/// processor, and neither is interrupted for the other's sake (SCHED_BATCH, sched(7)). Then it leaves a daemon.
+/// processor, and neither is interrupted for the other's sake (SCHED_BATCH, sched(7)). Then it starts a process that has
+/// nothing of its environment, so that only its group tells whose it is, and leaves a daemon, of which only its
+/// environment does.
 #[test]
 fn supervisor_killed_before_it_has_told_of_the_command_leaves_nothing() {
     let place = Place::new();
     for _ in 0..5 {
-        let script = r#"kill -STOP $PPID; "$@""#;
+        let script = r#"kill -STOP $PPID; env -i ZKLOCK_TEST="$ZKLOCK_TEST" "$1" --wait & "$@""#;
         let mut job = place.zklock().env("ZKLOCK_SESSION_TIMEOUT", "60").args([LOCK, "--", "sh", "-c", script, "sh"]);
         job = job.arg(child()).args(["--wait", "--spawn-daemon", "--", "--wait"]);
         let mut victim = job.run_by(["taskset", "-c", &one_processor(), "chrt", "-b", "0"]).spawn();
-        for _ in ["the command", "what is between", "the daemon"] {
+        for _ in ["the one in the group", "the command", "what is between", "the daemon"] {
             victim.wait_stdout("ready");
         }
-        let (_, family) = below(&victim, 3);
+        let (_, family) = below(&victim, 4);
         process::wait_state(victim.pid(), &['T']);
         let mut next = place.zklock().arg(LOCK).child(place.logged("next")).spawn();
         place.wait_queue(2);
@@ -399,6 +390,46 @@ fn supervisor_killed_before_it_has_told_of_the_command_leaves_nothing() {
         victim.wait_until_nothing_is_left();
         finish(&mut next);
     }
+}
+
+/// How often a process has read from a file (proc_pid_io(5)).
+#[track_caller]
+fn reads(pid: Pid) -> usize {
+    let io = fs::read_to_string(format!("/proc/{pid}/io")).expect("the kernel counts them");
+    let count = io.lines().find_map(|line| line.strip_prefix("syscr: ")).expect("a number of reads");
+    count.parse().expect("a number")
+}
+
+/// The keeper looks in vain for a child that has been stopped before it has told of itself. With the supervisor stopped,
+/// too, nobody but the child itself keeps it from becoming the command when it goes on.
+#[test]
+fn a_child_that_is_not_the_command_yet_does_not_become_it_when_the_lock_has_been_lost() {
+    poll::until("a child is stopped before it has told of itself", || {
+        let scene = Scene::shared();
+        let prefix = format!("{LOCK}/_c_{:032x}-lock-", 1);
+        let holder = scene.witness.create(&prefix, b"", Kind::EphemeralSequential).unwrap();
+        let mut victim = scene.start(&direct(), "victim", &["--session-timeout", "60"], &["--wait"]);
+        scene.witness.wait_count(LOCK, 2);
+        let mut next = scene.queue("next", 2);
+        scene.witness.delete(&holder).unwrap();
+        let forked = victim.stop_forked();
+        let is_forked = process::look(forked).is_some_and(|process| process.name == "zklock");
+        process::stop(victim.pid());
+        let keeper = victim.keeper();
+        // It takes one read to look at a process.
+        let looked = reads(keeper) + process::all().len();
+        scene.witness.delete(&scene.contenders()[0].path).unwrap();
+        next.wait_stdout("next ready");
+        poll::until("the keeper has looked for the child", || (reads(keeper) >= looked).then_some(()));
+        let is_unknown = process::look(forked).is_some_and(|process| process.state == 'T');
+        process::send(forked, Signal::SIGCONT);
+        process::wait_dead(forked);
+        victim.signal(Signal::SIGCONT);
+        victim.wait().expect_code(76);
+        victim.wait_until_nothing_is_left();
+        scene.finish(&mut next);
+        (is_forked && is_unknown).then(|| scene.expect_tidy(&["next"]))
+    });
 }
 
 // Signals.

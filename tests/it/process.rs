@@ -219,3 +219,14 @@ pub(crate) fn wait_state(pid: Pid, states: &[char]) {
         states.contains(&state).then_some(())
     });
 }
+
+/// Waits until `signal` has been sent to a process that cannot take it now (`ShdPnd` of proc_pid_status(5)).
+#[track_caller]
+pub(crate) fn wait_pending(pid: Pid, signal: Signal) {
+    poll::until(format_args!("{signal} is pending for {pid}"), || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let mask = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"))?.trim();
+        let mask = u64::from_str_radix(mask, 16).expect("a mask in hexadecimal");
+        (mask & (1 << (signal as i32 - 1)) != 0).then_some(())
+    });
+}

@@ -1,6 +1,5 @@
 //! Signals and terminals: what reaches the command, what ends the wait, and who goes with whom.
 
-use std::fs;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
@@ -204,15 +203,14 @@ fn a_signal_that_came_before_the_lock_was_seen_keeps_the_command_from_starting()
     assert!(output.stdout().is_empty() && !output.stderr().contains("holding"), "{output}");
 }
 
-/// TERM for a waiter whose turn it is since an instant. It may or may not start its command; `aim` decides when.
-fn signal_as_the_lock_comes(aim: impl FnOnce(&Lock, &Running)) {
+/// A waiter whose turn it is since an instant. It may or may not start its command; `tell` decides when it gets TERM.
+fn signal_as_the_lock_comes(tell: impl FnOnce(&Lock, &Running)) {
     let lock = Lock::new();
     let holder = lock.occupy("");
     let mut job = lock.zklock().child(["--exit-on", "TERM"]).spawn();
     lock.wait_contenders(2);
     lock.remove(&holder);
-    aim(&lock, &job);
-    job.signal(Signal::SIGTERM);
+    tell(&lock, &job);
     let output = job.wait();
     assert_eq!(job.processes(), [], "{output}");
     // A command that was hit before it could catch signals has died of it, and zklock after it.
@@ -226,22 +224,27 @@ fn signal_as_the_lock_comes(aim: impl FnOnce(&Lock, &Running)) {
 #[test]
 fn a_signal_in_the_instant_of_the_lock_leaves_neither_an_orphan_nor_a_node() {
     for delay in 0..30 {
-        signal_as_the_lock_comes(|lock, _| (0..delay).for_each(|_| drop(lock.contenders())));
+        signal_as_the_lock_comes(|lock, job| {
+            (0..delay).for_each(|_| drop(lock.contenders()));
+            job.signal(Signal::SIGTERM);
+        });
     }
 }
 
+/// The child that is to become the command is stopped before it does, which succeeds as a rule.
 #[test]
 fn a_signal_between_fork_and_exec_is_not_lost() {
-    for _ in 0..10 {
+    poll::until("a child is stopped between fork and exec", || {
+        let mut is_between = false;
         signal_as_the_lock_comes(|_, job| {
-            let children = format!("/proc/{0}/task/{0}/children", job.pid());
-            // The keeper is one of them. No pause between two looks: what is waited for lasts for a moment.
-            let deadline = Instant::now() + poll::PATIENCE;
-            while fs::read_to_string(&children).expect("zklock runs").split_whitespace().count() < 2 {
-                assert!(Instant::now() < deadline, "no command was forked\n{job}");
-            }
+            let forked = job.stop_forked();
+            is_between = process::look(forked).is_some_and(|process| process.name == "zklock");
+            job.signal(Signal::SIGTERM);
+            process::wait_pending(forked, Signal::SIGTERM);
+            process::send(forked, Signal::SIGCONT);
         });
-    }
+        is_between.then_some(())
+    });
 }
 
 // Running.

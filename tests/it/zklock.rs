@@ -310,6 +310,24 @@ impl Running {
         self.child_process("command", |process| !is_keeper(process) && process.name != "zklock")
     }
 
+    /// Stops the child that is to become the command as soon as it is there, which as a rule is before it does.
+    #[track_caller]
+    pub(crate) fn stop_forked(&self) -> Pid {
+        let path = format!("/proc/{0}/task/{0}/children", self.pid());
+        let deadline = Instant::now() + PATIENCE;
+        // No pause between two looks: what is waited for lasts for a moment.
+        while Instant::now() < deadline {
+            let children = fs::read_to_string(&path).expect("zklock runs");
+            // The first one is the keeper.
+            if let Some(second) = children.split_whitespace().nth(1) {
+                let forked = Pid::from_raw(second.parse().expect("a process id"));
+                process::stop(forked);
+                return forked;
+            }
+        }
+        panic!("no command was forked\n{self}");
+    }
+
     #[track_caller]
     fn child_process(&self, what: &str, is_it: impl Fn(&Process) -> bool) -> Pid {
         let found = poll::within(PATIENCE, || process::children(self.pid()).into_iter().find(|process| is_it(process)));
