@@ -137,6 +137,9 @@ fn stderr_is_full(options: &[&str]) {
     holder.wait_stdout("ready");
     assert!(scene.read("dd").contains("Resource temporarily unavailable"), "the pipe is full");
     let mut next = scene.queue("next", 1);
+    // Each of these is worth two lines, to who says so much. Were each line to wait for a moment, the loss would, too.
+    let signals = format!("for _ in {{1..100}}; do kill -34 {}; done", holder.pid());
+    Zklock::bare().program("bash").args(["-c", &signals]).run().expect_code(0);
     let killed = Moment::now();
     process::send(holder.keeper(), Signal::SIGKILL);
     let output = holder.wait().expect_code(76);
