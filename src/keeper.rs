@@ -140,10 +140,10 @@ impl<'p, W: World> Keeper<'p, W> {
         // Past the session timeout there is nothing left to release.
         let enough = async {
             self.world.sleep(self.timeout.get()).await;
-            false
+            None
         };
-        if or(self.release(), enough).await {
-            self.world.report_if_room(&Report::Released);
+        if let Some(report) = or(self.release(), enough).await {
+            self.world.report_if_room(&report);
         }
     }
 
@@ -221,6 +221,7 @@ impl<'p, W: World> Keeper<'p, W> {
             Ok(session) => Rc::new(session),
             Err(failure) => return refuse(failure, "/"),
         };
+        told.take();
         let (id, identity) = (session.id(), session.identity());
         self.identity.replace(Some(identity.clone()));
         let mut pause = Duration::ZERO;
@@ -308,9 +309,9 @@ impl<'p, W: World> Keeper<'p, W> {
         or(session.lost(), all).await;
     }
 
-    /// Closes the session, with which the contender node goes too. Whether it is closed for sure.
-    async fn release(&self) -> bool {
-        let Some(identity) = self.identity.take() else { return true };
+    /// Closes the session, with which the contender node goes too. What is known of that for sure.
+    async fn release(&self) -> Option<Report> {
+        let Some(identity) = self.identity.take() else { return Some(Report::Released) };
         loop {
             let session = match self.connection.take().and_then(Rc::into_inner) {
                 Some(session) => Ok(session),
@@ -321,9 +322,11 @@ impl<'p, W: World> Keeper<'p, W> {
                 Err(failure) => Err(failure),
             };
             match released {
-                Ok(()) | Err(Failure::SessionOver) => return true,
+                Ok(()) => return Some(Report::Released),
+                // Who was before us, nobody knows any more.
+                Err(Failure::SessionOver) => return Some(Report::Lost(Loss::SessionExpired)),
                 Err(Failure::Unknown(why)) => log::info!("not released yet: {why}"),
-                Err(_) => return false,
+                Err(_) => return None,
             }
             self.world.sleep(PAUSE).await;
         }

@@ -42,11 +42,11 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             )
         }
         Notice::Reconnected => (Weight::Status, "connected to ZooKeeper again".to_owned()),
-        Notice::Back => (Weight::News, "ZooKeeper answers again; the command goes on".to_owned()),
+        Notice::Back => (Weight::News, "ZooKeeper answers again".to_owned()),
         Notice::Silent { silence, left } => (
             Weight::News,
             format!(
-                "ZooKeeper has not answered for {}; stopping the command in {} unless it does",
+                "ZooKeeper has not answered for {}; the lock is lost in {} unless it does",
                 short(about(*silence)),
                 short(about(*left))
             ),
@@ -94,11 +94,12 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
         Notice::TimedOut(blocker) => {
             let lock = match blocker {
                 Blocker::Queue(view) => view.lock.as_str(),
-                Blocker::Servers(_) | Blocker::OldLease => lock.as_str(),
+                Blocker::Servers(_) | Blocker::Late | Blocker::OldLease => lock.as_str(),
             };
             let why = match blocker {
                 Blocker::Queue(view) => queue(view, now_millis),
                 Blocker::OldLease => "whoever held it when the session ended may still run".to_owned(),
+                Blocker::Late => "ZooKeeper did not answer in time".to_owned(),
                 Blocker::Servers(None) => format!("no ZooKeeper server answered{}", which_servers(plan)),
                 Blocker::Servers(Some(reason)) => {
                     format!("no ZooKeeper server answered: {reason}{}", which_servers(plan))
@@ -110,7 +111,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             };
             let weight = match blocker {
                 Blocker::Queue(_) => Weight::Notable,
-                Blocker::Servers(_) | Blocker::OldLease => Weight::Error,
+                Blocker::Servers(_) | Blocker::Late | Blocker::OldLease => Weight::Error,
             };
             (weight, format!("gave up waiting for {lock}{after}: {why}"))
         }
@@ -131,7 +132,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
                 short(no_room.kill_after),
                 short(*granted),
                 short(plan.session_timeout),
-                short(no_room.longest)
+                short(down(no_room.longest))
             ),
         ),
         Notice::Refused(refusal) => (Weight::Error, refused(refusal, plan)),
@@ -254,6 +255,11 @@ fn short(duration: Duration) -> String {
     }
 }
 
+/// To a tenth of a second, and no longer.
+fn down(duration: Duration) -> Duration {
+    duration.saturating_sub(Duration::from_nanos(u64::from(duration.subsec_nanos()) % 100_000_000))
+}
+
 /// To the nearest tenth of a second: of what was measured, the rest is chance.
 fn about(duration: Duration) -> Duration {
     Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).saturating_add(50) / 100 * 100)
@@ -314,7 +320,7 @@ mod tests {
         let granted = Duration::from_secs(40);
         let no_room = Terms::new(granted, plan.kill_after).unwrap_err();
         let text = "--kill-after 1m does not fit into the session timeout of 40s that the servers granted (3m was asked for, \
-                    their maxSessionTimeout is the limit): write 17.8s at most";
+                    their maxSessionTimeout is the limit): write 17.7s at most";
         let sentence = sentence(&Notice::NoRoom { no_room, granted }, &plan, 0);
         assert_eq!(sentence, (Weight::Error, text.to_owned()));
     }

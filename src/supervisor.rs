@@ -150,6 +150,7 @@ struct Keeper {
     link: Option<Link>,
     last_beat: LastBeat,
     heard: Option<Instant>,
+    answered: Option<Instant>,
     reaped: bool,
 }
 
@@ -226,6 +227,13 @@ impl Supervisor<'_> {
                     }
                     self.happen(Event::KeeperGone)?;
                 }
+            }
+        }
+        if let Some(keeper) = &mut self.keeper {
+            let answered = keeper.last_beat.answered();
+            if let Some(answered) = answered.filter(|_| answered > keeper.answered) {
+                keeper.answered = Some(answered);
+                self.happen(Event::Answered(answered))?;
             }
         }
         if let Some(keeper) = &mut self.keeper {
@@ -318,6 +326,7 @@ impl Supervisor<'_> {
                 }
                 Effect::Release => {
                     self.order(Order::Release);
+                    self.teller.screen.keep();
                     self.restore_terminal();
                 }
                 Effect::StartOnLost => self.start_on_lost()?,
@@ -384,7 +393,14 @@ impl Supervisor<'_> {
             }
             ForkResult::Parent { child } => {
                 self.family.disown(child);
-                self.keeper = Some(Keeper { pid: child, link: Some(ours), last_beat, heard: None, reaped: false });
+                self.keeper = Some(Keeper {
+                    pid: child,
+                    link: Some(ours),
+                    last_beat,
+                    heard: None,
+                    answered: None,
+                    reaped: false,
+                });
                 Ok(())
             }
         }
@@ -398,7 +414,7 @@ impl Supervisor<'_> {
     }
 
     fn spawn(&mut self, grant: &Grant, until: Instant) -> anyhow::Result<()> {
-        self.teller.screen.share();
+        self.teller.screen.clear();
         self.shares_group = terminal::is_controlled();
         self.settings = terminal::Settings::of_foreground();
         self.grant = Some(grant.clone());
@@ -415,6 +431,7 @@ impl Supervisor<'_> {
         match self.launch(&self.plan.command, &environment, Tie::Lock(until), announce) {
             Ok(command) => {
                 self.command = Some(command);
+                self.teller.screen.share();
                 Ok(())
             }
             Err(error) => self.not_started(&error),
@@ -422,6 +439,7 @@ impl Supervisor<'_> {
     }
 
     fn not_started(&mut self, error: &io::Error) -> anyhow::Result<()> {
+        self.teller.screen.keep();
         if error.raw_os_error() == Some(libc::ETIME) {
             return self.happen(Event::StartFailed(Unstarted::TooLate));
         }
@@ -599,11 +617,9 @@ impl<'p> Teller<'p> {
         match (weight, self.audience) {
             (Weight::Error, _) => self.screen.line(&text),
             (Weight::Notable, _) if self.plan.verbosity != Verbosity::Quiet => self.screen.line(&text),
-            (Weight::News, Audience::Reader | Audience::JobLog) | (Weight::Hint, Audience::Reader) => {
-                self.screen.line(&text);
-            }
+            (Weight::News | Weight::Hint, Audience::Reader) => self.screen.line(&text),
             (Weight::Status, Audience::Reader) => self.screen.status(text),
-            (Weight::Status | Weight::Progress, Audience::JobLog) => {
+            (Weight::Status | Weight::News | Weight::Progress, Audience::JobLog) => {
                 // Waiting is news to whoever has read of connecting; but a network that comes and goes
                 // must not fill the log.
                 let (now, kind) = (clock::now(), mem::discriminant(notice));

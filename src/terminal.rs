@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::fcntl::{OFlag, open};
 use nix::poll::{PollFd, PollFlags, poll};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::stat::Mode;
 use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp};
@@ -93,8 +93,12 @@ impl Screen {
     /// From now on a command writes to the terminal as well, and people type: a line may be half full,
     /// and a line feed may be nothing else (raw mode), wherever this writes next.
     pub fn share(&mut self) {
-        self.clear();
         self.shared = true;
+    }
+
+    /// Nobody else writes any more.
+    pub fn keep(&mut self) {
+        self.shared = false;
     }
 
     /// Removes the line that does not stay.
@@ -132,7 +136,18 @@ impl Write for Patient {
         let patience = if STUCK.load(Ordering::Relaxed) { 0 } else { PATIENCE };
         let stuck = poll(&mut fds, patience) == Ok(0);
         STUCK.store(stuck, Ordering::Relaxed);
-        if stuck { Ok(bytes.len()) } else { stderr.write(bytes) }
+        if stuck {
+            return Ok(bytes.len());
+        }
+        // In the background, after `stty tostop`, a line of ours would stop us and the command, with the lock
+        // held; a process that blocks the signal may write (termios(3)).
+        let ttou = SigSet::from(Signal::SIGTTOU);
+        let mask = ttou.thread_swap_mask(SigmaskHow::SIG_BLOCK);
+        let written = stderr.write(bytes);
+        if let Ok(mask) = mask {
+            let _ = mask.thread_set_mask();
+        }
+        written
     }
 
     fn flush(&mut self) -> io::Result<()> {

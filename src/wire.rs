@@ -33,52 +33,77 @@ pub enum Order {
     Release,
 }
 
-/// The send time of the last answered beat, shared by both processes.
+/// The send time of the last answered beat, and when the servers last answered anything, shared by both
+/// processes.
 #[derive(Clone, Copy, Debug)]
-pub struct LastBeat(&'static AtomicU64);
+pub struct LastBeat(&'static Cells);
+
+/// Nanoseconds since boot, 0 for never.
+#[derive(Debug)]
+struct Cells {
+    beat: AtomicU64,
+    answered: AtomicU64,
+}
 
 /// The lease is over, whatever was answered before.
 const REVOKED: u64 = u64::MAX;
 
 impl LastBeat {
-    /// A cell that the processes forked from now on share with this one. Fails when there is no
+    /// Cells that the processes forked from now on share with this one. Fails when there is no
     /// memory for one page.
     pub fn shared() -> nix::Result<Self> {
-        let length = std::num::NonZeroUsize::new(size_of::<AtomicU64>()).expect("a number has a size");
+        let length = std::num::NonZeroUsize::new(size_of::<Cells>()).expect("numbers have a size");
         #[expect(unsafe_code, reason = "shared memory comes from mmap(2)")]
         // SAFETY: a fresh anonymous mapping aliases nothing, is page-aligned and zeroed, large
-        // enough for the number, and never unmapped, so it lives as long as the process.
-        let cell = unsafe {
+        // enough for the numbers, and never unmapped, so it lives as long as the process.
+        let cells = unsafe {
             mmap_anonymous(None, length, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED)?
-                .cast::<AtomicU64>()
+                .cast::<Cells>()
                 .as_ref()
         };
-        Ok(Self(cell))
+        Ok(Self(cells))
     }
 
     /// Records that a beat sent at `sent` was answered.
     pub fn record(self, sent: Instant) {
-        let nanos = u64::try_from(sent.since_boot().as_nanos()).unwrap_or(u64::MAX);
-        self.0.store(nanos, Ordering::Release);
+        self.0.beat.store(nanos(sent), Ordering::Release);
     }
 
     /// Records that there is no lease, until the next beat.
     pub fn revoke(self) {
-        self.0.store(REVOKED, Ordering::SeqCst);
+        self.0.beat.store(REVOKED, Ordering::SeqCst);
     }
 
     /// Whether there is no lease any more.
     pub fn is_revoked(self) -> bool {
-        self.0.load(Ordering::SeqCst) == REVOKED
+        self.0.beat.load(Ordering::SeqCst) == REVOKED
     }
 
     /// The last answered beat, if there was one.
     pub fn last(self) -> Option<Instant> {
-        match self.0.load(Ordering::Acquire) {
-            0 | REVOKED => None,
-            nanos => Some(Instant::from_boot(Duration::from_nanos(nanos))),
+        match self.0.beat.load(Ordering::Acquire) {
+            REVOKED => None,
+            sent => instant(sent),
         }
     }
+
+    /// Records that the servers answered at `now`, a beat or anything else.
+    pub fn record_answer(self, now: Instant) {
+        self.0.answered.store(nanos(now), Ordering::Relaxed);
+    }
+
+    /// When the servers last answered, if they have.
+    pub fn answered(self) -> Option<Instant> {
+        instant(self.0.answered.load(Ordering::Relaxed))
+    }
+}
+
+fn nanos(instant: Instant) -> u64 {
+    u64::try_from(instant.since_boot().as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn instant(nanos: u64) -> Option<Instant> {
+    (nanos > 0).then(|| Instant::from_boot(Duration::from_nanos(nanos)))
 }
 
 /// One end of the socket pair.
@@ -189,7 +214,10 @@ mod tests {
         assert_eq!(beat.last(), None);
         let sent = Instant::from_boot(Duration::from_millis(1234));
         beat.record(sent);
-        assert_eq!(beat.last(), Some(sent));
+        assert_eq!((beat.last(), beat.answered()), (Some(sent), None));
+        let now = Instant::from_boot(Duration::from_millis(1240));
+        beat.record_answer(now);
+        assert_eq!((beat.last(), beat.answered()), (Some(sent), Some(now)));
     }
 
     #[test]

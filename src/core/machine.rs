@@ -34,7 +34,9 @@ use super::signal::Signal;
 const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the contender node of someone who gives up may delay their going.
 const GIVE_UP_PATIENCE: Duration = Duration::from_secs(1);
-/// The same, once the user shows impatience.
+/// The same where the servers have to say at the end whether they still answer: time for two round trips.
+const VERDICT_PATIENCE: Duration = Duration::from_secs(2);
+/// How long once the user shows impatience.
 const HURRIED_PATIENCE: Duration = Duration::from_millis(300);
 /// A lease that is too short to start under is judged again this often.
 const JUDGE_AGAIN: Duration = Duration::from_millis(20);
@@ -67,6 +69,8 @@ pub enum Report {
     },
     /// Our contender node is in the queue and others are before it.
     Waiting(View),
+    /// Nobody is before us any more, but we do not hold yet: there is a further lock, or no young beat.
+    Turn,
     /// No lock of a zklock above us is used, and none will be.
     Independent,
     /// Our contender node had vanished while waiting; a new one is at the tail of the queue.
@@ -193,6 +197,8 @@ pub enum Refusal {
 pub enum Event {
     /// The keeper says something.
     Keeper(Report),
+    /// The servers answered something then, a beat or not.
+    Answered(Instant),
     /// The keeper is gone, whatever the reason.
     KeeperGone,
     /// We got a signal.
@@ -356,6 +362,8 @@ pub enum Blocker {
     Queue(View),
     /// No server answered, for this reason if one is known.
     Servers(Option<String>),
+    /// The servers had answered, but not in time, or not to the end.
+    Late,
     /// Somebody may still rely on a lease from before the session ended.
     OldLease,
 }
@@ -570,6 +578,7 @@ impl Machine {
             Event::Keeper(Report::Foreign { lock, child }) => {
                 (State::Queued { terms, view, silence }, vec![Effect::Say(Notice::Foreign { lock, child })])
             }
+            Event::Keeper(Report::Turn) => (State::Queued { terms, view: None, silence }, vec![]),
             Event::Keeper(Report::Requeued(loss)) => {
                 (State::Queued { terms, view: None, silence }, vec![Effect::Say(Notice::Requeued(loss))])
             }
@@ -590,9 +599,10 @@ impl Machine {
                 Some(next) => next,
                 None => (State::Queued { terms, view, silence }, stop_self(signal)),
             },
-            Event::Timer if self.give_up_at.is_some_and(|at| at <= now) => match view {
-                Some(view) => give_up_for(now, view, self.settings.conflict_exit_code),
-                None => self.unavailable(now, Blocker::Servers(silence)),
+            Event::Timer if self.give_up_at.is_some_and(|at| at <= now) => match (view, silence) {
+                (Some(view), _) => give_up_for(now, view, self.settings.conflict_exit_code),
+                (None, Some(reason)) => self.unavailable(now, Blocker::Servers(Some(reason))),
+                (None, None) => self.unavailable(now, Blocker::Late),
             },
             _ => (State::Queued { terms, view, silence }, vec![]),
         }
@@ -624,11 +634,11 @@ impl Machine {
                 let ends_at = self.settings.max_run.map(|max_run| now + max_run);
                 // By then the command would have to be stopped again.
                 let until = terms.stop_at(grant.sent);
-                let run = Run { terms, sent: grant.sent, ends_at, ended: None, warned: false };
+                let run = Run { terms, sent: grant.sent, answered: grant.sent, ends_at, ended: None, warned: false };
                 (State::Running(run), vec![Effect::Spawn { grant, until }, say])
             }
             Event::Timer if self.give_up_at.is_some_and(|at| at <= now) => {
-                let blocker = if now < self.start_at { Blocker::OldLease } else { Blocker::Servers(None) };
+                let blocker = if now < self.start_at { Blocker::OldLease } else { Blocker::Late };
                 self.unavailable(now, blocker)
             }
             Event::Timer if now >= judge_at => (State::Held { terms, grant, judge_at: now + JUDGE_AGAIN }, vec![]),
@@ -654,6 +664,7 @@ impl Machine {
         match blocker {
             // The servers had their own time to answer.
             Blocker::Servers(reason) if self.settings.nonblock => unreachable(now, reason),
+            Blocker::Late if self.settings.nonblock => unreachable(now, None),
             blocker => give_up(now, Outcome::Unavailable, vec![Effect::Say(Notice::TimedOut(blocker))]),
         }
     }
@@ -717,7 +728,7 @@ fn give_up(now: Instant, outcome: Outcome, mut effects: Vec<Effect>) -> (State, 
 /// the servers have confirmed the release.
 fn give_up_for(now: Instant, view: View, conflict_exit_code: u8) -> (State, Vec<Effect>) {
     let verdict = Verdict::NotFreeIfConfirmed { view, conflict_exit_code };
-    (State::Releasing(Release::of(verdict, now + GIVE_UP_PATIENCE)), vec![Effect::Release])
+    (State::Releasing(Release::of(verdict, now + VERDICT_PATIENCE)), vec![Effect::Release])
 }
 
 /// Leaves after a command. `frees_within`: what to tell the user when nobody confirms.

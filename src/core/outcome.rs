@@ -72,7 +72,7 @@ pub const EXIT_STATUS: &[(&str, &str)] = &[
         "the command ran; when a signal killed it, zklock dies of the same signal (128+N in a shell)",
     ),
     ("64", "the arguments make no sense; one line on stderr says what to write instead"),
-    ("69", "no ZooKeeper server answered within --connect-timeout, or none does when --timeout ends"),
+    ("69", "no ZooKeeper server answered in time: within --connect-timeout, or at the end of --timeout"),
     ("70", "internal error"),
     ("75", "somebody else had the lock (--nonblock), or still had it after --timeout; --conflict-exit-code changes it"),
     ("76", "the lock was lost while the command ran, and the command has been stopped"),

@@ -245,6 +245,7 @@ impl<W: World> Keeper<'_, W> {
         let mut contacts = self.contacts.borrow_mut();
         let lease = contacts.lease_from(session.timeout(), sent, now);
         contacts.answered(sent, now);
+        self.world.answered(now);
         self.last_beat.set(Some(sent));
         // A new connection knows less of the past than the one before.
         let lease = self.lease.get().map_or(lease, |before| before.max(lease));
@@ -375,6 +376,7 @@ impl<W: World> Keeper<'_, W> {
         }
         let won = place.mine();
         if won.len() < self.locks.len() {
+            self.world.report_if_room(&Report::Turn);
             self.place.replace(Place { won, step: Step::Nowhere });
             return Ok(());
         }
@@ -569,6 +571,7 @@ impl<W: World> Keeper<'_, W> {
             match self.lease.get() {
                 Some(from) if checked && is_fresh(from) => return Ok(from),
                 _ => {
+                    self.world.report_if_room(&Report::Turn);
                     let before = self.last_beat.get();
                     self.beat(session, nodes).await?;
                     checked |= self.last_beat.get() > before;
@@ -606,7 +609,9 @@ impl<W: World> Keeper<'_, W> {
         let Some(node) = nodes.first() else { return };
         let sent = self.world.now();
         if session.read(node).await.is_ok() {
-            self.contacts.borrow_mut().answered(sent, self.world.now());
+            let now = self.world.now();
+            self.contacts.borrow_mut().answered(sent, now);
+            self.world.answered(now);
         }
     }
 

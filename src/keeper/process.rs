@@ -146,6 +146,10 @@ impl World for Process<'_> {
         self.birth.last_beat.record(sent);
     }
 
+    fn answered(&self, now: Instant) {
+        self.birth.last_beat.record_answer(now);
+    }
+
     async fn report(&self, report: &Report) {
         while let Err(error) = self.birth.link.send(report) {
             match error.raw_os_error() {

@@ -53,6 +53,9 @@ pub trait World {
     /// Shows the supervisor that a beat sent at `sent` was answered, even if it is stopped now.
     fn beaten(&self, sent: Instant);
 
+    /// Shows the supervisor that the servers have just answered something.
+    fn answered(&self, now: Instant);
+
     /// Reports, waiting for room if need be: a supervisor that is stopped reads nothing.
     fn report(&self, report: &Report) -> impl Future<Output = ()>;
 

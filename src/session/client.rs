@@ -215,7 +215,7 @@ impl ClientSession {
                         Err(failure @ (Failure::Denied | Failure::SessionOver | Failure::Refused(_))) => {
                             return Err(failure);
                         }
-                        Err(_) => diagnose(addresses[0], timeout / 6).await,
+                        Err(_) => diagnose(addresses[0], timeout / 6, identity.is_none()).await,
                     }
                 }
                 Err(reason) => reason,
@@ -419,7 +419,8 @@ impl Session for ClientSession {
         drop(self.client);
         let _ = self.lost.recv().await;
         match states.state() {
-            SessionState::AuthFailed | SessionState::Expired | SessionState::Closed => Ok(()),
+            SessionState::Closed => Ok(()),
+            SessionState::AuthFailed | SessionState::Expired => Err(Failure::SessionOver),
             _ => Err(Failure::Unknown("connection lost".to_owned())),
         }
     }
@@ -442,10 +443,15 @@ impl spawns_core::Spawn for Spawned {
     }
 }
 
-/// Why a server did not answer: the library only says that none did.
-async fn diagnose(address: SocketAddr, patience: Duration) -> String {
+/// Why a server did not answer: the library only says that none did. `asks`: whether there is the time to ask the
+/// server, which a lease has not.
+async fn diagnose(address: SocketAddr, patience: Duration, asks: bool) -> String {
     let patience = patience.min(Duration::from_secs(1));
-    match smol::unblock(move || ask_for_state(address, patience)).await {
+    let connect = move || {
+        let connection = TcpStream::connect_timeout(&address, patience)?;
+        Ok(if asks { ask_for_state(connection, patience).unwrap_or_default() } else { String::new() })
+    };
+    match smol::unblock(connect).await {
         // ZooKeeperServer.ZK_NOT_SERVING
         Ok(state) if state.starts_with("This ZooKeeper instance is not currently serving requests") => {
             format!("{address} is a ZooKeeper server that serves nobody now: it starts, or has no quorum")
@@ -458,13 +464,12 @@ async fn diagnose(address: SocketAddr, patience: Duration) -> String {
     }
 }
 
-/// What a server says to `srvr`, the one four letter word that all of them answer unless told otherwise. Empty
-/// when it says nothing; an error when there is no connection.
-fn ask_for_state(address: SocketAddr, patience: Duration) -> io::Result<String> {
-    let mut connection = TcpStream::connect_timeout(&address, patience)?;
+/// What a server says to `srvr`, the one four letter word that all of them answer unless told otherwise.
+fn ask_for_state(mut connection: TcpStream, patience: Duration) -> io::Result<String> {
     let mut state = [0; 64];
-    let asked = connection.set_read_timeout(Some(patience)).and_then(|()| connection.write_all(b"srvr"));
-    let read = asked.and_then(|()| connection.read(&mut state)).unwrap_or(0);
+    connection.set_read_timeout(Some(patience))?;
+    connection.write_all(b"srvr")?;
+    let read = connection.read(&mut state)?;
     Ok(String::from_utf8_lossy(&state[..read]).into_owned())
 }
 

@@ -8,6 +8,7 @@ use crate::client::{Client, Kind};
 use crate::ensemble::{Data, Ensemble, Role, Server, free_port};
 use crate::place::only_line;
 use crate::poll;
+use crate::process;
 use crate::proxy::{Proxy, Stub};
 use crate::scene::{AT_ONCE, LASTING, LEASE, LOCK, Moment, Scene, variable};
 use crate::zklock::{Running, Zklock};
@@ -205,10 +206,29 @@ fn a_silence_that_has_not_been_noticed_yet_is_no_busy_lock() {
     waiter.wait_stderr("2nd of 2");
     proxy.hold();
     let said = waiter.wait().expect_code(69).stderr();
-    let line = "zklock: gave up waiting for /lock after 5s: no ZooKeeper server answered\n";
+    let line = "zklock: gave up waiting for /lock after 5s: ZooKeeper did not answer in time\n";
     assert!(said.ends_with(line), "{said}");
     scene.finish(&mut holder);
     proxy.pass();
+    scene.expect_tidy(&["holder"]);
+}
+
+/// As on a laptop that was asleep: what it knew of the queue before is not the servers' word.
+#[test]
+fn a_session_that_has_expired_when_the_wait_ends_tells_of_no_busy_lock() {
+    let scene = Scene::shared();
+    let mut holder = scene.hold();
+    let options = ["-E", "0", "--timeout", "3", "--session-timeout", "4"];
+    let direct = Server::shared().address();
+    let mut waiter = scene.job(&direct, "waiter", &options, &[]).env("CI", "true").spawn();
+    waiter.wait_stderr("2nd of 2");
+    let processes = [waiter.pid(), waiter.keeper()];
+    processes.into_iter().for_each(process::stop);
+    scene.witness.wait_count(LOCK, 1);
+    processes.into_iter().for_each(|pid| process::send(pid, Signal::SIGCONT));
+    let said = waiter.wait().expect_code(69).stderr();
+    assert!(said.ends_with("zklock: gave up waiting for /lock after 3s: ZooKeeper did not answer in time\n"), "{said}");
+    scene.finish(&mut holder);
     scene.expect_tidy(&["holder"]);
 }
 

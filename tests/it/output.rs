@@ -90,7 +90,7 @@ fn a_message_that_stays_does_not_mix_with_the_line_that_goes() {
 const T: Duration = Duration::from_secs(20);
 
 const SILENT: &str = "zklock: ZooKeeper has not answered for ";
-const BACK: &str = "zklock: ZooKeeper answers again; the command goes on";
+const BACK: &str = "zklock: ZooKeeper answers again";
 
 /// People and job logs are told of a silence before it costs them the command, and of its end; cron is not.
 #[test]
@@ -109,7 +109,7 @@ fn a_silence_is_told_of_when_half_of_the_patience_is_gone() {
         job.wait_stdout("ready");
     }
     proxy.hold();
-    log.wait_stderr("stopping the command in ");
+    log.wait_stderr("the lock is lost in ");
     terminal.wait("a line of its own", |lines| {
         let last = lines.last().is_some_and(|line| line.starts_with(SILENT) && line.ends_with(" unless it does"));
         last && lines.first().is_some_and(|line| line == "half")
@@ -124,6 +124,19 @@ fn a_silence_is_told_of_when_half_of_the_patience_is_gone() {
     let said = log.wait().expect_code(0).stderr();
     assert_eq!(count_own_lines(&said), 2, "{said}");
     assert_eq!(cron.wait().expect_code(0).stderr(), "");
+}
+
+/// `stty tostop` stops who writes in the background. That must not be us: the lock would be held for ever.
+#[test]
+fn in_the_background_a_message_stops_nobody() {
+    let lock = Lock::new();
+    let terminal = Terminal::new(120);
+    let mut job = terminal.spawn_by(r#"stty tostop; "$@" & wait $!"#, lock.zklock().args(["sleep", "60"]));
+    let contender = lock.wait_contenders(1).remove(0);
+    poll::until("the command runs", || job.processes().iter().any(|process| process.name == "sleep").then_some(()));
+    lock.remove(&format!("{}/{contender}", Lock::PATH));
+    job.wait().expect_code(76);
+    terminal.wait_count("zklock: lost the lock /lock: its node was deleted", 1);
 }
 
 #[test]

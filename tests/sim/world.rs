@@ -156,6 +156,8 @@ impl World for SimWorld {
         self.state.borrow_mut().keepers[self.keeper].lease = Some(micros(lease.since_boot()));
     }
 
+    fn answered(&self, _: Instant) {}
+
     async fn report(&self, report: &Report) {
         poll_fn(|_| if self.has_room() { Poll::Ready(()) } else { Poll::Pending }).await;
         self.push(report);

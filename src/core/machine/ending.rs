@@ -43,7 +43,7 @@ impl Verdict {
             Self::NotFreeIfConfirmed { view, conflict_exit_code } if confirmed => {
                 (Outcome::NotFree(conflict_exit_code), Some(Notice::TimedOut(Blocker::Queue(view))))
             }
-            Self::NotFreeIfConfirmed { .. } => (Outcome::Unavailable, Some(Notice::TimedOut(Blocker::Servers(None)))),
+            Self::NotFreeIfConfirmed { .. } => (Outcome::Unavailable, Some(Notice::TimedOut(Blocker::Late))),
         }
     }
 }
@@ -75,8 +75,16 @@ impl Machine {
                     OnLost::Running => pass_on(signal, shared),
                 };
                 // Two signals may come at once, which is no impatience yet.
-                let until = if cancels(signal) { release.until.min(now + HURRIED_PATIENCE) } else { release.until };
-                (State::Releasing(Release { until, ..release }), effects)
+                if !cancels(signal) {
+                    return (State::Releasing(release), effects);
+                }
+                let until = release.until.min(now + HURRIED_PATIENCE);
+                // Nothing has been said yet: the wait is still on, and ends by this.
+                let verdict = match release.verdict {
+                    Verdict::NotFreeIfConfirmed { .. } => Verdict::Known(Outcome::Interrupted(signal)),
+                    known => known,
+                };
+                (State::Releasing(Release { verdict, until, ..release }), effects)
             }
             _ => (State::Releasing(release), vec![]),
         }

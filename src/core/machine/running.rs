@@ -16,6 +16,8 @@ pub(super) struct Run {
     pub(super) terms: Terms,
     /// The lease counts from here.
     pub(super) sent: Instant,
+    /// When the servers last answered, as far as we know.
+    pub(super) answered: Instant,
     /// The end of `--max-run`.
     pub(super) ends_at: Option<Instant>,
     /// How the command itself ended, if it has.
@@ -35,7 +37,8 @@ impl Run {
     /// A beat was answered that lets the lease count from `sent`.
     fn extended(self, sent: Instant) -> (Self, Vec<Effect>) {
         let back = self.warned.then_some(Effect::Say(Notice::Back));
-        (Self { sent: self.sent.max(sent), warned: false, ..self }, back.into_iter().collect())
+        let answered = self.answered.max(sent);
+        (Self { sent: self.sent.max(sent), answered, warned: false, ..self }, back.into_iter().collect())
     }
 }
 
@@ -60,13 +63,14 @@ impl Cause {
 
 impl Machine {
     pub(super) fn running(&mut self, now: Instant, run: Run, event: Event) -> (State, Vec<Effect>) {
-        let Run { terms, sent, ends_at, ended, warned } = run;
+        let Run { terms, sent, answered, ends_at, ended, warned } = run;
         let same = State::Running(run);
         match event {
             Event::Keeper(Report::Extended(later)) => {
                 let (run, effects) = run.extended(later);
                 (State::Running(run), effects)
             }
+            Event::Answered(at) => (State::Running(Run { answered: answered.max(at), ..run }), vec![]),
             // From now on the servers count with this.
             Event::Keeper(Report::Connected { timeout }) => {
                 (State::Running(Run { terms: self.regranted(timeout), ..run }), vec![])
@@ -80,11 +84,11 @@ impl Machine {
             Event::Keeper(Report::Refused(_)) => self.stop(now, terms, sent, LostWhy::Refused),
             Event::KeeperGone => self.stop(now, terms, sent, LostWhy::KeeperGone),
             Event::Timer if now >= terms.stop_at(sent) => {
-                self.stop(now, terms, sent, LostWhy::Silence(now.saturating_since(sent)))
+                self.stop(now, terms, sent, LostWhy::Silence(now.saturating_since(answered)))
             }
             Event::Timer if ends_at.is_some_and(|ends_at| now >= ends_at) => self.ran_out(now, terms, sent),
             Event::Timer if !warned && now >= terms.warn_at(sent) => {
-                let silence = now.saturating_since(sent);
+                let silence = now.saturating_since(answered);
                 let left = terms.stop_at(sent).saturating_since(now);
                 (State::Running(Run { warned: true, ..run }), vec![Effect::Say(Notice::Silent { silence, left })])
             }

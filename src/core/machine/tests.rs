@@ -219,6 +219,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         Just(Report::Connected { timeout: TIMEOUT }),
         Just(Report::Waiting(view())),
         Just(Report::Foreign { lock: "/l".to_owned(), child: "x".to_owned() }),
+        Just(Report::Turn),
         Just(Report::Requeued(Loss::NodeDeleted)),
         Just(Report::Lost(Loss::NodeDeleted)),
         Just(Report::Lost(Loss::SessionExpired)),
@@ -474,20 +475,50 @@ fn waited_in_vain() -> World {
 #[track_caller]
 fn expect_unavailable(world: &World, reason: Option<&str>) {
     assert_eq!(world.finished, Some(Outcome::Unavailable));
-    let blocker = Blocker::Servers(reason.map(str::to_owned));
+    let blocker = reason.map_or(Blocker::Late, |reason| Blocker::Servers(Some(reason.to_owned())));
     assert_eq!(world.notices.last(), Some(&Notice::TimedOut(blocker)));
 }
 
 #[test]
 fn a_lock_is_not_called_busy_by_servers_that_do_not_answer_any_more() {
     let mut world = waited_in_vain();
-    world.pass(GIVE_UP_PATIENCE);
+    world.pass(VERDICT_PATIENCE);
     expect_unavailable(&world, None);
     for last in [Event::KeeperGone, Event::Keeper(Report::Lost(Loss::SessionExpired))] {
         let mut world = waited_in_vain();
         world.event(last);
         expect_unavailable(&world, None);
     }
+}
+
+#[test]
+fn a_lock_is_not_called_busy_when_those_before_us_have_gone() {
+    let mut world = World::new(Settings { timeout: Some(Duration::from_secs(60)), ..settings() });
+    world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+    world.event(Event::Keeper(Report::Waiting(view())));
+    world.event(Event::Keeper(Report::Turn));
+    world.pass(Duration::from_secs(60));
+    world.event(Event::Keeper(Report::Released));
+    expect_unavailable(&world, None);
+}
+
+#[test]
+fn a_signal_ends_a_wait_whose_end_is_not_known_yet() {
+    let mut world = waited_in_vain();
+    world.event(Event::Signal { signal: Signal::INT, shared: false });
+    world.event(Event::Keeper(Report::Released));
+    assert_eq!(world.finished, Some(Outcome::Interrupted(Signal::INT)));
+    assert!(!world.said(|notice| matches!(notice, Notice::TimedOut(_))));
+}
+
+#[test]
+fn a_silence_is_as_long_as_nothing_was_answered() {
+    let mut world = World::running(settings());
+    world.pass(Duration::from_secs(3));
+    world.event(Event::Answered(world.now));
+    world.pass(terms().stop_at(START).saturating_since(world.now));
+    let why = |silence| LostWhy::Silence(terms().stop_at(START).saturating_since(START) - silence);
+    assert!(world.said(|notice| *notice == Notice::Lost(why(Duration::from_secs(3)))), "{:?}", world.notices);
 }
 
 #[test]
