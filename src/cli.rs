@@ -52,8 +52,8 @@ Examples:
 
 Exit status:
   The command's own; when a signal killed the command, zklock dies of the same.
-   64  the arguments make no sense
-   69  no ZooKeeper server answered in time, or none does any more
+   64  the arguments make no sense, or do not fit what the servers grant
+   69  no ZooKeeper server answered in time
    70  internal error
    75  somebody else had the lock (--conflict-exit-code changes it)
    76  the lock was lost while the command ran; the command has been stopped

@@ -100,7 +100,9 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
                 Blocker::Queue(view) => queue(view, now_millis),
                 Blocker::OldLease => "whoever held it when the session ended may still run".to_owned(),
                 Blocker::Late => "ZooKeeper did not answer in time".to_owned(),
-                Blocker::Servers(None) => format!("no ZooKeeper server answered{}", which_servers(plan)),
+                Blocker::Servers(None) => {
+                    format!("no ZooKeeper server of {} answered{}", plan.servers, which_servers(plan))
+                }
                 Blocker::Servers(Some(reason)) => {
                     format!("no ZooKeeper server answered: {reason}{}", which_servers(plan))
                 }

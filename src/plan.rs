@@ -168,7 +168,6 @@ pub fn from_args_and_environment(
     let servers = servers
         .unwrap_or_else(|| Given::new("--zookeeper", cli::DEFAULT_ZOOKEEPER))
         .read(str::parse::<ConnectString>)?;
-    let lock = lock_path("LOCK", &cli.lock, &servers)?;
     let mode = mode(cli.exclusive, cli.shared, cli.permits)?;
     let dialects = cli.dialect.map(|text| Given::new("--dialect", text).read(dialects)).transpose()?;
     if let (Some(_), Some(dialects)) = (mode.permits(), &dialects)
@@ -177,6 +176,8 @@ pub fn from_args_and_environment(
         return Err(UsageError("--permits works in the dialect curator alone; leave one of the two".to_owned()).into());
     }
     let timeout = option_or_variable("timeout", "--timeout", cli::ENV_TIMEOUT, cli.timeout);
+    let patience = patience(cli.nonblock, timeout)?;
+    let conflict_exit_code = Given::new("--conflict-exit-code", cli.conflict_exit_code).read(exit_status)?;
     let session_timeout =
         option_or_variable("session_timeout", "--session-timeout", cli::ENV_SESSION_TIMEOUT, Some(cli.session_timeout))
             .unwrap_or_else(|| Given::new("--session-timeout", cli::DEFAULT_SESSION_TIMEOUT))
@@ -189,14 +190,16 @@ pub fn from_args_and_environment(
         Some(text) => Given::new("--describe", text).read(description)?,
         None => None,
     };
+    // After the options: one whose value was forgotten has taken the lock for it, and is what to speak of.
+    let lock = lock_path("LOCK", &cli.lock, &servers)?;
     Ok(Plan {
         and: also(&lock, &cli.and, &servers)?,
         mode,
         dialects_given: dialects.is_some(),
         dialects: dialects.unwrap_or_else(|| vec![Dialect::Curator]),
         held: environment(cli::ENV_HELD).map(|text| held(&text)).unwrap_or_default(),
-        patience: patience(cli.nonblock, timeout)?,
-        conflict_exit_code: Given::new("--conflict-exit-code", cli.conflict_exit_code).read(exit_status)?,
+        patience,
+        conflict_exit_code,
         connect_timeout: Given::new("--connect-timeout", cli.connect_timeout).read(connect_timeout)?,
         session_timeout,
         kill_after,

@@ -71,7 +71,7 @@ pub const EXIT_STATUS: &[(&str, &str)] = &[
         "the command's own",
         "the command ran; when a signal killed it, zklock dies of the same signal (128+N in a shell)",
     ),
-    ("64", "the arguments make no sense; one line on stderr says what to write instead"),
+    ("64", "the arguments make no sense, or do not fit what the servers grant; one line on stderr says more"),
     ("69", "no ZooKeeper server answered in time: within --connect-timeout, or at the end of --timeout"),
     ("70", "internal error"),
     ("75", "somebody else had the lock (--nonblock), or still had it after --timeout; --conflict-exit-code changes it"),

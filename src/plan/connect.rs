@@ -114,8 +114,9 @@ impl FromStr for HostPort {
         if text.is_empty() {
             return Err("a host is missing; write HOST:PORT,HOST:PORT with one comma between two".to_owned());
         }
-        if text.contains(char::is_whitespace) {
-            return Err(format!("{text} contains a space; write a comma between two hosts"));
+        if let Some(odd) = text.chars().find(|c| c.is_whitespace() || *c == ';') {
+            let what = if odd == ';' { "a semicolon" } else { "a space" };
+            return Err(format!("{text} contains {what}; write a comma between two hosts"));
         }
         let (host, port) = if let Some(rest) = text.strip_prefix('[') {
             let Some((address, after)) = rest.split_once(']') else {
@@ -248,7 +249,8 @@ mod tests {
             ("[::1]2181", "unexpected 2181 after ]; write [::1]:PORT"),
             ("a b", "a b contains a space; write a comma between two hosts"),
             ("a:1 b:2", "a:1 b:2 contains a space; write a comma between two hosts"),
-            ("a;b", "a;b contains ;; write HOST:PORT with a host name or an address"),
+            ("a:1;b:2", "a:1;b:2 contains a semicolon; write a comma between two hosts"),
+            ("a;b", "a;b contains a semicolon; write a comma between two hosts"),
             ("zoö", "zoö is not in ASCII; write the name in its xn-- form, or the address"),
             ("tcp://a:2181", "write HOST:PORT without tcp://"),
             ("a\tb", "it contains the control character U+0009; leave it out"),

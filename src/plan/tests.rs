@@ -343,6 +343,9 @@ fn refusals_name_the_culprit_and_say_what_to_write() {
         (&["/l", "--on-lost"], "no value after --on-lost; write --on-lost SHELL COMMAND"),
         (&["--max-run", "soon", "/l", "x"], &format!("--max-run 'soon': {duration}")),
         (&["--max-run", "-1", "/l", "x"], &format!("--max-run '-1': a duration cannot be negative; {duration}")),
+        // The value was forgotten.
+        (&["-w", "/l", "x"], &format!("--timeout '/l': {duration}")),
+        (&["-E", "/l", "x"], &format!("--conflict-exit-code '/l': {status}")),
         (&["-E", "256", "/l", "x"], &format!("--conflict-exit-code '256': {status}")),
         (&["-E", "-1", "/l", "x"], &format!("--conflict-exit-code '-1': {status}")),
         (&["-E", "+1", "/l", "x"], &format!("--conflict-exit-code '+1': {status}")),
