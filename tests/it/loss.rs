@@ -3,6 +3,8 @@
 //!
 //! [`faults`]: crate::faults
 
+use std::time::Duration;
+
 use nix::sys::signal::Signal;
 
 use crate::client;
@@ -11,7 +13,7 @@ use crate::frames::Op;
 use crate::poll;
 use crate::process;
 use crate::proxy::{Fate, Flow, Proxy};
-use crate::scene::{AT_ONCE, GRACE, LASTING, LEASE, LOCK, Moment, Scene, T, variable};
+use crate::scene::{AT_ONCE, GRACE, LASTING, LEASE, LOCK, Moment, Scene, variable};
 use crate::zklock::{Output, Running};
 
 /// The supervisor says for how long, the keeper that it was too long, and either may be the first.
@@ -260,7 +262,7 @@ fn only_the_command_and_its_supervisor_wake_past_the_session() {
 fn a_deleted_node_starts_nothing_after_a_reconnection() {
     let (scene, proxy) = Scene::proxied();
     let mut holder = scene.hold();
-    let mut late = scene.start(&proxy.address(), "late", &[], &["--exit-on", "TERM"]);
+    let mut late = scene.start(&proxy.address(), "late", &["--session-timeout", "16"], &["--exit-on", "TERM"]);
     scene.witness.wait_count(LOCK, 2);
     let node = scene.contenders().pop().unwrap().path;
     let (supervisor, keeper) = (late.pid(), late.keeper());
@@ -278,7 +280,8 @@ fn a_deleted_node_starts_nothing_after_a_reconnection() {
     let mut next = scene.start_plain("next");
     next.wait_stdout("ready");
     // The lease of before is too old to start a command under, and the session lasts: nothing shows that but the clock.
-    poll::until("the lease is old", || (Moment::now() > stopped.after(T / 2)).then_some(()));
+    let old = stopped.after(Duration::from_secs(6));
+    poll::until("the lease is old", || (Moment::now() > old).then_some(()));
     // Of what the keeper asks, nothing is answered but whether the quorum is there.
     let trap = proxy.trap_ops(Fate::Wait, &[Op::GetData]);
     let looks = || proxy.count(Op::GetData) + proxy.count(Op::CloseSession);

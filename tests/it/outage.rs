@@ -218,16 +218,18 @@ fn a_silence_that_has_not_been_noticed_yet_is_no_busy_lock() {
 fn a_session_that_has_expired_when_the_wait_ends_tells_of_no_busy_lock() {
     let scene = Scene::shared();
     let mut holder = scene.hold();
-    let options = ["-E", "0", "--timeout", "3", "--session-timeout", "4"];
+    let limit = Duration::from_secs(6);
+    let options = ["-E", "0", "--timeout", "6", "--session-timeout", "4"];
     let direct = Server::shared().address();
     let mut waiter = scene.job(&direct, "waiter", &options, &[]).env("CI", "true").spawn();
     waiter.wait_stderr("2nd of 2");
     let processes = [waiter.pid(), waiter.keeper()];
     processes.into_iter().for_each(process::stop);
     scene.witness.wait_count(LOCK, 1);
+    poll::until("the time to wait is over", || (waiter.elapsed() > limit).then_some(()));
     processes.into_iter().for_each(|pid| process::send(pid, Signal::SIGCONT));
     let said = waiter.wait().expect_code(69).stderr();
-    assert!(said.ends_with("zklock: gave up waiting for /lock after 3s: ZooKeeper did not answer in time\n"), "{said}");
+    assert!(said.ends_with("zklock: gave up waiting for /lock after 6s: ZooKeeper did not answer in time\n"), "{said}");
     scene.finish(&mut holder);
     scene.expect_tidy(&["holder"]);
 }
@@ -236,7 +238,7 @@ fn a_session_that_has_expired_when_the_wait_ends_tells_of_no_busy_lock() {
 fn a_lock_that_is_busy_when_the_connection_is_back_is_busy() {
     let (scene, proxy) = Scene::proxied();
     let mut holder = scene.hold();
-    let mut waiter = scene.start(&proxy.address(), "waiter", &["--timeout", "4"], &[]);
+    let mut waiter = scene.start(&proxy.address(), "waiter", &["--timeout", "6"], &[]);
     scene.witness.wait_count(LOCK, 2);
     let accepted = proxy.accepted();
     proxy.refuse();
@@ -244,7 +246,7 @@ fn a_lock_that_is_busy_when_the_connection_is_back_is_busy() {
     proxy.accept();
     poll::until("the waiter is back", || (proxy.accepted() > accepted).then_some(()));
     let output = waiter.wait().expect_code(75);
-    assert!(only_line(&output).starts_with("gave up waiting for /lock after 4s: 2nd of 2, held by "), "{output}");
+    assert!(only_line(&output).starts_with("gave up waiting for /lock after 6s: 2nd of 2, held by "), "{output}");
     scene.finish(&mut holder);
     scene.expect_tidy(&["holder"]);
 }

@@ -86,7 +86,7 @@ fn a_message_that_stays_does_not_mix_with_the_line_that_goes() {
     lock.remove(&holder);
 }
 
-/// Long enough that a slow machine keeps the lock, and short enough that half of the patience is over in 8 s.
+/// Long enough that a slow machine keeps the lock, and short enough that half of the patience is over in 10 s.
 const T: Duration = Duration::from_secs(20);
 
 const SILENT: &str = "zklock: ZooKeeper has not answered for ";
@@ -97,7 +97,8 @@ const BACK: &str = "zklock: ZooKeeper answers again";
 fn a_silence_is_told_of_when_half_of_the_patience_is_gone() {
     let lock = Lock::new();
     let proxy = Proxy::zookeeper(&Server::shared().address());
-    let zklock = || lock.zklock_by(lock.chroot().by(proxy.address()), T).arg("--shared");
+    // Without a grace there is more time to find the link restored in.
+    let zklock = || lock.zklock_by(lock.chroot().by(proxy.address()), T).args(["--shared", "-k", "0"]);
     let half_a_line = ["sh", "-c", "printf half; touch at-work; exec sleep 300"];
     let terminal = Terminal::new(120);
     let directory = tempdir().unwrap();
