@@ -222,6 +222,9 @@ impl<'p, W: World> Keeper<'p, W> {
             Err(failure) => return refuse(failure, "/"),
         };
         told.take();
+        // A new leader counts with this, whatever is granted later, and this connection may be lost before
+        // anything else is done over it.
+        self.timeout.set(session.timeout());
         let (id, identity) = (session.id(), session.identity());
         self.identity.replace(Some(identity.clone()));
         let mut pause = Duration::ZERO;

@@ -130,6 +130,13 @@ fn a_node_that_was_deleted_while_we_slept_extends_no_lease() {
     expect_nothing_wrong(6_400_263_064_271_981_102);
 }
 
+/// A connection over which a session was created with less than was asked for is lost at once, and the next server grants
+/// more: that was relied on.
+#[test]
+fn a_session_lasts_no_longer_than_it_was_created_for() {
+    expect_nothing_wrong(8_483_881_579_242_760_044);
+}
+
 /// Of two locks the node of the first has gone while the reply to the creation of the second was lost: to give up both at
 /// once would leave that one behind.
 #[test]
