@@ -45,9 +45,10 @@ fn regrant(first: Duration, begun: Duration, second: Duration, then: impl FnOnce
     let (mut holder, mut next) = scene.holder_and_next(&proxy.address(), &options);
     wait_past(scene.begin("holder").after(begun));
     proxy.ask_for(second);
+    let watches = proxy.count(Op::GetData);
     proxy.reset();
     holder.wait_stderr("connection to ZooKeeper restored");
-    holder.wait_stderr("timeout ");
+    proxy.wait_count(Op::GetData, watches + 1);
     then(&scene, &mut holder, &mut next);
 }
 
