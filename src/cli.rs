@@ -298,8 +298,8 @@ pub fn command() -> clap::Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::outcome::{CONFLICT_EXIT_CODE, EXIT_STATUS};
-    use crate::core::signal::Signal;
+    use crate::rules::outcome::{CONFLICT_EXIT_CODE, EXIT_STATUS};
+    use crate::rules::signal::Signal;
 
     #[test]
     fn the_definition_is_consistent() {

@@ -7,7 +7,7 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::time::{ClockId as Clock, clock_gettime};
 
-use crate::core::lease::Instant;
+use crate::rules::instant::Instant;
 
 /// Now, on `CLOCK_BOOTTIME`.
 pub fn now() -> Instant {

@@ -14,11 +14,11 @@ use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::sys::prctl;
 use nix::unistd::{AccessFlags, Pid, faccessat, getpid};
-use serde::{Deserialize, Serialize};
 
 use crate::cli::ENV_RUN;
-use crate::core::machine::CommandEnd;
-use crate::core::signal::Signal;
+use crate::rules::event::CommandEnd;
+use crate::rules::message::Remains;
+use crate::rules::signal::Signal;
 use crate::signals;
 
 pub use start::{Launch, Tie};
@@ -332,17 +332,6 @@ impl Family {
     }
 }
 
-/// What is needed to find what is left of a command whose supervisor cannot any more.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Remains {
-    /// The command itself; 0 if it is not known yet.
-    pid: i32,
-    /// Whether it has a process group of its own.
-    own_group: bool,
-    /// When the command started, in the unit of [`Process::started`].
-    started: u64,
-}
-
 /// What a search for what is left of a command has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Left {
@@ -354,41 +343,39 @@ pub enum Left {
     Somebody,
 }
 
-impl Remains {
-    /// Sends SIGKILL to the command, whoever is in its group, and whoever carries the mark of this run in
-    /// the environment that it was started with.
-    pub fn kill(self, mark: &str) -> Left {
-        // Twice: a process that is forked while the list is read may be missed once.
-        match self.kill_once(mark) {
-            Left::Nobody => self.kill_once(mark),
-            left => left,
-        }
+/// Sends SIGKILL to the command, to all in its group, and to every process that carries the mark of this run
+/// in the environment that it was started with.
+pub fn kill_remains(remains: Remains, mark: &str) -> Left {
+    // Twice: a process that is forked while the list is read may be missed once.
+    match kill_remains_once(remains, mark) {
+        Left::Nobody => kill_remains_once(remains, mark),
+        left => left,
     }
+}
 
-    fn kill_once(self, mark: &str) -> Left {
-        let this = getpid().as_raw();
-        let Ok(everyone) = processes() else { return Left::Somebody };
-        // A number is given out again when neither a process nor a group has it any more.
-        let is_reused = everyone.iter().any(|process| process.pid == self.pid && process.started != self.started);
-        let is_known =
-            |process: &Process| !is_reused && (process.pid == self.pid || self.own_group && process.group == self.pid);
-        // Imitations of Linux leave out where the environment is.
-        let tells = environment_size(Path::new("/proc/self")).is_some();
-        let mut left = Left::Nobody;
-        for process in everyone.iter().filter(|process| process.is_running() && process.pid != this) {
-            let carries = if is_known(process) { Some(true) } else { process.carries(mark) };
-            match carries {
-                Some(true) => {
-                    process.signal(Signal::KILL);
-                    left = Left::Somebody;
-                }
-                // To be looked at again, if it can be one that the command has started.
-                None if tells && process.started >= self.started => left = left.max(Left::Unknown),
-                Some(false) | None => {}
+fn kill_remains_once(remains: Remains, mark: &str) -> Left {
+    let Remains { pid, own_group, started } = remains;
+    let this = getpid().as_raw();
+    let Ok(everyone) = processes() else { return Left::Somebody };
+    // A number is given out again when neither a process nor a group has it any more.
+    let is_reused = everyone.iter().any(|process| process.pid == pid && process.started != started);
+    let is_known = |process: &Process| !is_reused && (process.pid == pid || own_group && process.group == pid);
+    // Imitations of Linux leave out where the environment is.
+    let tells = environment_size(Path::new("/proc/self")).is_some();
+    let mut left = Left::Nobody;
+    for process in everyone.iter().filter(|process| process.is_running() && process.pid != this) {
+        let carries = if is_known(process) { Some(true) } else { process.carries(mark) };
+        match carries {
+            Some(true) => {
+                process.signal(Signal::KILL);
+                left = Left::Somebody;
             }
+            // To be looked at again, if it can be one that the command has started.
+            None if tells && process.started >= started => left = left.max(Left::Unknown),
+            Some(false) | None => {}
         }
-        left
     }
+    left
 }
 
 /// One process as /proc shows it (proc_pid_stat(5)).

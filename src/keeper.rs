@@ -22,12 +22,13 @@ use futures_lite::future::{or, zip};
 
 use self::contend::{Mine, Place};
 use self::world::World;
-use crate::command::{Left, Remains};
-use crate::core::lease::{Contacts, Instant, Terms};
-use crate::core::machine::{Loss, Refusal, Report};
+use crate::command::Left;
 use crate::plan::{LockPath, Plan};
+use crate::rules::contacts::Contacts;
+use crate::rules::instant::Instant;
+use crate::rules::lease::Terms;
+use crate::rules::message::{Loss, Order, Refusal, Remains, Report};
 use crate::session::{Failure, Session};
-use crate::wire::Order;
 
 /// Between two tries of a request that fails at once, so that a server that keeps breaking the
 /// connection is not asked a thousand times a second.
@@ -85,7 +86,7 @@ enum End {
 impl<'p, W: World> Keeper<'p, W> {
     /// A keeper that has done nothing yet.
     pub fn new(plan: &'p Plan, refresh: Option<Duration>, world: W) -> Self {
-        let mut locks: Vec<_> = plan.locks().collect();
+        let mut locks: Vec<_> = plan.request.locks().collect();
         locks.sort_unstable();
         Self {
             plan,
@@ -97,7 +98,7 @@ impl<'p, W: World> Keeper<'p, W> {
             contacts: RefCell::new(Contacts::new(world.now())),
             identity: RefCell::new(None),
             connection: RefCell::new(None),
-            timeout: Cell::new(plan.session_timeout),
+            timeout: Cell::new(plan.settings.session_timeout),
             connected: Cell::new(false),
             containers: Cell::new(true),
             told: RefCell::default(),
@@ -215,7 +216,7 @@ impl<'p, W: World> Keeper<'p, W> {
                 self.world.report_if_room(&Report::Unreachable(reason));
             }
         };
-        let opening = self.world.open(plan.session_timeout, unreachable);
+        let opening = self.world.open(plan.settings.session_timeout, unreachable);
         // Looking up the user takes a while: time that the server needs for the session.
         let mut session = match zip(opening, async { self.world.card() }).await.0 {
             Ok(session) => Rc::new(session),
@@ -289,8 +290,8 @@ impl<'p, W: World> Keeper<'p, W> {
     /// Keeps an eye on whether we are running, without an end.
     async fn pulse<T>(&self, timeout: Duration) -> T {
         loop {
-            self.world.sleep(Contacts::pulse_of(timeout)).await;
-            self.contacts.borrow_mut().pulse(timeout, self.world.now());
+            self.world.sleep(Contacts::awake_interval(timeout)).await;
+            self.contacts.borrow_mut().awake(timeout, self.world.now());
         }
     }
 

@@ -6,7 +6,7 @@
 //! | --- | --- |
 //! | [`cli`] | the flags and their help text |
 //! | [`plan`] | flags and environment become a validated [`plan::Plan`] |
-//! | [`core`] | pure: who holds, how long a lease lasts, what a run does next |
+//! | [`rules`] | pure: who holds, how long a lease lasts, what a run does next |
 //! | [`supervisor`] | the process the user started: command, signals, terminal, clock |
 //! | [`keeper`] | its fork, one per ZooKeeper session: queue, beat, release |
 //! | [`session`] | what a keeper asks of ZooKeeper; `session::client` is the only room that knows the client library |
@@ -14,7 +14,7 @@
 //! | [`command`] | start, signal, kill and reap the command and its descendants |
 //! | [`signals`] | the stream of signals, and what was ignored when we started |
 //! | [`terminal`] | is there one; the status line |
-//! | [`notice`] | every sentence that a user reads |
+//! | [`sentences`] | every sentence that a user reads |
 //! | [`clock`] | the clock that counts sleep |
 //!
 //! `core` imports nothing from the other rooms. Only `supervisor` and `keeper` know both a process
@@ -23,10 +23,10 @@
 pub mod cli;
 pub mod clock;
 pub mod command;
-pub mod core;
 pub mod keeper;
-pub mod notice;
 pub mod plan;
+pub mod rules;
+pub mod sentences;
 pub mod session;
 pub mod signals;
 pub mod supervisor;

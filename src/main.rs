@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use zklock::command::{self, Unusable};
-use zklock::core::outcome::{End, Outcome};
 use zklock::plan::{self, Exit, Plan, Verbosity};
+use zklock::rules::outcome::{End, Outcome};
 use zklock::terminal::{Patient, Screen};
 use zklock::{signals, supervisor};
 

@@ -17,9 +17,11 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 
 use crate::cli::{self, Cli};
-use crate::core::lease::Terms;
-use crate::core::queue::{Dialect, Mode};
-use crate::core::signal::{Signal, UnknownSignal};
+use crate::rules::lease::Terms;
+use crate::rules::mode::Mode;
+use crate::rules::queue::Dialect;
+use crate::rules::settings::{Patience, Settings};
+use crate::rules::signal::UnknownSignal;
 
 pub use connect::{ConnectString, HostPort};
 pub use znode::LockPath;
@@ -27,43 +29,18 @@ pub use znode::LockPath;
 /// What a run is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The servers, and the chroot that `lock` is relative to.
+    /// The servers, and the chroot that the lock paths are relative to.
     pub servers: ConnectString,
-    /// The user has named them, by option or variable.
+    /// The user has named the servers, by option or variable.
     pub servers_given: bool,
-    /// The lock's node.
-    pub lock: LockPath,
-    /// The locks to take together with it; none twice.
-    pub and: Vec<LockPath>,
-    /// Who else may hold at the same time.
-    pub mode: Mode,
-    /// Whose node names to use; none twice, never empty.
-    pub dialects: Vec<Dialect>,
-    /// The user has named them, and answers for kazoo clients that were told to read other names.
-    pub dialects_given: bool,
-    /// Names of contender nodes that, so the environment says, are held by processes above us.
-    pub held: Vec<String>,
-    /// How long to wait for the lock, over everything from the start.
-    pub patience: Patience,
-    /// Exit status of giving up.
-    pub conflict_exit_code: u8,
-    /// How long to try at the start until a server has answered. Above zero.
-    pub connect_timeout: Duration,
-    /// The session timeout to ask for; whole milliseconds of it fit an `i32`.
-    pub session_timeout: Duration,
-    /// From the stop signal to SIGKILL; `None` lets [`Terms`] choose. It fits the session timeout
-    /// that is asked for; the one that is granted may be another.
-    pub kill_after: Option<Duration>,
-    /// The signal that asks the command to end.
-    pub stop_signal: Signal,
-    /// How long the command may run. Above zero.
-    pub max_run: Option<Duration>,
-    /// Whether the lock is held until every descendant of the command has ended.
-    pub wait_descendants: bool,
-    /// What to run when the lock was lost.
-    pub on_lost: Option<CommandLine>,
+    /// Which locks to take, and how.
+    pub request: Request,
+    /// How the run is to go.
+    pub settings: Settings,
     /// What to run.
     pub command: CommandLine,
+    /// What to run when the lock was lost.
+    pub on_lost: Option<CommandLine>,
     /// A text for others to see: one line, not empty.
     pub description: Option<String>,
     /// Whether others may see the command's arguments.
@@ -74,22 +51,28 @@ pub struct Plan {
     pub log_filter: Option<String>,
 }
 
-impl Plan {
+/// Which locks to take, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The lock's node.
+    pub lock: LockPath,
+    /// The locks to take together with it; none twice.
+    pub and: Vec<LockPath>,
+    /// Who else may hold at the same time.
+    pub mode: Mode,
+    /// Whose node names to use; none twice, never empty.
+    pub dialects: Vec<Dialect>,
+    /// The user has named the dialects, and answers for kazoo clients that were told to read other names.
+    pub dialects_given: bool,
+    /// Names of contender nodes that, so the environment says, are held by processes above us.
+    pub held: Vec<String>,
+}
+
+impl Request {
     /// All locks to take, in the order in which they were named.
     pub fn locks(&self) -> impl Iterator<Item = &LockPath> {
         std::iter::once(&self.lock).chain(&self.and)
     }
-}
-
-/// How long to wait for a lock that is not free.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
-    /// Until the lock is free.
-    Forever,
-    /// Not at all.
-    NoWait,
-    /// This long, counted from the start of the run. Above zero.
-    AtMost(Duration),
 }
 
 /// The program and its arguments, byte for byte.
@@ -190,14 +173,7 @@ pub fn from_args_and_environment(
         Some(text) => Given::new("--describe", text).read(description)?,
         None => None,
     };
-    // After the options: one whose value was forgotten has taken the lock for it, and is what to speak of.
-    let lock = lock_path("LOCK", &cli.lock, &servers)?;
-    Ok(Plan {
-        and: also(&lock, &cli.and, &servers)?,
-        mode,
-        dialects_given: dialects.is_some(),
-        dialects: dialects.unwrap_or_else(|| vec![Dialect::Curator]),
-        held: environment(cli::ENV_HELD).map(|text| held(&text)).unwrap_or_default(),
+    let settings = Settings {
         patience,
         conflict_exit_code,
         connect_timeout: Given::new("--connect-timeout", cli.connect_timeout).read(connect_timeout)?,
@@ -211,8 +187,13 @@ pub fn from_args_and_environment(
             None => None,
         },
         wait_descendants: cli.wait_descendants,
-        on_lost: cli.on_lost.map(|script| shell_line(environment("SHELL"), script)),
+    };
+    // After the options: one whose value was forgotten has taken the lock for it, and is what to speak of.
+    let lock = lock_path("LOCK", &cli.lock, &servers)?;
+    Ok(Plan {
+        settings,
         command: command_line(&lock, cli.command, cli.shell_command, environment("SHELL"))?,
+        on_lost: cli.on_lost.map(|script| shell_line(environment("SHELL"), script)),
         description,
         publish_command: cli.publish_command,
         verbosity: match (cli.quiet, cli.verbose) {
@@ -221,9 +202,16 @@ pub fn from_args_and_environment(
             (false, times) => Verbosity::Verbose(times),
         },
         log_filter: variable(cli::ENV_LOG).map(|given| given.read(log_filter)).transpose()?,
+        request: Request {
+            and: also(&lock, &cli.and, &servers)?,
+            lock,
+            mode,
+            dialects_given: dialects.is_some(),
+            dialects: dialects.unwrap_or_else(|| vec![Dialect::Curator]),
+            held: environment(cli::ENV_HELD).map(|text| held(&text)).unwrap_or_default(),
+        },
         servers,
         servers_given,
-        lock,
     })
 }
 

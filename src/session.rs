@@ -10,7 +10,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use crate::core::lease::Instant;
+use crate::rules::instant::Instant;
 
 /// Why a request was not answered as hoped.
 #[derive(Clone, Debug, PartialEq, Eq)]

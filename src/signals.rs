@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal as Named, sigaction, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use crate::core::signal::Signal;
+use crate::rules::signal::Signal;
 
 /// `si_code` of a signal that the kernel made, such as one from a terminal (sigaction(2)).
 const SI_KERNEL: i32 = 0x80;

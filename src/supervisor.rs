@@ -28,19 +28,20 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getsid};
 
 use crate::cli::{ENV_HELD, ENV_RUN};
 use crate::clock::{self, Alarm};
-use crate::command::{
-    self, Command, Family, INNER_LEAVING_NAME, INNER_NAME, LEAVING_NAME, Launch, Reaped, Remains, Tie,
-};
-use crate::core::lease::Instant;
-use crate::core::machine::{Awaited, Effect, Event, Grant, Machine, Notice, Report, Settings, Unstarted};
-use crate::core::outcome::Outcome;
-use crate::core::signal::Signal;
+use crate::command::{self, Command, Family, INNER_LEAVING_NAME, INNER_NAME, LEAVING_NAME, Launch, Reaped, Tie};
 use crate::keeper::process::{self, Birth};
-use crate::notice::{self, Weight};
-use crate::plan::{CommandLine, Patience, Plan, Verbosity};
+use crate::plan::{CommandLine, Plan, Verbosity};
+use crate::rules::event::{Awaited, CommandEvent, Effect, Event, Unstarted};
+use crate::rules::instant::Instant;
+use crate::rules::machine::Machine;
+use crate::rules::message::{Grant, Order, Remains, Report};
+use crate::rules::notice::Notice;
+use crate::rules::outcome::Outcome;
+use crate::rules::signal::Signal;
+use crate::sentences::{self, Weight};
 use crate::signals::{self, Arrival, Signals};
 use crate::terminal::{self, Screen};
-use crate::wire::{LastBeat, Link, Order, Received};
+use crate::wire::{Link, Received, SharedLease};
 
 /// How often a person at a terminal sees a new waiting line, and a job log a further one.
 const REFRESH_SCREEN: Duration = Duration::from_secs(5);
@@ -64,7 +65,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<Outcome> {
     let alarm = Alarm::new().context("cannot create a timer")?;
     let family = Family::found().context("cannot look after descendants")?;
     let name = nix::sys::prctl::get_name().context("cannot read the process's name")?;
-    let (machine, effects) = Machine::start(settings(plan), clock::now());
+    let (machine, effects) = Machine::start(plan.settings, clock::now());
     let teller = Teller::new(plan);
     let mut supervisor = Supervisor {
         plan,
@@ -90,24 +91,6 @@ pub fn run(plan: &Plan) -> anyhow::Result<Outcome> {
     let outcome = supervisor.work(effects);
     supervisor.clean_up();
     outcome
-}
-
-fn settings(plan: &Plan) -> Settings {
-    Settings {
-        nonblock: plan.patience == Patience::NoWait,
-        timeout: match plan.patience {
-            Patience::AtMost(timeout) => Some(timeout),
-            Patience::Forever | Patience::NoWait => None,
-        },
-        conflict_exit_code: plan.conflict_exit_code,
-        connect_timeout: plan.connect_timeout,
-        session_timeout: plan.session_timeout,
-        kill_after: plan.kill_after,
-        stop_signal: plan.stop_signal,
-        max_run: plan.max_run,
-        wait_descendants: plan.wait_descendants,
-        on_lost: plan.on_lost.is_some(),
-    }
 }
 
 struct Supervisor<'p> {
@@ -148,8 +131,8 @@ struct Keeper {
     pid: Pid,
     /// `None` once the other end is closed.
     link: Option<Link>,
-    last_beat: LastBeat,
-    heard: Option<Instant>,
+    lease: SharedLease,
+    from: Option<Instant>,
     answered: Option<Instant>,
     reaped: bool,
 }
@@ -230,17 +213,17 @@ impl Supervisor<'_> {
             }
         }
         if let Some(keeper) = &mut self.keeper {
-            let answered = keeper.last_beat.answered();
+            let answered = keeper.lease.answered();
             if let Some(answered) = answered.filter(|_| answered > keeper.answered) {
                 keeper.answered = Some(answered);
                 self.happen(Event::Answered(answered))?;
             }
         }
         if let Some(keeper) = &mut self.keeper {
-            let sent = keeper.last_beat.last();
-            if let Some(sent) = sent.filter(|_| sent > keeper.heard) {
-                keeper.heard = Some(sent);
-                self.happen(Event::Keeper(Report::Extended(sent)))?;
+            let from = keeper.lease.from();
+            if let Some(from) = from.filter(|_| from > keeper.from) {
+                keeper.from = Some(from);
+                self.happen(Event::Extended(from))?;
             }
         }
         Ok(())
@@ -262,7 +245,11 @@ impl Supervisor<'_> {
                     self.take_name(Some(if self.inner { INNER_LEAVING_NAME } else { LEAVING_NAME }));
                     let lent = self.family.borrows();
                     self.hear_keeper()?;
-                    self.happen(if lent { Event::EndedLending(end) } else { Event::Ended(end) })?;
+                    self.happen(if lent {
+                        Event::Command(CommandEvent::EndedLending(end))
+                    } else {
+                        Event::Command(CommandEvent::Ended(end))
+                    })?;
                 }
                 Reaped::Ended(pid, end) if Some(pid) == on_lost => {
                     log::info!("--on-lost: {end:?}");
@@ -272,7 +259,7 @@ impl Supervisor<'_> {
                 // Without a terminal no shell waits for the job to stop, and whoever continues the
                 // command does not know that we would have to be continued, too.
                 Reaped::Stopped(pid, signal) if self.shares_group && (Some(pid) == command || Some(pid) == on_lost) => {
-                    self.happen(Event::Stopped(signal))?;
+                    self.happen(Event::Command(CommandEvent::Stopped(signal)))?;
                 }
                 Reaped::Ended(pid, end) => {
                     if let Some(keeper) = self.keeper.as_mut().filter(|keeper| keeper.pid == pid) {
@@ -295,7 +282,7 @@ impl Supervisor<'_> {
         };
         if gone {
             self.hear_keeper()?;
-            self.happen(Event::TreeGone)?;
+            self.happen(Event::Command(CommandEvent::TreeGone))?;
         }
         Ok(())
     }
@@ -374,12 +361,12 @@ impl Supervisor<'_> {
 
     fn start_keeper(&mut self) -> anyhow::Result<()> {
         self.kill_keeper();
-        if !self.plan.held.is_empty() {
+        if !self.plan.request.held.is_empty() {
             self.inner = true;
             self.take_name(Some(INNER_NAME));
         }
         let (ours, theirs) = Link::pair().context("cannot create a socket pair")?;
-        let last_beat = LastBeat::shared().context("cannot share memory")?;
+        let lease = SharedLease::new().context("cannot share memory")?;
         let (supervisor, mark) = (std::process::id(), self.mark.as_str());
         #[expect(unsafe_code, reason = "the keeper is a fork of the supervisor")]
         // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
@@ -388,19 +375,13 @@ impl Supervisor<'_> {
                 // Both ends would keep the socket open when the supervisor dies.
                 drop(ours);
                 let refresh = self.teller.refresh();
-                process::run(Birth { plan: self.plan, supervisor, mark, refresh, link: theirs, last_beat });
+                process::run(Birth { plan: self.plan, supervisor, mark, refresh, link: theirs, lease });
                 std::process::exit(0);
             }
             ForkResult::Parent { child } => {
                 self.family.disown(child);
-                self.keeper = Some(Keeper {
-                    pid: child,
-                    link: Some(ours),
-                    last_beat,
-                    heard: None,
-                    answered: None,
-                    reaped: false,
-                });
+                self.keeper =
+                    Some(Keeper { pid: child, link: Some(ours), lease, from: None, answered: None, reaped: false });
                 Ok(())
             }
         }
@@ -422,11 +403,13 @@ impl Supervisor<'_> {
         environment.push((ENV_HELD, held(self.plan, grant)));
         environment.push((ENV_RUN, lines(ENV_RUN, [self.mark.as_str()])));
         // Without a keeper there is no lock.
-        let Some(keeper) = &self.keeper else { return self.happen(Event::StartFailed(Unstarted::TooLate)) };
+        let Some(keeper) = &self.keeper else {
+            return self.happen(Event::Command(CommandEvent::StartFailed(Unstarted::TooLate)));
+        };
         let announce = |remains| {
             self.order(Order::Started(remains));
             // If the child was stopped before this, the keeper may have looked for it in vain.
-            if keeper.last_beat.is_revoked() { Err(Errno::ETIME.into()) } else { Ok(()) }
+            if keeper.lease.is_revoked() { Err(Errno::ETIME.into()) } else { Ok(()) }
         };
         match self.launch(&self.plan.command, &environment, Tie::Lock(until), announce) {
             Ok(command) => {
@@ -441,7 +424,7 @@ impl Supervisor<'_> {
     fn not_started(&mut self, error: &io::Error) -> anyhow::Result<()> {
         self.teller.screen.keep();
         if error.raw_os_error() == Some(libc::ETIME) {
-            return self.happen(Event::StartFailed(Unstarted::TooLate));
+            return self.happen(Event::Command(CommandEvent::StartFailed(Unstarted::TooLate)));
         }
         let program = self.plan.command.program.display();
         self.teller.screen.line(&format!("{program}: {error}"));
@@ -449,7 +432,7 @@ impl Supervisor<'_> {
             io::ErrorKind::NotFound => Unstarted::NotFound,
             _ => Unstarted::CannotExecute,
         };
-        self.happen(Event::StartFailed(why))
+        self.happen(Event::Command(CommandEvent::StartFailed(why)))
     }
 
     fn start_on_lost(&mut self) -> anyhow::Result<()> {
@@ -541,7 +524,7 @@ fn goes_to_foreground(signal: Signal) -> bool {
 /// might separate them by.
 fn held(plan: &Plan, grant: &Grant) -> OsString {
     // A lock of a zklock above us is there already.
-    let is_there = |node: &str| plan.held.iter().any(|name| node.ends_with(&format!("/{name}")));
+    let is_there = |node: &str| plan.request.held.iter().any(|name| node.ends_with(&format!("/{name}")));
     lines(ENV_HELD, grant.all().map(|granted| granted.node.as_str()).filter(|node| !is_there(node)))
 }
 
@@ -567,7 +550,7 @@ fn about(plan: &Plan, grant: &Grant) -> Vec<(&'static str, OsString)> {
         ("ZKLOCK_TOKEN", grant.first.token.to_string().into()),
         ("ZKLOCK_TOKENS", tokens.join("\n").into()),
         ("ZKLOCK_SESSION", format!("{:#x}", grant.session).into()),
-        ("ZKLOCK_MODE", plan.mode.to_string().into()),
+        ("ZKLOCK_MODE", plan.request.mode.to_string().into()),
     ]
 }
 
@@ -613,7 +596,7 @@ impl<'p> Teller<'p> {
     }
 
     fn say(&mut self, notice: &Notice) {
-        let (weight, text) = notice::sentence(notice, self.plan, clock::wall_millis());
+        let (weight, text) = sentences::sentence(notice, self.plan, clock::wall_millis());
         match (weight, self.audience) {
             (Weight::Error, _) => self.screen.line(&text),
             (Weight::Notable, _) if self.plan.verbosity != Verbosity::Quiet => self.screen.line(&text),

@@ -1,10 +1,10 @@
-//! What supervisor and keeper say to each other: a socket pair, and one number in shared memory.
+//! How supervisor and keeper talk: a socket pair, and two numbers in shared memory.
 //!
 //! The socket carries whole messages (`SOCK_SEQPACKET`) and tells each side when the other has
-//! gone. The number is the send time of the last beat that was answered. It is not a message,
-//! because a supervisor that is stopped for hours (Ctrl-Z) reads none: its socket would fill up,
-//! and on SIGCONT it would judge the lease by the oldest news instead of the newest. A child that
-//! is about to become the command reads it, too: it says whether the keeper has given up the lease.
+//! gone. The numbers are when the lease starts and when the servers last answered. They are not
+//! messages, because a supervisor that is stopped for hours (Ctrl-Z) reads none: its socket would fill
+//! up, and on SIGCONT it would judge the lease by the oldest news instead of the newest. A child that
+//! is about to become the command reads them as well, to see whether the keeper has given up the lease.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,44 +14,34 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
-use crate::command::Remains;
-use crate::core::lease::Instant;
+use crate::rules::instant::Instant;
 
 /// The longest message. A report carries the path of each lock twice, and the plan bounds their sum.
 /// Less than what a socket has room for by default (wmem_default, socket(7)).
 const LONGEST: usize = 128 * 1024;
 
-/// What the supervisor tells the keeper.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Order {
-    /// The command is about to run; should the supervisor die, the keeper has to end it.
-    Started(Remains),
-    /// Delete the contender node, close the session, say so, and go.
-    Release,
-}
-
-/// The send time of the last answered beat, and when the servers last answered anything, shared by both
-/// processes.
+/// From when the lease counts, and when the servers last answered anything, in memory that both processes
+/// share.
 #[derive(Clone, Copy, Debug)]
-pub struct LastBeat(&'static Cells);
+pub struct SharedLease(&'static Cells);
 
 /// Nanoseconds since boot, 0 for never.
 #[derive(Debug)]
 struct Cells {
-    beat: AtomicU64,
+    from: AtomicU64,
     answered: AtomicU64,
 }
 
 /// The lease is over, whatever was answered before.
 const REVOKED: u64 = u64::MAX;
 
-impl LastBeat {
+impl SharedLease {
     /// Cells that the processes forked from now on share with this one. Fails when there is no
     /// memory for one page.
-    pub fn shared() -> nix::Result<Self> {
+    pub fn new() -> nix::Result<Self> {
         let length = std::num::NonZeroUsize::new(size_of::<Cells>()).expect("numbers have a size");
         #[expect(unsafe_code, reason = "shared memory comes from mmap(2)")]
         // SAFETY: a fresh anonymous mapping aliases nothing, is page-aligned and zeroed, large
@@ -64,31 +54,31 @@ impl LastBeat {
         Ok(Self(cells))
     }
 
-    /// Records that a beat sent at `sent` was answered.
-    pub fn record(self, sent: Instant) {
-        self.0.beat.store(nanos(sent), Ordering::Release);
+    /// The lease counts from `from`.
+    pub fn extend(self, from: Instant) {
+        self.0.from.store(nanos(from), Ordering::Release);
     }
 
-    /// Records that there is no lease, until the next beat.
+    /// There is no lease, until it is extended again.
     pub fn revoke(self) {
-        self.0.beat.store(REVOKED, Ordering::SeqCst);
+        self.0.from.store(REVOKED, Ordering::SeqCst);
     }
 
-    /// Whether there is no lease any more.
+    /// Whether the lease was revoked.
     pub fn is_revoked(self) -> bool {
-        self.0.beat.load(Ordering::SeqCst) == REVOKED
+        self.0.from.load(Ordering::SeqCst) == REVOKED
     }
 
-    /// The last answered beat, if there was one.
-    pub fn last(self) -> Option<Instant> {
-        match self.0.beat.load(Ordering::Acquire) {
+    /// From when the lease counts, if there is one.
+    pub fn from(self) -> Option<Instant> {
+        match self.0.from.load(Ordering::Acquire) {
             REVOKED => None,
-            sent => instant(sent),
+            from => instant(from),
         }
     }
 
-    /// Records that the servers answered at `now`, a beat or anything else.
-    pub fn record_answer(self, now: Instant) {
+    /// The servers answered at `now`, a beat or anything else.
+    pub fn answer(self, now: Instant) {
         self.0.answered.store(nanos(now), Ordering::Relaxed);
     }
 
@@ -173,7 +163,7 @@ pub enum Received<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::machine::{Grant, Granted, Report};
+    use crate::rules::message::{Grant, Granted, Order, Report};
 
     #[test]
     fn messages_arrive_whole_and_the_end_is_seen() {
@@ -201,36 +191,26 @@ mod tests {
             first: granted(4096),
             and: vec![granted(4096), granted(4096), granted(4096), granted(3600)],
             session: i64::MIN,
-            sent: Instant::from_boot(Duration::MAX),
         };
+        let held = Report::Held { grant, from: Instant::from_boot(Duration::MAX) };
         let (ours, theirs) = Link::pair().unwrap();
-        theirs.send(&Report::Held(grant.clone())).unwrap();
-        assert_eq!(ours.receive(), Received::Message(Report::Held(grant)));
+        theirs.send(&held).unwrap();
+        assert_eq!(ours.receive(), Received::Message(held));
     }
 
     #[test]
-    fn the_last_beat_is_kept() {
-        let beat = LastBeat::shared().unwrap();
-        assert_eq!(beat.last(), None);
-        let sent = Instant::from_boot(Duration::from_millis(1234));
-        beat.record(sent);
-        assert_eq!((beat.last(), beat.answered()), (Some(sent), None));
+    fn the_lease_is_shared_until_it_is_revoked() {
+        let lease = SharedLease::new().unwrap();
+        assert_eq!((lease.from(), lease.is_revoked()), (None, false));
+        let from = Instant::from_boot(Duration::from_millis(1234));
+        lease.extend(from);
+        assert_eq!((lease.from(), lease.answered()), (Some(from), None));
         let now = Instant::from_boot(Duration::from_millis(1240));
-        beat.record_answer(now);
-        assert_eq!((beat.last(), beat.answered()), (Some(sent), Some(now)));
-    }
-
-    #[test]
-    fn a_lease_that_was_revoked_is_none_until_the_next_beat() {
-        let beat = LastBeat::shared().unwrap();
-        let sent = Instant::from_boot(Duration::from_millis(1234));
-        beat.record(sent);
-        assert!(!beat.is_revoked());
-        beat.revoke();
-        assert!(beat.is_revoked());
-        assert_eq!(beat.last(), None);
-        beat.record(sent);
-        assert!(!beat.is_revoked());
-        assert_eq!(beat.last(), Some(sent));
+        lease.answer(now);
+        assert_eq!((lease.from(), lease.answered()), (Some(from), Some(now)));
+        lease.revoke();
+        assert_eq!((lease.from(), lease.is_revoked()), (None, true));
+        lease.extend(from);
+        assert_eq!((lease.from(), lease.is_revoked()), (Some(from), false));
     }
 }

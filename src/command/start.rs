@@ -14,10 +14,11 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal as Named;
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, read, setpgid, write};
 
-use super::{Command, Process, Remains};
+use super::{Command, Process};
 use crate::clock;
-use crate::core::lease::Instant;
 use crate::plan::CommandLine;
+use crate::rules::instant::Instant;
+use crate::rules::message::Remains;
 use crate::signals::Inherited;
 
 /// What to start, and how.

@@ -13,12 +13,14 @@ use futures_lite::future::or;
 
 use super::world::World;
 use super::{Keeper, PAUSE, refuse};
-use crate::command::Remains;
-use crate::core::contender::{Card, printable};
-use crate::core::lease::{Contacts, Instant, Terms};
-use crate::core::machine::{Grant, Granted, Loss, Refusal, Report, View};
-use crate::core::queue::{Contender, ContenderId, Queue, Standing};
 use crate::plan::LockPath;
+use crate::rules::card::Card;
+use crate::rules::contacts::Contacts;
+use crate::rules::instant::Instant;
+use crate::rules::lease::{Lease, Terms};
+use crate::rules::message::{Grant, Granted, Loss, Refusal, Remains, Report, View};
+use crate::rules::queue::{Contender, ContenderId, Queue, Standing};
+use crate::rules::text::printable;
 use crate::session::{Change, Created, Failure, Session};
 
 /// A connection over which a server answers nonsense is given up after this long.
@@ -134,11 +136,11 @@ impl<W: World> Keeper<'_, W> {
     /// has to go on over another connection.
     pub(super) async fn contend(&self, session: &W::Session) -> Option<Report> {
         if let Err(failure) = self.arrive(session).await {
-            return Some(refuse(failure, self.plan.lock.as_str()));
+            return Some(refuse(failure, self.plan.request.lock.as_str()));
         }
         loop {
             let place = self.place.borrow().clone();
-            let lock = self.locks.get(place.won.len()).copied().unwrap_or(&self.plan.lock).as_str();
+            let lock = self.locks.get(place.won.len()).copied().unwrap_or(&self.plan.request.lock).as_str();
             let step = match &place.step {
                 Step::Nowhere if place.won.is_empty() && !self.looked_up.get() => self.look_up(session).await,
                 Step::Nowhere => self.enter(session, lock).await,
@@ -207,13 +209,13 @@ impl<W: World> Keeper<'_, W> {
     async fn catch_up(&self, session: &W::Session) -> Result<(), Failure> {
         let nodes = self.place.borrow().nodes();
         if nodes.is_empty() {
-            let lock = self.plan.lock.as_str().to_owned();
+            let lock = self.plan.request.lock.as_str().to_owned();
             return self.sync_and_check(session, &[lock]).await.map(|_| ());
         }
         // A lease says that our nodes are there, so only an answer that says so extends it. If one was
         // deleted while we were away, the watch that is set on it next will tell.
         if let Some(sent) = self.sync_and_check(session, &nodes).await? {
-            self.beaten(session, sent);
+            self.beat_answered(session, sent);
         }
         Ok(())
     }
@@ -240,7 +242,7 @@ impl<W: World> Keeper<'_, W> {
     }
 
     /// Records that a transaction sent then was answered.
-    fn beaten(&self, session: &W::Session, sent: Instant) {
+    fn beat_answered(&self, session: &W::Session, sent: Instant) {
         let now = self.world.now();
         let mut contacts = self.contacts.borrow_mut();
         let lease = contacts.lease_from(session.timeout(), sent, now);
@@ -250,7 +252,7 @@ impl<W: World> Keeper<'_, W> {
         // A new connection knows less of the past than the one before.
         let lease = self.lease.get().map_or(lease, |before| before.max(lease));
         self.lease.set(Some(lease));
-        self.world.beaten(lease);
+        self.world.extended(lease);
     }
 
     /// Begins with a lock: one that is lent to us is ours.
@@ -269,9 +271,10 @@ impl<W: World> Keeper<'_, W> {
     async fn enqueue(&self, session: &W::Session, lock: &str, id: ContenderId) -> Result<(), Stop> {
         let prefixes: Vec<_> = self
             .plan
+            .request
             .dialects
             .iter()
-            .map(|dialect| format!("{lock}/{}", id.prefix(*dialect, self.plan.mode)))
+            .map(|dialect| format!("{lock}/{}", id.prefix(*dialect, self.plan.request.mode)))
             .collect();
         let data = self.world.card().to_bytes();
         loop {
@@ -285,7 +288,7 @@ impl<W: World> Keeper<'_, W> {
                     // A creation goes through the quorum, as a beat does; but it says nothing of nodes that
                     // we had before.
                     if self.place.borrow().won.is_empty() {
-                        self.beaten(session, sent);
+                        self.beat_answered(session, sent);
                     } else {
                         self.contacts.borrow_mut().answered(sent, self.world.now());
                     }
@@ -342,12 +345,12 @@ impl<W: World> Keeper<'_, W> {
         // The lowest that one transaction has created: one node of each dialect, with nobody between
         // them. Others come from a second one, or from one of which somebody has deleted a node.
         let is_whole = |nodes: &&[&Contender]| {
-            let expected = self.plan.dialects.iter().zip(nodes[0].sequence..);
+            let expected = self.plan.request.dialects.iter().zip(nodes[0].sequence..);
             expected
                 .zip(*nodes)
                 .all(|((dialect, sequence), node)| (node.kind.reads(), node.sequence) == (*dialect, sequence))
         };
-        let whole = ours.windows(self.plan.dialects.len()).find(is_whole).unwrap_or_default();
+        let whole = ours.windows(self.plan.request.dialects.len()).find(is_whole).unwrap_or_default();
         for surplus in ours.iter().filter(|node| !whole.contains(node)) {
             let surplus = format!("{lock}/{}", surplus.name);
             log::warn!("deleting {surplus}: a second node of this session");
@@ -380,8 +383,8 @@ impl<W: World> Keeper<'_, W> {
             self.place.replace(Place { won, step: Step::Nowhere });
             return Ok(());
         }
-        let sent = self.fresh_beat(session, &nodes).await?;
-        self.world.report(&Report::Held(self.grant(session, &won, sent))).await;
+        let from = self.fresh_beat(session, &nodes).await?;
+        self.world.report(&Report::Held { grant: self.grant(session, &won), from }).await;
         self.started.set(Some(Remains::default()));
         // Not before the first beat: a short command costs no further transaction, and wakes nobody.
         if won.iter().all(|mine| mine.is_ours()) {
@@ -393,17 +396,17 @@ impl<W: World> Keeper<'_, W> {
     }
 
     /// What the supervisor is told of the locks, in the order in which the user named them.
-    fn grant(&self, session: &W::Session, won: &[Rc<Mine>], sent: Instant) -> Grant {
+    fn grant(&self, session: &W::Session, won: &[Rc<Mine>]) -> Grant {
         let named = |path: &LockPath| won.iter().find(|mine| mine.lock == path.as_str());
         let granted =
             |mine: &Rc<Mine>| Granted { lock: mine.lock.clone(), node: mine.paths[0].clone(), token: mine.token };
-        let first = named(&self.plan.lock).expect("the locks that were taken are those of the plan");
+        let first = named(&self.plan.request.lock).expect("the locks that were taken are those of the plan");
         let owner = match first.owner {
             Owner::Us => session.id(),
             Owner::Ancestor { session, .. } => session,
         };
-        let and = self.plan.and.iter().filter_map(named).map(granted).collect();
-        Grant { first: granted(first), and, session: owner, sent }
+        let and = self.plan.request.and.iter().filter_map(named).map(granted).collect();
+        Grant { first: granted(first), and, session: owner }
     }
 
     /// Waits until the lock is ours. `nodes`: ours of all locks.
@@ -458,7 +461,7 @@ impl<W: World> Keeper<'_, W> {
         // First: what is said of contenders would not help beside such a recipe.
         let refusal = if let Some(recipe) = queue.other_recipe() {
             Refusal::OtherRecipe { lock: lock.to_owned(), recipe }
-        } else if let Some(other) = queue.blind_to(&self.plan.dialects, self.plan.dialects_given) {
+        } else if let Some(other) = queue.blind_to(&self.plan.request.dialects, self.plan.request.dialects_given) {
             Refusal::Blind { lock: lock.to_owned(), contender: printable(&other.name), reads: other.kind.reads() }
         } else if let Some(permits) = queue.other_permits(mine.name()) {
             Refusal::OtherPermits { lock: lock.to_owned(), permits }
@@ -563,7 +566,7 @@ impl<W: World> Keeper<'_, W> {
     /// A beat that is young enough to start a command under: the last one, or a new one.
     async fn fresh_beat(&self, session: &W::Session, nodes: &[String]) -> Result<Instant, Stop> {
         let terms = Terms::with_default_grace(session.timeout());
-        let is_fresh = |from| terms.worth_starting(from, self.world.now());
+        let is_fresh = |from| Lease::new(terms, from).worth_starting(self.world.now());
         // The creation of the one node that there is says that it is there. Of several, or of one that
         // another session has created, only a beat that checks all of them does.
         let mut checked = self.locks.len() == 1 && self.lent.borrow().is_empty();
@@ -621,7 +624,7 @@ impl<W: World> Keeper<'_, W> {
         let sent = self.world.now();
         match session.beat(nodes, publish.as_deref()).await {
             Ok(()) => {
-                self.beaten(session, sent);
+                self.beat_answered(session, sent);
                 self.unpublished.take();
             }
             Err(Failure::Unknown(why)) => {

@@ -17,15 +17,15 @@ use smol::{Async, LocalExecutor, Timer};
 use super::world::World;
 use super::{Keeper, PAUSE};
 use crate::clock;
-use crate::command::{self, INNER_KEEPER_NAME, KEEPER_NAME, Left, Remains};
-use crate::core::contender::Card;
-use crate::core::lease::Instant;
-use crate::core::machine::Report;
+use crate::command::{self, INNER_KEEPER_NAME, KEEPER_NAME, Left};
 use crate::plan::Plan;
+use crate::rules::card::Card;
+use crate::rules::instant::Instant;
+use crate::rules::message::{Order, Remains, Report};
 use crate::session::Failure;
 use crate::session::client::{ClientSession, Identity, Servers};
 use crate::signals;
-use crate::wire::{LastBeat, Link, Order, Received};
+use crate::wire::{Link, Received, SharedLease};
 
 /// How long the lookup of our user may take.
 const USER_LOOKUP: Duration = Duration::from_millis(500);
@@ -43,8 +43,8 @@ pub struct Birth<'p> {
     pub refresh: Option<Duration>,
     /// The socket to the supervisor.
     pub link: Link,
-    /// Where to record answered beats.
-    pub last_beat: LastBeat,
+    /// Where to show from when the lease counts.
+    pub lease: SharedLease,
 }
 
 /// Lives as a keeper until there is nothing left to keep. To be called in a fresh fork.
@@ -53,7 +53,7 @@ pub fn run(birth: Birth<'_>) {
         log::error!("keeper: {error}");
         return;
     }
-    take_name(if birth.plan.held.is_empty() { KEEPER_NAME } else { INNER_KEEPER_NAME });
+    take_name(if birth.plan.request.held.is_empty() { KEEPER_NAME } else { INNER_KEEPER_NAME });
     // On one line, as everything that is said.
     std::panic::set_hook(Box::new(|panic| log::error!("keeper: {}", panic.to_string().replace('\n', " "))));
     let executor = LocalExecutor::new();
@@ -142,12 +142,12 @@ impl World for Process<'_> {
         ClientSession::resume(&self.servers, timeout, identity, unreachable).await
     }
 
-    fn beaten(&self, sent: Instant) {
-        self.birth.last_beat.record(sent);
+    fn extended(&self, from: Instant) {
+        self.birth.lease.extend(from);
     }
 
     fn answered(&self, now: Instant) {
-        self.birth.last_beat.record_answer(now);
+        self.birth.lease.answer(now);
     }
 
     async fn report(&self, report: &Report) {
@@ -183,8 +183,8 @@ impl World for Process<'_> {
 
     fn kill(&self, remains: Remains) -> Left {
         // First: a child that announces itself later sees this before it executes the command.
-        self.birth.last_beat.revoke();
-        remains.kill(self.birth.mark)
+        self.birth.lease.revoke();
+        command::kill_remains(remains, self.birth.mark)
     }
 
     fn is_above(&self, pid: u32) -> bool {
@@ -214,7 +214,7 @@ impl World for Process<'_> {
                 user: user_name(),
                 command,
                 describe: plan.description.clone(),
-                mode: Some(plan.mode),
+                mode: Some(plan.request.mode),
                 held_since: None,
             }
         })

@@ -6,12 +6,11 @@
 use std::future::Future;
 use std::time::Duration;
 
-use crate::command::{Left, Remains};
-use crate::core::contender::Card;
-use crate::core::lease::Instant;
-use crate::core::machine::Report;
+use crate::command::Left;
+use crate::rules::card::Card;
+use crate::rules::instant::Instant;
+use crate::rules::message::{Order, Remains, Report};
 use crate::session::{Failure, Session};
-use crate::wire::Order;
 
 /// Time, the servers, the supervisor and the command, seen from a keeper.
 pub trait World {
@@ -50,8 +49,8 @@ pub trait World {
         unreachable: impl FnMut(String),
     ) -> impl Future<Output = Result<Self::Session, Failure>>;
 
-    /// Shows the supervisor that a beat sent at `sent` was answered, even if it is stopped now.
-    fn beaten(&self, sent: Instant);
+    /// Shows the supervisor that the lease counts from `from`, even if the supervisor is stopped now.
+    fn extended(&self, from: Instant);
 
     /// Shows the supervisor that the servers have just answered something.
     fn answered(&self, now: Instant);

@@ -5,6 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use proptest::prelude::*;
 
 use super::*;
+use crate::rules::signal::Signal;
 
 /// The plan for the words of `args` after `zklock`, in this environment.
 fn plan_in(environment: &[(&str, &str)], args: &[&str]) -> Result<Plan, Exit> {
@@ -36,20 +37,24 @@ fn everything_has_its_default() {
         Plan {
             servers: "localhost:2181".parse().unwrap(),
             servers_given: false,
-            lock: LockPath::parse("/jobs/backup", "").unwrap(),
-            and: vec![],
-            mode: Mode::Exclusive,
-            dialects: vec![Dialect::Curator],
-            dialects_given: false,
-            held: vec![],
-            patience: Patience::Forever,
-            conflict_exit_code: 75,
-            connect_timeout: Duration::from_secs(15),
-            session_timeout: Duration::from_secs(30),
-            kill_after: None,
-            stop_signal: Signal::TERM,
-            max_run: None,
-            wait_descendants: false,
+            request: Request {
+                lock: LockPath::parse("/jobs/backup", "").unwrap(),
+                and: vec![],
+                mode: Mode::Exclusive,
+                dialects: vec![Dialect::Curator],
+                dialects_given: false,
+                held: vec![],
+            },
+            settings: Settings {
+                patience: Patience::Forever,
+                conflict_exit_code: 75,
+                connect_timeout: Duration::from_secs(15),
+                session_timeout: Duration::from_secs(30),
+                kill_after: None,
+                stop_signal: Signal::TERM,
+                max_run: None,
+                wait_descendants: false,
+            },
             on_lost: None,
             command: command_line(&["./backup.sh"]),
             description: None,
@@ -90,20 +95,24 @@ fn every_option_is_understood() {
         Plan {
             servers: "zk1:2181,zk2:1/app".parse().unwrap(),
             servers_given: true,
-            lock: LockPath::parse("/l", "/app").unwrap(),
-            and: vec![LockPath::parse("/b", "").unwrap(), LockPath::parse("/a", "").unwrap()],
-            mode: Mode::Exclusive,
-            dialects: vec![Dialect::Kazoo, Dialect::Curator],
-            dialects_given: true,
-            held: vec![],
-            patience: Patience::AtMost(Duration::from_secs(5400)),
-            conflict_exit_code: 0,
-            connect_timeout: Duration::from_secs(1),
-            session_timeout: Duration::from_secs(60),
-            kill_after: Some(Duration::from_secs(7)),
-            stop_signal: Signal::INT,
-            max_run: Some(Duration::from_secs(7200)),
-            wait_descendants: true,
+            request: Request {
+                lock: LockPath::parse("/l", "/app").unwrap(),
+                and: vec![LockPath::parse("/b", "").unwrap(), LockPath::parse("/a", "").unwrap()],
+                mode: Mode::Exclusive,
+                dialects: vec![Dialect::Kazoo, Dialect::Curator],
+                dialects_given: true,
+                held: vec![],
+            },
+            settings: Settings {
+                patience: Patience::AtMost(Duration::from_secs(5400)),
+                conflict_exit_code: 0,
+                connect_timeout: Duration::from_secs(1),
+                session_timeout: Duration::from_secs(60),
+                kill_after: Some(Duration::from_secs(7)),
+                stop_signal: Signal::INT,
+                max_run: Some(Duration::from_secs(7200)),
+                wait_descendants: true,
+            },
             on_lost: Some(command_line(&["/bin/sh", "-c", "page ops"])),
             command: command_line(&["job"]),
             description: Some("nightly".to_owned()),
@@ -115,9 +124,9 @@ fn every_option_is_understood() {
     let short = ["-z", "zk", "-x", "-n", "-E", "1", "-k", "0", "-q", "/l", "-c", "job"];
     let short = plan(&short);
     assert_eq!(short.servers.to_string(), "zk:2181");
-    assert_eq!(short.patience, Patience::NoWait);
-    assert_eq!(short.conflict_exit_code, 1);
-    assert_eq!(short.kill_after, Some(Duration::ZERO));
+    assert_eq!(short.settings.patience, Patience::NoWait);
+    assert_eq!(short.settings.conflict_exit_code, 1);
+    assert_eq!(short.settings.kill_after, Some(Duration::ZERO));
     assert_eq!(short.verbosity, Verbosity::Quiet);
 }
 
@@ -131,7 +140,7 @@ fn one_mode_is_chosen() {
         (&["-p", "3"], permits(3)),
         (&["--permits=4294967295", "--dialect=curator"], permits(u32::MAX)),
     ] {
-        assert_eq!(plan(&[args, &["/l", "job"]].concat()).mode, mode, "{args:?}");
+        assert_eq!(plan(&[args, &["/l", "job"]].concat()).request.mode, mode, "{args:?}");
     }
     for args in [&["-x", "-s"][..], &["-s", "-p", "1"], &["-p", "1", "-x"]] {
         let refused = refusal(plan_in(&[], &[args, &["/l", "job"]].concat()));
@@ -161,7 +170,7 @@ fn further_locks_are_checked_as_the_first_is() {
 
 #[test]
 fn what_the_environment_says_of_held_locks_is_read_whatever_it_is() {
-    let held = |text| plan_in(&[("ZKLOCK_HELD", text)], &["/l", "job"]).unwrap().held;
+    let held = |text| plan_in(&[("ZKLOCK_HELD", text)], &["/l", "job"]).unwrap().request.held;
     assert_eq!(held("/l/_c_a-lock-0000000001\n/jobs/b/x"), ["_c_a-lock-0000000001", "x"]);
     assert_eq!(held("\n/\n\n"), Vec::<String>::new());
 }
@@ -186,7 +195,7 @@ fn options_before_the_command_are_ours_and_those_after_it_are_its_own() {
         (&["--", "/l", "./job"], Patience::Forever, &["./job"]),
     ] {
         let plan = plan(args);
-        assert_eq!(plan.patience, patience, "{args:?}");
+        assert_eq!(plan.settings.patience, patience, "{args:?}");
         assert_eq!(plan.command, command_line(command), "{args:?}");
     }
 }
@@ -232,14 +241,14 @@ fn an_option_wins_over_its_variable_and_an_empty_variable_is_unset() {
     let from_environment = plan_in(&environment, &["/l", "x"]).unwrap();
     assert_eq!(from_environment.servers.to_string(), "env:2181");
     assert!(from_environment.servers_given);
-    assert_eq!(from_environment.patience, Patience::NoWait);
-    assert_eq!(from_environment.session_timeout, Duration::from_secs(5));
+    assert_eq!(from_environment.settings.patience, Patience::NoWait);
+    assert_eq!(from_environment.settings.session_timeout, Duration::from_secs(5));
 
     let options = ["-z", "option", "-w", "9", "--session-timeout", "1m", "/l", "x"];
     let from_options = plan_in(&environment, &options).unwrap();
     assert_eq!(from_options.servers.to_string(), "option:2181");
-    assert_eq!(from_options.patience, Patience::AtMost(Duration::from_secs(9)));
-    assert_eq!(from_options.session_timeout, Duration::from_secs(60));
+    assert_eq!(from_options.settings.patience, Patience::AtMost(Duration::from_secs(9)));
+    assert_eq!(from_options.settings.session_timeout, Duration::from_secs(60));
 
     let empty = [
         ("ZKLOCK_ZOOKEEPER", ""),
@@ -255,9 +264,9 @@ fn an_option_wins_over_its_variable_and_an_empty_variable_is_unset() {
 #[test]
 fn nonblock_wins_over_a_timeout() {
     for args in [&["-n", "-w", "5", "/l", "x"][..], &["-w", "5", "-n", "/l", "x"], &["-w", "0", "/l", "x"]] {
-        assert_eq!(plan(args).patience, Patience::NoWait, "{args:?}");
+        assert_eq!(plan(args).settings.patience, Patience::NoWait, "{args:?}");
     }
-    assert_eq!(plan_in(&[("ZKLOCK_TIMEOUT", "5")], &["-n", "/l", "x"]).unwrap().patience, Patience::NoWait);
+    assert_eq!(plan_in(&[("ZKLOCK_TIMEOUT", "5")], &["-n", "/l", "x"]).unwrap().settings.patience, Patience::NoWait);
 }
 
 #[test]
@@ -269,21 +278,21 @@ fn all_names_that_flock_has_are_understood() {
             assert_eq!(ours, flocks);
         }
     }
-    assert_eq!(plan(&["--wait=5", "/l", "x"]).patience, Patience::AtMost(Duration::from_secs(5)));
+    assert_eq!(plan(&["--wait=5", "/l", "x"]).settings.patience, Patience::AtMost(Duration::from_secs(5)));
 }
 
 #[test]
 fn no_time_to_run_is_no_limit() {
     for zero in ["0", "0s", "0.0"] {
-        assert_eq!(plan(&["--max-run", zero, "/l", "x"]).max_run, None);
+        assert_eq!(plan(&["--max-run", zero, "/l", "x"]).settings.max_run, None);
     }
-    assert_eq!(plan(&["--max-run", "1ms", "/l", "x"]).max_run, Some(Duration::from_millis(1)));
+    assert_eq!(plan(&["--max-run", "1ms", "/l", "x"]).settings.max_run, Some(Duration::from_millis(1)));
 }
 
 #[test]
 fn the_last_of_a_repeated_option_counts() {
-    assert_eq!(plan(&["-w", "1", "-w", "2", "/l", "x"]).patience, Patience::AtMost(Duration::from_secs(2)));
-    assert_eq!(plan(&["-n", "-n", "-x", "-x", "/l", "x"]).patience, Patience::NoWait);
+    assert_eq!(plan(&["-w", "1", "-w", "2", "/l", "x"]).settings.patience, Patience::AtMost(Duration::from_secs(2)));
+    assert_eq!(plan(&["-n", "-n", "-x", "-x", "/l", "x"]).settings.patience, Patience::NoWait);
     for (args, verbosity) in [
         (&["-v", "/l", "x"][..], Verbosity::Verbose(1)),
         (&["-v", "-vv", "/l", "x"], Verbosity::Verbose(3)),

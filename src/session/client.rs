@@ -19,8 +19,8 @@ use zookeeper_client::{
 
 use super::{Change, Created, Failure, Session, Stat, Watch};
 use crate::clock;
-use crate::core::lease::Instant;
 use crate::plan::{ConnectString, HostPort};
+use crate::rules::instant::Instant;
 
 /// Servers that are down are tried again after this long, then after twice that, and so on.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);

@@ -14,10 +14,10 @@ use std::time::Duration;
 use clap::{Arg, ArgAction};
 use clap_complete::Shell;
 use zklock::cli;
-use zklock::core::lease::Terms;
-use zklock::core::outcome::EXIT_STATUS;
-use zklock::core::queue::Dialect;
-use zklock::core::signal::Signal;
+use zklock::rules::lease::Terms;
+use zklock::rules::outcome::EXIT_STATUS;
+use zklock::rules::queue::Dialect;
+use zklock::rules::signal::Signal;
 
 /// The date in the man page's footer: that of the last change to its text.
 const MAN_DATE: &str = "2026-11-21";

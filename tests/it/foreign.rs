@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use zklock::core::queue::SEQUENCE_LIMIT;
+use zklock::rules::queue::SEQUENCE_LIMIT;
 
 use crate::client::Kind;
 use crate::counter;

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use clap::Arg;
 use zklock::cli;
-use zklock::core::lease::Terms;
-use zklock::core::outcome::EXIT_STATUS;
 use zklock::plan;
+use zklock::rules::lease::Terms;
+use zklock::rules::outcome::EXIT_STATUS;
 
 use crate::documents::{SESSION_TIMEOUTS, documents, in_tenths, spellings};
 use crate::ensemble::{Chroot, Server};

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 
 use nix::sys::signal::Signal;
-use zklock::core::outcome::EXIT_STATUS;
+use zklock::rules::outcome::EXIT_STATUS;
 
 use crate::client::Kind;
 use crate::ensemble::free_port;

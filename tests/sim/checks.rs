@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use zklock::core::lease::Terms;
-use zklock::core::machine::{CommandEnd, Grant, Granted, Settings};
-use zklock::core::outcome::Outcome;
-use zklock::core::queue::{Contender, Mode};
-use zklock::core::signal::Signal;
+use zklock::rules::event::CommandEnd;
+use zklock::rules::lease::Terms;
+use zklock::rules::message::{Grant, Granted};
+use zklock::rules::mode::Mode;
+use zklock::rules::outcome::Outcome;
+use zklock::rules::queue::Contender;
+use zklock::rules::settings::{Patience, Settings};
+use zklock::rules::signal::Signal;
 
 use crate::coverage::Kind;
 use crate::state::{Event, MS, State, Time};
@@ -158,7 +161,7 @@ impl State {
     /// The lock was lost, and nothing is left of the command.
     pub(crate) fn check_on_lost(&mut self, host: usize) {
         let state = &self.hosts[host];
-        if !state.settings.on_lost || state.grant.is_none() || !state.is_empty() {
+        if state.grant.is_none() || !state.is_empty() {
             self.fail(format!("host {host} starts the command of --on-lost out of turn"));
         }
     }
@@ -211,10 +214,10 @@ impl State {
                 (self.faulty || state.stopped_early) && ran && (state.stopped_by_us || state.killed_by_keeper)
             }
             Outcome::RanOut => ran && settings.max_run.is_some() && state.stopped_by_us,
-            Outcome::NotFree(_) => !ran && (settings.nonblock || settings.timeout.is_some()),
+            Outcome::NotFree(_) => !ran && settings.patience != Patience::Forever,
             Outcome::Interrupted(signal) => !ran && self.faulty && signal == Signal::TERM,
             // Without a fault only where the time to wait is shorter than a connection takes.
-            Outcome::Unavailable => !ran && (self.faulty || settings.timeout.is_some()),
+            Outcome::Unavailable => !ran && (self.faulty || matches!(settings.patience, Patience::AtMost(_))),
             Outcome::Internal => state.keeper_kills >= 3,
             Outcome::NotFound => !ran && state.script.missing,
             // What fits the timeout that was asked for need not fit the one that was granted.

@@ -1,7 +1,7 @@
 //! What goes wrong, and when: at any time, or at a moment that a trap waits for.
 
-use zklock::core::contender::Card;
-use zklock::core::signal::Signal;
+use zklock::rules::card::Card;
+use zklock::rules::signal::Signal;
 
 use crate::coverage::Kind;
 use crate::state::{Event, MS, State, Time};
@@ -110,13 +110,14 @@ impl State {
         }
     }
 
-    /// Whether the processes of this host are as they should be. Two at once are more than can be promised: nobody is
-    /// left to kill the command of a supervisor that is stopped when its keeper is killed.
+    /// Whether supervisor and keeper of this host both run, and no Ctrl-Z is on its way to them. More than one of them at
+    /// once cannot be promised: if the supervisor is stopped and the keeper is killed, nothing kills the command.
     fn is_sound(&self, host: usize) -> bool {
         let state = &self.hosts[host];
         let keeper = state.keeper.map(|keeper| &self.keepers[keeper]);
         state.alive
             && !state.frozen
+            && state.stopped_by.is_none()
             && state.asleep.is_none()
             && state.machine.is_some()
             && keeper.is_some_and(|keeper| keeper.alive && !keeper.frozen)

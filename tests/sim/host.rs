@@ -1,14 +1,14 @@
 //! A machine on which a user runs zklock: the supervisor's loop around the product's machine, and the command's
 //! processes. The order in which a turn takes what has come is that of `src/supervisor.rs`.
 
-use zklock::command::Remains;
-use zklock::core::machine::{
-    Awaited, CommandEnd, Effect, Event as Happening, Grant, Machine, Report, Settings, Unstarted,
-};
-use zklock::core::outcome::Outcome;
-use zklock::core::queue::{Dialect, Mode};
-use zklock::core::signal::Signal;
-use zklock::wire::Order;
+use zklock::rules::event::{Awaited, CommandEnd, CommandEvent, Effect, Event as Happening, Unstarted};
+use zklock::rules::machine::Machine;
+use zklock::rules::message::{Grant, Order, Remains};
+use zklock::rules::mode::Mode;
+use zklock::rules::outcome::Outcome;
+use zklock::rules::queue::Dialect;
+use zklock::rules::settings::Settings;
+use zklock::rules::signal::Signal;
 
 use crate::coverage::Kind;
 use crate::state::{Event, KeeperState, MS, State, Time, instant, micros};
@@ -18,6 +18,8 @@ const KEEPER_EXIT: Time = 500 * MS;
 
 /// How the command behaves.
 pub(crate) struct Script {
+    /// There is a command of `--on-lost`.
+    pub(crate) on_lost: bool,
     pub(crate) length: Time,
     pub(crate) status: u8,
     /// Further processes.
@@ -216,7 +218,7 @@ impl State {
                 && let Some(sent) = sent
             {
                 self.hosts[host].heard = Some(sent);
-                self.happen(host, Happening::Keeper(Report::Extended(instant(sent))));
+                self.happen(host, Happening::Extended(instant(sent)));
             }
         }
     }
@@ -233,10 +235,10 @@ impl State {
                 }
                 self.hosts[host].natural_end = Some(end);
             }
-            self.happen(host, Happening::Ended(end));
+            self.happen(host, Happening::Command(CommandEvent::Ended(end)));
         }
         if let Some(signal) = self.hosts[host].stopped_by.take() {
-            self.happen(host, Happening::Stopped(signal));
+            self.happen(host, Happening::Command(CommandEvent::Stopped(signal)));
         }
         let state = &self.hosts[host];
         let gone = match state.machine.as_ref().and_then(Machine::awaits) {
@@ -246,7 +248,7 @@ impl State {
         };
         if gone && !state.unreaped {
             self.hear_keeper(host);
-            self.happen(host, Happening::TreeGone);
+            self.happen(host, Happening::Command(CommandEvent::TreeGone));
         }
     }
 
@@ -292,6 +294,7 @@ impl State {
                         self.touch_keeper(keeper);
                     }
                 }
+                Effect::StartOnLost if !self.hosts[host].script.on_lost => self.happen(host, Happening::OnLostEnded),
                 Effect::StartOnLost => {
                     self.coverage.count(Kind::OnLost);
                     self.check_on_lost(host);
@@ -356,7 +359,7 @@ impl State {
 
     fn spawn(&mut self, host: usize, grant: Grant, until: Time) {
         if self.hosts[host].script.missing {
-            return self.happen(host, Happening::StartFailed(Unstarted::NotFound));
+            return self.happen(host, Happening::Command(CommandEvent::StartFailed(Unstarted::NotFound)));
         }
         self.check_spawn(host, &grant, until);
         let script = &self.hosts[host].script;

@@ -9,12 +9,14 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use fastrand::Rng;
-use zklock::core::contender::Card;
-use zklock::core::machine::{Event as Happening, Settings};
-use zklock::core::queue::{Dialect, Mode};
-use zklock::core::signal::Signal;
 use zklock::keeper::Keeper;
-use zklock::plan::Plan;
+use zklock::plan::{Plan, Request};
+use zklock::rules::card::Card;
+use zklock::rules::event::Event as Happening;
+use zklock::rules::mode::Mode;
+use zklock::rules::queue::Dialect;
+use zklock::rules::settings::{Patience, Settings};
+use zklock::rules::signal::Signal;
 
 use crate::coverage::{Coverage, Kind};
 use crate::faults::{AIMED, FAULTS, Fault, MOMENTS, REGRANTING, Trap, some_time};
@@ -120,7 +122,7 @@ fn settle<'p>(state: &Shared, plans: &'p [Plan], tasks: &mut Vec<Option<Task<'p>
         for keeper in born {
             let host = state.borrow().keepers[keeper].host;
             let plan = &plans[host];
-            let card = Card { pid: u32::try_from(host).ok(), mode: Some(plan.mode), ..Card::default() };
+            let card = Card { pid: u32::try_from(host).ok(), mode: Some(plan.request.mode), ..Card::default() };
             let world = SimWorld { state: Rc::clone(state), keeper, card };
             let alive = state.borrow().keepers[keeper].alive;
             tasks.push(alive.then(|| {
@@ -236,9 +238,10 @@ fn regranting(rng: &mut Rng, timeout: Time) -> Vec<Trap> {
 
 fn settings(rng: &mut Rng, timeout: Time) -> Settings {
     let session_timeout = Duration::from_micros(timeout);
+    let no_wait = rng.u32(0..20) == 0;
+    let wait = (rng.u32(0..8) == 0).then(|| Duration::from_micros(rng.u64(1..3 * timeout)));
     Settings {
-        nonblock: rng.u32(0..20) == 0,
-        timeout: (rng.u32(0..8) == 0).then(|| Duration::from_micros(rng.u64(1..3 * timeout))),
+        patience: if no_wait { Patience::NoWait } else { wait.map_or(Patience::Forever, Patience::AtMost) },
         conflict_exit_code: 75,
         connect_timeout: Duration::from_secs(if rng.u32(0..4) == 0 { 2 } else { 3600 }),
         session_timeout,
@@ -246,12 +249,12 @@ fn settings(rng: &mut Rng, timeout: Time) -> Settings {
         stop_signal: Signal::TERM,
         max_run: (rng.u32(0..8) == 0).then(|| Duration::from_micros(rng.u64(1..timeout))),
         wait_descendants: rng.u32(0..4) == 0,
-        on_lost: rng.u32(0..4) == 0,
     }
 }
 
 fn script(rng: &mut Rng, timeout: Time) -> Script {
     Script {
+        on_lost: rng.u32(0..4) == 0,
         length: some_time(rng, timeout * 3 / 2),
         status: rng.u8(0..3),
         children: rng.usize(0..3),
@@ -265,12 +268,8 @@ fn script(rng: &mut Rng, timeout: Time) -> Script {
 /// The plan of this host's user. The rest of it is none of a keeper's business.
 fn plan_of(plans: &[Plan], host: &Host) -> Plan {
     let others = plans.iter().enumerate().filter(|(lock, _)| host.takes_all && *lock != host.lock);
-    Plan {
-        mode: host.mode,
-        and: others.map(|(_, plan)| plan.lock.clone()).collect(),
-        dialects: host.dialects.clone(),
-        session_timeout: host.settings.session_timeout,
-        kill_after: host.settings.kill_after,
-        ..plans[host.lock].clone()
-    }
+    let plan = plans[host.lock].clone();
+    let and = others.map(|(_, plan)| plan.request.lock.clone()).collect();
+    let request = Request { mode: host.mode, and, dialects: host.dialects.clone(), ..plan.request };
+    Plan { request, settings: host.settings, ..plan }
 }

@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use zklock::core::lease::Instant;
-use zklock::core::machine::Report;
-use zklock::wire::Order;
+use zklock::rules::instant::Instant;
+use zklock::rules::message::Order;
+use zklock::rules::message::Report;
 
 use crate::coverage::Coverage;
 use crate::faults::{Fault, Trap};

@@ -7,13 +7,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_lite::future::or;
-use zklock::command::{Left, Remains};
-use zklock::core::contender::Card;
-use zklock::core::lease::Instant;
-use zklock::core::machine::Report;
+use zklock::command::Left;
 use zklock::keeper::world::World;
+use zklock::rules::card::Card;
+use zklock::rules::instant::Instant;
+use zklock::rules::message::{Order, Remains, Report};
 use zklock::session::{Change, Created, Failure, Session, Stat, Watch};
-use zklock::wire::Order;
 
 use crate::coverage::Kind;
 use crate::network::{Answer, Request, Slot};
@@ -86,7 +85,7 @@ impl SimWorld {
         if let (Report::Shortened { .. }, true) = (report, state.hosts[host].is_running()) {
             state.spring(Kind::AtShortened, host);
         }
-        let held = matches!(report, Report::Held(_));
+        let held = matches!(report, Report::Held { .. });
         state.keepers[self.keeper].reports.push(report.clone());
         state.wake_supervisor(host);
         if held {
@@ -152,7 +151,7 @@ impl World for SimWorld {
         self.connect(timeout, Some(session), unreachable).await
     }
 
-    fn beaten(&self, lease: Instant) {
+    fn extended(&self, lease: Instant) {
         self.state.borrow_mut().keepers[self.keeper].lease = Some(micros(lease.since_boot()));
     }
 

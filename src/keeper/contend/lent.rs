@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use super::{Mine, Owner, Stop, sorted};
 use crate::cli::ENV_HELD;
-use crate::core::contender::Card;
-use crate::core::machine::{Loss, Refusal, Report};
-use crate::core::queue::{Contender, Mode, Standing};
 use crate::keeper::world::World;
 use crate::keeper::{Keeper, refuse};
+use crate::rules::card::Card;
+use crate::rules::message::{Loss, Refusal, Report};
+use crate::rules::mode::Mode;
+use crate::rules::queue::{Contender, Standing};
 use crate::session::{Failure, Session};
 
 /// How often to look whether a zklock above us lives. Less than the shortest session timeout.
@@ -22,10 +23,10 @@ impl<W: World> Keeper<'_, W> {
     /// them. To wait for them would be to wait for ourselves.
     pub(super) async fn look_up(&self, session: &W::Session) -> Result<(), Stop> {
         let mut lent = vec![];
-        if !self.plan.held.is_empty() {
+        if !self.plan.request.held.is_empty() {
             // A server that lags might not know of the nodes yet.
             let caught_up = self.catch_up(session).await;
-            caught_up.map_err(|failure| Stop::because(failure, self.plan.lock.as_str()))?;
+            caught_up.map_err(|failure| Stop::because(failure, self.plan.request.lock.as_str()))?;
             for lock in &self.locks {
                 lent.extend(self.lent_by_ancestor(session, lock.as_str()).await?.map(Rc::new));
             }
@@ -50,7 +51,7 @@ impl<W: World> Keeper<'_, W> {
         };
         let queue = sorted(lock, children)?;
         let held = |(contender, standing): &(&Contender, Standing<'_>)| {
-            matches!(standing, Standing::Holds { .. }) && self.plan.held.contains(&contender.name)
+            matches!(standing, Standing::Holds { .. }) && self.plan.request.held.contains(&contender.name)
         };
         for (contender, _) in queue.standings().filter(held) {
             let path = format!("{lock}/{}", contender.name);
@@ -67,7 +68,7 @@ impl<W: World> Keeper<'_, W> {
             if !self.world.lends(pid) {
                 continue;
             }
-            if !includes(contender.mode, self.plan.mode) {
+            if !includes(contender.mode, self.plan.request.mode) {
                 let (lock, held) = (lock.to_owned(), contender.mode);
                 return Err(Stop::Final(Report::Refused(Refusal::Upgrade { lock, held })));
             }

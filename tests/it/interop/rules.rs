@@ -4,7 +4,8 @@
 //! The rules were read off Curator 5.4, ZooKeeper 3.8 and kazoo 2.9; the other modules test the libraries themselves.
 
 use proptest::prelude::*;
-use zklock::core::queue::{ContenderId, Dialect, Mode, Queue, SEQUENCE_LIMIT, Standing};
+use zklock::rules::mode::Mode;
+use zklock::rules::queue::{ContenderId, Dialect, Queue, SEQUENCE_LIMIT, Standing};
 
 /// One contender, and what it is.
 #[derive(Clone, Debug)]

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use crate::core::machine::{Blocker, Loss, LostWhy, Notice, Refusal, View};
-use crate::core::queue::Recipe;
-use crate::plan::{Patience, Plan, Verbosity};
+use crate::plan::{Plan, Verbosity};
+use crate::rules::message::{Loss, Refusal, View};
+use crate::rules::notice::{Blocker, LostWhy, Notice};
+use crate::rules::queue::Recipe;
+use crate::rules::settings::Patience;
 
 /// Who should see a sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,15 +29,15 @@ pub enum Weight {
 
 /// The sentence for a notice, without the program's name, and who should see it.
 pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, String) {
-    let lock = &plan.lock;
+    let lock = &plan.request.lock;
     match notice {
         Notice::Connecting(reason) => (Weight::Status, format!("connecting to ZooKeeper: {reason}")),
         Notice::Granted(timeout) => {
-            let (weight, limit) = match *timeout < plan.session_timeout {
+            let (weight, limit) = match *timeout < plan.settings.session_timeout {
                 true => (Weight::Hint, "maxSessionTimeout"),
                 false => (Weight::Detail, "minSessionTimeout"),
             };
-            let (granted, asked) = (short(*timeout), short(plan.session_timeout));
+            let (granted, asked) = (short(*timeout), short(plan.settings.session_timeout));
             (
                 weight,
                 format!("the servers granted a session timeout of {granted}, not {asked}: their {limit} is the limit"),
@@ -107,7 +109,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
                     format!("no ZooKeeper server answered: {reason}{}", which_servers(plan))
                 }
             };
-            let after = match plan.patience {
+            let after = match plan.settings.patience {
                 Patience::AtMost(timeout) => format!(" after {}", short(timeout)),
                 Patience::Forever | Patience::NoWait => String::new(),
             };
@@ -122,7 +124,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             format!(
                 "no ZooKeeper server of {} answered within {}: {reason}{}",
                 plan.servers,
-                short(plan.connect_timeout),
+                short(plan.settings.connect_timeout),
                 which_servers(plan)
             ),
         ),
@@ -133,7 +135,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
                  for, their maxSessionTimeout is the limit): write {} at most",
                 short(no_room.kill_after),
                 short(*granted),
-                short(plan.session_timeout),
+                short(plan.settings.session_timeout),
                 short(down(no_room.longest))
             ),
         ),
@@ -190,7 +192,7 @@ fn refused(refusal: &Refusal, plan: &Plan) -> String {
             format!("the sequence numbers below {lock} are used up: use another lock path")
         }
         Refusal::Blind { lock, contender, reads } => {
-            let mut dialects = plan.dialects.clone();
+            let mut dialects = plan.request.dialects.clone();
             dialects.push(*reads);
             dialects.sort_unstable();
             let dialects: Vec<_> = dialects.iter().map(|dialect| dialect.name()).collect();
@@ -214,7 +216,7 @@ fn refused(refusal: &Refusal, plan: &Plan) -> String {
         Refusal::Upgrade { lock, held } => format!(
             "{lock} is held as {held} by a zklock that this one runs under, and cannot become {}: ask the outer one for \
              that",
-            plan.mode
+            plan.request.mode
         ),
         Refusal::Server(why) => format!("ZooKeeper refused: {why}"),
     }
@@ -282,8 +284,8 @@ fn long(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::lease::Terms;
     use crate::plan;
+    use crate::rules::lease::Terms;
 
     #[test]
     fn ages_and_places_read_well() {
@@ -320,7 +322,7 @@ mod tests {
         let args = ["zklock", "--session-timeout", "3m", "-k", "1m", "/l", "true"].map(Into::into);
         let plan = plan::from_args_and_environment(args, |_| None).unwrap();
         let granted = Duration::from_secs(40);
-        let no_room = Terms::new(granted, plan.kill_after).unwrap_err();
+        let no_room = Terms::new(granted, plan.settings.kill_after).unwrap_err();
         let text = "--kill-after 1m does not fit into the session timeout of 40s that the servers granted (3m was asked for, \
                     their maxSessionTimeout is the limit): write 17.7s at most";
         let sentence = sentence(&Notice::NoRoom { no_room, granted }, &plan, 0);

@@ -1,83 +1,10 @@
 //! Names of contender nodes: ours, and those of every other kind of client that queues.
 
-use std::error::Error;
 use std::fmt;
-use std::num::NonZeroU32;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How a contender wants the lock.
-///
-/// As text, in the environment and in node data: `exclusive`, `shared`, `permits:N`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
-pub enum Mode {
-    /// Alone.
-    Exclusive,
-    /// Together with every other contender that is not exclusive.
-    Shared,
-    /// Together with at most this many minus one others, none of them exclusive.
-    Permits(NonZeroU32),
-}
-
-impl Mode {
-    /// The number of permits, where the mode has one.
-    pub const fn permits(self) -> Option<NonZeroU32> {
-        match self {
-            Self::Exclusive | Self::Shared => None,
-            Self::Permits(permits) => Some(permits),
-        }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Exclusive => f.write_str("exclusive"),
-            Self::Shared => f.write_str("shared"),
-            Self::Permits(permits) => write!(f, "permits:{permits}"),
-        }
-    }
-}
-
-impl From<Mode> for String {
-    fn from(mode: Mode) -> Self {
-        mode.to_string()
-    }
-}
-
-/// A text that names no [`Mode`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnknownMode;
-
-impl fmt::Display for UnknownMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not a mode: expected exclusive, shared or permits:N")
-    }
-}
-
-impl Error for UnknownMode {}
-
-impl FromStr for Mode {
-    type Err = UnknownMode;
-
-    fn from_str(text: &str) -> Result<Self, UnknownMode> {
-        match text {
-            "exclusive" => Ok(Self::Exclusive),
-            "shared" => Ok(Self::Shared),
-            _ => text.strip_prefix("permits:").and_then(parse_permits).map(Self::Permits).ok_or(UnknownMode),
-        }
-    }
-}
-
-impl TryFrom<String> for Mode {
-    type Error = UnknownMode;
-
-    fn try_from(text: String) -> Result<Self, UnknownMode> {
-        text.parse()
-    }
-}
+use crate::rules::mode::{Mode, parse_permits};
 
 /// Whose names the nodes of a contender have, so that clients of that kind wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -248,12 +175,6 @@ pub(super) fn parse_sequence(digits: &str) -> Option<i32> {
     (format!("{sequence:010}") == digits).then_some(sequence)
 }
 
-/// Reads a number of permits as we write it: decimal, no sign, no leading zero, not 0.
-fn parse_permits(digits: &str) -> Option<NonZeroU32> {
-    let permits: NonZeroU32 = digits.parse().ok()?;
-    (permits.to_string() == digits).then_some(permits)
-}
-
 /// Kind and mode of the name without its sequence number.
 fn classify(prefix: &str) -> Option<(Kind, Mode)> {
     // Curator sorts by what follows the last `lock-`, whatever precedes it.
@@ -307,6 +228,8 @@ fn is_session(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -438,19 +361,6 @@ mod tests {
             assert_eq!(Contender::parse(name), None, "{name}");
         }
         assert_eq!(Contender::parse(&"ü".repeat(500_000)), None);
-    }
-
-    #[test]
-    fn modes_as_text() {
-        for mode in [Mode::Exclusive, Mode::Shared, permits(3), permits(u32::MAX)] {
-            assert_eq!(mode.to_string().parse(), Ok(mode));
-            let json = serde_json::to_string(&mode).unwrap();
-            assert_eq!(json, format!("\"{mode}\""));
-            assert_eq!(serde_json::from_str::<Mode>(&json).unwrap(), mode);
-        }
-        for text in ["", "Exclusive", "permits", "permits:", "permits:0", "permits:+1", "permits:4294967296"] {
-            assert_eq!(text.parse::<Mode>(), Err(UnknownMode), "{text}");
-        }
     }
 
     proptest! {

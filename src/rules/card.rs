@@ -9,10 +9,8 @@ use std::num::NonZeroU32;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::queue::Mode;
-
-/// The longest text, in characters, that [`printable`] gives.
-pub const TEXT_LIMIT: usize = 100;
+use super::mode::Mode;
+use super::text::readable;
 
 /// The most bytes of data that is not ours which are taken for a text somebody meant to be read.
 const PLAIN_LIMIT: usize = 1024;
@@ -23,61 +21,46 @@ const VERSION: u32 = 1;
 /// Who a contender is. What it did not say, or not in a way that we can read, is `None`.
 ///
 /// The texts of one that comes from [`Card::from_bytes`] are [`printable`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Card {
     /// The name of the machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// The process that the user started, as that machine numbers it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// The name of the user.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// The file name of the command, without its directory and its arguments.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     /// What the user wants others to read.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub describe: Option<String>,
     /// How it wants the lock.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
     /// Since when it has held the lock, in milliseconds since the Unix epoch on its own clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub held_since: Option<u64>,
 }
 
-/// The data of our nodes, in the order in which it is written.
+/// What is stored beside the card.
 #[derive(Serialize)]
 struct Data<'a> {
     v: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    host: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pid: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    user: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    command: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    describe: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mode: Option<Mode>,
+    #[serde(flatten)]
+    card: &'a Card,
     #[serde(skip_serializing_if = "Option::is_none")]
     permits: Option<NonZeroU32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    held_since: Option<u64>,
 }
 
 impl Card {
     /// The data to store: a JSON object that leaves out what is `None`. `permits` follows from the
     /// mode.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let data = Data {
-            v: VERSION,
-            host: self.host.as_deref(),
-            pid: self.pid,
-            user: self.user.as_deref(),
-            command: self.command.as_deref(),
-            describe: self.describe.as_deref(),
-            mode: self.mode,
-            permits: self.mode.and_then(Mode::permits),
-            held_since: self.held_since,
-        };
+        let data = Data { v: VERSION, card: self, permits: self.mode.and_then(Mode::permits) };
         serde_json::to_vec(&data).expect("a struct of texts and numbers has a JSON form")
     }
 
@@ -139,59 +122,12 @@ impl Card {
     }
 }
 
-/// A text of somebody else's as it may be shown on a terminal, on one line, in at most
-/// [`TEXT_LIMIT`] characters.
-///
-/// White space becomes single spaces. Control characters, without which there is no terminal escape,
-/// and those that are invisible or turn the direction of writing become U+FFFD. A longer text ends
-/// in an ellipsis.
-pub fn printable(text: &str) -> String {
-    let mut shown = String::new();
-    let mut length = 0;
-    for (number, word) in text.split_whitespace().enumerate() {
-        let space = (number > 0).then_some(' ');
-        for character in space.into_iter().chain(word.chars()) {
-            if length == TEXT_LIMIT {
-                shown.pop();
-                shown.push('…');
-                return shown;
-            }
-            shown.push(if is_unsafe(character) { char::REPLACEMENT_CHARACTER } else { character });
-            length += 1;
-        }
-    }
-    shown
-}
-
-/// [`printable`], or `None` when nothing legible is left.
-fn readable(text: &str) -> Option<String> {
-    Some(printable(text))
-        .filter(|text| text.chars().any(|character| !matches!(character, ' ' | char::REPLACEMENT_CHARACTER)))
-}
-
-/// Control characters (category Cc), and of the format characters (Cf) those that hide or reorder
-/// text.
-fn is_unsafe(character: char) -> bool {
-    character.is_control()
-        || matches!(
-            character,
-            '\u{ad}'
-                | '\u{61c}'
-                | '\u{180e}'
-                | '\u{200b}'..='\u{200f}'
-                | '\u{202a}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}'
-                | '\u{feff}'
-                | '\u{fff9}'..='\u{fffb}'
-                | '\u{e0000}'..='\u{e007f}'
-        )
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::rules::text::{TEXT_LIMIT, is_printable};
 
     fn backup() -> Card {
         Card {
@@ -219,7 +155,7 @@ mod tests {
             String::from_utf8(card.to_bytes()).unwrap(),
             concat!(
                 r#"{"v":1,"host":"db3","pid":4242,"user":"ops","command":"backup.sh","describe":"nightly","#,
-                r#""mode":"permits:3","permits":3,"held_since":1700000000123}"#
+                r#""mode":"permits:3","held_since":1700000000123,"permits":3}"#
             )
         );
         assert_eq!(Card::from_bytes(&card.to_bytes()), card);
@@ -285,18 +221,8 @@ mod tests {
 
     #[test]
     fn long_texts_are_cut() {
-        let exact = "ü".repeat(TEXT_LIMIT);
-        assert_eq!(printable(&exact), exact);
-        assert_eq!(printable(&format!("{exact}ü")), format!("{}…", "ü".repeat(TEXT_LIMIT - 1)));
-        assert_eq!(
-            Card::from_bytes(format!(r#"{{"host":"{}"}}"#, "h".repeat(1 << 20)).as_bytes()).host.unwrap().len(),
-            102
-        );
-    }
-
-    #[test]
-    fn white_space_is_one_space() {
-        assert_eq!(printable(" a\r\n\tb\u{2028}c \u{85} "), "a b c");
+        let data = format!(r#"{{"host":"{}"}}"#, "h".repeat(1 << 20));
+        assert_eq!(Card::from_bytes(data.as_bytes()).host.unwrap().chars().count(), TEXT_LIMIT);
     }
 
     #[test]
@@ -314,23 +240,11 @@ mod tests {
         assert_eq!(card.phrase(), None);
     }
 
-    fn is_safe(text: &str) -> bool {
-        text.chars().count() <= TEXT_LIMIT
-            && !text.chars().any(|character| character.is_control() || ('\u{202a}'..='\u{202e}').contains(&character))
-    }
-
     proptest! {
         #[test]
         fn any_bytes_can_be_read(data: Vec<u8>) {
             let card = Card::from_bytes(&data);
-            prop_assert!([card.host, card.describe].iter().flatten().all(|text| is_safe(text)));
-        }
-
-        #[test]
-        fn any_text_becomes_printable(text in any::<String>()) {
-            let shown = printable(&text);
-            prop_assert!(is_safe(&shown));
-            prop_assert_eq!(printable(&shown), shown.clone());
+            prop_assert!([card.host, card.describe].iter().flatten().all(|text| is_printable(text)));
         }
 
         #[test]

@@ -3,16 +3,26 @@
 
 use std::time::Duration;
 
-use super::{
-    Blocker, Effect, Event, HURRIED_PATIENCE, Instant, Loss, Machine, Notice, Outcome, Report, Signal, State, View,
-    cancels, stop_self,
-};
+use super::{Machine, State, cancels, stop_self};
+use crate::rules::event::{CommandEvent, Effect, Event};
+use crate::rules::instant::Instant;
+use crate::rules::message::{Loss, Report, View};
+use crate::rules::notice::{Blocker, Notice};
+use crate::rules::outcome::Outcome;
+use crate::rules::signal::Signal;
+
+/// How long a release after a finished command waits for a server, unless the session ends sooner.
+pub(super) const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
+/// How long giving up waits for the deletion of the contender node.
+pub(super) const GIVE_UP_PATIENCE: Duration = Duration::from_secs(1);
+/// How long once the user shows impatience.
+pub(super) const HURRIED_PATIENCE: Duration = Duration::from_millis(300);
 
 /// A release that has been asked for.
 #[derive(Clone, Debug)]
 pub(super) struct Release {
     pub(super) verdict: Verdict,
-    /// What to tell the user when nobody confirms.
+    /// What to tell the user when the release is not confirmed.
     pub(super) frees_within: Option<Duration>,
     /// When we go without a confirmation.
     pub(super) until: Instant,
@@ -20,9 +30,15 @@ pub(super) struct Release {
 }
 
 impl Release {
-    /// One that nothing more depends on.
-    pub(super) fn of(verdict: Verdict, until: Instant) -> Self {
+    /// A release that waits for a confirmation until `until`.
+    pub(super) fn new(verdict: Verdict, until: Instant) -> Self {
         Self { verdict, frees_within: None, until, on_lost: OnLost::Idle }
+    }
+
+    /// A release at the end of a run. `frees_within`: what to tell the user when it is not confirmed.
+    pub(super) fn after(now: Instant, outcome: Outcome, frees_within: Option<Duration>) -> Self {
+        let patience = frees_within.map_or(GIVE_UP_PATIENCE, |timeout| timeout.min(RELEASE_PATIENCE));
+        Self { frees_within, ..Self::new(Verdict::Known(outcome), now + patience) }
     }
 }
 
@@ -31,7 +47,7 @@ impl Release {
 pub(super) enum Verdict {
     /// This, whether or not it is confirmed.
     Known(Outcome),
-    /// These were before us when `--timeout` ended, if the servers that say so still answer.
+    /// These were before us when `--timeout` ended, if the servers confirm it by answering once more.
     NotFreeIfConfirmed { view: View, conflict_exit_code: u8 },
 }
 
@@ -68,11 +84,13 @@ impl Machine {
             Event::KeeperGone => finish(release, Confirmation::None),
             Event::Timer if now >= release.until => finish(release, Confirmation::None),
             Event::OnLostEnded => (State::Releasing(Release { on_lost: OnLost::Idle, ..release }), vec![]),
-            Event::Stopped(signal) => (State::Releasing(release), vec![Effect::StopSelf(signal)]),
+            Event::Command(CommandEvent::Stopped(signal)) => {
+                (State::Releasing(release), vec![Effect::StopSelf(signal)])
+            }
             Event::Signal { signal, shared } => {
                 let effects = match release.on_lost {
                     OnLost::Idle => stop_self(signal),
-                    OnLost::Running => pass_on(signal, shared),
+                    OnLost::Running => forward_to_on_lost(signal, shared),
                 };
                 // Two signals may come at once, which is no impatience yet.
                 if !cancels(signal) {
@@ -86,16 +104,47 @@ impl Machine {
                 };
                 (State::Releasing(Release { verdict, until, ..release }), effects)
             }
-            _ => (State::Releasing(release), vec![]),
+            Event::Timer
+            | Event::Keeper(
+                Report::Unreachable(_)
+                | Report::Connected { .. }
+                | Report::Shortened { .. }
+                | Report::Foreign { .. }
+                | Report::Waiting(_)
+                | Report::Turn
+                | Report::Independent
+                | Report::Requeued(_)
+                | Report::Held { .. }
+                | Report::Lost(Loss::NodeDeleted | Loss::LeaseOver | Loss::LenderGone)
+                | Report::Refused(_),
+            )
+            | Event::Extended(_)
+            | Event::Answered(_)
+            | Event::Command(
+                CommandEvent::StartFailed(_)
+                | CommandEvent::Ended(_)
+                | CommandEvent::EndedLending(_)
+                | CommandEvent::TreeGone,
+            ) => (State::Releasing(release), vec![]),
         }
     }
 
     pub(super) fn outlasted(outcome: Outcome, event: Event) -> (State, Vec<Effect>) {
         let effects = match event {
             Event::OnLostEnded => return (State::Finished, vec![Effect::Finish(outcome)]),
-            Event::Stopped(signal) => vec![Effect::StopSelf(signal)],
-            Event::Signal { signal, shared } => pass_on(signal, shared),
-            _ => vec![],
+            Event::Command(CommandEvent::Stopped(signal)) => vec![Effect::StopSelf(signal)],
+            Event::Signal { signal, shared } => forward_to_on_lost(signal, shared),
+            Event::Keeper(_)
+            | Event::KeeperGone
+            | Event::Extended(_)
+            | Event::Answered(_)
+            | Event::Command(
+                CommandEvent::StartFailed(_)
+                | CommandEvent::Ended(_)
+                | CommandEvent::EndedLending(_)
+                | CommandEvent::TreeGone,
+            )
+            | Event::Timer => vec![],
         };
         (State::Outlasted(outcome), effects)
     }
@@ -108,11 +157,11 @@ enum Confirmation {
     Confirmed,
     /// The session was over.
     SessionOver,
-    /// Nobody has answered.
+    /// No server has answered.
     None,
 }
 
-/// No more is to be done about the node.
+/// Nothing more is to be done about the node.
 fn finish(release: Release, confirmation: Confirmation) -> (State, Vec<Effect>) {
     let mut effects = vec![];
     if confirmation == Confirmation::None {
@@ -130,7 +179,7 @@ fn finish(release: Release, confirmation: Confirmation) -> (State, Vec<Effect>) 
     }
 }
 
-/// What the terminal has sent to the process group has reached the command of `--on-lost`, too.
-fn pass_on(signal: Signal, shared: bool) -> Vec<Effect> {
+/// A signal that the terminal sent to the process group has reached the command of `--on-lost` already.
+fn forward_to_on_lost(signal: Signal, shared: bool) -> Vec<Effect> {
     if shared { vec![] } else { vec![Effect::ForwardToOnLost(signal)] }
 }

@@ -4,15 +4,19 @@ mod limits;
 
 use proptest::prelude::*;
 
+use super::ending::{GIVE_UP_PATIENCE, HURRIED_PATIENCE, RELEASE_PATIENCE};
+use super::waiting::{KEEPER_CRASHES, VERDICT_PATIENCE};
 use super::*;
+use crate::rules::event::{CommandEnd, CommandEvent, Unstarted};
+use crate::rules::message::{Grant, Granted, Loss, Refusal, View};
+use crate::rules::notice::{Blocker, LostWhy, Notice};
 
 const START: Instant = Instant::from_boot(Duration::from_secs(1000));
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn settings() -> Settings {
     Settings {
-        nonblock: false,
-        timeout: None,
+        patience: Patience::Forever,
         conflict_exit_code: 75,
         connect_timeout: Duration::from_secs(15),
         session_timeout: TIMEOUT,
@@ -20,7 +24,6 @@ fn settings() -> Settings {
         stop_signal: Signal::TERM,
         max_run: None,
         wait_descendants: false,
-        on_lost: false,
     }
 }
 
@@ -32,8 +35,12 @@ fn view() -> View {
     View { lock: "/l".to_owned(), position: 2, total: 2, holder: "db3".to_owned(), held_since: None }
 }
 
-fn grant(sent: Instant) -> Grant {
-    Grant { first: Granted { lock: "/l".to_owned(), node: "/l/n".to_owned(), token: 7 }, and: vec![], session: 1, sent }
+fn lease(from: Instant) -> Lease {
+    Lease::new(terms(), from)
+}
+
+fn grant() -> Grant {
+    Grant { first: Granted { lock: "/l".to_owned(), node: "/l/n".to_owned(), token: 7 }, and: vec![], session: 1 }
 }
 
 /// A run as the supervisor drives it, which notes what the effects mean and objects to what must
@@ -51,6 +58,8 @@ struct World {
     /// The command of `--on-lost` has been started; it runs.
     on_lost: bool,
     on_lost_runs: bool,
+    /// There is a command of `--on-lost`; if not, its end is told at once.
+    has_on_lost: bool,
     /// The end of `--max-run`.
     ends_at: Option<Instant>,
     /// Stop or Kill has gone out and something may be left of the command.
@@ -75,6 +84,7 @@ impl World {
             left: false,
             on_lost: false,
             on_lost_runs: false,
+            has_on_lost: false,
             ends_at: None,
             doomed: false,
             killed: false,
@@ -97,17 +107,17 @@ impl World {
 
     fn held(&mut self) {
         self.last_beat = Some(self.now);
-        self.event(Event::Keeper(Report::Held(grant(self.now))));
+        self.event(Event::Keeper(Report::Held { grant: grant(), from: self.now }));
     }
 
     fn event(&mut self, event: Event) {
-        if matches!(event, Event::Ended(_)) {
+        if matches!(event, Event::Command(CommandEvent::Ended(_))) {
             self.alive = false;
         }
-        if matches!(event, Event::TreeGone | Event::StartFailed(_)) {
+        if matches!(event, Event::Command(CommandEvent::TreeGone) | Event::Command(CommandEvent::StartFailed(_))) {
             (self.doomed, self.left) = (false, false);
         }
-        self.unstarted |= matches!(event, Event::StartFailed(_));
+        self.unstarted |= matches!(event, Event::Command(CommandEvent::StartFailed(_)));
         if event == Event::OnLostEnded {
             self.on_lost_runs = false;
         }
@@ -116,11 +126,12 @@ impl World {
         for effect in effects {
             assert_eq!(self.finished, None, "{effect:?} after the end, on {event:?} in {before}");
             match effect {
-                Effect::Spawn { grant, until } => {
+                Effect::Spawn { until, .. } => {
                     assert!(!self.spawned, "a second command");
-                    assert!(until < terms().kill_at(grant.sent) || self.machine.settings.kill_after.is_some());
+                    let lease = lease(self.last_beat.expect("a command needs a beat"));
+                    assert!(until < lease.kill_at() || self.machine.settings.kill_after.is_some());
                     self.ends_at = self.machine.settings.max_run.map(|max_run| self.now + max_run);
-                    assert!(terms().worth_starting(grant.sent, self.now), "started under a lease that is too short");
+                    assert!(lease.worth_starting(self.now), "started under a lease that is too short");
                     (self.spawned, self.alive, self.left) = (true, true, true);
                 }
                 Effect::Forward(signal) => {
@@ -130,7 +141,7 @@ impl World {
                     );
                 }
                 Effect::StartOnLost => {
-                    assert!(self.machine.settings.on_lost && !self.on_lost, "--on-lost twice, or unasked for");
+                    assert!(!self.on_lost, "--on-lost twice");
                     assert!(!self.alive && !self.left, "--on-lost beside the command, on {event:?} in {before}");
                     assert!(self.released, "--on-lost before the release, on {event:?} in {before}");
                     (self.on_lost, self.on_lost_runs) = (true, true);
@@ -150,7 +161,7 @@ impl World {
                     let ran_out = self.ends_at.is_some_and(|ends_at| self.now >= ends_at);
                     assert!(outcome != Outcome::RanOut || ran_out, "too early for --max-run");
                     assert!(!self.on_lost_runs, "finished with the command of --on-lost");
-                    let wanted = outcome == Outcome::Lost && self.machine.settings.on_lost && !self.unstarted;
+                    let wanted = outcome == Outcome::Lost && !self.unstarted;
                     assert_eq!(self.on_lost, wanted, "--on-lost belongs to a lost lock, on {event:?} in {before}");
                     assert!(!self.alive && !self.doomed && !self.waited_for(), "finished with a command");
                     self.finished = Some(outcome);
@@ -160,9 +171,12 @@ impl World {
                 Effect::StopSelf(_) | Effect::EndKeeper => {}
             }
         }
+        if self.on_lost_runs && !self.has_on_lost {
+            self.event(Event::OnLostEnded);
+        }
         if (self.alive || self.waited_for()) && !self.killed {
             let sent = self.last_beat.expect("a command needs a beat");
-            assert!(self.now < terms().kill_at(sent), "the command outlives its lease, on {event:?} in {before}");
+            assert!(self.now < lease(sent).kill_at(), "the command outlives its lease, on {event:?} in {before}");
             let ran_out = self.ends_at.is_some_and(|ends_at| self.now >= ends_at);
             assert!(self.doomed || !ran_out, "the command outlives --max-run, on {event:?} in {before}");
         }
@@ -176,7 +190,7 @@ impl World {
     /// A beat that is answered at once.
     fn beat(&mut self) {
         self.last_beat = Some(self.now);
-        self.event(Event::Keeper(Report::Extended(self.now)));
+        self.event(Event::Extended(self.now));
     }
 
     /// Lets time pass, with the timer on time.
@@ -210,6 +224,14 @@ enum Happening {
     CommandStops,
     TreeGone,
     OnLostEnds,
+}
+
+fn patience() -> impl Strategy<Value = Patience> {
+    prop_oneof![
+        Just(Patience::Forever),
+        Just(Patience::NoWait),
+        (1u64..100_000).prop_map(|millis| Patience::AtMost(Duration::from_millis(millis))),
+    ]
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
@@ -255,7 +277,7 @@ impl World {
                 self.now = self.now + Duration::from_millis(millis);
                 // Nothing can be done while frozen; what counts is that it is done first after.
                 if self.machine.deadline().is_some_and(|deadline| deadline <= self.now) {
-                    if frozen && self.last_beat.is_some_and(|sent| self.now >= terms().kill_at(sent)) {
+                    if frozen && self.last_beat.is_some_and(|sent| self.now >= lease(sent).kill_at()) {
                         self.last_beat = Some(self.now);
                         self.event(Event::Timer);
                         assert!(self.killed, "woke up past the lease and did not kill");
@@ -276,7 +298,7 @@ impl World {
                 if self.last_beat.is_some() {
                     self.last_beat = Some(sent);
                 }
-                self.event(Event::Keeper(Report::Extended(sent)));
+                self.event(Event::Extended(sent));
             }
             Happening::KeeperGone => self.event(Event::KeeperGone),
             Happening::Signal(signal, shared) => self.event(Event::Signal { signal, shared }),
@@ -284,22 +306,22 @@ impl World {
                 // In answer to Spawn, but a stop may have come before.
                 if self.alive {
                     self.alive = false;
-                    self.event(Event::StartFailed(why));
+                    self.event(Event::Command(CommandEvent::StartFailed(why)));
                 }
             }
             Happening::CommandEnds(end) => {
                 if self.alive {
-                    self.event(Event::Ended(end));
+                    self.event(Event::Command(CommandEvent::Ended(end)));
                 }
             }
             Happening::CommandStops => {
                 if self.alive {
-                    self.event(Event::Stopped(Signal::TSTP));
+                    self.event(Event::Command(CommandEvent::Stopped(Signal::TSTP)));
                 }
             }
             Happening::TreeGone => {
                 if !self.alive && self.machine.awaits().is_some() {
-                    self.event(Event::TreeGone);
+                    self.event(Event::Command(CommandEvent::TreeGone));
                 }
             }
             Happening::OnLostEnds => {
@@ -316,15 +338,15 @@ proptest! {
 
     #[test]
     fn nothing_forbidden_happens_and_every_run_ends(
-        nonblock: bool,
-        timeout in proptest::option::of(1u64..100_000),
+        patience in patience(),
         max_run in proptest::option::of(1u64..60_000),
         wait_descendants: bool,
         on_lost: bool,
         happenings in proptest::collection::vec(happening(), 1..60),
     ) {
-        let (timeout, max_run) = (timeout.map(Duration::from_millis), max_run.map(Duration::from_millis));
-        let mut world = World::new(Settings { nonblock, timeout, max_run, wait_descendants, on_lost, ..settings() });
+        let max_run = max_run.map(Duration::from_millis);
+        let mut world = World::new(Settings { patience, max_run, wait_descendants, ..settings() });
+        world.has_on_lost = on_lost;
         for happening in happenings {
             if world.finished.is_some() {
                 break;
@@ -346,7 +368,7 @@ proptest! {
 #[test]
 fn a_command_that_ends_well_is_released_and_its_status_kept() {
     let mut world = World::running(settings());
-    world.event(Event::Ended(CommandEnd::Exited(3)));
+    world.event(Event::Command(CommandEvent::Ended(CommandEnd::Exited(3))));
     assert!(world.released);
     world.event(Event::Keeper(Report::Released));
     assert_eq!(world.finished, Some(Outcome::Exited(3)));
@@ -362,9 +384,9 @@ fn silence_stops_politely_then_kills_then_ends_in_76() {
     assert!(world.said(|notice| matches!(notice, Notice::Lost(LostWhy::Silence(_)))));
     world.pass(Duration::from_secs(5));
     assert!(world.killed);
-    world.event(Event::Ended(CommandEnd::Exited(0)));
+    world.event(Event::Command(CommandEvent::Ended(CommandEnd::Exited(0))));
     assert!(!world.released, "descendants may be left");
-    world.event(Event::TreeGone);
+    world.event(Event::Command(CommandEvent::TreeGone));
     assert!(world.released);
     world.event(Event::Keeper(Report::Released));
     assert_eq!(world.finished, Some(Outcome::Lost));
@@ -415,7 +437,10 @@ fn signals_reach_the_command_unless_the_terminal_has_sent_them_there() {
         assert_eq!(world.machine.step(now, Event::Signal { signal, shared: false }), forward(signal));
         assert_eq!(world.machine.step(now, Event::Signal { signal, shared: true }), []);
     }
-    assert_eq!(world.machine.step(now, Event::Stopped(Signal::TSTP)), [Effect::StopSelf(Signal::TSTP)]);
+    assert_eq!(
+        world.machine.step(now, Event::Command(CommandEvent::Stopped(Signal::TSTP))),
+        [Effect::StopSelf(Signal::TSTP)]
+    );
 }
 
 #[test]
@@ -442,8 +467,8 @@ fn a_shutdown_that_has_begun_starts_nothing() {
 
 #[test]
 fn the_timeout_counts_once_over_everything() {
-    let timeout = Some(Duration::from_secs(60));
-    let mut world = World::new(Settings { timeout, ..settings() });
+    let patience = Patience::AtMost(Duration::from_secs(60));
+    let mut world = World::new(Settings { patience, ..settings() });
     world.pass(Duration::from_secs(10));
     world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
     world.event(Event::Keeper(Report::Waiting(view())));
@@ -464,7 +489,7 @@ fn the_timeout_counts_once_over_everything() {
 
 /// A waiter whose time is over.
 fn waited_in_vain() -> World {
-    let mut world = World::new(Settings { timeout: Some(Duration::from_secs(60)), ..settings() });
+    let mut world = World::new(Settings { patience: Patience::AtMost(Duration::from_secs(60)), ..settings() });
     world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
     world.event(Event::Keeper(Report::Waiting(view())));
     world.pass(Duration::from_secs(60));
@@ -493,7 +518,7 @@ fn a_lock_is_not_called_busy_by_servers_that_do_not_answer_any_more() {
 
 #[test]
 fn a_lock_is_not_called_busy_when_those_before_us_have_gone() {
-    let mut world = World::new(Settings { timeout: Some(Duration::from_secs(60)), ..settings() });
+    let mut world = World::new(Settings { patience: Patience::AtMost(Duration::from_secs(60)), ..settings() });
     world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
     world.event(Event::Keeper(Report::Waiting(view())));
     world.event(Event::Keeper(Report::Turn));
@@ -516,14 +541,14 @@ fn a_silence_is_as_long_as_nothing_was_answered() {
     let mut world = World::running(settings());
     world.pass(Duration::from_secs(3));
     world.event(Event::Answered(world.now));
-    world.pass(terms().stop_at(START).saturating_since(world.now));
-    let why = |silence| LostWhy::Silence(terms().stop_at(START).saturating_since(START) - silence);
+    world.pass(lease(START).stop_at().saturating_since(world.now));
+    let why = |silence| LostWhy::Silence(lease(START).stop_at().saturating_since(START) - silence);
     assert!(world.said(|notice| *notice == Notice::Lost(why(Duration::from_secs(3)))), "{:?}", world.notices);
 }
 
 #[test]
 fn a_lock_is_not_called_busy_when_the_connection_is_not_back_by_the_end() {
-    let mut world = World::new(Settings { timeout: Some(Duration::from_secs(60)), ..settings() });
+    let mut world = World::new(Settings { patience: Patience::AtMost(Duration::from_secs(60)), ..settings() });
     world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
     world.event(Event::Keeper(Report::Waiting(view())));
     world.event(Event::Keeper(Report::Unreachable("refused".to_owned())));
@@ -578,7 +603,10 @@ fn nothing_starts_under_servers_that_have_forgotten_a_session_until_every_lease_
 
 #[test]
 fn the_timeout_counts_while_old_leases_run_out() {
-    let mut world = first_after_the_session_was_ended(Settings { timeout: Some(Duration::from_secs(5)), ..settings() });
+    let mut world = first_after_the_session_was_ended(Settings {
+        patience: Patience::AtMost(Duration::from_secs(5)),
+        ..settings()
+    });
     world.pass(Duration::from_secs(5));
     assert!(world.said(|notice| matches!(notice, Notice::TimedOut(Blocker::OldLease))));
     world.event(Event::Keeper(Report::Released));
@@ -588,7 +616,7 @@ fn the_timeout_counts_while_old_leases_run_out() {
 /// The servers have answered, but know of nobody who is before us.
 #[test]
 fn nonblock_does_not_wait_until_old_leases_are_over() {
-    let mut world = first_after_the_session_was_ended(Settings { nonblock: true, ..settings() });
+    let mut world = first_after_the_session_was_ended(Settings { patience: Patience::NoWait, ..settings() });
     assert!(world.said(|notice| matches!(notice, Notice::TimedOut(Blocker::OldLease))));
     world.event(Event::Keeper(Report::Released));
     assert_eq!(world.finished, Some(Outcome::Unavailable));
@@ -618,7 +646,7 @@ fn no_server_within_the_connect_timeout_ends_in_69() {
 
 #[test]
 fn nonblock_gives_up_on_the_first_look() {
-    let mut world = World::new(Settings { nonblock: true, ..settings() });
+    let mut world = World::new(Settings { patience: Patience::NoWait, ..settings() });
     world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
     world.event(Event::Keeper(Report::Waiting(view())));
     world.event(Event::Keeper(Report::Released));
@@ -645,7 +673,7 @@ fn keepers_that_keep_dying_are_an_internal_error() {
 #[test]
 fn a_release_that_nobody_confirms_is_bounded_and_said() {
     let mut world = World::running(settings());
-    world.event(Event::Ended(CommandEnd::Exited(0)));
+    world.event(Event::Command(CommandEvent::Ended(CommandEnd::Exited(0))));
     world.pass(RELEASE_PATIENCE);
     assert_eq!(world.finished, Some(Outcome::Exited(0)));
     assert!(world.said(|notice| *notice == Notice::NotReleased(TIMEOUT)));

@@ -1,0 +1,19 @@
+//! The rules: what a run does, decided without I/O, clock, process or log.
+//!
+//! Nothing in here imports from outside `rules`; time comes in as an argument. So property tests and the
+//! simulator drive the very code that ships.
+
+pub mod card;
+pub mod contacts;
+pub mod event;
+pub mod instant;
+pub mod lease;
+pub mod machine;
+pub mod message;
+pub mod mode;
+pub mod notice;
+pub mod outcome;
+pub mod queue;
+pub mod settings;
+pub mod signal;
+pub mod text;

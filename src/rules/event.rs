@@ -1,0 +1,112 @@
+//! What can happen in a run, and what is to be done about it.
+
+use super::instant::Instant;
+use super::message::{Grant, Report};
+use super::notice::Notice;
+use super::outcome::Outcome;
+use super::signal::Signal;
+
+/// What can happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The keeper says something.
+    Keeper(Report),
+    /// The keeper is gone, whatever the reason.
+    KeeperGone,
+    /// A beat was answered: the lease counts from here.
+    Extended(Instant),
+    /// The servers answered something then, a beat or not.
+    Answered(Instant),
+    /// We got a signal.
+    Signal {
+        /// Which.
+        signal: Signal,
+        /// The terminal sent it, to the command as well if that is in our process group.
+        shared: bool,
+    },
+    /// Something happened to the command.
+    Command(CommandEvent),
+    /// The command of `--on-lost` has ended, or could not be started, or there is none.
+    OnLostEnded,
+    /// The time that the machine named has come.
+    Timer,
+}
+
+/// What can happen to a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommandEvent {
+    /// It could not be started, and nothing is left of the attempt. It may take a while, as execve(2)
+    /// does.
+    StartFailed(Unstarted),
+    /// It ended and has been reaped.
+    Ended(CommandEnd),
+    /// The same, and zklocks that it started go on under our locks.
+    EndedLending(CommandEnd),
+    /// It, or the command of `--on-lost`, was stopped by this signal (Ctrl-Z).
+    Stopped(Signal),
+    /// It and all its descendants have gone.
+    TreeGone,
+}
+
+/// Which processes must be gone before the machine is told [`CommandEvent::TreeGone`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// The command and all its descendants.
+    Everyone,
+    /// The zklocks among them that use our locks.
+    Borrowers,
+}
+
+/// Why the command could not be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unstarted {
+    /// It does not exist.
+    NotFound,
+    /// It cannot be executed.
+    CannotExecute,
+    /// The machine stalled for so long that the lease was over.
+    TooLate,
+}
+
+/// How the command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommandEnd {
+    /// With this exit status.
+    Exited(u8),
+    /// Killed by this signal.
+    Signaled(Signal),
+}
+
+/// What is to be done, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Start a keeper; an earlier one is of no more use.
+    StartKeeper,
+    /// Start the command.
+    Spawn {
+        /// The lock that it runs under.
+        grant: Grant,
+        /// From here on it is too late to start it.
+        until: Instant,
+    },
+    /// Pass a signal on to the command's process group, or to its descendants when it has ended.
+    Forward(Signal),
+    /// Ask the command and all its descendants to stop.
+    Stop(Signal),
+    /// SIGKILL the command and all its descendants; report [`CommandEvent::TreeGone`].
+    Kill,
+    /// Tell the keeper to delete the node and close the session.
+    Release,
+    /// Start the command of `--on-lost`; report [`Event::OnLostEnded`].
+    StartOnLost,
+    /// Pass a signal on to the command of `--on-lost`.
+    ForwardToOnLost(Signal),
+    /// Stop by this signal, as the shell that watches us expects when the command stops.
+    StopSelf(Signal),
+    /// End the keeper at once: it has had its time.
+    EndKeeper,
+    /// Tell the user.
+    Say(Notice),
+    /// The run is over.
+    Finish(Outcome),
+}

@@ -1,0 +1,209 @@
+//! For how long a lock may be relied on: validity arithmetic, nothing else.
+//!
+//! The leader of the ensemble never expires a session earlier than its timeout T after it last
+//! heard of it. It has heard of us no earlier than we *sent* the request that the quorum then
+//! answered. So everything here is counted from send times, on a clock that goes on counting
+//! while the machine sleeps.
+
+use std::time::Duration;
+
+use super::instant::Instant;
+
+/// The grace between stop signal and SIGKILL when `--kill-after` was not given and the session
+/// timeout has room for it.
+pub const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(5);
+
+/// `--kill-after` leaves no room in the lease that the granted session timeout gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRoom {
+    /// What was asked for.
+    pub kill_after: Duration,
+    /// The longest grace that this session timeout has room for.
+    pub longest: Duration,
+}
+
+/// How long a lease lasts and when its end must be acted upon, for one granted session timeout.
+///
+/// Counted from the start of the lease, in this order: `beat` (the next beat is sent), `stop` (the stop
+/// signal goes out), `kill` (SIGKILL), and the end of the lease ([`Terms::end_of`]), by which the command
+/// must have been reaped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    timeout: Duration,
+    beat: Duration,
+    stop: Duration,
+    kill: Duration,
+}
+
+impl Terms {
+    /// Terms for a granted session timeout. `kill_after`: what the user asked for, if anything.
+    pub fn new(timeout: Duration, kill_after: Option<Duration>) -> Result<Self, NoRoom> {
+        let terms = Self::with_default_grace(timeout);
+        let longest = terms.kill.saturating_sub(terms.beat * 2);
+        match kill_after {
+            None => Ok(terms),
+            Some(kill_after) if kill_after > longest => Err(NoRoom { kill_after, longest }),
+            Some(kill_after) => Ok(Self { stop: terms.kill - kill_after, ..terms }),
+        }
+    }
+
+    /// Terms for a granted session timeout with the grace that it has room for.
+    pub fn with_default_grace(timeout: Duration) -> Self {
+        let beat = Self::beat_of(timeout);
+        // SIGKILL takes effect at once, but reaping a large process takes the kernel a while, and
+        // a loaded machine schedules us late.
+        let reaping = (timeout / 40).clamp(Duration::from_millis(10), Duration::from_millis(250));
+        let kill = Self::validity(timeout).saturating_sub(reaping);
+        // A blip of T/3 that begins just before a beat must not stop the command.
+        let grace = DEFAULT_KILL_AFTER.min(kill.saturating_sub(beat + timeout / 3));
+        Self { timeout, beat, stop: kill - grace, kill }
+    }
+
+    /// Time from one beat to the next under a granted session timeout.
+    pub fn beat_of(timeout: Duration) -> Duration {
+        timeout / 5
+    }
+
+    /// How long a lease lasts.
+    pub(super) fn validity(timeout: Duration) -> Duration {
+        timeout - Self::relay(timeout) - Self::between_contacts(timeout)
+    }
+
+    /// How often, at least, a follower tells its leader which sessions it has heard from.
+    ///
+    /// A request that a follower forwards does not count as a sign of life with the leader. Only this
+    /// relay does, which goes out every half tick (Learner.ping, LearnerHandler). A client does not know
+    /// the tick; the least session timeout is two of them unless configured otherwise, so half a tick is
+    /// a quarter of that at most.
+    pub(super) fn relay(timeout: Duration) -> Duration {
+        (timeout / 4).min(Duration::from_secs(2))
+    }
+
+    /// How often a keeper that holds, or is next in line, lets its server hear from it: with each beat,
+    /// and once in between.
+    fn between_contacts(timeout: Duration) -> Duration {
+        Self::beat_of(timeout) / 2
+    }
+
+    /// When a lease that counts from `from` is over under a granted session timeout.
+    pub fn end_of(timeout: Duration, from: Instant) -> Instant {
+        from + Self::validity(timeout)
+    }
+
+    /// The start of a lease under a shorter session timeout: it counted from `from` under a timeout of
+    /// `before`, and now a connection opened at `opened` was granted `timeout`.
+    ///
+    /// The lease must end no later than it did before. It must also end before the session does, which the
+    /// leader heard of at `opened`; that leader may count with either timeout.
+    pub fn shortened(from: Instant, before: Duration, timeout: Duration, opened: Instant) -> Instant {
+        opened.min(from + Self::validity(before).saturating_sub(Self::validity(timeout)))
+    }
+
+    /// Whether a session ended at `now` before its time, so that other contenders may still rely on leases
+    /// which the servers have forgotten. Its connection was lost at `lost`; the servers can have heard from
+    /// it until `heard`.
+    ///
+    /// It did not if it can have expired. And if every lease from before the loss is over as well, it does
+    /// not matter what ended the session. A silence is noticed late, so the session may have expired by
+    /// then.
+    pub fn is_early(timeout: Duration, heard: Instant, lost: Instant, now: Instant) -> bool {
+        now < heard + timeout && now < Self::end_of(timeout, lost)
+    }
+
+    /// The granted session timeout T.
+    pub const fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Time from one beat to the next.
+    pub const fn beat(&self) -> Duration {
+        self.beat
+    }
+
+    /// Time from the stop signal to SIGKILL.
+    pub fn kill_after(&self) -> Duration {
+        self.kill - self.stop
+    }
+
+    /// The longest silence of ZooKeeper that leaves the command undisturbed, at worst: one that
+    /// begins just before a beat.
+    pub fn patience(&self) -> Duration {
+        self.stop.saturating_sub(self.beat)
+    }
+
+    /// Whether a silence shorter than a third of the session timeout can stop the command.
+    pub fn is_impatient(&self) -> bool {
+        self.patience() < self.timeout / 3
+    }
+}
+
+/// The time for which a lock may be relied on, unless it is extended.
+///
+/// It counts from the instant at which the servers last heard of us for sure: the sending of the last
+/// beat that was answered, or earlier (see [`super::contacts`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    terms: Terms,
+    from: Instant,
+    /// When the servers last answered anything.
+    answered: Instant,
+}
+
+impl Lease {
+    /// A lease that counts from `from`.
+    pub const fn new(terms: Terms, from: Instant) -> Self {
+        Self { terms, from, answered: from }
+    }
+
+    /// The terms by which it counts.
+    pub const fn terms(&self) -> Terms {
+        self.terms
+    }
+
+    /// A beat was answered: the lease counts from `from`, if that is later than before.
+    pub fn extend(&mut self, from: Instant) {
+        self.from = self.from.max(from);
+        self.answer(from);
+    }
+
+    /// The servers answered something at `now`. That extends nothing.
+    pub fn answer(&mut self, now: Instant) {
+        self.answered = self.answered.max(now);
+    }
+
+    /// The servers count with another session timeout now; `from`: from when the lease counts with it, where
+    /// that is another instant than before ([`Terms::shortened`]).
+    pub fn regrant(&mut self, terms: Terms, from: Option<Instant>) {
+        self.terms = terms;
+        self.from = from.map_or(self.from, |from| from.max(self.from));
+    }
+
+    /// For how long the servers have not answered.
+    pub fn silence(&self, now: Instant) -> Duration {
+        now.saturating_since(self.answered)
+    }
+
+    /// When half of the silence that a command lives through is over, unless the lease is extended.
+    pub fn warn_at(&self) -> Instant {
+        self.from + self.terms.beat + self.terms.patience() / 2
+    }
+
+    /// When the stop signal must go out, unless the lease is extended.
+    pub fn stop_at(&self) -> Instant {
+        self.from + self.terms.stop
+    }
+
+    /// When SIGKILL must go out, unless the lease is extended.
+    pub fn kill_at(&self) -> Instant {
+        self.from + self.terms.kill
+    }
+
+    /// Whether the lease is long enough at `now` to start a command under it: it lasts until a further beat had
+    /// its chance.
+    pub fn worth_starting(&self, now: Instant) -> bool {
+        now + self.terms.beat <= self.stop_at()
+    }
+}
+
+#[cfg(test)]
+mod tests;

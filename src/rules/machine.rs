@@ -1,0 +1,216 @@
+//! The life of one run, as a function from events to effects.
+//!
+//! The supervisor turns everything that happens into an [`Event`], calls [`Machine::step`], and
+//! performs the [`Effect`]s in order. To learn what happens when X comes in state Y, find the
+//! match arm: [`waiting`], [`running`] and [`ending`] are a run in the order of its life. Failures are
+//! events, not errors.
+//!
+//! What always holds, and the property tests below check:
+//! - [`Effect::Spawn`] only under a lease that is long enough, and once;
+//! - [`Effect::Release`] only when no command runs, and none is left that was to be killed or waited
+//!   for;
+//! - no signal when nothing is left of the command;
+//! - [`Effect::Kill`] goes out no later than the lease allows;
+//! - no command goes on undisturbed after `--max-run`;
+//! - [`Effect::StartOnLost`] at most once, and only after the lock was lost, when nothing is left of
+//!   the command and the release has begun;
+//! - [`Effect::Finish`] once, and last.
+
+mod ending;
+mod running;
+mod waiting;
+
+use std::time::Duration;
+
+use self::ending::Release;
+use self::running::{Killing, Run, Stopping};
+use self::waiting::{Connecting, Held, Queued};
+use super::event::{Awaited, Effect, Event};
+use super::instant::Instant;
+use super::lease::{Lease, Terms};
+use super::message::Report;
+use super::outcome::Outcome;
+use super::settings::{Patience, Settings};
+use super::signal::Signal;
+
+#[derive(Debug)]
+enum State {
+    /// No session yet.
+    Connecting(Connecting),
+    /// In the queue, or about to be.
+    Queued(Queued),
+    /// The lock is ours, and the command has not been started yet.
+    Held(Held),
+    /// The command runs, or it has left processes behind that are waited for.
+    Running(Run),
+    /// The stop signal has gone out, and SIGKILL follows.
+    Stopping(Stopping),
+    /// SIGKILL has gone out; it goes out again until nothing is left.
+    Killing(Killing),
+    /// No command: the node is to go.
+    Releasing(Release),
+    /// Nothing more can be done about the node; the command of `--on-lost` still runs.
+    Outlasted(Outcome),
+    /// [`Effect::Finish`] has been said.
+    Finished,
+}
+
+impl State {
+    /// The lease, where there is one.
+    fn lease(&mut self) -> Option<&mut Lease> {
+        match self {
+            Self::Held(held) => Some(&mut held.lease),
+            Self::Running(run) => Some(&mut run.lease),
+            Self::Stopping(stopping) => Some(&mut stopping.lease),
+            Self::Killing(killing) => Some(&mut killing.lease),
+            Self::Connecting(_) | Self::Queued(_) | Self::Releasing(_) | Self::Outlasted(_) | Self::Finished => None,
+        }
+    }
+}
+
+/// The life of one run.
+#[derive(Debug)]
+pub struct Machine {
+    settings: Settings,
+    state: State,
+    started_at: Instant,
+    /// There were others before us.
+    waited: bool,
+    /// When `--timeout` is over, or with `--nonblock` `--connect-timeout`, whatever happens in between.
+    give_up_at: Option<Instant>,
+    /// Before this instant a holder that the servers have forgotten may still be running.
+    start_at: Instant,
+    /// How many keepers have died before the command was started.
+    crashes: u32,
+}
+
+impl Machine {
+    /// A run that begins now, and its first effects.
+    pub fn start(settings: Settings, now: Instant) -> (Self, Vec<Effect>) {
+        let connect_by = now + settings.connect_timeout;
+        let give_up_at = match settings.patience {
+            Patience::Forever => None,
+            // The lock is free or not, but the servers may take this long to say so.
+            Patience::NoWait => Some(connect_by),
+            Patience::AtMost(timeout) => Some(now + timeout),
+        };
+        let state = State::Connecting(Connecting { until: Some(connect_by), reason: None });
+        let machine = Self { settings, state, started_at: now, waited: false, give_up_at, start_at: now, crashes: 0 };
+        (machine, vec![Effect::StartKeeper])
+    }
+
+    /// When [`Event::Timer`] is due, if ever.
+    pub fn deadline(&self) -> Option<Instant> {
+        match &self.state {
+            State::Connecting(connecting) => earlier(self.give_up_at, connecting.until),
+            State::Queued(_) => self.give_up_at,
+            State::Held(held) => earlier(self.give_up_at, Some(held.judge_at)),
+            State::Running(run) => Some(run.deadline()),
+            State::Stopping(stopping) => Some(stopping.deadline()),
+            State::Killing(killing) => Some(killing.deadline()),
+            State::Releasing(release) => Some(release.until),
+            State::Outlasted(_) | State::Finished => None,
+        }
+    }
+
+    /// Which processes must be gone before [`super::event::CommandEvent::TreeGone`] is told, once the command
+    /// itself has ended.
+    pub fn awaits(&self) -> Option<Awaited> {
+        match &self.state {
+            State::Running(run) if run.ended.is_none() => None,
+            State::Running(_) if !self.settings.wait_descendants => Some(Awaited::Borrowers),
+            State::Running(_) | State::Stopping(_) | State::Killing(_) => Some(Awaited::Everyone),
+            State::Connecting(_)
+            | State::Queued(_)
+            | State::Held(_)
+            | State::Releasing(_)
+            | State::Outlasted(_)
+            | State::Finished => None,
+        }
+    }
+
+    /// What happens next.
+    pub fn step(&mut self, now: Instant, event: Event) -> Vec<Effect> {
+        self.renew(&event);
+        let state = std::mem::replace(&mut self.state, State::Finished);
+        let (state, effects) = match state {
+            State::Connecting(connecting) => self.connecting(now, connecting, event),
+            State::Queued(queued) => self.queued(now, queued, event),
+            State::Held(held) => self.held(now, held, event),
+            State::Running(run) => self.running(now, run, event),
+            State::Stopping(stopping) => Self::stopping(now, stopping, event),
+            State::Killing(killing) => Self::killing(now, killing, event),
+            State::Releasing(release) => Self::releasing(now, release, event),
+            State::Outlasted(outcome) => Self::outlasted(outcome, event),
+            State::Finished => (State::Finished, vec![]),
+        };
+        self.state = state;
+        effects
+    }
+
+    /// What an event means for the lease, whatever else it means.
+    fn renew(&mut self, event: &Event) {
+        let kill_after = self.settings.kill_after;
+        let Some(lease) = self.state.lease() else { return };
+        match event {
+            Event::Extended(from) => lease.extend(*from),
+            Event::Answered(at) => lease.answer(*at),
+            // The servers count with this from now on.
+            Event::Keeper(Report::Connected { timeout }) => lease.regrant(regranted(*timeout, kill_after), None),
+            Event::Keeper(Report::Shortened { timeout, from }) => {
+                lease.regrant(regranted(*timeout, kill_after), *from);
+            }
+            Event::Keeper(
+                Report::Unreachable(_)
+                | Report::Foreign { .. }
+                | Report::Waiting(_)
+                | Report::Turn
+                | Report::Independent
+                | Report::Requeued(_)
+                | Report::Held { .. }
+                | Report::Lost(_)
+                | Report::Refused(_)
+                | Report::Released,
+            )
+            | Event::KeeperGone
+            | Event::Signal { .. }
+            | Event::Command(_)
+            | Event::OnLostEnded
+            | Event::Timer => {}
+        }
+    }
+}
+
+/// The terms of another session timeout than before. A `--kill-after` that does not fit it was not refused
+/// at the start, and it is too late for that.
+fn regranted(timeout: Duration, kill_after: Option<Duration>) -> Terms {
+    Terms::new(timeout, kill_after).unwrap_or_else(|_| Terms::with_default_grace(timeout))
+}
+
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
+}
+
+/// Leaves without having run a command.
+fn give_up(now: Instant, outcome: Outcome, mut effects: Vec<Effect>) -> (State, Vec<Effect>) {
+    effects.push(Effect::Release);
+    (State::Releasing(Release::after(now, outcome, None)), effects)
+}
+
+/// Leaves after a command. `frees_within`: what to tell the user when the release is not confirmed.
+fn release(now: Instant, outcome: Outcome, frees_within: Option<Duration>) -> (State, Vec<Effect>) {
+    (State::Releasing(Release::after(now, outcome, frees_within)), vec![Effect::Release])
+}
+
+/// Whether a signal ends the wait for a lock, as it would end a program that does not handle it.
+fn cancels(signal: Signal) -> bool {
+    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::ALRM, Signal::XCPU].contains(&signal)
+}
+
+/// Ctrl-Z stops us when there is no command that it stops.
+fn stop_self(signal: Signal) -> Vec<Effect> {
+    if signal == Signal::TSTP { vec![Effect::StopSelf(signal)] } else { vec![] }
+}
+
+#[cfg(test)]
+mod tests;

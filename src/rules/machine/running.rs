@@ -1,0 +1,332 @@
+//! The part of a run in which there is a command: it runs, is asked to stop, is killed.
+
+use std::time::Duration;
+
+use super::ending::{OnLost, Release};
+use super::{Machine, State, release, stop_self};
+use crate::rules::event::{CommandEnd, CommandEvent, Effect, Event, Unstarted};
+use crate::rules::instant::Instant;
+use crate::rules::lease::Lease;
+use crate::rules::message::Report;
+use crate::rules::notice::{LostWhy, Notice};
+use crate::rules::outcome::Outcome;
+
+/// Descendants that fork while they are being killed are looked for again this often.
+const KILL_AGAIN: Duration = Duration::from_millis(10);
+const KILL_AGAIN_AT_MOST: Duration = Duration::from_secs(1);
+
+/// A command that runs, or, once it has ended, its descendants that are waited for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub(super) lease: Lease,
+    /// The end of `--max-run`.
+    pub(super) ends_at: Option<Instant>,
+    /// How the command itself ended, if it has.
+    pub(super) ended: Option<CommandEnd>,
+    /// The user has been told of a silence that is not over yet.
+    pub(super) warned: bool,
+}
+
+impl Run {
+    /// When there is something to do unless something happens: to warn of a silence, or to stop the command.
+    pub(super) fn deadline(&self) -> Instant {
+        let next = if self.warned { self.lease.stop_at() } else { self.lease.warn_at() };
+        self.ends_at.map_or(next, |ends_at| ends_at.min(next))
+    }
+}
+
+/// The stop signal has gone out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stopping {
+    pub(super) lease: Lease,
+    cause: Cause,
+    /// When SIGKILL follows, unless the lease ends before that.
+    kill_at: Instant,
+}
+
+impl Stopping {
+    pub(super) fn deadline(&self) -> Instant {
+        self.kill_at.min(self.lease.kill_at())
+    }
+}
+
+/// SIGKILL has gone out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Killing {
+    pub(super) lease: Lease,
+    cause: Cause,
+    /// When it goes out again.
+    again_at: Instant,
+    /// How long the last pause was.
+    pause: Duration,
+}
+
+impl Killing {
+    pub(super) fn deadline(&self) -> Instant {
+        match self.cause {
+            Cause::Loss => self.again_at,
+            Cause::MaxRun => self.again_at.min(self.lease.kill_at()),
+        }
+    }
+}
+
+/// Why a command is being stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// The lock is lost, or about to be.
+    Loss,
+    /// `--max-run` is over. The lock is still held.
+    MaxRun,
+}
+
+impl Machine {
+    pub(super) fn running(&self, now: Instant, run: Run, event: Event) -> (State, Vec<Effect>) {
+        let same = State::Running(run);
+        match event {
+            Event::Extended(_) => {
+                let back = run.warned.then_some(Effect::Say(Notice::Back));
+                (State::Running(Run { warned: false, ..run }), back.into_iter().collect())
+            }
+            // The next holder may run already: no time for a stop signal.
+            Event::Keeper(Report::Lost(loss)) => kill(now, run.lease, Cause::Loss, Some(LostWhy::Told(loss))),
+            Event::Keeper(Report::Refused(_)) => self.stop(now, run.lease, LostWhy::Refused),
+            Event::KeeperGone => self.stop(now, run.lease, LostWhy::KeeperGone),
+            Event::Timer if now >= run.lease.stop_at() => {
+                self.stop(now, run.lease, LostWhy::Silence(run.lease.silence(now)))
+            }
+            Event::Timer if run.ends_at.is_some_and(|ends_at| now >= ends_at) => self.ran_out(now, run.lease),
+            Event::Timer if !run.warned && now >= run.lease.warn_at() => {
+                let (silence, left) = (run.lease.silence(now), run.lease.stop_at().saturating_since(now));
+                (State::Running(Run { warned: true, ..run }), vec![Effect::Say(Notice::Silent { silence, left })])
+            }
+            // No command is left to stop, by which we would learn of a Ctrl-Z.
+            Event::Signal { signal, shared: true } if run.ended.is_some() => (same, stop_self(signal)),
+            Event::Signal { shared: true, .. } => (same, vec![]),
+            Event::Signal { signal, .. } => (same, vec![Effect::Forward(signal)]),
+            Event::Command(event) => self.command(now, run, event),
+            Event::Timer
+            | Event::Keeper(
+                Report::Unreachable(_)
+                | Report::Connected { .. }
+                | Report::Shortened { .. }
+                | Report::Foreign { .. }
+                | Report::Waiting(_)
+                | Report::Turn
+                | Report::Independent
+                | Report::Requeued(_)
+                | Report::Held { .. }
+                | Report::Released,
+            )
+            | Event::Answered(_)
+            | Event::OnLostEnded => (same, vec![]),
+        }
+    }
+
+    /// Something happened to a command that we have no reason to stop.
+    fn command(&self, now: Instant, run: Run, event: CommandEvent) -> (State, Vec<Effect>) {
+        let timeout = Some(run.lease.terms().timeout());
+        match event {
+            CommandEvent::Stopped(signal) => (State::Running(run), vec![Effect::StopSelf(signal)]),
+            CommandEvent::StartFailed(why) => {
+                let outcome = match why {
+                    Unstarted::NotFound => Outcome::NotFound,
+                    Unstarted::CannotExecute => Outcome::CannotExecute,
+                    Unstarted::TooLate => Outcome::Lost,
+                };
+                never_ran(now, outcome, timeout, why)
+            }
+            // Those that use our locks do so until they end.
+            CommandEvent::EndedLending(end) => (State::Running(Run { ended: Some(end), ..run }), vec![]),
+            CommandEvent::Ended(end) if self.settings.wait_descendants => {
+                (State::Running(Run { ended: Some(end), ..run }), vec![])
+            }
+            CommandEvent::Ended(end) => release(now, outcome(end), timeout),
+            CommandEvent::TreeGone => match run.ended {
+                Some(end) => release(now, outcome(end), timeout),
+                None => (State::Running(run), vec![]),
+            },
+        }
+    }
+
+    /// The lock is lost, or will be unless a beat is answered by the end of the lease.
+    fn stop(&self, now: Instant, lease: Lease, why: LostWhy) -> (State, Vec<Effect>) {
+        let kill_at = lease.kill_at().min(now + lease.terms().kill_after());
+        if kill_at <= now {
+            return kill(now, lease, Cause::Loss, Some(why));
+        }
+        let effects = vec![Effect::Stop(self.settings.stop_signal), Effect::Say(Notice::Lost(why))];
+        (State::Stopping(Stopping { lease, cause: Cause::Loss, kill_at }), effects)
+    }
+
+    /// `--max-run` is over.
+    fn ran_out(&self, now: Instant, lease: Lease) -> (State, Vec<Effect>) {
+        let cause = Cause::MaxRun;
+        let say = self.settings.max_run.map(|max_run| Effect::Say(Notice::MaxRun(max_run)));
+        let grace = lease.terms().kill_after();
+        let (state, mut effects) = if grace.is_zero() {
+            kill(now, lease, cause, None)
+        } else {
+            let stopping = Stopping { lease, cause, kill_at: now + grace };
+            (State::Stopping(stopping), vec![Effect::Stop(self.settings.stop_signal)])
+        };
+        effects.extend(say);
+        (state, effects)
+    }
+
+    pub(super) fn stopping(now: Instant, stopping: Stopping, event: Event) -> (State, Vec<Effect>) {
+        let (cause, why) = judge(now, stopping.lease, stopping.cause, &event);
+        let kill_at = match cause {
+            // A lease that is extended later does not give back the time that a shorter one has taken.
+            Cause::Loss => stopping.deadline(),
+            Cause::MaxRun => stopping.kill_at,
+        };
+        let stopping = Stopping { cause, kill_at, ..stopping };
+        match event {
+            Event::Command(CommandEvent::TreeGone) => gone(now, stopping.lease, cause),
+            Event::Command(CommandEvent::StartFailed(why)) => unstarted(now, stopping.lease, cause, why),
+            Event::Keeper(Report::Lost(_)) => kill(now, stopping.lease, cause, why),
+            Event::Timer if now >= stopping.deadline() => kill(now, stopping.lease, cause, why),
+            Event::Signal { signal, shared: false } if cause == Cause::MaxRun => {
+                (State::Stopping(stopping), vec![Effect::Forward(signal)])
+            }
+            Event::Timer
+            | Event::Signal { .. }
+            | Event::Command(CommandEvent::Ended(_) | CommandEvent::EndedLending(_) | CommandEvent::Stopped(_))
+            | Event::Keeper(
+                Report::Unreachable(_)
+                | Report::Connected { .. }
+                | Report::Shortened { .. }
+                | Report::Foreign { .. }
+                | Report::Waiting(_)
+                | Report::Turn
+                | Report::Independent
+                | Report::Requeued(_)
+                | Report::Held { .. }
+                | Report::Refused(_)
+                | Report::Released,
+            )
+            | Event::KeeperGone
+            | Event::Extended(_)
+            | Event::Answered(_)
+            | Event::OnLostEnded => (State::Stopping(stopping), said(why)),
+        }
+    }
+
+    pub(super) fn killing(now: Instant, killing: Killing, event: Event) -> (State, Vec<Effect>) {
+        let (cause, why) = judge(now, killing.lease, killing.cause, &event);
+        let killing = Killing { cause, ..killing };
+        match event {
+            Event::Command(CommandEvent::TreeGone) => gone(now, killing.lease, cause),
+            Event::Command(CommandEvent::StartFailed(why)) => unstarted(now, killing.lease, cause, why),
+            Event::Timer if now >= killing.again_at => {
+                // A process that we may not kill, because it became another user's, is not tried for ever
+                // at this pace.
+                let pause = (killing.pause * 2).min(KILL_AGAIN_AT_MOST);
+                let mut effects = vec![Effect::Kill];
+                effects.extend(said(why));
+                (State::Killing(Killing { again_at: now + pause, pause, ..killing }), effects)
+            }
+            Event::Timer
+            | Event::Signal { .. }
+            | Event::Command(CommandEvent::Ended(_) | CommandEvent::EndedLending(_) | CommandEvent::Stopped(_))
+            | Event::Keeper(
+                Report::Unreachable(_)
+                | Report::Connected { .. }
+                | Report::Shortened { .. }
+                | Report::Foreign { .. }
+                | Report::Waiting(_)
+                | Report::Turn
+                | Report::Independent
+                | Report::Requeued(_)
+                | Report::Held { .. }
+                | Report::Lost(_)
+                | Report::Refused(_)
+                | Report::Released,
+            )
+            | Event::KeeperGone
+            | Event::Extended(_)
+            | Event::Answered(_)
+            | Event::OnLostEnded => (State::Killing(killing), said(why)),
+        }
+    }
+}
+
+/// What an event means for the lock while the command is being stopped: it may still be held, or just have
+/// been lost.
+fn judge(now: Instant, lease: Lease, cause: Cause, event: &Event) -> (Cause, Option<LostWhy>) {
+    if cause == Cause::Loss {
+        return (cause, None);
+    }
+    let lost = |why| (Cause::Loss, Some(why));
+    match event {
+        Event::Keeper(Report::Lost(loss)) => lost(LostWhy::Told(*loss)),
+        Event::Keeper(Report::Refused(_)) => lost(LostWhy::Refused),
+        Event::KeeperGone => lost(LostWhy::KeeperGone),
+        Event::Timer if now >= lease.kill_at() => lost(LostWhy::Silence(lease.silence(now))),
+        Event::Timer
+        | Event::Keeper(
+            Report::Unreachable(_)
+            | Report::Connected { .. }
+            | Report::Shortened { .. }
+            | Report::Foreign { .. }
+            | Report::Waiting(_)
+            | Report::Turn
+            | Report::Independent
+            | Report::Requeued(_)
+            | Report::Held { .. }
+            | Report::Released,
+        )
+        | Event::Extended(_)
+        | Event::Answered(_)
+        | Event::Signal { .. }
+        | Event::Command(_)
+        | Event::OnLostEnded => (cause, None),
+    }
+}
+
+/// What was stopped was no command yet, and has not become one.
+fn unstarted(now: Instant, lease: Lease, cause: Cause, why: Unstarted) -> (State, Vec<Effect>) {
+    match cause {
+        Cause::MaxRun => gone(now, lease, cause),
+        // There is nothing to clean up after for --on-lost.
+        Cause::Loss => never_ran(now, Outcome::Lost, None, why),
+    }
+}
+
+/// Nothing is left of a command that was stopped.
+fn gone(now: Instant, lease: Lease, cause: Cause) -> (State, Vec<Effect>) {
+    match cause {
+        Cause::MaxRun => release(now, Outcome::RanOut, Some(lease.terms().timeout())),
+        Cause::Loss => {
+            let release = Release { on_lost: OnLost::Running, ..Release::after(now, Outcome::Lost, None) };
+            // The release first: others wait for it.
+            (State::Releasing(release), vec![Effect::Release, Effect::StartOnLost])
+        }
+    }
+}
+
+fn kill(now: Instant, lease: Lease, cause: Cause, why: Option<LostWhy>) -> (State, Vec<Effect>) {
+    // SIGKILL first: the message can wait, the command must not.
+    let mut effects = vec![Effect::Kill];
+    effects.extend(said(why));
+    (State::Killing(Killing { lease, cause, again_at: now + KILL_AGAIN, pause: KILL_AGAIN }), effects)
+}
+
+fn never_ran(now: Instant, outcome: Outcome, timeout: Option<Duration>, why: Unstarted) -> (State, Vec<Effect>) {
+    let (state, mut effects) = release(now, outcome, timeout);
+    if why == Unstarted::TooLate {
+        effects.push(Effect::Say(Notice::TooLate));
+    }
+    (state, effects)
+}
+
+fn said(why: Option<LostWhy>) -> Vec<Effect> {
+    why.map(|why| Effect::Say(Notice::Lost(why))).into_iter().collect()
+}
+
+fn outcome(end: CommandEnd) -> Outcome {
+    match end {
+        CommandEnd::Exited(status) => Outcome::Exited(status),
+        CommandEnd::Signaled(signal) => Outcome::Signaled(signal),
+    }
+}

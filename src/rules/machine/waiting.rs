@@ -1,0 +1,274 @@
+//! The part of a run before there is a command: connecting, in the queue, holding.
+
+use std::time::Duration;
+
+use super::ending::{Release, Verdict};
+use super::running::Run;
+use super::{Machine, State, cancels, give_up, regranted, stop_self};
+use crate::rules::event::{Effect, Event};
+use crate::rules::instant::Instant;
+use crate::rules::lease::{Lease, Terms};
+use crate::rules::message::{Grant, Loss, Refusal, Report, View};
+use crate::rules::notice::{Blocker, Notice};
+use crate::rules::outcome::Outcome;
+use crate::rules::settings::Patience;
+
+/// How long giving up waits for the servers to say whether they still answer: time for two round trips.
+pub(super) const VERDICT_PATIENCE: Duration = Duration::from_secs(2);
+/// A lease that is too short to start under is judged again this often.
+const JUDGE_AGAIN: Duration = Duration::from_millis(20);
+/// How many keepers may die before this counts as an error of our own.
+pub(super) const KEEPER_CRASHES: u32 = 3;
+
+/// No session yet.
+#[derive(Debug)]
+pub(super) struct Connecting {
+    /// The end of `--connect-timeout`, which runs only until the first session of a run.
+    pub(super) until: Option<Instant>,
+    /// Why no server has answered yet.
+    pub(super) reason: Option<String>,
+}
+
+/// In the queue, or about to be.
+#[derive(Debug)]
+pub(super) struct Queued {
+    terms: Terms,
+    /// The contenders before us, as far as a live session says so.
+    view: Option<View>,
+    /// Why there is no connection now.
+    silence: Option<String>,
+}
+
+/// The lock is ours. The command starts as soon as the lease is long enough, which is at once unless the
+/// machine stalled: then the keeper beats, and the lease is judged again.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) lease: Lease,
+    grant: Grant,
+    pub(super) judge_at: Instant,
+}
+
+impl Machine {
+    pub(super) fn connecting(&mut self, now: Instant, connecting: Connecting, event: Event) -> (State, Vec<Effect>) {
+        match event {
+            Event::Keeper(Report::Unreachable(reason)) => {
+                let say = Effect::Say(Notice::Connecting(reason.clone()));
+                (State::Connecting(Connecting { reason: Some(reason), ..connecting }), vec![say])
+            }
+            Event::Keeper(Report::Connected { timeout }) => self.connected(now, timeout),
+            Event::Keeper(Report::Refused(refusal)) => refused(now, refusal),
+            Event::Keeper(Report::Lost(loss)) => requeue(loss),
+            Event::KeeperGone => self.keeper_crashed((State::Connecting(connecting), vec![Effect::StartKeeper])),
+            Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), vec![]),
+            Event::Signal { signal, .. } => (State::Connecting(connecting), stop_self(signal)),
+            Event::Timer if self.is_over(now) => self.unavailable(now, Blocker::Servers(connecting.reason)),
+            Event::Timer if connecting.until.is_some_and(|at| at <= now) => unreachable(now, connecting.reason),
+            Event::Timer
+            | Event::Keeper(
+                Report::Shortened { .. }
+                | Report::Foreign { .. }
+                | Report::Waiting(_)
+                | Report::Turn
+                | Report::Independent
+                | Report::Requeued(_)
+                | Report::Held { .. }
+                | Report::Released,
+            )
+            | Event::Extended(_)
+            | Event::Answered(_)
+            | Event::Command(_)
+            | Event::OnLostEnded => (State::Connecting(connecting), vec![]),
+        }
+    }
+
+    fn connected(&self, now: Instant, timeout: Duration) -> (State, Vec<Effect>) {
+        match Terms::new(timeout, self.settings.kill_after) {
+            Ok(terms) => {
+                let mut effects = vec![];
+                if timeout != self.settings.session_timeout {
+                    effects.push(Effect::Say(Notice::Granted(timeout)));
+                }
+                if terms.is_impatient() {
+                    effects.push(Effect::Say(Notice::Impatient(terms)));
+                }
+                (State::Queued(Queued { terms, view: None, silence: None }), effects)
+            }
+            Err(no_room) => {
+                give_up(now, Outcome::Usage, vec![Effect::Say(Notice::NoRoom { no_room, granted: timeout })])
+            }
+        }
+    }
+
+    pub(super) fn queued(&mut self, now: Instant, queued: Queued, event: Event) -> (State, Vec<Effect>) {
+        match event {
+            Event::Keeper(Report::Connected { timeout } | Report::Shortened { timeout, .. }) => {
+                let terms = regranted(timeout, self.settings.kill_after);
+                let back = queued.silence.map(|_| Effect::Say(Notice::Reconnected));
+                (State::Queued(Queued { terms, silence: None, ..queued }), back.into_iter().collect())
+            }
+            // What is known of the contenders before us may be outdated from now on.
+            Event::Keeper(Report::Unreachable(reason)) => {
+                let say = Effect::Say(Notice::Connecting(reason.clone()));
+                (State::Queued(Queued { view: None, silence: Some(reason), ..queued }), vec![say])
+            }
+            Event::Keeper(Report::Waiting(view)) if self.settings.patience == Patience::NoWait => {
+                let outcome = Outcome::NotFree(self.settings.conflict_exit_code);
+                give_up(now, outcome, vec![Effect::Say(Notice::NotFree(view))])
+            }
+            Event::Keeper(Report::Waiting(view)) => {
+                self.waited = true;
+                let say = Effect::Say(Notice::Waiting(view.clone()));
+                (State::Queued(Queued { view: Some(view), silence: None, ..queued }), vec![say])
+            }
+            Event::Keeper(Report::Foreign { lock, child }) => {
+                (State::Queued(queued), vec![Effect::Say(Notice::Foreign { lock, child })])
+            }
+            Event::Keeper(Report::Turn) => (State::Queued(Queued { view: None, ..queued }), vec![]),
+            Event::Keeper(Report::Requeued(loss)) => {
+                (State::Queued(Queued { view: None, ..queued }), vec![Effect::Say(Notice::Requeued(loss))])
+            }
+            Event::Keeper(Report::Held { .. }) if self.settings.patience == Patience::NoWait && now < self.start_at => {
+                self.unavailable(now, Blocker::OldLease)
+            }
+            // Not started at once, but after the signals that have come are heard: a command must not be
+            // started into a shutdown that has begun.
+            Event::Keeper(Report::Held { grant, from }) => {
+                let pause = Some(self.start_at.saturating_since(now)).filter(|pause| !pause.is_zero());
+                let say = pause.map(|pause| Effect::Say(Notice::Pausing(pause)));
+                let held = Held { lease: Lease::new(queued.terms, from), grant, judge_at: now.max(self.start_at) };
+                (State::Held(held), say.into_iter().collect())
+            }
+            Event::Keeper(Report::Refused(refusal)) => refused(now, refusal),
+            Event::Keeper(Report::Lost(loss)) => self.lost_place(now, queued.terms, loss),
+            Event::KeeperGone => self.keeper_crashed(requeue(Loss::SessionExpired)),
+            Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), vec![]),
+            Event::Signal { signal, .. } => (State::Queued(queued), stop_self(signal)),
+            Event::Timer if self.is_over(now) => match (queued.view, queued.silence) {
+                (Some(view), _) => give_up_for(now, view, self.settings.conflict_exit_code),
+                (None, Some(reason)) => self.unavailable(now, Blocker::Servers(Some(reason))),
+                (None, None) => self.unavailable(now, Blocker::Late),
+            },
+            Event::Timer
+            | Event::Keeper(Report::Independent | Report::Released)
+            | Event::Extended(_)
+            | Event::Answered(_)
+            | Event::Command(_)
+            | Event::OnLostEnded => (State::Queued(queued), vec![]),
+        }
+    }
+
+    pub(super) fn held(&mut self, now: Instant, held: Held, event: Event) -> (State, Vec<Effect>) {
+        match event {
+            Event::Timer if now >= held.judge_at && held.lease.worth_starting(now) => self.start_command(now, held),
+            Event::Timer if self.is_over(now) => {
+                let blocker = if now < self.start_at { Blocker::OldLease } else { Blocker::Late };
+                self.unavailable(now, blocker)
+            }
+            Event::Timer if now >= held.judge_at => (State::Held(Held { judge_at: now + JUDGE_AGAIN, ..held }), vec![]),
+            Event::Keeper(Report::Refused(refusal)) => refused(now, refusal),
+            Event::Keeper(Report::Lost(loss)) => self.lost_place(now, held.lease.terms(), loss),
+            Event::KeeperGone => self.keeper_crashed(requeue(Loss::SessionExpired)),
+            Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), vec![]),
+            Event::Signal { signal, .. } => (State::Held(held), stop_self(signal)),
+            Event::Timer
+            | Event::Keeper(
+                Report::Unreachable(_)
+                | Report::Connected { .. }
+                | Report::Shortened { .. }
+                | Report::Foreign { .. }
+                | Report::Waiting(_)
+                | Report::Turn
+                | Report::Independent
+                | Report::Requeued(_)
+                | Report::Held { .. }
+                | Report::Released,
+            )
+            | Event::Extended(_)
+            | Event::Answered(_)
+            | Event::Command(_)
+            | Event::OnLostEnded => (State::Held(held), vec![]),
+        }
+    }
+
+    fn start_command(&self, now: Instant, held: Held) -> (State, Vec<Effect>) {
+        let Held { lease, grant, .. } = held;
+        let waited = self.waited.then(|| now.saturating_since(self.started_at));
+        let say = Effect::Say(Notice::Starting { grant: grant.clone(), waited });
+        let ends_at = self.settings.max_run.map(|max_run| now + max_run);
+        // By then the command would have to be stopped again.
+        let until = lease.stop_at();
+        let run = Run { lease, ends_at, ended: None, warned: false };
+        (State::Running(run), vec![Effect::Spawn { grant, until }, say])
+    }
+
+    /// Whether the time to wait is over.
+    fn is_over(&self, now: Instant) -> bool {
+        self.give_up_at.is_some_and(|at| at <= now)
+    }
+
+    /// The time to wait is over, and no live session says that somebody is before us.
+    fn unavailable(&self, now: Instant, blocker: Blocker) -> (State, Vec<Effect>) {
+        let no_wait = self.settings.patience == Patience::NoWait;
+        match blocker {
+            // The servers had their own time to answer.
+            Blocker::Servers(reason) if no_wait => unreachable(now, reason),
+            Blocker::Late if no_wait => unreachable(now, None),
+            blocker => give_up(now, Outcome::Unavailable, vec![Effect::Say(Notice::TimedOut(blocker))]),
+        }
+    }
+
+    /// The place in the queue is lost, and a new one is taken.
+    fn lost_place(&mut self, now: Instant, terms: Terms, loss: Loss) -> (State, Vec<Effect>) {
+        if loss == Loss::SessionEnded {
+            // The holder at the time when the servers lost their data may not have learnt of it, and relies
+            // on a lease that is shorter than this.
+            self.start_at = self.start_at.max(now + terms.timeout());
+        }
+        requeue(loss)
+    }
+
+    /// The keeper died without a word before the command was started. If it had a place in the queue, that is
+    /// lost: nothing else can release it before the session expires. `again` follows, unless it has happened
+    /// too often.
+    fn keeper_crashed(&mut self, again: (State, Vec<Effect>)) -> (State, Vec<Effect>) {
+        self.crashes += 1;
+        if self.crashes < KEEPER_CRASHES {
+            return again;
+        }
+        (State::Finished, vec![Effect::Say(Notice::KeeperDied), Effect::Finish(Outcome::Internal)])
+    }
+}
+
+/// Begins again with a new session, at the tail of the queue. `--timeout` goes on counting;
+/// `--connect-timeout` does not come back, because a server had answered.
+fn requeue(loss: Loss) -> (State, Vec<Effect>) {
+    let effects = vec![Effect::Say(Notice::Requeued(loss)), Effect::StartKeeper];
+    (State::Connecting(Connecting { until: None, reason: None }), effects)
+}
+
+/// No server has answered in time.
+fn unreachable(now: Instant, reason: Option<String>) -> (State, Vec<Effect>) {
+    let notice = Notice::Unreachable(reason.unwrap_or_else(|| "no answer".to_owned()));
+    give_up(now, Outcome::Unavailable, vec![Effect::Say(notice)])
+}
+
+fn refused(now: Instant, refusal: Refusal) -> (State, Vec<Effect>) {
+    let outcome = match refusal {
+        Refusal::Denied(_) => Outcome::Denied,
+        Refusal::NoChroot
+        | Refusal::Exhausted(_)
+        | Refusal::Blind { .. }
+        | Refusal::OtherPermits { .. }
+        | Refusal::OtherRecipe { .. }
+        | Refusal::Upgrade { .. } => Outcome::Unusable,
+        Refusal::Server(_) => Outcome::Internal,
+    };
+    give_up(now, outcome, vec![Effect::Say(Notice::Refused(refusal))])
+}
+
+/// Leaves at the end of `--timeout` because of those before us. Whether the session still lives is known
+/// only when the servers have confirmed the release.
+fn give_up_for(now: Instant, view: View, conflict_exit_code: u8) -> (State, Vec<Effect>) {
+    let verdict = Verdict::NotFreeIfConfirmed { view, conflict_exit_code };
+    (State::Releasing(Release::new(verdict, now + VERDICT_PATIENCE)), vec![Effect::Release])
+}

@@ -1,0 +1,180 @@
+//! What the keeper and the supervisor say to each other.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::instant::Instant;
+use super::mode::Mode;
+use super::queue::{Dialect, Recipe};
+
+/// What the keeper tells the supervisor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Report {
+    /// No server has answered yet, for this reason; the keeper goes on trying.
+    Unreachable(String),
+    /// The session has a connection: the first one, or a new one after the last was lost.
+    Connected {
+        /// The session timeout that the server granted, which may be another each time.
+        timeout: Duration,
+    },
+    /// A new connection has a shorter timeout than the one before, and no beat over it was answered yet.
+    Shortened {
+        /// The session timeout that the server granted.
+        timeout: Duration,
+        /// From when a lease counts with it, if there is one.
+        from: Option<Instant>,
+    },
+    /// The lock has a child that is no contender, which nobody waits for.
+    Foreign {
+        /// The lock.
+        lock: String,
+        /// The child's name, printable.
+        child: String,
+    },
+    /// Our contender node is in the queue and others are before it.
+    Waiting(View),
+    /// Nobody is before us any more, but we do not hold yet: there is a further lock, or no young beat.
+    Turn,
+    /// No lock of a zklock above us is used, and none will be.
+    Independent,
+    /// Our contender node had vanished while waiting; a new one is at the tail of the queue.
+    Requeued(Loss),
+    /// The lock is ours.
+    Held {
+        /// What is ours.
+        grant: Grant,
+        /// From when the lease counts.
+        from: Instant,
+    },
+    /// The lock, or the place in the queue, is lost.
+    Lost(Loss),
+    /// It makes no sense to go on.
+    Refused(Refusal),
+    /// The contender node is gone and the session is closed.
+    Released,
+}
+
+/// What a waiter can say about the queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct View {
+    /// The lock that is waited for.
+    pub lock: String,
+    /// Our place, counted from 1.
+    pub position: usize,
+    /// How many contenders there are.
+    pub total: usize,
+    /// The first holder, printable: `db3 (ops, pid 4242, backup.sh)`, or its node's name.
+    pub holder: String,
+    /// Since when it holds, in milliseconds since the Unix epoch, where it says so.
+    pub held_since: Option<u64>,
+}
+
+/// One lock that is ours.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Granted {
+    /// Its path.
+    pub lock: String,
+    /// Full path of the contender node.
+    pub node: String,
+    /// The fencing token: the node's czxid.
+    pub token: i64,
+}
+
+/// The locks as they were granted to us.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// The lock that was named first.
+    pub first: Granted,
+    /// The others, in the order in which they were named.
+    pub and: Vec<Granted>,
+    /// The session to which the first one's node belongs.
+    pub session: i64,
+}
+
+impl Grant {
+    /// All of them, the one that was named first first.
+    pub fn all(&self) -> impl Iterator<Item = &Granted> {
+        std::iter::once(&self.first).chain(&self.and)
+    }
+}
+
+/// Why a lock, or a place in the queue, is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Loss {
+    /// Someone deleted the contender node.
+    NodeDeleted,
+    /// No beat was answered until the end of the lease, and the command was killed.
+    LeaseOver,
+    /// The zklock above us whose contender node we use has gone.
+    LenderGone,
+    /// The session is over.
+    SessionExpired,
+    /// The session is over so soon that leases from before may last: an operator ended it, the servers
+    /// have lost their data, or the one that we were connected to was cut off from the others.
+    SessionEnded,
+}
+
+/// Why it makes no sense to go on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// An ACL forbids what was tried on this node.
+    Denied(String),
+    /// The chroot of the connect string does not exist.
+    NoChroot,
+    /// The sequence numbers of this lock are used up, or nearly so.
+    Exhausted(String),
+    /// A contender takes no notice of ours.
+    Blind {
+        /// The lock.
+        lock: String,
+        /// The contender's name, printable.
+        contender: String,
+        /// What it would take notice of.
+        reads: Dialect,
+    },
+    /// Somebody before us counts with another number of permits.
+    OtherPermits {
+        /// The lock.
+        lock: String,
+        /// Their number.
+        permits: NonZeroU32,
+    },
+    /// Another recipe uses the path, and its users and we would run side by side.
+    OtherRecipe {
+        /// The lock.
+        lock: String,
+        /// What it is used by.
+        recipe: Recipe,
+    },
+    /// A zklock above us holds the lock in a way that does not include what is asked for.
+    Upgrade {
+        /// The lock.
+        lock: String,
+        /// How it is held.
+        held: Mode,
+    },
+    /// Anything else that the server will say again if asked again.
+    Server(String),
+}
+
+/// What the supervisor tells the keeper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// The command is about to run; should the supervisor die, the keeper has to end it.
+    Started(Remains),
+    /// Delete the contender node, close the session, say so, and go.
+    Release,
+}
+
+/// How to find what is left of a command whose supervisor has died.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remains {
+    /// The command itself; 0 if it is not known yet.
+    pub pid: i32,
+    /// Whether it has a process group of its own.
+    pub own_group: bool,
+    /// When the command started, in clock ticks since boot (proc_pid_stat(5)).
+    pub started: u64,
+}

@@ -1,0 +1,99 @@
+//! What the user may be told. The sentences are in [`crate::sentences`].
+
+use std::time::Duration;
+
+use super::lease::{NoRoom, Terms};
+use super::message::{Grant, Loss, Refusal, View};
+
+/// One thing to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// No server yet, for this reason.
+    Connecting(String),
+    /// The server granted another session timeout than was asked for.
+    Granted(Duration),
+    /// There is a connection again, after [`Notice::Connecting`] in the queue.
+    Reconnected,
+    /// ZooKeeper answers again, after [`Notice::Silent`].
+    Back,
+    /// ZooKeeper has been silent for half of the time after which the command is stopped.
+    Silent {
+        /// For how long.
+        silence: Duration,
+        /// How much is left.
+        left: Duration,
+    },
+    /// A silence of this length can stop the command: shorter than a third of the session timeout.
+    Impatient(Terms),
+    /// A lock has a child that is no contender.
+    Foreign {
+        /// The lock.
+        lock: String,
+        /// The child's name, printable.
+        child: String,
+    },
+    /// In the queue.
+    Waiting(View),
+    /// The place in the queue was lost; at the tail again.
+    Requeued(Loss),
+    /// The lock is ours, and the command starts after this time.
+    Pausing(Duration),
+    /// The command starts.
+    Starting {
+        /// The locks that it runs under.
+        grant: Grant,
+        /// Since the start of the run, if others had to be waited for.
+        waited: Option<Duration>,
+    },
+    /// Given up with `-n`.
+    NotFree(View),
+    /// Given up after `--timeout`.
+    TimedOut(Blocker),
+    /// Given up after `--connect-timeout`, for this reason.
+    Unreachable(String),
+    /// `--kill-after` does not fit.
+    NoRoom {
+        /// What would fit.
+        no_room: NoRoom,
+        /// The session timeout that the server granted.
+        granted: Duration,
+    },
+    /// It makes no sense to go on.
+    Refused(Refusal),
+    /// The command has run for as long as `--max-run` allows, which is this.
+    MaxRun(Duration),
+    /// The lock was lost while the command ran.
+    Lost(LostWhy),
+    /// The lease was over before the command could be started.
+    TooLate,
+    /// Nobody confirmed the release; the lock frees itself within this time.
+    NotReleased(Duration),
+    /// The keeper process died too often.
+    KeeperDied,
+}
+
+/// What stood in the way until `--timeout`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Blocker {
+    /// The contenders before us.
+    Queue(View),
+    /// No server answered, for this reason if one is known.
+    Servers(Option<String>),
+    /// The servers had answered, but not in time, or not to the end.
+    Late,
+    /// Somebody may still rely on a lease from before the session ended.
+    OldLease,
+}
+
+/// How the loss of a held lock was learnt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LostWhy {
+    /// ZooKeeper said so; the next holder may run already.
+    Told(Loss),
+    /// ZooKeeper has been silent for this long.
+    Silence(Duration),
+    /// ZooKeeper refuses what it takes to keep the lock.
+    Refused,
+    /// The keeper process has gone.
+    KeeperGone,
+}

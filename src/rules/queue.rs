@@ -1,0 +1,204 @@
+//! The queue of a lock: node names, sequence numbers, who holds, whom to watch.
+//!
+//! The children of a lock's node are its queue, in the order of the numbers that ZooKeeper
+//! appended to their names. Everything here is decided from one list of those names. Several
+//! kinds of client queue on one path; each kind's names are understood, so that each counts.
+
+mod names;
+mod recipes;
+
+use std::error::Error;
+use std::fmt;
+use std::num::NonZeroU32;
+
+pub use names::{Contender, ContenderId, Dialect, Kind};
+pub use recipes::Recipe;
+
+use super::mode::Mode;
+use super::text::printable;
+
+/// The first sequence number that is refused.
+///
+/// ZooKeeper counts in a signed 32-bit integer and wraps to negative, after which the order of the
+/// numbers is no longer the order of arrival. The last million is left as room, so that contenders
+/// that queue while this is noticed still sort.
+pub const SEQUENCE_LIMIT: i32 = i32::MAX - 1_000_000;
+
+/// A list with a contender whose sequence number is negative or at least [`SEQUENCE_LIMIT`]: its
+/// order cannot be relied on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exhausted {
+    /// The contender's name.
+    pub name: String,
+    /// Its sequence number.
+    pub sequence: i32,
+}
+
+impl fmt::Display for Exhausted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the sequence numbers of this lock's node are used up ({}): delete it while nobody uses the lock",
+            printable(&self.name)
+        )
+    }
+}
+
+impl Error for Exhausted {}
+
+/// What a contender may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing<'q> {
+    /// It holds the lock.
+    Holds {
+        /// Its place in the queue, counted from 1 over all contenders.
+        position: usize,
+    },
+    /// It waits.
+    Waits {
+        /// Its place in the queue, counted from 1 over all contenders.
+        position: usize,
+        /// Whose deletion it must watch, the nearest first; never empty. As long as all of these
+        /// exist it cannot become a holder. When one has gone, the list is to be fetched anew.
+        watch: Vec<&'q Contender>,
+    },
+    /// It is not in the queue.
+    Missing,
+}
+
+/// The contenders of one lock in order, and the children that are none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queue {
+    contenders: Vec<Contender>,
+    foreign: Vec<String>,
+}
+
+impl Queue {
+    /// Sorts the names of all children of a lock's node, given in any order.
+    ///
+    /// # Errors
+    ///
+    /// [`Exhausted`] when the sequence number of some contender says that the order is no longer
+    /// that of arrival, or soon will not be.
+    pub fn from_children<N: Into<String>>(names: impl IntoIterator<Item = N>) -> Result<Self, Exhausted> {
+        let mut contenders = Vec::new();
+        let mut foreign = Vec::new();
+        for name in names {
+            let name = name.into();
+            match Contender::parse(&name) {
+                Some(Contender { sequence, .. }) if !(0..SEQUENCE_LIMIT).contains(&sequence) => {
+                    return Err(Exhausted { name, sequence });
+                }
+                Some(contender) => contenders.push(contender),
+                None => foreign.push(name),
+            }
+        }
+        // ZooKeeper never gives a number twice below one node. A name made by hand may repeat one;
+        // then the name decides, so that all who look see the same order.
+        contenders.sort_unstable_by(|a, b| (a.sequence, &a.name).cmp(&(b.sequence, &b.name)));
+        foreign.sort_unstable();
+        Ok(Self { contenders, foreign })
+    }
+
+    /// The contenders, first come first.
+    pub fn contenders(&self) -> &[Contender] {
+        &self.contenders
+    }
+
+    /// How many contenders there are: nodes with one id, next to each other, are one.
+    pub fn size(&self) -> usize {
+        self.place(self.contenders.len())
+    }
+
+    /// How many contenders the first `nodes` nodes belong to.
+    fn place(&self, nodes: usize) -> usize {
+        let nodes = &self.contenders[..nodes];
+        let same = nodes.windows(2).filter(|pair| pair[0].id.is_some() && pair[0].id == pair[1].id).count();
+        nodes.len() - same
+    }
+
+    /// The names of the children that are no contenders. Nobody waits for them. Not safe to print
+    /// as they are.
+    pub fn foreign(&self) -> &[String] {
+        &self.foreign
+    }
+
+    /// The recipe of another library that uses this path for an exclusion in which we have no part.
+    pub fn other_recipe(&self) -> Option<Recipe> {
+        Recipe::of_children(&self.foreign)
+    }
+
+    /// The holder that came first; `None` when the lock is free. The first in the queue always
+    /// holds.
+    pub fn first_holder(&self) -> Option<&Contender> {
+        self.contenders.first()
+    }
+
+    /// What the contender of this name may do.
+    pub fn standing(&self, name: &str) -> Standing<'_> {
+        self.find(name).map_or(Standing::Missing, |index| self.standing_at(index))
+    }
+
+    /// Every contender with its standing, first come first.
+    pub fn standings(&self) -> impl Iterator<Item = (&Contender, Standing<'_>)> {
+        self.contenders.iter().enumerate().map(|(index, contender)| (contender, self.standing_at(index)))
+    }
+
+    /// The number of permits that some contender before this one counts with, when this one counts
+    /// with another: the two cannot share a lock, and the one that came later has to go. `None`
+    /// when there is no such contender, or `name` has no permits or is missing.
+    pub fn other_permits(&self, name: &str) -> Option<NonZeroU32> {
+        let index = self.find(name)?;
+        let ours = self.contenders[index].mode.permits()?;
+        self.contenders[..index].iter().filter_map(|other| other.mode.permits()).find(|&theirs| theirs != ours)
+    }
+
+    /// A contender that takes no notice of nodes that have names of these dialects.
+    ///
+    /// `trusting`: a kazoo client may have been told to, and the user has taken care of that.
+    pub fn blind_to(&self, dialects: &[Dialect], trusting: bool) -> Option<&Contender> {
+        self.contenders.iter().find(|other| {
+            let trusted = trusting && other.kind == Kind::Kazoo;
+            !trusted && !dialects.contains(&other.kind.reads())
+        })
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        self.contenders.iter().position(|contender| contender.name == name)
+    }
+
+    /// The rule: an exclusive contender holds when nobody is before it; a shared or permits one
+    /// when no exclusive one is before it and fewer others than its permits are.
+    ///
+    /// Whom to watch follows from walking back from the contender until what has been passed is
+    /// enough to keep it waiting: an exclusive contender before it, or anybody when it is exclusive
+    /// itself, or as many others as it has permits. Those are watched, and no more.
+    ///
+    /// - They are enough: while they exist the contender waits, and nobody ever arrives before
+    ///   it, so whichever deletion makes it a holder comes after one of theirs or is one of theirs.
+    /// - None can be left out: without it, the rest together would let the contender hold. That is
+    ///   why N permits need N watches.
+    /// - Nearest first keeps the release of an exclusive holder from waking a herd: of N permits,
+    ///   the contenders past the first N watch each other instead of the holder. A permits holder's
+    ///   release wakes the N after it at most.
+    fn standing_at(&self, index: usize) -> Standing<'_> {
+        let position = self.place(index + 1);
+        let mode = self.contenders[index].mode;
+        let mut passed = Vec::new();
+        for other in self.contenders[..index].iter().rev() {
+            if mode == Mode::Exclusive || other.mode == Mode::Exclusive {
+                return Standing::Waits { position, watch: vec![other] };
+            }
+            if let Some(permits) = mode.permits() {
+                passed.push(other);
+                if passed.len() >= permits.get() as usize {
+                    return Standing::Waits { position, watch: passed };
+                }
+            }
+        }
+        Standing::Holds { position }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! Text of unknown origin, made safe to print.
+
+/// The longest text, in characters, that [`printable`] returns.
+pub const TEXT_LIMIT: usize = 100;
+
+/// A text of somebody else's as it may be shown on a terminal, on one line, in at most
+/// [`TEXT_LIMIT`] characters.
+///
+/// White space becomes single spaces. Control characters, without which there is no terminal escape,
+/// and those that are invisible or turn the direction of writing become U+FFFD. A longer text ends
+/// in an ellipsis.
+pub fn printable(text: &str) -> String {
+    let mut shown = String::new();
+    let mut length = 0;
+    for (number, word) in text.split_whitespace().enumerate() {
+        let space = (number > 0).then_some(' ');
+        for character in space.into_iter().chain(word.chars()) {
+            if length == TEXT_LIMIT {
+                shown.pop();
+                shown.push('…');
+                return shown;
+            }
+            shown.push(if is_unsafe(character) { char::REPLACEMENT_CHARACTER } else { character });
+            length += 1;
+        }
+    }
+    shown
+}
+
+/// [`printable`], or `None` when nothing legible is left.
+pub(super) fn readable(text: &str) -> Option<String> {
+    Some(printable(text))
+        .filter(|text| text.chars().any(|character| !matches!(character, ' ' | char::REPLACEMENT_CHARACTER)))
+}
+
+/// Control characters (category Cc), and of the format characters (Cf) those that hide or reorder
+/// text.
+fn is_unsafe(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{ad}'
+                | '\u{61c}'
+                | '\u{180e}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{202a}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{e0000}'..='\u{e007f}'
+        )
+}
+
+#[cfg(test)]
+pub(super) fn is_printable(text: &str) -> bool {
+    text.chars().count() <= TEXT_LIMIT
+        && !text.chars().any(|character| character.is_control() || ('\u{202a}'..='\u{202e}').contains(&character))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn long_texts_are_cut() {
+        let exact = "ü".repeat(TEXT_LIMIT);
+        assert_eq!(printable(&exact), exact);
+        assert_eq!(printable(&format!("{exact}ü")), format!("{}…", "ü".repeat(TEXT_LIMIT - 1)));
+    }
+
+    #[test]
+    fn white_space_is_one_space() {
+        assert_eq!(printable(" a\r\n\tb\u{2028}c \u{85} "), "a b c");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_becomes_printable(text in any::<String>()) {
+            let shown = printable(&text);
+            prop_assert!(is_printable(&shown));
+            prop_assert_eq!(printable(&shown), shown.clone());
+        }
+    }
+}
