@@ -1,21 +1,21 @@
 //! Flags and environment become a [`Plan`]: validated, with every default filled in.
 //!
-//! Owns the meaning of what users write and every sentence that refuses it. Looks at nothing but
-//! the arguments and the environment: no file, no host name, no clock.
+//! Owns the meaning of what users write, and every sentence that refuses it. It looks at the arguments and
+//! the environment only: no file, no host name, no clock.
 
 mod connect;
 mod duration;
+mod refusal;
 mod znode;
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use clap::FromArgMatches;
-use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 
+use self::refusal::{quoted, refused_by_clap};
 use crate::cli::{self, Cli};
 use crate::rules::lease::Terms;
 use crate::rules::mode::Mode;
@@ -24,6 +24,7 @@ use crate::rules::settings::{Patience, Settings};
 use crate::rules::signal::UnknownSignal;
 
 pub use connect::{ConnectString, HostPort};
+pub use refusal::{Exit, UsageError};
 pub use znode::LockPath;
 
 /// What a run is to do.
@@ -60,11 +61,11 @@ pub struct Request {
     pub and: Vec<LockPath>,
     /// Who else may hold at the same time.
     pub mode: Mode,
-    /// Whose node names to use; none twice, never empty.
+    /// Which libraries' node names to use; none twice, never empty.
     pub dialects: Vec<Dialect>,
     /// The user has named the dialects, and answers for kazoo clients that were told to read other names.
     pub dialects_given: bool,
-    /// Names of contender nodes that, so the environment says, are held by processes above us.
+    /// Names of contender nodes that are held by processes above us, as the environment claims.
     pub held: Vec<String>,
 }
 
@@ -91,36 +92,8 @@ pub enum Verbosity {
     Quiet,
     /// What a user needs to know.
     Normal,
-    /// More, by the number of `-v`: 1 is zklock's own doings, 2 and above the client library's, too.
+    /// More, by the number of `-v`: with 1, what zklock does; from 2 on, what the client library does as well.
     Verbose(u8),
-}
-
-/// Why there is no plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Exit {
-    /// `--help` or `--version`: this text goes to standard output, and the status is 0.
-    Help(String),
-    /// Something is wrong: one line for standard error, and the status of a usage error.
-    Usage(UsageError),
-}
-
-/// One line that names the option or the variable at fault and says what to write instead. It
-/// contains no control characters, whatever the arguments did.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UsageError(String);
-
-impl fmt::Display for UsageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for UsageError {}
-
-impl From<UsageError> for Exit {
-    fn from(error: UsageError) -> Self {
-        Self::Usage(error)
-    }
 }
 
 /// The plan for these arguments, the program's own name first, and the environment of this process.
@@ -188,7 +161,8 @@ pub fn from_args_and_environment(
         },
         wait_descendants: cli.wait_descendants,
     };
-    // After the options: one whose value was forgotten has taken the lock for it, and is what to speak of.
+    // Only after the options: if the value of one was forgotten, it has taken the lock as its value, and that is
+    // the mistake to name.
     let lock = lock_path("LOCK", &cli.lock, &servers)?;
     Ok(Plan {
         settings,
@@ -215,7 +189,7 @@ pub fn from_args_and_environment(
     })
 }
 
-/// A value, and the option or variable that is to be named when it makes no sense.
+/// A value, and the option or variable to name when it makes no sense.
 struct Given {
     origin: &'static str,
     text: OsString,
@@ -235,7 +209,7 @@ impl Given {
     }
 }
 
-/// env_logger itself only warns of a filter that it cannot read, and ignores it.
+/// env_logger itself would only warn of a filter that it cannot read, and ignore it.
 fn log_filter(text: &str) -> Result<String, String> {
     match env_filter::Builder::new().try_parse(text) {
         Ok(_) => Ok(text.to_owned()),
@@ -253,7 +227,7 @@ fn lock_path(what: &str, written: &OsStr, servers: &ConnectString) -> Result<Loc
     .map_err(|why| UsageError(format!("{what} {} {why}", quoted(written))))
 }
 
-/// The further locks. One that is named again is the same lock, and taken once.
+/// The further locks. A lock that is named twice is taken once.
 fn also(lock: &LockPath, written: &[OsString], servers: &ConnectString) -> Result<Vec<LockPath>, UsageError> {
     // A report between our own processes carries all of them, each with the name of a node.
     const LONGEST: usize = 16 * 1024;
@@ -299,8 +273,8 @@ fn dialects(text: &str) -> Result<Vec<Dialect>, String> {
     Ok(dialects)
 }
 
-/// The names of the nodes in `ZKLOCK_HELD`, which has the full path of one on each line. Anything
-/// may stand there; it is believed only when the servers confirm it.
+/// The names of the nodes in `ZKLOCK_HELD`, which has one full path on each line. The variable may contain
+/// anything; it is believed only if the servers confirm it.
 fn held(text: &OsStr) -> Vec<String> {
     let lines = text.to_str().unwrap_or_default().lines();
     lines.filter_map(|line| line.rsplit('/').next()).filter(|name| !name.is_empty()).map(str::to_owned).collect()
@@ -309,7 +283,7 @@ fn held(text: &OsStr) -> Vec<String> {
 fn patience(nonblock: bool, timeout: Option<Given>) -> Result<Patience, UsageError> {
     let timeout = timeout.map(|given| given.read(duration::parse)).transpose()?;
     Ok(match timeout {
-        // flock(1) does not wait either when it is given -n and -w.
+        // As flock(1) does when it is given both -n and -w.
         _ if nonblock => Patience::NoWait,
         None => Patience::Forever,
         Some(Duration::ZERO) => Patience::NoWait,
@@ -331,7 +305,7 @@ fn connect_timeout(text: &str) -> Result<Duration, String> {
 }
 
 fn session_timeout(text: &str) -> Result<Duration, String> {
-    // No server has a tick as short as this; below it the lease is made of rounding errors.
+    // No server has a tick as short as this. Below it, rounding errors would make up the lease.
     const SHORTEST: Duration = Duration::from_millis(100);
     let timeout = duration::parse(text)?;
     if timeout < SHORTEST {
@@ -393,66 +367,6 @@ fn command_line(
 fn shell_line(shell: Option<OsString>, script: OsString) -> CommandLine {
     let program = shell.filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into());
     CommandLine { program, args: vec!["-c".into(), script] }
-}
-
-/// One line for what clap refuses, instead of its page.
-fn refused_by_clap(error: clap::Error) -> Exit {
-    let context = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => Some(text.clone()),
-        Some(ContextValue::Strings(texts)) => texts.first().cloned(),
-        _ => None,
-    };
-    let argument = context(ContextKind::InvalidArg).unwrap_or_default();
-    // clap prints `--timeout <DURATION>`; the documents write `--timeout DURATION`.
-    let plain_argument = argument.replace(['<', '>'], "");
-    let sentence = match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => return Exit::Help(error.render().to_string()),
-        ErrorKind::MissingRequiredArgument => "no lock; write zklock LOCK COMMAND [ARG]..., such as \
-                                               zklock /jobs/backup ./backup.sh"
-            .to_owned(),
-        ErrorKind::UnknownArgument => {
-            let instead = match context(ContextKind::SuggestedArg) {
-                Some(similar) => format!("did you mean {similar}?"),
-                None => "zklock --help lists the options; those of the command go after it".to_owned(),
-            };
-            format!("unknown option {}; {instead}", quoted(OsStr::new(&argument)))
-        }
-        ErrorKind::InvalidValue => format!("no value after {}; write {plain_argument}", first_word(&argument)),
-        ErrorKind::TooManyValues => {
-            let option = first_word(&argument);
-            format!("{option} takes no value; write {option} alone")
-        }
-        _ => {
-            let text = error.render().to_string();
-            let line = text.lines().next().unwrap_or_default();
-            let line = line.strip_prefix("error: ").unwrap_or(line);
-            format!("{line}; zklock --help says what to write")
-        }
-    };
-    Exit::Usage(UsageError(without_controls(&sentence)))
-}
-
-fn first_word(text: &str) -> &str {
-    text.split(' ').next().unwrap_or(text)
-}
-
-/// Text that came from outside, for a message: in quotes, on one line, cut when it is long.
-fn quoted(text: &OsStr) -> String {
-    const LONGEST: usize = 100;
-    let text = text.to_string_lossy();
-    let mut shown: String = text.chars().take(LONGEST).collect();
-    if shown.len() < text.len() {
-        shown.push('…');
-    }
-    format!("'{}'", without_controls(&shown))
-}
-
-fn without_controls(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() { plain.extend(c.escape_default()) } else { plain.push(c) }
-    }
-    plain
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The connect string: `HOST[:PORT][,HOST[:PORT]]...[/CHROOT]`, as ZooKeeper's own clients read it.
 //!
-//! Stricter than they are in one way: what they guess at or skip (`a,,b`, `::1:2181`) is refused.
+//! Stricter than they are in one way: it refuses what they guess at or skip (`a,,b`, `::1:2181`).
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use super::znode;
 
-/// The port of a host that has none, and the one that ZooKeeper's documentation uses.
+/// The port where none is given. ZooKeeper's documentation uses it.
 const DEFAULT_PORT: u16 = 2181;
 
 /// The longest connect string, in bytes: a bound on the messages that quote parts of it.
@@ -59,8 +59,8 @@ impl fmt::Display for ConnectString {
 impl FromStr for ConnectString {
     type Err = String;
 
-    /// White space around the string and around each host is ignored, as Java's client does. A
-    /// chroot of `/` is none.
+    /// White space around the string and around each host is ignored, as by Java's client. A chroot of
+    /// `/` counts as no chroot.
     ///
     /// The error says what to write.
     fn from_str(text: &str) -> Result<Self, String> {
@@ -180,7 +180,7 @@ fn is_name_character(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_')
 }
 
-/// Digits only: `u16::from_str` takes a plus sign, too.
+/// Digits only: `u16::from_str` would accept a plus sign.
 fn port_number(text: &str) -> Option<u16> {
     let port = if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok()? } else { 0 };
     (port > 0).then_some(port)

@@ -13,8 +13,8 @@ pub struct LockPath(String);
 impl LockPath {
     /// Checks `text` as a lock below `chroot` (empty when there is none).
     ///
-    /// Whatever lies at or below `/zookeeper` belongs to the servers, and is refused; below a
-    /// chroot that path means another node, and is not special.
+    /// `/zookeeper` and everything below it belongs to the servers, and is refused; below a chroot that
+    /// path means another node, and is not special.
     ///
     /// The error is the end of the sentence "LOCK 'text' …" and says what to write.
     pub fn parse(text: &str, chroot: &str) -> Result<Self, String> {

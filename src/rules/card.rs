@@ -1,7 +1,7 @@
 //! What a contender says about itself: the data of its node.
 //!
-//! Ours is a JSON object. Other clients write what they like or nothing, so reading never fails,
-//! and every text that comes out of here is safe to print on a terminal.
+//! Ours is a JSON object. Other clients write what they like, or nothing, so reading never fails. Every text
+//! that was read here is safe to print on a terminal.
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -12,15 +12,15 @@ use serde_json::{Map, Value};
 use super::mode::Mode;
 use super::text::readable;
 
-/// The most bytes of data that is not ours which are taken for a text somebody meant to be read.
+/// Longer data, in bytes, that is not ours is not taken for a text that is meant to be read.
 const PLAIN_LIMIT: usize = 1024;
 
 /// The version of the format, `v` in the data.
 const VERSION: u32 = 1;
 
-/// Who a contender is. What it did not say, or not in a way that we can read, is `None`.
+/// Who a contender is. What it did not say, or said in a way that we cannot read, is `None`.
 ///
-/// The texts of one that comes from [`Card::from_bytes`] are [`printable`].
+/// The texts of a card from [`Card::from_bytes`] are printable ([`super::text`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Card {
     /// The name of the machine.
@@ -64,11 +64,11 @@ impl Card {
         serde_json::to_vec(&data).expect("a struct of texts and numbers has a JSON form")
     }
 
-    /// Reads a node's data, whoever wrote it.
+    /// Reads a node's data, which any client may have written.
     ///
-    /// Of a JSON object, each field that has the type it should have is taken. Of anything else, a
-    /// short UTF-8 text is: an IP address as the host, for that is what Curator stores; any other
-    /// as the description, as the identifier of a kazoo client.
+    /// Of a JSON object, each field of the right type is taken. Anything else is taken if it is a short
+    /// UTF-8 text: an IP address as the host, because Curator stores that; any other text as the
+    /// description, because kazoo stores an identifier.
     pub fn from_bytes(data: &[u8]) -> Self {
         if let Ok(object) = serde_json::from_slice::<Map<String, Value>>(data) {
             return Self::from_object(&object);
@@ -79,7 +79,7 @@ impl Card {
         };
         match text.trim().parse::<IpAddr>() {
             Ok(address) => Self { host: Some(address.to_string()), ..Self::default() },
-            // WriteLock stores the eight bytes of its session id, which may well be UTF-8.
+            // WriteLock stores the eight bytes of its session id, which can happen to be UTF-8.
             Err(_) if text.trim_end().contains(char::is_control) => Self::default(),
             Err(_) => Self { describe: readable(text), ..Self::default() },
         }
@@ -101,12 +101,12 @@ impl Card {
         }
     }
 
-    /// The phrase that names this contender to a reader, `None` when nothing is known of it (then
-    /// show the node's name).
+    /// The phrase that names this contender to a reader. `None` when nothing is known of it; show the
+    /// node's name then.
     ///
-    /// `db3 (ops, pid 4242, backup.sh)`, with a description
-    /// `db3 (ops, pid 4242, backup.sh: nightly dump)`. What is unknown is left out; the
-    /// parentheses too, when only they would be left.
+    /// `db3 (ops, pid 4242, backup.sh)`, and with a description
+    /// `db3 (ops, pid 4242, backup.sh: nightly dump)`. What is unknown is left out, and so are empty
+    /// parentheses.
     pub fn phrase(&self) -> Option<String> {
         let pid = self.pid.map(|pid| format!("pid {pid}"));
         let work = match (&self.command, &self.describe) {

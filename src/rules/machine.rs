@@ -5,9 +5,9 @@
 //! match arm: [`waiting`], [`running`] and [`ending`] are a run in the order of its life. Failures are
 //! events, not errors.
 //!
-//! What always holds, and the property tests below check:
+//! What always holds, and what the property tests check:
 //! - [`Effect::Spawn`] only under a lease that is long enough, and once;
-//! - [`Effect::Release`] only when no command runs, and none is left that was to be killed or waited
+//! - [`Effect::Release`] only when no command runs, and nothing is left that was to be killed or waited
 //!   for;
 //! - no signal when nothing is left of the command;
 //! - [`Effect::Kill`] goes out no later than the lease allows;

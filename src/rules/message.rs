@@ -19,14 +19,14 @@ pub enum Report {
         /// The session timeout that the server granted, which may be another each time.
         timeout: Duration,
     },
-    /// A new connection has a shorter timeout than the one before, and no beat over it was answered yet.
+    /// A new connection has a shorter timeout than the one before, and no beat over it has been answered yet.
     Shortened {
         /// The session timeout that the server granted.
         timeout: Duration,
-        /// From when a lease counts with it, if there is one.
+        /// From when the lease counts with that timeout, if there is a lease.
         from: Option<Instant>,
     },
-    /// The lock has a child that is no contender, which nobody waits for.
+    /// The lock has a child that is not a contender, so that no contender waits for it.
     Foreign {
         /// The lock.
         lock: String,
@@ -35,9 +35,10 @@ pub enum Report {
     },
     /// Our contender node is in the queue and others are before it.
     Waiting(View),
-    /// Nobody is before us any more, but we do not hold yet: there is a further lock, or no young beat.
+    /// No contender is before us any more, but we do not hold yet: there is a further lock to take, or no
+    /// recent beat.
     Turn,
-    /// No lock of a zklock above us is used, and none will be.
+    /// We use no lock of a zklock above us, and will not.
     Independent,
     /// Our contender node had vanished while waiting; a new one is at the tail of the queue.
     Requeued(Loss),
@@ -67,7 +68,7 @@ pub struct View {
     pub total: usize,
     /// The first holder, printable: `db3 (ops, pid 4242, backup.sh)`, or its node's name.
     pub holder: String,
-    /// Since when it holds, in milliseconds since the Unix epoch, where it says so.
+    /// Since when it has held the lock, in milliseconds since the Unix epoch, if it says so.
     pub held_since: Option<u64>,
 }
 
@@ -94,7 +95,7 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// All of them, the one that was named first first.
+    /// All locks, in the order in which they were named.
     pub fn all(&self) -> impl Iterator<Item = &Granted> {
         std::iter::once(&self.first).chain(&self.and)
     }
@@ -105,14 +106,14 @@ impl Grant {
 pub enum Loss {
     /// Someone deleted the contender node.
     NodeDeleted,
-    /// No beat was answered until the end of the lease, and the command was killed.
+    /// No beat was answered before the end of the lease, and the command was killed.
     LeaseOver,
-    /// The zklock above us whose contender node we use has gone.
+    /// The zklock above us whose lock we use has gone.
     LenderGone,
     /// The session is over.
     SessionExpired,
-    /// The session is over so soon that leases from before may last: an operator ended it, the servers
-    /// have lost their data, or the one that we were connected to was cut off from the others.
+    /// The session ended before its time, so that others may still rely on leases from before: an operator
+    /// ended it, the servers have lost their data, or our server was cut off from the others.
     SessionEnded,
 }
 
@@ -125,37 +126,37 @@ pub enum Refusal {
     NoChroot,
     /// The sequence numbers of this lock are used up, or nearly so.
     Exhausted(String),
-    /// A contender takes no notice of ours.
+    /// A contender ignores ours.
     Blind {
         /// The lock.
         lock: String,
         /// The contender's name, printable.
         contender: String,
-        /// What it would take notice of.
+        /// The names that it does not ignore.
         reads: Dialect,
     },
-    /// Somebody before us counts with another number of permits.
+    /// A contender before us counts with another number of permits.
     OtherPermits {
         /// The lock.
         lock: String,
-        /// Their number.
+        /// Its number.
         permits: NonZeroU32,
     },
-    /// Another recipe uses the path, and its users and we would run side by side.
+    /// Another recipe uses the path, whose users would not wait for us.
     OtherRecipe {
         /// The lock.
         lock: String,
-        /// What it is used by.
+        /// The recipe.
         recipe: Recipe,
     },
-    /// A zklock above us holds the lock in a way that does not include what is asked for.
+    /// A zklock above us holds the lock in a mode that does not include the one asked for.
     Upgrade {
         /// The lock.
         lock: String,
-        /// How it is held.
+        /// The mode in which it is held.
         held: Mode,
     },
-    /// Anything else that the server will say again if asked again.
+    /// Any other answer that the server would repeat if asked again.
     Server(String),
 }
 

@@ -23,9 +23,9 @@ pub enum Notice {
         /// How much is left.
         left: Duration,
     },
-    /// A silence of this length can stop the command: shorter than a third of the session timeout.
+    /// By these terms a silence shorter than a third of the session timeout can stop the command.
     Impatient(Terms),
-    /// A lock has a child that is no contender.
+    /// A lock has a child that is not a contender.
     Foreign {
         /// The lock.
         lock: String,
@@ -36,13 +36,13 @@ pub enum Notice {
     Waiting(View),
     /// The place in the queue was lost; at the tail again.
     Requeued(Loss),
-    /// The lock is ours, and the command starts after this time.
+    /// The lock is ours, and the command starts after this pause.
     Pausing(Duration),
     /// The command starts.
     Starting {
         /// The locks that it runs under.
         grant: Grant,
-        /// Since the start of the run, if others had to be waited for.
+        /// How long the run has waited, if others were before us.
         waited: Option<Duration>,
     },
     /// Given up with `-n`.
@@ -66,13 +66,13 @@ pub enum Notice {
     Lost(LostWhy),
     /// The lease was over before the command could be started.
     TooLate,
-    /// Nobody confirmed the release; the lock frees itself within this time.
+    /// The release was not confirmed; the lock frees itself within this time.
     NotReleased(Duration),
     /// The keeper process died too often.
     KeeperDied,
 }
 
-/// What stood in the way until `--timeout`.
+/// What kept us waiting until `--timeout`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blocker {
     /// The contenders before us.
@@ -81,7 +81,7 @@ pub enum Blocker {
     Servers(Option<String>),
     /// The servers had answered, but not in time, or not to the end.
     Late,
-    /// Somebody may still rely on a lease from before the session ended.
+    /// A holder may still rely on a lease from before the session ended.
     OldLease,
 }
 

@@ -13,11 +13,12 @@ pub enum Outcome {
     Interrupted(Signal),
     /// The arguments or the environment make no sense.
     Usage,
-    /// No server has answered in time, or none says any more who has the lock (`EX_UNAVAILABLE`).
+    /// No server has answered in time, or at the end no server says any more which contender holds
+    /// (`EX_UNAVAILABLE`).
     Unavailable,
     /// Something that must not happen happened in zklock or in the operating system.
     Internal,
-    /// The lock was not free (`-n`) or not within `--timeout`, as a live session said at the end; carries
+    /// The lock was not free (`-n`), or not within `--timeout`; a live session said so at the end. Carries
     /// `--conflict-exit-code`.
     NotFree(u8),
     /// The lock was lost while the command ran, and the command has been stopped.

@@ -1,4 +1,4 @@
-//! The queue of a lock: node names, sequence numbers, who holds, whom to watch.
+//! The queue of a lock: node names, sequence numbers, which contenders hold, and which nodes to watch.
 //!
 //! The children of a lock's node are its queue, in the order of the numbers that ZooKeeper
 //! appended to their names. Everything here is decided from one list of those names. Several
@@ -24,8 +24,8 @@ use super::text::printable;
 /// that queue while this is noticed still sort.
 pub const SEQUENCE_LIMIT: i32 = i32::MAX - 1_000_000;
 
-/// A list with a contender whose sequence number is negative or at least [`SEQUENCE_LIMIT`]: its
-/// order cannot be relied on.
+/// Some contender's sequence number is negative, or at least [`SEQUENCE_LIMIT`]: the order of the list
+/// cannot be relied on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exhausted {
     /// The contender's name.
@@ -58,15 +58,15 @@ pub enum Standing<'q> {
     Waits {
         /// Its place in the queue, counted from 1 over all contenders.
         position: usize,
-        /// Whose deletion it must watch, the nearest first; never empty. As long as all of these
-        /// exist it cannot become a holder. When one has gone, the list is to be fetched anew.
+        /// The nodes to watch for their deletion, the nearest first; never empty. As long as all of them
+        /// exist the contender cannot become a holder. When one has gone, the list is fetched anew.
         watch: Vec<&'q Contender>,
     },
     /// It is not in the queue.
     Missing,
 }
 
-/// The contenders of one lock in order, and the children that are none.
+/// The contenders of one lock in order, and the children that are not contenders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
     contenders: Vec<Contender>,
@@ -93,8 +93,8 @@ impl Queue {
                 None => foreign.push(name),
             }
         }
-        // ZooKeeper never gives a number twice below one node. A name made by hand may repeat one;
-        // then the name decides, so that all who look see the same order.
+        // ZooKeeper never assigns a number twice below one node. A name made by hand may repeat one;
+        // then the name decides, so that every client sees the same order.
         contenders.sort_unstable_by(|a, b| (a.sequence, &a.name).cmp(&(b.sequence, &b.name)));
         foreign.sort_unstable();
         Ok(Self { contenders, foreign })
@@ -117,13 +117,13 @@ impl Queue {
         nodes.len() - same
     }
 
-    /// The names of the children that are no contenders. Nobody waits for them. Not safe to print
+    /// The names of the children that are not contenders. No contender waits for them. Not safe to print
     /// as they are.
     pub fn foreign(&self) -> &[String] {
         &self.foreign
     }
 
-    /// The recipe of another library that uses this path for an exclusion in which we have no part.
+    /// The recipe of another library that uses this path, and does not queue with us.
     pub fn other_recipe(&self) -> Option<Recipe> {
         Recipe::of_children(&self.foreign)
     }
@@ -144,18 +144,18 @@ impl Queue {
         self.contenders.iter().enumerate().map(|(index, contender)| (contender, self.standing_at(index)))
     }
 
-    /// The number of permits that some contender before this one counts with, when this one counts
-    /// with another: the two cannot share a lock, and the one that came later has to go. `None`
-    /// when there is no such contender, or `name` has no permits or is missing.
+    /// The number of permits of an earlier contender, if it differs from this one's. The two cannot share
+    /// a lock, and the later one has to go. `None` when there is no such contender, or `name` has no
+    /// permits or is missing.
     pub fn other_permits(&self, name: &str) -> Option<NonZeroU32> {
         let index = self.find(name)?;
         let ours = self.contenders[index].mode.permits()?;
         self.contenders[..index].iter().filter_map(|other| other.mode.permits()).find(|&theirs| theirs != ours)
     }
 
-    /// A contender that takes no notice of nodes that have names of these dialects.
+    /// A contender that ignores nodes with names of these dialects.
     ///
-    /// `trusting`: a kazoo client may have been told to, and the user has taken care of that.
+    /// `trusting`: the user says that kazoo clients have been told to read them.
     pub fn blind_to(&self, dialects: &[Dialect], trusting: bool) -> Option<&Contender> {
         self.contenders.iter().find(|other| {
             let trusted = trusting && other.kind == Kind::Kazoo;
@@ -167,20 +167,20 @@ impl Queue {
         self.contenders.iter().position(|contender| contender.name == name)
     }
 
-    /// The rule: an exclusive contender holds when nobody is before it; a shared or permits one
-    /// when no exclusive one is before it and fewer others than its permits are.
+    /// The rule. An exclusive contender holds when it is the first. A shared one holds when no exclusive
+    /// one is before it. One of N permits holds when, besides that, fewer than N others are before it.
     ///
-    /// Whom to watch follows from walking back from the contender until what has been passed is
-    /// enough to keep it waiting: an exclusive contender before it, or anybody when it is exclusive
-    /// itself, or as many others as it has permits. Those are watched, and no more.
+    /// To find out which nodes to watch, walk back from the contender until those passed are enough to
+    /// keep it waiting: one exclusive contender; or any contender, if it is exclusive itself; or as many
+    /// as it has permits. Those are watched, and no more.
     ///
-    /// - They are enough: while they exist the contender waits, and nobody ever arrives before
-    ///   it, so whichever deletion makes it a holder comes after one of theirs or is one of theirs.
-    /// - None can be left out: without it, the rest together would let the contender hold. That is
-    ///   why N permits need N watches.
-    /// - Nearest first keeps the release of an exclusive holder from waking a herd: of N permits,
-    ///   the contenders past the first N watch each other instead of the holder. A permits holder's
-    ///   release wakes the N after it at most.
+    /// - They are enough. While they exist the contender waits, and no contender ever arrives before
+    ///   it, so the deletion that makes it a holder is one of theirs, or comes after one of theirs.
+    /// - None can be left out: without it, the others would let the contender hold. That is why N
+    ///   permits need N watches.
+    /// - Taking the nearest keeps the release of an exclusive holder from waking a herd: of N permits,
+    ///   the contenders past the first N watch each other instead of the holder. The release of one
+    ///   permit wakes the N after it at most.
     fn standing_at(&self, index: usize) -> Standing<'_> {
         let position = self.place(index + 1);
         let mode = self.contenders[index].mode;

@@ -98,8 +98,8 @@ impl Signal {
     }
 }
 
-/// Prints `SIGTERM`, `SIGRTMIN+3`; a number that has no name, such as one of those that the C
-/// library keeps for itself, as `SIG32`.
+/// Prints `SIGTERM` or `SIGRTMIN+3`; a number without a name, such as those that the C library reserves,
+/// as `SIG32`.
 impl fmt::Display for Signal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some((name, _)) = NAMES.iter().find(|(_, number)| *number == self.0) {
@@ -119,7 +119,7 @@ impl fmt::Debug for Signal {
     }
 }
 
-/// Text or a number that is no signal. Its message says what to write.
+/// A text or a number that does not name a signal. Its message says what to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownSignal;
 
@@ -156,7 +156,7 @@ impl FromStr for Signal {
     }
 }
 
-/// A number of at most three digits and nothing else: `i32::from_str` takes a sign, too.
+/// A number of at most three digits and nothing else: `i32::from_str` would accept a sign.
 fn decimal(text: &str) -> Option<i32> {
     let plain = (1..=3).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
     if plain { text.parse().ok() } else { None }

@@ -3,12 +3,12 @@
 /// The longest text, in characters, that [`printable`] returns.
 pub const TEXT_LIMIT: usize = 100;
 
-/// A text of somebody else's as it may be shown on a terminal, on one line, in at most
-/// [`TEXT_LIMIT`] characters.
+/// A text of unknown origin, made safe to show on a terminal: one line of at most [`TEXT_LIMIT`]
+/// characters.
 ///
-/// White space becomes single spaces. Control characters, without which there is no terminal escape,
-/// and those that are invisible or turn the direction of writing become U+FFFD. A longer text ends
-/// in an ellipsis.
+/// White space becomes single spaces. Control characters (every terminal escape has one), and characters
+/// that are invisible or change the direction of writing, become U+FFFD. A longer text ends in an
+/// ellipsis.
 pub fn printable(text: &str) -> String {
     let mut shown = String::new();
     let mut length = 0;
@@ -33,8 +33,7 @@ pub(super) fn readable(text: &str) -> Option<String> {
         .filter(|text| text.chars().any(|character| !matches!(character, ' ' | char::REPLACEMENT_CHARACTER)))
 }
 
-/// Control characters (category Cc), and of the format characters (Cf) those that hide or reorder
-/// text.
+/// Whether it is a control character (category Cc), or a format character (Cf) that hides or reorders text.
 fn is_unsafe(character: char) -> bool {
     character.is_control()
         || matches!(

@@ -26,12 +26,12 @@ use crate::rules::instant::Instant;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The servers that a session may use, and where they were when that was last found out.
+/// The servers that a session may use, and their addresses as they were last looked up.
 #[derive(Debug)]
 pub struct Servers<'p> {
     connect: &'p ConnectString,
-    /// Runs the library's tasks, on the thread that waits for what they do: what comes over a
-    /// connection is acted upon without waking another thread.
+    /// Runs the library's tasks on the thread that waits for their results, so that a reply wakes no
+    /// second thread.
     executor: &'p LocalExecutor<'static>,
     known: RefCell<Vec<SocketAddr>>,
 }
@@ -43,9 +43,9 @@ impl<'p> Servers<'p> {
         Self { connect, executor, known: RefCell::new(vec![]) }
     }
 
-    /// Looks up every host, and gives all their addresses, or the reason why there is none. Once
-    /// they are known, `patience` limits the wait: what cuts off the servers may cut off the name
-    /// servers too, and the lease does not wait for those to come back.
+    /// Looks up every host. Returns all their addresses, or the reason why there is none. Once they are
+    /// known, `patience` limits the wait: a fault that cuts off the servers may cut off the name servers as
+    /// well, and the lease does not wait for those.
     async fn resolve(&self, patience: Duration) -> Result<Vec<SocketAddr>, String> {
         let lookups: Vec<_> = self.connect.hosts.iter().map(Lookup::start).collect();
         let all = async {
@@ -110,8 +110,8 @@ impl From<Error> for Failure {
             Error::NoAuth | Error::AuthFailed | Error::InvalidAcl => Self::Denied,
             Error::Unimplemented => Self::Unimplemented,
             Error::SessionExpired => Self::SessionOver,
-            // All of these can come from a connection that broke with the request under way, or that
-            // another one of the same session has replaced.
+            // All of these can come from a connection that broke while the request was under way, or that
+            // was replaced by another one of the same session.
             Error::ConnectionLoss
             | Error::SessionMoved
             // The server is too busy, and has done nothing.
@@ -146,11 +146,11 @@ pub struct Identity(SessionInfo);
 
 /// An established session over one connection.
 ///
-/// The library would reconnect by itself, and not tell what it was granted then: a server that has
-/// another `maxSessionTimeout` changes the timeout of a session in the middle, and an imitation of
-/// a server may hand out another session. It also gives a session up while the servers, which were
-/// all down, still have it. So each connection is a session of its own here, and the library's
-/// task is ended with the connection.
+/// The library would reconnect by itself, and not tell what it was granted then. But a server with another
+/// `maxSessionTimeout` changes the timeout of a session in the middle, and an imitation of a server may hand
+/// out another session. The library also gives up a session that the servers still have, if all of them were
+/// down for a while. So for the library each connection is a session of its own here, and its task ends with
+/// the connection.
 #[derive(Debug)]
 pub struct ClientSession {
     opened: Instant,
@@ -164,8 +164,8 @@ pub struct ClientSession {
 
 impl ClientSession {
     /// Opens a session with one of the servers, however long it takes; `unreachable` is told the
-    /// reason each time that all of them have been tried in vain. Gives a failure only where trying
-    /// again is of no use.
+    /// reason each time that all of them have been tried in vain. Fails only where trying again is of no
+    /// use.
     pub async fn open(
         servers: &Servers<'_>,
         timeout: Duration,
@@ -173,7 +173,7 @@ impl ClientSession {
     ) -> Result<Self, Failure> {
         let mut session = Self::connect(servers, timeout, None, &mut unreachable).await?;
         let mut asked = timeout;
-        // How long the connection may be silent is reckoned from what was asked for.
+        // The library derives from the timeout that was asked for how long a connection may be silent.
         while session.timeout() < asked {
             let identity = session.identity();
             asked = session.timeout();
@@ -184,11 +184,10 @@ impl ClientSession {
     }
 
     /// Goes on with a session whose connection was lost, however long that takes.
-    /// [`Failure::SessionOver`] is the servers' word that they have it no more. The servers may
-    /// grant another timeout than before, of which more than was asked for is not relied on, and the
-    /// caller has to compare the id.
+    /// [`Failure::SessionOver`]: the servers say that the session is over. They may grant another timeout
+    /// than before; no more than `timeout` is relied on. The caller has to compare the id.
     ///
-    /// The server may lag behind the one before: [`Session::sync`] comes before anything else.
+    /// The server may lag behind the one before: call [`Session::sync`] before anything else.
     pub async fn resume(
         servers: &Servers<'_>,
         timeout: Duration,
@@ -234,8 +233,8 @@ impl ClientSession {
     ) -> Result<Self, Failure> {
         let mut connector = Client::connector()
             .with_session_timeout(timeout)
-            // A silent connection is given up after this long. The library's own 2/5 would leave
-            // no time for a second server within the lease.
+            // A silent connection is given up after this long. The library's default, 2/5, would leave no
+            // time for a second server within the lease.
             .with_connection_timeout(timeout / 6)
             .with_fail_eagerly();
         if let Some(identity) = identity {
@@ -256,8 +255,8 @@ impl ClientSession {
                 let (tell, lost) = smol::channel::bounded(1);
                 let task = executor.spawn(async move {
                     let mut task = task;
-                    // When the connection is lost, the library begins to reconnect, and is not polled
-                    // any more.
+                    // When the connection is lost, the library begins to reconnect; it is not polled any
+                    // more then.
                     or(task.as_mut(), async {
                         states.changed().await;
                     })
@@ -267,7 +266,7 @@ impl ClientSession {
                     pending().await
                 });
                 let granted = client.session_timeout();
-                // A new leader begins with the timeout that the session was created with, whatever was
+                // A new leader counts with the timeout that the session was created with, whatever was
                 // granted since (SessionTrackerImpl).
                 let timeout = if identity.is_some() { granted.min(timeout) } else { granted };
                 Ok(Self { opened, timeout, task, lost, client })
@@ -303,8 +302,8 @@ impl Session for ClientSession {
     }
 
     async fn abandon(self) {
-        // In this order, and only when the task has gone: the library takes it for a wish to close
-        // the session when its last client is dropped.
+        // In this order: if the task still ran, the library would close the session when its last client
+        // is dropped.
         self.task.cancel().await;
         drop(self.client);
     }
@@ -412,8 +411,8 @@ impl Session for ClientSession {
         }
     }
 
-    /// While something watches, the library would remove the watches after the session, and wait
-    /// for answers that do not come.
+    /// No watch may be left: the library would remove it after it has closed the session, and wait for an
+    /// answer that does not come.
     async fn close(self) -> Result<(), Failure> {
         let mut states = self.client.state_watcher();
         drop(self.client);
@@ -443,8 +442,8 @@ impl spawns_core::Spawn for Spawned {
     }
 }
 
-/// Why a server did not answer: the library only says that none did. `asks`: whether there is the time to ask the
-/// server, which a lease has not.
+/// Why a server did not answer; the library only says that none did. `asks`: whether there is time to ask the
+/// server, as there is not while a lease is running.
 async fn diagnose(address: SocketAddr, patience: Duration, asks: bool) -> String {
     let patience = patience.min(Duration::from_secs(1));
     let connect = move || {
@@ -454,7 +453,7 @@ async fn diagnose(address: SocketAddr, patience: Duration, asks: bool) -> String
     match smol::unblock(connect).await {
         // ZooKeeperServer.ZK_NOT_SERVING
         Ok(state) if state.starts_with("This ZooKeeper instance is not currently serving requests") => {
-            format!("{address} is a ZooKeeper server that serves nobody now: it starts, or has no quorum")
+            format!("{address} is a ZooKeeper server that serves no clients now: it is starting, or has no quorum")
         }
         Ok(state) if state.starts_with("Zookeeper version: ") => {
             format!("{address} is a ZooKeeper server, but opens no session now")
@@ -464,7 +463,7 @@ async fn diagnose(address: SocketAddr, patience: Duration, asks: bool) -> String
     }
 }
 
-/// What a server says to `srvr`, the one four letter word that all of them answer unless told otherwise.
+/// The reply to `srvr`, the one four letter word that servers answer by default.
 fn ask_for_state(mut connection: TcpStream, patience: Duration) -> io::Result<String> {
     let mut state = [0; 64];
     connection.set_read_timeout(Some(patience))?;

@@ -40,7 +40,7 @@ fn a_beat_after_a_silence_counts_from_what_was_before_it() {
     let mut contacts = contacts_until(60_000);
     assert_eq!(contacts.lease_from(HALF_MINUTE, at(69_000), at(69_005)), at(60_000) + margin);
     contacts.answered(at(69_000), at(69_005));
-    // Too early: that the leader knows of the beat before nobody can say yet.
+    // Too early: the leader may not know of the previous beat yet.
     assert_eq!(contacts.lease_from(HALF_MINUTE, at(70_000), at(70_005)), at(60_000) + margin);
     assert_eq!(contacts.lease_from(HALF_MINUTE, at(71_005), at(71_010)), at(71_005));
 }
@@ -73,7 +73,7 @@ fn a_live_connection_of_a_keeper_that_runs_is_worth_something_without_requests()
 fn what_is_lost_just_after_a_pause_was_lost_in_it() {
     let mut contacts = contacts_until(60_000);
     assert_eq!(contacts.heard_until(HALF_MINUTE, at(60_300)), at(60_300));
-    // The end of a pause, of which nobody else has told yet, or has.
+    // The end of a pause, before and after `awake` was called.
     assert_eq!(contacts.heard_until(HALF_MINUTE, at(100_000)), at(60_000));
     contacts.awake(HALF_MINUTE, at(100_000));
     assert_eq!(contacts.heard_until(HALF_MINUTE, at(100_010)), at(60_000));

@@ -80,7 +80,7 @@ fn a_session_that_expired_in_a_silence_is_not_over_early() {
     assert!(!is_early(0, 0, 25_000));
     // The last word at 0, missed after T/6 and T/48, and the next one when the server has looked for what has expired.
     assert!(!is_early(5625, 5625, 31_000));
-    // Lost after a pause, with all the leases of those who made none.
+    // Lost after a pause; all leases of others are over.
     assert!(is_early(0, 20_000, 29_999));
     assert!(!is_early(0, 29_000, 30_000));
 }

@@ -77,7 +77,7 @@ impl Machine {
     pub(super) fn releasing(now: Instant, release: Release, event: Event) -> (State, Vec<Effect>) {
         match event {
             Event::Keeper(Report::Released) => finish(release, Confirmation::Confirmed),
-            // An expired session has taken the node with it, and says nothing of the others.
+            // An expired session has taken the node with it, but says nothing about other contenders.
             Event::Keeper(Report::Lost(Loss::SessionExpired | Loss::SessionEnded)) => {
                 finish(release, Confirmation::SessionOver)
             }
@@ -92,12 +92,12 @@ impl Machine {
                     OnLost::Idle => stop_self(signal),
                     OnLost::Running => forward_to_on_lost(signal, shared),
                 };
-                // Two signals may come at once, which is no impatience yet.
                 if !cancels(signal) {
                     return (State::Releasing(release), effects);
                 }
+                // The user is impatient; but the servers get a moment because two signals may come at once.
                 let until = release.until.min(now + HURRIED_PATIENCE);
-                // Nothing has been said yet: the wait is still on, and ends by this.
+                // No verdict has been told yet, so the wait goes on, and this signal ends it.
                 let verdict = match release.verdict {
                     Verdict::NotFreeIfConfirmed { .. } => Verdict::Known(Outcome::Interrupted(signal)),
                     known => known,

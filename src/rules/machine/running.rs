@@ -99,7 +99,7 @@ impl Machine {
                 let (silence, left) = (run.lease.silence(now), run.lease.stop_at().saturating_since(now));
                 (State::Running(Run { warned: true, ..run }), vec![Effect::Say(Notice::Silent { silence, left })])
             }
-            // No command is left to stop, by which we would learn of a Ctrl-Z.
+            // A command that stops tells us of a Ctrl-Z; there is none any more.
             Event::Signal { signal, shared: true } if run.ended.is_some() => (same, stop_self(signal)),
             Event::Signal { shared: true, .. } => (same, vec![]),
             Event::Signal { signal, .. } => (same, vec![Effect::Forward(signal)]),

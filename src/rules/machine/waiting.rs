@@ -206,7 +206,7 @@ impl Machine {
         self.give_up_at.is_some_and(|at| at <= now)
     }
 
-    /// The time to wait is over, and no live session says that somebody is before us.
+    /// The time to wait is over, and no live session says that a contender is before us.
     fn unavailable(&self, now: Instant, blocker: Blocker) -> (State, Vec<Effect>) {
         let no_wait = self.settings.patience == Patience::NoWait;
         match blocker {

@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules::mode::{Mode, parse_permits};
 
-/// Whose names the nodes of a contender have, so that clients of that kind wait for it.
+/// Which library's names the nodes of a contender have, so that clients of that library wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dialect {
-    /// Curator's `InterProcessMutex` and whoever else reads `-lock-`. The only one with permits.
+    /// Curator's `InterProcessMutex` and all that read `-lock-`. The only dialect with permits.
     Curator,
     /// Curator's `InterProcessReadWriteLock`.
     CuratorRw,
@@ -38,11 +38,10 @@ impl fmt::Display for Dialect {
     }
 }
 
-/// What tells our contender nodes from everybody else's: 32 hex digits, as a rule in the shape of a
-/// UUID.
+/// What tells our contender nodes from all others: 32 hex digits, as a rule in the shape of a UUID.
 ///
-/// 16 are the session id, the other 16 random. After a create whose reply was lost, the node is found
-/// again by this. Curator finds its own in the same way and calls it protection.
+/// 16 are the session id, the other 16 are random. After a create whose reply was lost, the node is found
+/// again by its id. Curator finds its own nodes in the same way and calls this protection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ContenderId {
     session: i64,
@@ -51,19 +50,19 @@ pub struct ContenderId {
 }
 
 impl ContenderId {
-    /// The id of a contender of this session. `random` must differ between the contenders of one
-    /// session, in its lower 60 bits.
+    /// The id of a contender of this session. The lower 60 bits of `random` must differ between the
+    /// contenders of one session.
     pub const fn new(session: i64, random: u64) -> Self {
         Self { session, random: random | 0xf << 60 }
     }
 
-    /// The session that it is of.
+    /// The session of the contender.
     pub const fn session(self) -> i64 {
         self.session
     }
 
-    /// The node's name without its sequence number: what a sequential create is given. A mode that
-    /// the dialect has not is exclusive in it.
+    /// The node's name without its sequence number, for a sequential create. A mode that the dialect
+    /// cannot express becomes exclusive.
     pub fn prefix(self, dialect: Dialect, mode: Mode) -> String {
         match (dialect, mode) {
             (Dialect::Curator, Mode::Exclusive) => format!("_c_{self}-lock-"),
@@ -71,15 +70,15 @@ impl ContenderId {
             (Dialect::Curator, Mode::Permits(permits)) => format!("_c_{self}-permits{permits}-lock-"),
             (Dialect::CuratorRw, Mode::Shared) => format!("_c_{self}-__READ__"),
             (Dialect::CuratorRw, _) => format!("_c_{self}-__WRIT__"),
-            // Curator sorts such a name as a whole among the sequence numbers of others. One that
-            // began with the session id, which as a rule begins with 0, would come before a number
-            // of nine digits: a Curator client before us would wait for us, and we for it.
+            // Curator sorts such a name as a whole among the sequence numbers of others. If it began
+            // with the session id, which as a rule begins with 0, it would come before a number of nine
+            // digits: a Curator client before us would wait for us, and we for it.
             (Dialect::Kazoo, Mode::Shared) => format!("{:016x}{:016x}__rlock__", self.random, self.session),
             (Dialect::Kazoo, _) => format!("{:016x}{:016x}__lock__", self.random, self.session),
         }
     }
 
-    /// The id in a name in which there is one, ours or in the shape of ours.
+    /// The id in a name, if it contains one: ours, or one in the shape of ours.
     fn parse(name: &str) -> Option<Self> {
         let (session, random) = match name.strip_prefix("_c_").and_then(|rest| rest.split_at_checked(36)) {
             Some((uuid, rest)) if is_uuid(uuid) && rest.starts_with('-') => halves(&uuid.replace('-', ""))?,
@@ -128,9 +127,9 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The dialect that clients of this kind read, as they come.
+    /// The dialect that clients of this kind read by default.
     ///
-    /// A kazoo client can be told to read others, by `extra_lock_patterns`; its nodes do not show it.
+    /// A kazoo client can be told to read others (`extra_lock_patterns`); its nodes do not show that.
     pub const fn reads(self) -> Dialect {
         match self {
             Self::Lock | Self::WriteLock => Dialect::Curator,
@@ -147,16 +146,16 @@ pub struct Contender {
     pub name: String,
     /// What ZooKeeper appended to the name.
     pub sequence: i32,
-    /// How it wants the lock. A name that leaves doubt counts as exclusive.
+    /// How it wants the lock. An ambiguous name counts as exclusive.
     pub mode: Mode,
     /// Which kind of client made it.
     pub kind: Kind,
-    /// What it has in common with the other nodes of the same contender, where it says so.
+    /// What its nodes have in common, if it has several.
     pub id: Option<ContenderId>,
 }
 
 impl Contender {
-    /// Reads a child's name. `None`: a child that is no contender of any kind.
+    /// Reads a child's name. `None`: the child is not a contender.
     pub fn parse(name: &str) -> Option<Self> {
         // A number has ten characters, a large negative one eleven. No prefix ends in a digit or in
         // two minus signs, so only one of the two can succeed.

@@ -1,12 +1,13 @@
-//! Recipes of other libraries that mean exclusion, too, without contenders that anybody could queue among.
+//! Recipes of other libraries that exclude others by different means, so that no contender of ours can queue
+//! with theirs.
 
 use serde::{Deserialize, Serialize};
 
 use super::names::parse_sequence;
 
-/// A recipe whose users and zklock would run side by side below one path.
+/// A recipe whose users do not wait for zklock, nor zklock for them.
 ///
-/// What its children are called is as Curator 5.4 and kazoo 2.8 were seen to name them.
+/// The names of the children are those that Curator 5.4 and kazoo 2.8 were seen to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Recipe {
     /// Curator's `InterProcessSemaphoreMutex` and `InterProcessSemaphoreV2`: `locks` and `leases`.
@@ -20,7 +21,7 @@ pub enum Recipe {
 }
 
 impl Recipe {
-    /// The recipe to which these children that are no contenders belong, if there is one.
+    /// The recipe to which these children belong, if there is one. None of them is a contender.
     pub(super) fn of_children(names: &[String]) -> Option<Self> {
         let has = |wanted: &str| names.iter().any(|name| name == wanted);
         if has("locks") && has("leases") {
@@ -32,8 +33,8 @@ impl Recipe {
         if has("lease_holder") {
             return Some(Self::KazooLease);
         }
-        // A lock below a lock may be named after an MD5 sum, and one in 64 of these has the look of such a UUID.
-        // A semaphore has no other children.
+        // A lock below a lock may be named after an MD5 sum, and one in 64 of those looks like such a UUID. But a
+        // semaphore has no other children.
         let are_leases = !names.is_empty() && names.iter().all(|name| is_random_uuid(name));
         are_leases.then_some(Self::KazooSemaphore)
     }
@@ -44,7 +45,7 @@ fn is_latch(name: &str) -> bool {
     number.is_some_and(|number| parse_sequence(number).is_some())
 }
 
-/// Whether this is what Python's `uuid4().hex` gives: version and variant have fixed places (RFC 9562).
+/// Whether this can be a `uuid4().hex` of Python: version and variant have fixed places (RFC 9562).
 fn is_random_uuid(name: &str) -> bool {
     name.len() == 32
         && name.bytes().enumerate().all(|(at, byte)| match at {
