@@ -169,14 +169,14 @@ fn further_locks_are_checked_as_the_first_is() {
 }
 
 #[test]
-fn what_the_environment_says_of_held_locks_is_read_whatever_it_is() {
+fn held_locks_are_read_from_the_environment() {
     let held = |text| plan_in(&[("ZKLOCK_HELD", text)], &["/l", "job"]).unwrap().request.held;
     assert_eq!(held("/l/_c_a-lock-0000000001\n/jobs/b/x"), ["_c_a-lock-0000000001", "x"]);
     assert_eq!(held("\n/\n\n"), Vec::<String>::new());
 }
 
 #[test]
-fn options_before_the_command_are_ours_and_those_after_it_are_its_own() {
+fn options_after_the_command_are_its_own() {
     let three = Patience::AtMost(Duration::from_secs(3));
     for (args, patience, command) in [
         (&["/l", "./job", "--timeout", "3"][..], Patience::Forever, &["./job", "--timeout", "3"][..]),
@@ -236,7 +236,7 @@ fn a_shell_command_is_run_by_the_users_shell() {
 }
 
 #[test]
-fn an_option_wins_over_its_variable_and_an_empty_variable_is_unset() {
+fn an_option_wins_over_its_variable() {
     let environment = [("ZKLOCK_ZOOKEEPER", "env"), ("ZKLOCK_TIMEOUT", "0"), ("ZKLOCK_SESSION_TIMEOUT", "5s")];
     let from_environment = plan_in(&environment, &["/l", "x"]).unwrap();
     assert_eq!(from_environment.servers.to_string(), "env:2181");
@@ -305,7 +305,7 @@ fn the_last_of_a_repeated_option_counts() {
 }
 
 #[test]
-fn refusals_name_the_culprit_and_say_what_to_write() {
+fn refusals_say_what_to_write() {
     let duration = "write a duration such as 30, 1.5, 500ms, 90s, 5m, 1h30m or 2d";
     let status = "write a number from 0 to 255";
     let no_lock = "no lock; write zklock LOCK COMMAND [ARG]..., such as zklock /jobs/backup ./backup.sh";

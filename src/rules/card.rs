@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_the_wrong_type_are_unknown_and_the_others_are_read() {
+    fn fields_of_the_wrong_type_are_unknown() {
         let data =
             br#"{"v":"2","host":["db3"],"pid":-1,"user":"ops","command":null,"mode":"alone","held_since":"now"}"#;
         assert_eq!(Card::from_bytes(data), Card { user: Some("ops".to_owned()), ..Card::default() });
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identifier_as_kazoo_stores_it_is_the_description() {
+    fn an_identifier_of_kazoo_is_the_description() {
         assert_eq!(Card::from_bytes(b"my-identifier"), described("my-identifier"));
         assert_eq!(Card::from_bytes("Gerät 7\n".as_bytes()), described("Gerät 7"));
         assert_eq!(Card::from_bytes(b"[4242"), described("[4242"));

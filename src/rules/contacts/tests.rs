@@ -27,14 +27,14 @@ fn contacts_until(millis: u64) -> Contacts {
 }
 
 #[test]
-fn a_beat_of_a_keeper_that_was_in_touch_is_worth_all_of_it() {
+fn a_beat_of_a_keeper_in_touch_counts_in_full() {
     for sent in [0, 6000, 12_000, 60_000] {
         assert_eq!(contacts_until(sent).lease_from(HALF_MINUTE, at(sent), at(sent + 5)), at(sent));
     }
 }
 
 #[test]
-fn a_beat_after_a_silence_counts_from_what_was_before_it() {
+fn a_beat_after_a_silence_counts_from_before_it() {
     let margin = HALF_MINUTE - Terms::validity(HALF_MINUTE);
     // Stopped for nine seconds.
     let mut contacts = contacts_until(60_000);
@@ -46,7 +46,7 @@ fn a_beat_after_a_silence_counts_from_what_was_before_it() {
 }
 
 #[test]
-fn a_live_connection_of_a_keeper_that_runs_is_worth_something_without_requests() {
+fn a_live_connection_counts_without_requests() {
     let mut contacts = Contacts::new(BOOT);
     for now in (0..=60_000).step_by(300) {
         contacts.awake(HALF_MINUTE, at(now));
@@ -70,7 +70,7 @@ fn a_live_connection_of_a_keeper_that_runs_is_worth_something_without_requests()
 }
 
 #[test]
-fn what_is_lost_just_after_a_pause_was_lost_in_it() {
+fn a_loss_just_after_a_pause_was_in_the_pause() {
     let mut contacts = contacts_until(60_000);
     assert_eq!(contacts.heard_until(HALF_MINUTE, at(60_300)), at(60_300));
     // The end of a pause, before and after `awake` was called.
@@ -89,7 +89,7 @@ fn what_is_lost_just_after_a_pause_was_lost_in_it() {
 }
 
 #[test]
-fn a_live_connection_is_enough_to_start_under_whatever_the_timeout() {
+fn any_live_connection_lets_a_command_start() {
     for timeout in [2, 4, 8, 12, 30, 300].map(Duration::from_secs) {
         let mut contacts = Contacts::new(BOOT);
         for step in 0..200 {

@@ -13,7 +13,7 @@ fn at(millis: u64) -> Instant {
 
 proptest! {
     #[test]
-    fn steps_come_in_order_and_end_before_the_session(
+    fn steps_come_in_order_before_the_session_ends(
         millis in 100u64..3_600_000,
         kill_after in proptest::option::of(0u64..3_600_000),
     ) {
@@ -74,7 +74,7 @@ fn a_shorter_timeout_brings_no_later_end() {
 }
 
 #[test]
-fn a_session_that_expired_in_a_silence_is_not_over_early() {
+fn an_expiry_in_a_silence_is_not_early() {
     let is_early = |heard, lost, now| Terms::is_early(HALF_MINUTE, at(heard), at(lost), at(now));
     assert!(is_early(0, 0, 24_999));
     assert!(!is_early(0, 0, 25_000));
@@ -86,7 +86,7 @@ fn a_session_that_expired_in_a_silence_is_not_over_early() {
 }
 
 #[test]
-fn grace_that_the_lease_has_no_room_for_is_refused() {
+fn a_grace_without_room_is_refused() {
     let no_room = Terms::new(Duration::from_secs(6), Some(Duration::from_secs(5))).unwrap_err();
     assert_eq!(no_room.kill_after, Duration::from_secs(5));
     assert!(no_room.longest < Duration::from_secs(3));

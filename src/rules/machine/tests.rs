@@ -45,7 +45,7 @@ fn grant() -> Grant {
 
 /// A run as the supervisor drives it, which notes what the effects mean and objects to what must
 /// never happen.
-struct World {
+struct Harness {
     now: Instant,
     machine: Machine,
     /// The command process exists and has not been reaped.
@@ -71,7 +71,7 @@ struct World {
     notices: Vec<Notice>,
 }
 
-impl World {
+impl Harness {
     fn new(settings: Settings) -> Self {
         let (machine, effects) = Machine::start(settings, START);
         assert_eq!(effects, [Effect::StartKeeper]);
@@ -97,12 +97,12 @@ impl World {
 
     /// A run whose command is running.
     fn running(settings: Settings) -> Self {
-        let mut world = Self::new(settings);
-        world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
-        world.held();
-        world.pass(Duration::ZERO);
-        assert!(world.alive);
-        world
+        let mut run = Self::new(settings);
+        run.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+        run.held();
+        run.pass(Duration::ZERO);
+        assert!(run.alive);
+        run
     }
 
     fn held(&mut self) {
@@ -268,7 +268,7 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-impl World {
+impl Harness {
     fn apply(&mut self, happening: Happening) {
         match happening {
             Happening::Pass(millis) => self.pass(Duration::from_millis(millis)),
@@ -345,336 +345,336 @@ proptest! {
         happenings in proptest::collection::vec(happening(), 1..60),
     ) {
         let max_run = max_run.map(Duration::from_millis);
-        let mut world = World::new(Settings { patience, max_run, wait_descendants, ..settings() });
-        world.has_on_lost = on_lost;
+        let mut run = Harness::new(Settings { patience, max_run, wait_descendants, ..settings() });
+        run.has_on_lost = on_lost;
         for happening in happenings {
-            if world.finished.is_some() {
+            if run.finished.is_some() {
                 break;
             }
-            world.apply(happening);
+            run.apply(happening);
         }
         // The keeper dies, the command ends, time passes: that ends every run.
         for _ in 0..10 {
-            world.event(Event::KeeperGone);
-            world.pass(Duration::from_secs(40));
-            world.apply(Happening::CommandEnds(CommandEnd::Exited(0)));
-            world.apply(Happening::TreeGone);
-            world.apply(Happening::OnLostEnds);
+            run.event(Event::KeeperGone);
+            run.pass(Duration::from_secs(40));
+            run.apply(Happening::CommandEnds(CommandEnd::Exited(0)));
+            run.apply(Happening::TreeGone);
+            run.apply(Happening::OnLostEnds);
         }
-        prop_assert!(world.finished.is_some(), "still {:?}", world.machine);
+        prop_assert!(run.finished.is_some(), "still {:?}", run.machine);
     }
 }
 
 #[test]
-fn a_command_that_ends_well_is_released_and_its_status_kept() {
-    let mut world = World::running(settings());
-    world.event(Event::Command(CommandEvent::Ended(CommandEnd::Exited(3))));
-    assert!(world.released);
-    world.event(Event::Keeper(Report::Released));
-    assert_eq!(world.finished, Some(Outcome::Exited(3)));
+fn the_status_of_the_command_is_kept() {
+    let mut run = Harness::running(settings());
+    run.event(Event::Command(CommandEvent::Ended(CommandEnd::Exited(3))));
+    assert!(run.released);
+    run.event(Event::Keeper(Report::Released));
+    assert_eq!(run.finished, Some(Outcome::Exited(3)));
 }
 
 #[test]
-fn silence_stops_politely_then_kills_then_ends_in_76() {
-    let mut world = World::running(settings());
-    world.pass(Duration::from_millis(19_749));
-    assert!(!world.doomed);
-    world.pass(Duration::from_millis(1));
-    assert!(world.doomed && !world.killed, "the stop signal comes --kill-after before SIGKILL");
-    assert!(world.said(|notice| matches!(notice, Notice::Lost(LostWhy::Silence(_)))));
-    world.pass(Duration::from_secs(5));
-    assert!(world.killed);
-    world.event(Event::Command(CommandEvent::Ended(CommandEnd::Exited(0))));
-    assert!(!world.released, "descendants may be left");
-    world.event(Event::Command(CommandEvent::TreeGone));
-    assert!(world.released);
-    world.event(Event::Keeper(Report::Released));
-    assert_eq!(world.finished, Some(Outcome::Lost));
+fn silence_stops_then_kills_then_ends_in_76() {
+    let mut run = Harness::running(settings());
+    run.pass(Duration::from_millis(19_749));
+    assert!(!run.doomed);
+    run.pass(Duration::from_millis(1));
+    assert!(run.doomed && !run.killed, "the stop signal comes --kill-after before SIGKILL");
+    assert!(run.said(|notice| matches!(notice, Notice::Lost(LostWhy::Silence(_)))));
+    run.pass(Duration::from_secs(5));
+    assert!(run.killed);
+    run.event(Event::Command(CommandEvent::Ended(CommandEnd::Exited(0))));
+    assert!(!run.released, "descendants may be left");
+    run.event(Event::Command(CommandEvent::TreeGone));
+    assert!(run.released);
+    run.event(Event::Keeper(Report::Released));
+    assert_eq!(run.finished, Some(Outcome::Lost));
 }
 
 #[test]
 fn a_beat_in_time_is_all_it_takes() {
-    let mut world = World::running(settings());
+    let mut run = Harness::running(settings());
     for _ in 0..100 {
-        world.pass(Duration::from_secs(19));
-        world.beat();
+        run.pass(Duration::from_secs(19));
+        run.beat();
     }
-    assert!(!world.doomed);
+    assert!(!run.doomed);
 }
 
 #[test]
 fn a_deleted_node_kills_at_once() {
     for loss in [Loss::NodeDeleted, Loss::SessionExpired, Loss::SessionEnded] {
-        let mut world = World::running(settings());
-        world.event(Event::Keeper(Report::Lost(loss)));
-        assert!(world.killed);
+        let mut run = Harness::running(settings());
+        run.event(Event::Keeper(Report::Lost(loss)));
+        assert!(run.killed);
     }
 }
 
 #[test]
-fn waking_past_the_lease_kills_without_a_stop_signal() {
-    let mut world = World::running(settings());
-    world.now = world.now + Duration::from_secs(3600);
-    let effects = world.machine.step(world.now, Event::Timer);
+fn waking_past_the_lease_kills_at_once() {
+    let mut run = Harness::running(settings());
+    run.now = run.now + Duration::from_secs(3600);
+    let effects = run.machine.step(run.now, Event::Timer);
     assert_eq!(effects[0], Effect::Kill);
 }
 
 #[test]
 fn a_dead_keeper_leaves_the_time_of_its_lease() {
-    let mut world = World::running(settings());
-    world.event(Event::KeeperGone);
-    assert!(world.doomed && !world.killed);
-    world.pass(Duration::from_secs(5));
-    assert!(world.killed);
+    let mut run = Harness::running(settings());
+    run.event(Event::KeeperGone);
+    assert!(run.doomed && !run.killed);
+    run.pass(Duration::from_secs(5));
+    assert!(run.killed);
 }
 
 #[test]
-fn signals_reach_the_command_unless_the_terminal_has_sent_them_there() {
-    let mut world = World::running(settings());
+fn signals_of_the_terminal_are_not_forwarded() {
+    let mut run = Harness::running(settings());
     let forward = |signal| vec![Effect::Forward(signal)];
-    let now = world.now;
+    let now = run.now;
     for signal in [Signal::TERM, Signal::INT, Signal::USR1] {
-        assert_eq!(world.machine.step(now, Event::Signal { signal, shared: false }), forward(signal));
-        assert_eq!(world.machine.step(now, Event::Signal { signal, shared: true }), []);
+        assert_eq!(run.machine.step(now, Event::Signal { signal, shared: false }), forward(signal));
+        assert_eq!(run.machine.step(now, Event::Signal { signal, shared: true }), []);
     }
     assert_eq!(
-        world.machine.step(now, Event::Command(CommandEvent::Stopped(Signal::TSTP))),
+        run.machine.step(now, Event::Command(CommandEvent::Stopped(Signal::TSTP))),
         [Effect::StopSelf(Signal::TSTP)]
     );
 }
 
 #[test]
-fn a_signal_while_waiting_cancels_and_one_more_does_not_wait_for_servers() {
-    let mut world = World::new(settings());
-    world.event(Event::Signal { signal: Signal::INT, shared: true });
-    assert!(world.released);
-    world.event(Event::Signal { signal: Signal::INT, shared: true });
-    world.pass(HURRIED_PATIENCE);
-    assert_eq!(world.finished, Some(Outcome::Interrupted(Signal::INT)));
+fn a_second_signal_hurries_the_release() {
+    let mut run = Harness::new(settings());
+    run.event(Event::Signal { signal: Signal::INT, shared: true });
+    assert!(run.released);
+    run.event(Event::Signal { signal: Signal::INT, shared: true });
+    run.pass(HURRIED_PATIENCE);
+    assert_eq!(run.finished, Some(Outcome::Interrupted(Signal::INT)));
 }
 
 #[test]
 fn a_shutdown_that_has_begun_starts_nothing() {
-    let mut world = World::new(settings());
-    world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
-    world.held();
+    let mut run = Harness::new(settings());
+    run.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+    run.held();
     // In the same round of the loop: the report was read before the timer was judged.
-    world.event(Event::Signal { signal: Signal::TERM, shared: false });
-    world.pass(Duration::from_secs(5));
-    assert!(!world.spawned);
-    assert_eq!(world.finished, Some(Outcome::Interrupted(Signal::TERM)));
+    run.event(Event::Signal { signal: Signal::TERM, shared: false });
+    run.pass(Duration::from_secs(5));
+    assert!(!run.spawned);
+    assert_eq!(run.finished, Some(Outcome::Interrupted(Signal::TERM)));
 }
 
 #[test]
 fn the_timeout_counts_once_over_everything() {
     let patience = Patience::AtMost(Duration::from_secs(60));
-    let mut world = World::new(Settings { patience, ..settings() });
-    world.pass(Duration::from_secs(10));
-    world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
-    world.event(Event::Keeper(Report::Waiting(view())));
-    world.pass(Duration::from_secs(20));
-    world.event(Event::Keeper(Report::Lost(Loss::SessionExpired)));
+    let mut run = Harness::new(Settings { patience, ..settings() });
+    run.pass(Duration::from_secs(10));
+    run.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+    run.event(Event::Keeper(Report::Waiting(view())));
+    run.pass(Duration::from_secs(20));
+    run.event(Event::Keeper(Report::Lost(Loss::SessionExpired)));
     // No server answers for longer than --connect-timeout, which is over with the first session.
-    world.pass(Duration::from_secs(25));
-    world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
-    world.event(Event::Keeper(Report::Waiting(view())));
-    world.pass(Duration::from_millis(4999));
-    assert!(!world.released);
-    world.pass(Duration::from_millis(1));
-    assert!(world.released);
-    world.event(Event::Keeper(Report::Released));
-    assert!(world.said(|notice| matches!(notice, Notice::TimedOut(Blocker::Queue(_)))));
-    assert_eq!(world.finished, Some(Outcome::NotFree(75)));
+    run.pass(Duration::from_secs(25));
+    run.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+    run.event(Event::Keeper(Report::Waiting(view())));
+    run.pass(Duration::from_millis(4999));
+    assert!(!run.released);
+    run.pass(Duration::from_millis(1));
+    assert!(run.released);
+    run.event(Event::Keeper(Report::Released));
+    assert!(run.said(|notice| matches!(notice, Notice::TimedOut(Blocker::Queue(_)))));
+    assert_eq!(run.finished, Some(Outcome::NotFree(75)));
 }
 
 /// A waiter whose time is over.
-fn waited_in_vain() -> World {
-    let mut world = World::new(Settings { patience: Patience::AtMost(Duration::from_secs(60)), ..settings() });
-    world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
-    world.event(Event::Keeper(Report::Waiting(view())));
-    world.pass(Duration::from_secs(60));
-    assert!(world.released);
-    world
+fn waited_in_vain() -> Harness {
+    let mut run = Harness::new(Settings { patience: Patience::AtMost(Duration::from_secs(60)), ..settings() });
+    run.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+    run.event(Event::Keeper(Report::Waiting(view())));
+    run.pass(Duration::from_secs(60));
+    assert!(run.released);
+    run
 }
 
 #[track_caller]
-fn expect_unavailable(world: &World, reason: Option<&str>) {
-    assert_eq!(world.finished, Some(Outcome::Unavailable));
+fn expect_unavailable(run: &Harness, reason: Option<&str>) {
+    assert_eq!(run.finished, Some(Outcome::Unavailable));
     let blocker = reason.map_or(Blocker::Late, |reason| Blocker::Servers(Some(reason.to_owned())));
-    assert_eq!(world.notices.last(), Some(&Notice::TimedOut(blocker)));
+    assert_eq!(run.notices.last(), Some(&Notice::TimedOut(blocker)));
 }
 
 #[test]
-fn a_lock_is_not_called_busy_by_servers_that_do_not_answer_any_more() {
-    let mut world = waited_in_vain();
-    world.pass(VERDICT_PATIENCE);
-    expect_unavailable(&world, None);
+fn silent_servers_do_not_make_a_lock_busy() {
+    let mut run = waited_in_vain();
+    run.pass(VERDICT_PATIENCE);
+    expect_unavailable(&run, None);
     for last in [Event::KeeperGone, Event::Keeper(Report::Lost(Loss::SessionExpired))] {
-        let mut world = waited_in_vain();
-        world.event(last);
-        expect_unavailable(&world, None);
+        let mut run = waited_in_vain();
+        run.event(last);
+        expect_unavailable(&run, None);
     }
 }
 
 #[test]
-fn a_lock_is_not_called_busy_when_those_before_us_have_gone() {
-    let mut world = World::new(Settings { patience: Patience::AtMost(Duration::from_secs(60)), ..settings() });
-    world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
-    world.event(Event::Keeper(Report::Waiting(view())));
-    world.event(Event::Keeper(Report::Turn));
-    world.pass(Duration::from_secs(60));
-    world.event(Event::Keeper(Report::Released));
-    expect_unavailable(&world, None);
+fn a_turn_that_came_is_not_a_busy_lock() {
+    let mut run = Harness::new(Settings { patience: Patience::AtMost(Duration::from_secs(60)), ..settings() });
+    run.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+    run.event(Event::Keeper(Report::Waiting(view())));
+    run.event(Event::Keeper(Report::Turn));
+    run.pass(Duration::from_secs(60));
+    run.event(Event::Keeper(Report::Released));
+    expect_unavailable(&run, None);
 }
 
 #[test]
-fn a_signal_ends_a_wait_whose_end_is_not_known_yet() {
-    let mut world = waited_in_vain();
-    world.event(Event::Signal { signal: Signal::INT, shared: false });
-    world.event(Event::Keeper(Report::Released));
-    assert_eq!(world.finished, Some(Outcome::Interrupted(Signal::INT)));
-    assert!(!world.said(|notice| matches!(notice, Notice::TimedOut(_))));
+fn a_signal_ends_the_wait_for_a_verdict() {
+    let mut run = waited_in_vain();
+    run.event(Event::Signal { signal: Signal::INT, shared: false });
+    run.event(Event::Keeper(Report::Released));
+    assert_eq!(run.finished, Some(Outcome::Interrupted(Signal::INT)));
+    assert!(!run.said(|notice| matches!(notice, Notice::TimedOut(_))));
 }
 
 #[test]
 fn a_silence_is_as_long_as_nothing_was_answered() {
-    let mut world = World::running(settings());
-    world.pass(Duration::from_secs(3));
-    world.event(Event::Answered(world.now));
-    world.pass(lease(START).stop_at().saturating_since(world.now));
+    let mut run = Harness::running(settings());
+    run.pass(Duration::from_secs(3));
+    run.event(Event::Answered(run.now));
+    run.pass(lease(START).stop_at().saturating_since(run.now));
     let why = |silence| LostWhy::Silence(lease(START).stop_at().saturating_since(START) - silence);
-    assert!(world.said(|notice| *notice == Notice::Lost(why(Duration::from_secs(3)))), "{:?}", world.notices);
+    assert!(run.said(|notice| *notice == Notice::Lost(why(Duration::from_secs(3)))), "{:?}", run.notices);
 }
 
 #[test]
-fn a_lock_is_not_called_busy_when_the_connection_is_not_back_by_the_end() {
-    let mut world = World::new(Settings { patience: Patience::AtMost(Duration::from_secs(60)), ..settings() });
-    world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
-    world.event(Event::Keeper(Report::Waiting(view())));
-    world.event(Event::Keeper(Report::Unreachable("refused".to_owned())));
-    world.pass(Duration::from_secs(60));
-    world.event(Event::Keeper(Report::Released));
-    expect_unavailable(&world, Some("refused"));
+fn a_lost_connection_does_not_make_a_lock_busy() {
+    let mut run = Harness::new(Settings { patience: Patience::AtMost(Duration::from_secs(60)), ..settings() });
+    run.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+    run.event(Event::Keeper(Report::Waiting(view())));
+    run.event(Event::Keeper(Report::Unreachable("refused".to_owned())));
+    run.pass(Duration::from_secs(60));
+    run.event(Event::Keeper(Report::Released));
+    expect_unavailable(&run, Some("refused"));
 }
 
 #[test]
-fn a_silence_that_is_over_is_said_to_be_and_the_next_is_another_one() {
-    let mut world = World::running(settings());
+fn each_silence_is_told_once() {
+    let mut run = Harness::running(settings());
     // Half of the longest silence that is harmless at worst, which begins just before a beat.
     let half = terms().beat() + terms().patience() / 2;
     for _ in 0..2 {
-        let before = world.notices.len();
-        world.pass(half - Duration::from_millis(1));
-        assert_eq!(world.notices.len(), before);
-        world.pass(Duration::from_millis(1));
+        let before = run.notices.len();
+        run.pass(half - Duration::from_millis(1));
+        assert_eq!(run.notices.len(), before);
+        run.pass(Duration::from_millis(1));
         let left = terms().patience() - terms().patience() / 2;
-        assert_eq!(world.notices[before..], [Notice::Silent { silence: half, left }]);
-        world.beat();
-        assert_eq!(world.notices[before + 1..], [Notice::Back]);
-        world.beat();
-        assert_eq!(world.notices.len(), before + 2);
+        assert_eq!(run.notices[before..], [Notice::Silent { silence: half, left }]);
+        run.beat();
+        assert_eq!(run.notices[before + 1..], [Notice::Back]);
+        run.beat();
+        assert_eq!(run.notices.len(), before + 2);
     }
-    assert!(!world.doomed);
+    assert!(!run.doomed);
 }
 
 /// A waiter whose session the servers have forgotten, and who is first now that they have forgotten everybody.
-fn first_after_the_session_was_ended(settings: Settings) -> World {
-    let mut world = World::new(settings);
-    world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
-    world.event(Event::Keeper(Report::Lost(Loss::SessionEnded)));
-    world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
-    world.held();
-    world
+fn first_after_the_session_was_ended(settings: Settings) -> Harness {
+    let mut run = Harness::new(settings);
+    run.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+    run.event(Event::Keeper(Report::Lost(Loss::SessionEnded)));
+    run.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+    run.held();
+    run
 }
 
 #[test]
-fn nothing_starts_under_servers_that_have_forgotten_a_session_until_every_lease_is_over() {
-    let mut world = first_after_the_session_was_ended(settings());
-    assert!(world.said(|notice| *notice == Notice::Pausing(TIMEOUT)));
+fn after_a_lost_session_every_old_lease_must_end() {
+    let mut run = first_after_the_session_was_ended(settings());
+    assert!(run.said(|notice| *notice == Notice::Pausing(TIMEOUT)));
     for _ in 0..29 {
-        world.pass(Duration::from_secs(1));
-        world.beat();
+        run.pass(Duration::from_secs(1));
+        run.beat();
     }
-    world.pass(Duration::from_millis(999));
-    assert!(!world.spawned);
-    world.pass(Duration::from_millis(1));
-    assert!(world.alive);
+    run.pass(Duration::from_millis(999));
+    assert!(!run.spawned);
+    run.pass(Duration::from_millis(1));
+    assert!(run.alive);
 }
 
 #[test]
 fn the_timeout_counts_while_old_leases_run_out() {
-    let mut world = first_after_the_session_was_ended(Settings {
+    let mut run = first_after_the_session_was_ended(Settings {
         patience: Patience::AtMost(Duration::from_secs(5)),
         ..settings()
     });
-    world.pass(Duration::from_secs(5));
-    assert!(world.said(|notice| matches!(notice, Notice::TimedOut(Blocker::OldLease))));
-    world.event(Event::Keeper(Report::Released));
-    assert_eq!(world.finished, Some(Outcome::Unavailable));
+    run.pass(Duration::from_secs(5));
+    assert!(run.said(|notice| matches!(notice, Notice::TimedOut(Blocker::OldLease))));
+    run.event(Event::Keeper(Report::Released));
+    assert_eq!(run.finished, Some(Outcome::Unavailable));
 }
 
 /// The servers have answered, but know of nobody who is before us.
 #[test]
-fn nonblock_does_not_wait_until_old_leases_are_over() {
-    let mut world = first_after_the_session_was_ended(Settings { patience: Patience::NoWait, ..settings() });
-    assert!(world.said(|notice| matches!(notice, Notice::TimedOut(Blocker::OldLease))));
-    world.event(Event::Keeper(Report::Released));
-    assert_eq!(world.finished, Some(Outcome::Unavailable));
+fn nonblock_does_not_wait_for_old_leases() {
+    let mut run = first_after_the_session_was_ended(Settings { patience: Patience::NoWait, ..settings() });
+    assert!(run.said(|notice| matches!(notice, Notice::TimedOut(Blocker::OldLease))));
+    run.event(Event::Keeper(Report::Released));
+    assert_eq!(run.finished, Some(Outcome::Unavailable));
 }
 
 #[test]
 fn a_second_loss_shortens_no_pause() {
-    let mut world = World::new(settings());
+    let mut run = Harness::new(settings());
     for timeout in [TIMEOUT, TIMEOUT / 6] {
-        world.event(Event::Keeper(Report::Connected { timeout }));
-        world.event(Event::Keeper(Report::Lost(Loss::SessionEnded)));
+        run.event(Event::Keeper(Report::Connected { timeout }));
+        run.event(Event::Keeper(Report::Lost(Loss::SessionEnded)));
     }
-    world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
-    world.held();
-    assert!(world.said(|notice| *notice == Notice::Pausing(TIMEOUT)));
+    run.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+    run.held();
+    assert!(run.said(|notice| *notice == Notice::Pausing(TIMEOUT)));
 }
 
 #[test]
-fn no_server_within_the_connect_timeout_ends_in_69() {
-    let mut world = World::new(settings());
-    world.event(Event::Keeper(Report::Unreachable("refused".to_owned())));
-    world.pass(Duration::from_secs(15));
-    world.event(Event::Keeper(Report::Released));
-    assert_eq!(world.finished, Some(Outcome::Unavailable));
-    assert!(world.said(|notice| *notice == Notice::Unreachable("refused".to_owned())));
+fn silence_until_connect_timeout_ends_in_69() {
+    let mut run = Harness::new(settings());
+    run.event(Event::Keeper(Report::Unreachable("refused".to_owned())));
+    run.pass(Duration::from_secs(15));
+    run.event(Event::Keeper(Report::Released));
+    assert_eq!(run.finished, Some(Outcome::Unavailable));
+    assert!(run.said(|notice| *notice == Notice::Unreachable("refused".to_owned())));
 }
 
 #[test]
 fn nonblock_gives_up_on_the_first_look() {
-    let mut world = World::new(Settings { patience: Patience::NoWait, ..settings() });
-    world.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
-    world.event(Event::Keeper(Report::Waiting(view())));
-    world.event(Event::Keeper(Report::Released));
-    assert_eq!(world.finished, Some(Outcome::NotFree(75)));
+    let mut run = Harness::new(Settings { patience: Patience::NoWait, ..settings() });
+    run.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+    run.event(Event::Keeper(Report::Waiting(view())));
+    run.event(Event::Keeper(Report::Released));
+    assert_eq!(run.finished, Some(Outcome::NotFree(75)));
 }
 
 #[test]
-fn a_grace_that_does_not_fit_what_was_granted_is_refused() {
-    let mut world = World::new(Settings { kill_after: Some(Duration::from_secs(5)), ..settings() });
-    world.event(Event::Keeper(Report::Connected { timeout: Duration::from_secs(6) }));
-    world.event(Event::Keeper(Report::Released));
-    assert_eq!(world.finished, Some(Outcome::Usage));
+fn kill_after_beyond_the_granted_timeout_is_64() {
+    let mut run = Harness::new(Settings { kill_after: Some(Duration::from_secs(5)), ..settings() });
+    run.event(Event::Keeper(Report::Connected { timeout: Duration::from_secs(6) }));
+    run.event(Event::Keeper(Report::Released));
+    assert_eq!(run.finished, Some(Outcome::Usage));
 }
 
 #[test]
 fn keepers_that_keep_dying_are_an_internal_error() {
-    let mut world = World::new(settings());
+    let mut run = Harness::new(settings());
     for _ in 0..KEEPER_CRASHES {
-        world.event(Event::KeeperGone);
+        run.event(Event::KeeperGone);
     }
-    assert_eq!(world.finished, Some(Outcome::Internal));
+    assert_eq!(run.finished, Some(Outcome::Internal));
 }
 
 #[test]
-fn a_release_that_nobody_confirms_is_bounded_and_said() {
-    let mut world = World::running(settings());
-    world.event(Event::Command(CommandEvent::Ended(CommandEnd::Exited(0))));
-    world.pass(RELEASE_PATIENCE);
-    assert_eq!(world.finished, Some(Outcome::Exited(0)));
-    assert!(world.said(|notice| *notice == Notice::NotReleased(TIMEOUT)));
+fn an_unconfirmed_release_is_bounded_and_told() {
+    let mut run = Harness::running(settings());
+    run.event(Event::Command(CommandEvent::Ended(CommandEnd::Exited(0))));
+    run.pass(RELEASE_PATIENCE);
+    assert_eq!(run.finished, Some(Outcome::Exited(0)));
+    assert!(run.said(|notice| *notice == Notice::NotReleased(TIMEOUT)));
 }

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn sequence_numbers_that_have_wrapped_are_read_as_what_they_are() {
+    fn wrapped_sequence_numbers_are_negative() {
         assert_parses("a-lock--2147483648", Kind::Lock, Mode::Exclusive, i32::MIN);
         assert_parses("a-lock--1234567890", Kind::Lock, Mode::Exclusive, -1_234_567_890);
         assert_parses("a-lock--000000001", Kind::Lock, Mode::Exclusive, -1);

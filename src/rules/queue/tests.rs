@@ -59,7 +59,7 @@ fn an_empty_queue_is_free() {
 }
 
 #[test]
-fn exclusive_contenders_watch_their_nearest_predecessor() {
+fn exclusive_contenders_watch_their_predecessor() {
     let names =
         [name(Mode::Exclusive, 9), name(Mode::Exclusive, 10), name(Mode::Shared, 11), name(Mode::Exclusive, 12)];
     let queue = queue(&names);
@@ -128,7 +128,7 @@ fn permits_are_counted() {
 }
 
 #[test]
-fn permits_behind_an_exclusive_holder_do_not_all_watch_it() {
+fn permits_behind_a_writer_are_no_herd() {
     let mut names = vec![name(Mode::Exclusive, 0)];
     names.extend((1..=4).map(|sequence| name(permits(2), sequence)));
     let queue = queue(&names);
@@ -217,7 +217,7 @@ struct Departure {
 
 proptest! {
     #[test]
-    fn whoever_becomes_a_holder_is_woken_and_nobody_loses_the_lock(steps in steps(modes())) {
+    fn every_new_holder_is_woken(steps in steps(modes())) {
         run(steps, |departure| {
             for contender in departure.after.contenders() {
                 let held = holds(&departure.before, &contender.name);
@@ -231,7 +231,7 @@ proptest! {
     }
 
     #[test]
-    fn the_release_of_an_exclusive_lock_wakes_those_alone_who_then_hold(steps in steps(modes())) {
+    fn a_released_lock_wakes_the_next_holders_only(steps in steps(modes())) {
         run(steps, |departure| {
             let first = &departure.before.contenders()[0];
             if first.name == departure.gone && first.mode == Mode::Exclusive {
@@ -244,7 +244,7 @@ proptest! {
     }
 
     #[test]
-    fn the_release_of_a_permit_wakes_no_more_than_there_are_permits(steps in steps(Just(permits(3)))) {
+    fn a_released_permit_wakes_at_most_n(steps in steps(Just(permits(3)))) {
         run(steps, |departure| {
             let has_permits = |name: &&String| Contender::parse(name).unwrap().mode == permits(3);
             if has_permits(&&departure.gone) {
@@ -274,7 +274,7 @@ proptest! {
     }
 
     #[test]
-    fn every_watch_is_needed_and_all_together_are_enough(names in children()) {
+    fn watches_are_necessary_and_sufficient(names in children()) {
         let all = queue(&names);
         for (contender, standing) in all.standings() {
             let Standing::Waits { watch, .. } = standing else { continue };
