@@ -27,7 +27,7 @@ use crate::plan::{LockPath, Plan};
 use crate::rules::contacts::Contacts;
 use crate::rules::instant::Instant;
 use crate::rules::lease::Terms;
-use crate::rules::message::{Loss, Order, Refusal, Remains, Report};
+use crate::rules::message::{Connection, Loss, Order, Refusal, Remains, Report};
 use crate::session::{Failure, Session};
 
 /// Between two tries of a request that fails at once, so that a server that keeps breaking the
@@ -213,7 +213,7 @@ impl<'p, W: World> Keeper<'p, W> {
         let unreachable = |reason: String| {
             log::info!("no connection: {reason}");
             if told.replace(reason.clone()) != reason {
-                self.world.report_if_room(&Report::Unreachable(reason));
+                self.world.report_if_room(&Report::Connection(Connection::Unreachable(reason)));
             }
         };
         let opening = self.world.open(plan.settings.session_timeout, unreachable);
@@ -270,7 +270,7 @@ impl<'p, W: World> Keeper<'p, W> {
             };
             log::info!("connection to ZooKeeper restored");
             if !told.take().is_empty() {
-                self.world.report_if_room(&Report::Connected { timeout: session.timeout() });
+                self.world.report_if_room(&Report::Connection(Connection::Connected { timeout: session.timeout() }));
             }
         }
     }
@@ -283,7 +283,7 @@ impl<'p, W: World> Keeper<'p, W> {
         self.lease.set(from);
         self.timeout.set(timeout);
         // Both in one word: the one without the other would be too long a lease, or too short.
-        self.world.report(&Report::Shortened { timeout, from }).await;
+        self.world.report(&Report::Connection(Connection::Shortened { timeout, from })).await;
         log::info!("session {:#018x}, timeout {timeout:?}", session.id());
     }
 

@@ -34,7 +34,7 @@ use crate::plan::{CommandLine, Plan, Verbosity};
 use crate::rules::event::{Awaited, CommandEvent, Effect, Event, Unstarted};
 use crate::rules::instant::Instant;
 use crate::rules::machine::Machine;
-use crate::rules::message::{Grant, Order, Remains, Report};
+use crate::rules::message::{Grant, Order, Progress, Remains, Report};
 use crate::rules::notice::Notice;
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
@@ -197,7 +197,7 @@ impl Supervisor<'_> {
         while let Some(link) = self.keeper.as_ref().and_then(|keeper| keeper.link.as_ref()) {
             match link.receive() {
                 Received::Message(report) => {
-                    if report == Report::Independent {
+                    if report == Report::Queue(Progress::Independent) {
                         self.inner = false;
                         self.take_name(None);
                     }

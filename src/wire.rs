@@ -163,17 +163,17 @@ pub enum Received<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::message::{Grant, Granted, Order, Report};
+    use crate::rules::message::{Connection, Grant, Granted, Order, Progress, Report};
 
     #[test]
     fn messages_arrive_whole_and_the_end_is_seen() {
         let (ours, theirs) = Link::pair().unwrap();
         assert_eq!(ours.receive::<Report>(), Received::Nothing);
         theirs.send(&Report::Released).unwrap();
-        theirs.send(&Report::Unreachable("x".repeat(20_000))).unwrap();
+        theirs.send(&Report::Connection(Connection::Unreachable("x".repeat(20_000)))).unwrap();
         drop(theirs);
         assert_eq!(ours.receive(), Received::Message(Report::Released));
-        assert_eq!(ours.receive(), Received::Message(Report::Unreachable("x".repeat(20_000))));
+        assert_eq!(ours.receive(), Received::Message(Report::Connection(Connection::Unreachable("x".repeat(20_000)))));
         assert_eq!(ours.receive::<Report>(), Received::Gone);
         assert!(ours.send(&Order::Release).is_err());
     }
@@ -192,7 +192,7 @@ mod tests {
             and: vec![granted(4096), granted(4096), granted(4096), granted(3600)],
             session: i64::MIN,
         };
-        let held = Report::Held { grant, from: Instant::from_boot(Duration::MAX) };
+        let held = Report::Queue(Progress::Held { grant, from: Instant::from_boot(Duration::MAX) });
         let (ours, theirs) = Link::pair().unwrap();
         theirs.send(&held).unwrap();
         assert_eq!(ours.receive(), Received::Message(held));

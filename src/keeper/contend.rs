@@ -18,7 +18,7 @@ use crate::rules::card::Card;
 use crate::rules::contacts::Contacts;
 use crate::rules::instant::Instant;
 use crate::rules::lease::{Lease, Terms};
-use crate::rules::message::{Grant, Granted, Loss, Refusal, Remains, Report, View};
+use crate::rules::message::{Connection, Grant, Granted, Loss, Progress, Refusal, Remains, Report, View};
 use crate::rules::queue::{Contender, ContenderId, Queue, Standing};
 use crate::rules::text::printable;
 use crate::session::{Change, Created, Failure, Session};
@@ -166,7 +166,7 @@ impl<W: World> Keeper<'_, W> {
                     if let Err(failure) = self.withdraw(session).await {
                         return Some(refuse(failure, lock));
                     }
-                    self.world.report(&Report::Requeued(loss)).await;
+                    self.world.report(&Report::Queue(Progress::Requeued(loss))).await;
                 }
             }
         }
@@ -198,7 +198,7 @@ impl<W: World> Keeper<'_, W> {
         }
         let timeout = session.timeout();
         if self.timeout.replace(timeout) != timeout || !self.connected.replace(true) {
-            self.world.report(&Report::Connected { timeout }).await;
+            self.world.report(&Report::Connection(Connection::Connected { timeout })).await;
             log::info!("session {:#018x}, timeout {timeout:?}", session.id());
         }
         Ok(())
@@ -379,12 +379,12 @@ impl<W: World> Keeper<'_, W> {
         }
         let won = place.mine();
         if won.len() < self.locks.len() {
-            self.world.report_if_room(&Report::Turn);
+            self.world.report_if_room(&Report::Queue(Progress::Turn));
             self.place.replace(Place { won, step: Step::Nowhere });
             return Ok(());
         }
         let from = self.fresh_beat(session, &nodes).await?;
-        self.world.report(&Report::Held { grant: self.grant(session, &won), from }).await;
+        self.world.report(&Report::Queue(Progress::Held { grant: self.grant(session, &won), from })).await;
         self.started.set(Some(Remains::default()));
         // Not before the first beat: a short command costs no further transaction, and wakes nobody.
         if won.iter().all(|mine| mine.is_ours()) {
@@ -501,7 +501,7 @@ impl<W: World> Keeper<'_, W> {
                 Err(failure) => return Err(Stop::because(failure, lock)),
             }
         }
-        self.world.report_if_room(&Report::Waiting(view.await));
+        self.world.report_if_room(&Report::Queue(Progress::Waiting(view.await)));
 
         let changed = async {
             let (which, change) = first_of(watches.into_iter()).await;
@@ -530,7 +530,7 @@ impl<W: World> Keeper<'_, W> {
             self.check_company(&mine.lock, &queue, mine)?;
             if let Standing::Waits { position, .. } = queue.standing(mine.name()) {
                 let view = self.view(session, &mine.lock, &queue, position).await;
-                self.world.report_if_room(&Report::Waiting(view));
+                self.world.report_if_room(&Report::Queue(Progress::Waiting(view)));
             }
         }
     }
@@ -559,7 +559,8 @@ impl<W: World> Keeper<'_, W> {
         if let Some(name) = queue.foreign().first()
             && self.told.borrow_mut().insert(lock.to_owned())
         {
-            self.world.report_if_room(&Report::Foreign { lock: lock.to_owned(), child: printable(name) });
+            self.world
+                .report_if_room(&Report::Queue(Progress::Foreign { lock: lock.to_owned(), child: printable(name) }));
         }
     }
 
@@ -574,7 +575,7 @@ impl<W: World> Keeper<'_, W> {
             match self.lease.get() {
                 Some(from) if checked && is_fresh(from) => return Ok(from),
                 _ => {
-                    self.world.report_if_room(&Report::Turn);
+                    self.world.report_if_room(&Report::Queue(Progress::Turn));
                     let before = self.last_beat.get();
                     self.beat(session, nodes).await?;
                     checked |= self.last_beat.get() > before;

@@ -28,7 +28,7 @@ use self::waiting::{Connecting, Held, Queued};
 use super::event::{Awaited, Effect, Event};
 use super::instant::Instant;
 use super::lease::{Lease, Terms};
-use super::message::Report;
+use super::message::{Connection, Report};
 use super::outcome::Outcome;
 use super::settings::{Patience, Settings};
 use super::signal::Signal;
@@ -156,22 +156,12 @@ impl Machine {
             Event::Extended(from) => lease.extend(*from),
             Event::Answered(at) => lease.answer(*at),
             // The servers count with this from now on.
-            Event::Keeper(Report::Connected { timeout }) => lease.regrant(regranted(*timeout, kill_after), None),
-            Event::Keeper(Report::Shortened { timeout, from }) => {
-                lease.regrant(regranted(*timeout, kill_after), *from);
-            }
-            Event::Keeper(
-                Report::Unreachable(_)
-                | Report::Foreign { .. }
-                | Report::Waiting(_)
-                | Report::Turn
-                | Report::Independent
-                | Report::Requeued(_)
-                | Report::Held { .. }
-                | Report::Lost(_)
-                | Report::Refused(_)
-                | Report::Released,
-            )
+            Event::Keeper(Report::Connection(connection)) => match connection {
+                Connection::Unreachable(_) => {}
+                Connection::Connected { timeout } => lease.regrant(regranted(*timeout, kill_after), None),
+                Connection::Shortened { timeout, from } => lease.regrant(regranted(*timeout, kill_after), *from),
+            },
+            Event::Keeper(Report::Queue(_) | Report::Lost(_) | Report::Refused(_) | Report::Released)
             | Event::KeeperGone
             | Event::Signal { .. }
             | Event::Command(_)

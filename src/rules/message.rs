@@ -12,6 +12,21 @@ use super::queue::{Dialect, Recipe};
 /// What the keeper tells the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
+    /// The connection to the servers has changed.
+    Connection(Connection),
+    /// We have come further in the queues.
+    Queue(Progress),
+    /// The lock, or the place in the queue, is lost.
+    Lost(Loss),
+    /// It makes no sense to go on.
+    Refused(Refusal),
+    /// The contender node is gone and the session is closed.
+    Released,
+}
+
+/// How the connection to the servers is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Connection {
     /// No server has answered yet, for this reason; the keeper goes on trying.
     Unreachable(String),
     /// The session has a connection: the first one, or a new one after the last was lost.
@@ -26,6 +41,13 @@ pub enum Report {
         /// From when the lease counts with that timeout, if there is a lease.
         from: Option<Instant>,
     },
+}
+
+/// How far we have come on the way to the lock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Progress {
+    /// We use no lock of a zklock above us, and will not.
+    Independent,
     /// The lock has a child that is not a contender, so that no contender waits for it.
     Foreign {
         /// The lock.
@@ -35,13 +57,11 @@ pub enum Report {
     },
     /// Our contender node is in the queue and others are before it.
     Waiting(View),
+    /// Our contender node had vanished while waiting; a new one is at the tail of the queue.
+    Requeued(Loss),
     /// No contender is before us any more, but we do not hold yet: there is a further lock to take, or no
     /// recent beat.
     Turn,
-    /// We use no lock of a zklock above us, and will not.
-    Independent,
-    /// Our contender node had vanished while waiting; a new one is at the tail of the queue.
-    Requeued(Loss),
     /// The lock is ours.
     Held {
         /// What is ours.
@@ -49,12 +69,6 @@ pub enum Report {
         /// From when the lease counts.
         from: Instant,
     },
-    /// The lock, or the place in the queue, is lost.
-    Lost(Loss),
-    /// It makes no sense to go on.
-    Refused(Refusal),
-    /// The contender node is gone and the session is closed.
-    Released,
 }
 
 /// What a waiter can say about the queue.

@@ -11,7 +11,7 @@ use zklock::command::Left;
 use zklock::keeper::world::World;
 use zklock::rules::card::Card;
 use zklock::rules::instant::Instant;
-use zklock::rules::message::{Order, Remains, Report};
+use zklock::rules::message::{Connection, Order, Progress, Remains, Report};
 use zklock::session::{Change, Created, Failure, Session, Stat, Watch};
 
 use crate::coverage::Kind;
@@ -79,13 +79,13 @@ impl SimWorld {
         let mut state = self.state.borrow_mut();
         let host = state.keepers[self.keeper].host;
         state.note(|| format!("keeper {} of host {host}: {report:?}", self.keeper));
-        if let Report::Requeued(_) = report {
+        if let Report::Queue(Progress::Requeued(_)) = report {
             state.coverage.count(Kind::Requeued);
         }
-        if let (Report::Shortened { .. }, true) = (report, state.hosts[host].is_running()) {
+        if let (Report::Connection(Connection::Shortened { .. }), true) = (report, state.hosts[host].is_running()) {
             state.spring(Kind::AtShortened, host);
         }
-        let held = matches!(report, Report::Held { .. });
+        let held = matches!(report, Report::Queue(Progress::Held { .. }));
         state.keepers[self.keeper].reports.push(report.clone());
         state.wake_supervisor(host);
         if held {

@@ -10,7 +10,7 @@ use crate::cli::ENV_HELD;
 use crate::keeper::world::World;
 use crate::keeper::{Keeper, refuse};
 use crate::rules::card::Card;
-use crate::rules::message::{Loss, Refusal, Report};
+use crate::rules::message::{Loss, Progress, Refusal, Report};
 use crate::rules::mode::Mode;
 use crate::rules::queue::{Contender, Standing};
 use crate::session::{Failure, Session};
@@ -32,7 +32,7 @@ impl<W: World> Keeper<'_, W> {
             }
             if lent.is_empty() {
                 self.world.borrows_no_more();
-                self.world.report(&Report::Independent).await;
+                self.world.report(&Report::Queue(Progress::Independent)).await;
             }
         }
         self.lent.replace(lent);

@@ -106,15 +106,8 @@ impl Machine {
             }
             Event::Timer
             | Event::Keeper(
-                Report::Unreachable(_)
-                | Report::Connected { .. }
-                | Report::Shortened { .. }
-                | Report::Foreign { .. }
-                | Report::Waiting(_)
-                | Report::Turn
-                | Report::Independent
-                | Report::Requeued(_)
-                | Report::Held { .. }
+                Report::Connection(_)
+                | Report::Queue(_)
                 | Report::Lost(Loss::NodeDeleted | Loss::LeaseOver | Loss::LenderGone)
                 | Report::Refused(_),
             )

@@ -105,18 +105,7 @@ impl Machine {
             Event::Signal { signal, .. } => (same, vec![Effect::Forward(signal)]),
             Event::Command(event) => self.command(now, run, event),
             Event::Timer
-            | Event::Keeper(
-                Report::Unreachable(_)
-                | Report::Connected { .. }
-                | Report::Shortened { .. }
-                | Report::Foreign { .. }
-                | Report::Waiting(_)
-                | Report::Turn
-                | Report::Independent
-                | Report::Requeued(_)
-                | Report::Held { .. }
-                | Report::Released,
-            )
+            | Event::Keeper(Report::Connection(_) | Report::Queue(_) | Report::Released)
             | Event::Answered(_)
             | Event::OnLostEnded => (same, vec![]),
         }
@@ -192,19 +181,7 @@ impl Machine {
             Event::Timer
             | Event::Signal { .. }
             | Event::Command(CommandEvent::Ended(_) | CommandEvent::EndedLending(_) | CommandEvent::Stopped(_))
-            | Event::Keeper(
-                Report::Unreachable(_)
-                | Report::Connected { .. }
-                | Report::Shortened { .. }
-                | Report::Foreign { .. }
-                | Report::Waiting(_)
-                | Report::Turn
-                | Report::Independent
-                | Report::Requeued(_)
-                | Report::Held { .. }
-                | Report::Refused(_)
-                | Report::Released,
-            )
+            | Event::Keeper(Report::Connection(_) | Report::Queue(_) | Report::Refused(_) | Report::Released)
             | Event::KeeperGone
             | Event::Extended(_)
             | Event::Answered(_)
@@ -230,18 +207,7 @@ impl Machine {
             | Event::Signal { .. }
             | Event::Command(CommandEvent::Ended(_) | CommandEvent::EndedLending(_) | CommandEvent::Stopped(_))
             | Event::Keeper(
-                Report::Unreachable(_)
-                | Report::Connected { .. }
-                | Report::Shortened { .. }
-                | Report::Foreign { .. }
-                | Report::Waiting(_)
-                | Report::Turn
-                | Report::Independent
-                | Report::Requeued(_)
-                | Report::Held { .. }
-                | Report::Lost(_)
-                | Report::Refused(_)
-                | Report::Released,
+                Report::Connection(_) | Report::Queue(_) | Report::Lost(_) | Report::Refused(_) | Report::Released,
             )
             | Event::KeeperGone
             | Event::Extended(_)
@@ -264,18 +230,7 @@ fn judge(now: Instant, lease: Lease, cause: Cause, event: &Event) -> (Cause, Opt
         Event::KeeperGone => lost(LostWhy::KeeperGone),
         Event::Timer if now >= lease.kill_at() => lost(LostWhy::Silence(lease.silence(now))),
         Event::Timer
-        | Event::Keeper(
-            Report::Unreachable(_)
-            | Report::Connected { .. }
-            | Report::Shortened { .. }
-            | Report::Foreign { .. }
-            | Report::Waiting(_)
-            | Report::Turn
-            | Report::Independent
-            | Report::Requeued(_)
-            | Report::Held { .. }
-            | Report::Released,
-        )
+        | Event::Keeper(Report::Connection(_) | Report::Queue(_) | Report::Released)
         | Event::Extended(_)
         | Event::Answered(_)
         | Event::Signal { .. }

@@ -8,7 +8,7 @@ use super::ending::{GIVE_UP_PATIENCE, HURRIED_PATIENCE, RELEASE_PATIENCE};
 use super::waiting::{KEEPER_CRASHES, VERDICT_PATIENCE};
 use super::*;
 use crate::rules::event::{CommandEnd, CommandEvent, Unstarted};
-use crate::rules::message::{Grant, Granted, Loss, Refusal, View};
+use crate::rules::message::{Connection, Grant, Granted, Loss, Progress, Refusal, View};
 use crate::rules::notice::{Blocker, LostWhy, Notice};
 
 const START: Instant = Instant::from_boot(Duration::from_secs(1000));
@@ -98,7 +98,7 @@ impl Harness {
     /// A run whose command is running.
     fn running(settings: Settings) -> Self {
         let mut run = Self::new(settings);
-        run.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+        run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
         run.held();
         run.pass(Duration::ZERO);
         assert!(run.alive);
@@ -107,7 +107,7 @@ impl Harness {
 
     fn held(&mut self) {
         self.last_beat = Some(self.now);
-        self.event(Event::Keeper(Report::Held { grant: grant(), from: self.now }));
+        self.event(Event::Keeper(Report::Queue(Progress::Held { grant: grant(), from: self.now })));
     }
 
     fn event(&mut self, event: Event) {
@@ -237,12 +237,12 @@ fn patience() -> impl Strategy<Value = Patience> {
 fn happening() -> impl Strategy<Value = Happening> {
     let signals = [Signal::TERM, Signal::INT, Signal::HUP, Signal::USR1, Signal::CONT, Signal::TSTP];
     let reports = prop_oneof![
-        Just(Report::Unreachable("refused".to_owned())),
-        Just(Report::Connected { timeout: TIMEOUT }),
-        Just(Report::Waiting(view())),
-        Just(Report::Foreign { lock: "/l".to_owned(), child: "x".to_owned() }),
-        Just(Report::Turn),
-        Just(Report::Requeued(Loss::NodeDeleted)),
+        Just(Report::Connection(Connection::Unreachable("refused".to_owned()))),
+        Just(Report::Connection(Connection::Connected { timeout: TIMEOUT })),
+        Just(Report::Queue(Progress::Waiting(view()))),
+        Just(Report::Queue(Progress::Foreign { lock: "/l".to_owned(), child: "x".to_owned() })),
+        Just(Report::Queue(Progress::Turn)),
+        Just(Report::Queue(Progress::Requeued(Loss::NodeDeleted))),
         Just(Report::Lost(Loss::NodeDeleted)),
         Just(Report::Lost(Loss::SessionExpired)),
         Just(Report::Lost(Loss::SessionEnded)),
@@ -252,7 +252,7 @@ fn happening() -> impl Strategy<Value = Happening> {
     prop_oneof![
         8 => (0u64..8000).prop_map(Happening::Pass),
         1 => (0u64..60_000).prop_map(Happening::Freeze),
-        3 => Just(Happening::Keeper(Report::Connected { timeout: TIMEOUT })),
+        3 => Just(Happening::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT }))),
         6 => Just(Happening::Held),
         6 => Just(Happening::Beat),
         3 => reports.prop_map(Happening::Keeper),
@@ -456,7 +456,7 @@ fn a_second_signal_hurries_the_release() {
 #[test]
 fn a_shutdown_that_has_begun_starts_nothing() {
     let mut run = Harness::new(settings());
-    run.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
     run.held();
     // In the same round of the loop: the report was read before the timer was judged.
     run.event(Event::Signal { signal: Signal::TERM, shared: false });
@@ -470,14 +470,14 @@ fn the_timeout_counts_once_over_everything() {
     let patience = Patience::AtMost(Duration::from_secs(60));
     let mut run = Harness::new(Settings { patience, ..settings() });
     run.pass(Duration::from_secs(10));
-    run.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
-    run.event(Event::Keeper(Report::Waiting(view())));
+    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
+    run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
     run.pass(Duration::from_secs(20));
     run.event(Event::Keeper(Report::Lost(Loss::SessionExpired)));
     // No server answers for longer than --connect-timeout, which is over with the first session.
     run.pass(Duration::from_secs(25));
-    run.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
-    run.event(Event::Keeper(Report::Waiting(view())));
+    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
+    run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
     run.pass(Duration::from_millis(4999));
     assert!(!run.released);
     run.pass(Duration::from_millis(1));
@@ -490,8 +490,8 @@ fn the_timeout_counts_once_over_everything() {
 /// A waiter whose time is over.
 fn waited_in_vain() -> Harness {
     let mut run = Harness::new(Settings { patience: Patience::AtMost(Duration::from_secs(60)), ..settings() });
-    run.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
-    run.event(Event::Keeper(Report::Waiting(view())));
+    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
+    run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
     run.pass(Duration::from_secs(60));
     assert!(run.released);
     run
@@ -519,9 +519,9 @@ fn silent_servers_do_not_make_a_lock_busy() {
 #[test]
 fn a_turn_that_came_is_not_a_busy_lock() {
     let mut run = Harness::new(Settings { patience: Patience::AtMost(Duration::from_secs(60)), ..settings() });
-    run.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
-    run.event(Event::Keeper(Report::Waiting(view())));
-    run.event(Event::Keeper(Report::Turn));
+    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
+    run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
+    run.event(Event::Keeper(Report::Queue(Progress::Turn)));
     run.pass(Duration::from_secs(60));
     run.event(Event::Keeper(Report::Released));
     expect_unavailable(&run, None);
@@ -549,9 +549,9 @@ fn a_silence_is_as_long_as_nothing_was_answered() {
 #[test]
 fn a_lost_connection_does_not_make_a_lock_busy() {
     let mut run = Harness::new(Settings { patience: Patience::AtMost(Duration::from_secs(60)), ..settings() });
-    run.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
-    run.event(Event::Keeper(Report::Waiting(view())));
-    run.event(Event::Keeper(Report::Unreachable("refused".to_owned())));
+    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
+    run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
+    run.event(Event::Keeper(Report::Connection(Connection::Unreachable("refused".to_owned()))));
     run.pass(Duration::from_secs(60));
     run.event(Event::Keeper(Report::Released));
     expect_unavailable(&run, Some("refused"));
@@ -580,9 +580,9 @@ fn each_silence_is_told_once() {
 /// A waiter whose session the servers have forgotten, and who is first now that they have forgotten everybody.
 fn first_after_the_session_was_ended(settings: Settings) -> Harness {
     let mut run = Harness::new(settings);
-    run.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
     run.event(Event::Keeper(Report::Lost(Loss::SessionEnded)));
-    run.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
     run.held();
     run
 }
@@ -626,10 +626,10 @@ fn nonblock_does_not_wait_for_old_leases() {
 fn a_second_loss_shortens_no_pause() {
     let mut run = Harness::new(settings());
     for timeout in [TIMEOUT, TIMEOUT / 6] {
-        run.event(Event::Keeper(Report::Connected { timeout }));
+        run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout })));
         run.event(Event::Keeper(Report::Lost(Loss::SessionEnded)));
     }
-    run.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
+    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
     run.held();
     assert!(run.said(|notice| *notice == Notice::Pausing(TIMEOUT)));
 }
@@ -637,7 +637,7 @@ fn a_second_loss_shortens_no_pause() {
 #[test]
 fn silence_until_connect_timeout_ends_in_69() {
     let mut run = Harness::new(settings());
-    run.event(Event::Keeper(Report::Unreachable("refused".to_owned())));
+    run.event(Event::Keeper(Report::Connection(Connection::Unreachable("refused".to_owned()))));
     run.pass(Duration::from_secs(15));
     run.event(Event::Keeper(Report::Released));
     assert_eq!(run.finished, Some(Outcome::Unavailable));
@@ -647,8 +647,8 @@ fn silence_until_connect_timeout_ends_in_69() {
 #[test]
 fn nonblock_gives_up_on_the_first_look() {
     let mut run = Harness::new(Settings { patience: Patience::NoWait, ..settings() });
-    run.event(Event::Keeper(Report::Connected { timeout: TIMEOUT }));
-    run.event(Event::Keeper(Report::Waiting(view())));
+    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
+    run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
     run.event(Event::Keeper(Report::Released));
     assert_eq!(run.finished, Some(Outcome::NotFree(75)));
 }
@@ -656,7 +656,7 @@ fn nonblock_gives_up_on_the_first_look() {
 #[test]
 fn kill_after_beyond_the_granted_timeout_is_64() {
     let mut run = Harness::new(Settings { kill_after: Some(Duration::from_secs(5)), ..settings() });
-    run.event(Event::Keeper(Report::Connected { timeout: Duration::from_secs(6) }));
+    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: Duration::from_secs(6) })));
     run.event(Event::Keeper(Report::Released));
     assert_eq!(run.finished, Some(Outcome::Usage));
 }

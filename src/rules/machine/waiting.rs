@@ -8,7 +8,7 @@ use super::{Machine, State, cancels, give_up, regranted, stop_self};
 use crate::rules::event::{Effect, Event};
 use crate::rules::instant::Instant;
 use crate::rules::lease::{Lease, Terms};
-use crate::rules::message::{Grant, Loss, Refusal, Report, View};
+use crate::rules::message::{Connection, Grant, Loss, Progress, Refusal, Report, View};
 use crate::rules::notice::{Blocker, Notice};
 use crate::rules::outcome::Outcome;
 use crate::rules::settings::Patience;
@@ -51,11 +51,11 @@ pub(super) struct Held {
 impl Machine {
     pub(super) fn connecting(&mut self, now: Instant, connecting: Connecting, event: Event) -> (State, Vec<Effect>) {
         match event {
-            Event::Keeper(Report::Unreachable(reason)) => {
+            Event::Keeper(Report::Connection(Connection::Unreachable(reason))) => {
                 let say = Effect::Say(Notice::Connecting(reason.clone()));
                 (State::Connecting(Connecting { reason: Some(reason), ..connecting }), vec![say])
             }
-            Event::Keeper(Report::Connected { timeout }) => self.connected(now, timeout),
+            Event::Keeper(Report::Connection(Connection::Connected { timeout })) => self.connected(now, timeout),
             Event::Keeper(Report::Refused(refusal)) => refused(now, refusal),
             Event::Keeper(Report::Lost(loss)) => requeue(loss),
             Event::KeeperGone => self.keeper_crashed((State::Connecting(connecting), vec![Effect::StartKeeper])),
@@ -64,16 +64,7 @@ impl Machine {
             Event::Timer if self.is_over(now) => self.unavailable(now, Blocker::Servers(connecting.reason)),
             Event::Timer if connecting.until.is_some_and(|at| at <= now) => unreachable(now, connecting.reason),
             Event::Timer
-            | Event::Keeper(
-                Report::Shortened { .. }
-                | Report::Foreign { .. }
-                | Report::Waiting(_)
-                | Report::Turn
-                | Report::Independent
-                | Report::Requeued(_)
-                | Report::Held { .. }
-                | Report::Released,
-            )
+            | Event::Keeper(Report::Connection(Connection::Shortened { .. }) | Report::Queue(_) | Report::Released)
             | Event::Extended(_)
             | Event::Answered(_)
             | Event::Command(_)
@@ -101,43 +92,19 @@ impl Machine {
 
     pub(super) fn queued(&mut self, now: Instant, queued: Queued, event: Event) -> (State, Vec<Effect>) {
         match event {
-            Event::Keeper(Report::Connected { timeout } | Report::Shortened { timeout, .. }) => {
+            Event::Keeper(Report::Connection(Connection::Unreachable(reason))) => {
+                let say = Effect::Say(Notice::Connecting(reason.clone()));
+                // What is known of the contenders before us may be outdated from now on.
+                (State::Queued(Queued { view: None, silence: Some(reason), ..queued }), vec![say])
+            }
+            Event::Keeper(Report::Connection(
+                Connection::Connected { timeout } | Connection::Shortened { timeout, .. },
+            )) => {
                 let terms = regranted(timeout, self.settings.kill_after);
                 let back = queued.silence.map(|_| Effect::Say(Notice::Reconnected));
                 (State::Queued(Queued { terms, silence: None, ..queued }), back.into_iter().collect())
             }
-            // What is known of the contenders before us may be outdated from now on.
-            Event::Keeper(Report::Unreachable(reason)) => {
-                let say = Effect::Say(Notice::Connecting(reason.clone()));
-                (State::Queued(Queued { view: None, silence: Some(reason), ..queued }), vec![say])
-            }
-            Event::Keeper(Report::Waiting(view)) if self.settings.patience == Patience::NoWait => {
-                let outcome = Outcome::NotFree(self.settings.conflict_exit_code);
-                give_up(now, outcome, vec![Effect::Say(Notice::NotFree(view))])
-            }
-            Event::Keeper(Report::Waiting(view)) => {
-                self.waited = true;
-                let say = Effect::Say(Notice::Waiting(view.clone()));
-                (State::Queued(Queued { view: Some(view), silence: None, ..queued }), vec![say])
-            }
-            Event::Keeper(Report::Foreign { lock, child }) => {
-                (State::Queued(queued), vec![Effect::Say(Notice::Foreign { lock, child })])
-            }
-            Event::Keeper(Report::Turn) => (State::Queued(Queued { view: None, ..queued }), vec![]),
-            Event::Keeper(Report::Requeued(loss)) => {
-                (State::Queued(Queued { view: None, ..queued }), vec![Effect::Say(Notice::Requeued(loss))])
-            }
-            Event::Keeper(Report::Held { .. }) if self.settings.patience == Patience::NoWait && now < self.start_at => {
-                self.unavailable(now, Blocker::OldLease)
-            }
-            // Not started at once, but after the signals that have come are heard: a command must not be
-            // started into a shutdown that has begun.
-            Event::Keeper(Report::Held { grant, from }) => {
-                let pause = Some(self.start_at.saturating_since(now)).filter(|pause| !pause.is_zero());
-                let say = pause.map(|pause| Effect::Say(Notice::Pausing(pause)));
-                let held = Held { lease: Lease::new(queued.terms, from), grant, judge_at: now.max(self.start_at) };
-                (State::Held(held), say.into_iter().collect())
-            }
+            Event::Keeper(Report::Queue(progress)) => self.progress(now, queued, progress),
             Event::Keeper(Report::Refused(refusal)) => refused(now, refusal),
             Event::Keeper(Report::Lost(loss)) => self.lost_place(now, queued.terms, loss),
             Event::KeeperGone => self.keeper_crashed(requeue(Loss::SessionExpired)),
@@ -149,11 +116,43 @@ impl Machine {
                 (None, None) => self.unavailable(now, Blocker::Late),
             },
             Event::Timer
-            | Event::Keeper(Report::Independent | Report::Released)
+            | Event::Keeper(Report::Released)
             | Event::Extended(_)
             | Event::Answered(_)
             | Event::Command(_)
             | Event::OnLostEnded => (State::Queued(queued), vec![]),
+        }
+    }
+
+    fn progress(&mut self, now: Instant, queued: Queued, progress: Progress) -> (State, Vec<Effect>) {
+        let no_wait = self.settings.patience == Patience::NoWait;
+        match progress {
+            Progress::Independent => (State::Queued(queued), vec![]),
+            Progress::Foreign { lock, child } => {
+                (State::Queued(queued), vec![Effect::Say(Notice::Foreign { lock, child })])
+            }
+            Progress::Waiting(view) if no_wait => {
+                let outcome = Outcome::NotFree(self.settings.conflict_exit_code);
+                give_up(now, outcome, vec![Effect::Say(Notice::NotFree(view))])
+            }
+            Progress::Waiting(view) => {
+                self.waited = true;
+                let say = Effect::Say(Notice::Waiting(view.clone()));
+                (State::Queued(Queued { view: Some(view), silence: None, ..queued }), vec![say])
+            }
+            Progress::Requeued(loss) => {
+                (State::Queued(Queued { view: None, ..queued }), vec![Effect::Say(Notice::Requeued(loss))])
+            }
+            Progress::Turn => (State::Queued(Queued { view: None, ..queued }), vec![]),
+            Progress::Held { .. } if no_wait && now < self.start_at => self.unavailable(now, Blocker::OldLease),
+            // Not started at once, but after the signals that have come are heard: a command must not be
+            // started into a shutdown that has begun.
+            Progress::Held { grant, from } => {
+                let pause = Some(self.start_at.saturating_since(now)).filter(|pause| !pause.is_zero());
+                let say = pause.map(|pause| Effect::Say(Notice::Pausing(pause)));
+                let held = Held { lease: Lease::new(queued.terms, from), grant, judge_at: now.max(self.start_at) };
+                (State::Held(held), say.into_iter().collect())
+            }
         }
     }
 
@@ -171,18 +170,7 @@ impl Machine {
             Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), vec![]),
             Event::Signal { signal, .. } => (State::Held(held), stop_self(signal)),
             Event::Timer
-            | Event::Keeper(
-                Report::Unreachable(_)
-                | Report::Connected { .. }
-                | Report::Shortened { .. }
-                | Report::Foreign { .. }
-                | Report::Waiting(_)
-                | Report::Turn
-                | Report::Independent
-                | Report::Requeued(_)
-                | Report::Held { .. }
-                | Report::Released,
-            )
+            | Event::Keeper(Report::Connection(_) | Report::Queue(_) | Report::Released)
             | Event::Extended(_)
             | Event::Answered(_)
             | Event::Command(_)

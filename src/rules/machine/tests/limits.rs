@@ -101,7 +101,7 @@ fn the_end_of_the_lease_cuts_the_grace() {
     let mut run = Harness::running(Settings { kill_after, max_run: Some(max_run), ..settings() });
     run.pass(max_run);
     // A server grants less than before.
-    run.event(Event::Keeper(Report::Connected { timeout: TIMEOUT / 2 }));
+    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT / 2 })));
     run.pass(Duration::from_secs(1));
     assert!(run.killed);
     assert!(run.said(|notice| matches!(notice, Notice::Lost(LostWhy::Silence(_)))));
@@ -113,7 +113,7 @@ fn a_shorter_timeout_comes_with_its_lease() {
     let (timeout, from) = (Duration::from_secs(6), START + Duration::from_secs(8));
     let mut run = Harness::running(settings());
     run.pass(Duration::from_secs(9));
-    run.event(Event::Keeper(Report::Shortened { timeout, from: Some(from) }));
+    run.event(Event::Keeper(Report::Connection(Connection::Shortened { timeout, from: Some(from) })));
     let left = Lease::new(Terms::new(timeout, None).unwrap(), from).stop_at().saturating_since(run.now);
     run.pass(left - Duration::from_millis(1));
     assert!(!run.doomed);
@@ -133,7 +133,7 @@ fn a_shorter_timeout_shortens_the_grace() {
     assert!(kill_at < lease(START).kill_at());
     // A later lease does not give back what the stop signal has taken.
     for from in [from, stop_at] {
-        run.event(Event::Keeper(Report::Shortened { timeout, from: Some(from) }));
+        run.event(Event::Keeper(Report::Connection(Connection::Shortened { timeout, from: Some(from) })));
     }
     run.pass(kill_at.saturating_since(stop_at) - Duration::from_millis(1));
     assert!(!run.killed);
@@ -236,7 +236,7 @@ fn on_lost_may_end_before_the_release() {
 fn signals_reach_the_command_of_on_lost() {
     let mut run = lost(settings());
     let now = run.now;
-    for report in [Report::Requeued(Loss::NodeDeleted), Report::Released] {
+    for report in [Report::Queue(Progress::Requeued(Loss::NodeDeleted)), Report::Released] {
         run.event(Event::Keeper(report));
         let mut sent = |event| run.machine.step(now, event);
         let signal = Signal::TERM;
