@@ -1,4 +1,5 @@
-//! The README: its examples are run, its tables are compared with the program, its links are followed.
+//! The README and the pages with further examples: the examples are run, the tables are compared with the program. The
+//! links of all documents are followed.
 //!
 //! A `console` block is a session: what it shows is what must come. A `sh` block is a script that must succeed. Of other
 //! blocks, each zklock command line must be one that zklock understands; recipes.rs runs them.
@@ -24,6 +25,8 @@ use crate::ensemble::{Chroot, Server};
 use crate::zklock::{Zklock, binary};
 
 const README: &str = include_str!("../../README.md");
+const PROMISES: &str = include_str!("../../docs/promises.md");
+const RECIPES: &str = include_str!("../../docs/recipes.md");
 
 /// A program that the examples call: it tells on which lock, and with which arguments.
 const STUB: &str = "#!/bin/sh\necho \"${0##*/} under ${ZKLOCK_PATH:-nothing}: $*\" >> \"$CALLS\"\n";
@@ -31,17 +34,22 @@ const STUB: &str = "#!/bin/sh\necho \"${0##*/} under ${ZKLOCK_PATH:-nothing}: $*
 /// An hour of sleep that ends when the file `wake` is there.
 const SLEEP: &str = "#!/bin/sh\nuntil [ -e \"$WAKE\" ]; do /bin/sleep 0.01; done\n";
 
-/// A fenced block of the page.
+/// A fenced block of a page.
 #[derive(Debug)]
 pub(super) struct Block {
     language: &'static str,
     pub(super) text: String,
 }
 
+/// The blocks of all pages.
 fn blocks() -> Vec<Block> {
+    [README, PROMISES, RECIPES].into_iter().flat_map(blocks_of).collect()
+}
+
+fn blocks_of(page: &'static str) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     let mut inside = false;
-    for line in README.lines() {
+    for line in page.lines() {
         match line.strip_prefix("```") {
             Some(language) => {
                 inside = !inside;
@@ -263,8 +271,8 @@ fn a_command_line_is_found_behind_a_schedule_and_a_directory() {
 
 /// Panics with the table as it should be unless the page has it.
 #[track_caller]
-fn assert_on_the_page(table: &str) {
-    assert!(README.contains(&format!("\n\n{table}\n")), "README.md should have this table:\n\n{table}");
+fn assert_has(page: &str, table: &str) {
+    assert!(page.contains(&format!("\n\n{table}\n")), "the page should have this table:\n\n{table}");
 }
 
 fn option_row(arg: &Arg) -> String {
@@ -288,12 +296,12 @@ fn options_are_those_of_the_program() {
     let mut table = "| option | variable | meaning |\n| --- | --- | --- |\n".to_owned();
     let command = cli::command();
     table.extend(command.get_arguments().filter(|arg| !arg.is_positional()).map(option_row));
-    assert_on_the_page(&table);
+    assert_has(README, &table);
 }
 
 #[test]
-fn session_timeouts_are_good_for_what_the_page_says() {
-    let mut table = "| `--session-timeout` | longest outage that the command lives through, at worst | stop signal to \
+fn session_timeouts_are_good_for_what_the_pages_say() {
+    let mut table = "| `--session-timeout` | longest outage that the command survives, at worst | stop signal to \
                      SIGKILL |\n| --- | --- | --- |\n"
         .to_owned();
     for timeout in SESSION_TIMEOUTS.map(Duration::from_secs) {
@@ -301,7 +309,10 @@ fn session_timeouts_are_good_for_what_the_page_says() {
         let row = [timeout, terms.patience(), terms.kill_after()].map(in_tenths);
         let _ = writeln!(table, "| {} |", row.join(" | "));
     }
-    assert_on_the_page(&table);
+    assert_has(PROMISES, &table);
+    let plan = plan::from_args_and_environment(["zklock", "/l", "true"].map(OsString::from), |_| None).expect("a plan");
+    let outage = in_tenths(Terms::with_default_grace(plan.session_timeout).patience());
+    assert!(README.contains(&format!("an outage of {outage} ")), "{outage}");
 }
 
 #[test]
@@ -310,17 +321,53 @@ fn exit_statuses_are_those_of_the_program() {
     for (status, meaning) in EXIT_STATUS {
         let _ = writeln!(table, "| {status} | {meaning} |");
     }
-    assert_on_the_page(&table);
+    assert_has(README, &table);
+}
+
+/// The documents in the repository, by their paths, with their text.
+fn pages() -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let names = ["", "docs"].into_iter().flat_map(|folder| {
+        let entries = fs::read_dir(root.join(folder)).expect("a folder");
+        entries.map(move |entry| Path::new(folder).join(entry.expect("a file").file_name()))
+    });
+    let names = names.filter(|name| name.extension().is_some_and(|extension| extension == "md"));
+    names.map(|name| (name.display().to_string(), fs::read_to_string(root.join(name)).expect("text"))).collect()
+}
+
+/// The anchors that GitHub gives to the headings of a page.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = text.lines().filter_map(|line| line.trim_start_matches('#').strip_prefix(' '));
+    let slug = |c: char| match c {
+        ' ' => Some('-'),
+        '-' | '_' => Some(c),
+        _ => c.is_alphanumeric().then(|| c.to_ascii_lowercase()),
+    };
+    headings.map(|heading| heading.chars().filter_map(slug).collect()).collect()
 }
 
 #[test]
 fn links_and_scripts_lead_somewhere() {
-    let links = README.match_indices("](").map(|(at, _)| README[at + 2..].split(')').next().expect("a link ends"));
-    let scripts =
-        README.split_whitespace().map(|word| word.trim_matches('`')).filter(|word| word.starts_with("scripts/"));
-    let named: BTreeSet<_> = links.filter(|link| !link.contains("://")).chain(scripts).collect();
-    assert!(named.len() > 4, "{named:?}");
+    let pages = pages();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let missing: Vec<_> = named.into_iter().filter(|name| !root.join(name).exists()).collect();
-    assert!(missing.is_empty(), "named in README.md, but not there: {missing:?}");
+    let (mut followed, mut missing) = (0, vec![]);
+    for (name, text) in &pages {
+        let folder = Path::new(name).parent().expect("a folder");
+        let links = text.match_indices("](").map(|(at, _)| text[at + 2..].split(')').next().expect("a link ends"));
+        for link in links.filter(|link| !link.contains("://")) {
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { root.join(name) } else { root.join(folder).join(file) };
+            let is_there = target.exists()
+                && (anchor.is_empty() || anchors(&fs::read_to_string(&target).expect("text")).contains(anchor));
+            followed += 1;
+            missing.extend((!is_there).then(|| format!("{name}: {link}")));
+        }
+        let words = text.split_whitespace().map(|word| word.trim_matches(['`', '.', ',', ';', ':', '(', ')']));
+        for script in words.filter(|word| word.starts_with("scripts/") && word.len() > "scripts/".len()) {
+            followed += 1;
+            missing.extend((!root.join(script).exists()).then(|| format!("{name}: {script}")));
+        }
+    }
+    assert!(pages.len() > 6 && followed > 20, "{followed} links on {} pages", pages.len());
+    assert!(missing.is_empty(), "named, but not there: {missing:#?}");
 }

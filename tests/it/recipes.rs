@@ -1,5 +1,5 @@
-//! The README's recipes, each run with nothing in its environment but what cron, a CI system, systemd or a script has
-//! there.
+//! The recipes of the README and of docs/recipes.md, each run with nothing in its environment but what cron, a CI
+//! system, systemd or a script has there.
 //!
 //! A directory stands in for /usr/local/bin, and a server of the tests for zk1, zk2 and zk3.
 
