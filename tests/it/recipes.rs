@@ -136,7 +136,7 @@ fn the_script_tells_a_busy_lock_from_servers_that_cannot_be_reached() {
     let mut holder = place.hold("/ops/migrate");
     let busy = run(&chroot, " -w 100ms ").expect_code(0);
     finish(&mut holder);
-    assert_eq!((busy.stdout().as_str(), busy.stderr().as_str()), ("somebody else is migrating\n", ""));
+    assert_eq!((busy.stdout().as_str(), busy.stderr().as_str()), ("another host is migrating\n", ""));
 
     let nobody = format!("127.0.0.1:{}", free_port());
     let unknown = run(&nobody, " -w 1m --connect-timeout 100ms ").expect_code(69);
