@@ -13,8 +13,8 @@ pub struct LockPath(String);
 impl LockPath {
     /// Checks `text` as a lock below `chroot` (empty when there is none).
     ///
-    /// `/zookeeper` and everything below it belongs to the servers, and is refused; below a chroot that
-    /// path means another node, and is not special.
+    /// `/zookeeper` and everything below it belongs to the servers, and is refused. Below a chroot that
+    /// path means another node, which is not special.
     ///
     /// The error is the end of the sentence "LOCK 'text' …" and says what to write.
     pub fn parse(text: &str, chroot: &str) -> Result<Self, String> {
@@ -32,6 +32,11 @@ impl LockPath {
     /// The path, beginning with a slash and not ending with one.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The path of the child of this name.
+    pub fn child(&self, name: &str) -> String {
+        format!("{self}/{name}")
     }
 }
 
@@ -79,7 +84,7 @@ pub(super) fn is_servers_own(path: &str) -> bool {
 }
 
 /// The characters that `PathUtils.validatePath` of ZooKeeper refuses. It looks at UTF-16 units, and
-/// its range D800–F8FF includes the surrogates: so everything outside the basic plane goes, too.
+/// its range D800–F8FF includes the surrogates: so it refuses everything outside the basic plane as well.
 fn is_refused_by_zookeeper(c: char) -> bool {
     matches!(c, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..)
 }
@@ -140,6 +145,12 @@ mod tests {
         ] {
             assert_eq!(LockPath::parse(text, ""), Err(message.to_owned()), "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_child_is_one_component_below() {
+        let lock = LockPath::parse("/jobs/backup", "/app").unwrap();
+        assert_eq!(lock.child("_c_1-lock-0000000001"), "/jobs/backup/_c_1-lock-0000000001");
     }
 
     #[test]
