@@ -14,7 +14,7 @@ use nix::sys::stat::Mode as Permissions;
 use nix::unistd::{User, dup2_stdin, dup2_stdout, gethostname, getuid, setsid};
 use smol::{Async, LocalExecutor, Timer};
 
-use super::world::World;
+use super::outside::Outside;
 use super::{Keeper, PAUSE};
 use crate::clock;
 use crate::command::{self, INNER_KEEPER_NAME, KEEPER_NAME, Left};
@@ -58,8 +58,8 @@ pub fn run(birth: Birth<'_>) {
     std::panic::set_hook(Box::new(|panic| log::error!("keeper: {}", panic.to_string().replace('\n', " "))));
     let executor = LocalExecutor::new();
     let (plan, refresh) = (birth.plan, birth.refresh);
-    match Process::new(birth, &executor) {
-        Ok(process) => smol::block_on(executor.run(Keeper::new(plan, refresh, process).keep())),
+    match RealOutside::new(birth, &executor) {
+        Ok(outside) => smol::block_on(executor.run(Keeper::new(plan, refresh, outside).keep())),
         Err(error) => log::error!("keeper: {error}"),
     }
 }
@@ -93,8 +93,8 @@ fn take_name(name: &CStr) {
     }
 }
 
-/// The real world.
-struct Process<'p> {
+/// The real [`Outside`].
+struct RealOutside<'p> {
     birth: Birth<'p>,
     servers: Servers<'p>,
     /// The same socket as `birth.link`, for waiting on it.
@@ -102,7 +102,7 @@ struct Process<'p> {
     card: OnceCell<Card>,
 }
 
-impl<'p> Process<'p> {
+impl<'p> RealOutside<'p> {
     fn new(birth: Birth<'p>, executor: &'p LocalExecutor<'static>) -> io::Result<Self> {
         let readiness = Async::new(birth.link.as_fd().try_clone_to_owned()?)?;
         let servers = Servers::new(&birth.plan.servers, executor);
@@ -110,7 +110,7 @@ impl<'p> Process<'p> {
     }
 }
 
-impl World for Process<'_> {
+impl Outside for RealOutside<'_> {
     type Session = ClientSession;
 
     fn now(&self) -> Instant {
@@ -142,11 +142,11 @@ impl World for Process<'_> {
         ClientSession::resume(&self.servers, timeout, identity, unreachable).await
     }
 
-    fn extended(&self, from: Instant) {
+    fn show_lease_from(&self, from: Instant) {
         self.birth.lease.extend(from);
     }
 
-    fn answered(&self, now: Instant) {
+    fn show_answered(&self, now: Instant) {
         self.birth.lease.answer(now);
     }
 

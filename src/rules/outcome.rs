@@ -75,10 +75,16 @@ pub const EXIT_STATUS: &[(&str, &str)] = &[
     ("64", "the arguments make no sense, or do not fit what the servers grant; one line on stderr says more"),
     ("69", "no ZooKeeper server answered in time: within --connect-timeout, or at the end of --timeout"),
     ("70", "internal error"),
-    ("75", "another contender had the lock (--nonblock), or still had it after --timeout; --conflict-exit-code changes it"),
+    (
+        "75",
+        "another contender had the lock (--nonblock), or still had it after --timeout; --conflict-exit-code changes it",
+    ),
     ("76", "the lock was lost while the command ran, and the command has been stopped"),
     ("77", "ZooKeeper refused the credentials, or an ACL forbids it"),
-    ("78", "the lock cannot be used as asked: mixed use, another number of permits, no chroot, no sequence numbers left"),
+    (
+        "78",
+        "the lock cannot be used as asked: mixed use, another number of permits, no chroot, no sequence numbers left",
+    ),
     ("124", "the command ran for longer than --max-run, and has been stopped"),
     ("126", "the command was found but cannot be executed"),
     ("127", "the command was not found"),

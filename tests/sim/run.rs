@@ -23,7 +23,7 @@ use crate::faults::{AIMED, FAULTS, Fault, MOMENTS, REGRANTING, Trap, some_time};
 use crate::host::{Host, Script};
 use crate::servers::Servers;
 use crate::state::{Event, MS, State, Time};
-use crate::world::{Shared, SimWorld};
+use crate::world::{Shared, SimOutside};
 
 /// A run that takes more than this goes round in circles.
 const EVENTS: u32 = 400_000;
@@ -123,10 +123,10 @@ fn settle<'p>(state: &Shared, plans: &'p [Plan], tasks: &mut Vec<Option<Task<'p>
             let host = state.borrow().keepers[keeper].host;
             let plan = &plans[host];
             let card = Card { pid: u32::try_from(host).ok(), mode: Some(plan.request.mode), ..Card::default() };
-            let world = SimWorld { state: Rc::clone(state), keeper, card };
+            let outside = SimOutside { state: Rc::clone(state), keeper, card };
             let alive = state.borrow().keepers[keeper].alive;
             tasks.push(alive.then(|| {
-                let life = Keeper::new(plan, None, world).keep();
+                let life = Keeper::new(plan, None, outside).keep();
                 Box::pin(life) as Task<'p>
             }));
         }

@@ -1,4 +1,4 @@
-//! The simulated world of a keeper, and its sessions: what the product's code sees.
+//! What the product's code sees of the simulator: the outside of a keeper, and its sessions.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_lite::future::or;
 use zklock::command::Left;
-use zklock::keeper::world::World;
+use zklock::keeper::outside::Outside;
 use zklock::rules::card::Card;
 use zklock::rules::instant::Instant;
 use zklock::rules::message::{Connection, Order, Progress, Remains, Report};
@@ -25,14 +25,14 @@ pub(crate) type Shared = Rc<RefCell<State>>;
 /// How many reports a supervisor that reads none can be sent.
 const ROOM: usize = 20;
 
-/// The world of one keeper.
-pub(crate) struct SimWorld {
+/// What one keeper finds outside itself.
+pub(crate) struct SimOutside {
     pub(crate) state: Shared,
     pub(crate) keeper: usize,
     pub(crate) card: Card,
 }
 
-impl SimWorld {
+impl SimOutside {
     async fn connect(
         &self,
         timeout: Duration,
@@ -94,7 +94,7 @@ impl SimWorld {
     }
 }
 
-impl World for SimWorld {
+impl Outside for SimOutside {
     type Session = SimSession;
 
     fn now(&self) -> Instant {
@@ -151,11 +151,11 @@ impl World for SimWorld {
         self.connect(timeout, Some(session), unreachable).await
     }
 
-    fn extended(&self, lease: Instant) {
+    fn show_lease_from(&self, lease: Instant) {
         self.state.borrow_mut().keepers[self.keeper].lease = Some(micros(lease.since_boot()));
     }
 
-    fn answered(&self, _: Instant) {}
+    fn show_answered(&self, _: Instant) {}
 
     async fn report(&self, report: &Report) {
         poll_fn(|_| if self.has_room() { Poll::Ready(()) } else { Poll::Pending }).await;

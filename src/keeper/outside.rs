@@ -1,7 +1,7 @@
 //! What a keeper needs from outside.
 //!
-//! [`super::process`] has the real world. The simulator of the tests has another, with a clock of
-//! its own, in which everything that can go wrong does so by the thousand.
+//! [`super::process`] has the real thing. The simulator of the tests has another, with a clock of its
+//! own, in which everything that can go wrong does so by the thousand.
 
 use std::future::Future;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::rules::message::{Order, Remains, Report};
 use crate::session::{Failure, Session};
 
 /// Time, the servers, the supervisor and the command, seen from a keeper.
-pub trait World {
+pub trait Outside {
     /// A connection to the servers.
     type Session: Session;
 
@@ -23,14 +23,14 @@ pub trait World {
     /// Wall-clock time in milliseconds since the Unix epoch.
     fn wall_millis(&self) -> u64;
 
-    /// A number that nobody else draws.
+    /// A number that no other process draws.
     fn random(&self) -> u64;
 
     /// Completes after this time.
     fn sleep(&self, time: Duration) -> impl Future<Output = ()>;
 
     /// Opens a session, however long it takes; `unreachable` is told the reason each time that all
-    /// servers have been tried in vain. Gives a failure only where trying again is of no use.
+    /// servers have been tried in vain. Returns a failure only where trying again is of no use.
     fn open(
         &self,
         timeout: Duration,
@@ -38,8 +38,8 @@ pub trait World {
     ) -> impl Future<Output = Result<Self::Session, Failure>>;
 
     /// Goes on with a session whose connection was lost, however long that takes.
-    /// [`Failure::SessionOver`] is the servers' word that they have it no more. The servers may
-    /// grant another timeout than before, and the caller has to compare the id.
+    /// [`Failure::SessionOver`] means that the servers say they no longer have it. They may grant
+    /// another timeout than before, and the caller has to compare the id.
     ///
     /// The server may lag behind the one before: [`Session::sync`] comes before anything else.
     fn resume(
@@ -49,33 +49,34 @@ pub trait World {
         unreachable: impl FnMut(String),
     ) -> impl Future<Output = Result<Self::Session, Failure>>;
 
-    /// Shows the supervisor that the lease counts from `from`, even if the supervisor is stopped now.
-    fn extended(&self, from: Instant);
+    /// Shows the supervisor the instant from which the lease counts, even if the supervisor is stopped
+    /// now.
+    fn show_lease_from(&self, from: Instant);
 
     /// Shows the supervisor that the servers have just answered something.
-    fn answered(&self, now: Instant);
+    fn show_answered(&self, now: Instant);
 
-    /// Reports, waiting for room if need be: a supervisor that is stopped reads nothing.
+    /// Reports, and waits for room if there is none: a supervisor that is stopped reads nothing.
     fn report(&self, report: &Report) -> impl Future<Output = ()>;
 
-    /// Reports what is of no interest once it is old.
+    /// Reports what is of no interest once it is old: dropped if there is no room.
     fn report_if_room(&self, report: &Report);
 
-    /// Waits for the supervisor's next order. `None`: it has gone.
+    /// Waits for the supervisor's next order. `None`: the supervisor has gone.
     fn order(&self) -> impl Future<Output = Option<Order>>;
 
     /// Sends SIGKILL to what is left of the command.
     fn kill(&self, remains: Remains) -> Left;
 
-    /// Whether we descend from this process, and it lives.
+    /// Whether this process is an ancestor of ours and lives.
     fn is_above(&self, pid: u32) -> bool;
 
     /// Whether this process, a zklock above us, has not begun to release its locks.
     fn lends(&self, pid: u32) -> bool;
 
-    /// Shows the zklocks above us that we use none of their locks, nor will.
+    /// Shows the zklocks above us that we use none of their locks and will not do so later.
     fn borrows_no_more(&self);
 
-    /// What others may know of us. The first time it takes a while.
+    /// What others may know of us. The first call takes a while.
     fn card(&self) -> &Card;
 }

@@ -1,0 +1,129 @@
+//! Beats, and the lease that they extend.
+
+use futures_lite::future::or;
+
+use super::outside::Outside;
+use super::place::Stop;
+use super::{Keeper, PAUSE};
+use crate::rules::contacts::Contacts;
+use crate::rules::instant::Instant;
+use crate::rules::lease::{Lease, Terms};
+use crate::rules::message::{Connection, Progress, Report};
+use crate::session::{Failure, Session};
+
+impl<O: Outside> Keeper<'_, O> {
+    /// Waits for a lease that is long enough to start a command under. Returns the instant from which it
+    /// counts.
+    pub(super) async fn fresh_lease(&self, session: &O::Session, nodes: &[String]) -> Result<Instant, Stop> {
+        let terms = Terms::with_default_grace(session.timeout());
+        let is_fresh = |from| Lease::new(terms, from).worth_starting(self.outside.now());
+        // The creation of our only node says that it exists. For several nodes, or for a node that another
+        // session has created, only a beat that checks all of them says so.
+        let mut checked = self.locks.len() == 1 && self.lent().is_empty();
+        loop {
+            match self.beats.lease_from.get() {
+                Some(from) if checked && is_fresh(from) => return Ok(from),
+                _ => {
+                    self.outside.report_if_room(&Report::Queue(Progress::Turn));
+                    let before = self.beats.last.get();
+                    self.beat(session, nodes).await?;
+                    checked |= self.beats.last.get() > before;
+                }
+            }
+            // A first beat after a silence extends the lease by little.
+            if !self.beats.lease_from.get().is_some_and(is_fresh) {
+                self.outside.sleep(terms.beat() / 4).await;
+            }
+        }
+    }
+
+    /// Beats until that fails for good.
+    pub(super) async fn keep_beating(&self, session: &O::Session, nodes: &[String]) -> Result<(), Stop> {
+        let interval = Terms::beat_of(session.timeout());
+        let age = |since: Option<Instant>| since.map_or(interval, |since| self.outside.now().saturating_since(since));
+        // If the lease counts from long before the last beat, as after a silence, more beats will mend
+        // that; but they are limited to four per interval.
+        let due = || {
+            let (lease, beat) = (age(self.beats.lease_from.get()), age(self.beats.last.get()));
+            interval.saturating_sub(lease).max((interval / 4).saturating_sub(beat))
+        };
+        loop {
+            if let Some(half) = due().checked_sub(interval / 2) {
+                self.outside.sleep(half).await;
+                or(self.make_contact(session, nodes), self.outside.sleep(interval / 4)).await;
+            }
+            self.outside.sleep(due()).await;
+            self.beat(session, nodes).await?;
+        }
+    }
+
+    /// Lets the server hear from us between two beats.
+    async fn make_contact(&self, session: &O::Session, nodes: &[String]) {
+        let Some(node) = nodes.first() else { return };
+        let sent = self.outside.now();
+        if session.read(node).await.is_ok() {
+            let now = self.outside.now();
+            self.beats.contacts.borrow_mut().answered(sent, now);
+            self.outside.show_answered(now);
+        }
+    }
+
+    /// Sends one beat. If it is not answered, the lease stays what it was.
+    async fn beat(&self, session: &O::Session, nodes: &[String]) -> Result<(), Stop> {
+        let publish = self.beats.unpublished.borrow().clone();
+        let sent = self.outside.now();
+        match session.beat(nodes, publish.as_deref()).await {
+            Ok(()) => {
+                self.extend_lease(session, sent);
+                self.beats.unpublished.take();
+            }
+            Err(Failure::Unknown(why)) => {
+                log::info!("beat not answered: {why}");
+                self.outside.sleep(PAUSE).await;
+            }
+            // A quota, for example. The lock is worth more than what others would like to know about it.
+            Err(failure @ (Failure::Refused(_) | Failure::Denied)) if publish.is_some() => {
+                log::warn!("cannot say in {} that it is held: {failure}", nodes.join(" "));
+                self.beats.unpublished.take();
+            }
+            Err(failure) => return Err(Stop::because(failure, nodes.first().map_or("", String::as_str))),
+        }
+        Ok(())
+    }
+
+    /// Extends the lease, now that a beat which was sent at `sent` was answered, or another transaction
+    /// that says as much.
+    pub(super) fn extend_lease(&self, session: &O::Session, sent: Instant) {
+        let now = self.outside.now();
+        let mut contacts = self.beats.contacts.borrow_mut();
+        let from = contacts.lease_from(session.timeout(), sent, now);
+        contacts.answered(sent, now);
+        self.outside.show_answered(now);
+        self.beats.last.set(Some(sent));
+        // A new connection knows less of the past than the one before.
+        let from = self.beats.lease_from.get().map_or(from, |before| before.max(from));
+        self.beats.lease_from.set(Some(from));
+        self.outside.show_lease_from(from);
+    }
+
+    /// The servers count with a shorter session timeout from now on, whether or not they answer another
+    /// request.
+    pub(super) async fn shorten_lease(&self, session: &O::Session) {
+        let (before, timeout) = (self.session.timeout.get(), session.timeout());
+        let from = self.beats.lease_from.get().map(|from| Terms::shortened(from, before, timeout, session.opened()));
+        self.beats.lease_from.set(from);
+        self.session.timeout.set(timeout);
+        // Both in one message: either alone would make the lease too long or too short.
+        self.outside.report(&Report::Connection(Connection::Shortened { timeout, from })).await;
+        log::info!("session {:#018x}, timeout {timeout:?}", session.id());
+    }
+
+    /// Notices when this process was paused: it was stopped, or the machine slept. Never ends.
+    pub(super) async fn watch_for_pauses<T>(&self, session: &O::Session) -> T {
+        let timeout = session.timeout();
+        loop {
+            self.outside.sleep(Contacts::awake_interval(timeout)).await;
+            self.beats.contacts.borrow_mut().awake(timeout, self.outside.now());
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Locks that a zklock above us holds, and that we use together with it.
+
+use std::cell::Cell;
+use std::future::pending;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::Keeper;
+use super::contend::sorted;
+use super::outside::Outside;
+use super::place::{Claim, Lender, Stop};
+use crate::cli::ENV_HELD;
+use crate::plan::LockPath;
+use crate::rules::card::Card;
+use crate::rules::message::{Loss, Progress, Refusal, Report};
+use crate::rules::mode::Mode;
+use crate::rules::queue::{Contender, Standing};
+use crate::session::{Failure, Session};
+
+/// How often to check that our lenders live. Less than the shortest session timeout.
+const LENDER_WATCH: Duration = Duration::from_millis(50);
+
+impl<O: Outside> Keeper<'_, O> {
+    /// Finds out which of the locks are held by zklocks above us: we use those together with them. Waiting
+    /// for them would be waiting for ourselves.
+    pub(super) async fn find_lent(&self, session: &O::Session) -> Result<(), Stop> {
+        let mut lent = vec![];
+        let request = &self.plan.request;
+        if !request.held.is_empty() {
+            // A server that lags might not know the nodes yet.
+            self.catch_up(session).await.map_err(|failure| Stop::because(failure, &request.lock))?;
+            for lock in &self.locks {
+                lent.extend(self.lent_by_ancestor(session, lock).await?.map(Rc::new));
+            }
+            if lent.is_empty() {
+                self.outside.borrows_no_more();
+                self.outside.report(&Report::Queue(Progress::Independent)).await;
+            }
+        }
+        self.lent.replace(Some(lent));
+        Ok(())
+    }
+
+    /// What is lent to us; nothing before we have looked for it.
+    pub(super) fn lent(&self) -> Vec<Rc<Claim>> {
+        self.lent.borrow().clone().unwrap_or_default()
+    }
+
+    /// The contender of a zklock that we descend from, if it holds this lock. The environment says so, but
+    /// an environment can be copied and kept. So the servers must say so as well, and the node must name a
+    /// process above us that has not begun to release the lock.
+    async fn lent_by_ancestor(&self, session: &O::Session, lock: &LockPath) -> Result<Option<Claim>, Stop> {
+        let children = match self.insist(|| session.children(lock.as_str())).await {
+            Err(Failure::NoNode) => return Ok(None),
+            children => children.map_err(|failure| Stop::because(failure, lock))?,
+        };
+        let queue = sorted(lock, children)?;
+        let held = |(contender, standing): &(&Contender, Standing<'_>)| {
+            matches!(standing, Standing::Holds { .. }) && self.plan.request.held.contains(&contender.name)
+        };
+        for (contender, _) in queue.standings().filter(held) {
+            let node = lock.child(&contender.name);
+            let (data, stat) = match self.insist(|| session.read(&node)).await {
+                Err(Failure::NoNode) => continue,
+                read => read.map_err(|failure| Stop::because(failure, lock))?,
+            };
+            let card = Card::from_bytes(&data);
+            let is_above = |pid: &u32| card.host == self.outside.card().host && self.outside.is_above(*pid);
+            let Some(pid) = card.pid.filter(is_above) else {
+                log::warn!("{node} is in {ENV_HELD}, but no zklock that this one descends from holds it; queueing");
+                continue;
+            };
+            if !self.outside.lends(pid) {
+                continue;
+            }
+            if !includes(contender.mode, self.plan.request.mode) {
+                let (lock, held) = (lock.to_string(), contender.mode);
+                return Err(Stop::Final(Report::Refused(Refusal::Upgrade { lock, held })));
+            }
+            log::info!("{node} is held by process {pid} above this one; using it");
+            return Ok(Some(Claim {
+                lock: lock.clone(),
+                nodes: vec![node],
+                token: stat.czxid,
+                lender: Some(Lender { pid, session: stat.owner }),
+                listed: Cell::new(None),
+            }));
+        }
+        Ok(None)
+    }
+
+    /// Waits until one of our lenders has gone. A lender never ends before we do. If it is killed together
+    /// with its keeper, no process is left that would end us, and its node lasts no longer than its
+    /// session.
+    pub(super) async fn until_lender_dies(&self) -> Result<(), Stop> {
+        let lenders: Vec<_> = self.lent().iter().filter_map(|claim| claim.lender).collect();
+        if lenders.is_empty() {
+            return pending().await;
+        }
+        while lenders.iter().all(|lender| self.outside.is_above(lender.pid)) {
+            self.outside.sleep(LENDER_WATCH).await;
+        }
+        Err(Stop::Gone(Loss::LenderGone))
+    }
+}
+
+/// Whether a lock that is held in one way may be used in another at the same time.
+fn includes(held: Mode, wanted: Mode) -> bool {
+    held == Mode::Exclusive || wanted == Mode::Shared || held == wanted
+}

@@ -1,0 +1,125 @@
+//! How far a keeper has come, and what stops a step.
+
+use std::cell::Cell;
+use std::fmt::Display;
+use std::rc::Rc;
+
+use crate::plan::LockPath;
+use crate::rules::message::{Loss, Refusal, Report};
+use crate::rules::queue::ContenderId;
+use crate::session::Failure;
+
+/// How far a keeper has come. It takes the locks one after the other, in the order of their paths, so
+/// that no two keepers wait for each other.
+#[derive(Clone, Default)]
+pub(super) struct Place {
+    /// The locks that we have already, in that order.
+    pub(super) won: Vec<Rc<Claim>>,
+    /// How far we are with the next lock.
+    pub(super) step: Step,
+}
+
+#[derive(Clone, Default)]
+pub(super) enum Step {
+    /// We have no contender in its queue.
+    #[default]
+    Nowhere,
+    /// A contender with this id may have been created: we do not know.
+    Uncertain(ContenderId),
+    /// Our contender is in the queue.
+    Queued(Rc<Claim>),
+    /// There is no next lock: the supervisor has been told that we hold them all.
+    Holding,
+}
+
+impl Place {
+    /// Our contenders that are known to exist, in the order in which they were created.
+    pub(super) fn claims(&self) -> Vec<Rc<Claim>> {
+        let queued = match &self.step {
+            Step::Queued(claim) => Some(claim),
+            Step::Nowhere | Step::Uncertain(_) | Step::Holding => None,
+        };
+        self.won.iter().chain(queued).cloned().collect()
+    }
+
+    /// The full paths of all nodes that we rely on.
+    pub(super) fn nodes(&self) -> Vec<String> {
+        self.claims().iter().flat_map(|claim| claim.nodes.clone()).collect()
+    }
+
+    /// The nodes that are ours to delete, those of the last lock first.
+    pub(super) fn own_nodes(&self) -> Vec<String> {
+        self.claims().iter().rev().filter(|claim| claim.is_own()).flat_map(|claim| claim.nodes.clone()).collect()
+    }
+
+    pub(super) fn is_nowhere(&self) -> bool {
+        self.won.is_empty() && matches!(self.step, Step::Nowhere)
+    }
+}
+
+/// A contender that gives us a lock: our own, or that of a zklock above us which lends us its lock.
+pub(super) struct Claim {
+    pub(super) lock: LockPath,
+    /// The full paths of the contender's nodes: one for each dialect, lowest first.
+    pub(super) nodes: Vec<String>,
+    /// The fencing token.
+    pub(super) token: i64,
+    /// `None`: the contender is our own.
+    pub(super) lender: Option<Lender>,
+    /// The children of the lock, if they were listed right after the creation.
+    pub(super) listed: Cell<Option<Vec<String>>>,
+}
+
+/// A zklock that we descend from.
+#[derive(Clone, Copy)]
+pub(super) struct Lender {
+    pub(super) pid: u32,
+    pub(super) session: i64,
+}
+
+impl Claim {
+    /// The names of the nodes.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.nodes.iter().map(|node| &node[self.lock.as_str().len() + 1..])
+    }
+
+    /// The name that decides our standing. No other contender can come between it and the other names.
+    pub(super) fn name(&self) -> &str {
+        self.names().next().unwrap_or_default()
+    }
+
+    pub(super) fn is_own(&self) -> bool {
+        self.lender.is_none()
+    }
+}
+
+/// Why a step was not completed.
+pub(super) enum Stop {
+    /// Our contender, or one that is lent to us, no longer exists.
+    Gone(Loss),
+    /// There is nothing more to do in this session.
+    Final(Report),
+    /// This connection is of no more use.
+    Reconnect,
+}
+
+impl Stop {
+    /// What follows when a request about `path`, which is a lock or a node of a claim, fails for good.
+    pub(super) fn because(failure: Failure, path: impl Display) -> Self {
+        match failure {
+            // The lock's node cannot go before ours does.
+            Failure::NoNode => Self::Gone(Loss::NodeDeleted),
+            failure => Self::Final(refuse(failure, path)),
+        }
+    }
+}
+
+/// What the supervisor is told of a failure that no further attempt will mend.
+pub(super) fn refuse(failure: Failure, path: impl Display) -> Report {
+    match failure {
+        // Reported over a connection that works: then the session has not expired but was ended.
+        Failure::SessionOver => Report::Lost(Loss::SessionEnded),
+        Failure::Denied => Report::Refused(Refusal::Denied(path.to_string())),
+        failure => Report::Refused(Refusal::Server(format!("{path}: {failure}"))),
+    }
+}

@@ -1,0 +1,262 @@
+//! Waits in the queue of a lock until it is our turn, and watches what must not change.
+
+use std::future::{pending, poll_fn};
+use std::rc::Rc;
+use std::task::Poll;
+
+use futures_lite::future::or;
+
+use super::contend::sorted;
+use super::outside::Outside;
+use super::place::{Claim, Place, Step, Stop};
+use super::{Keeper, PAUSE};
+use crate::plan::LockPath;
+use crate::rules::card::Card;
+use crate::rules::message::{Grant, Granted, Loss, Progress, Refusal, Remains, Report, View};
+use crate::rules::queue::{Contender, ContenderId, Queue, Standing};
+use crate::rules::text::printable;
+use crate::session::{Change, Failure, Session};
+
+impl<O: Outside> Keeper<'_, O> {
+    /// Waits until we have the lock. If it is the last one, reports that we hold them all, and holds.
+    pub(super) async fn wait_and_hold(
+        &self,
+        session: &O::Session,
+        place: &Place,
+        claim: &Rc<Claim>,
+    ) -> Result<(), Stop> {
+        let nodes = place.nodes();
+        if claim.is_own() {
+            self.wait_turn(session, &nodes, claim).await?;
+        }
+        let won = place.claims();
+        if won.len() < self.locks.len() {
+            self.outside.report_if_room(&Report::Queue(Progress::Turn));
+            self.place.replace(Place { won, step: Step::Nowhere });
+            return Ok(());
+        }
+        let from = self.fresh_lease(session, &nodes).await?;
+        self.outside.report(&Report::Queue(Progress::Held { grant: self.grant(session, &won), from })).await;
+        self.command.set(Some(Remains::default()));
+        // Published with the first beat and no earlier: so a short command costs no further transaction,
+        // and wakes no watcher.
+        if won.iter().all(|claim| claim.is_own()) {
+            let card = Card { held_since: Some(self.outside.wall_millis()), ..self.outside.card().clone() };
+            self.beats.unpublished.replace(Some(card.to_bytes()));
+        }
+        self.place.replace(Place { won, step: Step::Holding });
+        self.keep_beating(session, &nodes).await
+    }
+
+    /// What the supervisor is told of the locks, in the order in which the user named them.
+    fn grant(&self, session: &O::Session, won: &[Rc<Claim>]) -> Grant {
+        let named = |lock: &LockPath| won.iter().find(|claim| claim.lock == *lock);
+        let granted = |claim: &Rc<Claim>| Granted {
+            lock: claim.lock.to_string(),
+            node: claim.nodes[0].clone(),
+            token: claim.token,
+        };
+        let first = named(&self.plan.request.lock).expect("the locks that were taken are those of the plan");
+        let and = self.plan.request.and.iter().filter_map(named).map(granted).collect();
+        let session = first.lender.map_or(session.id(), |lender| lender.session);
+        Grant { first: granted(first), and, session }
+    }
+
+    /// Waits until no contender before ours keeps us from the lock. `nodes`: ours of all locks.
+    async fn wait_turn(&self, session: &O::Session, nodes: &[String], claim: &Claim) -> Result<(), Stop> {
+        let lock = &claim.lock;
+        let stop = |failure| Stop::because(failure, lock);
+        let mut known = claim.listed.take();
+        loop {
+            let names = match known.take() {
+                Some(names) => names,
+                None => self.insist(|| session.children(lock.as_str())).await.map_err(stop)?,
+            };
+            let queue = sorted(lock, names.clone())?;
+            // A second node of this session comes from a creation that was taken for lost and came late: of
+            // this contender, or of an earlier one whose known node was deleted by someone else. It would
+            // last as long as our session.
+            let is_of_session = |id: ContenderId| claim.is_own() && id.session() == session.id();
+            let is_twin = |contender: &&Contender| {
+                contender.id.is_some_and(is_of_session) && claim.names().all(|name| name != contender.name)
+            };
+            if let Some(twin) = queue.contenders().iter().find(is_twin) {
+                let path = lock.child(&twin.name);
+                log::warn!("deleting {path}: a second node of this session");
+                self.insist(|| session.delete(&path)).await.map_err(|failure| Stop::because(failure, &path))?;
+                // Not listed anew: a server that has missed the deletion would go on showing it.
+                known = Some(names.into_iter().filter(|name| *name != twin.name).collect());
+                continue;
+            }
+            self.check_company(lock, &queue, claim)?;
+            self.report_foreign(lock, &queue);
+            match queue.standing(claim.name()) {
+                // Never "no contender before us": the list is as new as our node, so that was deleted.
+                Standing::Missing => return Err(Stop::Gone(Loss::NodeDeleted)),
+                // However old the list: contenders that were before us are gone for good, and new ones come
+                // after us. That our session lives is what the beat says.
+                Standing::Holds { .. } => return Ok(()),
+                Standing::Waits { position, watch } => {
+                    // The contenders before us only ever become fewer. So if one of them has left, and an old
+                    // list without it shows our turn, a new list would do the same, a round trip later.
+                    let left = self.wait_for_change(session, nodes, claim, &queue, position, &watch).await?;
+                    known = left.and_then(|left| {
+                        let rest: Vec<String> = names.into_iter().filter(|name| *name != left).collect();
+                        let queue = sorted(lock, rest.clone()).ok()?;
+                        matches!(queue.standing(claim.name()), Standing::Holds { .. }).then_some(rest)
+                    });
+                }
+            }
+        }
+    }
+
+    /// Refuses to share a path with a recipe in which we have no part, and a lock with contenders that
+    /// ignore our node or count another number of permits.
+    fn check_company(&self, lock: &LockPath, queue: &Queue, claim: &Claim) -> Result<(), Stop> {
+        let (lock, request) = (lock.to_string(), &self.plan.request);
+        // The recipe first: advice about contenders would not help beside it.
+        let refusal = if let Some(recipe) = queue.other_recipe() {
+            Refusal::OtherRecipe { lock, recipe }
+        } else if let Some(other) = queue.blind_to(&request.dialects, request.dialects_given) {
+            Refusal::Blind { lock, contender: printable(&other.name), reads: other.kind.reads() }
+        } else if let Some(permits) = queue.other_permits(claim.name()) {
+            Refusal::OtherPermits { lock, permits }
+        } else {
+            return Ok(());
+        };
+        Err(Stop::Final(Report::Refused(refusal)))
+    }
+
+    /// Waits until the queue has to be looked at again. If that is because a contender has left it, returns
+    /// its name.
+    async fn wait_for_change(
+        &self,
+        session: &O::Session,
+        nodes: &[String],
+        claim: &Claim,
+        queue: &Queue,
+        position: usize,
+        watch: &[&Contender],
+    ) -> Result<Option<String>, Stop> {
+        let lock = &claim.lock;
+        // These requests leave back to back: the watches, and who holds.
+        let watched: Vec<String> = watch.iter().map(|contender| lock.child(&contender.name)).collect();
+        let replies: Vec<_> = watched.iter().map(|path| session.read_and_watch(path)).collect();
+        let view = self.view(session, lock, queue, position);
+        let mut watches = vec![];
+        for reply in replies {
+            match reply.await {
+                Ok((_, _, watch)) => watches.push(watch),
+                // It has just left: look again.
+                Err(Failure::NoNode) => return Ok(None),
+                Err(Failure::Unknown(_)) => {
+                    self.outside.sleep(PAUSE).await;
+                    return Ok(None);
+                }
+                Err(failure) => return Err(Stop::because(failure, lock)),
+            }
+        }
+        self.outside.report_if_room(&Report::Queue(Progress::Waiting(view.await)));
+
+        let changed = async {
+            let (which, change) = first_of(watches.into_iter()).await;
+            Ok(matches!(change, Change::Deleted).then(|| watch[which].name.clone()))
+        };
+        // The contender that is next in line beats, so that it has a lease when its turn comes.
+        let next_in_line =
+            watch.iter().any(|contender| matches!(queue.standing(&contender.name), Standing::Holds { .. }));
+        let beating = async {
+            if next_in_line {
+                self.keep_beating(session, nodes).await?;
+            }
+            pending().await
+        };
+        or(or(changed, beating), self.refresh_view(session, claim)).await
+    }
+
+    /// Looks at the queue from time to time, if a user is watching, and reports our standing. Sets no
+    /// watches: those that are set remain right until one of them fires.
+    async fn refresh_view<T>(&self, session: &O::Session, claim: &Claim) -> Result<T, Stop> {
+        let Some(period) = self.refresh else { return pending().await };
+        let lock = &claim.lock;
+        loop {
+            self.outside.sleep(period).await;
+            let Ok(children) = session.children(lock.as_str()).await else { continue };
+            let Ok(queue) = Queue::from_children(children) else { continue };
+            self.check_company(lock, &queue, claim)?;
+            if let Standing::Waits { position, .. } = queue.standing(claim.name()) {
+                let view = self.view(session, lock, &queue, position).await;
+                self.outside.report_if_room(&Report::Queue(Progress::Waiting(view)));
+            }
+        }
+    }
+
+    /// What to tell a user who waits in this queue. The request has left when this returns.
+    fn view<'a>(
+        &self,
+        session: &'a O::Session,
+        lock: &LockPath,
+        queue: &Queue,
+        position: usize,
+    ) -> impl Future<Output = View> + use<'a, O> {
+        let holder = queue.first_holder().map(|holder| holder.name.clone()).unwrap_or_default();
+        let total = queue.size();
+        let reply = session.read(&lock.child(&holder));
+        let lock = lock.to_string();
+        async move {
+            let card = reply.await.map(|(data, _)| Card::from_bytes(&data)).unwrap_or_default();
+            let holder = card.phrase().unwrap_or_else(|| printable(&holder));
+            View { lock, position, total, holder, held_since: card.held_since }
+        }
+    }
+
+    /// Reports a child that is no contender, once for each lock. As a rule it is a lock below a lock.
+    fn report_foreign(&self, lock: &LockPath, queue: &Queue) {
+        if let Some(name) = queue.foreign().first()
+            && self.told.borrow_mut().foreign.insert(lock.clone())
+        {
+            self.outside
+                .report_if_room(&Report::Queue(Progress::Foreign { lock: lock.to_string(), child: printable(name) }));
+        }
+    }
+
+    /// Waits until one of `nodes` is deleted, or a lender has gone.
+    pub(super) async fn until_deleted(&self, session: &O::Session, nodes: &[String]) -> Result<(), Stop> {
+        let deleted = async { first_of(nodes.iter().map(|node| self.until_one_is_deleted(session, node))).await.1 };
+        or(deleted, self.until_lender_dies()).await
+    }
+
+    async fn until_one_is_deleted(&self, session: &O::Session, node: &str) -> Result<(), Stop> {
+        loop {
+            match session.read_and_watch(node).await {
+                Ok((_, _, watch)) => match watch.await {
+                    // By the beat that publishes since when we hold, or by someone's remark.
+                    Change::Data => {}
+                    Change::Deleted => return Err(Stop::Gone(Loss::NodeDeleted)),
+                    // The connection has gone, and this future is dropped in a moment.
+                    Change::Unknown => {
+                        self.outside.sleep(PAUSE).await;
+                    }
+                },
+                Err(Failure::Unknown(_)) => {
+                    self.outside.sleep(PAUSE).await;
+                }
+                Err(failure) => return Err(Stop::because(failure, node)),
+            }
+        }
+    }
+}
+
+/// Waits for the first of several futures. Returns its number and its output.
+async fn first_of<F: Future>(futures: impl Iterator<Item = F>) -> (usize, F::Output) {
+    let mut futures: Vec<_> = futures.map(Box::pin).collect();
+    poll_fn(|context| {
+        for (number, future) in futures.iter_mut().enumerate() {
+            if let Poll::Ready(output) = future.as_mut().poll(context) {
+                return Poll::Ready((number, output));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
