@@ -1,11 +1,11 @@
 //! The keeper: the process that holds the ZooKeeper session. It queues, beats and releases.
 //!
-//! It is a fork of the supervisor, one for each session, and deaf to every signal that can be ignored.
-//! It ends when it is told to, or when the supervisor has gone, and then only after nothing is left of
-//! the command. It may have threads; the supervisor never does.
+//! It is a fork of the supervisor, one for each session, and deaf to every signal that can be ignored. It
+//! ends when it is told to, or when the supervisor has gone, and then only after nothing is left of the
+//! command. It may have threads; the supervisor never does.
 //!
-//! What it needs from outside comes through [`outside::Outside`]: the real one ([`process`]) or that of
-//! the simulator.
+//! What it needs from outside comes through [`outside::Outside`]: the real one ([`process`]) or that of the
+//! simulator.
 
 mod beat;
 mod contend;
@@ -32,8 +32,8 @@ use crate::rules::lease::Terms;
 use crate::rules::message::{Connection, Loss, Order, Remains, Report};
 use crate::session::{Failure, Session};
 
-/// The pause before a request that has failed at once is repeated, so that a server that keeps breaking
-/// the connection is not asked a thousand times a second.
+/// The pause before a request that has failed at once is repeated, so that a server that keeps breaking the
+/// connection is not asked a thousand times a second.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The longest pause, where pauses grow.
@@ -79,8 +79,8 @@ struct Beats {
     unpublished: RefCell<Option<Vec<u8>>>,
 }
 
-/// What the supervisor has been told and is not told again. Repetitions would fill the socket to a
-/// supervisor that is stopped, and keep it from hearing of a loss.
+/// What the supervisor has been told and is not told again. Repetitions would fill the socket to a supervisor
+/// that is stopped, and keep it from hearing of a loss.
 #[derive(Default)]
 struct Told {
     /// That there is a session.
@@ -276,8 +276,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
         or(session.lost(), all).await;
     }
 
-    /// Closes the session, with which our contender nodes go as well. Returns what is known of that for
-    /// sure.
+    /// Closes the session, with which our contender nodes go as well. Returns what is known of that for sure.
     async fn release(&self) -> Option<Report> {
         let Some(identity) = self.session.identity.take() else { return Some(Report::Released) };
         loop {

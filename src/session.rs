@@ -1,7 +1,7 @@
 //! A ZooKeeper session, as a keeper needs it.
 //!
-//! [`client`] has the real one, and is the only room that names the client library. The simulator
-//! of the tests has another, in memory.
+//! [`client`] has the real one, and is the only room that names the client library. The simulator of the
+//! tests has another, in memory.
 
 pub mod client;
 
@@ -19,13 +19,13 @@ pub enum Failure {
     NoNode,
     /// An ACL forbids it, or the credentials were refused.
     Denied,
-    /// The server does not know this kind of request. It closes the connection over it, too.
+    /// The server does not know this kind of request. It also closes the connection over it.
     Unimplemented,
     /// The session is over; nothing more will come of it.
     SessionOver,
-    /// The connection was lost on the way: nobody knows whether it was done.
+    /// The connection was lost on the way: the request may or may not have been carried out.
     Unknown(String),
-    /// The server said no, and will say so again.
+    /// The server refuses it, and would refuse it again.
     Refused(String),
 }
 
@@ -61,7 +61,7 @@ pub enum Change {
     Unknown,
 }
 
-/// A watch on a node that existed when it was set. Completes once; dropped, it is taken back.
+/// A watch on a node that existed when it was set. Completes once. Dropping it takes the watch back.
 pub type Watch = Pin<Box<dyn Future<Output = Change>>>;
 
 /// What was created.
@@ -69,31 +69,29 @@ pub type Watch = Pin<Box<dyn Future<Output = Change>>>;
 pub struct Created {
     /// The full paths, with their sequence numbers, in the order of the prefixes.
     pub paths: Vec<String>,
-    /// What the server says of the first; servers do not say it of several (ZOOKEEPER-4026).
+    /// What the server says of the node. Servers say nothing of several nodes (ZOOKEEPER-4026).
     pub stat: Option<Stat>,
 }
 
 /// An established session over one connection.
 ///
-/// Requests of a session are answered in the order in which they were sent. The functions here
-/// that give a future have queued their request when they return, not when it is first polled; so
-/// two calls in a row leave back to back. The few that are said to be lazy queue it when they are
-/// first polled.
+/// Requests of a session are answered in the order in which they were sent. The functions here that return a
+/// future have queued their request when they return, not when it is first polled; so two calls in a row
+/// leave back to back. The few that are documented as lazy queue it when they are first polled.
 pub trait Session: Sized {
     /// What it takes to go on with a session over another connection.
     type Identity: Clone;
 
-    /// What going on over another connection needs.
+    /// The identity of this session.
     fn identity(&self) -> Self::Identity;
 
     /// The session id.
     fn id(&self) -> i64;
 
-    /// The session timeout that the server granted for this connection. Never more than one that was
-    /// granted before.
+    /// The session timeout that the server granted for this connection. Never more than it granted before.
     fn timeout(&self) -> Duration;
 
-    /// When the servers were asked for this connection: the leader has heard of us no earlier.
+    /// When the servers were asked for this connection: the leader heard from us no earlier than that.
     fn opened(&self) -> Instant;
 
     /// Waits until the connection is lost. From then on, no other future of this session ends.
@@ -106,16 +104,16 @@ pub trait Session: Sized {
     /// need not exist.
     fn sync<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s, Self>;
 
-    /// Creates an ephemeral sequential node with this data for each of the prefixes, all or none.
+    /// Creates an ephemeral sequential node with this data for each of the prefixes: either all or none.
     fn create<'s>(
         &'s self,
         prefixes: &'s [String],
         data: &[u8],
     ) -> impl Future<Output = Result<Created, Failure>> + use<'s, Self>;
 
-    /// Creates `path` and what is missing above it: containers, which the server removes again when
-    /// their last child has gone, or plain nodes. [`Failure::NoNode`] means that the chroot does not
-    /// exist, [`Failure::Unimplemented`] that the server knows no containers. Lazy.
+    /// Creates `path` and what is missing above it: containers, which the server removes again when their
+    /// last child has gone, or plain nodes. [`Failure::NoNode`] means that the chroot does not exist,
+    /// [`Failure::Unimplemented`] that the server knows no containers. Lazy.
     fn create_parents(&self, path: &str, containers: bool) -> impl Future<Output = Result<(), Failure>>;
 
     /// The names of the children of `path`, in no order.
@@ -124,30 +122,27 @@ pub trait Session: Sized {
     /// The data of a node and what the server says of it.
     fn read<'s>(&'s self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Failure>> + use<'s, Self>;
 
-    /// Like [`Session::read`], with a watch. Sets none when the node does not exist, as `exists`
-    /// would.
+    /// Like [`Session::read`], with a watch. Unlike `exists`, sets none when the node does not exist.
     fn read_and_watch<'s>(
         &'s self,
         path: &str,
     ) -> impl Future<Output = Result<(Vec<u8>, Stat, Watch), Failure>> + use<'s, Self>;
 
-    /// Asks the quorum whether all of `nodes` are still there; `publish`: data to give them at the
-    /// same time.
+    /// Asks the quorum whether all of `nodes` still exist. `publish`: data to store in them at the same time.
     ///
-    /// A ping would prove nothing: the server that we are connected to answers it, and one that
-    /// has lost the leader goes on answering for a while. A transaction goes through the leader,
-    /// even one that only checks.
+    /// A ping would prove nothing: the server that we are connected to answers it, and one that has lost the
+    /// leader goes on answering for a while. A transaction goes through the leader, even one that only
+    /// checks.
     fn beat<'s>(
         &'s self,
         nodes: &[String],
         publish: Option<&[u8]>,
     ) -> impl Future<Output = Result<(), Failure>> + use<'s, Self>;
 
-    /// Deletes a node. One that is not there is as good.
+    /// Deletes a node. A missing node counts as success.
     fn delete<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s, Self>;
 
-    /// Closes the session, and waits until that is done. Whatever it had created goes with it.
-    /// [`Failure::Unknown`]: the connection was lost on the way. To be called when nothing watches
-    /// any more. Lazy.
+    /// Closes the session, and waits until that is done. Everything that it had created goes with it.
+    /// [`Failure::Unknown`]: the connection was lost on the way. To be called when no watch is left. Lazy.
     fn close(self) -> impl Future<Output = Result<(), Failure>>;
 }

@@ -41,8 +41,8 @@ impl<O: Outside> Keeper<'_, O> {
     pub(super) async fn keep_beating(&self, session: &O::Session, nodes: &[String]) -> Result<(), Stop> {
         let interval = Terms::beat_of(session.timeout());
         let age = |since: Option<Instant>| since.map_or(interval, |since| self.outside.now().saturating_since(since));
-        // If the lease counts from long before the last beat, as after a silence, more beats will mend
-        // that; but they are limited to four per interval.
+        // If the lease counts from long before the last beat, as after a silence, more beats will mend that;
+        // but they are limited to four per interval.
         let due = || {
             let (lease, beat) = (age(self.beats.lease_from.get()), age(self.beats.last.get()));
             interval.saturating_sub(lease).max((interval / 4).saturating_sub(beat))
@@ -91,8 +91,8 @@ impl<O: Outside> Keeper<'_, O> {
         Ok(())
     }
 
-    /// Extends the lease, now that a beat which was sent at `sent` was answered, or another transaction
-    /// that says as much.
+    /// Extends the lease, now that a beat which was sent at `sent` was answered, or another transaction that
+    /// says as much.
     pub(super) fn extend_lease(&self, session: &O::Session, sent: Instant) {
         let now = self.outside.now();
         let mut contacts = self.beats.contacts.borrow_mut();

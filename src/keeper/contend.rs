@@ -1,6 +1,6 @@
 //! What a keeper does over one connection: it joins the queue of each lock, waits and holds. When the
-//! connection is lost, all of this ends wherever it is; over the next connection the keeper goes on
-//! from its [`Place`](super::place::Place).
+//! connection is lost, all of this ends wherever it is; over the next connection the keeper goes on from its
+//! [`Place`](super::place::Place).
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -22,8 +22,8 @@ use crate::session::{Created, Failure, Session};
 const RECONNECT: Duration = Duration::from_secs(1);
 
 impl<O: Outside> Keeper<'_, O> {
-    /// Queues, waits and holds, from where we are. Returns what ends that for good, or `None` if it has
-    /// to go on over another connection.
+    /// Queues, waits and holds, from where we are. Returns what ends that for good, or `None` if it has to go
+    /// on over another connection.
     pub(super) async fn contend(&self, session: &O::Session) -> Option<Report> {
         if let Err(failure) = self.arrive(session).await {
             return Some(refuse(failure, &self.plan.request.lock));
@@ -38,7 +38,7 @@ impl<O: Outside> Keeper<'_, O> {
                 // One watch on each of our nodes, through waiting and holding. What happened to our nodes
                 // comes first, because it may arrive together with our turn.
                 Step::Queued(claim) => {
-                    or(self.until_deleted(session, &place.nodes()), self.wait_and_hold(session, &place, claim)).await
+                    or(self.until_deleted(session, &place.nodes()), self.wait_and_hold(session, claim)).await
                 }
                 Step::Holding => {
                     let nodes = place.nodes();
@@ -92,8 +92,8 @@ impl<O: Outside> Keeper<'_, O> {
     }
 
     /// Makes sure that this server is no older than the one that we lost. A server that lags might show a
-    /// queue without our node: we would think that it was deleted, or create a second one and wait
-    /// behind the first.
+    /// queue without our node: we would think that it was deleted, or create a second one and wait behind the
+    /// first.
     pub(super) async fn catch_up(&self, session: &O::Session) -> Result<(), Failure> {
         let nodes = self.place.borrow().nodes();
         if nodes.is_empty() {
@@ -108,8 +108,8 @@ impl<O: Outside> Keeper<'_, O> {
         Ok(())
     }
 
-    /// Waits until our server knows all that was done before this, and the quorum has answered. Returns
-    /// when that was asked for, if all of `nodes` exist.
+    /// Waits until our server knows all that was done before this, and the quorum has answered. Returns when
+    /// that was asked for, if all of `nodes` exist.
     ///
     /// `sync` makes a server catch up with its leader. That may be one that has just been deposed and does
     /// not know it yet; a transaction goes through only where there is a quorum.
@@ -131,14 +131,11 @@ impl<O: Outside> Keeper<'_, O> {
 
     /// Begins with a lock. If it is lent to us, there is nothing to create.
     async fn enter(&self, session: &O::Session, lock: &LockPath) -> Result<(), Stop> {
-        let lent = self.lent().into_iter().find(|lent| lent.lock == *lock);
-        match lent {
-            Some(lent) => {
-                self.place.borrow_mut().step = Step::Queued(lent);
-                Ok(())
-            }
-            None => self.enqueue(session, lock, ContenderId::new(session.id(), self.outside.random())).await,
-        }
+        let Some(lent) = self.lent().into_iter().find(|lent| lent.lock == *lock) else {
+            return self.enqueue(session, lock, ContenderId::new(session.id(), self.outside.random())).await;
+        };
+        self.place.borrow_mut().step = Step::Queued(lent);
+        Ok(())
     }
 
     /// Creates the contender's nodes. If the reply is lost, the step stays uncertain.
@@ -194,9 +191,7 @@ impl<O: Outside> Keeper<'_, O> {
             Err(Failure::NoNode) => return Err(Stop::Final(Report::Refused(Refusal::NoChroot))),
             Err(Failure::Unimplemented) if containers.get() => containers.set(false),
             // Nodes that exist already are no error, so the caller can simply try again.
-            Err(Failure::Unknown(_)) => {
-                self.outside.sleep(PAUSE).await;
-            }
+            Err(Failure::Unknown(_)) => self.outside.sleep(PAUSE).await,
             Err(failure) => return Err(Stop::because(failure, lock)),
         }
         Ok(())
@@ -241,8 +236,8 @@ impl<O: Outside> Keeper<'_, O> {
         }
     }
 
-    /// Repeats a request until its outcome is known. It must be one that changes nothing, or nothing more
-    /// the second time.
+    /// Repeats a request until its outcome is known. It must be one that changes nothing, or nothing more the
+    /// second time.
     pub(super) async fn insist<T, F>(&self, request: impl Fn() -> F) -> Result<T, Failure>
     where
         F: Future<Output = Result<T, Failure>>,

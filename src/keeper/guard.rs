@@ -40,9 +40,8 @@ impl<O: Outside> Keeper<'_, O> {
         }
     }
 
-    /// Kills the command at the end of the lease. The supervisor has done so by then
-    /// unless it is stopped. In that case the command may be stopped with it (Ctrl-Z), and must not go on
-    /// when both are continued.
+    /// Kills the command at the end of the lease. The supervisor has done so by then unless it is stopped. In
+    /// that case the command may be stopped with it (Ctrl-Z), and must not go on when both are continued.
     pub(super) async fn guard<T>(&self) -> T {
         loop {
             let now = self.outside.now();
@@ -55,8 +54,8 @@ impl<O: Outside> Keeper<'_, O> {
             // Timers stand still while the machine sleeps.
             let due = self.outside.sleep(end.saturating_since(now).clamp(PAUSE, LONGEST_PAUSE));
             let timeout = self.session.timeout.get();
-            // A shorter timeout may have ended the lease already. No waker is needed: what changes it is
-            // part of the same task.
+            // A shorter timeout may have ended the lease already. No waker is needed: what changes it is part
+            // of the same task.
             let changed =
                 poll_fn(|_| if self.session.timeout.get() == timeout { Poll::Pending } else { Poll::Ready(()) });
             or(due, changed).await;

@@ -46,8 +46,8 @@ impl<O: Outside> Keeper<'_, O> {
         self.lent.borrow().clone().unwrap_or_default()
     }
 
-    /// The contender of a zklock that we descend from, if it holds this lock. The environment says so, but
-    /// an environment can be copied and kept. So the servers must say so as well, and the node must name a
+    /// The contender of a zklock that we descend from, if it holds this lock. The environment says so, but an
+    /// environment can be copied and kept. So the servers must say so as well, and the node must name a
     /// process above us that has not begun to release the lock.
     async fn lent_by_ancestor(&self, session: &O::Session, lock: &LockPath) -> Result<Option<Claim>, Stop> {
         let children = match self.insist(|| session.children(lock.as_str())).await {
@@ -90,8 +90,7 @@ impl<O: Outside> Keeper<'_, O> {
     }
 
     /// Waits until one of our lenders has gone. A lender never ends before we do. If it is killed together
-    /// with its keeper, no process is left that would end us, and its node lasts no longer than its
-    /// session.
+    /// with its keeper, no process is left that would end us, and its node lasts no longer than its session.
     pub(super) async fn until_lender_dies(&self) -> Result<(), Stop> {
         let lenders: Vec<_> = self.lent().iter().filter_map(|claim| claim.lender).collect();
         if lenders.is_empty() {

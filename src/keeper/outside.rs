@@ -1,7 +1,7 @@
 //! What a keeper needs from outside.
 //!
-//! [`super::process`] has the real thing. The simulator of the tests has another, with a clock of its
-//! own, in which everything that can go wrong does so by the thousand.
+//! [`super::process`] has the real thing. The simulator of the tests has another, with a clock of its own, in
+//! which everything that can go wrong does so by the thousand.
 
 use std::future::Future;
 use std::time::Duration;
@@ -29,17 +29,17 @@ pub trait Outside {
     /// Completes after this time.
     fn sleep(&self, time: Duration) -> impl Future<Output = ()>;
 
-    /// Opens a session, however long it takes; `unreachable` is told the reason each time that all
-    /// servers have been tried in vain. Returns a failure only where trying again is of no use.
+    /// Opens a session, however long it takes; `unreachable` is told the reason each time that all servers
+    /// have been tried in vain. Returns a failure only where trying again is of no use.
     fn open(
         &self,
         timeout: Duration,
         unreachable: impl FnMut(String),
     ) -> impl Future<Output = Result<Self::Session, Failure>>;
 
-    /// Goes on with a session whose connection was lost, however long that takes.
-    /// [`Failure::SessionOver`] means that the servers say they no longer have it. They may grant
-    /// another timeout than before, and the caller has to compare the id.
+    /// Goes on with a session whose connection was lost, however long that takes. [`Failure::SessionOver`]
+    /// means that the servers say they no longer have it. They may grant another timeout than before, and the
+    /// caller has to compare the id.
     ///
     /// The server may lag behind the one before: [`Session::sync`] comes before anything else.
     fn resume(
@@ -49,8 +49,7 @@ pub trait Outside {
         unreachable: impl FnMut(String),
     ) -> impl Future<Output = Result<Self::Session, Failure>>;
 
-    /// Shows the supervisor the instant from which the lease counts, even if the supervisor is stopped
-    /// now.
+    /// Shows the supervisor the instant from which the lease counts, even if the supervisor is stopped now.
     fn show_lease_from(&self, from: Instant);
 
     /// Shows the supervisor that the servers have just answered something.

@@ -9,8 +9,8 @@ use crate::rules::message::{Loss, Refusal, Report};
 use crate::rules::queue::ContenderId;
 use crate::session::Failure;
 
-/// How far a keeper has come. It takes the locks one after the other, in the order of their paths, so
-/// that no two keepers wait for each other.
+/// How far a keeper has come. It takes the locks one after the other, in the order of their paths, so that no
+/// two keepers wait for each other.
 #[derive(Clone, Default)]
 pub(super) struct Place {
     /// The locks that we have already, in that order.
@@ -66,7 +66,7 @@ pub(super) struct Claim {
     pub(super) token: i64,
     /// `None`: the contender is our own.
     pub(super) lender: Option<Lender>,
-    /// The children of the lock, if they were listed right after the creation.
+    /// The children of the lock, if they were listed together with the creation.
     pub(super) listed: Cell<Option<Vec<String>>>,
 }
 

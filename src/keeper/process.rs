@@ -37,13 +37,13 @@ pub struct Birth<'p> {
     pub plan: &'p Plan,
     /// The process id of the supervisor, which is the one that users know.
     pub supervisor: u32,
-    /// What tells whatever this run has started from all others.
+    /// What distinguishes the processes that this run has started from all others.
     pub mark: &'p str,
-    /// How often to look where we stand although nothing has happened, if anybody is watching.
+    /// How often to look at the queue although nothing has happened, if a user is watching.
     pub refresh: Option<Duration>,
     /// The socket to the supervisor.
     pub link: Link,
-    /// Where to show from when the lease counts.
+    /// Where to show the instant from which the lease counts.
     pub lease: SharedLease,
 }
 
@@ -54,7 +54,7 @@ pub fn run(birth: Birth<'_>) {
         return;
     }
     take_name(if birth.plan.request.held.is_empty() { KEEPER_NAME } else { INNER_KEEPER_NAME });
-    // On one line, as everything that is said.
+    // On one line, like every other message.
     std::panic::set_hook(Box::new(|panic| log::error!("keeper: {}", panic.to_string().replace('\n', " "))));
     let executor = LocalExecutor::new();
     let (plan, refresh) = (birth.plan, birth.refresh);
@@ -64,8 +64,8 @@ pub fn run(birth: Birth<'_>) {
     }
 }
 
-/// Makes the process its own: out of reach of terminals and of what is sent to groups, with no hold
-/// on the caller's pipes but standard error.
+/// Detaches the process: out of reach of terminals and of signals to process groups, and holding none of the
+/// caller's pipes but standard error.
 fn detach() -> nix::Result<()> {
     signals::turn_deaf()?;
     setsid()?;
@@ -75,18 +75,19 @@ fn detach() -> nix::Result<()> {
     Ok(())
 }
 
-/// The name of our user. A directory service that does not answer is not waited for: the session needs us.
+/// The name of our user. A directory service that does not answer is not waited for long: the session needs
+/// us.
 fn user_name() -> Option<String> {
     let (tell, told) = mpsc::channel();
     let look_up = move || tell.send(User::from_uid(getuid()).ok().flatten().map(|user| user.name));
-    // It ends with the process, if not before.
+    // The thread ends with the process at the latest.
     if let Err(error) = thread::Builder::new().spawn(look_up) {
         log::info!("cannot look up our user: {error}");
     }
     told.recv_timeout(USER_LOOKUP).ok().flatten()
 }
 
-/// Of the thread that calls: as a process, the keeper has the name of its first one.
+/// Names the calling thread, which is the keeper's first: a process has the name of that one.
 fn take_name(name: &CStr) {
     if let Err(error) = nix::sys::prctl::set_name(name) {
         log::info!("cannot change the process's name: {error}");

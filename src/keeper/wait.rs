@@ -13,23 +13,18 @@ use super::{Keeper, PAUSE};
 use crate::plan::LockPath;
 use crate::rules::card::Card;
 use crate::rules::message::{Grant, Granted, Loss, Progress, Refusal, Remains, Report, View};
-use crate::rules::queue::{Contender, ContenderId, Queue, Standing};
+use crate::rules::queue::{Contender, Queue, Standing};
 use crate::rules::text::printable;
 use crate::session::{Change, Failure, Session};
 
 impl<O: Outside> Keeper<'_, O> {
     /// Waits until we have the lock. If it is the last one, reports that we hold them all, and holds.
-    pub(super) async fn wait_and_hold(
-        &self,
-        session: &O::Session,
-        place: &Place,
-        claim: &Rc<Claim>,
-    ) -> Result<(), Stop> {
-        let nodes = place.nodes();
+    pub(super) async fn wait_and_hold(&self, session: &O::Session, claim: &Claim) -> Result<(), Stop> {
+        let nodes = self.place.borrow().nodes();
         if claim.is_own() {
             self.wait_turn(session, &nodes, claim).await?;
         }
-        let won = place.claims();
+        let won = self.place.borrow().claims();
         if won.len() < self.locks.len() {
             self.outside.report_if_room(&Report::Queue(Progress::Turn));
             self.place.replace(Place { won, step: Step::Nowhere });
@@ -38,8 +33,8 @@ impl<O: Outside> Keeper<'_, O> {
         let from = self.fresh_lease(session, &nodes).await?;
         self.outside.report(&Report::Queue(Progress::Held { grant: self.grant(session, &won), from })).await;
         self.command.set(Some(Remains::default()));
-        // Published with the first beat and no earlier: so a short command costs no further transaction,
-        // and wakes no watcher.
+        // Published with the first beat and no earlier: so a short command costs no further transaction, and
+        // wakes no watcher.
         if won.iter().all(|claim| claim.is_own()) {
             let card = Card { held_since: Some(self.outside.wall_millis()), ..self.outside.card().clone() };
             self.beats.unpublished.replace(Some(card.to_bytes()));
@@ -62,7 +57,7 @@ impl<O: Outside> Keeper<'_, O> {
         Grant { first: granted(first), and, session }
     }
 
-    /// Waits until no contender before ours keeps us from the lock. `nodes`: ours of all locks.
+    /// Waits until no contender before our own keeps us from the lock. `nodes`: ours of all locks.
     async fn wait_turn(&self, session: &O::Session, nodes: &[String], claim: &Claim) -> Result<(), Stop> {
         let lock = &claim.lock;
         let stop = |failure| Stop::because(failure, lock);
@@ -76,9 +71,9 @@ impl<O: Outside> Keeper<'_, O> {
             // A second node of this session comes from a creation that was taken for lost and came late: of
             // this contender, or of an earlier one whose known node was deleted by someone else. It would
             // last as long as our session.
-            let is_of_session = |id: ContenderId| claim.is_own() && id.session() == session.id();
             let is_twin = |contender: &&Contender| {
-                contender.id.is_some_and(is_of_session) && claim.names().all(|name| name != contender.name)
+                contender.id.is_some_and(|id| id.session() == session.id())
+                    && claim.names().all(|name| name != contender.name)
             };
             if let Some(twin) = queue.contenders().iter().find(is_twin) {
                 let path = lock.child(&twin.name);
@@ -110,8 +105,8 @@ impl<O: Outside> Keeper<'_, O> {
         }
     }
 
-    /// Refuses to share a path with a recipe in which we have no part, and a lock with contenders that
-    /// ignore our node or count another number of permits.
+    /// Refuses to share a path with a recipe in which we have no part, and a lock with contenders that ignore
+    /// our node or count another number of permits.
     fn check_company(&self, lock: &LockPath, queue: &Queue, claim: &Claim) -> Result<(), Stop> {
         let (lock, request) = (lock.to_string(), &self.plan.request);
         // The recipe first: advice about contenders would not help beside it.
@@ -139,7 +134,7 @@ impl<O: Outside> Keeper<'_, O> {
         watch: &[&Contender],
     ) -> Result<Option<String>, Stop> {
         let lock = &claim.lock;
-        // These requests leave back to back: the watches, and who holds.
+        // These requests leave back to back: the watches, and the data of the holder.
         let watched: Vec<String> = watch.iter().map(|contender| lock.child(&contender.name)).collect();
         let replies: Vec<_> = watched.iter().map(|path| session.read_and_watch(path)).collect();
         let view = self.view(session, lock, queue, position);
@@ -191,7 +186,7 @@ impl<O: Outside> Keeper<'_, O> {
         }
     }
 
-    /// What to tell a user who waits in this queue. The request has left when this returns.
+    /// What a waiting user is told of this queue. The request has left when this returns.
     fn view<'a>(
         &self,
         session: &'a O::Session,
@@ -228,20 +223,17 @@ impl<O: Outside> Keeper<'_, O> {
 
     async fn until_one_is_deleted(&self, session: &O::Session, node: &str) -> Result<(), Stop> {
         loop {
-            match session.read_and_watch(node).await {
-                Ok((_, _, watch)) => match watch.await {
-                    // By the beat that publishes since when we hold, or by someone's remark.
-                    Change::Data => {}
-                    Change::Deleted => return Err(Stop::Gone(Loss::NodeDeleted)),
-                    // The connection has gone, and this future is dropped in a moment.
-                    Change::Unknown => {
-                        self.outside.sleep(PAUSE).await;
-                    }
-                },
-                Err(Failure::Unknown(_)) => {
-                    self.outside.sleep(PAUSE).await;
-                }
+            let change = match session.read_and_watch(node).await {
+                Ok((_, _, watch)) => watch.await,
+                Err(Failure::Unknown(_)) => Change::Unknown,
                 Err(failure) => return Err(Stop::because(failure, node)),
+            };
+            match change {
+                // By the beat that publishes since when we hold, or by someone's remark.
+                Change::Data => {}
+                Change::Deleted => return Err(Stop::Gone(Loss::NodeDeleted)),
+                // The connection has gone, and this future is dropped in a moment.
+                Change::Unknown => self.outside.sleep(PAUSE).await,
             }
         }
     }
