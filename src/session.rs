@@ -6,7 +6,6 @@
 pub mod client;
 
 use std::fmt;
-use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 

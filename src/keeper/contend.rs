@@ -69,8 +69,8 @@ impl<O: Outside> Keeper<'_, O> {
             self.insist(|| session.delete(node)).await?;
         }
         self.place.take();
-        // Look again for what is lent to us: queueing for it would be waiting for ourselves. Until we find
-        // nothing, the names of our processes go on saying that we may use it.
+        // Look again for what is lent to us: queueing for it would be waiting for ourselves. Until a search
+        // finds nothing, the names of our processes go on saying that we may use it.
         self.lent.borrow_mut().take_if(|lent| !lent.is_empty());
         Ok(())
     }
@@ -204,7 +204,7 @@ impl<O: Outside> Keeper<'_, O> {
             Err(Failure::NoNode) => return self.enqueue(session, lock, id).await,
             children => children.map_err(stop)?,
         };
-        let queue = sorted(lock, children)?;
+        let queue = queue_of(lock, children)?;
         let ours: Vec<&Contender> = queue.contenders().iter().filter(|contender| contender.id == Some(id)).collect();
         // The lowest nodes that one transaction has created: one of each dialect, with no other contender
         // between them. Further nodes come from a second transaction, or from one of which a node was
@@ -238,10 +238,7 @@ impl<O: Outside> Keeper<'_, O> {
 
     /// Repeats a request until its outcome is known. It must be one that changes nothing, or nothing more the
     /// second time.
-    pub(super) async fn insist<T, F>(&self, request: impl Fn() -> F) -> Result<T, Failure>
-    where
-        F: Future<Output = Result<T, Failure>>,
-    {
+    pub(super) async fn insist<T>(&self, request: impl AsyncFn() -> Result<T, Failure>) -> Result<T, Failure> {
         loop {
             match request().await {
                 Err(Failure::Unknown(why)) => {
@@ -255,6 +252,6 @@ impl<O: Outside> Keeper<'_, O> {
 }
 
 /// The queue of a lock with these children.
-pub(super) fn sorted(lock: &LockPath, children: Vec<String>) -> Result<Queue, Stop> {
+pub(super) fn queue_of(lock: &LockPath, children: Vec<String>) -> Result<Queue, Stop> {
     Queue::from_children(children).map_err(|_| Stop::Final(Report::Refused(Refusal::Exhausted(lock.to_string()))))
 }

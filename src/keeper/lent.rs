@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::Keeper;
-use super::contend::sorted;
+use super::contend::queue_of;
 use super::outside::Outside;
 use super::place::{Claim, Lender, Stop};
 use crate::cli::ENV_HELD;
@@ -54,7 +54,7 @@ impl<O: Outside> Keeper<'_, O> {
             Err(Failure::NoNode) => return Ok(None),
             children => children.map_err(|failure| Stop::because(failure, lock))?,
         };
-        let queue = sorted(lock, children)?;
+        let queue = queue_of(lock, children)?;
         let held = |(contender, standing): &(&Contender, Standing<'_>)| {
             matches!(standing, Standing::Holds { .. }) && self.plan.request.held.contains(&contender.name)
         };

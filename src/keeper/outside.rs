@@ -3,7 +3,6 @@
 //! [`super::process`] has the real thing. The simulator of the tests has another, with a clock of its own, in
 //! which everything that can go wrong does so by the thousand.
 
-use std::future::Future;
 use std::time::Duration;
 
 use crate::command::Left;

@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use futures_lite::future::or;
 
-use super::contend::sorted;
+use super::contend::queue_of;
 use super::outside::Outside;
 use super::place::{Claim, Place, Step, Stop};
 use super::{Keeper, PAUSE};
@@ -67,7 +67,7 @@ impl<O: Outside> Keeper<'_, O> {
                 Some(names) => names,
                 None => self.insist(|| session.children(lock.as_str())).await.map_err(stop)?,
             };
-            let queue = sorted(lock, names.clone())?;
+            let queue = queue_of(lock, names.clone())?;
             // A second node of this session comes from a creation that was taken for lost and came late: of
             // this contender, or of an earlier one whose known node was deleted by someone else. It would
             // last as long as our session.
@@ -97,7 +97,7 @@ impl<O: Outside> Keeper<'_, O> {
                     let left = self.wait_for_change(session, nodes, claim, &queue, position, &watch).await?;
                     known = left.and_then(|left| {
                         let rest: Vec<String> = names.into_iter().filter(|name| *name != left).collect();
-                        let queue = sorted(lock, rest.clone()).ok()?;
+                        let queue = queue_of(lock, rest.clone()).ok()?;
                         matches!(queue.standing(claim.name()), Standing::Holds { .. }).then_some(rest)
                     });
                 }
