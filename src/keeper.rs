@@ -280,15 +280,14 @@ impl<'p, O: Outside> Keeper<'p, O> {
     async fn release(&self) -> Option<Report> {
         let Some(identity) = self.session.identity.take() else { return Some(Report::Released) };
         loop {
-            let session = match self.session.connection.take().and_then(Rc::into_inner) {
-                Some(session) => Ok(session),
-                None => self.outside.resume(self.session.timeout.get(), &identity, drop).await,
+            let closing = async {
+                let session = match self.session.connection.take().and_then(Rc::into_inner) {
+                    Some(session) => session,
+                    None => self.outside.resume(self.session.timeout.get(), &identity, drop).await?,
+                };
+                session.close().await
             };
-            let released = match session {
-                Ok(session) => session.close().await,
-                Err(failure) => Err(failure),
-            };
-            match released {
+            match closing.await {
                 Ok(()) => return Some(Report::Released),
                 // Whether a contender was still before us is no longer known.
                 Err(Failure::SessionOver) => return Some(Report::Lost(Loss::SessionExpired)),
