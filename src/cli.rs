@@ -7,26 +7,14 @@ use std::ffi::OsString;
 
 use clap::{ArgAction, CommandFactory, Parser, ValueHint};
 
+use crate::environment;
+
 /// `--zookeeper` when neither the option nor the variable is given.
 pub const DEFAULT_ZOOKEEPER: &str = "localhost:2181";
 /// `--session-timeout` when neither the option nor the variable is given.
 pub const DEFAULT_SESSION_TIMEOUT: &str = "30s";
 /// `--connect-timeout` when it is not given.
 pub const DEFAULT_CONNECT_TIMEOUT: &str = "15s";
-
-/// The variable that stands in for `--zookeeper`.
-pub const ENV_ZOOKEEPER: &str = "ZKLOCK_ZOOKEEPER";
-/// The variable that stands in for `--timeout`.
-pub const ENV_TIMEOUT: &str = "ZKLOCK_TIMEOUT";
-/// The variable that stands in for `--session-timeout`.
-pub const ENV_SESSION_TIMEOUT: &str = "ZKLOCK_SESSION_TIMEOUT";
-/// The variable in which zklock finds the locks that are held by the zklocks it was started by.
-pub const ENV_HELD: &str = "ZKLOCK_HELD";
-
-/// The variable that marks what a run has started: one line for this run, and one for each around it.
-pub const ENV_RUN: &str = "ZKLOCK_RUN";
-/// The variable that holds the log filter, which has no option.
-pub const ENV_LOG: &str = "ZKLOCK_LOG";
 
 const USAGE: &str = "zklock [OPTIONS] LOCK [OPTIONS] [--] COMMAND [ARG]...
        zklock [OPTIONS] LOCK -c 'SHELL COMMAND'";
@@ -102,7 +90,7 @@ pub struct Cli {
         short = 'z',
         long,
         value_name = "HOST:PORT,...[/CHROOT]",
-        env = ENV_ZOOKEEPER,
+        env = environment::ZOOKEEPER,
         hide_env_values = true,
         default_value = DEFAULT_ZOOKEEPER,
         value_hint = ValueHint::Other,
@@ -129,7 +117,7 @@ pub struct Cli {
     #[arg(
         long,
         value_name = "DURATION",
-        env = ENV_SESSION_TIMEOUT,
+        env = environment::SESSION_TIMEOUT,
         hide_env_values = true,
         default_value = DEFAULT_SESSION_TIMEOUT,
         allow_negative_numbers = true,
@@ -186,7 +174,7 @@ pub struct Cli {
         long,
         visible_alias = "wait",
         value_name = "DURATION",
-        env = ENV_TIMEOUT,
+        env = environment::TIMEOUT,
         hide_env_values = true,
         allow_negative_numbers = true,
         value_hint = ValueHint::Other,
@@ -324,9 +312,9 @@ mod tests {
     #[test]
     fn help_names_every_variable_and_no_value_of_one() {
         let help = command().render_long_help().to_string();
-        for name in [ENV_ZOOKEEPER, ENV_TIMEOUT, ENV_SESSION_TIMEOUT] {
+        for name in [environment::ZOOKEEPER, environment::TIMEOUT, environment::SESSION_TIMEOUT] {
             assert!(help.contains(&format!("[env: {name}]")), "{name}");
         }
-        assert!(help.contains(ENV_LOG));
+        assert!(help.contains(environment::LOG));
     }
 }

@@ -15,7 +15,7 @@ use nix::fcntl::AtFlags;
 use nix::sys::prctl;
 use nix::unistd::{AccessFlags, Pid, faccessat, getpid};
 
-use crate::cli::ENV_RUN;
+use crate::environment;
 use crate::rules::event::CommandEnd;
 use crate::rules::message::Remains;
 use crate::rules::signal::Signal;
@@ -440,7 +440,7 @@ impl Process {
         names.iter().any(|name| self.name == name.to_bytes())
     }
 
-    /// Whether it was started below the run of this mark: [`ENV_RUN`] has a line for each. `None`: it is
+    /// Whether it was started below the run of this mark ([`environment::RUN`]). `None`: it is
     /// executing a program just now, and does not show its environment yet.
     fn carries(&self, mark: &str) -> Option<bool> {
         let directory = PathBuf::from(format!("/proc/{}", self.pid));
@@ -488,9 +488,7 @@ fn fields(stat: &[u8]) -> Option<Vec<&str>> {
 /// the middle of an execve(2).
 fn shows(directory: &Path, mark: &str) -> io::Result<Option<bool>> {
     let environ = fs::read(directory.join("environ"))?;
-    let mut entries = environ.split(|byte| *byte == 0).filter_map(|entry| entry.strip_prefix(ENV_RUN.as_bytes()));
-    let marks = entries.find_map(|rest| rest.strip_prefix(b"="));
-    if marks.is_some_and(|marks| marks.split(|byte| *byte == b'\n').any(|line| line == mark.as_bytes())) {
+    if environment::is_of_run(&environ, mark) {
         return Ok(Some(true));
     }
     Ok((environment_size(directory) == Some(environ.len())).then_some(false))

@@ -17,6 +17,7 @@ use clap::parser::ValueSource;
 
 use self::refusal::{quoted, refused_by_clap};
 use crate::cli::{self, Cli};
+use crate::environment;
 use crate::rules::lease::Terms;
 use crate::rules::mode::Mode;
 use crate::rules::queue::Dialect;
@@ -119,7 +120,7 @@ pub fn from_args_and_environment(
         written.map(|text| Given { origin, text }).or_else(|| variable(name))
     };
 
-    let servers = option_or_variable("zookeeper", "--zookeeper", cli::ENV_ZOOKEEPER, Some(cli.zookeeper));
+    let servers = option_or_variable("zookeeper", "--zookeeper", environment::ZOOKEEPER, Some(cli.zookeeper));
     let servers_given = servers.is_some();
     let servers = servers
         .unwrap_or_else(|| Given::new("--zookeeper", cli::DEFAULT_ZOOKEEPER))
@@ -131,13 +132,17 @@ pub fn from_args_and_environment(
     {
         return Err(UsageError("--permits works in the dialect curator alone; leave one of the two".to_owned()).into());
     }
-    let timeout = option_or_variable("timeout", "--timeout", cli::ENV_TIMEOUT, cli.timeout);
+    let timeout = option_or_variable("timeout", "--timeout", environment::TIMEOUT, cli.timeout);
     let patience = patience(cli.nonblock, timeout)?;
     let conflict_exit_code = Given::new("--conflict-exit-code", cli.conflict_exit_code).read(exit_status)?;
-    let session_timeout =
-        option_or_variable("session_timeout", "--session-timeout", cli::ENV_SESSION_TIMEOUT, Some(cli.session_timeout))
-            .unwrap_or_else(|| Given::new("--session-timeout", cli::DEFAULT_SESSION_TIMEOUT))
-            .read(session_timeout)?;
+    let session_timeout = option_or_variable(
+        "session_timeout",
+        "--session-timeout",
+        environment::SESSION_TIMEOUT,
+        Some(cli.session_timeout),
+    )
+    .unwrap_or_else(|| Given::new("--session-timeout", cli::DEFAULT_SESSION_TIMEOUT))
+    .read(session_timeout)?;
     let kill_after = match cli.kill_after {
         Some(text) => Some(Given::new("--kill-after", text).read(|text| kill_after(text, session_timeout))?),
         None => None,
@@ -175,14 +180,14 @@ pub fn from_args_and_environment(
             (false, 0) => Verbosity::Normal,
             (false, times) => Verbosity::Verbose(times),
         },
-        log_filter: variable(cli::ENV_LOG).map(|given| given.read(log_filter)).transpose()?,
+        log_filter: variable(environment::LOG).map(|given| given.read(log_filter)).transpose()?,
         request: Request {
             and: also(&lock, &cli.and, &servers)?,
             lock,
             mode,
             dialects_given: dialects.is_some(),
             dialects: dialects.unwrap_or_else(|| vec![Dialect::Curator]),
-            held: environment(cli::ENV_HELD).map(|text| held(&text)).unwrap_or_default(),
+            held: environment(environment::HELD).map(|text| environment::names_held(&text)).unwrap_or_default(),
         },
         servers,
         servers_given,
@@ -271,13 +276,6 @@ fn dialects(text: &str) -> Result<Vec<Dialect>, String> {
         }
     }
     Ok(dialects)
-}
-
-/// The names of the nodes in `ZKLOCK_HELD`, which has one full path on each line. The variable may contain
-/// anything; it is believed only if the servers confirm it.
-fn held(text: &OsStr) -> Vec<String> {
-    let lines = text.to_str().unwrap_or_default().lines();
-    lines.filter_map(|line| line.rsplit('/').next()).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 fn patience(nonblock: bool, timeout: Option<Given>) -> Result<Patience, UsageError> {

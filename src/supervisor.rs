@@ -14,7 +14,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
-use std::ffi::{CStr, CString, OsString};
+use std::ffi::{CStr, CString};
 use std::hash::BuildHasher;
 use std::io;
 use std::mem::{self, Discriminant};
@@ -26,9 +26,9 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getsid};
 
-use crate::cli::{ENV_HELD, ENV_RUN};
 use crate::clock::{self, Alarm};
 use crate::command::{self, Command, Family, INNER_LEAVING_NAME, INNER_NAME, LEAVING_NAME, Launch, Reaped, Tie};
+use crate::environment::{self, Variable};
 use crate::keeper::process::{self, Birth};
 use crate::plan::{CommandLine, Plan, Verbosity};
 use crate::rules::event::{Awaited, CommandEvent, Effect, Event, Unstarted};
@@ -399,9 +399,9 @@ impl Supervisor<'_> {
         self.shares_group = terminal::is_controlled();
         self.settings = terminal::Settings::of_foreground();
         self.grant = Some(grant.clone());
-        let mut environment = about(self.plan, grant);
-        environment.push((ENV_HELD, held(self.plan, grant)));
-        environment.push((ENV_RUN, lines(ENV_RUN, [self.mark.as_str()])));
+        let mut environment = environment::describe(grant, self.plan.request.mode);
+        environment.push(environment::held(grant, &self.plan.request.held));
+        environment.push(environment::run(&self.mark));
         // Without a keeper there is no lock.
         let Some(keeper) = &self.keeper else {
             return self.happen(Event::Command(CommandEvent::StartFailed(Unstarted::TooLate)));
@@ -440,7 +440,7 @@ impl Supervisor<'_> {
             return self.happen(Event::OnLostEnded);
         };
         // It does not hold the lock, and the keeper kills whoever carries the mark.
-        match self.launch(line, &about(self.plan, grant), Tie::None, |_| Ok(())) {
+        match self.launch(line, &environment::describe(grant, self.plan.request.mode), Tie::None, |_| Ok(())) {
             Ok(on_lost) => {
                 self.on_lost = Some(on_lost);
                 Ok(())
@@ -459,7 +459,7 @@ impl Supervisor<'_> {
     fn launch(
         &self,
         line: &CommandLine,
-        environment: &[(&'static str, OsString)],
+        environment: &[Variable],
         tie: Tie,
         announce: impl FnOnce(Remains) -> io::Result<()>,
     ) -> io::Result<Command> {
@@ -518,40 +518,6 @@ fn goes_to_foreground(signal: Signal) -> bool {
         Signal::HUP | Signal::CONT => getsid(None) != Ok(getpid()),
         _ => false,
     }
-}
-
-/// The locks that the command holds, one node a line: a path can hold any other character that one
-/// might separate them by.
-fn held(plan: &Plan, grant: &Grant) -> OsString {
-    // A lock of a zklock above us is there already.
-    let is_there = |node: &str| plan.request.held.iter().any(|name| node.ends_with(&format!("/{name}")));
-    lines(ENV_HELD, grant.all().map(|granted| granted.node.as_str()).filter(|node| !is_there(node)))
-}
-
-/// A variable of our environment with these lines added.
-fn lines<'a>(variable: &str, further: impl IntoIterator<Item = &'a str>) -> OsString {
-    let mut lines = std::env::var_os(variable).unwrap_or_default();
-    for line in further {
-        if !lines.is_empty() {
-            lines.push("\n");
-        }
-        lines.push(line);
-    }
-    lines
-}
-
-/// What the command finds in its environment about the locks. All of it is set, so that nothing of an
-/// outer lock's is taken for this one's.
-fn about(plan: &Plan, grant: &Grant) -> Vec<(&'static str, OsString)> {
-    let tokens: Vec<_> = grant.all().map(|granted| format!("{} {}", granted.token, granted.lock)).collect();
-    vec![
-        ("ZKLOCK_PATH", grant.first.lock.clone().into()),
-        ("ZKLOCK_NODE", grant.first.node.clone().into()),
-        ("ZKLOCK_TOKEN", grant.first.token.to_string().into()),
-        ("ZKLOCK_TOKENS", tokens.join("\n").into()),
-        ("ZKLOCK_SESSION", format!("{:#x}", grant.session).into()),
-        ("ZKLOCK_MODE", plan.request.mode.to_string().into()),
-    ]
 }
 
 /// Tells the user what they want to know, where they look.

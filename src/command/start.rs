@@ -4,7 +4,6 @@
 //! signals come; so the supervisor goes on, and finds out in the end, when it reaps, whether there was a
 //! command.
 
-use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
 
@@ -16,6 +15,7 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, read, setpgid, 
 
 use super::{Command, Process};
 use crate::clock;
+use crate::environment::Variable;
 use crate::plan::CommandLine;
 use crate::rules::instant::Instant;
 use crate::rules::message::Remains;
@@ -27,7 +27,7 @@ pub struct Launch<'a> {
     /// The program and its arguments.
     pub line: &'a CommandLine,
     /// What is added to our environment.
-    pub environment: &'a [(&'static str, OsString)],
+    pub environment: &'a [Variable],
     /// Whether it gets a process group of its own, or belongs to ours.
     pub own_group: bool,
     /// What to give back to it.

@@ -28,7 +28,7 @@ fn we_find_ourselves_in_proc() {
 fn a_process_that_executes_programs_carries_its_mark_at_every_moment() {
     let script = "n=$(($1 - 1)); [ $n -lt 0 ] || exec sh -c \"$0\" \"$0\" $n";
     let mut sh = std::process::Command::new("sh");
-    let mut child = sh.args(["-c", script, script, "500"]).env(ENV_RUN, "outer\nmark").spawn().unwrap();
+    let mut child = sh.args(["-c", script, script, "500"]).env(environment::RUN, "outer\nmark").spawn().unwrap();
     let process = Process::read(child.id().cast_signed()).unwrap();
     let directory = PathBuf::from(format!("/proc/{}", process.pid));
     let (mut seen, mut unseen) = (0, 0);

@@ -9,7 +9,7 @@ use super::Keeper;
 use super::contend::queue_of;
 use super::outside::Outside;
 use super::place::{Claim, Lender, Stop};
-use crate::cli::ENV_HELD;
+use crate::environment::HELD;
 use crate::plan::LockPath;
 use crate::rules::card::Card;
 use crate::rules::message::{Loss, Progress, Refusal, Report};
@@ -67,7 +67,7 @@ impl<O: Outside> Keeper<'_, O> {
             let card = Card::from_bytes(&data);
             let is_above = |pid: &u32| card.host == self.outside.card().host && self.outside.is_above(*pid);
             let Some(pid) = card.pid.filter(is_above) else {
-                log::warn!("{node} is in {ENV_HELD}, but no zklock that this one descends from holds it; queueing");
+                log::warn!("{node} is in {HELD}, but no zklock that this one descends from holds it; queueing");
                 continue;
             };
             if !self.outside.lends(pid) {

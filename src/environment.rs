@@ -1,0 +1,76 @@
+//! The environment variables of zklock: their names, and how each value is written and read.
+
+use std::ffi::{OsStr, OsString};
+
+use crate::rules::message::Grant;
+use crate::rules::mode::Mode;
+
+/// Stands in for `--zookeeper`.
+pub const ZOOKEEPER: &str = "ZKLOCK_ZOOKEEPER";
+/// Stands in for `--timeout`.
+pub const TIMEOUT: &str = "ZKLOCK_TIMEOUT";
+/// Stands in for `--session-timeout`.
+pub const SESSION_TIMEOUT: &str = "ZKLOCK_SESSION_TIMEOUT";
+/// The log filter, which has no option.
+pub const LOG: &str = "ZKLOCK_LOG";
+
+/// The contender nodes of the command's locks, one on each line: those of its own zklock and of every one
+/// around that. A zklock below finds here which locks it may use together with them.
+pub const HELD: &str = "ZKLOCK_HELD";
+/// The marks of the runs that the command belongs to, one on each line: its own and every one around that.
+pub const RUN: &str = "ZKLOCK_RUN";
+
+/// A variable and its value.
+pub type Variable = (&'static str, OsString);
+
+/// Describes the locks to a command. All of these are set, so that nothing about an outer lock is taken for
+/// this one.
+pub fn describe(grant: &Grant, mode: Mode) -> Vec<Variable> {
+    let tokens: Vec<_> = grant.all().map(|granted| format!("{} {}", granted.token, granted.lock)).collect();
+    vec![
+        ("ZKLOCK_PATH", grant.first.lock.clone().into()),
+        ("ZKLOCK_NODE", grant.first.node.clone().into()),
+        ("ZKLOCK_TOKEN", grant.first.token.to_string().into()),
+        ("ZKLOCK_TOKENS", tokens.join("\n").into()),
+        ("ZKLOCK_SESSION", format!("{:#x}", grant.session).into()),
+        ("ZKLOCK_MODE", mode.to_string().into()),
+    ]
+}
+
+/// [`HELD`] for a command that runs under these locks. `outer`: the names of the nodes that are there already.
+pub fn held(grant: &Grant, outer: &[String]) -> Variable {
+    let is_there = |node: &str| outer.iter().any(|name| node.ends_with(&format!("/{name}")));
+    (HELD, with_lines(HELD, grant.all().map(|granted| granted.node.as_str()).filter(|node| !is_there(node))))
+}
+
+/// The names of the nodes in [`HELD`], which may hold anything: they are believed only when the servers
+/// confirm them.
+pub fn names_held(value: &OsStr) -> Vec<String> {
+    let lines = value.to_str().unwrap_or_default().lines();
+    lines.filter_map(|line| line.rsplit('/').next()).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+/// [`RUN`] for what belongs to the run of this mark.
+pub fn run(mark: &str) -> Variable {
+    (RUN, with_lines(RUN, [mark]))
+}
+
+/// Whether an environment, as /proc shows it, belongs to the run of this mark.
+pub fn is_of_run(environ: &[u8], mark: &str) -> bool {
+    let mut entries = environ.split(|byte| *byte == 0).filter_map(|entry| entry.strip_prefix(RUN.as_bytes()));
+    let marks = entries.find_map(|rest| rest.strip_prefix(b"="));
+    marks.is_some_and(|marks| marks.split(|byte| *byte == b'\n').any(|line| line == mark.as_bytes()))
+}
+
+/// A variable of our own environment with these lines added. A line feed separates them because a lock's path
+/// may contain any other character.
+fn with_lines<'a>(variable: &str, further: impl IntoIterator<Item = &'a str>) -> OsString {
+    let mut lines = std::env::var_os(variable).unwrap_or_default();
+    for line in further {
+        if !lines.is_empty() {
+            lines.push("\n");
+        }
+        lines.push(line);
+    }
+    lines
+}
