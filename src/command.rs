@@ -16,7 +16,7 @@ use nix::sys::prctl;
 use nix::unistd::{AccessFlags, Pid, faccessat, getpid};
 
 use crate::environment;
-use crate::rules::event::CommandEnd;
+use crate::rules::event::{CommandEnd, Unstarted};
 use crate::rules::message::Remains;
 use crate::rules::signal::Signal;
 use crate::signals;
@@ -46,47 +46,44 @@ pub const INNER_LEAVING_NAME: &CStr = c"zklock-in-leave";
 /// How often in one go to look for somebody who goes on in a new process before SIGKILL arrives.
 const CHASES: u32 = 100;
 
-/// Why a command cannot be started.
-#[derive(Debug)]
-pub enum Unusable {
-    /// There is no such file, or none in `PATH`.
-    NotFound,
-    /// It is there but cannot be executed, for this reason.
-    CannotExecute(String),
+/// What it means that a command was not found by [`locate`] or not executed.
+pub fn unstarted(error: &io::Error) -> Unstarted {
+    match error.kind() {
+        _ if error.raw_os_error() == Some(libc::ETIME) => Unstarted::TooLate,
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Unstarted::NotFound,
+        _ => Unstarted::CannotExecute,
+    }
 }
 
-/// Looks for `program` as execvp(3) will, so that nobody waits for a lock to learn of a typo.
-pub fn locate(program: &OsStr) -> Result<(), Unusable> {
+/// Looks for `program` as execvp(3) will, so that a typo is reported before the wait for the lock. Fails if it
+/// is not there, or cannot be executed; see [`unstarted`].
+pub fn locate(program: &OsStr) -> io::Result<()> {
     if program.is_empty() {
-        return Err(Unusable::NotFound);
+        return Err(io::ErrorKind::NotFound.into());
     }
     if program.as_bytes().contains(&b'/') {
         return check(Path::new(program));
     }
     let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/bin:/usr/bin"));
-    let mut verdict = Err(Unusable::NotFound);
+    let mut verdict = Err(io::ErrorKind::NotFound.into());
     for directory in std::env::split_paths(&path) {
         // An empty entry means the working directory (execvp(3)).
         let directory = if directory.as_os_str().is_empty() { PathBuf::from(".") } else { directory };
         match check(&directory.join(program)) {
             Ok(()) => return Ok(()),
-            Err(Unusable::NotFound) => {}
-            Err(unusable) => verdict = Err(unusable),
+            Err(error) if unstarted(&error) == Unstarted::NotFound => {}
+            Err(error) => verdict = Err(error),
         }
     }
     verdict
 }
 
-fn check(path: &Path) -> Result<(), Unusable> {
-    match fs::metadata(path) {
-        Ok(metadata) if metadata.is_dir() => Err(Unusable::CannotExecute("is a directory".to_owned())),
-        Ok(_) => faccessat(nix::fcntl::AT_FDCWD, path, AccessFlags::X_OK, AtFlags::AT_EACCESS)
-            .map_err(|error| Unusable::CannotExecute(error.desc().to_owned())),
-        Err(error) => match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Err(Unusable::NotFound),
-            _ => Err(Unusable::CannotExecute(error.to_string())),
-        },
+fn check(path: &Path) -> io::Result<()> {
+    if fs::metadata(path)?.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
     }
+    faccessat(nix::fcntl::AT_FDCWD, path, AccessFlags::X_OK, AtFlags::AT_EACCESS)
+        .map_err(|error| io::Error::other(error.desc()))
 }
 
 /// The command while it runs, seen from the process that started it.

@@ -1,13 +1,13 @@
 //! The `zklock` command: parse, plan, supervise, exit.
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use zklock::command::{self, Unusable};
 use zklock::plan::{self, Exit, Plan, Verbosity};
+use zklock::rules::event::Unstarted;
 use zklock::rules::outcome::{End, Outcome};
 use zklock::terminal::{Patient, Screen};
-use zklock::{signals, supervisor};
+use zklock::{command, signals, supervisor};
 
 fn main() -> ExitCode {
     let outcome = match plan::from_args(std::env::args_os()) {
@@ -34,25 +34,24 @@ fn main() -> ExitCode {
 
 fn run(plan: &Plan) -> Outcome {
     start_log(plan);
-    let program = plan.command.program.display();
-    match command::locate(&plan.command.program) {
-        Ok(()) => {}
-        Err(Unusable::NotFound) => {
-            let is_of_shell = |c: char| c.is_whitespace() || ";|&<>()$`*?=".contains(c);
-            let hint =
-                if program.to_string().contains(is_of_shell) { "; write -c before a line for the shell" } else { "" };
-            say(&format!("{program}: command not found{hint}"));
-            return Outcome::NotFound;
-        }
-        Err(Unusable::CannotExecute(why)) => {
-            say(&format!("{program}: cannot be executed: {why}"));
-            return Outcome::CannotExecute;
-        }
+    if let Err(error) = command::locate(&plan.command.program) {
+        return not_located(&plan.command.program.display().to_string(), &error);
     }
     supervisor::run(plan).unwrap_or_else(|error| {
         say(&format!("internal error: {error:#}"));
         Outcome::Internal
     })
+}
+
+fn not_located(program: &str, error: &io::Error) -> Outcome {
+    if command::unstarted(error) != Unstarted::NotFound {
+        say(&format!("{program}: cannot be executed: {error}"));
+        return Outcome::CannotExecute;
+    }
+    let is_for_shell = |c: char| c.is_whitespace() || ";|&<>()$`*?=".contains(c);
+    let hint = if program.contains(is_for_shell) { "; write -c before a line for the shell" } else { "" };
+    say(&format!("{program}: command not found{hint}"));
+    Outcome::NotFound
 }
 
 /// Writes a line to standard error. Not by `eprintln`, which writes it piece by piece, so that the

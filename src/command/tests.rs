@@ -84,11 +84,14 @@ fn a_subreaper_is_above_what_it_has_started_whoever_ends_in_between() {
 
 #[test]
 fn programs_are_found_as_execvp_finds_them() {
-    assert!(locate(OsStr::new("sh")).is_ok());
-    assert!(locate(OsStr::new("/bin/sh")).is_ok());
-    assert!(matches!(locate(OsStr::new("no-such-program-anywhere")), Err(Unusable::NotFound)));
-    assert!(matches!(locate(OsStr::new("/no/such/program")), Err(Unusable::NotFound)));
-    assert!(matches!(locate(OsStr::new("/etc/passwd/x")), Err(Unusable::NotFound)));
-    assert!(matches!(locate(OsStr::new("/etc")), Err(Unusable::CannotExecute(_))));
-    assert!(matches!(locate(OsStr::new("/etc/passwd")), Err(Unusable::CannotExecute(_))));
+    let located = |program| locate(OsStr::new(program)).map_err(|error| unstarted(&error));
+    for program in ["sh", "/bin/sh"] {
+        assert_eq!(located(program), Ok(()), "{program}");
+    }
+    for program in ["", "no-such-program-anywhere", "/no/such/program", "/etc/passwd/x"] {
+        assert_eq!(located(program), Err(Unstarted::NotFound), "{program}");
+    }
+    for program in ["/etc", "/etc/passwd"] {
+        assert_eq!(located(program), Err(Unstarted::CannotExecute), "{program}");
+    }
 }
