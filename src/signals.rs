@@ -4,10 +4,13 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal as Named, sigaction, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::{getpid, getsid};
 
 use crate::rules::signal::Signal;
 
@@ -79,6 +82,21 @@ pub struct Arrival {
     pub from_kernel: bool,
 }
 
+impl Arrival {
+    /// Whether a terminal sent it to its whole foreground process group, and not, as alarm(2) does, the
+    /// kernel to us alone.
+    pub fn went_to_foreground(self) -> bool {
+        self.from_kernel
+            && match self.signal {
+                Signal::INT | Signal::QUIT | Signal::TSTP | Signal::WINCH => true,
+                // When a terminal is closed, only the leader of its session gets these two (`__tty_hangup`);
+                // the foreground group gets them when that leader has died.
+                Signal::HUP | Signal::CONT => getsid(None) != Ok(getpid()),
+                _ => false,
+            }
+    }
+}
+
 /// The stream of signals. While it exists, signals do not interrupt anything: they wait in line.
 #[derive(Debug)]
 pub struct Signals {
@@ -103,6 +121,13 @@ impl Signals {
     /// What to give back to the command.
     pub fn inherited(&self) -> Inherited {
         self.inherited
+    }
+
+    /// Waits for a signal, such as SIGCHLD, but no longer than `time`, and drops what has come.
+    pub fn pause(&self, time: Duration) {
+        let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut fds, PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO));
+        let _ = self.drain();
     }
 
     /// All signals that have come since, SIGCHLD among them. Not those of our own doing: SIGXFSZ, when what

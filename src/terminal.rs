@@ -1,4 +1,4 @@
-//! The terminal, if there is one: whose it is, its settings, and the line on it that is rewritten while waiting.
+//! The terminal, if there is one: whose it is, its attributes, and the line on it that is rewritten while waiting.
 
 use std::io::{self, IsTerminal, Write, stderr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,21 +20,21 @@ fn open_controlling() -> nix::Result<OwnedFd> {
     open("/dev/tty", OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC, Mode::empty())
 }
 
-/// The terminal's settings as a command found them.
+/// The terminal's attributes (termios(3)) as a command found them.
 #[derive(Debug)]
-pub struct Settings(Termios);
+pub struct Attributes(Termios);
 
-impl Settings {
-    /// Of the controlling terminal if our process group is in its foreground: in the background they are
-    /// somebody else's.
+impl Attributes {
+    /// Of the controlling terminal if our process group is in its foreground: otherwise they
+    /// belong to another job.
     pub fn of_foreground() -> Option<Self> {
         let terminal = open_controlling().ok()?;
         let is_ours = tcgetpgrp(&terminal) == Ok(getpgrp());
         is_ours.then(|| tcgetattr(&terminal).ok().map(Self)).flatten()
     }
 
-    /// Makes the terminal's settings these again, unless `is_taken` says so of the process group that is
-    /// in its foreground now.
+    /// Gives the terminal these attributes again, unless it `is_taken` by the process group that is in its
+    /// foreground now.
     pub fn restore(&self, is_taken: impl FnOnce(Pid) -> bool) {
         let Ok(terminal) = open_controlling() else { return };
         if tcgetpgrp(&terminal).is_ok_and(is_taken) {
@@ -46,7 +46,7 @@ impl Settings {
         let restored = ttou.thread_block().and_then(|()| tcsetattr(&terminal, SetArg::TCSANOW, &self.0));
         let unblocked = ttou.thread_unblock();
         if let Err(error) = restored.and(unblocked) {
-            log::info!("cannot restore the terminal's settings: {error}");
+            log::info!("cannot restore the terminal: {error}");
         }
     }
 }

@@ -1,0 +1,135 @@
+//! The keeper's process, as the supervisor sees it.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use nix::unistd::{ForkResult, Pid, fork};
+
+use crate::clock;
+use crate::command::{self, Reaped};
+use crate::keeper::process::{self, Birth};
+use crate::plan::Plan;
+use crate::rules::event::{CommandEnd, Event};
+use crate::rules::instant::Instant;
+use crate::rules::message::Order;
+use crate::rules::signal::Signal;
+use crate::signals::{self, Signals};
+use crate::wire::{Link, Received, SharedLease};
+
+/// How long a keeper that has nothing left to do may take to exit.
+const EXIT: Duration = Duration::from_millis(500);
+
+pub(super) struct Keeper {
+    pid: Pid,
+    /// `None` once the other end is closed.
+    link: Option<Link>,
+    lease: SharedLease,
+    /// What [`Self::answered`] and [`Self::extended`] last told.
+    told_answered: Option<Instant>,
+    told_from: Option<Instant>,
+    reaped: bool,
+}
+
+impl Keeper {
+    /// Forks a keeper. This process must have one thread only.
+    pub(super) fn start(plan: &Plan, mark: &str, refresh: Option<Duration>) -> anyhow::Result<Self> {
+        let (ours, theirs) = Link::pair().context("cannot create a socket pair")?;
+        let lease = SharedLease::new().context("cannot share memory")?;
+        let supervisor = std::process::id();
+        #[expect(unsafe_code, reason = "the keeper is a fork of the supervisor")]
+        // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
+        match unsafe { fork() }.context("cannot fork")? {
+            ForkResult::Child => {
+                // Both ends would keep the socket open when the supervisor dies.
+                drop(ours);
+                process::run(Birth { plan, supervisor, mark, refresh, link: theirs, lease });
+                std::process::exit(0);
+            }
+            ForkResult::Parent { child: pid } => {
+                Ok(Self { pid, link: Some(ours), lease, told_answered: None, told_from: None, reaped: false })
+            }
+        }
+    }
+
+    pub(super) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    pub(super) fn link(&self) -> Option<&Link> {
+        self.link.as_ref()
+    }
+
+    pub(super) fn lease(&self) -> SharedLease {
+        self.lease
+    }
+
+    /// Its next message, or that it has gone.
+    pub(super) fn hear(&mut self) -> Option<Event> {
+        match self.link.as_ref()?.receive() {
+            Received::Message(report) => Some(Event::Keeper(report)),
+            Received::Nothing => None,
+            Received::Gone => {
+                self.link = None;
+                Some(Event::KeeperGone)
+            }
+        }
+    }
+
+    /// The servers have answered since this was last asked.
+    pub(super) fn answered(&mut self) -> Option<Event> {
+        newer(self.lease.answered(), &mut self.told_answered).map(Event::Answered)
+    }
+
+    /// The lease was extended since this was last asked.
+    pub(super) fn extended(&mut self) -> Option<Event> {
+        newer(self.lease.from(), &mut self.told_from).map(Event::Extended)
+    }
+
+    /// Tells it something, unless it has gone: that is an event of its own.
+    pub(super) fn order(&self, order: Order) {
+        if let Some(link) = &self.link
+            && let Err(error) = link.send(&order)
+        {
+            log::info!("cannot tell the keeper {order:?}: {error}");
+        }
+    }
+
+    pub(super) fn kill(&self) {
+        // Until it has been reaped, the pid belongs to it.
+        if !self.reaped {
+            let _ = signals::send(self.pid.as_raw(), Signal::KILL);
+        }
+    }
+
+    /// It has been reaped. What it said last, and that it has gone, is still to be read from the socket.
+    pub(super) fn ended(&mut self, end: CommandEnd) {
+        log::debug!("keeper {}: {end:?}", self.pid);
+        self.reaped = true;
+    }
+
+    /// Waits until it has exited, as it does when its socket is closed.
+    pub(super) fn wait(mut self, signals: &Signals) {
+        drop(self.link.take());
+        let until = clock::now() + EXIT;
+        while !self.reaped {
+            while let Some(reaped) = command::reap() {
+                match reaped {
+                    Reaped::Ended(pid, end) if pid == self.pid => return self.ended(end),
+                    Reaped::Ended(..) | Reaped::Stopped(..) => {}
+                }
+            }
+            let left = until.saturating_since(clock::now());
+            if left.is_zero() {
+                self.kill();
+            }
+            signals.pause(left.max(super::CLEAN_UP_PAUSE));
+        }
+    }
+}
+
+/// An instant that is later than the one that was told before.
+fn newer(now: Option<Instant>, told: &mut Option<Instant>) -> Option<Instant> {
+    let newer = now.filter(|_| now > *told)?;
+    *told = Some(newer);
+    Some(newer)
+}

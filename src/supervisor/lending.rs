@@ -1,0 +1,77 @@
+//! Locks that several zklocks use together because one runs below the other: ours, and those above us.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+use nix::sys::prctl;
+
+use crate::command::{Family, INNER_LEAVING_NAME, INNER_NAME, LEAVING_NAME};
+
+/// How often to look whether a zklock still means to use our locks, at first and after a while. It may
+/// find that it cannot, and wait for us.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const LOOK_AGAIN_AT_LEAST: Duration = Duration::from_secs(1);
+
+/// Our part in both. The name of this process says what it is; see [`crate::command::lends`].
+pub(super) struct Lending {
+    /// The name that this process came with.
+    name: CString,
+    /// Whether we may use locks of a zklock above us.
+    borrows: bool,
+    /// Each becomes readable when a zklock that uses our locks after the command has ended, ends as well.
+    borrowers: Vec<OwnedFd>,
+    /// When to look for them again although none has ended.
+    look_again: Duration,
+}
+
+impl Lending {
+    pub(super) fn new() -> anyhow::Result<Self> {
+        let name = prctl::get_name().context("cannot read the process's name")?;
+        Ok(Self { name, borrows: false, borrowers: vec![], look_again: LOOK_AGAIN })
+    }
+
+    /// From now on we may use locks of a zklock above us.
+    pub(super) fn borrow(&mut self) {
+        self.borrows = true;
+        take_name(INNER_NAME);
+    }
+
+    /// We use no lock of a zklock above us, and will use none.
+    pub(super) fn be_independent(&mut self) {
+        self.borrows = false;
+        take_name(&self.name);
+    }
+
+    /// From now on our locks are lent to no other zklock. Returns whether one uses them already, or is about
+    /// to.
+    pub(super) fn leave(&self, family: &Family) -> bool {
+        take_name(if self.borrows { INNER_LEAVING_NAME } else { LEAVING_NAME });
+        family.borrows()
+    }
+
+    /// Looks whether all zklocks that used our locks have ended.
+    pub(super) fn has_ended(&mut self, family: &Family) -> bool {
+        self.borrowers = family.borrowers();
+        !family.borrows()
+    }
+
+    /// What to wait for until one of them has ended, and for how long.
+    pub(super) fn waits(&self) -> (impl Iterator<Item = PollFd<'_>>, PollTimeout) {
+        let ends = self.borrowers.iter().map(|pidfd| PollFd::new(pidfd.as_fd(), PollFlags::POLLIN));
+        (ends, PollTimeout::try_from(self.look_again).unwrap_or(PollTimeout::ZERO))
+    }
+
+    /// None has ended in that time: do not look so often.
+    pub(super) fn be_patient(&mut self) {
+        self.look_again = (self.look_again * 2).min(LOOK_AGAIN_AT_LEAST);
+    }
+}
+
+fn take_name(name: &CStr) {
+    if let Err(error) = prctl::set_name(name) {
+        log::info!("cannot change the process's name: {error}");
+    }
+}
