@@ -5,6 +5,7 @@
 //! | room | what happens there |
 //! | --- | --- |
 //! | [`cli`] | the flags and their help text |
+//! | [`duration`] | durations: how they are written, read and printed |
 //! | [`environment`] | the variables: their names, and how each is written and read |
 //! | [`plan`] | flags and environment become a validated [`plan::Plan`] |
 //! | [`rules`] | pure: who holds, how long a lease lasts, what a run does next |
@@ -24,6 +25,7 @@
 pub mod cli;
 pub mod clock;
 pub mod command;
+pub mod duration;
 pub mod environment;
 pub mod keeper;
 pub mod plan;

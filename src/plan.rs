@@ -4,7 +4,6 @@
 //! the environment only: no file, no host name, no clock.
 
 mod connect;
-mod duration;
 mod refusal;
 mod znode;
 
@@ -17,6 +16,7 @@ use clap::parser::ValueSource;
 
 use self::refusal::{quoted, refused_by_clap};
 use crate::cli::{self, Cli};
+use crate::duration;
 use crate::environment;
 use crate::rules::lease::Terms;
 use crate::rules::mode::Mode;
@@ -323,7 +323,7 @@ fn kill_after(text: &str, session_timeout: Duration) -> Result<Duration, String>
         Err(no_room) => Err(format!(
             "a session timeout of {} has room for {} at most; shorten it or lengthen --session-timeout",
             duration::show(session_timeout),
-            duration::show(no_room.longest),
+            duration::show_limit(no_room.longest),
         )),
     }
 }

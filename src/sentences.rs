@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::duration::{show, show_age, show_limit, show_measured};
 use crate::plan::{Plan, Verbosity};
 use crate::rules::message::{Loss, Refusal, View};
 use crate::rules::notice::{Blocker, LostWhy, Notice};
@@ -37,7 +38,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
                 true => (Weight::Hint, "maxSessionTimeout"),
                 false => (Weight::Detail, "minSessionTimeout"),
             };
-            let (granted, asked) = (short(*timeout), short(plan.settings.session_timeout));
+            let (granted, asked) = (show(*timeout), show(plan.settings.session_timeout));
             (
                 weight,
                 format!("the servers granted a session timeout of {granted}, not {asked}: their {limit} is the limit"),
@@ -49,17 +50,17 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             Weight::News,
             format!(
                 "ZooKeeper has not answered for {}; the lock is lost in {} unless it does",
-                short(about(*silence)),
-                short(about(*left))
+                show_measured(*silence),
+                show_measured(*left)
             ),
         ),
         Notice::Impatient(terms) => (
             Weight::Hint,
             format!(
                 "with --kill-after {} and a session timeout of {}, a silence of {} already stops the command",
-                short(terms.kill_after()),
-                short(terms.timeout()),
-                short(terms.patience())
+                show(terms.kill_after()),
+                show(terms.timeout()),
+                show(terms.patience())
             ),
         ),
         Notice::Foreign { lock, child } => {
@@ -80,11 +81,11 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             Weight::Status,
             format!(
                 "{lock} is free; starting in {}, for whoever held it when the session ended may run until then",
-                short(*pause)
+                show(*pause)
             ),
         ),
         Notice::Starting { grant, waited } => {
-            let after = waited.map(|waited| format!(" after {}", long(waited))).unwrap_or_default();
+            let after = waited.map(|waited| format!(" after {}", show_age(waited))).unwrap_or_default();
             if waited.is_some() && plan.verbosity == Verbosity::Normal {
                 let locks: Vec<_> = grant.all().map(|granted| granted.lock.as_str()).collect();
                 return (Weight::Progress, format!("holding {}{after}", locks.join(" and ")));
@@ -110,7 +111,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
                 }
             };
             let after = match plan.settings.patience {
-                Patience::AtMost(timeout) => format!(" after {}", short(timeout)),
+                Patience::AtMost(timeout) => format!(" after {}", show(timeout)),
                 Patience::Forever | Patience::NoWait => String::new(),
             };
             let weight = match blocker {
@@ -124,7 +125,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             format!(
                 "no ZooKeeper server of {} answered within {}: {reason}{}",
                 plan.servers,
-                short(plan.settings.connect_timeout),
+                show(plan.settings.connect_timeout),
                 which_servers(plan)
             ),
         ),
@@ -133,15 +134,15 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             format!(
                 "--kill-after {} does not fit into the session timeout of {} that the servers granted ({} was asked \
                  for, their maxSessionTimeout is the limit): write {} at most",
-                short(no_room.kill_after),
-                short(*granted),
-                short(plan.settings.session_timeout),
-                short(down(no_room.longest))
+                show(no_room.kill_after),
+                show(*granted),
+                show(plan.settings.session_timeout),
+                show_limit(no_room.longest)
             ),
         ),
         Notice::Refused(refusal) => (Weight::Error, refused(refusal, plan)),
         Notice::MaxRun(max_run) => {
-            (Weight::Error, format!("the command has run for {}, the time of --max-run; stopping it", short(*max_run)))
+            (Weight::Error, format!("the command has run for {}, the time of --max-run; stopping it", show(*max_run)))
         }
         Notice::Lost(why) => {
             let why = match why {
@@ -155,7 +156,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
                     "the session ended before its time; killing the command".to_owned()
                 }
                 LostWhy::Silence(silence) => {
-                    format!("ZooKeeper has not answered for {}; stopping the command", short(about(*silence)))
+                    format!("ZooKeeper has not answered for {}; stopping the command", show_measured(*silence))
                 }
                 LostWhy::Refused => "ZooKeeper refuses to keep it (see --verbose); stopping the command".to_owned(),
                 LostWhy::KeeperGone => "the keeper process died; stopping the command".to_owned(),
@@ -167,7 +168,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
         }
         Notice::NotReleased(timeout) => (
             Weight::Notable,
-            format!("the release of {lock} was not confirmed; it frees itself within {}", short(*timeout)),
+            format!("the release of {lock} was not confirmed; it frees itself within {}", show(*timeout)),
         ),
         Notice::KeeperDied => (Weight::Error, "internal error: the keeper process died repeatedly".to_owned()),
     }
@@ -230,7 +231,7 @@ fn held(view: &View, now_millis: u64) -> String {
     match view.held_since {
         Some(since) => {
             let age = Duration::from_millis(now_millis.saturating_sub(since));
-            format!("held by {} for {}", view.holder, long(age))
+            format!("held by {} for {}", view.holder, show_age(age))
         }
         None => format!("held by {}", view.holder),
     }
@@ -247,40 +248,6 @@ fn ordinal(number: usize) -> String {
     format!("{number}{suffix}")
 }
 
-/// A duration that somebody set, or that is as short: `1h30m`, `90s`, `2.5s`, `150ms`.
-fn short(duration: Duration) -> String {
-    let millis = duration.as_millis();
-    match duration.as_secs() {
-        0 => format!("{millis}ms"),
-        seconds if !millis.is_multiple_of(1000) && seconds < 120 => format!("{:.1}s", duration.as_secs_f64()),
-        seconds if seconds % 3600 == 0 => format!("{}h", seconds / 3600),
-        seconds if seconds % 60 == 0 => format!("{}m", seconds / 60),
-        seconds => format!("{seconds}s"),
-    }
-}
-
-/// To a tenth of a second, and no longer.
-fn down(duration: Duration) -> Duration {
-    duration.saturating_sub(Duration::from_nanos(u64::from(duration.subsec_nanos()) % 100_000_000))
-}
-
-/// To the nearest tenth of a second: of what was measured, the rest is chance.
-fn about(duration: Duration) -> Duration {
-    Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).saturating_add(50) / 100 * 100)
-}
-
-/// For how long something has lasted: `40s`, `12m`, `3h05m`, `2d04h`.
-fn long(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
-    match seconds {
-        0..60 => format!("{seconds}s"),
-        60..3600 => format!("{minutes}m"),
-        3600..86400 => format!("{hours}h{:02}m", minutes % 60),
-        _ => format!("{days}d{:02}h", hours % 24),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,16 +255,7 @@ mod tests {
     use crate::rules::lease::Terms;
 
     #[test]
-    fn ages_and_places_read_well() {
-        let ages = [(0, "0s"), (59, "59s"), (60, "1m"), (12 * 60 + 5, "12m"), (3900, "1h05m"), (100_000, "1d03h")];
-        for (seconds, expected) in ages {
-            assert_eq!(long(Duration::from_secs(seconds)), expected);
-        }
-        let settings =
-            [(150, "150ms"), (2500, "2.5s"), (15_000, "15s"), (90_000, "90s"), (300_000, "5m"), (7_200_000, "2h")];
-        for (millis, expected) in settings {
-            assert_eq!(short(Duration::from_millis(millis)), expected);
-        }
+    fn places_read_well() {
         for (number, expected) in
             [(1, "1st"), (2, "2nd"), (3, "3rd"), (4, "4th"), (11, "11th"), (21, "21st"), (112, "112th")]
         {

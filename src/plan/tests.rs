@@ -346,7 +346,7 @@ fn refusals_say_what_to_write() {
         ),
         (
             &["-k", "1m", "/l", "x"],
-            "--kill-after '1m': a session timeout of 30s has room for 12s750ms at most; shorten it or lengthen \
+            "--kill-after '1m': a session timeout of 30s has room for 12.7s at most; shorten it or lengthen \
              --session-timeout",
         ),
         (&["/l", "--on-lost"], "no value after --on-lost; write --on-lost SHELL COMMAND"),

@@ -158,7 +158,7 @@ fn the_shortest_max_run_is_no_loss_of_the_lock() {
     let scene = Scene::shared();
     // It is over before the command is there: a microsecond.
     let mut run = scene.start(&direct(), "holder", &["--max-run", "0.000001", "-q"], &["--wait"]);
-    expect_ran_out(&mut run, "0ms");
+    expect_ran_out(&mut run, "0s");
     scene.witness.wait_count(LOCK, 0);
 }
 

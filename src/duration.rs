@@ -1,8 +1,8 @@
-//! Durations as users write them.
+//! Durations as users write and read them.
 
 use std::time::Duration;
 
-/// The longest duration that is read: a hundred years, so that no sum of two overflows any clock.
+/// The longest duration that [`parse`] accepts: a hundred years, so that no sum of two overflows any clock.
 const LONGEST: Duration = Duration::from_secs(36_500 * 24 * 60 * 60);
 
 /// The units, longest first, in nanoseconds. A compound such as `1h30m` must keep this order.
@@ -14,16 +14,16 @@ const UNITS: [(&str, u128); 5] = [
     ("ms", 1_000_000),
 ];
 
-/// What to write, for everything that cannot be read at all.
+/// What to write instead of a text that is no duration at all.
 const HINT: &str = "write a duration such as 30, 1.5, 500ms, 90s, 5m, 1h30m or 2d";
 
-/// What to write when the units of a compound are not in order.
+/// What to write when the units are not in order.
 const ORDER: &str = "write the longer unit first and each unit once, such as 1h30m";
 
 /// Reads `30` and `1.5` (seconds), `500ms`, `90s`, `5m`, `2d`, `1h30m`.
 ///
 /// The error says what to write instead.
-pub(super) fn parse(text: &str) -> Result<Duration, String> {
+pub fn parse(text: &str) -> Result<Duration, String> {
     if text.starts_with('-') {
         return Err(format!("a duration cannot be negative; {HINT}"));
     }
@@ -70,8 +70,8 @@ fn split_at_first(text: &str, ends: impl Fn(char) -> bool) -> Option<(&str, &str
     (at > 0).then(|| text.split_at(at))
 }
 
-/// `number` (digits with at most one point) times `unit`, rounded up: what is not zero stays so,
-/// for a timeout of zero means something else than a short one.
+/// `number` (digits with at most one point) times `unit`. It is rounded up because a timeout of zero means
+/// something else than a very short one.
 fn scaled(number: &str, unit: u128) -> Option<u128> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.len() + fraction.len() == 0 || fraction.contains('.') {
@@ -90,18 +90,50 @@ fn scaled(number: &str, unit: u128) -> Option<u128> {
     Some(whole.saturating_mul(unit).saturating_add((kept * unit).div_ceil(scale * 10)))
 }
 
-/// Prints a duration so that `parse` reads it back, to the millisecond, longest unit first.
-pub(super) fn show(duration: Duration) -> String {
-    let mut left = duration.as_millis();
+/// Prints a duration, to the millisecond, so that [`parse`] reads it back: `150ms`, `2.5s`, `1m30s`, `2h`.
+pub fn show(duration: Duration) -> String {
+    let (mut seconds, millis) = (duration.as_secs(), duration.subsec_millis());
+    if seconds == 0 && millis > 0 {
+        return format!("{millis}ms");
+    }
     let mut text = String::new();
-    for (unit, nanos) in UNITS {
-        let millis = nanos / 1_000_000;
-        if left >= millis {
-            text.push_str(&format!("{}{unit}", left / millis));
-            left %= millis;
+    for (unit, length) in [("d", 86_400), ("h", 3600), ("m", 60)] {
+        if seconds >= length {
+            text.push_str(&format!("{}{unit}", seconds / length));
+            seconds %= length;
         }
     }
-    if text.is_empty() { "0s".to_owned() } else { text }
+    if seconds > 0 || millis > 0 || text.is_empty() {
+        let decimal = format!("{seconds}.{millis:03}");
+        text.push_str(decimal.trim_end_matches('0').trim_end_matches('.'));
+        text.push('s');
+    }
+    text
+}
+
+/// Prints for how long something has lasted, as coarsely as people say it: `40s`, `12m`, `3h5m`, `2d4h`.
+pub fn show_age(age: Duration) -> String {
+    let seconds = age.as_secs();
+    let grain = match seconds {
+        0..60 => 1,
+        60..86_400 => 60,
+        _ => 3600,
+    };
+    show(Duration::from_secs(seconds / grain * grain))
+}
+
+/// Prints what was measured, to the nearest tenth of a second: the rest is chance.
+pub fn show_measured(duration: Duration) -> String {
+    show_tenths(duration + Duration::from_millis(50))
+}
+
+/// Prints a limit, rounded down: to a tenth of a second where it is longer than one.
+pub fn show_limit(duration: Duration) -> String {
+    if duration.as_secs() == 0 { show(duration) } else { show_tenths(duration) }
+}
+
+fn show_tenths(duration: Duration) -> String {
+    show(duration.saturating_sub(Duration::from_nanos(u64::from(duration.subsec_nanos()) % 100_000_000)))
 }
 
 #[cfg(test)]
@@ -135,6 +167,35 @@ mod tests {
         }
         assert_eq!(parse("0.0000000001"), Ok(Duration::from_nanos(1)));
         assert_eq!(parse(&format!("0.{}1", "0".repeat(100))), Ok(Duration::from_nanos(1)));
+    }
+
+    #[test]
+    fn lengths_and_ages_read_well() {
+        for (millis, shown) in [
+            (0, "0s"),
+            (150, "150ms"),
+            (2500, "2.5s"),
+            (12_750, "12.75s"),
+            (15_000, "15s"),
+            (90_000, "1m30s"),
+            (60_001, "1m0.001s"),
+            (300_000, "5m"),
+            (7_200_000, "2h"),
+            (90_061_000, "1d1h1m1s"),
+        ] {
+            assert_eq!(show(Duration::from_millis(millis)), shown);
+        }
+        for (seconds, shown) in
+            [(0, "0s"), (59, "59s"), (60, "1m"), (12 * 60 + 5, "12m"), (3900, "1h5m"), (100_000, "1d3h")]
+        {
+            assert_eq!(show_age(Duration::from_secs(seconds)), shown);
+        }
+        for (millis, measured, limit) in
+            [(19_949, "19.9s", "19.9s"), (19_951, "20s", "19.9s"), (60, "100ms", "60ms"), (20, "0s", "20ms")]
+        {
+            let duration = Duration::from_millis(millis);
+            assert_eq!((show_measured(duration).as_str(), show_limit(duration).as_str()), (measured, limit));
+        }
     }
 
     #[test]
