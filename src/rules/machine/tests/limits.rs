@@ -107,6 +107,23 @@ fn the_end_of_the_lease_cuts_the_grace() {
     assert!(run.said(|notice| matches!(notice, Notice::Lost(LostWhy::Silence(_)))));
 }
 
+/// As in [`a_silence_is_as_long_as_nothing_was_answered`](super), while the command is being stopped.
+#[test]
+fn a_silence_after_max_run_is_as_long() {
+    let max_run = lease(START).stop_at().saturating_since(START) - Duration::from_millis(1);
+    let answered = Duration::from_secs(3);
+    let mut run = Harness::running(Settings { max_run: Some(max_run), ..settings() });
+    run.pass(answered);
+    run.event(Event::Answered(run.now));
+    run.pass(max_run - answered);
+    assert!(run.doomed && !run.killed);
+    // With what a server grants now, the lease is over.
+    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT / 2 })));
+    run.pass(Duration::ZERO);
+    let lost = Notice::Lost(LostWhy::Silence(max_run - answered));
+    assert!(run.said(|notice| *notice == lost), "{:?}", run.notices);
+}
+
 #[test]
 fn a_shorter_timeout_comes_with_its_lease() {
     // Later than the lease under the new terms would have ended: the one without the other stops the command at once.
