@@ -190,7 +190,9 @@ fn refused(refusal: &Refusal, plan: &Plan) -> String {
             format!("the chroot {} does not exist: create it, or correct --zookeeper", plan.servers.chroot)
         }
         Refusal::Exhausted(lock) => {
-            format!("the sequence numbers below {lock} are used up: use another lock path")
+            format!(
+                "the sequence numbers below {lock} are used up: delete that node while the lock is not in use, or use another path"
+            )
         }
         Refusal::Blind { lock, contender, reads } => {
             let mut dialects = plan.request.dialects.clone();

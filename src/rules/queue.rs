@@ -7,15 +7,12 @@
 mod names;
 mod recipes;
 
-use std::error::Error;
-use std::fmt;
 use std::num::NonZeroU32;
 
 pub use names::{Contender, ContenderId, Dialect, Kind};
 pub use recipes::Recipe;
 
 use super::mode::Mode;
-use super::text::printable;
 
 /// The first sequence number that is refused.
 ///
@@ -26,25 +23,8 @@ pub const SEQUENCE_LIMIT: i32 = i32::MAX - 1_000_000;
 
 /// Some contender's sequence number is negative, or at least [`SEQUENCE_LIMIT`]: the order of the list
 /// cannot be relied on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exhausted {
-    /// The contender's name.
-    pub name: String,
-    /// Its sequence number.
-    pub sequence: i32,
-}
-
-impl fmt::Display for Exhausted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the sequence numbers of this lock's node are used up ({}): delete it while nobody uses the lock",
-            printable(&self.name)
-        )
-    }
-}
-
-impl Error for Exhausted {}
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exhausted;
 
 /// What a contender may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,7 +67,7 @@ impl Queue {
             let name = name.into();
             match Contender::parse(&name) {
                 Some(Contender { sequence, .. }) if !(0..SEQUENCE_LIMIT).contains(&sequence) => {
-                    return Err(Exhausted { name, sequence });
+                    return Err(Exhausted);
                 }
                 Some(contender) => contenders.push(contender),
                 None => foreign.push(name),
