@@ -214,6 +214,8 @@ _zklock_or_command() {
         esac
     elif ((!lock)) || [[ $i -eq $COMP_CWORD && $2 == -* ]]; then
         _zklock "$@"
+        # LOCK is no file.
+        compopt +o bashdefault +o default
     elif ((i == COMP_CWORD)); then
         mapfile -t COMPREPLY < <(compgen -c -- "$2")
     elif declare -F _command_offset >/dev/null; then

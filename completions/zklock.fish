@@ -56,6 +56,9 @@ function __zklock_signals
     printf '%s\n' $names
 end
 
+# LOCK is no file.
+complete -c zklock -n 'not __zklock_command >/dev/null' -f
+
 # The values of two options, and COMMAND, which completes as it would without zklock.
 complete -c zklock -n 'not __zklock_command >/dev/null' -l dialect -x -a '(__fish_append , curator curator-rw kazoo)'
 complete -c zklock -n 'not __zklock_command >/dev/null' -l signal -x -a '(__zklock_signals)'
