@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use clap::FromArgMatches;
 use clap::parser::ValueSource;
+use log::LevelFilter;
 
 use self::refusal::{quoted, refused_by_clap};
 use crate::cli::{self, Cli};
@@ -214,11 +215,20 @@ impl Given {
     }
 }
 
-/// env_logger itself would only warn of a filter that it cannot read, and ignore it.
+/// The packages whose modules log.
+const LOGGING: [&str; 2] = ["zklock", "zookeeper_client"];
+
+/// env_logger itself would only warn of a filter that it cannot read, and ignore it. It would take a misspelt
+/// level for the name of a module.
 fn log_filter(text: &str) -> Result<String, String> {
+    let is_module = |path: &str| LOGGING.contains(&path.split("::").next().unwrap_or(path));
+    let is_known = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok() || is_module(part);
+    // After a slash comes a text to look for in messages.
+    let levels = text.split('/').next().unwrap_or(text);
+    let are_known = levels.split(',').map(str::trim).filter(|part| !part.is_empty()).all(is_known);
     match env_filter::Builder::new().try_parse(text) {
-        Ok(_) => Ok(text.to_owned()),
-        Err(_) => {
+        Ok(_) if are_known => Ok(text.to_owned()),
+        _ => {
             Err("write levels, for all or for modules, such as debug or zklock=debug,zookeeper_client=warn".to_owned())
         }
     }

@@ -258,7 +258,9 @@ fn an_option_wins_over_its_variable() {
         ("SHELL", ""),
     ];
     assert_eq!(plan_in(&empty, &["/l", "x"]), plan_in(&[], &["/l", "x"]));
-    assert_eq!(plan_in(&[("ZKLOCK_LOG", "zklock=debug")], &["/l", "x"]).unwrap().log_filter.unwrap(), "zklock=debug");
+    for filter in ["zklock=debug", "INFO", "zklock", "warn, zookeeper_client::session,", "debug/debgu"] {
+        assert_eq!(plan_in(&[("ZKLOCK_LOG", filter)], &["/l", "x"]).unwrap().log_filter.unwrap(), filter);
+    }
 }
 
 #[test]
@@ -381,6 +383,8 @@ fn a_bad_variable_is_blamed_by_its_name() {
         ("ZKLOCK_TIMEOUT", "-1", "ZKLOCK_TIMEOUT '-1': a duration cannot be negative; write a duration such as"),
         ("ZKLOCK_SESSION_TIMEOUT", "1ms", "ZKLOCK_SESSION_TIMEOUT '1ms': too short for a lease; write at least"),
         ("ZKLOCK_ZOOKEEPER", ":1", "ZKLOCK_ZOOKEEPER ':1': no host before :1; write HOST:1"),
+        ("ZKLOCK_LOG", "debgu", "ZKLOCK_LOG 'debgu': write levels, for all or for modules, such as debug or"),
+        ("ZKLOCK_LOG", "info,zklocks", "ZKLOCK_LOG 'info,zklocks': write levels"),
     ] {
         let message_seen = refusal(plan_in(&[(name, value)], &["/l", "x"]));
         assert!(message_seen.starts_with(message), "{message_seen}");
