@@ -2,7 +2,7 @@ complete -c zklock -n 'not __zklock_command >/dev/null' -s z -l zookeeper -d 'Zo
 complete -c zklock -n 'not __zklock_command >/dev/null' -l connect-timeout -d 'Give up when no server has answered for this long at the start' -r -f
 complete -c zklock -n 'not __zklock_command >/dev/null' -l session-timeout -d 'Session timeout to ask for' -r -f
 complete -c zklock -n 'not __zklock_command >/dev/null' -s p -l permits -d 'Take one of N permits: at most N hold at a time' -r -f
-complete -c zklock -n 'not __zklock_command >/dev/null' -l and -d 'Take this lock, too: all or none; can be repeated' -r -f
+complete -c zklock -n 'not __zklock_command >/dev/null' -l and -d 'Also take this lock: all or none; can be repeated' -r -f
 complete -c zklock -n 'not __zklock_command >/dev/null' -l dialect -d 'Whose node names to use: curator, curator-rw, kazoo' -r -f
 complete -c zklock -n 'not __zklock_command >/dev/null' -s w -l timeout -l wait -d 'Give up after this long; without it, wait for ever' -r -f
 complete -c zklock -n 'not __zklock_command >/dev/null' -s E -l conflict-exit-code -d 'Exit status of giving up, 0 to 255' -r -f
@@ -15,10 +15,10 @@ complete -c zklock -n 'not __zklock_command >/dev/null' -l on-lost -d 'Run this 
 complete -c zklock -n 'not __zklock_command >/dev/null' -s x -s e -l exclusive -d 'Take the lock for one holder (the default)'
 complete -c zklock -n 'not __zklock_command >/dev/null' -s s -l shared -d 'Take a read lock: readers hold together, a writer (--exclusive) alone'
 complete -c zklock -n 'not __zklock_command >/dev/null' -s n -l nonblock -l nb -d 'Give up at once when the lock is not free'
-complete -c zklock -n 'not __zklock_command >/dev/null' -l publish-command -d 'Show the command\'s arguments to others, too'
+complete -c zklock -n 'not __zklock_command >/dev/null' -l publish-command -d 'Show others the command\'s arguments as well'
 complete -c zklock -n 'not __zklock_command >/dev/null' -l wait-descendants -d 'Hold the lock until every descendant of the command has ended, not just the command'
 complete -c zklock -n 'not __zklock_command >/dev/null' -s q -l quiet -d 'Be silent while waiting and when the lock is not free; errors are still printed'
-complete -c zklock -n 'not __zklock_command >/dev/null' -s v -l verbose -d 'Say more; give it twice for the ZooKeeper client\'s messages, too'
+complete -c zklock -n 'not __zklock_command >/dev/null' -s v -l verbose -d 'Say more; given twice, it also shows the ZooKeeper client\'s messages'
 complete -c zklock -n 'not __zklock_command >/dev/null' -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c zklock -n 'not __zklock_command >/dev/null' -s V -l version -d 'Print version'
 

@@ -1,7 +1,7 @@
 //! The flags and their help text, nothing else.
 //!
 //! Every document is made from this one definition: `--help`, the man page, the completions. Values
-//! are kept as they were written; [`crate::plan`] gives them their meaning and refuses what has none.
+//! are kept as they were written; [`crate::plan`] interprets them, and refuses those that mean nothing.
 
 use std::ffi::OsString;
 
@@ -19,17 +19,17 @@ pub const DEFAULT_CONNECT_TIMEOUT: &str = "15s";
 const USAGE: &str = "zklock [OPTIONS] LOCK [OPTIONS] [--] COMMAND [ARG]...
        zklock [OPTIONS] LOCK -c 'SHELL COMMAND'";
 
-const AFTER_HELP: &str = "--help says more, with examples and the exit status; see also zklock(1).";
+const AFTER_HELP: &str = "--help says more, with examples and exit statuses; see also zklock(1).";
 
 const AFTER_LONG_HELP: &str = "\
 Durations:
-  30 and 1.5 are seconds; 500ms, 90s, 5m, 2d, 1h30m are what they say.
+  30 and 1.5 are seconds; 500ms, 90s, 5m, 1h30m, 2d have their units.
 
 Examples:
   Back up from one host at a time; the others wait for their turn:
     zklock -z zk1,zk2,zk3 /jobs/backup -- ./backup.sh --full
 
-  From cron on every host: skip the run when another host is at it:
+  From cron on every host; skip the run while another host does it:
     /usr/local/bin/zklock -q -n -E 0 /jobs/report -- /usr/local/bin/report
 
   At most three at a time, from any number of hosts:
@@ -39,11 +39,11 @@ Examples:
     zklock -w 5m /deploy -c 'git pull && make install'
 
 Exit status:
-  The command's own; when a signal killed the command, zklock dies of the same.
+  The command's own; when a signal killed the command, zklock dies of the same signal.
    64  the arguments make no sense, or do not fit what the servers grant
    69  no ZooKeeper server answered in time
    70  internal error
-   75  somebody else had the lock (--conflict-exit-code changes it)
+   75  another contender had the lock (--conflict-exit-code changes it)
    76  the lock was lost while the command ran; the command has been stopped
    77  ZooKeeper refused the credentials, or an ACL forbids it
    78  the lock cannot be used as asked, or the chroot does not exist
@@ -52,7 +52,7 @@ Exit status:
   127  the command was not found
   zklock is killed by the signal that interrupts it while it waits.
 
-zklock(1) tells the rest: signals, environment, loss of the lock.";
+See zklock(1) for the rest: signals, environment, loss of the lock.";
 
 /// The command line as it was written.
 #[derive(Clone, Debug, Parser)]
@@ -70,22 +70,21 @@ zklock(1) tells the rest: signals, environment, loss of the lock.";
 pub struct Cli {
     /// Absolute path of the lock's node, such as /jobs/backup
     ///
-    /// Parents that are missing are created. The path is relative to the chroot of --zookeeper, if
-    /// that has one.
+    /// Missing parents are created. If --zookeeper has a chroot, the path is relative to it.
     #[arg(value_name = "LOCK", value_hint = ValueHint::Other)]
     pub lock: OsString,
 
     /// The command to run, and its arguments
     ///
-    /// It is executed directly, without a shell. Whatever follows COMMAND belongs to it, options
+    /// It is executed directly, without a shell. Everything after COMMAND belongs to it, options
     /// included.
     #[arg(value_name = "COMMAND", trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
 
     /// ZooKeeper servers, separated by commas, and an optional chroot
     ///
-    /// A host without a port has port 2181. IPv6 addresses are written in brackets. The chroot is
-    /// written once, at the end; it must exist.
+    /// The default port is 2181. Write IPv6 addresses in brackets, and the chroot once, at the end; it
+    /// must exist.
     #[arg(
         short = 'z',
         long,
@@ -111,9 +110,9 @@ pub struct Cli {
 
     /// Session timeout to ask for
     ///
-    /// What the servers grant is what counts. A long one lets the command live through longer
-    /// outages of ZooKeeper; a short one lets the next holder start sooner after this machine has
-    /// died.
+    /// The servers may grant another one, and then that one counts. With a long timeout the command
+    /// survives longer outages of ZooKeeper; with a short one the next holder starts sooner after
+    /// this machine has died.
     #[arg(
         long,
         value_name = "DURATION",
@@ -132,43 +131,44 @@ pub struct Cli {
 
     /// Take a read lock: readers hold together, a writer (--exclusive) alone
     ///
-    /// Whoever comes first is served first: readers behind a waiting writer wait.
+    /// First come, first served: readers behind a waiting writer wait.
     #[arg(short = 's', long, help_heading = "Lock")]
     pub shared: bool,
 
     /// Take one of N permits: at most N hold at a time
     ///
-    /// Whoever takes permits of a lock has to give the same N.
+    /// Every run that takes permits of a lock must give the same N.
     #[arg(short = 'p', long, value_name = "N", allow_negative_numbers = true, value_hint = ValueHint::Other, help_heading = "Lock")]
     pub permits: Option<OsString>,
 
-    /// Take this lock, too: all or none; can be repeated
+    /// Also take this lock: all or none; can be repeated
     ///
-    /// There is no deadlock between runs of zklock, in whatever order they name their locks. Mode,
-    /// dialect and --timeout are the same for all. Losing one is losing all.
+    /// Runs of zklock never deadlock, in whatever order they name their locks. Mode, dialect and
+    /// --timeout apply to all locks. When one lock is lost, all are.
     #[arg(long, value_name = "LOCK", value_hint = ValueHint::Other, help_heading = "Lock")]
     pub and: Vec<OsString>,
 
     /// Whose node names to use: curator, curator-rw, kazoo
     ///
-    /// So that programs which use the lock through another library wait for zklock, as it waits for
-    /// them. curator is for Curator's InterProcessMutex, ZooKeeper's WriteLock, go-zookeeper and
-    /// others that end in "-lock-" and a number; curator-rw for Curator's InterProcessReadWriteLock;
-    /// kazoo for kazoo. Several, separated by commas, where several kinds of program share the lock.
-    /// The default is curator, and to refuse (78) a lock that kazoo uses.
+    /// Programs that use the lock through another library wait for zklock only if they know its node
+    /// names; zklock knows theirs. Use curator for Curator's InterProcessMutex, ZooKeeper's WriteLock,
+    /// go-zookeeper and others whose nodes end in "-lock-" and a number; curator-rw for Curator's
+    /// InterProcessReadWriteLock; kazoo for kazoo. Name several, separated by commas, where several
+    /// kinds of program share the lock. Without this option zklock uses curator, and refuses (78) a
+    /// lock that kazoo uses.
     #[arg(long, value_name = "NAME[,NAME...]", value_hint = ValueHint::Other, help_heading = "Lock")]
     pub dialect: Option<OsString>,
 
     /// Give up at once when the lock is not free
     ///
-    /// Wins over --timeout when both are given, as with flock(1).
+    /// It wins over --timeout when both are given, as with flock(1).
     #[arg(short = 'n', long, visible_alias = "nb", help_heading = "Lock")]
     pub nonblock: bool,
 
     /// Give up after this long; without it, wait for ever
     ///
-    /// Counted once from the start, over everything: connecting, queueing, reconnecting, queueing
-    /// anew. 0 is --nonblock.
+    /// The time counts from the start and covers everything: connecting, queueing, reconnecting,
+    /// queueing anew. 0 means --nonblock.
     #[arg(
         short = 'w',
         long,
@@ -198,9 +198,9 @@ pub struct Cli {
     #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other, help_heading = "Lock")]
     pub describe: Option<OsString>,
 
-    /// Show the command's arguments to others, too
+    /// Show others the command's arguments as well
     ///
-    /// Without it they see the name of the command only, for arguments may hold secrets.
+    /// Without it they see only the command's name, because arguments may hold secrets.
     #[arg(long, help_heading = "Lock")]
     pub publish_command: bool,
 
@@ -223,8 +223,8 @@ pub struct Cli {
 
     /// Time from the stop signal to SIGKILL [default: 5s, or less]
     ///
-    /// It has to fit into the session timeout: a longer one is refused. The default is shortened
-    /// where it does not fit. 0 sends SIGKILL at once.
+    /// It must fit into the session timeout; a longer one is refused. The default is shortened where
+    /// it does not fit. 0 sends SIGKILL at once.
     #[arg(
         short = 'k',
         long,
@@ -237,8 +237,8 @@ pub struct Cli {
 
     /// Stop the command when it has run for this long, and exit with 124
     ///
-    /// Whatever the command has started is stopped, too. The time counts from the start of the
-    /// command, also while it is stopped (Ctrl-Z). 0 is no limit.
+    /// Everything that the command has started is stopped with it. The time counts from the start of
+    /// the command, also while it is suspended (Ctrl-Z). 0 means no limit.
     #[arg(
         long,
         value_name = "DURATION",
@@ -250,7 +250,7 @@ pub struct Cli {
 
     /// Hold the lock until every descendant of the command has ended, not just the command
     ///
-    /// Daemons included. The exit status is the command's own.
+    /// This includes daemons. The exit status is the command's own.
     #[arg(long, help_heading = "Command")]
     pub wait_descendants: bool,
 
@@ -270,9 +270,9 @@ pub struct Cli {
     #[arg(short = 'q', long, overrides_with = "verbose", help_heading = "Messages")]
     pub quiet: bool,
 
-    /// Say more; give it twice for the ZooKeeper client's messages, too
+    /// Say more; given twice, it also shows the ZooKeeper client's messages
     ///
-    /// The variable ZKLOCK_LOG chooses more finely, in the filter syntax of env_logger:
+    /// The variable ZKLOCK_LOG selects more precisely, in the filter syntax of env_logger:
     /// ZKLOCK_LOG=debug, ZKLOCK_LOG=zklock=trace.
     #[arg(short = 'v', long, action = ArgAction::Count, overrides_with = "quiet", help_heading = "Messages")]
     pub verbose: u8,
