@@ -1,4 +1,4 @@
-//! Every sentence that a user reads while a run lasts.
+//! Every sentence that a user reads during a run.
 
 use std::time::Duration;
 
@@ -9,26 +9,26 @@ use crate::rules::notice::{Blocker, LostWhy, Notice};
 use crate::rules::queue::Recipe;
 use crate::rules::settings::Patience;
 
-/// Who should see a sentence.
+/// Who is to see a sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
-    /// Always: it is the reason of a failure.
+    /// Always: it explains a failure.
     Error,
     /// Unless `--quiet`: something to know, or the lock was not free.
     Notable,
-    /// While it lasts: a person at a terminal, or a job log once in a while.
+    /// A person at a terminal, for as long as it is true; a job log, once in a while.
     Status,
-    /// A person at a terminal, or a job log: what is about to happen, or is over.
+    /// A person at a terminal, or a job log: something begins, or is over.
     News,
-    /// A job log, once in a while: how a wait went on, which a terminal shows anyway.
+    /// A job log, once in a while: the end of a wait, which a terminal shows anyway.
     Progress,
-    /// A person at a terminal, or with `--verbose`: worth knowing, and no reason for a mail.
+    /// A person at a terminal, or with `--verbose`: worth knowing, but not worth a mail.
     Hint,
     /// With `--verbose`.
     Detail,
 }
 
-/// The sentence for a notice, without the program's name, and who should see it.
+/// The sentence for a notice, without the program's name, and who is to see it.
 pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, String) {
     let lock = &plan.request.lock;
     match notice {
@@ -64,23 +64,23 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             ),
         ),
         Notice::Foreign { lock, child } => {
-            (Weight::Hint, format!("{lock} has a child that is no contender, ignored: {child}"))
+            (Weight::Hint, format!("{lock} has a child that is not a contender, ignored: {child}"))
         }
         Notice::Waiting(view) => (Weight::Status, format!("waiting for {}: {}", view.lock, queue(view, now_millis))),
         Notice::Requeued(loss) => {
             let why = match loss {
                 Loss::NodeDeleted => "our node was deleted",
                 Loss::LeaseOver => "ZooKeeper has not answered in time",
-                Loss::LenderGone => "the zklock above us that held the lock has gone",
+                Loss::LenderGone => "the outer zklock that held the lock has gone",
                 Loss::SessionExpired => "the session ended",
                 Loss::SessionEnded => "the session ended before its time",
             };
-            (Weight::Notable, format!("lost the place in the queue of {lock}: {why}; queueing again"))
+            (Weight::Notable, format!("lost our place in the queue for {lock}: {why}; queueing again"))
         }
         Notice::Pausing(pause) => (
             Weight::Status,
             format!(
-                "{lock} is free; starting in {}, for whoever held it when the session ended may run until then",
+                "{lock} is free; starting in {}, because a holder from before our session ended may run until then",
                 show(*pause)
             ),
         ),
@@ -101,7 +101,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             };
             let why = match blocker {
                 Blocker::Queue(view) => queue(view, now_millis),
-                Blocker::OldLease => "whoever held it when the session ended may still run".to_owned(),
+                Blocker::OldLease => "a holder from before our session ended may still be running".to_owned(),
                 Blocker::Late => "ZooKeeper did not answer in time".to_owned(),
                 Blocker::Servers(None) => {
                     format!("no ZooKeeper server of {} answered{}", plan.servers, which_servers(plan))
@@ -149,7 +149,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
                 LostWhy::Told(Loss::NodeDeleted) => "its node was deleted; killing the command".to_owned(),
                 LostWhy::Told(Loss::LeaseOver) => "ZooKeeper has not answered in time; killed the command".to_owned(),
                 LostWhy::Told(Loss::LenderGone) => {
-                    "the zklock above us that held it has gone; killing the command".to_owned()
+                    "the outer zklock that held it has gone; killing the command".to_owned()
                 }
                 LostWhy::Told(Loss::SessionExpired) => "the session expired; killing the command".to_owned(),
                 LostWhy::Told(Loss::SessionEnded) => {
@@ -174,7 +174,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
     }
 }
 
-/// A hint for those whose variable was lost on the way.
+/// A hint in case the variable was lost on the way.
 fn which_servers(plan: &Plan) -> &'static str {
     if plan.servers_given {
         ""
@@ -185,13 +185,14 @@ fn which_servers(plan: &Plan) -> &'static str {
 
 fn refused(refusal: &Refusal, plan: &Plan) -> String {
     match refusal {
-        Refusal::Denied(node) => format!("not permitted on {node}: its ACL does not let us, or the login failed"),
+        Refusal::Denied(node) => format!("access to {node} denied by its ACL, or the login failed"),
         Refusal::NoChroot => {
             format!("the chroot {} does not exist: create it, or correct --zookeeper", plan.servers.chroot)
         }
         Refusal::Exhausted(lock) => {
             format!(
-                "the sequence numbers below {lock} are used up: delete that node while the lock is not in use, or use another path"
+                "the sequence numbers below {lock} are used up: delete that node while the lock is not in use, \
+                 or use another path"
             )
         }
         Refusal::Blind { lock, contender, reads } => {
@@ -217,7 +218,7 @@ fn refused(refusal: &Refusal, plan: &Plan) -> String {
             format!("{lock} is used by {recipe}, and cannot be shared with it: use another path")
         }
         Refusal::Upgrade { lock, held } => format!(
-            "{lock} is held as {held} by a zklock that this one runs under, and cannot become {}: ask the outer one for \
+            "{lock} is held as {held} by the outer zklock, and cannot become {}: ask the outer one for \
              that",
             plan.request.mode
         ),
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_named_no_servers_is_told_so() {
+    fn a_user_who_named_no_servers_is_told_so() {
         let hint = "neither --zookeeper nor ZKLOCK_ZOOKEEPER names the servers";
         for (args, hinted) in [(&["zklock", "/l", "true"][..], true), (&["zklock", "-z", "zk", "/l", "true"], false)] {
             let plan = plan::from_args_and_environment(args.iter().map(Into::into), |_| None).unwrap();

@@ -61,9 +61,9 @@ fn children_that_are_no_contenders_are_ignored_whatever_their_names_and_their_da
     silent(place.zklock().args(["-n", LOCK, "true"]).run().expect_code(0));
     let output = place.zklock().args(["-v", "-n", LOCK, "true"]).run().expect_code(0);
     let told: Vec<String> =
-        output.stderr().lines().filter(|line| line.contains("no contender")).map(Into::into).collect();
+        output.stderr().lines().filter(|line| line.contains("not a contender")).map(Into::into).collect();
     assert_eq!(told.len(), 1, "{output}");
-    assert!(told[0].starts_with("zklock: /lock has a child that is no contender, ignored: "), "{output}");
+    assert!(told[0].starts_with("zklock: /lock has a child that is not a contender, ignored: "), "{output}");
     assert!(told[0].len() < 300 && !told[0].contains(char::is_control), "{output}");
     let left: BTreeSet<String> = client.children(LOCK).into_iter().collect();
     assert_eq!(left, names.into_iter().map(str::to_owned).collect());

@@ -329,7 +329,7 @@ fn take_place_away(take: impl Fn(&Scene, &str)) -> String {
     one.stderr()
 }
 
-const REQUEUED: &str = "zklock: lost the place in the queue of /lock: ";
+const REQUEUED: &str = "zklock: lost our place in the queue for /lock: ";
 
 #[test]
 fn own_node_deleted_while_waiting() {

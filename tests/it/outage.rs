@@ -297,7 +297,7 @@ fn expired_while_waiting(lose: impl Fn(&Proxy), find: impl Fn(&Proxy)) {
     let mut other = scene.queue("other", 1);
     find(&proxy);
     let line = late.wait_stderr("queue");
-    assert_eq!(line, format!("zklock: lost the place in the queue of {LOCK}: the session ended; queueing again"));
+    assert_eq!(line, format!("zklock: lost our place in the queue for {LOCK}: the session ended; queueing again"));
     scene.witness.wait_count(LOCK, 3);
     let new = scene.contenders().pop().unwrap();
     assert_ne!(new.stat.owner, old.stat.owner);

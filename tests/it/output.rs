@@ -171,7 +171,7 @@ fn a_child_that_is_no_contender_is_told_at_a_terminal_and_with_verbose() {
     for path in [Lock::PATH, &below] {
         lock.client().create(path, b"", Kind::Persistent).expect("a node can be created");
     }
-    let hint = "zklock: /lock has a child that is no contender, ignored: production";
+    let hint = "zklock: /lock has a child that is not a contender, ignored: production";
     for ci in ["", "1"] {
         let output = lock.zklock().env("CI", ci).bare_child().run().expect_code(0);
         assert_eq!(output.stderr(), "");
