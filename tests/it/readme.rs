@@ -311,7 +311,7 @@ fn session_timeouts_are_good_for_what_the_pages_say() {
     }
     assert_has(PROMISES, &table);
     let plan = plan::from_args_and_environment(["zklock", "/l", "true"].map(OsString::from), |_| None).expect("a plan");
-    let outage = in_tenths(Terms::with_default_grace(plan.session_timeout).patience());
+    let outage = in_tenths(Terms::with_default_grace(plan.settings.session_timeout).patience());
     assert!(README.contains(&format!("an outage of {outage} ")), "{outage}");
 }
 
