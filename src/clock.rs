@@ -12,7 +12,7 @@ use crate::rules::instant::Instant;
 /// Now, on `CLOCK_BOOTTIME`.
 pub fn now() -> Instant {
     // clock_gettime(2) fails only for a clock that the kernel does not have; this one came with
-    // Linux 2.6.39, and the child of a failure here would be a lock without a lease.
+    // Linux 2.6.39. To go on without it would mean a lock without a lease.
     let now = clock_gettime(Clock::CLOCK_BOOTTIME).expect("Linux has CLOCK_BOOTTIME");
     Instant::from_boot(Duration::from(now))
 }
@@ -24,7 +24,7 @@ pub fn wall_millis() -> u64 {
 }
 
 /// A timerfd on `CLOCK_BOOTTIME`: it fires at once when the machine wakes from a sleep that went
-/// past the deadline. The timeout of poll(2) would wait out the rest of its time awake.
+/// past the deadline, where the timeout of poll(2) would first wait out the rest of its time.
 #[derive(Debug)]
 pub struct Alarm {
     fd: TimerFd,
@@ -32,13 +32,13 @@ pub struct Alarm {
 }
 
 impl Alarm {
-    /// An alarm that is not set. Fails when the process has no descriptor left.
+    /// An alarm that is not set. Fails if the process has no descriptor left.
     pub fn new() -> nix::Result<Self> {
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         Ok(Self { fd: TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?, set_to: None })
     }
 
-    /// Makes the descriptor readable from `deadline` on; never with `None`.
+    /// Makes the descriptor readable from `deadline` on; with `None`, never.
     pub fn set(&mut self, deadline: Option<Instant>) -> nix::Result<()> {
         if self.set_to == deadline {
             return Ok(());

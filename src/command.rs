@@ -1,7 +1,7 @@
 //! The command: find it, start it, signal it and its descendants, reap it.
 //!
-//! Must never signal a pid that may have been recycled: a direct child keeps its pid until we reap
-//! it, everything else is signalled through a pidfd that was checked after it was opened.
+//! A pid that may have been recycled must never be signalled. A direct child keeps its pid until we reap
+//! it; everything else is signalled through a pidfd that was checked after it was opened.
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::fs;
@@ -25,25 +25,25 @@ pub use start::{Launch, Tie};
 
 mod start;
 
-/// The name of keepers' processes, as prctl(2) sets it and proc_pid_stat(5) shows it. Not one that
-/// `pkill -9 zklock` matches: of the two processes, the other has to survive.
+/// The name of keepers' processes, as prctl(2) sets it and proc_pid_stat(5) shows it. `pkill -9 zklock` must
+/// not match it: of the two processes, one has to survive.
 pub const KEEPER_NAME: &CStr = c"lock-keeper";
 
-/// The name of a keeper that may use, or uses, the locks of a zklock above it: while it lives, what its
-/// command has started may not have ended, even if the supervisor has.
+/// The name of a keeper that uses, or may use, the locks of a zklock above it. While it lives, processes of
+/// its command may be left, even if its supervisor has ended.
 pub const INNER_KEEPER_NAME: &CStr = c"inner-keeper";
 
-/// The name of a supervisor that may use, or uses, the locks of one above it.
+/// The name of a supervisor that uses, or may use, the locks of one above it.
 pub const INNER_NAME: &CStr = c"zklock-inner";
 
-/// The name of a supervisor that is about to release its locks, and lends them no more.
+/// The name of a supervisor that is about to release its locks and does not lend them any more.
 pub const LEAVING_NAME: &CStr = c"zklock-leaving";
 
-/// The name of a supervisor of which both are true: it may still wait for descendants of its command,
-/// for whom the locks of the one above it have to be held.
+/// The name of a supervisor of which both are true. It may still wait for descendants of its command, and
+/// for those the one above it must go on holding its locks.
 pub const INNER_LEAVING_NAME: &CStr = c"zklock-in-leave";
 
-/// How often in one go to look for somebody who goes on in a new process before SIGKILL arrives.
+/// How many times in a row to chase a process that forks and exits faster than we can kill it.
 const CHASES: u32 = 100;
 
 /// What it means that a command was not found by [`locate`] or not executed.
@@ -91,7 +91,7 @@ fn check(path: &Path) -> io::Result<()> {
 pub struct Command {
     pid: Pid,
     own_group: bool,
-    /// The read end of a pipe that says why it was not executed, if it was not.
+    /// The read end of a pipe, which says why the command was not executed, if it was not.
     failure: OwnedFd,
 }
 
@@ -101,18 +101,18 @@ impl Command {
         self.pid
     }
 
-    /// Sends a signal without looking for anybody: to the group if it is the command's own. Only
-    /// while the command has not been reaped.
+    /// Sends a signal to the command, or to its process group if it has its own. Only while the command has
+    /// not been reaped.
     fn signal(&self, signal: Signal) {
         let target = if self.own_group { -self.pid.as_raw() } else { self.pid.as_raw() };
         log_failure(signals::send(target, signal), signal, target);
     }
 
-    /// Passes a signal on to the command and what it started in its process group. Only while the
-    /// command has not been reaped.
+    /// Forwards a signal to the command and to what it started in its process group. Only while the command
+    /// has not been reaped.
     pub fn forward(&self, signal: Signal, family: &Family) {
-        // In our own process group, which others share: only those below us. A shell with job control,
-        // or setsid(1), has left it for one of its own.
+        // In our own process group, which others share, only processes below us get the signal. A command
+        // that is a shell with job control, or setsid(1), has left that group for its own.
         let (command, shared) = (self.pid.as_raw(), nix::unistd::getpgrp().as_raw());
         match family.addressees() {
             Ok(family) if !self.own_group => {
@@ -137,8 +137,8 @@ pub enum Reaped {
     Stopped(Pid, Signal),
 }
 
-/// The next child that changed its state, if any. Reaps strangers too: as their subreaper we are
-/// the only one who can.
+/// The next child that changed its state, if any. It reaps strangers as well: only their subreaper, this
+/// process, can.
 pub fn reap() -> Option<Reaped> {
     loop {
         let mut status = 0;
@@ -171,17 +171,17 @@ pub fn reap() -> Option<Reaped> {
     }
 }
 
-/// The processes that descend from this one, less those that are none of the command's.
+/// The processes that descend from this one, except those that do not belong to the command.
 #[derive(Debug, Default)]
 pub struct Family {
     strangers: Vec<Process>,
 }
 
 impl Family {
-    /// Makes this process the one to whom orphaned descendants return (`PR_SET_CHILD_SUBREAPER`),
-    /// so that none can leave the family. Children that are there already do not belong to it: a
-    /// shell's background jobs, say, when it executed zklock in its own place. Fails where /proc is
-    /// missing or shows another PID namespace: nobody could tell who descends from us.
+    /// Makes orphaned descendants return to this process (`PR_SET_CHILD_SUBREAPER`), so that none can
+    /// leave the family. Children that exist already do not belong to it, such as background jobs of a
+    /// shell that executed zklock in its own place. Fails where /proc is missing or shows another PID
+    /// namespace: it could not be found out which processes descend from us.
     pub fn found() -> io::Result<Self> {
         prctl::set_child_subreaper(true)?;
         let this = getpid().as_raw();
@@ -195,29 +195,29 @@ impl Family {
         Ok(Self { strangers })
     }
 
-    /// Counts a child of ours as no part of the family.
+    /// Excludes a child of ours from the family.
     pub fn disown(&mut self, child: Pid) {
         self.strangers.extend(Process::read(child.as_raw()));
     }
 
-    /// Everyone who is alive, but for keepers. An error of /proc says nothing about anybody.
+    /// Every living member except keepers.
     fn living(&self) -> io::Result<Vec<Process>> {
         let mut family = self.below(&processes()?, |_| true);
         family.retain(Process::is_running);
         Ok(family)
     }
 
-    /// Those who may use our locks: zklocks, and the keepers of zklocks that were killed.
+    /// Members that may use our locks: zklocks, and the keepers of zklocks that were killed.
     fn users(&self) -> io::Result<Vec<Process>> {
         let mut family = self.below(&processes()?, |_| true);
-        // A keeper that is the last one has nobody left to end.
+        // When only keepers are left, they have no command to end.
         let is_over = !family.iter().any(Process::is_running);
         family.retain(|process| !is_over && process.may_borrow());
         Ok(family)
     }
 
-    /// Everyone who is alive but for those below another zklock, which passes on the signals that it
-    /// gets: its command would get them twice.
+    /// Every living member except those below another zklock. That forwards the signals that it gets, so its
+    /// command would get them twice.
     fn addressees(&self) -> io::Result<Vec<Process>> {
         let everyone = processes()?;
         let has_keeper =
@@ -227,7 +227,8 @@ impl Family {
         Ok(family)
     }
 
-    /// Of these, those below us who are alive; without the descendants of one that is not open.
+    /// Those of these processes that are below us and alive. Descendants of a process that is not open are
+    /// left out.
     fn below(&self, everyone: &[Process], is_open: impl Fn(&Process) -> bool) -> Vec<Process> {
         let mut family: Vec<Process> = vec![];
         let mut parents = vec![getpid().as_raw()];
@@ -245,15 +246,15 @@ impl Family {
         family
     }
 
-    /// Whether nobody is left.
+    /// Whether no member is left.
     pub fn has_gone(&self) -> bool {
-        // Twice: a process that is forked while the list is read may be missed once.
+        // Twice: a process that is forked while the list is read can be missed once.
         (0..2).all(|_| self.living().is_ok_and(|family| family.is_empty())) && !self.has_offspring()
     }
 
-    /// Whether there is a child of ours that has to go or to be reaped. Who goes on in a new process all
-    /// the time can be missed in the list of all, but not here: whatever lives below us is a child of ours,
-    /// or has an ancestor that is one.
+    /// Whether there is a child of ours that has to go or to be reaped. A process that keeps forking and
+    /// exiting can be missed in the list of all processes, but not here: every process below us is a child of
+    /// ours or has an ancestor that is one.
     fn has_offspring(&self) -> bool {
         let is_left = |child: &Process| !child.is_keeper() && !self.is_stranger(child);
         children().is_some_and(|children| children.iter().any(is_left))
@@ -261,16 +262,16 @@ impl Family {
 
     /// Whether a zklock is left that may use our locks, or uses them.
     pub fn borrows(&self) -> bool {
-        // As a rule nobody is left, and a look at all processes would delay the next holder.
+        // As a rule no process is left, and a look at all processes would delay the next holder.
         if children().is_some_and(|children| children.iter().all(|child| self.is_stranger(child))) {
             return false;
         }
-        // An error of /proc says nothing about anybody. Twice: one whose parent ends while the list is
-        // read may seem to be nobody's child.
+        // If /proc cannot be read, assume that one is left. Twice: a process whose parent ends while the list
+        // is read can seem to have none.
         (0..2).any(|_| self.users().map_or(true, |users| !users.is_empty()))
     }
 
-    /// Descriptors that become readable when one of these has ended (pidfd_open(2)).
+    /// Descriptors of these zklocks, which become readable when they end (pidfd_open(2)).
     pub fn borrowers(&self) -> Vec<OwnedFd> {
         if !self.borrows() {
             return vec![];
@@ -282,7 +283,7 @@ impl Family {
         self.strangers.iter().any(|stranger| stranger.is_same(process))
     }
 
-    /// Passes a signal on to everyone: the command has ended, and nobody knows what it has become.
+    /// Forwards a signal to every member: the command itself has ended.
     pub fn forward(&self, signal: Signal) {
         match self.addressees() {
             Ok(family) => family.iter().for_each(|process| process.signal(signal)),
@@ -290,7 +291,7 @@ impl Family {
         }
     }
 
-    /// Sends everyone `signal`, and SIGCONT so that the stopped can act on it.
+    /// Sends every member `signal`, and SIGCONT so that those that are stopped can act on it.
     pub fn stop(&self, signal: Signal, command: Option<&Command>) {
         match self.addressees() {
             Ok(family) => {
@@ -309,7 +310,7 @@ impl Family {
         }
     }
 
-    /// Sends everyone SIGKILL.
+    /// Sends every member SIGKILL.
     pub fn kill(&self, command: Option<&Command>) {
         if let Some(command) = command {
             command.signal(Signal::KILL);
@@ -317,11 +318,11 @@ impl Family {
         for process in self.living().unwrap_or_default() {
             process.signal(Signal::KILL);
         }
-        // Who goes on in a new process has become our child by that.
+        // A process whose parent has exited is a child of ours by now.
         for _ in 0..CHASES {
             let mut newest_first = children_pids().unwrap_or_default().into_iter().rev().filter_map(Process::read);
             let Some(child) = newest_first.find(|child| child.is_running() && !self.is_stranger(child)) else { break };
-            // Not through a pidfd, which takes time: its pid is its own until we reap it.
+            // Without a pidfd, which would take time: the pid belongs to our child until we reap it.
             if signals::send(child.pid, Signal::KILL).is_err() {
                 break;
             }
@@ -332,15 +333,15 @@ impl Family {
 /// What a search for what is left of a command has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Left {
-    /// Nobody.
+    /// No process.
     Nobody,
-    /// Nobody, but there are processes of which it is not known yet.
+    /// None for sure, but of some processes it is not known yet.
     Unknown,
-    /// Somebody, who has been sent SIGKILL.
+    /// Processes that have been sent SIGKILL.
     Somebody,
 }
 
-/// Sends SIGKILL to the command, to all in its group, and to every process that carries the mark of this run
+/// Sends SIGKILL to the command, to its process group, and to every process that carries the mark of this run
 /// in the environment that it was started with.
 pub fn kill_remains(remains: Remains, mark: &str) -> Left {
     // Twice: a process that is forked while the list is read may be missed once.
@@ -354,10 +355,10 @@ fn kill_remains_once(remains: Remains, mark: &str) -> Left {
     let Remains { pid, own_group, started } = remains;
     let this = getpid().as_raw();
     let Ok(everyone) = processes() else { return Left::Somebody };
-    // A number is given out again when neither a process nor a group has it any more.
+    // A pid is reused when no process and no group has it any more.
     let is_reused = everyone.iter().any(|process| process.pid == pid && process.started != started);
     let is_known = |process: &Process| !is_reused && (process.pid == pid || own_group && process.group == pid);
-    // Imitations of Linux leave out where the environment is.
+    // Imitations of Linux do not show where the environment is.
     let tells = environment_size(Path::new("/proc/self")).is_some();
     let mut left = Left::Nobody;
     for process in everyone.iter().filter(|process| process.is_running() && process.pid != this) {
@@ -367,7 +368,7 @@ fn kill_remains_once(remains: Remains, mark: &str) -> Left {
                 process.signal(Signal::KILL);
                 left = Left::Somebody;
             }
-            // To be looked at again, if it can be one that the command has started.
+            // It is to be looked at again, if the command can have started it.
             None if tells && process.started >= started => left = left.max(Left::Unknown),
             Some(false) | None => {}
         }
@@ -381,7 +382,7 @@ pub struct Process {
     pid: i32,
     parent: i32,
     group: i32,
-    /// In clock ticks since boot; with the pid it names a process for good.
+    /// In clock ticks since boot; together with the pid it identifies a process for ever.
     started: u64,
     alive: bool,
     name: Vec<u8>,
@@ -404,7 +405,7 @@ impl Process {
             parent: i32::try_from(number(1)?).ok()?,
             group: i32::try_from(number(2)?).ok()?,
             started: u64::try_from(number(19)?).ok()?,
-            // A zombie runs no more, unless only its first thread has ended.
+            // A zombie does not run, unless only its first thread has ended.
             alive: !matches!(fields.first()?, &"Z" | &"X") || threads > 1,
             name: stat.get(before_name..after_name)?.to_vec(),
         })
@@ -414,9 +415,8 @@ impl Process {
         self.pid == other.pid && self.started == other.started
     }
 
-    /// Whether it runs, and is no keeper of another zklock, one that the command has started: that
-    /// runs nothing of the user's, ends by itself when its supervisor has, and has a node to delete
-    /// first.
+    /// Whether it runs and is not the keeper of a zklock that the command has started. A keeper runs nothing
+    /// of the user's, and ends by itself after its supervisor, but has a node to delete first.
     fn is_running(&self) -> bool {
         self.alive && !self.is_keeper()
     }
@@ -438,7 +438,7 @@ impl Process {
     }
 
     /// Whether it was started below the run of this mark ([`environment::RUN`]). `None`: it is
-    /// executing a program just now, and does not show its environment yet.
+    /// just executing a program and does not show its environment yet.
     fn carries(&self, mark: &str) -> Option<bool> {
         let directory = PathBuf::from(format!("/proc/{}", self.pid));
         match shows(&directory, mark) {
@@ -459,11 +459,11 @@ impl Process {
     fn try_signal(&self, signal: Signal) -> io::Result<()> {
         let pidfd = match pidfd_open(self.pid) {
             Ok(pidfd) => Some(pidfd),
-            // Sandboxes that do not know the call: the check below is then all there is.
+            // A sandbox that does not know the call: only the check below is left.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => None,
             Err(error) => return Err(error),
         };
-        // Alive with the same start after the descriptor was opened: the descriptor is its own.
+        // If it is alive with the same start after the descriptor was opened, the descriptor is its own.
         if !Self::read(self.pid).is_some_and(|now| now.is_same(self)) {
             return Ok(());
         }
@@ -474,8 +474,8 @@ impl Process {
     }
 }
 
-/// The fields of /proc/PID/stat from the third on (proc_pid_stat(5)). The second is the name in
-/// parentheses and may hold anything, parentheses too.
+/// The fields of /proc/PID/stat from the third on (proc_pid_stat(5)). The second is the name, in
+/// parentheses, and may contain anything, even parentheses.
 fn fields(stat: &[u8]) -> Option<Vec<&str>> {
     let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
     Some(str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace().collect())
@@ -499,9 +499,9 @@ fn environment_size(directory: &Path) -> Option<usize> {
     let number = |index: usize| fields.get(index).and_then(|field| field.parse::<usize>().ok());
     let (memory, code, start, end) = (number(20)?, number(23)?, number(47)?, number(48)?);
     match (memory, code) {
-        // One of the kernel's, or one that has ended.
+        // A kernel thread, or a process that has ended.
         (0, _) => Some(0),
-        // Execve(2) sets where the program's code is when all of the rest is there; 1 is no address.
+        // execve(2) sets where the program's code is after all the rest; 1 is not an address.
         (_, 0 | 1) => None,
         _ => end.checked_sub(start),
     }
@@ -523,7 +523,7 @@ fn processes() -> io::Result<Vec<Process>> {
     let mut processes = vec![];
     for entry in fs::read_dir("/proc")? {
         let pid = entry?.file_name().to_str().and_then(|name| name.parse().ok());
-        // One that cannot be read has just gone.
+        // A process that cannot be read has just gone.
         processes.extend(pid.and_then(Process::read));
     }
     if processes.is_empty() {
@@ -533,15 +533,15 @@ fn processes() -> io::Result<Vec<Process>> {
     Ok(processes)
 }
 
-/// Whether the process `ancestor` is above the process `pid`. Of a supervisor this stays true for as
-/// long as both live, whoever ends in between: it is the subreaper of what it started.
+/// Whether the process `ancestor` is above the process `pid`. If `ancestor` is a supervisor, this stays true
+/// for as long as both live, even if processes in between end: it is the subreaper of what it started.
 pub fn is_above(ancestor: u32, pid: u32) -> bool {
     let (Ok(ancestor), Ok(pid)) = (i32::try_from(ancestor), i32::try_from(pid)) else { return false };
-    // Several times: one that ends just after it was seen to be a parent is itself not seen any more.
+    // Several times: a process can end just after it was seen to be a parent, and then its own parent is not seen.
     (0..5).any(|_| leads_up(ancestor, pid))
 }
 
-/// Whether the parents of `pid`, each looked at after the one before, lead to `ancestor`.
+/// Whether the parents of `pid`, looked at one after the other, lead to `ancestor`.
 fn leads_up(ancestor: i32, mut pid: i32) -> bool {
     while let Some(process) = Process::read(pid) {
         if process.parent == ancestor {
@@ -552,13 +552,13 @@ fn leads_up(ancestor: i32, mut pid: i32) -> bool {
     false
 }
 
-/// Whether a process group has members that may be using the terminal: others than us, and, in our own
-/// group, than those above us, such as a script. Those above us who are in another group are shells.
+/// Whether a process group has members that may be using the terminal. Not counted are this process and, in
+/// our own group, those above us, such as a script. Processes above us in another group are shells.
 pub fn is_of_others(group: Pid) -> bool {
     let (this, own) = (getpid(), nix::unistd::getpgrp());
     let is_script =
         |process: &Process| group == own && is_above(process.pid.cast_unsigned(), this.as_raw().cast_unsigned());
-    // An error of /proc says nothing about anybody.
+    // If /proc cannot be read, assume that there are some.
     processes().map_or(true, |processes| {
         let members = processes.iter().filter(|process| process.group == group.as_raw() && process.alive);
         members.filter(|process| process.pid != this.as_raw()).any(|process| !is_script(process))
@@ -567,8 +567,8 @@ pub fn is_of_others(group: Pid) -> bool {
 
 /// Whether the supervisor `lender`, which is above us, has not begun to release its locks.
 ///
-/// It takes a name that says so before it looks for [`INNER_NAME`] among those below it, and those take
-/// theirs before they look here: so one of the two sees the other.
+/// A supervisor that begins to takes a name that says so before it looks for [`INNER_NAME`] below itself. Those
+/// below take theirs before they look here. So one of the two sees the other.
 pub fn lends(lender: u32) -> bool {
     let lender = i32::try_from(lender).ok().and_then(Process::read);
     lender.is_some_and(|lender| !lender.is_leaving())
@@ -576,8 +576,8 @@ pub fn lends(lender: u32) -> bool {
 
 fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     #[expect(unsafe_code, reason = "neither nix nor std has pidfd_open(2)")]
-    // SAFETY: the call touches no memory; a result that is not negative is a new descriptor that
-    // nobody else owns, closed on exec.
+    // SAFETY: the call touches no memory; a result that is not negative is a new descriptor
+    // that is owned here alone, closed on exec.
     unsafe {
         let result = libc::syscall(libc::SYS_pidfd_open, pid, 0);
         match i32::try_from(result) {
@@ -595,7 +595,7 @@ fn pidfd_send_signal(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A process that has just gone is no failure.
+/// It is no failure if the process has just gone.
 fn log_failure(result: io::Result<()>, signal: Signal, pid: i32) {
     match result {
         Err(error) if error.raw_os_error() != Some(libc::ESRCH) => log::info!("cannot send {signal} to {pid}: {error}"),

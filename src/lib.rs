@@ -1,6 +1,7 @@
 //! zklock: take a ZooKeeper lock, run a command while it is held, release it.
 //!
-//! This is the map of the house; `docs/decisions.md` says why it is built so.
+//! The library exists for the tests; it is no stable interface. This is its map; `docs/decisions.md` says why it
+//! is built so.
 //!
 //! | room | what happens there |
 //! | --- | --- |
@@ -10,8 +11,8 @@
 //! | [`plan`] | flags and environment become a validated [`plan::Plan`] |
 //! | [`rules`] | pure: who holds, how long a lease lasts, what a run does next |
 //! | [`supervisor`] | the process the user started: command, signals, terminal, clock |
-//! | [`keeper`] | its fork, one per ZooKeeper session: queue, beat, release |
-//! | [`session`] | what a keeper asks of ZooKeeper; `session::client` is the only room that knows the client library |
+//! | [`keeper`] | a fork of it for each ZooKeeper session: queue, beat, release |
+//! | [`session`] | what a keeper asks of ZooKeeper; only `session::client` knows the client library |
 //! | [`wire`] | what supervisor and keeper say to each other |
 //! | [`command`] | start, signal, kill and reap the command and its descendants |
 //! | [`signals`] | the stream of signals, and what was ignored when we started |
@@ -19,8 +20,8 @@
 //! | [`sentences`] | every sentence that a user reads |
 //! | [`clock`] | the clock that counts sleep |
 //!
-//! `core` imports nothing from the other rooms. Only `supervisor` and `keeper` know both a process
-//! or a server and the core.
+//! [`rules`] imports nothing from the other rooms. Only [`supervisor`] and [`keeper`] know both the rules and a
+//! process or a server.
 
 pub mod cli;
 pub mod clock;

@@ -13,7 +13,7 @@ fn main() -> ExitCode {
     let outcome = match plan::from_args(std::env::args_os()) {
         Ok(plan) => run(&plan),
         Err(Exit::Help(text)) => {
-            // A reader that has seen enough (`zklock --help | head`) is no error.
+            // It is no error if the reader has seen enough (`zklock --help | head`).
             let _ = std::io::stdout().write_all(text.as_bytes());
             Outcome::Exited(0)
         }
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         End::Exit(status) => ExitCode::from(status),
         End::DieOf(signal) => {
             signals::die_of(signal);
-            // Still here, as PID 1 of a container is: say it as a shell would.
+            // PID 1 of a container does not die of it: exit as a shell would.
             ExitCode::from(u8::try_from(128 + signal.number()).unwrap_or(u8::MAX))
         }
     }
@@ -54,14 +54,14 @@ fn not_located(program: &str, error: &io::Error) -> Outcome {
     Outcome::NotFound
 }
 
-/// Writes a line to standard error. Not by `eprintln`, which writes it piece by piece, so that the
-/// lines of two runs mix, and panics when nobody can read it.
+/// Writes a line to standard error. Not with `eprintln`, which writes it piece by piece, so that the
+/// lines of two runs mix, and which panics when standard error is closed.
 fn say(text: &str) {
     Screen::default().line(text);
 }
 
-/// Diagnostics go to standard error, at the level that the flags ask for; the client library's only
-/// at the higher ones.
+/// Diagnostics go to standard error, at the level that the flags ask for. The client library's need a
+/// higher level.
 fn start_log(plan: &Plan) {
     let filter = match (&plan.log_filter, plan.verbosity) {
         (Some(filter), _) => filter,

@@ -1,4 +1,4 @@
-//! Signals at the boundary: the stream of those that come to us, and the state that we were
+//! Signals at the boundary: the stream of signals that this process receives, and the signal state that it was
 //! started with, which the command is to find again.
 
 use std::io;
@@ -20,8 +20,8 @@ const SI_KERNEL: i32 = 0x80;
 /// The signals that were ignored when the process started, signal N as bit N-1.
 static IGNORED_AT_START: AtomicU64 = AtomicU64::new(0);
 
-/// Records the ignored signals before Rust's runtime starts, for that sets SIGPIPE to ignored and
-/// then nobody can tell what the caller wanted.
+/// Records the ignored signals before Rust's runtime starts: that ignores SIGPIPE, and afterwards it
+/// is unknown what the caller wanted.
 extern "C" fn record_ignored() {
     let mut ignored = 0;
     for number in 1..=64 {
@@ -53,17 +53,17 @@ fn was_ignored(number: i32) -> bool {
     IGNORED_AT_START.load(Ordering::Relaxed) & (1 << (number - 1)) != 0
 }
 
-/// What the caller of zklock had set, for the command.
+/// The caller's signal state, to be restored for the command.
 #[derive(Clone, Copy, Debug)]
 pub struct Inherited {
     mask: SigSet,
 }
 
 impl Inherited {
-    /// Puts mask and dispositions back, in the child between fork and exec: only calls that are
-    /// safe there (signal-safety(7)).
+    /// Restores mask and dispositions. It is called in the child between fork and exec, and makes only
+    /// calls that are safe there (signal-safety(7)).
     pub fn restore(&self) -> io::Result<()> {
-        // The standard library sets SIGPIPE to its default in a child; SIGCHLD we changed.
+        // The standard library resets SIGPIPE in a child; SIGCHLD was changed by us.
         for signal in [Named::SIGPIPE, Named::SIGCHLD] {
             let handler = if was_ignored(signal as i32) { SigHandler::SigIgn } else { SigHandler::SigDfl };
             set_handler(signal, handler)?;
@@ -73,12 +73,12 @@ impl Inherited {
     }
 }
 
-/// One signal that came.
+/// One signal that has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Which.
     pub signal: Signal,
-    /// The kernel made it, as it does for Ctrl-C: the whole foreground process group has it.
+    /// The kernel made it, as it does for Ctrl-C.
     pub from_kernel: bool,
 }
 
@@ -97,7 +97,7 @@ impl Arrival {
     }
 }
 
-/// The stream of signals. While it exists, signals do not interrupt anything: they wait in line.
+/// The stream of signals. While it exists, signals do not interrupt anything: they are queued.
 #[derive(Debug)]
 pub struct Signals {
     fd: SignalFd,
@@ -108,8 +108,8 @@ impl Signals {
     /// Blocks the signals that a run reacts to or passes on, and queues them instead. Those that
     /// were ignored when zklock started stay so.
     pub fn open() -> nix::Result<Self> {
-        // Were SIGCHLD ignored, the kernel would reap our children and their status be lost
-        // (wait(2)); flock(1) and timeout(1) hung on that.
+        // If SIGCHLD were ignored, the kernel would reap our children, and their status would be lost
+        // (wait(2)). flock(1) and timeout(1) used to hang because of that.
         set_handler(Named::SIGCHLD, SigHandler::SigDfl)?;
         let set = awaited();
         let mut mask = SigSet::empty();
@@ -118,7 +118,7 @@ impl Signals {
         Ok(Self { fd, inherited: Inherited { mask } })
     }
 
-    /// What to give back to the command.
+    /// What to restore for the command.
     pub fn inherited(&self) -> Inherited {
         self.inherited
     }
@@ -155,9 +155,9 @@ impl AsFd for Signals {
     }
 }
 
-/// SIGCHLD and whatever a caller may send; not what reports a fault of our own, not what cannot be
-/// caught, not SIGPIPE, SIGTTIN and SIGTTOU, which answer what we do ourselves, and not the two
-/// that glibc keeps for its threads.
+/// SIGCHLD and everything that a caller may send. That leaves out signals that report a fault of our own,
+/// those that cannot be caught, SIGPIPE, SIGTTIN and SIGTTOU, which answer what we do ourselves, and the two
+/// that glibc reserves for its threads.
 fn awaited_numbers() -> impl Iterator<Item = i32> {
     const NOT: &[i32] = &[
         libc::SIGILL,
@@ -191,8 +191,8 @@ fn awaited() -> SigSet {
     }
 }
 
-/// Makes this process deaf to all that a terminal, a service manager or a job runner sends to
-/// everybody at once. For the keeper: it ends by its own decision.
+/// Makes this process ignore every signal that a terminal, a service manager or a job runner sends to
+/// a whole group. For the keeper, which ends by its own decision.
 pub fn turn_deaf() -> nix::Result<()> {
     let own = [libc::SIGPIPE, libc::SIGTTIN, libc::SIGTTOU];
     for number in awaited_numbers().filter(|number| *number != libc::SIGCHLD).chain(own) {
@@ -213,9 +213,9 @@ pub fn send(pid: i32, signal: Signal) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Stops this process by `signal`, so that a shell tells the user the same as it would without us.
-/// Returns when somebody has continued the process, or at once where the kernel does not let it
-/// stop because no shell could continue it (an orphaned process group, setpgid(2)).
+/// Stops this process by `signal`, so that a shell tells the user the same as it would without zklock.
+/// Returns when the process has been continued, or at once where the kernel does not let it stop
+/// because no shell could continue it (an orphaned process group, setpgid(2)).
 pub fn stop_by(signal: Signal) -> io::Result<()> {
     let Ok(named) = Named::try_from(signal.number()) else { return Ok(()) };
     let mut set = SigSet::empty();
@@ -227,10 +227,10 @@ pub fn stop_by(signal: Signal) -> io::Result<()> {
     result
 }
 
-/// Dies of `signal`, without a core of our own: the command has left one if there was to be one.
+/// Dies of `signal`, without a core dump of our own: the command has left one if there was to be one.
 /// Returns only where the kernel does not let us die of it, as for PID 1 of a container.
 pub fn die_of(signal: Signal) {
-    // Not dumpable rather than RLIMIT_CORE, which a core_pattern with a pipe does not heed (core(5)).
+    // Not dumpable rather than RLIMIT_CORE, which a core_pattern with a pipe ignores (core(5)).
     let _ = nix::sys::prctl::set_dumpable(false);
     if let Ok(named) = Named::try_from(signal.number()) {
         let _ = set_handler(named, SigHandler::SigDfl);

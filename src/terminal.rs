@@ -1,4 +1,4 @@
-//! The terminal, if there is one: whose it is, its attributes, and the line on it that is rewritten while waiting.
+//! The terminal, if there is one: who uses it, its attributes, and the line on it that is rewritten while waiting.
 
 use std::io::{self, IsTerminal, Write, stderr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,8 +25,8 @@ fn open_controlling() -> nix::Result<OwnedFd> {
 pub struct Attributes(Termios);
 
 impl Attributes {
-    /// Of the controlling terminal if our process group is in its foreground: otherwise they
-    /// belong to another job.
+    /// Those of the controlling terminal, if our process group is in its foreground: otherwise they belong
+    /// to another job.
     pub fn of_foreground() -> Option<Self> {
         let terminal = open_controlling().ok()?;
         let is_ours = tcgetpgrp(&terminal) == Ok(getpgrp());
@@ -58,7 +58,7 @@ pub fn has_reader() -> bool {
 
 /// Text on standard error: whole lines, and one that is rewritten in place.
 ///
-/// Errors in writing are ignored: there is nobody left to tell, and the command matters more.
+/// Write errors are ignored: they cannot be told, and the command matters more.
 #[derive(Debug, Default)]
 pub struct Screen {
     status: Option<String>,
@@ -90,13 +90,13 @@ impl Screen {
         self.status = Some(text);
     }
 
-    /// From now on a command writes to the terminal as well, and people type: a line may be half full,
-    /// and a line feed may be nothing else (raw mode), wherever this writes next.
+    /// From now on a command also writes to the terminal, and people type. When we write next, a line may be
+    /// half full, and a line feed may not return the carriage (raw mode).
     pub fn share(&mut self) {
         self.shared = true;
     }
 
-    /// Nobody else writes any more.
+    /// The command writes to the terminal no more.
     pub fn keep(&mut self) {
         self.shared = false;
     }
@@ -119,12 +119,11 @@ fn write(text: &str) {
     let _ = Patient.write_all(text.as_bytes());
 }
 
-/// How long one write waits for a reader; after that, none does until the reader is back.
+/// How long one write waits for the reader, in milliseconds. The next ones do not wait until it is back.
 const PATIENCE: u16 = 100;
 
-/// Standard error, for those who must not be held up by a terminal that is paused (Ctrl-S) or a
-/// pipe that nobody empties: the command has to be stopped in time all the same. What cannot be
-/// written in a moment is dropped.
+/// Standard error that does not hold us up when a terminal is paused (Ctrl-S) or a pipe is full: the
+/// command must be stopped in time all the same. What cannot be written in a moment is dropped.
 #[derive(Clone, Copy, Debug)]
 pub struct Patient;
 

@@ -1,10 +1,10 @@
 //! How supervisor and keeper talk: a socket pair, and two numbers in shared memory.
 //!
 //! The socket carries whole messages (`SOCK_SEQPACKET`) and tells each side when the other has
-//! gone. The numbers are when the lease starts and when the servers last answered. They are not
+//! gone. The numbers say when the lease starts and when the servers last answered. They are not
 //! messages, because a supervisor that is stopped for hours (Ctrl-Z) reads none: its socket would fill
-//! up, and on SIGCONT it would judge the lease by the oldest news instead of the newest. A child that
-//! is about to become the command reads them as well, to see whether the keeper has given up the lease.
+//! up, and on SIGCONT it would judge the lease by the oldest news instead of the newest. The child that
+//! is about to become the command also reads them, to see whether the keeper has given up the lease.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -19,8 +19,8 @@ use serde::de::DeserializeOwned;
 
 use crate::rules::instant::Instant;
 
-/// The longest message. A report carries the path of each lock twice, and the plan bounds their sum.
-/// Less than what a socket has room for by default (wmem_default, socket(7)).
+/// The longest message. A report carries the path of each lock twice, and the plan limits their total length.
+/// A socket has room for more by default (wmem_default, socket(7)).
 const LONGEST: usize = 128 * 1024;
 
 /// From when the lease counts, and when the servers last answered anything, in memory that both processes
@@ -35,12 +35,12 @@ struct Cells {
     answered: AtomicU64,
 }
 
-/// The lease is over, whatever was answered before.
+/// In place of the start of a lease: it is over, whatever was answered before.
 const REVOKED: u64 = u64::MAX;
 
 impl SharedLease {
-    /// Cells that the processes forked from now on share with this one. Fails when there is no
-    /// memory for one page.
+    /// Cells that are shared with every process forked from now on. Fails if there is no memory for
+    /// one page.
     pub fn new() -> nix::Result<Self> {
         let length = std::num::NonZeroUsize::new(size_of::<Cells>()).expect("numbers have a size");
         #[expect(unsafe_code, reason = "shared memory comes from mmap(2)")]
@@ -117,7 +117,7 @@ impl Link {
         Ok(())
     }
 
-    /// Receives one message if there is one.
+    /// Receives a message if there is one.
     pub fn receive<T: DeserializeOwned>(&self) -> Received<T> {
         let mut buffer = vec![0; LONGEST];
         loop {
@@ -126,12 +126,12 @@ impl Link {
                 Ok(length) => match serde_json::from_slice(&buffer[..length]) {
                     Ok(message) => Received::Message(message),
                     Err(error) => {
-                        log::error!("a message between our own processes cannot be read: {error}");
+                        log::error!("a message between our own processes cannot be parsed: {error}");
                         Received::Gone
                     }
                 },
-                // ECONNRESET: the other side went without having read everything. What it had sent
-                // before comes next.
+                // ECONNRESET: the other side went without having read everything. What it sent
+                // before that is still to be read.
                 Err(Errno::EINTR | Errno::ECONNRESET) => continue,
                 Err(Errno::EAGAIN) => Received::Nothing,
                 Err(error) => {
@@ -156,7 +156,7 @@ pub enum Received<T> {
     Message(T),
     /// Nothing to read for now.
     Nothing,
-    /// The other side has gone, and all that it sent has been read.
+    /// The other side has gone, and everything that it sent has been read.
     Gone,
 }
 

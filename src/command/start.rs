@@ -1,8 +1,7 @@
-//! Starting a command: a child that nobody waits for until it has executed the program.
+//! Starting a command, without waiting until the child has executed the program.
 //!
-//! Execve(2) may take as long as a file server that does not answer. Meanwhile the lock can be lost and
-//! signals come; so the supervisor goes on, and finds out in the end, when it reaps, whether there was a
-//! command.
+//! execve(2) takes as long as a file server does not answer. Meanwhile the lock can be lost and signals can
+//! come. So the supervisor goes on, and finds out only when it reaps the child whether there was a command.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -28,9 +27,9 @@ pub struct Launch<'a> {
     pub line: &'a CommandLine,
     /// What is added to our environment.
     pub environment: &'a [Variable],
-    /// Whether it gets a process group of its own, or belongs to ours.
+    /// Whether it gets its own process group, or belongs to ours.
     pub own_group: bool,
-    /// What to give back to it.
+    /// The signal state to restore for it.
     pub inherited: Inherited,
     /// What its life depends on.
     pub tie: Tie,
@@ -39,18 +38,18 @@ pub struct Launch<'a> {
 /// What the life of a process that we start depends on.
 #[derive(Clone, Copy, Debug)]
 pub enum Tie {
-    /// On the lock: it is not started from this time on, and dies with us.
+    /// On the lock: from this instant on it is not started, and it dies with us.
     Lock(Instant),
     /// On nothing: it may outlive us.
     None,
 }
 
 impl Command {
-    /// Forks a child that executes a command. `announce` is called in that child, before it does: who is
-    /// to end the command if we cannot has to know it by then. Its error keeps the child from executing
-    /// anything. One that is tied to the lock gets SIGKILL when the calling thread dies
-    /// (`PR_SET_PDEATHSIG`), so the caller must be the only thread of its process. The error is that of
-    /// fork(2) or pipe(2); see [`failure`](Self::failure) for later ones.
+    /// Forks a child that executes a command. The child first calls `announce`, because the process that is to
+    /// end the command if we cannot must know it by then. If that fails, the child executes nothing. A
+    /// command that is tied to the lock gets SIGKILL when the calling thread dies (`PR_SET_PDEATHSIG`), so
+    /// the caller must be the only thread of its process. The error is that of fork(2) or pipe(2); for later
+    /// ones see [`failure`](Self::failure).
     pub fn spawn(launch: Launch<'_>, announce: impl FnOnce(Remains) -> io::Result<()>) -> io::Result<Self> {
         let (failure, report) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         let parent = getpid();
@@ -60,7 +59,7 @@ impl Command {
             ForkResult::Child => {
                 let error = launch.execute(parent, announce);
                 let errno = error.raw_os_error().unwrap_or(libc::EIO);
-                // Nobody reads it if the supervisor has died.
+                // It does not matter if the supervisor has died.
                 let _ = write(&report, &errno.to_ne_bytes());
                 #[expect(unsafe_code, reason = "exit(3) would run what is the supervisor's to run")]
                 // SAFETY: _exit(2) does not return and touches no memory.
@@ -70,8 +69,8 @@ impl Command {
             }
             ForkResult::Parent { child } => {
                 if launch.own_group {
-                    // Here, too: we may signal the group before the child has come to make it. It fails
-                    // if the child has already executed the program.
+                    // Also here, because we may signal the group before the child makes it. It fails if the
+                    // child has already executed the program.
                     let _ = setpgid(child, child);
                 }
                 Ok(Self { pid: child, own_group: launch.own_group, failure })
@@ -79,10 +78,10 @@ impl Command {
         }
     }
 
-    /// Why there was no command, once the child has ended. The error is ETIME when it was too late.
+    /// Why there was no command, once the child has ended. See [`unstarted`](super::unstarted).
     pub fn failure(&self) -> Option<io::Error> {
         let mut errno = [0; size_of::<i32>()];
-        // Execve(2) has closed the other end. So has SIGKILL, but what it killed has ended as a command may.
+        // execve(2) closes the other end. SIGKILL does as well, but then the end is that of a command.
         let length = read(&self.failure, &mut errno).unwrap_or(0);
         (length == errno.len()).then(|| io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
     }
@@ -98,7 +97,7 @@ impl Launch<'_> {
             }
             if let Tie::Lock(_) = tie {
                 prctl::set_pdeathsig(Named::SIGKILL)?;
-                // The parent may have died before the line above: then nobody will tell us.
+                // The parent may have died before the line above: then the signal never comes.
                 if getppid() != parent {
                     return Err(Errno::ESRCH.into());
                 }
@@ -110,10 +109,10 @@ impl Launch<'_> {
         }
         let mut command = std::process::Command::new(&line.program);
         command.args(&line.args).envs(environment.iter().map(|(name, value)| (name, value)));
-        #[expect(unsafe_code, reason = "what the child does before exec is ours to judge")]
+        #[expect(unsafe_code, reason = "only some calls are safe in the child before exec")]
         // SAFETY: the closure makes system calls only and allocates nothing.
         unsafe {
-            // After the standard library has changed the signals, and just before it executes.
+            // After the standard library has changed the signals, and just before execve(2).
             command.pre_exec(move || {
                 // The machine may have been paused since the lease was judged.
                 if let Tie::Lock(until) = tie
@@ -129,7 +128,7 @@ impl Launch<'_> {
 }
 
 impl Remains {
-    /// Of a command that this process is, or is about to become.
+    /// The remains of a command that this process is, or is about to become.
     fn of(pid: Pid, own_group: bool) -> Self {
         let started = Process::read(pid.as_raw()).map_or(0, |process| process.started);
         Self { pid: pid.as_raw(), own_group, started }
