@@ -171,6 +171,12 @@ pub fn reap() -> Option<Reaped> {
     }
 }
 
+/// Reaps all children that have ended. Whether this one is among them.
+pub fn reaps(child: Pid) -> bool {
+    let ended = |reaped: &Reaped| matches!(reaped, Reaped::Ended(pid, _) if *pid == child);
+    std::iter::from_fn(reap).filter(ended).count() > 0
+}
+
 /// The processes that descend from this one, except those that do not belong to the command.
 #[derive(Debug, Default)]
 pub struct Family {

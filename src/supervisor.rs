@@ -85,7 +85,9 @@ impl Supervisor<'_> {
             let (continues, others): (Vec<_>, Vec<_>) =
                 arrivals.into_iter().partition(|arrival| arrival.signal == Signal::CONT);
             self.take_signals(others)?;
-            self.meet_deadline()?;
+            if self.machine.deadline().is_some_and(|deadline| deadline <= clock::now()) {
+                self.happen(Event::Timer)?;
+            }
             self.take_signals(continues)?;
             self.reap()?;
         }
@@ -98,7 +100,7 @@ impl Supervisor<'_> {
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.alarm.as_fd(), PollFlags::POLLIN),
         ];
-        let link = self.keeper.as_ref().and_then(Keeper::link);
+        let link = self.keeper.as_ref().and_then(|keeper| keeper.link.as_ref());
         fds.extend(link.map(|link| PollFd::new(link.as_fd(), PollFlags::POLLIN)));
         let mut limit = PollTimeout::NONE;
         if self.machine.awaits() == Some(Awaited::Borrowers) {
@@ -139,13 +141,6 @@ impl Supervisor<'_> {
         Ok(())
     }
 
-    fn meet_deadline(&mut self) -> anyhow::Result<()> {
-        match self.machine.deadline() {
-            Some(deadline) if deadline <= clock::now() => self.happen(Event::Timer),
-            _ => Ok(()),
-        }
-    }
-
     fn reap(&mut self) -> anyhow::Result<()> {
         while let Some(reaped) = command::reap() {
             match reaped {
@@ -156,7 +151,7 @@ impl Supervisor<'_> {
                     self.on_lost_ended(failure.as_ref())?;
                 }
                 Reaped::Ended(pid, end) => {
-                    if let Some(keeper) = self.keeper.as_mut().filter(|keeper| keeper.pid() == pid) {
+                    if let Some(keeper) = self.keeper.as_mut().filter(|keeper| keeper.pid == pid) {
                         keeper.ended(end);
                     }
                 }
@@ -245,7 +240,7 @@ impl Supervisor<'_> {
             self.lending.borrow();
         }
         let keeper = Keeper::start(self.plan, &self.job.mark, self.teller.refresh())?;
-        self.job.family.disown(keeper.pid());
+        self.job.family.disown(keeper.pid);
         self.keeper = Some(keeper);
         Ok(())
     }
@@ -269,7 +264,7 @@ impl Supervisor<'_> {
         let announce = |remains| {
             keeper.order(Order::Started(remains));
             // If the child was stopped before this, the keeper may have looked for it in vain.
-            if keeper.lease().is_revoked() { Err(Errno::ETIME.into()) } else { Ok(()) }
+            if keeper.lease.is_revoked() { Err(Errno::ETIME.into()) } else { Ok(()) }
         };
         let inherited = self.signals.inherited();
         match self.job.launch(&self.plan.command, &environment, inherited, Tie::Lock(until), announce) {

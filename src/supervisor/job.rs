@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use nix::unistd::Pid;
 
 use super::CLEAN_UP_PAUSE;
-use crate::command::{self, Command, Family, Launch, Reaped, Tie};
+use crate::command::{self, Command, Family, Launch, Tie};
 use crate::environment::Variable;
 use crate::plan::CommandLine;
 use crate::rules::message::{Grant, Remains};
@@ -47,11 +47,11 @@ impl Job {
     }
 
     pub(super) fn is_command(&self, pid: Pid) -> bool {
-        self.command.as_ref().is_some_and(|command| command.pid() == pid)
+        self.command.as_ref().map(Command::pid) == Some(pid)
     }
 
     pub(super) fn is_on_lost(&self, pid: Pid) -> bool {
-        self.on_lost.as_ref().is_some_and(|on_lost| on_lost.pid() == pid)
+        self.on_lost.as_ref().map(Command::pid) == Some(pid)
     }
 
     /// Looks at the terminal before the command is started under these locks.
@@ -107,12 +107,10 @@ impl Job {
     /// Kills the command if there still is one: only after the operating system has failed us in the middle
     /// of a run.
     pub(super) fn end(&mut self, signals: &Signals) {
-        while self.command.is_some() {
-            self.kill();
-            while let Some(reaped) = command::reap() {
-                if let Reaped::Ended(pid, _) = reaped {
-                    self.command.take_if(|command| command.pid() == pid);
-                }
+        while let Some(command) = &self.command {
+            self.family.kill(Some(command));
+            if command::reaps(command.pid()) {
+                return;
             }
             signals.pause(CLEAN_UP_PAUSE);
         }

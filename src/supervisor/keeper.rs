@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use nix::unistd::{ForkResult, Pid, fork};
 
 use crate::clock;
-use crate::command::{self, Reaped};
+use crate::command;
 use crate::keeper::process::{self, Birth};
 use crate::plan::Plan;
 use crate::rules::event::{CommandEnd, Event};
@@ -20,10 +20,10 @@ use crate::wire::{Link, Received, SharedLease};
 const EXIT: Duration = Duration::from_millis(500);
 
 pub(super) struct Keeper {
-    pid: Pid,
+    pub(super) pid: Pid,
     /// `None` once the other end is closed.
-    link: Option<Link>,
-    lease: SharedLease,
+    pub(super) link: Option<Link>,
+    pub(super) lease: SharedLease,
     /// What [`Self::answered`] and [`Self::extended`] last told.
     told_answered: Option<Instant>,
     told_from: Option<Instant>,
@@ -49,18 +49,6 @@ impl Keeper {
                 Ok(Self { pid, link: Some(ours), lease, told_answered: None, told_from: None, reaped: false })
             }
         }
-    }
-
-    pub(super) fn pid(&self) -> Pid {
-        self.pid
-    }
-
-    pub(super) fn link(&self) -> Option<&Link> {
-        self.link.as_ref()
-    }
-
-    pub(super) fn lease(&self) -> SharedLease {
-        self.lease
     }
 
     /// Its next message, or that it has gone.
@@ -111,13 +99,7 @@ impl Keeper {
     pub(super) fn wait(mut self, signals: &Signals) {
         drop(self.link.take());
         let until = clock::now() + EXIT;
-        while !self.reaped {
-            while let Some(reaped) = command::reap() {
-                match reaped {
-                    Reaped::Ended(pid, end) if pid == self.pid => return self.ended(end),
-                    Reaped::Ended(..) | Reaped::Stopped(..) => {}
-                }
-            }
+        while !self.reaped && !command::reaps(self.pid) {
             let left = until.saturating_since(clock::now());
             if left.is_zero() {
                 self.kill();
