@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# What scripts/test and scripts/demo share. To be sourced, not run.
+# Functions that the scripts share. To be sourced, not run.
 
-# The jar and the logger that a server needs. The package zookeeper would bring the same jar and a desktop's worth of Java.
+# The jar and the logger that a server needs. The package zookeeper has the same jar, but pulls in Java for a desktop.
 readonly zookeeper_jar=/usr/share/java/zookeeper.jar
 readonly zookeeper_logger=/usr/share/java/slf4j-simple.jar
 
@@ -14,11 +14,11 @@ die() {
     exit 1
 }
 
-# quietly COMMAND... - runs it, and shows what it said only when it fails.
+# quietly COMMAND... - runs COMMAND, and shows its output only if it fails.
 quietly() {
     local log in out status=0
     log=$(mktemp)
-    # A file that has no name any more goes with this shell, however that ends.
+    # A file without a name disappears with this shell, however the shell ends.
     exec {out}>"$log"
     exec {in}<"$log"
     rm "$log"
@@ -28,8 +28,8 @@ quietly() {
     return "$status"
 }
 
-# install_missing THING:PACKAGE... - installs the Debian package of each thing that is not there. A thing is a command,
-# or a file when it begins with a slash. Asks apt for nothing when everything is there.
+# install_missing THING:PACKAGE... - installs the Debian package of each thing that is missing. A thing is a command, or
+# a file if it begins with a slash. Does not run apt if nothing is missing.
 install_missing() {
     local pair thing package missing=()
     for pair in "$@"; do
@@ -44,26 +44,26 @@ install_missing() {
 
     heading "install ${missing[*]} (takes a minute)"
     if ! command -v apt-get >/dev/null; then
-        die "this is not Debian: install what it calls ${missing[*]}, then run this again"
+        die "this is not Debian: install what Debian calls ${missing[*]}, then try again"
     fi
     local as_root=()
     if ((EUID != 0)); then
-        command -v sudo >/dev/null || die "needs root or sudo to install ${missing[*]}"
+        command -v sudo >/dev/null || die "root or sudo is needed to install ${missing[*]}"
         as_root=(sudo)
     fi
     quietly apt_install "${missing[@]}"
 }
 
-# apt_install PACKAGE... - as `as_root` says.
+# apt_install PACKAGE... - runs apt through the array `as_root`: with sudo, or directly if it is empty.
 apt_install() {
-    # A Debian that has just come up updates itself, and has the locks meanwhile. apt waits for those of dpkg only.
+    # A Debian that has just booted updates itself and has the locks meanwhile. apt waits only for those of dpkg.
     local attempt
     for attempt in 1 2 3 4 5 6; do
         "${as_root[@]}" apt-get -o Acquire::Retries=3 update && break
-        # Old lists may do.
+        # Go on even if all attempts failed: the old lists may do.
         ((attempt < 6)) && sleep 10
     done
-    # What installs Java runs it, and it would leave a directory in /tmp.
+    # Installing Java runs it; without this option it would leave a directory in /tmp.
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive JAVA_TOOL_OPTIONS=-XX:-UsePerfData \
         apt-get install -y --no-install-recommends -o Acquire::Retries=3 -o DPkg::Lock::Timeout=600 "$@"
 }
@@ -73,7 +73,7 @@ install_zookeeper() {
         "$zookeeper_jar:libzookeeper-java" "$zookeeper_logger:libslf4j-java"
 }
 
-# The other clients that take the same lock in tests. The Java program is compiled by the tests themselves.
+# The other clients that take the same locks in the tests. The tests compile the Java program themselves.
 install_peers() {
     install_missing javac:default-jdk-headless \
         /usr/share/java/curator-recipes.jar:libcurator-recipes-java \
@@ -81,7 +81,8 @@ install_peers() {
         /usr/lib/python3/dist-packages/kazoo:python3-kazoo
 }
 
-# cargo, a linker for it, and what it needs to trust crates.io. rustup may have put cargo where this shell does not look.
+# Checks for cargo, and installs the linker and the certificates for crates.io that it needs. rustup may have put cargo
+# into a directory that is not in this shell's PATH.
 need_rust() {
     local cargo=${CARGO_HOME:-${HOME-}/.cargo}/bin
     [[ -e $cargo/cargo ]] && PATH=$PATH:$cargo
@@ -89,33 +90,33 @@ need_rust() {
     install_missing cc:gcc /usr/include/stdlib.h:libc6-dev /etc/ssl/certs/ca-certificates.crt:ca-certificates
 }
 
-# build WHAT... - `cargo build WHAT`, which downloads what is not there.
+# build ARGUMENT... - runs `cargo build ARGUMENT...`, which downloads missing crates.
 build() {
     heading "cargo build $* (the first time takes minutes)"
     cargo build --quiet --locked "$@"
 }
 
-# serving PORT - whether a ZooKeeper server on this port of 127.0.0.1 answers.
+# serving PORT - succeeds if a ZooKeeper server answers on this port of 127.0.0.1.
 serving() {
     local answer
-    # A subshell, for a failed redirection of exec ends the shell.
+    # A subshell, because a failed redirection of exec ends the shell.
     answer=$( (exec 3<>"/dev/tcp/127.0.0.1/$1" && printf srvr >&3 && timeout 2 cat <&3) 2>/dev/null) || return 1
     [[ $answer == *Mode:* ]]
 }
 
 # start_zookeeper DIRECTORY - starts a server on a free port of 127.0.0.1, with its data and its log in DIRECTORY, and
-# waits until it serves. Sets zookeeper_pid, at once, and zookeeper_port.
+# waits until it serves. Sets zookeeper_port, and zookeeper_pid before it waits.
 start_zookeeper() {
     local directory=$1 attempt deadline
-    # Another program may take the port before the server does; then the server ends, and another port is tried.
+    # If another program takes the port first, the server exits, and the next attempt uses another port.
     for attempt in 1 2 3 4 5; do
-        # Below the ports that Linux takes for outgoing connections.
+        # Below the ports that Linux uses for outgoing connections.
         zookeeper_port=$((15000 + RANDOM % 17000))
         mkdir -p "$directory/$attempt"
         printf '%s\n' tickTime=500 maxSessionTimeout=120000 "dataDir=$directory/$attempt" "clientPort=$zookeeper_port" \
             clientPortAddress=127.0.0.1 admin.enableServer=false 4lw.commands.whitelist=srvr \
             >"$directory/zoo.cfg"
-        # Without UsePerfData it leaves no directory in /tmp.
+        # With -UsePerfData it leaves no directory in /tmp.
         java -Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData \
             -cp "$zookeeper_jar:$zookeeper_logger" \
             org.apache.zookeeper.server.quorum.QuorumPeerMain "$directory/zoo.cfg" \
