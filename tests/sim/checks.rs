@@ -1,4 +1,4 @@
-//! What must hold after every event, and at the end.
+//! The conditions that are checked after every event and at the end of a run.
 
 use std::time::Duration;
 
@@ -14,27 +14,28 @@ use zklock::rules::signal::Signal;
 use crate::coverage::Kind;
 use crate::state::{Event, MS, State, Time};
 
-/// From the moment at which a machine that was paused runs again until its command is dead, if it must die.
+/// How long after a paused machine runs again its command may still be alive, if it has to die.
 const AFTER_A_PAUSE: Time = 80 * MS;
-/// From an operator's deed until the command is dead, by way of three messages.
+/// How long after an operator has taken the lock away the command may still be alive. The news takes three messages.
 const HEARSAY: Time = 700 * MS;
-/// From the moment at which a client hears of a shorter session timeout until the command is dead, if it must die.
+/// How long after a client hears of a shorter session timeout its command may still be alive, if it has to die.
 const AFTER_THE_NEWS: Time = 80 * MS;
 
 impl State {
-    /// Whether a command may run without the lock for now.
+    /// Whether this host's command may still be running without the lock.
     fn is_excused(&self, host: usize) -> bool {
         let host = &self.hosts[host];
         self.now <= host.paused_until.max(host.operator_until)
             || host.grant.as_ref().is_some_and(|grant| self.is_unheard(grant))
     }
 
-    /// Whether the session of this grant has expired because a server granted less, and the client has not heard of it.
+    /// Whether the session of this grant has expired because a server granted a shorter timeout that the client does
+    /// not know of yet.
     fn is_unheard(&self, grant: &Grant) -> bool {
         self.now <= self.servers.sessions[self.servers.session_of(grant.session)].unheard_until
     }
 
-    /// A client hears what a server has granted it: from now on it has no excuse for relying on more.
+    /// A client hears which timeout a server has granted. From now on it has no excuse for relying on a longer one.
     pub(crate) fn hear_of_timeout(&mut self, session: usize, timeout: Time) {
         let until = self.now + AFTER_THE_NEWS;
         let session = &mut self.servers.sessions[session];
@@ -47,7 +48,7 @@ impl State {
         }
     }
 
-    /// Everything of this host stands still: the command may be without the lock, but not after that.
+    /// The whole host stands still. Its command is excused until [`State::unpause`], and for a moment after that.
     pub(crate) fn pause(&mut self, host: usize) {
         self.hosts[host].paused_until = Time::MAX;
     }
@@ -57,15 +58,15 @@ impl State {
         self.after(AFTER_A_PAUSE + 1, Event::Verify(host));
     }
 
-    /// An operator takes the lock away. Where nothing else goes wrong the command has until its keeper has heard of that.
+    /// An operator takes the lock away. If nothing else goes wrong, the command has until its keeper has heard of it.
     pub(crate) fn interfere(&mut self, host: usize) {
         let reaction = if self.calm { HEARSAY } else { self.servers.timeout };
         self.hosts[host].operator_until = self.now + reaction;
         self.after(reaction + 1, Event::Verify(host));
     }
 
-    /// Something goes wrong while keepers are to hear of what an operator did: now the command has until the end of its
-    /// lease.
+    /// Something else goes wrong before the keepers have heard what an operator did: their commands now have until the
+    /// end of the lease.
     pub(crate) fn disturb(&mut self) {
         for host in 0..self.hosts.len() {
             if self.hosts[host].operator_until > self.now {
@@ -75,7 +76,7 @@ impl State {
         }
     }
 
-    /// A command runs under the lock.
+    /// A command that runs has its lock.
     pub(crate) fn verify(&mut self, host: usize) {
         if !self.hosts[host].is_running() {
             return;
@@ -92,8 +93,8 @@ impl State {
         }
     }
 
-    /// No two commands run that exclude each other. What [`State::verify`] finds, and [`State::check_spawn`], this would
-    /// find too, but only when somebody else came in time.
+    /// No two commands that exclude each other run at the same time. [`State::verify`] and [`State::check_spawn`] find
+    /// the same faults without waiting for another contender that runs its command at that moment.
     pub(crate) fn check_overlap(&mut self) {
         let running = (0..self.hosts.len()).filter(|host| self.hosts[*host].is_running() && !self.is_excused(*host));
         let running: Vec<usize> = running.collect();
@@ -110,13 +111,13 @@ impl State {
 
     pub(crate) fn check_spawn(&mut self, host: usize, grant: &Grant, until: Time) {
         if until <= self.now {
-            return self.fail(format!("host {host} starts its command when it would have to be stopped"));
+            return self.fail(format!("host {host} starts its command, but would have to stop it already"));
         }
         if self.hosts[host].grant.is_some() {
             return self.fail(format!("host {host} starts its command twice"));
         }
-        // What an operator has done since the last of several locks was taken, a keeper may not have heard. What was
-        // done before that it must have.
+        // The keeper may not have heard what an operator did after the last of several locks was taken. It must have
+        // heard what was done before that.
         let last = grant.all().map(|granted| granted.token).max().unwrap_or_default();
         let gone = |node: &&Granted| self.servers.deleted_between(node.token, last, &node.node);
         if let Some(gone) = grant.all().find(gone) {
@@ -135,12 +136,12 @@ impl State {
             let highest = earlier.filter(|other| other.lock == granted.lock).map(|other| other.token).max();
             let token = self.servers.head.get(&granted.node).map(|node| node.czxid);
             if highest >= Some(granted.token) || token != Some(granted.token) {
-                self.fail(format!("host {host} has {granted:?}, its node {token:?}, and before it was {highest:?}"));
+                self.fail(format!("host {host} has {granted:?}; node {token:?}, highest before {highest:?}"));
             }
         }
     }
 
-    /// The node of a contender, and all contenders before it that it has to wait for.
+    /// Whether the contender with this node has nothing left to wait for.
     fn entitled(&self, path: &str) -> Result<(), String> {
         let (lock, name) = path.rsplit_once('/').unwrap_or_default();
         let contenders: Vec<Contender> = self.servers.head.children(lock).filter_map(Contender::parse).collect();
@@ -158,7 +159,7 @@ impl State {
         if free { Ok(()) } else { Err(format!("{path} is not first")) }
     }
 
-    /// The lock was lost, and nothing is left of the command.
+    /// The command of `--on-lost` starts only if the command was started before, and nothing is left of it.
     pub(crate) fn check_on_lost(&mut self, host: usize) {
         let state = &self.hosts[host];
         if state.grant.is_none() || !state.is_empty() {
@@ -166,8 +167,8 @@ impl State {
         }
     }
 
-    /// A contender has one node in each dialect. More may come of a request over a connection that was given up, late, or
-    /// where an operator takes one of several away.
+    /// A contender has one node in each dialect. It may have more when a request over a connection that was given up
+    /// arrives late, or when an operator deletes one of several.
     pub(crate) fn check_create(&mut self, conn: usize, owner: i64) {
         let host = self.conns[conn].host;
         let owned = self.servers.head.nodes().iter().filter(|node| node.owner == owner);
@@ -177,14 +178,15 @@ impl State {
         }
     }
 
-    /// A keeper releases: nothing of the command is left.
+    /// When a keeper releases, nothing is left of the command.
     pub(crate) fn check_release(&mut self, host: usize) {
         if self.hosts[host].is_running() {
-            self.fail(format!("host {host} releases, and its command still runs"));
+            self.fail(format!("host {host} releases the lock while its command still runs"));
         }
     }
 
-    /// A node is deleted: no herd wakes. Readers may wake together, and as many permits as there are.
+    /// The end of an exclusive node in a queue of exclusive ones wakes at most one waiter. Readers, and contenders with
+    /// permits, may wake together.
     pub(crate) fn check_wakes(&mut self, path: &str) {
         let Some((lock, name)) = path.rsplit_once('/') else { return };
         let exclusive = |name: &str| Contender::parse(name).is_some_and(|contender| contender.mode == Mode::Exclusive);
@@ -198,7 +200,7 @@ impl State {
         }
     }
 
-    /// An exit status has a reason.
+    /// Every exit status has a reason.
     pub(crate) fn check_outcome(&mut self, host: usize, outcome: Outcome) {
         let state = &self.hosts[host];
         let (settings, ran) = (&state.settings, state.grant.is_some());
@@ -209,18 +211,18 @@ impl State {
             Outcome::Signaled(signal) => {
                 !state.stopped_by_us && state.natural_end == Some(CommandEnd::Signaled(signal)) && ran
             }
-            // A slow answer is enough for a command that has just been started under a short lease.
+            // Without a fault only under a lease that was still short: there, one slow answer is enough.
             Outcome::Lost => {
                 (self.faulty || state.stopped_early) && ran && (state.stopped_by_us || state.killed_by_keeper)
             }
             Outcome::RanOut => ran && settings.max_run.is_some() && state.stopped_by_us,
             Outcome::NotFree(_) => !ran && settings.patience != Patience::Forever,
             Outcome::Interrupted(signal) => !ran && self.faulty && signal == Signal::TERM,
-            // Without a fault only where the time to wait is shorter than a connection takes.
+            // Without a fault only if the time to wait is shorter than connecting takes.
             Outcome::Unavailable => !ran && (self.faulty || matches!(settings.patience, Patience::AtMost(_))),
             Outcome::Internal => state.keeper_kills >= 3,
             Outcome::NotFound => !ran && state.script.missing,
-            // What fits the timeout that was asked for need not fit the one that was granted.
+            // `--kill-after` may fit the session timeout that was asked for, but not the one that was granted.
             Outcome::Usage => !ran && self.servers.all.iter().any(|server| !has_room(settings, server.limit)),
             _ => false,
         };
@@ -239,15 +241,15 @@ impl State {
             self.fail(format!("host {host} ends with {outcome:?} for no reason"));
         }
         if self.hosts[host].is_running() {
-            self.fail(format!("host {host} ends, and its command still runs"));
+            self.fail(format!("host {host} ends while its command still runs"));
         }
     }
 
-    /// Nothing is to come any more.
+    /// No more events are due: everything has ended and been cleaned up.
     pub(crate) fn check_end(&mut self) {
         for host in 0..self.hosts.len() {
             if self.hosts[host].alive {
-                self.fail(format!("host {host} waits for ever"));
+                self.fail(format!("host {host} waits forever"));
             }
             if self.hosts[host].is_running() {
                 self.fail(format!("something is left of the command of host {host}"));

@@ -1,8 +1,8 @@
-//! What has happened in all runs together, so that the simulator cannot go blind unnoticed.
+//! Counts what has happened in all runs together, so that it is noticed if the simulator no longer makes some fault.
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident,)*) => {
-        /// Faults, moments at which a trap can make one, and what the product does about it.
+        /// Faults, moments at which a trap can make a fault, and their consequences.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Kind { $($(#[$doc])* $kind,)* }
 
@@ -11,17 +11,17 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// Nothing passes between a machine and some servers.
+    /// Nothing passes between a machine and the servers, or only in one direction.
     Cut,
     CutUp,
     CutDown,
     /// A connection is reset.
     Break,
-    /// A server goes and comes back.
+    /// A server goes down and comes back.
     Crash,
     /// A server is cut off from the leader.
     Isolate,
-    /// There is another leader.
+    /// Another server becomes the leader.
     Elect,
     FreezeServer,
     /// A server hears of commits late.
@@ -29,13 +29,13 @@ kinds! {
     EndLag,
     /// A machine and its server are cut off from all others.
     Rack,
-    /// A keeper stops, and when it goes on its machine has been cut off.
+    /// A keeper is stopped, and its machine is cut off before it continues.
     FreezeAndCut,
     FreezeSupervisor,
     ThawSupervisor,
     FreezeKeeper,
     ThawKeeper,
-    /// SIGSTOP to everything, and SIGCONT.
+    /// SIGSTOP and SIGCONT to supervisor, keeper and command.
     FreezeAll,
     ThawAll,
     /// The whole machine sleeps.
@@ -47,7 +47,7 @@ kinds! {
     /// Ctrl-Z and `fg`.
     CtrlZ,
     Foreground,
-    /// An operator deletes a contender's node, expires its session, writes to its node.
+    /// An operator deletes a contender's node, ends its session, or writes to its node.
     DeleteNode,
     ExpireSession,
     SetData,
@@ -55,25 +55,25 @@ kinds! {
     Terminate,
     /// The servers remove the lock's node while it has no children.
     ReapParent,
-    // Moments.
+    // Moments for traps.
     AtCreate,
     AtRelease,
     AtBeat,
     AtHeld,
     AtSpawn,
-    /// A command runs, and a connection was granted a shorter session timeout.
+    /// While a command runs, a connection is granted a shorter session timeout.
     AtShortened,
-    // What came of it.
+    // Consequences.
     Silence,
     Expiry,
     Throttled,
-    /// A creation was done and the reply did not come, or it was not done either.
+    /// A connection was lost before the reply to a creation came; the creation had been done, or had not.
     ReplyLost,
     CreationLost,
     Requeued,
     Lost,
     LostWhileFrozen,
-    /// A session ended because of a shorter timeout that nobody had heard of.
+    /// A session ended because of a shorter timeout that its client had not heard of.
     LostUnheard,
     NotFree,
     Interrupted,
@@ -104,7 +104,7 @@ impl Coverage {
         }
     }
 
-    /// What has never happened.
+    /// The kinds that have never happened.
     pub(crate) fn missing(&self) -> Vec<Kind> {
         ALL.iter().copied().filter(|kind| self.0[*kind as usize] == 0).collect()
     }

@@ -1,4 +1,4 @@
-//! What goes wrong, and when: at any time, or at a moment that a trap waits for.
+//! The faults, and when they happen: at any time, or at a moment that a trap waits for.
 
 use zklock::rules::card::Card;
 use zklock::rules::signal::Signal;
@@ -6,7 +6,7 @@ use zklock::rules::signal::Signal;
 use crate::coverage::Kind;
 use crate::state::{Event, MS, State, Time};
 
-/// Something that goes wrong for a while, at one host or at the server that it is connected to.
+/// A fault that lasts for a while, at one host or at the server that it is connected to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) kind: Kind,
@@ -14,7 +14,7 @@ pub(crate) struct Fault {
     pub(crate) time: Time,
 }
 
-/// Makes a fault a little after the moment of this kind has come for the n-th time.
+/// Makes a fault `delay` after the moment has come `countdown` more times.
 pub(crate) struct Trap {
     pub(crate) moment: Kind,
     pub(crate) countdown: u32,
@@ -23,7 +23,7 @@ pub(crate) struct Trap {
     pub(crate) time: Time,
 }
 
-/// What can be asked for, the more often the more interesting.
+/// The faults to choose from. The more interesting ones are listed twice.
 pub(crate) const FAULTS: &[Kind] = &[
     Kind::Cut,
     Kind::Cut,
@@ -58,7 +58,7 @@ pub(crate) const FAULTS: &[Kind] = &[
 
 pub(crate) const MOMENTS: &[Kind] = &[Kind::AtCreate, Kind::AtRelease, Kind::AtBeat, Kind::AtHeld, Kind::AtSpawn];
 
-/// Faults at moments at which they are worth more than at others.
+/// Faults, each with a moment at which it is more likely to find something than at others.
 pub(crate) const AIMED: &[(Kind, Kind)] = &[
     (Kind::AtBeat, Kind::FreezeAndCut),
     (Kind::AtBeat, Kind::Rack),
@@ -69,8 +69,8 @@ pub(crate) const AIMED: &[(Kind, Kind)] = &[
     (Kind::AtRelease, Kind::Break),
 ];
 
-/// What makes a keeper connect once more, hear late of what it was granted, or of nothing else, or tell it to a
-/// supervisor that is stopped.
+/// Faults that make a keeper connect again, hear late which session timeout it was granted, hear nothing after that, or
+/// report it to a supervisor that is stopped.
 pub(crate) const REGRANTING: &[(Kind, Kind)] = &[
     (Kind::AtSpawn, Kind::Break),
     (Kind::AtSpawn, Kind::FreezeSupervisor),
@@ -84,7 +84,7 @@ pub(crate) const REGRANTING: &[(Kind, Kind)] = &[
 ];
 
 impl State {
-    /// A moment that traps may wait for has come for this host.
+    /// Springs the traps that wait for this moment, which has just come for this host.
     pub(crate) fn spring(&mut self, moment: Kind, host: usize) {
         self.coverage.count(moment);
         for index in 0..self.traps.len() {
@@ -110,8 +110,9 @@ impl State {
         }
     }
 
-    /// Whether supervisor and keeper of this host both run, and no Ctrl-Z is on its way to them. More than one of them at
-    /// once cannot be promised: if the supervisor is stopped and the keeper is killed, nothing kills the command.
+    /// Whether the supervisor and the keeper of this host both run, and no Ctrl-Z is on its way to them. Faults of both
+    /// at once are excluded, because they are more than zklock can promise to survive: if the supervisor is stopped and
+    /// the keeper is killed, nothing kills the command.
     fn is_sound(&self, host: usize) -> bool {
         let state = &self.hosts[host];
         let keeper = state.keeper.map(|keeper| &self.keepers[keeper]);
@@ -190,7 +191,7 @@ impl State {
                 let server = self.server_of(host);
                 if server == self.servers.leader {
                     self.elect(time / 4, Some(server));
-                    // It serves for a moment before it notices.
+                    // When it thaws, it serves for a moment before it notices that it was deposed.
                     let patience = self.up_to(20 * MS);
                     self.schedule(until + patience, Event::GiveUp(server));
                 }
@@ -263,7 +264,7 @@ impl State {
                 self.stop_job(host);
                 self.after(time.max(20 * MS), later(Kind::Foreground));
             }
-            // Nobody types `fg` before the shell has seen the job stop, which it has not when the machine sleeps.
+            // No user types `fg` before the shell has seen the job stop, and while the machine sleeps it has not.
             Kind::Foreground if self.hosts[host].alive && self.hosts[host].stopped_by.is_some() => {
                 self.after(20 * MS, later(Kind::Foreground));
             }
@@ -296,7 +297,7 @@ impl State {
                 let path = lock_path(self.hosts[host].lock);
                 self.operate(&path, None);
             }
-            _ => unreachable!("{kind:?} is no fault"),
+            _ => unreachable!("{kind:?} is not a fault"),
         }
     }
 
@@ -321,12 +322,12 @@ impl State {
     }
 }
 
-/// The paths of the locks that there are.
+/// The path of the lock with this number.
 pub(crate) fn lock_path(lock: usize) -> String {
     format!("/lock{lock}")
 }
 
-/// A time that is short as a rule, and sometimes up to `longest`.
+/// A time of at most `longest`, often a much shorter one.
 pub(crate) fn some_time(rng: &mut fastrand::Rng, longest: Time) -> Time {
     match rng.u32(0..4) {
         0 => rng.u64(0..=20 * MS),

@@ -1,5 +1,5 @@
-//! A machine on which a user runs zklock: the supervisor's loop around the product's machine, and the command's
-//! processes. The order in which a turn takes what has come is that of `src/supervisor.rs`.
+//! A machine on which a user runs zklock: the supervisor's loop around the product's state machine, and the command's
+//! processes. A turn of the loop handles events in the same order as `src/supervisor.rs`.
 
 use zklock::rules::event::{Awaited, CommandEnd, CommandEvent, Effect, Event as Happening, Unstarted};
 use zklock::rules::machine::Machine;
@@ -13,24 +13,24 @@ use zklock::rules::signal::Signal;
 use crate::coverage::Kind;
 use crate::state::{Event, KeeperState, MS, State, Time, instant, micros};
 
-/// How long a supervisor that has finished waits for its keeper.
+/// How long a supervisor that has finished waits for its keeper to exit.
 const KEEPER_EXIT: Time = 500 * MS;
 
 /// How the command behaves.
 pub(crate) struct Script {
-    /// There is a command of `--on-lost`.
+    /// Whether there is a command of `--on-lost`.
     pub(crate) on_lost: bool,
     pub(crate) length: Time,
     pub(crate) status: u8,
-    /// Further processes.
+    /// How many processes it starts.
     pub(crate) children: usize,
-    /// Ignores the stop signal.
+    /// Whether it ignores the stop signal.
     pub(crate) stubborn: bool,
     /// How often each process forks while it is being killed.
     pub(crate) forks: u8,
-    /// Leaves a process behind by intention.
+    /// Whether it leaves a process behind on purpose.
     pub(crate) daemon: bool,
-    /// Cannot be started.
+    /// Whether its program does not exist.
     pub(crate) missing: bool,
 }
 
@@ -39,20 +39,20 @@ pub(crate) struct Process {
     stopped: bool,
     exit_at: Time,
     forks: u8,
-    /// Runs on the lock's account.
+    /// Whether it must not run without the lock.
     counted: bool,
 }
 
 pub(crate) struct Host {
     pub(crate) lock: usize,
-    /// Takes all locks together, this one first.
+    /// Whether it takes all locks together, this one first.
     pub(crate) takes_all: bool,
     pub(crate) mode: Mode,
     pub(crate) dialects: Vec<Dialect>,
     pub(crate) settings: Settings,
     pub(crate) script: Script,
     pub(crate) machine: Option<Machine>,
-    /// The supervisor's process exists, or does not yet.
+    /// Whether the supervisor's process has not ended; it may not have been started yet.
     pub(crate) alive: bool,
     pub(crate) frozen: bool,
     pub(crate) keeper: Option<usize>,
@@ -61,17 +61,17 @@ pub(crate) struct Host {
     pub(crate) signals: Vec<Signal>,
     armed: Option<Time>,
     pub(crate) processes: Vec<Process>,
-    /// The command's own process has not been reaped. It is the first.
+    /// Whether the command's own process, the first of `processes`, exists and has not been reaped.
     unreaped: bool,
     root_end: Option<CommandEnd>,
-    /// The signal that it is about to die of.
+    /// The signal that the command's own process is about to die of.
     root_dies_of: Option<Signal>,
-    /// The signal that has stopped the command, until the supervisor sees it.
+    /// The signal that has stopped the command, until the supervisor has noticed.
     pub(crate) stopped_by: Option<Signal>,
     /// How the command ended before zklock stopped it.
     pub(crate) natural_end: Option<CommandEnd>,
     pub(crate) stopped_by_us: bool,
-    /// Under a lease that had not reached its full length.
+    /// Whether the command was stopped under a lease that had not reached its full length.
     pub(crate) stopped_early: bool,
     pub(crate) killed_by_keeper: bool,
     /// How many of its keepers were killed.
@@ -81,11 +81,11 @@ pub(crate) struct Host {
     pub(crate) asleep: Option<Time>,
     pub(crate) slept: Time,
     deferred: Vec<Event>,
-    /// The command may run without the lock until then, because the whole machine did not run, or because an operator
+    /// Until when the command may run without the lock because the whole machine was paused, or because an operator
     /// took the lock away.
     pub(crate) paused_until: Time,
     pub(crate) operator_until: Time,
-    /// For each server, until when nothing passes to it, and from it.
+    /// For each server, until when nothing passes from this host to it, and back.
     pub(crate) cuts: Vec<(Time, Time)>,
 }
 
@@ -127,7 +127,7 @@ impl Host {
         }
     }
 
-    /// Whether something of the command is there that must not be without the lock.
+    /// Whether any process is alive that must not run without the lock.
     pub(crate) fn is_running(&self) -> bool {
         self.processes.iter().any(|process| process.alive && process.counted)
     }
@@ -152,13 +152,13 @@ impl State {
         self.turn(host);
     }
 
-    /// Something has come for the supervisor.
+    /// Lets the supervisor take a turn soon, because something has arrived for it.
     pub(crate) fn wake_supervisor(&mut self, host: usize) {
         let late = self.latency();
         self.after(late, Event::Turn(host));
     }
 
-    /// How long a process waits for the processor.
+    /// How long a process waits until it is scheduled.
     fn latency(&mut self) -> Time {
         20 + if self.once_in(16) { self.up_to(5 * MS) } else { self.up_to(200) }
     }
@@ -202,7 +202,7 @@ impl State {
             let state = &mut self.keepers[keeper];
             if !state.reports.is_empty() {
                 let report = state.reports.remove(0);
-                // There may be room again.
+                // The keeper may be waiting for room.
                 self.touch_keeper(keeper);
                 self.happen(host, Happening::Keeper(report));
             } else if state.alive {
@@ -228,7 +228,7 @@ impl State {
             self.hosts[host].unreaped = false;
             self.hear_keeper(host);
             if !self.awaits_everyone(host) {
-                // Whatever it has left behind is meant to stay.
+                // The processes that it has left behind are meant to stay.
                 let waits = self.hosts[host].settings.wait_descendants;
                 for process in &mut self.hosts[host].processes {
                     process.counted &= waits;
@@ -285,7 +285,7 @@ impl State {
                 Effect::Kill => {
                     self.hosts[host].stopped_by_us = true;
                     self.kill_processes(host);
-                    // It looks for itself whether that has left anybody.
+                    // It checks by itself whether any process is left.
                     self.wake_supervisor(host);
                 }
                 Effect::Release => {
@@ -345,7 +345,7 @@ impl State {
         self.check_outcome(host, outcome);
     }
 
-    /// SIGKILL to the supervisor. The kernel kills the command's own process then (PR_SET_PDEATHSIG).
+    /// SIGKILL to the supervisor. The kernel then kills the command's own process (PR_SET_PDEATHSIG).
     pub(crate) fn kill_supervisor(&mut self, host: usize) {
         self.hosts[host].alive = false;
         if let Some(keeper) = self.hosts[host].keeper {
@@ -379,7 +379,7 @@ impl State {
         self.spring(Kind::AtSpawn, host);
     }
 
-    /// A process is to end now. Ones that are stopped do so only when killed.
+    /// A process ends, if it is due or killed. A stopped process ends only if it is killed.
     pub(crate) fn exit(&mut self, host: usize, process: usize, killed: bool) {
         if self.hosts[host].asleep.is_some() {
             return self.hosts[host].deferred.push(Event::Exit { host, process, killed });
@@ -408,16 +408,16 @@ impl State {
         self.wake_supervisor(host);
     }
 
-    /// SIGKILL to whatever is left. Whether nobody was there.
+    /// Sends SIGKILL to all processes of the command. Returns whether there were none.
     pub(crate) fn kill_processes(&mut self, host: usize) -> bool {
-        let nobody = self.hosts[host].is_empty();
+        let was_empty = self.hosts[host].is_empty();
         for number in 0..self.hosts[host].processes.len() {
             let process = &mut self.hosts[host].processes[number];
             if !process.alive {
                 continue;
             }
             if process.forks > 0 {
-                // It forked while it was being looked for.
+                // It forked while the killer was looking for processes.
                 process.forks -= 1;
                 let (forks, exit_at) = (process.forks, process.exit_at);
                 let counted = process.counted;
@@ -428,10 +428,11 @@ impl State {
             let late = self.latency();
             self.after(late, Event::Exit { host, process: number, killed: true });
         }
-        nobody
+        was_empty
     }
 
-    /// SIGKILL from the keeper, to which it may look like the end of a command that has just ended by itself.
+    /// Sends SIGKILL on behalf of the keeper. If the command's own process has already ended by itself, its end does
+    /// not count as the keeper's work. Returns whether there was no process.
     pub(crate) fn kill_for_keeper(&mut self, host: usize) -> bool {
         if self.hosts[host].processes.first().is_some_and(|root| root.alive) {
             self.note(|| format!("host {host}: the keeper kills the command"));
@@ -449,7 +450,7 @@ impl State {
     }
 
     pub(crate) fn continue_processes(&mut self, host: usize) {
-        // waitpid(2) tells nothing of a stop that is over.
+        // waitpid(2) does not report a stop that is over.
         self.hosts[host].stopped_by = None;
         for number in 0..self.hosts[host].processes.len() {
             let process = &mut self.hosts[host].processes[number];
@@ -460,7 +461,7 @@ impl State {
         }
     }
 
-    /// Ctrl-Z reaches the command; the supervisor sees it stop.
+    /// Ctrl-Z stops the command, and the supervisor is woken to notice it.
     pub(crate) fn stop_job(&mut self, host: usize) {
         self.stop_processes(host);
         self.hosts[host].stopped_by = Some(Signal::TSTP);
@@ -475,7 +476,7 @@ impl State {
             return;
         }
         self.hosts[host].root_dies_of = Some(signal);
-        // Tidying up takes a while.
+        // The command takes a while to clean up.
         let tidy = self.up_to(300 * MS);
         for number in 0..self.hosts[host].processes.len() {
             let process = &mut self.hosts[host].processes[number];
@@ -485,7 +486,7 @@ impl State {
         }
     }
 
-    /// The machine runs again.
+    /// The machine wakes up.
     pub(crate) fn awake(&mut self, host: usize) {
         let Some(since) = self.hosts[host].asleep.take() else { return };
         self.hosts[host].slept += self.now - since;

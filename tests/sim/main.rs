@@ -1,9 +1,9 @@
 //! The simulator: several machines that run zklock, a network and an ensemble, all in memory and on a virtual clock.
 //!
-//! The keepers, the queue, the lease and the machine are the product's own code. `docs/simulator.md` says what is
-//! imitated and what is not.
+//! The keepers, the queue, the lease and the supervisor's state machine are the product's own code. `docs/simulator.md`
+//! says what is imitated and what is left out.
 //!
-//! `ZKLOCK_SIM_SEED=N` replays one run and prints what happened; `ZKLOCK_SIM_RUNS=N` makes that many.
+//! `ZKLOCK_SIM_SEED=N` replays one run and prints what happened; `ZKLOCK_SIM_RUNS=N` makes N runs.
 
 mod checks;
 mod coverage;
@@ -26,11 +26,11 @@ use zklock::plan::{self, Plan};
 use crate::coverage::Coverage;
 use crate::faults::lock_path;
 
-/// How many runs there are unless `ZKLOCK_SIM_RUNS` says otherwise.
+/// How many runs to make unless `ZKLOCK_SIM_RUNS` says otherwise.
 const RUNS: u64 = 200_000;
 
-/// Seeds of runs that failed once, with the code as it is or with a deliberate fault in it. Those whose story is known are
-/// tests of their own, at the end.
+/// Seeds of runs that have failed once, because of a bug or of a deliberate fault. Where the cause is known, the seed
+/// has a test of its own at the end of this file.
 const FAILED_ONCE: &[u64] = &[
     506_284_596_450_680_838,
     5_156_041_139_441_912_247,
@@ -56,7 +56,7 @@ fn variable(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|error| panic!("{name}={text}: {error}")))
 }
 
-/// The trace of a run that failed, and why it did.
+/// The trace of a run, and why it failed if it did.
 fn story(seed: u64, plans: &[Plan]) -> String {
     let report = run::run(seed, plans, true);
     let mut text = report.trace.join("\n");
@@ -68,12 +68,12 @@ fn story(seed: u64, plans: &[Plan]) -> String {
 }
 
 #[test]
-fn nobody_runs_without_the_lock() {
+fn no_command_runs_without_the_lock() {
     let plans = plans();
     if let Some(seed) = variable("ZKLOCK_SIM_SEED") {
         let text = story(seed, &plans);
         println!("{text}");
-        assert!(text.ends_with("nothing wrong"), "see above");
+        assert!(text.ends_with("nothing wrong"), "the run failed, see above");
         return;
     }
     let runs = variable("ZKLOCK_SIM_RUNS").unwrap_or(RUNS);
@@ -110,11 +110,11 @@ fn nobody_runs_without_the_lock() {
         panic!("{}\nseed {seed}: {failure}", story(*seed, &plans));
     }
     if runs >= RUNS {
-        assert_eq!(coverage.missing(), [], "these have not happened");
+        assert_eq!(coverage.missing(), [], "these never happened in any run");
     }
 }
 
-/// Makes a run that failed once.
+/// Repeats a run that has failed once.
 #[track_caller]
 fn expect_nothing_wrong(seed: u64) {
     let plans = plans();
@@ -123,23 +123,23 @@ fn expect_nothing_wrong(seed: u64) {
     }
 }
 
-/// The machine sleeps when the lock is ours, wakes within its session, and reconnects: that a quorum answered was taken
-/// for a beat.
+/// The machine goes to sleep while it holds the lock, wakes up before its session expires, and reconnects. The answer
+/// of a quorum was once taken for a beat, although the node had been deleted meanwhile.
 #[test]
-fn a_node_that_was_deleted_while_we_slept_extends_no_lease() {
+fn node_deleted_during_sleep() {
     expect_nothing_wrong(6_400_263_064_271_981_102);
 }
 
-/// A connection over which a session was created with less than was asked for is lost at once, and the next server grants
-/// more: that was relied on.
+/// A session is created with a shorter timeout than was asked for, its connection is lost at once, and the next server
+/// grants more. The keeper once relied on the longer timeout.
 #[test]
-fn a_session_lasts_no_longer_than_it_was_created_for() {
+fn longer_timeout_granted_after_creation() {
     expect_nothing_wrong(8_483_881_579_242_760_044);
 }
 
-/// Of two locks the node of the first has gone while the reply to the creation of the second was lost: to give up both at
-/// once would leave that one behind.
+/// Of two locks, the node of the first is gone, and the reply to the creation of the second has been lost. Giving up
+/// both at once would leave the second node behind.
 #[test]
-fn a_creation_whose_reply_was_lost_is_given_up_with_the_others() {
+fn reply_lost_while_giving_up_several_locks() {
     expect_nothing_wrong(1_917_321_488_411_950_871);
 }

@@ -1,8 +1,8 @@
 //! Connections between keepers and servers, and what the client library does with them.
 //!
-//! A connection delivers in order, late, and not at all once it is broken. The library pings when it has sent
-//! nothing for a while, and takes a connection for lost that is silent for a sixth of the session timeout that it asked
-//! for, whatever it was granted.
+//! A connection delivers in order and late, and nothing once it is broken. The library pings when it has sent nothing
+//! for a while. It gives up a connection that has been silent for a sixth of the session timeout that it asked for,
+//! whatever timeout was granted.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use crate::coverage::Kind;
 use crate::servers::{Lane, Session};
 use crate::state::{Event, Path, State, Time};
 
-/// What a client asks of its server.
+/// A request of a client to its server.
 pub(crate) enum Request {
     Create { prefixes: Vec<String>, data: Rc<[u8]> },
     Mkdir(String),
@@ -32,7 +32,7 @@ pub(crate) enum Answer {
     Accepted(usize),
     Created(Vec<String>, Option<Stat>),
     Done,
-    /// The session has moved to another server. The server closes the connection over it (ZOOKEEPER-710).
+    /// The session has moved to another server. The server then closes the connection (ZOOKEEPER-710).
     Moved,
     Children(Vec<String>),
     Data(Vec<u8>, Stat),
@@ -43,32 +43,33 @@ pub(crate) enum Up {
     Connect(Option<usize>),
     Ping,
     Request(u32, Request),
-    /// The client has gone.
+    /// The client has closed the connection.
     End,
 }
 
 pub(crate) enum Down {
     Accepted(usize),
-    /// The session that was to be resumed is no more.
+    /// The session that the client wanted to resume is over.
     Over,
     Pong,
     Reply(u32, Answer),
     Changed(u32, Change),
-    /// The server has gone.
+    /// The server has closed the connection.
     End,
 }
 
-/// What a client wants of an answer.
+/// What else a client expects from a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wish {
+    /// Nothing but the answer.
     Answer,
-    /// To hear of changes, too.
+    /// To hear of changes.
     Watch,
     /// A node of its own.
     Creation,
 }
 
-/// Where a reply is put, and its watch if there is one.
+/// Receives a reply, and the event of its watch if it has one.
 #[derive(Default)]
 pub(crate) struct Slot {
     pub(crate) answer: RefCell<Option<Answer>>,
@@ -79,36 +80,36 @@ pub(crate) struct Conn {
     pub(crate) keeper: usize,
     pub(crate) host: usize,
     pub(crate) server: usize,
-    /// As the server knows it.
+    /// The session that the server has accepted on this connection.
     pub(crate) session: Option<usize>,
     /// The session timeout that the client asks for, and the one that this server grants.
     asked: Time,
     pub(crate) granted: Time,
     up: Lane<Up>,
     down: Lane<Down>,
-    /// What has arrived at the client's machine, and its keeper has not read.
+    /// Messages that have arrived at the client's machine, but that its keeper has not read.
     inbox: VecDeque<Down>,
     pub(crate) server_open: bool,
     client_open: bool,
-    /// The client has noticed.
+    /// Whether the client knows that the connection is lost.
     pub(crate) lost: Rc<Cell<bool>>,
-    /// Requests that the server has not answered: one that it has to ask the leader for, or an answer that waits
-    /// for those before it, or one that it reads from its own tree.
+    /// Requests that the server has not answered yet: the answer (`None` while the leader is asked for it), or a
+    /// request that the server will answer from its own tree.
     pub(crate) slots: VecDeque<(u32, Result<Option<Answer>, Request>)>,
-    /// The watches that the server knows of.
+    /// The watches that are set on the server.
     pub(crate) watched: Vec<(Path, u32)>,
-    /// The requests that the client waits for, and the watches that it may hear of.
+    /// The requests that the client waits for, and the watches that may still fire.
     pending: VecDeque<(u32, Wish, Rc<Slot>)>,
     watches: Vec<(u32, Rc<Cell<Option<Change>>>)>,
     handshake: Rc<Slot>,
     number: u32,
-    /// When the library last sent, and last heard something, on the clock that does not count sleep.
+    /// When the library last sent and last heard something, on the clock that does not count sleep.
     sent: Time,
     heard: Time,
 }
 
 impl State {
-    /// A keeper tries a server. The slot will hold the answer.
+    /// A keeper tries to connect to a server. Returns the connection and the slot for the answer.
     pub(crate) fn dial(
         &mut self,
         keeper: usize,
@@ -160,7 +161,7 @@ impl State {
         self.schedule(at, Event::Down(conn));
     }
 
-    /// The client asks.
+    /// The client sends a request. Returns the slot for the reply.
     pub(crate) fn ask(&mut self, conn: usize, request: Request) -> Rc<Slot> {
         let slot = Rc::new(Slot::default());
         let host = self.conns[conn].host;
@@ -185,7 +186,7 @@ impl State {
         slot
     }
 
-    /// Messages have arrived at the server.
+    /// Messages arrive at the server.
     pub(crate) fn arrive_up(&mut self, conn: usize) {
         let (host, server) = (self.conns[conn].host, self.conns[conn].server);
         while self.conns[conn].up.has_arrived(self.now) {
@@ -209,7 +210,7 @@ impl State {
         }
     }
 
-    /// Messages have arrived at the client's machine.
+    /// Messages arrive at the client's machine, and its keeper reads them if it runs.
     pub(crate) fn arrive_down(&mut self, conn: usize) {
         let (keeper, host, server) = (self.conns[conn].keeper, self.conns[conn].host, self.conns[conn].server);
         while self.conns[conn].down.has_arrived(self.now) && self.hosts[host].asleep.is_none() {
@@ -253,7 +254,7 @@ impl State {
         }
     }
 
-    /// The library looks at its clock.
+    /// The library checks whether to ping, or to give up a silent connection.
     pub(crate) fn look(&mut self, conn: usize) {
         let (keeper, host) = (self.conns[conn].keeper, self.conns[conn].host);
         if !self.conns[conn].client_open || !self.keeper_runs(keeper) {
@@ -275,7 +276,7 @@ impl State {
         self.after(next, Event::Look(conn));
     }
 
-    /// The client takes the connection for lost.
+    /// The client gives the connection up as lost.
     fn lose(&mut self, conn: usize) {
         if !self.conns[conn].lost.replace(true) {
             let (keeper, server) = (self.conns[conn].keeper, self.conns[conn].server);
@@ -291,7 +292,7 @@ impl State {
         self.touch_keeper(self.conns[conn].keeper);
     }
 
-    /// Counts a creation whose reply will not come, and whether it was done.
+    /// Counts a creation whose reply will not come, by whether it was done.
     fn count_lost_creation(&mut self, conn: usize) {
         let state = &self.conns[conn];
         if let (true, Some(session)) = (state.pending.iter().any(|(_, wish, _)| *wish == Wish::Creation), state.session)
@@ -301,7 +302,7 @@ impl State {
         }
     }
 
-    /// The client closes the connection. What it has sent before still arrives.
+    /// The client closes the connection. The messages that it has sent before still arrive.
     pub(crate) fn hang_up(&mut self, conn: usize) {
         if std::mem::replace(&mut self.conns[conn].client_open, false) {
             self.send_up(conn, Up::End);
@@ -311,7 +312,7 @@ impl State {
         }
     }
 
-    /// The server has no more to do with the connection.
+    /// The server forgets the connection.
     fn forget(&mut self, conn: usize) {
         let state = &mut self.conns[conn];
         state.server_open = false;
@@ -328,12 +329,12 @@ impl State {
         }
     }
 
-    /// The server's machine is gone, and nothing tells the client.
+    /// The server's machine goes down, and the client is not told.
     pub(crate) fn server_vanishes(&mut self, conn: usize) {
         self.forget(conn);
     }
 
-    /// The network breaks a connection: what is under way arrives in part.
+    /// The network breaks a connection. Only some of the messages under way still arrive.
     pub(crate) fn break_conn(&mut self, conn: usize) {
         let Conn { up, down, .. } = &mut self.conns[conn];
         up.items.truncate(self.rng.usize(0..=up.items.len()));
@@ -342,8 +343,8 @@ impl State {
         self.send_down(conn, Down::End);
     }
 
-    /// How many contenders would hear of the end of this node, but for the one whose node it is. One that has lost its
-    /// own in this queue does not count, though it may not know it yet, or be busy with leaving others.
+    /// How many contenders would hear of the end of this node, not counting its owner. A contender that has lost its
+    /// own node in this queue does not count: it may not know that yet, or may still be withdrawing from other queues.
     pub(crate) fn watchers(&self, path: &str, owner: i64) -> usize {
         let nodes = self.servers.head.nodes();
         let queue = path.rsplit_once('/').map(|(lock, _)| lock);

@@ -1,4 +1,4 @@
-//! One run from one seed: what there is, what goes wrong, and the loop.
+//! One run from one seed: the scene, the faults, and the event loop.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -25,27 +25,27 @@ use crate::servers::Servers;
 use crate::state::{Event, MS, State, Time};
 use crate::world::{Shared, SimOutside};
 
-/// A run that takes more than this goes round in circles.
+/// A run with more events than this goes round in circles.
 const EVENTS: u32 = 400_000;
 
 const MOST_SERVERS: usize = 5;
 
-/// The session timeouts that are asked for, or are the most that a server grants, in milliseconds.
+/// The session timeouts that contenders ask for, and the longest ones that servers grant, in milliseconds.
 const TIMEOUTS: [Time; 5] = [2000, 4000, 6000, 10_000, 30_000];
 
-/// The life of a keeper.
+/// The life of a keeper, from its start to its end.
 type Task<'p> = Pin<Box<dyn Future<Output = ()> + 'p>>;
 
-/// What a run has come to.
+/// The result of a run.
 pub(crate) struct Report {
-    /// Why it failed.
+    /// Why it failed, if it did.
     pub(crate) failure: Option<String>,
-    /// What happened, if that was wanted.
+    /// What happened, if a trace was asked for.
     pub(crate) trace: Vec<String>,
     pub(crate) coverage: Coverage,
 }
 
-/// Makes the run that belongs to this seed. `plans`: one for each lock, as the product reads it.
+/// Makes the run that belongs to this seed. `plans`: a plan for each lock, as the product parses it.
 pub(crate) fn run(seed: u64, plans: &[Plan], traced: bool) -> Report {
     let mut rng = Rng::with_seed(seed);
     let state = scene(&mut rng, seed, traced);
@@ -66,7 +66,7 @@ pub(crate) fn run(seed: u64, plans: &[Plan], traced: bool) -> Report {
         let mut state = state.borrow_mut();
         state.check_overlap();
         if state.now > limit && state.hosts.iter().any(|host| host.alive) {
-            state.fail("somebody is not served");
+            state.fail("a contender is not served");
         }
         if state.failure.is_some() {
             break;
@@ -109,7 +109,7 @@ fn dispatch(state: &mut State, event: Event) {
     }
 }
 
-/// Lets the keepers do what there is to do now.
+/// Starts new keepers, drops dead ones, and polls those that may have something to do.
 fn settle<'p>(state: &Shared, plans: &'p [Plan], tasks: &mut Vec<Option<Task<'p>>>) {
     loop {
         let dead = std::mem::take(&mut state.borrow_mut().dead);
@@ -134,7 +134,7 @@ fn settle<'p>(state: &Shared, plans: &'p [Plan], tasks: &mut Vec<Option<Task<'p>
         if !state.borrow().keeper_runs(keeper) {
             continue;
         }
-        // Whatever a keeper waits for looks for itself whether it has come, so nobody needs to be woken.
+        // The simulated futures check their conditions each time they are polled, so wakers are not needed.
         let mut context = Context::from_waker(Waker::noop());
         if let Some(task) = &mut tasks[keeper]
             && task.as_mut().poll(&mut context).is_ready()
@@ -153,7 +153,7 @@ fn limits(rng: &mut Rng, asked: usize) -> [Time; MOST_SERVERS] {
 fn scene(rng: &mut Rng, seed: u64, traced: bool) -> State {
     let asked = rng.usize(0..TIMEOUTS.len());
     let timeout = TIMEOUTS[asked] * MS;
-    // Chance has another source here, so that a seed goes on to mean what it did where the limits do not differ.
+    // A random source of its own, so that a seed still means the same run as long as the limits do not differ.
     let mut apart = Rng::with_seed(!seed);
     let limits = limits(&mut apart, asked);
     // A tick is at most half of the shortest session timeout, and at most 4 s.
@@ -215,7 +215,7 @@ fn scene(rng: &mut Rng, seed: u64, traced: bool) -> State {
     state
 }
 
-/// What makes keepers connect to servers that grant less, early in the life of commands.
+/// Traps that make keepers connect to servers that grant a shorter session timeout, early in the life of commands.
 fn regranting(rng: &mut Rng, timeout: Time) -> Vec<Trap> {
     let mut traps = vec![];
     for _ in 0..rng.usize(1..5) {
@@ -225,7 +225,8 @@ fn regranting(rng: &mut Rng, timeout: Time) -> Vec<Trap> {
         traps.push(Trap { moment, countdown, delay, fault, time });
     }
     if rng.bool() {
-        // The keeper has to see to the command, and hears late of what it was granted.
+        // The supervisor is stopped, so the keeper has to watch over the command; and the keeper hears late which
+        // timeout it was granted.
         for (moment, fault, longest) in
             [(Kind::AtSpawn, Kind::FreezeSupervisor, timeout), (Kind::AtBeat, Kind::CutDown, timeout / 3)]
         {
@@ -265,7 +266,7 @@ fn script(rng: &mut Rng, timeout: Time) -> Script {
     }
 }
 
-/// The plan of this host's user. The rest of it is none of a keeper's business.
+/// The plan of this host's user, as far as a keeper needs it.
 fn plan_of(plans: &[Plan], host: &Host) -> Plan {
     let others = plans.iter().enumerate().filter(|(lock, _)| host.takes_all && *lock != host.lock);
     let plan = plans[host.lock].clone();

@@ -1,14 +1,14 @@
 //! The ensemble: a leader with a log of transactions, and servers that follow it late.
 //!
-//! What a client may rely on, and no more:
-//! - a session expires no earlier than its timeout after the leader last heard of it, maybe later;
-//! - each server grants what is asked for up to a limit of its own, and the leader counts with what was granted over
-//!   the connection that it heard of last; a new one begins with what the session was created with
-//!   (SessionTrackerImpl);
-//! - a server tells the leader of the clients that it has heard from every half tick; a request that
-//!   it forwards tells nothing (Learner.ping, LearnerHandler);
-//! - a server that is cut off from the leader answers reads and pings for a while;
-//! - a client sees a watch event before it sees what came of the change.
+//! It does what ZooKeeper promises to its clients, and no more:
+//! - A session expires no earlier than its timeout after the leader last heard of it, and maybe later.
+//! - Each server grants the timeout that is asked for, up to a limit of its own. The leader counts with the timeout
+//!   that was granted over the connection that it heard of last; a new leader begins with the timeout that the session
+//!   was created with (SessionTrackerImpl).
+//! - Every half tick, a server tells the leader which sessions it has heard from. A request that it forwards does not
+//!   count (Learner.ping, LearnerHandler).
+//! - A server that is cut off from the leader still answers reads and pings for a while.
+//! - A client sees a watch event before it sees the new state.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -33,14 +33,14 @@ impl<T> Default for Lane<T> {
 }
 
 impl<T> Lane<T> {
-    /// Sends a message. Gives the time of its arrival.
+    /// Sends a message. Returns the time of its arrival.
     pub(crate) fn send(&mut self, at: Time, item: T) -> Time {
         self.last = self.last.max(at);
         self.items.push_back((self.last, item));
         self.last
     }
 
-    /// Whether a message has arrived.
+    /// Whether the first message has arrived.
     pub(crate) fn has_arrived(&self, now: Time) -> bool {
         self.items.front().is_some_and(|(at, _)| *at <= now)
     }
@@ -50,17 +50,17 @@ impl<T> Lane<T> {
     }
 }
 
-/// A committed transaction. One that failed is one, too.
+/// A committed transaction. A request that failed has one as well, without effects.
 struct Transaction {
     effects: Vec<Effect>,
-    /// Who asked for it, over which connection, with which number, and the answer.
+    /// The connection over which it was requested, the number of the request, and the answer.
     origin: Option<(usize, u32, Answer)>,
     /// The session that it closes.
     closes: Option<usize>,
 }
 
 enum ToLeader {
-    /// A client wants a new session, or to go on with one.
+    /// A client wants a new session, or wants to resume one.
     Open {
         conn: usize,
         session: Option<usize>,
@@ -75,12 +75,12 @@ enum ToLeader {
         conn: usize,
         number: u32,
     },
-    /// Sessions that were heard from, and the timeouts that they were granted.
+    /// The sessions that the server has heard from, and the timeouts that they were granted.
     Heard(Vec<(usize, Time)>),
 }
 
 enum FromLeader {
-    /// Everything in the log before this position.
+    /// All transactions in the log before this position are committed.
     Commit(usize),
     Opened {
         conn: usize,
@@ -97,42 +97,42 @@ pub(crate) struct Server {
     applied: usize,
     to_leader: Lane<ToLeader>,
     from_leader: Lane<FromLeader>,
-    /// Sessions that the leader is still to be told of.
+    /// The sessions that it has heard from and not yet told the leader of, with their timeouts.
     heard: Vec<(usize, Time)>,
     telling: bool,
     phase: Time,
     /// The longest session timeout that it grants.
     pub(crate) limit: Time,
     pub(crate) conns: Vec<usize>,
-    /// Accepts no clients until then.
+    /// Until when it accepts no clients.
     pub(crate) closed_until: Time,
-    /// Cut off from the leader until then.
+    /// Until when it is cut off from the leader.
     pub(crate) isolated_until: Time,
-    /// Does nothing until then.
+    /// Until when it does nothing.
     pub(crate) frozen_until: Time,
-    /// Hears of commits later by this.
+    /// How much later than usual it hears of commits.
     pub(crate) lag: Time,
-    /// Was the leader, and does not know that another is.
+    /// Whether it was the leader and has not noticed that another server is now.
     deposed: bool,
 }
 
 pub(crate) struct Session {
     pub(crate) host: usize,
     pub(crate) alive: bool,
-    /// The timeout that it was created with, and the shortest that its client knows of.
+    /// The timeout that it was created with, and the shortest one that its client knows of.
     created: Time,
     pub(crate) known: Time,
     deadline: Time,
-    /// When it would expire if the leader counted with what the client knows of.
+    /// When it would expire if the leader counted with the timeout that the client knows of.
     pub(crate) relied_on: Time,
-    /// It has expired because of a timeout that its client did not know of, and the client relies on it until then.
+    /// If it has expired because of a timeout that its client did not know of: until when the client may rely on it.
     pub(crate) unheard_until: Time,
-    /// The server that it was last seen on.
+    /// The server that last opened or resumed it.
     server: usize,
 }
 
 impl Session {
-    /// The id that clients see of the session with this index.
+    /// The id by which clients know the session with this index.
     pub(crate) fn id(index: usize) -> i64 {
         0x0100_0000_0000_0000 + index as i64
     }
@@ -142,10 +142,10 @@ pub(crate) struct Servers {
     pub(crate) all: Vec<Server>,
     pub(crate) leader: usize,
     log: Vec<Transaction>,
-    /// What the leader knows.
+    /// The nodes, as the leader knows them.
     pub(crate) head: Tree,
     pub(crate) sessions: Vec<Session>,
-    /// The timeout that is asked for, and the longest that is granted.
+    /// The session timeout that contenders ask for. No server grants more.
     pub(crate) timeout: Time,
     pub(crate) tick: Time,
 }
@@ -183,7 +183,7 @@ impl Servers {
         (id - Session::id(0)) as usize
     }
 
-    /// Whether a transaction between these two has deleted the node.
+    /// Whether a transaction after the one and before the other has deleted this node.
     pub(crate) fn deleted_between(&self, after: i64, before: i64, path: &str) -> bool {
         let deletes = |effect: &Effect| matches!(effect, Effect::Delete(deleted) if &**deleted == path);
         let mut transactions = (1..before).zip(&self.log).filter(|(zxid, _)| *zxid > after);
@@ -208,7 +208,7 @@ impl State {
         self.schedule(at, Event::Commit(server));
     }
 
-    /// Until when nothing passes between this server and the leader.
+    /// Until when nothing passes between this server and the leader; `None` if messages pass now.
     fn blocked_until(&self, server: usize) -> Option<Time> {
         let blocked = self.servers.all[server].isolated_until.max(self.servers.all[server].frozen_until);
         (blocked > self.now).then_some(blocked)
@@ -260,7 +260,7 @@ impl State {
         }
     }
 
-    /// The leader hears of a session.
+    /// The leader hears that a session is alive.
     fn heard_of(&mut self, index: usize, timeout: Time) {
         let session = &mut self.servers.sessions[index];
         let (before, deadline) = (session.deadline, self.now + timeout);
@@ -280,7 +280,7 @@ impl State {
             let deadline = session.deadline;
             return self.schedule(deadline, Event::Expire(index));
         }
-        // A leader looks at its sessions tick by tick, or later when it is busy.
+        // A leader checks its sessions once per tick, or later if it is busy.
         if self.rng.bool() && session.deadline == self.now {
             let late = self.up_to(self.servers.tick);
             return self.after(late + 1, Event::Expire(index));
@@ -296,7 +296,7 @@ impl State {
         self.verify(host);
     }
 
-    /// Ends a session, with all that it has created.
+    /// Ends a session and deletes all nodes that it owns.
     pub(crate) fn close_session(&mut self, index: usize, origin: Option<(usize, u32, Answer)>) {
         self.servers.sessions[index].alive = false;
         let owner = Session::id(index);
@@ -342,7 +342,7 @@ impl State {
         }
     }
 
-    /// What a request changes, and its answer.
+    /// Evaluates a write. Returns its effects and its answer.
     fn evaluate(&mut self, owner: i64, request: Request) -> Result<(Vec<Effect>, Answer), Failure> {
         let head = &self.servers.head;
         let zxid = self.servers.log.len() as i64 + 1;
@@ -412,7 +412,7 @@ impl State {
         }
     }
 
-    /// A server hears of the leader.
+    /// Messages from the leader arrive at a server.
     pub(crate) fn hear_leader(&mut self, server: usize) {
         while self.servers.all[server].from_leader.has_arrived(self.now) {
             if let Some(until) = self.blocked_until(server) {
@@ -475,7 +475,7 @@ impl State {
         }
     }
 
-    /// A client wants to begin or to go on.
+    /// A client asks for a new session, or to resume one.
     pub(crate) fn connect(&mut self, conn: usize, session: Option<usize>) {
         let server = self.conns[conn].server;
         if self.serves(server) {
@@ -503,7 +503,7 @@ impl State {
         self.send_down(conn, Down::Accepted(session));
     }
 
-    /// A request has come.
+    /// A request arrives.
     pub(crate) fn request(&mut self, conn: usize, number: u32, request: Request) {
         let (server, session) = (self.conns[conn].server, self.conns[conn].session);
         let Some(session) = session else { return };
@@ -526,7 +526,7 @@ impl State {
         self.answer_in_order(conn);
     }
 
-    /// A server hears of a client.
+    /// A server hears from a client.
     pub(crate) fn hear_client(&mut self, conn: usize) {
         let (server, Some(session)) = (self.conns[conn].server, self.conns[conn].session) else { return };
         let timeout = self.conns[conn].granted;
@@ -545,7 +545,7 @@ impl State {
 
     pub(crate) fn tell(&mut self, server: usize) {
         if let Some(until) = self.blocked_until(server) {
-            // The leader's questions have queued up by then.
+            // The leader's pings have queued up by then, and are answered at once.
             return self.schedule(until, Event::Tell(server));
         }
         self.servers.all[server].telling = false;
@@ -562,7 +562,7 @@ impl State {
         self.answer_in_order(conn);
     }
 
-    /// Requests of a session are answered in their order; what is read is what the server knows by then.
+    /// Answers the requests of a session in their order. A read returns what the server knows when its turn comes.
     fn answer_in_order(&mut self, conn: usize) {
         while self.conns[conn].server_open {
             let Some((number, slot)) = self.conns[conn].slots.pop_front() else { return };
@@ -593,11 +593,11 @@ impl State {
                 }
                 None => Answer::Failed(Failure::NoNode),
             },
-            _ => unreachable!("a server does not know by itself"),
+            _ => unreachable!("not a read"),
         }
     }
 
-    /// The server loses all its clients and what it was about to say, and serves again at `until`.
+    /// The server loses its clients and all messages between it and the leader, and serves again at `until`.
     pub(crate) fn shut(&mut self, server: usize, until: Time, silently: bool) {
         for conn in self.servers.all[server].conns.clone() {
             if silently {
@@ -626,7 +626,7 @@ impl State {
         self.send_from_leader(server, FromLeader::Commit(self.servers.log.len()));
     }
 
-    /// Cuts a server off from the leader. After `patience` it notices.
+    /// Cuts a server off from the leader for `time`. It notices after `patience`.
     pub(crate) fn isolate(&mut self, server: usize, time: Time, patience: Time) {
         if server == self.servers.leader && self.servers.all.len() > 1 {
             let election = self.up_to(self.servers.timeout / 2);
@@ -648,7 +648,7 @@ impl State {
         }
     }
 
-    /// The leader goes, and after `time` there is another. `stays`: a server that does not notice.
+    /// The leader is deposed, and another takes over after `time`. `stays`: the server that does not notice.
     pub(crate) fn elect(&mut self, time: Time, stays: Option<usize>) {
         let count = self.servers.all.len();
         let until = self.now + time + MS;
@@ -664,18 +664,18 @@ impl State {
         }
         let others: Vec<usize> = (0..count).filter(|other| count == 1 || *other != self.servers.leader).collect();
         self.servers.leader = others[self.rng.usize(0..others.len())];
-        // A new leader gives all sessions their whole time again.
+        // A new leader gives each session its whole timeout again.
         for session in &mut self.servers.sessions {
             session.deadline = until + session.created;
             session.relied_on = session.deadline;
         }
         let leader = self.servers.leader;
-        // Whoever is elected can talk to the others.
+        // A server that is elected can talk to the others.
         self.servers.all[leader].isolated_until = 0;
         self.note(|| format!("server {leader} will lead"));
     }
 
-    /// Somebody deletes a node, or sets its data, with a client of their own.
+    /// Deletes a node or sets its data, as an operator does with a client of their own.
     pub(crate) fn operate(&mut self, path: &str, data: Option<&[u8]>) {
         let effect = match data {
             Some(data) => Effect::Set(Path::from(path), Rc::from(data)),

@@ -1,4 +1,4 @@
-//! All that a run consists of, but the keepers' futures: the clock, what is to come, and who there is.
+//! The state of a run, without the keepers' futures: the clock, the events that are due, the hosts and the servers.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -29,7 +29,7 @@ pub(crate) fn micros(time: Duration) -> Time {
     u64::try_from(time.as_micros()).unwrap_or(Time::MAX / 4)
 }
 
-/// What can be due. Numbers are indices into the vectors of [`State`].
+/// Something that is due. Numbers are indices into the vectors of [`State`].
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A timer of a keeper.
@@ -38,14 +38,14 @@ pub(crate) enum Event {
     Up(usize),
     /// Messages on their way to a client over this connection.
     Down(usize),
-    /// The client library looks whether the connection is silent.
+    /// The client library checks whether this connection is silent.
     Look(usize),
-    /// Messages on their way from this server to the leader, and back.
+    /// Messages on their way from this server to the leader, and from the leader to it.
     Forward(usize),
     Commit(usize),
-    /// This server tells the leader of whom it has heard.
+    /// This server tells the leader which sessions it has heard from.
     Tell(usize),
-    /// This server has not heard of a leader for so long that it stops serving.
+    /// This server has not heard from a leader for so long that it stops serving.
     GiveUp(usize),
     /// This server serves again.
     Recover(usize),
@@ -53,11 +53,11 @@ pub(crate) enum Event {
     Expire(usize),
     /// A user starts zklock.
     Start(usize),
-    /// A turn of a supervisor's loop.
+    /// A supervisor's loop takes a turn.
     Turn(usize),
-    /// A supervisor that has finished waits no longer for its keeper.
+    /// A supervisor that has finished stops waiting for its keeper.
     EndKeeper(usize),
-    /// A process of this host ends by itself, or because it was killed.
+    /// A process of this host's command ends by itself, or because it was killed.
     Exit {
         host: usize,
         process: usize,
@@ -65,7 +65,7 @@ pub(crate) enum Event {
     },
     /// The command of `--on-lost` ends.
     OnLostEnds(usize),
-    /// Whatever excused this host's command is over.
+    /// An excuse of this host's command is over.
     Verify(usize),
     Fault(Fault),
 }
@@ -73,12 +73,12 @@ pub(crate) enum Event {
 /// A keeper as its supervisor and the network see it.
 pub(crate) struct KeeperState {
     pub(crate) host: usize,
-    /// The process exists.
+    /// Whether the process exists.
     pub(crate) alive: bool,
     pub(crate) frozen: bool,
     pub(crate) reports: Vec<Report>,
     pub(crate) orders: Vec<Order>,
-    /// From when its lease counts, and when the last beat that was answered was sent.
+    /// From when its lease counts, and when its last answered beat was sent.
     pub(crate) lease: Option<Time>,
     pub(crate) last_beat: Option<Time>,
     pub(crate) conns: Vec<usize>,
@@ -93,12 +93,12 @@ pub(crate) struct State {
     pub(crate) keepers: Vec<KeeperState>,
     pub(crate) conns: Vec<Conn>,
     pub(crate) servers: Servers,
-    /// Keepers that have to be polled, were born, or have died.
+    /// The keepers that have to be polled, that were just started, and that have just ended.
     pub(crate) dirty: Vec<usize>,
     pub(crate) born: Vec<usize>,
     pub(crate) dead: Vec<usize>,
     pub(crate) traps: Vec<Trap>,
-    /// Whether anything has gone wrong, and whether what goes wrong now is the first.
+    /// Whether there has been a fault, and whether there has been at most one.
     pub(crate) faulty: bool,
     pub(crate) calm: bool,
     pub(crate) coverage: Coverage,
@@ -106,7 +106,7 @@ pub(crate) struct State {
     trace: Option<Vec<String>>,
 }
 
-/// An event and its time; the sequence keeps simultaneous ones in the order in which they were made.
+/// An event and its time. `sequence` keeps simultaneous events in the order in which they were scheduled.
 struct Due {
     at: Time,
     sequence: u64,
@@ -136,7 +136,7 @@ impl Ord for Due {
 impl State {
     pub(crate) fn new(rng: Rng, servers: Servers, hosts: Vec<Host>, traced: bool) -> Self {
         Self {
-            // Machines have been up for a while.
+            // The machines have been up for a while.
             now: 1_000_000 * MS,
             heap: BinaryHeap::new(),
             sequence: 0,
@@ -166,14 +166,14 @@ impl State {
         self.schedule(self.now + time, event);
     }
 
-    /// Goes to the next event. `None` when nothing is to come.
+    /// Moves the clock to the next event and returns it. `None` if no event is due.
     pub(crate) fn advance(&mut self) -> Option<Event> {
         let Reverse(Due { at, event, .. }) = self.heap.pop()?;
         self.now = at;
         Some(event)
     }
 
-    /// A number up to and with `most`.
+    /// A random number from 0 to `most`, inclusive.
     pub(crate) fn up_to(&mut self, most: Time) -> Time {
         self.rng.u64(0..=most)
     }
@@ -183,7 +183,7 @@ impl State {
         self.rng.u32(0..times) == 0
     }
 
-    /// How long a message takes: mostly little.
+    /// How long a message takes: usually not long.
     pub(crate) fn delay(&mut self) -> Time {
         match self.rng.u32(0..64) {
             0 => self.up_to(200 * MS),
@@ -209,13 +209,13 @@ impl State {
         self.trace.take().unwrap_or_default()
     }
 
-    /// The clock of this host that stands still while the machine sleeps.
+    /// The time on this host's clock that stands still while the machine sleeps.
     pub(crate) fn monotonic(&self, host: usize) -> Time {
         let host = &self.hosts[host];
         host.asleep.unwrap_or(self.now) - host.slept
     }
 
-    /// Whether the process of a keeper gets the processor.
+    /// Whether the process of a keeper can run.
     pub(crate) fn keeper_runs(&self, keeper: usize) -> bool {
         let state = &self.keepers[keeper];
         state.alive && !state.frozen && self.hosts[state.host].asleep.is_none()
@@ -234,7 +234,8 @@ impl State {
         }
     }
 
-    /// A keeper gets the processor again: what has come meanwhile is there, in the order that chance gives.
+    /// A keeper runs again. On each connection, chance decides whether it first reads the messages that have arrived
+    /// meanwhile or checks for silence.
     pub(crate) fn revive_keeper(&mut self, keeper: usize) {
         if !self.keeper_runs(keeper) {
             return;
@@ -251,7 +252,7 @@ impl State {
         self.schedule(self.now, Event::Wake(keeper));
     }
 
-    /// The process of a keeper is gone.
+    /// The process of a keeper ends.
     pub(crate) fn keeper_ends(&mut self, keeper: usize) {
         if !std::mem::replace(&mut self.keepers[keeper].alive, false) {
             return;

@@ -1,4 +1,4 @@
-//! Nodes, as one server knows them.
+//! The tree of nodes.
 
 use std::rc::Rc;
 
@@ -10,9 +10,9 @@ pub(crate) struct Node {
     pub(crate) path: Path,
     pub(crate) data: Rc<[u8]>,
     pub(crate) czxid: i64,
-    /// The session, as clients know it; 0 for none.
+    /// The id of the session that owns it; 0 for none.
     pub(crate) owner: i64,
-    /// The next sequence number below it.
+    /// The sequence number that its next child will get.
     pub(crate) counter: i32,
 }
 
@@ -29,7 +29,7 @@ impl Tree {
         &self.0
     }
 
-    /// The last components of the paths of the nodes right below `path`.
+    /// The names of the children of `path`.
     pub(crate) fn children<'t>(&'t self, path: &'t str) -> impl Iterator<Item = &'t str> {
         self.0.iter().filter_map(move |node| node.path.strip_prefix(path)?.strip_prefix('/'))
     }
@@ -54,7 +54,7 @@ impl Tree {
     }
 }
 
-/// What a transaction changes.
+/// A change that a transaction makes.
 pub(crate) enum Effect {
     Create(Node),
     Delete(Path),

@@ -1,4 +1,4 @@
-//! What the product's code sees of the simulator: the outside of a keeper, and its sessions.
+//! The simulated outside of a keeper, and its sessions.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -19,10 +19,10 @@ use crate::network::{Answer, Request, Slot};
 use crate::servers;
 use crate::state::{Event, State, instant, micros};
 
-/// What is shared by all keepers and the run itself. Never borrowed while a keeper is polled.
+/// The state that the run and all its keepers share. The run does not borrow it while it polls a keeper.
 pub(crate) type Shared = Rc<RefCell<State>>;
 
-/// How many reports a supervisor that reads none can be sent.
+/// How many unread reports there is room for.
 const ROOM: usize = 20;
 
 /// What one keeper finds outside itself.
@@ -202,7 +202,7 @@ impl Outside for SimOutside {
     }
 }
 
-/// A connection over which a session goes.
+/// A session over one connection.
 pub(crate) struct SimSession {
     opened: Instant,
     timeout: Duration,
@@ -220,7 +220,7 @@ impl SimSession {
 
 impl Drop for SimSession {
     fn drop(&mut self) {
-        // A whole run may be dropped at its end.
+        // At the end of a run, everything may be dropped at once.
         if let Ok(mut state) = self.state.try_borrow_mut() {
             state.hang_up(self.conn);
         }
