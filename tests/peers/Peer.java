@@ -32,30 +32,31 @@ import org.apache.zookeeper.recipes.lock.LockListener;
 import org.apache.zookeeper.recipes.lock.WriteLock;
 
 /**
- * Takes a lock by Curator's recipes or by ZooKeeper's own, as it is told on stdin. kazoo_peer.py speaks the same.
+ * Takes a lock with one of Curator's recipes or ZooKeeper's own, on commands from stdin. kazoo_peer.py speaks the same
+ * protocol.
  *
  * <pre>
  * java -Dclock.offset=NANOSECONDS Peer CONNECT PATH KIND SESSION_MS LOG
  *
- * clock.offset       from CLOCK_MONOTONIC, which is all that Java reads, to CLOCK_BOOTTIME
+ * clock.offset       CLOCK_BOOTTIME minus CLOCK_MONOTONIC, the only one that Java can read
  * KIND               mutex: InterProcessMutex; rw-read, rw-write: InterProcessReadWriteLock; write-lock: WriteLock;
  *                    multi-lock: InterProcessMultiLock; selector: LeaderSelector; latch: LeaderLatch; semaphore-mutex:
  *                    InterProcessSemaphoreMutex; semaphore: InterProcessSemaphoreV2 with one lease
  *
  * acquire            answers acquired
- * acquire MS         answers acquired, or busy after that many milliseconds
+ * acquire MS         answers acquired, or busy after MS milliseconds
  * release            answers released
- * crowd N TURNS      N contenders, each with a session of its own, take TURNS turns between them; answers done
+ * crowd N TURNS      N contenders, each with its own session, take TURNS turns in total; answers done
  * </pre>
  *
  * The first line is `ready SESSION`. A command that fails answers `failed WHY`. At the end of stdin the session is
- * closed. To LOG it writes `begin TIME ID KIND` when it has the lock, `alive` every few milliseconds for as long as
- * it believes so, for the case that it is killed, and `end` before it releases; a crowd does without `alive`.
+ * closed. To LOG it writes `begin TIME ID KIND` when it has the lock, `alive` every few milliseconds while it
+ * believes that it still has it (in case it is killed), and `end` before it releases. A crowd does not write `alive`.
  */
 public final class Peer {
-    /** A way to take the lock, with a session of its own. */
+    /** A way to take the lock, with its own session. */
     private interface Contender extends AutoCloseable {
-        /** Waits for the lock, for ever when {@code milliseconds} is negative; tells whether it was got. */
+        /** Waits for the lock, forever if {@code milliseconds} is negative. Returns whether it was acquired. */
         boolean acquire(long milliseconds) throws Exception;
 
         void release() throws Exception;
@@ -66,7 +67,7 @@ public final class Peer {
         void close();
     }
 
-    /** How long a contender of a crowd holds the lock: enough for a second holder to be seen. */
+    /** How long a contender of a crowd holds the lock: long enough for a second holder to be noticed. */
     private static final long TURN_MS = 1;
 
     private static final long BEAT_MS = 3;
@@ -89,7 +90,7 @@ public final class Peer {
 
     public static void main(String[] arguments) throws Exception {
         new Peer(arguments).serve();
-        // A client that lost its session may have left threads that would keep the process.
+        // A client that lost its session may have left threads behind that would keep the process alive.
         System.exit(0);
     }
 
@@ -196,7 +197,7 @@ public final class Peer {
 
     private void note(String word, long id) throws IOException {
         long now = System.nanoTime() + clockOffset;
-        // In one write, so that the lines of several processes do not mix.
+        // A single write, so that lines of several processes are not mixed up.
         log.write(String.format("%s %d %d %s\n", word, now, id, kind).getBytes(StandardCharsets.UTF_8));
     }
 
@@ -204,14 +205,14 @@ public final class Peer {
         return kind.equals("write-lock") ? new Recipe() : new Curator();
     }
 
-    /** What a recipe of Curator's gives until it is given back. */
+    /** A lock that a recipe of Curator's has acquired, until it is released. */
     private interface Turn {
         void end() throws Exception;
     }
 
     /** A recipe of Curator's. */
     private interface Turns {
-        /** As {@link Contender#acquire}; null when it was not got. */
+        /** Like {@link Contender#acquire}; null if the lock was not acquired. */
         Turn take(long milliseconds) throws Exception;
     }
 
@@ -270,7 +271,7 @@ public final class Peer {
                 @Override
                 public void takeLeadership(CuratorFramework client) throws InterruptedException {
                     leads.countDown();
-                    // Until it is closed.
+                    // Leads until the selector is closed.
                     new CountDownLatch(1).await();
                 }
             });
@@ -309,7 +310,7 @@ public final class Peer {
     }
 
     private final class Recipe implements Contender, LockListener {
-        /** How long a word of the listener is waited for before the recipe is asked again. */
+        /** How long to wait for the listener before the recipe is asked again. */
         private static final long STEP_MS = 20;
 
         private final Semaphore acquired = new Semaphore(0);
@@ -327,9 +328,10 @@ public final class Peer {
             long start = System.nanoTime();
             acquired.drainPermits();
             // A WriteLock whose watch fires after its release takes the lock again, unless it is closed. So each turn
-            // has one of its own.
+            // has a new one.
             lock = new WriteLock(client, path, ZooDefs.Ids.OPEN_ACL_UNSAFE, this);
-            // A WriteLock whose predecessor goes between its list and its watch waits for ever. So it is asked again.
+            // A WriteLock waits forever if its predecessor disappears after the list and before the watch. So it is
+            // asked again.
             while (!lock.lock()) {
                 if (milliseconds >= 0 && System.nanoTime() - start > TimeUnit.MILLISECONDS.toNanos(milliseconds)) {
                     release();
@@ -342,7 +344,7 @@ public final class Peer {
 
         @Override
         public void release() {
-            // Closing it does not delete its node. Nor must a watch come between the two.
+            // Closing it does not delete its node, so it is unlocked first. No watch may fire between the two.
             synchronized (lock) {
                 lock.unlock();
                 lock.close();

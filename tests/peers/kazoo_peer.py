@@ -1,10 +1,10 @@
-"""Takes a lock by kazoo's recipes, as it is told on stdin. Peer.java speaks the same, and says what.
+"""Takes a lock with one of kazoo's recipes, on commands from stdin. The protocol is described in Peer.java.
 
     python3 kazoo_peer.py CONNECT PATH KIND SESSION_MS LOG
 
-KIND is lock, read, write, election, semaphore or lease: Lock, ReadLock, WriteLock, Election, Semaphore (one that zklock
-does not fill), NonBlockingLease. lock+curator is a Lock with extra_lock_patterns=["-lock-"]. The nodes carry `kazoo KIND`
-as their identifier.
+KIND is lock, read, write, election, semaphore or lease: Lock, ReadLock, WriteLock, Election, Semaphore (with so many
+leases that zklock does not use them up), NonBlockingLease. lock+curator is a Lock with extra_lock_patterns=["-lock-"].
+The nodes carry `kazoo KIND` as their identifier.
 """
 
 import datetime
@@ -19,14 +19,14 @@ from kazoo.exceptions import LockTimeout
 
 CONNECT, PATH, KIND, SESSION_MS, LOG = sys.argv[1:]
 
-# How long a contender of a crowd holds the lock: enough for a second holder to be seen.
+# How long a contender of a crowd holds the lock: long enough for a second holder to be noticed.
 TURN_SECONDS = 0.001
 
 BEAT_SECONDS = 0.003
 
 
 class Log:
-    """When this peer, or each contender of its crowd, held the lock."""
+    """Notes when this peer, or each contender of its crowd, holds the lock."""
 
     def __init__(self):
         self.file = os.open(LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -35,7 +35,7 @@ class Log:
         threading.Thread(target=self.beat, daemon=True).start()
 
     def note(self, word, number):
-        # In one write, so that the lines of several processes do not mix.
+        # A single write, so that lines of several processes are not mixed up.
         now = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         os.write(self.file, f"{word} {now} {number} {KIND}\n".encode())
 
@@ -85,14 +85,14 @@ class Lease:
         self.client, self.path, self.identifier = client, path, identifier
 
     def acquire(self, timeout=None):
-        del timeout  # It is there or not.
+        del timeout  # A NonBlockingLease is acquired at once or not at all.
         return self.renew(datetime.timedelta(hours=1))
 
     def renew(self, duration):
         return bool(self.client.NonBlockingLease(self.path, duration, self.identifier))
 
     def release(self):
-        # There is no other way but to let it run out.
+        # The recipe has no release; a lease can only run out.
         self.renew(datetime.timedelta(0))
 
 
@@ -105,7 +105,7 @@ class Contender:
         self.lock = None
 
     def acquire(self, seconds=None):
-        """Waits for the lock, for ever without a limit; tells whether it was got."""
+        """Waits for the lock, by default forever. Returns whether it was acquired."""
         recipe, options = {
             "lock": (self.client.Lock, {}),
             "lock+curator": (self.client.Lock, {"extra_lock_patterns": ["-lock-"]}),
@@ -130,8 +130,8 @@ class Contender:
 
 
 def crowd(size, turns, log):
-    """Contenders with a session each, that take these turns between them."""
-    left = itertools.repeat(None, turns)  # Shared: one step of it is one of the interpreter.
+    """Contenders with a session each, which share these turns."""
+    left = itertools.repeat(None, turns)  # The threads share it: each step of it is atomic in the interpreter.
     failures = []
 
     def take_turns(number):

@@ -1,4 +1,4 @@
-//! What the log of the commands proves: who held which lock when, and whether that was right.
+//! Checks the log of the commands: which command held which lock and when, and whether it was allowed to.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,18 +11,18 @@ pub(crate) type Time = Duration;
 /// How a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Alone.
+    /// No other command may hold the lock.
     Exclusive,
-    /// With all that are not exclusive.
+    /// All others that are not exclusive may hold it as well.
     Shared,
-    /// With fewer than this many others.
+    /// Fewer than this many others may hold it as well.
     Permits(usize),
 }
 
 impl FromStr for Mode {
     type Err = String;
 
-    /// As ZKLOCK_MODE has it.
+    /// Reads a mode as ZKLOCK_MODE spells it.
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "exclusive" => Ok(Self::Exclusive),
@@ -35,14 +35,14 @@ impl FromStr for Mode {
     }
 }
 
-/// The time for which one token's command was seen alive, by any of its processes.
+/// The time during which any process of the command with one token was seen alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hold {
     /// The lock's path.
     pub(crate) lock: String,
     /// The fencing token.
     pub(crate) token: i64,
-    /// How it is held: as the first sign of life says, for a nested run may ask for less.
+    /// How it is held, as the first sign of life says: a nested run may ask for less later.
     pub(crate) mode: Mode,
     /// The node's path.
     pub(crate) node: String,
@@ -54,16 +54,16 @@ pub(crate) struct Hold {
     pub(crate) last: Time,
     /// Whether the command said that it had done its work.
     pub(crate) ended: bool,
-    /// What the log does not tell.
+    /// Facts that are not in the log.
     pub(crate) about: About,
 }
 
-/// What is known of a contender.
+/// What the torture knows about a contender.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct About {
     /// The session timeout that it asked for.
     pub(crate) timeout: Duration,
-    /// When something was done to it, its network or the servers, so that it may not have heard of anything.
+    /// When a fault of the contender, its network or the servers may have kept news from it.
     pub(crate) disturbed: Vec<(Time, Time)>,
     /// When the machine stalled.
     pub(crate) stalled: Vec<(Time, Time)>,
@@ -76,21 +76,21 @@ impl fmt::Display for Hold {
     }
 }
 
-/// A holder that nothing keeps from hearing so must be dead this long after its lock was taken away, on a loaded machine.
+/// How long after its lock was taken away a holder may live if nothing keeps the news from it, on a loaded machine.
 const TOLD: Duration = Duration::from_secs(1);
 
-/// How late a loaded machine may be with the end of a lease.
+/// How late a loaded machine may be in killing a command at the end of its lease.
 const LATE: Duration = Duration::from_millis(200);
 
-/// Why a command may have been alive beside the next holder's: something was done to its lock or to its guards that no
-/// lock with a timeout can answer in no time.
+/// Why a command may have been alive at the same time as the next holder's: its lock or its guards met a fault against
+/// which no lock with a timeout can act at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Excuse {
-    /// What was done.
+    /// The fault.
     pub(crate) kind: &'static str,
-    /// To whom it was done.
+    /// Whose command it excuses.
     pub(crate) whose: Whose,
-    /// When it was done. What overlaps before that has no excuse.
+    /// When the fault began. An overlap that began earlier is not excused.
     pub(crate) from: Time,
     /// By when the command has to be dead.
     pub(crate) until: Until,
@@ -99,28 +99,28 @@ pub(crate) struct Excuse {
 /// When an [`Excuse`] ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// Then.
+    /// At this time.
     Fixed(Time),
-    /// When its guards must have heard that the lock was taken away, which had been done by this time: soon; or, if
-    /// something was in the way, when the lease has ended that a beat just before had begun.
+    /// When the guards must have acted on the loss of the lock, which was taken away by this time: shortly after that,
+    /// or, if a fault kept the news from them, at the end of a lease that counts from just before it.
     Heard(Time),
 }
 
-/// Whom an [`Excuse`] is for.
+/// Whose command an [`Excuse`] is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
-    /// The command of this contender.
+    /// That of this contender.
     Contender(usize),
-    /// The command that holds by the node with this path.
+    /// That of the holder with the node of this path.
     Node(String),
-    /// The command that holds by a zklock's node of this session.
+    /// That of a zklock whose node belongs to this session.
     Session(i64),
-    /// Everybody's.
+    /// Any.
     Anybody,
 }
 
 impl Excuse {
-    /// Whether it explains that `hold` was alive at `since`, when it had to be dead.
+    /// Whether it excuses that `hold` was still alive from `since` on.
     fn covers(&self, hold: &Hold, since: Time) -> bool {
         let is_its = match &self.whose {
             Whose::Contender(contender) => *contender == hold.contender,
@@ -131,20 +131,20 @@ impl Excuse {
         is_its && self.from <= since && hold.last <= self.end(&hold.about)
     }
 
-    /// Whoever cannot run for a while has that much more time.
+    /// When it ends. A stall of the machine extends it by as long as the stall lasted.
     fn end(&self, about: &About) -> Time {
         let is_in = |end: Time, (from, until): (Time, Time)| self.from <= until && from <= end;
         let stretch = |end, stall: &(Time, Time)| if is_in(end, *stall) { end + (stall.1 - stall.0) } else { end };
         about.stalled.iter().fold(self.end_of_steady(about), stretch)
     }
 
-    /// When it ends on a machine that does not stall.
+    /// When it would end on a machine that does not stall.
     fn end_of_steady(&self, about: &About) -> Time {
         match self.until {
             Until::Fixed(until) => until,
             Until::Heard(done) => {
                 let in_the_way = |(from, until): &(Time, Time)| *from <= done + TOLD && done <= *until + about.timeout;
-                // A third of the session timeout is the margin.
+                // A lease lasts at most two thirds of the session timeout.
                 let lease = about.timeout * 2 / 3 + LATE;
                 done + if about.disturbed.iter().any(in_the_way) { lease.max(TOLD) } else { TOLD }
             }
@@ -152,8 +152,8 @@ impl Excuse {
     }
 }
 
-/// What stalls of the machine excuse: whoever was to be killed meanwhile must be dead after as long again. See
-/// [`Excuse::end`].
+/// The excuses for stalls of the machine: a command that should have been killed during a stall must be dead when as
+/// much time again has passed. See [`Excuse::end`].
 pub(crate) fn excuses_of(stalls: &[(Time, Time)]) -> impl Iterator<Item = Excuse> {
     let excuse = |&(from, until): &(Time, Time)| {
         let until = Until::Fixed(until + LATE);
@@ -163,15 +163,14 @@ pub(crate) fn excuses_of(stalls: &[(Time, Time)]) -> impl Iterator<Item = Excuse
 }
 
 impl Hold {
-    /// The session, when the node's name begins as a zklock's does.
+    /// The session of the node, if its name begins as those of zklock do.
     fn session(&self) -> Option<i64> {
         let name = self.node.rsplit_once('/')?.1.strip_prefix("_c_")?.replace('-', "");
         u64::from_str_radix(name.get(..16)?, 16).ok().map(u64::cast_signed)
     }
 }
 
-/// Whether the commands of two tokens may run at the same time. Of permits, that is for as long as there are fewer others
-/// than permits.
+/// Whether the commands of two tokens may run at the same time; with permits, as long as there are enough of them.
 fn may_run_together(one: &Hold, other: &Hold) -> bool {
     let modes_agree = match (one.mode, other.mode) {
         (Mode::Exclusive, _) | (_, Mode::Exclusive) => false,
@@ -181,10 +180,10 @@ fn may_run_together(one: &Hold, other: &Hold) -> bool {
     one.lock != other.lock || one.token == other.token || modes_agree
 }
 
-/// Reads the log. The last line may be half written when its writer was killed; no other one can be.
+/// Reads the log. Only the last line may be incomplete, because its writer was killed.
 ///
 /// # Errors
-/// The first line that no command writes.
+/// Returns the first line that no command can have written.
 pub(crate) fn holds(log: &str) -> Result<Vec<Hold>, String> {
     let mut holds: BTreeMap<(&str, i64), Hold> = BTreeMap::new();
     for line in log.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
@@ -216,7 +215,7 @@ struct Line<'a> {
     time: Time,
     contender: usize,
     mode: Mode,
-    /// Lock, token and node of each.
+    /// The lock, the token and the node of each lock that is held.
     held: Vec<(&'a str, i64, &'a str)>,
 }
 
@@ -233,16 +232,16 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Two commands at once, or one without its lock.
+/// Two commands at the same time, or a command without its lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Breach {
-    /// Who lived too long.
+    /// The command that lived too long.
     pub(crate) hold: Hold,
-    /// Who had begun meanwhile; `None` when it was only seen that the node had gone.
+    /// The command that ran at the same time; `None` if `hold` outlived its own node.
     pub(crate) beside: Option<Hold>,
     /// For how long.
     pub(crate) length: Duration,
-    /// What was done, if an [`Excuse`] covers it.
+    /// The kind of the [`Excuse`] that covers it, if there is one.
     pub(crate) excuse: Option<&'static str>,
 }
 
@@ -255,19 +254,19 @@ impl fmt::Display for Breach {
     }
 }
 
-/// What excuses that `hold` was alive at `since`.
+/// The kind of the excuse for `hold` being alive from `since` on, if there is one.
 fn find(excuses: &[Excuse], hold: &Hold, since: Time) -> Option<&'static str> {
     excuses.iter().find(|excuse| excuse.covers(hold, since)).map(|excuse| excuse.kind)
 }
 
-/// The commands that ran at the same time and may not.
+/// The commands that ran at the same time although they must not.
 pub(crate) fn overlaps(holds: &[Hold], excuses: &[Excuse]) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for (index, one) in holds.iter().enumerate() {
         let is_beside = |other: &&Hold| other.lock == one.lock && other.last >= one.begin;
         let beside: Vec<&Hold> = holds[..index].iter().filter(is_beside).collect();
         for other in beside.iter().filter(|other| !may_run_together(one, other)) {
-            // Whoever came first should have gone.
+            // The one that came first should have been gone.
             let (early, late) = if one.token < other.token { (one, *other) } else { (*other, one) };
             let length = one.last.min(other.last) - one.begin;
             let excuse = find(excuses, early, one.begin);
@@ -278,21 +277,21 @@ pub(crate) fn overlaps(holds: &[Hold], excuses: &[Excuse]) -> Vec<Breach> {
     breaches
 }
 
-/// That there are more than its permits allow when `one` begins. `beside`: who is there.
+/// The breach if `one` begins when all its permits are taken. `beside`: the commands that are alive then.
 fn crowding(one: &Hold, mut beside: Vec<&Hold>, excuses: &[Excuse]) -> Option<Breach> {
     let Mode::Permits(permits) = one.mode else { return None };
     beside.retain(|other| may_run_together(one, other));
     let surplus = (beside.len() + 1).checked_sub(permits).filter(|surplus| *surplus > 0)?;
     let mut kinds: Vec<_> = beside.iter().filter_map(|other| find(excuses, other, one.begin)).collect();
     let excuse = if kinds.len() >= surplus { kinds.pop() } else { None };
-    // So many have to go until there is room, and those go first that end first.
+    // There is room again once `surplus` of them have ended.
     beside.sort_by_key(|other| other.last);
     let length = beside[surplus - 1].last.min(one.last) - one.begin;
     let oldest = beside.iter().min_by_key(|other| other.token)?;
     Some(Breach { hold: (*oldest).clone(), beside: Some(one.clone()), length, excuse })
 }
 
-/// The commands that were alive after their node had been seen to be gone. `gone`: node path to the time.
+/// The commands that were alive after their node was seen to be gone. `gone`: when that was, by the node's path.
 pub(crate) fn outlived(holds: &[Hold], gone: &BTreeMap<String, Time>, excuses: &[Excuse]) -> Vec<Breach> {
     let outlived = holds.iter().filter_map(|hold| {
         let gone = *gone.get(&hold.node)?;
@@ -302,14 +301,14 @@ pub(crate) fn outlived(holds: &[Hold], gone: &BTreeMap<String, Time>, excuses: &
     outlived.collect()
 }
 
-/// Pairs on one lock that may not run together, of which the one that began later has the smaller token. Those that may
-/// can begin in any order, for they need not wait for each other.
+/// Pairs of commands on one lock that must not run together, of which the one that began later has the smaller token.
+/// Commands that may run together can begin in any order, because they need not wait for each other.
 pub(crate) fn disorders(holds: &[Hold], excuses: &[Excuse]) -> Vec<(Hold, Hold)> {
     let mut disorders = Vec::new();
     for (index, one) in holds.iter().enumerate() {
         let before = holds[..index].iter().filter(|other| !may_run_together(one, other));
         let Some(latest) = before.max_by_key(|other| other.token) else { continue };
-        // One that was stopped before it could say that it had begun.
+        // A command may have been stopped before it could write that it had begun.
         if latest.token > one.token && find(excuses, one, latest.begin).is_none() {
             disorders.push((latest.clone(), one.clone()));
         }
@@ -323,8 +322,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// From `WORD MILLISECONDS LOCK TOKEN [MODE]`, exclusive unless it says otherwise, with a node and a contender after
-    /// the token.
+    /// Reads lines of the form `WORD MILLISECONDS LOCK TOKEN [MODE]`. The mode is exclusive by default; the names of
+    /// the node and of the contender are made from the token.
     fn read(lines: &[&str]) -> Vec<Hold> {
         let whole = |line: &&str| {
             let words: Vec<_> = line.split(' ').collect();
@@ -336,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn one_after_the_other_is_right() {
+    fn commands_in_turn() {
         let holds = read(&["begin 1 /a 1", "alive 5 /a 1", "end 6 /a 1", "begin 7 /a 2", "begin 3 /b 9"]);
         assert_eq!(holds.len(), 3);
         assert!(holds[0].ended && !holds[1].ended);
@@ -345,20 +344,20 @@ mod tests {
     }
 
     #[test]
-    fn a_line_after_the_next_ones_first_is_an_overlap() {
+    fn overlap() {
         let holds = read(&["begin 1 /a 1", "begin 7 /a 2", "alive 9 /a 1", "alive 20 /a 2"]);
         let [breach] = <[_; 1]>::try_from(overlaps(&holds, &[])).unwrap();
         assert_eq!((breach.length, breach.excuse), (2 * MS, None));
     }
 
     #[test]
-    fn one_that_stays_overlaps_all_that_come() {
+    fn overlap_with_several() {
         let holds = read(&["begin 1 /a 1", "begin 2 /a 2", "begin 4 /a 3", "alive 9 /a 1"]);
         assert_eq!(overlaps(&holds, &[]).len(), 2);
     }
 
     #[test]
-    fn a_line_after_the_nodes_end_is_outliving() {
+    fn command_outlives_its_node() {
         let holds = read(&["begin 1 /a 1", "alive 9 /a 1", "begin 10 /a 2", "alive 11 /a 2"]);
         let gone = BTreeMap::from([("/a/n1".to_owned(), 6 * MS), ("/a/n2".to_owned(), 12 * MS)]);
         let [breach] = <[_; 1]>::try_from(outlived(&holds, &gone, &[])).unwrap();
@@ -366,19 +365,19 @@ mod tests {
     }
 
     #[test]
-    fn an_excuse_holds_for_its_time_and_its_owner() {
+    fn excuse_is_limited_to_its_time_and_owner() {
         let holds = read(&["begin 1 /a 1", "begin 7 /a 2", "alive 9 /a 1"]);
         let excuse = |whose, from, until| Excuse { kind: "", whose, from: from * MS, until: Until::Fixed(until * MS) };
         let excused = |excuse: Excuse| overlaps(&holds, &[excuse])[0].excuse.is_some();
         assert!(excused(excuse(Whose::Contender(1), 5, 9)));
         assert!(excused(excuse(Whose::Node("/a/n1".to_owned()), 7, 10)));
-        assert!(!excused(excuse(Whose::Contender(1), 8, 10)), "the overlap began before");
-        assert!(!excused(excuse(Whose::Contender(1), 5, 8)), "it lasted longer");
-        assert!(!excused(excuse(Whose::Contender(2), 5, 9)), "it is another's");
+        assert!(!excused(excuse(Whose::Contender(1), 8, 10)), "the overlap began before the excuse");
+        assert!(!excused(excuse(Whose::Contender(1), 5, 8)), "the overlap lasted longer than the excuse");
+        assert!(!excused(excuse(Whose::Contender(2), 5, 9)), "the excuse is for another contender");
     }
 
     #[test]
-    fn a_lease_is_an_excuse_only_when_something_was_in_the_way() {
+    fn lease_excuses_only_disturbed_holders() {
         let mut holds = read(&["begin 1 /a 1", "begin 1500 /a 2", "alive 2300 /a 1"]);
         let until = Until::Heard(1000 * MS);
         let excuse = [Excuse { kind: "", whose: Whose::Node("/a/n1".to_owned()), from: 900 * MS, until }];
@@ -392,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_of_the_machine_gives_more_time() {
+    fn stall_extends_excuses() {
         let mut holds = read(&["begin 1 /a 1", "begin 1500 /a 2", "alive 2300 /a 1"]);
         let (kind, whose, until) = ("", Whose::Node("/a/n1".to_owned()), Until::Heard(900 * MS));
         let told = [Excuse { kind, whose, from: 800 * MS, until }];
@@ -407,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_known_by_the_node() {
+    fn session_in_the_name_of_a_node() {
         let mut hold = read(&["begin 1 /a 1"]).remove(0);
         assert_eq!(hold.session(), None);
         hold.node = "/a/_c_ff0000fe-5371-0013-fb0d-5108fa218fb0-lock-0000000026".to_owned();
@@ -415,20 +414,20 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_token_after_a_larger_one_is_disorder() {
+    fn smaller_token_after_a_larger_one() {
         let holds = read(&["begin 1 /a 5", "end 2 /a 5", "begin 3 /a 4", "begin 4 /b 1"]);
         assert_eq!(disorders(&holds, &[]).len(), 1);
     }
 
     #[test]
-    fn only_the_last_line_may_be_half_written() {
+    fn only_the_last_line_may_be_incomplete() {
         assert_eq!(holds("begin 1 1 1 exclusive /a 1 /a/n\nali").unwrap().len(), 1);
         assert!(holds("ali\nbegin 1 1 1 exclusive /a 1 /a/n\n").is_err());
         assert!(holds("begin 1 1 1 exclusive /a 1\n").is_err());
     }
 
     #[test]
-    fn a_line_may_be_of_several_locks() {
+    fn line_with_several_locks() {
         let holds = holds("begin 1 1 1 exclusive /a 1 /a/n /b 2 /b/n\n").unwrap();
         assert_eq!(
             holds.iter().map(|hold| (hold.lock.as_str(), hold.token)).collect::<Vec<_>>(),
@@ -437,16 +436,16 @@ mod tests {
     }
 
     #[test]
-    fn readers_are_together_and_a_writer_alone() {
+    fn readers_and_writers() {
         let readers = ["begin 1 /a 1 shared", "begin 2 /a 3 shared", "begin 3 /a 2 shared", "alive 9 /a 1 shared"];
         assert_eq!((overlaps(&read(&readers), &[]), disorders(&read(&readers), &[]).len()), (vec![], 0));
         let with_writer = read(&[&readers[..], &["begin 8 /a 4", "begin 20 /a 3"]].concat());
-        assert_eq!(overlaps(&with_writer, &[]).len(), 2, "with 1, and with 3, which lived on");
+        assert_eq!(overlaps(&with_writer, &[]).len(), 2, "with 1, and with 3, which lives on");
         assert_eq!(disorders(&read(&["begin 1 /a 4", "end 2 /a 4", "begin 3 /a 3 shared"]), &[]).len(), 1);
     }
 
     #[test]
-    fn permits_are_counted() {
+    fn permits() {
         let two =
             ["begin 1 /a 1 permits:2", "begin 2 /a 2 permits:2", "alive 9 /a 1 permits:2", "alive 6 /a 2 permits:2"];
         assert_eq!(overlaps(&read(&two), &[]), []);
@@ -458,7 +457,7 @@ mod tests {
             [Excuse { kind: "", whose, from: 3 * MS, until }]
         };
         assert!(overlaps(&three, &excuse(2))[0].excuse.is_some());
-        assert_eq!(overlaps(&three, &excuse(3))[0].excuse, None, "it has just begun");
+        assert_eq!(overlaps(&three, &excuse(3))[0].excuse, None, "it is not the newcomer that needs an excuse");
         assert_eq!(overlaps(&read(&["begin 1 /a 1 permits:2", "begin 1 /a 2 permits:3"]), &[]).len(), 1);
     }
 }

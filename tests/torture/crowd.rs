@@ -1,4 +1,4 @@
-//! The contenders: some alive at any time, each replaced when it has ended.
+//! The contenders. A fixed number of them is alive at a time; one that has ended is replaced.
 
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
@@ -20,13 +20,13 @@ use crate::work::{self, CONTENDER, Job, Nature};
 /// How many are alive at a time.
 const SIZE: usize = 18;
 
-/// How often they are looked at.
+/// How often to check for contenders that have ended.
 const STEP: Duration = Duration::from_millis(5);
 
-/// The variable by which what a crowd has started is found again.
+/// The environment variable by which the processes of a crowd are found again.
 const MARK: &str = "TORTURE_CROWD";
 
-/// The name of a keeper and of a command, as /proc/PID/stat shows them.
+/// The names of keepers and of commands, as /proc/PID/stat shows them.
 const KEEPER: &str = "lock-keeper";
 const COMMAND: &str = "torture";
 
@@ -35,13 +35,13 @@ const COMMAND: &str = "torture";
 pub(crate) struct Contender {
     /// Counted from 0. Its processes carry it in their environment.
     pub(crate) number: usize,
-    /// What sort of command it runs.
+    /// The sort of command that it runs.
     pub(crate) nature: Nature,
-    /// What it was started as.
+    /// The command line that started it.
     pub(crate) what: String,
-    /// How long it may take once it holds.
+    /// How long its command takes.
     pub(crate) time: Duration,
-    /// That it is not zklock: what its exit statuses mean is its own affair.
+    /// Whether it is another tool than zklock, whose exit statuses are not judged.
     is_foreign: bool,
     give: Give,
     /// The session timeout that it asks for.
@@ -62,29 +62,30 @@ struct State {
     killers: Vec<Signal>,
 }
 
-/// Whom a fault is meant for.
+/// Which contenders a fault is meant for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// One whose command runs.
+    /// Those whose command runs.
     Holder,
-    /// Anyone.
+    /// All.
     Anyone,
 }
 
 impl Contender {
-    /// The supervisor, while it has not been waited for: until then its id is its own. Holds the end back meanwhile.
+    /// Runs `act` on the supervisor, unless that has been waited for: until then its process id belongs to it. Keeps it
+    /// from being waited for meanwhile.
     pub(crate) fn with_supervisor<T>(&self, act: impl FnOnce(Pid) -> T) -> Option<T> {
         let state = lock(&self.state);
         state.ended.is_none().then(|| act(self.pid))
     }
 
-    /// The keeper, while there is one.
+    /// The keeper, if there is one.
     pub(crate) fn keeper(&self) -> Option<Process> {
         self.child(KEEPER)
     }
 
-    /// The command, while it runs: the oldest of what has its name. Descendants whose parent has gone are below the
-    /// supervisor too.
+    /// The command, if it runs: the oldest child of its name. Descendants whose parent has gone are also children of
+    /// the supervisor.
     pub(crate) fn command(&self) -> Option<Process> {
         self.child(COMMAND)
     }
@@ -94,21 +95,21 @@ impl Contender {
         children.find(|process| process.name == name && process.state != 'Z')
     }
 
-    /// For how much longer the command will run if nothing happens to it; `None` when it does not run.
+    /// How much longer the command will run if nothing happens to it; `None` if it does not run.
     pub(crate) fn time_left(&self) -> Option<Duration> {
         const TICKS_PER_SECOND: u64 = 100;
         let started = Duration::from_millis(self.command()?.started * 1000 / TICKS_PER_SECOND);
         Some((started + self.time).saturating_sub(work::now()))
     }
 
-    /// The command and its descendants, wherever they are.
+    /// The command and its descendants, in whatever group or session they are.
     pub(crate) fn family(&self) -> Vec<Process> {
         let mut family = process::marked(CONTENDER, &self.number.to_string());
         family.retain(|process| process.name == COMMAND);
         family
     }
 
-    /// That this signal ends the run is to be expected from now on.
+    /// From now on, an end by this signal is expected.
     pub(crate) fn expect(&self, signal: Signal) {
         lock(&self.state).killers.push(signal);
     }
@@ -122,18 +123,18 @@ impl Contender {
         state.ended.is_some()
     }
 
-    /// How it ended; `None` when it has not.
+    /// How it ended; `None` if it has not.
     pub(crate) fn status(&self) -> Option<ExitStatus> {
         lock(&self.state).ended
     }
 
-    /// What it said on stderr.
+    /// What it has written to stderr.
     pub(crate) fn stderr(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.stderr).unwrap_or_default()).into_owned()
     }
 
-    /// Why its end cannot be explained by what it was told and by what was done to it; `None` when it can.
-    /// `has_done_its_work`: its command said so.
+    /// Why its end is unexpected; `None` if its options and the faults that it met explain it. `has_done_its_work`:
+    /// whether its command has written so.
     pub(crate) fn surprise(&self, has_done_its_work: bool) -> Option<String> {
         if self.is_foreign {
             return None;
@@ -169,9 +170,9 @@ pub(crate) struct Crowd {
 }
 
 impl Crowd {
-    /// Nobody yet. The contenders are decided by `seed`, each by itself.
+    /// An empty crowd. `seed` and its number decide what each contender is.
     pub(crate) fn new(tool: Tool, place: Place, directory: &Path, seed: u64) -> Self {
-        fs::create_dir(directory.join("stderr")).expect("a directory for what they say");
+        fs::create_dir(directory.join("stderr")).expect("a directory for stderr");
         Self { tool, place, directory: directory.to_owned(), seed, all: Mutex::default() }
     }
 
@@ -200,13 +201,13 @@ impl Crowd {
         let milliseconds = match rng.u8(..100) {
             0..40 => rng.u64(10..150),
             40..60 => rng.u64(200..1500),
-            // Only who outlasts a session can be seen to outlive its lock.
+            // Only a command that takes longer than a session timeout can be seen to outlive its lock.
             _ => rng.u64(5000..12_000),
         };
         let nature = match rng.u8(..100) {
             0..30 => Nature::Plain,
             30..60 => Nature::Stubborn,
-            // Only zklock promises anything of what has left the group, or is nested.
+            // Only zklock promises anything about nested runs, or about processes that have left their group.
             _ if self.tool != Tool::Zklock => Nature::Plain,
             60..85 => Nature::Family,
             85..93 => Nature::Nesting,
@@ -227,30 +228,30 @@ impl Crowd {
         Contender { number, nature, what, time, is_foreign, give, timeout, network, is_limited, pid, stderr, state }
     }
 
-    /// The living processes of all contenders, wherever they are.
+    /// The living processes of all contenders, in whatever group or session they are.
     pub(crate) fn processes(&self) -> Vec<Process> {
         process::marked(MARK, &self.mark())
     }
 
-    /// What all processes of this crowd, and of no other, carry in their environment.
+    /// The value of [`MARK`] in the environment of all processes of this crowd, and of no other.
     fn mark(&self) -> String {
         format!("{}-{}", Pid::this(), self.seed)
     }
 
-    /// Everybody who was ever started.
+    /// All contenders that were ever started.
     pub(crate) fn all(&self) -> Vec<Arc<Contender>> {
         lock(&self.all).clone()
     }
 
-    /// Those that have not ended.
+    /// The contenders that have not ended.
     pub(crate) fn alive(&self) -> Vec<Arc<Contender>> {
         let mut all = self.all();
         all.retain(|contender| contender.status().is_none());
         all
     }
 
-    /// One to be hurt, as `dice` decides. Each is given at most once: that two guards of a command are hurt at the same
-    /// time is a fault of its own.
+    /// Picks a contender to be hurt, as `dice` decides. Each is picked at most once: to hurt both guards of a command
+    /// at the same time is a fault of its own.
     pub(crate) fn pick(
         &self,
         wanted: Wanted,

@@ -1,8 +1,8 @@
-//! The faults. Each lane makes one after the other, as its own seed decides, until the record says that it is enough,
-//! and leaves everything whole.
+//! The faults. Each lane makes one fault after the other, as its own seed decides, until the record says that the phase
+//! of faults is over. It repairs whatever it has broken.
 //!
-//! What a lane draws from its seed never depends on what it finds. So the same seed gives the same faults in the same
-//! order; whom they meet depends on who is there.
+//! The numbers that a lane draws from its seed never depend on what it finds. So the same seed makes the same faults in
+//! the same order; which contenders they hit depends on timing.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -23,10 +23,10 @@ use crate::servers::Etcd;
 use crate::tool::{LONGEST_TIMEOUT, Tool};
 use crate::work::{self, Nature};
 
-/// By when a command that was woken too late must be dead, on a loaded machine.
+/// How long after its guards continue a command may still live, on a loaded machine, if its lease is over by then.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// For how long a fault lasts.
+/// How long a fault lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Length {
     time: Duration,
@@ -34,10 +34,10 @@ struct Length {
 }
 
 impl Length {
-    /// Less than a lease or more than the longest session timeout, as often the one as the other.
+    /// With equal chances, shorter than a lease or longer than the longest session timeout.
     fn draw(rng: &mut Rng) -> Self {
         let (short, time) = (rng.u64(100..1000), LONGEST_TIMEOUT + rng.u64(300..2500));
-        let (time, name) = if rng.bool() { (short, "shortly") } else { (time, "for long") };
+        let (time, name) = if rng.bool() { (short, "briefly") } else { (time, "for long") };
         Self { time: Duration::from_millis(time), name }
     }
 }
@@ -54,7 +54,7 @@ enum Guard {
     Supervisor,
     Keeper,
     Both,
-    /// The command and all its descendants, too.
+    /// Both, the command, and all its descendants.
     Everything,
 }
 
@@ -81,7 +81,7 @@ enum Hurt {
 impl Hurt {
     fn draw(rng: &mut Rng, tool: Tool) -> Self {
         let guard = |dice| match dice {
-            // The others have one process, which is in the supervisor's place.
+            // The other tools have one process, in the place of the supervisor.
             _ if tool != Tool::Zklock => Guard::Supervisor,
             0..4 => Guard::Supervisor,
             4..8 => Guard::Keeper,
@@ -112,10 +112,10 @@ impl Hurt {
         }
     }
 
-    /// Whether the contender is one on which this can be answered.
+    /// Whether this contender can be expected to survive this.
     fn is_for(self, contender: &Contender) -> bool {
         match self {
-            // Nobody is left to kill what has left the command's group.
+            // No process is left that could kill a descendant which has left the command's group.
             Self::Kill(Guard::Both) => contender.nature != Nature::Family,
             _ => true,
         }
@@ -144,7 +144,7 @@ impl Hurt {
                 let family = if guard == Guard::Everything { victim.family() } else { Vec::new() };
                 send(&family, Signal::SIGSTOP);
                 record.pause(length.time);
-                // The command has a head start.
+                // The command continues first.
                 send(&family, Signal::SIGCONT);
                 guards.send(Signal::SIGCONT);
                 let until = Until::Fixed(work::now() + AT_ONCE);
@@ -169,7 +169,7 @@ impl Hurt {
     }
 }
 
-/// The guards of a command, as they were when one looked.
+/// The guards of a command, as they were found.
 struct Guards<'a> {
     victim: &'a Contender,
     supervisor: bool,
@@ -183,7 +183,7 @@ fn guards(victim: &Contender, guard: Guard) -> Guards<'_> {
 
 impl Guards<'_> {
     fn send(&self, signal: Signal) {
-        // The keeper first: it is the one that would act when the other is gone.
+        // The keeper first: it would act if it saw that the supervisor is gone.
         send(self.keeper.as_slice(), signal);
         if self.supervisor {
             self.victim.with_supervisor(|pid| process::send(pid, signal));
@@ -191,7 +191,7 @@ impl Guards<'_> {
     }
 }
 
-/// Sends a signal to those of these processes that are still there.
+/// Sends a signal to those of these processes that are still alive.
 fn send(processes: &[Process], signal: Signal) {
     for process in processes {
         if is_alive(process) {
@@ -204,7 +204,7 @@ fn is_alive(process: &Process) -> bool {
     process::look(process.pid).is_some_and(|now| now.started == process.started && now.state != 'Z')
 }
 
-/// Kills the command, after all its descendants: a descendant that its command leaves behind does not hold the lock.
+/// Kills all descendants of the command, and then the command: the lock is not held for descendants that outlive it.
 fn kill_family(victim: &Contender) {
     let Some(command) = victim.command() else { return };
     let command = [command];
@@ -232,18 +232,18 @@ pub(crate) fn hurt_processes(crowd: &Crowd, tool: Tool, record: &Record, rng: &m
 
 // The network.
 
-/// A way to each server, for a part of the contenders.
+/// A proxy to each server, for some of the contenders.
 #[derive(Debug)]
 pub(crate) struct Network {
     number: usize,
-    /// The ways.
+    /// The proxies.
     pub(crate) proxies: Vec<Proxy>,
-    /// Held by whoever makes a fault of it: two at a time would each undo what the other does.
+    /// Locked while a lane makes a fault here: two lanes at the same time would undo each other's faults.
     busy: Mutex<()>,
 }
 
 impl Network {
-    /// With the number by which contenders have chosen it.
+    /// `number`: its index, by which contenders refer to it.
     pub(crate) fn new(number: usize, proxies: Vec<Proxy>) -> Self {
         Self { number, proxies, busy: Mutex::default() }
     }
@@ -253,8 +253,8 @@ impl Network {
     }
 }
 
-/// Makes all ways of a holder silent, for longer than its session lasts and while its command has enough left to do to be
-/// seen by the next holder.
+/// Silences the network of a holder, for longer than its session lasts. Its command has enough left to do to overlap
+/// the next holder's if it were not stopped.
 pub(crate) fn silence_holders(crowd: &Crowd, networks: &[Network], record: &Record, rng: &mut Rng) {
     while record.pause(draw_pause(rng, 200..800)) {
         let (dice, percents) = (rng.usize(..), rng.u32(120..250));
@@ -290,7 +290,7 @@ pub(crate) fn disturb_networks(networks: &[Network], tool: Tool, record: &Record
 #[derive(Debug)]
 struct Disruption {
     network: usize,
-    /// The way to this server only.
+    /// Only the proxy to this server, if given.
     one: Option<usize>,
     length: Length,
     delay: Duration,
@@ -357,7 +357,7 @@ impl Disruption {
                 record.pause(length.time);
                 hit.iter().for_each(|proxy| proxy.accept());
             }
-            // The protocol of etcd is not looked into.
+            // The proxies do not understand the protocol of etcd.
             _ if tool == Tool::Etcdctl => {}
             _ => {
                 fault(format!("reply to a {op} lost"));
@@ -375,7 +375,7 @@ fn addresses(proxies: &[&Proxy]) -> Vec<String> {
 
 // The servers.
 
-/// Hurts the servers of an ensemble.
+/// Makes faults of the servers of an ensemble.
 pub(crate) fn hurt_ensemble(ensemble: &Ensemble, record: &Record, rng: &mut Rng) {
     while record.pause(draw_pause(rng, 2000..8000)) {
         let (number, length) = (rng.usize(..ensemble.servers().len()), Length::draw(rng));
@@ -409,7 +409,7 @@ pub(crate) fn hurt_ensemble(ensemble: &Ensemble, record: &Record, rng: &mut Rng)
     }
 }
 
-/// Hurts the only server, as far as that makes sense.
+/// Makes the faults that make sense with a single server.
 pub(crate) fn hurt_etcd(etcd: &Etcd, record: &Record, rng: &mut Rng) {
     while record.pause(draw_pause(rng, 1000..4000)) {
         let (freezes, length) = (rng.bool(), Length::draw(rng));
@@ -420,7 +420,7 @@ pub(crate) fn hurt_etcd(etcd: &Etcd, record: &Record, rng: &mut Rng) {
             record.pause(length.time);
             etcd.thaw();
         } else {
-            record.fault(&format!("server killed, away {}", length.name), &on);
+            record.fault(&format!("server killed, down {}", length.name), &on);
             etcd.kill();
             record.pause(length.time);
             etcd.restart();
@@ -437,7 +437,7 @@ fn freeze(servers: &[&Server], which: &str, length: Length, record: &Record) {
 }
 
 fn kill(servers: &[&Server], which: &str, length: Length, record: &Record) {
-    record.fault(&format!("{which} killed, away {}", length.name), &format!("{:?}, {:?}", all(servers), length.time));
+    record.fault(&format!("{which} killed, down {}", length.name), &format!("{:?}, {:?}", all(servers), length.time));
     servers.iter().for_each(|server| server.kill());
     record.pause(length.time);
     servers.iter().for_each(|server| server.restart_in_background(Data::Kept));
@@ -458,7 +458,7 @@ pub(crate) fn meddle(client: &Client, servers: &[String], locks: &[String], reco
         let Some(place) = (if first { Some(0) } else { dice.checked_rem(nodes.len()) }) else { continue };
         let Some(name) = nodes.get(place) else { continue };
         let node = format!("{lock}/{name}");
-        // It may have gone meanwhile.
+        // The node may be gone by now.
         let Ok((_, stat)) = client.get(&node) else { continue };
         let from = work::now();
         let kind = if ends_session { "session ended" } else { "node deleted" };

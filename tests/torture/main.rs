@@ -1,5 +1,5 @@
-//! A crowd of contenders on a few locks, faults of all kinds at random, and a checker that reads what the commands
-//! wrote: see docs/torture.md. scripts/torture runs it.
+//! A crowd of contenders on a few locks, random faults of all kinds, and a checker that reads the log of the commands.
+//! scripts/torture runs it; see docs/torture.md.
 
 #[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
 #[path = "../it/client.rs"]
@@ -55,35 +55,35 @@ use crate::work::Job;
 /// The paths of the locks.
 const LOCKS: [&str; 4] = ["/torture-a", "/torture-b", "/torture-c", "/torture-d"];
 
-/// How many networks there are: a part of the contenders is cut off while the others are not.
+/// How many networks there are, so that some contenders can be cut off while others are not.
 const NETWORKS: usize = 6;
 
 /// How many threads disturb networks.
 const DISTURBERS: usize = 2;
 
-/// How many threads cut off a holder.
+/// How many threads cut off holders.
 const SILENCERS: usize = 2;
 
 /// How many threads hurt processes.
 const HURTERS: usize = 2;
 
-/// How long a session may take to expire on a loaded machine after the faults, and a new one to be opened.
+/// How long it may take after the faults, on a loaded machine, until old sessions have expired and new ones are open.
 const RECOVERY: Duration = Duration::from_secs(30);
 
-/// Has a crowd of contenders take locks under faults at random, and checks that no two of their commands overlap.
+/// Has a crowd of contenders take locks under random faults, and checks that no two of their commands overlap.
 #[derive(Debug, Parser)]
 #[command(name = "torture")]
 struct Options {
-    /// For how many minutes to make faults
+    /// How many minutes to make faults for
     #[arg(long, default_value_t = 2.0)]
     minutes: f64,
-    /// Make the same faults again as a run before
+    /// Make the same faults as an earlier run with this seed
     #[arg(long)]
     seed: Option<u64>,
-    /// What to torture; of another one than zklock, it is only reported how it fares
+    /// What to torture; the results of tools other than zklock are only reported, not judged
     #[arg(long, value_enum, default_value_t = Tool::Zklock)]
     tool: Tool,
-    /// Keep the logs, whatever comes of it
+    /// Keep the logs even if nothing is wrong
     #[arg(long)]
     keep: bool,
 }
@@ -121,7 +121,8 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// One lane of faults has a seed of its own, so that what one does never moves another.
+/// The random numbers of one lane of faults. Each lane has a seed of its own, so that the lanes do not affect each
+/// other.
 fn lane(seed: u64, number: u64) -> Rng {
     Rng::with_seed(seed.wrapping_add(number.wrapping_mul(0xD134_2543_DE82_EF95)))
 }
@@ -165,7 +166,7 @@ fn torture(options: &Options, seed: u64, directory: &Path) -> Report {
         for lane in lanes {
             lane.join().expect("a lane of faults does not panic");
         }
-        record.note("everything is whole");
+        record.note("all faults are repaired");
         let starving = drain(crowd);
         let nodes = left_nodes(servers, locks);
         let disputed = if starving.is_empty() && nodes.is_empty() { Vec::new() } else { servers.disputed(locks) };
@@ -178,22 +179,22 @@ fn torture(options: &Options, seed: u64, directory: &Path) -> Report {
     Report::new(&log, &crowd, &record, findings)
 }
 
-/// Waits until all contenders have ended. Gives those that have not, within the time that they may need.
+/// Waits until all contenders have ended. Returns those that have not, after all the time that they may need.
 fn drain(crowd: &Crowd) -> Vec<String> {
     let work: Duration = crowd.alive().iter().map(|contender| contender.time).sum();
-    // A nested run may be left behind.
+    // The processes as well: a command may have left a nested run behind.
     poll::within(2 * work + RECOVERY, || (crowd.alive().is_empty() && crowd.processes().is_empty()).then_some(()));
     crowd.alive().iter().map(|contender| format!("contender {}: {}", contender.number, contender.what)).collect()
 }
 
-/// Waits until no node is left below the locks. Gives those that are, when every session has had the time to expire.
+/// Waits until no node is left below the locks. Returns those that are left when every session has had time to expire.
 fn left_nodes(servers: &Servers, locks: &[String]) -> Vec<String> {
     let time = 2 * Duration::from_millis(LONGEST_TIMEOUT);
     poll::within(time, || servers.nodes(locks).is_empty().then_some(()));
     servers.nodes(locks)
 }
 
-/// Gives the processes that are left when those that are on their way out have gone, and kills them.
+/// Waits a little for processes that are about to exit. Kills those that are left, and returns them.
 fn left_processes(crowd: &Crowd) -> Vec<String> {
     poll::within(RECOVERY / 10, || crowd.processes().is_empty().then_some(()));
     let left = crowd.processes();

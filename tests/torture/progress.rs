@@ -1,4 +1,4 @@
-//! Says on stdout how far it is: nothing else is printed for minutes.
+//! Shows the progress on stdout, because nothing else is printed for minutes.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -9,14 +9,14 @@ use crate::record::{Phase, Record};
 /// How often a line is written.
 const STEP: Duration = Duration::from_secs(20);
 
-/// How often the line is written over on a terminal.
+/// How often the line is overwritten on a terminal.
 const STEP_ON_A_TERMINAL: Duration = Duration::from_secs(1);
 
-/// Shows the progress until the torture is over. `time`: for how long faults are made.
+/// Shows the progress until the torture is over. `time`: how long faults are made.
 pub(crate) fn show(time: Duration, crowd: &Crowd, record: &Record) {
     let begin = Instant::now();
     let mut stdout = io::stdout();
-    // To erase what a longer line has left is console_codes(4).
+    // The escape sequence erases the rest of a longer line: console_codes(4).
     let (step, before, after) =
         if stdout.is_terminal() { (STEP_ON_A_TERMINAL, "\r", "\x1b[K") } else { (STEP, "", "\n") };
     while !record.is_over_within(step) {
@@ -30,7 +30,7 @@ pub(crate) fn show(time: Duration, crowd: &Crowd, record: &Record) {
                 format!("no more faults; contenders that have not ended: {}", crowd.alive().len())
             }
         };
-        // Whoever closed stdout does not want to know.
+        // If stdout was closed, there is no reader to inform.
         let _ = write!(stdout, "{before}{line}{after}").and_then(|()| stdout.flush());
     }
     if stdout.is_terminal() {
@@ -38,7 +38,7 @@ pub(crate) fn show(time: Duration, crowd: &Crowd, record: &Record) {
     }
 }
 
-/// Minutes and seconds, as a clock shows them.
+/// Minutes and seconds, as M:SS.
 fn minutes(time: Duration) -> String {
     format!("{}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
 }
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_look_like_those_of_a_clock() {
+    fn minutes_and_seconds() {
         let shown = [0, 59, 60, 605].map(|seconds| minutes(Duration::from_secs(seconds)));
         assert_eq!(shown, ["0:00", "0:59", "1:00", "10:05"]);
     }

@@ -1,4 +1,4 @@
-//! What the threads of a torture share: how far it is, which faults were made, and what they excuse.
+//! The data that the threads of a torture share: its phase, the faults that were made, and what they excuse.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,34 +10,34 @@ use std::time::Duration;
 use crate::checker::{Excuse, Time};
 use crate::work;
 
-/// How far it is.
+/// The phases of a torture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
-    /// Contenders come and faults are made.
+    /// Contenders are started and faults are made.
     Faults,
-    /// No fault is made any more and no contender comes. Those that are there end.
+    /// No more faults are made and no more contenders are started. The last contenders end.
     Drain,
-    /// All have ended, or will not.
+    /// All contenders have ended, or never will.
     Over,
 }
 
-/// What a fault keeps from hearing or from being heard.
+/// The contenders that a fault cuts off from news, or keeps from sending any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deaf {
     /// One contender, by its number.
     Contender(usize),
     /// All on one network, by its number.
     Network(usize),
-    /// Everybody.
+    /// All.
     All,
 }
 
 /// A fault, from its beginning to its end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Disturbance {
-    /// Whom it concerns.
+    /// Which contenders it concerns.
     pub(crate) whom: Deaf,
-    /// When it lasted.
+    /// When it began and ended.
     pub(crate) time: (Time, Time),
 }
 
@@ -53,13 +53,14 @@ pub(crate) struct Record {
     log: Mutex<File>,
 }
 
-/// A thread that panicked elsewhere ends the torture; until then, what is here is whole after every statement.
+/// Locks a mutex even if a thread has panicked while it held it. That panic ends the torture; until then the data can
+/// be used, because every single statement leaves it consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Record {
-    /// Faults are also written to `log`, with their times.
+    /// A record whose faults are also written to `log`, with their times.
     pub(crate) fn new(log: &Path) -> Self {
         Self {
             phase: Mutex::new(Phase::Faults),
@@ -72,33 +73,33 @@ impl Record {
         }
     }
 
-    /// How far it is.
+    /// The current phase.
     pub(crate) fn phase(&self) -> Phase {
         *lock(&self.phase)
     }
 
-    /// Goes on to another phase.
+    /// Enters a phase.
     pub(crate) fn enter(&self, phase: Phase) {
         self.note(&format!("phase: {phase:?}"));
         *lock(&self.phase) = phase;
         self.changed.notify_all();
     }
 
-    /// Lets `time` pass, or less when the faults are to end. Gives whether they go on.
+    /// Waits for `time`, or until the phase of faults ends. Returns whether it goes on.
     pub(crate) fn pause(&self, time: Duration) -> bool {
         let phase = lock(&self.phase);
         let waited = self.changed.wait_timeout_while(phase, time, |phase| *phase == Phase::Faults);
         *waited.unwrap_or_else(PoisonError::into_inner).0 == Phase::Faults
     }
 
-    /// Lets `time` pass, or less when the torture is over. Gives whether it is.
+    /// Waits for `time`, or until the torture is over. Returns whether it is.
     pub(crate) fn is_over_within(&self, time: Duration) -> bool {
         let phase = lock(&self.phase);
         let waited = self.changed.wait_timeout_while(phase, time, |phase| *phase != Phase::Over);
         *waited.unwrap_or_else(PoisonError::into_inner).0 == Phase::Over
     }
 
-    /// Counts a fault that is about to be made. `on`: what it is made on.
+    /// Counts a fault that is about to be made. `on`: what it hits.
     pub(crate) fn fault(&self, kind: &str, on: &str) {
         *lock(&self.faults).entry(kind.to_owned()).or_default() += 1;
         self.note(&format!("{kind}: {on}"));
@@ -115,29 +116,29 @@ impl Record {
         lock(&self.faults).clone()
     }
 
-    /// Makes a fault, and notes who may not hear of anything meanwhile.
+    /// Makes a fault, and notes which contenders may not hear any news meanwhile.
     pub(crate) fn disturb(&self, whom: Deaf, fault: impl FnOnce()) {
         let from = work::now();
         fault();
         lock(&self.disturbances).push(Disturbance { whom, time: (from, work::now()) });
     }
 
-    /// All that there were.
+    /// All disturbances.
     pub(crate) fn disturbances(&self) -> Vec<Disturbance> {
         lock(&self.disturbances).clone()
     }
 
-    /// Notes that the machine let somebody wait who wanted to run.
+    /// Notes that the machine did not run a process that was ready to run.
     pub(crate) fn stall(&self, from: Time, until: Time) {
         self.note(&format!("machine stalled for {:?}", until - from));
         lock(&self.stalls).push((from, until));
     }
 
-    /// The times in which the machine stalled, in their order, each apart from the next.
+    /// The times in which the machine stalled, in order, and without overlaps.
     pub(crate) fn stalls(&self) -> Vec<(Time, Time)> {
         let mut stalls = lock(&self.stalls).clone();
         stalls.sort_unstable();
-        // Several processors may have noticed the same.
+        // Several processors may have noticed the same stall.
         stalls.dedup_by(|next, before| {
             let is_same = next.0 <= before.1;
             if is_same {
@@ -154,7 +155,7 @@ impl Record {
         lock(&self.excuses).push(excuse);
     }
 
-    /// All that there are.
+    /// All excuses.
     pub(crate) fn excuses(&self) -> Vec<Excuse> {
         lock(&self.excuses).clone()
     }

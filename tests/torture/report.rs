@@ -1,4 +1,4 @@
-//! What came of it, in words.
+//! The report of a torture, in words.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,29 +11,30 @@ use crate::record::{Deaf, Record};
 /// How many of each sort of finding are printed in full.
 const SHOWN: usize = 10;
 
-/// What was seen besides the log of the commands.
+/// The findings that do not come from the log of the commands.
 #[derive(Debug)]
 pub(crate) struct Findings {
-    /// The paths of nodes, and when they had gone.
+    /// When nodes were seen to be gone, by their paths.
     pub(crate) gone: BTreeMap<String, Time>,
-    /// Who had not ended long after the faults had.
+    /// The contenders that had not ended long after the last fault.
     pub(crate) starving: Vec<String>,
     /// The nodes that were left.
     pub(crate) nodes: Vec<String>,
-    /// The nodes over which the servers disagree. Who waits for such a node waits rightly, and is not judged.
+    /// The nodes over which the servers disagree. A contender that waits for such a node is right to wait, and is not
+    /// judged.
     pub(crate) disputed: Vec<String>,
     /// The processes that were left.
     pub(crate) processes: Vec<String>,
 }
 
-/// All of it.
+/// The whole report.
 #[derive(Debug)]
 pub(crate) struct Report {
     faults: BTreeMap<String, usize>,
     statuses: BTreeMap<String, usize>,
     contenders: usize,
     holds: usize,
-    /// What must be empty.
+    /// The kinds of findings of which there must be none.
     wrong: Vec<(&'static str, Vec<String>)>,
     longest_overlap: Duration,
     disputed: Vec<String>,
@@ -91,13 +92,13 @@ impl Report {
         }
     }
 
-    /// Whether nothing is wrong, and something was done: a crowd that never held a lock proves nothing.
+    /// Whether nothing is wrong, and at least one contender held a lock: otherwise nothing was proved.
     pub(crate) fn is_clean(&self) -> bool {
         self.holds > 0 && self.wrong.iter().all(|(_, found)| found.is_empty())
     }
 }
 
-/// Adds what the log of the commands does not tell.
+/// Adds the facts that are not in the log of the commands.
 fn complete(holds: &mut [Hold], crowd: &Crowd, record: &Record) {
     let (all, disturbances, stalls) = (crowd.all(), record.disturbances(), record.stalls());
     for hold in holds {
@@ -113,7 +114,7 @@ fn complete(holds: &mut [Hold], crowd: &Crowd, record: &Record) {
     }
 }
 
-/// Those with an excuse, and those without.
+/// The breaches with an excuse, and those without.
 fn split(breaches: Vec<Breach>) -> (Vec<Breach>, Vec<Breach>) {
     breaches.into_iter().partition(|breach| breach.excuse.is_some())
 }
@@ -139,7 +140,11 @@ impl fmt::Display for Report {
             writeln!(f, "the longest overlap took {:?}", self.longest_overlap)?;
         }
         if !self.disputed.is_empty() {
-            writeln!(f, "the servers disagree over {}: who waits is not judged", self.disputed.join(", "))?;
+            writeln!(
+                f,
+                "the servers disagree over {}: waiters and leftovers are not judged",
+                self.disputed.join(", ")
+            )?;
         }
         if let Some(longest) = self.stalls.iter().map(|(from, until)| *until - *from).max() {
             writeln!(f, "{:5} stalls of the machine, the longest for {longest:?}", self.stalls.len())?;

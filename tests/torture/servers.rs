@@ -23,20 +23,20 @@ use crate::record::{Record, lock};
 use crate::tool::Tool;
 use crate::witness;
 
-/// Servers that differ for this long do so for good.
+/// Servers that disagree for this long will always disagree.
 const AGREEMENT: Duration = Duration::from_secs(5);
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) enum Servers {
-    /// With a client that no fault of the network is on, and whose paths begin where the contenders' do.
+    /// With a client that no fault of the network reaches, in the same chroot as the contenders.
     ZooKeeper(Ensemble, Chroot, Client),
-    /// One server, of which only the contenders' commands tell anything.
+    /// One server, which is not watched: all that is known comes from the contenders' commands.
     Etcd(Etcd),
 }
 
 impl Servers {
-    /// Those that the tool needs, serving.
+    /// Starts the servers that the tool needs, and waits until they serve.
     pub(crate) fn start(tool: Tool, directory: &Path) -> Self {
         if tool == Tool::Etcdctl {
             return Self::Etcd(Etcd::start(directory));
@@ -54,7 +54,7 @@ impl Servers {
         }
     }
 
-    /// A network: a way to each server.
+    /// Creates a network: a proxy to each server.
     pub(crate) fn network(&self) -> Vec<Proxy> {
         let way = |address: &String| match self {
             Self::ZooKeeper(..) => Proxy::zookeeper(address),
@@ -63,7 +63,7 @@ impl Servers {
         self.addresses().iter().map(way).collect()
     }
 
-    /// What follows the addresses in a connect string.
+    /// The part of a connect string that follows the addresses.
     pub(crate) fn chroot(&self) -> String {
         match self {
             Self::ZooKeeper(_, chroot, _) => chroot.path().to_owned(),
@@ -71,7 +71,7 @@ impl Servers {
         }
     }
 
-    /// Notes until the torture is over which nodes have gone when.
+    /// Watches the nodes until the torture is over. Returns when each was seen to be gone.
     pub(crate) fn watch(&self, locks: &[String], record: &Record) -> BTreeMap<String, Time> {
         match self {
             Self::ZooKeeper(.., client) => witness::watch(client, locks, record),
@@ -79,7 +79,7 @@ impl Servers {
         }
     }
 
-    /// The paths of the contenders' nodes, as far as one can see them.
+    /// The paths of the contenders' nodes; none with etcd, where they are not watched.
     pub(crate) fn nodes(&self, locks: &[String]) -> Vec<String> {
         match self {
             Self::ZooKeeper(.., client) => witness::nodes(client, locks).into_iter().collect(),
@@ -87,8 +87,9 @@ impl Servers {
         }
     }
 
-    /// The nodes below the locks that not all servers have, although they have had the time to agree. ZooKeeper 3.8.0 may
-    /// keep a node on one server that the others have deleted, when leaders are killed one after the other.
+    /// The nodes below the locks that some servers have and others do not, although they have had time to agree. When
+    /// leaders are killed one after the other, ZooKeeper 3.8.0 may keep a node on one server that the others have
+    /// deleted.
     pub(crate) fn disputed(&self, locks: &[String]) -> Vec<String> {
         let Self::ZooKeeper(_, chroot, _) = self else { return Vec::new() };
         let clients: Vec<Client> = self.addresses().into_iter().map(|address| chroot.by(address).client()).collect();
@@ -118,7 +119,7 @@ impl Servers {
     }
 }
 
-/// An etcd on ports of its own, with its data in a directory of its own. It ends with this process.
+/// An etcd with its own ports and its own data directory. It is killed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Etcd {
     port: u16,
@@ -156,7 +157,7 @@ impl Etcd {
         self.send(Signal::SIGCONT);
     }
 
-    /// SIGKILL. Returns when it has gone.
+    /// SIGKILL. Returns when the process has ended.
     pub(crate) fn kill(&self) {
         self.send(Signal::SIGKILL);
         lock(&self.process).wait().expect("a child can be waited for");

@@ -1,4 +1,5 @@
-//! Notices when the machine stands still, or does not let run who wants to: no lock with a timeout can answer that in time.
+//! Notices when the machine stands still or does not run a process that is ready: no lock with a timeout can act in
+//! time then.
 
 use std::thread;
 use std::time::Duration;
@@ -9,13 +10,13 @@ use nix::unistd::Pid;
 use crate::record::{Phase, Record};
 use crate::work;
 
-/// How often a processor is asked for a moment.
+/// How often to wake up on each processor.
 const STEP: Duration = Duration::from_millis(10);
 
-/// A processor that has had no moment for this long has stalled.
+/// A processor that has not run its thread for this long has stalled.
 const STALL: Duration = Duration::from_millis(200);
 
-/// The processors that this program may use, by their numbers.
+/// The numbers of the processors that this program may use.
 pub(crate) fn processors() -> Vec<usize> {
     let usable = sched_getaffinity(Pid::from_raw(0)).expect("the processors of this thread can be asked for");
     (0..CpuSet::count()).filter(|&number| usable.is_set(number).unwrap_or(false)).collect()
@@ -26,7 +27,7 @@ pub(crate) fn watch(processor: usize, record: &Record) {
     let mut only = CpuSet::new();
     let set = only.set(processor).and_then(|()| sched_setaffinity(Pid::from_raw(0), &only));
     if let Err(error) = set {
-        // It was taken away meanwhile. The others are watched.
+        // The processor has been taken away from this program. The others are still watched.
         record.note(&format!("processor {processor} is not watched: {error}"));
         return;
     }

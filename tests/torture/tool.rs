@@ -1,4 +1,4 @@
-//! What is tortured: how a contender is started with each tool, and on which servers.
+//! The tools that are tortured, and how a contender is started with each of them.
 
 use std::env;
 use std::path::PathBuf;
@@ -10,63 +10,63 @@ use fastrand::Rng;
 
 use crate::work::{Job, Nature};
 
-/// What takes the locks.
+/// The tool that takes the locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Tool {
     /// The program of this repository.
     Zklock,
-    /// `etcdctl lock`, on one server of etcd.
+    /// `etcdctl lock`, with a single etcd server.
     Etcdctl,
     /// A script of a few lines around kazoo's `Lock`.
     Kazoo,
 }
 
-/// Whether a contender gives up by itself while it waits.
+/// Whether a contender may give up while it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Give {
-    /// After some time, or at once.
+    /// It gives up after some time, or at once.
     Up,
-    /// Never.
+    /// It never gives up.
     Never,
 }
 
-/// Where the locks are, and the ways there.
+/// Where the locks are, and how to reach them.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
-    /// The addresses of the servers, by each network.
+    /// For each network, the addresses of the servers.
     pub(crate) networks: Vec<Vec<String>>,
-    /// What follows the addresses in a connect string.
+    /// The part of a connect string that follows the addresses.
     pub(crate) chroot: String,
     /// The paths of the locks.
     pub(crate) locks: Vec<String>,
 }
 
-/// The session timeouts that contenders ask for, in milliseconds. Short, so that many are lost.
+/// The session timeouts that contenders ask for, in milliseconds. They are short, so that many sessions expire.
 const TIMEOUTS: [u64; 4] = [2000, 2500, 3000, 4000];
 
 /// The longest of them, in milliseconds.
 pub(crate) const LONGEST_TIMEOUT: u64 = TIMEOUTS[3];
 
-/// How many may hold the lock that has permits.
+/// How many contenders may hold the lock that has permits.
 const PERMITS: &str = "3";
 
 /// A contender that has not been started yet.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// What to start.
+    /// The process to start.
     pub(crate) command: Command,
-    /// Whether it gives up.
+    /// Whether it may give up.
     pub(crate) give: Give,
     /// The session timeout that it asks for.
     pub(crate) timeout: Duration,
     /// The number of the network by which it reaches the servers.
     pub(crate) network: usize,
-    /// Whether it limits the time of its command.
+    /// Whether it limits how long its command may run.
     pub(crate) is_limited: bool,
 }
 
 impl Tool {
-    /// A contender that runs `job`, other things being decided by `rng`.
+    /// A contender that runs `job`. `rng` decides everything else.
     pub(crate) fn contender(self, place: &Place, job: Job, rng: &mut Rng) -> Entry {
         let network = rng.usize(..place.networks.len());
         let mut addresses = place.networks[network].clone();
@@ -108,7 +108,7 @@ impl Tool {
     }
 }
 
-/// Which locks to take, and how: the arguments for zklock.
+/// Which locks zklock takes, and with which options.
 #[derive(Debug)]
 struct Claim {
     locks: Vec<String>,
@@ -116,9 +116,9 @@ struct Claim {
 }
 
 impl Claim {
-    /// On the first lock everybody is exclusive. The second has readers and writers, the third permits and some who are
-    /// exclusive, the fourth readers and writers whose nodes have the names of all dialects. Some take two of the first
-    /// three together, in any order.
+    /// On the first lock all contenders are exclusive. The second has readers and writers; the third has contenders
+    /// with permits and exclusive ones; the fourth has readers and writers that use the node names of all dialects.
+    /// Some contenders take two of the first three locks together, in any order.
     fn draw(locks: &[String], rng: &mut Rng) -> Self {
         let (index, dice) = (rng.usize(..locks.len()), rng.u8(..12));
         let mut claim = Self { locks: vec![locks[index].clone()], options: Vec::new() };
@@ -136,7 +136,7 @@ impl Claim {
         claim
     }
 
-    /// All of it, `locks` being a part of its own.
+    /// The arguments for zklock to take `locks`, which are some of its own or all, with its options.
     fn arguments(&self, locks: &[String]) -> Vec<String> {
         let and = locks[1..].iter().flat_map(|lock| ["--and".to_owned(), lock.clone()]);
         locks[..1].iter().chain(&self.options).cloned().chain(and).collect()
@@ -149,7 +149,7 @@ fn zklock(entry: &mut Entry, locks: &[String], connect_string: &str, mut job: Jo
         command.env_remove(name);
     }
     command.env("ZKLOCK_ZOOKEEPER", connect_string).env("ZKLOCK_LOG", "zklock=debug");
-    // In the environment, so that it is that of a zklock below this one, too.
+    // In the environment, so that nested runs use it as well.
     command.env("ZKLOCK_SESSION_TIMEOUT", format!("{}ms", timeout.as_millis()));
     let claim = Claim::draw(locks, rng);
     command.args(claim.arguments(&claim.locks));
@@ -178,14 +178,14 @@ fn zklock(entry: &mut Entry, locks: &[String], connect_string: &str, mut job: Jo
     command.arg("--").args(job.command());
 }
 
-/// The binary beside this program's directory: cargo puts examples into one of their own.
+/// The zklock binary. Cargo puts it one directory above this program, which is an example.
 pub(crate) fn binary() -> PathBuf {
     let program = env::current_exe().expect("the path of this program");
     let profile = program.ancestors().nth(2).expect("examples have a directory of their own");
     profile.join("zklock")
 }
 
-/// What one writes who follows kazoo's documentation.
+/// A script such as a user would write after reading kazoo's documentation.
 const KAZOO: &str = r"
 import os, subprocess, sys
 from kazoo.client import KazooClient

@@ -1,4 +1,5 @@
-//! Watches the locks by a way that no fault of the network is on, and notes when each node was seen to be gone.
+//! Watches the locks over connections that no fault of the network reaches, and notes when each node was seen to be
+//! gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
@@ -9,10 +10,10 @@ use crate::client::Client;
 use crate::record::{Phase, Record};
 use crate::work;
 
-/// How often it looks.
+/// How often to list the nodes.
 const STEP: Duration = Duration::from_millis(50);
 
-/// Looks until the torture is over. Gives the times at which nodes, by their paths, had gone.
+/// Watches until the torture is over. Returns when each node, by its path, was seen to be gone.
 pub(crate) fn watch(client: &Client, locks: &[String], record: &Record) -> BTreeMap<String, Time> {
     let mut gone = BTreeMap::new();
     let mut there: BTreeSet<String> = BTreeSet::new();
@@ -22,7 +23,8 @@ pub(crate) fn watch(client: &Client, locks: &[String], record: &Record) -> BTree
         for node in there.difference(&now) {
             gone.entry(node.clone()).or_insert(seen);
         }
-        // Between the sync and the list, the connection may have moved to a server that lagged.
+        // A node that is back was not gone: between the sync and the list, the connection may have moved to a server
+        // that lags.
         gone.retain(|node, _| !now.contains(node));
         there = now;
         thread::sleep(STEP);
@@ -32,7 +34,7 @@ pub(crate) fn watch(client: &Client, locks: &[String], record: &Record) -> BTree
 
 /// The paths of the nodes below the locks.
 pub(crate) fn nodes(client: &Client, locks: &[String]) -> BTreeSet<String> {
-    // A server that lags would not show those that it does not know yet.
+    // A server that lags would not list the newest nodes.
     client.sync();
     let mut nodes = BTreeSet::new();
     for lock in locks {

@@ -1,8 +1,8 @@
-//! The command under the lock: it writes to a log, every few milliseconds while it or a descendant lives, so that the
-//! log tells when it was last alive, however it died.
+//! The command under the lock. While it or a descendant lives, it writes to a log every few milliseconds, so that the
+//! log shows when it was last alive, however it died.
 //!
-//! A line is `WORD TIME CONTENDER PID MODE`, with CLOCK_BOOTTIME in nanoseconds, and then `LOCK TOKEN NODE` of each lock
-//! that is held.
+//! A line is `WORD TIME CONTENDER PID MODE`, with CLOCK_BOOTTIME in nanoseconds, followed by `LOCK TOKEN NODE` for each
+//! lock that is held.
 
 use std::env;
 use std::fmt;
@@ -22,35 +22,35 @@ use nix::unistd::setsid;
 
 use crate::tool::binary;
 
-/// The variable by which a command knows whose it is.
+/// The environment variable that tells a command the number of its contender.
 pub(crate) const CONTENDER: &str = "TORTURE_CONTENDER";
 
-/// What the tools call the lock, the token and the node that they tell their commands.
+/// The environment variables in which the tools tell their commands the lock, the token and the node.
 const LOCKS: &[&str] = &["ZKLOCK_PATH", "TORTURE_LOCK"];
 const TOKENS: &[&str] = &["ZKLOCK_TOKEN", "ETCD_LOCK_REV", "TORTURE_TOKEN"];
 const NODES: &[&str] = &["ZKLOCK_NODE", "ETCD_LOCK_KEY", "TORTURE_NODE"];
 
-/// The exit status of a command of which a zklock below it ended in a way that nothing explains.
+/// The exit status of a command whose nested run ended in an unexpected way.
 const INNER_FAILED: i32 = 99;
 
 /// How often a line is written.
 const BEAT: Duration = Duration::from_millis(5);
 
-/// A descendant that lost its parent ends after this much more than its time, should nobody kill it.
+/// How long after the end of its job a descendant that has lost its parent exits, unless it is killed before.
 const ORPHANED_FOR: Duration = Duration::from_secs(10);
 
-/// What sort of command it is.
+/// The sorts of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nature {
-    /// Signals do to it what they do to any program.
+    /// Signals act on it as on any program.
     Plain,
-    /// Nothing but SIGKILL ends it before its time.
+    /// Only SIGKILL ends it early.
     Stubborn,
-    /// Stubborn, with a descendant that is so too and has left its group and its session.
+    /// Stubborn, with a descendant that is also stubborn and has left its group and its session.
     Family,
-    /// Plain, with a zklock below it on a lock that it holds, for the end of which it waits.
+    /// Plain, with a nested run on a lock that it holds. It waits for the nested run to end.
     Nesting,
-    /// The same, but it leaves that zklock behind.
+    /// The same, but it leaves the nested run behind.
     Leaving,
 }
 
@@ -77,20 +77,20 @@ impl FromStr for Nature {
     }
 }
 
-/// What to do, as it stands on the command line.
+/// The job of a command, as given by its arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
     /// The log to append to.
     pub(crate) log: PathBuf,
     /// How long it takes.
     pub(crate) time: Duration,
-    /// What sort of command does it.
+    /// The sort of command that does it.
     pub(crate) nature: Nature,
-    /// The arguments of a zklock below it, before `--`.
+    /// The arguments of its nested run, before `--`.
     pub(crate) inner: Vec<String>,
 }
 
-/// Who of a command's processes this is.
+/// Which of a command's processes this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Command,
@@ -122,7 +122,7 @@ impl Job {
         own.into_iter().chain(self.inner.iter().cloned()).collect()
     }
 
-    /// Does the job when the arguments of this process say so; false when they say something else.
+    /// Does the job if the arguments of this process ask for one. Returns whether they did.
     pub(crate) fn run_if_asked(arguments: &[String]) -> bool {
         let [flag, log, time, nature, inner @ ..] = arguments else { return false };
         let roles = [Role::Command, Role::Between, Role::Descendant];
@@ -142,7 +142,7 @@ impl Job {
         log.line("begin");
         let end = now() + self.time;
         if matches!(self.nature, Nature::Stubborn | Nature::Family) {
-            // What is blocked neither ends it nor, as it is inherited, its descendant.
+            // Blocked signals end neither this process nor its descendant, which inherits the mask.
             let deaf: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
             deaf.thread_block().expect("signals can be blocked");
         }
@@ -156,7 +156,7 @@ impl Job {
                 inner_ended = inner.try_wait().expect("a child can be waited for");
             }
         }
-        // No server could be reached, or the lock was lost.
+        // 69: no server could be reached. 76: the lock was lost.
         if inner_ended.and_then(|status| status.code()).is_some_and(|code| ![0, 69, 76].contains(&code)) {
             process::exit(INNER_FAILED);
         }
@@ -166,7 +166,7 @@ impl Job {
         log.line("end");
     }
 
-    /// A zklock on a lock that is held already, with a plain command that takes as long as this one.
+    /// Starts a nested run on a lock that is already held, with a plain command that takes as long as this one.
     fn spawn_inner(&self) -> Child {
         let job = Self { nature: Nature::Plain, inner: Vec::new(), ..self.clone() };
         let mut zklock = Command::new(binary());
@@ -174,15 +174,15 @@ impl Job {
         zklock.spawn().expect("zklock can be started")
     }
 
-    /// Leaves the group and the session, starts the descendant and leaves it alone.
-    #[expect(clippy::zombie_processes, reason = "that the descendant outlives this process is the point")]
+    /// Leaves the group and the session, starts the descendant, and does not wait for it.
+    #[expect(clippy::zombie_processes, reason = "the descendant is meant to outlive this process")]
     fn spawn_descendant(&self) {
         setsid().expect("setsid, as a child that leads no group");
         let program = env::current_exe().expect("the path of this program");
         Command::new(program).args(self.arguments(Role::Descendant)).spawn().expect("a descendant can be started");
     }
 
-    /// Lives until it is dismissed by a byte on stdin, not by the end of stdin.
+    /// Lives until a byte arrives on stdin. The end of stdin does not count: its parent may have been killed.
     fn linger(&self) {
         let mut log = Log::open(&self.log);
         let end = now() + self.time + ORPHANED_FOR;
@@ -228,7 +228,7 @@ impl Descendant {
 
     /// Ends it, and waits until it has gone.
     fn dismiss(mut self) {
-        // It may have been killed.
+        // The descendant may have been killed.
         let _ = self.stdin.write_all(b"q");
         let _ = self.stdout.read_to_end(&mut Vec::new());
     }
@@ -239,13 +239,13 @@ pub(crate) fn now() -> Duration {
     clock_gettime(ClockId::CLOCK_BOOTTIME).expect("the clock can be read").into()
 }
 
-/// `LOCK TOKEN NODE` of each lock that is held.
+/// `LOCK TOKEN NODE` for each lock that is held.
 fn held() -> Vec<String> {
     let variable = |names: &[&str]| names.iter().find_map(|name| env::var(name).ok());
     if let (Some(tokens), Some(nodes)) = (variable(&["ZKLOCK_TOKENS"]), variable(&["ZKLOCK_HELD"])) {
         let one = |line: &str| {
             let (token, lock) = line.split_once(' ').expect("a token and a lock");
-            // A nested run that could not use the lock above it has a node of its own, after that one.
+            // A nested run that could not borrow the lock has a node of its own, listed after that of the outer run.
             let is_below = |node: &&str| node.rsplit_once('/').is_some_and(|(parent, _)| parent == lock);
             let node = nodes.lines().rev().find(is_below).expect("a node of the lock");
             format!("{lock} {token} {node}")
@@ -254,7 +254,7 @@ fn held() -> Vec<String> {
     }
     let token = variable(TOKENS).expect("the tool tells the token");
     let node = variable(NODES).expect("the tool tells the node");
-    // etcdctl does not tell the lock's name. Its keys are `LOCK/LEASE`.
+    // etcdctl does not tell the name of the lock, but its keys are `LOCK/LEASE`.
     let lock = variable(LOCKS).unwrap_or_else(|| node.rsplit_once('/').expect("a key below the lock's").0.to_owned());
     vec![format!("{lock} {token} {node}")]
 }
@@ -273,7 +273,7 @@ impl Log {
         Self { file, tail: format!("{contender} {} {mode} {held}\n", process::id()) }
     }
 
-    /// The time is read before the line is written: so the process lived at that time or later.
+    /// The time is read before the line is written, so the process was alive at that time.
     fn line(&mut self, word: &str) {
         let line = format!("{word} {} {}", now().as_nanos(), self.tail);
         self.file.write_all(line.as_bytes()).expect("the log can be written");
