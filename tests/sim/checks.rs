@@ -14,11 +14,11 @@ use zklock::rules::signal::Signal;
 use crate::coverage::Kind;
 use crate::state::{Event, MS, State, Time};
 
-/// How long after a paused machine runs again its command may still be alive, if it has to die.
+/// How long a command that has to die may live on after its paused machine runs again.
 const AFTER_A_PAUSE: Time = 80 * MS;
-/// How long after an operator has taken the lock away the command may still be alive. The news takes three messages.
+/// How long a command may live on after an operator has taken its lock away. The news takes three messages.
 const HEARSAY: Time = 700 * MS;
-/// How long after a client hears of a shorter session timeout its command may still be alive, if it has to die.
+/// How long a command that has to die may live on after its client hears of a shorter session timeout.
 const AFTER_THE_NEWS: Time = 80 * MS;
 
 impl State {
@@ -94,7 +94,7 @@ impl State {
     }
 
     /// No two commands that exclude each other run at the same time. [`State::verify`] and [`State::check_spawn`] find
-    /// the same faults without waiting for another contender that runs its command at that moment.
+    /// the same faults, even if no other command happens to run at that moment.
     pub(crate) fn check_overlap(&mut self) {
         let running = (0..self.hosts.len()).filter(|host| self.hosts[*host].is_running() && !self.is_excused(*host));
         let running: Vec<usize> = running.collect();

@@ -1,4 +1,4 @@
-//! Counts what has happened in all runs together, so that it is noticed if the simulator no longer makes some fault.
+//! Counts what has happened in all runs together, so that the test fails if some fault or consequence never happens.
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident,)*) => {

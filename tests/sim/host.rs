@@ -158,7 +158,7 @@ impl State {
         self.after(late, Event::Turn(host));
     }
 
-    /// How long a process waits until it is scheduled.
+    /// How long a process waits for the processor.
     fn latency(&mut self) -> Time {
         20 + if self.once_in(16) { self.up_to(5 * MS) } else { self.up_to(200) }
     }

@@ -153,7 +153,7 @@ fn limits(rng: &mut Rng, asked: usize) -> [Time; MOST_SERVERS] {
 fn scene(rng: &mut Rng, seed: u64, traced: bool) -> State {
     let asked = rng.usize(0..TIMEOUTS.len());
     let timeout = TIMEOUTS[asked] * MS;
-    // A random source of its own, so that a seed still means the same run as long as the limits do not differ.
+    // A random source of its own: where the limits do not differ, a seed still means the same run as before.
     let mut apart = Rng::with_seed(!seed);
     let limits = limits(&mut apart, asked);
     // A tick is at most half of the shortest session timeout, and at most 4 s.

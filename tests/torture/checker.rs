@@ -109,14 +109,14 @@ pub(crate) enum Until {
 /// Whose command an [`Excuse`] is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
-    /// That of this contender.
+    /// The command of this contender.
     Contender(usize),
-    /// That of the holder with the node of this path.
+    /// The command that holds the lock by the node with this path.
     Node(String),
-    /// That of a zklock whose node belongs to this session.
+    /// The command of the zklock whose node belongs to this session.
     Session(i64),
-    /// Any.
-    Anybody,
+    /// Any command.
+    Any,
 }
 
 impl Excuse {
@@ -126,7 +126,7 @@ impl Excuse {
             Whose::Contender(contender) => *contender == hold.contender,
             Whose::Node(node) => *node == hold.node,
             Whose::Session(session) => hold.session() == Some(*session),
-            Whose::Anybody => true,
+            Whose::Any => true,
         };
         is_its && self.from <= since && hold.last <= self.end(&hold.about)
     }
@@ -157,7 +157,7 @@ impl Excuse {
 pub(crate) fn excuses_of(stalls: &[(Time, Time)]) -> impl Iterator<Item = Excuse> {
     let excuse = |&(from, until): &(Time, Time)| {
         let until = Until::Fixed(until + LATE);
-        Excuse { kind: "machine stalled", whose: Whose::Anybody, from, until }
+        Excuse { kind: "machine stalled", whose: Whose::Any, from, until }
     };
     stalls.iter().map(excuse)
 }
@@ -170,7 +170,7 @@ impl Hold {
     }
 }
 
-/// Whether the commands of two tokens may run at the same time; with permits, as long as there are enough of them.
+/// Whether the commands of two tokens may run at the same time. With permits, they may as long as there are enough.
 fn may_run_together(one: &Hold, other: &Hold) -> bool {
     let modes_agree = match (one.mode, other.mode) {
         (Mode::Exclusive, _) | (_, Mode::Exclusive) => false,
@@ -180,7 +180,7 @@ fn may_run_together(one: &Hold, other: &Hold) -> bool {
     one.lock != other.lock || one.token == other.token || modes_agree
 }
 
-/// Reads the log. Only the last line may be incomplete, because its writer was killed.
+/// Reads the log. The last line may be incomplete if its writer was killed; no other line can be.
 ///
 /// # Errors
 /// Returns the first line that no command can have written.

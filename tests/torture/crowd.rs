@@ -41,7 +41,7 @@ pub(crate) struct Contender {
     pub(crate) what: String,
     /// How long its command takes.
     pub(crate) time: Duration,
-    /// Whether it is another tool than zklock, whose exit statuses are not judged.
+    /// Whether it is a tool other than zklock, whose exit statuses are not judged.
     is_foreign: bool,
     give: Give,
     /// The session timeout that it asks for.
@@ -72,8 +72,8 @@ pub(crate) enum Wanted {
 }
 
 impl Contender {
-    /// Runs `act` on the supervisor, unless that has been waited for: until then its process id belongs to it. Keeps it
-    /// from being waited for meanwhile.
+    /// Calls `act` with the supervisor's process id, unless the supervisor has been waited for: until then the id is
+    /// its own. Keeps it from being waited for meanwhile.
     pub(crate) fn with_supervisor<T>(&self, act: impl FnOnce(Pid) -> T) -> Option<T> {
         let state = lock(&self.state);
         state.ended.is_none().then(|| act(self.pid))

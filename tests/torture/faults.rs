@@ -23,7 +23,7 @@ use crate::servers::Etcd;
 use crate::tool::{LONGEST_TIMEOUT, Tool};
 use crate::work::{self, Nature};
 
-/// How long after its guards continue a command may still live, on a loaded machine, if its lease is over by then.
+/// How long a command may live after its stopped guards continue, on a loaded machine, if its lease is over by then.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// How long a fault lasts.
@@ -112,7 +112,7 @@ impl Hurt {
         }
     }
 
-    /// Whether this contender can be expected to survive this.
+    /// Whether zklock can be expected to handle this, if it is done to this contender.
     fn is_for(self, contender: &Contender) -> bool {
         match self {
             // No process is left that could kill a descendant which has left the command's group.

@@ -30,7 +30,7 @@ pub(crate) fn show(time: Duration, crowd: &Crowd, record: &Record) {
                 format!("no more faults; contenders that have not ended: {}", crowd.alive().len())
             }
         };
-        // If stdout was closed, there is no reader to inform.
+        // It does not matter if stdout has been closed.
         let _ = write!(stdout, "{before}{line}{after}").and_then(|()| stdout.flush());
     }
     if stdout.is_terminal() {

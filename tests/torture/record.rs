@@ -21,7 +21,7 @@ pub(crate) enum Phase {
     Over,
 }
 
-/// The contenders that a fault cuts off from news, or keeps from sending any.
+/// The contenders that a fault keeps from receiving or from sending messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deaf {
     /// One contender, by its number.
@@ -116,7 +116,7 @@ impl Record {
         lock(&self.faults).clone()
     }
 
-    /// Makes a fault, and notes which contenders may not hear any news meanwhile.
+    /// Makes a fault, and notes which contenders may miss news meanwhile.
     pub(crate) fn disturb(&self, whom: Deaf, fault: impl FnOnce()) {
         let from = work::now();
         fault();
