@@ -137,9 +137,9 @@ fn longer_timeout_granted_after_creation() {
     expect_nothing_wrong(8_483_881_579_242_760_044);
 }
 
-/// Of two locks, the node of the first is gone, and the reply to the creation of the second has been lost. Giving up
-/// both at once would leave the second node behind.
+/// Of two locks, the node of the first is gone while the creation of the second is under way. Giving up both at once
+/// would leave the second node behind.
 #[test]
-fn reply_lost_while_giving_up_several_locks() {
+fn creation_under_way_when_another_node_is_lost() {
     expect_nothing_wrong(1_917_321_488_411_950_871);
 }
