@@ -9,15 +9,15 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::client::{Kind, sequence};
-use crate::ensemble::{Server, Settings};
-use crate::frames::Op;
-use crate::joblog::Run;
-use crate::place::{LOCK, Place, finish, only_line, silent};
-use crate::poll;
-use crate::proxy::{Fate, Proxy};
-use crate::scene::Moment;
-use crate::zklock::{Running, child};
+use crate::harness::client::{Kind, sequence};
+use crate::harness::ensemble::{Server, Settings};
+use crate::harness::frames::Op;
+use crate::harness::joblog::Run;
+use crate::harness::place::{LOCK, Place, finish, only_line, silent};
+use crate::harness::poll;
+use crate::harness::proxy::{Fate, Proxy};
+use crate::harness::scene::Moment;
+use crate::harness::zklock::{Running, child};
 
 /// A proxy before the shared server.
 fn proxy() -> Proxy {
@@ -117,7 +117,7 @@ fn a_shell_command_is_run_by_the_callers_shell() {
 fn a_command_that_dies_of_a_signal_takes_zklock_along_without_a_second_core() {
     let place = Place::new();
     let job = place.zklock().program("sh").args(["-c", "ulimit -c unlimited 2>/dev/null; exec \"$@\"", "sh"]);
-    let job = job.arg(crate::zklock::binary()).arg(LOCK).child(["--die-of", "SEGV"]);
+    let job = job.arg(crate::harness::zklock::binary()).arg(LOCK).child(["--die-of", "SEGV"]);
     let output = silent(job.run().expect_signal(Signal::SIGSEGV));
     assert!(!std::os::unix::process::ExitStatusExt::core_dumped(&output.status), "{output}");
 }

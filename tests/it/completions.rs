@@ -6,10 +6,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use crate::poll;
+use crate::harness::poll;
+use crate::harness::terminal::Terminal;
+use crate::harness::zklock::{Running, Zklock};
 use crate::readme::install_documents;
-use crate::terminal::Terminal;
-use crate::zklock::{Running, Zklock};
 
 /// How a shell is started, and what its user has in the file that it reads at the start.
 #[derive(Debug)]

@@ -9,13 +9,13 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::client::{self, Client, Kind};
-use crate::ensemble::{Data, Ensemble, Server, Settings};
-use crate::poll;
-use crate::process;
-use crate::proxy::{Flow, Proxy};
-use crate::scene::{AT_ONCE, GRACE, LEASE, LOCK, Moment, Scene, T, variable};
-use crate::zklock::Running;
+use crate::harness::client::{self, Client, Kind};
+use crate::harness::ensemble::{Data, Ensemble, Server, Settings};
+use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::proxy::{Flow, Proxy};
+use crate::harness::scene::{AT_ONCE, GRACE, LEASE, LOCK, Moment, Scene, T, variable};
+use crate::harness::zklock::Running;
 
 /// When a session that nobody renews has ended, and the next holder has noticed.
 const EXPIRY: Duration = T.saturating_add(AT_ONCE);

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use zklock::rules::queue::SEQUENCE_LIMIT;
 
-use crate::client::Kind;
-use crate::counter;
-use crate::place::{LOCK, Place, finish, only_line, silent};
+use crate::harness::client::Kind;
+use crate::harness::counter;
+use crate::harness::place::{LOCK, Place, finish, only_line, silent};
 
 /// The most data that a server takes in one node: a request of at most `jute.maxbuffer` (0xfffff) bytes, less the rest
 /// of the request.

@@ -6,17 +6,17 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::client::Kind;
-use crate::ensemble::{Data, Server};
-use crate::frames::Op;
-use crate::lock::Lock;
-use crate::place::{Place, finish};
-use crate::poll;
-use crate::process::{self, Process};
-use crate::proxy::Fate;
-use crate::scene::{AT_ONCE, GRACE, LASTING, LEASE, LOCK, Moment, Scene, T, variable};
-use crate::terminal::Terminal;
-use crate::zklock::{Running, Zklock, binary, child, is_keeper};
+use crate::harness::client::Kind;
+use crate::harness::ensemble::{Data, Server};
+use crate::harness::frames::Op;
+use crate::harness::lock::Lock;
+use crate::harness::place::{Place, finish};
+use crate::harness::poll;
+use crate::harness::process::{self, Process};
+use crate::harness::proxy::Fate;
+use crate::harness::scene::{AT_ONCE, GRACE, LASTING, LEASE, LOCK, Moment, Scene, T, variable};
+use crate::harness::terminal::Terminal;
+use crate::harness::zklock::{Running, Zklock, binary, child, is_keeper};
 
 /// The way to the shared server that nothing disturbs.
 fn direct() -> String {

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::ensemble::{Server, free_port};
-use crate::frames::Op;
-use crate::place::{LOCK, Place, only_line};
-use crate::proxy::{Proxy, Stub};
-use crate::zklock::{Output, Zklock, binary};
+use crate::harness::ensemble::{Server, free_port};
+use crate::harness::frames::Op;
+use crate::harness::place::{LOCK, Place, only_line};
+use crate::harness::proxy::{Proxy, Stub};
+use crate::harness::zklock::{Output, Zklock, binary};
 
 /// Refused for what was written: before any server is asked, so there is none.
 #[track_caller]

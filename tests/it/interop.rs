@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::client::expire_session;
-use crate::ensemble::Server;
-use crate::peers::{CROWD_LIMIT, Peer, Recipe};
-use crate::place::{LOCK, Place, finish, only_line, silent};
-use crate::process;
-use crate::zklock::{Running, Zklock};
+use crate::harness::client::expire_session;
+use crate::harness::ensemble::Server;
+use crate::harness::peers::{CROWD_LIMIT, Peer, Recipe};
+use crate::harness::place::{LOCK, Place, finish, only_line, silent};
+use crate::harness::process;
+use crate::harness::zklock::{Running, Zklock};
 
 /// The session timeout of a peer that is to be killed: its test waits for the expiry.
 const SHORT: Duration = Duration::from_secs(4);

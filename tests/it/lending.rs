@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::ensemble::Server;
-use crate::lock::SOON;
-use crate::place::{LOCK, Place, finish, silent};
-use crate::poll;
-use crate::process;
-use crate::proxy::Proxy;
-use crate::scene::Moment;
-use crate::terminal::Terminal;
-use crate::zklock::{Running, Zklock, binary, child, is_keeper};
+use crate::harness::ensemble::Server;
+use crate::harness::lock::SOON;
+use crate::harness::place::{LOCK, Place, finish, silent};
+use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::proxy::Proxy;
+use crate::harness::scene::Moment;
+use crate::harness::terminal::Terminal;
+use crate::harness::zklock::{Running, Zklock, binary, child, is_keeper};
 
 /// The name of the process of a zklock whose command has ended.
 const LEAVING: &str = "zklock-leaving";

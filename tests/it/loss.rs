@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::client;
-use crate::ensemble::{Ensemble, Server};
-use crate::frames::Op;
-use crate::poll;
-use crate::process;
-use crate::proxy::{Fate, Flow, Proxy};
-use crate::scene::{AT_ONCE, GRACE, LASTING, LEASE, LOCK, Moment, Scene, variable};
-use crate::zklock::{Output, Running};
+use crate::harness::client;
+use crate::harness::ensemble::{Ensemble, Server};
+use crate::harness::frames::Op;
+use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::proxy::{Fate, Flow, Proxy};
+use crate::harness::scene::{AT_ONCE, GRACE, LASTING, LEASE, LOCK, Moment, Scene, variable};
+use crate::harness::zklock::{Output, Running};
 
 /// The supervisor says for how long, the keeper that it was too long, and either may be the first.
 const SILENCE: &str = "ZooKeeper has not answered ";

@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::client::expire_session;
-use crate::ensemble::Server;
-use crate::joblog::{JobLog, Run};
-use crate::peers::CROWD_LIMIT;
-use crate::place::{LOCK, Place, finish, only_line, silent};
-use crate::poll;
-use crate::zklock::{Running, Zklock};
+use crate::harness::client::expire_session;
+use crate::harness::ensemble::Server;
+use crate::harness::joblog::{JobLog, Run};
+use crate::harness::peers::CROWD_LIMIT;
+use crate::harness::place::{LOCK, Place, finish, only_line, silent};
+use crate::harness::poll;
+use crate::harness::zklock::{Running, Zklock};
 
 /// A contender whose name tells its mode: `reader…`, `writer…`, or the number of permits and a dash.
 fn contender(place: &Place, name: &str) -> Zklock {

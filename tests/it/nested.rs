@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::place::{LOCK, Place, finish, only_line, silent};
-use crate::poll;
-use crate::terminal::Terminal;
-use crate::zklock::{Running, Zklock, binary};
+use crate::harness::place::{LOCK, Place, finish, only_line, silent};
+use crate::harness::poll;
+use crate::harness::terminal::Terminal;
+use crate::harness::zklock::{Running, Zklock, binary};
 
 const OTHER: &str = "/other";
 

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::client::{Client, Kind};
-use crate::ensemble::{Data, Ensemble, Role, Server, free_port};
-use crate::place::only_line;
-use crate::poll;
-use crate::process;
-use crate::proxy::{Proxy, Stub};
-use crate::scene::{AT_ONCE, LASTING, LEASE, LOCK, Moment, Scene, variable};
-use crate::zklock::{Running, Zklock};
+use crate::harness::client::{Client, Kind};
+use crate::harness::ensemble::{Data, Ensemble, Role, Server, free_port};
+use crate::harness::place::only_line;
+use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::proxy::{Proxy, Stub};
+use crate::harness::scene::{AT_ONCE, LASTING, LEASE, LOCK, Moment, Scene, variable};
+use crate::harness::zklock::{Running, Zklock};
 
 // One server at a time.
 

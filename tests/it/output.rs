@@ -9,15 +9,15 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use tempfile::tempdir;
 
-use crate::client::Kind;
-use crate::ensemble::{Server, free_port};
-use crate::lock::Lock;
-use crate::place::only_line;
-use crate::poll;
-use crate::process::{self, Seat};
-use crate::proxy::Proxy;
-use crate::terminal::Terminal;
-use crate::zklock::{Zklock, binary, child};
+use crate::harness::client::Kind;
+use crate::harness::ensemble::{Server, free_port};
+use crate::harness::lock::Lock;
+use crate::harness::place::only_line;
+use crate::harness::poll;
+use crate::harness::process::{self, Seat};
+use crate::harness::proxy::Proxy;
+use crate::harness::terminal::Terminal;
+use crate::harness::zklock::{Zklock, binary, child};
 
 /// How a message names the holder whose node has the data [`backup_of_db3`].
 const HELD_BY_DB3: &str = "held by db3 (ops, pid 4242, backup.sh) for 12m";

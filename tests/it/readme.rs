@@ -21,8 +21,8 @@ use zklock::rules::lease::Terms;
 use zklock::rules::outcome::EXIT_STATUS;
 
 use crate::documents::{SESSION_TIMEOUTS, documents, in_tenths, spellings};
-use crate::ensemble::{Chroot, Server};
-use crate::zklock::{Zklock, binary};
+use crate::harness::ensemble::{Chroot, Server};
+use crate::harness::zklock::{Zklock, binary};
 
 const README: &str = include_str!("../../README.md");
 const PROMISES: &str = include_str!("../../docs/promises.md");

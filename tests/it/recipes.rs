@@ -5,10 +5,10 @@
 
 use std::fs;
 
-use crate::ensemble::free_port;
-use crate::place::finish;
+use crate::harness::ensemble::free_port;
+use crate::harness::place::finish;
+use crate::harness::zklock::{Output, Running, Zklock};
 use crate::readme::{Place, blocks_in};
-use crate::zklock::{Output, Running, Zklock};
 
 impl Place {
     /// The only block in `language`, for this place.

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::client::{self, Kind};
-use crate::ensemble::{Ensemble, Server};
-use crate::frames::{Op, Request};
-use crate::poll;
-use crate::proxy::{Fate, Flow, Proxy, Trap};
-use crate::scene::{AT_ONCE, LOCK, Moment, Scene, T, variable};
-use crate::zklock::Running;
+use crate::harness::client::{self, Kind};
+use crate::harness::ensemble::{Ensemble, Server};
+use crate::harness::frames::{Op, Request};
+use crate::harness::poll;
+use crate::harness::proxy::{Fate, Flow, Proxy, Trap};
+use crate::harness::scene::{AT_ONCE, LOCK, Moment, Scene, T, variable};
+use crate::harness::zklock::Running;
 
 /// The contender of a test through its proxy. It may be slow, so its session is longer than others'.
 const PATIENT: [&str; 3] = ["-v", "--session-timeout", "20"];

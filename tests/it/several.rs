@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::client::expire_session;
-use crate::ensemble::Server;
-use crate::frames::Op;
-use crate::place::{Place, finish, only_line, silent};
-use crate::proxy::Proxy;
-use crate::zklock::{Running, Zklock};
+use crate::harness::client::expire_session;
+use crate::harness::ensemble::Server;
+use crate::harness::frames::Op;
+use crate::harness::place::{Place, finish, only_line, silent};
+use crate::harness::proxy::Proxy;
+use crate::harness::zklock::{Running, Zklock};
 
 const A: &str = "/locks/a";
 const B: &str = "/locks/b";

@@ -2,14 +2,14 @@
 
 use nix::sys::signal::Signal;
 
-use crate::client;
-use crate::ensemble::Server;
-use crate::frames::{Op, Request};
-use crate::lock::SOON;
-use crate::place::{Place, finish, silent};
-use crate::proxy::{Fate, Proxy};
-use crate::scene::Moment;
-use crate::zklock::{Running, Zklock};
+use crate::harness::client;
+use crate::harness::ensemble::Server;
+use crate::harness::frames::{Op, Request};
+use crate::harness::lock::SOON;
+use crate::harness::place::{Place, finish, silent};
+use crate::harness::proxy::{Fate, Proxy};
+use crate::harness::scene::Moment;
+use crate::harness::zklock::{Running, Zklock};
 
 const LOCKS: [&str; 3] = ["/a", "/b", "/c"];
 

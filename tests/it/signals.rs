@@ -7,16 +7,16 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use crate::client::expire_session;
-use crate::ensemble::{Server, free_port};
-use crate::frames::Op;
-use crate::joblog::JobLog;
-use crate::lock::{Lock, SESSION_TIMEOUT, SOON};
-use crate::poll;
-use crate::process;
-use crate::proxy::{Proxy, Stub};
-use crate::terminal::{CTRL_C, CTRL_Z, Terminal};
-use crate::zklock::{Running, Zklock, child};
+use crate::harness::client::expire_session;
+use crate::harness::ensemble::{Server, free_port};
+use crate::harness::frames::Op;
+use crate::harness::joblog::JobLog;
+use crate::harness::lock::{Lock, SESSION_TIMEOUT, SOON};
+use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::proxy::{Proxy, Stub};
+use crate::harness::terminal::{CTRL_C, CTRL_Z, Terminal};
+use crate::harness::zklock::{Running, Zklock, child};
 
 /// The signals that end a wait.
 const CANCELLING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];

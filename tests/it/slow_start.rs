@@ -16,12 +16,12 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use crate::ensemble::Server;
-use crate::poll;
-use crate::process;
-use crate::scene::{LASTING, LOCK, Scene};
-use crate::terminal::{CTRL_C, Terminal};
-use crate::zklock::{Output, Running, is_keeper};
+use crate::harness::ensemble::Server;
+use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::scene::{LASTING, LOCK, Scene};
+use crate::harness::terminal::{CTRL_C, Terminal};
+use crate::harness::zklock::{Output, Running, is_keeper};
 
 /// fcntl(2): which signal tells of an attempt. libc has no name for it.
 const F_SETSIG: i32 = 10;

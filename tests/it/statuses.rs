@@ -6,13 +6,13 @@ use std::os::unix::process::ExitStatusExt;
 use nix::sys::signal::Signal;
 use zklock::rules::outcome::EXIT_STATUS;
 
-use crate::client::Kind;
-use crate::ensemble::free_port;
-use crate::place::{LOCK, Place, finish, only_line, silent};
-use crate::poll;
-use crate::process;
-use crate::proxy::Stub;
-use crate::zklock::{Output, binary};
+use crate::harness::client::Kind;
+use crate::harness::ensemble::free_port;
+use crate::harness::place::{LOCK, Place, finish, only_line, silent};
+use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::proxy::Stub;
+use crate::harness::zklock::{Output, binary};
 
 /// How zklock is to end.
 #[derive(Clone, Copy, Debug)]

@@ -5,14 +5,14 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, geteuid};
 
-use crate::ensemble::Server;
-use crate::joblog::JobLog;
-use crate::lock::{Lock, SOON};
-use crate::poll;
-use crate::process;
-use crate::scene::{LOCK, Moment, Scene};
-use crate::terminal::{CTRL_C, CTRL_Z, Terminal};
-use crate::zklock::{Running, Zklock};
+use crate::harness::ensemble::Server;
+use crate::harness::joblog::JobLog;
+use crate::harness::lock::{Lock, SOON};
+use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::scene::{LOCK, Moment, Scene};
+use crate::harness::terminal::{CTRL_C, CTRL_Z, Terminal};
+use crate::harness::zklock::{Running, Zklock};
 
 fn direct() -> String {
     Server::shared().address()

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use crate::ensemble::{Ensemble, Role};
-use crate::place::{LOCK, Place, silent};
-use crate::poll;
-use crate::zklock::Zklock;
+use crate::harness::ensemble::{Ensemble, Role};
+use crate::harness::place::{LOCK, Place, silent};
+use crate::harness::poll;
+use crate::harness::zklock::Zklock;
 
 /// A hundred holders, a leader that changes, a lock whose node is created again.
 #[test]

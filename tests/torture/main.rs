@@ -2,20 +2,20 @@
 //! scripts/torture runs it; see docs/torture.md.
 
 #[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
-#[path = "../it/client.rs"]
+#[path = "../it/harness/client.rs"]
 mod client;
 #[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
-#[path = "../it/ensemble.rs"]
+#[path = "../it/harness/ensemble.rs"]
 mod ensemble;
-#[path = "../it/frames.rs"]
+#[path = "../it/harness/frames.rs"]
 mod frames;
-#[path = "../it/poll.rs"]
+#[path = "../it/harness/poll.rs"]
 mod poll;
 #[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
-#[path = "../it/process.rs"]
+#[path = "../it/harness/process.rs"]
 mod process;
 #[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
-#[path = "../it/proxy.rs"]
+#[path = "../it/harness/proxy.rs"]
 mod proxy;
 
 mod checker;

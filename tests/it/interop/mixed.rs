@@ -1,7 +1,7 @@
 //! Several kinds of client on one path, and what is said when they cannot see each other.
 
 use super::*;
-use crate::counter;
+use crate::harness::counter;
 
 const ALL: [&str; 2] = ["--dialect", "curator,curator-rw,kazoo"];
 

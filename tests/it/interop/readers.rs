@@ -1,7 +1,7 @@
 //! Readers and writers of zklock beside those of another library: readers together, a writer alone, first come first.
 
 use super::*;
-use crate::joblog::Run;
+use crate::harness::joblog::Run;
 
 /// The two recipes of one library.
 #[derive(Clone, Copy)]

@@ -4,11 +4,11 @@
 use nix::sys::signal::Signal;
 
 use super::{excludes_both_ways, queue};
-use crate::client::Kind;
-use crate::peers::{Peer, Recipe};
-use crate::place::{LOCK, Place, finish, only_line, silent};
-use crate::terminal::Terminal;
-use crate::zklock::Output;
+use crate::harness::client::Kind;
+use crate::harness::peers::{Peer, Recipe};
+use crate::harness::place::{LOCK, Place, finish, only_line, silent};
+use crate::harness::terminal::Terminal;
+use crate::harness::zklock::Output;
 
 #[test]
 fn a_leader_selector_is_a_mutex() {

@@ -10,35 +10,45 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getsid};
 
-use crate::client::{self, Client, Kind, Refusal, Stat};
-use crate::ensemble::{Data, Ensemble, Role, Server, Settings};
-use crate::frames::Op;
-use crate::joblog::JobLog;
-use crate::poll;
-use crate::process::{self, Seat};
-use crate::proxy::{Fate, Flow, Proxy, Stub};
-use crate::zklock::{Zklock, binary, child};
+use super::client::{self, Client, Kind, Refusal, Stat};
+use super::ensemble::{Data, Ensemble, Role, Server, Settings};
+use super::frames::Op;
+use super::joblog::JobLog;
+use super::poll;
+use super::process::{self, Seat};
+use super::proxy::{Fate, Flow, Proxy, Stub};
+use super::zklock::{Zklock, binary, child};
 
 /// The child by itself, without zklock around it.
 fn just_child<const N: usize>(args: [&str; N]) -> Zklock {
     Zklock::bare().program(child()).args(args)
 }
 
+/// Every file below tests/it is declared by the file above it.
 #[test]
 fn no_test_file_is_forgotten() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it");
-    let main = fs::read_to_string(directory.join("main.rs")).unwrap();
-    for entry in fs::read_dir(&directory).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_stem().unwrap().to_str().unwrap();
-        let is_module = path.is_dir() || path.extension().is_some_and(|extension| extension == "rs");
-        if is_module && name != "main" {
-            assert!(
-                main.lines().any(|line| line == format!("mod {name};")),
-                "tests/it/main.rs does not declare {name}"
-            );
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it");
+    let mut folders = vec![(root.join("main.rs"), root)];
+    let mut files = 0;
+    while let Some((above, folder)) = folders.pop() {
+        let declarations = fs::read_to_string(&above).unwrap();
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_stem().unwrap().to_str().unwrap();
+            if ["main", "mod"].contains(&name) {
+                continue;
+            }
+            let wanted = format!("mod {name};");
+            let is_declared = declarations.lines().any(|line| line.trim_start_matches("pub(crate) ") == wanted);
+            assert!(is_declared, "{} does not declare {name}", above.display());
+            if path.is_dir() {
+                let inside = path.join("mod.rs");
+                folders.push((if inside.exists() { inside } else { path.with_extension("rs") }, path));
+            }
+            files += 1;
         }
     }
+    assert!(files > 40, "{files} files");
 }
 
 // Servers.

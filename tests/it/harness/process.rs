@@ -17,7 +17,7 @@ use nix::sys::prctl;
 use nix::sys::signal::{self, SigHandler, Signal};
 use nix::unistd::{Pid, setsid};
 
-use crate::poll;
+use super::poll;
 
 /// Where a new process stands towards the terminal and the process group of the tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

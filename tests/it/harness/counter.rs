@@ -5,9 +5,9 @@
 
 use std::fs;
 
-use crate::client::Kind;
-use crate::ensemble::{Data, Server};
-use crate::place::{LOCK, Place};
+use super::client::Kind;
+use super::ensemble::{Data, Server};
+use super::place::{LOCK, Place};
 
 /// How far the entry's transaction id is from any that the server may have given.
 const LEAP: i64 = 1 << 20;

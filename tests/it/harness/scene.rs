@@ -10,12 +10,12 @@ use nix::sys::signal::Signal;
 use nix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
 
-use crate::client::{Client, Kind, Refusal, Stat};
-use crate::ensemble::{Chroot, Server};
-use crate::joblog::JobLog;
-use crate::poll;
-use crate::proxy::Proxy;
-use crate::zklock::{Running, Zklock};
+use super::client::{Client, Kind, Refusal, Stat};
+use super::ensemble::{Chroot, Server};
+use super::joblog::JobLog;
+use super::poll;
+use super::proxy::Proxy;
+use super::zklock::{Running, Zklock};
 
 /// The path of the lock.
 pub(crate) const LOCK: &str = "/lock";

@@ -22,10 +22,10 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::client::{Client, Kind};
-use crate::poll;
-use crate::process::{self, Seat};
-use crate::proxy::Proxy;
+use super::client::{Client, Kind};
+use super::poll;
+use super::process::{self, Seat};
+use super::proxy::Proxy;
 
 const JAR: &str = "/usr/share/java/zookeeper.jar";
 const LOGGER: &str = "/usr/share/java/slf4j-simple.jar";

@@ -13,8 +13,8 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use nix::time::{ClockId, clock_gettime};
 
-use crate::place::{LOCK, Place};
-use crate::zklock::{Running, Zklock, binary};
+use super::place::{LOCK, Place};
+use super::zklock::{Running, Zklock, binary};
 
 /// The session timeout of peers. Longer than anything that is to happen at once, so that an expiry cannot pass for
 /// a release.

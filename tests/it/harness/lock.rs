@@ -4,10 +4,10 @@ use std::fmt::Display;
 use std::thread;
 use std::time::Duration;
 
-use crate::client::{Client, Kind};
-use crate::ensemble::{Chroot, Server};
-use crate::poll;
-use crate::zklock::Zklock;
+use super::client::{Client, Kind};
+use super::ensemble::{Chroot, Server};
+use super::poll;
+use super::zklock::Zklock;
 
 /// The session timeout that zklock asks for here. Far longer than anything that is to happen at once, so that an expiry
 /// cannot pass for a release, and that nobody loses the lock on a machine that is slow for seconds.

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::poll::{self, PATIENCE};
-use crate::process::{self, Process, Seat};
+use super::poll::{self, PATIENCE};
+use super::process::{self, Process, Seat};
 
 /// The environment variable by which whatever a [`Zklock`] started is found again. Its value is the path of a file, which
 /// is there once a child of tests/child/main.rs has panicked.

@@ -13,8 +13,8 @@ use nix::pty::{Winsize, openpty};
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use nix::unistd::ttyname;
 
-use crate::poll;
-use crate::zklock::{Running, Zklock};
+use super::poll;
+use super::zklock::{Running, Zklock};
 
 /// Ctrl-C.
 pub(crate) const CTRL_C: u8 = 0x03;

@@ -7,12 +7,12 @@ use std::thread;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use crate::client::Client;
-use crate::ensemble::{Chroot, Server};
-use crate::joblog::JobLog;
-use crate::lock::SOON;
-use crate::poll;
-use crate::zklock::{Output, Running, Zklock};
+use super::client::Client;
+use super::ensemble::{Chroot, Server};
+use super::joblog::JobLog;
+use super::lock::SOON;
+use super::poll;
+use super::zklock::{Output, Running, Zklock};
 
 /// The lock that tests take unless they care about its path.
 pub(crate) const LOCK: &str = "/lock";

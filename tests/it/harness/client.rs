@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::frames::Op;
-use crate::poll;
+use super::frames::Op;
+use super::poll;
 
 /// The session timeout that a client asks for. Long: only zklock's sessions are to expire in tests.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(60);

@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{self, setsockopt, sockopt};
 
-use crate::ensemble::free_port;
-use crate::frames::{Frames, Greeting, Op, Request, answered_xid};
-use crate::poll::{self, PATIENCE};
+use super::ensemble::free_port;
+use super::frames::{Frames, Greeting, Op, Request, answered_xid};
+use super::poll::{self, PATIENCE};
 
 /// What happens to the bytes of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

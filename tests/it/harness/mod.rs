@@ -1,0 +1,22 @@
+//! What the tests stand on.
+//!
+//! [`ensemble`] starts servers, [`proxy`] is a network that misbehaves, [`zklock`] runs the binary, [`terminal`] gives it
+//! a terminal, [`client`] looks at nodes, [`peers`] takes the same locks by other libraries, [`joblog`] tells which
+//! command ran when. [`checks`] tests all of these.
+
+mod checks;
+
+pub(crate) mod client;
+pub(crate) mod counter;
+pub(crate) mod ensemble;
+pub(crate) mod frames;
+pub(crate) mod joblog;
+pub(crate) mod lock;
+pub(crate) mod peers;
+pub(crate) mod place;
+pub(crate) mod poll;
+pub(crate) mod process;
+pub(crate) mod proxy;
+pub(crate) mod scene;
+pub(crate) mod terminal;
+pub(crate) mod zklock;
