@@ -10,14 +10,16 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::harness::client::{Kind, sequence};
-use crate::harness::ensemble::{Server, Settings};
 use crate::harness::frames::Op;
 use crate::harness::joblog::Run;
-use crate::harness::place::{LOCK, Place, finish, only_line, silent};
+use crate::harness::place::{LOCK, Place};
 use crate::harness::poll;
 use crate::harness::proxy::{Fate, Proxy};
+use crate::harness::running::Running;
+use crate::harness::running::{finish, only_line, silent};
 use crate::harness::scene::Moment;
-use crate::harness::zklock::{Running, child};
+use crate::harness::server::{Server, Settings};
+use crate::harness::zklock::child;
 
 /// A proxy before the shared server.
 fn proxy() -> Proxy {

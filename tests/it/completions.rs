@@ -7,8 +7,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use crate::harness::poll;
+use crate::harness::running::Running;
 use crate::harness::terminal::Terminal;
-use crate::harness::zklock::{Running, Zklock};
+use crate::harness::zklock::Zklock;
 use crate::readme::install_documents;
 
 /// How a shell is started, and what its user has in the file that it reads at the start.

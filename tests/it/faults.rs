@@ -10,12 +10,13 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use crate::harness::client::{self, Client, Kind};
-use crate::harness::ensemble::{Data, Ensemble, Server, Settings};
+use crate::harness::ensemble::Ensemble;
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::proxy::{Flow, Proxy};
+use crate::harness::running::Running;
 use crate::harness::scene::{AT_ONCE, GRACE, LEASE, LOCK, Moment, Scene, T, variable};
-use crate::harness::zklock::Running;
+use crate::harness::server::{Data, Server, Settings};
 
 /// When a session that nobody renews has ended, and the next holder has noticed.
 const EXPIRY: Duration = T.saturating_add(AT_ONCE);

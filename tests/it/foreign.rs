@@ -6,7 +6,8 @@ use zklock::rules::queue::SEQUENCE_LIMIT;
 
 use crate::harness::client::Kind;
 use crate::harness::counter;
-use crate::harness::place::{LOCK, Place, finish, only_line, silent};
+use crate::harness::place::{LOCK, Place};
+use crate::harness::running::{finish, only_line, silent};
 
 /// The most data that a server takes in one node: a request of at most `jute.maxbuffer` (0xfffff) bytes, less the rest
 /// of the request.

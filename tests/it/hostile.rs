@@ -7,16 +7,18 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use crate::harness::client::Kind;
-use crate::harness::ensemble::{Data, Server};
 use crate::harness::frames::Op;
 use crate::harness::lock::Lock;
-use crate::harness::place::{Place, finish};
+use crate::harness::place::Place;
 use crate::harness::poll;
 use crate::harness::process::{self, Process};
 use crate::harness::proxy::Fate;
+use crate::harness::running::Running;
+use crate::harness::running::finish;
 use crate::harness::scene::{AT_ONCE, GRACE, LASTING, LEASE, LOCK, Moment, Scene, T, variable};
+use crate::harness::server::{Data, Server};
 use crate::harness::terminal::Terminal;
-use crate::harness::zklock::{Running, Zklock, binary, child, is_keeper};
+use crate::harness::zklock::{Zklock, binary, child, is_keeper};
 
 /// The way to the shared server that nothing disturbs.
 fn direct() -> String {

@@ -9,11 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::harness::ensemble::{Server, free_port};
 use crate::harness::frames::Op;
-use crate::harness::place::{LOCK, Place, only_line};
-use crate::harness::proxy::{Proxy, Stub};
-use crate::harness::zklock::{Output, Zklock, binary};
+use crate::harness::place::{LOCK, Place};
+use crate::harness::proxy::Proxy;
+use crate::harness::running::Output;
+use crate::harness::running::only_line;
+use crate::harness::server::{Server, free_port};
+use crate::harness::stub::Stub;
+use crate::harness::zklock::{Zklock, binary};
 
 /// Refused for what was written: before any server is asked, so there is none.
 #[track_caller]

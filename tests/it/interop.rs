@@ -13,11 +13,13 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::harness::client::expire_session;
-use crate::harness::ensemble::Server;
 use crate::harness::peers::{CROWD_LIMIT, Peer, Recipe};
-use crate::harness::place::{LOCK, Place, finish, only_line, silent};
+use crate::harness::place::{LOCK, Place};
 use crate::harness::process;
-use crate::harness::zklock::{Running, Zklock};
+use crate::harness::running::Running;
+use crate::harness::running::{finish, only_line, silent};
+use crate::harness::server::Server;
+use crate::harness::zklock::Zklock;
 
 /// The session timeout of a peer that is to be killed: its test waits for the expiry.
 const SHORT: Duration = Duration::from_secs(4);

@@ -6,15 +6,17 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::harness::ensemble::Server;
 use crate::harness::lock::SOON;
-use crate::harness::place::{LOCK, Place, finish, silent};
+use crate::harness::place::{LOCK, Place};
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::proxy::Proxy;
+use crate::harness::running::Running;
+use crate::harness::running::{finish, silent};
 use crate::harness::scene::Moment;
+use crate::harness::server::Server;
 use crate::harness::terminal::Terminal;
-use crate::harness::zklock::{Running, Zklock, binary, child, is_keeper};
+use crate::harness::zklock::{Zklock, binary, child, is_keeper};
 
 /// The name of the process of a zklock whose command has ended.
 const LEAVING: &str = "zklock-leaving";

@@ -5,13 +5,14 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::harness::ensemble::Server;
 use crate::harness::lock::Lock;
 use crate::harness::poll;
 use crate::harness::process;
+use crate::harness::running::{Output, Running};
 use crate::harness::scene::{AT_ONCE, GRACE, LASTING, LEASE, LOCK, Moment, Scene, T, variable};
+use crate::harness::server::Server;
 use crate::harness::terminal::{CTRL_C, CTRL_Z, Terminal};
-use crate::harness::zklock::{Output, Running, child};
+use crate::harness::zklock::child;
 
 /// The time in which a command starts, however slow the machine.
 const MAX_RUN: &str = "3";

@@ -8,13 +8,14 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::harness::client;
-use crate::harness::ensemble::{Ensemble, Server};
+use crate::harness::ensemble::Ensemble;
 use crate::harness::frames::Op;
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::proxy::{Fate, Flow, Proxy};
+use crate::harness::running::{Output, Running};
 use crate::harness::scene::{AT_ONCE, GRACE, LASTING, LEASE, LOCK, Moment, Scene, variable};
-use crate::harness::zklock::{Output, Running};
+use crate::harness::server::Server;
 
 /// The supervisor says for how long, the keeper that it was too long, and either may be the first.
 const SILENCE: &str = "ZooKeeper has not answered ";

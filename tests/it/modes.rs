@@ -9,12 +9,14 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::harness::client::expire_session;
-use crate::harness::ensemble::Server;
 use crate::harness::joblog::{JobLog, Run};
 use crate::harness::peers::CROWD_LIMIT;
-use crate::harness::place::{LOCK, Place, finish, only_line, silent};
+use crate::harness::place::{LOCK, Place};
 use crate::harness::poll;
-use crate::harness::zklock::{Running, Zklock};
+use crate::harness::running::Running;
+use crate::harness::running::{finish, only_line, silent};
+use crate::harness::server::Server;
+use crate::harness::zklock::Zklock;
 
 /// A contender whose name tells its mode: `reader…`, `writer…`, or the number of permits and a dash.
 fn contender(place: &Place, name: &str) -> Zklock {

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::harness::place::{LOCK, Place, finish, only_line, silent};
+use crate::harness::place::{LOCK, Place};
 use crate::harness::poll;
+use crate::harness::running::Running;
+use crate::harness::running::{finish, only_line, silent};
 use crate::harness::terminal::Terminal;
-use crate::harness::zklock::{Running, Zklock, binary};
+use crate::harness::zklock::{Zklock, binary};
 
 const OTHER: &str = "/other";
 

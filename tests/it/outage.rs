@@ -5,13 +5,16 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::harness::client::{Client, Kind};
-use crate::harness::ensemble::{Data, Ensemble, Role, Server, free_port};
-use crate::harness::place::only_line;
+use crate::harness::ensemble::Ensemble;
 use crate::harness::poll;
 use crate::harness::process;
-use crate::harness::proxy::{Proxy, Stub};
+use crate::harness::proxy::Proxy;
+use crate::harness::running::Running;
+use crate::harness::running::only_line;
 use crate::harness::scene::{AT_ONCE, LASTING, LEASE, LOCK, Moment, Scene, variable};
-use crate::harness::zklock::{Running, Zklock};
+use crate::harness::server::{Data, Role, Server, free_port};
+use crate::harness::stub::Stub;
+use crate::harness::zklock::Zklock;
 
 // One server at a time.
 

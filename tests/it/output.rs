@@ -10,12 +10,12 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use tempfile::tempdir;
 
 use crate::harness::client::Kind;
-use crate::harness::ensemble::{Server, free_port};
 use crate::harness::lock::Lock;
-use crate::harness::place::only_line;
 use crate::harness::poll;
 use crate::harness::process::{self, Seat};
 use crate::harness::proxy::Proxy;
+use crate::harness::running::only_line;
+use crate::harness::server::{Server, free_port};
 use crate::harness::terminal::Terminal;
 use crate::harness::zklock::{Zklock, binary, child};
 

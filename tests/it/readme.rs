@@ -21,7 +21,8 @@ use zklock::rules::lease::Terms;
 use zklock::rules::outcome::EXIT_STATUS;
 
 use crate::documents::{SESSION_TIMEOUTS, documents, in_tenths, spellings};
-use crate::harness::ensemble::{Chroot, Server};
+use crate::harness::ensemble::Chroot;
+use crate::harness::server::Server;
 use crate::harness::zklock::{Zklock, binary};
 
 const README: &str = include_str!("../../README.md");

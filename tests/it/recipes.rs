@@ -5,9 +5,10 @@
 
 use std::fs;
 
-use crate::harness::ensemble::free_port;
-use crate::harness::place::finish;
-use crate::harness::zklock::{Output, Running, Zklock};
+use crate::harness::running::finish;
+use crate::harness::running::{Output, Running};
+use crate::harness::server::free_port;
+use crate::harness::zklock::Zklock;
 use crate::readme::{Place, blocks_in};
 
 impl Place {

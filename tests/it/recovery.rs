@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::harness::client::{self, Kind};
-use crate::harness::ensemble::{Ensemble, Server};
+use crate::harness::ensemble::Ensemble;
 use crate::harness::frames::{Op, Request};
 use crate::harness::poll;
 use crate::harness::proxy::{Fate, Flow, Proxy, Trap};
+use crate::harness::running::Running;
 use crate::harness::scene::{AT_ONCE, LOCK, Moment, Scene, T, variable};
-use crate::harness::zklock::Running;
+use crate::harness::server::Server;
 
 /// The contender of a test through its proxy. It may be slow, so its session is longer than others'.
 const PATIENT: [&str; 3] = ["-v", "--session-timeout", "20"];

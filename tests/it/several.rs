@@ -8,11 +8,13 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::harness::client::expire_session;
-use crate::harness::ensemble::Server;
 use crate::harness::frames::Op;
-use crate::harness::place::{Place, finish, only_line, silent};
+use crate::harness::place::Place;
 use crate::harness::proxy::Proxy;
-use crate::harness::zklock::{Running, Zklock};
+use crate::harness::running::Running;
+use crate::harness::running::{finish, only_line, silent};
+use crate::harness::server::Server;
+use crate::harness::zklock::Zklock;
 
 const A: &str = "/locks/a";
 const B: &str = "/locks/b";

@@ -3,13 +3,15 @@
 use nix::sys::signal::Signal;
 
 use crate::harness::client;
-use crate::harness::ensemble::Server;
 use crate::harness::frames::{Op, Request};
 use crate::harness::lock::SOON;
-use crate::harness::place::{Place, finish, silent};
+use crate::harness::place::Place;
 use crate::harness::proxy::{Fate, Proxy};
+use crate::harness::running::Running;
+use crate::harness::running::{finish, silent};
 use crate::harness::scene::Moment;
-use crate::harness::zklock::{Running, Zklock};
+use crate::harness::server::Server;
+use crate::harness::zklock::Zklock;
 
 const LOCKS: [&str; 3] = ["/a", "/b", "/c"];
 

@@ -8,15 +8,17 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use crate::harness::client::expire_session;
-use crate::harness::ensemble::{Server, free_port};
 use crate::harness::frames::Op;
 use crate::harness::joblog::JobLog;
 use crate::harness::lock::{Lock, SESSION_TIMEOUT, SOON};
 use crate::harness::poll;
 use crate::harness::process;
-use crate::harness::proxy::{Proxy, Stub};
+use crate::harness::proxy::Proxy;
+use crate::harness::running::Running;
+use crate::harness::server::{Server, free_port};
+use crate::harness::stub::Stub;
 use crate::harness::terminal::{CTRL_C, CTRL_Z, Terminal};
-use crate::harness::zklock::{Running, Zklock, child};
+use crate::harness::zklock::{Zklock, child};
 
 /// The signals that end a wait.
 const CANCELLING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];

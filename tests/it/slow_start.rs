@@ -16,12 +16,13 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use crate::harness::ensemble::Server;
 use crate::harness::poll;
 use crate::harness::process;
+use crate::harness::running::{Output, Running};
 use crate::harness::scene::{LASTING, LOCK, Scene};
+use crate::harness::server::Server;
 use crate::harness::terminal::{CTRL_C, Terminal};
-use crate::harness::zklock::{Output, Running, is_keeper};
+use crate::harness::zklock::is_keeper;
 
 /// fcntl(2): which signal tells of an attempt. libc has no name for it.
 const F_SETSIG: i32 = 10;

@@ -7,12 +7,14 @@ use nix::sys::signal::Signal;
 use zklock::rules::outcome::EXIT_STATUS;
 
 use crate::harness::client::Kind;
-use crate::harness::ensemble::free_port;
-use crate::harness::place::{LOCK, Place, finish, only_line, silent};
+use crate::harness::place::{LOCK, Place};
 use crate::harness::poll;
 use crate::harness::process;
-use crate::harness::proxy::Stub;
-use crate::harness::zklock::{Output, binary};
+use crate::harness::running::Output;
+use crate::harness::running::{finish, only_line, silent};
+use crate::harness::server::free_port;
+use crate::harness::stub::Stub;
+use crate::harness::zklock::binary;
 
 /// How zklock is to end.
 #[derive(Clone, Copy, Debug)]

@@ -5,14 +5,15 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, geteuid};
 
-use crate::harness::ensemble::Server;
 use crate::harness::joblog::JobLog;
 use crate::harness::lock::{Lock, SOON};
 use crate::harness::poll;
 use crate::harness::process;
+use crate::harness::running::Running;
 use crate::harness::scene::{LOCK, Moment, Scene};
+use crate::harness::server::Server;
 use crate::harness::terminal::{CTRL_C, CTRL_Z, Terminal};
-use crate::harness::zklock::{Running, Zklock};
+use crate::harness::zklock::Zklock;
 
 fn direct() -> String {
     Server::shared().address()

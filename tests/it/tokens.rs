@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use crate::harness::ensemble::{Ensemble, Role};
-use crate::harness::place::{LOCK, Place, silent};
+use crate::harness::ensemble::Ensemble;
+use crate::harness::place::{LOCK, Place};
 use crate::harness::poll;
+use crate::harness::running::silent;
+use crate::harness::server::Role;
 use crate::harness::zklock::Zklock;
 
 /// A hundred holders, a leader that changes, a lock whose node is created again.

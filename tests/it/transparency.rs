@@ -8,7 +8,8 @@ use std::os::unix::fs::PermissionsExt;
 use nix::sys::signal::Signal;
 
 use crate::harness::lock::Lock;
-use crate::harness::zklock::{Output, Zklock, child};
+use crate::harness::running::Output;
+use crate::harness::zklock::{Zklock, child};
 
 /// Runs `command` in the same `surroundings` by itself and below zklock, and panics unless both end the same way with
 /// the same output. Gives the output without zklock.

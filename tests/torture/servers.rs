@@ -14,12 +14,13 @@ use nix::unistd::Pid;
 
 use crate::checker::Time;
 use crate::client::Client;
-use crate::ensemble::{Chroot, Ensemble, Settings, free_port};
+use crate::ensemble::{Chroot, Ensemble};
 use crate::faults;
 use crate::poll;
 use crate::process::{self, Seat};
 use crate::proxy::Proxy;
 use crate::record::{Record, lock};
+use crate::server::{Settings, free_port};
 use crate::tool::Tool;
 use crate::witness;
 

@@ -6,8 +6,8 @@
 use std::fs;
 
 use super::client::Kind;
-use super::ensemble::{Data, Server};
 use super::place::{LOCK, Place};
+use super::server::{Data, Server};
 
 /// How far the entry's transaction id is from any that the server may have given.
 const LEAP: i64 = 1 << 20;

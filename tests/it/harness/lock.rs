@@ -5,8 +5,9 @@ use std::thread;
 use std::time::Duration;
 
 use super::client::{Client, Kind};
-use super::ensemble::{Chroot, Server};
+use super::ensemble::Chroot;
 use super::poll;
+use super::server::Server;
 use super::zklock::Zklock;
 
 /// The session timeout that zklock asks for here. Far longer than anything that is to happen at once, so that an expiry

@@ -1,6 +1,6 @@
 //! What the tests stand on.
 //!
-//! [`ensemble`] starts servers, [`proxy`] is a network that misbehaves, [`zklock`] runs the binary, [`terminal`] gives it
+//! [`server`] starts servers, [`ensemble`] three of them, [`proxy`] is a network that misbehaves, [`zklock`] runs the binary, [`terminal`] gives it
 //! a terminal, [`client`] looks at nodes, [`peers`] takes the same locks by other libraries, [`joblog`] tells which
 //! command ran when. [`checks`] tests all of these.
 
@@ -17,6 +17,9 @@ pub(crate) mod place;
 pub(crate) mod poll;
 pub(crate) mod process;
 pub(crate) mod proxy;
+pub(crate) mod running;
 pub(crate) mod scene;
+pub(crate) mod server;
+pub(crate) mod stub;
 pub(crate) mod terminal;
 pub(crate) mod zklock;

@@ -14,7 +14,8 @@ use nix::sys::signal::Signal;
 use nix::time::{ClockId, clock_gettime};
 
 use super::place::{LOCK, Place};
-use super::zklock::{Running, Zklock, binary};
+use super::running::Running;
+use super::zklock::{Zklock, binary};
 
 /// The session timeout of peers. Longer than anything that is to happen at once, so that an expiry cannot pass for
 /// a release.

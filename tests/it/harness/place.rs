@@ -4,15 +4,16 @@ use std::fmt;
 use std::path::PathBuf;
 use std::thread;
 
-use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use super::client::Client;
-use super::ensemble::{Chroot, Server};
+use super::ensemble::Chroot;
 use super::joblog::JobLog;
 use super::lock::SOON;
 use super::poll;
-use super::zklock::{Output, Running, Zklock};
+use super::running::Running;
+use super::server::Server;
+use super::zklock::Zklock;
 
 /// The lock that tests take unless they care about its path.
 pub(crate) const LOCK: &str = "/lock";
@@ -131,28 +132,4 @@ impl Drop for Place {
         let left = poll::within(SOON, || Some(()).filter(|()| self.left().is_empty()));
         assert!(left.is_some(), "nodes are left behind: {:?}", self.left());
     }
-}
-
-/// Ends a run whose command ends by SIGTERM, and gives what came of it.
-#[track_caller]
-pub(crate) fn finish(run: &mut Running) -> Output {
-    run.signal(Signal::SIGTERM);
-    run.wait().expect_code(0)
-}
-
-/// The only line on stderr of a run that has written nothing to stdout, without `zklock: `.
-#[track_caller]
-pub(crate) fn only_line(output: &Output) -> String {
-    assert_eq!(output.stdout, b"", "stdout belongs to the command\n{output}");
-    let stderr = output.stderr();
-    let line = stderr.strip_suffix('\n').filter(|line| !line.contains('\n'));
-    let line = line.and_then(|line| line.strip_prefix("zklock: "));
-    line.unwrap_or_else(|| panic!("not one line of zklock's on stderr\n{output}")).to_owned()
-}
-
-/// Panics unless the run was silent on stderr. Gives it back.
-#[track_caller]
-pub(crate) fn silent(output: Output) -> Output {
-    assert_eq!(output.stderr, b"", "a success is silent\n{output}");
-    output
 }

@@ -11,11 +11,13 @@ use nix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
 
 use super::client::{Client, Kind, Refusal, Stat};
-use super::ensemble::{Chroot, Server};
+use super::ensemble::Chroot;
 use super::joblog::JobLog;
 use super::poll;
 use super::proxy::Proxy;
-use super::zklock::{Running, Zklock};
+use super::running::Running;
+use super::server::Server;
+use super::zklock::Zklock;
 
 /// The path of the lock.
 pub(crate) const LOCK: &str = "/lock";

@@ -14,7 +14,8 @@ use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use nix::unistd::ttyname;
 
 use super::poll;
-use super::zklock::{Running, Zklock};
+use super::running::Running;
+use super::zklock::Zklock;
 
 /// Ctrl-C.
 pub(crate) const CTRL_C: u8 = 0x03;

@@ -6,9 +6,10 @@ use nix::sys::signal::Signal;
 use super::{excludes_both_ways, queue};
 use crate::harness::client::Kind;
 use crate::harness::peers::{Peer, Recipe};
-use crate::harness::place::{LOCK, Place, finish, only_line, silent};
+use crate::harness::place::{LOCK, Place};
+use crate::harness::running::Output;
+use crate::harness::running::{finish, only_line, silent};
 use crate::harness::terminal::Terminal;
-use crate::harness::zklock::Output;
 
 #[test]
 fn a_leader_selector_is_a_mutex() {
