@@ -11,15 +11,17 @@ use nix::unistd::Pid;
 
 use crate::harness::client::{self, Client, Kind};
 use crate::harness::ensemble::Ensemble;
+use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::proxy::{Flow, Proxy};
-use crate::harness::running::Running;
-use crate::harness::scene::{AT_ONCE, GRACE, LEASE, LOCK, Moment, Scene, T, variable};
+use crate::harness::running::{Running, finish};
+use crate::harness::scratch::{GRACE, LASTING, LOCK, Scratch, direct};
 use crate::harness::server::{Data, Server, Settings};
+use crate::harness::times::{AT_ONCE, LEASE, SHORT_SESSION};
 
 /// When a session that nobody renews has ended, and the next holder has noticed.
-const EXPIRY: Duration = T.saturating_add(AT_ONCE);
+const EXPIRY: Duration = SHORT_SESSION.saturating_add(AT_ONCE);
 
 const SILENCE: &str = "ZooKeeper has not answered for ";
 const KEEPER_DIED: &str = "the keeper process died; stopping the command";
@@ -28,16 +30,13 @@ const DELETED: &str = "its node was deleted; killing the command";
 /// The end of a row about a holder that noticed nothing.
 const UNDISTURBED: [&str; 4] = ["undisturbed", "in its turn", "0", "0"];
 
-/// The options of a holder that is not to be disturbed, however slow the machine.
-const LASTING: &[&str] = &["-v", "--session-timeout", "20"];
-
-/// The same while servers start, or elect a leader.
+/// The options of a holder that is not to be disturbed while servers start, or elect a leader.
 const ENDURING: &[&str] = &["-v", "--session-timeout", "90"];
 
 /// A holder that something happens to, another contender behind it, and what was seen of them.
 struct Fault {
     what: &'static str,
-    scene: Scene,
+    scratch: Scratch,
     holder: Running,
     next: Running,
     supervisor: Pid,
@@ -51,54 +50,54 @@ struct Fault {
 impl Fault {
     /// The holder reaches the servers by `addresses`, and nothing but SIGKILL ends its command.
     #[track_caller]
-    fn new(what: &'static str, scene: Scene, addresses: &str) -> Self {
-        Self::with(what, scene, addresses, &GRACE, &["--wait"])
+    fn new(what: &'static str, scratch: Scratch, addresses: &str) -> Self {
+        Self::with(what, scratch, addresses, &GRACE, &["--wait"])
     }
 
     /// Against the shared server.
     #[track_caller]
     fn shared(what: &'static str) -> Self {
-        Self::new(what, Scene::shared(), &Server::shared().address())
+        Self::new(what, Scratch::new().with_lock(), &direct())
     }
 
     /// The same with a session of a minute, which would take long to end by itself.
     #[track_caller]
     fn minute(what: &'static str) -> Self {
-        Self::with(what, Scene::shared(), &Server::shared().address(), &["--session-timeout", "60"], &["--wait"])
+        Self::with(what, Scratch::new().with_lock(), &direct(), &["--session-timeout", "60"], &["--wait"])
     }
 
     /// Against the shared server, by a way that can be disturbed.
     #[track_caller]
     fn proxied(what: &'static str) -> (Self, Proxy) {
-        let (scene, proxy) = Scene::proxied();
-        (Self::new(what, scene, &proxy.address()), proxy)
+        let (scratch, proxy) = Scratch::proxied();
+        (Self::new(what, scratch, &proxy.address()), proxy)
     }
 
     /// A holder whose command ends by SIGTERM, with a session of [`LASTING`].
     #[track_caller]
-    fn lasting(what: &'static str, scene: Scene, addresses: &str) -> Self {
-        Self::with(what, scene, addresses, LASTING, &["--exit-on", "TERM"])
+    fn lasting(what: &'static str, scratch: Scratch, addresses: &str) -> Self {
+        Self::with(what, scratch, addresses, &[&["-v"], &LASTING[..]].concat(), &["--exit-on", "TERM"])
     }
 
     /// The same with a session of [`ENDURING`].
     #[track_caller]
-    fn enduring(what: &'static str, scene: Scene, addresses: &str) -> Self {
-        Self::with(what, scene, addresses, ENDURING, &["--exit-on", "TERM"])
+    fn enduring(what: &'static str, scratch: Scratch, addresses: &str) -> Self {
+        Self::with(what, scratch, addresses, ENDURING, &["--exit-on", "TERM"])
     }
 
     #[track_caller]
-    fn with(what: &'static str, scene: Scene, addresses: &str, options: &[&str], child: &[&str]) -> Self {
-        let mut holder = scene.start(addresses, "holder", options, child);
+    fn with(what: &'static str, scratch: Scratch, addresses: &str, options: &[&str], child: &[&str]) -> Self {
+        let mut holder = scratch.start(addresses, "holder", options, child);
         holder.wait_stdout("holder ready");
-        let next = scene.queue("next", 1);
-        Self::of(what, scene, holder, next)
+        let next = scratch.queue("next", 1);
+        Self::of(what, scratch, holder, next)
     }
 
     #[track_caller]
-    fn of(what: &'static str, scene: Scene, holder: Running, next: Running) -> Self {
+    fn of(what: &'static str, scratch: Scratch, holder: Running, next: Running) -> Self {
         let (supervisor, keeper, command) = (holder.pid(), holder.keeper(), holder.command());
         let (since, dead, next_began) = (Moment::now(), Duration::ZERO, Duration::ZERO);
-        Self { what, scene, holder, next, supervisor, keeper, command, since, dead, next_began }
+        Self { what, scratch, holder, next, supervisor, keeper, command, since, dead, next_began }
     }
 
     /// Now it happens. What was under way before does not count any more.
@@ -119,7 +118,7 @@ impl Fault {
     #[track_caller]
     fn command_dead(&mut self, limit: Duration) {
         process::wait_dead(self.command);
-        let last = self.scene.last_alive("holder");
+        let last = self.scratch.last_alive("holder");
         last.expect_within(limit, self.since, "the command is dead");
         self.dead = last.since(self.since);
     }
@@ -130,7 +129,7 @@ impl Fault {
         if !self.next.stdout().contains(" ready\n") {
             self.next.wait_stdout(" ready");
         }
-        let begin = self.scene.begin("next");
+        let begin = self.scratch.begin("next");
         begin.expect_within(limit, self.since, "the next one starts");
         self.next_began = begin.since(self.since);
     }
@@ -178,35 +177,35 @@ impl Fault {
     /// Ends what is left, and panics when two commands ran at the same time or when something is left behind.
     #[track_caller]
     fn end(self, exit: &str) {
-        self.scene.log().expect_no_overlap();
+        self.scratch.log().expect_no_overlap();
         self.end_with_overlap(exit);
     }
 
     /// The same where the documents say that two commands can run at the same time.
     #[track_caller]
     fn end_with_overlap(mut self, exit: &str) {
-        let both = self.scene.last_alive("holder").since(self.scene.begin("next"));
+        let both = self.scratch.last_alive("holder").since(self.scratch.begin("next"));
         let [dead, next, both] = [self.dead, self.next_began, both].map(|time| time.as_millis().to_string());
         self.row([&dead, &next, &both, exit]);
         self.holder.wait_until_nothing_is_left();
-        self.scene.finish(&mut self.next);
-        assert_eq!(self.scene.log().order(), ["holder", "next"]);
-        self.scene.witness.wait_count(LOCK, 0);
+        finish(&mut self.next);
+        assert_eq!(self.scratch.log().order(), ["holder", "next"]);
+        self.scratch.wait_queue(0);
     }
 
     /// The holder still has the node and the session that its command was told of, and ends when it is asked to.
     #[track_caller]
     fn expect_undisturbed(mut self) {
-        let first = self.scene.contenders().into_iter().next().expect("a contender");
-        assert_eq!(first.path, variable(&self.holder, "ZKLOCK_NODE"));
-        assert_eq!(format!("{:#x}", first.stat.owner), variable(&self.holder, "ZKLOCK_SESSION"));
+        let first = self.scratch.contenders().into_iter().next().expect("a contender");
+        assert_eq!(first.path, self.holder.variable("ZKLOCK_NODE"));
+        assert_eq!(format!("{:#x}", first.stat.owner), self.holder.variable("ZKLOCK_SESSION"));
         self.holder.signal(Signal::SIGTERM);
         let output = self.holder.wait().expect_code(0);
         assert_eq!(output.stdout().matches("signal TERM\n").count(), 1, "{output}");
         self.row(UNDISTURBED);
         self.holder.wait_until_nothing_is_left();
-        self.scene.finish(&mut self.next);
-        self.scene.expect_tidy(&["holder", "next"]);
+        finish(&mut self.next);
+        self.scratch.expect_tidy(&["holder", "next"]);
     }
 
     fn row(&self, [dead, next, both, exit]: [&str; 4]) {
@@ -245,23 +244,23 @@ fn command_killed() {
 #[test]
 fn supervisor_stopped() {
     let mut fault = Fault::with(
-        "supervisor: STOP past T, CONT",
-        Scene::shared(),
-        &Server::shared().address(),
+        "supervisor: STOP past SHORT_SESSION, CONT",
+        Scratch::new().with_lock(),
+        &direct(),
         &[],
         &["--exit-on", "TERM"],
     );
     fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
-    fault.scene.wait_alive_at("holder", fault.since.after(T + T / 4));
+    fault.scratch.wait_alive_at("holder", fault.since.after(SHORT_SESSION + SHORT_SESSION / 4));
     process::send(fault.supervisor, Signal::SIGCONT);
     // It passes on what it was continued by.
     fault.holder.wait_stdout("signal CONT");
-    let first = fault.scene.contenders().swap_remove(0);
-    assert_eq!(first.path, variable(&fault.holder, "ZKLOCK_NODE"));
+    let first = fault.scratch.contenders().swap_remove(0);
+    assert_eq!(first.path, fault.holder.variable("ZKLOCK_NODE"));
     fault.row(UNDISTURBED);
-    fault.scene.finish(&mut fault.holder);
-    fault.scene.finish(&mut fault.next);
-    fault.scene.expect_tidy(&["holder", "next"]);
+    finish(&mut fault.holder);
+    finish(&mut fault.next);
+    fault.scratch.expect_tidy(&["holder", "next"]);
 }
 
 #[test]
@@ -296,10 +295,10 @@ fn supervisor_and_keeper_killed() {
 /// The kernel kills the command for us, but not what the command has started (PR_SET_PDEATHSIG(2const)).
 #[test]
 fn supervisor_and_keeper_killed_nobody_is_left_to_kill_the_commands_children() {
-    let scene = Scene::shared();
+    let scratch = Scratch::new().with_lock();
     let tree = ["--wait", "--spawn", "--", "--name", "grandchild", "--wait"];
     let what = "supervisor and keeper: KILL, command with children";
-    let mut fault = Fault::with(what, scene, &Server::shared().address(), &GRACE, &tree);
+    let mut fault = Fault::with(what, scratch, &direct(), &GRACE, &tree);
     // It may have been quicker than the command itself.
     poll::until("the grandchild", || fault.holder.stdout().contains("grandchild ready").then_some(()));
     fault.strike(Signal::SIGSTOP, &[fault.supervisor, fault.keeper]);
@@ -315,8 +314,10 @@ fn supervisor_and_keeper_killed_nobody_is_left_to_kill_the_commands_children() {
 /// Nobody is left to kill the command before it is too late. It is killed as soon as one of the two goes on.
 #[test]
 fn supervisor_and_keeper_stopped_and_the_command_not() {
-    let rows =
-        ["supervisor and keeper: STOP past T, supervisor: CONT", "supervisor and keeper: STOP past T, keeper: CONT"];
+    let rows = [
+        "supervisor and keeper: STOP past SHORT_SESSION, supervisor: CONT",
+        "supervisor and keeper: STOP past SHORT_SESSION, keeper: CONT",
+    ];
     for (number, what) in rows.into_iter().enumerate() {
         let mut fault = Fault::shared(what);
         let both = [fault.supervisor, fault.keeper];
@@ -367,7 +368,7 @@ fn keeper_killed_and_the_supervisor_stopped_for_a_moment() {
 #[test]
 fn server_frozen() {
     let server = Server::start();
-    let mut fault = Fault::new("server: frozen past T", Scene::new(server.chroot()), &server.address());
+    let mut fault = Fault::new("server: frozen past T", Scratch::on(server.chroot()).with_lock(), &server.address());
     server.freeze();
     fault.strikes();
     fault.command_dead(LEASE);
@@ -405,8 +406,8 @@ fn network_cut_for_the_requests_only() {
 
 #[test]
 fn network_reset() {
-    let (scene, proxy) = Scene::proxied();
-    let mut fault = Fault::lasting("network: reset", scene, &proxy.address());
+    let (scratch, proxy) = Scratch::proxied();
+    let mut fault = Fault::lasting("network: reset", scratch, &proxy.address());
     proxy.reset();
     fault.holder.wait_stderr("connection to ZooKeeper restored");
     fault.expect_undisturbed();
@@ -414,8 +415,8 @@ fn network_reset() {
 
 #[test]
 fn network_cut_for_less_than_the_lease() {
-    let (scene, proxy) = Scene::proxied();
-    let mut fault = Fault::lasting("network: cut until it is noticed", scene, &proxy.address());
+    let (scratch, proxy) = Scratch::proxied();
+    let mut fault = Fault::lasting("network: cut until it is noticed", scratch, &proxy.address());
     proxy.hold();
     fault.holder.wait_stderr("connection to ZooKeeper lost");
     proxy.pass();
@@ -426,7 +427,8 @@ fn network_cut_for_less_than_the_lease() {
 #[test]
 fn server_restarted_with_its_data() {
     let server = Server::start();
-    let mut fault = Fault::enduring("server: killed, restarted", Scene::new(server.chroot()), &server.address());
+    let mut fault =
+        Fault::enduring("server: killed, restarted", Scratch::on(server.chroot()).with_lock(), &server.address());
     server.restart(Data::Kept);
     fault.holder.wait_stderr("connection to ZooKeeper restored");
     fault.expect_undisturbed();
@@ -449,17 +451,17 @@ fn server_lost_its_data_and_the_network_cut() {
 fn server_loses_its_data(what: &'static str, then: impl FnOnce(&Proxy)) {
     // The one without the data runs already: to start it may take longer than a session lasts.
     let servers = [(); 2].map(|()| Server::start());
-    let place = servers[0].chroot();
-    Client::connect(&servers[1].address()).create(place.path(), b"", Kind::Persistent).unwrap();
+    let scratch = servers[0].chroot();
+    Client::connect(&servers[1].address()).create(scratch.path(), b"", Kind::Persistent).unwrap();
     let [all, holders] = [(); 2].map(|()| servers.each_ref().map(|server| Proxy::zookeeper(&server.address())));
     let addresses = |[old, new]: &[Proxy; 2]| format!("{},{}", old.address(), new.address());
     [&all, &holders].into_iter().for_each(|[_, new]| new.refuse());
-    let scene = Scene::new(place.by(addresses(&all)));
-    let mut holder = scene.start(&addresses(&holders), "holder", &[], &["--wait"]);
+    let scratch = Scratch::on(scratch.by(addresses(&all))).with_lock();
+    let mut holder = scratch.start(&addresses(&holders), "holder", &[], &["--wait"]);
     holder.wait_stdout("holder ready");
-    let next = scene.start(&addresses(&all), "next", &[], &["--exit-on", "TERM"]);
-    scene.witness.wait_count(LOCK, 2);
-    let mut fault = Fault::of(what, scene, holder, next);
+    let next = scratch.start(&addresses(&all), "next", &[], &["--exit-on", "TERM"]);
+    scratch.wait_queue(2);
+    let mut fault = Fault::of(what, scratch, holder, next);
     [&all, &holders].into_iter().for_each(|[old, _]| old.refuse());
     fault.strikes();
     all[1].accept();
@@ -469,14 +471,15 @@ fn server_loses_its_data(what: &'static str, then: impl FnOnce(&Proxy)) {
     // That the session is over, or that no server answers: whatever it learns first.
     fault.lost("");
     fault.next_starts(poll::PATIENCE);
-    assert!(fault.next_began >= T, "started after {:?}", fault.next_began);
+    assert!(fault.next_began >= SHORT_SESSION, "started after {:?}", fault.next_began);
     fault.end("76");
 }
 
 #[test]
 fn leader_killed() {
     let ensemble = Ensemble::start();
-    let mut fault = Fault::enduring("leader: killed", Scene::new(ensemble.chroot()), &ensemble.addresses());
+    let mut fault =
+        Fault::enduring("leader: killed", Scratch::on(ensemble.chroot()).with_lock(), &ensemble.addresses());
     ensemble.leader().kill();
     fault.holder.wait_stderr("connection to ZooKeeper restored");
     fault.expect_undisturbed();
@@ -485,8 +488,9 @@ fn leader_killed() {
 #[test]
 fn leader_killed_and_the_supervisor_stopped() {
     let ensemble = Ensemble::start();
-    let scene = Scene::new(ensemble.chroot());
-    let mut fault = Fault::enduring("supervisor: STOP, leader: killed, supervisor: CONT", scene, &ensemble.addresses());
+    let scratch = Scratch::on(ensemble.chroot()).with_lock();
+    let mut fault =
+        Fault::enduring("supervisor: STOP, leader: killed, supervisor: CONT", scratch, &ensemble.addresses());
     fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
     ensemble.leader().kill();
     // It is the keeper that says so.
@@ -499,8 +503,11 @@ fn leader_killed_and_the_supervisor_stopped() {
 #[test]
 fn quorum_lost_for_less_than_the_lease() {
     let ensemble = Ensemble::start();
-    let mut fault =
-        Fault::enduring("quorum: lost until it is noticed", Scene::new(ensemble.chroot()), &ensemble.addresses());
+    let mut fault = Fault::enduring(
+        "quorum: lost until it is noticed",
+        Scratch::on(ensemble.chroot()).with_lock(),
+        &ensemble.addresses(),
+    );
     let gone = &ensemble.servers()[..2];
     gone.iter().for_each(Server::kill);
     fault.holder.wait_stderr("connection to ZooKeeper lost");
@@ -512,8 +519,8 @@ fn quorum_lost_for_less_than_the_lease() {
 #[test]
 fn quorum_lost_for_longer_than_the_session() {
     let ensemble = Ensemble::start();
-    let scene = Scene::new(ensemble.chroot());
-    let mut fault = Fault::new("quorum: lost past the lease", scene, &ensemble.addresses());
+    let scratch = Scratch::on(ensemble.chroot()).with_lock();
+    let mut fault = Fault::new("quorum: lost past the lease", scratch, &ensemble.addresses());
     let gone = &ensemble.servers()[..2];
     gone.iter().for_each(Server::kill);
     fault.strikes();
@@ -543,8 +550,8 @@ fn lose_follower(what: &'static str, hurt: impl FnOnce(&Ensemble, &Server, &Serv
     // The follower itself is to notice when all is over.
     let ensemble = Settings::default().line("syncLimit=100").proxied().ensemble();
     let (leader, [follower, _]) = (ensemble.leader(), ensemble.followers());
-    let scene = Scene::new(ensemble.chroot().by(leader.address()));
-    let mut fault = Fault::new(what, scene, &follower.address());
+    let scratch = Scratch::on(ensemble.chroot().by(leader.address())).with_lock();
+    let mut fault = Fault::new(what, scratch, &follower.address());
     hurt(&ensemble, follower, leader);
     fault.strikes();
     fault.expect_lost(LEASE, EXPIRY, SILENCE);
@@ -555,7 +562,8 @@ fn lose_follower(what: &'static str, hurt: impl FnOnce(&Ensemble, &Server, &Serv
 #[test]
 fn keeper_stopped_and_the_server_frozen() {
     let server = Server::start();
-    let mut fault = Fault::new("keeper: STOP, server: frozen", Scene::new(server.chroot()), &server.address());
+    let mut fault =
+        Fault::new("keeper: STOP, server: frozen", Scratch::on(server.chroot()).with_lock(), &server.address());
     fault.strike(Signal::SIGSTOP, &[fault.keeper]);
     server.freeze();
     fault.command_dead(LEASE);
@@ -568,7 +576,8 @@ fn keeper_stopped_and_the_server_frozen() {
 #[test]
 fn keeper_killed_and_the_server_frozen() {
     let server = Server::start();
-    let mut fault = Fault::new("server: frozen, keeper: KILL", Scene::new(server.chroot()), &server.address());
+    let mut fault =
+        Fault::new("server: frozen, keeper: KILL", Scratch::on(server.chroot()).with_lock(), &server.address());
     server.freeze();
     fault.strike(Signal::SIGKILL, &[fault.keeper]);
     fault.command_dead(LEASE);
@@ -613,9 +622,9 @@ fn node_deleted() {
 #[test]
 fn session_closed() {
     let mut fault = Fault::minute("session: closed by an administrator");
-    let session = fault.scene.contenders()[0].stat.owner;
+    let session = fault.scratch.contenders()[0].stat.owner;
     fault.strikes();
-    client::expire_session(&Server::shared().address(), session);
+    client::expire_session(&direct(), session);
     fault.expect_taken("");
 }
 
@@ -649,7 +658,7 @@ fn node_deleted_after_the_keeper_was_killed() {
     let mut fault = Fault::shared("keeper: KILL, node: deleted");
     fault.strike(Signal::SIGKILL, &[fault.keeper]);
     fault.holder.wait_stdout("signal TERM");
-    fault.scene.witness.delete(&fault.scene.contenders()[0].path).unwrap();
+    fault.scratch.delete(&fault.scratch.contenders()[0].path);
     fault.command_dead(LEASE);
     fault.lost(KEEPER_DIED);
     fault.next_starts(LEASE);
@@ -658,9 +667,9 @@ fn node_deleted_after_the_keeper_was_killed() {
 
 #[track_caller]
 fn delete_node(fault: &mut Fault) {
-    let node = fault.scene.contenders().swap_remove(0).path;
+    let node = fault.scratch.contenders().swap_remove(0).path;
     fault.strikes();
-    fault.scene.witness.delete(&node).unwrap();
+    fault.scratch.delete(&node);
 }
 
 // The machine sleeps.
@@ -669,9 +678,9 @@ fn delete_node(fault: &mut Fault) {
 #[test]
 fn everything_stopped_past_the_session() {
     for (what, last) in [
-        ("supervisor, keeper and command: STOP past T, CONT", None),
-        ("supervisor, keeper and command: STOP past T, CONT, supervisor last", Some(1)),
-        ("supervisor, keeper and command: STOP past T, CONT, keeper last", Some(2)),
+        ("supervisor, keeper and command: STOP past SHORT_SESSION, CONT", None),
+        ("supervisor, keeper and command: STOP past SHORT_SESSION, CONT, supervisor last", Some(1)),
+        ("supervisor, keeper and command: STOP past SHORT_SESSION, CONT, keeper last", Some(2)),
     ] {
         let mut fault = Fault::shared(what);
         let all = [fault.command, fault.supervisor, fault.keeper];
@@ -691,8 +700,8 @@ fn everything_stopped_past_the_session() {
 
 #[test]
 fn everything_stopped_for_less_than_the_lease() {
-    let scene = Scene::shared();
-    let mut fault = Fault::lasting("supervisor, keeper and command: STOP, CONT", scene, &Server::shared().address());
+    let scratch = Scratch::new().with_lock();
+    let mut fault = Fault::lasting("supervisor, keeper and command: STOP, CONT", scratch, &direct());
     let all = [fault.command, fault.supervisor, fault.keeper];
     fault.strike(Signal::SIGSTOP, &all);
     fault.strike(Signal::SIGCONT, &all);

@@ -6,8 +6,8 @@ use zklock::rules::queue::SEQUENCE_LIMIT;
 
 use crate::harness::client::Kind;
 use crate::harness::counter;
-use crate::harness::place::{LOCK, Place};
 use crate::harness::running::{finish, only_line, silent};
+use crate::harness::scratch::{LOCK, Scratch};
 
 /// The most data that a server takes in one node: a request of at most `jute.maxbuffer` (0xfffff) bytes, less the rest
 /// of the request.
@@ -49,8 +49,8 @@ const NAMES: [&str; 29] = [
 /// Below each of which zklock finds its way: it takes the lock at once, and leaves them alone.
 #[test]
 fn children_that_are_no_contenders_are_ignored_whatever_their_names_and_their_data() {
-    let place = Place::new();
-    let client = place.client();
+    let scratch = Scratch::new();
+    let client = scratch.client();
     client.create(LOCK, b"", Kind::Persistent).unwrap();
     let long = "ü".repeat(100_000);
     let names: Vec<&str> = NAMES.into_iter().chain([long.as_str()]).collect();
@@ -59,8 +59,8 @@ fn children_that_are_no_contenders_are_ignored_whatever_their_names_and_their_da
         client.create(&format!("{LOCK}/{name}"), &data, Kind::Persistent).unwrap();
     }
     client.set(&format!("{LOCK}/config"), &vec![0xff; MOST_DATA]).unwrap();
-    silent(place.zklock().args(["-n", LOCK, "true"]).run().expect_code(0));
-    let output = place.zklock().args(["-v", "-n", LOCK, "true"]).run().expect_code(0);
+    silent(scratch.zklock().args(["-n", LOCK, "true"]).run().expect_code(0));
+    let output = scratch.zklock().args(["-v", "-n", LOCK, "true"]).run().expect_code(0);
     let told: Vec<String> =
         output.stderr().lines().filter(|line| line.contains("not a contender")).map(Into::into).collect();
     assert_eq!(told.len(), 1, "{output}");
@@ -74,22 +74,22 @@ fn children_that_are_no_contenders_are_ignored_whatever_their_names_and_their_da
 /// any request.
 #[test]
 fn a_list_of_eight_megabytes_is_read() {
-    let place = Place::new();
-    let client = place.client();
+    let scratch = Scratch::new();
+    let client = scratch.client();
     client.create(LOCK, b"", Kind::Persistent).unwrap();
     for first in 'a'..='h' {
         let name: String = [first].into_iter().chain(std::iter::repeat_n('.', MOST_DATA)).collect();
         client.create(&format!("{LOCK}/{name}"), b"", Kind::Persistent).unwrap();
     }
-    let mut holder = place.hold();
-    let busy = place.zklock().args(["-n", LOCK, "true"]).run().expect_code(75);
+    let mut holder = scratch.hold();
+    let busy = scratch.zklock().args(["-n", LOCK, "true"]).run().expect_code(75);
     assert!(busy.stderr.len() < 1000, "{}", busy.stderr.len());
-    let mut waiter = place.zklock().arg(LOCK).child(place.logged("waiter")).spawn();
-    place.wait_queue(10);
+    let mut waiter = scratch.zklock().arg(LOCK).child(scratch.logged("waiter")).spawn();
+    scratch.wait_queue(10);
     finish(&mut holder);
     waiter.wait_stdout("ready");
     finish(&mut waiter);
-    place.log().expect_no_overlap();
+    scratch.log().expect_no_overlap();
 }
 
 /// Data of a holder, which is read to tell who it is.
@@ -113,17 +113,17 @@ fn ugly_data() -> Vec<Vec<u8>> {
 
 #[test]
 fn a_holder_may_say_of_itself_what_it_likes() {
-    let place = Place::new();
-    let client = place.client();
+    let scratch = Scratch::new();
+    let client = scratch.client();
     client.create(LOCK, b"", Kind::Persistent).unwrap();
     for data in ugly_data() {
         let holder = client.create(&format!("{LOCK}/lock-"), &data, Kind::EphemeralSequential).unwrap();
-        let output = place.zklock().args(["-n", LOCK, "true"]).run().expect_code(75);
+        let output = scratch.zklock().args(["-n", LOCK, "true"]).run().expect_code(75);
         let line = only_line(&output);
         assert!(line.len() < 400 && !line.contains(char::is_control), "{output}");
         // Who waits reads it, too, and is served all the same.
-        let mut waiter = place.zklock().env("CI", "1").arg(LOCK).child(place.logged("waiter")).spawn();
-        place.wait_queue(2);
+        let mut waiter = scratch.zklock().env("CI", "1").arg(LOCK).child(scratch.logged("waiter")).spawn();
+        scratch.wait_queue(2);
         client.delete(&holder).unwrap();
         waiter.wait_stdout("ready");
         finish(&mut waiter);
@@ -133,8 +133,8 @@ fn a_holder_may_say_of_itself_what_it_likes() {
 /// Every kind of client's contender counts, also one that was made by hand and belongs to no session.
 #[test]
 fn contenders_of_every_kind_are_waited_for() {
-    let place = Place::new();
-    let client = place.client();
+    let scratch = Scratch::new();
+    let client = scratch.client();
     client.create(LOCK, b"", Kind::Persistent).unwrap();
     let uuid = "2a9f0cc5-5b46-4a0c-9ac9-4a1d5b3d0c1e";
     for prefix in [
@@ -150,9 +150,9 @@ fn contenders_of_every_kind_are_waited_for() {
         format!("_c_{uuid}-permits0-lock-"),
     ] {
         let before = client.create(&format!("{LOCK}/{prefix}"), b"", Kind::EphemeralSequential).unwrap();
-        place.zklock().args(["-n", LOCK, "true"]).run().expect_code(75);
+        scratch.zklock().args(["-n", LOCK, "true"]).run().expect_code(75);
         client.delete(&before).unwrap();
-        silent(place.zklock().args(["-n", LOCK, "true"]).run().expect_code(0));
+        silent(scratch.zklock().args(["-n", LOCK, "true"]).run().expect_code(0));
     }
 }
 
@@ -163,12 +163,12 @@ fn contenders_of_every_kind_are_waited_for() {
 fn numbers_near_the_end_and_past_it_are_refused_and_nothing_is_left() {
     for number in ["2147483647", "2147483646", "-2147483648", "-2147483647", "-000000001"] {
         for prefix in ["_c_x-lock-", "lock-", "x-1-"] {
-            let place = Place::new();
-            let client = place.client();
+            let scratch = Scratch::new();
+            let client = scratch.client();
             client.create(LOCK, b"", Kind::Persistent).unwrap();
             let name = format!("{prefix}{number}");
             client.create(&format!("{LOCK}/{name}"), b"", Kind::Persistent).unwrap();
-            let output = place.zklock().args([LOCK, "true"]).run().expect_code(78);
+            let output = scratch.zklock().args([LOCK, "true"]).run().expect_code(78);
             assert!(only_line(&output).contains("/lock are used up"), "{output}");
             assert_eq!(client.children(LOCK), [name]);
         }
@@ -177,26 +177,26 @@ fn numbers_near_the_end_and_past_it_are_refused_and_nothing_is_left() {
 
 #[test]
 fn a_counter_that_has_run_out_is_noticed_in_time() {
-    let (_server, place) = counter::standing_at(SEQUENCE_LIMIT - 1);
-    let mut holder = place.hold();
-    let node = &place.client().children(LOCK)[0];
+    let (_server, scratch) = counter::standing_at(SEQUENCE_LIMIT - 1);
+    let mut holder = scratch.hold();
+    let node = &scratch.client().children(LOCK)[0];
     assert!(node.ends_with(&(SEQUENCE_LIMIT - 1).to_string()), "{node}");
-    let refused = place.zklock().args([LOCK, "true"]).run().expect_code(78);
+    let refused = scratch.zklock().args([LOCK, "true"]).run().expect_code(78);
     assert!(only_line(&refused).contains("/lock are used up"), "{refused}");
-    assert_eq!(place.client().children(LOCK).len(), 1);
+    assert_eq!(scratch.client().children(LOCK).len(), 1);
     finish(&mut holder);
-    place.zklock().args([LOCK, "true"]).run().expect_code(78);
+    scratch.zklock().args([LOCK, "true"]).run().expect_code(78);
     // A node that is created anew counts from 0.
-    place.client().delete(LOCK).unwrap();
-    silent(place.zklock().args([LOCK, "true"]).run().expect_code(0));
+    scratch.delete(LOCK);
+    silent(scratch.zklock().args([LOCK, "true"]).run().expect_code(0));
 }
 
 /// The last numbers that a server gives. What comes after is its own affair: nothing is started and nothing is left.
 #[test]
 fn beyond_the_last_number_nothing_starts() {
-    let (_server, place) = counter::standing_at(i32::MAX - 1);
+    let (_server, scratch) = counter::standing_at(i32::MAX - 1);
     for _ in 0..4 {
-        only_line(&place.zklock().args([LOCK, "true"]).run().expect_code(78));
-        assert_eq!(place.client().children(LOCK), Vec::<String>::new());
+        only_line(&scratch.zklock().args([LOCK, "true"]).run().expect_code(78));
+        assert_eq!(scratch.client().children(LOCK), Vec::<String>::new());
     }
 }

@@ -10,11 +10,10 @@ use std::thread;
 use std::time::Duration;
 
 use crate::harness::frames::Op;
-use crate::harness::place::{LOCK, Place};
 use crate::harness::proxy::Proxy;
-use crate::harness::running::Output;
-use crate::harness::running::only_line;
-use crate::harness::server::{Server, free_port};
+use crate::harness::running::{Output, only_line};
+use crate::harness::scratch::{LOCK, Scratch, direct};
+use crate::harness::server::free_port;
 use crate::harness::stub::Stub;
 use crate::harness::zklock::{Zklock, binary};
 
@@ -247,12 +246,12 @@ fn a_host_that_nobody_knows_is_named() {
 
 #[test]
 fn one_server_that_answers_is_enough() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let (silent, garbage) = (Stub::silent(), Stub::garbage());
     let nobody = free_port();
-    let good = Server::shared().address();
+    let good = direct();
     let servers = format!("{},no-such-host.invalid,127.0.0.1:{nobody},{},{good}", silent.address(), garbage.address());
-    let output = place.zklock_by(servers).args([LOCK, "true"]).run().expect_code(0);
+    let output = scratch.zklock_by(servers).args([LOCK, "true"]).run().expect_code(0);
     assert_eq!(output.stderr(), "");
 }
 

@@ -3,127 +3,126 @@
 //! Here are the clients that hold a lock alone, one kind at a time; readers and writers, and several kinds on one path,
 //! have modules of their own.
 
-mod mixed;
-mod readers;
-mod recipes;
-mod rules;
-
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
 use crate::harness::client::expire_session;
-use crate::harness::peers::{CROWD_LIMIT, Peer, Recipe};
-use crate::harness::place::{LOCK, Place};
+use crate::harness::peers::{Peer, Recipe};
 use crate::harness::process;
-use crate::harness::running::Running;
-use crate::harness::running::{finish, only_line, silent};
-use crate::harness::server::Server;
+use crate::harness::running::{Running, finish, only_line, silent};
+use crate::harness::scratch::{LOCK, Scratch, direct};
+use crate::harness::times::CROWD_LIMIT;
 use crate::harness::zklock::Zklock;
+
+mod mixed;
+mod readers;
+mod recipes;
+mod rules;
 
 /// The session timeout of a peer that is to be killed: its test waits for the expiry.
 const SHORT: Duration = Duration::from_secs(4);
 
 /// zklock, for [`LOCK`], as it is to be called beside a peer.
-fn beside(place: &Place, peer: Recipe) -> Zklock {
-    place.zklock().arg(LOCK).args(peer.options())
+fn beside(scratch: &Scratch, peer: Recipe) -> Zklock {
+    scratch.zklock().arg(LOCK).args(peer.options())
 }
 
 /// A waiter beside a peer, once its node is the last of `length`.
 #[track_caller]
-fn queue(place: &Place, peer: Recipe, name: &str, length: usize) -> Running {
-    let waiter = beside(place, peer).child(place.logged(name)).spawn();
-    place.wait_queue(length);
+fn queue(scratch: &Scratch, peer: Recipe, name: &str, length: usize) -> Running {
+    let waiter = beside(scratch, peer).child(scratch.logged(name)).spawn();
+    scratch.wait_queue(length);
     waiter
 }
 
 /// A holder beside a peer.
 #[track_caller]
-fn hold(place: &Place, peer: Recipe) -> Running {
-    let mut holder = beside(place, peer).child(place.logged("holder")).spawn();
+fn hold(scratch: &Scratch, peer: Recipe) -> Running {
+    let mut holder = beside(scratch, peer).child(scratch.logged("holder")).spawn();
     holder.wait_stdout("ready");
     holder
 }
 
 /// Each waits for the other, and starts as soon as the other has gone.
 fn excludes_both_ways(recipe: Recipe) {
-    let place = Place::new();
-    let mut peer = Peer::start(&place, recipe);
-    let mut holder = hold(&place, recipe);
+    let scratch = Scratch::new();
+    let mut peer = Peer::start(&scratch, recipe);
+    let mut holder = hold(&scratch, recipe);
     peer.expect_busy();
     peer.queue();
-    place.wait_queue(2);
+    scratch.wait_queue(2);
     silent(finish(&mut holder));
     peer.expect_acquired();
 
-    let output = beside(&place, recipe).arg("-n").bare_child().run().expect_code(75);
+    let output = beside(&scratch, recipe).arg("-n").bare_child().run().expect_code(75);
     assert!(only_line(&output).contains("/lock"), "{output}");
-    let mut waiter = queue(&place, recipe, "waiter", 2);
+    let mut waiter = queue(&scratch, recipe, "waiter", 2);
     peer.release();
     waiter.wait_stdout("ready");
     peer.expect_busy();
     silent(finish(&mut waiter));
     peer.acquire();
     peer.release();
-    place.log().expect_no_overlap();
+    scratch.log().expect_no_overlap();
 }
 
 /// Those who wait are served in the order in which they came, whatever they are.
 fn keeps_the_order(recipe: Recipe) {
-    let place = Place::new();
-    let mut holder = hold(&place, recipe);
-    let mut peers = [Peer::start(&place, recipe), Peer::start(&place, recipe)];
+    let scratch = Scratch::new();
+    let mut holder = hold(&scratch, recipe);
+    let mut peers = [Peer::start(&scratch, recipe), Peer::start(&scratch, recipe)];
     let mut jobs = Vec::new();
     for (n, peer) in peers.iter_mut().enumerate() {
         peer.queue();
-        place.wait_queue(2 * n + 2);
-        jobs.push(queue(&place, recipe, &format!("job-{n}"), 2 * n + 3));
+        scratch.wait_queue(2 * n + 2);
+        jobs.push(queue(&scratch, recipe, &format!("job-{n}"), 2 * n + 3));
     }
     silent(finish(&mut holder));
     for (n, (peer, job)) in peers.iter_mut().zip(&mut jobs).enumerate() {
         peer.expect_acquired();
-        assert_eq!(place.client().children(LOCK).len(), 4 - 2 * n, "{:?}", place.client().children(LOCK));
+        assert_eq!(scratch.client().children(LOCK).len(), 4 - 2 * n, "{:?}", scratch.client().children(LOCK));
         peer.release();
         job.wait_stdout("ready");
-        assert_eq!(place.client().children(LOCK).len(), 3 - 2 * n, "{:?}", place.client().children(LOCK));
+        assert_eq!(scratch.client().children(LOCK).len(), 3 - 2 * n, "{:?}", scratch.client().children(LOCK));
         silent(finish(job));
     }
-    place.log().expect_no_overlap();
+    scratch.log().expect_no_overlap();
 }
 
 /// A peer that is killed holds the lock until its session expires; one that waited is not waited for.
 fn outlives_a_killed_peer(recipe: Recipe) {
-    let place = Place::new();
-    let [mut first, mut second] = [(); 2].map(|()| Peer::with_session_timeout(&place, recipe, SHORT));
+    let scratch = Scratch::new();
+    let [mut first, mut second] = [(); 2].map(|()| Peer::with_session_timeout(&scratch, recipe, SHORT));
     first.acquire();
     second.queue();
-    place.wait_queue(2);
-    let mut waiter = queue(&place, recipe, "waiter", 3);
+    scratch.wait_queue(2);
+    let mut waiter = queue(&scratch, recipe, "waiter", 3);
     second.kill();
     // The waiter's predecessor goes, and the holder is still there.
-    place.wait_queue(2);
+    scratch.wait_queue(2);
     first.kill();
     waiter.wait_stdout("ready");
-    assert_eq!(place.client().children(LOCK).len(), 1);
+    assert_eq!(scratch.client().children(LOCK).len(), 1);
     silent(finish(&mut waiter));
-    place.log().expect_no_overlap();
+    scratch.log().expect_no_overlap();
 }
 
 /// When an administrator ends the session of the one, the other starts. (The one learns of it too late to be fenced.)
 fn outlives_an_expired_session(recipe: Recipe) {
-    let place = Place::new();
-    let server = Server::shared().address();
-    let mut peer = Peer::start(&place, recipe);
+    let scratch = Scratch::new();
+    let server = direct();
+    let mut peer = Peer::start(&scratch, recipe);
     peer.acquire();
-    let mut waiter = queue(&place, recipe, "waiter", 2);
-    assert_eq!(place.log().runs().len(), 1, "the waiter waits");
+    let mut waiter = queue(&scratch, recipe, "waiter", 2);
+    assert_eq!(scratch.log().runs().len(), 1, "the waiter waits");
     expire_session(&server, peer.session());
     waiter.wait_stdout("ready");
 
-    let mut other = Peer::start(&place, recipe);
+    let mut other = Peer::start(&scratch, recipe);
     other.queue();
-    let nodes = place.wait_queue(2);
-    let (_, stat) = place.client().get(&format!("{LOCK}/{}", nodes[0])).expect("the holder's node");
+    let nodes = scratch.wait_queue(2);
+    let (_, stat) = scratch.client().get(&format!("{LOCK}/{}", nodes[0])).expect("the holder's node");
     expire_session(&server, stat.owner);
     other.expect_acquired();
     waiter.wait().expect_code(76);
@@ -132,12 +131,12 @@ fn outlives_an_expired_session(recipe: Recipe) {
 
 /// When zklock is killed, its command goes first and its node then, at once: the peer need not wait for an expiry.
 fn a_killed_zklock_lets_the_peer_in(recipe: Recipe) {
-    let place = Place::new();
-    let mut peer = Peer::start(&place, recipe);
-    let mut holder = hold(&place, recipe);
+    let scratch = Scratch::new();
+    let mut peer = Peer::start(&scratch, recipe);
+    let mut holder = hold(&scratch, recipe);
     let command = holder.command();
     peer.queue();
-    place.wait_queue(2);
+    scratch.wait_queue(2);
     holder.signal(Signal::SIGKILL);
     peer.expect_acquired();
     assert!(process::look(command).is_none_or(|process| process.state == 'Z'));
@@ -150,23 +149,23 @@ fn a_killed_zklock_lets_the_peer_in(recipe: Recipe) {
 fn shares_with_a_crowd(recipe: Recipe) {
     const SIZE: usize = 15;
     const TURNS: usize = 300;
-    let place = Place::new();
-    let mut peer = Peer::start(&place, recipe);
+    let scratch = Scratch::new();
+    let mut peer = Peer::start(&scratch, recipe);
     peer.crowd(SIZE, TURNS);
     let mut shells: Vec<Running> =
-        (0..SIZE).map(|_| take_turns(&place, beside(&place, recipe), "zklock", TURNS / SIZE)).collect();
+        (0..SIZE).map(|_| take_turns(&scratch, beside(&scratch, recipe), "zklock", TURNS / SIZE)).collect();
     for shell in &mut shells {
         shell.wait_at_most(CROWD_LIMIT).expect_code(0);
     }
     peer.expect_crowd_done();
-    let log = place.log().expect_no_overlap();
+    let log = scratch.log().expect_no_overlap();
     assert_eq!((log.count("zklock"), log.count(recipe.word())), (TURNS, TURNS));
 }
 
 /// A shell that calls zklock a number of times, with a command that has this name in the log.
-fn take_turns(place: &Place, zklock: Zklock, name: &str, turns: usize) -> Running {
+fn take_turns(scratch: &Scratch, zklock: Zklock, name: &str, turns: usize) -> Running {
     let script = format!("for turn in $(seq {turns}); do \"$@\" || exit; done");
-    let log = place.file("log").into_os_string();
+    let log = scratch.file("log").into_os_string();
     zklock.run_by(["sh", "-c", &script, "sh"]).child(["--name", name, "--log"]).arg(log).spawn()
 }
 

@@ -5,13 +5,14 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::harness::lock::Lock;
+use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::process;
-use crate::harness::running::{Output, Running};
-use crate::harness::scene::{AT_ONCE, GRACE, LASTING, LEASE, LOCK, Moment, Scene, T, variable};
+use crate::harness::running::{Output, Running, finish};
+use crate::harness::scratch::{GRACE, LASTING, Scratch, direct};
 use crate::harness::server::Server;
 use crate::harness::terminal::{CTRL_C, CTRL_Z, Terminal};
+use crate::harness::times::{AT_ONCE, LEASE, SHORT_SESSION};
 use crate::harness::zklock::child;
 
 /// The time in which a command starts, however slow the machine.
@@ -30,47 +31,37 @@ fn expect_ran_out(run: &mut Running, max_run: &str) -> Output {
     output
 }
 
-fn direct() -> String {
-    Server::shared().address()
-}
-
 /// A holder that nothing happens to but what the test does, unless the options say otherwise.
 #[track_caller]
-fn undisturbed(scene: &Scene, options: &[&str], child: &[&str]) -> Running {
-    scene.job(&direct(), "holder", options, child).env("ZKLOCK_SESSION_TIMEOUT", "20").spawn()
+fn undisturbed(scratch: &Scratch, options: &[&str], child: &[&str]) -> Running {
+    scratch.job(&direct(), "holder", options, child).env("ZKLOCK_SESSION_TIMEOUT", "20").spawn()
 }
 
 /// The same, once its command has begun.
 #[track_caller]
-fn begun(scene: &Scene, options: &[&str], child: &[&str]) -> Running {
-    let mut run = undisturbed(scene, options, child);
+fn begun(scratch: &Scratch, options: &[&str], child: &[&str]) -> Running {
+    let mut run = undisturbed(scratch, options, child);
     run.wait_stdout("holder ready");
     run
-}
-
-/// Deletes the node of the only contender.
-#[track_caller]
-fn delete_node(scene: &Scene) {
-    scene.witness.delete(&scene.only_contender().path).expect("the node is there");
 }
 
 // --max-run.
 
 #[test]
 fn after_max_run_come_the_stop_signal_then_sigkill_then_the_release() {
-    let scene = Scene::shared();
-    let mut holder = begun(&scene, &["--max-run", MAX_RUN, "-k", "2500ms"], &["--wait"]);
-    let mut next = scene.queue("next", 1);
+    let scratch = Scratch::new().with_lock();
+    let mut holder = begun(&scratch, &["--max-run", MAX_RUN, "-k", "2500ms"], &["--wait"]);
+    let mut next = scratch.queue("next", 1);
     let output = expect_ran_out(&mut holder, "3s");
     assert!(output.stdout().ends_with("holder ready\nholder signal TERM\nholder signal CONT\n"), "{output}");
     // The log begins a little after the time does: what the program takes to start.
-    let lived = scene.last_alive("holder").since(scene.begin("holder"));
+    let lived = scratch.last_alive("holder").since(scratch.begin("holder"));
     assert!(lived >= Duration::from_secs(3), "{lived:?}");
     assert!(lived <= Duration::from_millis(5500) + AT_ONCE, "{lived:?}");
     next.wait_stdout("ready");
-    scene.begin("next").expect_within(AT_ONCE, scene.last_alive("holder"), "the next one begins");
-    scene.finish(&mut next);
-    scene.expect_tidy(&["holder", "next"]);
+    scratch.begin("next").expect_within(AT_ONCE, scratch.last_alive("holder"), "the next one begins");
+    finish(&mut next);
+    scratch.expect_tidy(&["holder", "next"]);
 }
 
 /// No list of the processes shows it for certain, nor does it live for long enough to be looked at and then killed.
@@ -99,9 +90,9 @@ fn whoever_goes_on_in_a_new_process_all_the_time_is_stopped_after_max_run() {
     let compiler = std::process::Command::new("cc").args(["-O1", "-static", "-o"]).args([&restless, &source]).status();
     assert!(compiler.expect("a C compiler").success());
     for _ in 0..3 {
-        let lock = Lock::new();
+        let scratch = Scratch::new();
         let options = ["--max-run", MAX_RUN, "-k", "100ms", "--"];
-        let mut run = lock.zklock().args(options).arg(&restless).spawn();
+        let mut run = scratch.zklock().args(options).arg(&restless).spawn();
         run.wait_stdout("restless ready");
         run.wait().expect_code(124);
         // Each look may miss it.
@@ -111,120 +102,120 @@ fn whoever_goes_on_in_a_new_process_all_the_time_is_stopped_after_max_run() {
 
 #[test]
 fn a_command_that_ends_tidily_after_max_run_gives_124_at_once() {
-    let scene = Scene::shared();
+    let scratch = Scratch::new().with_lock();
     let options = [&LONG_GRACE[..], &["--max-run", MAX_RUN, "--signal", "USR1"]].concat();
-    let mut holder = begun(&scene, &options, &["--exit-on", "USR1"]);
+    let mut holder = begun(&scratch, &options, &["--exit-on", "USR1"]);
     let output = expect_ran_out(&mut holder, "3s");
     assert!(output.stdout().ends_with("holder ready\nholder signal USR1\n"), "{output}");
     assert!(output.elapsed < Duration::from_secs(15), "the grace is not waited for\n{output}");
-    assert!(scene.log().runs()[0].ended);
-    scene.expect_tidy(&["holder"]);
+    assert!(scratch.log().runs()[0].ended);
+    scratch.expect_tidy(&["holder"]);
 }
 
 #[test]
 fn whatever_the_command_has_started_is_stopped_after_max_run() {
-    let scene = Scene::shared();
+    let scratch = Scratch::new().with_lock();
     let daemon = ["--exit-on", "TERM", "--spawn-daemon", "--", "--name", "daemon", "--wait"];
-    let mut holder = begun(&scene, &["--max-run", "6", "-k", "2"], &daemon);
+    let mut holder = begun(&scratch, &["--max-run", "6", "-k", "2"], &daemon);
     let output = expect_ran_out(&mut holder, "6s");
     assert!(output.stdout().contains("daemon signal TERM\n"), "{output}");
-    scene.expect_tidy(&["holder"]);
+    scratch.expect_tidy(&["holder"]);
 }
 
 #[test]
 fn a_command_that_is_quick_enough_does_not_notice_max_run() {
-    let scene = Scene::shared();
-    let mut holder = begun(&scene, &["--max-run", "20"], &["--exit", "3"]);
+    let scratch = Scratch::new().with_lock();
+    let mut holder = begun(&scratch, &["--max-run", "20"], &["--exit", "3"]);
     let output = holder.wait().expect_code(3);
     assert_eq!(output.stderr(), "", "{output}");
-    scene.expect_tidy(&["holder"]);
+    scratch.expect_tidy(&["holder"]);
 }
 
 #[test]
 fn waiting_for_the_lock_does_not_count_as_running() {
-    let scene = Scene::shared();
-    let mut holder = scene.hold();
+    let scratch = Scratch::new().with_lock();
+    let mut holder = scratch.hold();
     let options = [&LASTING[..], &["--max-run", "6"]].concat();
-    let mut next = scene.start(&direct(), "next", &options, &["--exit-on", "TERM"]);
-    scene.witness.wait_count(LOCK, 2);
-    scene.wait_alive_at("holder", Moment::now().after(Duration::from_secs(7)));
-    scene.finish(&mut holder);
+    let mut next = scratch.start(&direct(), "next", &options, &["--exit-on", "TERM"]);
+    scratch.wait_queue(2);
+    scratch.wait_alive_at("holder", Moment::now().after(Duration::from_secs(7)));
+    finish(&mut holder);
     next.wait_stdout("ready");
-    scene.finish(&mut next);
-    scene.expect_tidy(&["holder", "next"]);
+    finish(&mut next);
+    scratch.expect_tidy(&["holder", "next"]);
 }
 
 #[test]
 fn the_shortest_max_run_is_no_loss_of_the_lock() {
-    let scene = Scene::shared();
+    let scratch = Scratch::new().with_lock();
     // It is over before the command is there: a microsecond.
-    let mut run = scene.start(&direct(), "holder", &["--max-run", "0.000001", "-q"], &["--wait"]);
-    expect_ran_out(&mut run, "0s");
-    scene.witness.wait_count(LOCK, 0);
+    let mut run = scratch.start(&direct(), "holder", &["--max-run", "0.000001", "-q"], &["--wait"]);
+    expect_ran_out(&mut run, "0ms");
+    scratch.wait_queue(0);
 }
 
 #[test]
 fn a_command_that_is_stopped_runs_out_of_time_all_the_same() {
-    let scene = Scene::shared();
-    let mut holder = begun(&scene, &["--max-run", MAX_RUN, "-k", "2"], &["--wait"]);
+    let scratch = Scratch::new().with_lock();
+    let mut holder = begun(&scratch, &["--max-run", MAX_RUN, "-k", "2"], &["--wait"]);
     process::send(holder.command(), Signal::SIGSTOP);
     let output = expect_ran_out(&mut holder, "3s");
     assert!(output.stdout().contains("holder signal TERM\n"), "it was continued for the stop signal\n{output}");
-    scene.expect_tidy(&["holder"]);
+    scratch.expect_tidy(&["holder"]);
 }
 
 #[test]
 fn a_zklock_that_is_stopped_ends_the_run_when_it_is_continued() {
-    let scene = Scene::shared();
-    let mut holder = begun(&scene, &["--max-run", MAX_RUN], &["--exit-on", "TERM"]);
+    let scratch = Scratch::new().with_lock();
+    let mut holder = begun(&scratch, &["--max-run", MAX_RUN], &["--exit-on", "TERM"]);
     holder.signal(Signal::SIGSTOP);
-    scene.wait_alive_at("holder", scene.begin("holder").after(Duration::from_millis(3300)));
+    scratch.wait_alive_at("holder", scratch.begin("holder").after(Duration::from_millis(3300)));
     holder.signal(Signal::SIGCONT);
     expect_ran_out(&mut holder, "3s");
-    scene.expect_tidy(&["holder"]);
+    scratch.expect_tidy(&["holder"]);
 }
 
 #[test]
 fn signals_reach_a_command_that_has_run_out_of_time() {
-    let scene = Scene::shared();
+    let scratch = Scratch::new().with_lock();
     let options = [&LONG_GRACE[..], &["--max-run", MAX_RUN]].concat();
-    let mut holder = begun(&scene, &options, &["--exit-on", "INT"]);
+    let mut holder = begun(&scratch, &options, &["--exit-on", "INT"]);
     holder.wait_stdout("holder signal CONT");
     holder.signal(Signal::SIGINT);
     let output = expect_ran_out(&mut holder, "3s");
     assert!(output.stdout().ends_with("holder signal TERM\nholder signal CONT\nholder signal INT\n"), "{output}");
-    scene.expect_tidy(&["holder"]);
+    scratch.expect_tidy(&["holder"]);
 }
 
 #[test]
 fn a_lock_that_is_lost_after_max_run_is_a_lost_lock() {
-    let scene = Scene::shared();
+    let scratch = Scratch::new().with_lock();
     let options = [&LONG_GRACE[..], &["--max-run", MAX_RUN]].concat();
-    let mut holder = begun(&scene, &options, &["--wait"]);
+    let mut holder = begun(&scratch, &options, &["--wait"]);
     holder.wait_stdout("holder signal TERM");
-    delete_node(&scene);
+    scratch.delete_holder();
     let output = holder.wait().expect_code(76);
     let said = output.stderr();
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines[0].contains("--max-run") && lines[1].contains("its node was deleted"), "{output}");
     assert_eq!(lines.len(), 2, "{output}");
-    scene.expect_tidy(&["holder"]);
+    scratch.expect_tidy(&["holder"]);
 }
 
 #[test]
 fn silence_after_max_run_does_not_extend_the_lease() {
-    let (scene, proxy) = Scene::proxied();
-    let mut holder = scene.start(&proxy.address(), "holder", &["--max-run", MAX_RUN, "-k", "1750ms"], &["--wait"]);
+    let (scratch, proxy) = Scratch::proxied();
+    let mut holder = scratch.start(&proxy.address(), "holder", &["--max-run", MAX_RUN, "-k", "1750ms"], &["--wait"]);
     holder.wait_stdout("holder ready");
     proxy.hold();
     let silence = Moment::now();
-    let mut next = scene.queue("next", 1);
+    let mut next = scratch.queue("next", 1);
     // Whichever of the two came first, the command is dead within the lease.
     let output = holder.wait();
     assert!([Some(76), Some(124)].contains(&output.status.code()), "{output}");
-    scene.last_alive("holder").expect_within(LEASE, silence, "the holder's command is dead");
-    scene.finish(&mut next);
-    scene.expect_tidy(&["holder", "next"]);
+    scratch.last_alive("holder").expect_within(LEASE, silence, "the holder's command is dead");
+    finish(&mut next);
+    scratch.expect_tidy(&["holder", "next"]);
 }
 
 // --wait-descendants.
@@ -235,9 +226,9 @@ const LEAVES_DAEMON: [&str; 10] =
 
 /// Waits until the command `holder` has ended, and zklock knows it.
 #[track_caller]
-fn wait_until_reaped(scene: &Scene) {
+fn wait_until_reaped(scratch: &Scratch) {
     poll::until("the command has ended", || {
-        let log = scene.log();
+        let log = scratch.log();
         let holder = log.runs().iter().find(|run| run.name == "holder" && run.ended)?;
         process::look(Pid::from_raw(holder.pid.cast_signed())).is_none().then_some(())
     });
@@ -245,139 +236,139 @@ fn wait_until_reaped(scene: &Scene) {
 
 /// A contender whose command has ended and has left a daemon behind.
 #[track_caller]
-fn left_behind(scene: &Scene, options: &[&str], daemon: &[&str]) -> Running {
-    let mut run = undisturbed(scene, options, &[&LEAVES_DAEMON[..], &["end"], daemon].concat());
+fn left_behind(scratch: &Scratch, options: &[&str], daemon: &[&str]) -> Running {
+    let mut run = undisturbed(scratch, options, &[&LEAVES_DAEMON[..], &["end"], daemon].concat());
     run.wait_stdout("daemon ready");
-    wait_until_reaped(scene);
+    wait_until_reaped(scratch);
     run
 }
 
 #[test]
 fn a_daemon_does_not_hold_the_lock() {
-    let scene = Scene::shared();
-    let mut holder = left_behind(&scene, &[], &[]);
+    let scratch = Scratch::new().with_lock();
+    let mut holder = left_behind(&scratch, &[], &[]);
     let output = holder.wait().expect_code(3);
     assert_eq!(output.stderr(), "", "{output}");
-    let mut next = scene.start_plain("next");
+    let mut next = scratch.contend("next");
     next.wait_stdout("ready");
-    scene.wait_alive_at("daemon", scene.begin("next"));
-    scene.finish(&mut next);
-    scene.touch("end");
+    scratch.wait_alive_at("daemon", scratch.begin("next"));
+    finish(&mut next);
+    scratch.touch("end");
     holder.wait_until_nothing_is_left();
 }
 
 #[test]
 fn a_daemon_that_is_waited_for_holds_the_lock() {
-    let scene = Scene::shared();
-    let short = T.as_secs().to_string();
-    let mut holder = left_behind(&scene, &["--wait-descendants", "--session-timeout", &short], &[]);
-    let node = scene.only_contender().path;
-    let mut next = scene.queue("next", 1);
+    let scratch = Scratch::new().with_lock();
+    let short = SHORT_SESSION.as_secs().to_string();
+    let mut holder = left_behind(&scratch, &["--wait-descendants", "--session-timeout", &short], &[]);
+    let node = scratch.only_contender().path;
+    let mut next = scratch.queue("next", 1);
     // Beats go on: the daemon lives for longer than a lease without them.
-    scene.wait_alive_at("daemon", Moment::now().after(LEASE + LEASE / 2));
-    assert_eq!(scene.contenders()[0].path, node);
+    scratch.wait_alive_at("daemon", Moment::now().after(LEASE + LEASE / 2));
+    assert_eq!(scratch.contenders()[0].path, node);
     assert!(!holder.has_ended());
-    scene.touch("end");
+    scratch.touch("end");
     let output = holder.wait().expect_code(3);
     assert_eq!(output.stderr(), "", "{output}");
     next.wait_stdout("ready");
-    scene.begin("next").expect_within(AT_ONCE, scene.last_alive("daemon"), "the next one begins");
-    scene.finish(&mut next);
-    let log = scene.log();
+    scratch.begin("next").expect_within(AT_ONCE, scratch.last_alive("daemon"), "the next one begins");
+    finish(&mut next);
+    let log = scratch.log();
     assert_eq!(log.order(), ["holder", "daemon", "next"]);
     assert!(log.runs()[1].last < log.runs()[2].begin, "{log:?}");
-    scene.witness.wait_count(LOCK, 0);
+    scratch.wait_queue(0);
 }
 
 #[test]
 fn waiting_for_descendants_when_there_are_none_takes_no_time() {
-    let scene = Scene::shared();
-    let mut run = begun(&scene, &["--wait-descendants"], &["--die-of", "USR1"]);
+    let scratch = Scratch::new().with_lock();
+    let mut run = begun(&scratch, &["--wait-descendants"], &["--die-of", "USR1"]);
     let output = run.wait().expect_signal(Signal::SIGUSR1);
     assert_eq!(output.stderr(), "", "{output}");
-    scene.expect_tidy(&["holder"]);
+    scratch.expect_tidy(&["holder"]);
 }
 
 #[test]
 fn each_signal_reaches_the_descendants_that_are_waited_for_once() {
-    let scene = Scene::shared();
-    let mut holder = left_behind(&scene, &["--wait-descendants"], &[]);
+    let scratch = Scratch::new().with_lock();
+    let mut holder = left_behind(&scratch, &["--wait-descendants"], &[]);
     for name in ["TERM", "HUP", "USR1", "CONT"] {
         holder.signal(format!("SIG{name}").parse().expect("a signal"));
         holder.wait_stdout(&format!("daemon signal {name}"));
     }
-    scene.touch("end");
+    scratch.touch("end");
     let output = holder.wait().expect_code(3);
     assert_eq!(output.stdout().matches("daemon signal").count(), 4, "{output}");
-    scene.witness.wait_count(LOCK, 0);
+    scratch.wait_queue(0);
 }
 
 #[test]
 fn descendants_that_are_waited_for_are_killed_when_the_lock_is_lost() {
-    let scene = Scene::shared();
-    let mut holder = left_behind(&scene, &["--wait-descendants"], &[]);
-    delete_node(&scene);
+    let scratch = Scratch::new().with_lock();
+    let mut holder = left_behind(&scratch, &["--wait-descendants"], &[]);
+    scratch.delete_holder();
     let output = holder.wait().expect_code(76);
     assert!(output.stderr().contains("its node was deleted"), "{output}");
     holder.wait_until_nothing_is_left();
-    scene.witness.wait_count(LOCK, 0);
+    scratch.wait_queue(0);
 }
 
 #[test]
 fn descendants_that_are_waited_for_die_within_the_lease() {
     let server = Server::start();
-    let scene = Scene::new(server.chroot());
+    let scratch = Scratch::on(server.chroot()).with_lock();
     let daemon = [&LEAVES_DAEMON[..], &["end"]].concat();
     let options = [&GRACE[..], &["--wait-descendants"]].concat();
-    let mut holder = scene.start(&server.address(), "holder", &options, &daemon);
+    let mut holder = scratch.start(&server.address(), "holder", &options, &daemon);
     holder.wait_stdout("daemon ready");
-    wait_until_reaped(&scene);
+    wait_until_reaped(&scratch);
     server.freeze();
     let frozen = Moment::now();
     let output = holder.wait().expect_code(76);
     assert!(output.stdout().contains("daemon signal TERM\n"), "{output}");
-    scene.last_alive("daemon").expect_within(LEASE, frozen, "the daemon is dead");
+    scratch.last_alive("daemon").expect_within(LEASE, frozen, "the daemon is dead");
     holder.wait_until_nothing_is_left();
     server.thaw();
 }
 
 #[test]
 fn descendants_that_are_waited_for_die_with_zklock_before_the_release() {
-    let scene = Scene::shared();
-    let mut holder = left_behind(&scene, &["--wait-descendants"], &[]);
-    let mut next = scene.queue("next", 1);
+    let scratch = Scratch::new().with_lock();
+    let mut holder = left_behind(&scratch, &["--wait-descendants"], &[]);
+    let mut next = scratch.queue("next", 1);
     holder.signal(Signal::SIGKILL);
     let killed = Moment::now();
     holder.wait().expect_signal(Signal::SIGKILL);
     next.wait_stdout("ready");
-    scene.begin("next").expect_within(AT_ONCE, killed, "the next one begins");
-    assert!(scene.last_alive("daemon") < scene.begin("next"));
+    scratch.begin("next").expect_within(AT_ONCE, killed, "the next one begins");
+    assert!(scratch.last_alive("daemon") < scratch.begin("next"));
     holder.wait_until_nothing_is_left();
-    scene.finish(&mut next);
+    finish(&mut next);
 }
 
 #[test]
 fn max_run_counts_on_while_descendants_are_waited_for() {
-    let scene = Scene::shared();
-    let mut holder = left_behind(&scene, &["--wait-descendants", "--max-run", "6", "-k", "2"], &[]);
+    let scratch = Scratch::new().with_lock();
+    let mut holder = left_behind(&scratch, &["--wait-descendants", "--max-run", "6", "-k", "2"], &[]);
     let output = expect_ran_out(&mut holder, "6s");
     assert!(output.stdout().contains("daemon signal TERM\n"), "{output}");
-    scene.witness.wait_count(LOCK, 0);
+    scratch.wait_queue(0);
 }
 
 #[test]
 fn at_a_terminal_ctrl_z_stops_what_is_waited_for_and_zklock_with_it() {
-    let scene = Scene::shared();
+    let scratch = Scratch::new().with_lock();
     let terminal = Terminal::new(80);
     let child = ["--spawn", "--", "--name", "left", "--default", "TSTP,CONT", "--exit-on", "INT"];
-    let job = scene.job(&direct(), "holder", &[&LASTING[..], &["--wait-descendants"]].concat(), &child);
+    let job = scratch.job(&direct(), "holder", &[&LASTING[..], &["--wait-descendants"]].concat(), &child);
     // A shell that waits for a line when its job has stopped, and continues it.
     let mut shell = terminal.spawn_by(r#""$@"; echo "stopped $?"; read; fg >/dev/null; echo "ended $?""#, job);
     terminal.wait_count("left ready", 1);
-    wait_until_reaped(&scene);
+    wait_until_reaped(&scratch);
     terminal.press(CTRL_Z);
     terminal.wait_count("stopped", 1);
-    assert_eq!(scene.contenders().len(), 1);
+    assert_eq!(scratch.contenders().len(), 1);
     terminal.enter("");
     // The shell has given the terminal to its job when it continues it.
     poll::until("it goes on", || {
@@ -389,7 +380,7 @@ fn at_a_terminal_ctrl_z_stops_what_is_waited_for_and_zklock_with_it() {
     terminal.wait_count("ended 0", 1);
     shell.wait().expect_code(0);
     assert_eq!(terminal.lines().iter().filter(|line| line.contains("left signal")).count(), 1, "{terminal:?}");
-    scene.witness.wait_count(LOCK, 0);
+    scratch.wait_queue(0);
 }
 
 // --on-lost.
@@ -401,17 +392,17 @@ fn after(arguments: &str) -> String {
 
 /// A holder whose command nothing but SIGKILL ends, and what is to run when it has been stopped.
 #[track_caller]
-fn with_after(scene: &Scene, options: &[&str], after: &str) -> Running {
-    begun(scene, &[options, &["--on-lost", after]].concat(), &["--wait"])
+fn with_after(scratch: &Scratch, options: &[&str], after: &str) -> Running {
+    begun(scratch, &[options, &["--on-lost", after]].concat(), &["--wait"])
 }
 
 /// zklock ended with the status of a lost lock after `after` had run, once and not beside the command.
 #[track_caller]
-fn expect_after(scene: &Scene, run: &mut Running) -> Output {
+fn expect_after(scratch: &Scratch, run: &mut Running) -> Output {
     let output = run.wait().expect_code(76);
-    let log = scene.log();
+    let log = scratch.log();
     assert_eq!(log.order().iter().filter(|name| **name == "after").count(), 1, "{log:?}\n{output}");
-    assert!(scene.last_alive("holder") < scene.begin("after"), "{log:?}\n{output}");
+    assert!(scratch.last_alive("holder") < scratch.begin("after"), "{log:?}\n{output}");
     assert_eq!(output.stderr().lines().count(), 1, "{output}");
     run.wait_until_nothing_is_left();
     output
@@ -419,12 +410,12 @@ fn expect_after(scene: &Scene, run: &mut Running) -> Output {
 
 #[test]
 fn on_lost_is_told_which_lock_was_lost_and_that_it_is_not_held() {
-    let scene = Scene::shared();
-    let mut run = with_after(&scene, &[], &after("--env"));
+    let scratch = Scratch::new().with_lock();
+    let mut run = with_after(&scratch, &[], &after("--env"));
     let names = ["ZKLOCK_PATH", "ZKLOCK_NODE", "ZKLOCK_TOKEN", "ZKLOCK_SESSION", "ZKLOCK_MODE"];
-    let wanted: Vec<_> = names.iter().map(|name| format!("{name}={}", variable(&run, name))).collect();
-    delete_node(&scene);
-    let output = expect_after(&scene, &mut run).stdout();
+    let wanted: Vec<_> = names.iter().map(|name| format!("{name}={}", run.variable(name))).collect();
+    scratch.delete_holder();
+    let output = expect_after(&scratch, &mut run).stdout();
     let (_, told) = output.split_once("holder ready\n").expect("the command was ready");
     for line in wanted {
         assert!(told.lines().any(|told| told == line), "{line}\n{output}");
@@ -434,136 +425,136 @@ fn on_lost_is_told_which_lock_was_lost_and_that_it_is_not_held() {
 
 #[test]
 fn on_lost_is_run_when_nothing_is_left_of_the_command() {
-    let scene = Scene::shared();
+    let scratch = Scratch::new().with_lock();
     let daemon = ["--exit-on", "TERM", "--spawn-daemon", "--", "--name", "daemon", "--wait", "--beat", "--log", "log"];
-    let mut run = scene.start(&direct(), "holder", &["--on-lost", &after("")], &daemon);
+    let mut run = scratch.start(&direct(), "holder", &["--on-lost", &after("")], &daemon);
     run.wait_stdout("daemon ready");
     process::send(run.keeper(), Signal::SIGKILL);
-    let output = expect_after(&scene, &mut run);
+    let output = expect_after(&scratch, &mut run);
     assert!(output.stderr().contains("the keeper process died"), "{output}");
-    assert!(scene.last_alive("daemon") < scene.begin("after"));
+    assert!(scratch.last_alive("daemon") < scratch.begin("after"));
     // Nobody but the server can remove the node.
-    scene.witness.wait_count(LOCK, 0);
+    scratch.wait_queue(0);
 }
 
 #[test]
 fn on_lost_is_run_while_the_servers_are_silent() {
     let server = Server::start();
-    let scene = Scene::new(server.chroot());
+    let scratch = Scratch::on(server.chroot()).with_lock();
     let options = ["--on-lost", &after("--exit 5")];
-    let mut run = scene.start(&server.address(), "holder", &options, &["--exit-on", "TERM"]);
+    let mut run = scratch.start(&server.address(), "holder", &options, &["--exit-on", "TERM"]);
     run.wait_stdout("holder ready");
     server.freeze();
-    let output = expect_after(&scene, &mut run);
+    let output = expect_after(&scratch, &mut run);
     assert!(output.stderr().contains("ZooKeeper has not answered"), "{output}");
     server.thaw();
 }
 
 #[test]
 fn on_lost_is_run_when_the_lock_is_lost_after_max_run_or_with_descendants_only() {
-    let scene = Scene::shared();
+    let scratch = Scratch::new().with_lock();
     let after = after("");
     let options = [&LONG_GRACE[..], &["--max-run", MAX_RUN, "--on-lost", &after]].concat();
-    let mut run = begun(&scene, &options, &["--wait"]);
+    let mut run = begun(&scratch, &options, &["--wait"]);
     run.wait_stdout("holder signal TERM");
-    delete_node(&scene);
+    scratch.delete_holder();
     run.wait().expect_code(76);
-    assert_eq!(scene.log().order(), ["holder", "after"]);
+    assert_eq!(scratch.log().order(), ["holder", "after"]);
 
-    let scene = Scene::shared();
-    let mut run = left_behind(&scene, &["--wait-descendants", "--on-lost", &after], &[]);
-    delete_node(&scene);
-    expect_after(&scene, &mut run);
-    assert!(scene.last_alive("daemon") < scene.begin("after"));
+    let scratch = Scratch::new().with_lock();
+    let mut run = left_behind(&scratch, &["--wait-descendants", "--on-lost", &after], &[]);
+    scratch.delete_holder();
+    expect_after(&scratch, &mut run);
+    assert!(scratch.last_alive("daemon") < scratch.begin("after"));
 }
 
 #[test]
 fn on_lost_is_not_run_when_the_lock_was_not_lost_under_a_command() {
-    let scene = Scene::shared();
+    let scratch = Scratch::new().with_lock();
     let script = after("");
     let on_lost = |options: &[&str], child: &[&str]| {
-        scene.start(&direct(), "other", &[&LASTING[..], &["--on-lost", &script], options].concat(), child)
+        scratch.start(&direct(), "other", &[&LASTING[..], &["--on-lost", &script], options].concat(), child)
     };
     on_lost(&[], &["--exit", "76"]).wait().expect_code(76);
     on_lost(&[], &["--die-of", "KILL"]).wait().expect_signal(Signal::SIGKILL);
     on_lost(&["--max-run", "300ms"], &["--exit-on", "TERM"]).wait().expect_code(124);
-    let mut holder = scene.hold();
+    let mut holder = scratch.hold();
     on_lost(&["-n"], &[]).wait().expect_code(75);
     on_lost(&["-w", "2s"], &[]).wait().expect_code(75);
     // A waiter loses its place, not the lock.
     let mut waiter = on_lost(&[], &[]);
-    scene.witness.wait_count(LOCK, 2);
-    scene.witness.delete(&scene.contenders()[1].path).expect("the waiter's node is there");
+    scratch.wait_queue(2);
+    scratch.delete(&scratch.contenders()[1].path);
     waiter.wait_stderr("queueing again");
-    scene.finish(&mut holder);
+    finish(&mut holder);
     waiter.wait().expect_code(0);
-    assert!(!scene.log().order().contains(&"after"), "{:?}", scene.log());
+    assert!(!scratch.log().order().contains(&"after"), "{:?}", scratch.log());
 }
 
 #[test]
 fn on_lost_does_not_delay_the_release_and_is_left_alone() {
-    let scene = Scene::shared();
-    let mut run = with_after(&scene, &[], &after("--until end"));
-    let mut next = scene.queue("next", 1);
-    scene.witness.delete(&scene.contenders()[0].path).expect("the holder's node is there");
+    let scratch = Scratch::new().with_lock();
+    let mut run = with_after(&scratch, &[], &after("--until end"));
+    let mut next = scratch.queue("next", 1);
+    scratch.delete_holder();
     run.wait_stdout("after ready");
     next.wait_stdout("ready");
     // Longer than any lease of the lock that was lost.
-    scene.wait_alive_at("after", Moment::now().after(T + Duration::from_secs(1)));
+    scratch.wait_alive_at("after", Moment::now().after(SHORT_SESSION + Duration::from_secs(1)));
     assert!(!run.has_ended());
-    scene.touch("end");
-    expect_after(&scene, &mut run);
-    assert!(scene.log().runs().iter().all(|run| run.name != "after" || run.ended), "nobody has killed it");
-    scene.finish(&mut next);
+    scratch.touch("end");
+    expect_after(&scratch, &mut run);
+    assert!(scratch.log().runs().iter().all(|run| run.name != "after" || run.ended), "nobody has killed it");
+    finish(&mut next);
 }
 
 #[test]
 fn on_lost_does_not_wait_for_the_release() {
-    let (scene, proxy) = Scene::proxied();
+    let (scratch, proxy) = Scratch::proxied();
     let on_lost = after("");
-    let mut run = scene.start(&proxy.address(), "holder", &["-k", "0", "--on-lost", &on_lost], &["--wait"]);
+    let mut run = scratch.start(&proxy.address(), "holder", &["-k", "0", "--on-lost", &on_lost], &["--wait"]);
     run.wait_stdout("holder ready");
     proxy.hold();
-    expect_after(&scene, &mut run);
-    scene.begin("after").expect_within(AT_ONCE, scene.last_alive("holder"), "it begins at once");
+    expect_after(&scratch, &mut run);
+    scratch.begin("after").expect_within(AT_ONCE, scratch.last_alive("holder"), "it begins at once");
     // The node goes with the session.
-    scene.witness.wait_count(LOCK, 0);
+    scratch.wait_queue(0);
 }
 
 #[test]
 fn signals_reach_the_command_of_on_lost_once() {
-    let scene = Scene::shared();
-    let mut run = with_after(&scene, &[], &after("--exit-on TERM"));
-    delete_node(&scene);
+    let scratch = Scratch::new().with_lock();
+    let mut run = with_after(&scratch, &[], &after("--exit-on TERM"));
+    scratch.delete_holder();
     run.wait_stdout("after ready");
     run.signal(Signal::SIGUSR1);
     run.wait_stdout("after signal USR1");
     run.signal(Signal::SIGTERM);
-    let output = expect_after(&scene, &mut run).stdout();
+    let output = expect_after(&scratch, &mut run).stdout();
     assert!(output.ends_with("after ready\nafter signal USR1\nafter signal TERM\n"), "{output}");
 }
 
 #[test]
 fn on_lost_outlives_a_zklock_that_is_killed() {
-    let scene = Scene::shared();
-    let mut run = with_after(&scene, &[], &after("--until end"));
-    delete_node(&scene);
+    let scratch = Scratch::new().with_lock();
+    let mut run = with_after(&scratch, &[], &after("--until end"));
+    scratch.delete_holder();
     run.wait_stdout("after ready");
     run.signal(Signal::SIGKILL);
     run.wait().expect_signal(Signal::SIGKILL);
-    scene.wait_alive_at("after", Moment::now().after(Duration::from_secs(1)));
-    scene.touch("end");
+    scratch.wait_alive_at("after", Moment::now().after(Duration::from_secs(1)));
+    scratch.touch("end");
     run.wait_until_nothing_is_left();
-    assert!(scene.log().runs()[1].ended, "nobody has killed it");
+    assert!(scratch.log().runs()[1].ended, "nobody has killed it");
 }
 
 #[test]
 fn a_shell_for_on_lost_that_is_not_there_is_said_in_one_line() {
-    let scene = Scene::shared();
-    let job = scene.job(&direct(), "holder", &["--on-lost", "true"], &["--wait"]).env("SHELL", "/no/such/shell");
+    let scratch = Scratch::new().with_lock();
+    let job = scratch.job(&direct(), "holder", &["--on-lost", "true"], &["--wait"]).env("SHELL", "/no/such/shell");
     let mut run = job.spawn();
     run.wait_stdout("holder ready");
-    delete_node(&scene);
+    scratch.delete_holder();
     let output = run.wait().expect_code(76);
     let said = output.stderr();
     let lines: Vec<&str> = said.lines().collect();
@@ -574,12 +565,12 @@ fn a_shell_for_on_lost_that_is_not_there_is_said_in_one_line() {
 
 #[test]
 fn at_a_terminal_ctrl_c_reaches_the_command_of_on_lost_once() {
-    let scene = Scene::shared();
+    let scratch = Scratch::new().with_lock();
     let terminal = Terminal::new(80);
-    let job = scene.job(&direct(), "holder", &["--on-lost", &after("--exit-on INT")], &["--wait"]);
+    let job = scratch.job(&direct(), "holder", &["--on-lost", &after("--exit-on INT")], &["--wait"]);
     let mut run = terminal.spawn(job);
     terminal.wait_count("holder ready", 1);
-    delete_node(&scene);
+    scratch.delete_holder();
     terminal.wait_count("after ready", 1);
     terminal.press(CTRL_C);
     terminal.wait_count("after signal INT", 1);

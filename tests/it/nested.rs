@@ -8,18 +8,17 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::harness::place::{LOCK, Place};
 use crate::harness::poll;
-use crate::harness::running::Running;
-use crate::harness::running::{finish, only_line, silent};
+use crate::harness::running::{Running, finish, only_line, silent};
+use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::terminal::Terminal;
 use crate::harness::zklock::{Zklock, binary};
 
 const OTHER: &str = "/other";
 
 /// `zklock OUTER -- zklock INNER -- child`, with the child's arguments to be added.
-fn nested(place: &Place, outer: &[&str], inner: &[&str]) -> Zklock {
-    place.zklock().args(outer).arg("--").arg(binary()).args(inner)
+fn nested(scratch: &Scratch, outer: &[&str], inner: &[&str]) -> Zklock {
+    scratch.zklock().args(outer).arg("--").arg(binary()).args(inner)
 }
 
 /// The value of a variable that a child has shown.
@@ -31,85 +30,85 @@ fn shown<'s>(stdout: &'s str, name: &str) -> &'s str {
 
 #[test]
 fn the_lock_that_is_held_above_is_used_at_once() {
-    let place = Place::new();
-    let mut job = nested(&place, &[LOCK], &["-n", LOCK]).child(["--env", "--exit-on", "TERM"]).spawn();
+    let scratch = Scratch::new();
+    let mut job = nested(&scratch, &[LOCK], &["-n", LOCK]).child(["--env", "--exit-on", "TERM"]).spawn();
     job.wait_stdout("ready");
-    let nodes = place.client().children(LOCK);
+    let nodes = scratch.client().children(LOCK);
     assert_eq!(nodes.len(), 1);
     let path = format!("{LOCK}/{}", nodes[0]);
-    let (_, stat) = place.client().get(&path).unwrap();
+    let (_, stat) = scratch.client().get(&path).unwrap();
     let stdout = job.stdout();
     assert_eq!(shown(&stdout, "ZKLOCK_NODE"), path);
     assert_eq!(shown(&stdout, "ZKLOCK_HELD"), path);
     assert_eq!(shown(&stdout, "ZKLOCK_TOKEN"), stat.czxid.to_string());
     assert_eq!(shown(&stdout, "ZKLOCK_SESSION"), format!("{:#x}", stat.owner));
     silent(finish(&mut job));
-    assert!(place.client().children(LOCK).is_empty());
+    assert!(scratch.client().children(LOCK).is_empty());
 }
 
 /// The inner run's end releases nothing.
 #[test]
 fn the_lock_stays_held_when_the_inner_run_has_ended() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let script = "\"$0\" -n \"$1\" true && echo inner-done && read line";
-    let job = place.zklock().args([LOCK, "--", "sh", "-c", script]).arg(binary()).arg(LOCK);
+    let job = scratch.zklock().args([LOCK, "--", "sh", "-c", script]).arg(binary()).arg(LOCK);
     let mut job = job.open_stdin().spawn();
     job.wait_stdout("inner-done");
-    assert_eq!(place.client().children(LOCK).len(), 1);
-    place.zklock().args(["-n", LOCK, "true"]).run().expect_code(75);
+    assert_eq!(scratch.client().children(LOCK).len(), 1);
+    scratch.zklock().args(["-n", LOCK, "true"]).run().expect_code(75);
     job.write_stdin(b"\n");
     silent(job.wait().expect_code(0));
 }
 
 #[test]
 fn through_many_levels_and_with_others_in_between() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let levels = [LOCK, OTHER, LOCK, OTHER, "/third", LOCK];
-    let mut job = place.zklock();
+    let mut job = scratch.zklock();
     for (n, lock) in levels.into_iter().enumerate() {
         job = if n == 0 { job.arg(lock).arg("--") } else { job.arg(binary()).args(["-n", lock, "--"]) };
     }
     let mut job = job.args(["sh", "-c", "env; echo ready; read line"]).open_stdin().spawn();
     job.wait_stdout("ready");
     for lock in [LOCK, OTHER, "/third"] {
-        assert_eq!(place.client().children(lock).len(), 1, "{lock}");
+        assert_eq!(scratch.client().children(lock).len(), 1, "{lock}");
     }
     let stdout = job.stdout();
     assert_eq!(shown(&stdout, "ZKLOCK_PATH"), LOCK);
     assert_eq!(stdout.matches("_c_").count(), 3 + 1, "one in ZKLOCK_NODE, three in ZKLOCK_HELD:\n{stdout}");
     job.close_stdin();
     job.wait().expect_code(1);
-    assert!(place.client().children(LOCK).is_empty());
+    assert!(scratch.client().children(LOCK).is_empty());
 }
 
 #[test]
 fn another_lock_is_queued_for() {
-    let place = Place::new();
-    let mut holder = place.zklock().arg(OTHER).child(place.logged("holder")).spawn();
+    let scratch = Scratch::new();
+    let mut holder = scratch.zklock().arg(OTHER).child(scratch.logged("holder")).spawn();
     holder.wait_stdout("ready");
-    nested(&place, &[LOCK], &["-n", OTHER]).bare_child().run().expect_code(75);
-    let mut job = nested(&place, &[LOCK], &[OTHER]).child(place.logged("inner")).spawn();
-    place.client().wait_count(OTHER, 2);
+    nested(&scratch, &[LOCK], &["-n", OTHER]).bare_child().run().expect_code(75);
+    let mut job = nested(&scratch, &[LOCK], &[OTHER]).child(scratch.logged("inner")).spawn();
+    scratch.client().wait_count(OTHER, 2);
     silent(finish(&mut holder));
     job.wait_stdout("ready");
-    assert_eq!(place.client().children(LOCK).len(), 1);
+    assert_eq!(scratch.client().children(LOCK).len(), 1);
     silent(finish(&mut job));
-    place.log().expect_no_overlap();
+    scratch.log().expect_no_overlap();
 }
 
 #[test]
 fn of_several_locks_those_held_above_are_used_and_the_others_taken() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let outer = [LOCK, "--and", "/third"];
     let inner = ["-n", OTHER, "--and", LOCK, "--and", "/third"];
-    let mut job = nested(&place, &outer, &inner).child(["--env", "--exit-on", "TERM"]).spawn();
+    let mut job = nested(&scratch, &outer, &inner).child(["--env", "--exit-on", "TERM"]).spawn();
     job.wait_stdout("ready");
     for lock in [LOCK, OTHER, "/third"] {
-        assert_eq!(place.client().children(lock).len(), 1, "{lock}");
+        assert_eq!(scratch.client().children(lock).len(), 1, "{lock}");
     }
     silent(finish(&mut job));
     for lock in [LOCK, OTHER, "/third"] {
-        assert!(place.client().children(lock).is_empty(), "{lock}");
+        assert!(scratch.client().children(lock).is_empty(), "{lock}");
     }
 }
 
@@ -130,8 +129,8 @@ fn a_weaker_use_of_what_is_held_is_granted_and_a_stronger_one_refused() {
         (permits, exclusive, false),
         (permits, &["--permits", "3"][..], false),
     ] {
-        let place = Place::new();
-        let job = nested(&place, &[&[LOCK], held].concat(), &[&[LOCK], wanted].concat());
+        let scratch = Scratch::new();
+        let job = nested(&scratch, &[&[LOCK], held].concat(), &[&[LOCK], wanted].concat());
         let output = job.bare_child().run();
         if granted {
             silent(output.expect_code(0));
@@ -140,20 +139,20 @@ fn a_weaker_use_of_what_is_held_is_granted_and_a_stronger_one_refused() {
             let output = output.expect_code(78);
             assert!(only_line(&output).contains("by a zklock that this one runs under"), "{output}");
         }
-        assert!(place.client().children(LOCK).is_empty());
+        assert!(scratch.client().children(LOCK).is_empty());
     }
 }
 
 /// The readers of one lock in one tree: each waits for no one above it.
 #[test]
 fn a_reader_below_a_reader_does_not_wait_for_a_writer_in_between() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let script = "echo outer; read line; exec \"$0\" --shared \"$1\" echo inner";
-    let job = place.zklock().args(["--shared", LOCK, "--", "sh", "-c", script]).arg(binary()).arg(LOCK);
+    let job = scratch.zklock().args(["--shared", LOCK, "--", "sh", "-c", script]).arg(binary()).arg(LOCK);
     let mut job = job.open_stdin().spawn();
     job.wait_stdout("outer");
-    let mut writer = place.zklock().arg(LOCK).child(place.logged("writer")).spawn();
-    place.wait_queue(2);
+    let mut writer = scratch.zklock().arg(LOCK).child(scratch.logged("writer")).spawn();
+    scratch.wait_queue(2);
     job.write_stdin(b"\n");
     job.wait_stdout("inner");
     silent(job.wait().expect_code(0));
@@ -165,8 +164,8 @@ fn a_reader_below_a_reader_does_not_wait_for_a_writer_in_between() {
 
 /// A holder of [`LOCK`], and what its command sees in `ZKLOCK_HELD`.
 #[track_caller]
-fn holder(place: &Place) -> (Running, String) {
-    let mut holder = place.zklock().arg(LOCK).child(["--env", "--exit-on", "TERM"]).spawn();
+fn holder(scratch: &Scratch) -> (Running, String) {
+    let mut holder = scratch.zklock().arg(LOCK).child(["--env", "--exit-on", "TERM"]).spawn();
     holder.wait_stdout("ready");
     let held = shown(&holder.stdout(), "ZKLOCK_HELD").to_owned();
     (holder, held)
@@ -175,13 +174,13 @@ fn holder(place: &Place) -> (Running, String) {
 /// Of a holder that we do not descend from: its environment was copied.
 #[test]
 fn what_a_stranger_holds_is_not_believed() {
-    let place = Place::new();
-    let (mut holder, held) = holder(&place);
-    let stolen = || place.zklock().env("ZKLOCK_HELD", &held);
+    let scratch = Scratch::new();
+    let (mut holder, held) = holder(&scratch);
+    let stolen = || scratch.zklock().env("ZKLOCK_HELD", &held);
     let output = stolen().args(["-n", LOCK, "true"]).run().expect_code(75);
     assert!(output.stderr().contains("but no zklock that this one descends from holds it"), "{output}");
-    let mut waiter = stolen().arg(LOCK).child(place.logged("waiter")).spawn();
-    place.wait_queue(2);
+    let mut waiter = stolen().arg(LOCK).child(scratch.logged("waiter")).spawn();
+    scratch.wait_queue(2);
     silent(finish(&mut holder));
     waiter.wait_stdout("ready");
     finish(&mut waiter);
@@ -190,8 +189,8 @@ fn what_a_stranger_holds_is_not_believed() {
 /// Whoever starts a zklock may write into its environment what he likes.
 #[test]
 fn what_never_was_is_not_believed() {
-    let place = Place::new();
-    let (mut holder, held) = holder(&place);
+    let scratch = Scratch::new();
+    let (mut holder, held) = holder(&scratch);
     let own = format!("{LOCK}/_c_00000000-0000-0000-0000-000000000000-lock-0000000000");
     let forged: Vec<OsString> = vec![
         own.into(),
@@ -205,7 +204,7 @@ fn what_never_was_is_not_believed() {
         "/lock/x\n".repeat(2000).into(),
     ];
     for value in forged {
-        let output = place.zklock().env("ZKLOCK_HELD", &value).args(["-n", LOCK, "true"]).run().expect_code(75);
+        let output = scratch.zklock().env("ZKLOCK_HELD", &value).args(["-n", LOCK, "true"]).run().expect_code(75);
         assert!(output.stderr().contains("/lock is not free"), "{value:?}\n{output}");
     }
     silent(finish(&mut holder));
@@ -214,12 +213,12 @@ fn what_never_was_is_not_believed() {
 /// A holder that is above us, but waits itself, or holds another lock: its node is in the queue, and does not hold.
 #[test]
 fn a_node_that_does_not_hold_is_not_believed() {
-    let place = Place::new();
-    let (mut holder, _) = holder(&place);
-    let mut waiter = place.zklock().arg(LOCK).child(place.logged("waiter")).spawn();
-    let waiting = place.wait_queue(2)[1].clone();
+    let scratch = Scratch::new();
+    let (mut holder, _) = holder(&scratch);
+    let mut waiter = scratch.zklock().arg(LOCK).child(scratch.logged("waiter")).spawn();
+    let waiting = scratch.wait_queue(2)[1].clone();
     let forged = format!("{LOCK}/{waiting}");
-    place.zklock().env("ZKLOCK_HELD", forged).args(["-n", LOCK, "true"]).run().expect_code(75);
+    scratch.zklock().env("ZKLOCK_HELD", forged).args(["-n", LOCK, "true"]).run().expect_code(75);
     silent(finish(&mut holder));
     waiter.wait_stdout("ready");
     silent(finish(&mut waiter));
@@ -228,18 +227,18 @@ fn a_node_that_does_not_hold_is_not_believed() {
 /// The outer run's lock has gone, and somebody else holds: its daemon that was left behind queues like anybody.
 #[test]
 fn what_was_held_once_is_not_believed() {
-    let place = Place::new();
-    let go = place.file("go");
+    let scratch = Scratch::new();
+    let go = scratch.file("go");
     // A daemon that waits for a file, and then takes the lock.
     let script = "(trap '' HUP; until [ -e \"$2\" ]; do read -t 0.01 line <> \"$3\"; done; exec \"$0\" \"$1\" echo daemon) & exit 0";
-    let fifo = place.file("fifo");
+    let fifo = scratch.file("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("a fifo");
-    let job = place.zklock().args([LOCK, "--", "bash", "-c", script]).arg(binary()).arg(LOCK).arg(&go).arg(&fifo);
+    let job = scratch.zklock().args([LOCK, "--", "bash", "-c", script]).arg(binary()).arg(LOCK).arg(&go).arg(&fifo);
     let mut job = job.spawn();
     job.wait().expect_code(0);
-    let mut other = place.hold();
+    let mut other = scratch.hold();
     std::fs::write(&go, "").expect("a file");
-    place.wait_queue(2);
+    scratch.wait_queue(2);
     assert_eq!(job.stdout(), "");
     silent(finish(&mut other));
     job.wait_stdout("daemon");
@@ -249,7 +248,7 @@ fn what_was_held_once_is_not_believed() {
 /// The same node name, but on a server that knows nothing of it.
 #[test]
 fn what_is_held_elsewhere_is_not_believed() {
-    let (here, elsewhere) = (Place::new(), Place::new());
+    let (here, elsewhere) = (Scratch::new(), Scratch::new());
     let mut busy = elsewhere.hold();
     let inner = ["-z", &elsewhere.chroot().to_string(), "-n", LOCK];
     nested(&here, &[LOCK], &inner).bare_child().run().expect_code(75);
@@ -262,19 +261,19 @@ fn what_is_held_elsewhere_is_not_believed() {
 /// The inner command runs under the outer lock: when that is lost, both are.
 #[test]
 fn the_loss_of_the_outer_lock_stops_the_inner_command() {
-    let place = Place::new();
-    let mut job = nested(&place, &[LOCK], &[LOCK]).child(place.logged("inner")).spawn();
+    let scratch = Scratch::new();
+    let mut job = nested(&scratch, &[LOCK], &[LOCK]).child(scratch.logged("inner")).spawn();
     job.wait_stdout("ready");
-    let node = &place.wait_queue(1)[0];
-    place.client().delete(&format!("{LOCK}/{node}")).unwrap();
+    let node = &scratch.wait_queue(1)[0];
+    scratch.delete(&format!("{LOCK}/{node}"));
     job.wait().expect_code(76);
     job.wait_until_nothing_is_left();
 }
 
 #[test]
 fn a_signal_passes_through_both() {
-    let place = Place::new();
-    let mut job = nested(&place, &[LOCK], &[LOCK]).child(["--exit-on", "TERM", "--exit", "9"]).spawn();
+    let scratch = Scratch::new();
+    let mut job = nested(&scratch, &[LOCK], &[LOCK]).child(["--exit-on", "TERM", "--exit", "9"]).spawn();
     job.wait_stdout("ready");
     job.signal(Signal::SIGTERM);
     let output = job.wait().expect_code(9);
@@ -284,29 +283,29 @@ fn a_signal_passes_through_both() {
 /// It queues again for what it has lost, and not for what is lent: that would be to wait for itself.
 #[test]
 fn a_place_that_is_lost_beside_a_lent_lock_is_taken_again_without_a_deadlock() {
-    let place = Place::new();
-    let mut stranger = place.zklock().arg(OTHER).child(place.logged("stranger")).spawn();
+    let scratch = Scratch::new();
+    let mut stranger = scratch.zklock().arg(OTHER).child(scratch.logged("stranger")).spawn();
     stranger.wait_stdout("ready");
-    let mut job = nested(&place, &[LOCK], &[OTHER, "--and", LOCK]).child(place.logged("inner")).spawn();
-    let nodes = place.client().wait_count(OTHER, 2);
+    let mut job = nested(&scratch, &[LOCK], &[OTHER, "--and", LOCK]).child(scratch.logged("inner")).spawn();
+    let nodes = scratch.client().wait_count(OTHER, 2);
     let ours = nodes.iter().max_by_key(|node| node[node.len() - 10..].to_owned()).expect("two nodes");
-    place.client().delete(&format!("{OTHER}/{ours}")).unwrap();
+    scratch.delete(&format!("{OTHER}/{ours}"));
     poll::until("another node", || {
-        let now = place.client().children(OTHER);
+        let now = scratch.client().children(OTHER);
         (now.len() == 2 && !now.contains(ours)).then_some(())
     });
     silent(finish(&mut stranger));
     job.wait_stdout("ready");
     finish(&mut job);
-    assert!(place.client().children(LOCK).is_empty());
+    assert!(scratch.client().children(LOCK).is_empty());
 }
 
 /// All three are in one process group there.
 #[test]
 fn at_a_terminal_a_signal_reaches_the_command_once_too() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let terminal = Terminal::new(80);
-    let mut job = terminal.spawn(nested(&place, &[LOCK], &[LOCK]).child(["--exit-on", "TERM", "--exit", "9"]));
+    let mut job = terminal.spawn(nested(&scratch, &[LOCK], &[LOCK]).child(["--exit-on", "TERM", "--exit", "9"]));
     terminal.wait_count("ready", 1);
     for count in 1..=5 {
         job.signal(Signal::SIGUSR1);
@@ -322,10 +321,10 @@ fn at_a_terminal_a_signal_reaches_the_command_once_too() {
 /// The inner run passes the stop signal on.
 #[test]
 fn the_stop_signal_reaches_the_inner_command_once() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let run = |max_run: &str| {
         let outer = [LOCK, "--max-run", max_run, "-k", "3s"];
-        nested(&place, &outer, &[LOCK]).child(["--wait"]).run().expect_code(124)
+        nested(&scratch, &outer, &[LOCK]).child(["--wait"]).run().expect_code(124)
     };
     // The first in which the inner command could be started.
     let started = ["300ms", "1s", "3s", "10s"].into_iter().map(run).find(|output| output.stdout().contains("ready"));
@@ -336,15 +335,15 @@ fn the_stop_signal_reaches_the_inner_command_once() {
 /// One that was lent its lock takes as long as one connection, not as long as the queue.
 #[test]
 fn a_queue_behind_the_outer_lock_does_not_matter() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let script = "echo outer; read line; exec \"$0\" \"$1\" echo inner";
-    let job = place.zklock().args([LOCK, "--", "sh", "-c", script]).arg(binary()).arg(LOCK);
+    let job = scratch.zklock().args([LOCK, "--", "sh", "-c", script]).arg(binary()).arg(LOCK);
     let mut job = job.open_stdin().spawn();
     job.wait_stdout("outer");
     let mut waiters: Vec<Running> = (0..3)
         .map(|n| {
-            let waiter = place.zklock().arg(LOCK).child(place.logged(&format!("waiter-{n}"))).spawn();
-            place.wait_queue(n + 2);
+            let waiter = scratch.zklock().arg(LOCK).child(scratch.logged(&format!("waiter-{n}"))).spawn();
+            scratch.wait_queue(n + 2);
             waiter
         })
         .collect();
@@ -355,6 +354,6 @@ fn a_queue_behind_the_outer_lock_does_not_matter() {
         waiter.wait_stdout("ready");
         silent(finish(waiter));
     }
-    poll::until("nobody is left", || place.client().children(LOCK).is_empty().then_some(()));
-    assert_eq!(place.log().expect_no_overlap().order(), ["waiter-0", "waiter-1", "waiter-2"]);
+    poll::until("nobody is left", || scratch.client().children(LOCK).is_empty().then_some(()));
+    assert_eq!(scratch.log().expect_no_overlap().order(), ["waiter-0", "waiter-1", "waiter-2"]);
 }

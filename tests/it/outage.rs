@@ -6,26 +6,27 @@ use nix::sys::signal::Signal;
 
 use crate::harness::client::{Client, Kind};
 use crate::harness::ensemble::Ensemble;
+use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::proxy::Proxy;
-use crate::harness::running::Running;
-use crate::harness::running::only_line;
-use crate::harness::scene::{AT_ONCE, LASTING, LEASE, LOCK, Moment, Scene, variable};
+use crate::harness::running::{Running, finish, only_line};
+use crate::harness::scratch::{LASTING, LOCK, Scratch, direct};
 use crate::harness::server::{Data, Role, Server, free_port};
 use crate::harness::stub::Stub;
+use crate::harness::times::{AT_ONCE, LEASE};
 use crate::harness::zklock::Zklock;
 
 // One server at a time.
 
 /// Three waiters behind a holder, all of whom know all servers.
-fn crowd(scene: &Scene, ensemble: &Ensemble) -> Vec<Running> {
+fn crowd(scratch: &Scratch, ensemble: &Ensemble) -> Vec<Running> {
     let mut jobs = Vec::new();
     for (before, name) in ["holder", "one", "two", "three"].into_iter().enumerate() {
         // Longer than a server takes to start, or an election, on a loaded machine.
         let options = ["--session-timeout", "90"];
-        jobs.push(scene.start(&ensemble.addresses(), name, &options, &["--exit-on", "TERM"]));
-        scene.witness.wait_count(LOCK, before + 1);
+        jobs.push(scratch.start(&ensemble.addresses(), name, &options, &["--exit-on", "TERM"]));
+        scratch.wait_queue(before + 1);
     }
     jobs[0].wait_stdout("ready");
     jobs
@@ -33,68 +34,68 @@ fn crowd(scene: &Scene, ensemble: &Ensemble) -> Vec<Running> {
 
 /// The holder was undisturbed, the waiters are woken in their order, and the tokens rise.
 #[track_caller]
-fn expect_drained(scene: &Scene, mut jobs: Vec<Running>, nodes: &[String]) {
-    let now: Vec<_> = scene.contenders().into_iter().map(|contender| contender.path).collect();
+fn expect_drained(scratch: &Scratch, mut jobs: Vec<Running>, nodes: &[String]) {
+    let now: Vec<_> = scratch.contenders().into_iter().map(|contender| contender.path).collect();
     assert_eq!(now, nodes, "everybody has kept the place");
-    assert_eq!(scene.log().order(), ["holder"]);
+    assert_eq!(scratch.log().order(), ["holder"]);
     for job in &mut jobs {
-        scene.finish(job);
+        finish(job);
         assert_eq!(job.stderr(), "");
     }
-    let told = |name: &str| jobs.iter().map(|job| variable(job, name)).collect::<Vec<_>>();
+    let told = |name: &str| jobs.iter().map(|job| job.variable(name)).collect::<Vec<_>>();
     assert_eq!(told("ZKLOCK_NODE"), nodes);
     let tokens: Vec<i64> = told("ZKLOCK_TOKEN").iter().map(|token| token.parse().expect("a decimal number")).collect();
     assert!(tokens.is_sorted_by(|one, two| one < two), "{tokens:?}");
-    scene.expect_tidy(&["holder", "one", "two", "three"]);
+    scratch.expect_tidy(&["holder", "one", "two", "three"]);
 }
 
-fn nodes(scene: &Scene) -> Vec<String> {
-    scene.contenders().into_iter().map(|contender| contender.path).collect()
+fn nodes(scratch: &Scratch) -> Vec<String> {
+    scratch.contenders().into_iter().map(|contender| contender.path).collect()
 }
 
 #[test]
 fn the_leader_is_killed() {
     let ensemble = Ensemble::start();
-    let scene = Scene::new(ensemble.chroot());
-    let jobs = crowd(&scene, &ensemble);
-    let before = nodes(&scene);
+    let scratch = Scratch::on(ensemble.chroot()).with_lock();
+    let jobs = crowd(&scratch, &ensemble);
+    let before = nodes(&scratch);
     let old = ensemble.leader();
     old.kill();
     assert_ne!(ensemble.leader().address(), old.address());
-    expect_drained(&scene, jobs, &before);
+    expect_drained(&scratch, jobs, &before);
 }
 
 #[test]
 fn all_servers_are_restarted_one_after_the_other() {
     let ensemble = Ensemble::start();
-    let scene = Scene::new(ensemble.chroot());
-    let jobs = crowd(&scene, &ensemble);
-    let before = nodes(&scene);
+    let scratch = Scratch::on(ensemble.chroot()).with_lock();
+    let jobs = crowd(&scratch, &ensemble);
+    let before = nodes(&scratch);
     for server in ensemble.servers() {
         server.restart(Data::Kept);
         ensemble.wait_until_serving();
         assert_eq!(ensemble.followers().len(), 2);
     }
-    expect_drained(&scene, jobs, &before);
+    expect_drained(&scratch, jobs, &before);
 }
 
 #[test]
 fn the_only_server_is_restarted() {
     let server = Server::start();
-    let scene = Scene::new(server.chroot());
+    let scratch = Scratch::on(server.chroot()).with_lock();
     let options = ["--session-timeout", "90"];
-    let mut holder = scene.start(&server.address(), "holder", &options, &["--exit-on", "TERM"]);
+    let mut holder = scratch.start(&server.address(), "holder", &options, &["--exit-on", "TERM"]);
     holder.wait_stdout("ready");
-    let mut next = scene.start(&server.address(), "next", &options, &["--exit-on", "TERM"]);
-    scene.witness.wait_count(LOCK, 2);
-    let before = nodes(&scene);
+    let mut next = scratch.start(&server.address(), "next", &options, &["--exit-on", "TERM"]);
+    scratch.wait_queue(2);
+    let before = nodes(&scratch);
     server.restart(Data::Kept);
-    assert_eq!(nodes(&scene), before);
+    assert_eq!(nodes(&scratch), before);
     for job in [&mut holder, &mut next] {
-        scene.finish(job);
+        finish(job);
         assert_eq!(job.stderr(), "");
     }
-    scene.expect_tidy(&["holder", "next"]);
+    scratch.expect_tidy(&["holder", "next"]);
 }
 
 // All servers are down.
@@ -137,14 +138,14 @@ fn no_such_host_at_the_start() {
 
 #[test]
 fn the_servers_come_up_within_the_connect_timeout() {
-    let (scene, proxy) = Scene::proxied();
+    let (scratch, proxy) = Scratch::proxied();
     proxy.refuse();
     let options = [&LASTING[..], &["-v", "--connect-timeout", "60"]].concat();
-    let mut job = scene.start(&proxy.address(), "job", &options, &["--exit-on", "TERM"]);
+    let mut job = scratch.start(&proxy.address(), "job", &options, &["--exit-on", "TERM"]);
     job.wait_stderr("no connection");
     proxy.accept();
-    scene.finish(&mut job);
-    scene.expect_tidy(&["job"]);
+    finish(&mut job);
+    scratch.expect_tidy(&["job"]);
 }
 
 /// Runs zklock as a shell's child, which tells in the end how much CPU time it and all its descendants have used.
@@ -161,13 +162,13 @@ fn cpu_seconds(times: &str) -> f64 {
 
 /// A waiter loses all servers, for longer than its session lasts, until its patience ends.
 fn nobody_while_waiting(lose: impl Fn(&Proxy)) {
-    let (scene, proxy) = Scene::proxied();
-    let mut holder = scene.hold();
+    let (scratch, proxy) = Scratch::proxied();
+    let mut holder = scratch.hold();
     let limit = Duration::from_secs(8);
     let options = ["-v", "--timeout", "8", "--session-timeout", "3"];
-    let job = scene.job(&proxy.address(), "job", &options, &[]);
+    let job = scratch.job(&proxy.address(), "job", &options, &[]);
     let mut waiter = job.run_by(["sh", "-c", WITH_TIMES, "sh"]).spawn();
-    scene.witness.wait_count(LOCK, 2);
+    scratch.wait_queue(2);
     lose(&proxy);
     let output = waiter.wait().expect_code(69);
     assert!(limit <= output.elapsed && output.elapsed < limit + 2 * AT_ONCE, "{output}");
@@ -180,11 +181,11 @@ fn nobody_while_waiting(lose: impl Fn(&Proxy)) {
     );
     // Nobody answers for six seconds: about two lines for each.
     assert!(said.lines().count() < 30 && said.len() < 3000, "a flood of {} bytes\n{output}", said.len());
-    let used = cpu_seconds(&scene.read("cpu"));
+    let used = cpu_seconds(&scratch.read("cpu"));
     // It takes some hundredths. A loop that spins uses the six seconds for which nobody answers.
     assert!(used < 1.0, "{used} s of CPU time\n{output}");
-    scene.finish(&mut holder);
-    scene.expect_tidy(&["holder"]);
+    finish(&mut holder);
+    scratch.expect_tidy(&["holder"]);
 }
 
 #[test]
@@ -200,35 +201,34 @@ fn no_answer_while_waiting() {
 /// Who relies on `-E 0` would be told for ever that somebody else does the work.
 #[test]
 fn a_silence_that_has_not_been_noticed_yet_is_no_busy_lock() {
-    let (scene, proxy) = Scene::proxied();
-    let mut holder = scene.hold();
+    let (scratch, proxy) = Scratch::proxied();
+    let mut holder = scratch.hold();
     // The connection is given up after a sixth of the session timeout.
     let options = ["-E", "0", "--timeout", "5", "--session-timeout", "60"];
-    let mut waiter = scene.job(&proxy.address(), "waiter", &options, &[]).env("CI", "true").spawn();
+    let mut waiter = scratch.job(&proxy.address(), "waiter", &options, &[]).env("CI", "true").spawn();
     // It knows who is before it.
     waiter.wait_stderr("2nd of 2");
     proxy.hold();
     let said = waiter.wait().expect_code(69).stderr();
     let line = "zklock: gave up waiting for /lock after 5s: ZooKeeper did not answer in time\n";
     assert!(said.ends_with(line), "{said}");
-    scene.finish(&mut holder);
+    finish(&mut holder);
     proxy.pass();
-    scene.expect_tidy(&["holder"]);
+    scratch.expect_tidy(&["holder"]);
 }
 
 /// As on a laptop that was asleep: what it knew of the queue before is not the servers' word.
 #[test]
 fn a_session_that_has_expired_when_the_wait_ends_tells_of_no_busy_lock() {
-    let scene = Scene::shared();
-    let mut holder = scene.hold();
+    let scratch = Scratch::new().with_lock();
+    let mut holder = scratch.hold();
     let limit = Duration::from_secs(6);
     let options = ["-E", "0", "--timeout", "6", "--session-timeout", "4"];
-    let direct = Server::shared().address();
-    let mut waiter = scene.job(&direct, "waiter", &options, &[]).env("CI", "true").spawn();
+    let mut waiter = scratch.job(&direct(), "waiter", &options, &[]).env("CI", "true").spawn();
     waiter.wait_stderr("2nd of 2");
     let processes = [waiter.pid(), waiter.keeper()];
     processes.into_iter().for_each(process::stop);
-    scene.witness.wait_count(LOCK, 1);
+    scratch.wait_queue(1);
     poll::until("the time to wait is over", || (waiter.elapsed() > limit).then_some(()));
     // The supervisor first, so that it gives up before it hears that the session is over.
     process::send(waiter.pid(), Signal::SIGCONT);
@@ -237,16 +237,16 @@ fn a_session_that_has_expired_when_the_wait_ends_tells_of_no_busy_lock() {
     let said = waiter.wait().expect_code(69).stderr();
     let line = said.lines().last().unwrap();
     assert!(line.starts_with("zklock: gave up waiting for /lock after 6s: ") && !line.contains("held by"), "{said}");
-    scene.finish(&mut holder);
-    scene.expect_tidy(&["holder"]);
+    finish(&mut holder);
+    scratch.expect_tidy(&["holder"]);
 }
 
 #[test]
 fn a_lock_that_is_busy_when_the_connection_is_back_is_busy() {
-    let (scene, proxy) = Scene::proxied();
-    let mut holder = scene.hold();
-    let mut waiter = scene.start(&proxy.address(), "waiter", &["--timeout", "6"], &[]);
-    scene.witness.wait_count(LOCK, 2);
+    let (scratch, proxy) = Scratch::proxied();
+    let mut holder = scratch.hold();
+    let mut waiter = scratch.start(&proxy.address(), "waiter", &["--timeout", "6"], &[]);
+    scratch.wait_queue(2);
     let accepted = proxy.accepted();
     proxy.refuse();
     proxy.reset();
@@ -254,8 +254,8 @@ fn a_lock_that_is_busy_when_the_connection_is_back_is_busy() {
     poll::until("the waiter is back", || (proxy.accepted() > accepted).then_some(()));
     let output = waiter.wait().expect_code(75);
     assert!(only_line(&output).starts_with("gave up waiting for /lock after 6s: 2nd of 2, held by "), "{output}");
-    scene.finish(&mut holder);
-    scene.expect_tidy(&["holder"]);
+    finish(&mut holder);
+    scratch.expect_tidy(&["holder"]);
 }
 
 #[test]
@@ -289,59 +289,59 @@ fn a_session_that_expired_in_a_silence_did_not_end_before_its_time() {
 
 #[track_caller]
 fn expired_while_waiting(lose: impl Fn(&Proxy), find: impl Fn(&Proxy)) {
-    let (scene, proxy) = Scene::proxied();
-    let mut holder = scene.hold();
+    let (scratch, proxy) = Scratch::proxied();
+    let mut holder = scratch.hold();
     let mut late =
-        scene.start(&proxy.address(), "late", &["--timeout", "60", "--session-timeout", "6"], &["--exit-on", "TERM"]);
-    scene.witness.wait_count(LOCK, 2);
-    let old = scene.contenders().pop().unwrap();
+        scratch.start(&proxy.address(), "late", &["--timeout", "60", "--session-timeout", "6"], &["--exit-on", "TERM"]);
+    scratch.wait_queue(2);
+    let old = scratch.contenders().pop().unwrap();
     lose(&proxy);
-    scene.witness.wait_count(LOCK, 1);
-    let mut other = scene.queue("other", 1);
+    scratch.wait_queue(1);
+    let mut other = scratch.queue("other", 1);
     find(&proxy);
     let line = late.wait_stderr("queue");
-    assert_eq!(line, format!("zklock: lost our place in the queue for {LOCK}: the session ended; queueing again"));
-    scene.witness.wait_count(LOCK, 3);
-    let new = scene.contenders().pop().unwrap();
+    assert_eq!(line, format!("zklock: lost the place in the queue of {LOCK}: the session ended; queueing again"));
+    scratch.wait_queue(3);
+    let new = scratch.contenders().pop().unwrap();
     assert_ne!(new.stat.owner, old.stat.owner);
     for job in [&mut holder, &mut other, &mut late] {
-        scene.finish(job);
+        finish(job);
     }
-    assert_eq!(variable(&late, "ZKLOCK_NODE"), new.path);
+    assert_eq!(late.variable("ZKLOCK_NODE"), new.path);
     assert_eq!(late.stderr().lines().count(), 1, "{late}");
-    scene.expect_tidy(&["holder", "other", "late"]);
+    scratch.expect_tidy(&["holder", "other", "late"]);
 }
 
 /// `--timeout` counts from the start, not from when it queued again.
 #[test]
 fn queueing_again_does_not_prolong_the_timeout() {
-    let (scene, proxy) = Scene::proxied();
-    let mut holder = scene.hold();
+    let (scratch, proxy) = Scratch::proxied();
+    let mut holder = scratch.hold();
     let options = ["--timeout", "14", "--session-timeout", "4"];
-    let mut waiter = scene.start(&proxy.address(), "waiter", &options, &[]);
-    scene.witness.wait_count(LOCK, 2);
+    let mut waiter = scratch.start(&proxy.address(), "waiter", &options, &[]);
+    scratch.wait_queue(2);
     proxy.refuse();
-    scene.witness.wait_count(LOCK, 1);
+    scratch.wait_queue(1);
     proxy.accept();
     waiter.wait_stderr("queueing again");
-    scene.witness.wait_count(LOCK, 2);
+    scratch.wait_queue(2);
     let output = waiter.wait().expect_code(75);
     let limit = Duration::from_secs(14);
     assert!(limit <= output.elapsed && output.elapsed < limit + AT_ONCE, "{output}");
     assert_eq!(output.stderr().lines().count(), 2, "{output}");
-    scene.witness.wait_count(LOCK, 1);
-    scene.finish(&mut holder);
-    scene.expect_tidy(&["holder"]);
+    scratch.wait_queue(1);
+    finish(&mut holder);
+    scratch.expect_tidy(&["holder"]);
 }
 
 /// The command ends before the lease does, and its status is what counts. The lock frees itself.
 fn nobody_at_the_release(lose: impl Fn(&Proxy), find: impl Fn(&Proxy)) {
-    let (scene, proxy) = Scene::proxied();
-    let mut job = scene.start(&proxy.address(), "job", &LASTING, &["--until", "done", "--exit", "7"]);
+    let (scratch, proxy) = Scratch::proxied();
+    let mut job = scratch.start(&proxy.address(), "job", &LASTING, &["--until", "done", "--exit", "7"]);
     job.wait_stdout("ready");
-    let mut next = scene.queue("next", 1);
+    let mut next = scratch.queue("next", 1);
     lose(&proxy);
-    scene.touch("done");
+    scratch.touch("done");
     let told = Instant::now();
     let output = job.wait().expect_code(7);
     let took = told.elapsed();
@@ -350,8 +350,8 @@ fn nobody_at_the_release(lose: impl Fn(&Proxy), find: impl Fn(&Proxy)) {
     assert_eq!(output.stderr(), line);
     job.wait_until_nothing_is_left();
     find(&proxy);
-    scene.finish(&mut next);
-    scene.expect_tidy(&["job", "next"]);
+    finish(&mut next);
+    scratch.expect_tidy(&["job", "next"]);
 }
 
 #[test]
@@ -367,46 +367,46 @@ fn no_answer_at_the_release() {
 #[test]
 fn the_only_server_is_down_while_the_command_runs() {
     let server = Server::start();
-    let scene = Scene::new(server.chroot());
-    let (mut holder, mut next) = scene.holder_and_next(&server.address(), &[]);
+    let scratch = Scratch::on(server.chroot()).with_lock();
+    let (mut holder, mut next) = scratch.holder_and_next(&server.address(), &[]);
     server.kill();
     let killed = Moment::now();
     let output = holder.wait().expect_code(76);
-    scene.last_alive("holder").expect_within(LEASE, killed, "the command is dead");
+    scratch.last_alive("holder").expect_within(LEASE, killed, "the command is dead");
     assert!(output.stderr().starts_with(&format!("zklock: lost the lock {LOCK}: ZooKeeper has not answered ")));
     server.restart(Data::Kept);
-    scene.finish(&mut next);
-    scene.expect_tidy(&["holder", "next"]);
+    finish(&mut next);
+    scratch.expect_tidy(&["holder", "next"]);
 }
 
 /// No server knows the session any more, nor the queue.
 #[test]
 fn the_only_server_loses_its_data() {
     let server = Server::start();
-    let place = server.chroot();
-    let (scene, proxy) = (Scene::new(place.clone()), Proxy::zookeeper(&server.address()));
-    let mut holder = scene.start(&proxy.address(), "holder", &[], &["--wait"]);
+    let scratch = Scratch::on(server.chroot()).with_lock();
+    let proxy = Proxy::zookeeper(&server.address());
+    let mut holder = scratch.start(&proxy.address(), "holder", &[], &["--wait"]);
     holder.wait_stdout("ready");
-    let mut next = scene.start(&proxy.address(), "next", &[], &["--exit-on", "TERM"]);
-    scene.witness.wait_count(LOCK, 2);
+    let mut next = scratch.start(&proxy.address(), "next", &[], &["--exit-on", "TERM"]);
+    scratch.wait_queue(2);
     proxy.refuse();
     server.restart(Data::Wiped);
     assert_eq!(server.role(), Some(Role::Standalone));
-    Client::connect(&server.address()).create(place.path(), b"", Kind::Persistent).unwrap();
+    Client::connect(&server.address()).create(scratch.chroot().path(), b"", Kind::Persistent).unwrap();
     proxy.accept();
     holder.wait().expect_code(76);
     next.wait_stderr("queueing again");
-    scene.finish(&mut next);
+    finish(&mut next);
     assert_eq!(next.stderr().lines().count(), 1, "{next}");
-    scene.expect_tidy(&["holder", "next"]);
+    scratch.expect_tidy(&["holder", "next"]);
 }
 
 #[test]
 fn a_waiter_is_cancelled_while_all_servers_are_down() {
-    let (scene, proxy) = Scene::proxied();
-    let mut holder = scene.hold();
-    let mut waiter = scene.start(&proxy.address(), "waiter", &["-v"], &[]);
-    scene.witness.wait_count(LOCK, 2);
+    let (scratch, proxy) = Scratch::proxied();
+    let mut holder = scratch.hold();
+    let mut waiter = scratch.start(&proxy.address(), "waiter", &["-v"], &[]);
+    scratch.wait_queue(2);
     proxy.hold();
     waiter.wait_stderr("connection to ZooKeeper lost");
     waiter.signal(Signal::SIGTERM);
@@ -414,6 +414,6 @@ fn a_waiter_is_cancelled_while_all_servers_are_down() {
     waiter.wait().expect_signal(Signal::SIGTERM);
     // Nobody can be told to delete the node, so it is tried for a second.
     assert!(told.elapsed() < 2 * AT_ONCE, "{:?}", told.elapsed());
-    scene.finish(&mut holder);
-    scene.expect_tidy(&["holder"]);
+    finish(&mut holder);
+    scratch.expect_tidy(&["holder"]);
 }

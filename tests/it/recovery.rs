@@ -1,7 +1,5 @@
 //! A reply is lost, a connection breaks, in every phase: there is one contender node, and it is ours.
 
-mod several;
-
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -9,11 +7,14 @@ use nix::sys::signal::Signal;
 use crate::harness::client::{self, Kind};
 use crate::harness::ensemble::Ensemble;
 use crate::harness::frames::{Op, Request};
+use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::proxy::{Fate, Flow, Proxy, Trap};
-use crate::harness::running::Running;
-use crate::harness::scene::{AT_ONCE, LOCK, Moment, Scene, T, variable};
-use crate::harness::server::Server;
+use crate::harness::running::{Running, finish};
+use crate::harness::scratch::{LOCK, Scratch, direct};
+use crate::harness::times::{AT_ONCE, SHORT_SESSION};
+
+mod several;
 
 /// The contender of a test through its proxy. It may be slow, so its session is longer than others'.
 const PATIENT: [&str; 3] = ["-v", "--session-timeout", "20"];
@@ -48,29 +49,29 @@ fn expect_sync_before_look(proxy: &Proxy, after: Option<usize>) {
 
 /// The only contender is what the running command was told of.
 #[track_caller]
-fn expect_ours(scene: &Scene, job: &Running) {
-    let only = scene.only_contender();
-    assert_eq!(variable(job, "ZKLOCK_NODE"), only.path);
-    assert_eq!(variable(job, "ZKLOCK_TOKEN"), only.stat.czxid.to_string());
-    assert_eq!(variable(job, "ZKLOCK_SESSION"), format!("{:#x}", only.stat.owner));
+fn expect_ours(scratch: &Scratch, job: &Running) {
+    let only = scratch.only_contender();
+    assert_eq!(job.variable("ZKLOCK_NODE"), only.path);
+    assert_eq!(job.variable("ZKLOCK_TOKEN"), only.stat.czxid.to_string());
+    assert_eq!(job.variable("ZKLOCK_SESSION"), format!("{:#x}", only.stat.owner));
 }
 
 // The reply to create.
 
 fn reply_to_create_lost(fate: Fate) {
-    let (scene, proxy) = Scene::proxied();
+    let (scratch, proxy) = Scratch::proxied();
     let trap = lose_creation(&proxy, fate);
-    let mut job = scene.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM"]);
+    let mut job = scratch.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM"]);
     trap.wait();
-    let created = scene.only_contender();
+    let created = scratch.only_contender();
     proxy.pass();
     job.wait_stdout("ready");
-    expect_ours(&scene, &job);
-    assert_eq!(variable(&job, "ZKLOCK_NODE"), created.path);
+    expect_ours(&scratch, &job);
+    assert_eq!(job.variable("ZKLOCK_NODE"), created.path);
     expect_one_creation(&proxy);
     expect_sync_before_look(&proxy, Some(0));
-    scene.finish(&mut job);
-    scene.expect_tidy(&["job"]);
+    finish(&mut job);
+    scratch.expect_tidy(&["job"]);
 }
 
 #[test]
@@ -90,111 +91,111 @@ fn reply_to_create_lost_and_nobody_answers_for_a_while() {
 
 #[test]
 fn reply_to_create_lost_behind_a_holder() {
-    let (scene, proxy) = Scene::proxied();
-    let mut holder = scene.hold();
+    let (scratch, proxy) = Scratch::proxied();
+    let mut holder = scratch.hold();
     let trap = lose_creation(&proxy, Fate::Reset);
-    let mut job = scene.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM"]);
+    let mut job = scratch.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM"]);
     trap.wait();
-    expect_watch_works(&scene, &proxy, &mut holder, &mut job);
+    expect_watch_works(&scratch, &proxy, &mut holder, &mut job);
     expect_one_creation(&proxy);
 }
 
 /// The job waits behind the holder and nobody else, and starts when the holder ends.
 #[track_caller]
-fn expect_watch_works(scene: &Scene, proxy: &Proxy, holder: &mut Running, job: &mut Running) {
-    let holders = scene.contenders()[0].path.clone();
+fn expect_watch_works(scratch: &Scratch, proxy: &Proxy, holder: &mut Running, job: &mut Running) {
+    let holders = scratch.contenders()[0].path.clone();
     poll::until("the job watches the holder", || {
         let watches = |request: &Request| request.op == Op::GetData && request.path.ends_with(&holders);
         (proxy.requests().iter().filter(|request| watches(request)).count() >= 2).then_some(())
     });
-    scene.witness.wait_count(LOCK, 2);
-    assert_eq!(scene.log().order(), ["holder"]);
-    scene.finish(holder);
+    scratch.wait_queue(2);
+    assert_eq!(scratch.log().order(), ["holder"]);
+    finish(holder);
     job.wait_stdout("ready");
-    expect_ours(scene, job);
-    scene.finish(job);
-    scene.expect_tidy(&["holder", "job"]);
+    expect_ours(scratch, job);
+    finish(job);
+    scratch.expect_tidy(&["holder", "job"]);
 }
 
 #[test]
 fn reply_to_create_lost_and_another_server_answers() {
     let ensemble = Ensemble::shared();
-    let scene = Scene::new(ensemble.chroot());
+    let scratch = Scratch::on(ensemble.chroot()).with_lock();
     let [one, two] = [0, 1].map(|number| Proxy::zookeeper(&ensemble.servers()[number].address()));
     let trap = lose_creation(&one, Fate::ResetAndHold);
     two.refuse();
     let addresses = format!("{},{}", one.address(), two.address());
-    let mut job = scene.start(&addresses, "job", &PATIENT, &["--exit-on", "TERM"]);
+    let mut job = scratch.start(&addresses, "job", &PATIENT, &["--exit-on", "TERM"]);
     trap.wait();
     two.accept();
     job.wait_stdout("ready");
-    scene.witness.sync();
-    expect_ours(&scene, &job);
+    scratch.client().sync();
+    expect_ours(&scratch, &job);
     expect_one_creation(&one);
     assert!(!two.requests().iter().any(creates_contender));
     expect_sync_before_look(&two, None);
-    scene.finish(&mut job);
-    scene.expect_tidy(&["job"]);
+    finish(&mut job);
+    scratch.expect_tidy(&["job"]);
 }
 
 #[test]
 fn reply_to_create_lost_and_the_session_expires_meanwhile() {
-    let (scene, proxy) = Scene::proxied();
+    let (scratch, proxy) = Scratch::proxied();
     let trap = lose_creation(&proxy, Fate::ResetAndHold);
     // It starts when such a time has passed.
-    let mut job = scene.start(&proxy.address(), "job", &["-v"], &["--exit-on", "TERM"]);
+    let mut job = scratch.start(&proxy.address(), "job", &["-v"], &["--exit-on", "TERM"]);
     trap.wait();
-    let lost = scene.only_contender();
-    client::expire_session(&Server::shared().address(), lost.stat.owner);
-    scene.witness.wait_count(LOCK, 0);
+    let lost = scratch.only_contender();
+    client::expire_session(&direct(), lost.stat.owner);
+    scratch.wait_queue(0);
     proxy.pass();
     job.wait_stderr("queueing again");
     job.wait_stdout("ready");
-    expect_ours(&scene, &job);
-    assert_ne!(scene.only_contender().stat.owner, lost.stat.owner);
-    scene.finish(&mut job);
-    scene.expect_tidy(&["job"]);
+    expect_ours(&scratch, &job);
+    assert_ne!(scratch.only_contender().stat.owner, lost.stat.owner);
+    finish(&mut job);
+    scratch.expect_tidy(&["job"]);
 }
 
 #[test]
 fn of_two_nodes_of_ours_the_later_one_goes() {
-    let (scene, proxy) = Scene::proxied();
+    let (scratch, proxy) = Scratch::proxied();
     let trap = lose_creation(&proxy, Fate::ResetAndHold);
-    let mut job = scene.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM"]);
+    let mut job = scratch.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM"]);
     trap.wait();
-    let first = scene.only_contender();
+    let first = scratch.only_contender();
     let prefix = first.path.trim_end_matches(|digit: char| digit.is_ascii_digit());
-    let second = scene.witness.create(prefix, b"", Kind::EphemeralSequential).unwrap();
+    let second = scratch.client().create(prefix, b"", Kind::EphemeralSequential).unwrap();
     proxy.pass();
     job.wait_stdout("ready");
-    assert!(!scene.witness.exists(&second));
-    assert_eq!(scene.only_contender().path, first.path);
-    expect_ours(&scene, &job);
-    scene.finish(&mut job);
-    scene.expect_tidy(&["job"]);
+    assert!(!scratch.client().exists(&second));
+    assert_eq!(scratch.only_contender().path, first.path);
+    expect_ours(&scratch, &job);
+    finish(&mut job);
+    scratch.expect_tidy(&["job"]);
 }
 
 /// A creation that was taken for lost may still be done, even after somebody has deleted the node that was created in its
 /// place. Its node lasts as long as our session, so nobody is to wait for it, we least of all.
 #[test]
 fn a_node_of_ours_from_before_we_queued_again_goes() {
-    let (scene, proxy) = Scene::proxied();
-    let mut holder = scene.hold();
-    let mut job = scene.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM"]);
-    scene.witness.wait_count(LOCK, 2);
-    let first = scene.contenders()[1].path.clone();
+    let (scratch, proxy) = Scratch::proxied();
+    let mut holder = scratch.hold();
+    let mut job = scratch.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM"]);
+    scratch.wait_queue(2);
+    let first = scratch.contenders()[1].path.clone();
     // The session in its name, and another random half.
     let session = &first[..first.len() - "xxxx-xxxxxxxxxxxx-lock-0000000001".len()];
-    let late = scene.witness.create(&format!("{session}f000-000000000000-lock-"), b"", Kind::EphemeralSequential);
-    scene.witness.delete(&first).unwrap();
+    let late = scratch.client().create(&format!("{session}f000-000000000000-lock-"), b"", Kind::EphemeralSequential);
+    scratch.delete(&first);
     job.wait_stderr("queueing again");
     let late = late.unwrap();
-    poll::until("the late node goes", || (!scene.witness.exists(&late)).then_some(()));
-    scene.finish(&mut holder);
+    poll::until("the late node goes", || (!scratch.client().exists(&late)).then_some(()));
+    finish(&mut holder);
     job.wait_stdout("ready");
-    expect_ours(&scene, &job);
-    scene.finish(&mut job);
-    scene.expect_tidy(&["holder", "job"]);
+    expect_ours(&scratch, &job);
+    finish(&mut job);
+    scratch.expect_tidy(&["holder", "job"]);
 }
 
 // The replies to looks.
@@ -202,14 +203,14 @@ fn a_node_of_ours_from_before_we_queued_again_goes() {
 /// Loses the reply to the first request of a waiter that is of this kind, and whose path ends with the holder's node or
 /// does not.
 fn reply_to_look_lost(op: Op, about_holder: bool, fate: Fate) {
-    let (scene, proxy) = Scene::proxied();
-    let mut holder = scene.hold();
-    let path = scene.only_contender().path;
+    let (scratch, proxy) = Scratch::proxied();
+    let mut holder = scratch.hold();
+    let path = scratch.only_contender().path;
     let trap = proxy.trap(fate, move |request| request.op == op && request.path.ends_with(&path) == about_holder);
-    let mut job = scene.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM"]);
+    let mut job = scratch.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM"]);
     trap.wait();
     proxy.pass();
-    expect_watch_works(&scene, &proxy, &mut holder, &mut job);
+    expect_watch_works(&scratch, &proxy, &mut holder, &mut job);
     expect_one_creation(&proxy);
 }
 
@@ -241,35 +242,35 @@ fn reply_to_the_watch_on_our_own_node_lost() {
 /// The watch on our own node is there again too: that it is deleted is noticed without a beat.
 #[test]
 fn own_node_deleted_after_a_reset() {
-    let (scene, proxy) = Scene::proxied();
-    let mut job = scene.start(&proxy.address(), "job", &["-v", "--session-timeout", "60"], &["--wait"]);
+    let (scratch, proxy) = Scratch::proxied();
+    let mut job = scratch.start(&proxy.address(), "job", &["-v", "--session-timeout", "60"], &["--wait"]);
     job.wait_stdout("ready");
     proxy.reset();
     job.wait_stderr("restored");
     let deleted = Moment::now();
-    scene.witness.delete(&scene.only_contender().path).unwrap();
+    scratch.delete(&scratch.only_contender().path);
     job.wait().expect_code(76);
     // A beat would come after 12 s.
-    scene.last_alive("job").expect_within(AT_ONCE, deleted, "the command is dead");
-    scene.expect_tidy(&["job"]);
+    scratch.last_alive("job").expect_within(AT_ONCE, deleted, "the command is dead");
+    scratch.expect_tidy(&["job"]);
 }
 
 // The reply to delete.
 
 /// Loses the reply to the deletion of a command's node after the command has ended with 7.
 fn reply_to_delete_lost(fate: Fate) -> (Running, Duration) {
-    let (scene, proxy) = Scene::proxied();
+    let (scratch, proxy) = Scratch::proxied();
     let trap = proxy.trap_ops(fate, &[Op::Delete]);
-    let mut job = scene.start(&proxy.address(), "job", &[], &["--exit-on", "TERM", "--exit", "7"]);
+    let mut job = scratch.start(&proxy.address(), "job", &[], &["--exit-on", "TERM", "--exit", "7"]);
     job.wait_stdout("ready");
     let told = Instant::now();
     job.signal(Signal::SIGTERM);
     trap.wait();
-    scene.witness.wait_count(LOCK, 0);
+    scratch.wait_queue(0);
     let output = job.wait().expect_code(7);
     let took = told.elapsed();
     assert!(output.stderr().lines().count() <= 1, "{output}");
-    scene.expect_tidy(&["job"]);
+    scratch.expect_tidy(&["job"]);
     (job, took)
 }
 
@@ -277,14 +278,14 @@ fn reply_to_delete_lost(fate: Fate) -> (Running, Duration) {
 fn reply_to_delete_lost_by_a_reset() {
     let (job, took) = reply_to_delete_lost(Fate::Reset);
     assert_eq!(job.stderr(), "", "the lock was released");
-    assert!(took < T, "{took:?}");
+    assert!(took < SHORT_SESSION, "{took:?}");
 }
 
 #[test]
 fn reply_to_delete_lost_by_silence() {
     let (job, took) = reply_to_delete_lost(Fate::Blackhole);
     assert_eq!(job.stderr(), "", "the lock was released");
-    assert!(took < T, "{took:?}");
+    assert!(took < SHORT_SESSION, "{took:?}");
 }
 
 #[test]
@@ -292,21 +293,24 @@ fn reply_to_delete_lost_and_nobody_answers_any_more() {
     let (job, took) = reply_to_delete_lost(Fate::ResetAndHold);
     assert_eq!(
         job.stderr(),
-        format!("zklock: the release of {LOCK} was not confirmed; it frees itself within {}s\n", T.as_secs())
+        format!(
+            "zklock: the release of {LOCK} was not confirmed; it frees itself within {}s\n",
+            SHORT_SESSION.as_secs()
+        )
     );
-    assert!(took < T + AT_ONCE, "{took:?}");
+    assert!(took < SHORT_SESSION + AT_ONCE, "{took:?}");
 }
 
 // Connections break.
 
 #[test]
 fn a_reset_in_any_phase_changes_nothing() {
-    let (scene, proxy) = Scene::proxied();
-    let mut holder = scene.hold();
+    let (scratch, proxy) = Scratch::proxied();
+    let mut holder = scratch.hold();
 
     // Connecting: it is accepted, and gets no answer.
     proxy.hold();
-    let mut job = scene.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM", "--exit", "7"]);
+    let mut job = scratch.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM", "--exit", "7"]);
     poll::until("it connects", || (proxy.accepted() > 0).then_some(()));
     proxy.reset();
 
@@ -316,10 +320,10 @@ fn a_reset_in_any_phase_changes_nothing() {
     creation.wait();
     proxy.reset();
     expect_reconnected(&proxy);
-    scene.witness.wait_count(LOCK, 2);
+    scratch.wait_queue(2);
 
     // Waiting: the holder goes while the connection is down.
-    let holders = scene.contenders()[0].path.clone();
+    let holders = scratch.contenders()[0].path.clone();
     poll::until("it watches the holder", || {
         proxy
             .requests()
@@ -328,7 +332,7 @@ fn a_reset_in_any_phase_changes_nothing() {
             .then_some(())
     });
     proxy.refuse();
-    scene.finish(&mut holder);
+    finish(&mut holder);
     proxy.accept();
 
     // Holding.
@@ -336,7 +340,7 @@ fn a_reset_in_any_phase_changes_nothing() {
     let beats = proxy.count(Op::Multi);
     proxy.reset();
     proxy.wait_count(Op::Multi, beats + 2);
-    expect_ours(&scene, &job);
+    expect_ours(&scratch, &job);
 
     // Releasing.
     let deletion = proxy.trap_ops(Fate::Wait, &[Op::Delete]);
@@ -345,7 +349,7 @@ fn a_reset_in_any_phase_changes_nothing() {
     proxy.reset();
     job.wait().expect_code(7);
     expect_one_creation(&proxy);
-    scene.expect_tidy(&["holder", "job"]);
+    scratch.expect_tidy(&["holder", "job"]);
 }
 
 #[track_caller]
@@ -355,25 +359,27 @@ fn expect_reconnected(proxy: &Proxy) {
 
 #[test]
 fn ten_contenders_on_a_slow_network_that_breaks_at_every_handover() {
-    let (scene, proxy) = Scene::proxied();
+    let (scratch, proxy) = Scratch::proxied();
     let delay = Flow::Delay(Duration::from_millis(5));
     proxy.flows(delay, delay);
     let names: Vec<String> = (0..10).map(|number| format!("job{number}")).collect();
     let mut jobs: Vec<Running> =
-        names.iter().map(|name| scene.start(&proxy.address(), name, &PATIENT, &["--until", name])).collect();
+        names.iter().map(|name| scratch.start(&proxy.address(), name, &PATIENT, &["--until", name])).collect();
     for _ in &names {
         let running = poll::until("one of them runs", || {
-            scene.log().runs().iter().find(|run| !run.ended).map(|run| run.name.clone())
+            scratch.log().runs().iter().find(|run| !run.ended).map(|run| run.name.clone())
         });
         proxy.reset();
-        scene.touch(&running);
+        scratch.touch(&running);
         proxy.reset();
-        poll::until("it ends", || scene.log().runs().iter().any(|run| run.name == running && run.ended).then_some(()));
+        poll::until("it ends", || {
+            scratch.log().runs().iter().any(|run| run.name == running && run.ended).then_some(())
+        });
     }
     for job in &mut jobs {
         job.wait().expect_code(0);
     }
-    let log = scene.log().expect_no_overlap();
+    let log = scratch.log().expect_no_overlap();
     assert_eq!(log.runs().len(), names.len());
-    scene.witness.wait_count(LOCK, 0);
+    scratch.wait_queue(0);
 }

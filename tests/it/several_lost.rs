@@ -4,66 +4,57 @@ use nix::sys::signal::Signal;
 
 use crate::harness::client;
 use crate::harness::frames::{Op, Request};
-use crate::harness::lock::SOON;
-use crate::harness::place::Place;
+use crate::harness::moment::Moment;
 use crate::harness::proxy::{Fate, Proxy};
-use crate::harness::running::Running;
-use crate::harness::running::{finish, silent};
-use crate::harness::scene::Moment;
-use crate::harness::server::Server;
+use crate::harness::running::{Running, finish, silent};
+use crate::harness::scratch::{Scratch, direct};
+use crate::harness::times::SOON;
 use crate::harness::zklock::Zklock;
 
 const LOCKS: [&str; 3] = ["/a", "/b", "/c"];
 
 /// A job under these locks, named in this order.
-fn job(zklock: Zklock, place: &Place, locks: &[&str], name: &str) -> Zklock {
+fn job(zklock: Zklock, scratch: &Scratch, locks: &[&str], name: &str) -> Zklock {
     let and = locks[1..].iter().flat_map(|lock| ["--and", lock]);
-    zklock.arg(locks[0]).args(and).child(place.logged(name)).args(["--env", "--beat"])
+    zklock.arg(locks[0]).args(and).child(scratch.logged(name)).args(["--env", "--beat"])
 }
 
 /// A job that holds this lock alone.
 #[track_caller]
-fn stranger(place: &Place, lock: &str) -> Running {
-    let mut stranger = job(place.zklock(), place, &[lock], "stranger").spawn();
+fn stranger(scratch: &Scratch, lock: &str) -> Running {
+    let mut stranger = job(scratch.zklock(), scratch, &[lock], "stranger").spawn();
     stranger.wait_stdout("ready");
     stranger
 }
 
 /// How many contenders each of [`LOCKS`] has.
-fn counts(place: &Place) -> [usize; 3] {
-    LOCKS.map(|lock| place.client().children(lock).len())
+fn counts(scratch: &Scratch) -> [usize; 3] {
+    LOCKS.map(|lock| scratch.client().children(lock).len())
 }
 
 /// The only contender of a lock: its path.
 #[track_caller]
-fn only(place: &Place, lock: &str) -> String {
-    let children = place.client().children(lock);
+fn only(scratch: &Scratch, lock: &str) -> String {
+    let children = scratch.client().children(lock);
     let [name] = &children[..] else { panic!("{lock}: {children:?}") };
     format!("{lock}/{name}")
 }
 
-#[track_caller]
-fn value(run: &Running, name: &str) -> String {
-    let stdout = run.stdout();
-    let mut values = stdout.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
-    values.next().unwrap_or_else(|| panic!("no {name}\n{run}")).to_owned()
-}
-
 /// The lines of `ZKLOCK_TOKENS`, as the nodes that are there now would have them.
 #[track_caller]
-fn tokens(place: &Place, locks: &[&str]) -> Vec<String> {
-    let token = |lock: &&str| format!("{} {lock}", place.client().get(&only(place, lock)).unwrap().1.czxid);
+fn tokens(scratch: &Scratch, locks: &[&str]) -> Vec<String> {
+    let token = |lock: &&str| format!("{} {lock}", scratch.client().get(&only(scratch, lock)).unwrap().1.czxid);
     locks.iter().map(token).collect()
 }
 
 /// Panics unless the command runs under the nodes that are there now.
 #[track_caller]
-fn expect_ours(place: &Place, run: &Running, locks: &[&str]) {
+fn expect_ours(scratch: &Scratch, run: &Running, locks: &[&str]) {
     let stdout = run.stdout();
     let told: Vec<_> =
         stdout.lines().skip_while(|line| !line.starts_with("ZKLOCK_TOKENS=")).take(locks.len()).collect();
-    assert_eq!(told.join("\n"), format!("ZKLOCK_TOKENS={}", tokens(place, locks).join("\n")));
-    assert_eq!(value(run, "ZKLOCK_NODE"), only(place, locks[0]));
+    assert_eq!(told.join("\n"), format!("ZKLOCK_TOKENS={}", tokens(scratch, locks).join("\n")));
+    assert_eq!(run.variable("ZKLOCK_NODE"), only(scratch, locks[0]));
 }
 
 fn creates(lock: &'static str) -> impl Fn(&Request) -> bool + Send + Sync + 'static {
@@ -72,10 +63,10 @@ fn creates(lock: &'static str) -> impl Fn(&Request) -> bool + Send + Sync + 'sta
 }
 
 /// The locks of the contender nodes that passing requests of these kinds were about.
-fn order(place: &Place, proxy: &Proxy, ops: &[Op]) -> Vec<String> {
+fn order(scratch: &Scratch, proxy: &Proxy, ops: &[Op]) -> Vec<String> {
     let requests = proxy.requests().into_iter().filter(|request| ops.contains(&request.op));
     let lock = |request: Request| {
-        let path = request.path.strip_prefix(place.chroot().path())?;
+        let path = request.path.strip_prefix(scratch.chroot().path())?;
         Some(path.split_once("/_c_")?.0.to_owned())
     };
     requests.filter_map(lock).collect()
@@ -83,40 +74,40 @@ fn order(place: &Place, proxy: &Proxy, ops: &[Op]) -> Vec<String> {
 
 #[test]
 fn a_waiter_that_is_killed_gives_the_others_up() {
-    let place = Place::new();
-    let mut stranger = stranger(&place, "/c");
-    let mut waiter = job(place.zklock(), &place, &LOCKS, "waiter").spawn();
-    place.client().wait_count("/c", 2);
+    let scratch = Scratch::new();
+    let mut stranger = stranger(&scratch, "/c");
+    let mut waiter = job(scratch.zklock(), &scratch, &LOCKS, "waiter").spawn();
+    scratch.client().wait_count("/c", 2);
     let killed = Moment::now();
     waiter.signal(Signal::SIGKILL);
     waiter.wait().expect_signal(Signal::SIGKILL);
-    place.client().wait_count("/c", 1);
-    place.client().wait_count("/a", 0);
+    scratch.client().wait_count("/c", 1);
+    scratch.client().wait_count("/a", 0);
     Moment::now().expect_within(SOON, killed, "the nodes have gone");
     silent(finish(&mut stranger));
 }
 
 /// The reply to the creation of the second of three contenders is lost.
 fn reply_to_the_second_creation_lost(fate: Fate) {
-    let place = Place::new();
-    let proxy = Proxy::zookeeper(&Server::shared().address());
+    let scratch = Scratch::new();
+    let proxy = Proxy::zookeeper(&direct());
     let trap = proxy.trap(fate, creates("/b"));
-    let mut run = job(place.zklock_by(proxy.address()), &place, &["/c", "/b", "/a"], "job");
+    let mut run = job(scratch.zklock_by(proxy.address()), &scratch, &["/c", "/b", "/a"], "job");
     // So that the first try creates it.
     for lock in LOCKS {
-        place.client().create(lock, b"", client::Kind::Persistent).unwrap();
+        scratch.client().create(lock, b"", client::Kind::Persistent).unwrap();
     }
     run = run.env("ZKLOCK_TIMEOUT", "60");
     let mut run = run.spawn();
     trap.wait();
-    let created = [only(&place, "/a"), only(&place, "/b")];
+    let created = [only(&scratch, "/a"), only(&scratch, "/b")];
     proxy.pass();
     run.wait_stdout("ready");
-    expect_ours(&place, &run, &["/c", "/b", "/a"]);
-    assert_eq!([only(&place, "/a"), only(&place, "/b")], created);
-    assert_eq!(order(&place, &proxy, &[Op::Create, Op::Create2]), ["/a", "/b", "/c"]);
+    expect_ours(&scratch, &run, &["/c", "/b", "/a"]);
+    assert_eq!([only(&scratch, "/a"), only(&scratch, "/b")], created);
+    assert_eq!(order(&scratch, &proxy, &[Op::Create, Op::Create2]), ["/a", "/b", "/c"]);
     silent(finish(&mut run));
-    assert_eq!(counts(&place), [0, 0, 0]);
+    assert_eq!(counts(&scratch), [0, 0, 0]);
 }
 
 #[test]
@@ -131,61 +122,61 @@ fn reply_to_the_second_creation_lost_by_silence() {
 
 #[test]
 fn reply_to_the_second_creation_lost_and_the_session_expires_meanwhile() {
-    let place = Place::new();
-    let proxy = Proxy::zookeeper(&Server::shared().address());
+    let scratch = Scratch::new();
+    let proxy = Proxy::zookeeper(&direct());
     let trap = proxy.trap(Fate::ResetAndHold, creates("/b"));
-    let mut run = job(place.zklock_by(proxy.address()), &place, &["/b", "/a"], "job").spawn();
+    let mut run = job(scratch.zklock_by(proxy.address()), &scratch, &["/b", "/a"], "job").spawn();
     trap.wait();
-    let session = place.client().get(&only(&place, "/a")).unwrap().1.owner;
-    client::expire_session(&Server::shared().address(), session);
-    place.client().wait_count("/a", 0);
-    place.client().wait_count("/b", 0);
+    let session = scratch.client().get(&only(&scratch, "/a")).unwrap().1.owner;
+    client::expire_session(&direct(), session);
+    scratch.client().wait_count("/a", 0);
+    scratch.client().wait_count("/b", 0);
     proxy.pass();
     run.wait_stdout("ready");
-    expect_ours(&place, &run, &["/b", "/a"]);
-    assert_ne!(value(&run, "ZKLOCK_SESSION"), format!("{session:#x}"));
+    expect_ours(&scratch, &run, &["/b", "/a"]);
+    assert_ne!(run.variable("ZKLOCK_SESSION"), format!("{session:#x}"));
     finish(&mut run);
 }
 
 #[test]
 fn the_connection_lost_while_the_second_is_waited_for() {
-    let place = Place::new();
-    let proxy = Proxy::zookeeper(&Server::shared().address());
-    let mut stranger = stranger(&place, "/b");
-    let mut run = job(place.zklock_by(proxy.address()), &place, &LOCKS, "job").spawn();
-    place.client().wait_count("/b", 2);
-    let first = only(&place, "/a");
+    let scratch = Scratch::new();
+    let proxy = Proxy::zookeeper(&direct());
+    let mut stranger = stranger(&scratch, "/b");
+    let mut run = job(scratch.zklock_by(proxy.address()), &scratch, &LOCKS, "job").spawn();
+    scratch.client().wait_count("/b", 2);
+    let first = only(&scratch, "/a");
     proxy.refuse();
     proxy.reset();
     silent(finish(&mut stranger));
     proxy.accept();
     run.wait_stdout("ready");
-    assert_eq!(only(&place, "/a"), first);
-    expect_ours(&place, &run, &LOCKS);
+    assert_eq!(only(&scratch, "/a"), first);
+    expect_ours(&scratch, &run, &LOCKS);
     silent(finish(&mut run));
-    place.log().expect_no_overlap();
+    scratch.log().expect_no_overlap();
 }
 
 #[test]
 fn the_session_expired_while_the_second_is_waited_for() {
-    let place = Place::new();
-    let mut holder = stranger(&place, "/b");
-    let mut run = job(place.zklock(), &place, &LOCKS, "job").spawn();
-    place.client().wait_count("/b", 2);
-    let first = only(&place, "/a");
+    let scratch = Scratch::new();
+    let mut holder = stranger(&scratch, "/b");
+    let mut run = job(scratch.zklock(), &scratch, &LOCKS, "job").spawn();
+    scratch.client().wait_count("/b", 2);
+    let first = only(&scratch, "/a");
     // Whoever is behind it takes the first lock in between, as it should.
-    let mut next = job(place.zklock(), &place, &["/a"], "next").spawn();
-    place.client().wait_count("/a", 2);
-    let session = place.client().get(&first).unwrap().1.owner;
-    client::expire_session(&Server::shared().address(), session);
+    let mut next = job(scratch.zklock(), &scratch, &["/a"], "next").spawn();
+    scratch.client().wait_count("/a", 2);
+    let session = scratch.client().get(&first).unwrap().1.owner;
+    client::expire_session(&direct(), session);
     next.wait_stdout("ready");
     silent(finish(&mut holder));
-    place.client().wait_count("/a", 2);
+    scratch.client().wait_count("/a", 2);
     finish(&mut next);
     run.wait_stdout("ready");
-    expect_ours(&place, &run, &LOCKS);
+    expect_ours(&scratch, &run, &LOCKS);
     finish(&mut run);
-    let log = place.log();
+    let log = scratch.log();
     assert_eq!(log.order(), ["stranger", "next", "job"]);
     assert!(log.overlaps().iter().all(|(one, two)| [one, two].iter().all(|run| run.name != "job")), "{log:?}");
 }
@@ -193,27 +184,27 @@ fn the_session_expired_while_the_second_is_waited_for() {
 /// The turn at the second lock and the loss of the first become known in the same moment.
 #[test]
 fn the_first_lost_while_the_second_is_waited_for() {
-    let place = Place::new();
-    let proxy = Proxy::zookeeper(&Server::shared().address());
-    let mut holder = stranger(&place, "/b");
-    let mut run = job(place.zklock_by(proxy.address()), &place, &["/a", "/b"], "job").spawn();
-    place.client().wait_count("/b", 2);
-    let first = only(&place, "/a");
-    let mut next = job(place.zklock(), &place, &["/a"], "next").spawn();
-    place.client().wait_count("/a", 2);
+    let scratch = Scratch::new();
+    let proxy = Proxy::zookeeper(&direct());
+    let mut holder = stranger(&scratch, "/b");
+    let mut run = job(scratch.zklock_by(proxy.address()), &scratch, &["/a", "/b"], "job").spawn();
+    scratch.client().wait_count("/b", 2);
+    let first = only(&scratch, "/a");
+    let mut next = job(scratch.zklock(), &scratch, &["/a"], "next").spawn();
+    scratch.client().wait_count("/a", 2);
     proxy.hold();
-    place.client().delete(&first).unwrap();
+    scratch.delete(&first);
     next.wait_stdout("ready");
     silent(finish(&mut holder));
     proxy.pass();
     // It queues anew for both.
-    place.client().wait_count("/a", 2);
-    place.client().wait_count("/b", 0);
+    scratch.client().wait_count("/a", 2);
+    scratch.client().wait_count("/b", 0);
     silent(finish(&mut next));
     run.wait_stdout("ready");
-    expect_ours(&place, &run, &["/a", "/b"]);
+    expect_ours(&scratch, &run, &["/a", "/b"]);
     finish(&mut run);
-    let log = place.log();
+    let log = scratch.log();
     assert_eq!(log.order(), ["stranger", "next", "job"]);
     assert!(log.overlaps().iter().all(|(one, two)| [one, two].iter().all(|run| run.name != "job")), "{log:?}");
 }

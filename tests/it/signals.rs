@@ -3,21 +3,21 @@
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
-use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
-use tempfile::TempDir;
 
 use crate::harness::client::expire_session;
 use crate::harness::frames::Op;
 use crate::harness::joblog::JobLog;
-use crate::harness::lock::{Lock, SESSION_TIMEOUT, SOON};
+use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::proxy::Proxy;
 use crate::harness::running::Running;
+use crate::harness::scratch::{LOCK, Scratch, direct};
 use crate::harness::server::{Server, free_port};
 use crate::harness::stub::Stub;
 use crate::harness::terminal::{CTRL_C, CTRL_Z, Terminal};
+use crate::harness::times::SOON;
 use crate::harness::zklock::{Zklock, child};
 
 /// The signals that end a wait.
@@ -27,7 +27,7 @@ const CANCELLING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT
 const REAL_TIME: i32 = 37;
 
 /// "Well under 100 ms".
-const AT_ONCE: Duration = Duration::from_millis(100);
+const INSTANT: Duration = Duration::from_millis(100);
 
 /// Measures again until something has taken less than this, as what happens at once does in the end on a machine that is
 /// loaded. Panics when it does not within [`poll::PATIENCE`].
@@ -52,19 +52,6 @@ fn cancel(job: &mut Running, signal: Signal) -> Duration {
     took
 }
 
-/// The path for a log of commands, and the directory that it goes with.
-fn job_log() -> (TempDir, String) {
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let log = directory.path().join("log").into_os_string().into_string().expect("a path in UTF-8");
-    (directory, log)
-}
-
-/// Now, on the clock of [`JobLog`].
-fn boot_nanos() -> u64 {
-    let now = Duration::from(clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has this clock"));
-    now.as_nanos().try_into().expect("less than centuries since the boot")
-}
-
 /// Sends a signal by its number.
 fn send_number(pid: Pid, number: i32) {
     let killed = Zklock::bare().program("sh").args(["-c", &format!("kill -{number} {pid}")]).run();
@@ -75,38 +62,38 @@ fn send_number(pid: Pid, number: i32) {
 
 #[test]
 fn a_signal_ends_the_wait_at_once_and_takes_the_node_along() {
-    let lock = Lock::new();
-    let holder = lock.occupy("");
+    let scratch = Scratch::new();
+    let holder = scratch.occupy("");
     for signal in CANCELLING {
-        expect_once_below(AT_ONCE, || {
-            let mut job = lock.zklock().bare_child().spawn();
-            lock.wait_contenders(2);
+        expect_once_below(INSTANT, || {
+            let mut job = scratch.zklock().arg(LOCK).bare_child().spawn();
+            scratch.wait_queue(2);
             let took = cancel(&mut job, signal);
-            expect_given_up(&lock, took, Duration::from_secs(1));
+            expect_given_up(&scratch, took, Duration::from_secs(1));
             assert_eq!(job.stderr(), "", "after {signal}");
             took
         });
     }
-    lock.remove(&holder);
+    scratch.delete(&holder);
 }
 
 /// Of a waiter that took so long to go, the node has gone, too; unless it has waited for that for as long as it ever
 /// does: then it goes with the session at the latest.
 #[track_caller]
-fn expect_given_up(lock: &Lock, took: Duration, patience: Duration) {
+fn expect_given_up(scratch: &Scratch, took: Duration, patience: Duration) {
     if took < patience {
-        assert_eq!(lock.contenders().len(), 1);
+        assert_eq!(scratch.contenders().len(), 1);
     } else {
-        lock.wait_contenders(1);
+        scratch.wait_queue(1);
     }
 }
 
 #[test]
 fn a_signal_ends_the_wait_for_a_server_that_refuses() {
     for signal in CANCELLING {
-        expect_once_below(AT_ONCE, || {
+        expect_once_below(INSTANT, || {
             let zklock = Zklock::at(format_args!("127.0.0.1:{}", free_port()));
-            let mut job = zklock.args(["-v", Lock::PATH]).bare_child().spawn();
+            let mut job = zklock.args(["-v", LOCK]).bare_child().spawn();
             job.wait_stderr("connecting");
             cancel(&mut job, signal)
         });
@@ -117,9 +104,9 @@ fn a_signal_ends_the_wait_for_a_server_that_refuses() {
 fn cancel_while_nobody_answers(address: &str) {
     let proxy = Proxy::plain(address.parse().expect("an address with a port"));
     for signal in CANCELLING {
-        expect_once_below(AT_ONCE, || {
+        expect_once_below(INSTANT, || {
             let before = proxy.accepted();
-            let mut job = Zklock::at(proxy.address()).arg(Lock::PATH).bare_child().spawn();
+            let mut job = Zklock::at(proxy.address()).arg(LOCK).bare_child().spawn();
             poll::until("a connection", || (proxy.accepted() > before).then_some(()));
             let took = cancel(&mut job, signal);
             assert_eq!(job.stderr(), "");
@@ -144,37 +131,37 @@ fn a_signal_ends_the_wait_for_a_server_that_is_frozen() {
 /// than a session takes to expire.
 #[test]
 fn a_signal_ends_the_wait_in_the_queue_of_a_server_that_has_fallen_silent() {
-    let lock = Lock::new();
-    let holder = lock.occupy("");
-    let proxy = Proxy::zookeeper(&Server::shared().address());
-    let mut job = lock.zklock_by(lock.chroot().by(proxy.address()), SESSION_TIMEOUT).bare_child().spawn();
-    let contender = format!("{}/{}", Lock::PATH, lock.wait_contenders(2)[1]);
-    let session = lock.client().get(&contender).unwrap().1.owner;
+    let scratch = Scratch::new();
+    let holder = scratch.occupy("");
+    let proxy = Proxy::zookeeper(&direct());
+    let mut job = scratch.zklock_by(proxy.address()).arg(LOCK).bare_child().spawn();
+    let contender = format!("{}/{}", LOCK, scratch.wait_queue(2)[1]);
+    let session = scratch.client().get(&contender).unwrap().1.owner;
     proxy.hold();
     assert!(cancel(&mut job, Signal::SIGTERM) < SOON);
-    assert_eq!(lock.contenders().len(), 2);
-    expire_session(&Server::shared().address(), session);
-    lock.wait_left(1);
-    lock.remove(&holder);
+    assert_eq!(scratch.contenders().len(), 2);
+    expire_session(&direct(), session);
+    scratch.wait_left([LOCK], [1]);
+    scratch.delete(&holder);
 }
 
 #[test]
 fn of_two_signals_at_once_one_ends_the_wait() {
-    let lock = Lock::new();
-    let holder = lock.occupy("");
+    let scratch = Scratch::new();
+    let holder = scratch.occupy("");
     let hurried = Duration::from_millis(300);
     expect_once_below(hurried, || {
-        let mut job = lock.zklock().bare_child().spawn();
-        lock.wait_contenders(2);
+        let mut job = scratch.zklock().arg(LOCK).bare_child().spawn();
+        scratch.wait_queue(2);
         let told = Instant::now();
         signal_all_at_once(&job, &[Signal::SIGTERM, Signal::SIGINT]);
         let output = job.wait();
         let took = told.elapsed();
         assert!([Signal::SIGTERM, Signal::SIGINT].iter().any(|&signal| output.died_of(signal as i32)), "{output}");
-        expect_given_up(&lock, took, hurried);
+        expect_given_up(&scratch, took, hurried);
         took
     });
-    lock.remove(&holder);
+    scratch.delete(&holder);
 }
 
 /// Lets zklock find all of these when it looks: it is stopped while they are sent.
@@ -190,14 +177,14 @@ fn signal_all_at_once(job: &Running, signals: &[Signal]) {
 
 #[test]
 fn a_signal_that_came_before_the_lock_was_seen_keeps_the_command_from_starting() {
-    let lock = Lock::new();
-    let holder = lock.occupy("");
-    let mut job = lock.zklock().arg("-v").bare_child().spawn();
-    let contender = format!("{}/{}", Lock::PATH, lock.wait_contenders(2)[1]);
+    let scratch = Scratch::new();
+    let holder = scratch.occupy("");
+    let mut job = scratch.zklock().arg(LOCK).arg("-v").bare_child().spawn();
+    let contender = format!("{}/{}", LOCK, scratch.wait_queue(2)[1]);
     process::stop(job.pid());
-    lock.remove(&holder);
+    scratch.delete(&holder);
     // The keeper writes into its node since when it holds, after it has told zklock.
-    poll::until("the lock is held", || lock.client().get(&contender).ok().filter(|(_, stat)| stat.version > 0));
+    poll::until("the lock is held", || scratch.client().get(&contender).ok().filter(|(_, stat)| stat.version > 0));
     job.signal(Signal::SIGTERM);
     job.signal(Signal::SIGCONT);
     let output = job.wait().expect_signal(Signal::SIGTERM);
@@ -206,13 +193,13 @@ fn a_signal_that_came_before_the_lock_was_seen_keeps_the_command_from_starting()
 }
 
 /// A waiter whose turn it is since an instant. It may or may not start its command; `tell` decides when it gets TERM.
-fn signal_as_the_lock_comes(tell: impl FnOnce(&Lock, &Running)) {
-    let lock = Lock::new();
-    let holder = lock.occupy("");
-    let mut job = lock.zklock().child(["--exit-on", "TERM"]).spawn();
-    lock.wait_contenders(2);
-    lock.remove(&holder);
-    tell(&lock, &job);
+fn signal_as_the_lock_comes(tell: impl FnOnce(&Scratch, &Running)) {
+    let scratch = Scratch::new();
+    let holder = scratch.occupy("");
+    let mut job = scratch.zklock().arg(LOCK).child(["--exit-on", "TERM"]).spawn();
+    scratch.wait_queue(2);
+    scratch.delete(&holder);
+    tell(&scratch, &job);
     let output = job.wait();
     assert_eq!(job.processes(), [], "{output}");
     // A command that was hit before it could catch signals has died of it, and zklock after it.
@@ -226,8 +213,8 @@ fn signal_as_the_lock_comes(tell: impl FnOnce(&Lock, &Running)) {
 #[test]
 fn a_signal_in_the_instant_of_the_lock_leaves_neither_an_orphan_nor_a_node() {
     for delay in 0..30 {
-        signal_as_the_lock_comes(|lock, job| {
-            (0..delay).for_each(|_| drop(lock.contenders()));
+        signal_as_the_lock_comes(|scratch, job| {
+            (0..delay).for_each(|_| drop(scratch.client().children(LOCK)));
             job.signal(Signal::SIGTERM);
         });
     }
@@ -253,8 +240,8 @@ fn a_signal_between_fork_and_exec_is_not_lost() {
 
 #[test]
 fn each_signal_reaches_the_command_once() {
-    let lock = Lock::new();
-    let mut job = lock.zklock().child(["--exit-on", "USR2"]).spawn();
+    let scratch = Scratch::new();
+    let mut job = scratch.zklock().arg(LOCK).child(["--exit-on", "USR2"]).spawn();
     let mut lines = vec![job.wait_stdout("ready")];
     for name in ["HUP", "INT", "QUIT", "TERM", "USR1", "WINCH", "CONT", "TSTP", "ALRM", "URG"] {
         job.signal(format!("SIG{name}").parse().expect("a signal"));
@@ -262,7 +249,7 @@ fn each_signal_reaches_the_command_once() {
     }
     send_number(job.pid(), REAL_TIME);
     lines.push(job.wait_stdout(&format!("signal {REAL_TIME}")));
-    assert_eq!(lock.contenders().len(), 1);
+    assert_eq!(scratch.contenders().len(), 1);
     job.signal(Signal::SIGUSR2);
     lines.push("signal USR2".to_owned());
     let output = job.wait().expect_code(0);
@@ -271,8 +258,8 @@ fn each_signal_reaches_the_command_once() {
 
 #[test]
 fn signals_that_come_at_once_all_reach_the_command() {
-    let lock = Lock::new();
-    let mut job = lock.zklock().child(["--exit-on", "TERM"]).spawn();
+    let scratch = Scratch::new();
+    let mut job = scratch.zklock().arg(LOCK).child(["--exit-on", "TERM"]).spawn();
     job.wait_stdout("ready");
     signal_all_at_once(&job, &[Signal::SIGINT, Signal::SIGUSR1, Signal::SIGUSR2]);
     wait_for_all(&job, &["signal INT", "signal USR1", "signal USR2", "signal CONT"]);
@@ -292,36 +279,35 @@ fn wait_for_all(job: &Running, lines: &[&str]) {
 
 #[test]
 fn a_command_that_takes_its_time_keeps_the_lock_and_is_not_killed() {
-    let (_directory, log) = job_log();
-    let lock = Lock::new();
-    let named = |name: &str| lock.zklock().args(["--kill-after", "50ms"]).child(["--log", &log, "--name", name]);
+    let scratch = Scratch::new();
+    let named = |name: &str| {
+        let zklock = scratch.zklock().args([LOCK, "--kill-after", "50ms"]);
+        zklock.child(["--log", "log", "--name", name])
+    };
     let mut first = named("first").args(["--beat", "--exit-on", "USR1"]).spawn();
     first.wait_stdout("ready");
     let mut second = named("second").spawn();
-    lock.wait_contenders(2);
+    scratch.wait_queue(2);
     first.signal(Signal::SIGTERM);
     first.wait_stdout("signal TERM");
     // Ten times the grace of a stop by zklock itself.
-    let much_later = boot_nanos() + 500_000_000;
-    poll::until("the command lives on", || {
-        JobLog::read(&log).runs().first().filter(|run| run.last > much_later).map(drop)
-    });
-    assert_eq!(lock.contenders().len(), 2);
+    scratch.wait_alive_at("first", Moment::now().after(Duration::from_millis(500)));
+    assert_eq!(scratch.contenders().len(), 2);
     first.signal(Signal::SIGUSR1);
     first.wait().expect_code(0);
     second.wait().expect_code(0);
-    assert_eq!(JobLog::read(&log).expect_no_overlap().order(), ["first", "second"]);
+    scratch.expect_tidy(&["first", "second"]);
 }
 
 #[test]
 fn what_was_ignored_when_zklock_started_stays_ignored_by_both() {
     let ignored = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGUSR1];
-    let lock = Lock::new();
-    let holder = lock.occupy("");
-    let mut job = lock.zklock().child(["--state", "--exit-on", "TERM"]).ignoring(ignored).spawn();
-    lock.wait_contenders(2);
+    let scratch = Scratch::new();
+    let holder = scratch.occupy("");
+    let mut job = scratch.zklock().arg(LOCK).child(["--state", "--exit-on", "TERM"]).ignoring(ignored).spawn();
+    scratch.wait_queue(2);
     ignored.iter().for_each(|&signal| job.signal(signal));
-    lock.remove(&holder);
+    scratch.delete(&holder);
     job.wait_stdout("ignored HUP,INT,USR1");
     job.wait_stdout("ready");
     ignored.iter().for_each(|&signal| job.signal(signal));
@@ -332,14 +318,15 @@ fn what_was_ignored_when_zklock_started_stays_ignored_by_both() {
 
 #[test]
 fn a_caller_that_ignores_sigchld_does_not_make_it_hang() {
-    let lock = Lock::new();
-    let output = lock.zklock().child(["--state", "--exit", "3"]).ignoring([Signal::SIGCHLD]).run().expect_code(3);
+    let scratch = Scratch::new();
+    let output =
+        scratch.zklock().arg(LOCK).child(["--state", "--exit", "3"]).ignoring([Signal::SIGCHLD]).run().expect_code(3);
     assert!(output.stdout().starts_with("ignored CHLD"), "{output}");
 }
 
 #[test]
 fn a_command_that_a_real_time_signal_kills_takes_zklock_along() {
-    let output = Lock::new().zklock().args(["--", "sh", "-c", &format!("kill -{REAL_TIME} $$")]).run();
+    let output = Scratch::new().zklock().arg(LOCK).args(["--", "sh", "-c", &format!("kill -{REAL_TIME} $$")]).run();
     assert!(output.died_of(REAL_TIME), "{output}");
 }
 
@@ -348,8 +335,8 @@ fn a_command_that_a_real_time_signal_kills_takes_zklock_along() {
 #[test]
 fn without_a_terminal_a_signal_reaches_the_whole_process_group() {
     let script = r#"trap : TERM; "$0" --name one --exit-on TERM & "$0" --name two --exit-on TERM & wait; wait"#;
-    let lock = Lock::new();
-    let mut job = lock.zklock().args(["--", "sh", "-c", script]).arg(child()).spawn();
+    let scratch = Scratch::new();
+    let mut job = scratch.zklock().arg(LOCK).args(["--", "sh", "-c", script]).arg(child()).spawn();
     wait_for_all(&job, &["one ready", "two ready"]);
     let group = process::look(job.command()).expect("the shell waits").group;
     assert_eq!(group, job.command());
@@ -360,12 +347,12 @@ fn without_a_terminal_a_signal_reaches_the_whole_process_group() {
 
 #[test]
 fn a_daemon_that_the_command_leaves_does_not_hold_the_lock_and_is_left_alone() {
-    let lock = Lock::new();
+    let scratch = Scratch::new();
     let daemon = ["--spawn-daemon", "--", "--name", "daemon", "--exit-on", "USR1"];
-    let mut job = lock.zklock().child(daemon).spawn();
+    let mut job = scratch.zklock().arg(LOCK).child(daemon).spawn();
     job.wait().expect_code(0);
     job.wait_stdout("daemon ready");
-    lock.zklock().arg("-n").bare_child().run().expect_code(0);
+    scratch.zklock().arg(LOCK).arg("-n").bare_child().run().expect_code(0);
     let left: Vec<Pid> = job.processes().iter().map(|process| process.pid).collect();
     assert_eq!(left.len(), 1, "{job}");
     process::send(left[0], Signal::SIGUSR1);
@@ -383,14 +370,13 @@ const UNRULY: &str = r#"
     env -i ZKLOCK_TEST="$ZKLOCK_TEST" "$child" --name nameless --log "$log" --setsid --wait &
     job last --wait"#;
 
-/// Runs [`UNRULY`] and loses its lock by `lose`. When zklock has exited, nobody is left; gives the log.
-fn lose_the_lock_of_the_unruly(zklock: Zklock, lose: impl FnOnce()) -> JobLog {
-    let (_directory, path) = job_log();
-    let mut job = zklock.args(["--", "sh", "-c", UNRULY]).arg(child()).arg(&path).spawn();
-    poll::until("all are there", || (JobLog::read(&path).runs().len() == 7).then_some(()));
+/// Runs [`UNRULY`] and loses its lock by `lose`. When zklock has exited, no process of it is left; returns the log.
+fn lose_the_lock_of_the_unruly(scratch: &Scratch, zklock: Zklock, lose: impl FnOnce()) -> JobLog {
+    let mut job = zklock.args(["--", "sh", "-c", UNRULY]).arg(child()).arg("log").spawn();
+    poll::until("all are there", || (scratch.log().runs().len() == 7).then_some(()));
     lose();
     job.wait().expect_code(76);
-    let log = JobLog::read(&path);
+    let log = scratch.log();
     for run in log.runs() {
         let left = process::look(Pid::from_raw(run.pid.cast_signed())).filter(|process| process.name == "child");
         assert_eq!(left, None, "{} was left\n{job}", run.name);
@@ -405,48 +391,44 @@ fn ended_itself(log: &JobLog, name: &str) -> bool {
 
 #[test]
 fn when_the_node_is_deleted_the_whole_tree_is_killed() {
-    let lock = Lock::new();
-    let log = lose_the_lock_of_the_unruly(lock.zklock(), || {
-        let contender = format!("{}/{}", Lock::PATH, lock.wait_contenders(1)[0]);
-        lock.remove(&contender);
-    });
+    let scratch = Scratch::new();
+    let log = lose_the_lock_of_the_unruly(&scratch, scratch.zklock().arg(LOCK), || scratch.delete_holder());
     assert!(!ended_itself(&log, "right"), "the next holder may run already: there is no time for TERM");
 }
 
 #[test]
 fn when_the_servers_fall_silent_the_whole_tree_is_stopped() {
-    let lock = Lock::new();
-    let proxy = Proxy::zookeeper(&Server::shared().address());
+    let scratch = Scratch::new();
+    let proxy = Proxy::zookeeper(&direct());
     // The lease outlasts a pause of three seconds while they start, and there are five for the one that ends by itself.
     let zklock =
-        lock.zklock_by(lock.chroot().by(proxy.address()), Duration::from_secs(16)).args(["--kill-after", "5s"]);
-    let log = lose_the_lock_of_the_unruly(zklock, || proxy.hold());
+        scratch.zklock_by(proxy.address()).args([LOCK, "--session-timeout", "16"]).args(["--kill-after", "5s"]);
+    let log = lose_the_lock_of_the_unruly(&scratch, zklock, || proxy.hold());
     assert!(ended_itself(&log, "right"), "TERM comes before SIGKILL");
     assert!(!ended_itself(&log, "last"));
-    lock.wait_contenders(0);
+    scratch.wait_queue(0);
 }
 
 #[test]
 fn when_zklock_is_killed_its_tree_goes_with_it_and_the_next_holder_starts_at_once() {
-    let lock = Lock::new();
-    expect_once_below(AT_ONCE, || {
-        let (_directory, log) = job_log();
-        let logged = ["--beat", "--log", &log, "--name"];
+    expect_once_below(INSTANT, || {
+        let scratch = Scratch::new();
+        let logged = ["--beat", "--log", "log", "--name"];
         let tree = logged.iter().copied().chain(["first", "--wait", "--spawn", "--", "--setsid", "--wait"]);
-        let mut first = lock.zklock().child(tree).args(logged).arg("grandchild").spawn();
+        let mut first = scratch.zklock().arg(LOCK).child(tree).args(logged).arg("grandchild").spawn();
         wait_for_all(&first, &["first ready", "grandchild ready"]);
-        let mut second = lock.zklock().child(logged).arg("second").spawn();
-        lock.wait_contenders(2);
-        let killed = boot_nanos();
+        let mut second = scratch.zklock().arg(LOCK).child(logged).arg("second").spawn();
+        scratch.wait_queue(2);
+        let killed = Moment::now();
         first.signal(Signal::SIGKILL);
         first.wait().expect_signal(Signal::SIGKILL);
         second.wait().expect_code(0);
         first.wait_until_nothing_is_left();
-        let log = JobLog::read(&log);
+        let log = scratch.log();
         let (next, tree) = log.runs().split_last().expect("three runs");
         assert_eq!((next.name.as_str(), tree.len()), ("second", 2));
         assert!(tree.iter().all(|run| run.last < next.begin), "{log:?}");
-        let took = Duration::from_nanos(next.begin - killed);
+        let took = scratch.begin("second").since(killed);
         assert!(took < SOON, "{took:?}");
         took
     });
@@ -455,12 +437,12 @@ fn when_zklock_is_killed_its_tree_goes_with_it_and_the_next_holder_starts_at_onc
 /// The keeper is in a group of its own, and has something left to do.
 #[test]
 fn when_its_whole_process_group_is_killed_the_node_goes_at_once_all_the_same() {
-    let lock = Lock::new();
-    let mut job = lock.zklock().child(["--wait"]).spawn();
+    let scratch = Scratch::new();
+    let mut job = scratch.zklock().arg(LOCK).child(["--wait"]).spawn();
     job.wait_stdout("ready");
     let killed = Instant::now();
     killpg(job.pid(), Signal::SIGKILL).expect("a group can be killed");
-    lock.wait_contenders(0);
+    scratch.wait_queue(0);
     assert!(killed.elapsed() < SOON);
     job.wait().expect_signal(Signal::SIGKILL);
     job.wait_until_nothing_is_left();
@@ -470,10 +452,10 @@ fn when_its_whole_process_group_is_killed_the_node_goes_at_once_all_the_same() {
 
 #[test]
 fn at_a_terminal_ctrl_c_reaches_the_command_once_and_other_signals_too() {
-    let lock = Lock::new();
+    let scratch = Scratch::new();
     let terminal = Terminal::new(80);
     let settings = terminal.settings();
-    let mut job = terminal.spawn(lock.zklock().child(["--exit-on", "TERM"]));
+    let mut job = terminal.spawn(scratch.zklock().arg(LOCK).child(["--exit-on", "TERM"]));
     terminal.wait_count("ready", 1);
     let group = |pid| process::look(pid).map(|process| process.group);
     assert_eq!(group(job.command()), group(job.pid()));
@@ -491,9 +473,9 @@ fn at_a_terminal_ctrl_c_reaches_the_command_once_and_other_signals_too() {
 /// As a shell with job control does, and setsid(1).
 #[test]
 fn at_a_terminal_signals_reach_a_command_that_has_left_the_process_group() {
-    let lock = Lock::new();
+    let scratch = Scratch::new();
     let terminal = Terminal::new(80);
-    let command = lock.zklock().args(["--", "setsid"]).arg(child()).args(["--exit-on", "TERM"]);
+    let command = scratch.zklock().arg(LOCK).args(["--", "setsid"]).arg(child()).args(["--exit-on", "TERM"]);
     let mut job = terminal.spawn(command);
     terminal.wait_count("ready", 1);
     for signal in [Signal::SIGUSR1, Signal::SIGCONT] {
@@ -507,16 +489,16 @@ fn at_a_terminal_signals_reach_a_command_that_has_left_the_process_group() {
 
 #[test]
 fn at_a_terminal_ctrl_c_ends_the_wait() {
-    let lock = Lock::new();
-    let holder = lock.occupy("");
+    let scratch = Scratch::new();
+    let holder = scratch.occupy("");
     let terminal = Terminal::new(80);
-    let mut job = terminal.spawn(lock.zklock().bare_child());
+    let mut job = terminal.spawn(scratch.zklock().arg(LOCK).bare_child());
     terminal.wait_count("waiting for /lock", 1);
     terminal.press(CTRL_C);
     job.wait().expect_signal(Signal::SIGINT);
-    lock.wait_left(1);
+    scratch.wait_left([LOCK], [1]);
     terminal.wait("an empty screen", <[String]>::is_empty);
-    lock.remove(&holder);
+    scratch.delete(&holder);
 }
 
 /// A shell that runs its command in the foreground, waits for a line when that has stopped, and continues it.
@@ -524,19 +506,19 @@ const STOP_AND_CONTINUE: &str = r#""$@"; echo "stopped $?"; read; fg >/dev/null;
 
 #[test]
 fn ctrl_z_stops_the_job_and_fg_continues_it_and_the_lock_is_held_meanwhile() {
-    let lock = Lock::new();
-    let proxy = Proxy::zookeeper(&Server::shared().address());
+    let scratch = Scratch::new();
+    let proxy = Proxy::zookeeper(&direct());
     let terminal = Terminal::new(80);
-    let zklock = lock.zklock_by(lock.chroot().by(proxy.address()), SESSION_TIMEOUT);
+    let zklock = scratch.zklock_by(proxy.address()).arg(LOCK);
     let zklock = zklock.child(["--default", "TSTP,CONT", "--exit-on", "INT"]);
     let mut job = terminal.spawn_by(STOP_AND_CONTINUE, zklock);
     terminal.wait_count("ready", 1);
-    let contenders = lock.contenders();
+    let contenders = scratch.client().children(LOCK);
     terminal.press(CTRL_Z);
     terminal.wait_count("stopped", 1);
     // Before the last of these, the lease that counts from those before the stop is over.
     proxy.wait_count(Op::Multi, proxy.count(Op::Multi) + 4);
-    assert_eq!(lock.contenders(), contenders);
+    assert_eq!(scratch.client().children(LOCK), contenders);
     terminal.enter("");
     // The shell has given it the terminal when it continues; until then the key goes to the shell's own group.
     poll::until("the command goes on", || {
@@ -552,28 +534,28 @@ fn ctrl_z_stops_the_job_and_fg_continues_it_and_the_lock_is_held_meanwhile() {
 
 #[test]
 fn ctrl_z_stops_a_waiter_too_and_it_keeps_its_place() {
-    let lock = Lock::new();
-    let holder = lock.occupy("");
+    let scratch = Scratch::new();
+    let holder = scratch.occupy("");
     let terminal = Terminal::new(80);
-    let mut job = terminal.spawn_by(STOP_AND_CONTINUE, lock.zklock().bare_child());
+    let mut job = terminal.spawn_by(STOP_AND_CONTINUE, scratch.zklock().arg(LOCK).bare_child());
     terminal.wait_count("waiting for /lock", 1);
     terminal.press(CTRL_Z);
     terminal.wait_count("stopped", 1);
-    let last = lock.occupy("");
+    let last = scratch.occupy("");
     terminal.enter("");
-    lock.remove(&holder);
+    scratch.delete(&holder);
     terminal.wait_count("ready", 1);
     terminal.wait_count("ended 0", 1);
     job.wait().expect_code(0);
-    lock.remove(&last);
+    scratch.delete(&last);
 }
 
 #[test]
 fn the_command_can_read_from_the_terminal_also_in_a_pipeline() {
-    let lock = Lock::new();
+    let scratch = Scratch::new();
     for script in [r#"exec "$@""#, r#""$@" | cat"#, r#"cat /dev/null | "$@" </dev/tty"#] {
         let terminal = Terminal::new(80);
-        let reading = lock.zklock().args(["--", "sh", "-c", r#"echo ready; read line; echo "got $line""#]);
+        let reading = scratch.zklock().arg(LOCK).args(["--", "sh", "-c", r#"echo ready; read line; echo "got $line""#]);
         let mut job = terminal.spawn_by(script, reading);
         terminal.wait_count("ready", 1);
         terminal.enter("hello");
@@ -584,13 +566,12 @@ fn the_command_can_read_from_the_terminal_also_in_a_pipeline() {
 
 #[test]
 fn when_the_terminal_is_closed_the_command_hears_of_it() {
-    let lock = Lock::new();
-    let (_directory, log) = job_log();
+    let scratch = Scratch::new();
     let terminal = Terminal::new(80);
-    let zklock = lock.zklock().child(["--log", &log, "--exit-on", "HUP"]);
+    let zklock = scratch.zklock().arg(LOCK).child(["--log", "log", "--exit-on", "HUP"]);
     let mut job = terminal.spawn(zklock);
     terminal.wait_count("ready", 1);
     terminal.close();
     job.wait().expect_code(0);
-    assert!(JobLog::read(&log).runs()[0].ended);
+    assert!(scratch.log().runs()[0].ended);
 }

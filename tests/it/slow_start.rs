@@ -18,9 +18,8 @@ use tempfile::TempDir;
 
 use crate::harness::poll;
 use crate::harness::process;
-use crate::harness::running::{Output, Running};
-use crate::harness::scene::{LASTING, LOCK, Scene};
-use crate::harness::server::Server;
+use crate::harness::running::{Output, Running, finish};
+use crate::harness::scratch::{LASTING, LOCK, Scratch, direct};
 use crate::harness::terminal::{CTRL_C, Terminal};
 use crate::harness::zklock::is_keeper;
 
@@ -86,12 +85,12 @@ fn expect_never_ran(output: Output) {
 
 /// The lock is lost while the program is being opened. `stopped`: by then the supervisor cannot do anything.
 fn lose(stopped: bool) {
-    let (scene, proxy) = Scene::proxied();
+    let (scratch, proxy) = Scratch::proxied();
     let slow = Slow::new();
-    let mut holder = scene.program(&proxy.address(), &[], &slow.path()).spawn();
+    let mut holder = scratch.program(&proxy.address(), &[], &slow.path()).spawn();
     slow.wait_tried();
     let attempt = attempt(&holder);
-    let mut next = scene.queue("next", 1);
+    let mut next = scratch.queue("next", 1);
     if stopped {
         process::stop(holder.pid());
     }
@@ -103,8 +102,8 @@ fn lose(stopped: bool) {
     let output = holder.wait().expect_code(76);
     assert!(output.stderr().starts_with(&format!("zklock: lost the lock {LOCK}: ")), "{output}");
     expect_never_ran(output);
-    scene.finish(&mut next);
-    scene.expect_tidy(&["next"]);
+    finish(&mut next);
+    scratch.expect_tidy(&["next"]);
 }
 
 #[test]
@@ -127,35 +126,35 @@ fn expect_over(job: &mut Running) -> Output {
 
 #[test]
 fn a_signal_ends_the_attempt() {
-    let scene = Scene::shared();
+    let scratch = Scratch::new().with_lock();
     let slow = Slow::new();
-    let mut job = scene.program(&Server::shared().address(), &LASTING, &slow.path()).spawn();
+    let mut job = scratch.program(&direct(), &LASTING, &slow.path()).spawn();
     slow.wait_tried();
     job.signal(Signal::SIGTERM);
     expect_never_ran(expect_over(&mut job).expect_signal(Signal::SIGTERM));
-    scene.expect_tidy(&[]);
+    scratch.expect_tidy(&[]);
 }
 
 #[test]
 fn at_a_terminal_ctrl_c_ends_the_attempt() {
-    let scene = Scene::shared();
+    let scratch = Scratch::new().with_lock();
     let slow = Slow::new();
     let terminal = Terminal::new(80);
-    let mut job = terminal.spawn(scene.program(&Server::shared().address(), &LASTING, &slow.path()));
+    let mut job = terminal.spawn(scratch.program(&direct(), &LASTING, &slow.path()));
     slow.wait_tried();
     terminal.press(CTRL_C);
     expect_over(&mut job).expect_signal(Signal::SIGINT);
     terminal.wait("an empty screen", <[String]>::is_empty);
-    scene.expect_tidy(&[]);
+    scratch.expect_tidy(&[]);
 }
 
 #[test]
 fn max_run_ends_the_attempt() {
-    let scene = Scene::shared();
+    let scratch = Scratch::new().with_lock();
     let slow = Slow::new();
     let options = [&LASTING[..], &["--max-run", "5s"]].concat();
-    let mut job = scene.program(&Server::shared().address(), &options, &slow.path()).spawn();
+    let mut job = scratch.program(&direct(), &options, &slow.path()).spawn();
     slow.wait_tried();
     expect_never_ran(expect_over(&mut job).expect_code(124));
-    scene.expect_tidy(&[]);
+    scratch.expect_tidy(&[]);
 }

@@ -7,11 +7,10 @@ use nix::sys::signal::Signal;
 use zklock::rules::outcome::EXIT_STATUS;
 
 use crate::harness::client::Kind;
-use crate::harness::place::{LOCK, Place};
 use crate::harness::poll;
 use crate::harness::process;
-use crate::harness::running::Output;
-use crate::harness::running::{finish, only_line, silent};
+use crate::harness::running::{Output, finish, only_line, silent};
+use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::server::free_port;
 use crate::harness::stub::Stub;
 use crate::harness::zklock::binary;
@@ -24,87 +23,87 @@ enum End {
 }
 
 /// One way to each end: its row in the table of every document, what happens, the end, and how it is brought about.
-type Way = (&'static str, &'static str, End, fn(&Place) -> Output);
+type Way = (&'static str, &'static str, End, fn(&Scratch) -> Output);
 
 const OWN: &str = "the command's own";
 const KILLED: &str = "killed by N";
 
 const WAYS: &[Way] = &[
-    (OWN, "success", End::Code(0), |place| place.zklock().args([LOCK, "true"]).run()),
-    (OWN, "failure", End::Code(255), |place| place.zklock().args([LOCK, "-c", "exit 255"]).run()),
-    (OWN, "a status of zklock's own", End::Code(75), |place| place.zklock().args([LOCK, "-c", "exit 75"]).run()),
-    (OWN, "death by SIGKILL", End::Signal(Signal::SIGKILL), |place| {
-        place.zklock().args([LOCK, "-c", "kill -KILL $$"]).run()
+    (OWN, "success", End::Code(0), |scratch| scratch.zklock().args([LOCK, "true"]).run()),
+    (OWN, "failure", End::Code(255), |scratch| scratch.zklock().args([LOCK, "-c", "exit 255"]).run()),
+    (OWN, "a status of zklock's own", End::Code(75), |scratch| scratch.zklock().args([LOCK, "-c", "exit 75"]).run()),
+    (OWN, "death by SIGKILL", End::Signal(Signal::SIGKILL), |scratch| {
+        scratch.zklock().args([LOCK, "-c", "kill -KILL $$"]).run()
     }),
-    (OWN, "death by a signal that was passed on", End::Signal(Signal::SIGUSR1), |place| {
-        let run = place.zklock().args([LOCK, "sleep", "60"]).spawn();
+    (OWN, "death by a signal that was passed on", End::Signal(Signal::SIGUSR1), |scratch| {
+        let run = scratch.zklock().args([LOCK, "sleep", "60"]).spawn();
         run.command();
         run.signal(Signal::SIGUSR1);
         { run }.wait()
     }),
-    ("64", "no lock", End::Code(64), |place| place.zklock().run()),
-    ("64", "a grace that the granted timeout has no room for", End::Code(64), |place| {
-        place.zklock().args(["--session-timeout", "10m", "-k", "3m", LOCK, "true"]).run()
+    ("64", "no lock", End::Code(64), |scratch| scratch.zklock().run()),
+    ("64", "a grace that the granted timeout has no room for", End::Code(64), |scratch| {
+        scratch.zklock().args(["--session-timeout", "10m", "-k", "3m", LOCK, "true"]).run()
     }),
-    ("69", "no server", End::Code(69), |place| {
-        place.zklock_by(format!("127.0.0.1:{}", free_port())).args(["--connect-timeout", "500ms", LOCK, "true"]).run()
+    ("69", "no server", End::Code(69), |scratch| {
+        scratch.zklock_by(format!("127.0.0.1:{}", free_port())).args(["--connect-timeout", "500ms", LOCK, "true"]).run()
     }),
-    ("69", "no server within --timeout", End::Code(69), |place| {
-        place.zklock_by(format!("127.0.0.1:{}", free_port())).args(["-w", "500ms", LOCK, "true"]).run()
+    ("69", "no server within --timeout", End::Code(69), |scratch| {
+        scratch.zklock_by(format!("127.0.0.1:{}", free_port())).args(["-w", "500ms", LOCK, "true"]).run()
     }),
-    ("69", "no server within --timeout, -q, -E", End::Code(69), |place| {
+    ("69", "no server within --timeout, -q, -E", End::Code(69), |scratch| {
         let options = ["-q", "-E", "0", "-w", "500ms", LOCK, "true"];
-        place.zklock_by(format!("127.0.0.1:{}", free_port())).args(options).run()
+        scratch.zklock_by(format!("127.0.0.1:{}", free_port())).args(options).run()
     }),
-    ("70", "no descriptors", End::Code(70), |place| with_descriptors(place, 5)),
-    ("75", "held, -n", End::Code(75), |place| held(place, &["-n"])),
-    ("75", "held, --timeout", End::Code(75), |place| held(place, &["-w", "2s"])),
-    ("75", "held, -E", End::Code(3), |place| held(place, &["-n", "-E", "3"])),
-    ("76", "the node is deleted", End::Code(76), |place| {
-        let mut run = place.zklock().args([LOCK, "sleep", "60"]).spawn();
+    ("70", "no descriptors", End::Code(70), |scratch| with_descriptors(scratch, 5)),
+    ("75", "held, -n", End::Code(75), |scratch| held(scratch, &["-n"])),
+    ("75", "held, --timeout", End::Code(75), |scratch| held(scratch, &["-w", "2s"])),
+    ("75", "held, -E", End::Code(3), |scratch| held(scratch, &["-n", "-E", "3"])),
+    ("76", "the node is deleted", End::Code(76), |scratch| {
+        let mut run = scratch.zklock().args([LOCK, "sleep", "60"]).spawn();
         run.command();
-        place.client().delete(&format!("{LOCK}/{}", place.wait_queue(1)[0])).unwrap();
+        scratch.delete(&format!("{LOCK}/{}", scratch.wait_queue(1)[0]));
         run.wait()
     }),
-    ("77", "an ACL on the lock", End::Code(77), |place| {
-        place.client().create(LOCK, b"", Kind::Persistent).unwrap();
-        place.client().make_read_only(LOCK).unwrap();
-        place.zklock().args([LOCK, "true"]).run()
+    ("77", "an ACL on the lock", End::Code(77), |scratch| {
+        scratch.client().create(LOCK, b"", Kind::Persistent).unwrap();
+        scratch.client().make_read_only(LOCK).unwrap();
+        scratch.zklock().args([LOCK, "true"]).run()
     }),
-    ("77", "an ACL on its parent", End::Code(77), |place| {
-        place.client().create("/a", b"", Kind::Persistent).unwrap();
-        place.client().make_read_only("/a").unwrap();
-        place.zklock().args(["/a/lock", "true"]).run()
+    ("77", "an ACL on its parent", End::Code(77), |scratch| {
+        scratch.client().create("/a", b"", Kind::Persistent).unwrap();
+        scratch.client().make_read_only("/a").unwrap();
+        scratch.zklock().args(["/a/lock", "true"]).run()
     }),
-    ("78", "no chroot", End::Code(78), |place| {
-        place.zklock().args(["-z", &format!("{}/missing", place.chroot()), LOCK, "true"]).run()
+    ("78", "no chroot", End::Code(78), |scratch| {
+        scratch.zklock().args(["-z", &format!("{}/missing", scratch.chroot()), LOCK, "true"]).run()
     }),
-    ("78", "the numbers are used up", End::Code(78), |place| numbered(place, "2147483647")),
-    ("78", "the numbers have begun anew", End::Code(78), |place| numbered(place, "-2147483648")),
-    ("124", "a command that ends in time after the stop signal", End::Code(124), |place| {
-        place.zklock().args(["--max-run", "200ms", LOCK, "sleep", "60"]).run()
+    ("78", "the numbers are used up", End::Code(78), |scratch| numbered(scratch, "2147483647")),
+    ("78", "the numbers have begun anew", End::Code(78), |scratch| numbered(scratch, "-2147483648")),
+    ("124", "a command that ends in time after the stop signal", End::Code(124), |scratch| {
+        scratch.zklock().args(["--max-run", "200ms", LOCK, "sleep", "60"]).run()
     }),
-    ("124", "a command that has to be killed", End::Code(124), |place| {
+    ("124", "a command that has to be killed", End::Code(124), |scratch| {
         let script = "trap '' TERM; while :; do sleep 60; done";
-        place.zklock().args(["--max-run", "200ms", "-k", "100ms", LOCK, "-c", script]).run()
+        scratch.zklock().args(["--max-run", "200ms", "-k", "100ms", LOCK, "-c", script]).run()
     }),
-    ("126", "a directory", End::Code(126), |place| place.zklock().args([LOCK, "/etc"]).run()),
-    ("126", "a file that is no program", End::Code(126), |place| {
-        fs::write(place.file("text"), "true\n").unwrap();
-        place.zklock().args([LOCK, "./text"]).run()
+    ("126", "a directory", End::Code(126), |scratch| scratch.zklock().args([LOCK, "/etc"]).run()),
+    ("126", "a file that is no program", End::Code(126), |scratch| {
+        fs::write(scratch.file("text"), "true\n").unwrap();
+        scratch.zklock().args([LOCK, "./text"]).run()
     }),
-    ("127", "no such command", End::Code(127), |place| place.zklock().args([LOCK, "no-such-command"]).run()),
-    (KILLED, "while waiting", End::Signal(Signal::SIGTERM), |place| {
-        let mut holder = place.hold();
-        let mut run = place.zklock().args([LOCK, "true"]).spawn();
-        place.wait_queue(2);
+    ("127", "no such command", End::Code(127), |scratch| scratch.zklock().args([LOCK, "no-such-command"]).run()),
+    (KILLED, "while waiting", End::Signal(Signal::SIGTERM), |scratch| {
+        let mut holder = scratch.hold();
+        let mut run = scratch.zklock().args([LOCK, "true"]).spawn();
+        scratch.wait_queue(2);
         run.signal(Signal::SIGTERM);
         let output = run.wait();
         finish(&mut holder);
         output
     }),
-    (KILLED, "while connecting", End::Signal(Signal::SIGINT), |place| {
-        let mut run = place.zklock_by(format!("127.0.0.1:{}", free_port())).args([LOCK, "true"]).spawn();
+    (KILLED, "while connecting", End::Signal(Signal::SIGINT), |scratch| {
+        let mut run = scratch.zklock_by(format!("127.0.0.1:{}", free_port())).args([LOCK, "true"]).spawn();
         // By then it listens to signals.
         run.keeper();
         run.signal(Signal::SIGINT);
@@ -113,24 +112,24 @@ const WAYS: &[Way] = &[
 ];
 
 /// Against a lock that is held.
-fn held(place: &Place, args: &[&str]) -> Output {
-    let mut holder = place.hold();
-    let output = place.zklock().args(args).args([LOCK, "true"]).run();
+fn held(scratch: &Scratch, args: &[&str]) -> Output {
+    let mut holder = scratch.hold();
+    let output = scratch.zklock().args(args).args([LOCK, "true"]).run();
     finish(&mut holder);
     output
 }
 
 /// Beside a contender of somebody else's with this number.
-fn numbered(place: &Place, number: &str) -> Output {
-    place.client().create(LOCK, b"", Kind::Persistent).unwrap();
-    place.client().create(&format!("{LOCK}/other-lock-{number}"), b"", Kind::Persistent).unwrap();
-    place.zklock().args([LOCK, "true"]).run()
+fn numbered(scratch: &Scratch, number: &str) -> Output {
+    scratch.client().create(LOCK, b"", Kind::Persistent).unwrap();
+    scratch.client().create(&format!("{LOCK}/other-lock-{number}"), b"", Kind::Persistent).unwrap();
+    scratch.zklock().args([LOCK, "true"]).run()
 }
 
 /// With a limit on the number of open files that a process may have.
-fn with_descriptors(place: &Place, limit: u32) -> Output {
+fn with_descriptors(scratch: &Scratch, limit: u32) -> Output {
     let script = format!("ulimit -n {limit}; exec \"$@\"");
-    let zklock = place.zklock().program("sh").args(["-c", &script, "sh"]).arg(binary());
+    let zklock = scratch.zklock().program("sh").args(["-c", &script, "sh"]).arg(binary());
     zklock.args(["-w", "10s", LOCK, "true"]).run()
 }
 
@@ -141,8 +140,8 @@ fn every_status_of_the_table_is_brought_about() {
     }
     for (status, what, end, bring_about) in WAYS {
         assert!(EXIT_STATUS.iter().any(|(listed, _)| listed == status), "{status} is not in the table");
-        let place = Place::new();
-        let output = bring_about(&place);
+        let scratch = Scratch::new();
+        let output = bring_about(&scratch);
         let (code, signal) = match *end {
             End::Code(code) => (Some(code), None),
             End::Signal(signal) => (None, Some(signal as i32)),
@@ -158,18 +157,18 @@ fn every_status_of_the_table_is_brought_about() {
 
 #[test]
 fn a_keeper_that_dies_again_and_again_is_an_internal_error() {
-    let place = Place::new();
-    let mut holder = place.hold();
-    let mut seen = place.client().children(LOCK);
+    let scratch = Scratch::new();
+    let mut holder = scratch.hold();
+    let mut seen = scratch.client().children(LOCK);
     // Nobody but the server can remove what a keeper that was killed had created.
-    let mut run = place.zklock().env("ZKLOCK_SESSION_TIMEOUT", "4s").args([LOCK, "true"]).spawn();
+    let mut run = scratch.zklock().env("ZKLOCK_SESSION_TIMEOUT", "4s").args([LOCK, "true"]).spawn();
     for _ in 0..3 {
         let keeper = run.keeper();
         // Each has queued before it dies; its node stays for as long as its session.
-        place.client().wait_children(LOCK, "a node of this keeper's", |nodes| {
+        scratch.client().wait_children(LOCK, "a node of this keeper's", |nodes| {
             nodes.iter().filter(|node| !seen.contains(*node)).count() == 1
         });
-        seen = place.client().children(LOCK);
+        seen = scratch.client().children(LOCK);
         process::send(keeper, Signal::SIGKILL);
         poll::until("the keeper is gone", || process::look(keeper).is_none().then_some(()));
     }
@@ -180,14 +179,14 @@ fn a_keeper_that_dies_again_and_again_is_an_internal_error() {
     let died = "zklock: internal error: the keeper process died repeatedly";
     assert_eq!(lines, [queued_again, queued_again, died]);
     finish(&mut holder);
-    place.wait_queue(0);
+    scratch.wait_queue(0);
 }
 
 #[test]
 fn a_keeper_that_dies_before_any_server_has_answered_does_not_end_the_connect_timeout() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let silent = Stub::silent();
-    let mut run = place.zklock_by(silent.address()).args(["--connect-timeout", "2s", LOCK, "true"]).spawn();
+    let mut run = scratch.zklock_by(silent.address()).args(["--connect-timeout", "2s", LOCK, "true"]).spawn();
     process::send(run.keeper(), Signal::SIGKILL);
     let output = run.wait().expect_code(69);
     only_line(&output);

@@ -5,19 +5,14 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, geteuid};
 
-use crate::harness::joblog::JobLog;
-use crate::harness::lock::{Lock, SOON};
+use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::process;
-use crate::harness::running::Running;
-use crate::harness::scene::{LOCK, Moment, Scene};
-use crate::harness::server::Server;
+use crate::harness::running::{Running, finish};
+use crate::harness::scratch::{BRIEF, LOCK, Scratch, direct};
 use crate::harness::terminal::{CTRL_C, CTRL_Z, Terminal};
+use crate::harness::times::SOON;
 use crate::harness::zklock::Zklock;
-
-fn direct() -> String {
-    Server::shared().address()
-}
 
 /// The process called zklock that this run is about, below the program that started it.
 #[track_caller]
@@ -50,9 +45,11 @@ fn in_namespace(zklock: Zklock, more: &[&str]) -> Zklock {
 
 #[test]
 fn as_pid_1_the_status_comes_back() {
-    let lock = Lock::new();
+    let scratch = Scratch::new();
     let script = r#"test $PPID = 1 || exit 9; cat; exit "$0""#;
-    let job = |status: &str| as_pid_1(lock.zklock().args(["--", "sh", "-c", script, status])).stdin("words").run();
+    let job = |status: &str| {
+        as_pid_1(scratch.zklock().arg(LOCK).args(["--", "sh", "-c", script, status])).stdin("words").run()
+    };
     for status in ["0", "3"] {
         let output = job(status).expect_code(status.parse().unwrap());
         assert_eq!((output.stdout(), output.stderr()), ("words".to_owned(), String::new()));
@@ -62,16 +59,16 @@ fn as_pid_1_the_status_comes_back() {
 /// No signal that it sends itself can kill it (pid_namespaces(7)).
 #[test]
 fn as_pid_1_death_by_a_signal_is_told_as_a_shell_does() {
-    let lock = Lock::new();
+    let scratch = Scratch::new();
     for (signal, status) in [("TERM", 143), ("KILL", 137), ("ABRT", 134)] {
-        as_pid_1(lock.zklock().child(["--die-of", signal])).run().expect_code(status);
+        as_pid_1(scratch.zklock().arg(LOCK).child(["--die-of", signal])).run().expect_code(status);
     }
 }
 
 #[test]
 fn as_pid_1_signals_reach_the_command() {
-    let lock = Lock::new();
-    let mut job = as_pid_1(lock.zklock().child(["--exit-on", "TERM", "--exit", "5"])).spawn();
+    let scratch = Scratch::new();
+    let mut job = as_pid_1(scratch.zklock().arg(LOCK).child(["--exit-on", "TERM", "--exit", "5"])).spawn();
     job.wait_stdout("ready");
     for name in ["HUP", "INT", "USR1", "TERM"] {
         process::send(supervisor(&job), format!("SIG{name}").parse().unwrap());
@@ -83,23 +80,23 @@ fn as_pid_1_signals_reach_the_command() {
 
 #[test]
 fn as_pid_1_a_signal_ends_the_wait() {
-    let lock = Lock::new();
-    let holder = lock.occupy("");
+    let scratch = Scratch::new();
+    let holder = scratch.occupy("");
     for (signal, status) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130)] {
-        let mut job = as_pid_1(lock.zklock().bare_child()).spawn();
-        lock.wait_contenders(2);
+        let mut job = as_pid_1(scratch.zklock().arg(LOCK).bare_child()).spawn();
+        scratch.wait_queue(2);
         process::send(supervisor(&job), signal);
         job.wait().expect_code(status);
-        lock.wait_left(1);
+        scratch.wait_left([LOCK], [1]);
     }
-    lock.remove(&holder);
+    scratch.delete(&holder);
 }
 
 #[test]
 fn as_pid_1_it_reaps_orphans() {
-    let lock = Lock::new();
+    let scratch = Scratch::new();
     let daemon = ["--exit-on", "TERM", "--spawn-daemon", "--", "--name", "daemon", "--exit-on", "USR1"];
-    let mut job = as_pid_1(lock.zklock().child(daemon)).spawn();
+    let mut job = as_pid_1(scratch.zklock().arg(LOCK).child(daemon)).spawn();
     job.wait_stdout("daemon ready");
     let first = supervisor(&job);
     // The command leads its group; the daemon is in that of what is between, which has ended.
@@ -113,48 +110,45 @@ fn as_pid_1_it_reaps_orphans() {
 
 #[test]
 fn as_pid_1_the_whole_tree_goes_with_the_lock() {
-    let scene = Scene::shared();
+    let scratch = Scratch::new().with_lock();
     let daemon = ["--wait", "--spawn-daemon", "--", "--name", "daemon", "--wait"];
     // A stop would take far longer.
     let options = ["--session-timeout", "60", "--kill-after", "15s"];
-    let mut job = as_pid_1(scene.job(&direct(), "holder", &options, &daemon)).spawn();
+    let mut job = as_pid_1(scratch.job(&direct(), "holder", &options, &daemon)).spawn();
     for _ in ["the command", "what is between", "the daemon"] {
         job.wait_stdout(" ready");
     }
     let deleted = Moment::now();
-    scene.witness.delete(&scene.only_contender().path).unwrap();
+    scratch.delete(&scratch.only_contender().path);
     let output = job.wait().expect_code(76);
-    scene.last_alive("holder").expect_within(SOON, deleted, "the command is dead");
+    scratch.last_alive("holder").expect_within(SOON, deleted, "the command is dead");
     assert_eq!(output.stderr(), "zklock: lost the lock /lock: its node was deleted; killing the command\n");
     job.wait_until_nothing_is_left();
-    scene.witness.wait_count(LOCK, 0);
+    scratch.wait_queue(0);
 }
 
 /// /proc then shows other processes than ours, under numbers that mean others to us. Who descends from the command
 /// could not be told, nor that nobody does any more.
 #[test]
 fn in_a_pid_namespace_without_a_proc_of_its_own_it_does_not_start() {
-    let scene = Scene::shared();
-    let output = in_namespace(scene.job(&direct(), "holder", &[], &[]), &[]).run().expect_code(70);
+    let scratch = Scratch::new().with_lock();
+    let output = in_namespace(scratch.job(&direct(), "holder", &[], &[]), &[]).run().expect_code(70);
     assert_eq!(output.stdout(), "");
     let stderr = output.stderr();
     assert!(stderr.starts_with("zklock: ") && stderr.ends_with("/proc is that of another PID namespace\n"), "{output}");
-    scene.expect_tidy(&[]);
+    scratch.expect_tidy(&[]);
 }
 
 // Service managers.
-
-/// For a session that has to expire: its lease outlasts a pause of three seconds.
-const BRIEF: [&str; 2] = ["--session-timeout", "10"];
 
 /// `docker stop`: TERM for PID 1, and KILL after a grace. With PID 1 the kernel kills all of its namespace, the keeper
 /// too, so that the session has to expire.
 #[test]
 fn docker_stop_of_a_command_that_does_not_end() {
-    let scene = Scene::shared();
-    let mut job = as_pid_1(scene.job(&direct(), "holder", &BRIEF, &["--wait"])).spawn();
+    let scratch = Scratch::new().with_lock();
+    let mut job = as_pid_1(scratch.job(&direct(), "holder", &BRIEF, &["--wait"])).spawn();
     job.wait_stdout("ready");
-    let mut next = scene.queue("next", 1);
+    let mut next = scratch.queue("next", 1);
     process::send(supervisor(&job), Signal::SIGTERM);
     job.wait_stdout("signal TERM");
     let killed = Moment::now();
@@ -162,9 +156,9 @@ fn docker_stop_of_a_command_that_does_not_end() {
     job.wait();
     job.wait_until_nothing_is_left();
     next.wait_stdout("ready");
-    scene.begin("next").expect_within(2 * SOON, killed, "the next one starts");
-    scene.finish(&mut next);
-    scene.expect_tidy(&["holder", "next"]);
+    scratch.begin("next").expect_within(2 * SOON, killed, "the next one starts");
+    finish(&mut next);
+    scratch.expect_tidy(&["holder", "next"]);
 }
 
 /// Sends a signal to every process of a run, the keeper too, as `systemctl stop` does to those of a unit.
@@ -174,48 +168,48 @@ fn signal_unit(run: &Running, signal: Signal) {
 
 #[test]
 fn systemctl_stop_of_a_command_that_ends() {
-    let scene = Scene::shared();
+    let scratch = Scratch::new().with_lock();
     let options = ["--session-timeout", "60"];
     let child = ["--exit-on", "TERM", "--spawn", "--", "--name", "grandchild", "--exit-on", "TERM"];
-    let mut job = scene.start(&direct(), "holder", &options, &child);
+    let mut job = scratch.start(&direct(), "holder", &options, &child);
     job.wait_stdout("holder ready");
     poll::until("the grandchild", || job.stdout().contains("grandchild ready").then_some(()));
-    let mut next = scene.queue("next", 1);
+    let mut next = scratch.queue("next", 1);
     let told = Moment::now();
     signal_unit(&job, Signal::SIGTERM);
     let output = job.wait().expect_code(0);
     assert_eq!(output.stderr(), "");
     next.wait_stdout("ready");
-    scene.begin("next").expect_within(SOON, told, "the next one starts");
+    scratch.begin("next").expect_within(SOON, told, "the next one starts");
     job.wait_until_nothing_is_left();
-    scene.finish(&mut next);
-    scene.expect_tidy(&["holder", "next"]);
+    finish(&mut next);
+    scratch.expect_tidy(&["holder", "next"]);
 }
 
 #[test]
 fn systemctl_stop_of_a_waiter() {
-    let scene = Scene::shared();
-    let mut holder = scene.hold();
-    let mut waiter = scene.start(&direct(), "waiter", &["--session-timeout", "60"], &[]);
-    scene.witness.wait_count(LOCK, 2);
+    let scratch = Scratch::new().with_lock();
+    let mut holder = scratch.hold();
+    let mut waiter = scratch.start(&direct(), "waiter", &["--session-timeout", "60"], &[]);
+    scratch.wait_queue(2);
     let told = Moment::now();
     signal_unit(&waiter, Signal::SIGTERM);
     waiter.wait().expect_signal(Signal::SIGTERM);
-    scene.witness.wait_count(LOCK, 1);
+    scratch.wait_queue(1);
     Moment::now().expect_within(SOON, told, "the node goes");
     waiter.wait_until_nothing_is_left();
-    scene.finish(&mut holder);
-    scene.expect_tidy(&["holder"]);
+    finish(&mut holder);
+    scratch.expect_tidy(&["holder"]);
 }
 
 /// After `TimeoutStopSec`, everything gets KILL: nobody is left to release the lock, and the session expires.
 #[test]
 fn systemctl_stop_of_a_command_that_does_not_end() {
-    let scene = Scene::shared();
+    let scratch = Scratch::new().with_lock();
     let child = ["--wait", "--spawn", "--", "--name", "grandchild", "--wait"];
-    let mut job = scene.start(&direct(), "holder", &BRIEF, &child);
+    let mut job = scratch.start(&direct(), "holder", &BRIEF, &child);
     job.wait_stdout("grandchild ready");
-    let mut next = scene.queue("next", 1);
+    let mut next = scratch.queue("next", 1);
     signal_unit(&job, Signal::SIGTERM);
     poll::until("both have heard", || (job.stdout().matches("signal TERM").count() >= 2).then_some(()));
     let killed = Moment::now();
@@ -223,16 +217,16 @@ fn systemctl_stop_of_a_command_that_does_not_end() {
     job.wait().expect_signal(Signal::SIGKILL);
     job.wait_until_nothing_is_left();
     next.wait_stdout("ready");
-    scene.begin("next").expect_within(2 * SOON, killed, "the next one starts");
-    scene.finish(&mut next);
-    scene.expect_tidy(&["holder", "next"]);
+    scratch.begin("next").expect_within(2 * SOON, killed, "the next one starts");
+    finish(&mut next);
+    scratch.expect_tidy(&["holder", "next"]);
 }
 
 /// A job runner signals the process group that it has started. The command is in one of its own then.
 #[test]
 fn a_signal_for_the_group_of_zklock_reaches_the_command_once() {
-    let lock = Lock::new();
-    let mut job = lock.zklock().child(["--exit-on", "USR1"]).spawn();
+    let scratch = Scratch::new();
+    let mut job = scratch.zklock().arg(LOCK).child(["--exit-on", "USR1"]).spawn();
     job.wait_stdout("ready");
     for name in ["INT", "TERM"] {
         killpg(job.pid(), format!("SIG{name}").parse::<Signal>().unwrap()).expect("a group can be signalled");
@@ -246,17 +240,23 @@ fn a_signal_for_the_group_of_zklock_reaches_the_command_once() {
 /// Cron mails what is written, to stdout or to stderr: on success what the command writes, and nothing else.
 #[test]
 fn cron_mails_the_words_of_the_command_only() {
-    let lock = Lock::new();
+    let scratch = Scratch::new();
     // The variables of crontab(5), those of the test, and no others.
     let cron = r#"exec env -i HOME=/ LOGNAME=root SHELL=/bin/sh PATH=/usr/bin:/bin \
         ZKLOCK_TEST="$ZKLOCK_TEST" ZKLOCK_ZOOKEEPER="$ZKLOCK_ZOOKEEPER" "$@" 2>&1"#;
-    let run = |command: &str| lock.zklock().args(["-c", command]).run_by(["sh", "-c", cron, "sh"]).run();
+    let run = |command: &str| scratch.zklock().arg(LOCK).args(["-c", command]).run_by(["sh", "-c", cron, "sh"]).run();
     assert_eq!(run("echo done").expect_code(0).stdout(), "done\n");
     assert_eq!(run("exit 4").expect_code(4).stdout(), "");
-    let holder = lock.occupy("");
-    let busy = lock.zklock().args(["-n", "-c", "echo done"]).run_by(["sh", "-c", cron, "sh"]).run().expect_code(75);
+    let holder = scratch.occupy("");
+    let busy = scratch
+        .zklock()
+        .arg(LOCK)
+        .args(["-n", "-c", "echo done"])
+        .run_by(["sh", "-c", cron, "sh"])
+        .run()
+        .expect_code(75);
     assert_eq!(busy.stdout().lines().count(), 1, "{busy}");
-    lock.remove(&holder);
+    scratch.delete(&holder);
 }
 
 // Jobs of a shell.
@@ -264,15 +264,15 @@ fn cron_mails_the_words_of_the_command_only() {
 /// In a script, `&` has a command ignore INT and QUIT, and read nothing (POSIX, 2.9.3.1).
 #[test]
 fn in_the_background_of_a_script() {
-    let lock = Lock::new();
-    let holder = lock.occupy("");
-    let zklock = lock.zklock().child(["--state", "--echo", "--exit-on", "TERM", "--exit", "6"]);
+    let scratch = Scratch::new();
+    let holder = scratch.occupy("");
+    let zklock = scratch.zklock().arg(LOCK).child(["--state", "--echo", "--exit-on", "TERM", "--exit", "6"]);
     let mut job = zklock.run_by(["sh", "-c", r#""$@" & wait $!"#, "sh"]).stdin("not for us").spawn();
-    lock.wait_contenders(2);
+    scratch.wait_queue(2);
     let zklock = supervisor(&job);
     let ignored = [Signal::SIGINT, Signal::SIGQUIT];
     ignored.iter().for_each(|&signal| process::send(zklock, signal));
-    lock.remove(&holder);
+    scratch.delete(&holder);
     job.wait_stdout("ignored INT,QUIT");
     job.wait_stdout("ready");
     ignored.iter().for_each(|&signal| process::send(zklock, signal));
@@ -285,9 +285,9 @@ fn in_the_background_of_a_script() {
 /// Without job control a background job is in the group of the terminal's foreground, and has to ignore Ctrl-C.
 #[test]
 fn in_the_background_of_a_script_at_a_terminal() {
-    let lock = Lock::new();
+    let scratch = Scratch::new();
     let terminal = Terminal::new(80);
-    let zklock = lock.zklock().child(["--exit-on", "TERM"]);
+    let zklock = scratch.zklock().arg(LOCK).child(["--exit-on", "TERM"]);
     let mut job = terminal.spawn_by(r#"set +m; trap "echo caught" INT; "$@" & wait $!; wait $!"#, zklock);
     terminal.wait_count("ready", 1);
     terminal.press(CTRL_C);
@@ -301,13 +301,13 @@ fn in_the_background_of_a_script_at_a_terminal() {
 /// A background job that wants to read is stopped (TTIN) until somebody brings it to the foreground.
 #[test]
 fn in_the_background_of_a_shell_it_stops_to_read() {
-    let lock = Lock::new();
+    let scratch = Scratch::new();
     let terminal = Terminal::new(80);
-    let reading = lock.zklock().args(["--", "sh", "-c", r#"read line </dev/tty; echo "got $line""#]);
+    let reading = scratch.zklock().arg(LOCK).args(["--", "sh", "-c", r#"read line </dev/tty; echo "got $line""#]);
     let script = r#""$@" & wait $!; echo "stopped $?"; read; fg >/dev/null; echo "ended $?""#;
     let mut job = terminal.spawn_by(script, reading);
     terminal.wait_count(&format!("stopped {}", 128 + Signal::SIGTTIN as i32), 1);
-    assert_eq!(lock.contenders().len(), 1);
+    assert_eq!(scratch.contenders().len(), 1);
     terminal.enter("");
     // The shell gives it the terminal before it continues it.
     poll::until("it goes on", || {
@@ -322,11 +322,11 @@ fn in_the_background_of_a_shell_it_stops_to_read() {
 
 #[test]
 fn ctrl_z_and_bg() {
-    let lock = Lock::new();
+    let scratch = Scratch::new();
     let terminal = Terminal::new(80);
     // A shell that Ctrl-C ends takes the terminal along.
     let script = r#"trap "echo caught" INT; "$@"; echo "stopped $?"; bg >/dev/null; wait; wait"#;
-    let zklock = lock.zklock().child(["--default", "TSTP,CONT", "--exit-on", "TERM", "--exit", "3"]);
+    let zklock = scratch.zklock().arg(LOCK).child(["--default", "TSTP,CONT", "--exit-on", "TERM", "--exit", "3"]);
     let mut job = terminal.spawn_by(script, zklock);
     terminal.wait_count("ready", 1);
     terminal.press(CTRL_Z);
@@ -347,37 +347,30 @@ fn ctrl_z_and_bg() {
 
 #[test]
 fn nohup_outlives_the_terminal() {
-    let lock = Lock::new();
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let log = directory.path().join("log").into_os_string().into_string().expect("a path in UTF-8");
+    let scratch = Scratch::new();
     let terminal = Terminal::new(80);
-    let zklock = lock.zklock().child(["--log", &log, "--beat", "--exit-on", "TERM"]).directory(directory.path());
+    let zklock = scratch.zklock().arg(LOCK).child(scratch.logged("job"));
     let mut job = terminal.spawn_by(r#"nohup "$@" & wait"#, zklock);
-    let runs = || JobLog::read(&log).runs().to_vec();
-    poll::until("the command runs", || runs().first().map(drop));
+    poll::until("the command runs", || scratch.log().runs().first().map(drop));
     let zklock = supervisor(&job);
     terminal.close();
     job.wait().expect_signal(Signal::SIGHUP);
     // As an interactive shell does for each of its jobs.
     killpg(zklock, Signal::SIGHUP).expect("a group can be signalled");
-    let closed = Moment::now();
-    poll::until("the command lives on", || {
-        let last = Duration::from_nanos(runs()[0].last);
-        (last > closed.after(Duration::from_millis(100)).since_boot()).then_some(())
-    });
-    assert_eq!(lock.contenders().len(), 1);
+    scratch.wait_alive_at("job", Moment::now().after(Duration::from_millis(100)));
+    assert_eq!(scratch.contenders().len(), 1);
     process::send(zklock, Signal::SIGTERM);
     job.wait_until_nothing_is_left();
-    let written = std::fs::read_to_string(directory.path().join("nohup.out")).expect("what nohup(1) has collected");
-    assert!(written.ends_with("ready\nsignal TERM\n"), "{written}");
+    let written = scratch.read("nohup.out");
+    assert!(written.ends_with("job ready\njob signal TERM\n"), "{written}");
 }
 
 #[test]
 fn setsid_leaves_the_terminal() {
-    let lock = Lock::new();
+    let scratch = Scratch::new();
     let terminal = Terminal::new(80);
-    let mut job =
-        terminal.spawn_by(r#"setsid --wait "$@"; echo "ended $?""#, lock.zklock().child(["--exit-on", "TERM"]));
+    let mut job = terminal
+        .spawn_by(r#"setsid --wait "$@"; echo "ended $?""#, scratch.zklock().arg(LOCK).child(["--exit-on", "TERM"]));
     terminal.wait_count("ready", 1);
     let zklock = supervisor(&job);
     let command = process::look(command(zklock)).expect("the command runs");
@@ -393,7 +386,7 @@ fn setsid_leaves_the_terminal() {
 /// settings, which only its foreground may do (TTOU of tcsetattr(3)), and put them back.
 #[test]
 fn a_command_may_change_the_terminals_settings() {
-    let lock = Lock::new();
+    let scratch = Scratch::new();
     let password = r#"read -rsp "password: " word </dev/tty; echo; echo "got $word""#;
     let full_screen = r#"before=$(stty -g </dev/tty); stty raw -echo </dev/tty; printf "full screen\r\n"
         key=$(dd bs=1 count=1 </dev/tty 2>/dev/null | od -An -tx1); stty "$before" </dev/tty; echo "key$key""#;
@@ -403,7 +396,8 @@ fn a_command_may_change_the_terminals_settings() {
     ] {
         let terminal = Terminal::new(80);
         let before = terminal.settings();
-        let mut job = terminal.spawn_by(r#""$@"; echo "ended $?""#, lock.zklock().args(["--", "bash", "-c", program]));
+        let mut job = terminal
+            .spawn_by(r#""$@"; echo "ended $?""#, scratch.zklock().arg(LOCK).args(["--", "bash", "-c", program]));
         terminal.wait_count(prompt, 1);
         keys.iter().for_each(|&key| terminal.press(key));
         terminal.wait_count(answer, 1);
@@ -419,14 +413,14 @@ fn the_terminal_of_a_command_that_was_killed_is_as_it_was() {
     const RAW: &str = r#"stty raw -echo </dev/tty; printf "full screen\r\n"; trap "" TERM; exec sleep 60"#;
     let job_control = format!("set -m; sh -c '{RAW}'");
     for command in [RAW, &job_control] {
-        let lock = Lock::new();
+        let scratch = Scratch::new();
         let terminal = Terminal::new(80);
         let before = terminal.settings();
-        let job = lock.zklock().args(["--", "bash", "-c", command]);
+        let job = scratch.zklock().arg(LOCK).args(["--", "bash", "-c", command]);
         let mut job = terminal.spawn_by(r#""$@"; echo "ended $?""#, job);
         terminal.wait_count("full screen", 1);
         assert_ne!(terminal.settings(), before);
-        lock.remove(&format!("{}/{}", Lock::PATH, lock.contenders()[0]));
+        scratch.delete_holder();
         terminal.wait_count("ended 76", 1);
         job.wait().expect_code(0);
         assert_eq!(terminal.settings(), before);
@@ -436,11 +430,11 @@ fn the_terminal_of_a_command_that_was_killed_is_as_it_was() {
 /// What a pager has set is the pager's.
 #[test]
 fn the_terminal_of_a_pager_behind_a_command_that_was_killed_is_left_alone() {
-    let lock = Lock::new();
+    let scratch = Scratch::new();
     let terminal = Terminal::new(80);
     // It reads on until zklock has gone.
     let pager = r#""$@" | bash -c 'read -r line; stty -icanon </dev/tty; cat; stty -a </dev/tty | grep -oe -icanon'"#;
-    let command = lock.zklock().args(["--max-run", "2s", "--kill-after", "0"]).child(["--exit-on", "INT"]);
+    let command = scratch.zklock().arg(LOCK).args(["--max-run", "2s", "--kill-after", "0"]).child(["--exit-on", "INT"]);
     let mut job = terminal.spawn_by(pager, command);
     terminal.wait_count("the command has run for 2s", 1);
     terminal.wait("the pager's settings", |lines| lines.iter().any(|line| line == "-icanon"));
@@ -450,13 +444,13 @@ fn the_terminal_of_a_pager_behind_a_command_that_was_killed_is_left_alone() {
 /// `zklock … | less`: the pager reads its keys from the terminal that the command has, too.
 #[test]
 fn a_pager_behind_it_reads_keys() {
-    let lock = Lock::new();
+    let scratch = Scratch::new();
     let terminal = Terminal::new(80);
     let before = terminal.settings();
     let pager = r#""$@" | bash -c 'read -r line; echo "page: $line"; read -rsn1 key </dev/tty; echo "key: $key"'"#;
-    let mut job = terminal.spawn_by(pager, lock.zklock().child(["--exit-on", "INT"]));
+    let mut job = terminal.spawn_by(pager, scratch.zklock().arg(LOCK).child(["--exit-on", "INT"]));
     terminal.wait_count("page: ready", 1);
-    assert_eq!(lock.contenders().len(), 1);
+    assert_eq!(scratch.contenders().len(), 1);
     terminal.press(b'q');
     terminal.wait_count("key: q", 1);
     // The pager has gone; Ctrl-C is for the command, which is still there.

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use crate::harness::ensemble::Ensemble;
-use crate::harness::place::{LOCK, Place};
 use crate::harness::poll;
 use crate::harness::running::silent;
+use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::server::Role;
 use crate::harness::zklock::Zklock;
 
@@ -46,8 +46,8 @@ const OTHER: &str = "/other";
 
 /// The tokens that the command of a run is told, as `TOKEN LOCK` lines.
 #[track_caller]
-fn tokens(place: impl Display, options: &[&str]) -> Vec<(i64, String)> {
-    let zklock = Zklock::at(place).arg(LOCK).args(options);
+fn tokens(chroot: impl Display, options: &[&str]) -> Vec<(i64, String)> {
+    let zklock = Zklock::at(chroot).arg(LOCK).args(options);
     let output = zklock.args(["--", "printenv", "ZKLOCK_TOKENS"]).run().expect_code(0);
     let stdout = output.stdout();
     let line = |line: &str| {
@@ -60,7 +60,7 @@ fn tokens(place: impl Display, options: &[&str]) -> Vec<(i64, String)> {
 /// Of each lock, whoever else took it and with what others together.
 #[test]
 fn with_several_locks_in_every_mode_and_dialect() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let mut last = BTreeMap::from([(LOCK.to_owned(), 0), (OTHER.to_owned(), 0)]);
     for options in [
         &["--and", OTHER][..],
@@ -71,7 +71,7 @@ fn with_several_locks_in_every_mode_and_dialect() {
         &["--shared", "--dialect", "kazoo,curator"],
         &["--and", OTHER],
     ] {
-        for (token, lock) in tokens(place.chroot(), options) {
+        for (token, lock) in tokens(scratch.chroot(), options) {
             assert!(token > last[&lock], "{options:?}: {token} after {last:?}");
             last.insert(lock, token);
         }

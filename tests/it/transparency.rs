@@ -7,8 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 
 use nix::sys::signal::Signal;
 
-use crate::harness::lock::Lock;
 use crate::harness::running::Output;
+use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::zklock::{Zklock, child};
 
 /// Runs `command` in the same `surroundings` by itself and below zklock, and panics unless both end the same way with
@@ -18,10 +18,11 @@ fn assert_same<'a, C>(command: C, surroundings: impl Fn(Zklock) -> Zklock) -> Ou
 where
     C: IntoIterator<Item = &'a str>,
 {
-    let lock = Lock::new();
+    let scratch = Scratch::new();
     let words: Vec<&str> = command.into_iter().collect();
-    let alone = surroundings(Zklock::bare().program(words[0]).args(&words[1..])).run();
-    let below = surroundings(lock.zklock().arg("--").args(&words)).run();
+    let alone = Zklock::bare().program(words[0]).args(&words[1..]).directory(scratch.file(""));
+    let alone = surroundings(alone).run();
+    let below = surroundings(scratch.zklock().arg(LOCK).arg("--").args(&words)).run();
     assert_eq!(below.status, alone.status, "{alone}{below}");
     assert!(below.stdout == alone.stdout, "{alone}{below}");
     assert_eq!(below.stderr(), alone.stderr(), "{alone}{below}");
@@ -70,7 +71,7 @@ fn descriptors_of_the_caller_arrive_and_none_of_zklocks() {
     let child = child().to_str().expect("a path in UTF-8");
     let output = assert_same_after("exec 7</etc/passwd", &["sh", "-c", r#"cd /proc/$$/fd && echo *"#]);
     assert!(output.stdout().contains('7'), "{output}");
-    let listed = Lock::new().zklock().child(["--state"]).run().expect_code(0).stdout();
+    let listed = Scratch::new().zklock().arg(LOCK).child(["--state"]).run().expect_code(0).stdout();
     assert!(listed.contains("\ndescriptors 0,1,2\n"), "{listed}");
     assert_same_after("exec 7</etc/passwd", &["sh", "-c", "exec cat <&7"]);
     assert_same_after("exec 7</dev/null 0<&7", &[child, "--echo"]);
@@ -79,8 +80,12 @@ fn descriptors_of_the_caller_arrive_and_none_of_zklocks() {
 #[test]
 fn a_closed_stdin_neither_hangs_nor_shows_something_of_zklocks() {
     let script = "readlink /proc/$$/fd/0 || echo closed";
-    let below =
-        Lock::new().zklock().args(["--", "sh", "-c", script]).run_by(["sh", "-c", r#"exec "$0" "$@" <&-"#]).run();
+    let below = Scratch::new()
+        .zklock()
+        .arg(LOCK)
+        .args(["--", "sh", "-c", script])
+        .run_by(["sh", "-c", r#"exec "$0" "$@" <&-"#])
+        .run();
     let stdout = below.expect_code(0).stdout();
     // What std puts in the place of a closed descriptor, so that no file can ever be taken for stdin.
     assert!(["closed\n", "/dev/null\n"].contains(&stdout.as_str()), "{stdout}");
@@ -91,8 +96,8 @@ fn stdin_is_the_callers_byte_for_byte() {
     let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(300_000).collect();
     let output = assert_same(["cat"], |zklock| zklock.stdin(bytes.clone()));
     assert!(output.stdout == bytes);
-    let lock = Lock::new();
-    let mut job = lock.zklock().child(["--until-stdin-closes"]).open_stdin().spawn();
+    let scratch = Scratch::new();
+    let mut job = scratch.zklock().arg(LOCK).child(["--until-stdin-closes"]).open_stdin().spawn();
     job.wait_stdout("ready");
     job.write_stdin(b"more");
     job.close_stdin();
@@ -142,7 +147,7 @@ fn arguments_and_argv0_arrive_as_they_were_given() {
     }
     assert_same(["printf", "%s|", "", " ", "a b", "--timeout", "3", "$HOME", "*", "--", "-n", "\n"], |zklock| zklock);
     let odd = OsString::from_vec(b"\xff\xfe".to_vec());
-    let output = Lock::new().zklock().args(["--", "printf", "%s"]).arg(odd).run().expect_code(0);
+    let output = Scratch::new().zklock().arg(LOCK).args(["--", "printf", "%s"]).arg(odd).run().expect_code(0);
     assert_eq!(output.stdout, b"\xff\xfe");
 }
 
@@ -155,7 +160,7 @@ fn a_script_without_an_interpreter_line_is_run_by_the_shell() {
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("a script can be made executable");
     let path = format!("{}:/usr/bin:/bin", directory.path().display());
     for name in ["./script", "script"] {
-        let zklock = Lock::new().zklock().directory(directory.path()).env("PATH", &path);
+        let zklock = Scratch::new().zklock().arg(LOCK).directory(directory.path()).env("PATH", &path);
         let output = zklock.args(["--", name, "a b", "c"]).run().expect_code(3);
         assert_eq!((output.stdout().as_str(), output.stderr().as_str()), ("a b of 2\n", ""));
     }

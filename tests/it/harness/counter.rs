@@ -6,7 +6,7 @@
 use std::fs;
 
 use super::client::Kind;
-use super::place::{LOCK, Place};
+use super::scratch::{LOCK, Scratch};
 use super::server::{Data, Server};
 
 /// How far the entry's transaction id is from any that the server may have given.
@@ -14,20 +14,20 @@ const LEAP: i64 = 1 << 20;
 
 /// A server with a place where the next contender for [`LOCK`] gets the number `next`.
 #[track_caller]
-pub(crate) fn standing_at(next: i32) -> (Server, Place) {
+pub(crate) fn standing_at(next: i32) -> (Server, Scratch) {
     let server = Server::start();
-    let place = Place::at(&server);
-    place.client().create(LOCK, b"", Kind::Persistent).expect("the lock can be created");
+    let scratch = Scratch::on(server.chroot());
+    scratch.client().create(LOCK, b"", Kind::Persistent).expect("the lock can be created");
     let zxid = last_zxid(&server) + LEAP;
     server.kill();
-    let child = format!("{}{LOCK}/counted", place.chroot().path());
+    let child = format!("{}{LOCK}/counted", scratch.chroot().path());
     let log = server.directory().join(format!("version-2/log.{zxid:x}"));
     fs::write(log, log_of_one(zxid, &child, next)).expect("a log can be written");
     server.restart(Data::Kept);
     // A request that changes nothing connects again; one that does is sent once.
-    place.client().sync();
-    place.client().delete(&format!("{LOCK}/counted")).expect("the child is there");
-    (server, place)
+    scratch.client().sync();
+    scratch.client().delete(&format!("{LOCK}/counted")).expect("the child is there");
+    (server, scratch)
 }
 
 #[track_caller]

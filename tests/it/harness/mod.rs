@@ -2,7 +2,8 @@
 //!
 //! [`server`] starts servers, [`ensemble`] three of them, [`proxy`] is a network that misbehaves, [`zklock`] runs the binary, [`terminal`] gives it
 //! a terminal, [`client`] looks at nodes, [`peers`] takes the same locks by other libraries, [`joblog`] tells which
-//! command ran when. [`checks`] tests all of these.
+//! command ran when. [`scratch`] is what each
+//! test has for itself, [`times`] are the durations. [`checks`] tests all of these.
 
 mod checks;
 
@@ -11,15 +12,15 @@ pub(crate) mod counter;
 pub(crate) mod ensemble;
 pub(crate) mod frames;
 pub(crate) mod joblog;
-pub(crate) mod lock;
+pub(crate) mod moment;
 pub(crate) mod peers;
-pub(crate) mod place;
 pub(crate) mod poll;
 pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod running;
-pub(crate) mod scene;
+pub(crate) mod scratch;
 pub(crate) mod server;
 pub(crate) mod stub;
 pub(crate) mod terminal;
+pub(crate) mod times;
 pub(crate) mod zklock;

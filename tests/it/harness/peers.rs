@@ -13,16 +13,10 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use nix::time::{ClockId, clock_gettime};
 
-use super::place::{LOCK, Place};
 use super::running::Running;
+use super::scratch::{LOCK, Scratch};
+use super::times::{CROWD_LIMIT, LONG_SESSION};
 use super::zklock::{Zklock, binary};
-
-/// The session timeout of peers. Longer than anything that is to happen at once, so that an expiry cannot pass for
-/// a release.
-const SESSION_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// How long a crowd may take, on a machine that does much else.
-pub(crate) const CROWD_LIMIT: Duration = Duration::from_secs(180);
 
 /// Where Debian's Java packages put their jars.
 const JARS: &str = "/usr/share/java";
@@ -133,9 +127,9 @@ impl Recipe {
     }
 }
 
-/// A peer that runs, and has a session. To the log of its [`Place`] it writes when it holds the lock, or believes so.
+/// A peer that runs, and has a session. To the log of its [`Scratch`] it writes when it holds the lock, or believes so.
 ///
-/// Dropping it ends it, in order when the test has not failed. So it is to go before its [`Place`].
+/// Dropping it ends it, in order when the test has not failed. So it is to go before its [`Scratch`].
 #[derive(Debug)]
 pub(crate) struct Peer {
     running: Running,
@@ -145,17 +139,17 @@ pub(crate) struct Peer {
 impl Peer {
     /// A peer for [`LOCK`].
     #[track_caller]
-    pub(crate) fn start(place: &Place, recipe: Recipe) -> Self {
-        Self::with_session_timeout(place, recipe, SESSION_TIMEOUT)
+    pub(crate) fn start(scratch: &Scratch, recipe: Recipe) -> Self {
+        Self::with_session_timeout(scratch, recipe, LONG_SESSION)
     }
 
     /// A peer for [`LOCK`], with another session timeout.
     #[track_caller]
-    pub(crate) fn with_session_timeout(place: &Place, recipe: Recipe, session_timeout: Duration) -> Self {
+    pub(crate) fn with_session_timeout(scratch: &Scratch, recipe: Recipe, session_timeout: Duration) -> Self {
         let session_timeout = session_timeout.as_millis().to_string();
         let program = if recipe.is_kazoo() { kazoo() } else { java() };
-        let arguments = [place.chroot().to_string(), LOCK.to_owned(), recipe.word().to_owned(), session_timeout];
-        let running = program.args(arguments).arg(place.file("log")).open_stdin().spawn();
+        let arguments = [scratch.chroot().to_string(), LOCK.to_owned(), recipe.word().to_owned(), session_timeout];
+        let running = program.args(arguments).arg(scratch.file("log")).open_stdin().spawn();
         let mut peer = Self { running, session: 0 };
         let ready = peer.answer();
         let session = ready.strip_prefix("ready 0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());

@@ -183,6 +183,14 @@ impl Running {
         self.stderr.text()
     }
 
+    /// What zklock told the command that runs, as `child --env` shows it.
+    #[track_caller]
+    pub(crate) fn variable(&self, name: &str) -> String {
+        let stdout = self.stdout();
+        let value = stdout.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        value.unwrap_or_else(|| panic!("no {name}\n{self}")).to_owned()
+    }
+
     /// Writes to the pipe of [`Zklock::open_stdin`].
     #[track_caller]
     pub(crate) fn write_stdin(&mut self, bytes: &[u8]) {
@@ -346,9 +354,12 @@ impl fmt::Display for Output {
     }
 }
 
-/// Ends a run whose command ends by SIGTERM, and gives what came of it.
+/// Ends a run whose command says `ready` and ends on SIGTERM.
 #[track_caller]
 pub(crate) fn finish(run: &mut Running) -> Output {
+    if !run.stdout().contains("ready\n") {
+        run.wait_stdout("ready");
+    }
     run.signal(Signal::SIGTERM);
     run.wait().expect_code(0)
 }
@@ -363,7 +374,7 @@ pub(crate) fn only_line(output: &Output) -> String {
     line.unwrap_or_else(|| panic!("not one line of zklock's on stderr\n{output}")).to_owned()
 }
 
-/// Panics unless the run was silent on stderr. Gives it back.
+/// Panics unless the run was silent on stderr. Returns it.
 #[track_caller]
 pub(crate) fn silent(output: Output) -> Output {
     assert_eq!(output.stderr, b"", "a success is silent\n{output}");

@@ -2,6 +2,9 @@
 
 use super::*;
 use crate::harness::counter;
+use crate::harness::running::{Running, finish, only_line, silent};
+use crate::harness::scratch::{LOCK, Scratch};
+use crate::harness::times::CROWD_LIMIT;
 
 const ALL: [&str; 2] = ["--dialect", "curator,curator-rw,kazoo"];
 
@@ -16,72 +19,72 @@ const WRITERS: [Recipe; 6] = [
 ];
 
 /// zklock as everybody sees it.
-fn seen_by_all(place: &Place) -> Zklock {
-    place.zklock().arg(LOCK).args(ALL)
+fn seen_by_all(scratch: &Scratch) -> Zklock {
+    scratch.zklock().arg(LOCK).args(ALL)
 }
 
 #[test]
 fn everybody_waits_for_one_that_speaks_all_dialects_and_it_for_everybody() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     for recipe in [Recipe::CuratorReader, Recipe::KazooReader].into_iter().chain(WRITERS) {
-        let mut peer = Peer::start(&place, recipe);
-        let mut holder = seen_by_all(&place).child(place.logged("holder")).spawn();
+        let mut peer = Peer::start(&scratch, recipe);
+        let mut holder = seen_by_all(&scratch).child(scratch.logged("holder")).spawn();
         holder.wait_stdout("ready");
         peer.expect_busy();
         peer.queue();
-        place.wait_queue(4);
+        scratch.wait_queue(4);
         silent(finish(&mut holder));
         peer.expect_acquired();
-        seen_by_all(&place).arg("-n").bare_child().run().expect_code(75);
-        let mut waiter = seen_by_all(&place).child(place.logged("waiter")).spawn();
-        place.wait_queue(4);
+        seen_by_all(&scratch).arg("-n").bare_child().run().expect_code(75);
+        let mut waiter = seen_by_all(&scratch).child(scratch.logged("waiter")).spawn();
+        scratch.wait_queue(4);
         peer.release();
         waiter.wait_stdout("ready");
         peer.expect_busy();
         silent(finish(&mut waiter));
     }
-    place.log().expect_no_overlap();
+    scratch.log().expect_no_overlap();
 }
 
 /// The nodes of one contender come and go together, so nobody sees half of it.
 #[test]
 fn an_exclusive_contender_is_one_node_of_each_dialect() {
-    let place = Place::new();
-    let mut holder = seen_by_all(&place).child(["--env", "--exit-on", "TERM"]).spawn();
+    let scratch = Scratch::new();
+    let mut holder = seen_by_all(&scratch).child(["--env", "--exit-on", "TERM"]).spawn();
     holder.wait_stdout("ready");
-    let nodes = place.client().children(LOCK);
+    let nodes = scratch.client().children(LOCK);
     let [lock, rw, kazoo] = &nodes[..] else { panic!("{nodes:?}") };
     assert!(lock.ends_with("-lock-0000000000"), "{nodes:?}");
     assert!(rw.ends_with("-__WRIT__0000000001"), "{nodes:?}");
     assert!(kazoo.ends_with("__lock__0000000002"), "{nodes:?}");
-    let stats = [lock, rw, kazoo].map(|node| place.client().get(&format!("{LOCK}/{node}")).unwrap().1);
+    let stats = [lock, rw, kazoo].map(|node| scratch.client().get(&format!("{LOCK}/{node}")).unwrap().1);
     assert!(stats.iter().all(|stat| stat.czxid == stats[0].czxid && stat.owner == stats[0].owner), "{stats:?}");
     assert!(holder.stdout().contains(&format!("ZKLOCK_TOKEN={}\n", stats[0].czxid)), "{holder}");
     assert!(holder.stdout().contains(&format!("ZKLOCK_NODE={LOCK}/{lock}\n")), "{holder}");
 
-    let mut reader = seen_by_all(&place).arg("-s").child(place.logged("reader")).spawn();
-    let nodes = place.wait_queue(6);
+    let mut reader = seen_by_all(&scratch).arg("-s").child(scratch.logged("reader")).spawn();
+    let nodes = scratch.wait_queue(6);
     for (node, part) in nodes[3..].iter().zip(["-read-lock-", "-__READ__", "__rlock__"]) {
         assert!(node.contains(part), "{nodes:?}");
     }
     silent(finish(&mut holder));
     reader.wait_stdout("ready");
-    assert_eq!(place.client().children(LOCK), nodes[3..]);
+    assert_eq!(scratch.client().children(LOCK), nodes[3..]);
     silent(finish(&mut reader));
-    assert!(place.client().children(LOCK).is_empty());
+    assert!(scratch.client().children(LOCK).is_empty());
 }
 
 /// Any of the nodes may be deleted: the lock is lost, for some kind of client no longer sees us.
 #[test]
 fn the_loss_of_any_node_is_the_loss_of_the_lock() {
     for n in 0..3 {
-        let place = Place::new();
-        let mut holder = seen_by_all(&place).child(place.logged("holder")).spawn();
+        let scratch = Scratch::new();
+        let mut holder = seen_by_all(&scratch).child(scratch.logged("holder")).spawn();
         holder.wait_stdout("ready");
-        let nodes = place.wait_queue(3);
-        place.client().delete(&format!("{LOCK}/{}", nodes[n])).unwrap();
+        let nodes = scratch.wait_queue(3);
+        scratch.delete(&format!("{LOCK}/{}", nodes[n]));
         holder.wait().expect_code(76);
-        assert!(place.client().children(LOCK).is_empty());
+        assert!(scratch.client().children(LOCK).is_empty());
     }
 }
 
@@ -91,18 +94,18 @@ fn a_crowd_of_every_kind_never_overlaps_with_zklock() {
     const SHELLS: usize = 12;
     const PEERS: usize = 3;
     const TURNS: usize = 300;
-    let place = Place::new();
-    let mut peers = WRITERS.map(|recipe| Peer::start(&place, recipe));
+    let scratch = Scratch::new();
+    let mut peers = WRITERS.map(|recipe| Peer::start(&scratch, recipe));
     for peer in &mut peers {
         peer.crowd(PEERS, TURNS / WRITERS.len());
     }
-    let shell = |_| take_turns(&place, seen_by_all(&place), "zklock", TURNS / SHELLS);
+    let shell = |_| take_turns(&scratch, seen_by_all(&scratch), "zklock", TURNS / SHELLS);
     let mut shells: Vec<Running> = (0..SHELLS).map(shell).collect();
     for shell in &mut shells {
         shell.wait_at_most(CROWD_LIMIT).expect_code(0);
     }
     peers.iter_mut().for_each(Peer::expect_crowd_done);
-    let log = place.log().expect_apart(|one, two| one.name == "zklock" || two.name == "zklock");
+    let log = scratch.log().expect_apart(|one, two| one.name == "zklock" || two.name == "zklock");
     assert_eq!(log.count("zklock"), TURNS);
     for recipe in WRITERS {
         assert_eq!(log.count(recipe.word()), TURNS / WRITERS.len(), "{recipe:?}");
@@ -113,20 +116,20 @@ fn a_crowd_of_every_kind_never_overlaps_with_zklock() {
 /// come after a name of ours that is none of its business; then the two would wait for each other.
 #[test]
 fn a_large_sequence_number_makes_nobody_wait_for_those_behind() {
-    let (_server, place) = counter::standing_at(2_000_000_000);
-    let mut holder = seen_by_all(&place).child(place.logged("holder")).spawn();
+    let (_server, scratch) = counter::standing_at(2_000_000_000);
+    let mut holder = seen_by_all(&scratch).child(scratch.logged("holder")).spawn();
     holder.wait_stdout("ready");
-    let mut peer = Peer::start(&place, Recipe::CuratorMutex);
+    let mut peer = Peer::start(&scratch, Recipe::CuratorMutex);
     peer.queue();
-    place.wait_queue(4);
-    let mut waiter = seen_by_all(&place).child(place.logged("waiter")).spawn();
-    place.wait_queue(7);
+    scratch.wait_queue(4);
+    let mut waiter = seen_by_all(&scratch).child(scratch.logged("waiter")).spawn();
+    scratch.wait_queue(7);
     silent(finish(&mut holder));
     peer.expect_acquired();
     peer.release();
     waiter.wait_stdout("ready");
     silent(finish(&mut waiter));
-    place.log().expect_no_overlap();
+    scratch.log().expect_no_overlap();
 }
 
 // Clients that would not see us.
@@ -142,15 +145,15 @@ fn a_client_that_would_not_see_us_is_refused_with_advice() {
         // Its nodes do not tell that it sees ours.
         (Recipe::KazooLockBesideCurator, "--dialect curator,kazoo"),
     ] {
-        let place = Place::new();
-        let mut peer = Peer::start(&place, recipe);
+        let scratch = Scratch::new();
+        let mut peer = Peer::start(&scratch, recipe);
         peer.acquire();
-        let output = place.zklock().args([LOCK, "true"]).run().expect_code(78);
+        let output = scratch.zklock().args([LOCK, "true"]).run().expect_code(78);
         assert!(only_line(&output).ends_with(advice), "{recipe:?}\n{output}");
-        assert_eq!(place.client().children(LOCK).len(), 1);
+        assert_eq!(scratch.client().children(LOCK).len(), 1);
         // As advised.
         let dialect: Vec<&str> = advice.split(' ').collect();
-        place.zklock().args(dialect).args(["-n", LOCK, "true"]).run().expect_code(75);
+        scratch.zklock().args(dialect).args(["-n", LOCK, "true"]).run().expect_code(75);
         peer.release();
     }
 }
@@ -165,10 +168,10 @@ fn the_wrong_dialect_is_refused_too() {
         (Recipe::CuratorWriter, "curator"),
         (Recipe::CuratorReader, "kazoo"),
     ] {
-        let place = Place::new();
-        let mut peer = Peer::start(&place, recipe);
+        let scratch = Scratch::new();
+        let mut peer = Peer::start(&scratch, recipe);
         peer.acquire();
-        let output = place.zklock().args(["--dialect", dialect, LOCK, "true"]).run().expect_code(78);
+        let output = scratch.zklock().args(["--dialect", dialect, LOCK, "true"]).run().expect_code(78);
         assert!(only_line(&output).contains(dialect), "{output}");
         peer.release();
     }
@@ -177,16 +180,16 @@ fn the_wrong_dialect_is_refused_too() {
 /// Runs of zklock itself with different dialects do not all see each other either.
 #[test]
 fn runs_of_zklock_with_other_dialects_are_refused() {
-    let place = Place::new();
-    let mut holder = place.zklock().args([LOCK, "--dialect", "kazoo"]).child(place.logged("holder")).spawn();
+    let scratch = Scratch::new();
+    let mut holder = scratch.zklock().args([LOCK, "--dialect", "kazoo"]).child(scratch.logged("holder")).spawn();
     holder.wait_stdout("ready");
-    place.zklock().args([LOCK, "true"]).run().expect_code(78);
-    place.zklock().args(["--dialect", "kazoo,curator", "-n", LOCK, "true"]).run().expect_code(75);
+    scratch.zklock().args([LOCK, "true"]).run().expect_code(78);
+    scratch.zklock().args(["--dialect", "kazoo,curator", "-n", LOCK, "true"]).run().expect_code(75);
     silent(finish(&mut holder));
 
-    let mut holder = place.hold();
+    let mut holder = scratch.hold();
     for dialect in ["kazoo", "curator-rw"] {
-        place.zklock().args(["--dialect", dialect, LOCK, "true"]).run().expect_code(78);
+        scratch.zklock().args(["--dialect", dialect, LOCK, "true"]).run().expect_code(78);
     }
     silent(finish(&mut holder));
 }
@@ -199,12 +202,12 @@ fn a_holder_of_another_kind_is_named() {
     for recipe in
         [Recipe::CuratorMutex, Recipe::CuratorWriter, Recipe::WriteLock, Recipe::KazooLock, Recipe::KazooWriter]
     {
-        let place = Place::new();
-        let mut peer = Peer::start(&place, recipe);
+        let scratch = Scratch::new();
+        let mut peer = Peer::start(&scratch, recipe);
         peer.acquire();
-        let output = beside(&place, recipe).arg("-n").bare_child().run().expect_code(75);
-        let node = &place.wait_queue(1)[0];
-        let (data, _) = place.client().get(&format!("{LOCK}/{node}")).unwrap();
+        let output = beside(&scratch, recipe).arg("-n").bare_child().run().expect_code(75);
+        let node = &scratch.wait_queue(1)[0];
+        let (data, _) = scratch.client().get(&format!("{LOCK}/{node}")).unwrap();
         let is_curator = matches!(recipe, Recipe::CuratorMutex | Recipe::CuratorWriter);
         let is_nameless = recipe == Recipe::WriteLock || is_curator && data.is_empty();
         let words = if is_nameless { node.clone() } else { String::from_utf8(data).unwrap() };

@@ -2,6 +2,9 @@
 
 use super::*;
 use crate::harness::joblog::Run;
+use crate::harness::running::{Running, finish, silent};
+use crate::harness::scratch::{LOCK, Scratch};
+use crate::harness::times::CROWD_LIMIT;
 
 /// The two recipes of one library.
 #[derive(Clone, Copy)]
@@ -24,53 +27,53 @@ fn must_not(one: &Run, two: &Run) -> bool {
 
 /// A contender of zklock, once its node is the last of `length`: a reader when its name says so.
 #[track_caller]
-fn queue(place: &Place, library: Library, name: &str, length: usize) -> Running {
+fn queue(scratch: &Scratch, library: Library, name: &str, length: usize) -> Running {
     let mode = if name.starts_with("reader") { "--shared" } else { "--exclusive" };
-    let job = beside(place, library.writer).arg(mode).child(place.logged(name)).spawn();
-    place.wait_queue(length);
+    let job = beside(scratch, library.writer).arg(mode).child(scratch.logged(name)).spawn();
+    scratch.wait_queue(length);
     job
 }
 
 fn readers_hold_together(library: Library) {
-    let place = Place::new();
-    let mut peer = Peer::start(&place, library.reader);
+    let scratch = Scratch::new();
+    let mut peer = Peer::start(&scratch, library.reader);
     peer.acquire();
     // At once, or not at all.
-    let reader = beside(&place, library.reader).args(["--shared", "--nonblock"]);
+    let reader = beside(&scratch, library.reader).args(["--shared", "--nonblock"]);
     silent(reader.child(["--name", "reader"]).run().expect_code(0));
-    beside(&place, library.reader).arg("--nonblock").bare_child().run().expect_code(75);
+    beside(&scratch, library.reader).arg("--nonblock").bare_child().run().expect_code(75);
     peer.release();
 
-    let mut reader = queue(&place, library, "reader", 1);
+    let mut reader = queue(&scratch, library, "reader", 1);
     reader.wait_stdout("ready");
     peer.acquire();
-    let mut writer = Peer::start(&place, library.writer);
+    let mut writer = Peer::start(&scratch, library.writer);
     writer.expect_busy();
     peer.release();
     silent(finish(&mut reader));
     writer.acquire();
     writer.release();
-    place.log().expect_apart(must_not);
+    scratch.log().expect_apart(must_not);
 }
 
 fn a_reader_behind_a_waiting_writer_waits_and_a_writers_release_starts_all_readers(library: Library) {
-    let place = Place::new();
-    let [mut early, mut late] = [(); 2].map(|()| Peer::start(&place, library.reader));
-    let mut last = Peer::start(&place, library.writer);
+    let scratch = Scratch::new();
+    let [mut early, mut late] = [(); 2].map(|()| Peer::start(&scratch, library.reader));
+    let mut last = Peer::start(&scratch, library.writer);
 
     early.acquire();
-    let mut reader = queue(&place, library, "reader-1", 2);
+    let mut reader = queue(&scratch, library, "reader-1", 2);
     reader.wait_stdout("ready");
-    let mut writer = queue(&place, library, "writer", 3);
+    let mut writer = queue(&scratch, library, "writer", 3);
     late.queue();
-    place.wait_queue(4);
-    let mut second = queue(&place, library, "reader-2", 5);
-    let mut third = queue(&place, library, "reader-3", 6);
+    scratch.wait_queue(4);
+    let mut second = queue(&scratch, library, "reader-2", 5);
+    let mut third = queue(&scratch, library, "reader-3", 6);
 
     early.release();
     silent(finish(&mut reader));
     writer.wait_stdout("ready");
-    assert_eq!(place.client().children(LOCK).len(), 4);
+    assert_eq!(scratch.client().children(LOCK).len(), 4);
     silent(finish(&mut writer));
     // All of them, before any has gone.
     late.expect_acquired();
@@ -78,16 +81,16 @@ fn a_reader_behind_a_waiting_writer_waits_and_a_writers_release_starts_all_reade
     third.wait_stdout("ready");
 
     last.queue();
-    place.wait_queue(4);
+    scratch.wait_queue(4);
     late.release();
     silent(finish(&mut second));
     silent(finish(&mut third));
     last.expect_acquired();
-    let mut reader = queue(&place, library, "reader-4", 2);
+    let mut reader = queue(&scratch, library, "reader-4", 2);
     last.release();
     reader.wait_stdout("ready");
     silent(finish(&mut reader));
-    place.log().expect_apart(must_not);
+    scratch.log().expect_apart(must_not);
 }
 
 #[test]
@@ -114,15 +117,15 @@ fn kazoos_readers_and_ours_start_when_the_writer_has_gone() {
 fn shares_with_a_crowd(library: Library, readers: usize) {
     const SIZE: usize = 15;
     const TURNS: usize = 300;
-    let place = Place::new();
-    let mut writing = Peer::start(&place, library.writer);
-    let mut reading = Peer::start(&place, library.reader);
+    let scratch = Scratch::new();
+    let mut writing = Peer::start(&scratch, library.writer);
+    let mut reading = Peer::start(&scratch, library.reader);
     let reads = TURNS * readers / SIZE;
     writing.crowd(SIZE - readers, TURNS - reads);
     reading.crowd(readers, reads);
     let shell = |n: usize| {
         let (mode, name) = if n.is_multiple_of(3) { ("--exclusive", "writer") } else { ("--shared", "reader") };
-        take_turns(&place, beside(&place, library.writer).arg(mode), name, TURNS / SIZE)
+        take_turns(&scratch, beside(&scratch, library.writer).arg(mode), name, TURNS / SIZE)
     };
     let mut shells: Vec<Running> = (0..SIZE).map(shell).collect();
     for shell in &mut shells {
@@ -130,7 +133,7 @@ fn shares_with_a_crowd(library: Library, readers: usize) {
     }
     writing.expect_crowd_done();
     reading.expect_crowd_done();
-    let log = place.log().expect_apart(must_not);
+    let log = scratch.log().expect_apart(must_not);
     assert_eq!(log.count("reader") + log.count("writer"), TURNS);
     assert_eq!((log.count(library.reader.word()), log.count(library.writer.word())), (reads, TURNS - reads));
 }

@@ -6,9 +6,8 @@ use nix::sys::signal::Signal;
 use super::{excludes_both_ways, queue};
 use crate::harness::client::Kind;
 use crate::harness::peers::{Peer, Recipe};
-use crate::harness::place::{LOCK, Place};
-use crate::harness::running::Output;
-use crate::harness::running::{finish, only_line, silent};
+use crate::harness::running::{Output, finish, only_line, silent};
+use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::terminal::Terminal;
 
 #[test]
@@ -36,27 +35,27 @@ fn expect_refused(output: &Output, words: &str) {
 
 /// The other was there first: nothing starts, and nothing of ours stays.
 fn is_refused_when_it_came_first(recipe: Recipe, words: &str) {
-    let place = Place::new();
-    let mut peer = Peer::start(&place, recipe);
+    let scratch = Scratch::new();
+    let mut peer = Peer::start(&scratch, recipe);
     peer.acquire();
-    let before = place.client().children(LOCK);
+    let before = scratch.client().children(LOCK);
     for options in [&[][..], &["-n"], &["--quiet"], &["--dialect", "kazoo"]] {
-        expect_refused(&place.zklock().args(options).arg(LOCK).bare_child().run().expect_code(78), words);
+        expect_refused(&scratch.zklock().args(options).arg(LOCK).bare_child().run().expect_code(78), words);
     }
-    assert_eq!(place.client().children(LOCK), before);
+    assert_eq!(scratch.client().children(LOCK), before);
     peer.release();
 }
 
 /// The other came later, and takes no notice of us. Who holds goes on; who waits is refused with the next list; and so
 /// is who comes later still.
 fn is_refused_when_it_came_later(recipe: Recipe, words: &str) {
-    let place = Place::new();
-    let mut holder = place.hold();
-    let mut between = queue(&place, recipe, "between", 2);
-    let mut waiter = queue(&place, recipe, "waiter", 3);
-    let mut peer = Peer::start(&place, recipe);
+    let scratch = Scratch::new();
+    let mut holder = scratch.hold();
+    let mut between = queue(&scratch, recipe, "between", 2);
+    let mut waiter = queue(&scratch, recipe, "waiter", 3);
+    let mut peer = Peer::start(&scratch, recipe);
     peer.acquire();
-    expect_refused(&place.zklock().arg(LOCK).bare_child().run().expect_code(78), words);
+    expect_refused(&scratch.zklock().arg(LOCK).bare_child().run().expect_code(78), words);
 
     between.signal(Signal::SIGTERM);
     between.wait().expect_signal(Signal::SIGTERM);
@@ -95,14 +94,14 @@ refused!(kazoo_lease, Recipe::KazooLease, "kazoo's NonBlockingLease");
 /// Who looks at the queue for a person sees it there, although nothing changes that it waits for.
 #[test]
 fn a_waiter_at_a_terminal_is_refused_while_it_waits() {
-    let place = Place::new();
-    let client = place.client();
+    let scratch = Scratch::new();
+    let client = scratch.client();
     client.create(LOCK, b"", Kind::Persistent).unwrap();
     let holder = client.create(&format!("{LOCK}/lock-"), b"", Kind::EphemeralSequential).unwrap();
     let terminal = Terminal::new(120);
-    let mut waiter = terminal.spawn(place.zklock().arg(LOCK).bare_child());
+    let mut waiter = terminal.spawn(scratch.zklock().arg(LOCK).bare_child());
     terminal.wait("the waiting line", |lines| lines.iter().any(|line| line.contains("2nd of 2")));
-    let mut peer = Peer::start(&place, Recipe::CuratorSemaphoreMutex);
+    let mut peer = Peer::start(&scratch, Recipe::CuratorSemaphoreMutex);
     peer.acquire();
     waiter.wait().expect_code(78);
     terminal.wait("the refusal", |lines| lines.iter().any(|line| line.contains("InterProcessSemaphoreMutex")));
@@ -113,12 +112,12 @@ fn a_waiter_at_a_terminal_is_refused_while_it_waits() {
 /// The one of the names without the other, which may be a lock of ours.
 #[test]
 fn a_lock_below_the_lock_may_be_named_locks_or_leases() {
-    let place = Place::new();
-    place.client().create(LOCK, b"", Kind::Persistent).unwrap();
+    let scratch = Scratch::new();
+    scratch.client().create(LOCK, b"", Kind::Persistent).unwrap();
     for name in ["locks", "leases"] {
         let below = format!("{LOCK}/{name}");
-        place.client().create(&below, b"", Kind::Persistent).unwrap();
-        silent(place.zklock().args(["-n", LOCK, "true"]).run().expect_code(0));
-        place.client().delete(&below).unwrap();
+        scratch.client().create(&below, b"", Kind::Persistent).unwrap();
+        silent(scratch.zklock().args(["-n", LOCK, "true"]).run().expect_code(0));
+        scratch.delete(&below);
     }
 }

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
+use crate::harness::running::{Running, finish};
+use crate::harness::scratch::{Scratch, direct};
 
 const ALL: [&str; 5] = ["-v", "--session-timeout", "20", "--dialect", "curator,curator-rw,kazoo"];
 
@@ -17,29 +19,29 @@ fn lose_creation_of_all(proxy: &Proxy, fate: Fate) -> Trap {
 
 /// The contenders are the nodes of one transaction, and what the running command was told of.
 #[track_caller]
-fn expect_three_of_one(scene: &Scene, job: &Running) {
-    let nodes = scene.contenders();
+fn expect_three_of_one(scratch: &Scratch, job: &Running) {
+    let nodes = scratch.contenders();
     assert_eq!(nodes.len(), 3, "{nodes:?}");
     assert!(nodes.iter().all(|node| node.stat.czxid == nodes[0].stat.czxid), "{nodes:?}");
-    assert_eq!(variable(job, "ZKLOCK_NODE"), nodes[0].path);
-    assert_eq!(variable(job, "ZKLOCK_TOKEN"), nodes[0].stat.czxid.to_string());
-    assert_eq!(variable(job, "ZKLOCK_SESSION"), format!("{:#x}", nodes[0].stat.owner));
+    assert_eq!(job.variable("ZKLOCK_NODE"), nodes[0].path);
+    assert_eq!(job.variable("ZKLOCK_TOKEN"), nodes[0].stat.czxid.to_string());
+    assert_eq!(job.variable("ZKLOCK_SESSION"), format!("{:#x}", nodes[0].stat.owner));
 }
 
 fn reply_to_create_all_lost(fate: Fate) {
-    let (scene, proxy) = Scene::proxied();
+    let (scratch, proxy) = Scratch::proxied();
     let trap = lose_creation_of_all(&proxy, fate);
-    let mut job = scene.start(&proxy.address(), "job", &ALL, &["--exit-on", "TERM"]);
+    let mut job = scratch.start(&proxy.address(), "job", &ALL, &["--exit-on", "TERM"]);
     trap.wait();
-    let created = scene.contenders();
+    let created = scratch.contenders();
     proxy.pass();
     job.wait_stdout("ready");
-    expect_three_of_one(&scene, &job);
-    assert_eq!(scene.contenders(), created);
+    expect_three_of_one(&scratch, &job);
+    assert_eq!(scratch.contenders(), created);
     assert_eq!(proxy.requests().iter().filter(|request| creates_all(request)).count(), 1);
     expect_sync_before_look(&proxy, Some(0));
-    scene.finish(&mut job);
-    scene.expect_tidy(&["job"]);
+    finish(&mut job);
+    scratch.expect_tidy(&["job"]);
 }
 
 #[test]
@@ -60,39 +62,39 @@ fn reply_to_create_all_lost_and_nobody_answers_for_a_while() {
 /// From a second transaction that was taken for lost and came late.
 #[test]
 fn of_two_sets_of_nodes_the_later_one_goes() {
-    let (scene, proxy) = Scene::proxied();
+    let (scratch, proxy) = Scratch::proxied();
     let trap = lose_creation_of_all(&proxy, Fate::ResetAndHold);
-    let mut job = scene.start(&proxy.address(), "job", &ALL, &["--exit-on", "TERM"]);
+    let mut job = scratch.start(&proxy.address(), "job", &ALL, &["--exit-on", "TERM"]);
     trap.wait();
-    let created = scene.contenders();
+    let created = scratch.contenders();
     for node in &created {
         let prefix = node.path.trim_end_matches(|digit: char| digit.is_ascii_digit());
-        scene.witness.create(prefix, b"", Kind::EphemeralSequential).unwrap();
+        scratch.client().create(prefix, b"", Kind::EphemeralSequential).unwrap();
     }
     proxy.pass();
     job.wait_stdout("ready");
-    expect_three_of_one(&scene, &job);
-    assert_eq!(scene.contenders(), created);
-    scene.finish(&mut job);
-    scene.expect_tidy(&["job"]);
+    expect_three_of_one(&scratch, &job);
+    assert_eq!(scratch.contenders(), created);
+    finish(&mut job);
+    scratch.expect_tidy(&["job"]);
 }
 
 /// Half of the nodes is no contender: some kind of client would not see it. What is left of it goes, too.
 #[test]
 fn of_a_set_that_somebody_has_deleted_one_of_nothing_is_used() {
     for n in 0..3 {
-        let (scene, proxy) = Scene::proxied();
+        let (scratch, proxy) = Scratch::proxied();
         let trap = lose_creation_of_all(&proxy, Fate::ResetAndHold);
-        let mut job = scene.start(&proxy.address(), "job", &ALL, &["--exit-on", "TERM"]);
+        let mut job = scratch.start(&proxy.address(), "job", &ALL, &["--exit-on", "TERM"]);
         trap.wait();
-        let created = scene.contenders();
-        scene.witness.delete(&created[n].path).unwrap();
+        let created = scratch.contenders();
+        scratch.delete(&created[n].path);
         proxy.pass();
         job.wait_stdout("ready");
-        expect_three_of_one(&scene, &job);
-        assert!(scene.contenders().iter().all(|node| !created.contains(node)), "{created:?}");
-        scene.finish(&mut job);
-        scene.expect_tidy(&["job"]);
+        expect_three_of_one(&scratch, &job);
+        assert!(scratch.contenders().iter().all(|node| !created.contains(node)), "{created:?}");
+        finish(&mut job);
+        scratch.expect_tidy(&["job"]);
     }
 }
 
@@ -100,25 +102,25 @@ fn of_a_set_that_somebody_has_deleted_one_of_nothing_is_used() {
 #[test]
 fn of_a_set_that_loses_one_while_it_is_looked_up_nothing_is_used() {
     for n in 0..3 {
-        let (scene, proxy) = Scene::proxied();
+        let (scratch, proxy) = Scratch::proxied();
         // The first list is asked for together with the creation.
         let lists = AtomicUsize::new(0);
         let is_second =
             move |request: &Request| request.op == Op::GetChildren && lists.fetch_add(1, Ordering::Relaxed) == 1;
         let trap = proxy.trap(Fate::Wait, is_second);
-        let mut job = scene.start(&proxy.address(), "job", &ALL, &["--exit-on", "TERM"]);
+        let mut job = scratch.start(&proxy.address(), "job", &ALL, &["--exit-on", "TERM"]);
         trap.wait();
-        let created = scene.contenders();
-        scene.witness.delete(&created[n].path).unwrap();
+        let created = scratch.contenders();
+        scratch.delete(&created[n].path);
         trap.release();
         poll::until("it has queued anew", || {
-            let now = scene.contenders();
+            let now = scratch.contenders();
             (now.len() == 3 && now.iter().all(|node| !created.contains(node))).then_some(())
         });
         job.wait_stdout("ready");
-        expect_three_of_one(&scene, &job);
-        scene.finish(&mut job);
-        scene.expect_tidy(&["job"]);
+        expect_three_of_one(&scratch, &job);
+        finish(&mut job);
+        scratch.expect_tidy(&["job"]);
     }
 }
 
@@ -126,22 +128,22 @@ fn of_a_set_that_loses_one_while_it_is_looked_up_nothing_is_used() {
 #[test]
 fn a_waiter_that_loses_one_node_queues_anew_with_all() {
     for n in 0..3 {
-        let scene = Scene::shared();
-        let mut holder = scene.start(&Server::shared().address(), "holder", &ALL, &["--exit-on", "TERM"]);
+        let scratch = Scratch::new().with_lock();
+        let mut holder = scratch.start(&direct(), "holder", &ALL, &["--exit-on", "TERM"]);
         holder.wait_stdout("ready");
-        let mut job = scene.start(&Server::shared().address(), "job", &ALL, &["--exit-on", "TERM"]);
-        scene.witness.wait_count(LOCK, 6);
-        let queued = scene.contenders().split_off(3);
-        scene.witness.delete(&queued[n].path).unwrap();
+        let mut job = scratch.start(&direct(), "job", &ALL, &["--exit-on", "TERM"]);
+        scratch.wait_queue(6);
+        let queued = scratch.contenders().split_off(3);
+        scratch.delete(&queued[n].path);
         poll::until("it has queued anew", || {
-            let now = scene.contenders();
+            let now = scratch.contenders();
             (now.len() == 6 && now[3..].iter().all(|node| !queued.contains(node))).then_some(())
         });
-        scene.finish(&mut holder);
+        finish(&mut holder);
         job.wait_stdout("ready");
-        expect_three_of_one(&scene, &job);
-        scene.finish(&mut job);
-        scene.expect_tidy(&["holder", "job"]);
+        expect_three_of_one(&scratch, &job);
+        finish(&mut job);
+        scratch.expect_tidy(&["holder", "job"]);
     }
 }
 
@@ -149,15 +151,15 @@ fn a_waiter_that_loses_one_node_queues_anew_with_all() {
 #[test]
 fn a_node_that_goes_while_nobody_is_connected_is_noticed() {
     for n in 0..3 {
-        let (scene, proxy) = Scene::proxied();
-        let mut job = scene.start(&proxy.address(), "job", &ALL, &["--exit-on", "TERM"]);
+        let (scratch, proxy) = Scratch::proxied();
+        let mut job = scratch.start(&proxy.address(), "job", &ALL, &["--exit-on", "TERM"]);
         job.wait_stdout("ready");
         proxy.hold();
         proxy.reset();
-        let nodes = scene.contenders();
-        scene.witness.delete(&nodes[n].path).unwrap();
+        let nodes = scratch.contenders();
+        scratch.delete(&nodes[n].path);
         proxy.pass();
         job.wait().expect_code(76);
-        scene.witness.wait_count(LOCK, 0);
+        scratch.wait_queue(0);
     }
 }

@@ -1,0 +1,29 @@
+//! The durations that tests share. How long a test waits for what should happen is [`PATIENCE`].
+//!
+//! [`PATIENCE`]: super::poll::PATIENCE
+
+use std::time::Duration;
+
+/// The session timeout where no session is to expire. On a machine that is slow for seconds, no contender loses the lock;
+/// and an expiry cannot pass for a release, because it takes longer than [`SOON`].
+pub(crate) const LONG_SESSION: Duration = Duration::from_secs(20);
+
+/// The session timeout where a session has to end by itself, but a pause of three seconds is to disturb nothing.
+pub(crate) const BRIEF_SESSION: Duration = Duration::from_secs(10);
+
+/// The session timeout where a lease is to run out. A machine that stalls for two seconds costs no contender the lock.
+pub(crate) const SHORT_SESSION: Duration = Duration::from_secs(8);
+
+/// How long a lease lasts from the last answered beat, under [`SHORT_SESSION`].
+pub(crate) const LEASE: Duration = Duration::from_millis(5200);
+
+/// What may pass on a loaded machine before something that happens at once has happened. It takes longer than this where
+/// it would happen by itself in the end, as when a session expires.
+pub(crate) const AT_ONCE: Duration = Duration::from_secs(5);
+
+/// How long it may take until a deleted node has gone. A run that gives up waits for the server's answer for a second and
+/// no longer; a server that stands still for that long deletes the node when it goes on.
+pub(crate) const SOON: Duration = Duration::from_secs(10);
+
+/// How long a crowd may take, on a machine that does much else.
+pub(crate) const CROWD_LIMIT: Duration = Duration::from_secs(180);
