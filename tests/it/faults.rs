@@ -3,220 +3,19 @@
 //!
 //!     cargo test --test it faults:: -- --nocapture | grep '^|'
 
-use std::sync::Once;
-use std::time::Duration;
-
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use crate::harness::client::{self, Client, Kind};
 use crate::harness::ensemble::Ensemble;
-use crate::harness::moment::Moment;
+use crate::harness::fault::{DELETED, EXPIRY, Fault, KEEPER_DIED, SILENCE, UNDISTURBED};
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::proxy::{Flow, Proxy};
-use crate::harness::running::{Running, finish};
-use crate::harness::scratch::{GRACE, LASTING, LOCK, Scratch, direct};
+use crate::harness::running::finish;
+use crate::harness::scratch::{GRACE, Scratch, direct};
 use crate::harness::server::{Data, Server, Settings};
 use crate::harness::times::{AT_ONCE, LEASE, SHORT_SESSION};
-
-/// When a session that nobody renews has ended, and the next holder has noticed.
-const EXPIRY: Duration = SHORT_SESSION.saturating_add(AT_ONCE);
-
-const SILENCE: &str = "ZooKeeper has not answered for ";
-const KEEPER_DIED: &str = "the keeper process died; stopping the command";
-const DELETED: &str = "its node was deleted; killing the command";
-
-/// The end of a row about a holder that noticed nothing.
-const UNDISTURBED: [&str; 4] = ["undisturbed", "in its turn", "0", "0"];
-
-/// The options of a holder that is not to be disturbed while servers start, or elect a leader.
-const ENDURING: &[&str] = &["-v", "--session-timeout", "90"];
-
-/// A holder that something happens to, another contender behind it, and what was seen of them.
-struct Fault {
-    what: &'static str,
-    scratch: Scratch,
-    holder: Running,
-    next: Running,
-    supervisor: Pid,
-    keeper: Pid,
-    command: Pid,
-    since: Moment,
-    dead: Duration,
-    next_began: Duration,
-}
-
-impl Fault {
-    /// The holder reaches the servers by `addresses`, and nothing but SIGKILL ends its command.
-    #[track_caller]
-    fn new(what: &'static str, scratch: Scratch, addresses: &str) -> Self {
-        Self::with(what, scratch, addresses, &GRACE, &["--wait"])
-    }
-
-    /// Against the shared server.
-    #[track_caller]
-    fn shared(what: &'static str) -> Self {
-        Self::new(what, Scratch::new().with_lock(), &direct())
-    }
-
-    /// The same with a session of a minute, which would take long to end by itself.
-    #[track_caller]
-    fn minute(what: &'static str) -> Self {
-        Self::with(what, Scratch::new().with_lock(), &direct(), &["--session-timeout", "60"], &["--wait"])
-    }
-
-    /// Against the shared server, by a way that can be disturbed.
-    #[track_caller]
-    fn proxied(what: &'static str) -> (Self, Proxy) {
-        let (scratch, proxy) = Scratch::proxied();
-        (Self::new(what, scratch, &proxy.address()), proxy)
-    }
-
-    /// A holder whose command ends by SIGTERM, with a session of [`LASTING`].
-    #[track_caller]
-    fn lasting(what: &'static str, scratch: Scratch, addresses: &str) -> Self {
-        Self::with(what, scratch, addresses, &[&["-v"], &LASTING[..]].concat(), &["--exit-on", "TERM"])
-    }
-
-    /// The same with a session of [`ENDURING`].
-    #[track_caller]
-    fn enduring(what: &'static str, scratch: Scratch, addresses: &str) -> Self {
-        Self::with(what, scratch, addresses, ENDURING, &["--exit-on", "TERM"])
-    }
-
-    #[track_caller]
-    fn with(what: &'static str, scratch: Scratch, addresses: &str, options: &[&str], child: &[&str]) -> Self {
-        let mut holder = scratch.start(addresses, "holder", options, child);
-        holder.wait_stdout("holder ready");
-        let next = scratch.queue("next", 1);
-        Self::of(what, scratch, holder, next)
-    }
-
-    #[track_caller]
-    fn of(what: &'static str, scratch: Scratch, holder: Running, next: Running) -> Self {
-        let (supervisor, keeper, command) = (holder.pid(), holder.keeper(), holder.command());
-        let (since, dead, next_began) = (Moment::now(), Duration::ZERO, Duration::ZERO);
-        Self { what, scratch, holder, next, supervisor, keeper, command, since, dead, next_began }
-    }
-
-    /// Now it happens. What was under way before does not count any more.
-    fn strike(&mut self, signal: Signal, pids: &[Pid]) {
-        pids.iter().for_each(|&pid| process::send(pid, signal));
-        if signal == Signal::SIGSTOP {
-            pids.iter().for_each(|&pid| process::wait_state(pid, &['T']));
-        }
-        self.strikes();
-    }
-
-    /// The same for what is no signal.
-    fn strikes(&mut self) {
-        self.since = Moment::now();
-    }
-
-    /// The command is dead, and was last alive at most `limit` after the fault.
-    #[track_caller]
-    fn command_dead(&mut self, limit: Duration) {
-        process::wait_dead(self.command);
-        let last = self.scratch.last_alive("holder");
-        last.expect_within(limit, self.since, "the command is dead");
-        self.dead = last.since(self.since);
-    }
-
-    /// The next command has started at most `limit` after the fault.
-    #[track_caller]
-    fn next_starts(&mut self, limit: Duration) {
-        if !self.next.stdout().contains(" ready\n") {
-            self.next.wait_stdout(" ready");
-        }
-        let begin = self.scratch.begin("next");
-        begin.expect_within(limit, self.since, "the next one starts");
-        self.next_began = begin.since(self.since);
-    }
-
-    /// zklock exits with 76 and one line that says why.
-    #[track_caller]
-    fn lost(&mut self, why: &str) {
-        let output = self.holder.wait().expect_code(76);
-        let said = output.stderr();
-        let one = said.starts_with(&format!("zklock: lost the lock {LOCK}: {why}")) && said.lines().count() == 1;
-        assert!(one, "{output}");
-    }
-
-    /// The lock is lost because of `why`: the command is dead within `dead`, the next one starts within `next`.
-    #[track_caller]
-    fn expect_lost(mut self, dead: Duration, next: Duration, why: &str) {
-        self.command_dead(dead);
-        self.lost(why);
-        let stdout = self.holder.stdout();
-        assert!(stdout.contains("holder signal TERM\n"), "the stop signal came first\n{stdout}");
-        self.next_starts(next);
-        self.end("76");
-    }
-
-    /// The lock was taken away: there is no time for a stop signal.
-    #[track_caller]
-    fn expect_taken(mut self, why: &str) {
-        self.command_dead(AT_ONCE);
-        self.lost(why);
-        let stdout = self.holder.stdout();
-        assert!(stdout.ends_with("holder ready\n"), "no stop signal\n{stdout}");
-        self.next_starts(AT_ONCE);
-        self.end_with_overlap("76");
-    }
-
-    /// zklock was killed: the command is dead at once, and the next one starts within `next`.
-    #[track_caller]
-    fn expect_killed(mut self, next: Duration) {
-        self.command_dead(AT_ONCE);
-        self.holder.wait().expect_signal(Signal::SIGKILL);
-        self.next_starts(next);
-        self.end("KILL");
-    }
-
-    /// Ends what is left, and panics when two commands ran at the same time or when something is left behind.
-    #[track_caller]
-    fn end(self, exit: &str) {
-        self.scratch.log().expect_no_overlap();
-        self.end_with_overlap(exit);
-    }
-
-    /// The same where the documents say that two commands can run at the same time.
-    #[track_caller]
-    fn end_with_overlap(mut self, exit: &str) {
-        let both = self.scratch.last_alive("holder").since(self.scratch.begin("next"));
-        let [dead, next, both] = [self.dead, self.next_began, both].map(|time| time.as_millis().to_string());
-        self.row([&dead, &next, &both, exit]);
-        self.holder.wait_until_nothing_is_left();
-        finish(&mut self.next);
-        assert_eq!(self.scratch.log().order(), ["holder", "next"]);
-        self.scratch.wait_queue(0);
-    }
-
-    /// The holder still has the node and the session that its command was told of, and ends when it is asked to.
-    #[track_caller]
-    fn expect_undisturbed(mut self) {
-        let first = self.scratch.contenders().into_iter().next().expect("a contender");
-        assert_eq!(first.path, self.holder.variable("ZKLOCK_NODE"));
-        assert_eq!(format!("{:#x}", first.stat.owner), self.holder.variable("ZKLOCK_SESSION"));
-        self.holder.signal(Signal::SIGTERM);
-        let output = self.holder.wait().expect_code(0);
-        assert_eq!(output.stdout().matches("signal TERM\n").count(), 1, "{output}");
-        self.row(UNDISTURBED);
-        self.holder.wait_until_nothing_is_left();
-        finish(&mut self.next);
-        self.scratch.expect_tidy(&["holder", "next"]);
-    }
-
-    fn row(&self, [dead, next, both, exit]: [&str; 4]) {
-        static HEADER: Once = Once::new();
-        HEADER.call_once(|| {
-            println!("\n| fault | command dead after (ms) | next one starts after (ms) | both ran for (ms) | exit |");
-            println!("| --- | ---: | ---: | ---: | --- |");
-        });
-        println!("| {} | {dead} | {next} | {both} | {exit} |", self.what);
-    }
-}
 
 // One process.
 
@@ -615,7 +414,7 @@ fn supervisor_stopped_and_the_network_cut() {
 #[test]
 fn node_deleted() {
     let mut fault = Fault::minute("node: deleted");
-    delete_node(&mut fault);
+    fault.delete_node();
     fault.expect_taken(DELETED);
 }
 
@@ -632,7 +431,7 @@ fn session_closed() {
 fn node_deleted_and_the_supervisor_stopped() {
     let mut fault = Fault::minute("supervisor: STOP, node: deleted");
     fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
-    delete_node(&mut fault);
+    fault.delete_node();
     fault.command_dead(AT_ONCE);
     fault.next_starts(AT_ONCE);
     process::send(fault.supervisor, Signal::SIGCONT);
@@ -644,7 +443,7 @@ fn node_deleted_and_the_supervisor_stopped() {
 fn node_deleted_and_the_supervisor_killed() {
     let mut fault = Fault::minute("supervisor: STOP, node: deleted, supervisor: KILL");
     fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
-    delete_node(&mut fault);
+    fault.delete_node();
     process::send(fault.supervisor, Signal::SIGKILL);
     fault.command_dead(AT_ONCE);
     fault.holder.wait().expect_signal(Signal::SIGKILL);
@@ -663,13 +462,6 @@ fn node_deleted_after_the_keeper_was_killed() {
     fault.lost(KEEPER_DIED);
     fault.next_starts(LEASE);
     fault.end_with_overlap("76");
-}
-
-#[track_caller]
-fn delete_node(fault: &mut Fault) {
-    let node = fault.scratch.contenders().swap_remove(0).path;
-    fault.strikes();
-    fault.scratch.delete(&node);
 }
 
 // The machine sleeps.

@@ -10,14 +10,14 @@ use crate::harness::client::Kind;
 use crate::harness::frames::Op;
 use crate::harness::moment::Moment;
 use crate::harness::poll;
-use crate::harness::process::{self, Process};
+use crate::harness::process::{self};
 use crate::harness::proxy::Fate;
 use crate::harness::running::{Running, finish};
 use crate::harness::scratch::{GRACE, LASTING, LOCK, Scratch, direct};
 use crate::harness::server::{Data, Server};
 use crate::harness::terminal::Terminal;
 use crate::harness::times::{AT_ONCE, LEASE, LONG_SESSION, SHORT_SESSION};
-use crate::harness::zklock::{Zklock, binary, child, is_keeper};
+use crate::harness::zklock::{Zklock, binary, child};
 
 // The session timeout that a reconnection grants.
 
@@ -194,37 +194,19 @@ fn nested(scratch: &Scratch) -> Running {
     run
 }
 
-/// The processes of a run below its supervisor: keepers, which have something left to do in the end, and the others, of
-/// which there are `count`.
-#[track_caller]
-fn below(run: &Running, count: usize) -> (Vec<Process>, Vec<Process>) {
-    let all = run.processes().into_iter().filter(|process| process.pid != run.pid());
-    let (keepers, others): (Vec<_>, Vec<_>) = all.partition(is_keeper);
-    assert_eq!(others.len(), count, "{others:?}");
-    (keepers, others)
-}
-
-#[track_caller]
-fn expect_dead(family: &[Process]) {
-    for process in family {
-        let now = process::look(process.pid).filter(|now| now.started == process.started);
-        assert!(now.is_none_or(|now| now.state == 'Z'), "{process} lives");
-    }
-}
-
 /// The inner keeper, which would see to its own, is frozen meanwhile: the outer one must not rely on it.
 #[test]
 fn outer_supervisor_killed_the_whole_inner_tree_goes_before_the_next_holder_starts() {
     let scratch = Scratch::new();
     let mut outer = nested(&scratch);
-    let (keepers, family) = below(&outer, 3);
+    let (keepers, family) = outer.family(3);
     let inner_keeper = keepers.iter().find(|keeper| keeper.parent != outer.pid()).expect("another keeper").pid;
     let mut next = scratch.zklock().arg(LOCK).child(scratch.logged("next")).spawn();
     scratch.wait_queue(2);
     process::stop(inner_keeper);
     outer.signal(Signal::SIGKILL);
     next.wait_stdout("ready");
-    expect_dead(&family);
+    process::expect_dead(&family);
     let thawed = Moment::now();
     process::send(inner_keeper, Signal::SIGCONT);
     scratch.client().wait_count(INNER, 0);
@@ -238,12 +220,12 @@ fn outer_supervisor_killed_the_whole_inner_tree_goes_before_the_next_holder_star
 fn outer_lock_lost_the_inner_one_is_given_up() {
     let scratch = Scratch::new();
     let mut outer = nested(&scratch);
-    let (_, family) = below(&outer, 3);
+    let (_, family) = outer.family(3);
     let [node] = <[_; 1]>::try_from(scratch.wait_queue(1)).expect("one contender");
     let deleted = Moment::now();
     scratch.delete(&format!("{LOCK}/{node}"));
     outer.wait().expect_code(76);
-    expect_dead(&family);
+    process::expect_dead(&family);
     scratch.client().wait_count(INNER, 0);
     Moment::now().expect_within(AT_ONCE, deleted, "the inner node has gone");
     outer.wait_until_nothing_is_left();
@@ -378,13 +360,13 @@ fn supervisor_killed_before_it_has_told_of_the_command_leaves_nothing() {
         for _ in ["the one in the group", "the command", "what is between", "the daemon"] {
             victim.wait_stdout("ready");
         }
-        let (_, family) = below(&victim, 4);
+        let (_, family) = victim.family(4);
         process::wait_state(victim.pid(), &['T']);
         let mut next = scratch.zklock().arg(LOCK).child(scratch.logged("next")).spawn();
         scratch.wait_queue(2);
         victim.signal(Signal::SIGKILL);
         next.wait_stdout("ready");
-        expect_dead(&family);
+        process::expect_dead(&family);
         victim.wait().expect_signal(Signal::SIGKILL);
         victim.wait_until_nothing_is_left();
         finish(&mut next);
@@ -489,7 +471,7 @@ fn a_log_that_is_as_long_as_it_may_be_does_not_end_the_command() {
     fs::write(&log, [b'\n'; 2048]).expect("a file can be written");
     let script = r#"ulimit -c 0; ulimit -f 1; exec "$@" 2>>"$0""#;
     let by = ["bash".into(), "-c".into(), script.into(), log.path().as_os_str().to_owned()];
-    let mut run = scratch.zklock().arg("-v").child(["--exit-on", "TERM"]).run_by(by).spawn();
+    let mut run = scratch.zklock().args([LOCK, "-v"]).child(["--exit-on", "TERM"]).run_by(by).spawn();
     run.wait_stdout("ready");
     run.signal(Signal::SIGTERM);
     assert!(!run.wait().expect_code(0).stdout().contains("XFSZ"));

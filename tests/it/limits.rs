@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use nix::unistd::Pid;
 
+use crate::harness::daemon::{LEAVES_DAEMON, left_behind, wait_until_reaped};
 use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::running::{Output, Running, finish};
-use crate::harness::scratch::{GRACE, LASTING, Scratch, direct};
+use crate::harness::scratch::{GRACE, LASTING, LOCK, Scratch, direct};
 use crate::harness::server::Server;
 use crate::harness::terminal::{CTRL_C, CTRL_Z, Terminal};
 use crate::harness::times::{AT_ONCE, LEASE, SHORT_SESSION};
@@ -31,26 +31,12 @@ fn expect_ran_out(run: &mut Running, max_run: &str) -> Output {
     output
 }
 
-/// A holder that nothing happens to but what the test does, unless the options say otherwise.
-#[track_caller]
-fn undisturbed(scratch: &Scratch, options: &[&str], child: &[&str]) -> Running {
-    scratch.job(&direct(), "holder", options, child).env("ZKLOCK_SESSION_TIMEOUT", "20").spawn()
-}
-
-/// The same, once its command has begun.
-#[track_caller]
-fn begun(scratch: &Scratch, options: &[&str], child: &[&str]) -> Running {
-    let mut run = undisturbed(scratch, options, child);
-    run.wait_stdout("holder ready");
-    run
-}
-
 // --max-run.
 
 #[test]
 fn after_max_run_come_the_stop_signal_then_sigkill_then_the_release() {
     let scratch = Scratch::new().with_lock();
-    let mut holder = begun(&scratch, &["--max-run", MAX_RUN, "-k", "2500ms"], &["--wait"]);
+    let mut holder = scratch.hold_with(&["--max-run", MAX_RUN, "-k", "2500ms"], &["--wait"]);
     let mut next = scratch.queue("next", 1);
     let output = expect_ran_out(&mut holder, "3s");
     assert!(output.stdout().ends_with("holder ready\nholder signal TERM\nholder signal CONT\n"), "{output}");
@@ -92,7 +78,7 @@ fn whoever_goes_on_in_a_new_process_all_the_time_is_stopped_after_max_run() {
     for _ in 0..3 {
         let scratch = Scratch::new();
         let options = ["--max-run", MAX_RUN, "-k", "100ms", "--"];
-        let mut run = scratch.zklock().args(options).arg(&restless).spawn();
+        let mut run = scratch.zklock().arg(LOCK).args(options).arg(&restless).spawn();
         run.wait_stdout("restless ready");
         run.wait().expect_code(124);
         // Each look may miss it.
@@ -104,7 +90,7 @@ fn whoever_goes_on_in_a_new_process_all_the_time_is_stopped_after_max_run() {
 fn a_command_that_ends_tidily_after_max_run_gives_124_at_once() {
     let scratch = Scratch::new().with_lock();
     let options = [&LONG_GRACE[..], &["--max-run", MAX_RUN, "--signal", "USR1"]].concat();
-    let mut holder = begun(&scratch, &options, &["--exit-on", "USR1"]);
+    let mut holder = scratch.hold_with(&options, &["--exit-on", "USR1"]);
     let output = expect_ran_out(&mut holder, "3s");
     assert!(output.stdout().ends_with("holder ready\nholder signal USR1\n"), "{output}");
     assert!(output.elapsed < Duration::from_secs(15), "the grace is not waited for\n{output}");
@@ -116,7 +102,7 @@ fn a_command_that_ends_tidily_after_max_run_gives_124_at_once() {
 fn whatever_the_command_has_started_is_stopped_after_max_run() {
     let scratch = Scratch::new().with_lock();
     let daemon = ["--exit-on", "TERM", "--spawn-daemon", "--", "--name", "daemon", "--wait"];
-    let mut holder = begun(&scratch, &["--max-run", "6", "-k", "2"], &daemon);
+    let mut holder = scratch.hold_with(&["--max-run", "6", "-k", "2"], &daemon);
     let output = expect_ran_out(&mut holder, "6s");
     assert!(output.stdout().contains("daemon signal TERM\n"), "{output}");
     scratch.expect_tidy(&["holder"]);
@@ -125,7 +111,7 @@ fn whatever_the_command_has_started_is_stopped_after_max_run() {
 #[test]
 fn a_command_that_is_quick_enough_does_not_notice_max_run() {
     let scratch = Scratch::new().with_lock();
-    let mut holder = begun(&scratch, &["--max-run", "20"], &["--exit", "3"]);
+    let mut holder = scratch.hold_with(&["--max-run", "20"], &["--exit", "3"]);
     let output = holder.wait().expect_code(3);
     assert_eq!(output.stderr(), "", "{output}");
     scratch.expect_tidy(&["holder"]);
@@ -157,7 +143,7 @@ fn the_shortest_max_run_is_no_loss_of_the_lock() {
 #[test]
 fn a_command_that_is_stopped_runs_out_of_time_all_the_same() {
     let scratch = Scratch::new().with_lock();
-    let mut holder = begun(&scratch, &["--max-run", MAX_RUN, "-k", "2"], &["--wait"]);
+    let mut holder = scratch.hold_with(&["--max-run", MAX_RUN, "-k", "2"], &["--wait"]);
     process::send(holder.command(), Signal::SIGSTOP);
     let output = expect_ran_out(&mut holder, "3s");
     assert!(output.stdout().contains("holder signal TERM\n"), "it was continued for the stop signal\n{output}");
@@ -167,7 +153,7 @@ fn a_command_that_is_stopped_runs_out_of_time_all_the_same() {
 #[test]
 fn a_zklock_that_is_stopped_ends_the_run_when_it_is_continued() {
     let scratch = Scratch::new().with_lock();
-    let mut holder = begun(&scratch, &["--max-run", MAX_RUN], &["--exit-on", "TERM"]);
+    let mut holder = scratch.hold_with(&["--max-run", MAX_RUN], &["--exit-on", "TERM"]);
     holder.signal(Signal::SIGSTOP);
     scratch.wait_alive_at("holder", scratch.begin("holder").after(Duration::from_millis(3300)));
     holder.signal(Signal::SIGCONT);
@@ -179,7 +165,7 @@ fn a_zklock_that_is_stopped_ends_the_run_when_it_is_continued() {
 fn signals_reach_a_command_that_has_run_out_of_time() {
     let scratch = Scratch::new().with_lock();
     let options = [&LONG_GRACE[..], &["--max-run", MAX_RUN]].concat();
-    let mut holder = begun(&scratch, &options, &["--exit-on", "INT"]);
+    let mut holder = scratch.hold_with(&options, &["--exit-on", "INT"]);
     holder.wait_stdout("holder signal CONT");
     holder.signal(Signal::SIGINT);
     let output = expect_ran_out(&mut holder, "3s");
@@ -191,7 +177,7 @@ fn signals_reach_a_command_that_has_run_out_of_time() {
 fn a_lock_that_is_lost_after_max_run_is_a_lost_lock() {
     let scratch = Scratch::new().with_lock();
     let options = [&LONG_GRACE[..], &["--max-run", MAX_RUN]].concat();
-    let mut holder = begun(&scratch, &options, &["--wait"]);
+    let mut holder = scratch.hold_with(&options, &["--wait"]);
     holder.wait_stdout("holder signal TERM");
     scratch.delete_holder();
     let output = holder.wait().expect_code(76);
@@ -219,29 +205,6 @@ fn silence_after_max_run_does_not_extend_the_lease() {
 }
 
 // --wait-descendants.
-
-/// A command that leaves a daemon behind and ends with status 3. The daemon runs until the file `end` is there.
-const LEAVES_DAEMON: [&str; 10] =
-    ["--exit", "3", "--spawn-daemon", "--", "--name", "daemon", "--beat", "--log", "log", "--until"];
-
-/// Waits until the command `holder` has ended, and zklock knows it.
-#[track_caller]
-fn wait_until_reaped(scratch: &Scratch) {
-    poll::until("the command has ended", || {
-        let log = scratch.log();
-        let holder = log.runs().iter().find(|run| run.name == "holder" && run.ended)?;
-        process::look(Pid::from_raw(holder.pid.cast_signed())).is_none().then_some(())
-    });
-}
-
-/// A contender whose command has ended and has left a daemon behind.
-#[track_caller]
-fn left_behind(scratch: &Scratch, options: &[&str], daemon: &[&str]) -> Running {
-    let mut run = undisturbed(scratch, options, &[&LEAVES_DAEMON[..], &["end"], daemon].concat());
-    run.wait_stdout("daemon ready");
-    wait_until_reaped(scratch);
-    run
-}
 
 #[test]
 fn a_daemon_does_not_hold_the_lock() {
@@ -283,7 +246,7 @@ fn a_daemon_that_is_waited_for_holds_the_lock() {
 #[test]
 fn waiting_for_descendants_when_there_are_none_takes_no_time() {
     let scratch = Scratch::new().with_lock();
-    let mut run = begun(&scratch, &["--wait-descendants"], &["--die-of", "USR1"]);
+    let mut run = scratch.hold_with(&["--wait-descendants"], &["--die-of", "USR1"]);
     let output = run.wait().expect_signal(Signal::SIGUSR1);
     assert_eq!(output.stderr(), "", "{output}");
     scratch.expect_tidy(&["holder"]);
@@ -393,7 +356,7 @@ fn after(arguments: &str) -> String {
 /// A holder whose command nothing but SIGKILL ends, and what is to run when it has been stopped.
 #[track_caller]
 fn with_after(scratch: &Scratch, options: &[&str], after: &str) -> Running {
-    begun(scratch, &[options, &["--on-lost", after]].concat(), &["--wait"])
+    scratch.hold_with(&[options, &["--on-lost", after]].concat(), &["--wait"])
 }
 
 /// zklock ended with the status of a lost lock after `after` had run, once and not beside the command.
@@ -455,7 +418,7 @@ fn on_lost_is_run_when_the_lock_is_lost_after_max_run_or_with_descendants_only()
     let scratch = Scratch::new().with_lock();
     let after = after("");
     let options = [&LONG_GRACE[..], &["--max-run", MAX_RUN, "--on-lost", &after]].concat();
-    let mut run = begun(&scratch, &options, &["--wait"]);
+    let mut run = scratch.hold_with(&options, &["--wait"]);
     run.wait_stdout("holder signal TERM");
     scratch.delete_holder();
     run.wait().expect_code(76);

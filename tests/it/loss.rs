@@ -14,33 +14,12 @@ use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::proxy::{Fate, Flow, Proxy};
-use crate::harness::running::{Output, Running, finish};
+use crate::harness::running::{Running, finish};
 use crate::harness::scratch::{GRACE, LASTING, LOCK, Scratch, direct};
-use crate::harness::times::{AT_ONCE, LEASE};
+use crate::harness::times::AT_ONCE;
 
 /// The supervisor says for how long, the keeper that it was too long, and either may be the first.
 const SILENCE: &str = "ZooKeeper has not answered ";
-
-/// The holder was stopped within the lease that began to run out at `silence`, says why, and the next one started
-/// after it.
-#[track_caller]
-fn expect_handover(scratch: &Scratch, holder: &mut Running, next: &mut Running, silence: Moment, why: &str) -> Output {
-    let output = expect_lost(holder, why);
-    scratch.last_alive("holder").expect_within(LEASE, silence, "the holder's command is dead");
-    finish(next);
-    scratch.expect_tidy(&["holder", "next"]);
-    output
-}
-
-/// zklock ended with the status and the one line of a lost lock, and nothing of its run is left.
-#[track_caller]
-fn expect_lost(holder: &mut Running, why: &str) -> Output {
-    let output = holder.wait().expect_code(76);
-    let said = output.stderr();
-    assert!(said.starts_with(&format!("zklock: lost the lock {LOCK}: {why}")) && said.lines().count() == 1, "{output}");
-    holder.wait_until_nothing_is_left();
-    output
-}
 
 // Silence.
 
@@ -51,7 +30,7 @@ fn a_command_that_ends_tidily_when_the_lock_is_lost_still_gives_76() {
     let mut holder = scratch.start(&proxy.address(), "holder", &options, &["--exit-on", "USR1"]);
     holder.wait_stdout("ready");
     proxy.hold();
-    let output = expect_lost(&mut holder, SILENCE);
+    let output = holder.expect_lost(SILENCE);
     assert!(output.stdout().contains("\nholder signal USR1\n"), "{output}");
     assert!(scratch.log().runs()[0].ended);
     scratch.expect_tidy(&["holder"]);
@@ -62,7 +41,7 @@ fn without_a_grace_there_is_no_stop_signal() {
     let (scratch, proxy) = Scratch::proxied();
     let (mut holder, mut next) = scratch.holder_and_next(&proxy.address(), &["--kill-after", "0"]);
     proxy.hold();
-    let output = expect_handover(&scratch, &mut holder, &mut next, Moment::now(), SILENCE);
+    let output = scratch.expect_handover(&mut holder, &mut next, Moment::now(), SILENCE);
     assert!(output.stdout().ends_with("holder ready\n"), "{output}");
 }
 
@@ -76,7 +55,7 @@ fn what_left_the_commands_group_dies_with_it() {
     }
     let mut next = scratch.queue("next", 1);
     proxy.hold();
-    let output = expect_handover(&scratch, &mut holder, &mut next, Moment::now(), SILENCE);
+    let output = scratch.expect_handover(&mut holder, &mut next, Moment::now(), SILENCE);
     assert!(output.stdout().contains("daemon signal TERM\n"), "{output}");
 }
 
@@ -214,7 +193,7 @@ fn keeper_killed_the_command_may_end_by_itself() {
     let killed = Moment::now();
     process::send(holder.keeper(), Signal::SIGKILL);
     let why = "the keeper process died; stopping the command";
-    expect_handover(&scratch, &mut holder, &mut next, killed, why);
+    scratch.expect_handover(&mut holder, &mut next, killed, why);
     assert!(scratch.log().runs()[0].ended);
 }
 
@@ -247,7 +226,7 @@ fn only_the_command_and_its_supervisor_wake_past_the_session() {
     [command, supervisor].into_iter().for_each(|pid| process::send(pid, Signal::SIGCONT));
     process::wait_dead(command);
     scratch.last_alive("holder").expect_within(AT_ONCE, woken, "the command is dead");
-    expect_lost(&mut holder, SILENCE);
+    holder.expect_lost(SILENCE);
     next.signal(Signal::SIGTERM);
     next.wait().expect_code(0);
     scratch.wait_queue(0);
@@ -352,7 +331,7 @@ fn every_node_deleted_while_waiting() {
     for contender in paths.iter().rev() {
         scratch.delete(&contender.path);
     }
-    expect_lost(&mut holder, "its node was deleted; killing the command");
+    holder.expect_lost("its node was deleted; killing the command");
     next.wait_stderr("queueing again");
     finish(&mut next);
     assert_ne!(next.variable("ZKLOCK_NODE"), paths[1].path);

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::process::{Command, Stdio};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
@@ -12,40 +11,18 @@ use crate::harness::client::Kind;
 use crate::harness::poll;
 use crate::harness::process::{self, Seat};
 use crate::harness::proxy::Proxy;
-use crate::harness::running::only_line;
-use crate::harness::scratch::{LOCK, Scratch, direct};
+use crate::harness::running::{count_own_lines, only_line};
+use crate::harness::scratch::{HELD_BY_DB3, LOCK, Scratch, direct};
 use crate::harness::server::{Server, free_port};
 use crate::harness::terminal::Terminal;
 use crate::harness::zklock::{Zklock, binary, child};
-
-/// How a message names the holder whose node has the data [`backup_of_db3`].
-const HELD_BY_DB3: &str = "held by db3 (ops, pid 4242, backup.sh) for 12m";
-
-/// A contender's data as another zklock would write it that has held the lock for twelve minutes, and will have for
-/// most of one more.
-fn backup_of_db3() -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock later than 1970").as_millis();
-    let since = now - 722_000;
-    format!(r#"{{"v":1,"host":"db3","pid":4242,"user":"ops","command":"backup.sh","held_since":{since}}}"#)
-}
-
-/// Panics unless every line begins with the program's name. Gives their number.
-#[track_caller]
-fn count_own_lines(stderr: &str) -> usize {
-    let strange: Vec<&str> = stderr.lines().filter(|line| !line.starts_with("zklock: ")).collect();
-    assert!(
-        strange.is_empty() && (stderr.is_empty() || stderr.ends_with('\n')),
-        "not zklock's: {strange:#?}\n{stderr}"
-    );
-    stderr.lines().count()
-}
 
 // A terminal.
 
 #[test]
 fn a_terminal_shows_one_line_of_place_and_holder_until_the_command_starts() {
     let scratch = Scratch::new();
-    let (holder, waiter) = (scratch.occupy(&backup_of_db3()), scratch.occupy(""));
+    let (holder, waiter) = (scratch.occupy_as_db3(), scratch.occupy(""));
     let terminal = Terminal::new(120);
     let mut job = terminal.spawn(scratch.zklock().arg(LOCK).bare_child());
     for place in ["3rd of 3", "2nd of 2"] {
@@ -63,7 +40,7 @@ fn a_terminal_shows_one_line_of_place_and_holder_until_the_command_starts() {
 #[test]
 fn on_a_narrow_terminal_the_line_does_not_wrap() {
     let scratch = Scratch::new();
-    let holder = scratch.occupy(&backup_of_db3());
+    let holder = scratch.occupy_as_db3();
     let terminal = Terminal::new(40);
     let mut job = terminal.spawn(scratch.zklock().arg(LOCK).bare_child());
     terminal.wait("39 columns", |lines| lines == ["zklock: waiting for /lock: 2nd of 2, he"]);
@@ -75,7 +52,7 @@ fn on_a_narrow_terminal_the_line_does_not_wrap() {
 #[test]
 fn a_message_that_stays_does_not_mix_with_the_line_that_goes() {
     let scratch = Scratch::new();
-    let holder = scratch.occupy(&backup_of_db3());
+    let holder = scratch.occupy_as_db3();
     let terminal = Terminal::new(120);
     // Long enough to learn who holds, on any machine.
     let mut job = terminal.spawn(scratch.zklock().arg(LOCK).args(["-w", "4.5"]).bare_child());
@@ -149,7 +126,7 @@ fn a_shorter_session_than_was_asked_for_is_told_to_a_person() {
 #[test]
 fn without_a_terminal_success_is_silent_also_after_a_wait() {
     let scratch = Scratch::new();
-    let holder = scratch.occupy(&backup_of_db3());
+    let holder = scratch.occupy_as_db3();
     let mut job = scratch.zklock().arg(LOCK).bare_child().spawn();
     scratch.wait_queue(2);
     scratch.delete(&holder);
@@ -184,7 +161,7 @@ fn a_child_that_is_no_contender_is_told_at_a_terminal_and_with_verbose() {
 #[test]
 fn a_lock_that_is_busy_is_one_line_that_names_the_holder() {
     let scratch = Scratch::new();
-    let holder = scratch.occupy(&backup_of_db3());
+    let holder = scratch.occupy_as_db3();
     for (option, message) in [
         ("-n", "/lock is not free: "),
         ("--timeout=0", "/lock is not free: "),
@@ -214,7 +191,7 @@ fn a_lock_that_is_lost_is_one_line() {
 #[test]
 fn a_job_log_gets_a_line_when_waiting_starts_and_one_when_it_ends() {
     let scratch = Scratch::new();
-    let (holder, waiter) = (scratch.occupy(&backup_of_db3()), scratch.occupy(""));
+    let (holder, waiter) = (scratch.occupy_as_db3(), scratch.occupy(""));
     let mut job = scratch.zklock().arg(LOCK).env("CI", "true").bare_child().spawn();
     let first = job.wait_stderr("waiting");
     assert_eq!(first, format!("zklock: waiting for /lock: 3rd of 3, {HELD_BY_DB3}"));
@@ -263,7 +240,7 @@ fn verbose_tells_the_course_of_things_line_by_line() {
     let scratch = Scratch::new();
     let mut counts = vec![];
     for option in ["-v", "-vv", "-vvv"] {
-        let holder = scratch.occupy(&backup_of_db3());
+        let holder = scratch.occupy_as_db3();
         let mut job = scratch.zklock().arg(LOCK).arg(option).bare_child().spawn();
         let waiting = job.wait_stderr("waiting for /lock");
         assert!(waiting.ends_with(HELD_BY_DB3), "{waiting}");

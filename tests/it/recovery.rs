@@ -5,33 +5,17 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::harness::client::{self, Kind};
+use crate::harness::creation::{creates_contender, expect_one_creation, expect_watch_works, lose_creation};
 use crate::harness::ensemble::Ensemble;
-use crate::harness::frames::{Op, Request};
+use crate::harness::frames::Op;
 use crate::harness::moment::Moment;
 use crate::harness::poll;
-use crate::harness::proxy::{Fate, Flow, Proxy, Trap};
+use crate::harness::proxy::{Fate, Flow, Proxy};
 use crate::harness::running::{Running, finish};
-use crate::harness::scratch::{LOCK, Scratch, direct};
+use crate::harness::scratch::{LASTING_VERBOSE, LOCK, Scratch, direct};
 use crate::harness::times::{AT_ONCE, SHORT_SESSION};
 
 mod several;
-
-/// The contender of a test through its proxy. It may be slow, so its session is longer than others'.
-const PATIENT: [&str; 3] = ["-v", "--session-timeout", "20"];
-
-fn creates_contender(request: &Request) -> bool {
-    [Op::Create, Op::Create2].contains(&request.op) && request.path.contains("-lock-")
-}
-
-fn lose_creation(proxy: &Proxy, fate: Fate) -> Trap {
-    proxy.trap(fate, creates_contender)
-}
-
-#[track_caller]
-fn expect_one_creation(proxy: &Proxy) {
-    let creations: Vec<_> = proxy.requests().into_iter().filter(creates_contender).collect();
-    assert_eq!(creations.len(), 1, "{creations:?}");
-}
 
 /// On the connections after number `after`, the node was looked for on a server that had caught up with the leader: a
 /// sync, then a list, and then the node itself. What was under way when the connection broke may be sent again before.
@@ -47,26 +31,17 @@ fn expect_sync_before_look(proxy: &Proxy, after: Option<usize>) {
     assert_eq!(steps.iter().position(|op| *op == Op::GetData), sync.map(|sync| sync + 2), "{steps:?}");
 }
 
-/// The only contender is what the running command was told of.
-#[track_caller]
-fn expect_ours(scratch: &Scratch, job: &Running) {
-    let only = scratch.only_contender();
-    assert_eq!(job.variable("ZKLOCK_NODE"), only.path);
-    assert_eq!(job.variable("ZKLOCK_TOKEN"), only.stat.czxid.to_string());
-    assert_eq!(job.variable("ZKLOCK_SESSION"), format!("{:#x}", only.stat.owner));
-}
-
 // The reply to create.
 
 fn reply_to_create_lost(fate: Fate) {
     let (scratch, proxy) = Scratch::proxied();
     let trap = lose_creation(&proxy, fate);
-    let mut job = scratch.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM"]);
+    let mut job = scratch.start(&proxy.address(), "job", &LASTING_VERBOSE, &["--exit-on", "TERM"]);
     trap.wait();
     let created = scratch.only_contender();
     proxy.pass();
     job.wait_stdout("ready");
-    expect_ours(&scratch, &job);
+    scratch.expect_ours(&job);
     assert_eq!(job.variable("ZKLOCK_NODE"), created.path);
     expect_one_creation(&proxy);
     expect_sync_before_look(&proxy, Some(0));
@@ -94,27 +69,10 @@ fn reply_to_create_lost_behind_a_holder() {
     let (scratch, proxy) = Scratch::proxied();
     let mut holder = scratch.hold();
     let trap = lose_creation(&proxy, Fate::Reset);
-    let mut job = scratch.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM"]);
+    let mut job = scratch.start(&proxy.address(), "job", &LASTING_VERBOSE, &["--exit-on", "TERM"]);
     trap.wait();
     expect_watch_works(&scratch, &proxy, &mut holder, &mut job);
     expect_one_creation(&proxy);
-}
-
-/// The job waits behind the holder and nobody else, and starts when the holder ends.
-#[track_caller]
-fn expect_watch_works(scratch: &Scratch, proxy: &Proxy, holder: &mut Running, job: &mut Running) {
-    let holders = scratch.contenders()[0].path.clone();
-    poll::until("the job watches the holder", || {
-        let watches = |request: &Request| request.op == Op::GetData && request.path.ends_with(&holders);
-        (proxy.requests().iter().filter(|request| watches(request)).count() >= 2).then_some(())
-    });
-    scratch.wait_queue(2);
-    assert_eq!(scratch.log().order(), ["holder"]);
-    finish(holder);
-    job.wait_stdout("ready");
-    expect_ours(scratch, job);
-    finish(job);
-    scratch.expect_tidy(&["holder", "job"]);
 }
 
 #[test]
@@ -125,12 +83,12 @@ fn reply_to_create_lost_and_another_server_answers() {
     let trap = lose_creation(&one, Fate::ResetAndHold);
     two.refuse();
     let addresses = format!("{},{}", one.address(), two.address());
-    let mut job = scratch.start(&addresses, "job", &PATIENT, &["--exit-on", "TERM"]);
+    let mut job = scratch.start(&addresses, "job", &LASTING_VERBOSE, &["--exit-on", "TERM"]);
     trap.wait();
     two.accept();
     job.wait_stdout("ready");
     scratch.client().sync();
-    expect_ours(&scratch, &job);
+    scratch.expect_ours(&job);
     expect_one_creation(&one);
     assert!(!two.requests().iter().any(creates_contender));
     expect_sync_before_look(&two, None);
@@ -151,7 +109,7 @@ fn reply_to_create_lost_and_the_session_expires_meanwhile() {
     proxy.pass();
     job.wait_stderr("queueing again");
     job.wait_stdout("ready");
-    expect_ours(&scratch, &job);
+    scratch.expect_ours(&job);
     assert_ne!(scratch.only_contender().stat.owner, lost.stat.owner);
     finish(&mut job);
     scratch.expect_tidy(&["job"]);
@@ -161,7 +119,7 @@ fn reply_to_create_lost_and_the_session_expires_meanwhile() {
 fn of_two_nodes_of_ours_the_later_one_goes() {
     let (scratch, proxy) = Scratch::proxied();
     let trap = lose_creation(&proxy, Fate::ResetAndHold);
-    let mut job = scratch.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM"]);
+    let mut job = scratch.start(&proxy.address(), "job", &LASTING_VERBOSE, &["--exit-on", "TERM"]);
     trap.wait();
     let first = scratch.only_contender();
     let prefix = first.path.trim_end_matches(|digit: char| digit.is_ascii_digit());
@@ -170,7 +128,7 @@ fn of_two_nodes_of_ours_the_later_one_goes() {
     job.wait_stdout("ready");
     assert!(!scratch.client().exists(&second));
     assert_eq!(scratch.only_contender().path, first.path);
-    expect_ours(&scratch, &job);
+    scratch.expect_ours(&job);
     finish(&mut job);
     scratch.expect_tidy(&["job"]);
 }
@@ -181,7 +139,7 @@ fn of_two_nodes_of_ours_the_later_one_goes() {
 fn a_node_of_ours_from_before_we_queued_again_goes() {
     let (scratch, proxy) = Scratch::proxied();
     let mut holder = scratch.hold();
-    let mut job = scratch.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM"]);
+    let mut job = scratch.start(&proxy.address(), "job", &LASTING_VERBOSE, &["--exit-on", "TERM"]);
     scratch.wait_queue(2);
     let first = scratch.contenders()[1].path.clone();
     // The session in its name, and another random half.
@@ -193,7 +151,7 @@ fn a_node_of_ours_from_before_we_queued_again_goes() {
     poll::until("the late node goes", || (!scratch.client().exists(&late)).then_some(()));
     finish(&mut holder);
     job.wait_stdout("ready");
-    expect_ours(&scratch, &job);
+    scratch.expect_ours(&job);
     finish(&mut job);
     scratch.expect_tidy(&["holder", "job"]);
 }
@@ -207,7 +165,7 @@ fn reply_to_look_lost(op: Op, about_holder: bool, fate: Fate) {
     let mut holder = scratch.hold();
     let path = scratch.only_contender().path;
     let trap = proxy.trap(fate, move |request| request.op == op && request.path.ends_with(&path) == about_holder);
-    let mut job = scratch.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM"]);
+    let mut job = scratch.start(&proxy.address(), "job", &LASTING_VERBOSE, &["--exit-on", "TERM"]);
     trap.wait();
     proxy.pass();
     expect_watch_works(&scratch, &proxy, &mut holder, &mut job);
@@ -310,7 +268,7 @@ fn a_reset_in_any_phase_changes_nothing() {
 
     // Connecting: it is accepted, and gets no answer.
     proxy.hold();
-    let mut job = scratch.start(&proxy.address(), "job", &PATIENT, &["--exit-on", "TERM", "--exit", "7"]);
+    let mut job = scratch.start(&proxy.address(), "job", &LASTING_VERBOSE, &["--exit-on", "TERM", "--exit", "7"]);
     poll::until("it connects", || (proxy.accepted() > 0).then_some(()));
     proxy.reset();
 
@@ -340,7 +298,7 @@ fn a_reset_in_any_phase_changes_nothing() {
     let beats = proxy.count(Op::Multi);
     proxy.reset();
     proxy.wait_count(Op::Multi, beats + 2);
-    expect_ours(&scratch, &job);
+    scratch.expect_ours(&job);
 
     // Releasing.
     let deletion = proxy.trap_ops(Fate::Wait, &[Op::Delete]);
@@ -364,7 +322,7 @@ fn ten_contenders_on_a_slow_network_that_breaks_at_every_handover() {
     proxy.flows(delay, delay);
     let names: Vec<String> = (0..10).map(|number| format!("job{number}")).collect();
     let mut jobs: Vec<Running> =
-        names.iter().map(|name| scratch.start(&proxy.address(), name, &PATIENT, &["--until", name])).collect();
+        names.iter().map(|name| scratch.start(&proxy.address(), name, &LASTING_VERBOSE, &["--until", name])).collect();
     for _ in &names {
         let running = poll::until("one of them runs", || {
             scratch.log().runs().iter().find(|run| !run.ended).map(|run| run.name.clone())

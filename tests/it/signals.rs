@@ -17,7 +17,7 @@ use crate::harness::scratch::{LOCK, Scratch, direct};
 use crate::harness::server::{Server, free_port};
 use crate::harness::stub::Stub;
 use crate::harness::terminal::{CTRL_C, CTRL_Z, Terminal};
-use crate::harness::times::SOON;
+use crate::harness::times::{INSTANT, SOON, expect_once_below};
 use crate::harness::zklock::{Zklock, child};
 
 /// The signals that end a wait.
@@ -25,21 +25,6 @@ const CANCELLING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT
 
 /// A real-time signal, for which nix has no name.
 const REAL_TIME: i32 = 37;
-
-/// "Well under 100 ms".
-const INSTANT: Duration = Duration::from_millis(100);
-
-/// Measures again until something has taken less than this, as what happens at once does in the end on a machine that is
-/// loaded. Panics when it does not within [`poll::PATIENCE`].
-#[track_caller]
-fn expect_once_below(limit: Duration, mut measure: impl FnMut() -> Duration) {
-    let mut times = vec![];
-    let once = poll::within(poll::PATIENCE, || {
-        times.push(measure());
-        times.last().filter(|time| **time < limit).map(drop)
-    });
-    assert!(once.is_some(), "never below {limit:?}: {times:?}");
-}
 
 /// Sends `signal` to a zklock that has no command, and gives the time until it has died of it, in silence.
 #[track_caller]
@@ -154,7 +139,7 @@ fn of_two_signals_at_once_one_ends_the_wait() {
         let mut job = scratch.zklock().arg(LOCK).bare_child().spawn();
         scratch.wait_queue(2);
         let told = Instant::now();
-        signal_all_at_once(&job, &[Signal::SIGTERM, Signal::SIGINT]);
+        job.signal_all_at_once(&[Signal::SIGTERM, Signal::SIGINT]);
         let output = job.wait();
         let took = told.elapsed();
         assert!([Signal::SIGTERM, Signal::SIGINT].iter().any(|&signal| output.died_of(signal as i32)), "{output}");
@@ -162,15 +147,6 @@ fn of_two_signals_at_once_one_ends_the_wait() {
         took
     });
     scratch.delete(&holder);
-}
-
-/// Lets zklock find all of these when it looks: it is stopped while they are sent.
-fn signal_all_at_once(job: &Running, signals: &[Signal]) {
-    process::stop(job.pid());
-    for &signal in signals {
-        job.signal(signal);
-    }
-    job.signal(Signal::SIGCONT);
 }
 
 // The instant in which the lock comes.
@@ -261,20 +237,10 @@ fn signals_that_come_at_once_all_reach_the_command() {
     let scratch = Scratch::new();
     let mut job = scratch.zklock().arg(LOCK).child(["--exit-on", "TERM"]).spawn();
     job.wait_stdout("ready");
-    signal_all_at_once(&job, &[Signal::SIGINT, Signal::SIGUSR1, Signal::SIGUSR2]);
-    wait_for_all(&job, &["signal INT", "signal USR1", "signal USR2", "signal CONT"]);
+    job.signal_all_at_once(&[Signal::SIGINT, Signal::SIGUSR1, Signal::SIGUSR2]);
+    job.wait_stdout_all(&["signal INT", "signal USR1", "signal USR2", "signal CONT"]);
     job.signal(Signal::SIGTERM);
     assert_eq!(job.wait().expect_code(0).stdout().lines().count(), 6, "{job}");
-}
-
-/// Waits until stdout has all these lines, in whatever order.
-#[track_caller]
-fn wait_for_all(job: &Running, lines: &[&str]) {
-    let there = poll::within(poll::PATIENCE, || {
-        let stdout = job.stdout();
-        lines.iter().all(|line| stdout.lines().any(|there| there == *line)).then_some(())
-    });
-    assert!(there.is_some(), "not all of {lines:?}\n{job}");
 }
 
 #[test]
@@ -326,8 +292,8 @@ fn a_caller_that_ignores_sigchld_does_not_make_it_hang() {
 
 #[test]
 fn a_command_that_a_real_time_signal_kills_takes_zklock_along() {
-    let output = Scratch::new().zklock().arg(LOCK).args(["--", "sh", "-c", &format!("kill -{REAL_TIME} $$")]).run();
-    assert!(output.died_of(REAL_TIME), "{output}");
+    let output = Scratch::new().zklock().arg(LOCK).args(["--", "sh", "-c", "kill -37 $$"]).run();
+    assert!(output.died_of(37), "{output}");
 }
 
 // Who goes with whom.
@@ -337,11 +303,11 @@ fn without_a_terminal_a_signal_reaches_the_whole_process_group() {
     let script = r#"trap : TERM; "$0" --name one --exit-on TERM & "$0" --name two --exit-on TERM & wait; wait"#;
     let scratch = Scratch::new();
     let mut job = scratch.zklock().arg(LOCK).args(["--", "sh", "-c", script]).arg(child()).spawn();
-    wait_for_all(&job, &["one ready", "two ready"]);
+    job.wait_stdout_all(&["one ready", "two ready"]);
     let group = process::look(job.command()).expect("the shell waits").group;
     assert_eq!(group, job.command());
     job.signal(Signal::SIGTERM);
-    wait_for_all(&job, &["one signal TERM", "two signal TERM"]);
+    job.wait_stdout_all(&["one signal TERM", "two signal TERM"]);
     job.wait().expect_code(0);
 }
 
@@ -416,7 +382,7 @@ fn when_zklock_is_killed_its_tree_goes_with_it_and_the_next_holder_starts_at_onc
         let logged = ["--beat", "--log", "log", "--name"];
         let tree = logged.iter().copied().chain(["first", "--wait", "--spawn", "--", "--setsid", "--wait"]);
         let mut first = scratch.zklock().arg(LOCK).child(tree).args(logged).arg("grandchild").spawn();
-        wait_for_all(&first, &["first ready", "grandchild ready"]);
+        first.wait_stdout_all(&["first ready", "grandchild ready"]);
         let mut second = scratch.zklock().arg(LOCK).child(logged).arg("second").spawn();
         scratch.wait_queue(2);
         let killed = Moment::now();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
-use nix::unistd::{Pid, geteuid};
+use nix::unistd::geteuid;
 
 use crate::harness::moment::Moment;
 use crate::harness::poll;
@@ -13,20 +13,6 @@ use crate::harness::scratch::{BRIEF, LOCK, Scratch, direct};
 use crate::harness::terminal::{CTRL_C, CTRL_Z, Terminal};
 use crate::harness::times::SOON;
 use crate::harness::zklock::Zklock;
-
-/// The process called zklock that this run is about, below the program that started it.
-#[track_caller]
-fn supervisor(run: &Running) -> Pid {
-    let found = poll::within(poll::PATIENCE, || run.processes().into_iter().find(|process| process.name == "zklock"));
-    found.unwrap_or_else(|| panic!("no zklock\n{run}")).pid
-}
-
-/// The child of `parent` by the name that commands have in /proc.
-#[track_caller]
-fn command(parent: Pid) -> Pid {
-    let is_command = |process: &process::Process| process.name == "child";
-    poll::until("the command", || process::children(parent).into_iter().find(is_command)).pid
-}
 
 // PID 1.
 
@@ -71,7 +57,7 @@ fn as_pid_1_signals_reach_the_command() {
     let mut job = as_pid_1(scratch.zklock().arg(LOCK).child(["--exit-on", "TERM", "--exit", "5"])).spawn();
     job.wait_stdout("ready");
     for name in ["HUP", "INT", "USR1", "TERM"] {
-        process::send(supervisor(&job), format!("SIG{name}").parse().unwrap());
+        process::send(job.zklock(), format!("SIG{name}").parse().unwrap());
         job.wait_stdout(&format!("signal {name}"));
     }
     let output = job.wait().expect_code(5);
@@ -85,7 +71,7 @@ fn as_pid_1_a_signal_ends_the_wait() {
     for (signal, status) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130)] {
         let mut job = as_pid_1(scratch.zklock().arg(LOCK).bare_child()).spawn();
         scratch.wait_queue(2);
-        process::send(supervisor(&job), signal);
+        process::send(job.zklock(), signal);
         job.wait().expect_code(status);
         scratch.wait_left([LOCK], [1]);
     }
@@ -98,7 +84,7 @@ fn as_pid_1_it_reaps_orphans() {
     let daemon = ["--exit-on", "TERM", "--spawn-daemon", "--", "--name", "daemon", "--exit-on", "USR1"];
     let mut job = as_pid_1(scratch.zklock().arg(LOCK).child(daemon)).spawn();
     job.wait_stdout("daemon ready");
-    let first = supervisor(&job);
+    let first = job.zklock();
     // The command leads its group; the daemon is in that of what is between, which has ended.
     let is_orphan = |process: &process::Process| process.name == "child" && process.pid != process.group;
     let orphan = poll::until("an orphan", || process::children(first).into_iter().find(is_orphan)).pid;
@@ -149,10 +135,10 @@ fn docker_stop_of_a_command_that_does_not_end() {
     let mut job = as_pid_1(scratch.job(&direct(), "holder", &BRIEF, &["--wait"])).spawn();
     job.wait_stdout("ready");
     let mut next = scratch.queue("next", 1);
-    process::send(supervisor(&job), Signal::SIGTERM);
+    process::send(job.zklock(), Signal::SIGTERM);
     job.wait_stdout("signal TERM");
     let killed = Moment::now();
-    process::send(supervisor(&job), Signal::SIGKILL);
+    process::send(job.zklock(), Signal::SIGKILL);
     job.wait();
     job.wait_until_nothing_is_left();
     next.wait_stdout("ready");
@@ -269,7 +255,7 @@ fn in_the_background_of_a_script() {
     let zklock = scratch.zklock().arg(LOCK).child(["--state", "--echo", "--exit-on", "TERM", "--exit", "6"]);
     let mut job = zklock.run_by(["sh", "-c", r#""$@" & wait $!"#, "sh"]).stdin("not for us").spawn();
     scratch.wait_queue(2);
-    let zklock = supervisor(&job);
+    let zklock = job.zklock();
     let ignored = [Signal::SIGINT, Signal::SIGQUIT];
     ignored.iter().for_each(|&signal| process::send(zklock, signal));
     scratch.delete(&holder);
@@ -292,7 +278,7 @@ fn in_the_background_of_a_script_at_a_terminal() {
     terminal.wait_count("ready", 1);
     terminal.press(CTRL_C);
     terminal.wait_count("caught", 1);
-    process::send(supervisor(&job), Signal::SIGTERM);
+    process::send(job.zklock(), Signal::SIGTERM);
     terminal.wait_count("signal TERM", 1);
     job.wait().expect_code(0);
     assert!(!terminal.lines().iter().any(|line| line.contains("signal INT")), "{:#?}", terminal.lines());
@@ -331,10 +317,10 @@ fn ctrl_z_and_bg() {
     terminal.wait_count("ready", 1);
     terminal.press(CTRL_Z);
     terminal.wait_count("stopped", 1);
-    let zklock = supervisor(&job);
+    let zklock = job.zklock();
     poll::until("both go on", || {
         let goes_on = |pid| process::look(pid).is_some_and(|process| process.state != 'T');
-        (goes_on(zklock) && goes_on(command(zklock))).then_some(())
+        (goes_on(zklock) && goes_on(process::command(zklock))).then_some(())
     });
     // That is the shell's by now.
     terminal.press(CTRL_C);
@@ -352,7 +338,7 @@ fn nohup_outlives_the_terminal() {
     let zklock = scratch.zklock().arg(LOCK).child(scratch.logged("job"));
     let mut job = terminal.spawn_by(r#"nohup "$@" & wait"#, zklock);
     poll::until("the command runs", || scratch.log().runs().first().map(drop));
-    let zklock = supervisor(&job);
+    let zklock = job.zklock();
     terminal.close();
     job.wait().expect_signal(Signal::SIGHUP);
     // As an interactive shell does for each of its jobs.
@@ -372,8 +358,8 @@ fn setsid_leaves_the_terminal() {
     let mut job = terminal
         .spawn_by(r#"setsid --wait "$@"; echo "ended $?""#, scratch.zklock().arg(LOCK).child(["--exit-on", "TERM"]));
     terminal.wait_count("ready", 1);
-    let zklock = supervisor(&job);
-    let command = process::look(command(zklock)).expect("the command runs");
+    let zklock = job.zklock();
+    let command = process::look(process::command(zklock)).expect("the command runs");
     assert_eq!((command.session, command.group), (zklock, command.pid));
     process::send(zklock, Signal::SIGTERM);
     terminal.wait_count("ended 0", 1);

@@ -9,7 +9,10 @@ mod checks;
 
 pub(crate) mod client;
 pub(crate) mod counter;
+pub(crate) mod creation;
+pub(crate) mod daemon;
 pub(crate) mod ensemble;
+pub(crate) mod fault;
 pub(crate) mod frames;
 pub(crate) mod joblog;
 pub(crate) mod moment;

@@ -8,8 +8,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
-use std::sync::mpsc;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, mpsc};
 use std::thread;
 
 use nix::errno::Errno;
@@ -229,4 +228,20 @@ pub(crate) fn wait_pending(pid: Pid, signal: Signal) {
         let mask = u64::from_str_radix(mask, 16).expect("a mask in hexadecimal");
         (mask & (1 << (signal as i32 - 1)) != 0).then_some(())
     });
+}
+
+/// Panics when one of these processes lives.
+#[track_caller]
+pub(crate) fn expect_dead(family: &[Process]) {
+    for process in family {
+        let now = look(process.pid).filter(|now| now.started == process.started);
+        assert!(now.is_none_or(|now| now.state == 'Z'), "{process} lives");
+    }
+}
+
+/// The child of `parent` by the name that commands have in /proc.
+#[track_caller]
+pub(crate) fn command(parent: Pid) -> Pid {
+    let is_command = |process: &Process| process.name == "child";
+    poll::until("the command", || children(parent).into_iter().find(is_command)).pid
 }

@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 
 use super::poll::{self, PATIENCE};
 use super::process::{self, Process};
+use super::scratch::LOCK;
 use super::zklock::{MARK, is_keeper};
 
 /// What a process writes, kept in an unnamed file. A file has no reader that could lag behind, and needs none: what a
@@ -140,6 +141,26 @@ impl Running {
         process::send(self.pid(), signal);
     }
 
+    /// Lets zklock find all of these signals when it looks: it is stopped while they are sent.
+    #[track_caller]
+    pub(crate) fn signal_all_at_once(&self, signals: &[Signal]) {
+        process::stop(self.pid());
+        for &signal in signals {
+            self.signal(signal);
+        }
+        self.signal(Signal::SIGCONT);
+    }
+
+    /// Waits until stdout has all these lines, in any order.
+    #[track_caller]
+    pub(crate) fn wait_stdout_all(&self, lines: &[&str]) {
+        let there = poll::within(PATIENCE, || {
+            let stdout = self.stdout();
+            lines.iter().all(|line| stdout.lines().any(|there| there == *line)).then_some(())
+        });
+        assert!(there.is_some(), "not all of {lines:?}\n{self}");
+    }
+
     /// Waits for a line on stdout that contains `part`, and gives it. A line is given once: the next wait looks behind it.
     /// Panics after [`PATIENCE`], or when there is no process left that could write it.
     #[track_caller]
@@ -241,6 +262,33 @@ impl Running {
     /// The processes that carry this run's mark: zklock itself, its keeper, the command and what that has started.
     pub(crate) fn processes(&self) -> Vec<Process> {
         process::marked(MARK, &self.mark)
+    }
+
+    /// The processes of this run below zklock itself: keepers, which have something left to do in the end, and the
+    /// others, of which there are `count`.
+    #[track_caller]
+    pub(crate) fn family(&self, count: usize) -> (Vec<Process>, Vec<Process>) {
+        let all = self.processes().into_iter().filter(|process| process.pid != self.pid());
+        let (keepers, others): (Vec<_>, Vec<_>) = all.partition(is_keeper);
+        assert_eq!(others.len(), count, "{others:?}");
+        (keepers, others)
+    }
+
+    /// The process called zklock, below another program that was started.
+    #[track_caller]
+    pub(crate) fn zklock(&self) -> Pid {
+        let found = poll::within(PATIENCE, || self.processes().into_iter().find(|process| process.name == "zklock"));
+        found.unwrap_or_else(|| panic!("no zklock\n{self}")).pid
+    }
+
+    /// Panics unless zklock ends with the status of a lost lock, and with one line that begins with `why`.
+    #[track_caller]
+    pub(crate) fn expect_lost(&mut self, why: &str) -> Output {
+        let output = self.wait().expect_code(76);
+        let said = output.stderr();
+        let is_so = said.starts_with(&format!("zklock: lost the lock {LOCK}: {why}")) && said.lines().count() == 1;
+        assert!(is_so, "{output}");
+        output
     }
 
     /// Waits until no process of this run lives any more, wherever it has moved to.
@@ -379,4 +427,15 @@ pub(crate) fn only_line(output: &Output) -> String {
 pub(crate) fn silent(output: Output) -> Output {
     assert_eq!(output.stderr, b"", "a success is silent\n{output}");
     output
+}
+
+/// Panics unless every line begins with the program's name. Returns their number.
+#[track_caller]
+pub(crate) fn count_own_lines(stderr: &str) -> usize {
+    let strange: Vec<&str> = stderr.lines().filter(|line| !line.starts_with("zklock: ")).collect();
+    assert!(
+        strange.is_empty() && (stderr.is_empty() || stderr.ends_with('\n')),
+        "not zklock's: {strange:#?}\n{stderr}"
+    );
+    stderr.lines().count()
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -17,9 +18,9 @@ use super::joblog::JobLog;
 use super::moment::Moment;
 use super::poll;
 use super::proxy::Proxy;
-use super::running::Running;
+use super::running::{Output, Running, finish};
 use super::server::Server;
-use super::times::{LONG_SESSION, SHORT_SESSION, SOON};
+use super::times::{LEASE, LONG_SESSION, SHORT_SESSION, SOON};
 use super::zklock::Zklock;
 
 /// The lock that tests take unless its path matters.
@@ -27,6 +28,9 @@ pub(crate) const LOCK: &str = "/lock";
 
 /// Options of a [job](Scratch::job) that loses no lock, however slow the machine.
 pub(crate) const LASTING: [&str; 2] = ["--session-timeout", "20"];
+
+/// The same, and it says what happens to its connection.
+pub(crate) const LASTING_VERBOSE: [&str; 3] = ["-v", "--session-timeout", "20"];
 
 /// Options of a [job](Scratch::job) under [`BRIEF_SESSION`].
 ///
@@ -37,6 +41,9 @@ pub(crate) const BRIEF: [&str; 2] = ["--session-timeout", "10"];
 /// for the supervisor to be late without the keeper being first. It is less than zklock recommends, so it has to be quiet
 /// about that.
 pub(crate) const GRACE: [&str; 3] = ["--quiet", "--kill-after", "1300ms"];
+
+/// How a message names the holder of [`Scratch::occupy_as_db3`].
+pub(crate) const HELD_BY_DB3: &str = "held by db3 (ops, pid 4242, backup.sh) for 12m";
 
 const SESSION_TIMEOUT: &str = "ZKLOCK_SESSION_TIMEOUT";
 
@@ -179,6 +186,19 @@ impl Scratch {
         self.job(addresses, name, options, child).spawn()
     }
 
+    /// A holder by a way that nothing disturbs, under [`LONG_SESSION`] unless the options say otherwise.
+    pub(crate) fn lasting(&self, options: &[&str], child: &[&str]) -> Zklock {
+        self.job(&direct(), "holder", options, child).env(SESSION_TIMEOUT, LONG_SESSION.as_secs().to_string())
+    }
+
+    /// The same, with its command running.
+    #[track_caller]
+    pub(crate) fn hold_with(&self, options: &[&str], child: &[&str]) -> Running {
+        let mut run = self.lasting(options, child).spawn();
+        run.wait_stdout("holder ready");
+        run
+    }
+
     /// The same with another program as its command, which writes to no log.
     pub(crate) fn program(&self, addresses: &str, options: &[&str], program: &Path) -> Zklock {
         self.short(addresses, options).arg("--").arg(program)
@@ -206,6 +226,15 @@ impl Scratch {
         let _ = self.client.create(LOCK, b"", Kind::Persistent);
         let prefix = format!("{LOCK}/_c_{:016x}-lock-", fastrand::u64(..));
         self.client.create(&prefix, data.as_bytes(), Kind::EphemeralSequential).expect("a contender can be created")
+    }
+
+    /// The same with the data of another zklock, see [`HELD_BY_DB3`].
+    pub(crate) fn occupy_as_db3(&self) -> String {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock later than 1970").as_millis();
+        // Twelve minutes ago, and for most of one more.
+        let since = now - 722_000;
+        let card = r#""v":1,"host":"db3","pid":4242,"user":"ops","command":"backup.sh","held_since""#;
+        self.occupy(&format!("{{{card}:{since}}}"))
     }
 
     /// Deletes a node, which must be there.
@@ -321,6 +350,33 @@ impl Scratch {
             log.expect_no_overlap();
         }
         self.wait_queue(0);
+    }
+
+    /// The holder was stopped within the lease that began to run out at `silence`, says why, and the next one started
+    /// after it.
+    #[track_caller]
+    pub(crate) fn expect_handover(
+        &self,
+        holder: &mut Running,
+        next: &mut Running,
+        silence: Moment,
+        why: &str,
+    ) -> Output {
+        let output = holder.expect_lost(why);
+        holder.wait_until_nothing_is_left();
+        self.last_alive("holder").expect_within(LEASE, silence, "the holder's command is dead");
+        finish(next);
+        self.expect_tidy(&["holder", "next"]);
+        output
+    }
+
+    /// The only contender is what the running command was told of.
+    #[track_caller]
+    pub(crate) fn expect_ours(&self, job: &Running) {
+        let only = self.only_contender();
+        assert_eq!(job.variable("ZKLOCK_NODE"), only.path);
+        assert_eq!(job.variable("ZKLOCK_TOKEN"), only.stat.czxid.to_string());
+        assert_eq!(job.variable("ZKLOCK_SESSION"), format!("{:#x}", only.stat.owner));
     }
 
     /// The ephemeral nodes of others, anywhere in the chroot.

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use super::poll;
+
 /// The session timeout where no session is to expire. On a machine that is slow for seconds, no contender loses the lock;
 /// and an expiry cannot pass for a release, because it takes longer than [`SOON`].
 pub(crate) const LONG_SESSION: Duration = Duration::from_secs(20);
@@ -27,3 +29,20 @@ pub(crate) const SOON: Duration = Duration::from_secs(10);
 
 /// How long a crowd may take, on a machine that does much else.
 pub(crate) const CROWD_LIMIT: Duration = Duration::from_secs(180);
+
+/// "Well under 100 ms", see [`expect_once_below`].
+pub(crate) const INSTANT: Duration = Duration::from_millis(100);
+
+/// Measures again until something has taken less than `limit`. On a loaded machine, what happens at once does so at some
+/// time. Panics when it does not within [`PATIENCE`].
+///
+/// [`PATIENCE`]: super::poll::PATIENCE
+#[track_caller]
+pub(crate) fn expect_once_below(limit: Duration, mut measure: impl FnMut() -> Duration) {
+    let mut times = vec![];
+    let once = poll::within(poll::PATIENCE, || {
+        times.push(measure());
+        times.last().filter(|time| **time < limit).map(drop)
+    });
+    assert!(once.is_some(), "never below {limit:?}: {times:?}");
+}

@@ -3,6 +3,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
+use crate::harness::client::Kind;
+use crate::harness::frames::{Op, Request};
+use crate::harness::poll;
+use crate::harness::proxy::{Fate, Proxy, Trap};
 use crate::harness::running::{Running, finish};
 use crate::harness::scratch::{Scratch, direct};
 
