@@ -4,15 +4,20 @@
 //! the same of threads.
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
 use crate::harness::poll;
+use crate::harness::process;
 use crate::harness::running::{Running, finish, only_line, silent};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::terminal::Terminal;
-use crate::harness::zklock::{Zklock, binary};
+use crate::harness::zklock::{Zklock, binary, child, is_keeper};
+
+mod killed;
+mod lent;
 
 const OTHER: &str = "/other";
 
@@ -28,8 +33,45 @@ fn shown<'s>(stdout: &'s str, name: &str) -> &'s str {
     value.and_then(|(_, rest)| rest.lines().next()).unwrap_or_else(|| panic!("no {name} in:\n{stdout}"))
 }
 
+/// The name of the process of a zklock whose command has ended.
+const LEAVING: &str = "zklock-leaving";
+
+/// A zklock that runs a shell script under [`LOCK`]. In the script, `$Z` is zklock and `$C` the command of
+/// tests/child/main.rs; `log` is the log of the place.
+fn script(scratch: &Scratch, options: &[&str], script: &str) -> Zklock {
+    let shell = scratch.zklock().env("SHELL", "/bin/sh").env("Z", binary()).env("C", child());
+    shell.arg(LOCK).args(options).args(["-c", script])
+}
+
+/// A contender for [`LOCK`] that has queued behind one other.
+#[track_caller]
+fn next(scratch: &Scratch) -> Running {
+    let next = scratch.zklock().arg(LOCK).child(scratch.logged("next")).spawn();
+    scratch.wait_queue(2);
+    next
+}
+
+#[track_caller]
+fn wait_for_name(run: &Running, name: impl Display) {
+    let name = name.to_string();
+    poll::until(&name, || process::look(run.pid()).filter(|process| process.name == name));
+}
+
+/// The process of this name below a run.
+#[track_caller]
+fn find(run: &Running, what: &str, is_it: impl Fn(&process::Process) -> bool) -> process::Process {
+    poll::until(what, || run.processes().into_iter().find(|process| is_it(process)))
+}
+
+/// The keeper of the zklock below `run`.
+#[track_caller]
+fn inner_keeper(run: &Running) -> process::Process {
+    let outer = run.keeper();
+    find(run, "the inner keeper", |process| process.pid != outer && is_keeper(process))
+}
+
 #[test]
-fn the_lock_that_is_held_above_is_used_at_once() {
+fn held_above_is_used_at_once() {
     let scratch = Scratch::new();
     let mut job = nested(&scratch, &[LOCK], &["-n", LOCK]).child(["--env", "--exit-on", "TERM"]).spawn();
     job.wait_stdout("ready");
@@ -48,7 +90,7 @@ fn the_lock_that_is_held_above_is_used_at_once() {
 
 /// The inner run's end releases nothing.
 #[test]
-fn the_lock_stays_held_when_the_inner_run_has_ended() {
+fn stays_held_when_the_inner_run_has_ended() {
     let scratch = Scratch::new();
     let script = "\"$0\" -n \"$1\" true && echo inner-done && read line";
     let job = scratch.zklock().args([LOCK, "--", "sh", "-c", script]).arg(binary()).arg(LOCK);
@@ -61,7 +103,7 @@ fn the_lock_stays_held_when_the_inner_run_has_ended() {
 }
 
 #[test]
-fn through_many_levels_and_with_others_in_between() {
+fn through_many_levels() {
     let scratch = Scratch::new();
     let levels = [LOCK, OTHER, LOCK, OTHER, "/third", LOCK];
     let mut job = scratch.zklock();
@@ -97,7 +139,7 @@ fn another_lock_is_queued_for() {
 }
 
 #[test]
-fn of_several_locks_those_held_above_are_used_and_the_others_taken() {
+fn of_several_locks_the_others_are_taken() {
     let scratch = Scratch::new();
     let outer = [LOCK, "--and", "/third"];
     let inner = ["-n", OTHER, "--and", LOCK, "--and", "/third"];
@@ -113,7 +155,7 @@ fn of_several_locks_those_held_above_are_used_and_the_others_taken() {
 }
 
 #[test]
-fn a_weaker_use_of_what_is_held_is_granted_and_a_stronger_one_refused() {
+fn weaker_use_is_granted_stronger_refused() {
     let exclusive = &["--exclusive"][..];
     let shared = &["--shared"][..];
     let permits = &["--permits", "2"][..];
@@ -145,7 +187,7 @@ fn a_weaker_use_of_what_is_held_is_granted_and_a_stronger_one_refused() {
 
 /// The readers of one lock in one tree: each waits for no one above it.
 #[test]
-fn a_reader_below_a_reader_does_not_wait_for_a_writer_in_between() {
+fn reader_below_a_reader() {
     let scratch = Scratch::new();
     let script = "echo outer; read line; exec \"$0\" --shared \"$1\" echo inner";
     let job = scratch.zklock().args(["--shared", LOCK, "--", "sh", "-c", script]).arg(binary()).arg(LOCK);
@@ -160,8 +202,6 @@ fn a_reader_below_a_reader_does_not_wait_for_a_writer_in_between() {
     silent(finish(&mut writer));
 }
 
-// What is not believed.
-
 /// A holder of [`LOCK`], and what its command sees in `ZKLOCK_HELD`.
 #[track_caller]
 fn holder(scratch: &Scratch) -> (Running, String) {
@@ -173,7 +213,7 @@ fn holder(scratch: &Scratch) -> (Running, String) {
 
 /// Of a holder that we do not descend from: its environment was copied.
 #[test]
-fn what_a_stranger_holds_is_not_believed() {
+fn held_by_a_stranger_is_not_believed() {
     let scratch = Scratch::new();
     let (mut holder, held) = holder(&scratch);
     let stolen = || scratch.zklock().env("ZKLOCK_HELD", &held);
@@ -188,7 +228,7 @@ fn what_a_stranger_holds_is_not_believed() {
 
 /// Whoever starts a zklock may write into its environment what he likes.
 #[test]
-fn what_never_was_is_not_believed() {
+fn forged_is_not_believed() {
     let scratch = Scratch::new();
     let (mut holder, held) = holder(&scratch);
     let own = format!("{LOCK}/_c_00000000-0000-0000-0000-000000000000-lock-0000000000");
@@ -212,7 +252,7 @@ fn what_never_was_is_not_believed() {
 
 /// A holder that is above us, but waits itself, or holds another lock: its node is in the queue, and does not hold.
 #[test]
-fn a_node_that_does_not_hold_is_not_believed() {
+fn waiting_above_is_not_believed() {
     let scratch = Scratch::new();
     let (mut holder, _) = holder(&scratch);
     let mut waiter = scratch.zklock().arg(LOCK).child(scratch.logged("waiter")).spawn();
@@ -226,7 +266,7 @@ fn a_node_that_does_not_hold_is_not_believed() {
 
 /// The outer run's lock has gone, and somebody else holds: its daemon that was left behind queues like anybody.
 #[test]
-fn what_was_held_once_is_not_believed() {
+fn held_once_is_not_believed() {
     let scratch = Scratch::new();
     let go = scratch.file("go");
     // A daemon that waits for a file, and then takes the lock.
@@ -247,7 +287,7 @@ fn what_was_held_once_is_not_believed() {
 
 /// The same node name, but on a server that knows nothing of it.
 #[test]
-fn what_is_held_elsewhere_is_not_believed() {
+fn held_elsewhere_is_not_believed() {
     let (here, elsewhere) = (Scratch::new(), Scratch::new());
     let mut busy = elsewhere.hold();
     let inner = ["-z", &elsewhere.chroot().to_string(), "-n", LOCK];
@@ -256,11 +296,9 @@ fn what_is_held_elsewhere_is_not_believed() {
     silent(nested(&here, &[LOCK], &inner).bare_child().run().expect_code(0));
 }
 
-// Loss and ends.
-
 /// The inner command runs under the outer lock: when that is lost, both are.
 #[test]
-fn the_loss_of_the_outer_lock_stops_the_inner_command() {
+fn loss_of_the_outer_lock_stops_the_command() {
     let scratch = Scratch::new();
     let mut job = nested(&scratch, &[LOCK], &[LOCK]).child(scratch.logged("inner")).spawn();
     job.wait_stdout("ready");
@@ -271,7 +309,7 @@ fn the_loss_of_the_outer_lock_stops_the_inner_command() {
 }
 
 #[test]
-fn a_signal_passes_through_both() {
+fn signal_passes_through_both() {
     let scratch = Scratch::new();
     let mut job = nested(&scratch, &[LOCK], &[LOCK]).child(["--exit-on", "TERM", "--exit", "9"]).spawn();
     job.wait_stdout("ready");
@@ -282,7 +320,7 @@ fn a_signal_passes_through_both() {
 
 /// It queues again for what it has lost, and not for what is lent: that would be to wait for itself.
 #[test]
-fn a_place_that_is_lost_beside_a_lent_lock_is_taken_again_without_a_deadlock() {
+fn lost_place_beside_a_lent_lock() {
     let scratch = Scratch::new();
     let mut stranger = scratch.zklock().arg(OTHER).child(scratch.logged("stranger")).spawn();
     stranger.wait_stdout("ready");
@@ -302,7 +340,7 @@ fn a_place_that_is_lost_beside_a_lent_lock_is_taken_again_without_a_deadlock() {
 
 /// All three are in one process group there.
 #[test]
-fn at_a_terminal_a_signal_reaches_the_command_once_too() {
+fn signal_at_a_terminal() {
     let scratch = Scratch::new();
     let terminal = Terminal::new(80);
     let mut job = terminal.spawn(nested(&scratch, &[LOCK], &[LOCK]).child(["--exit-on", "TERM", "--exit", "9"]));
@@ -320,7 +358,7 @@ fn at_a_terminal_a_signal_reaches_the_command_once_too() {
 
 /// The inner run passes the stop signal on.
 #[test]
-fn the_stop_signal_reaches_the_inner_command_once() {
+fn stop_signal_reaches_the_command_once() {
     let scratch = Scratch::new();
     let run = |max_run: &str| {
         let outer = [LOCK, "--max-run", max_run, "-k", "3s"];
@@ -334,7 +372,7 @@ fn the_stop_signal_reaches_the_inner_command_once() {
 
 /// One that was lent its lock takes as long as one connection, not as long as the queue.
 #[test]
-fn a_queue_behind_the_outer_lock_does_not_matter() {
+fn queue_behind_the_outer_lock() {
     let scratch = Scratch::new();
     let script = "echo outer; read line; exec \"$0\" \"$1\" echo inner";
     let job = scratch.zklock().args([LOCK, "--", "sh", "-c", script]).arg(binary()).arg(LOCK);

@@ -1,7 +1,4 @@
-//! A program that takes long to be executed, as one on a file server that does not answer: until it runs, the child that
-//! is to become the command is treated as the command is.
-//!
-//! What takes long is made with a file lease (fcntl(2)): who opens the file waits until its holder gives it back.
+//! A program that takes long to be executed, as one on a file server that does not answer.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -107,12 +104,12 @@ fn lose(stopped: bool) {
 }
 
 #[test]
-fn when_the_lock_is_lost_the_attempt_ends() {
+fn lock_lost() {
     lose(false);
 }
 
 #[test]
-fn when_the_lock_is_lost_under_a_stopped_supervisor_the_keeper_ends_the_attempt() {
+fn lock_lost_and_supervisor_stopped() {
     lose(true);
 }
 
@@ -125,7 +122,7 @@ fn expect_over(job: &mut Running) -> Output {
 }
 
 #[test]
-fn a_signal_ends_the_attempt() {
+fn signal() {
     let scratch = Scratch::new().with_lock();
     let slow = Slow::new();
     let mut job = scratch.program(&direct(), &LASTING, &slow.path()).spawn();
@@ -136,7 +133,7 @@ fn a_signal_ends_the_attempt() {
 }
 
 #[test]
-fn at_a_terminal_ctrl_c_ends_the_attempt() {
+fn ctrl_c() {
     let scratch = Scratch::new().with_lock();
     let slow = Slow::new();
     let terminal = Terminal::new(80);
@@ -149,7 +146,7 @@ fn at_a_terminal_ctrl_c_ends_the_attempt() {
 }
 
 #[test]
-fn max_run_ends_the_attempt() {
+fn max_run() {
     let scratch = Scratch::new().with_lock();
     let slow = Slow::new();
     let options = [&LASTING[..], &["--max-run", "5s"]].concat();

@@ -12,7 +12,7 @@ use crate::harness::zklock::Zklock;
 
 /// A hundred holders, a leader that changes, a lock whose node is created again.
 #[test]
-fn the_token_rises_from_holder_to_holder() {
+fn rises_from_holder_to_holder() {
     let ensemble = Ensemble::start();
     let chroot = ensemble.chroot();
     let client = chroot.client();
@@ -42,8 +42,6 @@ fn the_token_rises_from_holder_to_holder() {
     assert!(tokens[99] >> 32 > tokens[0] >> 32, "{tokens:?}");
 }
 
-const OTHER: &str = "/other";
-
 /// The tokens that the command of a run is told, as `TOKEN LOCK` lines.
 #[track_caller]
 fn tokens(chroot: impl Display, options: &[&str]) -> Vec<(i64, String)> {
@@ -57,9 +55,11 @@ fn tokens(chroot: impl Display, options: &[&str]) -> Vec<(i64, String)> {
     stdout.lines().map(line).collect()
 }
 
+const OTHER: &str = "/other";
+
 /// Of each lock, whoever else took it and with what others together.
 #[test]
-fn with_several_locks_in_every_mode_and_dialect() {
+fn rises_in_every_mode_and_dialect() {
     let scratch = Scratch::new();
     let mut last = BTreeMap::from([(LOCK.to_owned(), 0), (OTHER.to_owned(), 0)]);
     for options in [
@@ -74,6 +74,21 @@ fn with_several_locks_in_every_mode_and_dialect() {
         for (token, lock) in tokens(scratch.chroot(), options) {
             assert!(token > last[&lock], "{options:?}: {token} after {last:?}");
             last.insert(lock, token);
+        }
+    }
+}
+
+#[test]
+fn zz_acquire_token() {
+    let scratch = Scratch::new();
+    let mut last = 0;
+    for n in 0..6 {
+        let output = silent(scratch.zklock().args([LOCK, "printenv", "ZKLOCK_TOKEN"]).run().expect_code(0));
+        let token: i64 = output.stdout().trim().parse().unwrap();
+        assert!(token > last, "{token} after {last}");
+        last = token;
+        if n % 2 == 1 {
+            scratch.delete(LOCK);
         }
     }
 }

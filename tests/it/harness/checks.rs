@@ -1,11 +1,11 @@
 //! The harness does what it says: a test that relies on it proves nothing otherwise.
 
+use std::fs;
+use std::path::Path;
+
 mod network;
 mod runs;
 mod servers;
-
-use std::fs;
-use std::path::Path;
 
 /// Every file below tests/it is declared by the file above it.
 #[test]

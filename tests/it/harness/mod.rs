@@ -8,6 +8,7 @@
 mod checks;
 
 pub(crate) mod client;
+pub(crate) mod compare;
 pub(crate) mod counter;
 pub(crate) mod creation;
 pub(crate) mod daemon;

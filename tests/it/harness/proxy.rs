@@ -6,9 +6,6 @@
 //! Every proxy has one thread for its listener and one for each connection, which waits in poll(2) for the two sockets
 //! and for a word from the test.
 
-#[path = "proxy/relay.rs"]
-mod relay;
-
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -19,14 +16,17 @@ use std::thread;
 use std::time::Duration;
 
 use nix::poll::PollFlags;
-use nix::sys::socket::{self};
+use nix::sys::socket;
 
 use self::relay::{Connection, End, linger_never};
-pub(super) use self::relay::{interest, is_ready, wait_for};
 use super::frames::{Greeting, Op, Request};
 use super::poll::{self, PATIENCE};
 use super::server::free_port;
 
+#[path = "proxy/relay.rs"]
+mod relay;
+
+pub(super) use self::relay::{interest, is_ready, wait_for};
 /// What happens to the bytes of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Flow {

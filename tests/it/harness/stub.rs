@@ -7,7 +7,7 @@ use std::thread;
 
 use nix::poll::PollFlags;
 
-use super::poll::{self};
+use super::poll;
 use super::proxy::{interest, is_ready, wait_for};
 use super::server::free_port;
 

@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::harness::counter;
+use crate::harness::peers::{Peer, Recipe};
 use crate::harness::running::{Running, finish, only_line, silent};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::times::CROWD_LIMIT;
+use crate::harness::zklock::Zklock;
 
 const ALL: [&str; 2] = ["--dialect", "curator,curator-rw,kazoo"];
 

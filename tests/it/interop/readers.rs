@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::harness::joblog::Run;
+use crate::harness::peers::{Peer, Recipe};
 use crate::harness::running::{Running, finish, silent};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::times::CROWD_LIMIT;

@@ -44,7 +44,7 @@ fn wait_left(scratch: &Scratch, lengths: [usize; 3]) {
 }
 
 #[test]
-fn all_are_held_while_the_command_runs_and_none_afterwards() {
+fn all_are_held_and_released() {
     let scratch = Scratch::new();
     let mut job = hold(&scratch, "all", &[B, C, A]);
     assert_eq!(lengths(&scratch), [1, 1, 1]);
@@ -57,7 +57,7 @@ fn all_are_held_while_the_command_runs_and_none_afterwards() {
 }
 
 #[test]
-fn when_one_is_not_free_all_are_given_back() {
+fn one_not_free_gives_all_back() {
     let scratch = Scratch::new();
     for taken in [A, B, C] {
         let mut holder = hold(&scratch, "holder", &[taken]);
@@ -93,7 +93,7 @@ fn the_timeout_counts_once() {
 }
 
 #[test]
-fn a_signal_while_waiting_for_the_second_gives_the_first_back() {
+fn signal_gives_the_first_back() {
     let scratch = Scratch::new();
     let mut holder = hold(&scratch, "holder", &[B]);
     let mut waiter = with(&scratch, &[A, B]).child(["--name", "waiter"]).spawn();
@@ -107,7 +107,7 @@ fn a_signal_while_waiting_for_the_second_gives_the_first_back() {
 
 /// In every order, over and over: whoever waited for somebody that waits for it would wait for ever.
 #[test]
-fn in_whatever_order_they_are_named_nobody_waits_for_ever() {
+fn any_order_without_a_deadlock() {
     let scratch = Scratch::new();
     let log = scratch.file("log");
     let orders: [&[&str]; 8] = [&[A, B, C], &[C, B, A], &[B, C, A], &[B, A], &[A, C], &[C, B], &[C, A], &[A, B]];
@@ -128,7 +128,7 @@ fn in_whatever_order_they_are_named_nobody_waits_for_ever() {
 }
 
 #[test]
-fn a_lock_that_is_named_twice_is_taken_once() {
+fn named_twice_is_taken_once() {
     let scratch = Scratch::new();
     let mut job = hold(&scratch, "job", &[A, B, A, B, A]);
     assert_eq!(lengths(&scratch), [1, 1, 0]);
@@ -148,7 +148,7 @@ fn losing_one_is_losing_all() {
 }
 
 #[test]
-fn the_end_of_the_session_is_the_end_of_all() {
+fn session_ended() {
     let scratch = Scratch::new();
     let mut job = hold(&scratch, "job", &[A, B]);
     let mut next = with(&scratch, &[B, A]).child(scratch.logged("next")).spawn();
@@ -163,7 +163,7 @@ fn the_end_of_the_session_is_the_end_of_all() {
 
 /// Also one that has been won already while the next is waited for.
 #[test]
-fn a_node_that_is_deleted_while_another_is_waited_for_is_queued_anew() {
+fn node_deleted_while_another_is_waited_for() {
     let scratch = Scratch::new();
     let mut holder = hold(&scratch, "holder", &[B]);
     let mut waiter = with(&scratch, &[A, B]).child(scratch.logged("waiter")).spawn();
@@ -180,7 +180,7 @@ fn a_node_that_is_deleted_while_another_is_waited_for_is_queued_anew() {
 
 /// So that nobody who waits for the first gets it only to wait for the second.
 #[test]
-fn they_are_released_in_the_reverse_of_the_order_in_which_they_were_taken() {
+fn released_in_reverse_order() {
     let scratch = Scratch::new();
     let proxy = Proxy::zookeeper(&direct());
     let locks = [C, A, B];
@@ -198,7 +198,7 @@ fn they_are_released_in_the_reverse_of_the_order_in_which_they_were_taken() {
 
 /// Somebody has taken away the right to delete below one of them: its node goes with the session, and the others as ever.
 #[test]
-fn one_that_cannot_be_deleted_does_not_keep_the_others() {
+fn one_that_cannot_be_deleted() {
     let scratch = Scratch::new();
     let mut job = hold(&scratch, "job", &[A, B, C]);
     scratch.client().make_read_only(B).unwrap();
@@ -207,7 +207,7 @@ fn one_that_cannot_be_deleted_does_not_keep_the_others() {
 }
 
 #[test]
-fn the_mode_and_the_dialect_are_those_of_all() {
+fn mode_and_dialect_are_those_of_all() {
     let scratch = Scratch::new();
     let mut reader = hold(&scratch, "reader", &[A, B]);
     silent(finish(&mut reader));
@@ -226,7 +226,7 @@ fn the_mode_and_the_dialect_are_those_of_all() {
 }
 
 #[test]
-fn the_command_is_told_all_tokens_and_all_nodes() {
+fn command_is_told_all_tokens_and_nodes() {
     let scratch = Scratch::new();
     let mut job = with(&scratch, &[C, A, B]).child(["--env", "--exit-on", "TERM"]).spawn();
     job.wait_stdout("ready");
@@ -251,7 +251,7 @@ fn the_command_is_told_all_tokens_and_all_nodes() {
 }
 
 #[test]
-fn each_of_them_is_checked_as_the_first_is() {
+fn each_path_is_checked() {
     for (lock, part) in [
         ("relative", "--and 'relative'"),
         ("/", "--and '/'"),

@@ -7,12 +7,9 @@ use nix::sys::signal::Signal;
 use zklock::rules::outcome::EXIT_STATUS;
 
 use crate::harness::client::Kind;
-use crate::harness::poll;
-use crate::harness::process;
 use crate::harness::running::{Output, finish, only_line, silent};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::server::free_port;
-use crate::harness::stub::Stub;
 use crate::harness::zklock::binary;
 
 /// How zklock is to end.
@@ -26,6 +23,7 @@ enum End {
 type Way = (&'static str, &'static str, End, fn(&Scratch) -> Output);
 
 const OWN: &str = "the command's own";
+
 const KILLED: &str = "killed by N";
 
 const WAYS: &[Way] = &[
@@ -134,7 +132,7 @@ fn with_descriptors(scratch: &Scratch, limit: u32) -> Output {
 }
 
 #[test]
-fn every_status_of_the_table_is_brought_about() {
+fn every_status_of_the_table() {
     for (status, _) in EXIT_STATUS {
         assert!(WAYS.iter().any(|(way, ..)| way == status), "no way leads to {status}");
     }
@@ -156,38 +154,16 @@ fn every_status_of_the_table_is_brought_about() {
 }
 
 #[test]
-fn a_keeper_that_dies_again_and_again_is_an_internal_error() {
+fn death_without_a_second_core_dump() {
     let scratch = Scratch::new();
-    let mut holder = scratch.hold();
-    let mut seen = scratch.client().children(LOCK);
-    // Nobody but the server can remove what a keeper that was killed had created.
-    let mut run = scratch.zklock().env("ZKLOCK_SESSION_TIMEOUT", "4s").args([LOCK, "true"]).spawn();
-    for _ in 0..3 {
-        let keeper = run.keeper();
-        // Each has queued before it dies; its node stays for as long as its session.
-        scratch.client().wait_children(LOCK, "a node of this keeper's", |nodes| {
-            nodes.iter().filter(|node| !seen.contains(*node)).count() == 1
-        });
-        seen = scratch.client().children(LOCK);
-        process::send(keeper, Signal::SIGKILL);
-        poll::until("the keeper is gone", || process::look(keeper).is_none().then_some(()));
-    }
-    let output = run.wait().expect_code(70);
-    let stderr = output.stderr();
-    let lines: Vec<&str> = stderr.lines().collect();
-    let queued_again = "zklock: lost our place in the queue for /lock: the session ended; queueing again";
-    let died = "zklock: internal error: the keeper process died repeatedly";
-    assert_eq!(lines, [queued_again, queued_again, died]);
-    finish(&mut holder);
-    scratch.wait_queue(0);
+    let job = scratch.zklock().program("sh").args(["-c", "ulimit -c unlimited 2>/dev/null; exec \"$@\"", "sh"]);
+    let job = job.arg(crate::harness::zklock::binary()).arg(LOCK).child(["--die-of", "SEGV"]);
+    let output = silent(job.run().expect_signal(Signal::SIGSEGV));
+    assert!(!std::os::unix::process::ExitStatusExt::core_dumped(&output.status), "{output}");
 }
 
 #[test]
-fn a_keeper_that_dies_before_any_server_has_answered_does_not_end_the_connect_timeout() {
-    let scratch = Scratch::new();
-    let silent = Stub::silent();
-    let mut run = scratch.zklock_by(silent.address()).args(["--connect-timeout", "2s", LOCK, "true"]).spawn();
-    process::send(run.keeper(), Signal::SIGKILL);
-    let output = run.wait().expect_code(69);
-    only_line(&output);
+fn death_by_a_real_time_signal() {
+    let output = Scratch::new().zklock().arg(LOCK).args(["--", "sh", "-c", "kill -37 $$"]).run();
+    assert!(output.died_of(37), "{output}");
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::*;
+use super::expect_sync_before_look;
 use crate::harness::client::Kind;
 use crate::harness::frames::{Op, Request};
 use crate::harness::poll;
@@ -49,23 +49,23 @@ fn reply_to_create_all_lost(fate: Fate) {
 }
 
 #[test]
-fn reply_to_create_all_lost_by_a_reset() {
+fn by_a_reset() {
     reply_to_create_all_lost(Fate::Reset);
 }
 
 #[test]
-fn reply_to_create_all_lost_by_silence() {
+fn by_silence() {
     reply_to_create_all_lost(Fate::Blackhole);
 }
 
 #[test]
-fn reply_to_create_all_lost_and_nobody_answers_for_a_while() {
+fn and_no_answer_for_a_while() {
     reply_to_create_all_lost(Fate::ResetAndHold);
 }
 
 /// From a second transaction that was taken for lost and came late.
 #[test]
-fn of_two_sets_of_nodes_the_later_one_goes() {
+fn of_two_sets_the_later_one_goes() {
     let (scratch, proxy) = Scratch::proxied();
     let trap = lose_creation_of_all(&proxy, Fate::ResetAndHold);
     let mut job = scratch.start(&proxy.address(), "job", &ALL, &["--exit-on", "TERM"]);
@@ -85,7 +85,7 @@ fn of_two_sets_of_nodes_the_later_one_goes() {
 
 /// Half of the nodes is no contender: some kind of client would not see it. What is left of it goes, too.
 #[test]
-fn of_a_set_that_somebody_has_deleted_one_of_nothing_is_used() {
+fn set_that_has_lost_a_node() {
     for n in 0..3 {
         let (scratch, proxy) = Scratch::proxied();
         let trap = lose_creation_of_all(&proxy, Fate::ResetAndHold);
@@ -104,7 +104,7 @@ fn of_a_set_that_somebody_has_deleted_one_of_nothing_is_used() {
 
 /// After the list that showed all of them, and before the look at the first.
 #[test]
-fn of_a_set_that_loses_one_while_it_is_looked_up_nothing_is_used() {
+fn set_that_loses_a_node_meanwhile() {
     for n in 0..3 {
         let (scratch, proxy) = Scratch::proxied();
         // The first list is asked for together with the creation.
@@ -130,7 +130,7 @@ fn of_a_set_that_loses_one_while_it_is_looked_up_nothing_is_used() {
 
 /// While waiting, any of the nodes.
 #[test]
-fn a_waiter_that_loses_one_node_queues_anew_with_all() {
+fn waiter_that_loses_one_node() {
     for n in 0..3 {
         let scratch = Scratch::new().with_lock();
         let mut holder = scratch.start(&direct(), "holder", &ALL, &["--exit-on", "TERM"]);
@@ -153,7 +153,7 @@ fn a_waiter_that_loses_one_node_queues_anew_with_all() {
 
 /// The beat checks all nodes: one that goes while the connection is away is noticed by the first beat after it.
 #[test]
-fn a_node_that_goes_while_nobody_is_connected_is_noticed() {
+fn node_that_goes_while_disconnected() {
     for n in 0..3 {
         let (scratch, proxy) = Scratch::proxied();
         let mut job = scratch.start(&proxy.address(), "job", &ALL, &["--exit-on", "TERM"]);

@@ -1,13 +1,11 @@
-//! What others put below a lock: names and data that nobody expects, and numbers near the end of their range.
+//! What others put below a lock: names and data of every kind.
 
 use std::collections::BTreeSet;
 
-use zklock::rules::queue::SEQUENCE_LIMIT;
-
 use crate::harness::client::Kind;
-use crate::harness::counter;
 use crate::harness::running::{finish, only_line, silent};
 use crate::harness::scratch::{LOCK, Scratch};
+use crate::harness::terminal::Terminal;
 
 /// The most data that a server takes in one node: a request of at most `jute.maxbuffer` (0xfffff) bytes, less the rest
 /// of the request.
@@ -48,7 +46,7 @@ const NAMES: [&str; 29] = [
 
 /// Below each of which zklock finds its way: it takes the lock at once, and leaves them alone.
 #[test]
-fn children_that_are_no_contenders_are_ignored_whatever_their_names_and_their_data() {
+fn other_children_are_ignored() {
     let scratch = Scratch::new();
     let client = scratch.client();
     client.create(LOCK, b"", Kind::Persistent).unwrap();
@@ -70,10 +68,34 @@ fn children_that_are_no_contenders_are_ignored_whatever_their_names_and_their_da
     assert_eq!(left, names.into_iter().map(str::to_owned).collect());
 }
 
+/// A lock below a lock is in order. It is worth a word to a person, and no mail.
+#[test]
+fn told_at_a_terminal_and_with_verbose() {
+    let scratch = Scratch::new();
+    let below = format!("{LOCK}/production");
+    for path in [LOCK, &below] {
+        scratch.client().create(path, b"", Kind::Persistent).expect("a node can be created");
+    }
+    let hint = "zklock: /lock has a child that is no contender, ignored: production";
+    for ci in ["", "1"] {
+        let output = scratch.zklock().arg(LOCK).env("CI", ci).bare_child().run().expect_code(0);
+        assert_eq!(output.stderr(), "");
+    }
+    for (option, told) in [(None, true), (Some("-q"), false), (Some("-v"), true)] {
+        let terminal = Terminal::new(120);
+        terminal.spawn(scratch.zklock().arg(LOCK).args(option).bare_child()).wait().expect_code(0);
+        terminal.wait("the command's line", |lines| lines.iter().any(|line| line == "ready"));
+        terminal.wait(hint, |lines| lines.iter().filter(|line| **line == hint).count() == usize::from(told));
+    }
+    let output = scratch.zklock().arg(LOCK).arg("-v").bare_child().run().expect_code(0);
+    assert_eq!(output.stderr().lines().filter(|line| *line == hint).count(), 1, "{output}");
+    scratch.delete(&below);
+}
+
 /// The servers limit what they take, not what they give: with many children or long names, a list is far longer than
 /// any request.
 #[test]
-fn a_list_of_eight_megabytes_is_read() {
+fn list_of_eight_megabytes() {
     let scratch = Scratch::new();
     let client = scratch.client();
     client.create(LOCK, b"", Kind::Persistent).unwrap();
@@ -112,7 +134,7 @@ fn ugly_data() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_holder_may_say_of_itself_what_it_likes() {
+fn holder_with_ugly_data() {
     let scratch = Scratch::new();
     let client = scratch.client();
     client.create(LOCK, b"", Kind::Persistent).unwrap();
@@ -156,47 +178,16 @@ fn contenders_of_every_kind_are_waited_for() {
     }
 }
 
-// Sequence numbers.
-
-/// A number that no server would have given yet, made by hand.
 #[test]
-fn numbers_near_the_end_and_past_it_are_refused_and_nothing_is_left() {
-    for number in ["2147483647", "2147483646", "-2147483648", "-2147483647", "-000000001"] {
-        for prefix in ["_c_x-lock-", "lock-", "x-1-"] {
-            let scratch = Scratch::new();
-            let client = scratch.client();
-            client.create(LOCK, b"", Kind::Persistent).unwrap();
-            let name = format!("{prefix}{number}");
-            client.create(&format!("{LOCK}/{name}"), b"", Kind::Persistent).unwrap();
-            let output = scratch.zklock().args([LOCK, "true"]).run().expect_code(78);
-            assert!(only_line(&output).contains("/lock are used up"), "{output}");
-            assert_eq!(client.children(LOCK), [name]);
-        }
+fn zz_acquire_children() {
+    let scratch = Scratch::new();
+    let client = scratch.client();
+    client.create(LOCK, b"", Kind::Persistent).unwrap();
+    let names = ["config", ".x", "…ünï漢", "lock-", "-lock-", "x-", "0000000000", "a b\u{a0}", "_c_-lock-1", "lease-5"];
+    for name in names {
+        client.create(&format!("{LOCK}/{name}"), b"\xff\0{", Kind::Persistent).unwrap();
     }
-}
-
-#[test]
-fn a_counter_that_has_run_out_is_noticed_in_time() {
-    let (_server, scratch) = counter::standing_at(SEQUENCE_LIMIT - 1);
-    let mut holder = scratch.hold();
-    let node = &scratch.client().children(LOCK)[0];
-    assert!(node.ends_with(&(SEQUENCE_LIMIT - 1).to_string()), "{node}");
-    let refused = scratch.zklock().args([LOCK, "true"]).run().expect_code(78);
-    assert!(only_line(&refused).contains("/lock are used up"), "{refused}");
-    assert_eq!(scratch.client().children(LOCK).len(), 1);
-    finish(&mut holder);
-    scratch.zklock().args([LOCK, "true"]).run().expect_code(78);
-    // A node that is created anew counts from 0.
-    scratch.delete(LOCK);
-    silent(scratch.zklock().args([LOCK, "true"]).run().expect_code(0));
-}
-
-/// The last numbers that a server gives. What comes after is its own affair: nothing is started and nothing is left.
-#[test]
-fn beyond_the_last_number_nothing_starts() {
-    let (_server, scratch) = counter::standing_at(i32::MAX - 1);
-    for _ in 0..4 {
-        only_line(&scratch.zklock().args([LOCK, "true"]).run().expect_code(78));
-        assert_eq!(scratch.client().children(LOCK), Vec::<String>::new());
-    }
+    client.set(&format!("{LOCK}/config"), &vec![0; 1_000_000]).unwrap();
+    silent(scratch.zklock().args(["-n", LOCK, "true"]).run().expect_code(0));
+    assert_eq!(client.children(LOCK).len(), names.len());
 }

@@ -73,7 +73,7 @@ fn order(scratch: &Scratch, proxy: &Proxy, ops: &[Op]) -> Vec<String> {
 }
 
 #[test]
-fn a_waiter_that_is_killed_gives_the_others_up() {
+fn killed_waiter_gives_all_up() {
     let scratch = Scratch::new();
     let mut stranger = stranger(&scratch, "/c");
     let mut waiter = job(scratch.zklock(), &scratch, &LOCKS, "waiter").spawn();
@@ -111,17 +111,17 @@ fn reply_to_the_second_creation_lost(fate: Fate) {
 }
 
 #[test]
-fn reply_to_the_second_creation_lost_by_a_reset() {
+fn second_create_lost_by_a_reset() {
     reply_to_the_second_creation_lost(Fate::Reset);
 }
 
 #[test]
-fn reply_to_the_second_creation_lost_by_silence() {
+fn second_create_lost_by_silence() {
     reply_to_the_second_creation_lost(Fate::Blackhole);
 }
 
 #[test]
-fn reply_to_the_second_creation_lost_and_the_session_expires_meanwhile() {
+fn second_create_lost_and_session_expired() {
     let scratch = Scratch::new();
     let proxy = Proxy::zookeeper(&direct());
     let trap = proxy.trap(Fate::ResetAndHold, creates("/b"));
@@ -139,7 +139,7 @@ fn reply_to_the_second_creation_lost_and_the_session_expires_meanwhile() {
 }
 
 #[test]
-fn the_connection_lost_while_the_second_is_waited_for() {
+fn connection_lost_at_the_second() {
     let scratch = Scratch::new();
     let proxy = Proxy::zookeeper(&direct());
     let mut stranger = stranger(&scratch, "/b");
@@ -158,7 +158,7 @@ fn the_connection_lost_while_the_second_is_waited_for() {
 }
 
 #[test]
-fn the_session_expired_while_the_second_is_waited_for() {
+fn session_expired_at_the_second() {
     let scratch = Scratch::new();
     let mut holder = stranger(&scratch, "/b");
     let mut run = job(scratch.zklock(), &scratch, &LOCKS, "job").spawn();
@@ -183,7 +183,7 @@ fn the_session_expired_while_the_second_is_waited_for() {
 
 /// The turn at the second lock and the loss of the first become known in the same moment.
 #[test]
-fn the_first_lost_while_the_second_is_waited_for() {
+fn first_lost_at_the_second() {
     let scratch = Scratch::new();
     let proxy = Proxy::zookeeper(&direct());
     let mut holder = stranger(&scratch, "/b");

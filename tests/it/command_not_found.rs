@@ -1,0 +1,36 @@
+//! 126 and 127: a command that cannot be run.
+
+use crate::harness::proxy::Proxy;
+use crate::harness::running::{finish, only_line};
+use crate::harness::scratch::{LOCK, Scratch, direct};
+
+#[test]
+fn refused_before_a_server_is_asked() {
+    let scratch = Scratch::new();
+    let proxy = Proxy::zookeeper(&direct());
+    let plain = scratch.file("plain");
+    std::fs::write(&plain, "#!/bin/sh\n").unwrap();
+    let plain = plain.to_str().unwrap();
+    for (command, code) in
+        [("no-such-command", 127), ("./no-such-file", 127), ("/etc/passwd/x", 127), (plain, 126), ("/etc", 126)]
+    {
+        let output = scratch.zklock_by(proxy.address()).args([LOCK, command]).run().expect_code(code);
+        assert!(only_line(&output).starts_with(command), "{output}");
+    }
+    assert_eq!(proxy.accepted(), 0);
+    assert!(!scratch.client().exists(LOCK));
+}
+
+#[test]
+fn gone_while_zklock_waits() {
+    let scratch = Scratch::new();
+    let mut holder = scratch.hold();
+    let command = scratch.file("command");
+    std::fs::copy("/bin/true", &command).unwrap();
+    let mut waiter = scratch.zklock().arg(LOCK).arg(&command).spawn();
+    scratch.wait_queue(2);
+    std::fs::remove_file(&command).unwrap();
+    finish(&mut holder);
+    only_line(&waiter.wait().expect_code(127));
+    assert!(scratch.client().children(LOCK).is_empty());
+}

@@ -1,0 +1,84 @@
+//! Ctrl-Z stops the job, `fg` and `bg` continue it.
+
+use nix::sys::signal::Signal;
+
+use crate::harness::frames::Op;
+use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::proxy::Proxy;
+use crate::harness::scratch::{LOCK, Scratch, direct};
+use crate::harness::terminal::{CTRL_C, CTRL_Z, Terminal};
+
+/// A shell that runs its command in the foreground, waits for a line when that has stopped, and continues it.
+const STOP_AND_CONTINUE: &str = r#""$@"; echo "stopped $?"; read; fg >/dev/null; echo "ended $?""#;
+
+#[test]
+fn stops_the_job_and_fg_continues_it() {
+    let scratch = Scratch::new();
+    let proxy = Proxy::zookeeper(&direct());
+    let terminal = Terminal::new(80);
+    let zklock = scratch.zklock_by(proxy.address()).arg(LOCK);
+    let zklock = zklock.child(["--default", "TSTP,CONT", "--exit-on", "INT"]);
+    let mut job = terminal.spawn_by(STOP_AND_CONTINUE, zklock);
+    terminal.wait_count("ready", 1);
+    let contenders = scratch.client().children(LOCK);
+    terminal.press(CTRL_Z);
+    terminal.wait_count("stopped", 1);
+    // Before the last of these, the lease that counts from those before the stop is over.
+    proxy.wait_count(Op::Multi, proxy.count(Op::Multi) + 4);
+    assert_eq!(scratch.client().children(LOCK), contenders);
+    terminal.enter("");
+    // The shell has given it the terminal when it continues; until then the key goes to the shell's own group.
+    poll::until("the command goes on", || {
+        process::all()
+            .into_iter()
+            .find(|process| process.session == job.pid() && process.name == "child" && process.state != 'T')
+    });
+    terminal.press(CTRL_C);
+    terminal.wait_count("signal INT", 1);
+    terminal.wait_count("ended 0", 1);
+    job.wait().expect_code(0);
+}
+
+#[test]
+fn waiter_keeps_its_place() {
+    let scratch = Scratch::new();
+    let holder = scratch.occupy("");
+    let terminal = Terminal::new(80);
+    let mut job = terminal.spawn_by(STOP_AND_CONTINUE, scratch.zklock().arg(LOCK).bare_child());
+    terminal.wait_count("waiting for /lock", 1);
+    terminal.press(CTRL_Z);
+    terminal.wait_count("stopped", 1);
+    let last = scratch.occupy("");
+    terminal.enter("");
+    scratch.delete(&holder);
+    terminal.wait_count("ready", 1);
+    terminal.wait_count("ended 0", 1);
+    job.wait().expect_code(0);
+    scratch.delete(&last);
+}
+
+#[test]
+fn then_bg() {
+    let scratch = Scratch::new();
+    let terminal = Terminal::new(80);
+    // A shell that Ctrl-C ends takes the terminal along.
+    let script = r#"trap "echo caught" INT; "$@"; echo "stopped $?"; bg >/dev/null; wait; wait"#;
+    let zklock = scratch.zklock().arg(LOCK).child(["--default", "TSTP,CONT", "--exit-on", "TERM", "--exit", "3"]);
+    let mut job = terminal.spawn_by(script, zklock);
+    terminal.wait_count("ready", 1);
+    terminal.press(CTRL_Z);
+    terminal.wait_count("stopped", 1);
+    let zklock = job.zklock();
+    poll::until("both go on", || {
+        let goes_on = |pid| process::look(pid).is_some_and(|process| process.state != 'T');
+        (goes_on(zklock) && goes_on(process::command(zklock))).then_some(())
+    });
+    // That is the shell's by now.
+    terminal.press(CTRL_C);
+    terminal.wait_count("caught", 1);
+    process::send(zklock, Signal::SIGTERM);
+    terminal.wait_count("signal TERM", 1);
+    job.wait();
+    assert!(!terminal.lines().iter().any(|line| line.contains("signal INT")), "{:#?}", terminal.lines());
+}

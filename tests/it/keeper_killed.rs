@@ -1,0 +1,79 @@
+//! The keeper dies.
+
+use nix::sys::signal::Signal;
+
+use crate::harness::fault::{EXPIRY, Fault, KEEPER_DIED};
+use crate::harness::moment::Moment;
+use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::running::{finish, only_line};
+use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
+use crate::harness::stub::Stub;
+use crate::harness::times::LEASE;
+
+#[test]
+fn keeper_killed() {
+    let mut fault = Fault::shared("keeper: KILL");
+    fault.strike(Signal::SIGKILL, &[fault.keeper]);
+    fault.expect_lost(LEASE, EXPIRY, KEEPER_DIED);
+}
+
+#[test]
+fn command_may_end_by_itself() {
+    let scratch = Scratch::new().with_lock();
+    let mut holder = scratch.start(&direct(), "holder", &GRACE, &["--exit-on", "TERM"]);
+    holder.wait_stdout("ready");
+    let mut next = scratch.queue("next", 1);
+    let killed = Moment::now();
+    process::send(holder.keeper(), Signal::SIGKILL);
+    let why = "the keeper process died; stopping the command";
+    scratch.expect_handover(&mut holder, &mut next, killed, why);
+    assert!(scratch.log().runs()[0].ended);
+}
+
+#[test]
+fn supervisor_stopped_for_a_moment() {
+    let mut fault = Fault::shared("supervisor: STOP, keeper: KILL, supervisor: CONT");
+    fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
+    fault.strike(Signal::SIGKILL, &[fault.keeper]);
+    process::wait_state(fault.keeper, &['Z']);
+    process::send(fault.supervisor, Signal::SIGCONT);
+    fault.expect_lost(LEASE, EXPIRY, KEEPER_DIED);
+}
+
+#[test]
+fn again_and_again_is_an_internal_error() {
+    let scratch = Scratch::new();
+    let mut holder = scratch.hold();
+    let mut seen = scratch.client().children(LOCK);
+    // Nobody but the server can remove what a keeper that was killed had created.
+    let mut run = scratch.zklock().env("ZKLOCK_SESSION_TIMEOUT", "4s").args([LOCK, "true"]).spawn();
+    for _ in 0..3 {
+        let keeper = run.keeper();
+        // Each has queued before it dies; its node stays for as long as its session.
+        scratch.client().wait_children(LOCK, "a node of this keeper's", |nodes| {
+            nodes.iter().filter(|node| !seen.contains(*node)).count() == 1
+        });
+        seen = scratch.client().children(LOCK);
+        process::send(keeper, Signal::SIGKILL);
+        poll::until("the keeper is gone", || process::look(keeper).is_none().then_some(()));
+    }
+    let output = run.wait().expect_code(70);
+    let stderr = output.stderr();
+    let lines: Vec<&str> = stderr.lines().collect();
+    let queued_again = "zklock: lost the place in the queue of /lock: the session ended; queueing again";
+    let died = "zklock: internal error: the keeper process died repeatedly";
+    assert_eq!(lines, [queued_again, queued_again, died]);
+    finish(&mut holder);
+    scratch.wait_queue(0);
+}
+
+#[test]
+fn before_any_server_has_answered() {
+    let scratch = Scratch::new();
+    let silent = Stub::silent();
+    let mut run = scratch.zklock_by(silent.address()).args(["--connect-timeout", "2s", LOCK, "true"]).spawn();
+    process::send(run.keeper(), Signal::SIGKILL);
+    let output = run.wait().expect_code(69);
+    only_line(&output);
+}

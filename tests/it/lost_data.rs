@@ -1,0 +1,73 @@
+//! Servers lose their data.
+
+use crate::harness::client::{Client, Kind};
+use crate::harness::fault::Fault;
+use crate::harness::poll;
+use crate::harness::proxy::Proxy;
+use crate::harness::running::finish;
+use crate::harness::scratch::Scratch;
+use crate::harness::server::{Data, Role, Server};
+use crate::harness::times::{LEASE, SHORT_SESSION};
+
+/// No server knows the session any more, nor the queue.
+#[test]
+fn only_server() {
+    let server = Server::start();
+    let scratch = Scratch::on(server.chroot()).with_lock();
+    let proxy = Proxy::zookeeper(&server.address());
+    let mut holder = scratch.start(&proxy.address(), "holder", &[], &["--wait"]);
+    holder.wait_stdout("ready");
+    let mut next = scratch.start(&proxy.address(), "next", &[], &["--exit-on", "TERM"]);
+    scratch.wait_queue(2);
+    proxy.refuse();
+    server.restart(Data::Wiped);
+    assert_eq!(server.role(), Some(Role::Standalone));
+    Client::connect(&server.address()).create(scratch.chroot().path(), b"", Kind::Persistent).unwrap();
+    proxy.accept();
+    holder.wait().expect_code(76);
+    next.wait_stderr("queueing again");
+    finish(&mut next);
+    assert_eq!(next.stderr().lines().count(), 1, "{next}");
+    scratch.expect_tidy(&["holder", "next"]);
+}
+
+#[test]
+fn all_learn_of_it() {
+    server_loses_its_data("server: its data lost", Proxy::accept);
+}
+
+/// The next one learns of it by a way of its own, and starts when no lease can last any longer, although it is the
+/// first that this server knows.
+#[track_caller]
+fn server_loses_its_data(what: &'static str, then: impl FnOnce(&Proxy)) {
+    // The one without the data runs already: to start it may take longer than a session lasts.
+    let servers = [(); 2].map(|()| Server::start());
+    let scratch = servers[0].chroot();
+    Client::connect(&servers[1].address()).create(scratch.path(), b"", Kind::Persistent).unwrap();
+    let [all, holders] = [(); 2].map(|()| servers.each_ref().map(|server| Proxy::zookeeper(&server.address())));
+    let addresses = |[old, new]: &[Proxy; 2]| format!("{},{}", old.address(), new.address());
+    [&all, &holders].into_iter().for_each(|[_, new]| new.refuse());
+    let scratch = Scratch::on(scratch.by(addresses(&all))).with_lock();
+    let mut holder = scratch.start(&addresses(&holders), "holder", &[], &["--wait"]);
+    holder.wait_stdout("holder ready");
+    let next = scratch.start(&addresses(&all), "next", &[], &["--exit-on", "TERM"]);
+    scratch.wait_queue(2);
+    let mut fault = Fault::of(what, scratch, holder, next);
+    [&all, &holders].into_iter().for_each(|[old, _]| old.refuse());
+    fault.strikes();
+    all[1].accept();
+    then(&holders[1]);
+    fault.next.wait_stderr("the session ended before its time; queueing again");
+    fault.command_dead(LEASE);
+    // That the session is over, or that no server answers: whatever it learns first.
+    fault.lost("");
+    fault.next_starts(poll::PATIENCE);
+    assert!(fault.next_began >= SHORT_SESSION, "started after {:?}", fault.next_began);
+    fault.end("76");
+}
+
+/// The next one learns of it, and the holder does not.
+#[test]
+fn holder_is_cut_off() {
+    server_loses_its_data("server: its data lost; network: cut", |_| ());
+}

@@ -1,0 +1,274 @@
+//! One zklock below another, or a part of one, dies or loses its lock: what goes with it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::{LEAVING, inner_keeper, next, script, wait_for_name};
+use crate::harness::moment::Moment;
+use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::running::{Running, finish};
+use crate::harness::scratch::{LOCK, Scratch};
+use crate::harness::terminal::Terminal;
+use crate::harness::times::{AT_ONCE, BRIEF_SESSION, SOON};
+use crate::harness::zklock::{Zklock, binary};
+
+const NESTED: &str = r#""$Z" /lock -c '"$C" --name inner --log log --beat --wait & "$C" --name quiet --wait'
+    echo status $?; "$C" --name outer --until end"#;
+
+/// A nested run, with a command that has a child, and the next in the queue.
+#[track_caller]
+fn nested(scratch: &Scratch) -> (Running, Running) {
+    nested_by(scratch, script(scratch, &[], NESTED))
+}
+
+/// The same under [`BRIEF_SESSION`].
+#[track_caller]
+fn nested_briefly(scratch: &Scratch) -> (Running, Running) {
+    nested_by(scratch, script(scratch, &[], NESTED).env("ZKLOCK_SESSION_TIMEOUT", BRIEF_SESSION.as_secs().to_string()))
+}
+
+#[track_caller]
+fn nested_by(scratch: &Scratch, outer: Zklock) -> (Running, Running) {
+    let mut outer = outer.spawn();
+    outer.wait_stdout("inner ready");
+    let next = next(scratch);
+    (outer, next)
+}
+
+/// The inner command is dead before the next holder's runs.
+#[track_caller]
+fn expect_next(scratch: &Scratch, mut next: Running) {
+    next.wait_stdout("ready");
+    finish(&mut next);
+    assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
+}
+
+#[test]
+fn outer_killed() {
+    let scratch = Scratch::new();
+    let (mut outer, next) = nested(&scratch);
+    outer.signal(Signal::SIGKILL);
+    outer.wait().expect_signal(Signal::SIGKILL);
+    expect_next(&scratch, next);
+    outer.wait_until_nothing_is_left();
+}
+
+#[test]
+fn outer_killed_with_its_keeper() {
+    let scratch = Scratch::new();
+    let (mut outer, next) = nested_briefly(&scratch);
+    let keeper = outer.keeper();
+    // Neither is to see the other one die: the supervisor would begin to stop the command.
+    for pid in [outer.pid(), keeper] {
+        process::send(pid, Signal::SIGSTOP);
+        poll::until("it is stopped", || process::look(pid).filter(|process| process.state == 'T'));
+    }
+    let killed = Moment::now();
+    process::send(keeper, Signal::SIGKILL);
+    outer.signal(Signal::SIGKILL);
+    outer.wait().expect_signal(Signal::SIGKILL);
+    expect_next(&scratch, next);
+    outer.wait_until_nothing_is_left();
+    // Not only when the session of the outer one is over, which is when the next one starts.
+    assert!(scratch.last_alive("inner") < killed.after(BRIEF_SESSION / 2), "{:?}", scratch.log());
+}
+
+#[test]
+fn outer_keeper_killed() {
+    let scratch = Scratch::new();
+    let (mut outer, next) = nested_briefly(&scratch);
+    process::send(outer.keeper(), Signal::SIGKILL);
+    outer.wait().expect_code(76);
+    expect_next(&scratch, next);
+}
+
+#[test]
+fn outer_node_deleted() {
+    let scratch = Scratch::new();
+    // A stop would take far longer.
+    let (mut outer, next) =
+        nested_by(&scratch, script(&scratch, &["--session-timeout", "60s", "--kill-after", "15s"], NESTED));
+    let holder = scratch.wait_queue(2).remove(0);
+    let deleted = Moment::now();
+    scratch.delete(&format!("{LOCK}/{holder}"));
+    outer.wait().expect_code(76);
+    Moment::now().expect_within(SOON, deleted, "the outer zklock has gone");
+    let mut next = next;
+    next.wait_stdout("ready");
+    finish(&mut next);
+}
+
+#[test]
+fn inner_keeper_killed() {
+    let scratch = Scratch::new();
+    let (mut outer, next) = nested_briefly(&scratch);
+    process::send(inner_keeper(&outer).pid, Signal::SIGKILL);
+    outer.wait_stdout("status 76");
+    outer.wait_stdout("outer ready");
+    assert_eq!(scratch.client().children(LOCK).len(), 2);
+    scratch.touch("end");
+    outer.wait().expect_code(0);
+    expect_next(&scratch, next);
+}
+
+#[test]
+fn inner_keeper_stopped() {
+    let scratch = Scratch::new();
+    let (mut outer, next) = nested_briefly(&scratch);
+    let keeper = inner_keeper(&outer).pid;
+    process::send(keeper, Signal::SIGSTOP);
+    outer.wait_stdout("status 76");
+    process::send(keeper, Signal::SIGCONT);
+    outer.wait_stdout("outer ready");
+    assert_eq!(scratch.client().children(LOCK).len(), 2);
+    scratch.touch("end");
+    outer.wait().expect_code(0);
+    expect_next(&scratch, next);
+}
+
+#[test]
+fn inner_zklock_killed() {
+    let scratch = Scratch::new();
+    let (mut outer, next) = nested(&scratch);
+    let keeper = inner_keeper(&outer);
+    process::send(keeper.parent, Signal::SIGKILL);
+    outer.wait_stdout("outer ready");
+    assert_eq!(scratch.client().children(LOCK).len(), 2);
+    scratch.touch("end");
+    outer.wait().expect_code(0);
+    expect_next(&scratch, next);
+}
+
+/// A shell at a terminal below a zklock, as `shell` says: `INNER` there is another zklock on the same lock. Its command is
+/// a shell, whose child writes the log. The other one waits for the lock.
+#[track_caller]
+fn nested_at(terminal: &Terminal, scratch: &Scratch, shell: &str) -> (Running, Running) {
+    let inner = r#""$Z" /lock -c '"$C" --name inner --log log --beat --wait & "$C" --name quiet --wait'"#;
+    let outer = terminal.spawn(script(scratch, &[], &shell.replace("INNER", inner)));
+    terminal.wait_count(" ready", 2);
+    (outer, next(scratch))
+}
+
+/// There, no process group tells what belongs to whom.
+#[test]
+fn inner_zklock_killed_at_a_terminal() {
+    let scratch = Scratch::new();
+    let terminal = Terminal::new(80);
+    let (mut outer, next) = nested_at(&terminal, &scratch, "INNER; echo status $?");
+    process::send(inner_keeper(&outer).parent, Signal::SIGKILL);
+    outer.wait().expect_code(0);
+    terminal.wait_count("status 137", 1);
+    expect_next(&scratch, next);
+    outer.wait_until_nothing_is_left();
+}
+
+#[test]
+fn lock_is_held_until_the_inner_command_is_dead() {
+    let scratch = Scratch::new();
+    let terminal = Terminal::new(80);
+    let (mut outer, next) = nested_at(&terminal, &scratch, "exec INNER");
+    let keeper = inner_keeper(&outer);
+    process::send(keeper.pid, Signal::SIGSTOP);
+    poll::until("it is stopped", || process::look(keeper.pid).filter(|process| process.state == 'T'));
+    process::send(keeper.parent, Signal::SIGKILL);
+    wait_for_name(&outer, LEAVING);
+    let decided = Moment::now().after(Duration::from_millis(100));
+    scratch.wait_alive_at("inner", decided);
+    assert_eq!(scratch.client().children(LOCK).len(), 2);
+    process::send(keeper.pid, Signal::SIGCONT);
+    outer.wait().expect_signal(Signal::SIGKILL);
+    expect_next(&scratch, next);
+    outer.wait_until_nothing_is_left();
+}
+
+/// It has nothing to end, and nobody continues it.
+#[test]
+fn inner_zklock_killed_and_its_keeper_stopped() {
+    let scratch = Scratch::new();
+    let mut outer = script(&scratch, &[], r#""$Z" /lock -- "$C" --name inner --wait; "$C" --until end"#).spawn();
+    outer.wait_stdout("inner ready");
+    let keeper = inner_keeper(&outer);
+    process::send(keeper.pid, Signal::SIGSTOP);
+    poll::until("it is stopped", || process::look(keeper.pid).filter(|process| process.state == 'T'));
+    process::send(keeper.parent, Signal::SIGKILL);
+    scratch.touch("end");
+    poll::until("the outer one has ended", || outer.has_ended().then_some(()));
+    process::send(keeper.pid, Signal::SIGCONT);
+    outer.wait().expect_code(0);
+    outer.wait_until_nothing_is_left();
+}
+
+/// What holds for a lock that is lent holds for one that the inner run took itself.
+#[test]
+fn outer_killed_inner_has_another_lock() {
+    let scratch = Scratch::new();
+    let mut outer =
+        script(&scratch, &[], r#""$Z" /b --and /lock -- "$C" --name inner --log log --beat --wait"#).spawn();
+    outer.wait_stdout("inner ready");
+    let log: &Path = &scratch.file("log");
+    let arguments = ["--name", "next", "--exit-on", "TERM", "--log", log.to_str().unwrap()];
+    let mut next = scratch.zklock().arg("/b").child(arguments).spawn();
+    scratch.client().wait_count("/b", 2);
+    outer.signal(Signal::SIGKILL);
+    outer.wait().expect_signal(Signal::SIGKILL);
+    next.wait_stdout("ready");
+    finish(&mut next);
+    scratch.log().expect_no_overlap();
+    outer.wait_until_nothing_is_left();
+}
+
+/// The lock that the inner one of two takes.
+const INNER: &str = "/inner";
+
+/// `zklock LOCK -- zklock INNER -- child`, with a session that takes long to expire, and a daemon of the child's that
+/// has left group and session. All of them run.
+#[track_caller]
+fn with_daemon(scratch: &Scratch) -> Running {
+    let outer = scratch.zklock().env("ZKLOCK_SESSION_TIMEOUT", "60").arg(LOCK).arg("--").arg(binary());
+    let daemon = ["--beat", "--spawn-daemon", "--"].map(str::to_owned).into_iter().chain(scratch.logged("daemon"));
+    let mut run = outer.arg(INNER).child(scratch.logged("inner").into_iter().chain(daemon)).spawn();
+    for _ in ["the command", "what is between", "the daemon"] {
+        run.wait_stdout(" ready");
+    }
+    run
+}
+
+/// The inner keeper, which would see to its own, is frozen meanwhile: the outer one must not rely on it.
+#[test]
+fn outer_killed_and_inner_keeper_stopped() {
+    let scratch = Scratch::new();
+    let mut outer = with_daemon(&scratch);
+    let (keepers, family) = outer.family(3);
+    let inner_keeper = keepers.iter().find(|keeper| keeper.parent != outer.pid()).expect("another keeper").pid;
+    let mut next = scratch.zklock().arg(LOCK).child(scratch.logged("next")).spawn();
+    scratch.wait_queue(2);
+    process::stop(inner_keeper);
+    outer.signal(Signal::SIGKILL);
+    next.wait_stdout("ready");
+    process::expect_dead(&family);
+    let thawed = Moment::now();
+    process::send(inner_keeper, Signal::SIGCONT);
+    scratch.client().wait_count(INNER, 0);
+    Moment::now().expect_within(AT_ONCE, thawed, "the inner node has gone");
+    outer.wait().expect_signal(Signal::SIGKILL);
+    outer.wait_until_nothing_is_left();
+    finish(&mut next);
+}
+
+#[test]
+fn outer_lock_lost_inner_has_another() {
+    let scratch = Scratch::new();
+    let mut outer = with_daemon(&scratch);
+    let (_, family) = outer.family(3);
+    let [node] = <[_; 1]>::try_from(scratch.wait_queue(1)).expect("one contender");
+    let deleted = Moment::now();
+    scratch.delete(&format!("{LOCK}/{node}"));
+    outer.wait().expect_code(76);
+    process::expect_dead(&family);
+    scratch.client().wait_count(INNER, 0);
+    Moment::now().expect_within(AT_ONCE, deleted, "the inner node has gone");
+    outer.wait_until_nothing_is_left();
+}

@@ -1,0 +1,158 @@
+//! A lock that one zklock lends to another below it: how long it is held.
+
+use std::time::Duration;
+
+use super::{LEAVING, find, next, script, wait_for_name};
+use crate::harness::moment::Moment;
+use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::proxy::Proxy;
+use crate::harness::running::{Running, finish, silent};
+use crate::harness::scratch::{LOCK, Scratch, direct};
+use crate::harness::times::SOON;
+
+#[test]
+fn found_under_another_chroot() {
+    let scratch = Scratch::new();
+    let (server, chroot) = (direct(), scratch.chroot().path());
+    let inner = format!(r#""$Z" -n -z {server} {chroot}{LOCK} -- "$C" --exit 6"#);
+    silent(script(&scratch, &[], &inner).run().expect_code(6));
+}
+
+#[test]
+fn beside_a_busy_lock() {
+    let scratch = Scratch::new();
+    let mut stranger = scratch.zklock().arg("/b").child(scratch.logged("stranger")).spawn();
+    stranger.wait_stdout("ready");
+    let inner = r#""$Z" -n /lock --and /a --and /b -- true; echo status $?; "$C" --name outer --until end"#;
+    let mut outer = script(&scratch, &[], inner).spawn();
+    outer.wait_stdout("status 75");
+    outer.wait_stdout("outer ready");
+    scratch.wait_left(["/a", LOCK, "/b"], [0, 1, 1]);
+    scratch.touch("end");
+    outer.wait().expect_code(0);
+    silent(finish(&mut stranger));
+}
+
+#[test]
+fn held_until_the_inner_run_has_ended() {
+    let scratch = Scratch::new();
+    let background =
+        r#""$Z" /lock -- "$C" --name inner --log log --beat --until go & "$C" --until end --exit 3; exit 3"#;
+    let mut outer = script(&scratch, &[], background).spawn();
+    outer.wait_stdout("inner ready");
+    let mut next = next(&scratch);
+    scratch.touch("end");
+    wait_for_name(&outer, LEAVING);
+    // It has decided by then.
+    let decided = Moment::now().after(Duration::from_millis(100));
+    scratch.wait_alive_at("inner", decided);
+    assert_eq!(scratch.client().children(LOCK).len(), 2);
+    scratch.touch("go");
+    outer.wait().expect_code(3);
+    next.wait_stdout("ready");
+    finish(&mut next);
+    assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
+}
+
+#[test]
+fn daemon_beside_an_inner_run() {
+    let scratch = Scratch::new();
+    let both = r#""$C" --name daemon --spawn-daemon -- --name daemon --until dead
+        "$Z" /lock -- "$C" --name inner --log log --beat --until go & "$C" --name outer --until end"#;
+    let mut outer = script(&scratch, &[], both).spawn();
+    outer.wait_stdout("inner ready");
+    let mut next = next(&scratch);
+    scratch.touch("end");
+    wait_for_name(&outer, LEAVING);
+    scratch.touch("go");
+    outer.wait().expect_code(0);
+    next.wait_stdout("ready");
+    finish(&mut next);
+    scratch.touch("dead");
+    outer.wait_until_nothing_is_left();
+    assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
+}
+
+/// The inner command has ended, and what it left behind is waited for: by the outer zklock, too.
+#[test]
+fn descendants_of_the_inner_run() {
+    let scratch = Scratch::new();
+    let background = r#""$Z" --wait-descendants /lock -- "$C" --spawn-daemon -- --name inner --log log --beat --until go &
+        "$C" --name outer --until end"#;
+    let mut outer = script(&scratch, &[], background).spawn();
+    outer.wait_stdout("inner ready");
+    let inner = find(&outer, "the inner zklock", |process| {
+        process.name.starts_with("zklock-") && { process.parent != outer.pid() && process.pid != outer.pid() }
+    });
+    let supervisor = if inner.name.contains("keep") { inner.parent } else { inner.pid };
+    poll::until("its command has ended", || {
+        let children = process::children(supervisor);
+        children.iter().any(|process| process.name == "child" && process.session != inner.session).then_some(())
+    });
+    let mut next = next(&scratch);
+    scratch.touch("end");
+    wait_for_name(&outer, LEAVING);
+    let decided = Moment::now().after(Duration::from_millis(100));
+    poll::until("the descendant lives on", || {
+        let log = scratch.log();
+        let lives = |name: &str| scratch.last_alive(name) > decided;
+        log.runs().iter().any(|run| run.name == "next" || lives("inner")).then_some(())
+    });
+    scratch.touch("go");
+    outer.wait().expect_code(0);
+    next.wait_stdout("ready");
+    finish(&mut next);
+    let log = scratch.log().expect_no_overlap();
+    assert!(log.runs().iter().all(|run| run.ended), "{log:?}");
+    assert_eq!(log.order(), ["inner", "next"]);
+}
+
+/// The outer command ends while the inner zklock is starting: it uses the lock, and then the outer one stays, or queues
+/// for one of its own.
+#[test]
+fn outer_run_that_is_just_leaving() {
+    let scratch = Scratch::new();
+    let names: Vec<String> = (0..16).map(|n| format!("inner{n}")).collect();
+    let mut jobs: Vec<Running> = Vec::new();
+    for (n, name) in names.iter().enumerate() {
+        // From ending at once to ending when the inner zklock has long been there.
+        let delay = format!("sleep 0.0{n:02}");
+        let both = format!(r#"("$Z" /lock -- "$C" --name {name} --log log --beat) & {delay}"#);
+        jobs.push(script(&scratch, &[], &both).spawn());
+    }
+    for job in &mut jobs {
+        job.wait().expect_code(0);
+        job.wait_until_nothing_is_left();
+    }
+    let log = scratch.log().expect_no_overlap();
+    let mut order = log.order();
+    order.sort_unstable();
+    let mut expected: Vec<&str> = names.iter().map(String::as_str).collect();
+    expected.sort_unstable();
+    assert_eq!(order, expected);
+}
+
+/// A zklock that may still use the lock when the outer command ends, and then finds that it may not any more, is not
+/// waited for: it waits for us.
+#[test]
+fn inner_run_that_comes_too_late() {
+    let scratch = Scratch::new();
+    let proxy = Proxy::zookeeper(&direct());
+    proxy.hold();
+    let servers = scratch.chroot().by(proxy.address());
+    let both = format!(r#""$Z" -z {servers} /lock -- "$C" --name late --env & "$C" --env --until end"#);
+    // Nothing else is to wake the outer one, but the end of its lease half a minute later.
+    let mut outer = script(&scratch, &["--session-timeout", "60s"], &both).spawn();
+    outer.wait_stdout("ready");
+    find(&outer, "the nested zklock", |process| process.name == "zklock-inner");
+    poll::until("it connects", || (proxy.accepted() > 0).then_some(()));
+    scratch.touch("end");
+    wait_for_name(&outer, LEAVING);
+    proxy.pass();
+    outer.wait_stdout_at_most(SOON, "late ready");
+    let stdout = outer.wait().expect_code(0).stdout();
+    let nodes: Vec<_> = stdout.lines().filter(|line| line.starts_with("ZKLOCK_NODE=")).collect();
+    assert!(nodes.len() == 2 && nodes[0] != nodes[1], "{nodes:?}");
+    outer.wait_until_nothing_is_left();
+}

@@ -1,0 +1,84 @@
+//! The network is cut for longer than the lease: the command is dead before the next holder starts.
+
+use nix::sys::signal::Signal;
+
+use crate::harness::ensemble::Ensemble;
+use crate::harness::fault::{EXPIRY, Fault, SILENCE};
+use crate::harness::process;
+use crate::harness::proxy::Flow;
+use crate::harness::scratch::Scratch;
+use crate::harness::server::{Server, Settings};
+use crate::harness::times::LEASE;
+
+#[test]
+fn network_cut() {
+    let (mut fault, proxy) = Fault::proxied("network: cut");
+    proxy.hold();
+    fault.strikes();
+    fault.expect_lost(LEASE, EXPIRY, SILENCE);
+}
+
+#[test]
+fn replies_cut() {
+    let (mut fault, proxy) = Fault::proxied("network: cut for replies only");
+    proxy.flows(Flow::Pass, Flow::Hold);
+    fault.strikes();
+    // The servers heard from the session for longer.
+    fault.expect_lost(LEASE, LEASE + EXPIRY, SILENCE);
+}
+
+#[test]
+fn requests_cut() {
+    let (mut fault, proxy) = Fault::proxied("network: cut for requests only");
+    proxy.flows(Flow::Hold, Flow::Pass);
+    fault.strikes();
+    fault.expect_lost(LEASE, EXPIRY, SILENCE);
+}
+
+/// It answers pings until it notices for itself, after syncLimit.
+#[test]
+fn our_server_cut_from_the_leader() {
+    lose_follower("our follower: cut from the leader, not from us", |ensemble, follower, leader| {
+        ensemble.link(follower, leader).hold();
+    });
+}
+
+#[track_caller]
+fn lose_follower(what: &'static str, hurt: impl FnOnce(&Ensemble, &Server, &Server)) {
+    // The follower itself is to notice when all is over.
+    let ensemble = Settings::default().line("syncLimit=100").proxied().ensemble();
+    let (leader, [follower, _]) = (ensemble.leader(), ensemble.followers());
+    let scratch = Scratch::on(ensemble.chroot().by(leader.address())).with_lock();
+    let mut fault = Fault::new(what, scratch, &follower.address());
+    hurt(&ensemble, follower, leader);
+    fault.strikes();
+    fault.expect_lost(LEASE, EXPIRY, SILENCE);
+}
+
+#[test]
+fn our_server_frozen() {
+    lose_follower("our follower: frozen", |_, follower, _| follower.freeze());
+}
+
+#[test]
+fn network_cut_and_supervisor_stopped() {
+    let (mut fault, proxy) = Fault::proxied("supervisor: STOP, network: cut");
+    fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
+    proxy.hold();
+    fault.strikes();
+    fault.command_dead(LEASE);
+    fault.next_starts(EXPIRY);
+    process::send(fault.supervisor, Signal::SIGCONT);
+    fault.lost("ZooKeeper has not answered in time");
+    fault.end("76");
+}
+
+/// A command that somebody has stopped is killed no later than another.
+#[test]
+fn network_cut_and_command_stopped() {
+    let (mut fault, proxy) = Fault::proxied("command: STOP, network: cut");
+    fault.strike(Signal::SIGSTOP, &[fault.command]);
+    proxy.hold();
+    fault.strikes();
+    fault.expect_lost(LEASE, EXPIRY, SILENCE);
+}

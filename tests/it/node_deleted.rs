@@ -1,0 +1,104 @@
+//! Somebody deletes the node of a holder.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::harness::fault::{DELETED, Fault, KEEPER_DIED};
+use crate::harness::frames::Op;
+use crate::harness::moment::Moment;
+use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::proxy::Fate;
+use crate::harness::running::finish;
+use crate::harness::scratch::{LOCK, Scratch};
+use crate::harness::times::{AT_ONCE, LEASE};
+
+/// The next holder learns of it when we do: there can be an instant in which both run.
+#[test]
+fn node_deleted() {
+    let mut fault = Fault::minute("node: deleted");
+    fault.delete_node();
+    fault.expect_taken(DELETED);
+}
+
+#[test]
+fn supervisor_stopped() {
+    let mut fault = Fault::minute("supervisor: STOP, node: deleted");
+    fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
+    fault.delete_node();
+    fault.command_dead(AT_ONCE);
+    fault.next_starts(AT_ONCE);
+    process::send(fault.supervisor, Signal::SIGCONT);
+    fault.lost(DELETED);
+    fault.end_with_overlap("76");
+}
+
+#[test]
+fn supervisor_killed() {
+    let mut fault = Fault::minute("supervisor: STOP, node: deleted, supervisor: KILL");
+    fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
+    fault.delete_node();
+    process::send(fault.supervisor, Signal::SIGKILL);
+    fault.command_dead(AT_ONCE);
+    fault.holder.wait().expect_signal(Signal::SIGKILL);
+    fault.next_starts(AT_ONCE);
+    fault.end_with_overlap("KILL");
+}
+
+/// Nobody is left to notice, and the command has its grace.
+#[test]
+fn keeper_killed_before() {
+    let mut fault = Fault::shared("keeper: KILL, node: deleted");
+    fault.strike(Signal::SIGKILL, &[fault.keeper]);
+    fault.holder.wait_stdout("signal TERM");
+    fault.scratch.delete(&fault.scratch.contenders()[0].path);
+    fault.command_dead(LEASE);
+    fault.lost(KEEPER_DIED);
+    fault.next_starts(LEASE);
+    fault.end_with_overlap("76");
+}
+
+/// What a supervisor was told before it was stopped is no reason to start when it goes on: its keeper has reconnected
+/// within the session since, and the node had been deleted before that.
+#[test]
+fn starts_nothing_after_a_reconnection() {
+    let (scratch, proxy) = Scratch::proxied();
+    let mut holder = scratch.hold();
+    let mut late = scratch.start(&proxy.address(), "late", &["--session-timeout", "16"], &["--exit-on", "TERM"]);
+    scratch.wait_queue(2);
+    let node = scratch.contenders().pop().unwrap().path;
+    let (supervisor, keeper) = (late.pid(), late.keeper());
+    process::stop(supervisor);
+    finish(&mut holder);
+    poll::until("the keeper holds, and has said so", || {
+        let (data, _) = scratch.client().get(&node).unwrap();
+        String::from_utf8_lossy(&data).contains("held_since\":1").then_some(())
+    });
+    process::stop(keeper);
+    let stopped = Moment::now();
+    proxy.refuse();
+    proxy.reset();
+    scratch.delete(&node);
+    let mut next = scratch.contend("next");
+    next.wait_stdout("ready");
+    // The lease of before is too old to start a command under, and the session lasts: nothing shows that but the clock.
+    let old = stopped.after(Duration::from_secs(6));
+    poll::until("the lease is old", || (Moment::now() > old).then_some(()));
+    // Of what the keeper asks, nothing is answered but whether the quorum is there.
+    let trap = proxy.trap_ops(Fate::Wait, &[Op::GetData]);
+    let looks = || proxy.count(Op::GetData) + proxy.count(Op::CloseSession);
+    let before = looks();
+    proxy.accept();
+    process::send(keeper, Signal::SIGCONT);
+    poll::until("the keeper has reconnected", || (looks() > before).then_some(()));
+    process::send(supervisor, Signal::SIGCONT);
+    poll::until("the one that came late has queued again, or runs", || {
+        (scratch.client().children(LOCK).len() == 2 || late.stdout().contains("ready")).then_some(())
+    });
+    assert_eq!(scratch.log().order(), ["holder", "next"]);
+    trap.release();
+    finish(&mut next);
+    finish(&mut late);
+    scratch.expect_tidy(&["holder", "next", "late"]);
+}

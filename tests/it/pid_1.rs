@@ -1,0 +1,141 @@
+//! As PID 1 of a container.
+
+use nix::sys::signal::Signal;
+use nix::unistd::geteuid;
+
+use crate::harness::moment::Moment;
+use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::running::finish;
+use crate::harness::scratch::{BRIEF, LOCK, Scratch, direct};
+use crate::harness::times::SOON;
+use crate::harness::zklock::Zklock;
+
+/// As the first process of a PID namespace with a /proc of its own, as in a container.
+fn as_pid_1(zklock: Zklock) -> Zklock {
+    in_namespace(zklock, &["--mount-proc"])
+}
+
+/// As the first process of a PID namespace, with these further options of unshare(1).
+fn in_namespace(zklock: Zklock, more: &[&str]) -> Zklock {
+    // Whoever is not root has to be made root of a user namespace first (user_namespaces(7)).
+    let user: &[&str] = if geteuid().is_root() { &[] } else { &["--user", "--map-root-user"] };
+    let unshare = ["unshare", "--pid", "--fork", "--kill-child"];
+    zklock.run_by(unshare.iter().chain(user).chain(more).copied())
+}
+
+#[test]
+fn status_comes_back() {
+    let scratch = Scratch::new();
+    let script = r#"test $PPID = 1 || exit 9; cat; exit "$0""#;
+    let job = |status: &str| {
+        as_pid_1(scratch.zklock().arg(LOCK).args(["--", "sh", "-c", script, status])).stdin("words").run()
+    };
+    for status in ["0", "3"] {
+        let output = job(status).expect_code(status.parse().unwrap());
+        assert_eq!((output.stdout(), output.stderr()), ("words".to_owned(), String::new()));
+    }
+}
+
+/// No signal that it sends itself can kill it (pid_namespaces(7)).
+#[test]
+fn death_by_a_signal_is_128_and_more() {
+    let scratch = Scratch::new();
+    for (signal, status) in [("TERM", 143), ("KILL", 137), ("ABRT", 134)] {
+        as_pid_1(scratch.zklock().arg(LOCK).child(["--die-of", signal])).run().expect_code(status);
+    }
+}
+
+#[test]
+fn signals_reach_the_command() {
+    let scratch = Scratch::new();
+    let mut job = as_pid_1(scratch.zklock().arg(LOCK).child(["--exit-on", "TERM", "--exit", "5"])).spawn();
+    job.wait_stdout("ready");
+    for name in ["HUP", "INT", "USR1", "TERM"] {
+        process::send(job.zklock(), format!("SIG{name}").parse().unwrap());
+        job.wait_stdout(&format!("signal {name}"));
+    }
+    let output = job.wait().expect_code(5);
+    assert_eq!(output.stdout().lines().count(), 5, "each came once\n{output}");
+}
+
+#[test]
+fn signal_ends_the_wait() {
+    let scratch = Scratch::new();
+    let holder = scratch.occupy("");
+    for (signal, status) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130)] {
+        let mut job = as_pid_1(scratch.zklock().arg(LOCK).bare_child()).spawn();
+        scratch.wait_queue(2);
+        process::send(job.zklock(), signal);
+        job.wait().expect_code(status);
+        scratch.wait_left([LOCK], [1]);
+    }
+    scratch.delete(&holder);
+}
+
+#[test]
+fn reaps_orphans() {
+    let scratch = Scratch::new();
+    let daemon = ["--exit-on", "TERM", "--spawn-daemon", "--", "--name", "daemon", "--exit-on", "USR1"];
+    let mut job = as_pid_1(scratch.zklock().arg(LOCK).child(daemon)).spawn();
+    job.wait_stdout("daemon ready");
+    let first = job.zklock();
+    // The command leads its group; the daemon is in that of what is between, which has ended.
+    let is_orphan = |process: &process::Process| process.name == "child" && process.pid != process.group;
+    let orphan = poll::until("an orphan", || process::children(first).into_iter().find(is_orphan)).pid;
+    process::send(orphan, Signal::SIGUSR1);
+    poll::until("the daemon is reaped", || process::look(orphan).is_none().then_some(()));
+    process::send(first, Signal::SIGTERM);
+    job.wait().expect_code(0);
+}
+
+#[test]
+fn whole_tree_goes_with_the_lock() {
+    let scratch = Scratch::new().with_lock();
+    let daemon = ["--wait", "--spawn-daemon", "--", "--name", "daemon", "--wait"];
+    // A stop would take far longer.
+    let options = ["--session-timeout", "60", "--kill-after", "15s"];
+    let mut job = as_pid_1(scratch.job(&direct(), "holder", &options, &daemon)).spawn();
+    for _ in ["the command", "what is between", "the daemon"] {
+        job.wait_stdout(" ready");
+    }
+    let deleted = Moment::now();
+    scratch.delete(&scratch.only_contender().path);
+    let output = job.wait().expect_code(76);
+    scratch.last_alive("holder").expect_within(SOON, deleted, "the command is dead");
+    assert_eq!(output.stderr(), "zklock: lost the lock /lock: its node was deleted; killing the command\n");
+    job.wait_until_nothing_is_left();
+    scratch.wait_queue(0);
+}
+
+/// `docker stop`: TERM for PID 1, and KILL after a grace. With PID 1 the kernel kills all of its namespace, the keeper
+/// too, so that the session has to expire.
+#[test]
+fn docker_stop() {
+    let scratch = Scratch::new().with_lock();
+    let mut job = as_pid_1(scratch.job(&direct(), "holder", &BRIEF, &["--wait"])).spawn();
+    job.wait_stdout("ready");
+    let mut next = scratch.queue("next", 1);
+    process::send(job.zklock(), Signal::SIGTERM);
+    job.wait_stdout("signal TERM");
+    let killed = Moment::now();
+    process::send(job.zklock(), Signal::SIGKILL);
+    job.wait();
+    job.wait_until_nothing_is_left();
+    next.wait_stdout("ready");
+    scratch.begin("next").expect_within(2 * SOON, killed, "the next one starts");
+    finish(&mut next);
+    scratch.expect_tidy(&["holder", "next"]);
+}
+
+/// /proc then shows other processes than ours, under numbers that mean others to us. Who descends from the command
+/// could not be told, nor that nobody does any more.
+#[test]
+fn refused_without_a_proc_of_its_own() {
+    let scratch = Scratch::new().with_lock();
+    let output = in_namespace(scratch.job(&direct(), "holder", &[], &[]), &[]).run().expect_code(70);
+    assert_eq!(output.stdout(), "");
+    let stderr = output.stderr();
+    assert!(stderr.starts_with("zklock: ") && stderr.ends_with("/proc is that of another PID namespace\n"), "{output}");
+    scratch.expect_tidy(&[]);
+}

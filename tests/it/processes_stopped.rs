@@ -1,0 +1,133 @@
+//! Processes that are stopped and continued, one by one and all at once, as when a machine sleeps.
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use crate::harness::fault::{EXPIRY, Fault, NO_ANSWER, SILENCE, UNDISTURBED};
+use crate::harness::moment::Moment;
+use crate::harness::process;
+use crate::harness::running::finish;
+use crate::harness::scratch::{LASTING, Scratch, direct};
+use crate::harness::times::{AT_ONCE, LEASE, SHORT_SESSION};
+
+#[test]
+fn supervisor() {
+    let mut fault = Fault::with(
+        "supervisor: STOP past SHORT_SESSION, CONT",
+        Scratch::new().with_lock(),
+        &direct(),
+        &[],
+        &["--exit-on", "TERM"],
+    );
+    fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
+    fault.scratch.wait_alive_at("holder", fault.since.after(SHORT_SESSION + SHORT_SESSION / 4));
+    process::send(fault.supervisor, Signal::SIGCONT);
+    // It passes on what it was continued by.
+    fault.holder.wait_stdout("signal CONT");
+    let first = fault.scratch.contenders().swap_remove(0);
+    assert_eq!(first.path, fault.holder.variable("ZKLOCK_NODE"));
+    fault.row(UNDISTURBED);
+    finish(&mut fault.holder);
+    finish(&mut fault.next);
+    fault.scratch.expect_tidy(&["holder", "next"]);
+}
+
+#[test]
+fn keeper() {
+    let mut fault = Fault::shared("keeper: STOP");
+    fault.strike(Signal::SIGSTOP, &[fault.keeper]);
+    fault.expect_lost(LEASE, EXPIRY, SILENCE);
+}
+
+/// Nobody is left to kill the command before it is too late. It is killed as soon as one of the two goes on.
+#[test]
+fn supervisor_and_keeper() {
+    let rows = [
+        "supervisor and keeper: STOP past SHORT_SESSION, supervisor: CONT",
+        "supervisor and keeper: STOP past SHORT_SESSION, keeper: CONT",
+    ];
+    for (number, what) in rows.into_iter().enumerate() {
+        let mut fault = Fault::shared(what);
+        let both = [fault.supervisor, fault.keeper];
+        fault.strike(Signal::SIGSTOP, &both);
+        fault.next_starts(EXPIRY);
+        fault.strike(Signal::SIGCONT, &both[number..=number]);
+        fault.command_dead(AT_ONCE);
+        process::send(fault.supervisor, Signal::SIGCONT);
+        fault.lost("");
+        process::send(fault.keeper, Signal::SIGCONT);
+        fault.end_with_overlap("76");
+    }
+}
+
+/// Supervisor and keeper each end the command, whether or not the other goes on, too.
+#[test]
+fn everything_past_the_session() {
+    for (what, last) in [
+        ("supervisor, keeper and command: STOP past SHORT_SESSION, CONT", None),
+        ("supervisor, keeper and command: STOP past SHORT_SESSION, CONT, supervisor last", Some(1)),
+        ("supervisor, keeper and command: STOP past SHORT_SESSION, CONT, keeper last", Some(2)),
+    ] {
+        let mut fault = Fault::shared(what);
+        let all = [fault.command, fault.supervisor, fault.keeper];
+        fault.strike(Signal::SIGSTOP, &all);
+        fault.next_starts(EXPIRY);
+        // From here on: the command first, the others have no head start.
+        let first: Vec<Pid> = (0..3).filter(|&number| Some(number) != last).map(|number| all[number]).collect();
+        fault.strike(Signal::SIGCONT, &first);
+        fault.command_dead(AT_ONCE);
+        all.iter().for_each(|&pid| process::send(pid, Signal::SIGCONT));
+        // That the lease is over, or that the session is: whatever the supervisor learns first.
+        fault.lost("");
+        assert!(!fault.holder.stdout().contains("signal TERM"), "no time for a stop signal");
+        fault.end_with_overlap("76");
+    }
+}
+
+#[test]
+fn everything_for_less_than_the_lease() {
+    let scratch = Scratch::new().with_lock();
+    let mut fault = Fault::lasting("supervisor, keeper and command: STOP, CONT", scratch, &direct());
+    let all = [fault.command, fault.supervisor, fault.keeper];
+    fault.strike(Signal::SIGSTOP, &all);
+    fault.strike(Signal::SIGCONT, &all);
+    fault.holder.wait_stdout("signal CONT");
+    fault.expect_undisturbed();
+}
+
+#[test]
+fn keeper_does_not_wake() {
+    let scratch = Scratch::new().with_lock();
+    let (mut holder, mut next) = scratch.holder_and_next(&direct(), &[]);
+    let (supervisor, keeper, command) = (holder.pid(), holder.keeper(), holder.command());
+    [supervisor, keeper, command].into_iter().for_each(process::stop);
+    next.wait_stdout("ready");
+    let woken = Moment::now();
+    [command, supervisor].into_iter().for_each(|pid| process::send(pid, Signal::SIGCONT));
+    process::wait_dead(command);
+    scratch.last_alive("holder").expect_within(AT_ONCE, woken, "the command is dead");
+    holder.expect_lost(NO_ANSWER);
+    next.signal(Signal::SIGTERM);
+    next.wait().expect_code(0);
+    scratch.wait_queue(0);
+}
+
+#[test]
+fn command_without_a_terminal() {
+    let scratch = Scratch::new().with_lock();
+    let mut job = scratch.start(&direct(), "job", &LASTING, &["--exit-on", "TERM", "--exit", "7"]);
+    job.wait_stdout("ready");
+    let command = job.command();
+    process::stop(command);
+    // What tells that the command has stopped was there before these, so it has been seen when the second is passed on.
+    for signal in [Signal::SIGUSR1, Signal::SIGUSR2] {
+        job.signal(signal);
+        process::wait_pending(command, signal);
+    }
+    process::send(command, Signal::SIGCONT);
+    job.wait_stdout("signal USR1");
+    job.signal(Signal::SIGTERM);
+    job.wait().expect_code(7);
+    job.wait_until_nothing_is_left();
+    scratch.expect_tidy(&["job"]);
+}

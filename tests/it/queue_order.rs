@@ -1,0 +1,157 @@
+//! Who runs when: waiters get the lock in the order of their arrival, one at a time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::harness::frames::Op;
+use crate::harness::joblog::Run;
+use crate::harness::moment::Moment;
+use crate::harness::poll;
+use crate::harness::proxy::{Fate, Proxy};
+use crate::harness::running::{Running, finish, silent};
+use crate::harness::scratch::{LOCK, Scratch, direct};
+
+/// Twenty commands of which each runs until it is told to end: two at a time would be there to be seen.
+#[test]
+fn twenty_at_once_run_in_the_order_of_nodes() {
+    let scratch = Scratch::new();
+    let mut jobs: BTreeMap<String, Running> = (0..20)
+        .map(|n| n.to_string())
+        .map(|name| (name.clone(), scratch.zklock().arg(LOCK).child(scratch.logged(&name)).spawn()))
+        .collect();
+    let nodes = scratch.wait_queue(20);
+    let pid = |node: &String| scratch.card(node)["pid"].as_u64().and_then(|pid| i32::try_from(pid).ok());
+    let of_pid: BTreeMap<Option<i32>, &String> =
+        jobs.iter().map(|(name, job)| (Some(job.pid().as_raw()), name)).collect();
+    let expected: Vec<String> = nodes.iter().map(|node| of_pid[&pid(node)].clone()).collect();
+    for n in 0..20 {
+        let name =
+            poll::until(format_args!("number {n} begins"), || scratch.log().runs().get(n).map(|run| run.name.clone()));
+        silent(finish(jobs.get_mut(&name).expect("each runs once")));
+    }
+    assert_eq!(scratch.log().expect_no_overlap().order(), expected);
+}
+
+#[test]
+fn waiters_run_in_the_order_of_arrival() {
+    let scratch = Scratch::new();
+    let mut jobs: Vec<Running> = (1..=6).map(|n| scratch.queue(&n.to_string(), n - 1)).collect();
+    for (n, job) in jobs.iter_mut().enumerate() {
+        job.wait_stdout("ready");
+        assert_eq!(scratch.client().children(LOCK).len(), 6 - n);
+        silent(finish(job));
+    }
+    assert_eq!(scratch.log().expect_no_overlap().order(), ["1", "2", "3", "4", "5", "6"]);
+}
+
+/// Each but the first is next in line for the moment that the command before it takes: too short to have beaten for long.
+#[test]
+fn short_commands_follow_at_once() {
+    const SESSION_TIMEOUT: Duration = Duration::from_secs(8);
+    let scratch = Scratch::new();
+    let mut holder = scratch.hold();
+    let log = scratch.file("log");
+    let short = || scratch.zklock().args([LOCK, "--session-timeout", "8s"]).child(["--log"]).arg(&log).spawn();
+    let mut jobs = Vec::new();
+    for n in 2..=6 {
+        jobs.push(short());
+        scratch.wait_queue(n);
+    }
+    let queued = Moment::now();
+    poll::until("nothing is left of the time before", || (Moment::now().since(queued) > SESSION_TIMEOUT).then_some(()));
+    finish(&mut holder);
+    for job in &mut jobs {
+        silent(job.wait().expect_code(0));
+    }
+    let log = scratch.log().expect_no_overlap();
+    let gap = |pair: &[Run]| Duration::from_nanos(pair[1].begin - pair[0].last);
+    let mut gaps: Vec<Duration> = log.runs().windows(2).map(gap).collect();
+    gaps.sort_unstable();
+    // Without a lease that is there already, each would take a quarter of the session timeout. A machine that does other
+    // things may make some of them as slow.
+    assert!(gaps.len() == 5 && gaps[2] < SESSION_TIMEOUT / 8, "{gaps:?}");
+}
+
+const LISTS: [Op; 2] = [Op::GetChildren, Op::GetChildren2];
+
+/// How often the lock's children were listed over each connection, in the order of the connections.
+fn lists(proxy: &Proxy) -> Vec<usize> {
+    let mut lists = BTreeMap::new();
+    for request in proxy.requests() {
+        *lists.entry(request.connection).or_default() += usize::from(LISTS.contains(&request.op));
+    }
+    lists.into_values().collect()
+}
+
+#[test]
+fn release_wakes_one_waiter() {
+    const WAITERS: usize = 8;
+    let scratch = Scratch::new();
+    let proxy = Proxy::zookeeper(&direct());
+    // With its first beat, after a fifth of the session timeout, a holder publishes since when it holds. Who waits for it
+    // looks again then, and that is not what is counted here.
+    let zklock = || scratch.zklock_by(proxy.address()).args([LOCK, "--session-timeout", "2m"]);
+    let start = |name: &str| zklock().child(scratch.logged(name)).spawn();
+    let mut jobs = Vec::new();
+    for n in 0..=WAITERS {
+        jobs.push(start(&n.to_string()));
+        scratch.wait_queue(n + 1);
+    }
+    // Every contender watches itself and the one before it, and nobody watches the lock.
+    let nodes = scratch.wait_queue(WAITERS + 1);
+    let mut expected: BTreeMap<String, usize> = nodes.iter().map(|node| (format!("{LOCK}/{node}"), 2)).collect();
+    expected.insert(format!("{LOCK}/{}", nodes[WAITERS]), 1);
+    poll::until("everyone watches", || (scratch.watchers() == expected).then_some(()));
+    for job in &mut jobs {
+        job.wait_stdout("ready");
+        finish(job);
+    }
+    // Whoever is woken lists again: each waiter once, when its turn comes. The first created the lock's node; the second
+    // knows from its first list that nobody else was before it.
+    assert_eq!(lists(&proxy)[1], 1);
+    assert_eq!(lists(&proxy)[2..], [2; WAITERS - 1]);
+}
+
+#[test]
+fn predecessor_gone_before_the_watch() {
+    let scratch = Scratch::new();
+    let proxy = Proxy::zookeeper(&direct());
+    let mut holder = scratch.hold();
+    let trap = proxy.trap_ops(Fate::Wait, &LISTS);
+    let mut waiter = scratch.zklock_by(proxy.address()).arg(LOCK).child(scratch.logged("waiter")).spawn();
+    trap.wait();
+    finish(&mut holder);
+    trap.release();
+    waiter.wait_stdout("ready");
+    finish(&mut waiter);
+    scratch.log().expect_no_overlap();
+}
+
+#[test]
+fn waiter_in_the_middle_gives_up() {
+    let scratch = Scratch::new();
+    let proxy = Proxy::zookeeper(&direct());
+    let mut holder = scratch.hold();
+    let mut middle = scratch.queue("middle", 1);
+    let mut last = scratch.zklock_by(proxy.address()).arg(LOCK).child(scratch.logged("last")).spawn();
+    let holding = format!("{LOCK}/{}", scratch.wait_queue(3)[0]);
+    let watch = |watchers: usize| {
+        poll::until(format_args!("{watchers} watch the holder"), || {
+            (scratch.watchers().get(&holding) == Some(&watchers)).then_some(())
+        });
+    };
+    watch(2);
+    middle.signal(Signal::SIGTERM);
+    silent(middle.wait().expect_signal(Signal::SIGTERM));
+    // The holder itself and the last, which has looked again. It does so, too, when the holder publishes since when it
+    // holds.
+    poll::until("the last looks again", || (lists(&proxy)[0] >= 2).then_some(()));
+    watch(2);
+    assert_eq!(scratch.log().order(), ["holder"]);
+    finish(&mut holder);
+    last.wait_stdout("ready");
+    finish(&mut last);
+    assert_eq!(scratch.log().expect_no_overlap().order(), ["holder", "last"]);
+}

@@ -1,0 +1,66 @@
+//! A free lock is taken, held while the command runs, and released when that has ended.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::harness::fault::Fault;
+use crate::harness::proxy::Proxy;
+use crate::harness::running::{finish, silent};
+use crate::harness::scratch::{LASTING, LOCK, Scratch};
+use crate::harness::times::AT_ONCE;
+
+#[test]
+fn free_lock_runs_the_command() {
+    let scratch = Scratch::new();
+    let output = silent(scratch.zklock().arg(LOCK).child(["--exit", "7"]).run().expect_code(7));
+    assert_eq!(output.stdout(), "ready\n");
+    // Not in a moment, but when zklock has exited.
+    assert!(scratch.client().children(LOCK).is_empty());
+}
+
+#[test]
+fn node_is_there_while_the_command_runs() {
+    let scratch = Scratch::new();
+    let mut holder = scratch.hold();
+    assert_eq!(scratch.client().children(LOCK).len(), 1);
+    silent(finish(&mut holder));
+    assert!(scratch.client().children(LOCK).is_empty());
+}
+
+#[test]
+fn command_killed() {
+    let mut fault = Fault::minute("command: KILL");
+    fault.strike(Signal::SIGKILL, &[fault.command]);
+    fault.expect_killed(AT_ONCE);
+}
+
+/// The command ends before the lease does, and its status is what counts. The lock frees itself.
+fn nobody_at_the_release(lose: impl Fn(&Proxy), find: impl Fn(&Proxy)) {
+    let (scratch, proxy) = Scratch::proxied();
+    let mut job = scratch.start(&proxy.address(), "job", &LASTING, &["--until", "done", "--exit", "7"]);
+    job.wait_stdout("ready");
+    let mut next = scratch.queue("next", 1);
+    lose(&proxy);
+    scratch.touch("done");
+    let told = Instant::now();
+    let output = job.wait().expect_code(7);
+    let took = told.elapsed();
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    let line = format!("zklock: the release of {LOCK} was not confirmed; it frees itself within 20s\n");
+    assert_eq!(output.stderr(), line);
+    job.wait_until_nothing_is_left();
+    find(&proxy);
+    finish(&mut next);
+    scratch.expect_tidy(&["job", "next"]);
+}
+
+#[test]
+fn connections_refused() {
+    nobody_at_the_release(Proxy::refuse, Proxy::accept);
+}
+
+#[test]
+fn no_answer() {
+    nobody_at_the_release(Proxy::hold, Proxy::pass);
+}

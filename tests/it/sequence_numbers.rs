@@ -1,0 +1,51 @@
+//! Numbers of contenders near the end of their range, and past it.
+
+use zklock::core::queue::SEQUENCE_LIMIT;
+
+use crate::harness::client::Kind;
+use crate::harness::counter;
+use crate::harness::running::{finish, only_line, silent};
+use crate::harness::scratch::{LOCK, Scratch};
+
+/// A number that no server would have given yet, made by hand.
+#[test]
+fn numbers_near_the_end_are_refused() {
+    for number in ["2147483647", "2147483646", "-2147483648", "-2147483647", "-000000001"] {
+        for prefix in ["_c_x-lock-", "lock-", "x-1-"] {
+            let scratch = Scratch::new();
+            let client = scratch.client();
+            client.create(LOCK, b"", Kind::Persistent).unwrap();
+            let name = format!("{prefix}{number}");
+            client.create(&format!("{LOCK}/{name}"), b"", Kind::Persistent).unwrap();
+            let output = scratch.zklock().args([LOCK, "true"]).run().expect_code(78);
+            assert!(only_line(&output).contains("/lock are used up"), "{output}");
+            assert_eq!(client.children(LOCK), [name]);
+        }
+    }
+}
+
+#[test]
+fn counter_that_has_run_out() {
+    let (_server, scratch) = counter::standing_at(SEQUENCE_LIMIT - 1);
+    let mut holder = scratch.hold();
+    let node = &scratch.client().children(LOCK)[0];
+    assert!(node.ends_with(&(SEQUENCE_LIMIT - 1).to_string()), "{node}");
+    let refused = scratch.zklock().args([LOCK, "true"]).run().expect_code(78);
+    assert!(only_line(&refused).contains("/lock are used up"), "{refused}");
+    assert_eq!(scratch.client().children(LOCK).len(), 1);
+    finish(&mut holder);
+    scratch.zklock().args([LOCK, "true"]).run().expect_code(78);
+    // A node that is created anew counts from 0.
+    scratch.delete(LOCK);
+    silent(scratch.zklock().args([LOCK, "true"]).run().expect_code(0));
+}
+
+/// The last numbers that a server gives. What comes after is its own affair: nothing is started and nothing is left.
+#[test]
+fn beyond_the_last_number() {
+    let (_server, scratch) = counter::standing_at(i32::MAX - 1);
+    for _ in 0..4 {
+        only_line(&scratch.zklock().args([LOCK, "true"]).run().expect_code(78));
+        assert_eq!(scratch.client().children(LOCK), Vec::<String>::new());
+    }
+}

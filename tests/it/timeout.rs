@@ -1,0 +1,124 @@
+//! `-w`: one timeout over the whole wait, and what is said when it is over.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::harness::client::Kind;
+use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::running::{finish, only_line};
+use crate::harness::scratch::{LOCK, Scratch, direct};
+use crate::harness::times::AT_ONCE;
+
+/// One timeout over everything: each departure before it makes the waiter look again.
+#[test]
+fn counts_once_over_all_departures() {
+    const DEPARTURES: u32 = 5;
+    let scratch = Scratch::new();
+    let mut holder = scratch.hold();
+    let others: Vec<String> = (0..DEPARTURES)
+        .map(|_| scratch.client().create(&format!("{LOCK}/x-1-"), b"", Kind::EphemeralSequential).unwrap())
+        .collect();
+    let mut loser = scratch.zklock().args(["-w", "5", LOCK]).child(scratch.logged("loser")).spawn();
+    scratch.wait_queue(7);
+    // The nearest leaves first.
+    for (other, n) in others.iter().rev().zip(1..) {
+        let time = Duration::from_millis(900) * n;
+        poll::until("it is time to leave", || (loser.has_ended() || loser.elapsed() >= time).then_some(()));
+        scratch.delete(other);
+    }
+    let output = loser.wait().expect_code(75);
+    let line = only_line(&output);
+    assert!(line.starts_with("gave up waiting for /lock after 5s: ") && line.contains(", held by "), "{output}");
+    // Half of a second or so would do, but on a machine that does other things, too. Counted anew from each departure,
+    // it would be 4.5 s.
+    let late = output.elapsed.checked_sub(Duration::from_secs(5)).expect("not before five seconds");
+    assert!(late < Duration::from_secs(4), "{late:?} late\n{output}");
+    loser.wait_until_nothing_is_left();
+    assert_eq!(scratch.client().children(LOCK).len(), 1, "no node is left");
+    finish(&mut holder);
+    assert_eq!(scratch.log().order(), ["holder"]);
+}
+
+/// `--timeout` counts from the start, not from when it queued again.
+#[test]
+fn counts_once_over_queueing_again() {
+    let (scratch, proxy) = Scratch::proxied();
+    let mut holder = scratch.hold();
+    let options = ["--timeout", "14", "--session-timeout", "4"];
+    let mut waiter = scratch.start(&proxy.address(), "waiter", &options, &[]);
+    scratch.wait_queue(2);
+    proxy.refuse();
+    scratch.wait_queue(1);
+    proxy.accept();
+    waiter.wait_stderr("queueing again");
+    scratch.wait_queue(2);
+    let output = waiter.wait().expect_code(75);
+    let limit = Duration::from_secs(14);
+    assert!(limit <= output.elapsed && output.elapsed < limit + AT_ONCE, "{output}");
+    assert_eq!(output.stderr().lines().count(), 2, "{output}");
+    scratch.wait_queue(1);
+    finish(&mut holder);
+    scratch.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn busy_after_a_reconnection() {
+    let (scratch, proxy) = Scratch::proxied();
+    let mut holder = scratch.hold();
+    let mut waiter = scratch.start(&proxy.address(), "waiter", &["--timeout", "6"], &[]);
+    scratch.wait_queue(2);
+    let accepted = proxy.accepted();
+    proxy.refuse();
+    proxy.reset();
+    proxy.accept();
+    poll::until("the waiter is back", || (proxy.accepted() > accepted).then_some(()));
+    let output = waiter.wait().expect_code(75);
+    assert!(only_line(&output).starts_with("gave up waiting for /lock after 6s: 2nd of 2, held by "), "{output}");
+    finish(&mut holder);
+    scratch.expect_tidy(&["holder"]);
+}
+
+/// Who relies on `-E 0` would be told for ever that somebody else does the work.
+#[test]
+fn unnoticed_silence_is_no_busy_lock() {
+    let (scratch, proxy) = Scratch::proxied();
+    let mut holder = scratch.hold();
+    // The connection is given up after a sixth of the session timeout.
+    let options = ["-E", "0", "--timeout", "5", "--session-timeout", "60"];
+    let mut waiter = scratch.job(&proxy.address(), "waiter", &options, &[]).env("CI", "true").spawn();
+    // It knows who is before it.
+    waiter.wait_stderr("2nd of 2");
+    proxy.hold();
+    let said = waiter.wait().expect_code(69).stderr();
+    let line = "zklock: gave up waiting for /lock after 5s: ZooKeeper did not answer in time\n";
+    assert!(said.ends_with(line), "{said}");
+    finish(&mut holder);
+    proxy.pass();
+    scratch.expect_tidy(&["holder"]);
+}
+
+/// As on a laptop that was asleep: what it knew of the queue before is not the servers' word.
+#[test]
+fn expired_session_is_no_busy_lock() {
+    let scratch = Scratch::new().with_lock();
+    let mut holder = scratch.hold();
+    let limit = Duration::from_secs(6);
+    let options = ["-E", "0", "--timeout", "6", "--session-timeout", "4"];
+    let mut waiter = scratch.job(&direct(), "waiter", &options, &[]).env("CI", "true").spawn();
+    waiter.wait_stderr("2nd of 2");
+    let processes = [waiter.pid(), waiter.keeper()];
+    processes.into_iter().for_each(process::stop);
+    scratch.wait_queue(1);
+    poll::until("the time to wait is over", || (waiter.elapsed() > limit).then_some(()));
+    // The supervisor first, so that it gives up before it hears that the session is over.
+    process::send(waiter.pid(), Signal::SIGCONT);
+    process::wait_state(waiter.pid(), &['S']);
+    process::send(waiter.keeper(), Signal::SIGCONT);
+    let said = waiter.wait().expect_code(69).stderr();
+    let line = said.lines().last().unwrap();
+    assert!(line.starts_with("zklock: gave up waiting for /lock after 6s: ") && !line.contains("held by"), "{said}");
+    finish(&mut holder);
+    scratch.expect_tidy(&["holder"]);
+}

@@ -1,0 +1,55 @@
+//! `-q`, `-v` and `ZKLOCK_LOG`: less and more.
+
+use crate::harness::running::count_own_lines;
+use crate::harness::scratch::{HELD_BY_DB3, LOCK, Scratch};
+use crate::harness::server::free_port;
+use crate::harness::zklock::Zklock;
+
+#[test]
+fn quiet_is_silent_of_a_busy_lock() {
+    let scratch = Scratch::new();
+    let holder = scratch.occupy("");
+    for option in ["-n", "--timeout=2s"] {
+        assert_eq!(scratch.zklock().arg(LOCK).args(["-q", option]).bare_child().run().expect_code(75).stderr(), "");
+    }
+    scratch.delete(&holder);
+    let servers = format!("127.0.0.1:{}", free_port());
+    let output =
+        Zklock::at(servers).args(["-q", "--connect-timeout=200ms", "/lock"]).bare_child().run().expect_code(69);
+    assert_eq!(count_own_lines(&output.stderr()), 1, "{output}");
+}
+
+#[test]
+fn verbose_tells_the_course_of_things() {
+    let scratch = Scratch::new();
+    let mut counts = vec![];
+    for option in ["-v", "-vv", "-vvv"] {
+        let holder = scratch.occupy_as_db3();
+        let mut job = scratch.zklock().arg(LOCK).arg(option).bare_child().spawn();
+        let waiting = job.wait_stderr("waiting for /lock");
+        assert!(waiting.ends_with(HELD_BY_DB3), "{waiting}");
+        scratch.delete(&holder);
+        let output = job.wait().expect_code(0);
+        assert!(output.stderr().contains(", token "), "{output}");
+        assert_eq!(output.stdout(), "ready\n");
+        counts.push(count_own_lines(&output.stderr()));
+    }
+    assert!(counts.is_sorted_by(|less, more| less < more), "{counts:?}");
+}
+
+#[test]
+fn log_variable_filters() {
+    let scratch = Scratch::new();
+    let stderr_with =
+        |filter: &str| scratch.zklock().arg(LOCK).env("ZKLOCK_LOG", filter).bare_child().run().expect_code(0).stderr();
+    assert!(count_own_lines(&stderr_with("debug")) > count_own_lines(&stderr_with("info")));
+    assert_eq!(stderr_with("off"), "");
+    assert_eq!(stderr_with("zklock::session=off,zookeeper_client=off,warn"), "");
+}
+
+#[test]
+fn log_filter_without_sense_is_refused() {
+    let output = Scratch::new().zklock().arg(LOCK).env("ZKLOCK_LOG", "zklock=loud").bare_child().run().expect_code(64);
+    assert_eq!(count_own_lines(&output.stderr()), 1, "{output}");
+    assert!(output.stderr().contains("ZKLOCK_LOG 'zklock=loud'"), "{output}");
+}

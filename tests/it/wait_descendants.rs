@@ -1,0 +1,160 @@
+//! `--wait-descendants`: the lock is held until the last descendant of the command has ended.
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use crate::harness::daemon::{LEAVES_DAEMON, left_behind, wait_until_reaped};
+use crate::harness::moment::Moment;
+use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::running::finish;
+use crate::harness::scratch::{GRACE, LASTING, LOCK, Scratch, direct};
+use crate::harness::server::Server;
+use crate::harness::terminal::{CTRL_C, CTRL_Z, Terminal};
+use crate::harness::times::{AT_ONCE, LEASE, SHORT_SESSION};
+
+#[test]
+fn daemon_holds_no_lock_without_it() {
+    let scratch = Scratch::new().with_lock();
+    let mut holder = left_behind(&scratch, &[], &[]);
+    let output = holder.wait().expect_code(3);
+    assert_eq!(output.stderr(), "", "{output}");
+    let mut next = scratch.contend("next");
+    next.wait_stdout("ready");
+    scratch.wait_alive_at("daemon", scratch.begin("next"));
+    finish(&mut next);
+    scratch.touch("end");
+    holder.wait_until_nothing_is_left();
+}
+
+#[test]
+fn zz_signals_daemon() {
+    let scratch = Scratch::new();
+    let daemon = ["--spawn-daemon", "--", "--name", "daemon", "--exit-on", "USR1"];
+    let mut job = scratch.zklock().arg(LOCK).child(daemon).spawn();
+    job.wait().expect_code(0);
+    job.wait_stdout("daemon ready");
+    scratch.zklock().arg(LOCK).arg("-n").bare_child().run().expect_code(0);
+    let left: Vec<Pid> = job.processes().iter().map(|process| process.pid).collect();
+    assert_eq!(left.len(), 1, "{job}");
+    process::send(left[0], Signal::SIGUSR1);
+    job.wait_stdout("daemon signal USR1");
+    job.wait_until_nothing_is_left();
+}
+
+#[test]
+fn daemon_holds_the_lock() {
+    let scratch = Scratch::new().with_lock();
+    let short = SHORT_SESSION.as_secs().to_string();
+    let mut holder = left_behind(&scratch, &["--wait-descendants", "--session-timeout", &short], &[]);
+    let node = scratch.only_contender().path;
+    let mut next = scratch.queue("next", 1);
+    // Beats go on: the daemon lives for longer than a lease without them.
+    scratch.wait_alive_at("daemon", Moment::now().after(LEASE + LEASE / 2));
+    assert_eq!(scratch.contenders()[0].path, node);
+    assert!(!holder.has_ended());
+    scratch.touch("end");
+    let output = holder.wait().expect_code(3);
+    assert_eq!(output.stderr(), "", "{output}");
+    next.wait_stdout("ready");
+    scratch.begin("next").expect_within(AT_ONCE, scratch.last_alive("daemon"), "the next one begins");
+    finish(&mut next);
+    let log = scratch.log();
+    assert_eq!(log.order(), ["holder", "daemon", "next"]);
+    assert!(log.runs()[1].last < log.runs()[2].begin, "{log:?}");
+    scratch.wait_queue(0);
+}
+
+#[test]
+fn none_take_no_time() {
+    let scratch = Scratch::new().with_lock();
+    let mut run = scratch.hold_with(&["--wait-descendants"], &["--die-of", "USR1"]);
+    let output = run.wait().expect_signal(Signal::SIGUSR1);
+    assert_eq!(output.stderr(), "", "{output}");
+    scratch.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn each_signal_reaches_them_once() {
+    let scratch = Scratch::new().with_lock();
+    let mut holder = left_behind(&scratch, &["--wait-descendants"], &[]);
+    for name in ["TERM", "HUP", "USR1", "CONT"] {
+        holder.signal(format!("SIG{name}").parse().expect("a signal"));
+        holder.wait_stdout(&format!("daemon signal {name}"));
+    }
+    scratch.touch("end");
+    let output = holder.wait().expect_code(3);
+    assert_eq!(output.stdout().matches("daemon signal").count(), 4, "{output}");
+    scratch.wait_queue(0);
+}
+
+#[test]
+fn killed_when_the_lock_is_lost() {
+    let scratch = Scratch::new().with_lock();
+    let mut holder = left_behind(&scratch, &["--wait-descendants"], &[]);
+    scratch.delete_holder();
+    let output = holder.wait().expect_code(76);
+    assert!(output.stderr().contains("its node was deleted"), "{output}");
+    holder.wait_until_nothing_is_left();
+    scratch.wait_queue(0);
+}
+
+#[test]
+fn die_within_the_lease() {
+    let server = Server::start();
+    let scratch = Scratch::on(server.chroot()).with_lock();
+    let daemon = [&LEAVES_DAEMON[..], &["end"]].concat();
+    let options = [&GRACE[..], &["--wait-descendants"]].concat();
+    let mut holder = scratch.start(&server.address(), "holder", &options, &daemon);
+    holder.wait_stdout("daemon ready");
+    wait_until_reaped(&scratch);
+    server.freeze();
+    let frozen = Moment::now();
+    let output = holder.wait().expect_code(76);
+    assert!(output.stdout().contains("daemon signal TERM\n"), "{output}");
+    scratch.last_alive("daemon").expect_within(LEASE, frozen, "the daemon is dead");
+    holder.wait_until_nothing_is_left();
+    server.thaw();
+}
+
+#[test]
+fn zklock_killed() {
+    let scratch = Scratch::new().with_lock();
+    let mut holder = left_behind(&scratch, &["--wait-descendants"], &[]);
+    let mut next = scratch.queue("next", 1);
+    holder.signal(Signal::SIGKILL);
+    let killed = Moment::now();
+    holder.wait().expect_signal(Signal::SIGKILL);
+    next.wait_stdout("ready");
+    scratch.begin("next").expect_within(AT_ONCE, killed, "the next one begins");
+    assert!(scratch.last_alive("daemon") < scratch.begin("next"));
+    holder.wait_until_nothing_is_left();
+    finish(&mut next);
+}
+
+#[test]
+fn ctrl_z_at_a_terminal() {
+    let scratch = Scratch::new().with_lock();
+    let terminal = Terminal::new(80);
+    let child = ["--spawn", "--", "--name", "left", "--default", "TSTP,CONT", "--exit-on", "INT"];
+    let job = scratch.job(&direct(), "holder", &[&LASTING[..], &["--wait-descendants"]].concat(), &child);
+    // A shell that waits for a line when its job has stopped, and continues it.
+    let mut shell = terminal.spawn_by(r#""$@"; echo "stopped $?"; read; fg >/dev/null; echo "ended $?""#, job);
+    terminal.wait_count("left ready", 1);
+    wait_until_reaped(&scratch);
+    terminal.press(CTRL_Z);
+    terminal.wait_count("stopped", 1);
+    assert_eq!(scratch.contenders().len(), 1);
+    terminal.enter("");
+    // The shell has given the terminal to its job when it continues it.
+    poll::until("it goes on", || {
+        let is_left = |process: &process::Process| process.session == shell.pid() && process.name == "child";
+        process::all().into_iter().find(|process| is_left(process) && process.state != 'T')
+    });
+    terminal.press(CTRL_C);
+    terminal.wait_count("left signal INT", 1);
+    terminal.wait_count("ended 0", 1);
+    shell.wait().expect_code(0);
+    assert_eq!(terminal.lines().iter().filter(|line| line.contains("left signal")).count(), 1, "{terminal:?}");
+    scratch.wait_queue(0);
+}

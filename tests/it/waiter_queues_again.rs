@@ -1,0 +1,128 @@
+//! A waiter that loses its place queues again, at the tail.
+
+use nix::sys::signal::Signal;
+
+use crate::harness::client::{self};
+use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::proxy::Proxy;
+use crate::harness::running::finish;
+use crate::harness::scratch::{LOCK, Scratch, direct};
+
+/// Takes its place in the queue away from the first of two waiters, and expects that it queues again behind the second.
+/// Gives what it said.
+fn take_place_away(take: impl Fn(&Scratch, &str)) -> String {
+    let scratch = Scratch::new().with_lock();
+    let mut holder = scratch.hold();
+    let mut one = scratch.queue("one", 1);
+    let mut two = scratch.queue("two", 2);
+    let before = scratch.contenders();
+    take(&scratch, &before[1].path);
+    one.wait_stderr("queueing again");
+    poll::until("the first waiter stands at the tail", || {
+        let after = scratch.contenders();
+        let others = [&before[0], &before[2]].map(|contender| &contender.path);
+        (after.len() == 3 && after[..2].iter().map(|contender| &contender.path).eq(others)).then_some(())
+    });
+    assert_eq!(scratch.log().order(), ["holder"]);
+    for job in [&mut holder, &mut two, &mut one] {
+        finish(job);
+    }
+    scratch.expect_tidy(&["holder", "two", "one"]);
+    one.stderr()
+}
+
+const REQUEUED: &str = "zklock: lost the place in the queue of /lock: ";
+
+#[test]
+fn node_deleted() {
+    let said = take_place_away(|scratch, path| scratch.delete(path));
+    assert_eq!(said, format!("{REQUEUED}our node was deleted; queueing again\n"));
+}
+
+fn end_session(id: i64) {
+    client::expire_session(&direct(), id);
+}
+
+#[test]
+fn session_ended() {
+    let said = take_place_away(|scratch, path| end_session(scratch.client().get(path).unwrap().1.owner));
+    // It may hear that its node is gone before it hears why.
+    let why = "the session ended before its time";
+    assert!(said.ends_with(&format!("{REQUEUED}{why}; queueing again\n")), "{said}");
+    assert!(said.lines().count() <= 2, "{said}");
+}
+
+/// The waiter's session expires while no server answers it; then it is at the tail, behind one who came meanwhile.
+#[test]
+fn session_expired() {
+    expired_while_waiting(Proxy::refuse, Proxy::accept);
+}
+
+#[track_caller]
+fn expired_while_waiting(lose: impl Fn(&Proxy), find: impl Fn(&Proxy)) {
+    let (scratch, proxy) = Scratch::proxied();
+    let mut holder = scratch.hold();
+    let mut late =
+        scratch.start(&proxy.address(), "late", &["--timeout", "60", "--session-timeout", "6"], &["--exit-on", "TERM"]);
+    scratch.wait_queue(2);
+    let old = scratch.contenders().pop().unwrap();
+    lose(&proxy);
+    scratch.wait_queue(1);
+    let mut other = scratch.queue("other", 1);
+    find(&proxy);
+    let line = late.wait_stderr("queue");
+    assert_eq!(line, format!("zklock: lost the place in the queue of {LOCK}: the session ended; queueing again"));
+    scratch.wait_queue(3);
+    let new = scratch.contenders().pop().unwrap();
+    assert_ne!(new.stat.owner, old.stat.owner);
+    for job in [&mut holder, &mut other, &mut late] {
+        finish(job);
+    }
+    assert_eq!(late.variable("ZKLOCK_NODE"), new.path);
+    assert_eq!(late.stderr().lines().count(), 1, "{late}");
+    scratch.expect_tidy(&["holder", "other", "late"]);
+}
+
+/// The waiter notices the silence only after a while, and its session is younger by that when it has expired.
+#[test]
+fn session_expired_in_a_silence() {
+    expired_while_waiting(Proxy::hold, |proxy| {
+        proxy.reset();
+        proxy.pass();
+    });
+}
+
+#[test]
+fn keeper_killed() {
+    let scratch = Scratch::new().with_lock();
+    let mut holder = scratch.hold();
+    // Nobody but the server removes the node of a keeper that was killed.
+    let mut waiter = scratch.start(&direct(), "waiter", &[], &["--exit-on", "TERM"]);
+    scratch.wait_queue(2);
+    let first = scratch.contenders().pop().unwrap();
+    process::send(waiter.keeper(), Signal::SIGKILL);
+    waiter.wait_stderr(&format!("{REQUEUED}the session ended; queueing again"));
+    scratch.client().wait_children(LOCK, "a new contender in the old one's place", |names| {
+        names.len() == 2 && names.iter().all(|name| !first.path.ends_with(name.as_str()))
+    });
+    finish(&mut holder);
+    finish(&mut waiter);
+    scratch.expect_tidy(&["holder", "waiter"]);
+}
+
+/// "Nobody before us" is not to be concluded from a queue in which we are not.
+#[test]
+fn every_node_deleted() {
+    let scratch = Scratch::new().with_lock();
+    let (mut holder, mut next) = scratch.holder_and_next(&direct(), &[]);
+    let paths = scratch.contenders();
+    for contender in paths.iter().rev() {
+        scratch.delete(&contender.path);
+    }
+    holder.expect_lost("its node was deleted; killing the command");
+    next.wait_stderr("queueing again");
+    finish(&mut next);
+    assert_ne!(next.variable("ZKLOCK_NODE"), paths[1].path);
+    scratch.wait_queue(0);
+}

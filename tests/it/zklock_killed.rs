@@ -1,0 +1,161 @@
+//! kill -9 of zklock: all that it has started is dead before the next holder starts, which it does at once.
+
+use std::time::Instant;
+
+use nix::sys::signal::{Signal, killpg};
+
+use crate::harness::fault::{EXPIRY, Fault};
+use crate::harness::moment::Moment;
+use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::running::finish;
+use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
+use crate::harness::times::{AT_ONCE, INSTANT, SOON, expect_once_below};
+
+#[test]
+fn supervisor_killed() {
+    let mut fault = Fault::minute("supervisor: KILL");
+    fault.strike(Signal::SIGKILL, &[fault.supervisor]);
+    fault.expect_killed(AT_ONCE);
+}
+
+#[test]
+fn zz_loss() {
+    let scratch = Scratch::new().with_lock();
+    let daemon = ["--wait", "--spawn-daemon", "--", "--name", "daemon", "--wait"];
+    // A session that would take long to expire.
+    let mut holder = scratch.start(&direct(), "holder", &["--session-timeout", "60"], &daemon);
+    for _ in ["the command", "what is between", "the daemon"] {
+        holder.wait_stdout(" ready");
+    }
+    let family = holder.processes();
+    let mut next = scratch.queue("next", 1);
+    let killed = Moment::now();
+    holder.signal(Signal::SIGKILL);
+    next.wait_stdout("ready");
+    for process in family.iter().filter(|process| process.name == "child") {
+        let now = process::look(process.pid);
+        let lives = now.is_some_and(|now| now.started == process.started && now.state != 'Z');
+        assert!(!lives, "{process} outlives the lock\n{holder}");
+    }
+    // 100 ms on a machine that has nothing else to do.
+    scratch.begin("next").expect_within(AT_ONCE, killed, "the next one starts");
+    holder.wait().expect_signal(Signal::SIGKILL);
+    holder.wait_until_nothing_is_left();
+    finish(&mut next);
+    scratch.expect_tidy(&["holder", "next"]);
+}
+
+#[test]
+fn next_starts_within_100_ms() {
+    expect_once_below(INSTANT, || {
+        let scratch = Scratch::new();
+        let logged = ["--beat", "--log", "log", "--name"];
+        let tree = logged.iter().copied().chain(["first", "--wait", "--spawn", "--", "--setsid", "--wait"]);
+        let mut first = scratch.zklock().arg(LOCK).child(tree).args(logged).arg("grandchild").spawn();
+        first.wait_stdout_all(&["first ready", "grandchild ready"]);
+        let mut second = scratch.zklock().arg(LOCK).child(logged).arg("second").spawn();
+        scratch.wait_queue(2);
+        let killed = Moment::now();
+        first.signal(Signal::SIGKILL);
+        first.wait().expect_signal(Signal::SIGKILL);
+        second.wait().expect_code(0);
+        first.wait_until_nothing_is_left();
+        let log = scratch.log();
+        let (next, tree) = log.runs().split_last().expect("three runs");
+        assert_eq!((next.name.as_str(), tree.len()), ("second", 2));
+        assert!(tree.iter().all(|run| run.last < next.begin), "{log:?}");
+        let took = scratch.begin("second").since(killed);
+        assert!(took < SOON, "{took:?}");
+        took
+    });
+}
+
+/// The keeper is in a group of its own, and has something left to do.
+#[test]
+fn whole_process_group_killed() {
+    let scratch = Scratch::new();
+    let mut job = scratch.zklock().arg(LOCK).child(["--wait"]).spawn();
+    job.wait_stdout("ready");
+    let killed = Instant::now();
+    killpg(job.pid(), Signal::SIGKILL).expect("a group can be killed");
+    scratch.wait_queue(0);
+    assert!(killed.elapsed() < SOON);
+    job.wait().expect_signal(Signal::SIGKILL);
+    job.wait_until_nothing_is_left();
+}
+
+#[test]
+fn waiter_killed() {
+    let scratch = Scratch::new().with_lock();
+    let mut holder = scratch.hold();
+    let mut victim = scratch.start(&direct(), "victim", &["--session-timeout", "60"], &[]);
+    scratch.wait_queue(2);
+    let killed = Moment::now();
+    victim.signal(Signal::SIGKILL);
+    scratch.wait_queue(1);
+    Moment::now().expect_within(AT_ONCE, killed, "the node goes");
+    victim.wait().expect_signal(Signal::SIGKILL);
+    victim.wait_until_nothing_is_left();
+    finish(&mut holder);
+    scratch.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn command_stopped() {
+    let mut fault = Fault::minute("command: STOP, supervisor: KILL");
+    fault.strike(Signal::SIGSTOP, &[fault.command]);
+    fault.strike(Signal::SIGKILL, &[fault.supervisor]);
+    fault.expect_killed(AT_ONCE);
+}
+
+#[test]
+fn keeper_stopped() {
+    let mut fault = Fault::shared("keeper: STOP, supervisor: KILL");
+    fault.strike(Signal::SIGSTOP, &[fault.keeper]);
+    fault.strike(Signal::SIGKILL, &[fault.supervisor]);
+    fault.command_dead(AT_ONCE);
+    fault.holder.wait().expect_signal(Signal::SIGKILL);
+    fault.next_starts(EXPIRY);
+    // It finds its session over, and itself with nothing to do.
+    process::send(fault.keeper, Signal::SIGCONT);
+    fault.end("KILL");
+}
+
+/// The keeper cannot say good-bye, and the session ends by itself.
+#[test]
+fn network_cut() {
+    let (mut fault, proxy) = Fault::proxied("network: cut, supervisor: KILL");
+    proxy.hold();
+    fault.strike(Signal::SIGKILL, &[fault.supervisor]);
+    fault.expect_killed(EXPIRY);
+}
+
+/// The session ends with nobody to close it, for the keeper could.
+#[test]
+fn keeper_killed_as_well() {
+    let mut fault = Fault::shared("supervisor and keeper: KILL");
+    // Neither sees the other one die.
+    fault.strike(Signal::SIGSTOP, &[fault.supervisor, fault.keeper]);
+    fault.strike(Signal::SIGKILL, &[fault.supervisor, fault.keeper]);
+    fault.expect_killed(EXPIRY);
+}
+
+/// The kernel kills the command for us, but not what the command has started (PR_SET_PDEATHSIG(2const)).
+#[test]
+fn keeper_killed_as_well_children_live_on() {
+    let scratch = Scratch::new().with_lock();
+    let tree = ["--wait", "--spawn", "--", "--name", "grandchild", "--wait"];
+    let what = "supervisor and keeper: KILL, command with children";
+    let mut fault = Fault::with(what, scratch, &direct(), &GRACE, &tree);
+    // It may have been quicker than the command itself.
+    poll::until("the grandchild", || fault.holder.stdout().contains("grandchild ready").then_some(()));
+    fault.strike(Signal::SIGSTOP, &[fault.supervisor, fault.keeper]);
+    fault.strike(Signal::SIGKILL, &[fault.supervisor, fault.keeper]);
+    fault.command_dead(AT_ONCE);
+    fault.holder.wait().expect_signal(Signal::SIGKILL);
+    fault.next_starts(EXPIRY);
+    let [left] = <[_; 1]>::try_from(fault.holder.processes()).expect("the grandchild and nobody else");
+    process::send(left.pid, Signal::SIGKILL);
+    fault.end("KILL, children live on");
+}
