@@ -5,7 +5,6 @@ use std::fs;
 use nix::sys::signal::Signal;
 
 use crate::harness::compare::{assert_same, assert_same_after};
-use crate::harness::running::silent;
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::zklock::child;
 
@@ -66,7 +65,7 @@ fn closed_stdin() {
 
 #[test]
 fn stdin_and_stdout_byte_for_byte() {
-    let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(300_000).collect();
+    let bytes: Vec<u8> = (0..1 << 20).map(|_| fastrand::u8(..)).collect();
     let output = assert_same(["cat"], |zklock| zklock.stdin(bytes.clone()));
     assert!(output.stdout == bytes);
     let scratch = Scratch::new();
@@ -75,14 +74,6 @@ fn stdin_and_stdout_byte_for_byte() {
     job.write_stdin(b"more");
     job.close_stdin();
     job.wait().expect_code(0);
-}
-
-#[test]
-fn zz_acquire_stdin() {
-    let scratch = Scratch::new();
-    let bytes: Vec<u8> = (0..1 << 20).map(|_| fastrand::u8(..)).collect();
-    let output = silent(scratch.zklock().args([LOCK, "cat"]).stdin(bytes.clone()).run().expect_code(0));
-    assert!(output.stdout == bytes, "{} bytes of {} came back, or others", output.stdout.len(), bytes.len());
 }
 
 #[test]

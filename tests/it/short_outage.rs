@@ -8,37 +8,34 @@ use crate::harness::frames::Op;
 use crate::harness::process;
 use crate::harness::proxy::{Flow, Proxy};
 use crate::harness::running::{Running, finish};
-use crate::harness::scratch::Scratch;
+use crate::harness::scratch::{LASTING_VERBOSE, Scratch};
 use crate::harness::server::{Data, Server};
 
 /// Breaks the holder's connection twice, and expects that zklock has noticed and the command has not. `breaks` returns
 /// once zklock has noticed.
-fn blip(breaks: impl Fn(&Proxy, &mut Running), heals: impl Fn(&Proxy)) {
+#[track_caller]
+fn blip(what: &'static str, breaks: impl Fn(&Proxy, &mut Running), heals: impl Fn(&Proxy)) {
     let (scratch, proxy) = Scratch::proxied();
-    // A longer session than others have: that a loaded machine is slow is not to be taken for a loss.
-    let options = ["-v", "--session-timeout", "20", "--kill-after", "0"];
-    let mut holder = scratch.start(&proxy.address(), "holder", &options, &["--exit-on", "TERM"]);
-    holder.wait_stdout("ready");
-    let before = scratch.only_contender();
+    let options = [&LASTING_VERBOSE[..], &["--kill-after", "0"]].concat();
+    let mut fault = Fault::with(what, scratch, &proxy.address(), &options, &["--exit-on", "TERM"]);
+    let before = fault.scratch.contenders().swap_remove(0);
     for _ in 0..2 {
         let accepted = proxy.accepted();
-        breaks(&proxy, &mut holder);
+        breaks(&proxy, &mut fault.holder);
         let beats = proxy.count(Op::Multi);
         heals(&proxy);
         // The second of them was sent after the connection was whole again.
         proxy.wait_count(Op::Multi, beats + 2);
         assert!(proxy.accepted() > accepted, "another connection");
+        fault.holder.wait_stderr("connection to ZooKeeper restored");
     }
-    assert_eq!(scratch.only_contender().path, before.path);
-    assert_eq!(scratch.only_contender().stat.owner, before.stat.owner);
-    assert_eq!(holder.variable("ZKLOCK_NODE"), before.path);
-    assert_eq!(holder.variable("ZKLOCK_TOKEN"), before.stat.czxid.to_string());
-    assert_eq!(holder.variable("ZKLOCK_SESSION"), format!("{:#x}", before.stat.owner));
-    holder.signal(Signal::SIGTERM);
-    let output = holder.wait().expect_code(0);
-    assert!(output.stdout().ends_with("holder ready\nholder signal TERM\n"), "{output}");
-    assert_eq!(output.stderr().matches("connection to ZooKeeper restored\n").count(), 2, "{output}");
-    scratch.expect_tidy(&["holder"]);
+    let after = fault.scratch.contenders().swap_remove(0);
+    assert_eq!((&after.path, after.stat.owner), (&before.path, before.stat.owner));
+    assert_eq!(fault.holder.variable("ZKLOCK_TOKEN"), before.stat.czxid.to_string());
+    let said = fault.holder.stderr();
+    assert_eq!(said.matches("connection to ZooKeeper restored\n").count(), 2, "{said}");
+    assert!(fault.holder.stdout().ends_with("holder ready\n"), "{}", fault.holder);
+    fault.expect_undisturbed();
 }
 
 /// Silence until zklock says that it has noticed.
@@ -51,22 +48,26 @@ fn until_noticed(down: impl Fn(&Proxy)) -> impl Fn(&Proxy, &mut Running) {
 
 #[test]
 fn network_cut() {
-    blip(until_noticed(Proxy::hold), Proxy::pass);
+    blip("network: cut until it is noticed", until_noticed(Proxy::hold), Proxy::pass);
 }
 
 #[test]
 fn replies_cut() {
-    blip(until_noticed(|proxy| proxy.flows(Flow::Pass, Flow::Hold)), Proxy::pass);
+    blip(
+        "network: cut for replies until it is noticed",
+        until_noticed(|proxy| proxy.flows(Flow::Pass, Flow::Hold)),
+        Proxy::pass,
+    );
 }
 
 #[test]
 fn network_reset() {
-    blip(until_noticed(Proxy::reset), |_| ());
+    blip("network: reset", until_noticed(Proxy::reset), |_| ());
 }
 
 #[test]
 fn connections_refused() {
-    blip(until_noticed(Proxy::refuse), Proxy::accept);
+    blip("server: refuses until it is noticed", until_noticed(Proxy::refuse), Proxy::accept);
 }
 
 /// With the grace that is there by default: it leaves the time that it takes to notice and to go to another server.
@@ -87,26 +88,6 @@ fn another_server_answers() {
     finish(&mut holder);
     assert_eq!(holder.stderr(), "");
     scratch.expect_tidy(&["holder"]);
-}
-
-#[test]
-fn server_restarted() {
-    let server = Server::start();
-    let mut fault =
-        Fault::enduring("server: killed, restarted", Scratch::on(server.chroot()).with_lock(), &server.address());
-    server.restart(Data::Kept);
-    fault.holder.wait_stderr("connection to ZooKeeper restored");
-    fault.expect_undisturbed();
-}
-
-#[test]
-fn leader_killed() {
-    let ensemble = Ensemble::start();
-    let mut fault =
-        Fault::enduring("leader: killed", Scratch::on(ensemble.chroot()).with_lock(), &ensemble.addresses());
-    ensemble.leader().kill();
-    fault.holder.wait_stderr("connection to ZooKeeper restored");
-    fault.expect_undisturbed();
 }
 
 #[test]
@@ -136,26 +117,6 @@ fn quorum_lost() {
     gone.iter().for_each(Server::kill);
     fault.holder.wait_stderr("connection to ZooKeeper lost");
     gone.iter().for_each(|server| server.restart_in_background(Data::Kept));
-    fault.holder.wait_stderr("connection to ZooKeeper restored");
-    fault.expect_undisturbed();
-}
-
-#[test]
-fn zz_reset() {
-    let (scratch, proxy) = Scratch::proxied();
-    let mut fault = Fault::lasting("network: reset", scratch, &proxy.address());
-    proxy.reset();
-    fault.holder.wait_stderr("connection to ZooKeeper restored");
-    fault.expect_undisturbed();
-}
-
-#[test]
-fn zz_cut() {
-    let (scratch, proxy) = Scratch::proxied();
-    let mut fault = Fault::lasting("network: cut until it is noticed", scratch, &proxy.address());
-    proxy.hold();
-    fault.holder.wait_stderr("connection to ZooKeeper lost");
-    proxy.pass();
     fault.holder.wait_stderr("connection to ZooKeeper restored");
     fault.expect_undisturbed();
 }

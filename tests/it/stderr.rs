@@ -100,34 +100,27 @@ const INTO_A_FULL_PIPE: &str = r#"
 "#;
 
 /// The keeper of a holder whose standard error takes no bytes is killed. Nothing but SIGKILL ends the command.
-fn stderr_is_full(options: &[&str]) {
-    let scratch = Scratch::new().with_lock();
-    let job = scratch.job(&direct(), "holder", options, &["--wait"]);
-    let mut holder = job.run_by(["bash", "-c", INTO_A_FULL_PIPE, "bash"]).spawn();
-    holder.wait_stdout("ready");
-    assert!(scratch.read("dd").contains("Resource temporarily unavailable"), "the pipe is full");
-    let mut next = scratch.queue("next", 1);
-    // Each of these is worth two lines, to who says so much. Were each line to wait for a moment, the loss would, too.
-    let signals = format!("for _ in {{1..100}}; do kill -34 {}; done", holder.pid());
-    Zklock::bare().program("bash").args(["-c", &signals]).run().expect_code(0);
-    let killed = Moment::now();
-    process::send(holder.keeper(), Signal::SIGKILL);
-    let output = holder.wait().expect_code(76);
-    assert!(output.stdout().contains("\nholder signal TERM\n"), "{output}");
-    scratch.last_alive("holder").expect_within(LEASE, killed, "the command is dead");
-    finish(&mut next);
-    holder.wait_until_nothing_is_left();
-    scratch.expect_tidy(&["holder", "next"]);
-}
-
 #[test]
 fn full_pipe() {
-    stderr_is_full(&GRACE);
-}
-
-#[test]
-fn full_pipe_and_much_to_say() {
-    stderr_is_full(&["-vvv", "--kill-after", "1300ms"]);
+    for options in [&GRACE[..], &["-vvv", "--kill-after", "1300ms"]] {
+        let scratch = Scratch::new().with_lock();
+        let job = scratch.job(&direct(), "holder", options, &["--wait"]);
+        let mut holder = job.run_by(["bash", "-c", INTO_A_FULL_PIPE, "bash"]).spawn();
+        holder.wait_stdout("ready");
+        assert!(scratch.read("dd").contains("Resource temporarily unavailable"), "the pipe is full");
+        let mut next = scratch.queue("next", 1);
+        // Each of these is worth two lines, to who says so much. Were each line to wait for a moment, the loss would, too.
+        let signals = format!("for _ in {{1..100}}; do kill -34 {}; done", holder.pid());
+        Zklock::bare().program("bash").args(["-c", &signals]).run().expect_code(0);
+        let killed = Moment::now();
+        process::send(holder.keeper(), Signal::SIGKILL);
+        let output = holder.wait().expect_code(76);
+        assert!(output.stdout().contains("\nholder signal TERM\n"), "{output}");
+        scratch.last_alive("holder").expect_within(LEASE, killed, "the command is dead");
+        finish(&mut next);
+        holder.wait_until_nothing_is_left();
+        scratch.expect_tidy(&["holder", "next"]);
+    }
 }
 
 #[test]

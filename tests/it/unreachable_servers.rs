@@ -48,10 +48,10 @@ fn unreachable(addresses: &str) -> String {
     let (output, spent) = measured(zklock, &args);
     let output = output.expect_code(69);
     let line = only_line(&output);
-    assert!(line.starts_with("no ZooKeeper server of ") && line.contains(" answered within 4s: "), "{output}");
+    assert!(line.starts_with(&format!("no ZooKeeper server of {addresses} answered within 4s: ")), "{output}");
     // As a rule it is late by milliseconds, and by a second and a half when the keeper does not answer any more.
     let late = output.elapsed.checked_sub(CONNECT_TIMEOUT).expect("not before the timeout");
-    assert!(late < SLOW, "{late:?} late\n{output}");
+    assert!(late < AT_ONCE, "{late:?} late\n{output}");
     // A loop without a pause would take all of it.
     assert!(spent < CONNECT_TIMEOUT / 4, "{spent:?} of processor time\n{output}");
     line
@@ -59,9 +59,12 @@ fn unreachable(addresses: &str) -> String {
 
 #[test]
 fn refused() {
-    let address = format!("127.0.0.1:{}", free_port());
-    let line = unreachable(&address);
-    assert_eq!(line, format!("no ZooKeeper server of {address} answered within 4s: {address}: Connection refused"));
+    for count in [1, 2] {
+        let servers: Vec<String> = (0..count).map(|_| format!("127.0.0.1:{}", free_port())).collect();
+        let all = servers.join(",");
+        let why = format!("{}: Connection refused", servers[0]);
+        assert_eq!(unreachable(&all), format!("no ZooKeeper server of {all} answered within 4s: {why}"));
+    }
 }
 
 #[test]
@@ -139,42 +142,6 @@ fn one_that_answers_is_enough() {
     let servers = format!("{},no-such-host.invalid,127.0.0.1:{nobody},{},{good}", silent.address(), garbage.address());
     let output = scratch.zklock_by(servers).args([LOCK, "true"]).run().expect_code(0);
     assert_eq!(output.stderr(), "");
-}
-
-/// Gives up with 69 after some seconds, with one line that names the servers.
-fn nobody_at_the_start(servers: &str, why: &str) {
-    let limit = Duration::from_secs(4);
-    let options = [LOCK, "--connect-timeout", "4"];
-    // A name server that does not answer is asked for as long: resolv.conf(5).
-    let zklock = Zklock::at(servers).env("RES_OPTIONS", "timeout:1 attempts:1").args(options);
-    let output = zklock.child([""; 0]).run().expect_code(69);
-    assert!(limit <= output.elapsed && output.elapsed < limit + AT_ONCE, "{output}");
-    assert_eq!(output.stdout(), "");
-    let line = format!("zklock: no ZooKeeper server of {servers} answered within 4s: {why}");
-    assert!(output.stderr().starts_with(&line) && output.stderr().lines().count() == 1, "{line}\n{output}");
-}
-
-#[test]
-fn zz_refused() {
-    let servers = format!("127.0.0.1:{},127.0.0.1:{}", free_port(), free_port());
-    nobody_at_the_start(&servers, &format!("{}: Connection refused", servers.split(',').next().unwrap()));
-}
-
-#[test]
-fn zz_no_answer() {
-    let stub = Stub::silent();
-    nobody_at_the_start(&stub.address(), "");
-}
-
-#[test]
-fn zz_garbage() {
-    let stub = Stub::garbage();
-    nobody_at_the_start(&stub.address(), "");
-}
-
-#[test]
-fn zz_host() {
-    nobody_at_the_start("no-such-host.invalid:2181", "cannot resolve no-such-host.invalid: ");
 }
 
 /// A server that opens sessions and then answers one request after the other with the next of some bodies, and after

@@ -1,14 +1,13 @@
 //! `--wait-descendants`: the lock is held until the last descendant of the command has ended.
 
 use nix::sys::signal::Signal;
-use nix::unistd::Pid;
 
 use crate::harness::daemon::{LEAVES_DAEMON, left_behind, wait_until_reaped};
 use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::running::finish;
-use crate::harness::scratch::{GRACE, LASTING, LOCK, Scratch, direct};
+use crate::harness::scratch::{GRACE, LASTING, Scratch, direct};
 use crate::harness::server::Server;
 use crate::harness::terminal::{CTRL_C, CTRL_Z, Terminal};
 use crate::harness::times::{AT_ONCE, LEASE, SHORT_SESSION};
@@ -22,24 +21,10 @@ fn daemon_holds_no_lock_without_it() {
     let mut next = scratch.contend("next");
     next.wait_stdout("ready");
     scratch.wait_alive_at("daemon", scratch.begin("next"));
+    poll::until("only the daemon is left", || (holder.processes().len() == 1).then_some(()));
     finish(&mut next);
     scratch.touch("end");
     holder.wait_until_nothing_is_left();
-}
-
-#[test]
-fn zz_signals_daemon() {
-    let scratch = Scratch::new();
-    let daemon = ["--spawn-daemon", "--", "--name", "daemon", "--exit-on", "USR1"];
-    let mut job = scratch.zklock().arg(LOCK).child(daemon).spawn();
-    job.wait().expect_code(0);
-    job.wait_stdout("daemon ready");
-    scratch.zklock().arg(LOCK).arg("-n").bare_child().run().expect_code(0);
-    let left: Vec<Pid> = job.processes().iter().map(|process| process.pid).collect();
-    assert_eq!(left.len(), 1, "{job}");
-    process::send(left[0], Signal::SIGUSR1);
-    job.wait_stdout("daemon signal USR1");
-    job.wait_until_nothing_is_left();
 }
 
 #[test]

@@ -12,38 +12,20 @@ use crate::harness::running::finish;
 use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
 use crate::harness::times::{AT_ONCE, INSTANT, SOON, expect_once_below};
 
+/// All that the command has started is dead before the next one starts, what has left its process group as well.
 #[test]
 fn supervisor_killed() {
-    let mut fault = Fault::minute("supervisor: KILL");
+    let tree = ["--wait", "--spawn-daemon", "--", "--name", "daemon", "--wait"];
+    let minute = ["--session-timeout", "60"];
+    let mut fault = Fault::with("supervisor: KILL", Scratch::new().with_lock(), &direct(), &minute, &tree);
+    poll::until("the daemon", || fault.holder.stdout().contains("daemon ready\n").then_some(()));
+    let mut family = fault.holder.processes();
+    family.retain(|process| process.name == "child");
+    assert!(family.len() >= 2, "{family:?}");
     fault.strike(Signal::SIGKILL, &[fault.supervisor]);
+    fault.next.wait_stdout("next ready");
+    process::expect_dead(&family);
     fault.expect_killed(AT_ONCE);
-}
-
-#[test]
-fn zz_loss() {
-    let scratch = Scratch::new().with_lock();
-    let daemon = ["--wait", "--spawn-daemon", "--", "--name", "daemon", "--wait"];
-    // A session that would take long to expire.
-    let mut holder = scratch.start(&direct(), "holder", &["--session-timeout", "60"], &daemon);
-    for _ in ["the command", "what is between", "the daemon"] {
-        holder.wait_stdout(" ready");
-    }
-    let family = holder.processes();
-    let mut next = scratch.queue("next", 1);
-    let killed = Moment::now();
-    holder.signal(Signal::SIGKILL);
-    next.wait_stdout("ready");
-    for process in family.iter().filter(|process| process.name == "child") {
-        let now = process::look(process.pid);
-        let lives = now.is_some_and(|now| now.started == process.started && now.state != 'Z');
-        assert!(!lives, "{process} outlives the lock\n{holder}");
-    }
-    // 100 ms on a machine that has nothing else to do.
-    scratch.begin("next").expect_within(AT_ONCE, killed, "the next one starts");
-    holder.wait().expect_signal(Signal::SIGKILL);
-    holder.wait_until_nothing_is_left();
-    finish(&mut next);
-    scratch.expect_tidy(&["holder", "next"]);
 }
 
 #[test]
