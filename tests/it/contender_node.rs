@@ -1,4 +1,4 @@
-//! A contender's node: its name, and what it tells others.
+//! A contender's node: its name, and what it tells others (`--describe`, `--publish-command`).
 
 use std::fs;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Below cron and below systemd.
+//! What cron mails, and what `systemctl stop` does.
 
 use nix::sys::signal::Signal;
 

@@ -1,4 +1,4 @@
-//! The variables that the command finds.
+//! The variables that the command finds: the `ZKLOCK_*` of zklock, and those of the caller.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;

@@ -130,7 +130,7 @@ fn outlives_an_expired_session(recipe: Recipe) {
 }
 
 /// When zklock is killed, its command goes first and its node then, at once: the peer need not wait for an expiry.
-fn a_killed_zklock_lets_the_peer_in(recipe: Recipe) {
+fn killed_zklock_lets_the_peer_in(recipe: Recipe) {
     let scratch = Scratch::new();
     let mut peer = Peer::start(&scratch, recipe);
     let mut holder = hold(&scratch, recipe);
@@ -196,8 +196,8 @@ macro_rules! exclusive {
             }
 
             #[test]
-            fn a_killed_zklock_lets_the_peer_in() {
-                super::a_killed_zklock_lets_the_peer_in($recipe);
+            fn killed_zklock_lets_the_peer_in() {
+                super::killed_zklock_lets_the_peer_in($recipe);
             }
 
             #[test]

@@ -1,4 +1,4 @@
-//! The keeper dies.
+//! The keeper dies: its holder stops the command, its waiter starts another keeper.
 
 use nix::sys::signal::Signal;
 

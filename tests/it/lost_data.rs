@@ -1,4 +1,4 @@
-//! Servers lose their data.
+//! Servers lose their data: the holder is stopped, and a waiter queues again.
 
 use crate::harness::client::{Client, Kind};
 use crate::harness::fault::Fault;

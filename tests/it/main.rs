@@ -1,65 +1,81 @@
 //! Black-box tests: the built binary, real ZooKeeper servers, real commands.
 //!
-//! [`harness`] is what they stand on. Each other module tests one behaviour.
+//! Each module tests the behaviour that it is named after, and says so in its first line. [`harness`] is what they stand
+//! on.
 
 mod harness;
 
+// Taking a lock and giving it back.
 mod and_locks;
 mod and_locks_lost;
+mod conflict_exit_code;
+mod modes; // --shared, --permits
+mod nested;
+mod no_wait; // -n
+mod queue_order;
+mod release;
+mod timeout; // -w
+mod waiter_queues_again;
+
+// What is in ZooKeeper.
+mod contender_node;
+mod foreign_children;
+mod interop; // Curator, kazoo and others
+mod parents_and_chroot;
+mod sequence_numbers;
+mod tokens;
+
+// The command.
 mod command_line;
 mod command_not_found;
 mod command_start;
-mod completions;
-mod conflict_exit_code;
-mod contender_node;
-mod cron_and_systemd;
-mod ctrl_z;
-mod documents;
 mod environment;
 mod exit_status;
-mod foreign_children;
+mod inherited; // stdin, arguments, limits
+mod max_run;
+mod on_lost;
+mod process_tree;
+mod slow_start;
+mod stop_signal; // --signal, --kill-after
+mod wait_descendants;
+
+// Faults of the network and of servers.
 mod granted_timeout;
-mod inherited;
-mod interop;
-mod keeper_killed;
-mod layering;
 mod lost_create;
 mod lost_data;
 mod lost_replies;
-mod max_run;
-mod messages;
-mod modes;
-mod nested;
 mod network_cut;
-mod no_wait;
-mod node_deleted;
-mod on_lost;
 mod outage_while_waiting;
-mod parents_and_chroot;
-mod pid_1;
-mod process_tree;
-mod processes_stopped;
-mod queue_order;
-mod readme;
-mod recipes;
-mod refused_arguments;
-mod release;
-mod sequence_numbers;
 mod servers_down;
 mod servers_restart;
-mod session_ended;
-mod shell_jobs;
 mod short_outage;
+mod unreachable_servers;
+
+// Processes that die or stop, and locks that are taken away.
+mod keeper_killed;
+mod node_deleted;
+mod processes_stopped;
+mod session_ended;
+mod zklock_killed; // kill -9
+
+// Signals, terminals and surroundings.
+mod cron_and_systemd;
+mod ctrl_z;
+mod pid_1;
+mod shell_jobs;
 mod signals;
 mod signals_while_waiting;
-mod slow_start;
-mod stderr;
-mod stop_signal;
 mod terminal;
-mod timeout;
-mod tokens;
-mod unreachable_servers;
-mod verbosity;
-mod wait_descendants;
-mod waiter_queues_again;
-mod zklock_killed;
+
+// What zklock says.
+mod messages;
+mod refused_arguments;
+mod stderr;
+mod verbosity; // -q, -v, ZKLOCK_LOG
+
+// Documents and source.
+mod completions;
+mod documents; // the man page and the completions are up to date
+mod layering;
+mod readme;
+mod readme_recipes;

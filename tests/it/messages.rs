@@ -1,4 +1,4 @@
-//! What zklock says of its own accord: the line of a waiter, job logs, a busy lock, a lost one, silence.
+//! What zklock says without being asked: place in the queue, job logs (`CI`), a busy lock, a lost one, a silence.
 
 use nix::sys::signal::Signal;
 

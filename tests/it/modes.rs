@@ -1,4 +1,4 @@
-//! Shared locks and permits: who holds together, who waits for whom, and who is woken.
+//! `--shared` and `--permits`: which contenders hold together, which wait for which, and which are woken.
 //!
 //! What other suites have to say about the same: Curator's TestInterProcessReadWriteLock and TestInterProcessSemaphore,
 //! kazoo's test_lock.py.

@@ -1,4 +1,4 @@
-//! Somebody deletes the node of a holder.
+//! The node of a holder is deleted by others: the command is killed at once.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! As PID 1 of a container.
+//! zklock as PID 1 of a container, and `docker stop`.
 
 use nix::sys::signal::Signal;
 use nix::unistd::geteuid;

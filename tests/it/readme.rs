@@ -2,7 +2,7 @@
 //! links of all documents are followed.
 //!
 //! A `console` block is a session: what it shows is what must come. A `sh` block is a script that must succeed. Of other
-//! blocks, each zklock command line must be one that zklock understands; recipes.rs runs them.
+//! blocks, each zklock command line must be one that zklock understands; readme_recipes.rs runs them.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -261,7 +261,7 @@ fn other_command_lines_are_understood() {
 }
 
 #[test]
-fn a_command_line_is_found_behind_a_schedule_and_a_directory() {
+fn line_behind_a_schedule_and_a_directory() {
     let text =
         "0 2 * * *  zklock -w 5 '/a b' x\nExecStart=/usr/bin/zklock /l y\nZKLOCK_ZOOKEEPER=zklock\nmyzklock /l z\n";
     let expected: Vec<Vec<OsString>> = [&["zklock", "-w", "5", "/a b", "x"][..], &["zklock", "/l", "y"]]
@@ -301,8 +301,8 @@ fn options_are_those_of_the_program() {
 }
 
 #[test]
-fn session_timeouts_are_good_for_what_the_pages_say() {
-    let mut table = "| `--session-timeout` | longest outage that the command survives, at worst | stop signal to \
+fn session_timeouts_hold_what_they_say() {
+    let mut table = "| `--session-timeout` | longest outage that the command lives through, at worst | stop signal to \
                      SIGKILL |\n| --- | --- | --- |\n"
         .to_owned();
     for timeout in SESSION_TIMEOUTS.map(Duration::from_secs) {

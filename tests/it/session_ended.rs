@@ -1,4 +1,4 @@
-//! The session of a holder is over.
+//! The session of a holder is ended by others: the command is killed at once.
 
 use crate::harness::client::{self};
 use crate::harness::fault::Fault;

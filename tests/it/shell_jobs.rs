@@ -1,4 +1,4 @@
-//! In the background of a shell, by nohup(1) and by setsid(1).
+//! zklock in the background of a shell, by nohup(1) and by setsid(1).
 
 use std::time::Duration;
 

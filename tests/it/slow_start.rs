@@ -1,4 +1,7 @@
-//! A program that takes long to be executed, as one on a file server that does not answer.
+//! A program that takes long to be executed, as one on a file server that does not answer. Until it runs, the child that
+//! is to become the command is treated as the command is.
+//!
+//! It is made slow by a file lease (fcntl(2)): opening the file waits until the lease is given back.
 
 use std::fs::{self, File, Permissions};
 use std::io;

@@ -1,4 +1,4 @@
-//! Any standard error: full, closed, blocked, without a reader.
+//! A standard error that is full, closed or blocked, or that has no reader, changes nothing.
 
 use std::fs::{self, File};
 use std::io::{self, Read};

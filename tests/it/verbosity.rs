@@ -1,4 +1,4 @@
-//! `-q`, `-v` and `ZKLOCK_LOG`: less and more.
+//! `-q`, `-v` and `ZKLOCK_LOG`: saying less, and saying more.
 
 use crate::harness::running::count_own_lines;
 use crate::harness::scratch::{HELD_BY_DB3, LOCK, Scratch};

@@ -26,7 +26,7 @@ fn seen_by_all(scratch: &Scratch) -> Zklock {
 }
 
 #[test]
-fn everybody_waits_for_one_that_speaks_all_dialects_and_it_for_everybody() {
+fn all_dialects_wait_both_ways() {
     let scratch = Scratch::new();
     for recipe in [Recipe::CuratorReader, Recipe::KazooReader].into_iter().chain(WRITERS) {
         let mut peer = Peer::start(&scratch, recipe);
@@ -50,7 +50,7 @@ fn everybody_waits_for_one_that_speaks_all_dialects_and_it_for_everybody() {
 
 /// The nodes of one contender come and go together, so nobody sees half of it.
 #[test]
-fn an_exclusive_contender_is_one_node_of_each_dialect() {
+fn one_node_of_each_dialect() {
     let scratch = Scratch::new();
     let mut holder = seen_by_all(&scratch).child(["--env", "--exit-on", "TERM"]).spawn();
     holder.wait_stdout("ready");
@@ -78,7 +78,7 @@ fn an_exclusive_contender_is_one_node_of_each_dialect() {
 
 /// Any of the nodes may be deleted: the lock is lost, for some kind of client no longer sees us.
 #[test]
-fn the_loss_of_any_node_is_the_loss_of_the_lock() {
+fn loss_of_any_node_is_the_loss_of_the_lock() {
     for n in 0..3 {
         let scratch = Scratch::new();
         let mut holder = seen_by_all(&scratch).child(scratch.logged("holder")).spawn();
@@ -92,7 +92,7 @@ fn the_loss_of_any_node_is_the_loss_of_the_lock() {
 
 /// All kinds at once. They do not all see each other: what is promised is that nobody overlaps with zklock.
 #[test]
-fn a_crowd_of_every_kind_never_overlaps_with_zklock() {
+fn crowd_of_every_kind() {
     const SHELLS: usize = 12;
     const PEERS: usize = 3;
     const TURNS: usize = 300;
@@ -117,7 +117,7 @@ fn a_crowd_of_every_kind_never_overlaps_with_zklock() {
 /// Curator sorts the whole names of kazoo's nodes among the sequence numbers of its own. With many digits these might
 /// come after a name of ours that is none of its business; then the two would wait for each other.
 #[test]
-fn a_large_sequence_number_makes_nobody_wait_for_those_behind() {
+fn large_sequence_numbers() {
     let (_server, scratch) = counter::standing_at(2_000_000_000);
     let mut holder = seen_by_all(&scratch).child(scratch.logged("holder")).spawn();
     holder.wait_stdout("ready");
@@ -138,7 +138,7 @@ fn a_large_sequence_number_makes_nobody_wait_for_those_behind() {
 
 /// Without `--dialect`, beside a client that does not read the names of the default one.
 #[test]
-fn a_client_that_would_not_see_us_is_refused_with_advice() {
+fn missing_dialect_is_refused_with_advice() {
     for (recipe, advice) in [
         (Recipe::CuratorReader, "--dialect curator,curator-rw"),
         (Recipe::CuratorWriter, "--dialect curator,curator-rw"),
@@ -181,7 +181,7 @@ fn the_wrong_dialect_is_refused_too() {
 
 /// Runs of zklock itself with different dialects do not all see each other either.
 #[test]
-fn runs_of_zklock_with_other_dialects_are_refused() {
+fn other_dialects_of_zklock_are_refused() {
     let scratch = Scratch::new();
     let mut holder = scratch.zklock().args([LOCK, "--dialect", "kazoo"]).child(scratch.logged("holder")).spawn();
     holder.wait_stdout("ready");

@@ -105,12 +105,12 @@ fn kazoos_readers_hold_together_with_ours() {
 }
 
 #[test]
-fn curators_readers_and_ours_start_when_the_writer_has_gone() {
+fn curators_readers_start_after_the_writer() {
     a_reader_behind_a_waiting_writer_waits_and_a_writers_release_starts_all_readers(CURATOR);
 }
 
 #[test]
-fn kazoos_readers_and_ours_start_when_the_writer_has_gone() {
+fn kazoos_readers_start_after_the_writer() {
     a_reader_behind_a_waiting_writer_waits_and_a_writers_release_starts_all_readers(KAZOO);
 }
 
@@ -140,13 +140,13 @@ fn shares_with_a_crowd(library: Library, readers: usize) {
 }
 
 #[test]
-fn share_with_a_crowd_of_curators_readers_and_writers() {
+fn crowd_of_curators_readers_and_writers() {
     shares_with_a_crowd(CURATOR, 10);
 }
 
 /// Without readers of kazoo: before 2.9, one that waits looks at the last writer, not the one before it, so it and a
 /// later writer can wait for each other (python-zk/kazoo#649).
 #[test]
-fn share_with_a_crowd_of_kazoos_writers() {
+fn crowd_of_kazoos_writers() {
     shares_with_a_crowd(KAZOO, 0);
 }

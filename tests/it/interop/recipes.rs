@@ -1,5 +1,5 @@
 //! Other recipes of Curator and kazoo that put children under a path: those that are contenders by another name, and
-//! those that nobody else can take turns with.
+//! those with which no other client can take turns.
 
 use nix::sys::signal::Signal;
 
@@ -93,7 +93,7 @@ refused!(kazoo_lease, Recipe::KazooLease, "kazoo's NonBlockingLease");
 
 /// Who looks at the queue for a person sees it there, although nothing changes that it waits for.
 #[test]
-fn a_waiter_at_a_terminal_is_refused_while_it_waits() {
+fn waiter_at_a_terminal_is_refused() {
     let scratch = Scratch::new();
     let client = scratch.client();
     client.create(LOCK, b"", Kind::Persistent).unwrap();
@@ -111,7 +111,7 @@ fn a_waiter_at_a_terminal_is_refused_while_it_waits() {
 
 /// The one of the names without the other, which may be a lock of ours.
 #[test]
-fn a_lock_below_the_lock_may_be_named_locks_or_leases() {
+fn lock_below_named_locks_or_leases() {
     let scratch = Scratch::new();
     scratch.client().create(LOCK, b"", Kind::Persistent).unwrap();
     for name in ["locks", "leases"] {

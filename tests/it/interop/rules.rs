@@ -1,5 +1,5 @@
 //! The rules by which other libraries decide whose turn it is, as far as names go, beside our own: whatever is in the
-//! queue, nobody who goes by them holds together with us.
+//! queue, no contender that goes by them holds together with ours.
 //!
 //! The rules were read off Curator 5.4, ZooKeeper 3.8 and kazoo 2.9; the other modules test the libraries themselves.
 
@@ -139,7 +139,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nobody_holds_beside_one_that_speaks_all_dialects(parties in parties()) {
+    fn all_dialects_hold_alone(parties in parties()) {
         let names: Vec<String> = parties.iter().flat_map(|party| party.nodes.clone()).collect();
         let holders: Vec<&Party> = parties.iter().filter(|party| holds(party, &names)).collect();
         prop_assert_eq!(holders.is_empty(), parties.is_empty());

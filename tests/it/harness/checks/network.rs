@@ -35,7 +35,7 @@ fn a_proxy_passes_and_counts() {
 }
 
 #[test]
-fn what_a_proxy_holds_arrives_when_it_passes_again() {
+fn what_is_held_arrives_later() {
     let (proxy, through, direct) = proxied();
     proxy.hold();
     std::thread::scope(|scope| {
@@ -108,7 +108,7 @@ fn a_lost_reply_leaves_the_node_and_no_answer() {
 }
 
 #[test]
-fn after_a_lost_reply_the_network_can_stay_silent() {
+fn silence_after_a_lost_reply() {
     let (proxy, through, direct) = proxied();
     let trap = proxy.trap(Fate::ResetAndHold, |request| request.op == Op::Delete && request.path.ends_with("/a"));
     for path in ["/a", "/b"] {
@@ -141,7 +141,7 @@ fn a_reply_can_be_held_until_it_is_released() {
 }
 
 #[test]
-fn a_connection_can_be_silenced_while_others_pass() {
+fn one_connection_can_be_silenced() {
     let (proxy, through, direct) = proxied();
     let trap = proxy.trap_ops(Fate::Blackhole, &[Op::Create]);
     std::thread::scope(|scope| {

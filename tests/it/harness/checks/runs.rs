@@ -135,7 +135,7 @@ fn what_is_left_behind_is_killed_and_told() {
 }
 
 #[test]
-fn a_panic_of_a_child_that_nobody_misses_fails_the_test() {
+fn panic_of_a_child_fails_the_test() {
     let mut job = Zklock::bare().program("sh").args(["-c", r#""$0" --unheard-of; true"#]).arg(child()).spawn();
     job.wait().expect_code(0);
     let message = catch_unwind(AssertUnwindSafe(|| drop(job))).unwrap_err();
@@ -144,7 +144,7 @@ fn a_panic_of_a_child_that_nobody_misses_fails_the_test() {
 }
 
 #[test]
-fn a_line_that_never_comes_fails_with_what_was_seen() {
+fn line_that_never_comes() {
     let mut job = just_child(["--name", "seen"]).spawn();
     let message = catch_unwind(AssertUnwindSafe(|| job.wait_stdout("other"))).unwrap_err();
     let message = message.downcast_ref::<String>().unwrap();

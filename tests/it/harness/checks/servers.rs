@@ -11,7 +11,7 @@ use crate::harness::poll;
 use crate::harness::server::{Data, Role, Server, Settings};
 
 #[test]
-fn each_chroot_of_the_shared_server_is_empty_and_ones_own() {
+fn chroots_are_empty_and_separate() {
     let (one, two) = (Server::shared().chroot(), Server::shared().chroot());
     one.client().create("/a", b"", Kind::Persistent).unwrap();
     assert_eq!(one.client().children("/"), ["a"]);
@@ -21,7 +21,7 @@ fn each_chroot_of_the_shared_server_is_empty_and_ones_own() {
 }
 
 #[test]
-fn a_frozen_server_does_not_answer_until_it_is_thawed() {
+fn freeze_and_thaw() {
     let server = Server::start();
     server.freeze();
     assert!(server.ask("srvr").is_err());
@@ -30,7 +30,7 @@ fn a_frozen_server_does_not_answer_until_it_is_thawed() {
 }
 
 #[test]
-fn a_server_comes_back_on_its_port_with_its_data_or_without() {
+fn restart_with_data_or_without() {
     let server = Server::start();
     let chroot = server.chroot();
     server.stop();
@@ -50,7 +50,7 @@ fn settings_reach_the_server() {
 }
 
 #[test]
-fn the_shared_ensemble_has_a_leader_and_two_followers() {
+fn shared_ensemble() {
     let ensemble = Ensemble::shared();
     assert_eq!(ensemble.leader().role(), Some(Role::Leader));
     poll::until("two followers", || (ensemble.leader().figure("zk_synced_followers") == 2).then_some(()));
@@ -80,7 +80,7 @@ fn an_ensemble_outlives_its_leader() {
 
 /// The case that a ping does not notice: the follower is cut off, its clients are connected, their sessions expire.
 #[test]
-fn a_follower_can_be_cut_from_the_leader_while_its_clients_stay_connected() {
+fn follower_cut_from_the_leader() {
     // A follower that has heard nothing for syncLimit ticks lets its clients go: here 20 s.
     let settings = Settings::default().line("maxSessionTimeout=5000").line("syncLimit=100");
     let ensemble = settings.proxied().ensemble();

@@ -55,7 +55,7 @@ fn mail(output: &Output) -> String {
 }
 
 #[test]
-fn the_crontab_works_with_what_cron_gives() {
+fn crontab() {
     let place = Place::new();
     let crontab = place.recipe("crontab");
     let (jobs, variables): (Vec<_>, Vec<_>) = crontab.lines().partition(|line| line.starts_with(['*', '0']));
@@ -84,7 +84,7 @@ fn the_crontab_works_with_what_cron_gives() {
 }
 
 #[test]
-fn the_pipeline_works_with_what_a_runner_gives() {
+fn ci_pipeline() {
     let place = Place::new();
     let recipe = place.recipe("yaml");
     let step = recipe.lines().find_map(|line| line.trim_start().strip_prefix("- ")).expect("a step");
@@ -99,7 +99,7 @@ fn the_pipeline_works_with_what_a_runner_gives() {
 }
 
 #[test]
-fn the_unit_works_with_what_systemd_gives() {
+fn systemd_unit() {
     let place = Place::new();
     let unit = place.recipe("ini");
     let value = |name: &str| {
@@ -119,7 +119,7 @@ fn the_unit_works_with_what_systemd_gives() {
 }
 
 #[test]
-fn the_script_tells_a_busy_lock_from_servers_that_cannot_be_reached() {
+fn script_tells_busy_from_unreachable() {
     let place = Place::new();
     let is_it = |text: &String| text.contains("migrated");
     let script = blocks_in("sh").into_iter().map(|block| block.text).find(is_it).expect("the script");
