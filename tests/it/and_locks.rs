@@ -105,7 +105,7 @@ fn signal_gives_the_first_back() {
     silent(finish(&mut holder));
 }
 
-/// In every order, over and over: whoever waited for somebody that waits for it would wait for ever.
+/// In every order, over and over: two runs that waited for each other would wait for ever.
 #[test]
 fn any_order_without_a_deadlock() {
     let scratch = Scratch::new();
@@ -178,7 +178,7 @@ fn node_deleted_while_another_is_waited_for() {
     scratch.log().expect_no_overlap();
 }
 
-/// So that nobody who waits for the first gets it only to wait for the second.
+/// So that no waiter gets the first lock only to wait for the second.
 #[test]
 fn released_in_reverse_order() {
     let scratch = Scratch::new();
@@ -196,7 +196,7 @@ fn released_in_reverse_order() {
     assert_eq!(deleted, [C, B, A]);
 }
 
-/// Somebody has taken away the right to delete below one of them: its node goes with the session, and the others as ever.
+/// The right to delete below one of them has been taken away. Its node goes with the session, the others are deleted.
 #[test]
 fn one_that_cannot_be_deleted() {
     let scratch = Scratch::new();

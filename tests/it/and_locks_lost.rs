@@ -164,7 +164,7 @@ fn session_expired_at_the_second() {
     let mut run = job(scratch.zklock(), &scratch, &LOCKS, "job").spawn();
     scratch.client().wait_count("/b", 2);
     let first = only(&scratch, "/a");
-    // Whoever is behind it takes the first lock in between, as it should.
+    // The contender behind it takes the first lock in between, as it should.
     let mut next = job(scratch.zklock(), &scratch, &["/a"], "next").spawn();
     scratch.client().wait_count("/a", 2);
     let session = scratch.client().get(&first).unwrap().1.owner;

@@ -75,8 +75,8 @@ fn signal_between_fork_and_exec() {
     });
 }
 
-/// Kills a supervisor about when it starts its command, which starts a process in a session of its own. The next one gets
-/// the lock, and has it to itself.
+/// Kills a supervisor about when it starts its command, which starts a process in a session of its own. The next one
+/// gets the lock, and has it to itself.
 #[track_caller]
 fn kill_while_starting(scratch: &Scratch, aim: impl FnOnce(&mut Running)) {
     let options = ["--session-timeout", "60"];
@@ -127,8 +127,8 @@ fn one_processor() -> String {
 }
 
 /// The command stops zklock as its first act, which is often before zklock has told its keeper of it; both are on one
-/// processor, and neither is interrupted for the other's sake (SCHED_BATCH, sched(7)). Then it starts a process that has
-/// nothing of its environment, so that only its group tells whose it is, and leaves a daemon, of which only its
+/// processor, and neither is interrupted for the other's sake (SCHED_BATCH, sched(7)). Then it starts a process that
+/// has nothing of its environment, so that only its group tells whose it is, and leaves a daemon, of which only its
 /// environment does.
 #[test]
 fn supervisor_killed_before_it_has_told() {
@@ -162,8 +162,8 @@ fn reads(pid: Pid) -> usize {
     count.parse().expect("a number")
 }
 
-/// The keeper looks in vain for a child that has been stopped before it has told of itself. With the supervisor stopped,
-/// too, nobody but the child itself keeps it from becoming the command when it goes on.
+/// The keeper looks in vain for a child that has been stopped before it has told of itself. With the supervisor
+/// stopped, as well, only the child itself can keep it from becoming the command when it goes on.
 #[test]
 fn lock_lost_before_exec() {
     poll::until("a child is stopped before it has told of itself", || {

@@ -59,15 +59,9 @@ const COMPLETED: &[(&str, &str)] = &[
     ("zklock --signal SIGWIN", "zklock --signal SIGWINCH"),
 ];
 
-/// What is left as it is: where no command and no file is to come, and zklock's options behind its command.
-const LEFT: &[&str] = &[
-    "zklock swee",
-    "zklock bi",
-    "zklock -n /us",
-    "zklock /l -w swee",
-    "zklock /l sweeper --nonb",
-    "zklock /l sweeper --dialect k",
-];
+/// Lines that are left as they are: where no command is to come, and zklock's options behind its command.
+const LEFT: &[&str] =
+    &["zklock swee", "zklock /l -w swee", "zklock /l sweeper --nonb", "zklock /l sweeper --dialect k"];
 
 /// A shell at a terminal, in a home of its own.
 #[derive(Debug)]
@@ -109,7 +103,7 @@ impl Shell {
         self.home.path().join("called")
     }
 
-    /// Types `line`, the key of completion, and Enter. Gives what was run.
+    /// Types `line`, the key of completion, and Enter. Returns what was run.
     #[track_caller]
     fn complete(&self, line: &str) -> String {
         self.terminal.enter(&format!("{line}\t"));

@@ -30,8 +30,8 @@ fn name_has_the_session_and_curators_shape() {
 fn data_tells_who_holds_since_when() {
     let scratch = Scratch::new();
     let user = nix::unistd::User::from_uid(nix::unistd::getuid()).unwrap().map(|user| user.name);
-    // The user is left out when the lookup takes long, as it may on a loaded machine. Then this is no proof, and is done
-    // once more.
+    // The user is left out when the lookup takes long, as it may on a loaded machine. Then this is no proof, and is
+    // done once more.
     let (mut holder, node) = poll::until("the node names the user", || {
         let mut holder = scratch.zklock().arg(LOCK).child(["--name", "hunter2", "--exit-on", "TERM"]).spawn();
         holder.wait_stdout("ready");

@@ -72,7 +72,7 @@ fn systemctl_stop_of_a_waiter() {
     scratch.expect_tidy(&["holder"]);
 }
 
-/// After `TimeoutStopSec`, everything gets KILL: nobody is left to release the lock, and the session expires.
+/// After `TimeoutStopSec`, every process gets KILL. None is left to release the lock, and the session expires.
 #[test]
 fn systemctl_stop_of_an_endless_command() {
     let scratch = Scratch::new().with_lock();

@@ -74,7 +74,7 @@ fn then_bg() {
         let goes_on = |pid| process::look(pid).is_some_and(|process| process.state != 'T');
         (goes_on(zklock) && goes_on(process::command(zklock))).then_some(())
     });
-    // That is the shell's by now.
+    // The terminal is the shell's by now.
     terminal.press(CTRL_C);
     terminal.wait_count("caught", 1);
     process::send(zklock, Signal::SIGTERM);

@@ -75,7 +75,7 @@ fn first_difference(found: &str, wanted: &str) -> Option<usize> {
     Some(same + 1)
 }
 
-/// Runs a checker, which scripts/test installs. Gives what it printed when it found something.
+/// Runs a checker, which scripts/test installs. Returns what it printed when it found something.
 fn complaints(program: &str, args: &[&OsStr]) -> Option<String> {
     let output = Command::new(program)
         .args(args)
@@ -218,7 +218,7 @@ fn exit_status_section() -> String {
 /// Session timeouts, in seconds, of which the documents say what they are good for.
 pub(super) const SESSION_TIMEOUTS: [u64; 5] = [6, 10, 30, 60, 120];
 
-/// Seconds with one decimal, rounded down: nobody is promised more than there is.
+/// Seconds with one decimal, rounded down, so that no more is promised than there is.
 pub(super) fn in_tenths(duration: Duration) -> String {
     let tenths = duration.as_millis() / 100;
     format!("{}.{} s", tenths / 10, tenths % 10)

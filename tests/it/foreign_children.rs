@@ -144,7 +144,7 @@ fn holder_with_ugly_data() {
         let output = scratch.zklock().args(["-n", LOCK, "true"]).run().expect_code(75);
         let line = only_line(&output);
         assert!(line.len() < 400 && !line.contains(char::is_control), "{output}");
-        // Who waits reads it, too, and is served all the same.
+        // A waiter reads it as well, and is served all the same.
         let mut waiter = scratch.zklock().env("CI", "1").arg(LOCK).child(scratch.logged("waiter")).spawn();
         scratch.wait_queue(2);
         client.delete(&holder).unwrap();

@@ -30,7 +30,7 @@ fn signal_mask_and_ignored_signals() {
     }
 }
 
-/// A program that Rust did not write gets SIGPIPE, and ends, when nobody reads what it writes.
+/// A program that is not written in Rust gets SIGPIPE, and ends, when its output has no reader.
 #[test]
 fn broken_pipe() {
     let script = r#""$0" "$@" | head -n 1; echo "${PIPESTATUS[0]}""#;

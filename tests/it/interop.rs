@@ -67,7 +67,7 @@ fn excludes_both_ways(recipe: Recipe) {
     scratch.log().expect_no_overlap();
 }
 
-/// Those who wait are served in the order in which they came, whatever they are.
+/// Waiters are served in the order in which they came, whatever client they are.
 fn keeps_the_order(recipe: Recipe) {
     let scratch = Scratch::new();
     let mut holder = hold(&scratch, recipe);

@@ -46,7 +46,7 @@ fn again_and_again_is_an_internal_error() {
     let scratch = Scratch::new();
     let mut holder = scratch.hold();
     let mut seen = scratch.client().children(LOCK);
-    // Nobody but the server can remove what a keeper that was killed had created.
+    // Only the server can remove the node of a keeper that was killed.
     let mut run = scratch.zklock().env("ZKLOCK_SESSION_TIMEOUT", "4s").args([LOCK, "true"]).spawn();
     for _ in 0..3 {
         let keeper = run.keeper();

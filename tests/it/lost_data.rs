@@ -59,7 +59,7 @@ fn server_loses_its_data(what: &'static str, then: impl FnOnce(&Proxy)) {
     then(&holders[1]);
     fault.next.wait_stderr("the session ended before its time; queueing again");
     fault.command_dead(LEASE);
-    // That the session is over, or that no server answers: whatever it learns first.
+    // The reason is that the session is over or that no server answers: whichever it learns first.
     fault.lost("");
     fault.next_starts(poll::PATIENCE);
     assert!(fault.next_began >= SHORT_SESSION, "started after {:?}", fault.next_began);

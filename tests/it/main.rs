@@ -1,7 +1,7 @@
 //! Black-box tests: the built binary, real ZooKeeper servers, real commands.
 //!
-//! Each module tests the behaviour that it is named after, and says so in its first line. [`harness`] is what they stand
-//! on.
+//! Each module tests the behaviour that it is named after, and says so in its first line. [`harness`] is what they
+//! stand on.
 
 mod harness;
 

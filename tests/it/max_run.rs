@@ -14,7 +14,7 @@ use crate::harness::times::{AT_ONCE, LEASE};
 /// The time in which a command starts, however slow the machine.
 const MAX_RUN: &str = "3";
 
-/// What is said about `--max-run`.
+/// The run ended with the status and the one line of `--max-run`.
 #[track_caller]
 fn expect_ran_out(run: &mut Running, max_run: &str) -> Output {
     let output = run.wait().expect_code(124);

@@ -89,7 +89,8 @@ fn silence_is_told_at_half_of_the_patience() {
     assert_eq!(cron.wait().expect_code(0).stderr(), "");
 }
 
-/// `stty tostop` stops who writes in the background. That must not be us: the lock would be held for ever.
+/// `stty tostop` stops a process that writes in the background. zklock must not be stopped: it would hold the lock for
+/// ever.
 #[test]
 fn message_in_the_background_stops_no_process() {
     let scratch = Scratch::new();

@@ -226,7 +226,7 @@ fn held_by_a_stranger_is_not_believed() {
     finish(&mut waiter);
 }
 
-/// Whoever starts a zklock may write into its environment what he likes.
+/// The environment of a zklock may hold anything.
 #[test]
 fn forged_is_not_believed() {
     let scratch = Scratch::new();
@@ -370,7 +370,7 @@ fn stop_signal_reaches_the_command_once() {
     assert_eq!(output.stdout().matches("signal TERM").count(), 1, "{output}");
 }
 
-/// One that was lent its lock takes as long as one connection, not as long as the queue.
+/// A run that was lent its lock takes as long as one connection, not as long as the queue.
 #[test]
 fn queue_behind_the_outer_lock() {
     let scratch = Scratch::new();
@@ -392,6 +392,6 @@ fn queue_behind_the_outer_lock() {
         waiter.wait_stdout("ready");
         silent(finish(waiter));
     }
-    poll::until("nobody is left", || scratch.client().children(LOCK).is_empty().then_some(()));
+    poll::until("no contender is left", || scratch.client().children(LOCK).is_empty().then_some(()));
     assert_eq!(scratch.log().expect_no_overlap().order(), ["waiter-0", "waiter-1", "waiter-2"]);
 }

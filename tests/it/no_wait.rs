@@ -51,7 +51,7 @@ fn server_silent_after_the_handshake() {
     let job = scratch.job(&proxy.address(), "job", &["-n", "--connect-timeout", "4"], &[]);
     let mut run = job.spawn();
     let output = run.wait().expect_code(69);
-    // What it takes to give up a release that nobody answers comes on top: a second and a half at most.
+    // Giving up an unanswered release takes a second and a half more, at most.
     assert!(limit <= output.elapsed && output.elapsed < limit + Duration::from_millis(1500) + AT_ONCE, "{output}");
     assert!(proxy.count(Op::CreateContainer) + proxy.count(Op::Create) + proxy.count(Op::Create2) > 0, "it had begun");
     run.wait_until_nothing_is_left();

@@ -46,7 +46,7 @@ fn supervisor_killed() {
     fault.end_with_overlap("KILL");
 }
 
-/// Nobody is left to notice, and the command has its grace.
+/// No keeper is left to notice, and the command has its grace.
 #[test]
 fn keeper_killed_before() {
     let mut fault = Fault::shared("keeper: KILL, node: deleted");
@@ -59,8 +59,8 @@ fn keeper_killed_before() {
     fault.end_with_overlap("76");
 }
 
-/// What a supervisor was told before it was stopped is no reason to start when it goes on: its keeper has reconnected
-/// within the session since, and the node had been deleted before that.
+/// A supervisor that was told of the lock and then stopped must not start the command when it goes on: its keeper has
+/// reconnected within the session since, and the node had been deleted before that.
 #[test]
 fn starts_nothing_after_a_reconnection() {
     let (scratch, proxy) = Scratch::proxied();

@@ -14,7 +14,7 @@ use crate::harness::terminal::{CTRL_C, Terminal};
 use crate::harness::times::{AT_ONCE, SHORT_SESSION};
 use crate::harness::zklock::child;
 
-/// What --on-lost is to run: the child, as `after`, with these arguments.
+/// A command line for `--on-lost`: the child, named `after`, with these arguments.
 fn after(arguments: &str) -> String {
     format!("exec '{}' --name after --beat --log log {arguments}", child().display())
 }
@@ -62,7 +62,7 @@ fn run_when_nothing_is_left_of_the_command() {
     let output = expect_after(&scratch, &mut run);
     assert!(output.stderr().contains("the keeper process died"), "{output}");
     assert!(scratch.last_alive("daemon") < scratch.begin("after"));
-    // Nobody but the server can remove the node.
+    // Only the server can remove the node.
     scratch.wait_queue(0);
 }
 
@@ -133,7 +133,7 @@ fn does_not_delay_the_release() {
     assert!(!run.has_ended());
     scratch.touch("end");
     expect_after(&scratch, &mut run);
-    assert!(scratch.log().runs().iter().all(|run| run.name != "after" || run.ended), "nobody has killed it");
+    assert!(scratch.log().runs().iter().all(|run| run.name != "after" || run.ended), "it was not killed");
     finish(&mut next);
 }
 
@@ -174,7 +174,7 @@ fn outlives_a_killed_zklock() {
     scratch.wait_alive_at("after", Moment::now().after(Duration::from_secs(1)));
     scratch.touch("end");
     run.wait_until_nothing_is_left();
-    assert!(scratch.log().runs()[1].ended, "nobody has killed it");
+    assert!(scratch.log().runs()[1].ended, "it was not killed");
 }
 
 #[test]

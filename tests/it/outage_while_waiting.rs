@@ -38,10 +38,10 @@ fn nobody_while_waiting(lose: impl Fn(&Proxy)) {
         said.contains(&format!("zklock: gave up waiting for {LOCK} after 8s: no ZooKeeper server answered")),
         "{output}"
     );
-    // Nobody answers for six seconds: about two lines for each.
+    // There is no answer for six seconds: about two lines for each.
     assert!(said.lines().count() < 30 && said.len() < 3000, "a flood of {} bytes\n{output}", said.len());
     let used = cpu_seconds(&scratch.read("cpu"));
-    // It takes some hundredths. A loop that spins uses the six seconds for which nobody answers.
+    // It takes some hundredths. A loop that spins uses the six seconds without an answer.
     assert!(used < 1.0, "{used} s of CPU time\n{output}");
     finish(&mut holder);
     scratch.expect_tidy(&["holder"]);

@@ -52,7 +52,7 @@ fn server_without_containers() {
     proxy.make_unknown(Op::CreateContainer);
     silent(scratch.zklock_by(proxy.address()).args(["/stay/b/lock", "true"]).run().expect_code(0));
     silent(scratch.zklock().args(["/go/b/lock", "true"]).run().expect_code(0));
-    // What was there before these and did not go with them does not go.
+    // A node that was there before these and has not gone with them does not go.
     assert_eq!(scratch.client().wait_count("/", 1), ["stay"]);
     assert!(scratch.client().exists("/stay/b/lock"));
 }

@@ -18,7 +18,7 @@ fn as_pid_1(zklock: Zklock) -> Zklock {
 
 /// As the first process of a PID namespace, with these further options of unshare(1).
 fn in_namespace(zklock: Zklock, more: &[&str]) -> Zklock {
-    // Whoever is not root has to be made root of a user namespace first (user_namespaces(7)).
+    // A user who is not root has to be made root of a user namespace first (user_namespaces(7)).
     let user: &[&str] = if geteuid().is_root() { &[] } else { &["--user", "--map-root-user"] };
     let unshare = ["unshare", "--pid", "--fork", "--kill-child"];
     zklock.run_by(unshare.iter().chain(user).chain(more).copied())
@@ -128,8 +128,8 @@ fn docker_stop() {
     scratch.expect_tidy(&["holder", "next"]);
 }
 
-/// /proc then shows other processes than ours, under numbers that mean others to us. Who descends from the command
-/// could not be told, nor that nobody does any more.
+/// /proc then shows the processes of another namespace, whose numbers mean other processes here. So the descendants of
+/// the command could not be found.
 #[test]
 fn refused_without_a_proc_of_its_own() {
     let scratch = Scratch::new().with_lock();

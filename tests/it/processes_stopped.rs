@@ -39,7 +39,7 @@ fn keeper() {
     fault.expect_lost(LEASE, EXPIRY, SILENCE);
 }
 
-/// Nobody is left to kill the command before it is too late. It is killed as soon as one of the two goes on.
+/// No process is left to kill the command in time. It is killed as soon as one of the two goes on.
 #[test]
 fn supervisor_and_keeper() {
     let rows = [
@@ -60,7 +60,7 @@ fn supervisor_and_keeper() {
     }
 }
 
-/// Supervisor and keeper each end the command, whether or not the other goes on, too.
+/// Supervisor and keeper each end the command, whether or not the other goes on.
 #[test]
 fn everything_past_the_session() {
     for (what, last) in [
@@ -77,7 +77,7 @@ fn everything_past_the_session() {
         fault.strike(Signal::SIGCONT, &first);
         fault.command_dead(AT_ONCE);
         all.iter().for_each(|&pid| process::send(pid, Signal::SIGCONT));
-        // That the lease is over, or that the session is: whatever the supervisor learns first.
+        // The reason is that the lease is over or that the session is: whichever the supervisor learns first.
         fault.lost("");
         assert!(!fault.holder.stdout().contains("signal TERM"), "no time for a stop signal");
         fault.end_with_overlap("76");
@@ -119,7 +119,8 @@ fn command_without_a_terminal() {
     job.wait_stdout("ready");
     let command = job.command();
     process::stop(command);
-    // What tells that the command has stopped was there before these, so it has been seen when the second is passed on.
+    // zklock was told that the command has stopped before it was sent these signals. So it knows when it passes on the
+    // second.
     for signal in [Signal::SIGUSR1, Signal::SIGUSR2] {
         job.signal(signal);
         process::wait_pending(command, signal);

@@ -1,4 +1,4 @@
-//! Who runs when: waiters get the lock in the order of their arrival, one at a time.
+//! Waiters get the lock in the order of their arrival, one at a time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -46,7 +46,8 @@ fn waiters_run_in_the_order_of_arrival() {
     assert_eq!(scratch.log().expect_no_overlap().order(), ["1", "2", "3", "4", "5", "6"]);
 }
 
-/// Each but the first is next in line for the moment that the command before it takes: too short to have beaten for long.
+/// Each but the first is next in line for the moment that the command before it takes: too short to have beaten for
+/// long.
 #[test]
 fn short_commands_follow_at_once() {
     const SESSION_TIMEOUT: Duration = Duration::from_secs(8);
@@ -69,8 +70,8 @@ fn short_commands_follow_at_once() {
     let gap = |pair: &[Run]| Duration::from_nanos(pair[1].begin - pair[0].last);
     let mut gaps: Vec<Duration> = log.runs().windows(2).map(gap).collect();
     gaps.sort_unstable();
-    // Without a lease that is there already, each would take a quarter of the session timeout. A machine that does other
-    // things may make some of them as slow.
+    // Without a lease that is there already, each would take a quarter of the session timeout. A machine that does
+    // other things may make some of them as slow.
     assert!(gaps.len() == 5 && gaps[2] < SESSION_TIMEOUT / 8, "{gaps:?}");
 }
 
@@ -90,7 +91,7 @@ fn release_wakes_one_waiter() {
     const WAITERS: usize = 8;
     let scratch = Scratch::new();
     let proxy = Proxy::zookeeper(&direct());
-    // With its first beat, after a fifth of the session timeout, a holder publishes since when it holds. Who waits for it
+    // With its first beat, after a fifth of the session timeout, a holder publishes since when it holds. A waiter
     // looks again then, and that is not what is counted here.
     let zklock = || scratch.zklock_by(proxy.address()).args([LOCK, "--session-timeout", "2m"]);
     let start = |name: &str| zklock().child(scratch.logged(name)).spawn();
@@ -99,7 +100,7 @@ fn release_wakes_one_waiter() {
         jobs.push(start(&n.to_string()));
         scratch.wait_queue(n + 1);
     }
-    // Every contender watches itself and the one before it, and nobody watches the lock.
+    // Every contender watches itself and the one before it, and none watches the lock.
     let nodes = scratch.wait_queue(WAITERS + 1);
     let mut expected: BTreeMap<String, usize> = nodes.iter().map(|node| (format!("{LOCK}/{node}"), 2)).collect();
     expected.insert(format!("{LOCK}/{}", nodes[WAITERS]), 1);
@@ -108,8 +109,8 @@ fn release_wakes_one_waiter() {
         job.wait_stdout("ready");
         finish(job);
     }
-    // Whoever is woken lists again: each waiter once, when its turn comes. The first created the lock's node; the second
-    // knows from its first list that nobody else was before it.
+    // A waiter that is woken lists again: each once, when its turn comes. The first created the lock's node; the second
+    // knows from its first list that no other was before it.
     assert_eq!(lists(&proxy)[1], 1);
     assert_eq!(lists(&proxy)[2..], [2; WAITERS - 1]);
 }
@@ -145,7 +146,7 @@ fn waiter_in_the_middle_gives_up() {
     watch(2);
     middle.signal(Signal::SIGTERM);
     silent(middle.wait().expect_signal(Signal::SIGTERM));
-    // The holder itself and the last, which has looked again. It does so, too, when the holder publishes since when it
+    // The holder itself and the last, which has looked again. It also does so when the holder publishes since when it
     // holds.
     poll::until("the last looks again", || (lists(&proxy)[0] >= 2).then_some(()));
     watch(2);

@@ -1,8 +1,8 @@
 //! The README and the pages with further examples: the examples are run, the tables are compared with the program. The
 //! links of all documents are followed.
 //!
-//! A `console` block is a session: what it shows is what must come. A `sh` block is a script that must succeed. Of other
-//! blocks, each zklock command line must be one that zklock understands; readme_recipes.rs runs them.
+//! A `console` block is a session: what it shows is what must come. A `sh` block is a script that must succeed. Of
+//! other blocks, each zklock command line must be one that zklock understands; readme_recipes.rs runs them.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};

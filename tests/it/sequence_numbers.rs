@@ -40,7 +40,7 @@ fn counter_that_has_run_out() {
     silent(scratch.zklock().args([LOCK, "true"]).run().expect_code(0));
 }
 
-/// The last numbers that a server gives. What comes after is its own affair: nothing is started and nothing is left.
+/// The last numbers that a server gives. With any number after them nothing is started, and nothing is left.
 #[test]
 fn beyond_the_last_number() {
     let (_server, scratch) = counter::standing_at(i32::MAX - 1);

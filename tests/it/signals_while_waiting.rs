@@ -18,7 +18,7 @@ use crate::harness::zklock::Zklock;
 /// The signals that end a wait.
 const CANCELLING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
 
-/// Sends `signal` to a zklock that has no command, and gives the time until it has died of it, in silence.
+/// Sends `signal` to a zklock that has no command, and returns the time until it has died of it, in silence.
 #[track_caller]
 fn cancel(job: &mut Running, signal: Signal) -> Duration {
     let told = Instant::now();
@@ -46,8 +46,8 @@ fn in_the_queue() {
     scratch.delete(&holder);
 }
 
-/// Of a waiter that took so long to go, the node has gone, too; unless it has waited for that for as long as it ever
-/// does: then it goes with the session at the latest.
+/// The node of a waiter that took so long to go has gone as well, unless the waiter has waited for that for as long as
+/// it ever does: then it goes with the session at the latest.
 #[track_caller]
 fn expect_given_up(scratch: &Scratch, took: Duration, patience: Duration) {
     if took < patience {
@@ -88,7 +88,7 @@ fn server_refuses() {
     }
 }
 
-/// Each signal for a zklock that has connected to `address`, where nobody answers.
+/// Each signal for a zklock that has connected to `address`, where no server answers.
 fn cancel_while_nobody_answers(address: &str) {
     let proxy = Proxy::plain(address.parse().expect("an address with a port"));
     for signal in CANCELLING {
@@ -115,8 +115,8 @@ fn server_frozen() {
     cancel_while_nobody_answers(&server.address());
 }
 
-/// Nobody can delete the node then. That it is tried costs a second and a half at most; the rest is tolerance, of less
-/// than a session takes to expire.
+/// The node cannot be deleted then. Trying costs a second and a half at most; the rest is tolerance, of less than a
+/// session takes to expire.
 #[test]
 fn server_has_fallen_silent() {
     let scratch = Scratch::new();
@@ -144,7 +144,7 @@ fn all_servers_down() {
     waiter.signal(Signal::SIGTERM);
     let told = Instant::now();
     waiter.wait().expect_signal(Signal::SIGTERM);
-    // Nobody can be told to delete the node, so it is tried for a second.
+    // No server can be told to delete the node, so it is tried for a second.
     assert!(told.elapsed() < 2 * AT_ONCE, "{:?}", told.elapsed());
     finish(&mut holder);
     scratch.expect_tidy(&["holder"]);

@@ -1,5 +1,5 @@
-//! A program that takes long to be executed, as one on a file server that does not answer. Until it runs, the child that
-//! is to become the command is treated as the command is.
+//! A program that takes long to be executed, as one on a file server that does not answer. Until it runs, the child
+//! that is to become the command is treated as the command is.
 //!
 //! It is made slow by a file lease (fcntl(2)): opening the file waits until the lease is given back.
 
@@ -26,7 +26,7 @@ use crate::harness::zklock::is_keeper;
 /// fcntl(2): which signal tells of an attempt. libc has no name for it.
 const F_SETSIG: i32 = 10;
 
-/// A program that nobody can execute for now.
+/// A program that cannot be executed for now.
 struct Slow {
     directory: TempDir,
     file: File,

@@ -93,7 +93,7 @@ fn closed() {
     closed(Zklock::at(servers).args(["--connect-timeout=100ms", "/lock"]).bare_child()).run().expect_code(69);
 }
 
-/// Makes standard error a pipe that is full, and in which there will never be room, for the program that it executes.
+/// Executes a program with standard error a pipe that is full and stays full.
 const INTO_A_FULL_PIPE: &str = r#"
     mkfifo pipe && exec 3<>pipe && dd if=/dev/zero of=pipe bs=4096 oflag=nonblock 2>dd
     exec "$@" 2>pipe
@@ -109,7 +109,7 @@ fn full_pipe() {
         holder.wait_stdout("ready");
         assert!(scratch.read("dd").contains("Resource temporarily unavailable"), "the pipe is full");
         let mut next = scratch.queue("next", 1);
-        // Each of these is worth two lines, to who says so much. Were each line to wait for a moment, the loss would, too.
+        // Each of these is worth two lines with -vvv. If each line waited for a moment, so would the loss.
         let signals = format!("for _ in {{1..100}}; do kill -34 {}; done", holder.pid());
         Zklock::bare().program("bash").args(["-c", &signals]).run().expect_code(0);
         let killed = Moment::now();
@@ -143,7 +143,7 @@ fn paused_terminal() {
     scratch.expect_tidy(&["holder", "next"]);
 }
 
-/// What zklock writes to a file that may not grow is lost, and the signal that answers it is not the command's.
+/// A message to a file that may not grow is lost, and the signal that it causes does not reach the command.
 #[test]
 fn file_at_its_limit() {
     let scratch = Scratch::new();

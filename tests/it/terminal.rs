@@ -115,7 +115,7 @@ fn settings_after_a_killed_command() {
     }
 }
 
-/// What a pager has set is the pager's.
+/// A pager has set them, and puts them back itself.
 #[test]
 fn settings_of_a_pager_are_left_alone() {
     let scratch = Scratch::new();
@@ -129,7 +129,7 @@ fn settings_of_a_pager_are_left_alone() {
     job.wait();
 }
 
-/// `zklock … | less`: the pager reads its keys from the terminal that the command has, too.
+/// `zklock … | less`: the pager reads its keys from the terminal of the command.
 #[test]
 fn pager_reads_keys() {
     let scratch = Scratch::new();

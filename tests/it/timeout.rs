@@ -31,7 +31,7 @@ fn counts_once_over_all_departures() {
     let output = loser.wait().expect_code(75);
     let line = only_line(&output);
     assert!(line.starts_with("gave up waiting for /lock after 5s: ") && line.contains(", held by "), "{output}");
-    // Half of a second or so would do, but on a machine that does other things, too. Counted anew from each departure,
+    // On an idle machine half of a second or so would do. Counted anew from each departure,
     // it would be 4.5 s.
     let late = output.elapsed.checked_sub(Duration::from_secs(5)).expect("not before five seconds");
     assert!(late < Duration::from_secs(4), "{late:?} late\n{output}");
@@ -80,7 +80,7 @@ fn busy_after_a_reconnection() {
     scratch.expect_tidy(&["holder"]);
 }
 
-/// Who relies on `-E 0` would be told for ever that somebody else does the work.
+/// Otherwise a user of `-E 0` would be told for ever that the work is being done elsewhere.
 #[test]
 fn unnoticed_silence_is_no_busy_lock() {
     let (scratch, proxy) = Scratch::proxied();

@@ -36,7 +36,7 @@ fn measured(zklock: Zklock, args: &[&str]) -> (Output, Duration) {
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// How late a loaded machine may be. What hangs takes longer.
+/// How late a loaded machine may be. A run that hangs takes longer.
 const SLOW: Duration = Duration::from_secs(8);
 
 /// Against this address: gives up with 69 when `--connect-timeout` is over, and has done next to nothing meanwhile.
@@ -87,9 +87,9 @@ fn another_protocol() {
 
 #[test]
 fn closes_at_once() {
-    // A proxy to nobody accepts, and resets.
-    let nobody = format!("127.0.0.1:{}", free_port());
-    let proxy = Proxy::plain(nobody.parse().unwrap());
+    // A proxy without a server behind it accepts, and resets.
+    let target = format!("127.0.0.1:{}", free_port());
+    let proxy = Proxy::plain(target.parse().unwrap());
     unreachable(&proxy.address());
     // The pauses between the tries grow.
     assert!(proxy.accepted() < 100, "{} connections", proxy.accepted());
@@ -113,7 +113,7 @@ fn no_quorum() {
     let [survivor, other] = ensemble.followers();
     other.kill();
     ensemble.leader().kill();
-    poll::until("the survivor serves nobody", || {
+    poll::until("the survivor serves no client", || {
         survivor.ask("srvr").is_ok_and(|state| state.contains("not currently serving")).then_some(())
     });
     let zklock = Zklock::at(survivor.address()).args(["--connect-timeout", "6s", LOCK, "true"]);
@@ -137,9 +137,9 @@ fn servers_come_up_in_time() {
 fn one_that_answers_is_enough() {
     let scratch = Scratch::new();
     let (silent, garbage) = (Stub::silent(), Stub::garbage());
-    let nobody = free_port();
+    let unused = free_port();
     let good = direct();
-    let servers = format!("{},no-such-host.invalid,127.0.0.1:{nobody},{},{good}", silent.address(), garbage.address());
+    let servers = format!("{},no-such-host.invalid,127.0.0.1:{unused},{},{good}", silent.address(), garbage.address());
     let output = scratch.zklock_by(servers).args([LOCK, "true"]).run().expect_code(0);
     assert_eq!(output.stderr(), "");
 }
@@ -162,7 +162,7 @@ impl Impostor {
                 if over.load(Ordering::Relaxed) {
                     return;
                 }
-                // That a client goes in the middle is its right.
+                // A client may go in the middle.
                 let _ = impose(&mut client, &bodies);
             }
         });

@@ -10,7 +10,7 @@ use crate::harness::running::finish;
 use crate::harness::scratch::{LOCK, Scratch, direct};
 
 /// Takes its place in the queue away from the first of two waiters, and expects that it queues again behind the second.
-/// Gives what it said.
+/// Returns what it said.
 fn take_place_away(take: impl Fn(&Scratch, &str)) -> String {
     let scratch = Scratch::new().with_lock();
     let mut holder = scratch.hold();
@@ -97,7 +97,7 @@ fn session_expired_in_a_silence() {
 fn keeper_killed() {
     let scratch = Scratch::new().with_lock();
     let mut holder = scratch.hold();
-    // Nobody but the server removes the node of a keeper that was killed.
+    // Only the server removes the node of a keeper that was killed.
     let mut waiter = scratch.start(&direct(), "waiter", &[], &["--exit-on", "TERM"]);
     scratch.wait_queue(2);
     let first = scratch.contenders().pop().unwrap();
@@ -111,7 +111,7 @@ fn keeper_killed() {
     scratch.expect_tidy(&["holder", "waiter"]);
 }
 
-/// "Nobody before us" is not to be concluded from a queue in which we are not.
+/// A contender that is not in the queue is not the first in it.
 #[test]
 fn every_node_deleted() {
     let scratch = Scratch::new().with_lock();

@@ -113,7 +113,7 @@ fn network_cut() {
     fault.expect_killed(EXPIRY);
 }
 
-/// The session ends with nobody to close it, for the keeper could.
+/// The session is not closed, because the keeper would do that. It expires.
 #[test]
 fn keeper_killed_as_well() {
     let mut fault = Fault::shared("supervisor and keeper: KILL");
@@ -137,7 +137,7 @@ fn keeper_killed_as_well_children_live_on() {
     fault.command_dead(AT_ONCE);
     fault.holder.wait().expect_signal(Signal::SIGKILL);
     fault.next_starts(EXPIRY);
-    let [left] = <[_; 1]>::try_from(fault.holder.processes()).expect("the grandchild and nobody else");
+    let [left] = <[_; 1]>::try_from(fault.holder.processes()).expect("the grandchild and no other process");
     process::send(left.pid, Signal::SIGKILL);
     fault.end("KILL, children live on");
 }

@@ -1,7 +1,8 @@
 //! A small blocking ZooKeeper client to look at and change nodes from tests.
 //!
 //! It speaks the few bytes of the protocol itself (zookeeper.jute) and shares no code with the program under test: no
-//! executor that a broken connection could starve, no cache, no retry of a write. What it does not expect, it panics on.
+//! executor that a broken connection could starve, no cache, no retry of a write. What it does not expect, it panics
+//! on.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -93,7 +94,7 @@ impl Client {
         self.session.id
     }
 
-    /// Creates a node that anyone may change. Gives its path as the server named it, without the chroot.
+    /// Creates a node that anyone may change. Returns its path as the server named it, without the chroot.
     pub(crate) fn create(&self, path: &str, data: &[u8], kind: Kind) -> Result<String, Refusal> {
         let flags = match kind {
             Kind::Persistent => 0,
@@ -112,7 +113,7 @@ impl Client {
         self.write(Op::Delete, &self.path(path).int(-1)).map(drop)
     }
 
-    /// Deletes a node that nobody will create again, by as many connections as that takes. It may have gone already.
+    /// Deletes a node that will not be created again, by as many connections as that takes. It may have gone already.
     #[track_caller]
     pub(crate) fn remove(&self, path: &str) {
         match self.read(Op::Delete, &self.path(path).int(-1)) {
@@ -169,7 +170,7 @@ impl Client {
         names
     }
 
-    /// Waits until the children of a node are as `what` says, and gives them as [`Client::children`] does.
+    /// Waits until the children of a node are as `what` says, and returns them as [`Client::children`] does.
     #[track_caller]
     pub(crate) fn wait_children(
         &self,
@@ -185,7 +186,7 @@ impl Client {
         right.unwrap_or_else(|| panic!("waited in vain for {path} to have {what}; it has {last:?}"))
     }
 
-    /// Waits until a node has this many children, and gives them as [`Client::children`] does.
+    /// Waits until a node has this many children, and returns them as [`Client::children`] does.
     #[track_caller]
     pub(crate) fn wait_count(&self, path: &str, count: usize) -> Vec<String> {
         self.wait_children(path, format_args!("{count} children"), |children| children.len() == count)
@@ -262,7 +263,7 @@ pub(crate) fn expire_session(address: &str, id: i64) {
     assert!(end_session(&[address.to_owned()], id), "there is no session {id:#x} on {address}");
 }
 
-/// Like [`expire_session`], by the first of several servers that answers. Gives whether the session was alive.
+/// Like [`expire_session`], by the first of several servers that answers. Returns whether the session was alive.
 #[track_caller]
 pub(crate) fn end_session(addresses: &[String], id: i64) -> bool {
     let wanted = Session { id, password: password(id) };

@@ -1,7 +1,8 @@
 //! Setting the counter from which the children of a node get their sequence numbers.
 //!
-//! No request does that, and two thousand million creations take too long. So the server is stopped, and its transaction
-//! log gets one more entry: that a child was created when the counter stood there (`CreateTxn` in zookeeper.jute).
+//! No request does that, and two thousand million creations take too long. So the server is stopped, and its
+//! transaction log gets one more entry: that a child was created when the counter stood there (`CreateTxn` in
+//! zookeeper.jute).
 
 use std::fs;
 

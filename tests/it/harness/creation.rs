@@ -20,7 +20,7 @@ pub(crate) fn expect_one_creation(proxy: &Proxy) {
     assert_eq!(creations.len(), 1, "{creations:?}");
 }
 
-/// The job waits behind the holder and nobody else, and starts when the holder ends.
+/// The job waits behind the holder and no other contender, and starts when the holder ends.
 #[track_caller]
 pub(crate) fn expect_watch_works(scratch: &Scratch, proxy: &Proxy, holder: &mut Running, job: &mut Running) {
     let holders = scratch.contenders()[0].path.clone();

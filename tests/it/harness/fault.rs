@@ -1,5 +1,5 @@
-//! What can die or freeze, one by one and in pairs. Each test that uses [`Fault`] is a row of a table that says how long
-//! the command and its lock outlived the fault:
+//! What can die or freeze, one by one and in pairs. Each test that uses [`Fault`] is a row of a table that says how
+//! long the command and its lock outlived the fault:
 //!
 //! ```sh
 //! cargo test --test it -- --nocapture | grep '^|'
@@ -18,11 +18,11 @@ use super::running::{Running, finish};
 use super::scratch::{GRACE, LASTING_VERBOSE, Scratch, direct};
 use super::times::{AT_ONCE, SHORT_SESSION};
 
-/// When a session that nobody renews has ended, and the next holder has noticed.
+/// When a session that is not renewed has ended, and the next holder has noticed.
 pub(crate) const EXPIRY: Duration = SHORT_SESSION.saturating_add(AT_ONCE);
 
-/// Why a lock was lost in a silence. The supervisor says for how long, the keeper that it was too long, and either may be
-/// the first.
+/// Why a lock was lost in a silence. The supervisor says for how long, the keeper that it was too long, and either may
+/// be the first.
 pub(crate) const NO_ANSWER: &str = "ZooKeeper has not answered ";
 /// The same where the supervisor is the first.
 pub(crate) const SILENCE: &str = "ZooKeeper has not answered for ";
@@ -108,7 +108,7 @@ impl Fault {
         Self { what, scratch, holder, next, supervisor, keeper, command, since, dead, next_began }
     }
 
-    /// Now it happens. What was under way before does not count any more.
+    /// The fault happens now: from here on time counts.
     pub(crate) fn strike(&mut self, signal: Signal, pids: &[Pid]) {
         pids.iter().for_each(|&pid| process::send(pid, signal));
         if signal == Signal::SIGSTOP {
@@ -117,7 +117,7 @@ impl Fault {
         self.strikes();
     }
 
-    /// The same for what is no signal.
+    /// The same for a fault that is not a signal.
     pub(crate) fn strikes(&mut self) {
         self.since = Moment::now();
     }

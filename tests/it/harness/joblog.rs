@@ -84,17 +84,17 @@ impl JobLog {
         self.runs.iter().map(|run| at(run.begin)).max().unwrap_or(0)
     }
 
-    /// Panics when two of them ran at the same time, or when there are no two. Gives itself.
+    /// Panics when two of them ran at the same time, or when there are no two. Returns itself.
     #[track_caller]
     pub(crate) fn expect_no_overlap(self) -> Self {
         self.expect_apart(|_, _| true)
     }
 
     /// Panics when two of them ran at the same time that must not, as `must_not` says. And when there are none of
-    /// which it says so: a log that nobody has written to proves nothing. Gives itself.
+    /// which it says so: an empty log proves nothing. Returns itself.
     #[track_caller]
     pub(crate) fn expect_apart(self, must_not: impl Fn(&Run, &Run) -> bool) -> Self {
-        assert!(self.pairs().any(|(one, two)| must_not(one, two)), "nobody who could overlap: {self:?}");
+        assert!(self.pairs().any(|(one, two)| must_not(one, two)), "no two that could overlap: {self:?}");
         let mut overlaps = self.overlaps();
         overlaps.retain(|(one, two)| must_not(one, two));
         assert!(overlaps.is_empty(), "these ran at the same time: {overlaps:#?}");

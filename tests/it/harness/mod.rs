@@ -1,9 +1,9 @@
 //! What the tests stand on.
 //!
-//! [`server`] starts servers, [`ensemble`] three of them, [`proxy`] is a network that misbehaves, [`zklock`] runs the binary, [`terminal`] gives it
-//! a terminal, [`client`] looks at nodes, [`peers`] takes the same locks by other libraries, [`joblog`] tells which
-//! command ran when. [`scratch`] is what each
-//! test has for itself, [`times`] are the durations. [`checks`] tests all of these.
+//! [`server`] starts servers, [`ensemble`] three of them, [`proxy`] is a network that misbehaves, [`zklock`] runs the
+//! binary, [`terminal`] gives it a terminal, [`client`] looks at nodes, [`peers`] takes the same locks by other
+//! libraries, [`joblog`] tells which command ran when. [`scratch`] is what each test has for itself, [`times`] are the
+//! durations. [`checks`] tests all of these.
 
 mod checks;
 

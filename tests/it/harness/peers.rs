@@ -39,7 +39,7 @@ const CLASS_PATH: [(&str, &str); 8] = [
 /// Debian's own Python, for which its python3-kazoo is.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// What a peer takes the lock by.
+/// The recipe by which a peer takes the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recipe {
     /// Curator's `InterProcessMutex`.

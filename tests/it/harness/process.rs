@@ -150,8 +150,9 @@ pub(crate) fn children(parent: Pid) -> Vec<Process> {
 
 /// The living processes in whose first environment stands `NAME=value`. Zombies have none and are not listed.
 ///
-/// When there is none, there was a moment at which none lived: whoever was started by one that has ended meanwhile is
-/// in the next listing, and one in the middle of execve(2), when nobody sees an environment, is looked at again.
+/// When there is none, there was a moment at which none lived. A process that was started by one that has ended
+/// meanwhile is in the next listing, and a process in the middle of execve(2), when it shows no environment, is looked
+/// at again.
 pub(crate) fn marked(name: &str, value: &str) -> Vec<Process> {
     let mark = format!("{name}={value}");
     let mut listed = BTreeSet::new();

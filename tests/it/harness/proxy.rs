@@ -79,9 +79,9 @@ struct State {
     accepted: usize,
     requests: Vec<Request>,
     traps: Vec<Arc<TrapState>>,
-    /// What the server is not to know.
+    /// The requests that reach the server as unknown ones.
     unknown: Vec<Op>,
-    /// What is said otherwise when a session is opened.
+    /// The changes to what is said when a session is opened.
     greeting: Greeting,
 }
 
@@ -226,8 +226,8 @@ impl Proxy {
         Trap { shared: self.shared.clone(), trap }
     }
 
-    /// Requests of this kind reach the server as one of a kind that no server knows, and it answers them as a server does
-    /// that is older than they are.
+    /// Requests of this kind reach the server as one of a kind that no server knows, and it answers them as a server
+    /// does that is older than they are.
     pub(crate) fn make_unknown(&self, op: Op) {
         self.shared.change(|state| state.unknown.push(op));
     }
@@ -253,7 +253,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         if let Some(listener) = &self.shared.lock().listener {
-            // When nobody reads any more, the port is closed.
+            // When there is no reader any more, the port is closed.
             let _ = (&*listener).write(&[0]);
         }
         self.shared.change(|state| state.connections.values_mut().for_each(|control| control.reset = true));
@@ -325,12 +325,13 @@ fn listen(shared: &Arc<Shared>, listener: TcpListener) {
             if is_ready(&interests[1]) {
                 break;
             }
-            // A client that has gone again before it was accepted is nobody's trouble.
+            // A client that has gone before it was accepted does not matter.
             if let Ok((client, _)) = listener.accept() {
                 connect(&shared, client);
             }
         }
-        // Closing is not enough: a child that another test has just forked has it, too, until it executes its program.
+        // Closing is not enough: a child that another test has just forked has it as well, until it executes its
+        // program.
         socket::shutdown(listener.as_raw_fd(), socket::Shutdown::Both).expect("a listener can be shut down");
         shared.change(|state| state.listener = None);
     });
@@ -348,7 +349,7 @@ fn connect(shared: &Arc<Shared>, client: TcpStream) {
     drop(state);
     let shared = shared.clone();
     thread::spawn(move || {
-        // When the server cannot be reached, the client is reset; there is nobody else to tell.
+        // When the server cannot be reached, the client is reset.
         if let Ok(mut connection) = Connection::open(&shared, number, client, word) {
             match connection.serve(&shared) {
                 Ok(End::Both) => {}

@@ -65,7 +65,8 @@ impl Capture {
 /// A zklock that was started, and everything below it.
 ///
 /// Dropping it kills what is left, and panics when there was something: a test ends its processes by [`wait`] or, where
-/// it means to, by [`end`]. It panics, too, when a child has: one that nobody misses tests nothing.
+/// it means to, by [`end`]. It also panics when a child has: otherwise a child that no test waits for would test
+/// nothing.
 ///
 /// [`wait`]: Running::wait
 /// [`end`]: Running::end
@@ -161,8 +162,8 @@ impl Running {
         assert!(there.is_some(), "not all of {lines:?}\n{self}");
     }
 
-    /// Waits for a line on stdout that contains `part`, and gives it. A line is given once: the next wait looks behind it.
-    /// Panics after [`PATIENCE`], or when there is no process left that could write it.
+    /// Waits for a line on stdout that contains `part`, and returns it. A line is returned once: the next wait looks
+    /// behind it. Panics after [`PATIENCE`], or when there is no process left that could write it.
     #[track_caller]
     pub(crate) fn wait_stdout(&mut self, part: &str) -> String {
         self.wait_stdout_at_most(PATIENCE, part)
@@ -303,7 +304,7 @@ impl Running {
         self.kill_everything();
     }
 
-    /// SIGKILL for all of them, until none is left. Gives those that it had to kill.
+    /// SIGKILL for all of them, until none is left. Returns those that it had to kill.
     fn kill_everything(&mut self) -> Vec<String> {
         let mut killed = BTreeSet::new();
         let gone = poll::within(PATIENCE, || {

@@ -37,9 +37,9 @@ pub(crate) const LASTING_VERBOSE: [&str; 3] = ["-v", "--session-timeout", "20"];
 /// [`BRIEF_SESSION`]: super::times::BRIEF_SESSION
 pub(crate) const BRIEF: [&str; 2] = ["--session-timeout", "10"];
 
-/// Options of a [job](Scratch::job) whose command is to get its stop signal. There is time for the command to say so, and
-/// for the supervisor to be late without the keeper being first. It is less than zklock recommends, so it has to be quiet
-/// about that.
+/// Options of a [job](Scratch::job) whose command is to get its stop signal. There is time for the command to say so,
+/// and for the supervisor to be late without the keeper being first. It is less than zklock recommends, so it has to be
+/// quiet about that.
 pub(crate) const GRACE: [&str; 3] = ["--quiet", "--kill-after", "1300ms"];
 
 /// How a message names the holder of [`Scratch::occupy_as_db3`].
@@ -209,8 +209,8 @@ impl Scratch {
         self.zklock_by(addresses).env(SESSION_TIMEOUT, timeout).arg(LOCK).args(options)
     }
 
-    /// A holder that reaches the servers by `addresses`, and whose command nothing but SIGKILL ends; and a waiter behind
-    /// it, by a way that nothing disturbs.
+    /// A holder that reaches the servers by `addresses`, and whose command nothing but SIGKILL ends; and a waiter
+    /// behind it, by a way that nothing disturbs.
     #[track_caller]
     pub(crate) fn holder_and_next(&self, addresses: &str, options: &[&str]) -> (Running, Running) {
         let mut holder = self.start(addresses, "holder", options, &["--wait"]);

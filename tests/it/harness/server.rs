@@ -322,8 +322,8 @@ impl Drop for Server {
 
 /// A port that nothing listens on, never given twice to this process.
 ///
-/// From below the range that Linux takes ports for outgoing connections from (ip_local_port_range, ip(7)): no client can
-/// sit on it while a server restarts, and none can connect to itself while nothing listens.
+/// From below the range that Linux takes ports for outgoing connections from (ip_local_port_range, ip(7)): no client
+/// can sit on it while a server restarts, and none can connect to itself while nothing listens.
 pub(crate) fn free_port() -> u16 {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);

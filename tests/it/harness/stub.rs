@@ -1,4 +1,4 @@
-//! A server that is none of ZooKeeper's: it says nothing, or something else.
+//! A server that does not speak ZooKeeper's protocol: it is silent, or sends something else.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};

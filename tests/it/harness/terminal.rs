@@ -87,7 +87,7 @@ impl Terminal {
     /// Closes it, as a window is closed: SIGHUP for the leader of its session (signal(7)).
     pub(crate) fn close(self) {
         self.is_closing.store(true, Ordering::Relaxed);
-        // So that the reader sees it, and gives its descriptor back.
+        // So that the reader sees it, and closes its descriptor.
         File::from(self.device).write_all(b"\n").expect("the terminal can be written");
         self.reader.join().expect("the reader does not panic");
         drop(self.keyboard);
@@ -104,7 +104,7 @@ impl Terminal {
         show(&String::from_utf8_lossy(&written))
     }
 
-    /// Waits until the screen is as `what` says, and gives its lines.
+    /// Waits until the screen is as `what` says, and returns its lines.
     #[track_caller]
     pub(crate) fn wait(&self, what: impl fmt::Display, is_right: impl Fn(&[String]) -> bool) -> Vec<String> {
         let right = poll::within(poll::PATIENCE, || Some(self.lines()).filter(|lines| is_right(lines)));

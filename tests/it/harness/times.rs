@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::poll;
 
-/// The session timeout where no session is to expire. On a machine that is slow for seconds, no contender loses the lock;
-/// and an expiry cannot pass for a release, because it takes longer than [`SOON`].
+/// The session timeout where no session is to expire. On a machine that is slow for seconds, no contender loses the
+/// lock; and an expiry cannot pass for a release, because it takes longer than [`SOON`].
 pub(crate) const LONG_SESSION: Duration = Duration::from_secs(20);
 
 /// The session timeout where a session has to end by itself, but a pause of three seconds is to disturb nothing.
@@ -19,12 +19,12 @@ pub(crate) const SHORT_SESSION: Duration = Duration::from_secs(8);
 /// How long a lease lasts from the last answered beat, under [`SHORT_SESSION`].
 pub(crate) const LEASE: Duration = Duration::from_millis(5200);
 
-/// What may pass on a loaded machine before something that happens at once has happened. It takes longer than this where
+/// How long something that happens at once may take on a loaded machine. It takes longer than this where
 /// it would happen by itself in the end, as when a session expires.
 pub(crate) const AT_ONCE: Duration = Duration::from_secs(5);
 
-/// How long it may take until a deleted node has gone. A run that gives up waits for the server's answer for a second and
-/// no longer; a server that stands still for that long deletes the node when it goes on.
+/// How long it may take until a deleted node has gone. A run that gives up waits for the server's answer for a second
+/// and no longer; a server that stands still for that long deletes the node when it goes on.
 pub(crate) const SOON: Duration = Duration::from_secs(10);
 
 /// How long a crowd may take, on a machine that does much else.
@@ -33,8 +33,8 @@ pub(crate) const CROWD_LIMIT: Duration = Duration::from_secs(180);
 /// "Well under 100 ms", see [`expect_once_below`].
 pub(crate) const INSTANT: Duration = Duration::from_millis(100);
 
-/// Measures again until something has taken less than `limit`. On a loaded machine, what happens at once does so at some
-/// time. Panics when it does not within [`PATIENCE`].
+/// Measures again until something has taken less than `limit`. On a loaded machine, what happens at once does so at
+/// some time. Panics when it does not within [`PATIENCE`].
 ///
 /// [`PATIENCE`]: super::poll::PATIENCE
 #[track_caller]

@@ -16,8 +16,8 @@ use nix::unistd::Pid;
 use super::process::{self, Process, Seat};
 use super::running::{Capture, Output, Running};
 
-/// The environment variable by which whatever a [`Zklock`] started is found again. Its value is the path of a file, which
-/// is there once a child of tests/child/main.rs has panicked.
+/// The environment variable by which whatever a [`Zklock`] started is found again. Its value is the path of a file,
+/// which is there once a child of tests/child/main.rs has panicked.
 pub(super) const MARK: &str = "ZKLOCK_TEST";
 
 /// Whether it is a keeper; one that may use the locks of a zklock above it has a name of its own.

@@ -10,7 +10,7 @@ use crate::harness::zklock::Zklock;
 
 const ALL: [&str; 2] = ["--dialect", "curator,curator-rw,kazoo"];
 
-/// Those that hold alone.
+/// The recipes that hold alone.
 const WRITERS: [Recipe; 6] = [
     Recipe::CuratorMutex,
     Recipe::WriteLock,
@@ -48,7 +48,7 @@ fn all_dialects_wait_both_ways() {
     scratch.log().expect_no_overlap();
 }
 
-/// The nodes of one contender come and go together, so nobody sees half of it.
+/// The nodes of one contender come and go together, so no client sees half of it.
 #[test]
 fn one_node_of_each_dialect() {
     let scratch = Scratch::new();
@@ -90,7 +90,7 @@ fn loss_of_any_node_is_the_loss_of_the_lock() {
     }
 }
 
-/// All kinds at once. They do not all see each other: what is promised is that nobody overlaps with zklock.
+/// All kinds at once. They do not all see each other; but none of them overlaps with zklock.
 #[test]
 fn crowd_of_every_kind() {
     const SHELLS: usize = 12;
@@ -196,7 +196,7 @@ fn other_dialects_of_zklock_are_refused() {
     silent(finish(&mut holder));
 }
 
-/// Who holds is told in the words that it stored, if it stored any.
+/// A holder is named by the words that it stored, if it stored any.
 #[test]
 fn a_holder_of_another_kind_is_named() {
     // Curator stores the address that the machine's name has, whatever it is, or nothing where it has none. A WriteLock

@@ -46,7 +46,7 @@ fn is_refused_when_it_came_first(recipe: Recipe, words: &str) {
     peer.release();
 }
 
-/// The other came later, and takes no notice of us. Who holds goes on; who waits is refused with the next list; and so
+/// The other came later, and takes no notice of us. A holder goes on; a waiter is refused with the next list; and so
 /// is who comes later still.
 fn is_refused_when_it_came_later(recipe: Recipe, words: &str) {
     let scratch = Scratch::new();
@@ -91,7 +91,7 @@ refused!(curator_leader_latch, Recipe::CuratorLeaderLatch, "Curator's LeaderLatc
 refused!(kazoo_semaphore, Recipe::KazooSemaphore, "kazoo's Semaphore");
 refused!(kazoo_lease, Recipe::KazooLease, "kazoo's NonBlockingLease");
 
-/// Who looks at the queue for a person sees it there, although nothing changes that it waits for.
+/// A waiter at a terminal lists the queue for its user, and sees it there although no event wakes it.
 #[test]
 fn waiter_at_a_terminal_is_refused() {
     let scratch = Scratch::new();

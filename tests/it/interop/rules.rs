@@ -32,7 +32,7 @@ impl Kind {
     /// The beginnings of the nodes' names.
     fn prefixes(self, random: u64) -> Vec<String> {
         let id = ContenderId::new(0x0100_0000_0000_0007, random);
-        // One that begins as a sequence number does may be taken for one by Curator. That is between those two.
+        // Curator may take a name that begins like a sequence number for one. That is between those two.
         let digits = format!("f{:015x}{random:016x}", random >> 4);
         match self {
             Self::Ours(mode) => Dialect::ALL.map(|dialect| id.prefix(dialect, mode)).to_vec(),
@@ -57,7 +57,7 @@ fn number_after<'n>(name: &'n str, parts: &[&str]) -> Option<&'n str> {
     parts.iter().any(|part| rest.ends_with(part)).then_some(number)
 }
 
-/// Whether nobody of those that it looks at is before it, by the rule of the library.
+/// Whether none of the names that it looks at is before it, by the rule of the library.
 fn holds(party: &Party, names: &[String]) -> bool {
     let own = &party.nodes[0];
     let first_by = |key: &dyn Fn(&str) -> String| names.iter().all(|name| name == own || key(name) > key(own));

@@ -12,7 +12,8 @@ use crate::harness::scratch::{Scratch, direct};
 
 const ALL: [&str; 5] = ["-v", "--session-timeout", "20", "--dialect", "curator,curator-rw,kazoo"];
 
-/// The transaction that creates the nodes of a contender. A beat is a transaction, too, but names a node with its number.
+/// The transaction that creates the nodes of a contender. A beat is also a transaction, but names a node with its
+/// number.
 fn creates_all(request: &Request) -> bool {
     request.op == Op::Multi && request.path.ends_with("-lock-")
 }
@@ -83,7 +84,7 @@ fn of_two_sets_the_later_one_goes() {
     scratch.expect_tidy(&["job"]);
 }
 
-/// Half of the nodes is no contender: some kind of client would not see it. What is left of it goes, too.
+/// A contender with half of its nodes is none: some kind of client would not see it. The other half goes as well.
 #[test]
 fn set_that_has_lost_a_node() {
     for n in 0..3 {

@@ -12,7 +12,7 @@ fn reads(run: &Run) -> bool {
     run.name.starts_with("reader")
 }
 
-/// Readers beside readers, and nobody else beside anybody.
+/// Readers hold beside readers, and no other two beside each other.
 #[track_caller]
 fn expect_readers_together_and_writers_alone(log: JobLog) -> JobLog {
     log.expect_apart(|one, two| !(reads(one) && reads(two)))
@@ -54,14 +54,14 @@ fn writers_release_starts_all_next_readers() {
     let scratch = Scratch::new();
     let names = ["writer-1", "reader-1", "reader-2", "reader-3", "writer-2", "reader-4"];
     let mut jobs = line_up(&scratch, &names, 1);
-    // The readers all wait for the writer before them, and for nobody else; the writer for the nearest before it.
+    // The readers all wait for the writer before them and for no other; the writer for the nearest before it.
     let nodes = scratch.wait_queue(6);
     wait_watchers(&scratch, &nodes, &[4, 1, 1, 2, 2, 1]);
     silent(finish(&mut jobs[0]));
     for reader in &mut jobs[1..4] {
         reader.wait_stdout("ready");
     }
-    // That woke nobody who had to go on waiting.
+    // That woke no contender that had to go on waiting.
     wait_watchers(&scratch, &nodes[1..], &[1, 1, 2, 2, 1]);
     // The order in which they leave is their own affair.
     for n in [2, 1, 3] {

@@ -142,8 +142,8 @@ fn inner_zklock_killed() {
     expect_next(&scratch, next);
 }
 
-/// A shell at a terminal below a zklock, as `shell` says: `INNER` there is another zklock on the same lock. Its command is
-/// a shell, whose child writes the log. The other one waits for the lock.
+/// A shell at a terminal below a zklock, as `shell` says: `INNER` there is another zklock on the same lock. Its command
+/// is a shell, whose child writes the log. The other one waits for the lock.
 #[track_caller]
 fn nested_at(terminal: &Terminal, scratch: &Scratch, shell: &str) -> (Running, Running) {
     let inner = r#""$Z" /lock -c '"$C" --name inner --log log --beat --wait & "$C" --name quiet --wait'"#;
@@ -184,7 +184,7 @@ fn lock_is_held_until_the_inner_command_is_dead() {
     outer.wait_until_nothing_is_left();
 }
 
-/// It has nothing to end, and nobody continues it.
+/// The keeper has nothing to end, and it is not continued.
 #[test]
 fn inner_zklock_killed_and_its_keeper_stopped() {
     let scratch = Scratch::new();
@@ -201,7 +201,7 @@ fn inner_zklock_killed_and_its_keeper_stopped() {
     outer.wait_until_nothing_is_left();
 }
 
-/// What holds for a lock that is lent holds for one that the inner run took itself.
+/// The same for a lock that the inner run took itself.
 #[test]
 fn outer_killed_inner_has_another_lock() {
     let scratch = Scratch::new();

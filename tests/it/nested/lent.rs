@@ -74,7 +74,7 @@ fn daemon_beside_an_inner_run() {
     assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
 }
 
-/// The inner command has ended, and what it left behind is waited for: by the outer zklock, too.
+/// The inner command has ended, and has left a process behind: the outer zklock waits for that as well.
 #[test]
 fn descendants_of_the_inner_run() {
     let scratch = Scratch::new();

@@ -18,9 +18,9 @@ use super::{Fate, Flow, Shared, Stage, TrapState};
 #[derive(Debug)]
 struct Lane {
     frames: Frames,
-    /// What was read and may not be written yet.
+    /// The bytes that were read and may not be written yet.
     queue: VecDeque<Queued>,
-    /// What may be written and was not taken yet.
+    /// The bytes that may be written and were not taken yet.
     pending: Vec<u8>,
     at_end: bool,
     end_is_passed: bool,
@@ -225,7 +225,7 @@ impl Connection {
     fn sprung(&self, shared: &Shared, xid: i32) -> Option<Arc<TrapState>> {
         let expected = Stage::Expecting { connection: self.number, xid };
         let trap = shared.lock().traps.iter().find(|trap| trap.stage() == expected)?.clone();
-        // In one step: whoever has seen that it has sprung may let everything pass again.
+        // In one step, because a test that has seen the trap spring may let everything pass again.
         shared.change(|state| {
             if trap.fate == Fate::ResetAndHold {
                 (state.up, state.down) = (Flow::Hold, Flow::Hold);
