@@ -163,7 +163,7 @@ fn reads(pid: Pid) -> usize {
 }
 
 /// The keeper looks in vain for a child that has been stopped before it has told of itself. With the supervisor
-/// stopped, as well, only the child itself can keep it from becoming the command when it goes on.
+/// stopped as well, only the child itself can keep it from becoming the command when it goes on.
 #[test]
 fn lock_lost_before_exec() {
     poll::until("a child is stopped before it has told of itself", || {

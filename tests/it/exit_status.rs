@@ -117,7 +117,7 @@ fn held(scratch: &Scratch, args: &[&str]) -> Output {
     output
 }
 
-/// Beside a contender of somebody else's with this number.
+/// Beside a contender of another client with this number.
 fn numbered(scratch: &Scratch, number: &str) -> Output {
     scratch.client().create(LOCK, b"", Kind::Persistent).unwrap();
     scratch.client().create(&format!("{LOCK}/other-lock-{number}"), b"", Kind::Persistent).unwrap();

@@ -78,7 +78,7 @@ fn expect_dead_within(scratch: &Scratch, holder: &mut Running, next: &mut Runnin
 
 #[test]
 fn shorter_one_shortens_the_lease() {
-    // The last beat is older than a lease of [`T`] then.
+    // The last beat is older than a lease of [`SHORT_SESSION`] then.
     regrant(ASKED, Duration::from_millis(5500), SHORT_SESSION, |scratch, holder, next| {
         // The change alone ends nothing.
         scratch.wait_alive_at("holder", Moment::now().after(LEASE));

@@ -125,7 +125,7 @@ fn of_two_nodes_the_later_one_goes() {
     scratch.expect_tidy(&["job"]);
 }
 
-/// A creation that was taken for lost may still be done, even after somebody has deleted the node that was created in
+/// A creation that was taken for lost may still be done, even after the deletion of the node that was created in
 /// its place. Its node lasts as long as our session, so no contender may wait for it, and least of all we.
 #[test]
 fn node_from_before_queueing_again_goes() {

@@ -264,7 +264,7 @@ fn waiting_above_is_not_believed() {
     silent(finish(&mut waiter));
 }
 
-/// The outer run's lock has gone, and somebody else holds: its daemon that was left behind queues like anybody.
+/// The outer run's lock has gone, and another contender holds: the daemon that was left behind queues like any other.
 #[test]
 fn held_once_is_not_believed() {
     let scratch = Scratch::new();

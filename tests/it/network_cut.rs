@@ -73,7 +73,7 @@ fn network_cut_and_supervisor_stopped() {
     fault.end("76");
 }
 
-/// A command that somebody has stopped is killed no later than another.
+/// A command that has been stopped is killed no later than another.
 #[test]
 fn network_cut_and_command_stopped() {
     let (mut fault, proxy) = Fault::proxied("command: STOP, network: cut");

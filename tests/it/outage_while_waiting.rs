@@ -20,7 +20,7 @@ fn cpu_seconds(times: &str) -> f64 {
 }
 
 /// A waiter loses all servers, for longer than its session lasts, until its patience ends.
-fn nobody_while_waiting(lose: impl Fn(&Proxy)) {
+fn waits_without_an_answer(lose: impl Fn(&Proxy)) {
     let (scratch, proxy) = Scratch::proxied();
     let mut holder = scratch.hold();
     let limit = Duration::from_secs(8);
@@ -49,10 +49,10 @@ fn nobody_while_waiting(lose: impl Fn(&Proxy)) {
 
 #[test]
 fn connections_refused() {
-    nobody_while_waiting(Proxy::refuse);
+    waits_without_an_answer(Proxy::refuse);
 }
 
 #[test]
 fn no_answer() {
-    nobody_while_waiting(Proxy::hold);
+    waits_without_an_answer(Proxy::hold);
 }

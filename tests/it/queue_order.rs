@@ -104,7 +104,7 @@ fn release_wakes_one_waiter() {
     let nodes = scratch.wait_queue(WAITERS + 1);
     let mut expected: BTreeMap<String, usize> = nodes.iter().map(|node| (format!("{LOCK}/{node}"), 2)).collect();
     expected.insert(format!("{LOCK}/{}", nodes[WAITERS]), 1);
-    poll::until("everyone watches", || (scratch.watchers() == expected).then_some(()));
+    poll::until("every contender watches", || (scratch.watchers() == expected).then_some(()));
     for job in &mut jobs {
         job.wait_stdout("ready");
         finish(job);

@@ -76,11 +76,11 @@ fn crontab() {
     finish(&mut holder);
     assert_eq!(place.calls(), once, "the second host skips the job");
 
-    let nobody = [("ZKLOCK_ZOOKEEPER", format!("127.0.0.1:{}", free_port()))];
-    let nobody = nobody.each_ref().map(|(name, address)| (*name, address.as_str()));
+    let unreachable = [("ZKLOCK_ZOOKEEPER", format!("127.0.0.1:{}", free_port()))];
+    let unreachable = unreachable.each_ref().map(|(name, address)| (*name, address.as_str()));
     let impatient = skipping.replace(" -q ", " -q --connect-timeout 100ms ");
     assert_ne!(impatient, skipping);
-    assert!(mail(&place.cron(&nobody, &impatient).run().expect_code(69)).contains("ZooKeeper"));
+    assert!(mail(&place.cron(&unreachable, &impatient).run().expect_code(69)).contains("ZooKeeper"));
 }
 
 #[test]
@@ -139,10 +139,10 @@ fn script_tells_busy_from_unreachable() {
     finish(&mut holder);
     assert_eq!((busy.stdout().as_str(), busy.stderr().as_str()), ("another host is migrating\n", ""));
 
-    let nobody = format!("127.0.0.1:{}", free_port());
-    let unknown = run(&nobody, " -w 1m --connect-timeout 100ms ").expect_code(69);
+    let unused = format!("127.0.0.1:{}", free_port());
+    let unknown = run(&unused, " -w 1m --connect-timeout 100ms ").expect_code(69);
     assert!(unknown.stdout().starts_with("ZooKeeper cannot be reached"), "{unknown}");
-    assert!(unknown.stderr().contains(&nobody), "{unknown}");
+    assert!(unknown.stderr().contains(&unused), "{unknown}");
 
     place.executable("migrate.sh", "#!/bin/sh\nexit 3\n");
     assert_eq!(run(&chroot, " -w 1m ").expect_code(3).stdout(), "");

@@ -1,6 +1,6 @@
 //! A free lock is taken, held while the command runs, and released when that has ended.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::sys::signal::Signal;
 
@@ -8,7 +8,7 @@ use crate::harness::fault::Fault;
 use crate::harness::proxy::Proxy;
 use crate::harness::running::{finish, silent};
 use crate::harness::scratch::{LASTING, LOCK, Scratch};
-use crate::harness::times::AT_ONCE;
+use crate::harness::times::{AT_ONCE, LONG_SESSION};
 
 #[test]
 fn free_lock_runs_the_command() {
@@ -36,7 +36,7 @@ fn command_killed() {
 }
 
 /// The command ends before the lease does, and its status is what counts. The lock frees itself.
-fn nobody_at_the_release(lose: impl Fn(&Proxy), find: impl Fn(&Proxy)) {
+fn ends_without_an_answer(lose: impl Fn(&Proxy), find: impl Fn(&Proxy)) {
     let (scratch, proxy) = Scratch::proxied();
     let mut job = scratch.start(&proxy.address(), "job", &LASTING, &["--until", "done", "--exit", "7"]);
     job.wait_stdout("ready");
@@ -46,7 +46,7 @@ fn nobody_at_the_release(lose: impl Fn(&Proxy), find: impl Fn(&Proxy)) {
     let told = Instant::now();
     let output = job.wait().expect_code(7);
     let took = told.elapsed();
-    assert!(took < Duration::from_secs(20), "{took:?}");
+    assert!(took < LONG_SESSION, "{took:?}");
     let line = format!("zklock: the release of {LOCK} was not confirmed; it frees itself within 20s\n");
     assert_eq!(output.stderr(), line);
     job.wait_until_nothing_is_left();
@@ -57,10 +57,10 @@ fn nobody_at_the_release(lose: impl Fn(&Proxy), find: impl Fn(&Proxy)) {
 
 #[test]
 fn connections_refused() {
-    nobody_at_the_release(Proxy::refuse, Proxy::accept);
+    ends_without_an_answer(Proxy::refuse, Proxy::accept);
 }
 
 #[test]
 fn no_answer() {
-    nobody_at_the_release(Proxy::hold, Proxy::pass);
+    ends_without_an_answer(Proxy::hold, Proxy::pass);
 }

@@ -25,7 +25,7 @@ fn crowd(scratch: &Scratch, ensemble: &Ensemble) -> Vec<Running> {
 #[track_caller]
 fn expect_drained(scratch: &Scratch, mut jobs: Vec<Running>, nodes: &[String]) {
     let now: Vec<_> = scratch.contenders().into_iter().map(|contender| contender.path).collect();
-    assert_eq!(now, nodes, "everybody has kept the place");
+    assert_eq!(now, nodes, "all have kept their places");
     assert_eq!(scratch.log().order(), ["holder"]);
     for job in &mut jobs {
         finish(job);

@@ -47,7 +47,7 @@ fn background_of_a_script_at_a_terminal() {
     assert!(!terminal.lines().iter().any(|line| line.contains("signal INT")), "{:#?}", terminal.lines());
 }
 
-/// A background job that wants to read is stopped (TTIN) until somebody brings it to the foreground.
+/// A background job that wants to read is stopped (TTIN) until it is brought to the foreground.
 #[test]
 fn background_of_a_shell_stops_to_read() {
     let scratch = Scratch::new();

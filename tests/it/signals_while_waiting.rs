@@ -89,7 +89,7 @@ fn server_refuses() {
 }
 
 /// Each signal for a zklock that has connected to `address`, where no server answers.
-fn cancel_while_nobody_answers(address: &str) {
+fn cancel_without_an_answer(address: &str) {
     let proxy = Proxy::plain(address.parse().expect("an address with a port"));
     for signal in CANCELLING {
         expect_once_below(INSTANT, || {
@@ -105,14 +105,14 @@ fn cancel_while_nobody_answers(address: &str) {
 
 #[test]
 fn server_hangs() {
-    cancel_while_nobody_answers(&Stub::silent().address());
+    cancel_without_an_answer(&Stub::silent().address());
 }
 
 #[test]
 fn server_frozen() {
     let server = Server::start();
     server.freeze();
-    cancel_while_nobody_answers(&server.address());
+    cancel_without_an_answer(&server.address());
 }
 
 /// The node cannot be deleted then. Trying costs a second and a half at most; the rest is tolerance, of less than a

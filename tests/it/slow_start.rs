@@ -57,11 +57,11 @@ impl Slow {
         Ok(Errno::result(result)?)
     }
 
-    /// Waits until somebody tries to execute it.
+    /// Waits until a process tries to execute it.
     #[track_caller]
     fn wait_tried(&self) {
         let is_tried = || self.control(libc::F_GETLEASE, 0).expect("the file is open") != libc::F_WRLCK;
-        poll::until("somebody opens the program", || is_tried().then_some(()));
+        poll::until("a process opens the program", || is_tried().then_some(()));
     }
 
     /// How long the kernel lets an attempt wait.

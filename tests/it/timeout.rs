@@ -31,8 +31,7 @@ fn counts_once_over_all_departures() {
     let output = loser.wait().expect_code(75);
     let line = only_line(&output);
     assert!(line.starts_with("gave up waiting for /lock after 5s: ") && line.contains(", held by "), "{output}");
-    // On an idle machine half of a second or so would do. Counted anew from each departure,
-    // it would be 4.5 s.
+    // On an idle machine half of a second or so would do. Counted anew from each departure, it would be 4.5 s.
     let late = output.elapsed.checked_sub(Duration::from_secs(5)).expect("not before five seconds");
     assert!(late < Duration::from_secs(4), "{late:?} late\n{output}");
     loser.wait_until_nothing_is_left();

@@ -173,7 +173,7 @@ impl Impostor {
 impl Drop for Impostor {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
-        // The thread looks when somebody comes.
+        // The thread looks when a client comes.
         let _ = TcpStream::connect(&self.address);
     }
 }

@@ -127,7 +127,7 @@ impl Client {
         self.write(Op::SetData, &self.path(path).bytes(data).int(-1)).map(drop)
     }
 
-    /// Takes every permission on a node from everybody, but that to read it.
+    /// Takes every permission on a node away, except that to read it.
     pub(crate) fn make_read_only(&self, path: &str) -> Result<(), Refusal> {
         const SET_ACL: Op = Op::Other(7);
         let read = 1;
@@ -255,7 +255,7 @@ pub(crate) fn sequence(name: &str) -> Option<i64> {
     name.get(name.len().checked_sub(10)?..)?.parse().ok()
 }
 
-/// Ends somebody else's session at once, as if it had expired: opens it a second time and closes it.
+/// Ends the session of another client at once, as if it had expired: opens it a second time and closes it.
 ///
 /// `address` is any server of the ensemble. Panics when no such session is alive.
 #[track_caller]

@@ -13,7 +13,7 @@ use super::server::{Data, Server};
 /// How far the entry's transaction id is from any that the server may have given.
 const LEAP: i64 = 1 << 20;
 
-/// A server with a place where the next contender for [`LOCK`] gets the number `next`.
+/// A server, and a scratch on it where the next contender for [`LOCK`] gets the number `next`.
 #[track_caller]
 pub(crate) fn standing_at(next: i32) -> (Server, Scratch) {
     let server = Server::start();

@@ -70,7 +70,7 @@ pub(crate) enum Recipe {
     CuratorSemaphore,
     /// Curator's `LeaderLatch`.
     CuratorLeaderLatch,
-    /// kazoo's `Semaphore`, with more leases than anybody takes.
+    /// kazoo's `Semaphore`, with more leases than are ever taken.
     KazooSemaphore,
     /// kazoo's `NonBlockingLease`.
     KazooLease,

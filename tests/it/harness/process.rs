@@ -170,7 +170,7 @@ pub(crate) fn marked(name: &str, value: &str) -> Vec<Process> {
 /// Whether `mark` is one of the first environment of this process. `None`: that cannot be told in the middle of
 /// execve(2), while all of it is replaced.
 fn carries(pid: Pid, mark: &str) -> Option<bool> {
-    // Reading fails when the process has just gone or belongs to somebody else: then it is none of ours.
+    // Reading fails when the process has just gone or belongs to another user. Then it is not one of ours.
     let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return Some(false) };
     if environment.split(|&byte| byte == 0).any(|entry| OsStr::from_bytes(entry) == mark) {
         return Some(true);

@@ -26,7 +26,7 @@ pub(crate) const CTRL_Z: u8 = 0x1a;
 #[derive(Debug)]
 pub(crate) struct Terminal {
     keyboard: File,
-    /// Open for as long as the terminal is to be there, whether or not anybody uses it.
+    /// Open for as long as the terminal is to be there, whether or not a process uses it.
     device: OwnedFd,
     name: PathBuf,
     written: Arc<Mutex<Vec<u8>>>,

@@ -20,7 +20,7 @@ const WRITERS: [Recipe; 6] = [
     Recipe::KazooWriter,
 ];
 
-/// zklock as everybody sees it.
+/// zklock as every kind of client sees it.
 fn seen_by_all(scratch: &Scratch) -> Zklock {
     scratch.zklock().arg(LOCK).args(ALL)
 }
@@ -76,7 +76,7 @@ fn one_node_of_each_dialect() {
     assert!(scratch.client().children(LOCK).is_empty());
 }
 
-/// Any of the nodes may be deleted: the lock is lost, for some kind of client no longer sees us.
+/// Any of the nodes may be deleted: the lock is lost, because some kind of client no longer sees us.
 #[test]
 fn loss_of_any_node_is_the_loss_of_the_lock() {
     for n in 0..3 {
@@ -115,7 +115,7 @@ fn crowd_of_every_kind() {
 }
 
 /// Curator sorts the whole names of kazoo's nodes among the sequence numbers of its own. With many digits these might
-/// come after a name of ours that is none of its business; then the two would wait for each other.
+/// come after a name of ours that does not concern it; then the two would wait for each other.
 #[test]
 fn large_sequence_numbers() {
     let (_server, scratch) = counter::standing_at(2_000_000_000);

@@ -84,7 +84,7 @@ fn of_two_sets_the_later_one_goes() {
     scratch.expect_tidy(&["job"]);
 }
 
-/// A contender with half of its nodes is none: some kind of client would not see it. The other half goes as well.
+/// A contender with half of its nodes is not used: some kind of client would not see it. The other half goes as well.
 #[test]
 fn set_that_has_lost_a_node() {
     for n in 0..3 {
