@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::harness::frames::Op;
 use crate::harness::moment::Moment;
-use crate::harness::process::{self};
+use crate::harness::process;
 use crate::harness::proxy::Fate;
 use crate::harness::running::{Running, finish, silent};
 use crate::harness::scratch::{LOCK, Scratch};

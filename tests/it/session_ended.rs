@@ -1,6 +1,6 @@
 //! The session of a holder is ended by others: the command is killed at once.
 
-use crate::harness::client::{self};
+use crate::harness::client;
 use crate::harness::fault::Fault;
 use crate::harness::moment::Moment;
 use crate::harness::scratch::{LOCK, Scratch, direct};

@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 
-use crate::harness::client::{self};
+use crate::harness::client;
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::proxy::Proxy;
