@@ -59,9 +59,15 @@ const COMPLETED: &[(&str, &str)] = &[
     ("zklock --signal SIGWIN", "zklock --signal SIGWINCH"),
 ];
 
-/// Lines that are left as they are: where no command is to come, and zklock's options behind its command.
-const LEFT: &[&str] =
-    &["zklock swee", "zklock /l -w swee", "zklock /l sweeper --nonb", "zklock /l sweeper --dialect k"];
+/// Lines that are left as they are: where no command and no file is to come, and zklock's options behind its command.
+const LEFT: &[&str] = &[
+    "zklock swee",
+    "zklock bi",
+    "zklock -n /us",
+    "zklock /l -w swee",
+    "zklock /l sweeper --nonb",
+    "zklock /l sweeper --dialect k",
+];
 
 /// A shell at a terminal, in a home of its own.
 #[derive(Debug)]

@@ -77,7 +77,7 @@ fn told_at_a_terminal_and_with_verbose() {
     for path in [LOCK, &below] {
         scratch.client().create(path, b"", Kind::Persistent).expect("a node can be created");
     }
-    let hint = "zklock: /lock has a child that is no contender, ignored: production";
+    let hint = "zklock: /lock has a child that is not a contender, ignored: production";
     for ci in ["", "1"] {
         let output = scratch.zklock().arg(LOCK).env("CI", ci).bare_child().run().expect_code(0);
         assert_eq!(output.stderr(), "");

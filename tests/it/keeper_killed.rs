@@ -61,7 +61,7 @@ fn again_and_again_is_an_internal_error() {
     let output = run.wait().expect_code(70);
     let stderr = output.stderr();
     let lines: Vec<&str> = stderr.lines().collect();
-    let queued_again = "zklock: lost the place in the queue of /lock: the session ended; queueing again";
+    let queued_again = "zklock: lost our place in the queue for /lock: the session ended; queueing again";
     let died = "zklock: internal error: the keeper process died repeatedly";
     assert_eq!(lines, [queued_again, queued_again, died]);
     finish(&mut holder);

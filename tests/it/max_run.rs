@@ -130,7 +130,7 @@ fn shortest_is_no_loss_of_the_lock() {
     let scratch = Scratch::new().with_lock();
     // It is over before the command is there: a microsecond.
     let mut run = scratch.start(&direct(), "holder", &["--max-run", "0.000001", "-q"], &["--wait"]);
-    expect_ran_out(&mut run, "0ms");
+    expect_ran_out(&mut run, "0s");
     scratch.wait_queue(0);
 }
 

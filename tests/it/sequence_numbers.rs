@@ -1,6 +1,6 @@
 //! Numbers of contenders near the end of their range, and past it.
 
-use zklock::core::queue::SEQUENCE_LIMIT;
+use zklock::rules::queue::SEQUENCE_LIMIT;
 
 use crate::harness::client::Kind;
 use crate::harness::counter;

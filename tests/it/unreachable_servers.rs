@@ -118,7 +118,10 @@ fn no_quorum() {
     });
     let zklock = Zklock::at(survivor.address()).args(["--connect-timeout", "6s", LOCK, "true"]);
     let line = only_line(&zklock.run().expect_code(69));
-    assert!(line.ends_with("is a ZooKeeper server that serves nobody now: it starts, or has no quorum"), "{line}");
+    assert!(
+        line.ends_with("is a ZooKeeper server that serves no clients now: it is starting, or has no quorum"),
+        "{line}"
+    );
 }
 
 #[test]

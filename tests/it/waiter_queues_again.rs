@@ -32,7 +32,7 @@ fn take_place_away(take: impl Fn(&Scratch, &str)) -> String {
     one.stderr()
 }
 
-const REQUEUED: &str = "zklock: lost the place in the queue of /lock: ";
+const REQUEUED: &str = "zklock: lost our place in the queue for /lock: ";
 
 #[test]
 fn node_deleted() {
@@ -72,7 +72,7 @@ fn expired_while_waiting(lose: impl Fn(&Proxy), find: impl Fn(&Proxy)) {
     let mut other = scratch.queue("other", 1);
     find(&proxy);
     let line = late.wait_stderr("queue");
-    assert_eq!(line, format!("zklock: lost the place in the queue of {LOCK}: the session ended; queueing again"));
+    assert_eq!(line, format!("zklock: lost our place in the queue for {LOCK}: the session ended; queueing again"));
     scratch.wait_queue(3);
     let new = scratch.contenders().pop().unwrap();
     assert_ne!(new.stat.owner, old.stat.owner);
