@@ -58,6 +58,7 @@ pub(crate) struct Host {
     pub(crate) keeper: Option<usize>,
     linked: bool,
     heard: Option<Time>,
+    answered: Option<Time>,
     pub(crate) signals: Vec<Signal>,
     armed: Option<Time>,
     pub(crate) processes: Vec<Process>,
@@ -104,6 +105,7 @@ impl Host {
             keeper: None,
             linked: false,
             heard: None,
+            answered: None,
             signals: vec![],
             armed: None,
             processes: vec![],
@@ -212,14 +214,15 @@ impl State {
                 self.happen(host, Happening::KeeperGone);
             }
         }
-        if let Some(keeper) = self.hosts[host].keeper {
-            let sent = self.keepers[keeper].lease;
-            if sent > self.hosts[host].heard
-                && let Some(sent) = sent
-            {
-                self.hosts[host].heard = Some(sent);
-                self.happen(host, Happening::Extended(instant(sent)));
-            }
+        let Some(keeper) = self.hosts[host].keeper else { return };
+        let KeeperState { lease, answered, .. } = self.keepers[keeper];
+        if let Some(at) = answered.filter(|_| answered > self.hosts[host].answered) {
+            self.hosts[host].answered = answered;
+            self.happen(host, Happening::Answered(instant(at)));
+        }
+        if let Some(from) = lease.filter(|_| lease > self.hosts[host].heard) {
+            self.hosts[host].heard = lease;
+            self.happen(host, Happening::Extended(instant(from)));
         }
     }
 
@@ -320,11 +323,12 @@ impl State {
             orders: vec![],
             lease: None,
             last_beat: None,
+            answered: None,
             conns: vec![],
         });
         let keeper = self.keepers.len() - 1;
         let state = &mut self.hosts[host];
-        (state.keeper, state.linked, state.heard) = (Some(keeper), true, None);
+        (state.keeper, state.linked, state.heard, state.answered) = (Some(keeper), true, None, None);
         self.born.push(keeper);
         self.touch_keeper(keeper);
     }

@@ -81,6 +81,8 @@ pub(crate) struct KeeperState {
     /// From when its lease counts, and when its last answered beat was sent.
     pub(crate) lease: Option<Time>,
     pub(crate) last_beat: Option<Time>,
+    /// When the servers last answered anything.
+    pub(crate) answered: Option<Time>,
     pub(crate) conns: Vec<usize>,
 }
 

@@ -155,7 +155,9 @@ impl Outside for SimOutside {
         self.state.borrow_mut().keepers[self.keeper].lease = Some(micros(lease.since_boot()));
     }
 
-    fn show_answered(&self, _: Instant) {}
+    fn show_answered(&self, at: Instant) {
+        self.state.borrow_mut().keepers[self.keeper].answered = Some(micros(at.since_boot()));
+    }
 
     async fn report(&self, report: &Report) {
         poll_fn(|_| if self.has_room() { Poll::Ready(()) } else { Poll::Pending }).await;
