@@ -179,7 +179,7 @@ fn weaker_use_is_granted_stronger_refused() {
         } else {
             // It would wait for the run above it, which waits for its end.
             let output = output.expect_code(78);
-            assert!(only_line(&output).contains("by a zklock that this one runs under"), "{output}");
+            assert!(only_line(&output).contains(" by the outer zklock,"), "{output}");
         }
         assert!(scratch.client().children(LOCK).is_empty());
     }
