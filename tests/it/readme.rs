@@ -348,7 +348,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn links_and_scripts_lead_somewhere() {
+fn links_and_paths_lead_somewhere() {
     let pages = pages();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (mut followed, mut missing) = (0, vec![]);
@@ -364,9 +364,12 @@ fn links_and_scripts_lead_somewhere() {
             missing.extend((!is_there).then(|| format!("{name}: {link}")));
         }
         let words = text.split_whitespace().map(|word| word.trim_matches(['`', '.', ',', ';', ':', '(', ')']));
-        for script in words.filter(|word| word.starts_with("scripts/") && word.len() > "scripts/".len()) {
+        let is_path = |word: &&str| {
+            ["scripts/", "src/", "tests/"].iter().any(|folder| word.len() > folder.len() && word.starts_with(folder))
+        };
+        for path in words.filter(is_path) {
             followed += 1;
-            missing.extend((!root.join(script).exists()).then(|| format!("{name}: {script}")));
+            missing.extend((!root.join(path).exists()).then(|| format!("{name}: {path}")));
         }
     }
     assert!(pages.len() > 6 && followed > 20, "{followed} links on {} pages", pages.len());
