@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_those_of_the_core() {
+    fn defaults_are_those_of_the_rules() {
         let cli = Cli::try_parse_from(["zklock", "/l", "true"]).unwrap();
         assert_eq!(cli.conflict_exit_code.to_str(), Some(CONFLICT_EXIT_CODE.to_string().as_str()));
         assert_eq!(cli.signal.to_str().map(str::parse), Some(Ok(Signal::TERM)));

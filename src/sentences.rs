@@ -1,4 +1,4 @@
-//! Every sentence that a user reads during a run.
+//! The sentences that a user reads during a run.
 
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
         Notice::Pausing(pause) => (
             Weight::Status,
             format!(
-                "{lock} is free; starting in {}, because a holder from before our session ended may run until then",
+                "{lock} is free; starting in {}: our session ended early, and an earlier holder may still run until then",
                 show(*pause)
             ),
         ),
@@ -101,7 +101,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             };
             let why = match blocker {
                 Blocker::Queue(view) => queue(view, now_millis),
-                Blocker::OldLease => "a holder from before our session ended may still be running".to_owned(),
+                Blocker::OldLease => "our session ended early, and an earlier holder may still be running".to_owned(),
                 Blocker::Late => "ZooKeeper did not answer in time".to_owned(),
                 Blocker::Servers(None) => {
                     format!("no ZooKeeper server of {} answered{}", plan.servers, which_servers(plan))
@@ -174,7 +174,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
     }
 }
 
-/// A hint in case the variable was lost on the way.
+/// If the user named no servers: a hint that sudo or cron may have dropped the variable.
 fn which_servers(plan: &Plan) -> &'static str {
     if plan.servers_given {
         ""

@@ -9,25 +9,28 @@ pub enum Outcome {
     Exited(u8),
     /// The command died of a signal: we die of the same.
     Signaled(Signal),
-    /// A signal came while there was no command yet: the contender node is gone, we die of it.
+    /// A signal came before there was a command. We have tried to delete the contender node, and die of that
+    /// signal.
     Interrupted(Signal),
     /// The arguments or the environment make no sense.
     Usage,
-    /// No server has answered in time, or at the end no server says any more which contender holds
-    /// (`EX_UNAVAILABLE`).
+    /// No server answered in time; or the wait was over, and no live session could say that a contender is
+    /// before us (`EX_UNAVAILABLE`).
     Unavailable,
-    /// Something that must not happen happened in zklock or in the operating system.
+    /// Something that must not happen happened in zklock or in the operating system, or ZooKeeper refused a
+    /// request for a reason that is not listed here.
     Internal,
-    /// The lock was not free (`-n`), or not within `--timeout`; a live session said so at the end. Carries
-    /// `--conflict-exit-code`.
+    /// Another contender had the lock (`-n`), or still had it at the end of `--timeout`, as the servers
+    /// confirmed. Carries `--conflict-exit-code`.
     NotFree(u8),
     /// The lock was lost while the command ran, and the command has been stopped.
     Lost,
     /// The command ran for longer than `--max-run`, and has been stopped.
     RanOut,
-    /// ZooKeeper refused the credentials, or an ACL forbids it.
+    /// ZooKeeper denied access: an ACL forbids what zklock tried, or the login failed.
     Denied,
-    /// The lock is in use in a way that cannot be mixed safely, or the chroot does not exist.
+    /// The lock is used by clients that would not wait for us, or cannot be used as asked, or the chroot does
+    /// not exist.
     Unusable,
     /// The command was found but cannot be executed.
     CannotExecute,

@@ -302,7 +302,7 @@ fn options_are_those_of_the_program() {
 
 #[test]
 fn session_timeouts_hold_what_they_say() {
-    let mut table = "| `--session-timeout` | longest outage that the command survives, at worst | stop signal to \
+    let mut table = "| `--session-timeout` | longest outage that the command is sure to survive | stop signal to \
                      SIGKILL |\n| --- | --- | --- |\n"
         .to_owned();
     for timeout in SESSION_TIMEOUTS.map(Duration::from_secs) {
