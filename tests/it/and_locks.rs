@@ -161,7 +161,7 @@ fn session_ended() {
     silent(finish(&mut next));
 }
 
-/// Also one that has been won already while the next is waited for.
+/// The deleted node may belong to a lock that was won already, while the next is waited for.
 #[test]
 fn node_deleted_while_another_is_waited_for() {
     let scratch = Scratch::new();

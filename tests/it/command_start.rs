@@ -31,7 +31,7 @@ fn signal_before_the_lock_is_seen() {
     assert!(output.stdout().is_empty() && !output.stderr().contains("holding"), "{output}");
 }
 
-/// A waiter whose turn it is since an instant. It may or may not start its command; `tell` decides when it gets TERM.
+/// A waiter whose turn has just come. It may or may not start its command; `tell` decides when it gets TERM.
 fn signal_as_the_lock_comes(tell: impl FnOnce(&Scratch, &Running)) {
     let scratch = Scratch::new();
     let holder = scratch.occupy("");
@@ -59,7 +59,8 @@ fn signal_in_the_instant_of_the_lock() {
     }
 }
 
-/// The child that is to become the command is stopped before it does, which succeeds as a rule.
+/// The child that is to become the command is stopped before it executes the program. As a rule this
+/// succeeds; if not, the test tries again.
 #[test]
 fn signal_between_fork_and_exec() {
     poll::until("a child is stopped between fork and exec", || {
@@ -126,10 +127,10 @@ fn one_processor() -> String {
     list.trim().chars().take_while(char::is_ascii_digit).collect()
 }
 
-/// The command stops zklock as its first act, which is often before zklock has told its keeper of it; both are on one
-/// processor, and neither is interrupted for the other's sake (SCHED_BATCH, sched(7)). Then it starts a process that
-/// has nothing of its environment, so that only its group tells whose it is, and leaves a daemon, of which only its
-/// environment does.
+/// The command stops zklock as its first act, which is often before zklock has told its keeper of it; both
+/// are on one processor, and neither is interrupted for the other's sake (SCHED_BATCH, sched(7)). Then it
+/// starts a process that has nothing of its environment, so that only its group tells whose it is, and leaves
+/// a daemon, which only its environment identifies.
 #[test]
 fn supervisor_killed_before_it_has_told() {
     let scratch = Scratch::new();

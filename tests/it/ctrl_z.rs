@@ -24,7 +24,7 @@ fn stops_the_job_and_fg_continues_it() {
     let contenders = scratch.client().children(LOCK);
     terminal.press(CTRL_Z);
     terminal.wait_count("stopped", 1);
-    // Before the last of these, the lease that counts from those before the stop is over.
+    // By the last of these four beats, a lease from before the stop would be over: so beats do go on.
     proxy.wait_count(Op::Multi, proxy.count(Op::Multi) + 4);
     assert_eq!(scratch.client().children(LOCK), contenders);
     terminal.enter("");

@@ -45,7 +45,7 @@ const NAMES: [&str; 30] = [
     "lease-5",
 ];
 
-/// Below each of which zklock finds its way: it takes the lock at once, and leaves them alone.
+/// With all of these children below the lock, zklock takes it at once and leaves them alone.
 #[test]
 fn other_children_are_ignored() {
     let scratch = Scratch::new();

@@ -95,7 +95,7 @@ fn longer_one_does_not_prolong_it() {
     });
 }
 
-/// The servers count with the shorter one from the moment on in which they grant it, not from the first beat.
+/// The servers count with the shorter one from the moment they grant it, not from the first beat.
 #[test]
 fn shorter_one_and_then_silence() {
     let (scratch, proxy) = Scratch::proxied();

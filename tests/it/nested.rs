@@ -364,7 +364,7 @@ fn stop_signal_reaches_the_command_once() {
         let outer = [LOCK, "--max-run", max_run, "-k", "3s"];
         nested(&scratch, &outer, &[LOCK]).child(["--wait"]).run().expect_code(124)
     };
-    // The first in which the inner command could be started.
+    // The shortest `--max-run` under which the inner command had time to start.
     let started = ["300ms", "1s", "3s", "10s"].into_iter().map(run).find(|output| output.stdout().contains("ready"));
     let output = started.expect("the inner command starts");
     assert_eq!(output.stdout().matches("signal TERM").count(), 1, "{output}");

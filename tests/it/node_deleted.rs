@@ -85,7 +85,7 @@ fn starts_nothing_after_a_reconnection() {
     // The lease of before is too old to start a command under, and the session lasts: nothing shows that but the clock.
     let old = stopped.after(Duration::from_secs(6));
     poll::until("the lease is old", || (Moment::now() > old).then_some(()));
-    // Of what the keeper asks, nothing is answered but whether the quorum is there.
+    // The proxy holds back the first reply about a node, so the keeper learns only that there is a quorum.
     let trap = proxy.trap_ops(Fate::Wait, &[Op::GetData]);
     let looks = || proxy.count(Op::GetData) + proxy.count(Op::CloseSession);
     let before = looks();

@@ -51,7 +51,8 @@ fn killed_when_the_node_is_deleted() {
 fn stopped_when_the_servers_fall_silent() {
     let scratch = Scratch::new();
     let proxy = Proxy::zookeeper(&direct());
-    // The lease outlasts a pause of three seconds while they start, and there are five for the one that ends by itself.
+    // The lease survives a pause of three seconds while they start, and the grace gives five seconds to the
+    // one that ends by itself.
     let zklock =
         scratch.zklock_by(proxy.address()).args([LOCK, "--session-timeout", "16"]).args(["--kill-after", "5s"]);
     let log = lose_the_lock_of_the_unruly(&scratch, zklock, || proxy.hold());

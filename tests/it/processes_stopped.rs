@@ -22,7 +22,7 @@ fn supervisor() {
     fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
     fault.scratch.wait_alive_at("holder", fault.since.after(SHORT_SESSION + SHORT_SESSION / 4));
     process::send(fault.supervisor, Signal::SIGCONT);
-    // It passes on what it was continued by.
+    // It passes on the SIGCONT that continued it.
     fault.holder.wait_stdout("signal CONT");
     let first = fault.scratch.contenders().swap_remove(0);
     assert_eq!(first.path, fault.holder.variable("ZKLOCK_NODE"));
@@ -72,7 +72,7 @@ fn everything_past_the_session() {
         let all = [fault.command, fault.supervisor, fault.keeper];
         fault.strike(Signal::SIGSTOP, &all);
         fault.next_starts(EXPIRY);
-        // From here on: the command first, the others have no head start.
+        // Time counts from here. The command is continued first, so that its guards have no head start.
         let first: Vec<Pid> = (0..3).filter(|&number| Some(number) != last).map(|number| all[number]).collect();
         fault.strike(Signal::SIGCONT, &first);
         fault.command_dead(AT_ONCE);
@@ -119,8 +119,8 @@ fn command_without_a_terminal() {
     job.wait_stdout("ready");
     let command = job.command();
     process::stop(command);
-    // zklock was told that the command has stopped before it was sent these signals. So it knows when it passes on the
-    // second.
+    // zklock was told that the command has stopped before it was sent these signals. So by the time it passes
+    // on the second signal, it has noticed the stop.
     for signal in [Signal::SIGUSR1, Signal::SIGUSR2] {
         job.signal(signal);
         process::wait_pending(command, signal);

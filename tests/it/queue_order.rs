@@ -46,8 +46,8 @@ fn waiters_run_in_the_order_of_arrival() {
     assert_eq!(scratch.log().expect_no_overlap().order(), ["1", "2", "3", "4", "5", "6"]);
 }
 
-/// Each but the first is next in line for the moment that the command before it takes: too short to have beaten for
-/// long.
+/// Each but the first is next in line only while the short command before it runs, so it has hardly begun to
+/// beat when its turn comes.
 #[test]
 fn short_commands_follow_at_once() {
     const SESSION_TIMEOUT: Duration = Duration::from_secs(8);

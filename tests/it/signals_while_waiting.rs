@@ -46,8 +46,8 @@ fn in_the_queue() {
     scratch.delete(&holder);
 }
 
-/// The node of a waiter that took so long to go has gone as well, unless the waiter has waited for that for as long as
-/// it ever does: then it goes with the session at the latest.
+/// When the waiter has ended within `patience`, its node is gone too. Otherwise it may have given up on the
+/// deletion, and the node goes with its session at the latest.
 #[track_caller]
 fn expect_given_up(scratch: &Scratch, took: Duration, patience: Duration) {
     if took < patience {
@@ -115,8 +115,8 @@ fn server_frozen() {
     cancel_without_an_answer(&server.address());
 }
 
-/// The node cannot be deleted then. Trying costs a second and a half at most; the rest is tolerance, of less than a
-/// session takes to expire.
+/// The node cannot be deleted then. Trying costs a second and a half at most; the rest is tolerance, and
+/// still less than a session takes to expire.
 #[test]
 fn server_has_fallen_silent() {
     let scratch = Scratch::new();

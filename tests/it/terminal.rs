@@ -70,8 +70,8 @@ fn hangup_reaches_the_command() {
     assert!(scratch.log().runs()[0].ended);
 }
 
-/// A program as those that ask for a password, and one as those that fill the screen: they change the terminal's
-/// settings, which only its foreground may do (TTOU of tcsetattr(3)), and put them back.
+/// A program like those that ask for a password, and one like those that fill the screen: they change the
+/// terminal's settings, which only its foreground may do (TTOU of tcsetattr(3)), and put them back.
 #[test]
 fn command_may_change_settings() {
     let scratch = Scratch::new();

@@ -43,7 +43,8 @@ const SLOW: Duration = Duration::from_secs(8);
 #[track_caller]
 fn unreachable(addresses: &str) -> String {
     let args = ["--connect-timeout", "4s", LOCK, "true"];
-    // A name server that does not answer is asked for as long: resolv.conf(5).
+    // Without this, the resolver would go on asking a silent name server for longer than the limit:
+    // resolv.conf(5).
     let zklock = Zklock::at(addresses).env("RES_OPTIONS", "timeout:1 attempts:1");
     let (output, spent) = measured(zklock, &args);
     let output = output.expect_code(69);
@@ -147,8 +148,8 @@ fn one_that_answers_is_enough() {
     assert_eq!(output.stderr(), "");
 }
 
-/// A server that opens sessions and then answers one request after the other with the next of some bodies, and after
-/// the last no more.
+/// A server that opens sessions and then answers one request after the other answers each request with the
+/// next body of a list, and stops answering after the last.
 struct Impostor {
     address: String,
     is_over: Arc<AtomicBool>,

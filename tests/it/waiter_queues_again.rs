@@ -84,7 +84,8 @@ fn expired_while_waiting(lose: impl Fn(&Proxy), find: impl Fn(&Proxy)) {
     scratch.expect_tidy(&["holder", "other", "late"]);
 }
 
-/// The waiter notices the silence only after a while, and its session is younger by that when it has expired.
+/// The waiter notices the silence late, so less than a session timeout passes between that and the expiry.
+/// That must not look like lost data.
 #[test]
 fn session_expired_in_a_silence() {
     expired_while_waiting(Proxy::hold, |proxy| {

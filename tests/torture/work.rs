@@ -36,7 +36,7 @@ const INNER_FAILED: i32 = 99;
 /// How often a line is written.
 const BEAT: Duration = Duration::from_millis(5);
 
-/// How much longer than its job a descendant lives that has lost its parent, unless it is killed.
+/// How long a descendant that has lost its parent goes on after the end of its job, unless it is killed.
 const ORPHANED_FOR: Duration = Duration::from_secs(10);
 
 /// The sorts of commands.

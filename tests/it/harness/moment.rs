@@ -6,8 +6,8 @@ use nix::time::{ClockId, clock_gettime};
 
 use super::poll;
 
-/// How late a loaded machine may be with what has its time. Without the margins of the lease, a command would live for
-/// longer than that.
+/// How late a loaded machine may be with something that is due at a set time. Less than the margins of the
+/// lease, so a lease without them would be noticed.
 const LATE: Duration = Duration::from_secs(1);
 
 /// A time by CLOCK_BOOTTIME, in nanoseconds.
@@ -31,7 +31,8 @@ impl Moment {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// Waits until it is over. For the clock of a server, which no test can read.
+    /// Waits until this moment has passed. For delays, and for deadlines on a server's clock, which no test
+    /// can read.
     #[track_caller]
     pub(crate) fn wait_past(self) {
         poll::until("the time comes", || (Self::now() > self).then_some(()));

@@ -231,7 +231,7 @@ impl Scratch {
     /// The same with the data of another zklock, see [`HELD_BY_DB3`].
     pub(crate) fn occupy_as_db3(&self) -> String {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock later than 1970").as_millis();
-        // Twelve minutes ago, and for most of one more.
+        // 12 min 2 s ago, so that messages say "12m" for almost another minute.
         let since = now - 722_000;
         let card = r#""v":1,"host":"db3","pid":4242,"user":"ops","command":"backup.sh","held_since""#;
         self.occupy(&format!("{{{card}:{since}}}"))

@@ -19,8 +19,8 @@ pub(crate) const SHORT_SESSION: Duration = Duration::from_secs(8);
 /// How long a lease lasts from the last answered beat, under [`SHORT_SESSION`].
 pub(crate) const LEASE: Duration = Duration::from_millis(5200);
 
-/// How long something that happens at once may take on a loaded machine. It takes longer than this where
-/// it would happen by itself in the end, as when a session expires.
+/// How long something that happens at once may take on a loaded machine. Tests use sessions that last longer
+/// than this, so that an expiry cannot be mistaken for the thing itself.
 pub(crate) const AT_ONCE: Duration = Duration::from_secs(5);
 
 /// How long it may take until a deleted node has gone. A run that gives up waits for the server's answer for a second

@@ -46,8 +46,8 @@ fn is_refused_when_it_came_first(recipe: Recipe, words: &str) {
     peer.release();
 }
 
-/// The other came later, and takes no notice of us. A holder goes on; a waiter is refused with the next list; and so
-/// is who comes later still.
+/// The other came later, and takes no notice of us. A holder goes on; a waiter is refused with the next list;
+/// and so is any contender that comes later still.
 fn is_refused_when_it_came_later(recipe: Recipe, words: &str) {
     let scratch = Scratch::new();
     let mut holder = scratch.hold();

@@ -32,7 +32,8 @@ impl Kind {
     /// The beginnings of the nodes' names.
     fn prefixes(self, random: u64) -> Vec<String> {
         let id = ContenderId::new(0x0100_0000_0000_0007, random);
-        // Curator may take a name that begins like a sequence number for one. That is between those two.
+        // Curator may mistake a kazoo name that begins with digits for a sequence number. That is between
+        // Curator and kazoo, so these names begin with a letter.
         let digits = format!("f{:015x}{random:016x}", random >> 4);
         match self {
             Self::Ours(mode) => Dialect::ALL.map(|dialect| id.prefix(dialect, mode)).to_vec(),

@@ -40,8 +40,8 @@ fn what_is_held_arrives_later() {
     proxy.hold();
     std::thread::scope(|scope| {
         let create = scope.spawn(|| through.create("/a", b"", Kind::Persistent));
-        // The word reaches the proxy's port and no further. A request of another connection that was sent later is
-        // answered, and this one is not there.
+        // The create reaches the proxy's port and no further. A request of another connection that was sent
+        // later is answered, and this one is not there.
         direct.sync();
         assert!(!direct.exists("/a") && !create.is_finished());
         proxy.pass();
