@@ -39,8 +39,9 @@ pub const INNER_NAME: &CStr = c"zklock-inner";
 /// The name of a supervisor that is about to release its locks and does not lend them any more.
 pub const LEAVING_NAME: &CStr = c"zklock-leaving";
 
-/// The name of a supervisor of which both are true. It may still wait for descendants of its command, and
-/// for those the one above it must go on holding its locks.
+/// The name of a supervisor that may use the locks of one above it and no longer lends its own. It may still
+/// be waiting for descendants of its command. For their sake the supervisor above must go on holding its
+/// locks.
 pub const INNER_LEAVING_NAME: &CStr = c"zklock-in-leave";
 
 /// How many times in a row to chase a process that forks and exits faster than we can kill it.
@@ -137,8 +138,8 @@ pub enum Reaped {
     Stopped(Pid, Signal),
 }
 
-/// The next child that changed its state, if any. It reaps strangers as well: only their subreaper, this
-/// process, can.
+/// The next child that changed its state, if any. It reaps orphans that have come to us as well: as their
+/// subreaper, only we can.
 pub fn reap() -> Option<Reaped> {
     loop {
         let mut status = 0;
@@ -233,8 +234,8 @@ impl Family {
         Ok(family)
     }
 
-    /// Those of these processes that are below us and alive. Descendants of a process that is not open are
-    /// left out.
+    /// Those of these processes that are below us and alive. The search does not go below a process for which
+    /// `is_open` is false.
     fn below(&self, everyone: &[Process], is_open: impl Fn(&Process) -> bool) -> Vec<Process> {
         let mut family: Vec<Process> = vec![];
         let mut parents = vec![getpid().as_raw()];
@@ -289,7 +290,7 @@ impl Family {
         self.strangers.iter().any(|stranger| stranger.is_same(process))
     }
 
-    /// Forwards a signal to every member: the command itself has ended.
+    /// Forwards a signal to every member except those below another zklock: the command itself has ended.
     pub fn forward(&self, signal: Signal) {
         match self.addressees() {
             Ok(family) => family.iter().for_each(|process| process.signal(signal)),
@@ -507,7 +508,8 @@ fn environment_size(directory: &Path) -> Option<usize> {
     match (memory, code) {
         // A kernel thread, or a process that has ended.
         (0, _) => Some(0),
-        // execve(2) sets where the program's code is after all the rest; 1 is not an address.
+        // execve(2) sets the address of the program's code last, so 0 means that it is not done. 1 is what
+        // the kernel shows to those who may not see it.
         (_, 0 | 1) => None,
         _ => end.checked_sub(start),
     }
@@ -573,8 +575,9 @@ pub fn is_of_others(group: Pid) -> bool {
 
 /// Whether the supervisor `lender`, which is above us, has not begun to release its locks.
 ///
-/// A supervisor that begins to takes a name that says so before it looks for [`INNER_NAME`] below itself. Those
-/// below take theirs before they look here. So one of the two sees the other.
+/// A supervisor that begins to release takes a name that says so, and only then looks for [`INNER_NAME`]
+/// below itself. A zklock below takes that name first, and only then looks here. So at least one of the two
+/// sees the other.
 pub fn lends(lender: u32) -> bool {
     let lender = i32::try_from(lender).ok().and_then(Process::read);
     lender.is_some_and(|lender| !lender.is_leaving())

@@ -14,10 +14,11 @@ pub const SESSION_TIMEOUT: &str = "ZKLOCK_SESSION_TIMEOUT";
 /// The log filter, which has no option.
 pub const LOG: &str = "ZKLOCK_LOG";
 
-/// The contender nodes of the command's locks, one on each line: those of its own zklock and of every one
-/// around that. A zklock below finds here which locks it may use together with them.
+/// The contender nodes of the command's locks, one on each line: those of its own zklock and of every zklock
+/// above that one. A zklock below finds here which locks it may use together with them.
 pub const HELD: &str = "ZKLOCK_HELD";
-/// The marks of the runs that the command belongs to, one on each line: its own and every one around that.
+/// The marks of the runs that the command belongs to, one random text on each line: that of its own run and
+/// those of the runs above it.
 pub const RUN: &str = "ZKLOCK_RUN";
 
 /// A variable and its value.

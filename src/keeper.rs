@@ -1,8 +1,8 @@
 //! The keeper: the process that holds the ZooKeeper session. It queues, beats and releases.
 //!
-//! It is a fork of the supervisor, one for each session, and deaf to every signal that can be ignored. It
-//! ends when it is told to, or when the supervisor has gone, and then only after nothing is left of the
-//! command. It may have threads; the supervisor never does.
+//! It is a fork of the supervisor, one for each session, and deaf to every signal that is usually sent to
+//! whole groups. It ends when it is told to, or when the supervisor has gone, and then only after nothing is
+//! left of the command. It may have threads; the supervisor never does.
 //!
 //! What it needs from outside comes through [`outside::Outside`]: the real one ([`process`]) or that of the
 //! simulator.
@@ -151,7 +151,8 @@ impl<'p, O: Outside> Keeper<'p, O> {
                 }
                 self.guard().await
             };
-            // Orders come first: a command that has ended may have left processes behind on purpose.
+            // Orders come before the guard: after a `Release` the command has ended, and what it left behind
+            // on purpose must not be killed.
             end = or(self.follow_orders(), aftermath).await;
         }
         if let End::Orphaned = end {

@@ -60,8 +60,8 @@ fn say(text: &str) {
     Screen::default().line(text);
 }
 
-/// Diagnostics go to standard error, at the level that the flags ask for. The client library's need a
-/// higher level.
+/// Diagnostics go to standard error, at the level that the flags ask for. Those of the client library appear
+/// from -vv on.
 fn start_log(plan: &Plan) {
     let filter = match (&plan.log_filter, plan.verbosity) {
         (Some(filter), _) => filter,

@@ -50,7 +50,7 @@ pub struct Plan {
     pub publish_command: bool,
     /// How much to say.
     pub verbosity: Verbosity,
-    /// A filter in env_logger's syntax; goes beyond `verbosity` where both are given.
+    /// A filter in env_logger's syntax; where given, it replaces the log level that `verbosity` implies.
     pub log_filter: Option<String>,
 }
 
@@ -131,7 +131,9 @@ pub fn from_args_and_environment(
     if let (Some(_), Some(dialects)) = (mode.permits(), &dialects)
         && *dialects != [Dialect::Curator]
     {
-        return Err(UsageError("--permits works in the dialect curator alone; leave one of the two".to_owned()).into());
+        return Err(
+            UsageError("--permits works in the dialect curator alone; leave out one of the two".to_owned()).into()
+        );
     }
     let timeout = option_or_variable("timeout", "--timeout", environment::TIMEOUT, cli.timeout);
     let patience = patience(cli.nonblock, timeout)?;
@@ -331,7 +333,7 @@ fn kill_after(text: &str, session_timeout: Duration) -> Result<Duration, String>
     match Terms::new(session_timeout, Some(kill_after)) {
         Ok(_) => Ok(kill_after),
         Err(no_room) => Err(format!(
-            "a session timeout of {} has room for {} at most; shorten it or lengthen --session-timeout",
+            "a session timeout of {} has room for {} at most; shorten --kill-after or lengthen --session-timeout",
             duration::show(session_timeout),
             duration::show_limit(no_room.longest),
         )),

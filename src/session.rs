@@ -1,6 +1,6 @@
 //! A ZooKeeper session, as a keeper needs it.
 //!
-//! [`client`] has the real one, and is the only room that names the client library. The simulator of the
+//! [`client`] has the real one, and is the only module that names the client library. The simulator of the
 //! tests has another, in memory.
 
 pub mod client;
@@ -141,7 +141,7 @@ pub trait Session: Sized {
     /// Deletes a node. A missing node counts as success.
     fn delete<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s, Self>;
 
-    /// Closes the session, and waits until that is done. Everything that it had created goes with it.
+    /// Closes the session, and waits until that is done. The ephemeral nodes that it had created go with it.
     /// [`Failure::Unknown`]: the connection was lost on the way. To be called when no watch is left. Lazy.
     fn close(self) -> impl Future<Output = Result<(), Failure>>;
 }

@@ -83,8 +83,8 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// Whether a terminal sent it to its whole foreground process group, and not, as alarm(2) does, the
-    /// kernel to us alone.
+    /// Whether a terminal sent it to its whole foreground process group, rather than the kernel to us alone
+    /// (as for alarm(2)).
     pub fn went_to_foreground(self) -> bool {
         self.from_kernel
             && match self.signal {

@@ -263,7 +263,8 @@ impl Supervisor<'_> {
         environment.push(environment::run(&self.job.mark));
         let announce = |remains| {
             keeper.order(Order::Started(remains));
-            // If the child was stopped before this, the keeper may have looked for it in vain.
+            // If the child was suspended before it announced itself, the keeper may already have looked for
+            // it in vain.
             if keeper.lease.is_revoked() { Err(Errno::ETIME.into()) } else { Ok(()) }
         };
         let inherited = self.signals.inherited();
@@ -308,7 +309,8 @@ impl Supervisor<'_> {
         self.happen(Event::OnLostEnded)
     }
 
-    /// Leaves no process behind. After a run that ended as it should, only a keeper that exits is left.
+    /// Leaves neither the command nor a keeper running. After a run that ended as it should, only a keeper
+    /// that is about to exit is left.
     fn clean_up(&mut self) {
         self.teller.screen.clear();
         self.job.end(&self.signals);

@@ -119,7 +119,8 @@ fn write(text: &str) {
     let _ = Patient.write_all(text.as_bytes());
 }
 
-/// How long one write waits for the reader, in milliseconds. The next ones do not wait until it is back.
+/// How long one write waits for the reader, in milliseconds. Until the reader is back, further writes do not
+/// wait at all.
 const PATIENCE: u16 = 100;
 
 /// Standard error that does not hold us up when a terminal is paused (Ctrl-S) or a pipe is full: the

@@ -1,7 +1,8 @@
 //! Starting a command, without waiting until the child has executed the program.
 //!
-//! execve(2) takes as long as a file server does not answer. Meanwhile the lock can be lost and signals can
-//! come. So the supervisor goes on, and finds out only when it reaps the child whether there was a command.
+//! execve(2) blocks for as long as a file server does not answer. Meanwhile the lock can be lost and signals
+//! can come. So the supervisor goes on, and finds out only when it reaps the child whether there was a
+//! command.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -45,11 +46,11 @@ pub enum Tie {
 }
 
 impl Command {
-    /// Forks a child that executes a command. The child first calls `announce`, because the process that is to
-    /// end the command if we cannot must know it by then. If that fails, the child executes nothing. A
-    /// command that is tied to the lock gets SIGKILL when the calling thread dies (`PR_SET_PDEATHSIG`), so
-    /// the caller must be the only thread of its process. The error is that of fork(2) or pipe(2); for later
-    /// ones see [`failure`](Self::failure).
+    /// Forks a child that executes a command. Before it executes the command, the child calls `announce`: the
+    /// keeper, which has to end the command if we cannot, must know of it by then. If that fails, the child
+    /// executes nothing. A command that is tied to the lock gets SIGKILL when the calling thread dies
+    /// (`PR_SET_PDEATHSIG`), so the caller must be the only thread of its process. The error is that of
+    /// fork(2) or pipe(2); for later ones see [`failure`](Self::failure).
     pub fn spawn(launch: Launch<'_>, announce: impl FnOnce(Remains) -> io::Result<()>) -> io::Result<Self> {
         let (failure, report) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         let parent = getpid();
@@ -81,7 +82,8 @@ impl Command {
     /// Why there was no command, once the child has ended. See [`unstarted`](super::unstarted).
     pub fn failure(&self) -> Option<io::Error> {
         let mut errno = [0; size_of::<i32>()];
-        // execve(2) closes the other end. SIGKILL does as well, but then the end is that of a command.
+        // execve(2) closes the write end without a message. So does SIGKILL before execve(2); that counts as
+        // a command that was killed.
         let length = read(&self.failure, &mut errno).unwrap_or(0);
         (length == errno.len()).then(|| io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
     }

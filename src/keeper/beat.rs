@@ -17,8 +17,8 @@ impl<O: Outside> Keeper<'_, O> {
     pub(super) async fn fresh_lease(&self, session: &O::Session, nodes: &[String]) -> Result<Instant, Stop> {
         let terms = Terms::with_default_grace(session.timeout());
         let is_fresh = |from| Lease::new(terms, from).worth_starting(self.outside.now());
-        // The creation of our only node says that it exists. For several nodes, or for a node that another
-        // session has created, only a beat that checks all of them says so.
+        // With a single lock of our own, the creation itself says that its nodes exist. With several locks,
+        // or one that is lent to us, only a beat that checks all nodes says so.
         let mut checked = self.locks.len() == 1 && self.lent().is_empty();
         loop {
             match self.beats.lease_from.get() {

@@ -70,7 +70,8 @@ impl<O: Outside> Keeper<'_, O> {
         }
         self.place.take();
         // Look again for what is lent to us: queueing for it would be waiting for ourselves. Until a search
-        // finds nothing, the names of our processes go on saying that we may use it.
+        // finds nothing, our process names (`INNER_NAME`, `INNER_KEEPER_NAME`) go on saying that we may use
+        // it.
         self.lent.borrow_mut().take_if(|lent| !lent.is_empty());
         Ok(())
     }
@@ -108,8 +109,8 @@ impl<O: Outside> Keeper<'_, O> {
         Ok(())
     }
 
-    /// Waits until our server knows all that was done before this, and the quorum has answered. Returns when
-    /// that was asked for, if all of `nodes` exist.
+    /// Waits until our server knows all that was done before this, and the quorum has answered. Returns the
+    /// instant at which this was asked; `None` if one of `nodes` does not exist, or an ACL forbids the check.
     ///
     /// `sync` makes a server catch up with its leader. That may be one that has just been deposed and does
     /// not know it yet; a transaction goes through only where there is a quorum.

@@ -27,7 +27,8 @@ impl<O: Outside> Keeper<'_, O> {
                 Left::Nobody => return found,
                 Left::Unknown => {
                     let now = self.outside.now();
-                    // execve(2) takes less. A process that never shows its environment has other reasons.
+                    // That phase of execve(2) is shorter; a process that goes on hiding its environment does
+                    // so for another reason.
                     if now >= *doubt_ends.get_or_insert(now + DOUBT) {
                         return found;
                     }
@@ -48,7 +49,7 @@ impl<O: Outside> Keeper<'_, O> {
             let timeout = self.session.timeout.get();
             let end = self.beats.lease_from.get().map_or(now, |from| Terms::end_of(timeout, from));
             if now >= end && self.end_command().await {
-                // The command has not ended by itself, as a supervisor that was stopped would think.
+                // Without this, a supervisor that was suspended would think that the command ended by itself.
                 self.outside.report(&Report::Lost(Loss::LeaseOver)).await;
             }
             // Timers stand still while the machine sleeps.

@@ -89,8 +89,8 @@ impl<O: Outside> Keeper<'_, O> {
         Ok(None)
     }
 
-    /// Waits until one of our lenders has gone. A lender never ends before we do. If it is killed together
-    /// with its keeper, no process is left that would end us, and its node lasts no longer than its session.
+    /// Waits until one of our lenders has gone. A lender never ends before we do unless it is killed; and if
+    /// its keeper is killed too, no process is left to end us, and its node lasts no longer than its session.
     pub(super) async fn until_lender_dies(&self) -> Result<(), Stop> {
         let lenders: Vec<_> = self.lent().iter().filter_map(|claim| claim.lender).collect();
         if lenders.is_empty() {

@@ -1,4 +1,5 @@
-//! The keeper as a process: a fork of the supervisor, deaf to every signal that can be ignored.
+//! The keeper as a process: a fork of the supervisor, deaf to every signal that is usually sent to whole
+//! groups.
 
 use std::cell::OnceCell;
 use std::ffi::CStr;
@@ -64,8 +65,8 @@ pub fn run(birth: Birth<'_>) {
     }
 }
 
-/// Detaches the process: out of reach of terminals and of signals to process groups, and holding none of the
-/// caller's pipes but standard error.
+/// Detaches the process: out of reach of terminals and of signals to process groups, and with standard input
+/// and output detached.
 fn detach() -> nix::Result<()> {
     signals::turn_deaf()?;
     setsid()?;

@@ -68,9 +68,9 @@ impl<O: Outside> Keeper<'_, O> {
                 None => self.insist(|| session.children(lock.as_str())).await.map_err(stop)?,
             };
             let queue = queue_of(lock, names.clone())?;
-            // A second node of this session comes from a creation that was taken for lost and came late: of
-            // this contender, or of an earlier one whose known node was deleted by someone else. It would
-            // last as long as our session.
+            // A second node of this session comes from a creation that we had given up for lost and that took
+            // effect late. It belongs to this contender, or to an earlier one whose node someone else
+            // deleted. If we left it, it would last as long as our session.
             let is_twin = |contender: &&Contender| {
                 contender.id.is_some_and(|id| id.session() == session.id())
                     && claim.names().all(|name| name != contender.name)
@@ -86,7 +86,8 @@ impl<O: Outside> Keeper<'_, O> {
             self.check_company(lock, &queue, claim)?;
             self.report_foreign(lock, &queue);
             match queue.standing(claim.name()) {
-                // Never "no contender before us": the list is as new as our node, so that was deleted.
+                // This never means that we are not queued yet: the list is at least as new as our node, so
+                // the node has been deleted.
                 Standing::Missing => return Err(Stop::Gone(Loss::NodeDeleted)),
                 // However old the list: contenders that were before us are gone for good, and new ones come
                 // after us. That our session lives is what the beat says.
@@ -105,8 +106,8 @@ impl<O: Outside> Keeper<'_, O> {
         }
     }
 
-    /// Refuses to share a path with a recipe in which we have no part, and a lock with contenders that ignore
-    /// our node or count another number of permits.
+    /// Refuses a path that another library's recipe uses, and a lock with contenders that ignore our node or
+    /// count another number of permits.
     fn check_company(&self, lock: &LockPath, queue: &Queue, claim: &Claim) -> Result<(), Stop> {
         let (lock, request) = (lock.to_string(), &self.plan.request);
         // The recipe first: advice about contenders would not help beside it.
@@ -229,7 +230,8 @@ impl<O: Outside> Keeper<'_, O> {
                 Err(failure) => return Err(Stop::because(failure, node)),
             };
             match change {
-                // By the beat that publishes since when we hold, or by someone's remark.
+                // Changed by our own beat, which publishes since when we hold, or by someone else who wrote
+                // to the node.
                 Change::Data => {}
                 Change::Deleted => return Err(Stop::Gone(Loss::NodeDeleted)),
                 // The connection has gone, and this future is dropped in a moment.

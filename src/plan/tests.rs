@@ -152,7 +152,7 @@ fn one_mode_is_chosen() {
     }
     for dialect in ["kazoo", "curator,kazoo", "curator-rw"] {
         let refused = refusal(plan_in(&[], &["-p2", &format!("--dialect={dialect}"), "/l", "job"]));
-        assert_eq!(refused, "--permits works in the dialect curator alone; leave one of the two");
+        assert_eq!(refused, "--permits works in the dialect curator alone; leave out one of the two");
     }
     for dialect in ["", "Curator", "curator,", "zookeeper"] {
         let refused = refusal(plan_in(&[], &[&format!("--dialect={dialect}"), "/l", "job"]));
@@ -274,7 +274,7 @@ fn nonblock_wins_over_a_timeout() {
 #[test]
 fn all_names_that_flock_has_are_understood() {
     for (ours, flocks) in [(&["-x"][..], &["-e"][..]), (&["-n"], &["--nb"]), (&["-w", "5"], &["--wait", "5"])] {
-        // -s shows that -e means -x, the default.
+        // With -s as well, both are refused: so -e really means -x, and is not just ignored.
         for rest in [&["/l", "x"][..], &["-s", "/l", "x"]] {
             let [ours, flocks] = [ours, flocks].map(|option| plan_in(&[], &[option, rest].concat()));
             assert_eq!(ours, flocks);
@@ -348,8 +348,8 @@ fn refusals_say_what_to_write() {
         ),
         (
             &["-k", "1m", "/l", "x"],
-            "--kill-after '1m': a session timeout of 30s has room for 12.7s at most; shorten it or lengthen \
-             --session-timeout",
+            "--kill-after '1m': a session timeout of 30s has room for 12.7s at most; shorten --kill-after \
+             or lengthen --session-timeout",
         ),
         (&["/l", "--on-lost"], "no value after --on-lost; write --on-lost SHELL COMMAND"),
         (&["--max-run", "soon", "/l", "x"], &format!("--max-run 'soon': {duration}")),

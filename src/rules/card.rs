@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::mode::Mode;
 use super::text::readable;
 
-/// Longer data, in bytes, that is not ours is not taken for a text that is meant to be read.
+/// The longest data, in bytes, that is taken for readable text when it is not a JSON object.
 const PLAIN_LIMIT: usize = 1024;
 
 /// The version of the format, `v` in the data.

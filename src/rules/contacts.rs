@@ -6,23 +6,24 @@ use std::time::Duration;
 use super::instant::Instant;
 use super::lease::Terms;
 
-/// The requests of one connection that were answered: what an answered beat is worth.
+/// The answered requests of one connection. They decide from when the lease counts after an answered beat.
 ///
-/// A beat proves that there was a quorum when it was sent, and that the leader knows all that our server
-/// had told it before. If the two are cut off from each other just after that, what counts is our server's
-/// last relay, and so the last time that it had heard from us before that relay. As a rule that was a moment
-/// ago. After a silence, because the keeper was stopped or the network stood still, it was not; a lease that
-/// counted from the beat would then outlast the session.
+/// A beat proves that there was a quorum when it was sent. It does not prove that the leader counts the
+/// session from then: a leader learns from a follower's relays, one every half tick, which sessions that
+/// follower has heard from (`Terms::relay`). If our server is cut off from the leader just after the beat,
+/// what counts is when our server had last heard from us before its last relay. Normally that is a moment
+/// ago. But after a silence (the keeper was suspended, or the network stood still) it is long ago, and a
+/// lease that counted from the beat would outlast the session.
 #[derive(Debug)]
 pub struct Contacts {
-    /// The leader itself has heard of us: the session was opened or resumed.
+    /// The leader itself has heard of us no earlier than this: the session was opened or resumed then.
     opened: Instant,
-    /// The requests that were answered, when they were sent and answered, oldest first. None is older than
-    /// the one that counts for the last beat.
+    /// When each answered request was sent and when it was answered, oldest first. Those older than the one
+    /// that counted for the last beat have been dropped.
     answered: VecDeque<(Instant, Instant)>,
     /// Since when we have been running without a pause.
     steady_since: Instant,
-    /// Until when we had been running before that.
+    /// When we were last seen running before that pause.
     paused_at: Instant,
     /// When we were last seen to be running.
     awake_at: Instant,
@@ -64,8 +65,8 @@ impl Contacts {
         timeout / 96
     }
 
-    /// For how long a silent connection lasts at most. The client library gives it up after T/6 and looks
-    /// every T/48, and a pause may have gone unnoticed. It does not count time that the machine slept.
+    /// How long a silent connection can last. The library gives it up after T/6, checks that every T/48, and
+    /// does not count time that the machine slept; a short pause of ours may have gone unnoticed as well.
     fn patience(timeout: Duration) -> Duration {
         timeout / 6 + timeout / 48 + Self::unnoticed(timeout)
     }
@@ -85,8 +86,9 @@ impl Contacts {
             self.answered.pop_front();
         }
         let contact = self.answered.front().filter(|first| relayed(first.1)).map_or(self.opened, |first| first.0);
-        // The client library sends pings. Its last one may have been on its way for as long as the library
-        // waits; while we run, the server heard from us no longer ago than this.
+        // The client library sends pings, and gives up a connection on which no reply comes. So while we run,
+        // the leader knows of a ping that is no older than this, even if that ping was under way for as long
+        // as the library waits.
         let silence = Terms::relay(timeout) + Self::patience(timeout) * 2;
         let alive = Some(sent - silence).filter(|_| self.steady_since + silence <= sent);
         let heard = alive.map_or(contact, |alive| alive.max(contact)).max(self.opened);

@@ -21,7 +21,8 @@ pub enum Event {
     Signal {
         /// Which.
         signal: Signal,
-        /// The terminal sent it, to the command as well if that is in our process group.
+        /// The terminal sent it to our process group, and the command is in that group: it has got the signal
+        /// as well.
         shared: bool,
     },
     /// Something happened to the command.
@@ -35,8 +36,8 @@ pub enum Event {
 /// What can happen to a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandEvent {
-    /// It could not be started, and nothing is left of the attempt. It may take a while, as execve(2)
-    /// does.
+    /// It could not be started, and nothing is left of the attempt. This may be known only after a while,
+    /// because execve(2) can take long.
     StartFailed(Unstarted),
     /// It ended and has been reaped.
     Ended(CommandEnd),
@@ -64,7 +65,8 @@ pub enum Unstarted {
     NotFound,
     /// It cannot be executed.
     CannotExecute,
-    /// The machine stalled for so long that the lease was over.
+    /// It would have started too late: too little of the lease was left, or the keeper had revoked it or
+    /// gone.
     TooLate,
 }
 

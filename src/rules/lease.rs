@@ -1,9 +1,9 @@
 //! For how long a lock may be relied on: validity arithmetic, nothing else.
 //!
-//! The leader of the ensemble never expires a session earlier than its timeout T after it last
-//! heard of it. It has heard of us no earlier than we *sent* the request that the quorum then
-//! answered. So everything here is counted from send times, on a clock that goes on counting
-//! while the machine sleeps.
+//! The leader never expires a session earlier than T, its timeout, after it last heard of that session. What
+//! it has heard lags by one relay of our server at most (`Terms::relay`), and our server heard from us no
+//! earlier than we *sent* a request that was answered. So everything here is counted from send times, less
+//! both lags, on a clock that goes on counting while the machine sleeps.
 
 use std::time::Duration;
 
@@ -71,10 +71,10 @@ impl Terms {
 
     /// How often, at least, a follower tells its leader which sessions it has heard from.
     ///
-    /// A request that a follower forwards does not count as a sign of life with the leader. Only this
-    /// relay does, which goes out every half tick (Learner.ping, LearnerHandler). A client does not know
-    /// the tick; the least session timeout is two of them unless configured otherwise, so half a tick is
-    /// a quarter of that at most.
+    /// A request that a follower forwards does not count as a sign of life with the leader. Only this relay
+    /// does, which goes out every half tick (Learner.ping, LearnerHandler). A client does not know the tick;
+    /// the least session timeout is two ticks unless configured otherwise, so half a tick is a quarter of any
+    /// granted timeout at most. Half of the longest tick that is supported is 2 s.
     pub(super) fn relay(timeout: Duration) -> Duration {
         (timeout / 4).min(Duration::from_secs(2))
     }
@@ -93,8 +93,8 @@ impl Terms {
     /// The start of a lease under a shorter session timeout: it counted from `from` under a timeout of
     /// `before`, and now a connection opened at `opened` was granted `timeout`.
     ///
-    /// The lease must end no later than it did before. It must also end before the session does, which the
-    /// leader heard of at `opened`; that leader may count with either timeout.
+    /// The lease must not end later than it would have. It must also end before the session does: the leader
+    /// heard of us no earlier than `opened`, and may count with either timeout.
     pub fn shortened(from: Instant, before: Duration, timeout: Duration, opened: Instant) -> Instant {
         opened.min(from + Self::validity(before).saturating_sub(Self::validity(timeout)))
     }
@@ -103,9 +103,9 @@ impl Terms {
     /// which the servers have forgotten. Its connection was lost at `lost`; the servers can have heard from
     /// it until `heard`.
     ///
-    /// It did not if it can have expired. And if every lease from before the loss is over as well, it does
-    /// not matter what ended the session. A silence is noticed late, so the session may have expired by
-    /// then.
+    /// It did not end early if it may simply have expired: T has passed since `heard`, which may lie well
+    /// before `lost`, because a silence is noticed late. And once every lease from before the loss is over,
+    /// it no longer matters what ended the session.
     pub fn is_early(timeout: Duration, heard: Instant, lost: Instant, now: Instant) -> bool {
         now < heard + timeout && now < Self::end_of(timeout, lost)
     }
@@ -183,7 +183,7 @@ impl Lease {
         now.saturating_since(self.answered)
     }
 
-    /// When half of the silence that a command lives through is over, unless the lease is extended.
+    /// When to warn, unless the lease is extended: half-way between the next beat and the stop signal.
     pub fn warn_at(&self) -> Instant {
         self.from + self.terms.beat + self.terms.patience() / 2
     }
@@ -198,8 +198,8 @@ impl Lease {
         self.from + self.terms.kill
     }
 
-    /// Whether the lease is long enough at `now` to start a command under it: it lasts until a further beat had
-    /// its chance.
+    /// Whether the lease is long enough at `now` to start a command under it: there is time for one more beat
+    /// before the stop signal is due.
     pub fn worth_starting(&self, now: Instant) -> bool {
         now + self.terms.beat <= self.stop_at()
     }

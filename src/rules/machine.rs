@@ -76,7 +76,7 @@ pub struct Machine {
     started_at: Instant,
     /// There were others before us.
     waited: bool,
-    /// When `--timeout` is over, or with `--nonblock` `--connect-timeout`, whatever happens in between.
+    /// The end of `--timeout`; with `--nonblock`, that of `--connect-timeout`. Nothing in between moves it.
     give_up_at: Option<Instant>,
     /// Before this instant a holder that the servers have forgotten may still be running.
     start_at: Instant,
@@ -187,7 +187,8 @@ fn give_up(now: Instant, outcome: Outcome, mut effects: Vec<Effect>) -> (State, 
     (State::Releasing(Release::after(now, outcome, None)), effects)
 }
 
-/// Leaves after a command. `frees_within`: what to tell the user when the release is not confirmed.
+/// Leaves after a command. `frees_within`: within what time the lock frees itself, told when the release is
+/// not confirmed.
 fn release(now: Instant, outcome: Outcome, frees_within: Option<Duration>) -> (State, Vec<Effect>) {
     (State::Releasing(Release::after(now, outcome, frees_within)), vec![Effect::Release])
 }

@@ -156,7 +156,7 @@ pub enum Refusal {
         /// Its number.
         permits: NonZeroU32,
     },
-    /// Another recipe uses the path, whose users would not wait for us.
+    /// The path is used by another recipe, whose users would not wait for us.
     OtherRecipe {
         /// The lock.
         lock: String,

@@ -17,7 +17,7 @@ pub enum Mode {
     Exclusive,
     /// Together with every other contender that is not exclusive.
     Shared,
-    /// Together with at most this many minus one others, none of them exclusive.
+    /// One of this many at most that hold together, none of them exclusive.
     Permits(NonZeroU32),
 }
 

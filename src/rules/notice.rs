@@ -16,7 +16,7 @@ pub enum Notice {
     Reconnected,
     /// ZooKeeper answers again, after [`Notice::Silent`].
     Back,
-    /// ZooKeeper has been silent for half of the time after which the command is stopped.
+    /// ZooKeeper has been silent until half-way between the time of the next beat and the stop signal.
     Silent {
         /// For how long.
         silence: Duration,
@@ -79,7 +79,7 @@ pub enum Blocker {
     Queue(View),
     /// No server answered, for this reason if one is known.
     Servers(Option<String>),
-    /// The servers had answered, but not in time, or not to the end.
+    /// The servers had answered, but at the end their answer was late or missing.
     Late,
     /// A holder may still rely on a lease from before the session ended.
     OldLease,

@@ -85,7 +85,7 @@ impl Queue {
         &self.contenders
     }
 
-    /// How many contenders there are: nodes with one id, next to each other, are one.
+    /// How many contenders there are: neighbouring nodes with the same id count as one.
     pub fn size(&self) -> usize {
         self.place(self.contenders.len())
     }
@@ -158,8 +158,8 @@ impl Queue {
     ///   it, so the deletion that makes it a holder is one of theirs, or comes after one of theirs.
     /// - None can be left out: without it, the others would let the contender hold. That is why N
     ///   permits need N watches.
-    /// - Taking the nearest keeps the release of an exclusive holder from waking a herd: of N permits,
-    ///   the contenders past the first N watch each other instead of the holder. The release of one
+    /// - Taking the nearest keeps the release of an exclusive holder from waking a herd: with N permits, only the
+    ///   first N contenders after the holder watch it, and later ones watch each other. The release of one
     ///   permit wakes the N after it at most.
     fn standing_at(&self, index: usize) -> Standing<'_> {
         let position = self.place(index + 1);

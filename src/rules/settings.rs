@@ -7,7 +7,7 @@ use super::signal::Signal;
 /// What the machine needs to know of the options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// `--timeout` and `--nonblock`: how long to wait for the lock, over everything from the start.
+    /// `--timeout` and `--nonblock`: how long to wait for the lock, counted once from the start of the run.
     pub patience: Patience,
     /// `--conflict-exit-code`: exit status of giving up.
     pub conflict_exit_code: u8,

@@ -1,4 +1,4 @@
-//! The real session: the only room that names the client library.
+//! The real session: the only module that names the client library.
 //!
 //! The library queues a request when the method is called, not when its future is first polled.
 
@@ -173,7 +173,8 @@ impl ClientSession {
     ) -> Result<Self, Failure> {
         let mut session = Self::connect(servers, timeout, None, &mut unreachable).await?;
         let mut asked = timeout;
-        // The library derives from the timeout that was asked for how long a connection may be silent.
+        // The library computes how long a connection may be silent from the timeout asked for, not from the
+        // one granted.
         while session.timeout() < asked {
             let identity = session.identity();
             asked = session.timeout();

@@ -40,7 +40,8 @@ impl Keeper {
         // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
         match unsafe { fork() }.context("cannot fork")? {
             ForkResult::Child => {
-                // Both ends would keep the socket open when the supervisor dies.
+                // If we kept the supervisor's end too, we would not see the socket close when the supervisor
+                // dies.
                 drop(ours);
                 process::run(Birth { plan, supervisor, mark, refresh, link: theirs, lease });
                 std::process::exit(0);

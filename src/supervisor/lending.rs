@@ -1,4 +1,5 @@
-//! Locks that several zklocks use together because one runs below the other: ours, and those above us.
+//! Locks that several zklocks use together because one is a descendant of another: we may lend ours to
+//! zklocks below us, and borrow those of zklocks above us.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,13 +16,15 @@ use crate::command::{Family, INNER_LEAVING_NAME, INNER_NAME, LEAVING_NAME};
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 const LOOK_AGAIN_AT_LEAST: Duration = Duration::from_secs(1);
 
-/// Our part in both. The name of this process says what it is; see [`crate::command::lends`].
+/// Our part in lending and in borrowing. The name of this process says what it is; see
+/// [`crate::command::lends`].
 pub(super) struct Lending {
     /// The name that this process came with.
     name: CString,
     /// Whether we may use locks of a zklock above us.
     borrows: bool,
-    /// Each becomes readable when a zklock that uses our locks after the command has ended, ends as well.
+    /// One descriptor for each zklock that still uses our locks after the command has ended; it becomes
+    /// readable when that zklock ends.
     borrowers: Vec<OwnedFd>,
     /// When to look for them again although none has ended.
     look_again: Duration,

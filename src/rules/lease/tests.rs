@@ -78,9 +78,10 @@ fn an_expiry_in_a_silence_is_not_early() {
     let is_early = |heard, lost, now| Terms::is_early(HALF_MINUTE, at(heard), at(lost), at(now));
     assert!(is_early(0, 0, 24_999));
     assert!(!is_early(0, 0, 25_000));
-    // The last word at 0, missed after T/6 and T/48, and the next one when the server has looked for what has expired.
+    // The servers last heard from us at 0. The silence was noticed after T/6 + T/48, and we were told of the
+    // expiry only when the servers had next looked for expired sessions.
     assert!(!is_early(5625, 5625, 31_000));
-    // Lost after a pause; all leases of others are over.
+    // Lost after a pause that began at 0: the session may have expired from 30 s on.
     assert!(is_early(0, 20_000, 29_999));
     assert!(!is_early(0, 29_000, 30_000));
 }

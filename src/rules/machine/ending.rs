@@ -22,7 +22,7 @@ pub(super) const HURRIED_PATIENCE: Duration = Duration::from_millis(300);
 #[derive(Clone, Debug)]
 pub(super) struct Release {
     pub(super) verdict: Verdict,
-    /// What to tell the user when the release is not confirmed.
+    /// Within what time the lock frees itself; told when the release is not confirmed.
     pub(super) frees_within: Option<Duration>,
     /// When we go without a confirmation.
     pub(super) until: Instant,
@@ -35,7 +35,8 @@ impl Release {
         Self { verdict, frees_within: None, until, on_lost: OnLost::Idle }
     }
 
-    /// A release at the end of a run. `frees_within`: what to tell the user when it is not confirmed.
+    /// A release at the end of a run. `frees_within`: within what time the lock frees itself, told when the
+    /// release is not confirmed; it also limits how long we wait.
     pub(super) fn after(now: Instant, outcome: Outcome, frees_within: Option<Duration>) -> Self {
         let patience = frees_within.map_or(GIVE_UP_PATIENCE, |timeout| timeout.min(RELEASE_PATIENCE));
         Self { frees_within, ..Self::new(Verdict::Known(outcome), now + patience) }
@@ -97,7 +98,8 @@ impl Machine {
                 }
                 // The user is impatient; but the servers get a moment because two signals may come at once.
                 let until = release.until.min(now + HURRIED_PATIENCE);
-                // No verdict has been told yet, so the wait goes on, and this signal ends it.
+                // The user has not been told a verdict yet: to them we are still waiting, and this signal
+                // ends the wait.
                 let verdict = match release.verdict {
                     Verdict::NotFreeIfConfirmed { .. } => Verdict::Known(Outcome::Interrupted(signal)),
                     known => known,

@@ -28,7 +28,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// When there is something to do unless something happens: to warn of a silence, or to stop the command.
+    /// When to act if no event comes first: to warn of a silence, or to stop the command.
     pub(super) fn deadline(&self) -> Instant {
         let next = if self.warned { self.lease.stop_at() } else { self.lease.warn_at() };
         self.ends_at.map_or(next, |ends_at| ends_at.min(next))
@@ -99,7 +99,8 @@ impl Machine {
                 let (silence, left) = (run.lease.silence(now), run.lease.stop_at().saturating_since(now));
                 (State::Running(Run { warned: true, ..run }), vec![Effect::Say(Notice::Silent { silence, left })])
             }
-            // A command that stops tells us of a Ctrl-Z; there is none any more.
+            // As a rule we learn of a Ctrl-Z because the command stops; this command has ended, so we stop
+            // ourselves.
             Event::Signal { signal, shared: true } if run.ended.is_some() => (same, stop_self(signal)),
             Event::Signal { shared: true, .. } => (same, vec![]),
             Event::Signal { signal, .. } => (same, vec![Effect::Forward(signal)]),
@@ -239,7 +240,7 @@ fn judge(now: Instant, lease: Lease, cause: Cause, event: &Event) -> (Cause, Opt
     }
 }
 
-/// What was stopped was no command yet, and has not become one.
+/// We stopped the child before it had executed the command, and it never did.
 fn unstarted(now: Instant, lease: Lease, cause: Cause, why: Unstarted) -> (State, Vec<Effect>) {
     match cause {
         Cause::MaxRun => gone(now, lease, cause),

@@ -275,7 +275,7 @@ impl Harness {
             Happening::Freeze(millis) => {
                 let frozen = (self.alive || self.waited_for()) && !self.killed;
                 self.now = self.now + Duration::from_millis(millis);
-                // Nothing can be done while frozen; what counts is that it is done first after.
+                // Nothing can be done while frozen; what counts is that it is done first afterwards.
                 if self.machine.deadline().is_some_and(|deadline| deadline <= self.now) {
                     if frozen && self.last_beat.is_some_and(|sent| self.now >= lease(sent).kill_at()) {
                         self.last_beat = Some(self.now);
@@ -474,7 +474,7 @@ fn the_timeout_counts_once_over_everything() {
     run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
     run.pass(Duration::from_secs(20));
     run.event(Event::Keeper(Report::Lost(Loss::SessionExpired)));
-    // No server answers for longer than --connect-timeout, which is over with the first session.
+    // For longer than --connect-timeout no server answers; but that limit applies to the first session only.
     run.pass(Duration::from_secs(25));
     run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
     run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
@@ -560,7 +560,8 @@ fn a_lost_connection_does_not_make_a_lock_busy() {
 #[test]
 fn each_silence_is_told_once() {
     let mut run = Harness::running(settings());
-    // Half of the longest silence that is harmless at worst, which begins just before a beat.
+    // One beat interval, plus half of the longest silence that is harmless even if it begins just before a
+    // beat.
     let half = terms().beat() + terms().patience() / 2;
     for _ in 0..2 {
         let before = run.notices.len();

@@ -145,8 +145,8 @@ impl Machine {
             }
             Progress::Turn => (State::Queued(Queued { view: None, ..queued }), vec![]),
             Progress::Held { .. } if no_wait && now < self.start_at => self.unavailable(now, Blocker::OldLease),
-            // Not started at once, but after the signals that have come are heard: a command must not be
-            // started into a shutdown that has begun.
+            // Not started before the signals that have already come are heard: a command must not be started
+            // into a shutdown that has begun.
             Progress::Held { grant, from } => {
                 let pause = Some(self.start_at.saturating_since(now)).filter(|pause| !pause.is_zero());
                 let say = pause.map(|pause| Effect::Say(Notice::Pausing(pause)));
@@ -198,7 +198,7 @@ impl Machine {
     fn unavailable(&self, now: Instant, blocker: Blocker) -> (State, Vec<Effect>) {
         let no_wait = self.settings.patience == Patience::NoWait;
         match blocker {
-            // The servers had their own time to answer.
+            // With --nonblock, the time that ran out is the one for the servers to answer: --connect-timeout.
             Blocker::Servers(reason) if no_wait => unreachable(now, reason),
             Blocker::Late if no_wait => unreachable(now, None),
             blocker => give_up(now, Outcome::Unavailable, vec![Effect::Say(Notice::TimedOut(blocker))]),

@@ -70,9 +70,9 @@ impl ContenderId {
             (Dialect::Curator, Mode::Permits(permits)) => format!("_c_{self}-permits{permits}-lock-"),
             (Dialect::CuratorRw, Mode::Shared) => format!("_c_{self}-__READ__"),
             (Dialect::CuratorRw, _) => format!("_c_{self}-__WRIT__"),
-            // Curator sorts such a name as a whole among the sequence numbers of others. If it began
-            // with the session id, which as a rule begins with 0, it would come before a number of nine
-            // digits: a Curator client before us would wait for us, and we for it.
+            // Curator sorts such a name as a whole among the sequence numbers of others. If it began with the
+            // session id, which as a rule begins with 0, it would sort before sequence numbers such as
+            // 0100000000: a Curator client before us would wait for us, and we for it.
             (Dialect::Kazoo, Mode::Shared) => format!("{:016x}{:016x}__rlock__", self.random, self.session),
             (Dialect::Kazoo, _) => format!("{:016x}{:016x}__lock__", self.random, self.session),
         }
@@ -139,7 +139,7 @@ impl Kind {
     }
 }
 
-/// One node in the queue of a lock.
+/// One node in the queue of a lock. A contender that speaks several dialects has one such node for each.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contender {
     /// The node's name, without the path of its parent. Not ours, so not safe to print as it is.
@@ -150,7 +150,7 @@ pub struct Contender {
     pub mode: Mode,
     /// Which kind of client made it.
     pub kind: Kind,
-    /// What its nodes have in common, if it has several.
+    /// The same in all nodes of a contender; `None` for names without one.
     pub id: Option<ContenderId>,
 }
 
@@ -199,7 +199,8 @@ fn classify(prefix: &str) -> Option<(Kind, Mode)> {
 
 /// The mode of a name that only we would have given, `None` for any other.
 ///
-/// Every other client of the kind excludes all, so only the full shape of ours may count for less.
+/// All other clients of this kind are exclusive, so a name counts as shared or as a permit only if it has the
+/// full shape of ours.
 fn own_mode(prefix: &str) -> Option<Mode> {
     let (uuid, rest) = prefix.strip_prefix("_c_")?.split_at_checked(36)?;
     if !is_uuid(uuid) {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::rules::lease::DEFAULT_KILL_AFTER;
 
-/// A run that may last for a minute, which is over; the lock is held by beats all the while.
+/// A run with `--max-run` of one minute, at the end of that minute; the lock is held by beats all the while.
 fn ran_out(settings: Settings) -> Harness {
     let mut run = Harness::running(Settings { max_run: Some(Duration::from_secs(60)), ..settings });
     for _ in 0..6 {
@@ -126,7 +126,8 @@ fn a_silence_after_max_run_is_as_long() {
 
 #[test]
 fn a_shorter_timeout_comes_with_its_lease() {
-    // Later than the lease under the new terms would have ended: the one without the other stops the command at once.
+    // By now a lease that still counted from START would be over under the new timeout. So the timeout and
+    // the new start must come together: the timeout alone would stop the command at once.
     let (timeout, from) = (Duration::from_secs(6), START + Duration::from_secs(8));
     let mut run = Harness::running(settings());
     run.pass(Duration::from_secs(9));
