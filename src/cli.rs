@@ -45,7 +45,7 @@ Exit status:
    70  internal error
    75  another contender had the lock (--conflict-exit-code changes it)
    76  the lock was lost while the command ran; the command has been stopped
-   77  ZooKeeper refused the credentials, or an ACL forbids it
+   77  ZooKeeper denied access: an ACL forbids it, or the login failed
    78  the lock cannot be used as asked, or the chroot does not exist
   124  the command ran for longer than --max-run; it has been stopped
   126  the command cannot be executed
@@ -143,8 +143,9 @@ pub struct Cli {
 
     /// Also take this lock: all or none; can be repeated
     ///
-    /// Runs of zklock never deadlock, in whatever order they name their locks. Mode, dialect and
-    /// --timeout apply to all locks. When one lock is lost, all are.
+    /// Runs that take several locks with --and do not deadlock with each other, in whatever order
+    /// they name them. Mode, dialect and --timeout apply to all locks. When one lock is lost, all
+    /// are.
     #[arg(long, value_name = "LOCK", value_hint = ValueHint::Other, help_heading = "Lock")]
     pub and: Vec<OsString>,
 
@@ -182,7 +183,7 @@ pub struct Cli {
     )]
     pub timeout: Option<OsString>,
 
-    /// Exit status of giving up, 0 to 255
+    /// Exit status when another contender has the lock, 0 to 255
     #[arg(
         short = 'E',
         long,

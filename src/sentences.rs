@@ -18,11 +18,11 @@ pub enum Weight {
     Notable,
     /// A person at a terminal, for as long as it is true; a job log, once in a while.
     Status,
-    /// A person at a terminal, or a job log: something begins, or is over.
+    /// A person at a terminal, or a job log, once in a while: something begins, or is over.
     News,
     /// A job log, once in a while: the end of a wait, which a terminal shows anyway.
     Progress,
-    /// A person at a terminal, or with `--verbose`: worth knowing, but not worth a mail.
+    /// A person at a terminal, or with `--verbose`: worth knowing, but not worth a mail from cron.
     Hint,
     /// With `--verbose`.
     Detail,

@@ -83,10 +83,10 @@ pub const EXIT_STATUS: &[(&str, &str)] = &[
         "another contender had the lock (--nonblock), or still had it after --timeout; --conflict-exit-code changes it",
     ),
     ("76", "the lock was lost while the command ran, and the command has been stopped"),
-    ("77", "ZooKeeper refused the credentials, or an ACL forbids it"),
+    ("77", "ZooKeeper denied access: an ACL forbids what zklock tried, or the login failed"),
     (
         "78",
-        "the lock cannot be used as asked: mixed use, another number of permits, no chroot, no sequence numbers left",
+        "the lock cannot be used as asked: clients that would not wait, other permits, no chroot, no sequence numbers",
     ),
     ("124", "the command ran for longer than --max-run, and has been stopped"),
     ("126", "the command was found but cannot be executed"),
