@@ -5,7 +5,7 @@ complete -c zklock -n 'not __zklock_command >/dev/null' -s p -l permits -d 'Take
 complete -c zklock -n 'not __zklock_command >/dev/null' -l and -d 'Also take this lock: all or none; can be repeated' -r -f
 complete -c zklock -n 'not __zklock_command >/dev/null' -l dialect -d 'Whose node names to use: curator, curator-rw, kazoo' -r -f
 complete -c zklock -n 'not __zklock_command >/dev/null' -s w -l timeout -l wait -d 'Give up after this long; without it, wait for ever' -r -f
-complete -c zklock -n 'not __zklock_command >/dev/null' -s E -l conflict-exit-code -d 'Exit status of giving up, 0 to 255' -r -f
+complete -c zklock -n 'not __zklock_command >/dev/null' -s E -l conflict-exit-code -d 'Exit status when another contender has the lock, 0 to 255' -r -f
 complete -c zklock -n 'not __zklock_command >/dev/null' -l describe -d 'A text that others see while the lock is held or waited for' -r -f
 complete -c zklock -n 'not __zklock_command >/dev/null' -s c -l command -d 'Run this through $SHELL -c (or /bin/sh -c) instead of COMMAND' -r -f -a "(__fish_complete_command)"
 complete -c zklock -n 'not __zklock_command >/dev/null' -l signal -d 'Signal that stops the command when the lock is lost, or after --max-run' -r -f
