@@ -47,7 +47,7 @@ pub const INNER_LEAVING_NAME: &CStr = c"zklock-in-leave";
 /// How many times in a row to chase a process that forks and exits faster than we can kill it.
 const CHASES: u32 = 100;
 
-/// What it means that a command was not found by [`locate`] or not executed.
+/// What an error of [`locate`], or of an attempt to start a command, means for the command.
 pub fn unstarted(error: &io::Error) -> Unstarted {
     match error.kind() {
         _ if error.raw_os_error() == Some(libc::ETIME) => Unstarted::TooLate,
@@ -172,7 +172,7 @@ pub fn reap() -> Option<Reaped> {
     }
 }
 
-/// Reaps all children that have ended. Whether this one is among them.
+/// Reaps all children that have ended. Returns whether `child` is among them.
 pub fn reaps(child: Pid) -> bool {
     let ended = |reaped: &Reaped| matches!(reaped, Reaped::Ended(pid, _) if *pid == child);
     std::iter::from_fn(reap).filter(ended).count() > 0
@@ -223,8 +223,8 @@ impl Family {
         Ok(family)
     }
 
-    /// Every living member except those below another zklock. That forwards the signals that it gets, so its
-    /// command would get them twice.
+    /// Every living member except keepers and those below another zklock. A zklock forwards the signals that
+    /// it gets, so its command would get them twice.
     fn addressees(&self) -> io::Result<Vec<Process>> {
         let everyone = processes()?;
         let has_keeper =
@@ -278,7 +278,8 @@ impl Family {
         (0..2).any(|_| self.users().map_or(true, |users| !users.is_empty()))
     }
 
-    /// Descriptors of these zklocks, which become readable when they end (pidfd_open(2)).
+    /// Descriptors of the zklocks that may use our locks. One becomes readable when its zklock ends
+    /// (pidfd_open(2)).
     pub fn borrowers(&self) -> Vec<OwnedFd> {
         if !self.borrows() {
             return vec![];
@@ -298,7 +299,8 @@ impl Family {
         }
     }
 
-    /// Sends every member `signal`, and SIGCONT so that those that are stopped can act on it.
+    /// Sends `signal` to every member except those below another zklock, and SIGCONT so that those that are
+    /// stopped can act on it.
     pub fn stop(&self, signal: Signal, command: Option<&Command>) {
         match self.addressees() {
             Ok(family) => {
@@ -362,7 +364,7 @@ fn kill_remains_once(remains: Remains, mark: &str) -> Left {
     let Remains { pid, own_group, started } = remains;
     let this = getpid().as_raw();
     let Ok(everyone) = processes() else { return Left::Somebody };
-    // A pid is reused when no process and no group has it any more.
+    // A pid is given to a new process only when no process and no group has it any more.
     let is_reused = everyone.iter().any(|process| process.pid == pid && process.started != started);
     let is_known = |process: &Process| !is_reused && (process.pid == pid || own_group && process.group == pid);
     // Imitations of Linux do not show where the environment is.
@@ -520,7 +522,7 @@ fn children() -> Option<Vec<Process>> {
     Some(children_pids()?.into_iter().filter_map(Process::read).collect())
 }
 
-/// Their pids, in the order in which they became our children.
+/// The pids of our children, in the order in which they became our children.
 fn children_pids() -> Option<Vec<i32>> {
     let this = getpid().as_raw();
     let children = fs::read_to_string(format!("/proc/{this}/task/{this}/children")).ok()?;
@@ -561,7 +563,8 @@ fn leads_up(ancestor: i32, mut pid: i32) -> bool {
 }
 
 /// Whether a process group has members that may be using the terminal. Not counted are this process and, in
-/// our own group, those above us, such as a script. Processes above us in another group are shells.
+/// our own group, those above us, such as a script. Processes above us in another group count: they are
+/// shells.
 pub fn is_of_others(group: Pid) -> bool {
     let (this, own) = (getpid(), nix::unistd::getpgrp());
     let is_script =

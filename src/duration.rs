@@ -127,7 +127,7 @@ pub fn show_measured(duration: Duration) -> String {
     show_tenths(duration + Duration::from_millis(50))
 }
 
-/// Prints a limit, rounded down: to a tenth of a second where it is longer than one.
+/// Prints a limit, rounded down: to the tenth of a second from one second on, to the millisecond below that.
 pub fn show_limit(duration: Duration) -> String {
     if duration.as_secs() == 0 { show(duration) } else { show_tenths(duration) }
 }

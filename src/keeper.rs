@@ -52,7 +52,7 @@ pub struct Keeper<'p, O: Outside> {
     place: RefCell<Place>,
     /// What zklocks above us lend us, once we have looked for it.
     lent: RefCell<Option<Vec<Rc<Claim>>>>,
-    /// Set from when the supervisor knows that we hold: the command runs, or may be about to.
+    /// Set once the supervisor has been told that we hold: the command runs, or may be about to.
     command: Cell<Option<Remains>>,
     told: RefCell<Told>,
 }
@@ -184,7 +184,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
     /// takes.
     async fn live(&self) -> Report {
         let opening = self.outside.open(self.session.timeout.get(), |reason| self.report_unreachable(reason));
-        // Looking up the user takes a while: time that the server needs for the session.
+        // Looking up the user takes a while. The server opens the session in that time.
         let mut session = match zip(opening, async { self.outside.card() }).await.0 {
             Ok(session) => Rc::new(session),
             Err(failure) => return refuse(failure, "/"),

@@ -115,7 +115,8 @@ pub fn from_args_and_environment(
         let text = environment(name).filter(|text| !text.is_empty())?;
         Some(Given { origin: name, text })
     };
-    // clap has read the variables of this process, for the help text; ours are `environment`'s.
+    // clap has read the variables of this process, for the help text. Here, only what `environment` knows
+    // counts.
     let option_or_variable = |id: &str, origin, name, written: Option<OsString>| {
         let written = written.filter(|_| matches.value_source(id) == Some(ValueSource::CommandLine));
         written.map(|text| Given { origin, text }).or_else(|| variable(name))

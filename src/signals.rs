@@ -20,7 +20,7 @@ const SI_KERNEL: i32 = 0x80;
 /// The signals that were ignored when the process started, signal N as bit N-1.
 static IGNORED_AT_START: AtomicU64 = AtomicU64::new(0);
 
-/// Records the ignored signals before Rust's runtime starts: that ignores SIGPIPE, and afterwards it
+/// Records the ignored signals before Rust's runtime starts. The runtime ignores SIGPIPE, and afterwards it
 /// is unknown what the caller wanted.
 extern "C" fn record_ignored() {
     let mut ignored = 0;
@@ -130,8 +130,8 @@ impl Signals {
         let _ = self.drain();
     }
 
-    /// All signals that have come since, SIGCHLD among them. Not those of our own doing: SIGXFSZ, when what
-    /// we write exceeds the limit of a file's size (setrlimit(2)).
+    /// All signals that have come since the last call, SIGCHLD among them. Not those of our own doing:
+    /// SIGXFSZ, when what we write exceeds the limit of a file's size (setrlimit(2)).
     pub fn drain(&self) -> nix::Result<Vec<Arrival>> {
         let mut arrivals = vec![];
         loop {

@@ -2,7 +2,7 @@
 //! terminal and clock, and reaps. It speaks no ZooKeeper.
 //!
 //! It stays single-threaded. So it may fork at any time; and PR_SET_PDEATHSIG, which kills the command when
-//! the *thread* that forked it ends, does so when the process ends.
+//! the *thread* that forked it ends, kills it when the process ends and no earlier.
 //!
 //! It has one loop, [`Supervisor::work`]. Each turn takes what has come in this order:
 //! 1. the keeper's reports and the last answered beat: the lease is judged by the newest news;

@@ -40,8 +40,8 @@ impl Attributes {
         if tcgetpgrp(&terminal).is_ok_and(is_taken) {
             return;
         }
-        // The foreground may be that of a command that has died. From outside, SIGTTOU is the answer unless
-        // it is blocked (tcsetattr(3)).
+        // The foreground may still be the process group of a command that has died. Then we are in the
+        // background, and the change would get us a SIGTTOU if that were not blocked (tcsetattr(3)).
         let ttou = SigSet::from(Signal::SIGTTOU);
         let restored = ttou.thread_block().and_then(|()| tcsetattr(&terminal, SetArg::TCSANOW, &self.0));
         let unblocked = ttou.thread_unblock();

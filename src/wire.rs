@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn the_longest_report_has_room() {
-        // Of paths that are all escapes, as long as the plan lets them be.
+        // Its paths are as long as the plan lets them be, and nearly every character is escaped.
         let lock = |length: usize| format!("/{}", "\"".repeat(length - 1));
         let granted = |length| Granted {
             lock: lock(length),

@@ -229,9 +229,9 @@ impl<O: Outside> Keeper<'_, O> {
                 self.record_claim(lock, nodes, stat.czxid);
                 Ok(())
             }
-            // Gone in between: the others have to go as well.
+            // The first node has gone in between. The next attempt deletes the others.
             Err(Failure::NoNode) => Ok(()),
-            // Another session's node, which the random half of the id rules out.
+            // Another session's node. The random half of the id makes that impossible.
             Ok(_) => self.enqueue(session, lock, id).await,
             Err(failure) => Err(stop(failure)),
         }

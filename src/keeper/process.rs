@@ -88,7 +88,7 @@ fn user_name() -> Option<String> {
     told.recv_timeout(USER_LOOKUP).ok().flatten()
 }
 
-/// Names the calling thread, which is the keeper's first: a process has the name of that one.
+/// Names the calling thread. It is the keeper's first thread, whose name is that of the process.
 fn take_name(name: &CStr) {
     if let Err(error) = nix::sys::prctl::set_name(name) {
         log::info!("cannot change the process's name: {error}");

@@ -46,7 +46,7 @@ pub struct Card {
     pub held_since: Option<u64>,
 }
 
-/// What is stored beside the card.
+/// What is stored: the card, and what goes with it.
 #[derive(Serialize)]
 struct Data<'a> {
     v: u32,

@@ -30,7 +30,7 @@ pub struct Contacts {
 }
 
 impl Contacts {
-    /// Over a connection that was opened no earlier than this.
+    /// Nothing answered yet, over a connection that was opened no earlier than `opened`.
     pub fn new(opened: Instant) -> Self {
         Self { opened, answered: VecDeque::new(), steady_since: opened, paused_at: opened, awake_at: opened }
     }
@@ -65,8 +65,9 @@ impl Contacts {
         timeout / 96
     }
 
-    /// How long a silent connection can last. The library gives it up after T/6, checks that every T/48, and
-    /// does not count time that the machine slept; a short pause of ours may have gone unnoticed as well.
+    /// How long a silent connection can last. The library gives it up after T/6, looks only every T/48
+    /// whether that time is over, and does not count time that the machine slept. A short pause of ours may
+    /// have gone unnoticed as well.
     fn patience(timeout: Duration) -> Duration {
         timeout / 6 + timeout / 48 + Self::unnoticed(timeout)
     }
@@ -80,7 +81,7 @@ impl Contacts {
     /// or an earlier one.
     pub fn lease_from(&mut self, timeout: Duration, sent: Instant, now: Instant) -> Instant {
         self.awake(timeout, now);
-        // A request that was answered so long before has been relayed to the leader.
+        // A request that was answered this long before `sent` has been relayed to the leader by then.
         let relayed = |answered: Instant| answered + Terms::relay(timeout) <= sent;
         while self.answered.get(1).is_some_and(|next| relayed(next.1)) {
             self.answered.pop_front();

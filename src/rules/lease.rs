@@ -1,9 +1,10 @@
 //! For how long a lock may be relied on: validity arithmetic, nothing else.
 //!
-//! The leader never expires a session earlier than T, its timeout, after it last heard of that session. What
-//! it has heard lags by one relay of our server at most (`Terms::relay`), and our server heard from us no
-//! earlier than we *sent* a request that was answered. So everything here is counted from send times, less
-//! both lags, on a clock that goes on counting while the machine sleeps.
+//! The leader never expires a session earlier than T, its timeout, after it last heard of that session. It
+//! hears of it from our server, late by one relay at most (`Terms::relay`); and our server hears from us only
+//! now and then (`Terms::between_contacts`). A lease lasts for T less these two lags. It counts from when we
+//! *sent* a request that was answered, because our server heard from us no earlier than that. The clock goes
+//! on counting while the machine sleeps.
 
 use std::time::Duration;
 
@@ -171,8 +172,8 @@ impl Lease {
         self.answered = self.answered.max(now);
     }
 
-    /// The servers count with another session timeout now; `from`: from when the lease counts with it, where
-    /// that is another instant than before ([`Terms::shortened`]).
+    /// The servers count with another session timeout now. `from`: the new start of the lease, if the start
+    /// changes with the timeout ([`Terms::shortened`]).
     pub fn regrant(&mut self, terms: Terms, from: Option<Instant>) {
         self.terms = terms;
         self.from = from.map_or(self.from, |from| from.max(self.from));

@@ -76,7 +76,8 @@ pub struct Machine {
     started_at: Instant,
     /// There were others before us.
     waited: bool,
-    /// The end of `--timeout`; with `--nonblock`, that of `--connect-timeout`. Nothing in between moves it.
+    /// The end of `--timeout`; with `--nonblock`, that of `--connect-timeout`. It is set once, and a lost
+    /// session does not move it.
     give_up_at: Option<Instant>,
     /// Before this instant a holder that the servers have forgotten may still be running.
     start_at: Instant,

@@ -140,7 +140,7 @@ pub enum Refusal {
     NoChroot,
     /// The sequence numbers of this lock are used up, or nearly so.
     Exhausted(String),
-    /// A contender ignores ours.
+    /// A contender ignores our node, because it does not read names such as ours.
     Blind {
         /// The lock.
         lock: String,

@@ -18,7 +18,7 @@ use super::mode::Mode;
 ///
 /// ZooKeeper counts in a signed 32-bit integer and wraps to negative, after which the order of the
 /// numbers is no longer the order of arrival. The last million is left as room, so that contenders
-/// that queue while this is noticed still sort.
+/// that still arrive before everyone has noticed the limit sort correctly.
 pub const SEQUENCE_LIMIT: i32 = i32::MAX - 1_000_000;
 
 /// Some contender's sequence number is negative, or at least [`SEQUENCE_LIMIT`]: the order of the list

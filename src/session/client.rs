@@ -444,7 +444,7 @@ impl spawns_core::Spawn for Spawned {
 }
 
 /// Why a server did not answer; the library only says that none did. `asks`: whether there is time to ask the
-/// server, as there is not while a lease is running.
+/// server. While a lease is running there is none.
 async fn diagnose(address: SocketAddr, patience: Duration, asks: bool) -> String {
     let patience = patience.min(Duration::from_secs(1));
     let connect = move || {

@@ -19,7 +19,7 @@ pub(super) struct Job {
     /// What tells the processes of this run from all others.
     pub(super) mark: String,
     pub(super) family: Family,
-    /// Until it has been reaped.
+    /// The command, until it has been reaped.
     pub(super) command: Option<Command>,
     /// The locks that it runs, or ran, under.
     pub(super) grant: Option<Grant>,
@@ -95,8 +95,8 @@ impl Job {
         self.family.kill(self.command.as_ref());
     }
 
-    /// Restores the terminal after a command that was stopped. If that filled the screen or asked for a
-    /// password, it has left a terminal that is of no use to the user.
+    /// Restores the terminal after a command that was stopped. A command that used the whole screen or asked
+    /// for a password has left a terminal that is of no use to the user.
     pub(super) fn restore_terminal(&mut self) {
         if let Some(terminal) = self.terminal.take_if(|_| self.interrupted) {
             // In a pipeline, the terminal may be that of the pager behind us.

@@ -58,11 +58,12 @@ fn a_live_connection_counts_without_requests() {
         sent - HALF_MINUTE * 5 / 12 - Duration::from_secs(2) + (HALF_MINUTE - Terms::validity(HALF_MINUTE))
     );
     assert!(worth_starting(HALF_MINUTE, lease, sent));
-    // A reply that was under way for as long as the library waits, and then nothing for as long.
+    // At worst, the last reply was under way for as long as the library waits, and nothing came for as long
+    // again.
     let patience = HALF_MINUTE / 6 + HALF_MINUTE / 48 + Contacts::unnoticed(HALF_MINUTE);
     let heard = sent - Terms::relay(HALF_MINUTE) - patience * 2;
     assert!(Terms::end_of(HALF_MINUTE, lease) <= heard + HALF_MINUTE);
-    // The same after a pause of which it was told only now.
+    // But not if we were paused meanwhile, even if `awake` was not called since the pause.
     let mut paused = Contacts::new(BOOT);
     paused.awake(HALF_MINUTE, at(50_000));
     let lease = paused.lease_from(HALF_MINUTE, sent, sent);

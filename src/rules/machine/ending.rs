@@ -15,7 +15,7 @@ use crate::rules::signal::Signal;
 pub(super) const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
 /// How long giving up waits for the deletion of the contender node.
 pub(super) const GIVE_UP_PATIENCE: Duration = Duration::from_secs(1);
-/// How long once the user shows impatience.
+/// How much longer either waits at most, once the user shows impatience.
 pub(super) const HURRIED_PATIENCE: Duration = Duration::from_millis(300);
 
 /// A release that has been asked for.
@@ -24,7 +24,7 @@ pub(super) struct Release {
     pub(super) verdict: Verdict,
     /// Within what time the lock frees itself; told when the release is not confirmed.
     pub(super) frees_within: Option<Duration>,
-    /// When we go without a confirmation.
+    /// When we stop waiting for a confirmation.
     pub(super) until: Instant,
     pub(super) on_lost: OnLost,
 }

@@ -50,7 +50,7 @@ struct Harness {
     machine: Machine,
     /// The command process exists and has not been reaped.
     alive: bool,
-    /// There never was one.
+    /// The child never became the command.
     unstarted: bool,
     spawned: bool,
     /// Something may be left of the command.

@@ -17,7 +17,7 @@ use crate::rules::settings::Patience;
 pub(super) const VERDICT_PATIENCE: Duration = Duration::from_secs(2);
 /// A lease that is too short to start under is judged again this often.
 const JUDGE_AGAIN: Duration = Duration::from_millis(20);
-/// How many keepers may die before this counts as an error of our own.
+/// When this many keepers have died, that counts as an error of our own.
 pub(super) const KEEPER_CRASHES: u32 = 3;
 
 /// No session yet.
@@ -33,7 +33,7 @@ pub(super) struct Connecting {
 #[derive(Debug)]
 pub(super) struct Queued {
     terms: Terms,
-    /// The contenders before us, as far as a live session says so.
+    /// The contenders before us; `None` while no live session says that there are any.
     view: Option<View>,
     /// Why there is no connection now.
     silence: Option<String>,
@@ -145,8 +145,8 @@ impl Machine {
             }
             Progress::Turn => (State::Queued(Queued { view: None, ..queued }), vec![]),
             Progress::Held { .. } if no_wait && now < self.start_at => self.unavailable(now, Blocker::OldLease),
-            // Not started before the signals that have already come are heard: a command must not be started
-            // into a shutdown that has begun.
+            // The command is not started here: signals that have come already are heard first, because a
+            // shutdown may have begun.
             Progress::Held { grant, from } => {
                 let pause = Some(self.start_at.saturating_since(now)).filter(|pause| !pause.is_zero());
                 let say = pause.map(|pause| Effect::Say(Notice::Pausing(pause)));
@@ -215,9 +215,9 @@ impl Machine {
         requeue(loss)
     }
 
-    /// The keeper died without a word before the command was started. If it had a place in the queue, that is
-    /// lost: nothing else can release it before the session expires. `again` follows, unless it has happened
-    /// too often.
+    /// The keeper died without a word before the command was started. If it had a place in the queue, we have
+    /// lost that place, and its node stays until the session expires. `again` follows, unless keepers have
+    /// died too often.
     fn keeper_crashed(&mut self, again: (State, Vec<Effect>)) -> (State, Vec<Effect>) {
         self.crashes += 1;
         if self.crashes < KEEPER_CRASHES {
