@@ -15,7 +15,7 @@
 //!     --ignore SIGNAL,...   set these to SIG_IGN; they make no line
 //!     --default SIGNAL,...  leave these to the kernel: TSTP stops the process, CONT makes no line
 //!     --log FILE            append `begin TIME PID NAME` and `end TIME PID NAME`, with CLOCK_BOOTTIME in nanoseconds
-//!     --beat                append `alive TIME PID NAME` every few milliseconds, for the case that it is killed
+//!     --beat                append `alive TIME PID NAME` every few milliseconds, in case it is killed
 //!     --env                 print the variables named ZKLOCK_*
 //!     --state               print what it inherited: `ignored …`, `blocked …`, `descriptors …`, `umask …`, `group …`
 //!     --echo                copy stdin to stdout before anything else
@@ -25,8 +25,8 @@
 //!
 //! A signal that is ignored when it starts stays ignored, and makes no line.
 //!
-//! When it panics, which may have no other consequence, it writes that to the file that `ZKLOCK_TEST` names: by this
-//! the harness fails the test.
+//! When it panics, it writes that to the file that `ZKLOCK_TEST` names, so that the harness fails the test: the panic
+//! may have no other consequence.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -170,7 +170,7 @@ struct Inherited {
     umask: String,
 }
 
-/// Signals by their numbers: those of real time have no other name.
+/// Signals by their numbers: real-time signals have no other name.
 type SignalNumbers = BTreeSet<u32>;
 
 impl Inherited {
@@ -280,7 +280,8 @@ impl Job<'_> {
             Some(name) => format!("{name} {words}\n"),
             None => format!("{words}\n"),
         };
-        // In one write, so that lines of several processes do not mix. That nobody listens any more ends nothing.
+        // In one write, so that lines of several processes do not mix. It does not matter if nobody reads them any
+        // more.
         let _ = io::stdout().write_all(line.as_bytes());
     }
 
@@ -339,7 +340,7 @@ fn die_of(signal: Signal) -> ! {
     assert!(outcome.is_ok() || signal == Signal::SIGKILL, "{signal}: {outcome:?}");
     SigSet::from(signal).thread_unblock().expect("signals can be unblocked");
     signal::raise(signal).expect("a signal can be sent");
-    // Only a signal whose default is to do nothing comes here.
+    // Only a signal whose default is to do nothing lets this process come here.
     loop {
         thread::park();
     }

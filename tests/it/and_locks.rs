@@ -1,6 +1,6 @@
 //! `--and`: several locks, all or none.
 //!
-//! Curator's TestInterProcessMultiMutex has the same questions.
+//! Curator's TestInterProcessMultiMutex asks the same questions.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

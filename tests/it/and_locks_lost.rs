@@ -40,7 +40,7 @@ fn only(scratch: &Scratch, lock: &str) -> String {
     format!("{lock}/{name}")
 }
 
-/// The lines of `ZKLOCK_TOKENS`, as the nodes that are there now would have them.
+/// The lines that `ZKLOCK_TOKENS` should have, going by the nodes that are there now.
 #[track_caller]
 fn tokens(scratch: &Scratch, locks: &[&str]) -> Vec<String> {
     let token = |lock: &&str| format!("{} {lock}", scratch.client().get(&only(scratch, lock)).unwrap().1.czxid);
@@ -62,7 +62,8 @@ fn creates(lock: &'static str) -> impl Fn(&Request) -> bool + Send + Sync + 'sta
     move |request| [Op::Create, Op::Create2].contains(&request.op) && request.path.contains(&part)
 }
 
-/// The locks of the contender nodes that passing requests of these kinds were about.
+/// The locks in the order in which requests of these kinds named their contender nodes, as the proxy saw
+/// them.
 fn order(scratch: &Scratch, proxy: &Proxy, ops: &[Op]) -> Vec<String> {
     let requests = proxy.requests().into_iter().filter(|request| ops.contains(&request.op));
     let lock = |request: Request| {
@@ -93,7 +94,7 @@ fn reply_to_the_second_creation_lost(fate: Fate) {
     let proxy = Proxy::zookeeper(&direct());
     let trap = proxy.trap(fate, creates("/b"));
     let mut run = job(scratch.zklock_by(proxy.address()), &scratch, &["/c", "/b", "/a"], "job");
-    // So that the first try creates it.
+    // The locks' own nodes are there already, so that the first try creates the contender.
     for lock in LOCKS {
         scratch.client().create(lock, b"", client::Kind::Persistent).unwrap();
     }

@@ -22,7 +22,7 @@ fn signal_before_the_lock_is_seen() {
     let contender = format!("{}/{}", LOCK, scratch.wait_queue(2)[1]);
     process::stop(job.pid());
     scratch.delete(&holder);
-    // The keeper writes into its node since when it holds, after it has told zklock.
+    // The keeper writes into its node when it began to hold, after it has told zklock.
     poll::until("the lock is held", || scratch.client().get(&contender).ok().filter(|(_, stat)| stat.version > 0));
     job.signal(Signal::SIGTERM);
     job.signal(Signal::SIGCONT);

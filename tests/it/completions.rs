@@ -59,7 +59,8 @@ const COMPLETED: &[(&str, &str)] = &[
     ("zklock --signal SIGWIN", "zklock --signal SIGWINCH"),
 ];
 
-/// Lines that are left as they are: where no command and no file is to come, and zklock's options behind its command.
+/// Lines that completion leaves as they are: neither a command nor a file belongs at the cursor, or what is typed looks
+/// like an option of zklock's but comes after COMMAND.
 const LEFT: &[&str] = &[
     "zklock swee",
     "zklock bi",

@@ -104,7 +104,7 @@ pub(super) fn spellings(arg: &Arg) -> Vec<String> {
     own.chain(shorts).chain(longs).collect()
 }
 
-/// The names that `--signal` is offered with: those of real time are too many to choose from.
+/// The names that `--signal` is offered with: there are too many real-time signals to choose from.
 fn signals() -> Vec<String> {
     let names = Signal::all().map(|signal| signal.to_string().trim_start_matches("SIG").to_owned());
     names.filter(|name| !name.starts_with("RT") && !name.starts_with(|c: char| c.is_ascii_digit())).collect()
@@ -118,7 +118,7 @@ fn completion(shell: Shell) -> String {
         assert!(script.contains(old), "the completions for {shell} have no {old:?} any more");
         script = script.replace(old, new);
     };
-    // The generator knows neither where COMMAND begins, nor the values that are no type of clap's.
+    // The generator knows neither where COMMAND begins, nor the values for which clap has no type.
     let with_value = options_with_a_value();
     let fill_in = |text: &str| {
         let between = if shell == Shell::Fish { " " } else { "|" };
@@ -215,7 +215,7 @@ fn exit_status_section() -> String {
     section
 }
 
-/// Session timeouts, in seconds, of which the documents say what they are good for.
+/// The session timeouts, in seconds, that the tables of the documents list.
 pub(super) const SESSION_TIMEOUTS: [u64; 5] = [6, 10, 30, 60, 120];
 
 /// Seconds with one decimal, rounded down, so that no more is promised than there is.
@@ -224,7 +224,7 @@ pub(super) fn in_tenths(duration: Duration) -> String {
     format!("{}.{} s", tenths / 10, tenths % 10)
 }
 
-/// What some session timeouts are good for, by the arithmetic that zklock itself uses.
+/// What some session timeouts allow, by the arithmetic that zklock itself uses.
 fn session_timeout_table() -> String {
     let mut table = ".PP\n.RS\n.nf\n".to_owned();
     let mut row = |timeout: &str, outage: &str, grace: &str| {

@@ -41,8 +41,8 @@ fn told_at_a_terminal() {
 /// The session timeout that a holder asks for.
 const ASKED: Duration = Duration::from_secs(30);
 
-/// A holder that asks for [`ASKED`] and is granted `first`, and a waiter behind it. `begun` after the command has begun
-/// the connection breaks, and the holder is granted `second`.
+/// A holder that asks for [`ASKED`] and is granted `first`, and a waiter behind it. When the command has run for
+/// `begun`, the connection breaks, and the holder is granted `second`.
 fn regrant(
     first: Duration,
     begun: Duration,
@@ -50,7 +50,7 @@ fn regrant(
     then: impl FnOnce(&Scratch, &mut Running, &mut Running),
 ) {
     let (scratch, proxy) = Scratch::proxied();
-    // As if the server's configuration were another afterwards; to restart it would take longer than some leases last.
+    // As if the server's configuration changed later; restarting the server would take longer than some leases last.
     proxy.ask_for(first);
     let asked = ASKED.as_secs().to_string();
     let options = ["-v", "--session-timeout", &asked, "--kill-after", "0"];

@@ -40,7 +40,7 @@ fn all_learn_of_it() {
 /// first that this server knows.
 #[track_caller]
 fn server_loses_its_data(what: &'static str, then: impl FnOnce(&Proxy)) {
-    // The one without the data runs already: to start it may take longer than a session lasts.
+    // The one without the data runs already: starting it may take longer than a session lasts.
     let servers = [(); 2].map(|()| Server::start());
     let scratch = servers[0].chroot();
     Client::connect(&servers[1].address()).create(scratch.path(), b"", Kind::Persistent).unwrap();

@@ -57,7 +57,7 @@ fn gets_it(scratch: &Scratch, name: &str) -> bool {
     }
 }
 
-/// Waits until each of these nodes has as many watchers: its owner, and those that wait for it.
+/// Waits until each of these nodes has the expected number of watchers: its owner, and those that wait for it.
 #[track_caller]
 fn wait_watchers(scratch: &Scratch, nodes: &[String], expected: &[usize]) {
     let mut last = Vec::new();

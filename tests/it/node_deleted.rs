@@ -82,7 +82,8 @@ fn starts_nothing_after_a_reconnection() {
     scratch.delete(&node);
     let mut next = scratch.contend("next");
     next.wait_stdout("ready");
-    // The lease of before is too old to start a command under, and the session lasts: nothing shows that but the clock.
+    // The old lease becomes too old to start a command under, but the session still lives: only the clock shows the
+    // difference.
     let old = stopped.after(Duration::from_secs(6));
     poll::until("the lease is old", || (Moment::now() > old).then_some(()));
     // The proxy holds back the first reply about a node, so the keeper learns only that there is a quorum.

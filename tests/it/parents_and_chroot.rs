@@ -28,7 +28,7 @@ fn deep_lock_and_its_parents() {
 fn parents_that_go_are_created_again() {
     let scratch = Scratch::new();
     let proxy = Proxy::zookeeper(&direct());
-    // The first creation of the lock's node fails for want of parents; the second is the one that is answered well.
+    // The first creation of the lock's node fails for want of parents; the second succeeds.
     let creations = AtomicUsize::new(0);
     let trap = proxy.trap(Fate::Wait, move |request| {
         let is_the_lock = request.op == Op::CreateContainer && request.path.ends_with("/a/lock");
@@ -52,7 +52,7 @@ fn server_without_containers() {
     proxy.make_unknown(Op::CreateContainer);
     silent(scratch.zklock_by(proxy.address()).args(["/stay/b/lock", "true"]).run().expect_code(0));
     silent(scratch.zklock().args(["/go/b/lock", "true"]).run().expect_code(0));
-    // A node that was there before these and has not gone with them does not go.
+    // The first tree has no containers, is older than the second, and is still there when that has gone: so it stays.
     assert_eq!(scratch.client().wait_count("/", 1), ["stay"]);
     assert!(scratch.client().exists("/stay/b/lock"));
 }

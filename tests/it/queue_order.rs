@@ -91,7 +91,7 @@ fn release_wakes_one_waiter() {
     const WAITERS: usize = 8;
     let scratch = Scratch::new();
     let proxy = Proxy::zookeeper(&direct());
-    // With its first beat, after a fifth of the session timeout, a holder publishes since when it holds. A waiter
+    // With its first beat, after a fifth of the session timeout, a holder publishes when it began to hold. A waiter
     // looks again then, and that is not what is counted here.
     let zklock = || scratch.zklock_by(proxy.address()).args([LOCK, "--session-timeout", "2m"]);
     let start = |name: &str| zklock().child(scratch.logged(name)).spawn();
@@ -146,8 +146,8 @@ fn waiter_in_the_middle_gives_up() {
     watch(2);
     middle.signal(Signal::SIGTERM);
     silent(middle.wait().expect_signal(Signal::SIGTERM));
-    // The holder itself and the last, which has looked again. It also does so when the holder publishes since when it
-    // holds.
+    // The holder itself and the last, which has looked again. It also does so when the holder publishes the time at
+    // which it began to hold.
     poll::until("the last looks again", || (lists(&proxy)[0] >= 2).then_some(()));
     watch(2);
     assert_eq!(scratch.log().order(), ["holder"]);

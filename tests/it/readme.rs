@@ -118,7 +118,7 @@ impl Place {
             .program(program)
             .directory(self.directory.path())
             .env("PATH", format!("{}:/usr/bin:/bin", self.path("bin").display()))
-            // The page shows a holder that has not said yet since when it holds, as it does after a fifth of this.
+            // The page shows a holder that has not said yet when it began to hold, as it does after a fifth of this.
             .env("ZKLOCK_SESSION_TIMEOUT", "2m")
             .env("HOME", self.path("home"))
             .env("CALLS", self.path("calls"))

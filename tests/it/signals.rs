@@ -132,8 +132,8 @@ fn none_ends_the_keeper() {
     let mut job = scratch.start(&proxy.address(), "job", &[], &["--exit-on", "TERM"]);
     job.wait_stdout("ready");
     let keeper = job.keeper();
-    // It leads a process group and a session of its own. Of those that end a process by default, the ones that it
-    // cannot ignore, and those of a fault of its own, are not among them.
+    // It leads a process group and a session of its own. These are the signals that end a process by default, without
+    // those that it cannot ignore and those that a fault of its own would cause.
     let numbers = "1 2 3 10 12 13 14 15 16 24 25 26 27 29 30 $(seq 34 64)";
     let script = format!("for signal in {numbers}; do kill -$signal -- {keeper} -{keeper}; done");
     Zklock::bare().program("bash").args(["-c", &script]).run().expect_code(0);

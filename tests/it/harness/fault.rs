@@ -21,8 +21,8 @@ use super::times::{AT_ONCE, SHORT_SESSION};
 /// When a session that is not renewed has ended, and the next holder has noticed.
 pub(crate) const EXPIRY: Duration = SHORT_SESSION.saturating_add(AT_ONCE);
 
-/// Why a lock was lost in a silence. The supervisor says for how long, the keeper that it was too long, and either may
-/// be the first.
+/// Why a lock was lost in a silence. The supervisor says how long it was, the keeper says that it was too long, and
+/// either may be the first.
 pub(crate) const NO_ANSWER: &str = "ZooKeeper has not answered ";
 /// The same where the supervisor is the first.
 pub(crate) const SILENCE: &str = "ZooKeeper has not answered for ";

@@ -94,7 +94,7 @@ impl Request {
         let (code, rest) = int(rest)?;
         let op = Op::from_code(code);
         let path = match op {
-            // A multi begins with the header of its first part: type, done, error. Then comes what that part is.
+            // A multi begins with the header of its first part: type, done, error. The body of that part follows.
             Op::Multi => rest.get(9..).and_then(string),
             _ => string(rest),
         };

@@ -6,7 +6,8 @@ use std::path::Path;
 /// One command's time, in nanoseconds of CLOCK_BOOTTIME.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// The command's process id. A contender in a crowd of another program has a number of its own.
+    /// The command's process id. In a crowd that another program runs in one process, each contender has a number of
+    /// its own instead.
     pub(crate) pid: u32,
     /// The name that it was given.
     pub(crate) name: String,
@@ -79,7 +80,7 @@ impl JobLog {
 
     /// How many ran at the same time at most.
     pub(crate) fn most_at_once(&self) -> usize {
-        // The most are there at some run's beginning.
+        // The maximum is reached when one of them begins.
         let at = |time: u64| self.runs.iter().filter(|run| run.begin <= time && time <= run.last).count();
         self.runs.iter().map(|run| at(run.begin)).max().unwrap_or(0)
     }
@@ -90,8 +91,8 @@ impl JobLog {
         self.expect_apart(|_, _| true)
     }
 
-    /// Panics when two of them ran at the same time that must not, as `must_not` says. And when there are none of
-    /// which it says so: an empty log proves nothing. Returns itself.
+    /// Panics when two of them ran at the same time although `must_not` is true of the pair. Also panics when it is
+    /// true of no pair: an empty log proves nothing. Returns itself.
     #[track_caller]
     pub(crate) fn expect_apart(self, must_not: impl Fn(&Run, &Run) -> bool) -> Self {
         assert!(self.pairs().any(|(one, two)| must_not(one, two)), "no two that could overlap: {self:?}");

@@ -129,7 +129,7 @@ impl Recipe {
 
 /// A peer that runs, and has a session. To the log of its [`Scratch`] it writes when it holds the lock, or believes so.
 ///
-/// Dropping it ends it, in order when the test has not failed. So it is to go before its [`Scratch`].
+/// Dropping it ends it, in an orderly way unless the test has failed. So it must be dropped before its [`Scratch`].
 #[derive(Debug)]
 pub(crate) struct Peer {
     running: Running,
@@ -298,7 +298,8 @@ fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers")
 }
 
-/// The nanoseconds by which CLOCK_BOOTTIME, the clock of all logs, is before CLOCK_MONOTONIC, the one that Java reads.
+/// The nanoseconds by which CLOCK_BOOTTIME, the clock of all logs, is ahead of CLOCK_MONOTONIC, the one that Java
+/// reads.
 fn clock_offset() -> i128 {
     let now = |clock| i128::try_from(Duration::from(clock_gettime(clock).expect("a clock")).as_nanos()).expect("small");
     // The two cannot be read at once, and this thread may be interrupted in between: the quickest of several is right.

@@ -18,7 +18,7 @@ use nix::unistd::{Pid, setsid};
 
 use super::poll;
 
-/// Where a new process stands towards the terminal and the process group of the tests.
+/// Which session and process group a new process belongs to, and thereby which terminal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Seat {
     /// A session of its own, without a terminal: what cron, systemd and CI give.
@@ -148,11 +148,11 @@ pub(crate) fn children(parent: Pid) -> Vec<Process> {
     children
 }
 
-/// The living processes in whose first environment stands `NAME=value`. Zombies have none and are not listed.
+/// The living processes that were started with `NAME=value` in their environment. Zombies have none and are not listed.
 ///
-/// When there is none, there was a moment at which none lived. A process that was started by one that has ended
-/// meanwhile is in the next listing, and a process in the middle of execve(2), when it shows no environment, is looked
-/// at again.
+/// If none is returned, there was a moment at which none lived: /proc is listed until no new process shows up, so a
+/// process whose parent has ended meanwhile is not missed. A process in the middle of execve(2), which shows no
+/// environment, is looked at again.
 pub(crate) fn marked(name: &str, value: &str) -> Vec<Process> {
     let mark = format!("{name}={value}");
     let mut listed = BTreeSet::new();
@@ -167,8 +167,8 @@ pub(crate) fn marked(name: &str, value: &str) -> Vec<Process> {
     }
 }
 
-/// Whether `mark` is one of the first environment of this process. `None`: that cannot be told in the middle of
-/// execve(2), while all of it is replaced.
+/// Whether `mark` is in the environment that this process was started with. `None`: that cannot be told now, because
+/// the process is in the middle of execve(2), which replaces all of it.
 fn carries(pid: Pid, mark: &str) -> Option<bool> {
     // Reading fails when the process has just gone or belongs to another user. Then it is not one of ours.
     let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return Some(false) };
@@ -183,7 +183,8 @@ fn carries(pid: Pid, mark: &str) -> Option<bool> {
     match (number(20)?, number(23)?) {
         // One of the kernel's, or one that has ended.
         (0, _) => Some(false),
-        // Execve(2) sets where the program's code is when all of the rest is there; 1 is no address.
+        // execve(2) sets the address of the program's code last, so 0 means that it is not done; 1 is no address
+        // either.
         (_, 0 | 1) => None,
         _ => (number(48)?.checked_sub(number(47)?)? == environment.len()).then_some(false),
     }
@@ -240,7 +241,7 @@ pub(crate) fn expect_dead(family: &[Process]) {
     }
 }
 
-/// The child of `parent` by the name that commands have in /proc.
+/// The child of `parent` that has the name of a command in /proc.
 #[track_caller]
 pub(crate) fn command(parent: Pid) -> Pid {
     let is_command = |process: &Process| process.name == "child";

@@ -39,7 +39,8 @@ pub(crate) enum Flow {
     Delay(Duration),
 }
 
-/// What happens to a connection when the reply that a [`Trap`] waits for arrives. Unless it waits, the reply is lost.
+/// What happens to a connection when the reply that a [`Trap`] waits for arrives. Except with `Wait`, the reply is
+/// lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// The connection is reset.

@@ -111,7 +111,7 @@ impl Running {
         self.child_process("command", |process| !is_keeper(process) && process.name != "zklock")
     }
 
-    /// Stops the child that is to become the command as soon as it is there, which as a rule is before it does.
+    /// Stops the child that is to become the command as soon as there is one: as a rule, before it becomes the command.
     #[track_caller]
     pub(crate) fn stop_forked(&self) -> Pid {
         let path = format!("/proc/{0}/task/{0}/children", self.pid());
@@ -383,7 +383,7 @@ impl Output {
         self
     }
 
-    /// Whether it died of the signal with this number: those of real time have no name.
+    /// Whether it died of the signal with this number: real-time signals have no name.
     pub(crate) fn died_of(&self, signal: i32) -> bool {
         self.status.signal() == Some(signal)
     }

@@ -38,8 +38,8 @@ pub(crate) const LASTING_VERBOSE: [&str; 3] = ["-v", "--session-timeout", "20"];
 pub(crate) const BRIEF: [&str; 2] = ["--session-timeout", "10"];
 
 /// Options of a [job](Scratch::job) whose command is to get its stop signal. There is time for the command to say so,
-/// and for the supervisor to be late without the keeper being first. It is less than zklock recommends, so it has to be
-/// quiet about that.
+/// and for the supervisor to be late without the keeper being first. The grace is longer than zklock recommends;
+/// `--quiet` keeps it from saying so.
 pub(crate) const GRACE: [&str; 3] = ["--quiet", "--kill-after", "1300ms"];
 
 /// How a message names the holder of [`Scratch::occupy_as_db3`].
@@ -384,7 +384,7 @@ impl Scratch {
         let mut left = Vec::new();
         let mut paths = vec!["/".to_owned()];
         while let Some(path) = paths.pop() {
-            // What has gone meanwhile is not left. Servers name no owner of a container either.
+            // A node that has gone meanwhile counts as one without an owner; servers name no owner of a container.
             let owner = self.client.get(&path).map_or(0, |(_, stat)| stat.owner);
             if ![0, self.client.session()].contains(&owner) {
                 left.push(path.clone());

@@ -80,7 +80,7 @@ pub(crate) enum Data {
     Wiped,
 }
 
-/// A server's own word on its part.
+/// The role that a server says it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The only server.
@@ -322,7 +322,7 @@ impl Drop for Server {
 
 /// A port that nothing listens on, never given twice to this process.
 ///
-/// From below the range that Linux takes ports for outgoing connections from (ip_local_port_range, ip(7)): no client
+/// It is below the range from which Linux takes ports for outgoing connections (ip_local_port_range, ip(7)): no client
 /// can sit on it while a server restarts, and none can connect to itself while nothing listens.
 pub(crate) fn free_port() -> u16 {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());

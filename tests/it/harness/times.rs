@@ -23,8 +23,8 @@ pub(crate) const LEASE: Duration = Duration::from_millis(5200);
 /// than this, so that an expiry cannot be mistaken for the thing itself.
 pub(crate) const AT_ONCE: Duration = Duration::from_secs(5);
 
-/// How long it may take until a deleted node has gone. A run that gives up waits for the server's answer for a second
-/// and no longer; a server that stands still for that long deletes the node when it goes on.
+/// How long it may take until a deleted node has gone. A run that gives up waits two seconds at most for the server's
+/// answer; a server that stands still for that long deletes the node when it goes on.
 pub(crate) const SOON: Duration = Duration::from_secs(10);
 
 /// How long a crowd may take, on a machine that does much else.
@@ -33,8 +33,8 @@ pub(crate) const CROWD_LIMIT: Duration = Duration::from_secs(180);
 /// "Well under 100 ms", see [`expect_once_below`].
 pub(crate) const INSTANT: Duration = Duration::from_millis(100);
 
-/// Measures again until something has taken less than `limit`. On a loaded machine, what happens at once does so at
-/// some time. Panics when it does not within [`PATIENCE`].
+/// Measures again until something has taken less than `limit`. On a loaded machine, what should be instant may be slow
+/// a few times. Panics when it is never fast enough within [`PATIENCE`].
 ///
 /// [`PATIENCE`]: super::poll::PATIENCE
 #[track_caller]

@@ -167,7 +167,7 @@ impl Zklock {
         self
     }
 
-    /// Its place towards the terminal and the process group of the tests.
+    /// Which session and process group it belongs to, and thereby which terminal.
     pub(crate) fn seat(mut self, seat: Seat) -> Self {
         self.seat = seat;
         self

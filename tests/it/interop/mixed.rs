@@ -114,8 +114,8 @@ fn crowd_of_every_kind() {
     }
 }
 
-/// Curator sorts the whole names of kazoo's nodes among the sequence numbers of its own. With many digits these might
-/// come after a name of ours that does not concern it; then the two would wait for each other.
+/// Curator sorts the whole names of kazoo's nodes among the sequence numbers of its own. A large number might sort
+/// after the kazoo name of a later contender of ours; then the two would wait for each other.
 #[test]
 fn large_sequence_numbers() {
     let (_server, scratch) = counter::standing_at(2_000_000_000);
@@ -199,8 +199,8 @@ fn other_dialects_of_zklock_are_refused() {
 /// A holder is named by the words that it stored, if it stored any.
 #[test]
 fn a_holder_of_another_kind_is_named() {
-    // Curator stores the address that the machine's name has, whatever it is, or nothing where it has none. A WriteLock
-    // stores no words.
+    // Curator stores the address to which the machine's name resolves, whatever it is, or nothing if there is none. A
+    // WriteLock stores no words.
     for recipe in
         [Recipe::CuratorMutex, Recipe::CuratorWriter, Recipe::WriteLock, Recipe::KazooLock, Recipe::KazooWriter]
     {

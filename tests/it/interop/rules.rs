@@ -58,7 +58,7 @@ fn number_after<'n>(name: &'n str, parts: &[&str]) -> Option<&'n str> {
     parts.iter().any(|part| rest.ends_with(part)).then_some(number)
 }
 
-/// Whether none of the names that it looks at is before it, by the rule of the library.
+/// Whether, by the rule of its library, none of the names that the party looks at is before its own.
 fn holds(party: &Party, names: &[String]) -> bool {
     let own = &party.nodes[0];
     let first_by = |key: &dyn Fn(&str) -> String| names.iter().all(|name| name == own || key(name) > key(own));

@@ -108,8 +108,8 @@ fn descendants_of_the_inner_run() {
     assert_eq!(log.order(), ["inner", "next"]);
 }
 
-/// The outer command ends while the inner zklock is starting: it uses the lock, and then the outer one stays, or queues
-/// for one of its own.
+/// The outer command ends while the inner zklock is starting: either it uses the lock, and the outer one stays until it
+/// is done, or it queues on its own.
 #[test]
 fn outer_run_that_is_just_leaving() {
     let scratch = Scratch::new();

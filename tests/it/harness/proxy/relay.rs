@@ -158,7 +158,7 @@ impl Connection {
         };
         let client = flags(self.up.wants_to_read(up), self.down.wants_to_write(down));
         let server = flags(self.down.wants_to_read(down), self.up.wants_to_write(up));
-        // A socket that nothing is wanted of must not be polled: poll(2) reports a hang-up unasked, again and again.
+        // A socket of which nothing is wanted must not be polled: poll(2) reports a hang-up unasked, again and again.
         let mut interests = vec![interest(&self.word, PollFlags::POLLIN)];
         interests.extend((!client.is_empty()).then(|| interest(&self.client, client)));
         interests.extend((!server.is_empty()).then(|| interest(&self.server, server)));
