@@ -6,6 +6,12 @@ use std::time::Duration;
 use super::instant::Instant;
 use super::lease::Terms;
 
+/// How long the client library is told to let a connection be silent. Its default, 2/5, would leave no time for a
+/// second server within the lease.
+pub fn silence_limit(timeout: Duration) -> Duration {
+    timeout / 6
+}
+
 /// The answered requests of one connection. They decide from when the lease counts after an answered beat.
 ///
 /// A beat proves that there was a quorum when it was sent. It does not prove that the leader counts the
@@ -65,11 +71,11 @@ impl Contacts {
         timeout / 96
     }
 
-    /// How long a silent connection can last. The library gives it up after T/6, looks only every T/48
-    /// whether that time is over, and does not count time that the machine slept. A short pause of ours may
-    /// have gone unnoticed as well.
+    /// How long a silent connection can last. The library gives it up after [`silence_limit`], looks only
+    /// eight times within that whether it is over, and does not count time that the machine slept. A short
+    /// pause of ours may have gone unnoticed as well.
     fn patience(timeout: Duration) -> Duration {
-        timeout / 6 + timeout / 48 + Self::unnoticed(timeout)
+        silence_limit(timeout) + silence_limit(timeout) / 8 + Self::unnoticed(timeout)
     }
 
     /// The longest pause that may go unnoticed.

@@ -20,6 +20,7 @@ use zookeeper_client::{
 use super::{Change, Created, Failure, Session, Stat, Watch};
 use crate::clock;
 use crate::plan::{ConnectString, HostPort};
+use crate::rules::contacts::silence_limit;
 use crate::rules::instant::Instant;
 
 /// Servers that are down are tried again after this long, then after twice that, and so on.
@@ -206,7 +207,7 @@ impl ClientSession {
     ) -> Result<Self, Failure> {
         let mut pause = FIRST_PAUSE;
         loop {
-            let reason = match servers.resolve(timeout / 6).await {
+            let reason = match servers.resolve(silence_limit(timeout)).await {
                 Ok(addresses) => {
                     let list: Vec<String> = addresses.iter().map(ToString::to_string).collect();
                     let connect_string = list.join(",") + &servers.connect.chroot;
@@ -215,7 +216,7 @@ impl ClientSession {
                         Err(failure @ (Failure::Denied | Failure::SessionOver | Failure::Refused(_))) => {
                             return Err(failure);
                         }
-                        Err(_) => diagnose(addresses[0], timeout / 6, identity.is_none()).await,
+                        Err(_) => diagnose(addresses[0], silence_limit(timeout), identity.is_none()).await,
                     }
                 }
                 Err(reason) => reason,
@@ -234,9 +235,7 @@ impl ClientSession {
     ) -> Result<Self, Failure> {
         let mut connector = Client::connector()
             .with_session_timeout(timeout)
-            // A silent connection is given up after this long. The library's default, 2/5, would leave no
-            // time for a second server within the lease.
-            .with_connection_timeout(timeout / 6)
+            .with_connection_timeout(silence_limit(timeout))
             .with_fail_eagerly();
         if let Some(identity) = identity {
             connector = connector.with_session(identity.0.clone());

@@ -7,12 +7,14 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::time::Duration;
 
+use zklock::rules::contacts::silence_limit;
 use zklock::session::{Change, Failure, Stat};
 
 use crate::coverage::Kind;
 use crate::servers::{Lane, Session};
-use crate::state::{Event, Path, State, Time};
+use crate::state::{Event, Path, State, Time, micros};
 
 /// A request of a client to its server.
 pub(crate) enum Request {
@@ -261,9 +263,10 @@ impl State {
             return;
         }
         let (now, timeout) = (self.monotonic(host), self.conns[conn].asked);
-        let jitter = self.up_to(timeout / 48);
+        let limit = micros(silence_limit(Duration::from_micros(timeout)));
+        let jitter = self.up_to(limit / 8);
         let state = &mut self.conns[conn];
-        if now >= state.heard + timeout / 6 {
+        if now >= state.heard + limit {
             self.coverage.count(Kind::Silence);
             return self.lose(conn);
         }
@@ -272,7 +275,7 @@ impl State {
             self.send_up(conn, Up::Ping);
         }
         let state = &self.conns[conn];
-        let next = (state.sent + timeout / 16 + jitter).min(state.heard + timeout / 6) - now;
+        let next = (state.sent + timeout / 16 + jitter).min(state.heard + limit) - now;
         self.after(next, Event::Look(conn));
     }
 

@@ -10,6 +10,7 @@ use futures_lite::future::or;
 use zklock::command::Left;
 use zklock::keeper::outside::Outside;
 use zklock::rules::card::Card;
+use zklock::rules::contacts::silence_limit;
 use zklock::rules::instant::Instant;
 use zklock::rules::message::{Connection, Order, Progress, Remains, Report};
 use zklock::session::{Change, Created, Failure, Session, Stat, Watch};
@@ -51,7 +52,7 @@ impl SimOutside {
                 let mut tried =
                     SimSession { opened, timeout: granted, state: Rc::clone(&self.state), conn, id: 0, lost };
                 let enough = async {
-                    or(self.sleep(timeout / 6), tried.lost()).await;
+                    or(self.sleep(silence_limit(timeout)), tried.lost()).await;
                     Answer::Failed(Failure::Unknown(String::new()))
                 };
                 match or(reply(slot), enough).await {
