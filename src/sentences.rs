@@ -158,7 +158,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
                 LostWhy::Silence(silence) => {
                     format!("ZooKeeper has not answered for {}; stopping the command", show_measured(*silence))
                 }
-                LostWhy::Refused => "ZooKeeper refuses to keep it (see --verbose); stopping the command".to_owned(),
+                LostWhy::Refused(refusal) => format!("{}; stopping the command", refused(refusal, plan)),
                 LostWhy::KeeperGone => "the keeper process died; stopping the command".to_owned(),
             };
             (Weight::Error, format!("lost the lock {lock}: {why}"))
@@ -288,6 +288,15 @@ mod tests {
                     their maxSessionTimeout is the limit): write 17.7s at most";
         let sentence = sentence(&Notice::NoRoom { no_room, granted }, &plan, 0);
         assert_eq!(sentence, (Weight::Error, text.to_owned()));
+    }
+
+    #[test]
+    fn a_lock_that_is_lost_because_of_a_refusal_names_the_reason() {
+        let plan = plan::from_args_and_environment(["zklock", "/l", "true"].map(Into::into), |_| None).unwrap();
+        let why = LostWhy::Refused(Refusal::Denied("/l/x-lock-0000000001".to_owned()));
+        let text = "lost the lock /l: access to /l/x-lock-0000000001 denied by its ACL, or the login failed; \
+                    stopping the command";
+        assert_eq!(sentence(&Notice::Lost(why), &plan, 0), (Weight::Error, text.to_owned()));
     }
 
     #[test]

@@ -86,14 +86,14 @@ pub enum Blocker {
 }
 
 /// How the loss of a held lock was learnt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LostWhy {
     /// ZooKeeper said so; the next holder may run already.
     Told(Loss),
     /// ZooKeeper has been silent for this long.
     Silence(Duration),
     /// ZooKeeper refuses what it takes to keep the lock.
-    Refused,
+    Refused(Refusal),
     /// The keeper process has gone.
     KeeperGone,
 }

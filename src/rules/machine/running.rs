@@ -89,7 +89,7 @@ impl Machine {
             }
             // The next holder may run already: no time for a stop signal.
             Event::Keeper(Report::Lost(loss)) => kill(now, run.lease, Cause::Loss, Some(LostWhy::Told(loss))),
-            Event::Keeper(Report::Refused(_)) => self.stop(now, run.lease, LostWhy::Refused),
+            Event::Keeper(Report::Refused(refusal)) => self.stop(now, run.lease, LostWhy::Refused(refusal)),
             Event::KeeperGone => self.stop(now, run.lease, LostWhy::KeeperGone),
             Event::Timer if now >= run.lease.stop_at() => {
                 self.stop(now, run.lease, LostWhy::Silence(run.lease.silence(now)))
@@ -227,7 +227,7 @@ fn judge(now: Instant, lease: Lease, cause: Cause, event: &Event) -> (Cause, Opt
     let lost = |why| (Cause::Loss, Some(why));
     match event {
         Event::Keeper(Report::Lost(loss)) => lost(LostWhy::Told(*loss)),
-        Event::Keeper(Report::Refused(_)) => lost(LostWhy::Refused),
+        Event::Keeper(Report::Refused(refusal)) => lost(LostWhy::Refused(refusal.clone())),
         Event::KeeperGone => lost(LostWhy::KeeperGone),
         Event::Timer if now >= lease.kill_at() => lost(LostWhy::Silence(lease.silence(now))),
         Event::Timer
