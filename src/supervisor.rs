@@ -36,7 +36,7 @@ use crate::plan::Plan;
 use crate::rules::event::{Awaited, CommandEnd, CommandEvent, Effect, Event, Unstarted};
 use crate::rules::instant::Instant;
 use crate::rules::machine::Machine;
-use crate::rules::message::{Grant, Order, Progress, Report};
+use crate::rules::message::{Grant, Order, Report};
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
 use crate::signals::{self, Arrival, Signals};
@@ -120,7 +120,7 @@ impl Supervisor<'_> {
 
     fn hear_keeper(&mut self) -> anyhow::Result<()> {
         while let Some(event) = self.keeper.as_mut().and_then(Keeper::hear) {
-            if event == Event::Keeper(Report::Queue(Progress::Independent)) {
+            if event == Event::Keeper(Report::Independent) {
                 self.lending.be_independent();
             }
             self.happen(event)?;

@@ -12,7 +12,7 @@ use super::place::{Claim, Lender, Stop};
 use crate::environment::HELD;
 use crate::plan::LockPath;
 use crate::rules::card::Card;
-use crate::rules::message::{Loss, Progress, Refusal, Report};
+use crate::rules::message::{Loss, Refusal, Report};
 use crate::rules::mode::Mode;
 use crate::rules::queue::{Contender, Standing};
 use crate::session::{Failure, Session};
@@ -34,7 +34,7 @@ impl<O: Outside> Keeper<'_, O> {
             }
             if lent.is_empty() {
                 self.outside.borrows_no_more();
-                self.outside.report(&Report::Queue(Progress::Independent)).await;
+                self.outside.report(&Report::Independent).await;
             }
         }
         self.lent.replace(Some(lent));

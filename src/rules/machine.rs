@@ -162,7 +162,9 @@ impl Machine {
                 Connection::Connected { timeout } => lease.regrant(regranted(*timeout, kill_after), None),
                 Connection::Shortened { timeout, from } => lease.regrant(regranted(*timeout, kill_after), *from),
             },
-            Event::Keeper(Report::Queue(_) | Report::Lost(_) | Report::Refused(_) | Report::Released)
+            Event::Keeper(
+                Report::Independent | Report::Queue(_) | Report::Lost(_) | Report::Refused(_) | Report::Released,
+            )
             | Event::KeeperGone
             | Event::Signal { .. }
             | Event::Command(_)

@@ -14,6 +14,8 @@ use super::queue::{Dialect, Recipe};
 pub enum Report {
     /// The connection to the servers has changed.
     Connection(Connection),
+    /// We use no lock of a zklock above us, and will not.
+    Independent,
     /// We have come further in the queues.
     Queue(Progress),
     /// The lock, or the place in the queue, is lost.
@@ -46,8 +48,6 @@ pub enum Connection {
 /// How far we have come on the way to the lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Progress {
-    /// We use no lock of a zklock above us, and will not.
-    Independent,
     /// The lock has a child that is not a contender, so that no contender waits for it.
     Foreign {
         /// The lock.

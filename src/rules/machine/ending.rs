@@ -109,6 +109,7 @@ impl Machine {
             Event::Timer
             | Event::Keeper(
                 Report::Connection(_)
+                | Report::Independent
                 | Report::Queue(_)
                 | Report::Lost(Loss::NodeDeleted | Loss::LeaseOver | Loss::LenderGone)
                 | Report::Refused(_),

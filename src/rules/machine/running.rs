@@ -106,7 +106,7 @@ impl Machine {
             Event::Signal { signal, .. } => (same, vec![Effect::Forward(signal)]),
             Event::Command(event) => self.command(now, run, event),
             Event::Timer
-            | Event::Keeper(Report::Connection(_) | Report::Queue(_) | Report::Released)
+            | Event::Keeper(Report::Connection(_) | Report::Independent | Report::Queue(_) | Report::Released)
             | Event::Answered(_)
             | Event::OnLostEnded => (same, vec![]),
         }
@@ -182,7 +182,9 @@ impl Machine {
             Event::Timer
             | Event::Signal { .. }
             | Event::Command(CommandEvent::Ended(_) | CommandEvent::EndedLending(_) | CommandEvent::Stopped(_))
-            | Event::Keeper(Report::Connection(_) | Report::Queue(_) | Report::Refused(_) | Report::Released)
+            | Event::Keeper(
+                Report::Connection(_) | Report::Independent | Report::Queue(_) | Report::Refused(_) | Report::Released,
+            )
             | Event::KeeperGone
             | Event::Extended(_)
             | Event::Answered(_)
@@ -208,7 +210,12 @@ impl Machine {
             | Event::Signal { .. }
             | Event::Command(CommandEvent::Ended(_) | CommandEvent::EndedLending(_) | CommandEvent::Stopped(_))
             | Event::Keeper(
-                Report::Connection(_) | Report::Queue(_) | Report::Lost(_) | Report::Refused(_) | Report::Released,
+                Report::Connection(_)
+                | Report::Independent
+                | Report::Queue(_)
+                | Report::Lost(_)
+                | Report::Refused(_)
+                | Report::Released,
             )
             | Event::KeeperGone
             | Event::Extended(_)
@@ -231,7 +238,7 @@ fn judge(now: Instant, lease: Lease, cause: Cause, event: &Event) -> (Cause, Opt
         Event::KeeperGone => lost(LostWhy::KeeperGone),
         Event::Timer if now >= lease.kill_at() => lost(LostWhy::Silence(lease.silence(now))),
         Event::Timer
-        | Event::Keeper(Report::Connection(_) | Report::Queue(_) | Report::Released)
+        | Event::Keeper(Report::Connection(_) | Report::Independent | Report::Queue(_) | Report::Released)
         | Event::Extended(_)
         | Event::Answered(_)
         | Event::Signal { .. }

@@ -247,6 +247,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         Just(Report::Lost(Loss::SessionExpired)),
         Just(Report::Lost(Loss::SessionEnded)),
         Just(Report::Refused(Refusal::NoChroot)),
+        Just(Report::Independent),
         Just(Report::Released),
     ];
     prop_oneof![

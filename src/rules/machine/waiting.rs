@@ -64,7 +64,12 @@ impl Machine {
             Event::Timer if self.is_over(now) => self.unavailable(now, Blocker::Servers(connecting.reason)),
             Event::Timer if connecting.until.is_some_and(|at| at <= now) => unreachable(now, connecting.reason),
             Event::Timer
-            | Event::Keeper(Report::Connection(Connection::Shortened { .. }) | Report::Queue(_) | Report::Released)
+            | Event::Keeper(
+                Report::Connection(Connection::Shortened { .. })
+                | Report::Independent
+                | Report::Queue(_)
+                | Report::Released,
+            )
             | Event::Extended(_)
             | Event::Answered(_)
             | Event::Command(_)
@@ -116,7 +121,7 @@ impl Machine {
                 (None, None) => self.unavailable(now, Blocker::Late),
             },
             Event::Timer
-            | Event::Keeper(Report::Released)
+            | Event::Keeper(Report::Independent | Report::Released)
             | Event::Extended(_)
             | Event::Answered(_)
             | Event::Command(_)
@@ -127,7 +132,6 @@ impl Machine {
     fn progress(&mut self, now: Instant, queued: Queued, progress: Progress) -> (State, Vec<Effect>) {
         let no_wait = self.settings.patience == Patience::NoWait;
         match progress {
-            Progress::Independent => (State::Queued(queued), vec![]),
             Progress::Foreign { lock, child } => {
                 (State::Queued(queued), vec![Effect::Say(Notice::Foreign { lock, child })])
             }
@@ -170,7 +174,7 @@ impl Machine {
             Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), vec![]),
             Event::Signal { signal, .. } => (State::Held(held), stop_self(signal)),
             Event::Timer
-            | Event::Keeper(Report::Connection(_) | Report::Queue(_) | Report::Released)
+            | Event::Keeper(Report::Connection(_) | Report::Independent | Report::Queue(_) | Report::Released)
             | Event::Extended(_)
             | Event::Answered(_)
             | Event::Command(_)
