@@ -1,4 +1,4 @@
-//! The clock that counts sleep, and a timer on it.
+//! The clock that counts sleep, and a timer on it; the wall clock.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -17,7 +17,7 @@ use nix::unistd::{AccessFlags, Pid, faccessat, getpid};
 
 use crate::environment;
 use crate::rules::event::{CommandEnd, Unstarted};
-use crate::rules::message::Remains;
+use crate::rules::message::{Left, Remains};
 use crate::rules::signal::Signal;
 use crate::signals;
 
@@ -337,17 +337,6 @@ impl Family {
             }
         }
     }
-}
-
-/// What a search for what is left of a command has found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Left {
-    /// No process.
-    Nobody,
-    /// None for sure, but of some processes it is not known yet.
-    Unknown,
-    /// Processes that have been sent SIGKILL.
-    Somebody,
 }
 
 /// Sends SIGKILL to the command, to its process group, and to every process that carries the mark of this run

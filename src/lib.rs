@@ -13,15 +13,16 @@
 //! | [`supervisor`] | the process the user started: command, signals, terminal, clock |
 //! | [`keeper`] | a fork of it for each ZooKeeper session: queue, beat, release |
 //! | [`session`] | what a keeper asks of ZooKeeper; only `session::client` knows the client library |
-//! | [`wire`] | what supervisor and keeper say to each other |
+//! | [`wire`] | how supervisor and keeper talk; what they say is [`rules::message`] |
 //! | [`command`] | start, signal, kill and reap the command and its descendants |
 //! | [`signals`] | the stream of signals, and what was ignored when we started |
 //! | [`terminal`] | is there one; the status line |
 //! | [`sentences`] | every sentence that a user reads |
-//! | [`clock`] | the clock that counts sleep |
+//! | [`clock`] | the clock that counts sleep, and a timer on it; the wall clock |
 //!
-//! [`rules`] imports nothing from the other rooms. Only [`supervisor`] and [`keeper`] know both the rules and a
-//! process or a server.
+//! [`rules`] imports nothing from the other rooms; the others use its plain types, such as signals and instants.
+//! Only [`supervisor`] names [`rules::machine`], and it has one thread. The keeper reaches what is outside only
+//! through [`keeper::outside::Outside`] and [`session::Session`]; [`keeper::process`] has the real ones.
 
 pub mod cli;
 pub mod clock;

@@ -8,9 +8,8 @@ use futures_lite::future::or;
 
 use super::outside::Outside;
 use super::{Keeper, LONGEST_PAUSE, PAUSE};
-use crate::command::Left;
 use crate::rules::lease::Terms;
-use crate::rules::message::{Loss, Report};
+use crate::rules::message::{Left, Loss, Report};
 
 /// How long a process may take to execute a program, during which it does not show its environment.
 const DOUBT: Duration = Duration::from_secs(1);

@@ -5,10 +5,9 @@
 
 use std::time::Duration;
 
-use crate::command::Left;
 use crate::rules::card::Card;
 use crate::rules::instant::Instant;
-use crate::rules::message::{Order, Remains, Report};
+use crate::rules::message::{Left, Order, Remains, Report};
 use crate::session::{Failure, Session};
 
 /// Time, the servers, the supervisor and the command, seen from a keeper.

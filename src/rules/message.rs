@@ -193,3 +193,14 @@ pub struct Remains {
     /// When the command started, in clock ticks since boot (proc_pid_stat(5)).
     pub started: u64,
 }
+
+/// What a search for what is left of a command has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Left {
+    /// No process.
+    Nobody,
+    /// None for sure, but of some processes it is not known yet.
+    Unknown,
+    /// Processes that have been sent SIGKILL.
+    Somebody,
+}

@@ -7,12 +7,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_lite::future::or;
-use zklock::command::Left;
 use zklock::keeper::outside::Outside;
 use zklock::rules::card::Card;
 use zklock::rules::contacts::silence_limit;
 use zklock::rules::instant::Instant;
-use zklock::rules::message::{Connection, Order, Progress, Remains, Report};
+use zklock::rules::message::{Connection, Left, Order, Progress, Remains, Report};
 use zklock::session::{Change, Created, Failure, Session, Stat, Watch};
 
 use crate::coverage::Kind;
