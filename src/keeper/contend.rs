@@ -212,9 +212,7 @@ impl<O: Outside> Keeper<'_, O> {
         // deleted.
         let is_whole = |nodes: &&[&Contender]| {
             let expected = self.plan.request.dialects.iter().zip(nodes[0].sequence..);
-            expected
-                .zip(*nodes)
-                .all(|((dialect, sequence), node)| (node.kind.reads(), node.sequence) == (*dialect, sequence))
+            expected.zip(*nodes).all(|((dialect, sequence), node)| (node.reads, node.sequence) == (*dialect, sequence))
         };
         let whole = ours.windows(self.plan.request.dialects.len()).find(is_whole).unwrap_or_default();
         for surplus in ours.iter().filter(|node| !whole.contains(node)) {

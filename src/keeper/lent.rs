@@ -56,7 +56,7 @@ impl<O: Outside> Keeper<'_, O> {
         };
         let queue = queue_of(lock, children)?;
         let held = |(contender, standing): &(&Contender, Standing<'_>)| {
-            matches!(standing, Standing::Holds { .. }) && self.plan.request.held.contains(&contender.name)
+            matches!(standing, Standing::Holds) && self.plan.request.held.contains(&contender.name)
         };
         for (contender, _) in queue.standings().filter(held) {
             let node = lock.child(&contender.name);

@@ -89,9 +89,9 @@ impl<O: Outside> Keeper<'_, O> {
                 // This never means that we are not queued yet: the list is at least as new as our node, so
                 // the node has been deleted.
                 Standing::Missing => return Err(Stop::Gone(Loss::NodeDeleted)),
-                // This holds however old the list is: contenders that were before us are gone for good, and
-                // new ones come after us. Whether our session lives is for the beat to say.
-                Standing::Holds { .. } => return Ok(()),
+                // However old the list: contenders that were before us are gone for good, and new ones come
+                // after us. That our session lives is what the beat says.
+                Standing::Holds => return Ok(()),
                 Standing::Waits { position, watch } => {
                     // The contenders before us only ever become fewer. So if one of them has left, and an old
                     // list without it shows our turn, a new list would do the same, a round trip later.
@@ -99,7 +99,7 @@ impl<O: Outside> Keeper<'_, O> {
                     known = left.and_then(|left| {
                         let rest: Vec<String> = names.into_iter().filter(|name| *name != left).collect();
                         let queue = queue_of(lock, rest.clone()).ok()?;
-                        matches!(queue.standing(claim.name()), Standing::Holds { .. }).then_some(rest)
+                        matches!(queue.standing(claim.name()), Standing::Holds).then_some(rest)
                     });
                 }
             }
@@ -114,7 +114,7 @@ impl<O: Outside> Keeper<'_, O> {
         let refusal = if let Some(recipe) = queue.other_recipe() {
             Refusal::OtherRecipe { lock, recipe }
         } else if let Some(other) = queue.blind_to(&request.dialects, request.dialects_given) {
-            Refusal::Blind { lock, contender: printable(&other.name), reads: other.kind.reads() }
+            Refusal::Blind { lock, contender: printable(&other.name), reads: other.reads }
         } else if let Some(permits) = queue.other_permits(claim.name()) {
             Refusal::OtherPermits { lock, permits }
         } else {
@@ -159,8 +159,7 @@ impl<O: Outside> Keeper<'_, O> {
             Ok(matches!(change, Change::Deleted).then(|| watch[which].name.clone()))
         };
         // The contender that is next in line beats, so that it has a lease when its turn comes.
-        let next_in_line =
-            watch.iter().any(|contender| matches!(queue.standing(&contender.name), Standing::Holds { .. }));
+        let next_in_line = watch.iter().any(|contender| matches!(queue.standing(&contender.name), Standing::Holds));
         let beating = async {
             if next_in_line {
                 self.keep_beating(session, nodes).await?;

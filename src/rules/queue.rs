@@ -9,7 +9,7 @@ mod recipes;
 
 use std::num::NonZeroU32;
 
-pub use names::{Contender, ContenderId, Dialect, Kind};
+pub use names::{Contender, ContenderId, Dialect};
 pub use recipes::Recipe;
 
 use super::mode::Mode;
@@ -30,10 +30,7 @@ pub struct Exhausted;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing<'q> {
     /// It holds the lock.
-    Holds {
-        /// Its place in the queue, counted from 1 over all contenders.
-        position: usize,
-    },
+    Holds,
     /// It waits.
     Waits {
         /// Its place in the queue, counted from 1 over all contenders.
@@ -138,8 +135,8 @@ impl Queue {
     /// `trusting`: the user says that kazoo clients have been told to read them.
     pub fn blind_to(&self, dialects: &[Dialect], trusting: bool) -> Option<&Contender> {
         self.contenders.iter().find(|other| {
-            let trusted = trusting && other.kind == Kind::Kazoo;
-            !trusted && !dialects.contains(&other.kind.reads())
+            let trusted = trusting && other.reads == Dialect::Kazoo;
+            !trusted && !dialects.contains(&other.reads)
         })
     }
 
@@ -176,7 +173,7 @@ impl Queue {
                 }
             }
         }
-        Standing::Holds { position }
+        Standing::Holds
     }
 }
 

@@ -8,13 +8,14 @@ use crate::rules::mode::{Mode, parse_permits};
 
 /// Which library's names the nodes of a contender have, so that clients of that library wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
 pub enum Dialect {
-    /// Curator's `InterProcessMutex` and all that read `-lock-`. The only dialect with permits.
+    /// `…-lock-<seq>`: Curator's `InterProcessMutex` and all that read those, such as go-zookeeper, zookeeper-client
+    /// and, with names of its own, `x-<session>-<seq>`, ZooKeeper's `WriteLock` and `zoo_lock`. The only dialect with
+    /// permits.
     Curator,
-    /// Curator's `InterProcessReadWriteLock`.
+    /// `…__WRIT__<seq>`, `…__READ__<seq>`: Curator's `InterProcessReadWriteLock`.
     CuratorRw,
-    /// kazoo's locks.
+    /// `…__lock__<seq>`, `…__rlock__<seq>`: kazoo's locks.
     Kazoo,
 }
 
@@ -29,12 +30,6 @@ impl Dialect {
             Self::CuratorRw => "curator-rw",
             Self::Kazoo => "kazoo",
         }
-    }
-}
-
-impl fmt::Display for Dialect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 
@@ -113,33 +108,7 @@ impl fmt::Display for ContenderId {
     }
 }
 
-/// Which kind of client made a contender, as far as its name tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// `…-lock-<seq>`: zklock, Curator's `InterProcessMutex`, go-zookeeper, zookeeper-client.
-    Lock,
-    /// `x-<session>-<seq>`: ZooKeeper's own `WriteLock` in Java, `zoo_lock` in C.
-    WriteLock,
-    /// `…__WRIT__<seq>`, `…__READ__<seq>`: Curator's `InterProcessReadWriteLock`.
-    ReadWriteLock,
-    /// `…__lock__<seq>`, `…__rlock__<seq>`: kazoo.
-    Kazoo,
-}
-
-impl Kind {
-    /// The dialect that clients of this kind read by default.
-    ///
-    /// A kazoo client can be told to read others (`extra_lock_patterns`); its nodes do not show that.
-    pub const fn reads(self) -> Dialect {
-        match self {
-            Self::Lock | Self::WriteLock => Dialect::Curator,
-            Self::ReadWriteLock => Dialect::CuratorRw,
-            Self::Kazoo => Dialect::Kazoo,
-        }
-    }
-}
-
-/// One node in the queue of a lock. A contender that speaks several dialects has one such node for each.
+/// One node in the queue of a lock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contender {
     /// The node's name, without the path of its parent. Not ours, so not safe to print as it is.
@@ -148,9 +117,10 @@ pub struct Contender {
     pub sequence: i32,
     /// How it wants the lock. An ambiguous name counts as exclusive.
     pub mode: Mode,
-    /// Which kind of client made it.
-    pub kind: Kind,
-    /// The same in all nodes of a contender; `None` for names without one.
+    /// Which dialect its client reads by default, as far as its name tells. A kazoo client can be told to read others
+    /// (`extra_lock_patterns`); its nodes do not show that.
+    pub reads: Dialect,
+    /// What its nodes have in common, if it has several.
     pub id: Option<ContenderId>,
 }
 
@@ -162,8 +132,8 @@ impl Contender {
         [10, 11].into_iter().find_map(|length| {
             let (prefix, digits) = name.split_at_checked(name.len().checked_sub(length)?)?;
             let sequence = parse_sequence(digits)?;
-            let (kind, mode) = classify(prefix)?;
-            Some(Self { name: name.to_owned(), sequence, mode, kind, id: ContenderId::parse(name) })
+            let (reads, mode) = classify(prefix)?;
+            Some(Self { name: name.to_owned(), sequence, mode, reads, id: ContenderId::parse(name) })
         })
     }
 }
@@ -174,33 +144,32 @@ pub(super) fn parse_sequence(digits: &str) -> Option<i32> {
     (format!("{sequence:010}") == digits).then_some(sequence)
 }
 
-/// Kind and mode of the name without its sequence number.
-fn classify(prefix: &str) -> Option<(Kind, Mode)> {
+/// Dialect and mode of the name without its sequence number.
+fn classify(prefix: &str) -> Option<(Dialect, Mode)> {
     // Curator sorts by what follows the last `lock-`, whatever precedes it.
     if prefix == "lock-" || prefix.ends_with("-lock-") {
-        return Some((Kind::Lock, own_mode(prefix).unwrap_or(Mode::Exclusive)));
+        return Some((Dialect::Curator, own_mode(prefix).unwrap_or(Mode::Exclusive)));
     }
     // kazoo searches for these at the end of a name, whatever precedes them.
     if prefix.ends_with("__lock__") {
-        return Some((Kind::Kazoo, Mode::Exclusive));
+        return Some((Dialect::Kazoo, Mode::Exclusive));
     }
     if prefix.ends_with("__rlock__") {
-        return Some((Kind::Kazoo, Mode::Shared));
+        return Some((Dialect::Kazoo, Mode::Shared));
     }
     if prefix.ends_with("__WRIT__") {
-        return Some((Kind::ReadWriteLock, Mode::Exclusive));
+        return Some((Dialect::CuratorRw, Mode::Exclusive));
     }
     if prefix.ends_with("__READ__") {
-        return Some((Kind::ReadWriteLock, Mode::Shared));
+        return Some((Dialect::CuratorRw, Mode::Shared));
     }
     let session = prefix.strip_prefix("x-")?.strip_suffix('-')?;
-    is_session(session).then_some((Kind::WriteLock, Mode::Exclusive))
+    is_session(session).then_some((Dialect::Curator, Mode::Exclusive))
 }
 
 /// The mode of a name that only we would have given, `None` for any other.
 ///
-/// All other clients of this kind are exclusive, so a name counts as shared or as a permit only if it has the
-/// full shape of ours.
+/// Every other client that uses such names excludes all, so only the full shape of ours may count for less.
 fn own_mode(prefix: &str) -> Option<Mode> {
     let (uuid, rest) = prefix.strip_prefix("_c_")?.split_at_checked(36)?;
     if !is_uuid(uuid) {
@@ -243,9 +212,9 @@ mod tests {
     }
 
     #[track_caller]
-    fn assert_parses(name: &str, kind: Kind, mode: Mode, sequence: i32) {
-        let parsed = Contender::parse(name).map(|it| (it.name, it.kind, it.mode, it.sequence));
-        assert_eq!(parsed, Some((name.to_owned(), kind, mode, sequence)));
+    fn assert_parses(name: &str, reads: Dialect, mode: Mode, sequence: i32) {
+        let parsed = Contender::parse(name).map(|it| (it.name, it.reads, it.mode, it.sequence));
+        assert_eq!(parsed, Some((name.to_owned(), reads, mode, sequence)));
     }
 
     #[test]
@@ -276,39 +245,39 @@ mod tests {
 
     #[test]
     fn curator_mutex_and_go_zookeeper_are_exclusive() {
-        assert_parses("_c_2a9f0cc5-5b46-4a0c-9ac9-4a1d5b3d0c1e-lock-0000000012", Kind::Lock, Mode::Exclusive, 12);
-        assert_parses("_c_6a2b5c9d8e7f40318b6c5d4e3f2a1b0c-lock-0000000003", Kind::Lock, Mode::Exclusive, 3);
-        assert_parses("lock-0000000003", Kind::Lock, Mode::Exclusive, 3);
+        assert_parses("_c_2a9f0cc5-5b46-4a0c-9ac9-4a1d5b3d0c1e-lock-0000000012", Dialect::Curator, Mode::Exclusive, 12);
+        assert_parses("_c_6a2b5c9d8e7f40318b6c5d4e3f2a1b0c-lock-0000000003", Dialect::Curator, Mode::Exclusive, 3);
+        assert_parses("lock-0000000003", Dialect::Curator, Mode::Exclusive, 3);
     }
 
     #[test]
     fn write_lock_and_zoo_lock_are_exclusive() {
-        assert_parses("x-72057594037927936-0000000001", Kind::WriteLock, Mode::Exclusive, 1);
-        assert_parses("x--72057594037927936-0000000001", Kind::WriteLock, Mode::Exclusive, 1);
-        assert_parses("x-ff0000012f3a0001-0000000001", Kind::WriteLock, Mode::Exclusive, 1);
-        assert_parses("x--72057594037927936--2147483648", Kind::WriteLock, Mode::Exclusive, i32::MIN);
+        assert_parses("x-72057594037927936-0000000001", Dialect::Curator, Mode::Exclusive, 1);
+        assert_parses("x--72057594037927936-0000000001", Dialect::Curator, Mode::Exclusive, 1);
+        assert_parses("x-ff0000012f3a0001-0000000001", Dialect::Curator, Mode::Exclusive, 1);
+        assert_parses("x--72057594037927936--2147483648", Dialect::Curator, Mode::Exclusive, i32::MIN);
     }
 
     #[test]
     fn curator_read_write_lock() {
         let id = "_c_2a9f0cc5-5b46-4a0c-9ac9-4a1d5b3d0c1e-";
-        assert_parses(&format!("{id}__WRIT__0000000004"), Kind::ReadWriteLock, Mode::Exclusive, 4);
-        assert_parses(&format!("{id}__READ__0000000005"), Kind::ReadWriteLock, Mode::Shared, 5);
+        assert_parses(&format!("{id}__WRIT__0000000004"), Dialect::CuratorRw, Mode::Exclusive, 4);
+        assert_parses(&format!("{id}__READ__0000000005"), Dialect::CuratorRw, Mode::Shared, 5);
     }
 
     #[test]
     fn kazoo_lock_and_read_lock() {
         let hex = "5f2d4e0c9b7a4c1f8e3d2b1a0f9e8d7c";
-        assert_parses(&format!("{hex}__lock__0000000006"), Kind::Kazoo, Mode::Exclusive, 6);
-        assert_parses(&format!("{hex}__rlock__0000000007"), Kind::Kazoo, Mode::Shared, 7);
+        assert_parses(&format!("{hex}__lock__0000000006"), Dialect::Kazoo, Mode::Exclusive, 6);
+        assert_parses(&format!("{hex}__rlock__0000000007"), Dialect::Kazoo, Mode::Shared, 7);
     }
 
     #[test]
     fn wrapped_sequence_numbers_are_negative() {
-        assert_parses("a-lock--2147483648", Kind::Lock, Mode::Exclusive, i32::MIN);
-        assert_parses("a-lock--1234567890", Kind::Lock, Mode::Exclusive, -1_234_567_890);
-        assert_parses("a-lock--000000001", Kind::Lock, Mode::Exclusive, -1);
-        assert_parses("a-lock-2147483647", Kind::Lock, Mode::Exclusive, i32::MAX);
+        assert_parses("a-lock--2147483648", Dialect::Curator, Mode::Exclusive, i32::MIN);
+        assert_parses("a-lock--1234567890", Dialect::Curator, Mode::Exclusive, -1_234_567_890);
+        assert_parses("a-lock--000000001", Dialect::Curator, Mode::Exclusive, -1);
+        assert_parses("a-lock-2147483647", Dialect::Curator, Mode::Exclusive, i32::MAX);
     }
 
     #[test]
@@ -326,7 +295,7 @@ mod tests {
             "_c_2a9f0cc5-5b46-4a0c-9ac9-4a1d5b3d0c1g-read-lock-0000000001".to_owned(),
             "mine-permits3-lock-0000000001".to_owned(),
         ] {
-            assert_parses(&name, Kind::Lock, Mode::Exclusive, 1);
+            assert_parses(&name, Dialect::Curator, Mode::Exclusive, 1);
         }
     }
 
@@ -375,7 +344,7 @@ mod tests {
             let id = ContenderId::new(session, random);
             let name = format!("{}{sequence:010}", id.prefix(dialect, mode));
             let contender = Contender::parse(&name).unwrap();
-            prop_assert_eq!(contender.kind.reads(), dialect);
+            prop_assert_eq!(contender.reads, dialect);
             let expected = if dialect != Dialect::Curator && mode.permits().is_some() { Mode::Exclusive } else { mode };
             prop_assert_eq!((contender.name, contender.sequence, contender.mode, contender.id), (name, sequence, expected, Some(id)));
         }

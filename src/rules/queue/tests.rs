@@ -26,19 +26,19 @@ fn queue(names: &[String]) -> Queue {
 fn watched(queue: &Queue, name: &str) -> Vec<String> {
     match queue.standing(name) {
         Standing::Waits { watch, .. } => watch.into_iter().map(|other| other.name.clone()).collect(),
-        Standing::Holds { .. } | Standing::Missing => Vec::new(),
+        Standing::Holds | Standing::Missing => Vec::new(),
     }
 }
 
 fn holds(queue: &Queue, name: &str) -> bool {
-    matches!(queue.standing(name), Standing::Holds { .. })
+    matches!(queue.standing(name), Standing::Holds)
 }
 
 #[test]
 fn foreign_children_neither_hold_nor_count() {
     let ours = name(Mode::Exclusive, 5);
     let queue = queue(&["lock-".to_owned(), ours.clone(), ".x".to_owned()]);
-    assert_eq!(queue.standing(&ours), Standing::Holds { position: 1 });
+    assert_eq!(queue.standing(&ours), Standing::Holds);
     assert_eq!(queue.standing(".x"), Standing::Missing);
     assert_eq!(queue.foreign(), [".x", "lock-"]);
 }
@@ -69,11 +69,11 @@ fn exclusive_contenders_watch_their_predecessor() {
     let positions: Vec<_> = queue
         .standings()
         .map(|(_, standing)| match standing {
-            Standing::Holds { position } | Standing::Waits { position, .. } => position,
-            Standing::Missing => 0,
+            Standing::Waits { position, .. } => Some(position),
+            Standing::Holds | Standing::Missing => None,
         })
         .collect();
-    assert_eq!(positions, [1, 2, 3, 4]);
+    assert_eq!(positions, [None, Some(2), Some(3), Some(4)]);
 }
 
 #[test]
@@ -97,16 +97,16 @@ fn the_nodes_of_one_contender_count_as_one() {
 fn who_does_not_see_us_is_told() {
     let blind = |names: &[&str], dialects: &[Dialect], trusting| {
         let queue = Queue::from_children(names.iter().copied()).unwrap();
-        queue.blind_to(dialects, trusting).map(|contender| contender.kind)
+        queue.blind_to(dialects, trusting).map(|contender| contender.reads)
     };
     let kazoo = "5f2d4e0c9b7a4c1f8e3d2b1a0f9e8d7c__rlock__0000000001";
     let rw = "_c_2a9f0cc5-5b46-4a0c-9ac9-4a1d5b3d0c1e-__WRIT__0000000002";
     let (mutex, write_lock) = ("lock-0000000003", "x-72057594037927936-0000000004");
     assert_eq!(blind(&[mutex, write_lock], &[Dialect::Curator], false), None);
-    assert_eq!(blind(&[mutex, kazoo], &[Dialect::Curator], false), Some(Kind::Kazoo));
+    assert_eq!(blind(&[mutex, kazoo], &[Dialect::Curator], false), Some(Dialect::Kazoo));
     assert_eq!(blind(&[mutex, kazoo], &[Dialect::Curator], true), None);
-    assert_eq!(blind(&[mutex, rw], &[Dialect::Curator], true), Some(Kind::ReadWriteLock));
-    assert_eq!(blind(&[kazoo, write_lock], &[Dialect::Kazoo], true), Some(Kind::WriteLock));
+    assert_eq!(blind(&[mutex, rw], &[Dialect::Curator], true), Some(Dialect::CuratorRw));
+    assert_eq!(blind(&[kazoo, write_lock], &[Dialect::Kazoo], true), Some(Dialect::Curator));
     assert_eq!(blind(&[kazoo, rw, mutex, write_lock], &Dialect::ALL, false), None);
 }
 
@@ -259,7 +259,7 @@ proptest! {
         let queue = queue(&names);
         let holders: Vec<_> = queue
             .standings()
-            .filter(|(_, standing)| matches!(standing, Standing::Holds { .. }))
+            .filter(|(_, standing)| matches!(standing, Standing::Holds))
             .map(|(contender, _)| contender)
             .collect();
         prop_assert_eq!(holders.first().copied(), queue.first_holder());

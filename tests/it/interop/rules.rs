@@ -70,7 +70,7 @@ fn holds(party: &Party, names: &[String]) -> bool {
     match party.kind {
         Kind::Ours(_) => {
             let queue = Queue::from_children(names.iter().cloned()).expect("small numbers");
-            matches!(queue.standing(own), Standing::Holds { .. })
+            matches!(queue.standing(own), Standing::Holds)
         }
         Kind::CuratorMutex => first_by(&|name| after(name, "lock-").to_owned()),
         Kind::CuratorWriter => first_by(&read_write),
