@@ -2,17 +2,11 @@
 //!
 //! Owns the type only. Sending, catching and blocking are elsewhere.
 
-use std::error::Error;
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
 /// A signal that exists on this system: 1 to `SIGRTMAX`, see signal(7).
-///
-/// Serialized as its number.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "i32", into = "i32")]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Signal(i32);
 
 /// The signals that have a name of their own, in the order of signal(7). Where two names mean one
@@ -129,8 +123,6 @@ impl fmt::Display for UnknownSignal {
     }
 }
 
-impl Error for UnknownSignal {}
-
 impl FromStr for Signal {
     type Err = UnknownSignal;
 
@@ -160,20 +152,6 @@ impl FromStr for Signal {
 fn decimal(text: &str) -> Option<i32> {
     let plain = (1..=3).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
     if plain { text.parse().ok() } else { None }
-}
-
-impl TryFrom<i32> for Signal {
-    type Error = UnknownSignal;
-
-    fn try_from(number: i32) -> Result<Self, UnknownSignal> {
-        Self::new(number).ok_or(UnknownSignal)
-    }
-}
-
-impl From<Signal> for i32 {
-    fn from(signal: Signal) -> Self {
-        signal.0
-    }
 }
 
 #[cfg(test)]
@@ -257,9 +235,6 @@ mod tests {
         for signal in Signal::all() {
             assert_eq!(signal.to_string().parse(), Ok(signal));
             assert_eq!(signal.number().to_string().parse(), Ok(signal));
-            let json = serde_json::to_string(&signal).unwrap();
-            assert_eq!(json, signal.number().to_string());
-            assert_eq!(serde_json::from_str::<Signal>(&json).unwrap(), signal);
         }
     }
 
@@ -267,7 +242,6 @@ mod tests {
     fn no_signal_has_a_number_out_of_range() {
         for number in [i32::MIN, -1, 0, libc::SIGRTMAX() + 1, i32::MAX] {
             assert_eq!(Signal::new(number), None);
-            assert!(serde_json::from_str::<Signal>(&number.to_string()).is_err());
         }
     }
 
