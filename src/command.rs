@@ -189,7 +189,7 @@ impl Family {
     /// leave the family. Children that exist already do not belong to it, such as background jobs of a
     /// shell that executed zklock in its own place. Fails where /proc is missing or shows another PID
     /// namespace: it could not be found out which processes descend from us.
-    pub fn found() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         prctl::set_child_subreaper(true)?;
         let this = getpid().as_raw();
         if fs::read_link("/proc/self")? != Path::new(&this.to_string()) {

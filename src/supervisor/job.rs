@@ -36,7 +36,7 @@ impl Job {
     pub(super) fn new() -> anyhow::Result<Self> {
         Ok(Self {
             mark: format!("{:016x}", RandomState::new().hash_one(())),
-            family: Family::found().context("cannot look after descendants")?,
+            family: Family::new().context("cannot look after descendants")?,
             command: None,
             grant: None,
             on_lost: None,

@@ -82,8 +82,8 @@ impl Machine {
             Event::Keeper(Report::Lost(Loss::SessionExpired | Loss::SessionEnded)) => {
                 finish(release, Confirmation::SessionOver)
             }
-            Event::KeeperGone => finish(release, Confirmation::None),
-            Event::Timer if now >= release.until => finish(release, Confirmation::None),
+            Event::KeeperGone => finish(release, Confirmation::Unconfirmed),
+            Event::Timer if now >= release.until => finish(release, Confirmation::Unconfirmed),
             Event::OnLostEnded => (State::Releasing(Release { on_lost: OnLost::Idle, ..release }), vec![]),
             Event::Command(CommandEvent::Stopped(signal)) => {
                 (State::Releasing(release), vec![Effect::StopSelf(signal)])
@@ -154,13 +154,13 @@ enum Confirmation {
     /// The session was over.
     SessionOver,
     /// No server has answered.
-    None,
+    Unconfirmed,
 }
 
 /// Nothing more is to be done about the node.
 fn finish(release: Release, confirmation: Confirmation) -> (State, Vec<Effect>) {
     let mut effects = vec![];
-    if confirmation == Confirmation::None {
+    if confirmation == Confirmation::Unconfirmed {
         effects.push(Effect::EndKeeper);
         effects.extend(release.frees_within.map(|timeout| Effect::Say(Notice::NotReleased(timeout))));
     }

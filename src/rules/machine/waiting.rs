@@ -36,7 +36,7 @@ pub(super) struct Queued {
     /// The contenders before us; `None` while no live session says that there are any.
     view: Option<View>,
     /// Why there is no connection now.
-    silence: Option<String>,
+    reason: Option<String>,
 }
 
 /// The lock is ours. The command starts as soon as the lease is long enough, which is at once unless the
@@ -87,7 +87,7 @@ impl Machine {
                 if terms.is_impatient() {
                     effects.push(Effect::Say(Notice::Impatient(terms)));
                 }
-                (State::Queued(Queued { terms, view: None, silence: None }), effects)
+                (State::Queued(Queued { terms, view: None, reason: None }), effects)
             }
             Err(no_room) => {
                 give_up(now, Outcome::Usage, vec![Effect::Say(Notice::NoRoom { no_room, granted: timeout })])
@@ -100,14 +100,14 @@ impl Machine {
             Event::Keeper(Report::Connection(Connection::Unreachable(reason))) => {
                 let say = Effect::Say(Notice::Connecting(reason.clone()));
                 // What is known of the contenders before us may be outdated from now on.
-                (State::Queued(Queued { view: None, silence: Some(reason), ..queued }), vec![say])
+                (State::Queued(Queued { view: None, reason: Some(reason), ..queued }), vec![say])
             }
             Event::Keeper(Report::Connection(
                 Connection::Connected { timeout } | Connection::Shortened { timeout, .. },
             )) => {
                 let terms = regranted(timeout, self.settings.kill_after);
-                let back = queued.silence.map(|_| Effect::Say(Notice::Reconnected));
-                (State::Queued(Queued { terms, silence: None, ..queued }), back.into_iter().collect())
+                let back = queued.reason.map(|_| Effect::Say(Notice::Reconnected));
+                (State::Queued(Queued { terms, reason: None, ..queued }), back.into_iter().collect())
             }
             Event::Keeper(Report::Queue(progress)) => self.progress(now, queued, progress),
             Event::Keeper(Report::Refused(refusal)) => refused(now, refusal),
@@ -115,7 +115,7 @@ impl Machine {
             Event::KeeperGone => self.keeper_crashed(requeue(Loss::SessionExpired)),
             Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), vec![]),
             Event::Signal { signal, .. } => (State::Queued(queued), stop_self(signal)),
-            Event::Timer if self.is_over(now) => match (queued.view, queued.silence) {
+            Event::Timer if self.is_over(now) => match (queued.view, queued.reason) {
                 (Some(view), _) => give_up_for(now, view, self.settings.conflict_exit_code),
                 (None, Some(reason)) => self.unavailable(now, Blocker::Servers(Some(reason))),
                 (None, None) => self.unavailable(now, Blocker::Late),
@@ -142,7 +142,7 @@ impl Machine {
             Progress::Waiting(view) => {
                 self.waited = true;
                 let say = Effect::Say(Notice::Waiting(view.clone()));
-                (State::Queued(Queued { view: Some(view), silence: None, ..queued }), vec![say])
+                (State::Queued(Queued { view: Some(view), reason: None, ..queued }), vec![say])
             }
             Progress::Requeued(loss) => {
                 (State::Queued(Queued { view: None, ..queued }), vec![Effect::Say(Notice::Requeued(loss))])
