@@ -26,38 +26,30 @@ pub fn wall_millis() -> u64 {
 /// A timerfd on `CLOCK_BOOTTIME`: it fires at once when the machine wakes from a sleep that went
 /// past the deadline, where the timeout of poll(2) would first wait out the rest of its time.
 #[derive(Debug)]
-pub struct Alarm {
-    fd: TimerFd,
-    set_to: Option<Instant>,
-}
+pub struct Alarm(TimerFd);
 
 impl Alarm {
     /// An alarm that is not set. Fails if the process has no descriptor left.
     pub fn new() -> nix::Result<Self> {
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
-        Ok(Self { fd: TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?, set_to: None })
+        TimerFd::new(ClockId::CLOCK_BOOTTIME, flags).map(Self)
     }
 
     /// Makes the descriptor readable from `deadline` on; with `None`, never.
-    pub fn set(&mut self, deadline: Option<Instant>) -> nix::Result<()> {
-        if self.set_to == deadline {
-            return Ok(());
-        }
+    pub fn set(&self, deadline: Option<Instant>) -> nix::Result<()> {
         match deadline {
             // A zero value would disarm the timer (timerfd_settime(2)).
             Some(at) => {
                 let at = TimeSpec::from_duration(at.since_boot().max(Duration::from_nanos(1)));
-                self.fd.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)?;
+                self.0.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)
             }
-            None => self.fd.unset()?,
+            None => self.0.unset(),
         }
-        self.set_to = deadline;
-        Ok(())
     }
 }
 
 impl AsFd for Alarm {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.0.as_fd()
     }
 }
