@@ -44,6 +44,13 @@ pub const LEAVING_NAME: &CStr = c"zklock-leaving";
 /// locks.
 pub const INNER_LEAVING_NAME: &CStr = c"zklock-in-leave";
 
+/// Names the calling thread. It has to be the first of its process: a process has the name of that one.
+pub fn take_name(name: &CStr) {
+    if let Err(error) = prctl::set_name(name) {
+        log::info!("cannot change the process's name: {error}");
+    }
+}
+
 /// How many times in a row to chase a process that forks and exits faster than we can kill it.
 const CHASES: u32 = 100;
 

@@ -2,7 +2,6 @@
 //! groups.
 
 use std::cell::OnceCell;
-use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -18,7 +17,7 @@ use smol::{Async, LocalExecutor, Timer};
 use super::outside::Outside;
 use super::{Keeper, PAUSE};
 use crate::clock;
-use crate::command::{self, INNER_KEEPER_NAME, KEEPER_NAME};
+use crate::command::{self, INNER_KEEPER_NAME, KEEPER_NAME, take_name};
 use crate::plan::Plan;
 use crate::rules::card::Card;
 use crate::rules::instant::Instant;
@@ -86,13 +85,6 @@ fn user_name() -> Option<String> {
         log::info!("cannot look up our user: {error}");
     }
     told.recv_timeout(USER_LOOKUP).ok().flatten()
-}
-
-/// Names the calling thread. It is the keeper's first thread, whose name is that of the process.
-fn take_name(name: &CStr) {
-    if let Err(error) = nix::sys::prctl::set_name(name) {
-        log::info!("cannot change the process's name: {error}");
-    }
 }
 
 /// The real [`Outside`].

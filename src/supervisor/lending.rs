@@ -1,7 +1,7 @@
 //! Locks that several zklocks use together because one is a descendant of another: we may lend ours to
 //! zklocks below us, and borrow those of zklocks above us.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::prctl;
 
-use crate::command::{Family, INNER_LEAVING_NAME, INNER_NAME, LEAVING_NAME};
+use crate::command::{Family, INNER_LEAVING_NAME, INNER_NAME, LEAVING_NAME, take_name};
 
 /// How often to look whether a zklock still means to use our locks, at first and after a while. It may
 /// find that it cannot, and wait for us.
@@ -70,11 +70,5 @@ impl Lending {
     /// None has ended in that time: do not look so often.
     pub(super) fn be_patient(&mut self) {
         self.look_again = (self.look_again * 2).min(LOOK_AGAIN_AT_LEAST);
-    }
-}
-
-fn take_name(name: &CStr) {
-    if let Err(error) = prctl::set_name(name) {
-        log::info!("cannot change the process's name: {error}");
     }
 }
