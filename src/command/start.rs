@@ -104,7 +104,9 @@ impl Launch<'_> {
                     return Err(Errno::ESRCH.into());
                 }
             }
-            announce(Remains::of(getpid(), own_group))
+            let pid = getpid().as_raw();
+            let started = Process::read(pid).map_or(0, |process| process.started);
+            announce(Remains { pid, own_group, started })
         };
         if let Err(error) = tied() {
             return error;
@@ -126,13 +128,5 @@ impl Launch<'_> {
             });
         }
         command.exec()
-    }
-}
-
-impl Remains {
-    /// The remains of a command that this process is, or is about to become.
-    fn of(pid: Pid, own_group: bool) -> Self {
-        let started = Process::read(pid.as_raw()).map_or(0, |process| process.started);
-        Self { pid: pid.as_raw(), own_group, started }
     }
 }
