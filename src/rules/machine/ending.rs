@@ -26,13 +26,14 @@ pub(super) struct Release {
     pub(super) frees_within: Option<Duration>,
     /// When we stop waiting for a confirmation.
     pub(super) until: Instant,
-    pub(super) on_lost: OnLost,
+    /// The command of `--on-lost` runs.
+    pub(super) on_lost_runs: bool,
 }
 
 impl Release {
     /// A release that waits for a confirmation until `until`.
     pub(super) fn new(verdict: Verdict, until: Instant) -> Self {
-        Self { verdict, frees_within: None, until, on_lost: OnLost::Idle }
+        Self { verdict, frees_within: None, until, on_lost_runs: false }
     }
 
     /// A release at the end of a run. `frees_within`: within what time the lock frees itself, told when the
@@ -65,15 +66,6 @@ impl Verdict {
     }
 }
 
-/// The command of `--on-lost`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OnLost {
-    /// There is none, or it has ended.
-    Idle,
-    /// It runs.
-    Running,
-}
-
 impl Machine {
     pub(super) fn releasing(now: Instant, release: Release, event: Event) -> (State, Vec<Effect>) {
         match event {
@@ -84,15 +76,12 @@ impl Machine {
             }
             Event::KeeperGone => finish(release, Confirmation::Unconfirmed),
             Event::Timer if now >= release.until => finish(release, Confirmation::Unconfirmed),
-            Event::OnLostEnded => (State::Releasing(Release { on_lost: OnLost::Idle, ..release }), vec![]),
+            Event::OnLostEnded => (State::Releasing(Release { on_lost_runs: false, ..release }), vec![]),
             Event::Command(CommandEvent::Stopped(signal)) => {
                 (State::Releasing(release), vec![Effect::StopSelf(signal)])
             }
             Event::Signal { signal, shared } => {
-                let effects = match release.on_lost {
-                    OnLost::Idle => stop_self(signal),
-                    OnLost::Running => forward_to_on_lost(signal, shared),
-                };
+                let effects = if release.on_lost_runs { forward_to_on_lost(signal, shared) } else { stop_self(signal) };
                 if !cancels(signal) {
                     return (State::Releasing(release), effects);
                 }
@@ -166,13 +155,11 @@ fn finish(release: Release, confirmation: Confirmation) -> (State, Vec<Effect>) 
     }
     let (outcome, notice) = release.verdict.end(confirmation == Confirmation::Confirmed);
     effects.extend(notice.map(Effect::Say));
-    match release.on_lost {
-        OnLost::Running => (State::Outlasted(outcome), effects),
-        OnLost::Idle => {
-            effects.push(Effect::Finish(outcome));
-            (State::Finished, effects)
-        }
+    if release.on_lost_runs {
+        return (State::Outlasted(outcome), effects);
     }
+    effects.push(Effect::Finish(outcome));
+    (State::Finished, effects)
 }
 
 /// A signal that the terminal sent to the process group has reached the command of `--on-lost` already.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::ending::{OnLost, Release};
+use super::ending::Release;
 use super::{Machine, State, release, stop_self};
 use crate::rules::event::{CommandEnd, CommandEvent, Effect, Event, Unstarted};
 use crate::rules::instant::Instant;
@@ -261,7 +261,7 @@ fn gone(now: Instant, lease: Lease, cause: Cause) -> (State, Vec<Effect>) {
     match cause {
         Cause::MaxRun => release(now, Outcome::RanOut, Some(lease.terms().timeout())),
         Cause::Loss => {
-            let release = Release { on_lost: OnLost::Running, ..Release::after(now, Outcome::Lost, None) };
+            let release = Release { on_lost_runs: true, ..Release::after(now, Outcome::Lost, None) };
             // The release first: others wait for it.
             (State::Releasing(release), vec![Effect::Release, Effect::StartOnLost])
         }
