@@ -95,28 +95,23 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
         }
         Notice::NotFree(view) => (Weight::Notable, format!("{} is not free: {}", view.lock, held(view, now_millis))),
         Notice::TimedOut(blocker) => {
-            let lock = match blocker {
-                Blocker::Queue(view) => view.lock.as_str(),
-                Blocker::Servers(_) | Blocker::Late | Blocker::OldLease => lock.as_str(),
-            };
-            let why = match blocker {
-                Blocker::Queue(view) => queue(view, now_millis),
-                Blocker::OldLease => "our session ended early, and an earlier holder may still be running".to_owned(),
-                Blocker::Late => "ZooKeeper did not answer in time".to_owned(),
+            let failed = |why| (Weight::Error, lock.as_str(), why);
+            let (weight, lock, why) = match blocker {
+                Blocker::Queue(view) => (Weight::Notable, view.lock.as_str(), queue(view, now_millis)),
+                Blocker::OldLease => {
+                    failed("our session ended early, and an earlier holder may still be running".to_owned())
+                }
+                Blocker::Late => failed("ZooKeeper did not answer in time".to_owned()),
                 Blocker::Servers(None) => {
-                    format!("no ZooKeeper server of {} answered{}", plan.servers, which_servers(plan))
+                    failed(format!("no ZooKeeper server of {} answered{}", plan.servers, which_servers(plan)))
                 }
                 Blocker::Servers(Some(reason)) => {
-                    format!("no ZooKeeper server answered: {reason}{}", which_servers(plan))
+                    failed(format!("no ZooKeeper server answered: {reason}{}", which_servers(plan)))
                 }
             };
             let after = match plan.settings.patience {
                 Patience::AtMost(timeout) => format!(" after {}", show(timeout)),
                 Patience::Forever | Patience::NoWait => String::new(),
-            };
-            let weight = match blocker {
-                Blocker::Queue(_) => Weight::Notable,
-                Blocker::Servers(_) | Blocker::Late | Blocker::OldLease => Weight::Error,
             };
             (weight, format!("gave up waiting for {lock}{after}: {why}"))
         }
