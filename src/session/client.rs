@@ -185,11 +185,7 @@ impl ClientSession {
         Ok(session)
     }
 
-    /// Goes on with a session whose connection was lost, however long that takes.
-    /// [`Failure::SessionOver`]: the servers say that the session is over. They may grant another timeout
-    /// than before; no more than `timeout` is relied on. The caller has to compare the id.
-    ///
-    /// The server may lag behind the one before: call [`Session::sync`] before anything else.
+    /// Goes on with a session, as `Outside::resume` says. No more than `timeout` is relied on.
     pub async fn resume(
         servers: &Servers<'_>,
         timeout: Duration,
