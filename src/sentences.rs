@@ -68,13 +68,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
         }
         Notice::Waiting(view) => (Weight::Status, format!("waiting for {}: {}", view.lock, queue(view, now_millis))),
         Notice::Requeued(loss) => {
-            let why = match loss {
-                Loss::NodeDeleted => "our node was deleted",
-                Loss::LeaseOver => "ZooKeeper has not answered in time",
-                Loss::LenderGone => "the outer zklock that held the lock has gone",
-                Loss::SessionExpired => "the session ended",
-                Loss::SessionEnded => "the session ended before its time",
-            };
+            let why = cause(*loss);
             (Weight::Notable, format!("lost our place in the queue for {lock}: {why}; queueing again"))
         }
         Notice::Pausing(pause) => (
@@ -141,15 +135,8 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
         }
         Notice::Lost(why) => {
             let why = match why {
-                LostWhy::Told(Loss::NodeDeleted) => "its node was deleted; killing the command".to_owned(),
-                LostWhy::Told(Loss::LeaseOver) => "ZooKeeper has not answered in time; killed the command".to_owned(),
-                LostWhy::Told(Loss::LenderGone) => {
-                    "the outer zklock that held it has gone; killing the command".to_owned()
-                }
-                LostWhy::Told(Loss::SessionExpired) => "the session expired; killing the command".to_owned(),
-                LostWhy::Told(Loss::SessionEnded) => {
-                    "the session ended before its time; killing the command".to_owned()
-                }
+                LostWhy::Told(loss @ Loss::LeaseOver) => format!("{}; killed the command", cause(*loss)),
+                LostWhy::Told(loss) => format!("{}; killing the command", cause(*loss)),
                 LostWhy::Silence(silence) => {
                     format!("ZooKeeper has not answered for {}; stopping the command", show_measured(*silence))
                 }
@@ -166,6 +153,17 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             format!("the release of {lock} was not confirmed; it frees itself within {}", show(*timeout)),
         ),
         Notice::KeeperDied => (Weight::Error, "internal error: the keeper process died repeatedly".to_owned()),
+    }
+}
+
+/// Why the lock, or the place in its queue, is lost.
+fn cause(loss: Loss) -> &'static str {
+    match loss {
+        Loss::NodeDeleted => "its node was deleted",
+        Loss::LeaseOver => "ZooKeeper has not answered in time",
+        Loss::LenderGone => "the outer zklock that held it has gone",
+        Loss::SessionExpired => "the session ended",
+        Loss::SessionEnded => "the session ended before its time",
     }
 }
 

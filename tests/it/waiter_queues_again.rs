@@ -37,7 +37,7 @@ const REQUEUED: &str = "zklock: lost our place in the queue for /lock: ";
 #[test]
 fn node_deleted() {
     let said = take_place_away(|scratch, path| scratch.delete(path));
-    assert_eq!(said, format!("{REQUEUED}our node was deleted; queueing again\n"));
+    assert_eq!(said, format!("{REQUEUED}its node was deleted; queueing again\n"));
 }
 
 fn end_session(id: i64) {
