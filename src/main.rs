@@ -37,10 +37,14 @@ fn run(plan: &Plan) -> Outcome {
     if let Err(error) = command::locate(&plan.command.program) {
         return not_located(&plan.command.program.display().to_string(), &error);
     }
-    supervisor::run(plan).unwrap_or_else(|error| {
-        say(&format!("internal error: {error:#}"));
-        Outcome::Internal
-    })
+    match supervisor::run(plan) {
+        Ok(Outcome::NotFree) => Outcome::Exited(plan.conflict_exit_code),
+        Ok(outcome) => outcome,
+        Err(error) => {
+            say(&format!("internal error: {error:#}"));
+            Outcome::Internal
+        }
+    }
 }
 
 fn not_located(program: &str, error: &io::Error) -> Outcome {

@@ -40,6 +40,8 @@ pub struct Plan {
     pub request: Request,
     /// How the run is to go.
     pub settings: Settings,
+    /// `--conflict-exit-code`: exit status of giving up because the lock is not free.
+    pub conflict_exit_code: u8,
     /// What to run.
     pub command: CommandLine,
     /// What to run when the lock was lost.
@@ -157,7 +159,6 @@ pub fn from_args_and_environment(
     };
     let settings = Settings {
         patience,
-        conflict_exit_code,
         connect_timeout: Given::new("--connect-timeout", cli.connect_timeout).read(connect_timeout)?,
         session_timeout,
         kill_after,
@@ -175,6 +176,7 @@ pub fn from_args_and_environment(
     let lock = lock_path("LOCK", &cli.lock, &servers)?;
     Ok(Plan {
         settings,
+        conflict_exit_code,
         command: command_line(&lock, cli.command, cli.shell_command, environment("SHELL"))?,
         on_lost: cli.on_lost.map(|script| shell_line(environment("SHELL"), script)),
         description,

@@ -47,7 +47,6 @@ fn everything_has_its_default() {
             },
             settings: Settings {
                 patience: Patience::Forever,
-                conflict_exit_code: 75,
                 connect_timeout: Duration::from_secs(15),
                 session_timeout: Duration::from_secs(30),
                 kill_after: None,
@@ -55,6 +54,7 @@ fn everything_has_its_default() {
                 max_run: None,
                 wait_descendants: false,
             },
+            conflict_exit_code: 75,
             on_lost: None,
             command: command_line(&["./backup.sh"]),
             description: None,
@@ -105,7 +105,6 @@ fn every_option_is_understood() {
             },
             settings: Settings {
                 patience: Patience::AtMost(Duration::from_secs(5400)),
-                conflict_exit_code: 0,
                 connect_timeout: Duration::from_secs(1),
                 session_timeout: Duration::from_secs(60),
                 kill_after: Some(Duration::from_secs(7)),
@@ -113,6 +112,7 @@ fn every_option_is_understood() {
                 max_run: Some(Duration::from_secs(7200)),
                 wait_descendants: true,
             },
+            conflict_exit_code: 0,
             on_lost: Some(command_line(&["/bin/sh", "-c", "page ops"])),
             command: command_line(&["job"]),
             description: Some("nightly".to_owned()),
@@ -125,7 +125,7 @@ fn every_option_is_understood() {
     let short = plan(&short);
     assert_eq!(short.servers.to_string(), "zk:2181");
     assert_eq!(short.settings.patience, Patience::NoWait);
-    assert_eq!(short.settings.conflict_exit_code, 1);
+    assert_eq!(short.conflict_exit_code, 1);
     assert_eq!(short.settings.kill_after, Some(Duration::ZERO));
     assert_eq!(short.verbosity, Verbosity::Quiet);
 }

@@ -21,8 +21,8 @@ pub enum Outcome {
     /// request for a reason that is not listed here.
     Internal,
     /// Another contender had the lock (`-n`), or still had it at the end of `--timeout`, as the servers
-    /// confirmed. Carries `--conflict-exit-code`.
-    NotFree(u8),
+    /// confirmed. `--conflict-exit-code` changes the status.
+    NotFree,
     /// The lock was lost while the command ran, and the command has been stopped.
     Lost,
     /// The command ran for longer than `--max-run`, and has been stopped.
@@ -54,11 +54,12 @@ impl Outcome {
     /// The exit status or signal that the caller of zklock sees.
     pub const fn end(self) -> End {
         match self {
-            Self::Exited(status) | Self::NotFree(status) => End::Exit(status),
+            Self::Exited(status) => End::Exit(status),
             Self::Signaled(signal) | Self::Interrupted(signal) => End::DieOf(signal),
             Self::Usage => End::Exit(64),
             Self::Unavailable => End::Exit(69),
             Self::Internal => End::Exit(70),
+            Self::NotFree => End::Exit(CONFLICT_EXIT_CODE),
             Self::Lost => End::Exit(76),
             Self::Denied => End::Exit(77),
             Self::Unusable => End::Exit(78),
@@ -104,7 +105,7 @@ mod tests {
             Outcome::Usage,
             Outcome::Unavailable,
             Outcome::Internal,
-            Outcome::NotFree(CONFLICT_EXIT_CODE),
+            Outcome::NotFree,
             Outcome::Lost,
             Outcome::RanOut,
             Outcome::Denied,

@@ -9,8 +9,6 @@ use super::signal::Signal;
 pub struct Settings {
     /// `--timeout` and `--nonblock`: how long to wait for the lock, counted once from the start of the run.
     pub patience: Patience,
-    /// `--conflict-exit-code`: exit status of giving up.
-    pub conflict_exit_code: u8,
     /// `--connect-timeout`: how long to try at the start until a server has answered. Above zero.
     pub connect_timeout: Duration,
     /// `--session-timeout`: what to ask for. Whole milliseconds of it fit an `i32`.

@@ -216,7 +216,7 @@ impl State {
                 (self.faulty || state.stopped_early) && ran && (state.stopped_by_us || state.killed_by_keeper)
             }
             Outcome::RanOut => ran && settings.max_run.is_some() && state.stopped_by_us,
-            Outcome::NotFree(_) => !ran && settings.patience != Patience::Forever,
+            Outcome::NotFree => !ran && settings.patience != Patience::Forever,
             Outcome::Interrupted(signal) => !ran && self.faulty && signal == Signal::TERM,
             // Without a fault only if the time to wait is shorter than connecting takes.
             Outcome::Unavailable => !ran && (self.faulty || matches!(settings.patience, Patience::AtMost(_))),
@@ -229,7 +229,7 @@ impl State {
         let kind = match outcome {
             Outcome::Lost => Some(Kind::Lost),
             Outcome::RanOut => Some(Kind::RanOut),
-            Outcome::NotFree(_) => Some(Kind::NotFree),
+            Outcome::NotFree => Some(Kind::NotFree),
             Outcome::Interrupted(_) => Some(Kind::Interrupted),
             Outcome::Unavailable => Some(Kind::Unavailable),
             _ => None,

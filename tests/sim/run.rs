@@ -243,7 +243,6 @@ fn settings(rng: &mut Rng, timeout: Time) -> Settings {
     let wait = (rng.u32(0..8) == 0).then(|| Duration::from_micros(rng.u64(1..3 * timeout)));
     Settings {
         patience: if no_wait { Patience::NoWait } else { wait.map_or(Patience::Forever, Patience::AtMost) },
-        conflict_exit_code: 75,
         connect_timeout: Duration::from_secs(if rng.u32(0..4) == 0 { 2 } else { 3600 }),
         session_timeout,
         kill_after: (rng.u32(0..4) == 0).then(|| session_timeout / rng.u32(20..40)),

@@ -50,7 +50,7 @@ pub(super) enum Verdict {
     /// This, whether or not it is confirmed.
     Known(Outcome),
     /// These were before us when `--timeout` ended, if the servers confirm it by answering once more.
-    NotFreeIfConfirmed { view: View, conflict_exit_code: u8 },
+    NotFreeIfConfirmed(View),
 }
 
 impl Verdict {
@@ -58,10 +58,10 @@ impl Verdict {
     fn end(self, confirmed: bool) -> (Outcome, Option<Notice>) {
         match self {
             Self::Known(outcome) => (outcome, None),
-            Self::NotFreeIfConfirmed { view, conflict_exit_code } if confirmed => {
-                (Outcome::NotFree(conflict_exit_code), Some(Notice::TimedOut(Blocker::Queue(view))))
+            Self::NotFreeIfConfirmed(view) if confirmed => {
+                (Outcome::NotFree, Some(Notice::TimedOut(Blocker::Queue(view))))
             }
-            Self::NotFreeIfConfirmed { .. } => (Outcome::Unavailable, Some(Notice::TimedOut(Blocker::Late))),
+            Self::NotFreeIfConfirmed(_) => (Outcome::Unavailable, Some(Notice::TimedOut(Blocker::Late))),
         }
     }
 }
@@ -90,7 +90,7 @@ impl Machine {
                 // The user has not been told a verdict yet: to them we are still waiting, and this signal
                 // ends the wait.
                 let verdict = match release.verdict {
-                    Verdict::NotFreeIfConfirmed { .. } => Verdict::Known(Outcome::Interrupted(signal)),
+                    Verdict::NotFreeIfConfirmed(_) => Verdict::Known(Outcome::Interrupted(signal)),
                     known => known,
                 };
                 (State::Releasing(Release { verdict, until, ..release }), effects)

@@ -17,7 +17,6 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 fn settings() -> Settings {
     Settings {
         patience: Patience::Forever,
-        conflict_exit_code: 75,
         connect_timeout: Duration::from_secs(15),
         session_timeout: TIMEOUT,
         kill_after: None,
@@ -485,7 +484,7 @@ fn the_timeout_counts_once_over_everything() {
     assert!(run.released);
     run.event(Event::Keeper(Report::Released));
     assert!(run.said(|notice| matches!(notice, Notice::TimedOut(Blocker::Queue(_)))));
-    assert_eq!(run.finished, Some(Outcome::NotFree(75)));
+    assert_eq!(run.finished, Some(Outcome::NotFree));
 }
 
 /// A waiter whose time is over.
@@ -652,7 +651,7 @@ fn nonblock_gives_up_on_the_first_look() {
     run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
     run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
     run.event(Event::Keeper(Report::Released));
-    assert_eq!(run.finished, Some(Outcome::NotFree(75)));
+    assert_eq!(run.finished, Some(Outcome::NotFree));
 }
 
 #[test]

@@ -116,7 +116,7 @@ impl Machine {
             Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), vec![]),
             Event::Signal { signal, .. } => (State::Queued(queued), stop_self(signal)),
             Event::Timer if self.is_over(now) => match (queued.view, queued.reason) {
-                (Some(view), _) => give_up_for(now, view, self.settings.conflict_exit_code),
+                (Some(view), _) => give_up_for(now, view),
                 (None, Some(reason)) => self.unavailable(now, Blocker::Servers(Some(reason))),
                 (None, None) => self.unavailable(now, Blocker::Late),
             },
@@ -136,8 +136,7 @@ impl Machine {
                 (State::Queued(queued), vec![Effect::Say(Notice::Foreign { lock, child })])
             }
             Progress::Waiting(view) if no_wait => {
-                let outcome = Outcome::NotFree(self.settings.conflict_exit_code);
-                give_up(now, outcome, vec![Effect::Say(Notice::NotFree(view))])
+                give_up(now, Outcome::NotFree, vec![Effect::Say(Notice::NotFree(view))])
             }
             Progress::Waiting(view) => {
                 self.waited = true;
@@ -260,7 +259,6 @@ fn refused(now: Instant, refusal: Refusal) -> (State, Vec<Effect>) {
 
 /// Leaves at the end of `--timeout` because of those before us. Whether the session still lives is known
 /// only when the servers have confirmed the release.
-fn give_up_for(now: Instant, view: View, conflict_exit_code: u8) -> (State, Vec<Effect>) {
-    let verdict = Verdict::NotFreeIfConfirmed { view, conflict_exit_code };
-    (State::Releasing(Release::new(verdict, now + VERDICT_PATIENCE)), vec![Effect::Release])
+fn give_up_for(now: Instant, view: View) -> (State, Vec<Effect>) {
+    (State::Releasing(Release::new(Verdict::NotFreeIfConfirmed(view), now + VERDICT_PATIENCE)), vec![Effect::Release])
 }
