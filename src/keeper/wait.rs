@@ -89,8 +89,8 @@ impl<O: Outside> Keeper<'_, O> {
                 // This never means that we are not queued yet: the list is at least as new as our node, so
                 // the node has been deleted.
                 Standing::Missing => return Err(Stop::Gone(Loss::NodeDeleted)),
-                // However old the list: contenders that were before us are gone for good, and new ones come
-                // after us. That our session lives is what the beat says.
+                // This holds however old the list is: contenders that were before us are gone for good, and
+                // new ones come after us. Whether our session lives is for the beat to say.
                 Standing::Holds => return Ok(()),
                 Standing::Waits { position, watch } => {
                     // The contenders before us only ever become fewer. So if one of them has left, and an old

@@ -108,7 +108,8 @@ impl fmt::Display for ContenderId {
     }
 }
 
-/// One node in the queue of a lock.
+/// One node in the queue of a lock. A contender that speaks several dialects has one such node for each. A
+/// contender that speaks several dialects has one such node for each.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contender {
     /// The node's name, without the path of its parent. Not ours, so not safe to print as it is.
@@ -120,7 +121,7 @@ pub struct Contender {
     /// Which dialect its client reads by default, as far as its name tells. A kazoo client can be told to read others
     /// (`extra_lock_patterns`); its nodes do not show that.
     pub reads: Dialect,
-    /// What its nodes have in common, if it has several.
+    /// The same in all nodes of a contender; `None` for names without one.
     pub id: Option<ContenderId>,
 }
 
@@ -169,7 +170,8 @@ fn classify(prefix: &str) -> Option<(Dialect, Mode)> {
 
 /// The mode of a name that only we would have given, `None` for any other.
 ///
-/// Every other client that uses such names excludes all, so only the full shape of ours may count for less.
+/// All other clients that use such names are exclusive, so a name counts as shared or as a permit only if it
+/// has the full shape of ours.
 fn own_mode(prefix: &str) -> Option<Mode> {
     let (uuid, rest) = prefix.strip_prefix("_c_")?.split_at_checked(36)?;
     if !is_uuid(uuid) {
