@@ -1,4 +1,5 @@
-//! The keeper: the process that holds the ZooKeeper session. It queues, beats and releases.
+//! The keeper: the process that holds the ZooKeeper session. It queues, beats and releases. A beat asks the
+//! quorum whether our nodes still exist ([`Session::beat`]); an answer extends the lease.
 //!
 //! It is a fork of the supervisor, one for each session, and deaf to every signal that is usually sent to
 //! whole groups. It ends when it is told to, or when the supervisor has gone, and then only after nothing is
@@ -190,8 +191,8 @@ impl<'p, O: Outside> Keeper<'p, O> {
             Err(failure) => return refuse(failure, "/"),
         };
         self.told.borrow_mut().unreachable.clear();
-        // A new leader counts with this timeout, whatever is granted later, and this connection may be lost
-        // before anything else is done over it.
+        // Noted at once, because this connection may be lost before anything else is done over it. A new
+        // leader counts with this timeout, whatever is granted later.
         self.session.timeout.set(session.timeout());
         let (id, identity) = (session.id(), session.identity());
         self.session.identity.replace(Some(identity.clone()));

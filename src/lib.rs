@@ -21,7 +21,7 @@
 //! | [`clock`] | the clock that counts sleep, and a timer on it; the wall clock |
 //!
 //! [`rules`] imports nothing from the other rooms; the others use its plain types, such as signals and instants.
-//! Only [`supervisor`] names [`rules::machine`], and it has one thread. The keeper reaches what is outside only
+//! Only [`supervisor`], which has one thread, names [`rules::machine`]. The keeper reaches what is outside only
 //! through [`keeper::outside::Outside`] and [`session::Session`]; [`keeper::process`] has the real ones.
 
 pub mod cli;

@@ -68,7 +68,8 @@ pub type Watch = Pin<Box<dyn Future<Output = Change>>>;
 pub struct Created {
     /// The full paths, with their sequence numbers, in the order of the prefixes.
     pub paths: Vec<String>,
-    /// What the server says of the node. Servers say nothing of several nodes (ZOOKEEPER-4026).
+    /// What the server says of the node. `None` if several were created: then servers say nothing
+    /// (ZOOKEEPER-4026).
     pub stat: Option<Stat>,
 }
 

@@ -155,8 +155,8 @@ impl Supervisor<'_> {
                         keeper.ended(end);
                     }
                 }
-                // Without a terminal no shell waits for the job to stop, and what continues the command does
-                // not know that it would have to continue us as well.
+                // Without a terminal no shell waits for the job to stop, and whoever continues the command
+                // does not know that we would have to be continued as well.
                 Reaped::Stopped(pid, signal)
                     if self.job.shares_group && (self.job.is_command(pid) || self.job.is_on_lost(pid)) =>
                 {

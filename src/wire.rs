@@ -4,7 +4,7 @@
 //! gone. The numbers say when the lease starts and when the servers last answered. They are not
 //! messages, because a supervisor that is stopped for hours (Ctrl-Z) reads none: its socket would fill
 //! up, and on SIGCONT it would judge the lease by the oldest news instead of the newest. The child that
-//! is about to become the command also reads them, to see whether the keeper has given up the lease.
+//! is about to become the command also reads the first, to see whether the keeper has given up the lease.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

@@ -112,8 +112,8 @@ impl<O: Outside> Keeper<'_, O> {
     /// Waits until our server knows all that was done before this, and the quorum has answered. Returns the
     /// instant at which this was asked; `None` if one of `nodes` does not exist, or an ACL forbids the check.
     ///
-    /// `sync` makes a server catch up with its leader. That may be one that has just been deposed and does
-    /// not know it yet; a transaction goes through only where there is a quorum.
+    /// `sync` makes a server catch up with its leader. But that leader may just have been deposed and not
+    /// know it yet; a transaction goes through only where there is a quorum.
     async fn sync_and_check(&self, session: &O::Session, nodes: &[String]) -> Result<Option<Instant>, Failure> {
         let ask = || {
             let sent = self.outside.now();
@@ -130,7 +130,7 @@ impl<O: Outside> Keeper<'_, O> {
         }
     }
 
-    /// Begins with a lock. If it is lent to us, there is nothing to create.
+    /// Joins the queue of a lock. If the lock is lent to us, there is nothing to create.
     async fn enter(&self, session: &O::Session, lock: &LockPath) -> Result<(), Stop> {
         let Some(lent) = self.lent().into_iter().find(|lent| lent.lock == *lock) else {
             return self.enqueue(session, lock, ContenderId::new(session.id(), self.outside.random())).await;

@@ -26,8 +26,8 @@ impl<O: Outside> Keeper<'_, O> {
                 Left::Nobody => return found,
                 Left::Unknown => {
                     let now = self.outside.now();
-                    // That phase of execve(2) is shorter; a process that goes on hiding its environment does
-                    // so for another reason.
+                    // execve(2) hides the environment for less than `DOUBT`; a process that goes on hiding it
+                    // does so for another reason.
                     if now >= *doubt_ends.get_or_insert(now + DOUBT) {
                         return found;
                     }
@@ -54,8 +54,8 @@ impl<O: Outside> Keeper<'_, O> {
             // Timers stand still while the machine sleeps.
             let due = self.outside.sleep(end.saturating_since(now).clamp(PAUSE, LONGEST_PAUSE));
             let timeout = self.session.timeout.get();
-            // A shorter timeout may have ended the lease already. No waker is needed: what changes it is part
-            // of the same task.
+            // A shorter timeout may have ended the lease already. No waker is needed: the timeout is changed
+            // within the same task.
             let changed =
                 poll_fn(|_| if self.session.timeout.get() == timeout { Poll::Pending } else { Poll::Ready(()) });
             or(due, changed).await;

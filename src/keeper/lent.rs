@@ -21,8 +21,8 @@ use crate::session::{Failure, Session};
 const LENDER_WATCH: Duration = Duration::from_millis(50);
 
 impl<O: Outside> Keeper<'_, O> {
-    /// Finds out which of the locks are held by zklocks above us: we use those together with them. Waiting
-    /// for them would be waiting for ourselves.
+    /// Finds out which of the locks are held by zklocks above us. We use those locks together with their
+    /// holders, because waiting for the holders would be waiting for ourselves.
     pub(super) async fn find_lent(&self, session: &O::Session) -> Result<(), Stop> {
         let mut lent = vec![];
         let request = &self.plan.request;

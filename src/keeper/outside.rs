@@ -1,7 +1,7 @@
 //! What a keeper needs from outside.
 //!
-//! [`super::process`] has the real thing. The simulator of the tests has another, with a clock of its own, in
-//! which everything that can go wrong does so by the thousand.
+//! [`super::process`] has the real thing. The simulator of the tests has another, with a clock of its own,
+//! where everything that can go wrong does go wrong, thousands of times.
 
 use std::time::Duration;
 

@@ -33,7 +33,7 @@ pub(super) enum Step {
 }
 
 impl Place {
-    /// Our contenders that are known to exist, in the order in which they were created.
+    /// The claims that we have, to the locks that we won and to the one that we queue for, in that order.
     pub(super) fn claims(&self) -> Vec<Rc<Claim>> {
         let queued = match &self.step {
             Step::Queued(claim) => Some(claim),

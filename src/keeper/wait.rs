@@ -110,7 +110,7 @@ impl<O: Outside> Keeper<'_, O> {
     /// count another number of permits.
     fn check_company(&self, lock: &LockPath, queue: &Queue, claim: &Claim) -> Result<(), Stop> {
         let (lock, request) = (lock.to_string(), &self.plan.request);
-        // The recipe first: advice about contenders would not help beside it.
+        // The recipe first: as long as it uses the path, advice about contenders would not help.
         let refusal = if let Some(recipe) = queue.other_recipe() {
             Refusal::OtherRecipe { lock, recipe }
         } else if let Some(other) = queue.blind_to(&request.dialects, request.dialects_given) {

@@ -32,7 +32,8 @@ pub struct Card {
     /// The name of the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// The file name of the command, without its directory and its arguments.
+    /// The file name of the command, without its directory and its arguments; with `--publish-command`, the
+    /// whole command line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     /// What the user wants others to read.

@@ -71,8 +71,8 @@ impl Contacts {
         timeout / 96
     }
 
-    /// How long a silent connection can last. The library gives it up after [`silence_limit`], looks only
-    /// eight times within that whether it is over, and does not count time that the machine slept. A short
+    /// How long a silent connection can last. The library gives it up after [`silence_limit`]. But it checks
+    /// for that only eight times within the limit, and does not count time that the machine slept. A short
     /// pause of ours may have gone unnoticed as well.
     fn patience(timeout: Duration) -> Duration {
         silence_limit(timeout) + silence_limit(timeout) / 8 + Self::unnoticed(timeout)
@@ -94,7 +94,7 @@ impl Contacts {
         }
         let contact = self.answered.front().filter(|first| relayed(first.1)).map_or(self.opened, |first| first.0);
         // The client library sends pings, and gives up a connection on which no reply comes. So while we run,
-        // the leader knows of a ping that is no older than this, even if that ping was under way for as long
+        // the leader knows of a ping no older than `silence`, even if that ping was under way for as long
         // as the library waits.
         let silence = Terms::relay(timeout) + Self::patience(timeout) * 2;
         let alive = Some(sent - silence).filter(|_| self.steady_since + silence <= sent);

@@ -45,7 +45,7 @@ pub enum CommandEvent {
     EndedLending(CommandEnd),
     /// It, or the command of `--on-lost`, was stopped by this signal (Ctrl-Z).
     Stopped(Signal),
-    /// It and all its descendants have gone.
+    /// It has gone, and so have those of its descendants that the machine waits for ([`Awaited`]).
     TreeGone,
 }
 
@@ -65,8 +65,8 @@ pub enum Unstarted {
     NotFound,
     /// It cannot be executed.
     CannotExecute,
-    /// It would have started too late: too little of the lease was left, or the keeper had revoked it or
-    /// gone.
+    /// It would have started too late: too little of the lease was left, or the keeper had revoked the lease,
+    /// or the keeper had gone.
     TooLate,
 }
 
@@ -86,7 +86,7 @@ pub enum Effect {
     StartKeeper,
     /// Start the command.
     Spawn {
-        /// The lock that it runs under.
+        /// The locks that it runs under.
         grant: Grant,
         /// From here on it is too late to start it.
         until: Instant,

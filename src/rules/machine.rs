@@ -156,7 +156,7 @@ impl Machine {
         match event {
             Event::Extended(from) => lease.extend(*from),
             Event::Answered(at) => lease.answer(*at),
-            // The servers count with this from now on.
+            // Over a new connection, the servers count with the session timeout that they granted for it.
             Event::Keeper(Report::Connection(connection)) => match connection {
                 Connection::Unreachable(_) => {}
                 Connection::Connected { timeout } => lease.regrant(regranted(*timeout, kill_after), None),
@@ -174,8 +174,8 @@ impl Machine {
     }
 }
 
-/// The terms of another session timeout than before. A `--kill-after` that does not fit it was not refused
-/// at the start, and it is too late for that.
+/// The terms for a session timeout that may differ from the one before. If `--kill-after` does not fit it, it
+/// is too late to refuse that, and the default grace takes its place.
 fn regranted(timeout: Duration, kill_after: Option<Duration>) -> Terms {
     Terms::new(timeout, kill_after).unwrap_or_else(|_| Terms::with_default_grace(timeout))
 }

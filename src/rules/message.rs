@@ -14,7 +14,7 @@ use super::queue::{Dialect, Recipe};
 pub enum Report {
     /// The connection to the servers has changed.
     Connection(Connection),
-    /// We use no lock of a zklock above us, and will not.
+    /// We use no lock of a zklock above us (one that we descend from), and will use none.
     Independent,
     /// We have come further in the queues.
     Queue(Progress),
@@ -48,7 +48,7 @@ pub enum Connection {
 /// How far we have come on the way to the lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Progress {
-    /// The lock has a child that is not a contender, so that no contender waits for it.
+    /// The lock has a child that is not a contender. No contender waits for such a child.
     Foreign {
         /// The lock.
         lock: String,
@@ -59,8 +59,8 @@ pub enum Progress {
     Waiting(View),
     /// Our contender node had vanished while waiting; a new one is at the tail of the queue.
     Requeued(Loss),
-    /// No contender is before us any more, but we do not hold yet: there is a further lock to take, or no
-    /// recent beat.
+    /// No contender keeps us from this lock any more, but we do not hold yet: there is a further lock to
+    /// take, or no recent beat.
     Turn,
     /// The lock is ours.
     Held {
@@ -199,7 +199,7 @@ pub struct Remains {
 pub enum Left {
     /// No process.
     Nobody,
-    /// None for sure, but of some processes it is not known yet.
+    /// No process that is known to belong to it, but of some it is not known yet whether they do.
     Unknown,
     /// Processes that have been sent SIGKILL.
     Somebody,

@@ -17,7 +17,7 @@ pub enum Mode {
     Exclusive,
     /// Together with every other contender that is not exclusive.
     Shared,
-    /// One of this many at most that hold together, none of them exclusive.
+    /// Together with contenders that are not exclusive, as long as fewer than this many are before it.
     Permits(NonZeroU32),
 }
 

@@ -8,7 +8,7 @@ use super::message::{Grant, Loss, Refusal, View};
 /// One thing to tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// No server yet, for this reason.
+    /// No server can be reached, for this reason; the keeper goes on trying.
     Connecting(String),
     /// The server granted another session timeout than was asked for.
     Granted(Duration),

@@ -17,8 +17,8 @@ pub enum Outcome {
     /// No server answered in time; or the wait was over, and no live session could say that a contender is
     /// before us (`EX_UNAVAILABLE`).
     Unavailable,
-    /// Something that must not happen happened in zklock or in the operating system, or ZooKeeper refused a
-    /// request for a reason that is not listed here.
+    /// zklock or the operating system failed in a way that must not happen, or ZooKeeper refused a request
+    /// for a reason that is not listed here.
     Internal,
     /// Another contender had the lock (`-n`), or still had it at the end of `--timeout`, as the servers
     /// confirmed. `--conflict-exit-code` changes the status.

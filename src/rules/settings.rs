@@ -11,7 +11,7 @@ pub struct Settings {
     pub patience: Patience,
     /// `--connect-timeout`: how long to try at the start until a server has answered. Above zero.
     pub connect_timeout: Duration,
-    /// `--session-timeout`: what to ask for. Whole milliseconds of it fit an `i32`.
+    /// `--session-timeout`: what to ask for. Its number of milliseconds fits an `i32`.
     pub session_timeout: Duration,
     /// `--kill-after`: time from the stop signal to SIGKILL; `None` lets [`Terms`] choose. It fits the
     /// session timeout that is asked for; the servers may grant another.

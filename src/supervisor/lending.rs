@@ -12,7 +12,7 @@ use nix::sys::prctl;
 use crate::command::{Family, INNER_LEAVING_NAME, INNER_NAME, LEAVING_NAME, take_name};
 
 /// How often to look whether a zklock still means to use our locks, at first and after a while. It may
-/// find that it cannot, and wait for us.
+/// find that it cannot use them, and queue behind us instead.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 const LOOK_AGAIN_AT_LEAST: Duration = Duration::from_secs(1);
 
@@ -26,7 +26,7 @@ pub(super) struct Lending {
     /// One descriptor for each zklock that still uses our locks after the command has ended; it becomes
     /// readable when that zklock ends.
     borrowers: Vec<OwnedFd>,
-    /// When to look for them again although none has ended.
+    /// How long to wait before looking for them again although none has ended.
     look_again: Duration,
 }
 
@@ -55,7 +55,7 @@ impl Lending {
         family.borrows()
     }
 
-    /// Looks whether all zklocks that used our locks have ended.
+    /// Looks whether no zklock is left that uses our locks, or still may.
     pub(super) fn has_ended(&mut self, family: &Family) -> bool {
         self.borrowers = family.borrowers();
         !family.borrows()

@@ -85,7 +85,8 @@ impl Machine {
                 if !cancels(signal) {
                     return (State::Releasing(release), effects);
                 }
-                // The user is impatient; but the servers get a moment because two signals may come at once.
+                // The user is impatient. The servers still get a moment, because two signals that come at
+                // once are not a sign of impatience.
                 let until = release.until.min(now + HURRIED_PATIENCE);
                 // The user has not been told a verdict yet: to them we are still waiting, and this signal
                 // ends the wait.

@@ -11,7 +11,8 @@ use crate::rules::message::Report;
 use crate::rules::notice::{LostWhy, Notice};
 use crate::rules::outcome::Outcome;
 
-/// Descendants that fork while they are being killed are looked for again this often.
+/// Descendants may fork while they are being killed, so SIGKILL goes out again: first after this pause, then
+/// after pauses that grow up to the other one.
 const KILL_AGAIN: Duration = Duration::from_millis(10);
 const KILL_AGAIN_AT_MOST: Duration = Duration::from_secs(1);
 
@@ -125,7 +126,7 @@ impl Machine {
                 };
                 never_ran(now, outcome, timeout, why)
             }
-            // Those that use our locks do so until they end.
+            // The zklocks that use our locks do so until they end.
             CommandEvent::EndedLending(end) => (State::Running(Run { ended: Some(end), ..run }), vec![]),
             CommandEvent::Ended(end) if self.settings.wait_descendants => {
                 (State::Running(Run { ended: Some(end), ..run }), vec![])
@@ -166,7 +167,8 @@ impl Machine {
     pub(super) fn stopping(now: Instant, stopping: Stopping, event: Event) -> (State, Vec<Effect>) {
         let (cause, why) = judge(now, stopping.lease, stopping.cause, &event);
         let kill_at = match cause {
-            // A lease that is extended later does not give back the time that a shorter one has taken.
+            // If a short lease has brought SIGKILL forward, a later extension of the lease does not put it
+            // off again.
             Cause::Loss => stopping.deadline(),
             Cause::MaxRun => stopping.kill_at,
         };
@@ -251,7 +253,7 @@ fn judge(now: Instant, lease: Lease, cause: Cause, event: &Event) -> (Cause, Opt
 fn unstarted(now: Instant, lease: Lease, cause: Cause, why: Unstarted) -> (State, Vec<Effect>) {
     match cause {
         Cause::MaxRun => gone(now, lease, cause),
-        // There is nothing to clean up after for --on-lost.
+        // No command ran, so --on-lost has nothing to clean up.
         Cause::Loss => never_ran(now, Outcome::Lost, None, why),
     }
 }

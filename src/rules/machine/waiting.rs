@@ -13,7 +13,7 @@ use crate::rules::notice::{Blocker, Notice};
 use crate::rules::outcome::Outcome;
 use crate::rules::settings::Patience;
 
-/// How long giving up waits for the servers to say whether they still answer: time for two round trips.
+/// How long giving up at the end of `--timeout` waits for the servers to answer: time for two round trips.
 pub(super) const VERDICT_PATIENCE: Duration = Duration::from_secs(2);
 /// A lease that is too short to start under is judged again this often.
 const JUDGE_AGAIN: Duration = Duration::from_millis(20);
@@ -39,8 +39,9 @@ pub(super) struct Queued {
     reason: Option<String>,
 }
 
-/// The lock is ours. The command starts as soon as the lease is long enough, which is at once unless the
-/// machine stalled: then the keeper beats, and the lease is judged again.
+/// The lock is ours. The command starts when the lease is long enough, and no sooner than the pause of
+/// [`Notice::Pausing`] is over. As a rule there is no pause and the lease is long enough at once; if this
+/// computer has stalled, the keeper beats, and the lease is judged again.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) lease: Lease,
@@ -186,7 +187,7 @@ impl Machine {
         let waited = self.waited.then(|| now.saturating_since(self.started_at));
         let say = Effect::Say(Notice::Starting { grant: grant.clone(), waited });
         let ends_at = self.settings.max_run.map(|max_run| now + max_run);
-        // By then the command would have to be stopped again.
+        // A command that started any later would have to be stopped at once.
         let until = lease.stop_at();
         let run = Run { lease, ends_at, ended: None, warned: false };
         (State::Running(run), vec![Effect::Spawn { grant, until }, say])
@@ -211,8 +212,8 @@ impl Machine {
     /// The place in the queue is lost, and a new one is taken.
     fn lost_place(&mut self, now: Instant, terms: Terms, loss: Loss) -> (State, Vec<Effect>) {
         if loss == Loss::SessionEnded {
-            // The holder at the time when the servers lost their data may not have learnt of it, and relies
-            // on a lease that is shorter than this.
+            // The servers may have forgotten a holder that has not learnt of it yet. That holder still relies
+            // on its lease, which is shorter than this timeout.
             self.start_at = self.start_at.max(now + terms.timeout());
         }
         requeue(loss)

@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules::mode::{Mode, parse_permits};
 
-/// Which library's names the nodes of a contender have, so that clients of that library wait for it.
+/// The library whose naming scheme the nodes of a contender follow, so that its clients wait for the contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Dialect {
-    /// `…-lock-<seq>`: Curator's `InterProcessMutex` and all that read those, such as go-zookeeper, zookeeper-client
-    /// and, with names of its own, `x-<session>-<seq>`, ZooKeeper's `WriteLock` and `zoo_lock`. The only dialect with
-    /// permits.
+    /// `…-lock-<seq>`: Curator's `InterProcessMutex` and all clients that read such names, for example
+    /// go-zookeeper and zookeeper-client. ZooKeeper's `WriteLock` and `zoo_lock` read them too, but their own
+    /// nodes are named `x-<session>-<seq>`. The only dialect with permits.
     Curator,
     /// `…__WRIT__<seq>`, `…__READ__<seq>`: Curator's `InterProcessReadWriteLock`.
     CuratorRw,
@@ -40,7 +40,7 @@ impl Dialect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ContenderId {
     session: i64,
-    /// In an id of ours, its first digit is a letter.
+    /// In hex; in our own ids its first digit is `f`.
     random: u64,
 }
 
@@ -108,8 +108,7 @@ impl fmt::Display for ContenderId {
     }
 }
 
-/// One node in the queue of a lock. A contender that speaks several dialects has one such node for each. A
-/// contender that speaks several dialects has one such node for each.
+/// One node in the queue of a lock. A contender that speaks several dialects has one such node for each.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contender {
     /// The node's name, without the path of its parent. Not ours, so not safe to print as it is.
