@@ -46,14 +46,21 @@ pub struct Plan {
     pub command: CommandLine,
     /// What to run when the lock was lost.
     pub on_lost: Option<CommandLine>,
-    /// A text for others to see: one line, not empty.
-    pub description: Option<String>,
-    /// Whether others may see the command's arguments.
-    pub publish_command: bool,
+    /// What others may see of it.
+    pub published: Published,
     /// How much to say.
     pub verbosity: Verbosity,
     /// A filter in env_logger's syntax; where given, it replaces the log level that `verbosity` implies.
     pub log_filter: Option<String>,
+}
+
+/// What others may see of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Published {
+    /// A text for them: one line, not empty.
+    pub description: Option<String>,
+    /// Whether they may see the command's arguments.
+    pub arguments: bool,
 }
 
 /// Which locks to take, and how.
@@ -179,8 +186,7 @@ pub fn from_args_and_environment(
         conflict_exit_code,
         command: command_line(&lock, cli.command, cli.shell_command, environment("SHELL"))?,
         on_lost: cli.on_lost.map(|script| shell_line(environment("SHELL"), script)),
-        description,
-        publish_command: cli.publish_command,
+        published: Published { description, arguments: cli.publish_command },
         verbosity: match (cli.quiet, cli.verbose) {
             (true, _) => Verbosity::Quiet,
             (false, 0) => Verbosity::Normal,

@@ -196,7 +196,7 @@ impl Outside for RealOutside<'_> {
     fn card(&self) -> &Card {
         self.card.get_or_init(|| {
             let plan = self.birth.plan;
-            let command = if plan.publish_command {
+            let command = if plan.published.arguments {
                 let words = std::iter::once(&plan.command.program).chain(&plan.command.args);
                 Some(words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "))
             } else {
@@ -207,7 +207,7 @@ impl Outside for RealOutside<'_> {
                 pid: Some(self.birth.supervisor),
                 user: user_name(),
                 command,
-                describe: plan.description.clone(),
+                describe: plan.published.description.clone(),
                 mode: Some(plan.request.mode),
                 held_since: None,
             }

@@ -57,8 +57,7 @@ fn everything_has_its_default() {
             conflict_exit_code: 75,
             on_lost: None,
             command: command_line(&["./backup.sh"]),
-            description: None,
-            publish_command: false,
+            published: Published::default(),
             verbosity: Verbosity::Normal,
             log_filter: None,
         }
@@ -115,8 +114,7 @@ fn every_option_is_understood() {
             conflict_exit_code: 0,
             on_lost: Some(command_line(&["/bin/sh", "-c", "page ops"])),
             command: command_line(&["job"]),
-            description: Some("nightly".to_owned()),
-            publish_command: true,
+            published: Published { description: Some("nightly".to_owned()), arguments: true },
             verbosity: Verbosity::Verbose(2),
             log_filter: None,
         }
@@ -417,8 +415,8 @@ fn long_values_are_cut_in_messages() {
 
 #[test]
 fn a_description_is_one_short_line() {
-    assert_eq!(plan(&["--describe", "", "/l", "x"]).description, None);
-    assert_eq!(plan(&["--describe", "  ", "/l", "x"]).description, None);
+    assert_eq!(plan(&["--describe", "", "/l", "x"]).published.description, None);
+    assert_eq!(plan(&["--describe", "  ", "/l", "x"]).published.description, None);
     assert!(refusal(plan_in(&[], &["--describe", &"ü".repeat(201), "/l", "x"])).contains("at most 200"));
 }
 
