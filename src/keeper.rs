@@ -146,7 +146,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
                     Report::Lost(_) => {
                         // Without a lease, the guard kills what shows up later.
                         self.beats.lease_from.set(None);
-                        zip(self.outside.report(report), self.end_command()).await;
+                        zip(self.outside.report(report), self.end_command(None)).await;
                     }
                     _ => self.outside.report(report).await,
                 }
@@ -157,7 +157,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
             end = or(self.follow_orders(), aftermath).await;
         }
         if let End::Orphaned = end {
-            self.end_command().await;
+            self.end_command(None).await;
             self.outside.borrows_no_more();
         }
         // Past the session timeout there is nothing left to release.

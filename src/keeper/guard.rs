@@ -15,8 +15,10 @@ use crate::rules::message::{Left, Loss, Report};
 const DOUBT: Duration = Duration::from_secs(1);
 
 impl<O: Outside> Keeper<'_, O> {
-    /// Kills the command and waits until nothing is left of it. Returns whether anything was.
-    pub(super) async fn end_command(&self) -> bool {
+    /// Kills the command and waits until nothing is left of it. Returns whether anything was. `report` tells the
+    /// supervisor why as soon as something was found: if the supervisor is continued before the wait is over, it
+    /// must not think that the command ended by itself.
+    pub(super) async fn end_command(&self, report: Option<&Report>) -> bool {
         let Some(remains) = self.command.get() else { return false };
         let mut pause = Duration::from_millis(2);
         let mut found = false;
@@ -32,7 +34,12 @@ impl<O: Outside> Keeper<'_, O> {
                         return found;
                     }
                 }
-                Left::Somebody => (found, doubt_ends) = (true, None),
+                Left::Somebody => {
+                    if let Some(report) = report.filter(|_| !found) {
+                        self.outside.report_if_room(report);
+                    }
+                    (found, doubt_ends) = (true, None);
+                }
             }
             self.outside.sleep(pause).await;
             // There may be processes that we are not allowed to kill: look less and less often.
@@ -47,9 +54,10 @@ impl<O: Outside> Keeper<'_, O> {
             let now = self.outside.now();
             let timeout = self.session.timeout.get();
             let end = self.beats.lease_from.get().map_or(now, |from| Terms::end_of(timeout, from));
-            if now >= end && self.end_command().await {
-                // Without this, a supervisor that was suspended would think that the command ended by itself.
-                self.outside.report(&Report::Lost(Loss::LeaseOver)).await;
+            let lost = Report::Lost(Loss::LeaseOver);
+            if now >= end && self.end_command(Some(&lost)).await {
+                // Once more: a supervisor that has been suspended for long leaves no room for reports.
+                self.outside.report(&lost).await;
             }
             // Timers stand still while the machine sleeps.
             let due = self.outside.sleep(end.saturating_since(now).clamp(PAUSE, LONGEST_PAUSE));

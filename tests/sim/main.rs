@@ -123,6 +123,13 @@ fn expect_nothing_wrong(seed: u64) {
     }
 }
 
+/// The lease ends while the supervisor is suspended; it is continued just after the keeper has killed the command, and
+/// must not take that for an end of the command's own.
+#[test]
+fn supervisor_continued_after_the_keepers_kill() {
+    expect_nothing_wrong(65_395_331_164_364_918);
+}
+
 /// The machine goes to sleep while it holds the lock, wakes up before its session expires, and reconnects. The answer
 /// of a quorum was once taken for a beat, although the node had been deleted meanwhile.
 #[test]
