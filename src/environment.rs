@@ -17,10 +17,6 @@ pub const LOG: &str = "ZKLOCK_LOG";
 /// The contender nodes of the command's locks, one on each line: those of its own zklock and of every zklock
 /// above that one. A zklock below finds here which locks it may use together with them.
 pub const HELD: &str = "ZKLOCK_HELD";
-/// The marks of the runs that the command belongs to, one random text on each line: that of its own run and
-/// those of the runs above it.
-pub const RUN: &str = "ZKLOCK_RUN";
-
 /// A variable and its value.
 pub type Variable = (&'static str, OsString);
 
@@ -49,18 +45,6 @@ pub fn held(grant: &Grant, outer: &[String]) -> Variable {
 pub fn names_held(value: &OsStr) -> Vec<String> {
     let lines = value.to_str().unwrap_or_default().lines();
     lines.filter_map(|line| line.rsplit('/').next()).filter(|name| !name.is_empty()).map(str::to_owned).collect()
-}
-
-/// [`RUN`] for what belongs to the run of this mark.
-pub fn run(mark: &str) -> Variable {
-    (RUN, with_lines(RUN, [mark]))
-}
-
-/// Whether an environment, as /proc shows it, belongs to the run of this mark.
-pub fn is_of_run(environ: &[u8], mark: &str) -> bool {
-    let mut entries = environ.split(|byte| *byte == 0).filter_map(|entry| entry.strip_prefix(RUN.as_bytes()));
-    let marks = entries.find_map(|rest| rest.strip_prefix(b"="));
-    marks.is_some_and(|marks| marks.split(|byte| *byte == b'\n').any(|line| line == mark.as_bytes()))
 }
 
 /// A variable of our own environment with these lines added. A line feed separates them because a lock's path

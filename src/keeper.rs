@@ -10,7 +10,6 @@
 
 mod beat;
 mod contend;
-mod guard;
 mod lent;
 pub mod outside;
 mod place;
@@ -20,6 +19,7 @@ mod wait;
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::rc::Rc;
+use std::future::pending;
 use std::time::Duration;
 
 use futures_lite::future::{or, zip};
@@ -30,7 +30,7 @@ use crate::plan::{LockPath, Plan};
 use crate::rules::contacts::Contacts;
 use crate::rules::instant::Instant;
 use crate::rules::lease::Terms;
-use crate::rules::message::{Connection, Loss, Order, Remains, Report};
+use crate::rules::message::{Connection, Loss, Order, Report};
 use crate::session::{Failure, Session};
 
 /// The pause before a request that has failed at once is repeated, so that a server that keeps breaking the
@@ -53,8 +53,6 @@ pub struct Keeper<'p, O: Outside> {
     place: RefCell<Place>,
     /// What zklocks above us lend us, once we have looked for it.
     lent: RefCell<Option<Vec<Rc<Claim>>>>,
-    /// Set once the supervisor has been told that we hold: the command runs, or may be about to.
-    command: Cell<Option<Remains>>,
     told: RefCell<Told>,
 }
 
@@ -125,7 +123,6 @@ impl<'p, O: Outside> Keeper<'p, O> {
             },
             place: RefCell::default(),
             lent: RefCell::new(None),
-            command: Cell::new(None),
             told: RefCell::default(),
             outside,
         }
@@ -133,33 +130,44 @@ impl<'p, O: Outside> Keeper<'p, O> {
 
     /// Lives until there is nothing left to keep.
     pub async fn keep(self) {
-        let mut life = Box::pin(async { End::Over(or(self.live(), self.guard()).await) });
+        let mut life = Box::pin(async { End::Over(self.live().await) });
         let mut end = or(self.follow_orders(), life.as_mut()).await;
-        if let End::Released = end {
+        let is_over = matches!(end, End::Over(_));
+        let mut nothing_left = true;
+        match &end {
+            // The lock is kept until the guard has ended the command.
+            End::Orphaned => {
+                let going_on = async {
+                    life.as_mut().await;
+                    pending().await
+                };
+                nothing_left = or(self.outside.guard_gone(), going_on).await;
+            }
+            End::Over(report) => {
+                if let Report::Lost(_) = report {
+                    // Reported first, so that the supervisor learns why the command is killed. But a supervisor that
+                    // is stopped is not waited for.
+                    zip(self.outside.report(report), async { self.outside.revoke_lease() }).await;
+                } else {
+                    self.outside.report(report).await;
+                }
+                end = self.follow_orders().await;
+                if let End::Orphaned = end {
+                    nothing_left = self.outside.guard_gone().await;
+                }
+            }
+            End::Released => {}
+        }
+        if !nothing_left {
+            // Supervisor and guard have died. What they have left may run on for a moment, and no process is left to
+            // look after it: the session is to expire.
+            log::info!("leaving the lock to its session timeout: the guard died before the command had ended");
+            return;
+        }
+        if !is_over {
             self.delete_nodes().await;
         }
         drop(life);
-        if let End::Over(report) = &end {
-            let aftermath = async {
-                match report {
-                    // The supervisor kills the command as well, unless it is stopped or has just died.
-                    Report::Lost(_) => {
-                        // Without a lease, the guard kills what shows up later.
-                        self.beats.lease_from.set(None);
-                        zip(self.outside.report(report), self.end_command(None)).await;
-                    }
-                    _ => self.outside.report(report).await,
-                }
-                self.guard().await
-            };
-            // Orders come before the guard: after a `Release` the command has ended, and what it left behind
-            // on purpose must not be killed.
-            end = or(self.follow_orders(), aftermath).await;
-        }
-        if let End::Orphaned = end {
-            self.end_command(None).await;
-            self.outside.borrows_no_more();
-        }
         // Past the session timeout there is nothing left to release.
         let enough = async {
             self.outside.sleep(self.session.timeout.get()).await;
@@ -172,12 +180,9 @@ impl<'p, O: Outside> Keeper<'p, O> {
 
     /// Takes orders until one of them is the end, or the supervisor has gone.
     async fn follow_orders(&self) -> End {
-        loop {
-            match self.outside.order().await {
-                Some(Order::Started(remains)) => self.command.set(Some(remains)),
-                Some(Order::Release) => return End::Released,
-                None => return End::Orphaned,
-            }
+        match self.outside.order().await {
+            Some(Order::Release) => End::Released,
+            None => End::Orphaned,
         }
     }
 

@@ -27,13 +27,16 @@
 pub mod cli;
 pub mod clock;
 pub mod command;
+pub mod descendants;
 pub mod duration;
 pub mod environment;
+pub mod guard;
 pub mod keeper;
 pub mod plan;
 pub mod rules;
 pub mod sentences;
 pub mod session;
+pub mod shared;
 pub mod signals;
 pub mod supervisor;
 pub mod terminal;

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal as Named, sigaction, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::unistd::{getpid, getsid};
+use nix::unistd::{Pid, getpid, getsid};
 
 use crate::rules::signal::Signal;
 
@@ -152,6 +152,81 @@ impl Signals {
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// Blocks every signal that can be blocked, until the value that is returned is dropped.
+pub fn block_all() -> nix::Result<AllBlocked> {
+    let mut before = SigSet::empty();
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
+    Ok(AllBlocked { before })
+}
+
+/// All signals are blocked.
+#[derive(Debug)]
+pub struct AllBlocked {
+    before: SigSet,
+}
+
+impl Drop for AllBlocked {
+    fn drop(&mut self) {
+        let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&self.before), None);
+    }
+}
+
+/// Becomes readable when a child has ended or stopped. For a process that blocks all signals.
+#[derive(Debug)]
+pub struct ChildSignals(SignalFd);
+
+impl ChildSignals {
+    /// Fails if there is no descriptor left.
+    pub fn new() -> nix::Result<Self> {
+        let set = SigSet::from(Named::SIGCHLD);
+        SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map(Self)
+    }
+
+    /// Drops what has come.
+    pub fn clear(&self) {
+        while let Ok(Some(_)) = self.0.read_signal() {}
+    }
+}
+
+impl AsFd for ChildSignals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Drops the signals that came to this process, which is about to become the command, while it waited with all signals
+/// blocked. What the process `sender` has sent is meant for the command and stays. So do signals that end a
+/// program: had they come before the command was to be started, it would not be started.
+pub fn drop_stale(sender: Pid) {
+    let ending = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::ALRM, Signal::XCPU];
+    let stale = |number: &i32| !Signal::new(*number).is_some_and(|signal| ending.contains(&signal));
+    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut meant = vec![];
+    #[expect(unsafe_code, reason = "nix has no sigtimedwait(2)")]
+    // SAFETY: sigemptyset(3) initialises the set before anything reads it, zeroes are a valid siginfo, and the numbers
+    // are signals; the pid is read from a signal that kill(2) has made.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for number in (1..=31).chain(libc::SIGRTMIN()..=libc::SIGRTMAX()).filter(stale) {
+            libc::sigaddset(&raw mut set, number);
+        }
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        loop {
+            let number = libc::sigtimedwait(&raw const set, &raw mut info, &raw const at_once);
+            if number < 0 {
+                break;
+            }
+            if info.si_code == libc::SI_USER && info.si_pid() == sender.as_raw() {
+                meant.extend(Signal::new(number));
+            }
+        }
+    }
+    for signal in meant {
+        let _ = send(std::process::id().cast_signed(), signal);
     }
 }
 

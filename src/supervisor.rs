@@ -1,16 +1,16 @@
 //! The supervisor: the process that the user started. It starts the command, forwards signals, watches
 //! terminal and clock, and reaps. It speaks no ZooKeeper.
 //!
-//! It stays single-threaded. So it may fork at any time; and PR_SET_PDEATHSIG, which kills the command when
-//! the *thread* that forked it ends, kills it when the process ends and no earlier.
+//! It stays single-threaded, so that it may fork at any time.
 //!
 //! It has one loop, [`Supervisor::work`]. Each turn takes what has come in this order:
-//! 1. the keeper's reports and the last answered beat: the lease is judged by the newest news;
+//! 1. the keeper's reports, the last answered beat, and whether the guard has found the lease to be over: the lease
+//!    is judged by the newest news;
 //! 2. signals except SIGCONT. The report that the lock is ours comes before them, so a signal that arrived
 //!    before that report was read still keeps the command from being started;
 //! 3. the deadline, which also starts the command;
 //! 4. SIGCONT, the only signal that lets a command go on: by now the command may have been killed;
-//! 5. children that ended or stopped.
+//! 5. the end of children, and what the guard tells of the command.
 
 mod job;
 mod keeper;
@@ -24,19 +24,21 @@ use std::time::Duration;
 use anyhow::Context as _;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::Pid;
 
-use self::job::Job;
+use self::job::{Job, News};
 use self::keeper::Keeper;
 use self::lending::Lending;
 use self::teller::Teller;
 use crate::clock::{self, Alarm};
-use crate::command::{self, Reaped, Tie};
+use crate::command::{self, Reaped};
 use crate::environment;
 use crate::plan::Plan;
-use crate::rules::event::{Awaited, CommandEnd, CommandEvent, Effect, Event, Unstarted};
+use crate::rules::event::{Awaited, CommandEvent, Effect, Event, Unstarted};
 use crate::rules::instant::Instant;
 use crate::rules::machine::Machine;
 use crate::rules::message::{Grant, Order, Report};
+use crate::rules::notice::Notice;
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
 use crate::signals::{self, Arrival, Signals};
@@ -49,12 +51,12 @@ const CLEAN_UP_PAUSE: Duration = Duration::from_millis(10);
 pub fn run(plan: &Plan) -> anyhow::Result<Outcome> {
     let signals = Signals::open().context("cannot read signals")?;
     let alarm = Alarm::new().context("cannot create a timer")?;
-    let job = Job::new()?;
+    let job = Job::new(signals.inherited())?;
     let lending = Lending::new()?;
     let (machine, effects) = Machine::start(plan.settings, clock::now());
     let teller = Teller::new(plan);
     let mut supervisor =
-        Supervisor { plan, signals, alarm, machine, keeper: None, job, lending, teller, outcome: None };
+        Supervisor { plan, signals, alarm, machine, keeper: None, job, told_over: false, lending, teller, outcome: None };
     let outcome = supervisor.work(effects);
     supervisor.clean_up();
     outcome
@@ -67,6 +69,8 @@ struct Supervisor<'p> {
     machine: Machine,
     keeper: Option<Keeper>,
     job: Job,
+    /// The machine has been told that the guard has found the lease to be over.
+    told_over: bool,
     lending: Lending,
     teller: Teller<'p>,
     outcome: Option<Outcome>,
@@ -101,7 +105,8 @@ impl Supervisor<'_> {
             PollFd::new(self.alarm.as_fd(), PollFlags::POLLIN),
         ];
         let link = self.keeper.as_ref().and_then(|keeper| keeper.link.as_ref());
-        fds.extend(link.map(|link| PollFd::new(link.as_fd(), PollFlags::POLLIN)));
+        let links = link.map(AsFd::as_fd).into_iter().chain(self.job.link());
+        fds.extend(links.map(|link| PollFd::new(link, PollFlags::POLLIN)));
         let mut limit = PollTimeout::NONE;
         if self.machine.awaits() == Some(Awaited::Borrowers) {
             let (ends, look_again) = self.lending.waits();
@@ -118,7 +123,10 @@ impl Supervisor<'_> {
         }
     }
 
+    /// What the keeper tells, and whether the guard has found the lease to be over. The guard's word is read first and
+    /// told last: the keeper reports a loss before it has the command killed.
     fn hear_keeper(&mut self) -> anyhow::Result<()> {
+        let is_over = self.job.is_lease_over();
         while let Some(event) = self.keeper.as_mut().and_then(Keeper::hear) {
             if event == Event::Keeper(Report::Independent) {
                 self.lending.be_independent();
@@ -129,6 +137,9 @@ impl Supervisor<'_> {
             if let Some(event) = self.keeper.as_mut().and_then(news) {
                 self.happen(event)?;
             }
+        }
+        if is_over && !std::mem::replace(&mut self.told_over, true) {
+            self.happen(Event::LeaseOver)?;
         }
         Ok(())
     }
@@ -144,8 +155,8 @@ impl Supervisor<'_> {
     fn reap(&mut self) -> anyhow::Result<()> {
         while let Some(reaped) = command::reap() {
             match reaped {
-                Reaped::Ended(pid, end) if self.job.is_command(pid) => self.command_ended(end)?,
-                Reaped::Ended(pid, end) if self.job.is_on_lost(pid) => {
+                Reaped::Ended(pid, end) if self.job.reaped(pid, end) => {}
+                Reaped::Ended(pid, end) if self.is_on_lost(pid) => {
                     log::info!("--on-lost: {end:?}");
                     let failure = self.job.on_lost.take().and_then(|on_lost| on_lost.failure());
                     self.on_lost_ended(failure.as_ref())?;
@@ -155,16 +166,13 @@ impl Supervisor<'_> {
                         keeper.ended(end);
                     }
                 }
-                // Without a terminal no shell waits for the job to stop, and whoever continues the command
-                // does not know that we would have to be continued as well.
-                Reaped::Stopped(pid, signal)
-                    if self.job.shares_group && (self.job.is_command(pid) || self.job.is_on_lost(pid)) =>
-                {
+                Reaped::Stopped(pid, signal) if self.job.shares_group && self.is_on_lost(pid) => {
                     self.happen_to_command(CommandEvent::Stopped(signal))?;
                 }
                 Reaped::Stopped(..) => {}
             }
         }
+        self.hear_guard()?;
         if self.have_awaited_gone() {
             self.hear_keeper()?;
             self.happen_to_command(CommandEvent::TreeGone)?;
@@ -172,25 +180,41 @@ impl Supervisor<'_> {
         Ok(())
     }
 
-    /// The keeper is heard once more before the end of the command is told: when the lock is lost, it reports
-    /// that and kills the command, and a command that it killed must not pass for one that ended by itself.
-    fn command_ended(&mut self, end: CommandEnd) -> anyhow::Result<()> {
-        if let Some(error) = self.job.command.take().and_then(|command| command.failure()) {
+    fn is_on_lost(&self, pid: Pid) -> bool {
+        self.job.on_lost.as_ref().is_some_and(|on_lost| on_lost.pid == pid)
+    }
+
+    /// What the guard tells of the command. The keeper is heard in between: when the lock is lost, it reports that
+    /// before it has the command killed, and a command that was killed must not pass for one that ended by itself.
+    fn hear_guard(&mut self) -> anyhow::Result<()> {
+        let News { stopped, guard_gone, ended } = self.job.news();
+        if ended.is_some() || guard_gone {
             self.hear_keeper()?;
-            return self.not_started(&error);
         }
-        let lent = self.lending.leave(&self.job.family);
-        self.hear_keeper()?;
-        self.happen_to_command(if lent { CommandEvent::EndedLending(end) } else { CommandEvent::Ended(end) })
+        if let Some(signal) = stopped {
+            self.happen_to_command(CommandEvent::Stopped(signal))?;
+        }
+        if guard_gone {
+            self.happen(Event::GuardGone)?;
+        }
+        match ended {
+            Some(Ok(end)) => {
+                let lent = self.lending.leave();
+                self.happen_to_command(if lent { CommandEvent::EndedLending(end) } else { CommandEvent::Ended(end) })?;
+            }
+            Some(Err(error)) => self.not_started(&error)?,
+            None => {}
+        }
+        Ok(())
     }
 
     /// Whether the processes that the machine waits for have gone, the command included.
     fn have_awaited_gone(&mut self) -> bool {
         match self.machine.awaits() {
-            _ if self.job.command.is_some() => false,
+            _ if self.job.has_command() => false,
             None => false,
-            Some(Awaited::Everyone) => self.job.family.has_gone(),
-            Some(Awaited::Borrowers) => self.lending.has_ended(&self.job.family),
+            Some(Awaited::Everyone) => self.job.has_gone(),
+            Some(Awaited::Borrowers) => self.lending.has_ended(),
         }
     }
 
@@ -209,11 +233,14 @@ impl Supervisor<'_> {
             log::debug!("effect {effect:?}");
             match effect {
                 Effect::StartKeeper => self.start_keeper()?,
+                Effect::MakeGuard => self.make_guard(),
+                Effect::DismissGuard => self.job.dismiss_guard(),
                 Effect::Spawn { grant, until } => self.spawn(&grant, until)?,
                 Effect::Forward(signal) => self.job.forward(signal),
                 Effect::Stop(signal) => self.job.stop(signal),
                 Effect::Kill => self.job.kill(),
                 Effect::Release => {
+                    self.job.leave();
                     if let Some(keeper) = &self.keeper {
                         keeper.order(Order::Release);
                     }
@@ -236,13 +263,21 @@ impl Supervisor<'_> {
 
     fn start_keeper(&mut self) -> anyhow::Result<()> {
         self.kill_keeper();
+        // Its guard belongs to it.
+        self.job.dismiss_guard();
         if !self.plan.request.held.is_empty() {
             self.lending.borrow();
         }
-        let keeper = Keeper::start(self.plan, &self.job.mark, self.teller.refresh())?;
-        self.job.family.disown(keeper.pid);
-        self.keeper = Some(keeper);
+        self.keeper = Some(Keeper::start(self.plan, self.teller.refresh())?);
         Ok(())
+    }
+
+    fn make_guard(&mut self) {
+        let Some(keeper) = &self.keeper else { return };
+        // If there are too many processes now, there may be fewer at our turn.
+        if let Err(error) = self.job.make_guard(&self.plan.command, &keeper.ties) {
+            log::info!("cannot make a guard yet: {error}");
+        }
     }
 
     fn kill_keeper(&self) {
@@ -255,22 +290,14 @@ impl Supervisor<'_> {
         self.teller.screen.clear();
         self.job.prepare(grant);
         // Without a keeper there is no lock.
-        let Some(keeper) = &self.keeper else {
+        let Some(keeper) = &mut self.keeper else {
             return self.happen_to_command(CommandEvent::StartFailed(Unstarted::TooLate));
         };
-        let mut environment = environment::describe(grant, self.plan.request.mode);
-        environment.push(environment::held(grant, &self.plan.request.held));
-        environment.push(environment::run(&self.job.mark));
-        let announce = |remains| {
-            keeper.order(Order::Started(remains));
-            // If the child was suspended before it announced itself, the keeper may already have looked for
-            // it in vain.
-            if keeper.lease.is_revoked() { Err(Errno::ETIME.into()) } else { Ok(()) }
-        };
-        let inherited = self.signals.inherited();
-        match self.job.launch(&self.plan.command, &environment, inherited, Tie::Lock(until), announce) {
-            Ok(command) => {
-                self.job.command = Some(command);
+        let mut variables = environment::describe(grant, self.plan.request.mode);
+        variables.push(environment::held(grant, &self.plan.request.held));
+        match self.job.start(&self.plan.command, &mut keeper.ties, &variables, until) {
+            Ok(()) => {
+                self.job.refused_parts().for_each(|part| log::info!("this system has not got {part}; going on without"));
                 self.teller.screen.share();
                 Ok(())
             }
@@ -288,16 +315,13 @@ impl Supervisor<'_> {
     }
 
     fn start_on_lost(&mut self) -> anyhow::Result<()> {
-        let (Some(line), Some(grant)) = (&self.plan.on_lost, &self.job.grant) else {
+        let (Some(line), Some(grant)) = (&self.plan.on_lost, self.job.grant.clone()) else {
             return self.happen(Event::OnLostEnded);
         };
-        // Without the mark: it does not hold the lock, and the keeper kills what carries the mark.
-        let environment = environment::describe(grant, self.plan.request.mode);
-        match self.job.launch(line, &environment, self.signals.inherited(), Tie::None, |_| Ok(())) {
-            Ok(on_lost) => {
-                self.job.on_lost = Some(on_lost);
-                Ok(())
-            }
+        // It does not hold the lock, so it is not told of held locks.
+        let variables = environment::describe(&grant, self.plan.request.mode);
+        match self.job.start_on_lost(line, &variables) {
+            Ok(()) => Ok(()),
             Err(error) => self.on_lost_ended(Some(&error)),
         }
     }
@@ -309,11 +333,15 @@ impl Supervisor<'_> {
         self.happen(Event::OnLostEnded)
     }
 
-    /// Leaves neither the command nor a keeper running. After a run that ended as it should, only a keeper
-    /// that is about to exit is left.
+    /// Leaves neither the command nor a keeper running. After a run that ended as it should, only a keeper and a guard
+    /// that are about to exit are left.
     fn clean_up(&mut self) {
         self.teller.screen.clear();
         self.job.end(&self.signals);
+        match self.job.left_behind() {
+            0 => {}
+            number => self.teller.say(&Notice::LeftBehind(number)),
+        }
         if let Some(keeper) = self.keeper.take() {
             keeper.wait(&self.signals);
         }

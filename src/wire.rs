@@ -1,100 +1,17 @@
-//! How supervisor and keeper talk: a socket pair, and two numbers in shared memory.
-//!
-//! The socket carries whole messages (`SOCK_SEQPACKET`) and tells each side when the other has
-//! gone. The numbers say when the lease starts and when the servers last answered. They are not
-//! messages, because a supervisor that is stopped for hours (Ctrl-Z) reads none: its socket would fill
-//! up, and on SIGCONT it would judge the lease by the oldest news instead of the newest. The child that
-//! is about to become the command also reads the first, to see whether the keeper has given up the lease.
+//! How supervisor and keeper talk: a socket pair. It carries whole messages (`SOCK_SEQPACKET`) and tells each side
+//! when the other has gone. What must be read at its newest is in memory that they share: [`crate::shared`].
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::rules::instant::Instant;
-
 /// The longest message. A report carries the path of each lock twice, and the plan limits their total length.
 /// A socket has room for more by default (wmem_default, socket(7)).
 const LONGEST: usize = 128 * 1024;
-
-/// From when the lease counts, and when the servers last answered anything, in memory that both processes
-/// share.
-#[derive(Clone, Copy, Debug)]
-pub struct SharedLease(&'static Cells);
-
-/// Nanoseconds since boot, 0 for never.
-#[derive(Debug)]
-struct Cells {
-    from: AtomicU64,
-    answered: AtomicU64,
-}
-
-/// In place of the start of a lease: it is over, whatever was answered before.
-const REVOKED: u64 = u64::MAX;
-
-impl SharedLease {
-    /// Cells that are shared with every process forked from now on. Fails if there is no memory for
-    /// one page.
-    pub fn new() -> nix::Result<Self> {
-        let length = std::num::NonZeroUsize::new(size_of::<Cells>()).expect("numbers have a size");
-        #[expect(unsafe_code, reason = "shared memory comes from mmap(2)")]
-        // SAFETY: a fresh anonymous mapping aliases nothing, is page-aligned and zeroed, large
-        // enough for the numbers, and never unmapped, so it lives as long as the process.
-        let cells = unsafe {
-            mmap_anonymous(None, length, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED)?
-                .cast::<Cells>()
-                .as_ref()
-        };
-        Ok(Self(cells))
-    }
-
-    /// The lease counts from `from`.
-    pub fn extend(self, from: Instant) {
-        self.0.from.store(nanos(from), Ordering::Release);
-    }
-
-    /// There is no lease, until it is extended again.
-    pub fn revoke(self) {
-        self.0.from.store(REVOKED, Ordering::SeqCst);
-    }
-
-    /// Whether the lease was revoked.
-    pub fn is_revoked(self) -> bool {
-        self.0.from.load(Ordering::SeqCst) == REVOKED
-    }
-
-    /// From when the lease counts, if there is one.
-    pub fn from(self) -> Option<Instant> {
-        match self.0.from.load(Ordering::Acquire) {
-            REVOKED => None,
-            from => instant(from),
-        }
-    }
-
-    /// The servers answered at `now`, a beat or anything else.
-    pub fn answer(self, now: Instant) {
-        self.0.answered.store(nanos(now), Ordering::Relaxed);
-    }
-
-    /// When the servers last answered, if they have.
-    pub fn answered(self) -> Option<Instant> {
-        instant(self.0.answered.load(Ordering::Relaxed))
-    }
-}
-
-fn nanos(instant: Instant) -> u64 {
-    u64::try_from(instant.since_boot().as_nanos()).unwrap_or(u64::MAX)
-}
-
-fn instant(nanos: u64) -> Option<Instant> {
-    (nanos > 0).then(|| Instant::from_boot(Duration::from_nanos(nanos)))
-}
 
 /// One end of the socket pair.
 #[derive(Debug)]
@@ -162,7 +79,10 @@ pub enum Received<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::rules::instant::Instant;
     use crate::rules::message::{Connection, Grant, Granted, Order, Progress, Report};
 
     #[test]
@@ -196,21 +116,5 @@ mod tests {
         let (ours, theirs) = Link::pair().unwrap();
         theirs.send(&held).unwrap();
         assert_eq!(ours.receive(), Received::Message(held));
-    }
-
-    #[test]
-    fn the_lease_is_shared_until_it_is_revoked() {
-        let lease = SharedLease::new().unwrap();
-        assert_eq!((lease.from(), lease.is_revoked()), (None, false));
-        let from = Instant::from_boot(Duration::from_millis(1234));
-        lease.extend(from);
-        assert_eq!((lease.from(), lease.answered()), (Some(from), None));
-        let now = Instant::from_boot(Duration::from_millis(1240));
-        lease.answer(now);
-        assert_eq!((lease.from(), lease.answered()), (Some(from), Some(now)));
-        lease.revoke();
-        assert_eq!((lease.from(), lease.is_revoked()), (None, true));
-        lease.extend(from);
-        assert_eq!((lease.from(), lease.is_revoked()), (Some(from), false));
     }
 }

@@ -1,132 +1,141 @@
-//! Starting a command, without waiting until the child has executed the program.
+//! Becoming a program, without a parent that waits until the child has executed it.
 //!
 //! execve(2) blocks for as long as a file server does not answer. Meanwhile the lock can be lost and signals
-//! can come. So the supervisor goes on, and finds out only when it reaps the child whether there was a
-//! command.
+//! can come. So nobody waits for it, and whether there was a command is found out when the child is reaped.
 
+use std::ffi::OsString;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 
-use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::sys::prctl;
-use nix::sys::signal::Signal as Named;
-use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, read, setpgid, write};
+use nix::unistd::{ForkResult, Pid, fork, pipe2, read, setpgid, write};
 
-use super::{Command, Process};
-use crate::clock;
-use crate::environment::Variable;
 use crate::plan::CommandLine;
-use crate::rules::instant::Instant;
-use crate::rules::message::Remains;
 use crate::signals::Inherited;
 
-/// What to start, and how.
+/// What to execute.
 #[derive(Clone, Copy, Debug)]
-pub struct Launch<'a> {
+pub struct Program<'a> {
     /// The program and its arguments.
     pub line: &'a CommandLine,
-    /// What is added to our environment.
-    pub environment: &'a [Variable],
-    /// Whether it gets its own process group, or belongs to ours.
-    pub own_group: bool,
     /// The signal state to restore for it.
     pub inherited: Inherited,
-    /// What its life depends on.
-    pub tie: Tie,
 }
 
-/// What the life of a process that we start depends on.
-#[derive(Clone, Copy, Debug)]
-pub enum Tie {
-    /// On the lock: from this instant on it is not started, and it dies with us.
-    Lock(Instant),
-    /// On nothing: it may outlive us.
-    None,
-}
-
-impl Command {
-    /// Forks a child that executes a command. Before it executes the command, the child calls `announce`: the
-    /// keeper, which has to end the command if we cannot, must know of it by then. If that fails, the child
-    /// executes nothing. A command that is tied to the lock gets SIGKILL when the calling thread dies
-    /// (`PR_SET_PDEATHSIG`), so the caller must be the only thread of its process. The error is that of
-    /// fork(2) or pipe(2); for later ones see [`failure`](Self::failure).
-    pub fn spawn(launch: Launch<'_>, announce: impl FnOnce(Remains) -> io::Result<()>) -> io::Result<Self> {
-        let (failure, report) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
-        let parent = getpid();
-        #[expect(unsafe_code, reason = "the command's process is a fork of this one")]
-        // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
-        match unsafe { fork() }? {
-            ForkResult::Child => {
-                let error = launch.execute(parent, announce);
-                let errno = error.raw_os_error().unwrap_or(libc::EIO);
-                // It does not matter if the supervisor has died.
-                let _ = write(&report, &errno.to_ne_bytes());
-                #[expect(unsafe_code, reason = "exit(3) would run what is the supervisor's to run")]
-                // SAFETY: _exit(2) does not return and touches no memory.
-                unsafe {
-                    libc::_exit(127)
-                }
-            }
-            ForkResult::Parent { child } => {
-                if launch.own_group {
-                    // Also here, because we may signal the group before the child makes it. It fails if the
-                    // child has already executed the program.
-                    let _ = setpgid(child, child);
-                }
-                Ok(Self { pid: child, own_group: launch.own_group, failure })
-            }
-        }
-    }
-
-    /// Why there was no command, once the child has ended. See [`unstarted`](super::unstarted).
-    pub fn failure(&self) -> Option<io::Error> {
-        let mut errno = [0; size_of::<i32>()];
-        // execve(2) closes the write end without a message. So does SIGKILL before execve(2); that counts as
-        // a command that was killed.
-        let length = read(&self.failure, &mut errno).unwrap_or(0);
-        (length == errno.len()).then(|| io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
-    }
-}
-
-impl Launch<'_> {
-    /// Becomes the command. Returns why not.
-    fn execute(self, parent: Pid, announce: impl FnOnce(Remains) -> io::Result<()>) -> io::Error {
-        let Self { line, environment, own_group, inherited, tie } = self;
-        let tied = || -> io::Result<()> {
-            if own_group {
-                setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
-            }
-            if let Tie::Lock(_) = tie {
-                prctl::set_pdeathsig(Named::SIGKILL)?;
-                // The parent may have died before the line above: then the signal never comes.
-                if getppid() != parent {
-                    return Err(Errno::ESRCH.into());
-                }
-            }
-            let pid = getpid().as_raw();
-            let started = Process::read(pid).map_or(0, |process| process.started);
-            announce(Remains { pid, own_group, started })
-        };
-        if let Err(error) = tied() {
-            return error;
-        }
-        let mut command = std::process::Command::new(&line.program);
-        command.args(&line.args).envs(environment.iter().map(|(name, value)| (name, value)));
+impl Program<'_> {
+    /// Becomes the program, with `environment` added to that of this process, unless `check` fails at the last
+    /// moment before execve(2). Returns why not. To be called in a fork of a process with one thread. `check` may make
+    /// system calls, and allocates nothing.
+    pub fn execute(
+        self,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+        check: impl Fn() -> io::Result<()> + Send + Sync + 'static,
+    ) -> io::Error {
+        let mut command = std::process::Command::new(&self.line.program);
+        command.args(&self.line.args).envs(environment);
+        let inherited = self.inherited;
         #[expect(unsafe_code, reason = "only some calls are safe in the child before exec")]
         // SAFETY: the closure makes system calls only and allocates nothing.
         unsafe {
             // After the standard library has changed the signals, and just before execve(2).
             command.pre_exec(move || {
-                // The machine may have been paused since the lease was judged.
-                if let Tie::Lock(until) = tie
-                    && clock::now() >= until
-                {
-                    return Err(Errno::ETIME.into());
-                }
+                check()?;
                 inherited.restore()
             });
         }
         command.exec()
+    }
+}
+
+/// Tells why a program was not executed.
+#[derive(Debug)]
+pub struct Failure(OwnedFd);
+
+/// The end of [`Failure`] for the child that is to execute the program.
+#[derive(Debug)]
+pub struct FailureReport(OwnedFd);
+
+impl Failure {
+    /// Both ends of a pipe. Fails if there are no descriptors left.
+    pub fn pipe() -> nix::Result<(Self, FailureReport)> {
+        let (reads, writes) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+        Ok((Self(reads), FailureReport(writes)))
+    }
+
+    /// Why there was no program, once the child has ended. See [`unstarted`](super::unstarted).
+    pub fn read(&self) -> Option<io::Error> {
+        let mut errno = [0; size_of::<i32>()];
+        // execve(2) closes the write end without a message. So does SIGKILL before execve(2); that counts as
+        // a command that was killed.
+        let length = read(&self.0, &mut errno).unwrap_or(0);
+        (length == errno.len()).then(|| io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
+    }
+}
+
+impl FailureReport {
+    /// Tells it, and exits.
+    pub fn exit(self, error: &io::Error) -> ! {
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        // It does not matter if the reader has died.
+        let _ = write(&self.0, &errno.to_ne_bytes());
+        exit_now(127)
+    }
+
+    /// The descriptor.
+    pub fn as_fd(&self) -> &OwnedFd {
+        &self.0
+    }
+}
+
+/// Exits without running what exit(3) runs, which is the supervisor's to run.
+pub fn exit_now(status: i32) -> ! {
+    #[expect(unsafe_code, reason = "exit(3) would run what is the supervisor's to run")]
+    // SAFETY: _exit(2) does not return and touches no memory.
+    unsafe {
+        libc::_exit(status)
+    }
+}
+
+/// A program that runs as a child of ours, apart from the lock.
+#[derive(Debug)]
+pub struct Launch {
+    /// Its process.
+    pub pid: Pid,
+    /// Whether it has a process group of its own.
+    pub own_group: bool,
+    failure: Failure,
+}
+
+impl Launch {
+    /// Forks a child that becomes `program`. The error is that of fork(2) or pipe(2); for later ones see
+    /// [`failure`](Self::failure). This process must have one thread only.
+    pub fn new(
+        program: Program<'_>,
+        own_group: bool,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> io::Result<Self> {
+        let (failure, report) = Failure::pipe()?;
+        let join_group = move |pid: Pid| if own_group { setpgid(pid, pid) } else { Ok(()) };
+        #[expect(unsafe_code, reason = "the program's process is a fork of this one")]
+        // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
+        match unsafe { fork() }? {
+            ForkResult::Child => {
+                let joined = join_group(Pid::from_raw(0));
+                let error = joined.map_or_else(io::Error::from, |()| program.execute(environment, || Ok(())));
+                report.exit(&error)
+            }
+            ForkResult::Parent { child: pid } => {
+                // Also here, because we may signal the group before the child makes it. It fails if the
+                // child has already executed the program.
+                let _ = join_group(pid);
+                Ok(Self { pid, own_group, failure })
+            }
+        }
+    }
+
+    /// Why there was no program, once the child has ended.
+    pub fn failure(&self) -> Option<io::Error> {
+        self.failure.read()
     }
 }

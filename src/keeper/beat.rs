@@ -103,7 +103,7 @@ impl<O: Outside> Keeper<'_, O> {
         // A new connection knows less of the past than the one before.
         let from = self.beats.lease_from.get().map_or(from, |before| before.max(from));
         self.beats.lease_from.set(Some(from));
-        self.outside.show_lease_from(from);
+        self.outside.show_lease(Terms::span(session.timeout(), from));
     }
 
     /// The servers count with a shorter session timeout from now on, whether or not they answer another
@@ -113,6 +113,9 @@ impl<O: Outside> Keeper<'_, O> {
         let from = self.beats.lease_from.get().map(|from| Terms::shortened(from, before, timeout, session.opened()));
         self.beats.lease_from.set(from);
         self.session.timeout.set(timeout);
+        if let Some(from) = from {
+            self.outside.show_lease(Terms::span(timeout, from));
+        }
         // Both in one message: either alone would make the lease too long or too short.
         self.outside.report(&Report::Connection(Connection::Shortened { timeout, from })).await;
         log::info!("session {:#018x}, timeout {timeout:?}", session.id());

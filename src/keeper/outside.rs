@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use crate::rules::card::Card;
 use crate::rules::instant::Instant;
-use crate::rules::message::{Left, Order, Remains, Report};
+use crate::rules::lease::Span;
+use crate::rules::message::{Order, Report};
 use crate::session::{Failure, Session};
 
 /// Time, the servers, the supervisor and the command, seen from a keeper.
@@ -47,8 +48,8 @@ pub trait Outside {
         unreachable: impl FnMut(String),
     ) -> impl Future<Output = Result<Self::Session, Failure>>;
 
-    /// Shows the supervisor the instant from which the lease counts, even if the supervisor is stopped now.
-    fn show_lease_from(&self, from: Instant);
+    /// Shows the supervisor and the guard the lease, even if they are stopped now.
+    fn show_lease(&self, span: Span);
 
     /// Shows the supervisor that the servers have just answered something.
     fn show_answered(&self, now: Instant);
@@ -62,8 +63,12 @@ pub trait Outside {
     /// Waits for the supervisor's next order. `None`: the supervisor has gone.
     fn order(&self) -> impl Future<Output = Option<Order>>;
 
-    /// Sends SIGKILL to what is left of the command.
-    fn kill(&self, remains: Remains) -> Left;
+    /// The lock is lost for sure: the guard is to kill the command at once.
+    fn revoke_lease(&self);
+
+    /// Waits until no guard is left, and none can come. Returns whether nothing is left of the command that must not
+    /// run without the lock, as far as the guard could tell.
+    fn guard_gone(&self) -> impl Future<Output = bool>;
 
     /// Whether this process is an ancestor of ours and lives.
     fn is_above(&self, pid: u32) -> bool;

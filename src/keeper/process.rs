@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
+use nix::sys::prctl;
 use nix::sys::stat::Mode as Permissions;
 use nix::unistd::{User, dup2_stdin, dup2_stdout, gethostname, getuid, setsid};
 use smol::{Async, LocalExecutor, Timer};
@@ -17,15 +18,18 @@ use smol::{Async, LocalExecutor, Timer};
 use super::outside::Outside;
 use super::{Keeper, PAUSE};
 use crate::clock;
-use crate::command::{self, INNER_KEEPER_NAME, KEEPER_NAME, take_name};
+use crate::descendants;
+use crate::guard::KeeperTies;
 use crate::plan::Plan;
 use crate::rules::card::Card;
 use crate::rules::instant::Instant;
-use crate::rules::message::{Left, Order, Remains, Report};
+use crate::rules::lease::Span;
+use crate::rules::message::{Order, Report};
 use crate::session::Failure;
 use crate::session::client::{ClientSession, Identity, Servers};
 use crate::signals;
-use crate::wire::{Link, Received, SharedLease};
+use crate::shared::Stage;
+use crate::wire::{Link, Received};
 
 /// How long the lookup of our user may take.
 const USER_LOOKUP: Duration = Duration::from_millis(500);
@@ -37,14 +41,12 @@ pub struct Birth<'p> {
     pub plan: &'p Plan,
     /// The process id of the supervisor, which is the one that users know.
     pub supervisor: u32,
-    /// What distinguishes the processes that this run has started from all others.
-    pub mark: &'p str,
     /// How often to look at the queue although nothing has happened, if a user is watching.
     pub refresh: Option<Duration>,
     /// The socket to the supervisor.
     pub link: Link,
-    /// Where to show the instant from which the lease counts.
-    pub lease: SharedLease,
+    /// What ties it to the guards.
+    pub ties: KeeperTies,
 }
 
 /// Lives as a keeper until there is nothing left to keep. To be called in a fresh fork.
@@ -53,7 +55,8 @@ pub fn run(birth: Birth<'_>) {
         log::error!("keeper: {error}");
         return;
     }
-    take_name(if birth.plan.request.held.is_empty() { KEEPER_NAME } else { INNER_KEEPER_NAME });
+    // A name for people. It also keeps `pkill -9 zklock` from the process that releases the lock.
+    let _ = prctl::set_name(c"lock-keeper");
     // On one line, like every other message.
     std::panic::set_hook(Box::new(|panic| log::error!("keeper: {}", panic.to_string().replace('\n', " "))));
     let executor = LocalExecutor::new();
@@ -93,14 +96,18 @@ struct RealOutside<'p> {
     servers: Servers<'p>,
     /// The same socket as `birth.link`, for waiting on it.
     readiness: Async<OwnedFd>,
+    /// The same pipe as in `birth.ties`, for waiting on it.
+    guard_ended: Async<OwnedFd>,
     card: OnceCell<Card>,
 }
 
 impl<'p> RealOutside<'p> {
     fn new(birth: Birth<'p>, executor: &'p LocalExecutor<'static>) -> io::Result<Self> {
         let readiness = Async::new(birth.link.as_fd().try_clone_to_owned()?)?;
+        // Not `new`: it would set the flags of the pipe, and those are the guard's to set.
+        let guard_ended = Async::new_nonblocking(birth.ties.ended.try_clone()?)?;
         let servers = Servers::new(&birth.plan.servers, executor);
-        Ok(Self { birth, servers, readiness, card: OnceCell::new() })
+        Ok(Self { birth, servers, readiness, guard_ended, card: OnceCell::new() })
     }
 }
 
@@ -136,12 +143,12 @@ impl Outside for RealOutside<'_> {
         ClientSession::resume(&self.servers, timeout, identity, unreachable).await
     }
 
-    fn show_lease_from(&self, from: Instant) {
-        self.birth.lease.extend(from);
+    fn show_lease(&self, span: Span) {
+        self.birth.ties.show(span);
     }
 
     fn show_answered(&self, now: Instant) {
-        self.birth.lease.answer(now);
+        self.birth.ties.shared.answer(now);
     }
 
     async fn report(&self, report: &Report) {
@@ -175,23 +182,28 @@ impl Outside for RealOutside<'_> {
         }
     }
 
-    fn kill(&self, remains: Remains) -> Left {
-        // First: a child that announces itself later sees this before it executes the command.
-        self.birth.lease.revoke();
-        command::kill_remains(remains, self.birth.mark)
+    fn revoke_lease(&self) {
+        self.birth.ties.revoke();
+    }
+
+    async fn guard_gone(&self) -> bool {
+        let KeeperTies { shared, .. } = self.birth.ties;
+        // The pipe has no message, only an end.
+        if let Err(error) = self.guard_ended.readable().await {
+            log::error!("keeper: {error}");
+        }
+        matches!(shared.stage(), Stage::Gated | Stage::Empty | Stage::Left)
     }
 
     fn is_above(&self, pid: u32) -> bool {
-        command::is_above(pid, self.birth.supervisor)
+        descendants::is_above(pid, self.birth.supervisor)
     }
 
-    fn lends(&self, pid: u32) -> bool {
-        command::lends(pid)
+    fn lends(&self, _: u32) -> bool {
+        true
     }
 
-    fn borrows_no_more(&self) {
-        take_name(KEEPER_NAME);
-    }
+    fn borrows_no_more(&self) {}
 
     fn card(&self) -> &Card {
         self.card.get_or_init(|| {

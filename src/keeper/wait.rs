@@ -12,7 +12,7 @@ use super::place::{Claim, Place, Step, Stop};
 use super::{Keeper, PAUSE};
 use crate::plan::LockPath;
 use crate::rules::card::Card;
-use crate::rules::message::{Grant, Granted, Loss, Progress, Refusal, Remains, Report, View};
+use crate::rules::message::{Grant, Granted, Loss, Progress, Refusal, Report, View};
 use crate::rules::queue::{Contender, Queue, Standing};
 use crate::rules::text::printable;
 use crate::session::{Change, Failure, Session};
@@ -32,7 +32,6 @@ impl<O: Outside> Keeper<'_, O> {
         }
         let from = self.fresh_lease(session, &nodes).await?;
         self.outside.report(&Report::Queue(Progress::Held { grant: self.grant(session, &won), from })).await;
-        self.command.set(Some(Remains::default()));
         // Published with the first beat and no earlier: so a short command costs no further transaction, and
         // wakes no watcher.
         if won.iter().all(|claim| claim.is_own()) {
@@ -138,7 +137,7 @@ impl<O: Outside> Keeper<'_, O> {
         // These requests leave back to back: the watches, and the data of the holder.
         let watched: Vec<String> = watch.iter().map(|contender| lock.child(&contender.name)).collect();
         let replies: Vec<_> = watched.iter().map(|path| session.read_and_watch(path)).collect();
-        let view = self.view(session, lock, queue, position);
+        let view = self.view(session, lock, queue, position, watch);
         let mut watches = vec![];
         for reply in replies {
             match reply.await {
@@ -159,7 +158,7 @@ impl<O: Outside> Keeper<'_, O> {
             Ok(matches!(change, Change::Deleted).then(|| watch[which].name.clone()))
         };
         // The contender that is next in line beats, so that it has a lease when its turn comes.
-        let next_in_line = watch.iter().any(|contender| matches!(queue.standing(&contender.name), Standing::Holds));
+        let next_in_line = is_next_in_line(queue, watch);
         let beating = async {
             if next_in_line {
                 self.keep_beating(session, nodes).await?;
@@ -179,8 +178,8 @@ impl<O: Outside> Keeper<'_, O> {
             let Ok(children) = session.children(lock.as_str()).await else { continue };
             let Ok(queue) = Queue::from_children(children) else { continue };
             self.check_company(lock, &queue, claim)?;
-            if let Standing::Waits { position, .. } = queue.standing(claim.name()) {
-                let view = self.view(session, lock, &queue, position).await;
+            if let Standing::Waits { position, watch } = queue.standing(claim.name()) {
+                let view = self.view(session, lock, &queue, position, &watch).await;
                 self.outside.report_if_room(&Report::Queue(Progress::Waiting(view)));
             }
         }
@@ -193,15 +192,16 @@ impl<O: Outside> Keeper<'_, O> {
         lock: &LockPath,
         queue: &Queue,
         position: usize,
+        watch: &[&Contender],
     ) -> impl Future<Output = View> + use<'a, O> {
         let holder = queue.first_holder().map(|holder| holder.name.clone()).unwrap_or_default();
-        let total = queue.size();
+        let (total, next_in_line) = (queue.size(), is_next_in_line(queue, watch));
         let reply = session.read(&lock.child(&holder));
         let lock = lock.to_string();
         async move {
             let card = reply.await.map(|(data, _)| Card::from_bytes(&data)).unwrap_or_default();
             let holder = card.phrase().unwrap_or_else(|| printable(&holder));
-            View { lock, position, total, holder, held_since: card.held_since }
+            View { lock, position, total, next_in_line, holder, held_since: card.held_since }
         }
     }
 
@@ -238,6 +238,11 @@ impl<O: Outside> Keeper<'_, O> {
             }
         }
     }
+}
+
+/// Whether one of the contenders that we watch holds: then its end may make it our turn.
+fn is_next_in_line(queue: &Queue, watch: &[&Contender]) -> bool {
+    watch.iter().any(|contender| matches!(queue.standing(&contender.name), Standing::Holds))
 }
 
 /// Waits for the first of several futures. Returns its number and its output.

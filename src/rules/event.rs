@@ -27,6 +27,10 @@ pub enum Event {
     },
     /// Something happened to the command.
     Command(CommandEvent),
+    /// The guard has killed the command because the lease is over, or was revoked.
+    LeaseOver,
+    /// The guard has died although something of the command was left.
+    GuardGone,
     /// The command of `--on-lost` has ended, or could not be started, or there is none.
     OnLostEnded,
     /// The time that the machine named has come.
@@ -65,6 +69,8 @@ pub enum Unstarted {
     NotFound,
     /// It cannot be executed.
     CannotExecute,
+    /// No process could be made for it.
+    NoProcess,
     /// It would have started too late: too little of the lease was left, or the keeper had revoked the lease,
     /// or the keeper had gone.
     TooLate,
@@ -84,6 +90,10 @@ pub enum CommandEnd {
 pub enum Effect {
     /// Start a keeper; an earlier one is of no more use.
     StartKeeper,
+    /// Make a guard and the command's process, unless they exist: it may soon be our turn.
+    MakeGuard,
+    /// The guard is not needed for now.
+    DismissGuard,
     /// Start the command.
     Spawn {
         /// The locks that it runs under.

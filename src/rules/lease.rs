@@ -26,7 +26,7 @@ pub struct NoRoom {
 /// How long a lease lasts and when its end must be acted upon, for one granted session timeout.
 ///
 /// Counted from the start of the lease, in this order: `beat` (the next beat is sent), `stop` (the stop
-/// signal goes out), `kill` (SIGKILL), and the end of the lease ([`Terms::end_of`]), by which the command
+/// signal goes out), `kill` (SIGKILL), and the end of the lease ([`Span::ends_at`]), by which the command
 /// must have been reaped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
@@ -34,6 +34,26 @@ pub struct Terms {
     beat: Duration,
     stop: Duration,
     kill: Duration,
+}
+
+/// When a guard looks again at a lease that ends at `ends_at`: half-way, so that it moves its timer in time even if it is
+/// scheduled late, but no later than `kill_at`, when it has to kill.
+pub fn next_look(now: Instant, kill_at: Instant, ends_at: Instant) -> Instant {
+    kill_at.min(now + (ends_at.saturating_since(now) / 2).max(SHORTEST_LOOK))
+}
+
+/// A guard looks no more often than this.
+const SHORTEST_LOOK: Duration = Duration::from_millis(10);
+
+/// When a lease ends, for those that only have to enforce its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// From when it counts.
+    pub from: Instant,
+    /// When SIGKILL must go out at the latest.
+    pub kill_at: Instant,
+    /// When it is over.
+    pub ends_at: Instant,
 }
 
 impl Terms {
@@ -86,9 +106,10 @@ impl Terms {
         Self::beat_of(timeout) / 2
     }
 
-    /// When a lease that counts from `from` is over under a granted session timeout.
-    pub fn end_of(timeout: Duration, from: Instant) -> Instant {
-        from + Self::validity(timeout)
+    /// When a lease that counts from `from` ends under a granted session timeout.
+    pub fn span(timeout: Duration, from: Instant) -> Span {
+        let kill_at = from + Self::with_default_grace(timeout).kill;
+        Span { from, kill_at, ends_at: from + Self::validity(timeout) }
     }
 
     /// The start of a lease under a shorter session timeout: it counted from `from` under a timeout of
@@ -108,7 +129,7 @@ impl Terms {
     /// before `lost`, because a silence is noticed late. And once every lease from before the loss is over,
     /// it no longer matters what ended the session.
     pub fn is_early(timeout: Duration, heard: Instant, lost: Instant, now: Instant) -> bool {
-        now < heard + timeout && now < Self::end_of(timeout, lost)
+        now < heard + timeout && now < lost + Self::validity(timeout)
     }
 
     /// The granted session timeout T.

@@ -168,6 +168,8 @@ impl Machine {
             | Event::KeeperGone
             | Event::Signal { .. }
             | Event::Command(_)
+            | Event::LeaseOver
+            | Event::GuardGone
             | Event::OnLostEnded
             | Event::Timer => {}
         }

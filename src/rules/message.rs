@@ -80,6 +80,8 @@ pub struct View {
     pub position: usize,
     /// How many contenders there are.
     pub total: usize,
+    /// Whether the end of a holder makes it our turn.
+    pub next_in_line: bool,
     /// The first holder, printable: `db3 (ops, pid 4242, backup.sh)`, or its node's name.
     pub holder: String,
     /// Since when it has held the lock, in milliseconds since the Unix epoch, if it says so.
@@ -177,30 +179,6 @@ pub enum Refusal {
 /// What the supervisor tells the keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
-    /// The command is about to run; should the supervisor die, the keeper has to end it.
-    Started(Remains),
     /// Delete the contender node, close the session, say so, and go.
     Release,
-}
-
-/// How to find what is left of a command whose supervisor has died.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Remains {
-    /// The command itself; 0 if it is not known yet.
-    pub pid: i32,
-    /// Whether it has a process group of its own.
-    pub own_group: bool,
-    /// When the command started, in clock ticks since boot (proc_pid_stat(5)).
-    pub started: u64,
-}
-
-/// What a search for what is left of a command has found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Left {
-    /// No process.
-    Nobody,
-    /// No process that is known to belong to it, but of some it is not known yet whether they do.
-    Unknown,
-    /// Processes that have been sent SIGKILL.
-    Somebody,
 }

@@ -68,6 +68,10 @@ pub enum Notice {
     TooLate,
     /// The release was not confirmed; the lock frees itself within this time.
     NotReleased(Duration),
+    /// The guard process died; what is left of the command is killed.
+    GuardDied,
+    /// This many processes that the command has left behind go on without the lock.
+    LeftBehind(usize),
     /// The keeper process died too often.
     KeeperDied,
 }

@@ -1,30 +1,40 @@
-//! What runs under the lock: the command and its descendants; later the command of `--on-lost`.
+//! What runs under the lock: the guard, the command and its descendants; later the command of `--on-lost`.
 
-use std::hash::{BuildHasher, RandomState};
+use std::ffi::OsString;
 use std::io;
+use std::os::fd::BorrowedFd;
 
 use anyhow::Context as _;
+use nix::errno::Errno;
+use nix::sys::prctl;
 use nix::unistd::Pid;
 
 use super::CLEAN_UP_PAUSE;
-use crate::command::{self, Command, Family, Launch, Tie};
+use crate::command::{self, Launch, Program};
+use crate::descendants::{self, Descendants, Process};
 use crate::environment::Variable;
+use crate::guard::{Birth, Guard, Ties};
 use crate::plan::CommandLine;
-use crate::rules::message::{Grant, Remains};
+use crate::rules::event::CommandEnd;
+use crate::rules::instant::Instant;
+use crate::rules::message::Grant;
 use crate::rules::signal::Signal;
-use crate::signals::{Inherited, Signals};
+use crate::shared::{PARTS, Stage};
+use crate::signals::{self, Inherited, Signals};
 use crate::terminal::{self, Attributes};
 
+/// A guard that has not ended the command when it is asked this many times has failed us.
+const KILLS_BY_GUARD: u32 = 4;
+
 pub(super) struct Job {
-    /// What tells the processes of this run from all others.
-    pub(super) mark: String,
-    pub(super) family: Family,
-    /// The command, until it has been reaped.
-    pub(super) command: Option<Command>,
-    /// The locks that it runs, or ran, under.
+    inherited: Inherited,
+    guard: Option<Guarded>,
+    /// Processes of guards that were dismissed, until they have been reaped.
+    dismissed: Vec<Pid>,
+    /// The locks that the command runs, or ran, under.
     pub(super) grant: Option<Grant>,
     /// The command of `--on-lost`, until it has been reaped.
-    pub(super) on_lost: Option<Command>,
+    pub(super) on_lost: Option<Launch>,
     /// Whether commands are started in our process group.
     pub(super) shares_group: bool,
     /// The terminal as the command found it, and whether the command may have had no time to restore it.
@@ -32,12 +42,51 @@ pub(super) struct Job {
     interrupted: bool,
 }
 
+/// A guard and the command that it answers for.
+struct Guarded {
+    guard: Guard,
+    /// Our children that are not the command's, should the guard die.
+    strangers: Vec<Process>,
+    command: Command,
+    /// How the command ended, if it came to us because the guard had died.
+    adopted_end: Option<CommandEnd>,
+    /// How often the guard has been asked to kill.
+    kills: u32,
+    /// The guard has been reaped. What it has left is below us from then on.
+    reaped: bool,
+    /// That the guard has died has been told.
+    told_gone: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Command {
+    /// It has not been started.
+    Gated,
+    Started,
+    /// Its end has been told.
+    Over,
+}
+
+/// What has become of the command since this was last asked.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    /// The command was stopped by this signal.
+    pub(super) stopped: Option<Signal>,
+    /// The guard has died with the command still to be answered for.
+    pub(super) guard_gone: bool,
+    /// The command has ended, or it was never started for this reason.
+    pub(super) ended: Option<Result<CommandEnd, io::Error>>,
+}
+
 impl Job {
-    pub(super) fn new() -> anyhow::Result<Self> {
+    pub(super) fn new(inherited: Inherited) -> anyhow::Result<Self> {
+        // What a guard that has died leaves behind comes to us.
+        prctl::set_child_subreaper(true).context("cannot look after descendants")?;
+        descendants::check_proc().context("cannot look after descendants")?;
         Ok(Self {
-            mark: format!("{:016x}", RandomState::new().hash_one(())),
-            family: Family::new().context("cannot look after descendants")?,
-            command: None,
+            inherited,
+            guard: None,
+            dismissed: vec![],
             grant: None,
             on_lost: None,
             shares_group: false,
@@ -46,53 +95,201 @@ impl Job {
         })
     }
 
-    pub(super) fn is_command(&self, pid: Pid) -> bool {
-        self.command.as_ref().map(Command::pid) == Some(pid)
+    /// Makes a guard, and with it the command's process, so that the lock need not wait for them.
+    pub(super) fn make_guard(&mut self, line: &CommandLine, ties: &Ties) -> io::Result<()> {
+        if self.guard.as_mut().is_some_and(|guarded| !guarded.reaped && guarded.guard.hear().is_ok()) {
+            return Ok(());
+        }
+        self.shares_group = terminal::is_controlled();
+        let strangers = descendants::own_children();
+        let program = Program { line, inherited: self.inherited };
+        let guard = Guard::start(&Birth { program, own_group: !self.shares_group, keep: vec![] }, ties)?;
+        self.guard = Some(Guarded {
+            guard,
+            strangers,
+            command: Command::Gated,
+            adopted_end: None,
+            kills: 0,
+            reaped: false,
+            told_gone: false,
+        });
+        Ok(())
     }
 
-    pub(super) fn is_on_lost(&self, pid: Pid) -> bool {
-        self.on_lost.as_ref().map(Command::pid) == Some(pid)
+    /// Ends a guard that is not needed now.
+    pub(super) fn dismiss_guard(&mut self) {
+        if let Some(guarded) = self.guard.take_if(|guarded| guarded.command == Command::Gated)
+            && !guarded.reaped
+        {
+            self.dismissed.push(guarded.guard.pid());
+            self.dismissed.extend(guarded.guard.shared().command());
+            guarded.guard.kill_guard();
+        }
     }
 
     /// Looks at the terminal before the command is started under these locks.
     pub(super) fn prepare(&mut self, grant: &Grant) {
-        self.shares_group = terminal::is_controlled();
         self.terminal = Attributes::of_foreground();
         self.grant = Some(grant.clone());
     }
 
-    pub(super) fn launch(
-        &self,
+    /// Starts the command, if that is before `until`. An error is one of fork(2), or that of a guard that has died.
+    pub(super) fn start(
+        &mut self,
         line: &CommandLine,
-        environment: &[Variable],
-        inherited: Inherited,
-        tie: Tie,
-        announce: impl FnOnce(Remains) -> io::Result<()>,
-    ) -> io::Result<Command> {
-        Command::spawn(Launch { line, environment, own_group: !self.shares_group, inherited, tie }, announce)
+        ties: &mut Ties,
+        variables: &[Variable],
+        until: Instant,
+    ) -> io::Result<()> {
+        self.make_guard(line, ties)?;
+        let guarded = self.guard.as_mut().ok_or(Errno::ECHILD)?;
+        guarded.guard.open(ties, variables, until)?;
+        guarded.command = Command::Started;
+        Ok(())
     }
 
+    /// What the guard could not do, for the log.
+    pub(super) fn refused_parts(&self) -> impl Iterator<Item = &'static str> {
+        let shared = self.guard.as_ref().map(|guarded| guarded.guard.shared());
+        PARTS.into_iter().filter(move |(part, _)| shared.is_some_and(|shared| shared.is_refused(*part))).map(|(_, what)| what)
+    }
+
+    /// Becomes readable when there may be news.
+    pub(super) fn link(&self) -> Option<BorrowedFd<'_>> {
+        self.guard.as_ref().and_then(|guarded| guarded.guard.link())
+    }
+
+    /// Whether the command has been started, and its end has not been told.
+    pub(super) fn has_command(&self) -> bool {
+        self.guard.as_ref().is_some_and(|guarded| guarded.command == Command::Started)
+    }
+
+    /// A child of ours has ended. Returns whether it was one of the job's.
+    pub(super) fn reaped(&mut self, pid: Pid, end: CommandEnd) -> bool {
+        self.dismissed.retain(|dismissed| *dismissed != pid);
+        let Some(guarded) = &mut self.guard else { return false };
+        if pid == guarded.guard.pid() {
+            log::debug!("guard {pid}: {end:?}");
+            guarded.reaped = true;
+        } else if guarded.guard.shared().command() == Some(pid) {
+            guarded.adopted_end = Some(end);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// Whether the guard has killed the command because the lease was over.
+    pub(super) fn is_lease_over(&self) -> bool {
+        self.guard.as_ref().is_some_and(|guarded| guarded.guard.shared().is_lease_over())
+    }
+
+    /// What has become of the command.
+    pub(super) fn news(&mut self) -> News {
+        let Some(guarded) = &mut self.guard else { return News::default() };
+        let _ = guarded.guard.hear();
+        let shared = guarded.guard.shared();
+        if guarded.command == Command::Gated {
+            return News::default();
+        }
+        let mut news = News {
+            // Without a terminal no shell waits for the job to stop, and whoever continues the command
+            // does not know that we would have to be continued as well.
+            stopped: shared.take_stopped().filter(|_| self.shares_group),
+            guard_gone: false,
+            ended: None,
+        };
+        let has_fallen = guarded.reaped && !matches!(guarded.guard.stage(), Stage::Empty | Stage::Left);
+        if guarded.command == Command::Started {
+            let ended = guarded.guard.ended();
+            // What the guard has reaped ended before it died.
+            news.guard_gone = has_fallen && ended.is_none() && shared.command().is_some();
+            // An end that we saw ourselves is told once the guard's is known.
+            let end = ended.or(guarded.adopted_end.filter(|_| guarded.reaped));
+            let ended = end.map(|end| guarded.guard.failure().map_or(Ok(end), Err));
+            // It could not fork the command's process.
+            let stillborn = (guarded.reaped && shared.command().is_none()).then(|| Err(Errno::EAGAIN.into()));
+            news.ended = ended.or(stillborn);
+            if news.ended.is_some() {
+                guarded.command = Command::Over;
+            }
+        } else {
+            news.guard_gone = has_fallen && shared.command().is_some();
+        }
+        news.guard_gone &= !guarded.told_gone;
+        guarded.told_gone |= news.guard_gone;
+        news
+    }
+
+    /// Whether nothing is left of the command.
+    pub(super) fn has_gone(&self) -> bool {
+        let Some(guarded) = &self.guard else { return true };
+        match guarded.guard.stage() {
+            Stage::Empty => true,
+            // Those of a guard that has died are ours only once it has been reaped.
+            _ => guarded.reaped && guarded.descendants().have_gone(),
+        }
+    }
+
+    /// Forwards a signal to the command, or to its descendants once it has ended.
     pub(super) fn forward(&self, signal: Signal) {
-        match &self.command {
-            Some(command) => command.forward(signal, &self.family),
-            None => self.family.forward(signal),
+        let Some(guarded) = &self.guard else { return };
+        match (guarded.command, guarded.guard.shared().command()) {
+            (Command::Started, Some(_)) if !guarded.reaped && guarded.guard.has_own_group() => {
+                guarded.guard.signal(signal);
+            }
+            (Command::Started, Some(command)) => guarded.descendants().forward_in_group(signal, command),
+            _ => guarded.descendants().forward(signal),
         }
     }
 
     pub(super) fn forward_to_on_lost(&self, signal: Signal) {
-        if let Some(on_lost) = &self.on_lost {
-            on_lost.forward(signal, &self.family);
+        let Some(on_lost) = &self.on_lost else { return };
+        if on_lost.own_group {
+            let _ = signals::send(-on_lost.pid.as_raw(), signal);
+        } else {
+            Descendants::of_us(vec![]).forward_in_group(signal, on_lost.pid);
         }
     }
 
     pub(super) fn stop(&mut self, signal: Signal) {
         self.interrupted = true;
-        self.family.stop(signal, self.command.as_ref());
+        let Some(guarded) = &self.guard else { return };
+        if !guarded.descendants().stop(signal) {
+            // Nothing can be seen in /proc.
+            guarded.guard.signal(signal);
+            guarded.guard.signal(Signal::CONT);
+        }
     }
 
     pub(super) fn kill(&mut self) {
         self.interrupted = true;
-        self.family.kill(self.command.as_ref());
+        let Some(guarded) = &mut self.guard else { return };
+        guarded.kills += 1;
+        if guarded.reaped {
+            guarded.descendants().kill_children();
+        } else if guarded.kills < KILLS_BY_GUARD {
+            guarded.guard.kill();
+        } else {
+            // It is stopped, perhaps. What it leaves comes to us.
+            guarded.guard.kill_guard();
+        }
+    }
+
+    /// The lock is about to be released. What is left of the command by now is meant to live on.
+    pub(super) fn leave(&mut self) {
+        self.dismiss_guard();
+        if let Some(guarded) = &self.guard {
+            guarded.guard.leave();
+        }
+    }
+
+    /// How many processes the command has left behind.
+    pub(super) fn left_behind(&self) -> usize {
+        match &self.guard {
+            Some(guarded) if guarded.guard.stage() == Stage::Left => guarded.descendants().count(),
+            _ => 0,
+        }
     }
 
     /// Restores the terminal after a command that was stopped. A command that used the whole screen or asked
@@ -100,19 +297,50 @@ impl Job {
     pub(super) fn restore_terminal(&mut self) {
         if let Some(terminal) = self.terminal.take_if(|_| self.interrupted) {
             // In a pipeline, the terminal may be that of the pager behind us.
-            terminal.restore(command::is_of_others);
+            terminal.restore(descendants::is_of_others);
         }
     }
 
-    /// Kills the command if there still is one: only after the operating system has failed us in the middle
-    /// of a run.
+    /// Starts the command of `--on-lost`.
+    pub(super) fn start_on_lost(&mut self, line: &CommandLine, variables: &[Variable]) -> io::Result<()> {
+        let program = Program { line, inherited: self.inherited };
+        let variables = variables.iter().map(|(name, value)| (OsString::from(name), value.clone()));
+        self.on_lost = Some(Launch::new(program, !self.shares_group, variables)?);
+        Ok(())
+    }
+
+    /// Waits until the guard has gone. As a rule it has. If the operating system has failed us in the middle of a run,
+    /// the command is killed.
     pub(super) fn end(&mut self, signals: &Signals) {
-        while let Some(command) = &self.command {
-            self.family.kill(Some(command));
-            if command::reaps(command.pid()) {
-                return;
-            }
+        self.dismiss_guard();
+        while self.is_left() {
             signals.pause(CLEAN_UP_PAUSE);
+            for reaped in std::iter::from_fn(command::reap).collect::<Vec<_>>() {
+                if let command::Reaped::Ended(pid, end) = reaped {
+                    self.reaped(pid, end);
+                }
+            }
+        }
+    }
+
+    /// Whether a process is left that must not outlive us. If it is the command, it is killed.
+    fn is_left(&mut self) -> bool {
+        let Some(guarded) = &self.guard else { return !self.dismissed.is_empty() };
+        let (stage, reaped) = (guarded.guard.stage(), guarded.reaped);
+        if matches!(stage, Stage::Gated | Stage::Open) && !(reaped && self.has_gone()) {
+            self.kill();
+            return true;
+        }
+        !reaped || !self.dismissed.is_empty()
+    }
+}
+
+impl Guarded {
+    fn descendants(&self) -> Descendants {
+        if self.reaped {
+            Descendants::of_us(self.strangers.clone())
+        } else {
+            Descendants::of_guard(self.guard.pid())
         }
     }
 }

@@ -7,6 +7,7 @@ use nix::unistd::{ForkResult, Pid, fork};
 
 use crate::clock;
 use crate::command;
+use crate::guard::Ties;
 use crate::keeper::process::{self, Birth};
 use crate::plan::Plan;
 use crate::rules::event::{CommandEnd, Event};
@@ -14,7 +15,7 @@ use crate::rules::instant::Instant;
 use crate::rules::message::Order;
 use crate::rules::signal::Signal;
 use crate::signals::{self, Signals};
-use crate::wire::{Link, Received, SharedLease};
+use crate::wire::{Link, Received};
 
 /// How long a keeper that has nothing left to do may take to exit.
 const EXIT: Duration = Duration::from_millis(500);
@@ -23,7 +24,7 @@ pub(super) struct Keeper {
     pub(super) pid: Pid,
     /// `None` once the other end is closed.
     pub(super) link: Option<Link>,
-    pub(super) lease: SharedLease,
+    pub(super) ties: Ties,
     /// What [`Self::answered`] and [`Self::extended`] last told.
     told_answered: Option<Instant>,
     told_from: Option<Instant>,
@@ -32,9 +33,9 @@ pub(super) struct Keeper {
 
 impl Keeper {
     /// Forks a keeper. This process must have one thread only.
-    pub(super) fn start(plan: &Plan, mark: &str, refresh: Option<Duration>) -> anyhow::Result<Self> {
+    pub(super) fn start(plan: &Plan, refresh: Option<Duration>) -> anyhow::Result<Self> {
         let (ours, theirs) = Link::pair().context("cannot create a socket pair")?;
-        let lease = SharedLease::new().context("cannot share memory")?;
+        let ties = Ties::new().context("cannot share memory")?;
         let supervisor = std::process::id();
         #[expect(unsafe_code, reason = "the keeper is a fork of the supervisor")]
         // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
@@ -43,11 +44,11 @@ impl Keeper {
                 // If we kept the supervisor's end too, we would not see the socket close when the supervisor
                 // dies.
                 drop(ours);
-                process::run(Birth { plan, supervisor, mark, refresh, link: theirs, lease });
+                process::run(Birth { plan, supervisor, refresh, link: theirs, ties: ties.into_keeper() });
                 std::process::exit(0);
             }
             ForkResult::Parent { child: pid } => {
-                Ok(Self { pid, link: Some(ours), lease, told_answered: None, told_from: None, reaped: false })
+                Ok(Self { pid, link: Some(ours), ties, told_answered: None, told_from: None, reaped: false })
             }
         }
     }
@@ -66,12 +67,12 @@ impl Keeper {
 
     /// The servers have answered since this was last asked.
     pub(super) fn answered(&mut self) -> Option<Event> {
-        newer(self.lease.answered(), &mut self.told_answered).map(Event::Answered)
+        newer(self.ties.shared.answered(), &mut self.told_answered).map(Event::Answered)
     }
 
     /// The lease was extended since this was last asked.
     pub(super) fn extended(&mut self) -> Option<Event> {
-        newer(self.lease.from(), &mut self.told_from).map(Event::Extended)
+        newer(self.ties.shared.from(), &mut self.told_from).map(Event::Extended)
     }
 
     /// Tells it something, unless it has gone: that is an event of its own.

@@ -27,7 +27,7 @@ fn in_namespace(zklock: Zklock, more: &[&str]) -> Zklock {
 #[test]
 fn status_comes_back() {
     let scratch = Scratch::new();
-    let script = r#"test $PPID = 1 || exit 9; cat; exit "$0""#;
+    let script = r#"read -r name </proc/1/comm; test $name = zklock || exit 9; cat; exit "$0""#;
     let job = |status: &str| {
         as_pid_1(scratch.zklock().arg(LOCK).args(["--", "sh", "-c", script, status])).stdin("words").run()
     };
@@ -82,7 +82,7 @@ fn reaps_orphans() {
     let first = job.zklock();
     // The command leads its group; the daemon is in that of what is between, which has ended.
     let is_orphan = |process: &process::Process| process.name == "child" && process.pid != process.group;
-    let orphan = poll::until("an orphan", || process::children(first).into_iter().find(is_orphan)).pid;
+    let orphan = poll::until("an orphan", || process::below_guard(first).into_iter().find(is_orphan)).pid;
     process::send(orphan, Signal::SIGUSR1);
     poll::until("the daemon is reaped", || process::look(orphan).is_none().then_some(()));
     process::send(first, Signal::SIGTERM);

@@ -21,7 +21,6 @@ use crate::harness::process;
 use crate::harness::running::{Output, Running, finish};
 use crate::harness::scratch::{LASTING, LOCK, Scratch, direct};
 use crate::harness::terminal::{CTRL_C, Terminal};
-use crate::harness::zklock::is_keeper;
 
 /// fcntl(2): which signal tells of an attempt. libc has no name for it.
 const F_SETSIG: i32 = 10;
@@ -74,8 +73,8 @@ impl Slow {
 /// The child that tries to execute the program.
 #[track_caller]
 fn attempt(job: &Running) -> Pid {
-    let children = process::children(job.pid());
-    children.iter().find(|child| !is_keeper(child)).unwrap_or_else(|| panic!("no attempt\n{job}")).pid
+    let children = process::below_guard(job.pid());
+    children.first().unwrap_or_else(|| panic!("no attempt\n{job}")).pid
 }
 
 #[track_caller]

@@ -17,7 +17,8 @@ fn daemon_holds_no_lock_without_it() {
     let scratch = Scratch::new().with_lock();
     let mut holder = left_behind(&scratch, &[], &[]);
     let output = holder.wait().expect_code(3);
-    assert_eq!(output.stderr(), "", "{output}");
+    let line = "zklock: a process that the command left behind goes on without the lock\n";
+    assert_eq!(output.stderr(), line, "{output}");
     let mut next = scratch.contend("next");
     next.wait_stdout("ready");
     scratch.wait_alive_at("daemon", scratch.begin("next"));

@@ -7,7 +7,7 @@ use nix::sys::signal::{Signal, killpg};
 use crate::harness::fault::{EXPIRY, Fault};
 use crate::harness::moment::Moment;
 use crate::harness::poll;
-use crate::harness::process;
+use crate::harness::process::{self, Process};
 use crate::harness::running::finish;
 use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
 use crate::harness::times::{AT_ONCE, INSTANT, SOON, expect_once_below};
@@ -123,21 +123,23 @@ fn keeper_killed_as_well() {
     fault.expect_killed(EXPIRY);
 }
 
-/// The kernel kills the command for us, but not what the command has started (PR_SET_PDEATHSIG(2const)).
+/// What the command has started in its process group dies with it.
 #[test]
-fn keeper_killed_as_well_children_live_on() {
+fn all_killed_with_children_in_the_group() {
     let scratch = Scratch::new().with_lock();
     let tree = ["--wait", "--spawn", "--", "--name", "grandchild", "--wait"];
-    let what = "supervisor and keeper: KILL, command with children";
+    let what = "supervisor, keeper and guard: KILL, command with children";
     let mut fault = Fault::with(what, scratch, &direct(), &GRACE, &tree);
     // It may have been quicker than the command itself.
     poll::until("the grandchild", || fault.holder.stdout().contains("grandchild ready").then_some(()));
-    fault.strike(Signal::SIGSTOP, &[fault.supervisor, fault.keeper]);
-    fault.strike(Signal::SIGKILL, &[fault.supervisor, fault.keeper]);
+    let all = [fault.supervisor, fault.keeper, fault.holder.guard()];
+    let (_, family) = fault.holder.family(2);
+    fault.strike(Signal::SIGSTOP, &all);
+    fault.strike(Signal::SIGKILL, &all);
     fault.command_dead(AT_ONCE);
-    fault.holder.wait().expect_signal(Signal::SIGKILL);
-    fault.next_starts(EXPIRY);
-    let [left] = <[_; 1]>::try_from(fault.holder.processes()).expect("the grandchild and no other process");
-    process::send(left.pid, Signal::SIGKILL);
-    fault.end("KILL, children live on");
+    poll::until("all are dead", || {
+        let is_dead = |process: &Process| process::look(process.pid).is_none_or(|now| now.state == 'Z');
+        family.iter().all(is_dead).then_some(())
+    });
+    fault.expect_killed(EXPIRY);
 }

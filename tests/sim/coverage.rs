@@ -35,7 +35,9 @@ kinds! {
     ThawSupervisor,
     FreezeKeeper,
     ThawKeeper,
-    /// SIGSTOP and SIGCONT to supervisor, keeper and command.
+    FreezeGuard,
+    ThawGuard,
+    /// SIGSTOP and SIGCONT to supervisor, keeper, guard and command.
     FreezeAll,
     ThawAll,
     /// The whole machine sleeps.
@@ -43,6 +45,7 @@ kinds! {
     Awake,
     KillSupervisor,
     KillKeeper,
+    KillGuard,
     KillCommand,
     /// Ctrl-Z and `fg`.
     CtrlZ,
@@ -80,7 +83,8 @@ kinds! {
     Unavailable,
     RanOut,
     OnLost,
-    KilledByKeeper,
+    KilledByGuard,
+    KilledByTimer,
 }
 
 /// How often each kind has happened.

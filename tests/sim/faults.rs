@@ -41,12 +41,14 @@ pub(crate) const FAULTS: &[Kind] = &[
     Kind::Rack,
     Kind::FreezeSupervisor,
     Kind::FreezeKeeper,
+    Kind::FreezeGuard,
     Kind::FreezeAndCut,
     Kind::FreezeAndCut,
     Kind::FreezeAll,
     Kind::Sleep,
     Kind::KillSupervisor,
     Kind::KillKeeper,
+    Kind::KillGuard,
     Kind::KillCommand,
     Kind::CtrlZ,
     Kind::DeleteNode,
@@ -110,18 +112,20 @@ impl State {
         }
     }
 
-    /// Whether the supervisor and the keeper of this host both run, and no Ctrl-Z is on its way to them. Faults of both
-    /// at once are excluded, because they are more than zklock can promise to survive: if the supervisor is stopped and
-    /// the keeper is killed, nothing kills the command.
-    fn is_sound(&self, host: usize) -> bool {
+    /// Whether the supervisor of this host runs, and no Ctrl-Z is on its way to it.
+    fn has_supervisor(&self, host: usize) -> bool {
         let state = &self.hosts[host];
-        let keeper = state.keeper.map(|keeper| &self.keepers[keeper]);
-        state.alive
-            && !state.frozen
-            && state.stopped_by.is_none()
-            && state.asleep.is_none()
-            && state.machine.is_some()
-            && keeper.is_some_and(|keeper| keeper.alive && !keeper.frozen)
+        state.alive && !state.frozen && state.stopped_by.is_none() && state.asleep.is_none() && state.machine.is_some()
+    }
+
+    fn has_keeper(&self, host: usize) -> bool {
+        let keeper = self.hosts[host].keeper.map(|keeper| &self.keepers[keeper]);
+        self.hosts[host].asleep.is_none() && keeper.is_some_and(|keeper| keeper.alive && !keeper.frozen)
+    }
+
+    fn has_guard(&self, host: usize) -> bool {
+        let state = &self.hosts[host];
+        state.asleep.is_none() && state.guard.alive && !state.guard.frozen
     }
 
     pub(crate) fn strike(&mut self, fault: Fault) {
@@ -138,10 +142,10 @@ impl State {
     fn happens(&mut self, fault: Fault) -> bool {
         let host = &self.hosts[fault.host];
         match fault.kind {
-            Kind::FreezeSupervisor | Kind::FreezeKeeper | Kind::FreezeAll | Kind::Sleep | Kind::KillSupervisor => {
-                self.is_sound(fault.host)
-            }
-            Kind::KillKeeper | Kind::CtrlZ | Kind::FreezeAndCut => self.is_sound(fault.host),
+            Kind::FreezeSupervisor | Kind::KillSupervisor | Kind::CtrlZ => self.has_supervisor(fault.host),
+            Kind::FreezeKeeper | Kind::KillKeeper | Kind::FreezeAndCut => self.has_keeper(fault.host),
+            Kind::FreezeGuard | Kind::KillGuard => self.has_guard(fault.host),
+            Kind::FreezeAll | Kind::Sleep => self.has_supervisor(fault.host) && self.has_keeper(fault.host),
             Kind::KillCommand => host.is_running() && host.asleep.is_none() && !host.stopped_by_us,
             Kind::Terminate => host.alive && host.machine.is_some(),
             Kind::DeleteNode | Kind::ExpireSession | Kind::SetData => self.node_of(fault.host).is_some(),
@@ -230,16 +234,26 @@ impl State {
                 self.after(moment, Event::Fault(cut));
             }
             Kind::ThawKeeper => self.freeze(keeper, false),
+            Kind::FreezeGuard => {
+                self.guard(host).frozen = true;
+                self.after(time, later(Kind::ThawGuard));
+            }
+            Kind::ThawGuard => {
+                self.guard(host).frozen = false;
+                self.wake_guard(host);
+            }
+            Kind::KillGuard => self.guard_dies(host),
             Kind::FreezeAll => {
-                self.pause(host);
                 self.hosts[host].frozen = true;
+                self.guard(host).frozen = true;
                 self.freeze(keeper, true);
                 self.stop_processes(host);
                 self.after(time, later(Kind::ThawAll));
             }
             Kind::ThawAll => {
-                self.unpause(host);
                 self.continue_processes(host);
+                self.guard(host).frozen = false;
+                self.wake_guard(host);
                 self.freeze(keeper, false);
                 self.thaw_supervisor(host);
             }

@@ -3,7 +3,7 @@
 
 use zklock::rules::event::{Awaited, CommandEnd, CommandEvent, Effect, Event as Happening, Unstarted};
 use zklock::rules::machine::Machine;
-use zklock::rules::message::{Grant, Order, Remains};
+use zklock::rules::message::{Grant, Order};
 use zklock::rules::mode::Mode;
 use zklock::rules::outcome::Outcome;
 use zklock::rules::queue::Dialect;
@@ -11,10 +11,14 @@ use zklock::rules::settings::Settings;
 use zklock::rules::signal::Signal;
 
 use crate::coverage::Kind;
+use crate::guard::Guard;
 use crate::state::{Event, KeeperState, MS, State, Time, instant, micros};
 
 /// How long a supervisor that has finished waits for its keeper to exit.
 const KEEPER_EXIT: Time = 500 * MS;
+
+/// A guard that has not ended the command when it is asked this many times is killed.
+const KILLS_BY_GUARD: u32 = 4;
 
 /// How the command behaves.
 pub(crate) struct Script {
@@ -40,7 +44,9 @@ pub(crate) struct Process {
     exit_at: Time,
     forks: u8,
     /// Whether it must not run without the lock.
-    counted: bool,
+    pub(crate) counted: bool,
+    /// Whether it has stayed in the command's process group.
+    pub(crate) in_group: bool,
 }
 
 pub(crate) struct Host {
@@ -56,6 +62,7 @@ pub(crate) struct Host {
     pub(crate) alive: bool,
     pub(crate) frozen: bool,
     pub(crate) keeper: Option<usize>,
+    pub(crate) guard: Guard,
     linked: bool,
     heard: Option<Time>,
     answered: Option<Time>,
@@ -64,7 +71,9 @@ pub(crate) struct Host {
     pub(crate) processes: Vec<Process>,
     /// Whether the command's own process, the first of `processes`, exists and has not been reaped.
     unreaped: bool,
-    root_end: Option<CommandEnd>,
+    /// How it ended, until it has been reaped, and until the supervisor has been told.
+    pub(crate) root_status: Option<CommandEnd>,
+    pub(crate) root_end: Option<CommandEnd>,
     /// The signal that the command's own process is about to die of.
     root_dies_of: Option<Signal>,
     /// The signal that has stopped the command, until the supervisor has noticed.
@@ -74,14 +83,13 @@ pub(crate) struct Host {
     pub(crate) stopped_by_us: bool,
     /// Whether the command was stopped under a lease that had not reached its full length.
     pub(crate) stopped_early: bool,
-    pub(crate) killed_by_keeper: bool,
     /// How many of its keepers were killed.
     pub(crate) keeper_kills: u32,
     pub(crate) grant: Option<Grant>,
     pub(crate) outcome: Option<Outcome>,
     pub(crate) asleep: Option<Time>,
     pub(crate) slept: Time,
-    deferred: Vec<Event>,
+    pub(crate) deferred: Vec<Event>,
     /// Until when the command may run without the lock because the whole machine was paused, or because an operator
     /// took the lock away.
     pub(crate) paused_until: Time,
@@ -103,6 +111,7 @@ impl Host {
             alive: true,
             frozen: false,
             keeper: None,
+            guard: Guard::default(),
             linked: false,
             heard: None,
             answered: None,
@@ -110,13 +119,13 @@ impl Host {
             armed: None,
             processes: vec![],
             unreaped: false,
+            root_status: None,
             root_end: None,
             root_dies_of: None,
             stopped_by: None,
             natural_end: None,
             stopped_by_us: false,
             stopped_early: false,
-            killed_by_keeper: false,
             keeper_kills: 0,
             grant: None,
             outcome: None,
@@ -161,7 +170,7 @@ impl State {
     }
 
     /// How long a process waits for the processor.
-    fn latency(&mut self) -> Time {
+    pub(crate) fn latency(&mut self) -> Time {
         20 + if self.once_in(16) { self.up_to(5 * MS) } else { self.up_to(200) }
     }
 
@@ -198,6 +207,7 @@ impl State {
     }
 
     fn hear_keeper(&mut self, host: usize) {
+        let is_over = self.hosts[host].guard.lease_over;
         while let (Some(keeper), true, true) =
             (self.hosts[host].keeper, self.hosts[host].linked, self.hosts[host].alive)
         {
@@ -224,35 +234,57 @@ impl State {
             self.hosts[host].heard = lease;
             self.happen(host, Happening::Extended(instant(from)));
         }
+        if is_over && !std::mem::replace(&mut self.guard(host).told_over, true) {
+            self.happen(host, Happening::LeaseOver);
+        }
     }
 
     fn reap(&mut self, host: usize) {
-        if let Some(end) = self.hosts[host].root_end.take() {
-            self.hosts[host].unreaped = false;
+        // What the guard has reaped is told before its death, what has come to us after it.
+        let adopted = if self.hosts[host].guard.alive { None } else { self.hosts[host].root_status.take() };
+        // What the guard shows is read before the keeper is heard, and told after that.
+        let guard = self.hosts[host].guard;
+        let gone = !guard.alive && !guard.empty && !guard.left;
+        let end = self.hosts[host].root_end.take();
+        let gone = gone && self.hosts[host].grant.is_some();
+        if gone || end.or(adopted).is_some() {
             self.hear_keeper(host);
-            if !self.awaits_everyone(host) {
-                // The processes that it has left behind are meant to stay.
-                let waits = self.hosts[host].settings.wait_descendants;
-                for process in &mut self.hosts[host].processes {
-                    process.counted &= waits;
-                }
-                self.hosts[host].natural_end = Some(end);
-            }
-            self.happen(host, Happening::Command(CommandEvent::Ended(end)));
         }
         if let Some(signal) = self.hosts[host].stopped_by.take() {
             self.happen(host, Happening::Command(CommandEvent::Stopped(signal)));
         }
+        if let Some(end) = end {
+            self.command_ended(host, end);
+        }
+        if gone && !std::mem::replace(&mut self.guard(host).told_gone, true) {
+            self.happen(host, Happening::GuardGone);
+        }
+        if let Some(end) = adopted {
+            self.command_ended(host, end);
+        }
         let state = &self.hosts[host];
         let gone = match state.machine.as_ref().and_then(Machine::awaits) {
             None => false,
-            Some(Awaited::Everyone) => state.is_empty(),
+            Some(Awaited::Everyone) => state.guard.empty || (!state.guard.alive && state.is_empty()),
             Some(Awaited::Borrowers) => true,
         };
         if gone && !state.unreaped {
             self.hear_keeper(host);
             self.happen(host, Happening::Command(CommandEvent::TreeGone));
         }
+    }
+
+    fn command_ended(&mut self, host: usize, end: CommandEnd) {
+        self.hosts[host].unreaped = false;
+        if !self.awaits_everyone(host) {
+            // The processes that it has left behind are meant to stay.
+            let waits = self.hosts[host].settings.wait_descendants;
+            for process in &mut self.hosts[host].processes {
+                process.counted &= waits;
+            }
+            self.hosts[host].natural_end = Some(end);
+        }
+        self.happen(host, Happening::Command(CommandEvent::Ended(end)));
     }
 
     fn awaits_everyone(&self, host: usize) -> bool {
@@ -276,6 +308,7 @@ impl State {
             }
             match effect {
                 Effect::StartKeeper => self.start_keeper(host),
+                Effect::MakeGuard | Effect::DismissGuard => {}
                 Effect::Spawn { grant, until } => self.spawn(host, grant, micros(until.since_boot())),
                 Effect::Forward(signal) => self.forward_signal(host, signal),
                 Effect::Stop(signal) => {
@@ -287,11 +320,21 @@ impl State {
                 }
                 Effect::Kill => {
                     self.hosts[host].stopped_by_us = true;
-                    self.kill_processes(host);
-                    // It checks by itself whether any process is left.
-                    self.wake_supervisor(host);
+                    self.hosts[host].guard.kills += 1;
+                    if self.hosts[host].guard.alive && self.hosts[host].guard.kills < KILLS_BY_GUARD {
+                        self.guard(host).is_to_kill = true;
+                        self.wake_guard(host);
+                    } else if self.hosts[host].guard.alive {
+                        self.guard_dies(host);
+                    } else {
+                        self.kill_processes(host);
+                        // It checks by itself whether any process is left.
+                        self.wake_supervisor(host);
+                    }
                 }
                 Effect::Release => {
+                    self.guard(host).is_to_leave = true;
+                    self.wake_guard(host);
                     if let Some(keeper) = self.hosts[host].keeper {
                         self.keepers[keeper].orders.push(Order::Release);
                         self.touch_keeper(keeper);
@@ -322,6 +365,8 @@ impl State {
             reports: vec![],
             orders: vec![],
             lease: None,
+            limits: None,
+            revoked: false,
             last_beat: None,
             answered: None,
             conns: vec![],
@@ -349,16 +394,15 @@ impl State {
         self.check_outcome(host, outcome);
     }
 
-    /// SIGKILL to the supervisor. The kernel then kills the command's own process (PR_SET_PDEATHSIG).
+    /// SIGKILL to the supervisor. The kernel then kills the command's process group, and the guard all of it.
     pub(crate) fn kill_supervisor(&mut self, host: usize) {
         self.hosts[host].alive = false;
         if let Some(keeper) = self.hosts[host].keeper {
             self.touch_keeper(keeper);
         }
-        if self.hosts[host].unreaped && !self.hosts[host].processes.is_empty() {
-            let late = self.latency();
-            self.after(late, Event::Exit { host, process: 0, killed: true });
-        }
+        self.blow_fuse(host);
+        self.excuse_stragglers(host);
+        self.wake_guard(host);
     }
 
     fn spawn(&mut self, host: usize, grant: Grant, until: Time) {
@@ -371,15 +415,14 @@ impl State {
         for number in 0..=children {
             let stays = if daemon && number == children { 1000 * MS } else { 0 };
             let exit_at = self.now + length + stays;
-            self.hosts[host].processes.push(Process { alive: true, stopped: false, exit_at, forks, counted: true });
+            let in_group = !daemon || number < children;
+            let process = Process { alive: true, stopped: false, exit_at, forks, counted: true, in_group };
+            self.hosts[host].processes.push(process);
             self.schedule(exit_at, Event::Exit { host, process: number, killed: false });
         }
         self.hosts[host].unreaped = true;
         self.hosts[host].grant = Some(grant);
-        if let Some(keeper) = self.hosts[host].keeper {
-            self.keepers[keeper].orders.push(Order::Started(Remains::default()));
-            self.touch_keeper(keeper);
-        }
+        self.open_gate(host);
         self.spring(Kind::AtSpawn, host);
     }
 
@@ -396,7 +439,7 @@ impl State {
         ends.alive = false;
         if process == 0 {
             let signal = if killed { Some(Signal::KILL) } else { state.root_dies_of };
-            state.root_end = Some(signal.map_or(CommandEnd::Exited(state.script.status), CommandEnd::Signaled));
+            state.root_status = Some(signal.map_or(CommandEnd::Exited(state.script.status), CommandEnd::Signaled));
             if !killed && !state.script.daemon {
                 for process in &mut state.processes {
                     process.alive = false;
@@ -405,16 +448,13 @@ impl State {
         }
         if self.hosts[host].is_empty() {
             self.note(|| format!("host {host}: nothing is left of the command"));
-            if let Some(keeper) = self.hosts[host].keeper {
-                self.touch_keeper(keeper);
-            }
         }
+        self.wake_guard(host);
         self.wake_supervisor(host);
     }
 
-    /// Sends SIGKILL to all processes of the command. Returns whether there were none.
-    pub(crate) fn kill_processes(&mut self, host: usize) -> bool {
-        let was_empty = self.hosts[host].is_empty();
+    /// Sends SIGKILL to all processes of the command.
+    pub(crate) fn kill_processes(&mut self, host: usize) {
         for number in 0..self.hosts[host].processes.len() {
             let process = &mut self.hosts[host].processes[number];
             if !process.alive {
@@ -424,27 +464,15 @@ impl State {
                 // It forked while the killer was looking for processes.
                 process.forks -= 1;
                 let (forks, exit_at) = (process.forks, process.exit_at);
-                let counted = process.counted;
-                self.hosts[host].processes.push(Process { alive: true, stopped: false, exit_at, forks, counted });
+                let (counted, in_group) = (process.counted, process.in_group);
+                let child = Process { alive: true, stopped: false, exit_at, forks, counted, in_group };
+                self.hosts[host].processes.push(child);
                 let process = self.hosts[host].processes.len() - 1;
                 self.schedule(exit_at, Event::Exit { host, process, killed: false });
             }
             let late = self.latency();
             self.after(late, Event::Exit { host, process: number, killed: true });
         }
-        was_empty
-    }
-
-    /// Sends SIGKILL on behalf of the keeper. If the command's own process has already ended by itself, its end does
-    /// not count as the keeper's work. Returns whether there was no process.
-    pub(crate) fn kill_for_keeper(&mut self, host: usize) -> bool {
-        if self.hosts[host].processes.first().is_some_and(|root| root.alive) {
-            self.note(|| format!("host {host}: the keeper kills the command"));
-            self.coverage.count(Kind::KilledByKeeper);
-            self.hosts[host].stopped_by_us = true;
-            self.hosts[host].killed_by_keeper = true;
-        }
-        self.kill_processes(host)
     }
 
     pub(crate) fn stop_processes(&mut self, host: usize) {

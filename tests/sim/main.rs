@@ -8,6 +8,7 @@
 mod checks;
 mod coverage;
 mod faults;
+mod guard;
 mod host;
 mod network;
 mod run;

@@ -95,6 +95,8 @@ fn dispatch(state: &mut State, event: Event) {
         Event::Expire(session) => state.expire(session),
         Event::Start(host) => state.start(host),
         Event::Turn(host) => state.turn(host),
+        Event::Guard(host) => state.guard_turn(host),
+        Event::Deadline(host) => state.deadline_passes(host),
         Event::EndKeeper(host) => state.end_keeper(host),
         Event::Exit { host, process, killed } => state.exit(host, process, killed),
         Event::OnLostEnds(host) => {

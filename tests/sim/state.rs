@@ -55,6 +55,10 @@ pub(crate) enum Event {
     Start(usize),
     /// A supervisor's loop takes a turn.
     Turn(usize),
+    /// A guard takes a turn.
+    Guard(usize),
+    /// The kernel's timer for this host's guard.
+    Deadline(usize),
     /// A supervisor that has finished stops waiting for its keeper.
     EndKeeper(usize),
     /// A process of this host's command ends by itself, or because it was killed.
@@ -80,6 +84,9 @@ pub(crate) struct KeeperState {
     pub(crate) orders: Vec<Order>,
     /// From when its lease counts, and when its last answered beat was sent.
     pub(crate) lease: Option<Time>,
+    /// When the lease demands SIGKILL, and when it ends.
+    pub(crate) limits: Option<(Time, Time)>,
+    pub(crate) revoked: bool,
     pub(crate) last_beat: Option<Time>,
     /// When the servers last answered anything.
     pub(crate) answered: Option<Time>,

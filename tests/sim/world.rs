@@ -11,7 +11,8 @@ use zklock::keeper::outside::Outside;
 use zklock::rules::card::Card;
 use zklock::rules::contacts::silence_limit;
 use zklock::rules::instant::Instant;
-use zklock::rules::message::{Connection, Left, Order, Progress, Remains, Report};
+use zklock::rules::lease::Span;
+use zklock::rules::message::{Connection, Order, Progress, Report};
 use zklock::session::{Change, Created, Failure, Session, Stat, Watch};
 
 use crate::coverage::Kind;
@@ -151,8 +152,15 @@ impl Outside for SimOutside {
         self.connect(timeout, Some(session), unreachable).await
     }
 
-    fn show_lease_from(&self, lease: Instant) {
-        self.state.borrow_mut().keepers[self.keeper].lease = Some(micros(lease.since_boot()));
+    fn show_lease(&self, span: Span) {
+        let [from, kill_at, ends_at] = [span.from, span.kill_at, span.ends_at].map(|at| micros(at.since_boot()));
+        let mut state = self.state.borrow_mut();
+        let keeper = &mut state.keepers[self.keeper];
+        let (before, host) = (keeper.limits, keeper.host);
+        (keeper.lease, keeper.limits) = (Some(from), Some((kill_at, ends_at)));
+        if before.is_some_and(|before| ends_at < before.1) {
+            state.wake_guard(host);
+        }
     }
 
     fn show_answered(&self, at: Instant) {
@@ -183,10 +191,23 @@ impl Outside for SimOutside {
         .await
     }
 
-    fn kill(&self, _: Remains) -> Left {
+    fn revoke_lease(&self) {
         let mut state = self.state.borrow_mut();
+        state.keepers[self.keeper].revoked = true;
         let host = state.keepers[self.keeper].host;
-        if state.kill_for_keeper(host) { Left::Nobody } else { Left::Somebody }
+        state.wake_guard(host);
+    }
+
+    async fn guard_gone(&self) -> bool {
+        poll_fn(|_| {
+            let state = self.state.borrow();
+            let host = &state.hosts[state.keepers[self.keeper].host];
+            if host.alive || host.guard.alive {
+                return Poll::Pending;
+            }
+            Poll::Ready(host.grant.is_none() || host.guard.empty || host.guard.left)
+        })
+        .await
     }
 
     fn is_above(&self, _: u32) -> bool {

@@ -26,8 +26,9 @@ const STEP: Duration = Duration::from_millis(5);
 /// The environment variable by which the processes of a crowd are found again.
 const MARK: &str = "TORTURE_CROWD";
 
-/// The names of keepers and of commands, as /proc/PID/stat shows them.
+/// The names of keepers, guards and commands, as /proc/PID/stat shows them.
 const KEEPER: &str = "lock-keeper";
+const GUARD: &str = "lock-guard";
 const COMMAND: &str = "torture";
 
 /// One contender, from its start to its end.
@@ -71,6 +72,11 @@ pub(crate) enum Wanted {
     Anyone,
 }
 
+/// The first of these processes that has this name and is alive.
+fn living(processes: Vec<Process>, name: &str) -> Option<Process> {
+    processes.into_iter().find(|process| process.name == name && process.state != 'Z')
+}
+
 impl Contender {
     /// Calls `act` with the supervisor's process id, unless the supervisor has been waited for: until then the id is
     /// its own. Keeps it from being waited for meanwhile.
@@ -84,15 +90,20 @@ impl Contender {
         self.child(KEEPER)
     }
 
-    /// The command, if it runs: the oldest child of its name. Descendants whose parent has gone are also children of
-    /// the supervisor.
+    /// The guard, if there is one.
+    pub(crate) fn guard(&self) -> Option<Process> {
+        self.child(GUARD)
+    }
+
+    /// The command, if it runs: the oldest child of the guard that has its name. Descendants whose parent has gone are
+    /// also children of the guard.
     pub(crate) fn command(&self) -> Option<Process> {
-        self.child(COMMAND)
+        let guard = self.guard()?;
+        living(process::children(guard.pid), COMMAND)
     }
 
     fn child(&self, name: &str) -> Option<Process> {
-        let mut children = self.with_supervisor(process::children)?.into_iter();
-        children.find(|process| process.name == name && process.state != 'Z')
+        living(self.with_supervisor(process::children)?, name)
     }
 
     /// How much longer the command will run if nothing happens to it; `None` if it does not run.

@@ -62,7 +62,7 @@ fn a_live_connection_counts_without_requests() {
     // again.
     let patience = HALF_MINUTE / 6 + HALF_MINUTE / 48 + Contacts::unnoticed(HALF_MINUTE);
     let heard = sent - Terms::relay(HALF_MINUTE) - patience * 2;
-    assert!(Terms::end_of(HALF_MINUTE, lease) <= heard + HALF_MINUTE);
+    assert!(Terms::span(HALF_MINUTE, lease).ends_at <= heard + HALF_MINUTE);
     // But not if we were paused meanwhile, even if `awake` was not called since the pause.
     let mut paused = Contacts::new(BOOT);
     paused.awake(HALF_MINUTE, at(50_000));

@@ -23,8 +23,8 @@ proptest! {
                 prop_assert!(terms.beat() < terms.stop);
                 prop_assert!(terms.stop <= terms.kill);
                 let lease = Lease::new(terms, BOOT);
-                prop_assert!(lease.kill_at() < Terms::end_of(timeout, BOOT));
-                prop_assert!(Terms::end_of(timeout, BOOT) < BOOT + timeout);
+                prop_assert!(lease.kill_at() < Terms::span(timeout, BOOT).ends_at);
+                prop_assert!(Terms::span(timeout, BOOT).ends_at < BOOT + timeout);
                 prop_assert!(lease.worth_starting(BOOT));
                 if let Some(asked) = kill_after {
                     prop_assert_eq!(terms.kill_after(), Duration::from_millis(asked));
@@ -51,7 +51,7 @@ proptest! {
         prop_assert_eq!(lease, extended);
         lease.extend(early);
         prop_assert_eq!(lease, extended);
-        prop_assert!(Terms::end_of(terms.timeout(), early) <= Terms::end_of(terms.timeout(), late));
+        prop_assert!(Terms::span(terms.timeout(), early).ends_at <= Terms::span(terms.timeout(), late).ends_at);
     }
 }
 
@@ -59,7 +59,7 @@ proptest! {
 fn default_terms_of_the_default_session_timeout() {
     let terms = Terms::new(Duration::from_secs(30), None).unwrap();
     assert_eq!(terms.beat(), Duration::from_secs(6));
-    assert_eq!(Terms::end_of(terms.timeout(), BOOT), BOOT + Duration::from_millis(25_000));
+    assert_eq!(Terms::span(terms.timeout(), BOOT).ends_at, BOOT + Duration::from_millis(25_000));
     assert_eq!(terms.kill_after(), DEFAULT_KILL_AFTER);
     assert_eq!(Lease::new(terms, BOOT).kill_at(), BOOT + Duration::from_millis(24_750));
 }
@@ -69,7 +69,7 @@ fn a_shorter_timeout_brings_no_later_end() {
     let (before, timeout) = (Duration::from_secs(30), Duration::from_secs(6));
     for (opened, end) in [(0, 3900), (10_000, 13_900), (21_100, 25_000), (24_000, 25_000)] {
         let from = Terms::shortened(BOOT, before, timeout, at(opened));
-        assert_eq!(Terms::end_of(timeout, from), at(end));
+        assert_eq!(Terms::span(timeout, from).ends_at, at(end));
     }
 }
 

@@ -106,6 +106,8 @@ impl Machine {
             )
             | Event::Extended(_)
             | Event::Answered(_)
+            | Event::LeaseOver
+            | Event::GuardGone
             | Event::Command(
                 CommandEvent::StartFailed(_)
                 | CommandEvent::Ended(_)
@@ -124,6 +126,8 @@ impl Machine {
             | Event::KeeperGone
             | Event::Extended(_)
             | Event::Answered(_)
+            | Event::LeaseOver
+            | Event::GuardGone
             | Event::Command(
                 CommandEvent::StartFailed(_)
                 | CommandEvent::Ended(_)

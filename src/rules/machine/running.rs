@@ -7,7 +7,7 @@ use super::{Machine, State, release, stop_self};
 use crate::rules::event::{CommandEnd, CommandEvent, Effect, Event, Unstarted};
 use crate::rules::instant::Instant;
 use crate::rules::lease::Lease;
-use crate::rules::message::Report;
+use crate::rules::message::{Loss, Report};
 use crate::rules::notice::{LostWhy, Notice};
 use crate::rules::outcome::Outcome;
 
@@ -66,7 +66,7 @@ impl Killing {
     pub(super) fn deadline(&self) -> Instant {
         match self.cause {
             Cause::Loss => self.again_at,
-            Cause::MaxRun => self.again_at.min(self.lease.kill_at()),
+            Cause::MaxRun | Cause::GuardGone => self.again_at.min(self.lease.kill_at()),
         }
     }
 }
@@ -78,6 +78,8 @@ enum Cause {
     Loss,
     /// `--max-run` is over. The lock is still held.
     MaxRun,
+    /// The guard has died. The lock is still held.
+    GuardGone,
 }
 
 impl Machine {
@@ -92,6 +94,12 @@ impl Machine {
             Event::Keeper(Report::Lost(loss)) => kill(now, run.lease, Cause::Loss, Some(LostWhy::Told(loss))),
             Event::Keeper(Report::Refused(refusal)) => self.stop(now, run.lease, LostWhy::Refused(refusal)),
             Event::KeeperGone => self.stop(now, run.lease, LostWhy::KeeperGone),
+            Event::LeaseOver => kill(now, run.lease, Cause::Loss, Some(LostWhy::Told(Loss::LeaseOver))),
+            Event::GuardGone => {
+                let (state, mut effects) = kill(now, run.lease, Cause::GuardGone, None);
+                effects.push(Effect::Say(Notice::GuardDied));
+                (state, effects)
+            }
             Event::Timer if now >= run.lease.stop_at() => {
                 self.stop(now, run.lease, LostWhy::Silence(run.lease.silence(now)))
             }
@@ -122,6 +130,7 @@ impl Machine {
                 let outcome = match why {
                     Unstarted::NotFound => Outcome::NotFound,
                     Unstarted::CannotExecute => Outcome::CannotExecute,
+                    Unstarted::NoProcess => Outcome::Internal,
                     Unstarted::TooLate => Outcome::Lost,
                 };
                 never_ran(now, outcome, timeout, why)
@@ -170,13 +179,13 @@ impl Machine {
             // If a short lease has brought SIGKILL forward, a later extension of the lease does not put it
             // off again.
             Cause::Loss => stopping.deadline(),
-            Cause::MaxRun => stopping.kill_at,
+            Cause::MaxRun | Cause::GuardGone => stopping.kill_at,
         };
         let stopping = Stopping { cause, kill_at, ..stopping };
         match event {
             Event::Command(CommandEvent::TreeGone) => gone(now, stopping.lease, cause),
             Event::Command(CommandEvent::StartFailed(why)) => unstarted(now, stopping.lease, cause, why),
-            Event::Keeper(Report::Lost(_)) => kill(now, stopping.lease, cause, why),
+            Event::Keeper(Report::Lost(_)) | Event::LeaseOver | Event::GuardGone => kill(now, stopping.lease, cause, why),
             Event::Timer if now >= stopping.deadline() => kill(now, stopping.lease, cause, why),
             Event::Signal { signal, shared: false } if cause == Cause::MaxRun => {
                 (State::Stopping(stopping), vec![Effect::Forward(signal)])
@@ -220,6 +229,8 @@ impl Machine {
                 | Report::Released,
             )
             | Event::KeeperGone
+            | Event::LeaseOver
+            | Event::GuardGone
             | Event::Extended(_)
             | Event::Answered(_)
             | Event::OnLostEnded => (State::Killing(killing), said(why)),
@@ -238,6 +249,7 @@ fn judge(now: Instant, lease: Lease, cause: Cause, event: &Event) -> (Cause, Opt
         Event::Keeper(Report::Lost(loss)) => lost(LostWhy::Told(*loss)),
         Event::Keeper(Report::Refused(refusal)) => lost(LostWhy::Refused(refusal.clone())),
         Event::KeeperGone => lost(LostWhy::KeeperGone),
+        Event::LeaseOver => lost(LostWhy::Told(Loss::LeaseOver)),
         Event::Timer if now >= lease.kill_at() => lost(LostWhy::Silence(lease.silence(now))),
         Event::Timer
         | Event::Keeper(Report::Connection(_) | Report::Independent | Report::Queue(_) | Report::Released)
@@ -245,6 +257,7 @@ fn judge(now: Instant, lease: Lease, cause: Cause, event: &Event) -> (Cause, Opt
         | Event::Answered(_)
         | Event::Signal { .. }
         | Event::Command(_)
+        | Event::GuardGone
         | Event::OnLostEnded => (cause, None),
     }
 }
@@ -252,7 +265,7 @@ fn judge(now: Instant, lease: Lease, cause: Cause, event: &Event) -> (Cause, Opt
 /// We stopped the child before it had executed the command, and it never did.
 fn unstarted(now: Instant, lease: Lease, cause: Cause, why: Unstarted) -> (State, Vec<Effect>) {
     match cause {
-        Cause::MaxRun => gone(now, lease, cause),
+        Cause::MaxRun | Cause::GuardGone => gone(now, lease, cause),
         // No command ran, so --on-lost has nothing to clean up.
         Cause::Loss => never_ran(now, Outcome::Lost, None, why),
     }
@@ -262,6 +275,7 @@ fn unstarted(now: Instant, lease: Lease, cause: Cause, why: Unstarted) -> (State
 fn gone(now: Instant, lease: Lease, cause: Cause) -> (State, Vec<Effect>) {
     match cause {
         Cause::MaxRun => release(now, Outcome::RanOut, Some(lease.terms().timeout())),
+        Cause::GuardGone => release(now, Outcome::Internal, Some(lease.terms().timeout())),
         Cause::Loss => {
             let release = Release { on_lost_runs: true, ..Release::after(now, Outcome::Lost, None) };
             // The release first: others wait for it.

@@ -31,7 +31,7 @@ fn terms() -> Terms {
 }
 
 fn view() -> View {
-    View { lock: "/l".to_owned(), position: 2, total: 2, holder: "db3".to_owned(), held_since: None }
+    View { lock: "/l".to_owned(), position: 2, total: 2, next_in_line: true, holder: "db3".to_owned(), held_since: None }
 }
 
 fn lease(from: Instant) -> Lease {
@@ -167,6 +167,9 @@ impl Harness {
                 }
                 Effect::StartKeeper => assert!(!self.spawned, "a new session while the command runs"),
                 Effect::Say(notice) => self.notices.push(notice),
+                Effect::MakeGuard | Effect::DismissGuard => {
+                    assert!(!self.spawned, "{effect:?} while there is a command");
+                }
                 Effect::StopSelf(_) | Effect::EndKeeper => {}
             }
         }
@@ -217,6 +220,8 @@ enum Happening {
     Held,
     Beat,
     KeeperGone,
+    LeaseOver,
+    GuardGone,
     Signal(Signal, bool),
     StartFailed(Unstarted),
     CommandEnds(CommandEnd),
@@ -257,6 +262,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         6 => Just(Happening::Beat),
         3 => reports.prop_map(Happening::Keeper),
         1 => Just(Happening::KeeperGone),
+        1 => prop_oneof![Just(Happening::LeaseOver), Just(Happening::GuardGone)],
         3 => (proptest::sample::select(signals.to_vec()), any::<bool>()).prop_map(|(s, k)| Happening::Signal(s, k)),
         1 => Just(Happening::StartFailed(Unstarted::NotFound)),
         1 => Just(Happening::StartFailed(Unstarted::TooLate)),
@@ -301,6 +307,9 @@ impl Harness {
                 self.event(Event::Extended(sent));
             }
             Happening::KeeperGone => self.event(Event::KeeperGone),
+            Happening::LeaseOver if self.spawned => self.event(Event::LeaseOver),
+            Happening::GuardGone if self.spawned => self.event(Event::GuardGone),
+            Happening::LeaseOver | Happening::GuardGone => {}
             Happening::Signal(signal, shared) => self.event(Event::Signal { signal, shared }),
             Happening::StartFailed(why) => {
                 // In answer to Spawn, but a stop may have come before.

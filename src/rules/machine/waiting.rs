@@ -74,6 +74,8 @@ impl Machine {
             | Event::Extended(_)
             | Event::Answered(_)
             | Event::Command(_)
+            | Event::LeaseOver
+            | Event::GuardGone
             | Event::OnLostEnded => (State::Connecting(connecting), vec![]),
         }
     }
@@ -81,7 +83,8 @@ impl Machine {
     fn connected(&self, now: Instant, timeout: Duration) -> (State, Vec<Effect>) {
         match Terms::new(timeout, self.settings.kill_after) {
             Ok(terms) => {
-                let mut effects = vec![];
+                // Now, because the servers take a while to make our node.
+                let mut effects = vec![Effect::MakeGuard];
                 if timeout != self.settings.session_timeout {
                     effects.push(Effect::Say(Notice::Granted(timeout)));
                 }
@@ -126,6 +129,8 @@ impl Machine {
             | Event::Extended(_)
             | Event::Answered(_)
             | Event::Command(_)
+            | Event::LeaseOver
+            | Event::GuardGone
             | Event::OnLostEnded => (State::Queued(queued), vec![]),
         }
     }
@@ -141,13 +146,14 @@ impl Machine {
             }
             Progress::Waiting(view) => {
                 self.waited = true;
-                let say = Effect::Say(Notice::Waiting(view.clone()));
-                (State::Queued(Queued { view: Some(view), reason: None, ..queued }), vec![say])
+                let guard = if view.next_in_line { Effect::MakeGuard } else { Effect::DismissGuard };
+                let effects = vec![guard, Effect::Say(Notice::Waiting(view.clone()))];
+                (State::Queued(Queued { view: Some(view), reason: None, ..queued }), effects)
             }
             Progress::Requeued(loss) => {
                 (State::Queued(Queued { view: None, ..queued }), vec![Effect::Say(Notice::Requeued(loss))])
             }
-            Progress::Turn => (State::Queued(Queued { view: None, ..queued }), vec![]),
+            Progress::Turn => (State::Queued(Queued { view: None, ..queued }), vec![Effect::MakeGuard]),
             Progress::Held { .. } if no_wait && now < self.start_at => self.unavailable(now, Blocker::OldLease),
             // The command is not started here: signals that have come already are heard first, because a
             // shutdown may have begun.
@@ -178,6 +184,8 @@ impl Machine {
             | Event::Extended(_)
             | Event::Answered(_)
             | Event::Command(_)
+            | Event::LeaseOver
+            | Event::GuardGone
             | Event::OnLostEnded => (State::Held(held), vec![]),
         }
     }

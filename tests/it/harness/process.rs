@@ -241,9 +241,14 @@ pub(crate) fn expect_dead(family: &[Process]) {
     }
 }
 
-/// The child of `parent` that has the name of a command in /proc.
+/// The child of `zklock`'s guard that has the name of a command in /proc.
 #[track_caller]
-pub(crate) fn command(parent: Pid) -> Pid {
-    let is_command = |process: &Process| process.name == "child";
-    poll::until("the command", || children(parent).into_iter().find(is_command)).pid
+pub(crate) fn command(zklock: Pid) -> Pid {
+    poll::until("the command", || below_guard(zklock).into_iter().find(|process| process.name == "child")).pid
+}
+
+/// The children of the guards of `zklock`, zombies included.
+pub(crate) fn below_guard(zklock: Pid) -> Vec<Process> {
+    let guards = children(zklock).into_iter().filter(|process| process.name == "lock-guard");
+    guards.flat_map(|guard| children(guard.pid)).collect()
 }

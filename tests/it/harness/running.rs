@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 use super::poll::{self, PATIENCE};
 use super::process::{self, Process};
 use super::scratch::LOCK;
-use super::zklock::{MARK, is_keeper};
+use super::zklock::{MARK, is_guard, is_keeper};
 
 /// What a process writes, kept in an unnamed file. A file has no reader that could lag behind, and needs none: what a
 /// process had written when it ended is there, even while a daemon that it left holds the descriptor open.
@@ -104,26 +104,37 @@ impl Running {
         self.child_process("keeper", is_keeper)
     }
 
-    /// The command, once it runs: the oldest child that is not the keeper.
+    /// The guard, once there is one.
     #[track_caller]
-    pub(crate) fn command(&self) -> Pid {
-        // A child that has not executed its program yet still has zklock's own name.
-        self.child_process("command", |process| !is_keeper(process) && process.name != "zklock")
+    pub(crate) fn guard(&self) -> Pid {
+        self.child_process("guard", is_guard)
     }
 
-    /// Stops the child that is to become the command as soon as there is one: as a rule, before it becomes the command.
+    /// The command, once it runs: the oldest child of the guard.
+    #[track_caller]
+    pub(crate) fn command(&self) -> Pid {
+        // A child that has not executed its program yet still has the guard's own name.
+        let found = poll::within(PATIENCE, || {
+            process::below_guard(self.pid()).into_iter().find(|process| !is_guard(process))
+        });
+        found.unwrap_or_else(|| panic!("no command appeared\n{self}")).pid
+    }
+
+    /// Stops the process that is to become the command as soon as there is one: as a rule, before it becomes the
+    /// command.
     #[track_caller]
     pub(crate) fn stop_forked(&self) -> Pid {
-        let path = format!("/proc/{0}/task/{0}/children", self.pid());
+        let children = |pid: i32| {
+            let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+            children.split_whitespace().map(|pid| pid.parse().expect("a process id")).collect::<Vec<i32>>()
+        };
         let deadline = Instant::now() + PATIENCE;
         // No pause between two looks: what is waited for lasts for a moment.
         while Instant::now() < deadline {
-            let children = fs::read_to_string(&path).expect("zklock runs");
-            // The first one is the keeper.
-            if let Some(second) = children.split_whitespace().nth(1) {
-                let forked = Pid::from_raw(second.parse().expect("a process id"));
-                process::stop(forked);
-                return forked;
+            // The first one is the keeper, which has no children.
+            if let Some(forked) = children(self.pid().as_raw()).into_iter().flat_map(children).next() {
+                process::stop(Pid::from_raw(forked));
+                return Pid::from_raw(forked);
             }
         }
         panic!("no command was forked\n{self}");
@@ -265,12 +276,12 @@ impl Running {
         process::marked(MARK, &self.mark)
     }
 
-    /// The processes of this run below zklock itself: keepers, which have something left to do in the end, and the
-    /// others, of which there are `count`.
+    /// The processes of this run below zklock itself: keepers and guards, which have something left to do in the end,
+    /// and the others, of which there are `count`.
     #[track_caller]
     pub(crate) fn family(&self, count: usize) -> (Vec<Process>, Vec<Process>) {
         let all = self.processes().into_iter().filter(|process| process.pid != self.pid());
-        let (keepers, others): (Vec<_>, Vec<_>) = all.partition(is_keeper);
+        let (keepers, others): (Vec<_>, Vec<_>) = all.partition(|process| is_keeper(process) || is_guard(process));
         assert_eq!(others.len(), count, "{others:?}");
         (keepers, others)
     }

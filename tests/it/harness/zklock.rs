@@ -20,9 +20,14 @@ use super::running::{Capture, Output, Running};
 /// which is there once a child of tests/child/main.rs has panicked.
 pub(super) const MARK: &str = "ZKLOCK_TEST";
 
-/// Whether it is a keeper; one that may use the locks of a zklock above it has a name of its own.
+/// Whether it is a keeper.
 pub(crate) fn is_keeper(process: &Process) -> bool {
-    ["lock-keeper", "inner-keeper"].contains(&process.name.as_str())
+    process.name == "lock-keeper"
+}
+
+/// Whether it is a guard, or a process that waits at a guard's gate to become the command.
+pub(crate) fn is_guard(process: &Process) -> bool {
+    process.name == "lock-guard"
 }
 
 /// The binary under test.

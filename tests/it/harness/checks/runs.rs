@@ -25,12 +25,13 @@ fn the_binary_under_test_is_there() {
 }
 
 #[test]
-fn keeper_and_command_of_a_run_are_found() {
+fn keeper_guard_and_command_of_a_run_are_found() {
     let chroot = Server::shared().chroot();
     let mut job = Zklock::at(&chroot).arg("/lock").child(["--exit-on", "TERM"]).spawn();
     job.wait_stdout("ready");
     let (keeper, command) = (process::look(job.keeper()).unwrap(), process::look(job.command()).unwrap());
-    assert_eq!((keeper.parent, command.parent), (job.pid(), job.pid()), "{job}");
+    let guard = process::look(job.guard()).unwrap();
+    assert_eq!((keeper.parent, guard.parent, command.parent), (job.pid(), job.pid(), guard.pid), "{job}");
     assert_eq!((keeper.name.as_str(), command.name.as_str()), ("lock-keeper", "child"));
     job.signal(Signal::SIGTERM);
     job.wait().expect_code(0);

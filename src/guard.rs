@@ -1,0 +1,298 @@
+//! The guard: the process that is the parent of the command. It starts it, signals it, reaps it, and sees to it that
+//! nothing of it outlives the lease.
+//!
+//! The guard is a fork of the supervisor, made while the lock is waited for, and so is the command's process, which
+//! waits at a gate with everything done but execve(2). All that is below the guard belongs to the command, because it
+//! adopts orphans (PR_SET_CHILD_SUBREAPER), and nothing else has ever been there: ECHILD from waitpid(2) is the proof
+//! that nothing is left. What stands in for what is in `docs/architecture.md`.
+//!
+//! This room has both sides: [`Guard`] is what the supervisor holds of it; `process` is the guard itself, `gate` the
+//! command's process before it is the command, `kernel` what the kernel does for us when all of us are dead or
+//! stopped.
+
+mod gate;
+mod kernel;
+mod process;
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStringExt;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+use nix::unistd::{ForkResult, Pid, fork, pipe2};
+
+use self::gate::Passage;
+use crate::command::{Failure, Program};
+use crate::rules::event::CommandEnd;
+use crate::rules::instant::Instant;
+use crate::rules::lease::Span;
+use crate::rules::signal::Signal;
+use crate::shared::{Shared, Stage};
+use crate::signals;
+use crate::{command, environment};
+
+/// What ties a keeper and its guards together. It is made before the keeper, which inherits its part.
+#[derive(Debug)]
+pub struct Ties {
+    /// What supervisor, keeper and guard show one another.
+    pub shared: Shared,
+    /// Readable once no guard is left, and none can come.
+    ended: OwnedFd,
+    /// Closed in the supervisor when the gate is opened: from then on only the guard has it.
+    alive: Option<OwnedFd>,
+    /// Wakes the guard when the keeper has revoked the lease, or has made it shorter.
+    bell: EventFd,
+}
+
+/// The keeper's part of [`Ties`].
+#[derive(Debug)]
+pub struct KeeperTies {
+    /// What supervisor, keeper and guard show one another.
+    pub shared: Shared,
+    /// Readable (at its end) once no guard is left, and none can come.
+    pub ended: OwnedFd,
+    bell: EventFd,
+}
+
+impl Ties {
+    /// Fails if there is no memory or no descriptor left.
+    pub fn new() -> io::Result<Self> {
+        let (ended, alive) = pipe2(OFlag::O_CLOEXEC)?;
+        let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        Ok(Self { shared: Shared::new()?, ended, alive: Some(alive), bell })
+    }
+
+    /// The keeper's part, in a fork that is to be the keeper.
+    pub fn into_keeper(self) -> KeeperTies {
+        let Self { shared, ended, alive: _, bell } = self;
+        KeeperTies { shared, ended, bell }
+    }
+}
+
+impl KeeperTies {
+    /// The lease is this. A guard that sleeps until the end of a longer one is woken.
+    pub fn show(&self, span: Span) {
+        let is_shorter = span.ends_at < self.shared.limits().1;
+        self.shared.lease(span);
+        if is_shorter {
+            self.ring();
+        }
+    }
+
+    fn ring(&self) {
+        // It fails only where the bell has been rung and was not heard yet.
+        let _ = self.bell.write(1);
+    }
+
+    /// The lock is lost for sure: the guard is to kill the command now.
+    pub fn revoke(&self) {
+        self.shared.revoke();
+        self.ring();
+    }
+}
+
+/// How the supervisor and the guard talk: the guard is sent one of these, with a signal's number after it, and answers
+/// with an empty message that says that there is something new in [`Shared`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Request {
+    /// Open the gate.
+    Open = 1,
+    /// Signal the command, or its process group if it has one of its own.
+    Signal,
+    /// Kill the command and all that is below.
+    Kill,
+    /// Leave alone what the command has left behind, and go.
+    Leave,
+}
+
+/// What a guard is made from.
+#[derive(Debug)]
+pub struct Birth<'a> {
+    /// The command.
+    pub program: Program<'a>,
+    /// Whether the command gets its own process group. It belongs to ours where there is a terminal.
+    pub own_group: bool,
+    /// Further descriptors that the guard is to hold.
+    pub keep: Vec<RawFd>,
+}
+
+/// A guard, as the supervisor sees it.
+#[derive(Debug)]
+pub struct Guard {
+    pid: Pid,
+    own_group: bool,
+    shared: Shared,
+    /// `None` once the guard has closed its end.
+    link: Option<OwnedFd>,
+    /// Where the command's process gets its environment from.
+    gate: Option<OwnedFd>,
+    failure: Failure,
+    /// The end of a pipe that only we have: when we die, the kernel kills the command.
+    _fuse: OwnedFd,
+}
+
+impl Guard {
+    /// Forks a guard, and that forks the command's process, which waits at the gate. This process must have one thread
+    /// only. An error means that a guard could not be forked; whether the command's process was is to be seen from
+    /// [`Shared::command`].
+    pub fn start(birth: &Birth<'_>, ties: &Ties) -> io::Result<Self> {
+        let Some(alive) = &ties.alive else { return Err(Errno::EBADF.into()) };
+        ties.shared.reset();
+        let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
+        let (link, guards_link) = pair()?;
+        let (gate, childs_gate) = pair()?;
+        let (failure, report) = Failure::pipe()?;
+        let (guards_fuse, fuse) = pipe2(OFlag::O_CLOEXEC)?;
+        // At the end of a process the kernel closes its descriptors, those with higher numbers first: ours must be
+        // closed before the end that tells us of the guard.
+        let fuse = above(fuse, ties.ended.as_fd())?;
+        let all_blocked = signals::block_all()?;
+        #[expect(unsafe_code, reason = "the guard is a fork of the supervisor")]
+        // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
+        let forked = unsafe { fork() };
+        match forked {
+            Ok(ForkResult::Child) => {
+                drop((link, gate, failure, fuse));
+                let inherited = process::Inherited {
+                    link: guards_link,
+                    ended: ties.ended.as_fd(),
+                    alive: alive.as_fd(),
+                    bell: ties.bell.as_fd(),
+                    fuse: guards_fuse,
+                    shared: ties.shared,
+                };
+                process::run(birth, inherited, Passage { gate: childs_gate, report });
+                command::exit_now(0)
+            }
+            Ok(ForkResult::Parent { child: pid }) => {
+                drop(all_blocked);
+                Ok(Self {
+                    pid,
+                    own_group: birth.own_group,
+                    shared: ties.shared,
+                    link: Some(link),
+                    gate: Some(gate),
+                    failure,
+                    _fuse: fuse,
+                })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Whether the command has a process group of its own.
+    pub fn has_own_group(&self) -> bool {
+        self.own_group
+    }
+
+    /// Becomes readable when the guard has something to say; `None` once it has gone.
+    pub fn link(&self) -> Option<BorrowedFd<'_>> {
+        self.link.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Lets the command start with this environment added to ours, if that is before `until`. Fails if the guard, or
+    /// the command's process, has gone.
+    pub fn open(&mut self, ties: &mut Ties, variables: &[environment::Variable], until: Instant) -> io::Result<()> {
+        let Some(gate) = self.gate.take() else { return Err(Errno::EPIPE.into()) };
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), value.clone().into_vec())).collect();
+        let message = serde_json::to_vec(&gate::Opening { variables, until })?;
+        send(gate.as_raw_fd(), &message, MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT)?;
+        ties.alive = None;
+        self.request(Request::Open, 0)
+    }
+
+    /// Sends a signal to the command, or to its process group if it has one of its own.
+    pub fn signal(&self, signal: Signal) {
+        // If it has gone, there is no command to signal.
+        let _ = self.request(Request::Signal, u8::try_from(signal.number()).unwrap_or(0));
+    }
+
+    /// Has the command killed, and all that is below it.
+    pub fn kill(&self) {
+        let _ = self.request(Request::Kill, 0);
+    }
+
+    /// Has the guard leave alone what the command has left behind. From here on it lives on without the lock.
+    pub fn leave(&self) {
+        let _ = self.request(Request::Leave, 0);
+    }
+
+    /// Kills a guard whose gate was never opened, or that does not do what it is asked to. The kernel then kills the
+    /// command (PR_SET_PDEATHSIG). Only while the guard has not been reaped.
+    pub fn kill_guard(&self) {
+        let _ = signals::send(self.pid.as_raw(), Signal::KILL);
+    }
+
+    /// Takes in what the guard has sent. Fails once it has gone.
+    pub fn hear(&mut self) -> io::Result<()> {
+        let Some(link) = &self.link else { return Err(Errno::EPIPE.into()) };
+        loop {
+            match recv(link.as_raw_fd(), &mut [0; 8], MsgFlags::MSG_DONTWAIT) {
+                Ok(0) => {
+                    self.link = None;
+                    return Err(Errno::EPIPE.into());
+                }
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return Ok(()),
+                Err(error) => {
+                    self.link = None;
+                    return Err(error.into());
+                }
+            }
+        }
+    }
+
+    /// How the command has ended, if the guard has reaped it.
+    pub fn ended(&self) -> Option<CommandEnd> {
+        self.shared.ended().map(command::end_of)
+    }
+
+    /// Why the program was not executed, once the command's process has ended.
+    pub fn failure(&self) -> Option<io::Error> {
+        self.failure.read()
+    }
+
+    /// What it shows of itself and of the command.
+    pub fn shared(&self) -> Shared {
+        self.shared
+    }
+
+    /// How far it has come.
+    pub fn stage(&self) -> Stage {
+        self.shared.stage()
+    }
+
+    fn request(&self, request: Request, signal: u8) -> io::Result<()> {
+        let Some(link) = &self.link else { return Err(Errno::EPIPE.into()) };
+        send(link.as_raw_fd(), &[request as u8, signal], MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT)?;
+        Ok(())
+    }
+}
+
+/// The same descriptor under a number that is higher than that of `other`.
+fn above(fd: OwnedFd, other: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
+    if fd.as_raw_fd() > other.as_raw_fd() {
+        return Ok(fd);
+    }
+    let raised = fcntl(&fd, FcntlArg::F_DUPFD_CLOEXEC(other.as_raw_fd() + 1))?;
+    #[expect(unsafe_code, reason = "fcntl(2) returns a number")]
+    // SAFETY: F_DUPFD_CLOEXEC has just made this descriptor, so it is owned here alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(raised) })
+}
+
+/// A variable as it travels to the command's process.
+type Travelling = (String, Vec<u8>);
+
+fn arrived(variables: Vec<Travelling>) -> impl Iterator<Item = (OsString, OsString)> {
+    variables.into_iter().map(|(name, value)| (name.into(), OsString::from_vec(value)))
+}

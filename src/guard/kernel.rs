@@ -1,0 +1,154 @@
+//! What the kernel does for us when all our processes are dead or stopped: a timer that ends a guard with the lease,
+//! and a signal to the command when the guard or the supervisor dies. And what a process does to depend on nothing
+//! else.
+
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+use nix::errno::Errno;
+
+use crate::rules::instant::Instant;
+use crate::shared::Shared;
+
+/// A timer that sends SIGKILL to this process when the lease is over (timer_create(2)). It fires for a stopped process
+/// as well, and in a frozen cgroup, and counts sleep. The death of a guard kills the command.
+pub(super) struct DeadlineTimer(libc::timer_t);
+
+impl DeadlineTimer {
+    /// A timer that is not set.
+    pub(super) fn new() -> nix::Result<Self> {
+        #[expect(unsafe_code, reason = "nix's timer cannot be set without a clock's wrapper type")]
+        // SAFETY: zeroes are a valid sigevent; both pointers are valid for the call.
+        unsafe {
+            let mut event: libc::sigevent = std::mem::zeroed();
+            event.sigev_notify = libc::SIGEV_SIGNAL;
+            event.sigev_signo = libc::SIGKILL;
+            let mut timer = std::mem::zeroed();
+            Errno::result(libc::timer_create(libc::CLOCK_BOOTTIME, &raw mut event, &raw mut timer))?;
+            Ok(Self(timer))
+        }
+    }
+
+    /// SIGKILL comes at `deadline`, and at once if that has passed.
+    pub(super) fn set(&self, deadline: Instant) -> nix::Result<()> {
+        let since_boot = deadline.since_boot();
+        let value = libc::timespec {
+            tv_sec: libc::time_t::try_from(since_boot.as_secs()).unwrap_or(libc::time_t::MAX),
+            // Zero for both would disarm the timer.
+            tv_nsec: libc::c_long::from(since_boot.subsec_nanos()).max(1),
+        };
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let time = libc::itimerspec { it_interval: zero, it_value: value };
+        #[expect(unsafe_code, reason = "timer_settime(2) takes a raw timer")]
+        // SAFETY: the timer exists until it is dropped; `time` is valid, and the old value is not asked for.
+        let result = unsafe { libc::timer_settime(self.0, libc::TIMER_ABSTIME, &raw const time, std::ptr::null_mut()) };
+        Errno::result(result).map(drop)
+    }
+}
+
+impl Drop for DeadlineTimer {
+    fn drop(&mut self) {
+        #[expect(unsafe_code, reason = "timer_delete(2) takes a raw timer")]
+        // SAFETY: the timer was made by `new` and is deleted once.
+        unsafe {
+            libc::timer_delete(self.0);
+        }
+    }
+}
+
+/// fcntl(2), which the crate `libc` does not have.
+const F_SETSIG: i32 = 10;
+
+/// The read end of a pipe. When the last write end is closed, because the process that has it dies in whatever way,
+/// the kernel sends SIGKILL to the command (F_SETSIG, F_SETOWN and O_ASYNC of fcntl(2)). It holds a reference to the
+/// process or the group, so no recycled number can be hit.
+pub(super) struct Fuse<'a>(BorrowedFd<'a>);
+
+impl<'a> Fuse<'a> {
+    pub(super) fn new(read_end: BorrowedFd<'a>) -> Self {
+        Self(read_end)
+    }
+
+    /// `target`: a process, or a group if it is negative.
+    pub(super) fn lay(&self, target: i32) -> nix::Result<()> {
+        self.control(libc::F_SETOWN, target)?;
+        self.control(F_SETSIG, libc::SIGKILL)?;
+        self.control(libc::F_SETFL, libc::O_ASYNC)
+    }
+
+    pub(super) fn remove(&self) {
+        // It was laid, so it can be removed; and if not, there is nothing to be done.
+        let _ = self.control(libc::F_SETFL, 0);
+    }
+
+    fn control(&self, command: i32, argument: i32) -> nix::Result<()> {
+        #[expect(unsafe_code, reason = "nix's fcntl knows neither F_SETSIG nor F_SETOWN")]
+        // SAFETY: the descriptor is open, and these commands take a number.
+        let result = unsafe { libc::fcntl(self.0.as_raw_fd(), command, argument) };
+        Errno::result(result).map(drop)
+    }
+}
+
+/// Closes all descriptors but these.
+pub(super) fn close_all_but(keep: &mut [RawFd]) {
+    keep.sort_unstable();
+    let mut from = 0;
+    for &mut number in keep {
+        close_between(from, number);
+        from = number + 1;
+    }
+    close_between(from, RawFd::MAX);
+}
+
+/// Closes the descriptors from `from` up to, but not including, `to`.
+fn close_between(from: RawFd, to: RawFd) {
+    if from >= to {
+        return;
+    }
+    let last = to - 1;
+    #[expect(unsafe_code, reason = "the descriptors belong to values of the supervisor, which this fork never uses")]
+    // SAFETY: the calls touch no memory, and no value of this process uses the descriptors again.
+    unsafe {
+        if libc::syscall(libc::SYS_close_range, from, last, 0) == 0 {
+            return;
+        }
+        // Before Linux 5.9.
+        let limit = libc::sysconf(libc::_SC_OPEN_MAX).clamp(0, 65_536);
+        for number in from..=last.min(RawFd::try_from(limit).unwrap_or(1024)) {
+            libc::close(number);
+        }
+    }
+}
+
+/// Locks in memory what the guard uses: its code, its stack and the shared page, as far as the limit allows
+/// (RLIMIT_MEMLOCK). A disk that does not answer must not stop it. Not mlockall(2), which would copy every page that
+/// this fork could write to.
+pub(super) fn lock_in_memory(shared: Shared) {
+    const PAGE: usize = 4096;
+    let here = 0u8;
+    let stack = std::ptr::from_ref(&here) as usize;
+    let (page, length) = shared.extent();
+    let code = |function: *const ()| (function as usize, PAGE);
+    let used = [
+        (page, length),
+        // The frames below this one, and those that further calls will use.
+        (stack.saturating_sub(6 * PAGE), 8 * PAGE),
+        code(super::process::run as *const ()),
+        code(libc::poll as *const ()),
+        code(libc::waitpid as *const ()),
+        code(libc::kill as *const ()),
+        code(libc::recv as *const ()),
+        code(libc::send as *const ()),
+        code(libc::read as *const ()),
+        code(libc::pread64 as *const ()),
+        code(libc::timer_settime as *const ()),
+        code(libc::timerfd_settime as *const ()),
+        code(libc::clock_gettime as *const ()),
+    ];
+    for (address, length) in used {
+        #[expect(unsafe_code, reason = "mlock(2) takes an address")]
+        // SAFETY: mlock(2) changes no contents; for addresses that are not mapped it fails.
+        unsafe {
+            libc::mlock(address as *const libc::c_void, length);
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! What the three processes of a run show one another in memory that they share.
+//!
+//! The keeper writes the lease. The guard writes what has become of the command. These are not messages, because
+//! a supervisor that is stopped for hours (Ctrl-Z) reads none: its socket would fill up, and on SIGCONT it would
+//! judge the lease by the oldest news instead of the newest.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
+use nix::unistd::Pid;
+
+use crate::rules::instant::Instant;
+use crate::rules::lease::Span;
+use crate::rules::signal::Signal;
+
+/// Memory that a supervisor shares with a keeper, and with the guards that belong to that keeper.
+#[derive(Clone, Copy, Debug)]
+pub struct Shared(&'static Cells);
+
+/// Instants are in nanoseconds since boot, 0 for never.
+#[derive(Debug)]
+struct Cells {
+    from: AtomicU64,
+    kill_at: AtomicU64,
+    ends_at: AtomicU64,
+    revoked: AtomicBool,
+    answered: AtomicU64,
+    command: AtomicI32,
+    stage: AtomicU32,
+    /// A wait status with [`ENDED`].
+    ended: AtomicU32,
+    stopped_by: AtomicI32,
+    lease_over: AtomicBool,
+    refused: AtomicU32,
+}
+
+/// A command that has ended. No wait status has this bit.
+const ENDED: u32 = 1 << 31;
+
+/// How far a guard has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// There is no command: its process, if it exists, waits at the gate.
+    Gated,
+    /// The command has been started, and the guard answers for its processes.
+    Open,
+    /// The guard has reaped the command and all processes below it.
+    Empty,
+    /// The command has been reaped, and the guard has left the processes below it alone, as it was told to.
+    Left,
+}
+
+const STAGES: [Stage; 4] = [Stage::Gated, Stage::Open, Stage::Empty, Stage::Left];
+
+/// A part of the guard that the kernel, or a sandbox, has refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The timer that ends a stopped guard with the lease.
+    Timer,
+    /// The signal to the command's processes when the guard or the supervisor dies.
+    Fuse,
+    /// The adoption of orphans (PR_SET_CHILD_SUBREAPER).
+    Adoption,
+    /// The list of the guard's children in /proc.
+    Children,
+}
+
+/// All of them, with what to call each.
+pub const PARTS: [(Part, &str); 4] = [
+    (Part::Timer, "a timer with a signal (timer_create(2))"),
+    (Part::Fuse, "a signal for the end of a pipe (F_SETSIG of fcntl(2))"),
+    (Part::Adoption, "the adoption of orphans (PR_SET_CHILD_SUBREAPER)"),
+    (Part::Children, "the list of a process's children in /proc"),
+];
+
+impl Shared {
+    /// Cells that are shared with every process forked from now on. Fails if there is no memory for one page.
+    pub fn new() -> nix::Result<Self> {
+        let length = std::num::NonZeroUsize::new(size_of::<Cells>()).expect("cells have a size");
+        #[expect(unsafe_code, reason = "shared memory comes from mmap(2)")]
+        // SAFETY: a fresh anonymous mapping aliases nothing, is page-aligned and zeroed, large
+        // enough for the cells, and never unmapped, so it lives as long as the process.
+        let cells = unsafe {
+            mmap_anonymous(None, length, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED)?
+                .cast::<Cells>()
+                .as_ref()
+        };
+        Ok(Self(cells))
+    }
+
+    /// The page itself, to be locked in memory: its address and its length.
+    pub fn extent(self) -> (usize, usize) {
+        (std::ptr::from_ref(self.0) as usize, size_of::<Cells>())
+    }
+
+    /// The keeper: the lease is this. It may be shorter than before.
+    pub fn lease(self, span: Span) {
+        self.0.kill_at.store(nanos(span.kill_at), SeqCst);
+        self.0.ends_at.store(nanos(span.ends_at), SeqCst);
+        self.0.from.store(nanos(span.from), SeqCst);
+    }
+
+    /// The keeper: there is no lease any more.
+    pub fn revoke(self) {
+        self.0.revoked.store(true, SeqCst);
+    }
+
+    /// Whether the lease was revoked.
+    pub fn is_revoked(self) -> bool {
+        self.0.revoked.load(SeqCst)
+    }
+
+    /// From when the lease counts, if there is one.
+    pub fn from(self) -> Option<Instant> {
+        if self.is_revoked() { None } else { instant(self.0.from.load(SeqCst)) }
+    }
+
+    /// When the command must be sent SIGKILL at the latest, and when the lease ends. Both lie in the past where there
+    /// is no lease.
+    pub fn limits(self) -> (Instant, Instant) {
+        let limit = |cell: &AtomicU64| Instant::from_boot(Duration::from_nanos(cell.load(SeqCst)));
+        if self.is_revoked() {
+            return (Instant::from_boot(Duration::ZERO), Instant::from_boot(Duration::ZERO));
+        }
+        (limit(&self.0.kill_at), limit(&self.0.ends_at))
+    }
+
+    /// The keeper: the servers answered at `now`, a beat or anything else.
+    pub fn answer(self, now: Instant) {
+        self.0.answered.store(nanos(now), SeqCst);
+    }
+
+    /// When the servers last answered, if they have.
+    pub fn answered(self) -> Option<Instant> {
+        instant(self.0.answered.load(SeqCst))
+    }
+
+    /// The supervisor, before it makes another guard: there is no command.
+    pub fn reset(self) {
+        self.0.command.store(0, SeqCst);
+        self.0.stage.store(Stage::Gated as u32, SeqCst);
+    }
+
+    /// The guard: this process will be the command.
+    pub fn set_command(self, pid: Pid) {
+        self.0.command.store(pid.as_raw(), SeqCst);
+    }
+
+    /// The process that is, or will be, the command, if it could be made.
+    pub fn command(self) -> Option<Pid> {
+        Some(self.0.command.load(SeqCst)).filter(|pid| *pid != 0).map(Pid::from_raw)
+    }
+
+    /// The guard: it has come this far.
+    pub fn reach(self, stage: Stage) {
+        self.0.stage.store(stage as u32, SeqCst);
+    }
+
+    /// How far the guard has come.
+    pub fn stage(self) -> Stage {
+        let stage = self.0.stage.load(SeqCst);
+        STAGES.into_iter().find(|known| *known as u32 == stage).unwrap_or(Stage::Gated)
+    }
+
+    /// The guard: the command has ended with this status of waitpid(2).
+    pub fn set_ended(self, status: i32) {
+        self.0.ended.store(status.cast_unsigned() | ENDED, SeqCst);
+    }
+
+    /// The status of the command (waitpid(2)), if it has ended and the guard has reaped it.
+    pub fn ended(self) -> Option<i32> {
+        let status = self.0.ended.load(SeqCst);
+        (status & ENDED != 0).then(|| (status & !ENDED).cast_signed())
+    }
+
+    /// The guard: the command was stopped by this signal.
+    pub fn set_stopped(self, signal: i32) {
+        self.0.stopped_by.store(signal, SeqCst);
+    }
+
+    /// The signal that has stopped the command since this was last asked.
+    pub fn take_stopped(self) -> Option<Signal> {
+        Signal::new(self.0.stopped_by.swap(0, SeqCst))
+    }
+
+    /// The guard: it kills the command because the lease is over, or was revoked.
+    pub fn set_lease_over(self) {
+        self.0.lease_over.store(true, SeqCst);
+    }
+
+    /// Whether the guard has killed the command because the lease was over.
+    pub fn is_lease_over(self) -> bool {
+        self.0.lease_over.load(SeqCst)
+    }
+
+    /// The guard: it has to do without this.
+    pub fn set_refused(self, part: Part) {
+        self.0.refused.fetch_or(1 << part as u32, SeqCst);
+    }
+
+    /// Whether the guard has to do without this.
+    pub fn is_refused(self, part: Part) -> bool {
+        self.0.refused.load(SeqCst) & (1 << part as u32) != 0
+    }
+}
+
+fn nanos(instant: Instant) -> u64 {
+    u64::try_from(instant.since_boot().as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn instant(nanos: u64) -> Option<Instant> {
+    (nanos > 0).then(|| Instant::from_boot(Duration::from_nanos(nanos)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::lease::Terms;
+
+    #[test]
+    fn the_lease_is_shared_until_it_is_revoked() {
+        let shared = Shared::new().unwrap();
+        assert_eq!((shared.from(), shared.is_revoked()), (None, false));
+        let from = Instant::from_boot(Duration::from_millis(1234));
+        let span = Terms::span(Duration::from_secs(10), from);
+        shared.lease(span);
+        assert_eq!((shared.from(), shared.answered()), (Some(from), None));
+        assert_eq!(shared.limits(), (span.kill_at, span.ends_at));
+        let now = Instant::from_boot(Duration::from_millis(1240));
+        shared.answer(now);
+        assert_eq!((shared.from(), shared.answered()), (Some(from), Some(now)));
+        shared.revoke();
+        assert_eq!((shared.from(), shared.is_revoked()), (None, true));
+        assert!(shared.limits().0 < from);
+    }
+
+    #[test]
+    fn a_guard_says_what_has_become_of_the_command() {
+        let shared = Shared::new().unwrap();
+        assert_eq!((shared.stage(), shared.command(), shared.ended()), (Stage::Gated, None, None));
+        for stage in STAGES {
+            shared.reach(stage);
+            assert_eq!(shared.stage(), stage);
+        }
+        shared.set_ended(0);
+        assert_eq!(shared.ended(), Some(0));
+        shared.set_ended(3 << 8);
+        assert_eq!(shared.ended(), Some(3 << 8));
+        shared.set_stopped(20);
+        assert_eq!((shared.take_stopped(), shared.take_stopped()), (Some(Signal::TSTP), None));
+        shared.set_refused(Part::Fuse);
+        assert_eq!((shared.is_refused(Part::Fuse), shared.is_refused(Part::Timer)), (true, false));
+    }
+}

@@ -1,0 +1,170 @@
+//! A guard, in the order of `src/guard/process.rs`, and what the kernel does when it or its supervisor dies.
+
+use zklock::rules::lease::next_look;
+
+use crate::coverage::Kind;
+use crate::state::{Event, MS, State, Time, instant, micros};
+
+/// SIGKILL goes out again: first after this pause, then after pauses that grow up to the other one.
+const KILL_AGAIN: Time = 10 * MS;
+const KILL_AGAIN_AT_MOST: Time = 1000 * MS;
+
+/// How long the kernel takes to deliver a signal.
+const DELIVERY: Time = 50;
+
+/// A guard whose gate was opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Guard {
+    pub(crate) alive: bool,
+    pub(crate) frozen: bool,
+    /// What the supervisor has asked for.
+    pub(crate) is_to_kill: bool,
+    pub(crate) is_to_leave: bool,
+    pub(crate) kills: u32,
+    killing: Option<Time>,
+    /// When the kernel kills it, unless the timer is moved.
+    timer: Time,
+    /// What it shows to the others.
+    pub(crate) lease_over: bool,
+    pub(crate) empty: bool,
+    pub(crate) left: bool,
+    /// What the supervisor has been told.
+    pub(crate) told_over: bool,
+    pub(crate) told_gone: bool,
+    armed: Option<Time>,
+}
+
+impl State {
+    pub(crate) fn guard(&mut self, host: usize) -> &mut Guard {
+        &mut self.hosts[host].guard
+    }
+
+    /// When the lease demands SIGKILL, and when it ends, as the shared memory says.
+    fn limits(&self, host: usize) -> (Time, Time) {
+        let keeper = self.hosts[host].keeper.map(|keeper| &self.keepers[keeper]);
+        keeper.and_then(|keeper| keeper.limits.filter(|_| !keeper.revoked)).unwrap_or((0, 0))
+    }
+
+    /// The gate of a new guard is opened.
+    pub(crate) fn open_gate(&mut self, host: usize) {
+        *self.guard(host) = Guard { alive: true, ..Guard::default() };
+        self.set_timer(host);
+        self.wake_guard(host);
+    }
+
+    fn set_timer(&mut self, host: usize) {
+        let (_, ends_at) = self.limits(host);
+        self.guard(host).timer = ends_at;
+        self.schedule(ends_at, Event::Deadline(host));
+    }
+
+    /// Lets the guard take a turn soon, because something has happened that concerns it.
+    pub(crate) fn wake_guard(&mut self, host: usize) {
+        let late = self.latency();
+        self.after(late, Event::Guard(host));
+    }
+
+    pub(crate) fn guard_turn(&mut self, host: usize) {
+        let state = &self.hosts[host];
+        if !state.guard.alive || state.guard.frozen {
+            return;
+        }
+        if state.asleep.is_some() {
+            return self.hosts[host].deferred.push(Event::Guard(host));
+        }
+        if let Some(end) = self.hosts[host].root_status.take() {
+            self.hosts[host].root_end = Some(end);
+            self.wake_supervisor(host);
+        }
+        if self.hosts[host].is_empty() {
+            self.guard(host).empty = true;
+            return self.guard_ends(host);
+        }
+        if self.guard(host).is_to_leave {
+            self.guard(host).left = true;
+            return self.guard_ends(host);
+        }
+        let orphan = !self.hosts[host].alive;
+        if orphan || self.guard(host).is_to_kill {
+            self.guard(host).killing.get_or_insert(KILL_AGAIN);
+        }
+        if self.guard(host).killing.is_none() {
+            let (kill_at, ends_at) = self.limits(host);
+            if self.now < kill_at {
+                self.set_timer(host);
+                let look = next_look(instant(self.now), instant(kill_at), instant(ends_at));
+                return self.arm_guard(host, micros(look.since_boot()));
+            }
+            self.note(|| format!("host {host}: the guard kills the command"));
+            self.coverage.count(Kind::KilledByGuard);
+            self.guard(host).lease_over = true;
+            self.guard(host).killing = Some(KILL_AGAIN);
+            self.wake_supervisor(host);
+        }
+        let pause = self.guard(host).killing.unwrap_or(KILL_AGAIN);
+        self.hosts[host].stopped_by_us = true;
+        self.kill_processes(host);
+        self.guard(host).killing = Some((pause * 2).min(KILL_AGAIN_AT_MOST));
+        self.arm_guard(host, self.now + pause);
+    }
+
+    fn arm_guard(&mut self, host: usize, at: Time) {
+        if self.guard(host).armed != Some(at) {
+            self.guard(host).armed = Some(at);
+            let late = self.latency();
+            self.schedule(at + late, Event::Guard(host));
+        }
+    }
+
+    /// The kernel's timer: it kills a guard that was late to move it, stopped or not.
+    pub(crate) fn deadline_passes(&mut self, host: usize) {
+        if self.hosts[host].asleep.is_some() {
+            return self.hosts[host].deferred.push(Event::Deadline(host));
+        }
+        if self.guard(host).alive && self.guard(host).timer <= self.now {
+            self.note(|| format!("host {host}: the kernel kills the guard at the end of the lease"));
+            self.coverage.count(Kind::KilledByTimer);
+            self.guard_dies(host);
+        }
+    }
+
+    /// SIGKILL to the guard. The kernel then kills the command's process group.
+    pub(crate) fn guard_dies(&mut self, host: usize) {
+        if self.guard(host).alive {
+            self.hosts[host].stopped_by_us = true;
+            self.blow_fuse(host);
+            self.guard_ends(host);
+        }
+    }
+
+    /// The guard's process ends.
+    fn guard_ends(&mut self, host: usize) {
+        self.guard(host).alive = false;
+        if let Some(keeper) = self.hosts[host].keeper {
+            self.touch_keeper(keeper);
+        }
+        self.excuse_stragglers(host);
+        self.wake_supervisor(host);
+    }
+
+    /// The kernel sends SIGKILL to the command's process group.
+    pub(crate) fn blow_fuse(&mut self, host: usize) {
+        for number in 0..self.hosts[host].processes.len() {
+            let process = &self.hosts[host].processes[number];
+            if process.alive && process.in_group {
+                let late = self.up_to(DELIVERY);
+                self.after(late, Event::Exit { host, process: number, killed: true });
+            }
+        }
+    }
+
+    /// With the guard dead and the supervisor dead or stopped, what has left the group is beyond reach. That stays.
+    pub(crate) fn excuse_stragglers(&mut self, host: usize) {
+        let state = &mut self.hosts[host];
+        if !state.guard.alive && (!state.alive || state.frozen) {
+            for process in state.processes.iter_mut().filter(|process| !process.in_group) {
+                process.counted = false;
+            }
+        }
+    }
+}
