@@ -54,6 +54,8 @@ pub struct Keeper<'p, O: Outside> {
     /// What zklocks above us lend us, once we have looked for it.
     lent: RefCell<Option<Vec<Rc<Claim>>>>,
     told: RefCell<Told>,
+    /// Nodes of others that the leader no longer has, but that a server went on showing: as good as deleted.
+    ghosts: RefCell<HashSet<String>>,
 }
 
 /// The session, whatever the connection.
@@ -124,6 +126,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
             place: RefCell::default(),
             lent: RefCell::new(None),
             told: RefCell::default(),
+            ghosts: RefCell::default(),
             outside,
         }
     }

@@ -97,6 +97,9 @@ pub trait Session: Sized {
     /// Waits until the connection is lost. From then on, no other future of this session ends.
     fn lost(&self) -> impl Future<Output = ()>;
 
+    /// The next connections are to another server than this one, as long as another one answers.
+    fn distrust(&self);
+
     /// Closes the connection, and not the session. Lazy.
     fn abandon(self) -> impl Future<Output = ()>;
 

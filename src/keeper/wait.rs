@@ -2,7 +2,9 @@
 
 use std::future::{pending, poll_fn};
 use std::rc::Rc;
+use std::slice;
 use std::task::Poll;
+use std::time::Duration;
 
 use futures_lite::future::or;
 
@@ -66,6 +68,7 @@ impl<O: Outside> Keeper<'_, O> {
                 Some(names) => names,
                 None => self.insist(|| session.children(lock.as_str())).await.map_err(stop)?,
             };
+            let names = self.without_ghosts(lock, names);
             let queue = queue_of(lock, names.clone())?;
             // A second node of this session comes from a creation that we had given up for lost and that took
             // effect late. It belongs to this contender, or to an earlier one whose node someone else
@@ -165,7 +168,52 @@ impl<O: Outside> Keeper<'_, O> {
             }
             pending().await
         };
-        or(or(changed, beating), self.refresh_view(session, claim)).await
+        // The other waiters send the leader as little as possible. They ask it as well, because no message tells
+        // a waiter that it has become the next in line.
+        let period = session.timeout() * if next_in_line { 1 } else { 4 };
+        let asking = async { self.until_gone(session, &watched, period).await.map(|()| None) };
+        or(or(changed, beating), or(asking, self.refresh_view(session, claim))).await
+    }
+
+    /// Asks the leader every `period` whether the nodes that we watch exist. Completes when one of them does not,
+    /// although no watch of ours has fired: a server may miss a deletion for good (ZOOKEEPER-5010).
+    async fn until_gone(&self, session: &O::Session, watched: &[String], period: Duration) -> Result<(), Stop> {
+        loop {
+            self.outside.sleep(period).await;
+            for node in watched {
+                // Apart from the beats: a beat fails if any node is missing.
+                match session.beat(slice::from_ref(node), None).await {
+                    Err(Failure::NoNode) => return self.see_through(session, node).await,
+                    Err(failure @ Failure::SessionOver) => return Err(Stop::because(failure, node)),
+                    Ok(()) | Err(_) => {}
+                }
+            }
+        }
+    }
+
+    /// The leader does not have `node`, which we watch. Completes if our server does not have it either.
+    async fn see_through(&self, session: &O::Session, node: &str) -> Result<(), Stop> {
+        let stop = |failure| Stop::because(failure, node);
+        // Our server may not have heard of the deletion yet.
+        self.insist(|| session.sync(node)).await.map_err(stop)?;
+        match self.insist(|| session.read(node)).await {
+            Err(Failure::NoNode) => return Ok(()),
+            read => read.map_err(stop)?,
+        };
+        log::info!("{node} was deleted, but this server still shows it; asking another one");
+        self.ghosts.borrow_mut().insert(node.to_owned());
+        session.distrust();
+        Err(Stop::Reconnect)
+    }
+
+    /// The children of a lock without those that the leader no longer has. If no other server can be reached, its
+    /// word is enough: numbers are not given out twice, so such a node never comes back.
+    fn without_ghosts(&self, lock: &LockPath, mut names: Vec<String>) -> Vec<String> {
+        let ghosts = self.ghosts.borrow();
+        if !ghosts.is_empty() {
+            names.retain(|name| !ghosts.contains(&lock.child(name)));
+        }
+        names
     }
 
     /// Looks at the queue from time to time, if a user is watching, and reports our standing. Sets no
@@ -176,7 +224,7 @@ impl<O: Outside> Keeper<'_, O> {
         loop {
             self.outside.sleep(period).await;
             let Ok(children) = session.children(lock.as_str()).await else { continue };
-            let Ok(queue) = Queue::from_children(children) else { continue };
+            let Ok(queue) = Queue::from_children(self.without_ghosts(lock, children)) else { continue };
             self.check_company(lock, &queue, claim)?;
             if let Standing::Waits { position, watch } = queue.standing(claim.name()) {
                 let view = self.view(session, lock, &queue, position, &watch).await;

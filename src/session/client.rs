@@ -2,11 +2,12 @@
 //!
 //! The library queues a request when the method is called, not when its future is first polled.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, pending, poll_fn};
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::time::Duration;
 
 use futures_lite::future::or;
@@ -35,13 +36,24 @@ pub struct Servers<'p> {
     /// second thread.
     executor: &'p LocalExecutor<'static>,
     known: RefCell<Vec<SocketAddr>>,
+    /// The server that is asked last, because it has shown what is not so.
+    distrusted: Rc<Cell<Option<SocketAddr>>>,
 }
 
 impl<'p> Servers<'p> {
     /// The servers of a connect string; nothing is looked up yet. `executor` has to run for as long
     /// as a session is used.
     pub fn new(connect: &'p ConnectString, executor: &'p LocalExecutor<'static>) -> Self {
-        Self { connect, executor, known: RefCell::new(vec![]) }
+        Self { connect, executor, known: RefCell::new(vec![]), distrusted: Rc::default() }
+    }
+
+    /// The addresses in the order in which they are tried. A random one comes first, so that the clients of an
+    /// ensemble spread over its servers.
+    fn in_turn(&self, addresses: &[SocketAddr]) -> Vec<SocketAddr> {
+        let mut addresses = addresses.to_vec();
+        fastrand::shuffle(&mut addresses);
+        addresses.sort_by_key(|address| self.distrusted.get() == Some(*address));
+        addresses
     }
 
     /// Looks up every host. Returns all their addresses, or the reason why there is none. Once they are
@@ -156,6 +168,8 @@ pub struct Identity(SessionInfo);
 pub struct ClientSession {
     opened: Instant,
     timeout: Duration,
+    server: SocketAddr,
+    distrusted: Rc<Cell<Option<SocketAddr>>>,
     /// The library's task, which reads and writes the connection; it ends when that is lost.
     task: Task<()>,
     /// Nothing is ever sent: the channel is closed when the connection is lost.
@@ -205,15 +219,14 @@ impl ClientSession {
         loop {
             let reason = match servers.resolve(silence_limit(timeout)).await {
                 Ok(addresses) => {
-                    let list: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-                    let connect_string = list.join(",") + &servers.connect.chroot;
-                    match Self::connect_once(servers.executor, &connect_string, timeout, identity).await {
-                        Ok(session) => return Ok(session),
-                        Err(failure @ (Failure::Denied | Failure::SessionOver | Failure::Refused(_))) => {
-                            return Err(failure);
+                    // One at a time, because the library does not say to which of several it is connected.
+                    for server in servers.in_turn(&addresses) {
+                        match Self::connect_once(servers, server, timeout, identity).await {
+                            Err(Failure::Unknown(_) | Failure::NoNode | Failure::Unimplemented) => {}
+                            outcome => return outcome,
                         }
-                        Err(_) => diagnose(addresses[0], silence_limit(timeout), identity.is_none()).await,
                     }
+                    diagnose(addresses[0], silence_limit(timeout), identity.is_none()).await
                 }
                 Err(reason) => reason,
             };
@@ -224,8 +237,8 @@ impl ClientSession {
     }
 
     async fn connect_once(
-        executor: &LocalExecutor<'static>,
-        connect_string: &str,
+        servers: &Servers<'_>,
+        server: SocketAddr,
         timeout: Duration,
         identity: Option<&Identity>,
     ) -> Result<Self, Failure> {
@@ -238,7 +251,8 @@ impl ClientSession {
         }
         let opened = clock::now();
         let spawned = Spawned::default();
-        let mut connecting = pin!(connector.connect(connect_string));
+        let connect_string = format!("{server}{}", servers.connect.chroot);
+        let mut connecting = pin!(connector.connect(&connect_string));
         let client = poll_fn(|context| {
             let _scope = spawns_core::enter(&spawned);
             connecting.as_mut().poll(context)
@@ -249,7 +263,7 @@ impl ClientSession {
                 let task = spawned.0.take().ok_or_else(|| Failure::Refused("the client has no task".to_owned()))?;
                 let mut states = client.state_watcher();
                 let (tell, lost) = smol::channel::bounded(1);
-                let task = executor.spawn(async move {
+                let task = servers.executor.spawn(async move {
                     let mut task = task;
                     // When the connection is lost, the library begins to reconnect; it is not polled any
                     // more then.
@@ -265,7 +279,8 @@ impl ClientSession {
                 // A new leader counts with the timeout that the session was created with, whatever was
                 // granted since (SessionTrackerImpl).
                 let timeout = if identity.is_some() { granted.min(timeout) } else { granted };
-                Ok(Self { opened, timeout, task, lost, client })
+                let distrusted = Rc::clone(&servers.distrusted);
+                Ok(Self { opened, timeout, server, distrusted, task, lost, client })
             }
             Err(Error::NoHosts) => Err(Failure::Unknown(String::new())),
             Err(error @ Error::BadArguments(_)) => Err(Failure::Refused(error.to_string())),
@@ -295,6 +310,10 @@ impl Session for ClientSession {
 
     async fn lost(&self) {
         let _ = self.lost.recv().await;
+    }
+
+    fn distrust(&self) {
+        self.distrusted.set(Some(self.server));
     }
 
     async fn abandon(self) {

@@ -27,6 +27,8 @@ kinds! {
     /// A server hears of commits late.
     Lag,
     EndLag,
+    /// A server misses the deletion of a contender's node, and shows that node for ever.
+    Ghost,
     /// A machine and its server are cut off from all others.
     Rack,
     /// A keeper is stopped, and its machine is cut off before it continues.
@@ -88,6 +90,8 @@ kinds! {
 }
 
 /// How often each kind has happened.
+    /// A server has shown a node that it should have deleted, and still does; a waiter has found that out.
+    SeenThrough,
 #[derive(Clone)]
 pub(crate) struct Coverage([u64; ALL.len()]);
 

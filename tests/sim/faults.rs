@@ -149,6 +149,7 @@ impl State {
             Kind::KillCommand => host.is_running() && host.asleep.is_none() && !host.stopped_by_us,
             Kind::Terminate => host.alive && host.machine.is_some(),
             Kind::DeleteNode | Kind::ExpireSession | Kind::SetData => self.node_of(fault.host).is_some(),
+            Kind::Ghost => self.servers.all.len() > 1,
             Kind::ReapParent => self.servers.head.children(&lock_path(host.lock)).next().is_none(),
             _ => true,
         }
@@ -211,6 +212,10 @@ impl State {
                 for server in &mut self.servers.all {
                     server.lag = 0;
                 }
+            }
+            Kind::Ghost => {
+                let server = self.server_of(host);
+                self.servers.all[server].misses += 1;
             }
             Kind::Rack => {
                 let server = self.server_of(host);

@@ -370,6 +370,7 @@ impl State {
             last_beat: None,
             answered: None,
             conns: vec![],
+            distrusted: None,
         });
         let keeper = self.keepers.len() - 1;
         let state = &mut self.hosts[host];

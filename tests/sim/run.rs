@@ -214,6 +214,12 @@ fn scene(rng: &mut Rng, seed: u64, traced: bool) -> State {
     if shortest < timeout {
         state.traps.extend(regranting(&mut apart, timeout));
     }
+    if apart.u32(0..6) == 0 {
+        for _ in 0..apart.usize(1..4) {
+            let fault = Fault { kind: Kind::Ghost, host: apart.usize(0..state.hosts.len()), time: 0 };
+            state.after(apart.u64(0..=2 * timeout), Event::Fault(fault));
+        }
+    }
     state
 }
 

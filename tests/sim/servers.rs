@@ -9,6 +9,8 @@
 //!   count (Learner.ping, LearnerHandler).
 //! - A server that is cut off from the leader still answers reads and pings for a while.
 //! - A client sees a watch event before it sees the new state.
+//!
+//! And one thing that it should not do: a follower may miss a deletion for good (ZOOKEEPER-5010).
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -112,6 +114,8 @@ pub(crate) struct Server {
     pub(crate) frozen_until: Time,
     /// How much later than usual it hears of commits.
     pub(crate) lag: Time,
+    /// How many of the next deletions of contenders' nodes it misses.
+    pub(crate) misses: u32,
     /// Whether it was the leader and has not noticed that another server is now.
     deposed: bool,
 }
@@ -166,6 +170,7 @@ impl Servers {
             isolated_until: 0,
             frozen_until: 0,
             lag: 0,
+            misses: 0,
             deposed: false,
         };
         Self {
@@ -431,8 +436,18 @@ impl State {
         for position in self.servers.all[server].applied..end {
             let mut changes = vec![];
             let transaction = &self.servers.log[position];
+            let follows = server != self.servers.leader;
             for effect in &transaction.effects {
-                self.servers.all[server].tree.apply(effect);
+                let state = &mut self.servers.all[server];
+                if let Effect::Delete(path) = effect
+                    && follows
+                    && state.misses > 0
+                    && state.tree.get(path).is_some_and(|node| node.owner != 0)
+                {
+                    state.misses -= 1;
+                    continue;
+                }
+                state.tree.apply(effect);
                 match effect {
                     Effect::Delete(path) => changes.push((Rc::clone(path), Change::Deleted)),
                     Effect::Set(path, _) => changes.push((Rc::clone(path), Change::Data)),

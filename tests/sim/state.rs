@@ -91,6 +91,8 @@ pub(crate) struct KeeperState {
     /// When the servers last answered anything.
     pub(crate) answered: Option<Time>,
     pub(crate) conns: Vec<usize>,
+    /// The server that is asked last.
+    pub(crate) distrusted: Option<usize>,
 }
 
 pub(crate) struct State {

@@ -44,6 +44,8 @@ impl SimOutside {
         loop {
             let mut order: Vec<usize> = (0..self.state.borrow().servers.all.len()).collect();
             self.state.borrow_mut().rng.shuffle(&mut order);
+            let distrusted = self.state.borrow().keepers[self.keeper].distrusted;
+            order.sort_by_key(|server| distrusted == Some(*server));
             for server in order {
                 let (conn, slot) = self.state.borrow_mut().dial(self.keeper, server, session, micros(timeout));
                 let lost = Rc::clone(&self.state.borrow().conns[conn].lost);
@@ -290,6 +292,14 @@ impl Session for SimSession {
 
     async fn lost(&self) {
         poll_fn(|_| if self.lost.get() { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    fn distrust(&self) {
+        let mut state = self.state.borrow_mut();
+        state.coverage.count(Kind::SeenThrough);
+        let (keeper, server) = (state.conns[self.conn].keeper, state.conns[self.conn].server);
+        state.keepers[keeper].distrusted = Some(server);
+        state.note(|| format!("keeper {keeper} distrusts server {server}"));
     }
 
     async fn abandon(self) {}

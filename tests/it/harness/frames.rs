@@ -102,6 +102,56 @@ impl Request {
     }
 }
 
+/// A server that makes a mistake about the deletion of one node, as seen by its clients.
+#[derive(Debug)]
+pub(crate) struct Mistake {
+    /// Chroot and all.
+    path: String,
+    /// Whether it goes on showing the node (ZOOKEEPER-5010), besides telling no watcher.
+    haunts: bool,
+    /// The body of the last reply to `getData`, while the node was there.
+    shown: Vec<u8>,
+}
+
+impl Mistake {
+    pub(crate) fn new(path: String, haunts: bool) -> Self {
+        Self { path, haunts, shown: Vec::new() }
+    }
+
+    /// Changes a frame from the server, which answers `request` if it answers any. Returns whether the frame passes.
+    pub(crate) fn change_reply(&mut self, request: Option<&Request>, frame: &mut Frame) -> bool {
+        const HEADER: usize = 16;
+        const NO_NODE: i32 = -101;
+        let Some(payload) = frame.payload().filter(|payload| payload.len() >= HEADER) else { return true };
+        let (header, body) = payload.split_at(HEADER);
+        let error = i32::from_be_bytes(*header.last_chunk().expect("a whole header"));
+        let Some(request) = request else {
+            const EVENT: i32 = -1;
+            const DELETED: i32 = 2;
+            let is_event = int(header).is_some_and(|(xid, _)| xid == EVENT);
+            let deleted = int(body).filter(|(kind, _)| *kind == DELETED).and_then(|(_, rest)| string(rest.get(4..)?));
+            return !(is_event && deleted.as_deref() == Some(&self.path));
+        };
+        let (parent, name) = self.path.rsplit_once('/').expect("a path");
+        match request.op {
+            Op::GetData if request.path == self.path && error == 0 => self.shown = body.to_vec(),
+            _ if !self.haunts => {}
+            Op::GetData if request.path == self.path && error == NO_NODE => frame.set_answer(&self.shown),
+            Op::GetChildren if request.path == parent && error == 0 => {
+                let (count, names) = int(body).expect("a list");
+                let is_listed = names.windows(name.len()).any(|part| part == name.as_bytes());
+                if !is_listed {
+                    let length = i32::try_from(name.len()).expect("a short name");
+                    let more = [&(count + 1).to_be_bytes(), names, &length.to_be_bytes(), name.as_bytes()];
+                    frame.set_answer(&more.concat());
+                }
+            }
+            _ => {}
+        }
+        true
+    }
+}
+
 /// The xid of the request that a frame from a server answers; `None` when it answers none, as a watch's event.
 pub(crate) fn answered_xid(frame: &Frame) -> Option<i32> {
     let (xid, _) = int(frame.payload()?)?;
@@ -134,6 +184,16 @@ impl Frame {
 }
 
 impl Frame {
+    /// Makes the reply a success with this body.
+    fn set_answer(&mut self, body: &[u8]) {
+        // Length, xid and zxid come before the error.
+        self.bytes.truncate(16);
+        self.bytes.extend_from_slice(&0_i32.to_be_bytes());
+        self.bytes.extend_from_slice(body);
+        let length = u32::try_from(self.bytes.len() - 4).expect("a short reply");
+        self.bytes[..4].copy_from_slice(&length.to_be_bytes());
+    }
+
     /// Makes the request one of another kind.
     pub(crate) fn set_op(&mut self, op: Op) {
         // Length and xid come before it.

@@ -19,7 +19,7 @@ use nix::poll::PollFlags;
 use nix::sys::socket;
 
 use self::relay::{Connection, End, linger_never};
-use super::frames::{Greeting, Op, Request};
+use super::frames::{Greeting, Mistake, Op, Request};
 use super::poll::{self, PATIENCE};
 use super::server::free_port;
 
@@ -84,6 +84,7 @@ struct State {
     unknown: Vec<Op>,
     /// The changes to what is said when a session is opened.
     greeting: Greeting,
+    mistakes: Vec<Mistake>,
 }
 
 #[derive(Debug)]
@@ -231,6 +232,12 @@ impl Proxy {
     /// does that is older than they are.
     pub(crate) fn make_unknown(&self, op: Op) {
         self.shared.change(|state| state.unknown.push(op));
+    }
+
+    /// Clients are not told of the deletion of the node at `path`, chroot and all. `haunts`: they are also shown the
+    /// node as if it were still there; they must have read it before.
+    pub(crate) fn hide_deletion(&self, path: String, haunts: bool) {
+        self.shared.change(|state| state.mistakes.push(Mistake::new(path, haunts)));
     }
 
     /// Decides on the reply to the next request of any of these kinds. Once.

@@ -11,8 +11,8 @@ use std::time::Instant;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 
-use super::super::frames::{Frames, Op, Request, answered_xid};
-use super::{Fate, Flow, Shared, Stage, TrapState};
+use super::super::frames::{Frame, Frames, Op, Request, answered_xid};
+use super::{Fate, Flow, Shared, Stage, State, TrapState};
 
 /// One of the two directions of a connection.
 #[derive(Debug)]
@@ -208,6 +208,9 @@ impl Connection {
         let due = due(flow);
         for mut frame in self.down.frames.split(&bytes) {
             shared.lock().greeting.change_answer(&mut frame);
+            if !self.pass_mistakes(shared, &mut frame) {
+                continue;
+            }
             let trap = answered_xid(&frame).and_then(|xid| self.sprung(shared, xid));
             match trap.as_ref().map(|trap| trap.fate) {
                 None | Some(Fate::Wait) => self.down.queue.push_back(Queued { bytes: frame.bytes, due, trap }),
@@ -219,6 +222,18 @@ impl Connection {
             }
         }
         Ok(None)
+    }
+
+    /// Changes what the server says by its mistakes. Returns whether the frame passes.
+    fn pass_mistakes(&self, shared: &Shared, frame: &mut Frame) -> bool {
+        let mut state = shared.lock();
+        let State { requests, mistakes, .. } = &mut *state;
+        if mistakes.is_empty() {
+            return true;
+        }
+        let asked = |request: &&Request| request.connection == self.number && Some(request.xid) == answered_xid(frame);
+        let request = requests.iter().rfind(asked).cloned();
+        mistakes.iter_mut().all(|mistake| mistake.change_reply(request.as_ref(), frame))
     }
 
     /// The trap that waited for the reply with this xid.

@@ -1,0 +1,97 @@
+//! A server misses the deletion of the node that a waiter watches (ZOOKEEPER-5010): the waiter learns of it from the
+//! leader.
+//!
+//! A proxy in front of a sound server makes the mistake.
+
+use crate::harness::moment::Moment;
+use crate::harness::poll;
+use crate::harness::proxy::Proxy;
+use crate::harness::running::{Running, finish};
+use crate::harness::scratch::{Scratch, direct};
+use crate::harness::times::SHORT_SESSION;
+
+const SEEN_THROUGH: &str = "was deleted, but this server still shows it; asking another one";
+
+/// The server behind this proxy will go on showing the node.
+fn haunt(proxy: &Proxy, scratch: &Scratch, node: &str) {
+    proxy.hide_deletion(format!("{}{node}", scratch.chroot().path()), true);
+}
+
+/// A job that has set its watch on `node`.
+fn watching(scratch: &Scratch, addresses: &str, node: &str, options: &[&str]) -> Running {
+    let job = scratch.start(addresses, "job", &[&["-v"], options].concat(), &["--exit-on", "TERM"]);
+    poll::until("the job watches its predecessor", || (scratch.watchers().get(node) == Some(&1)).then_some(()));
+    job
+}
+
+/// The predecessor's node is deleted, and the job starts within two session timeouts.
+fn starts_within_two_timeouts(scratch: &Scratch, job: &mut Running, node: &str) {
+    let queued = scratch.contenders().pop().expect("the job is in the queue");
+    let deleted = Moment::now();
+    scratch.delete(node);
+    job.wait_stdout("ready");
+    scratch.begin("job").expect_within(2 * SHORT_SESSION, deleted, "the job has started");
+    assert_eq!(scratch.only_contender().stat.owner, queued.stat.owner, "the session is the same");
+    assert_eq!(scratch.only_contender().path, queued.path);
+    scratch.expect_ours(job);
+}
+
+#[test]
+fn another_server_is_asked() {
+    let (scratch, haunted) = Scratch::proxied();
+    let sound = Proxy::zookeeper(&direct());
+    sound.refuse();
+    let holder = scratch.occupy("");
+    haunt(&haunted, &scratch, &holder);
+    let addresses = format!("{},{}", haunted.address(), sound.address());
+    let mut job = watching(&scratch, &addresses, &holder, &[]);
+    sound.accept();
+    starts_within_two_timeouts(&scratch, &mut job, &holder);
+    assert!(job.stderr().contains(SEEN_THROUGH), "{job}");
+    assert_eq!((haunted.accepted(), sound.open()), (1, 1));
+    finish(&mut job);
+    scratch.expect_tidy(&["job"]);
+}
+
+/// The leader's word is enough.
+#[test]
+fn no_other_server_answers() {
+    let (scratch, haunted) = Scratch::proxied();
+    let holder = scratch.occupy("");
+    haunt(&haunted, &scratch, &holder);
+    let mut job = watching(&scratch, &haunted.address(), &holder, &[]);
+    starts_within_two_timeouts(&scratch, &mut job, &holder);
+    assert!(job.stderr().contains(SEEN_THROUGH), "{job}");
+    finish(&mut job);
+    scratch.expect_tidy(&["job"]);
+}
+
+/// A waiter is not told that it has become the next in line, least of all by such a server.
+#[test]
+fn another_waiter_is_the_ghost() {
+    let (scratch, haunted) = Scratch::proxied();
+    let holder = scratch.occupy("");
+    let ghost = scratch.occupy("");
+    haunt(&haunted, &scratch, &ghost);
+    let mut job = watching(&scratch, &haunted.address(), &ghost, &["--session-timeout", "5"]);
+    scratch.delete(&ghost);
+    scratch.delete(&holder);
+    job.wait_stdout("ready");
+    scratch.expect_ours(&job);
+    finish(&mut job);
+    scratch.expect_tidy(&["job"]);
+}
+
+/// The server shows the node no more, so it can be relied on. It only did not say so.
+#[test]
+fn lost_event() {
+    let (scratch, proxy) = Scratch::proxied();
+    let holder = scratch.occupy("");
+    proxy.hide_deletion(format!("{}{holder}", scratch.chroot().path()), false);
+    let mut job = watching(&scratch, &proxy.address(), &holder, &[]);
+    starts_within_two_timeouts(&scratch, &mut job, &holder);
+    assert!(!job.stderr().contains(SEEN_THROUGH), "{job}");
+    assert_eq!(proxy.accepted(), 1);
+    finish(&mut job);
+    scratch.expect_tidy(&["job"]);
+}
