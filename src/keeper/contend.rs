@@ -38,11 +38,11 @@ impl<O: Outside> Keeper<'_, O> {
                 // One watch on each of our nodes, through waiting and holding. What happened to our nodes
                 // comes first, because it may arrive together with our turn.
                 Step::Queued(claim) => {
-                    or(self.until_deleted(session, &place.nodes()), self.wait_and_hold(session, claim)).await
+                    or(self.until_deleted(session, &place), self.wait_and_hold(session, claim)).await
                 }
                 Step::Holding => {
                     let nodes = place.nodes();
-                    or(self.until_deleted(session, &nodes), self.keep_beating(session, &nodes)).await
+                    or(self.until_deleted(session, &place), self.keep_beating(session, &nodes)).await
                 }
             };
             match step {
@@ -96,16 +96,22 @@ impl<O: Outside> Keeper<'_, O> {
     /// queue without our node: we would think that it was deleted, or create a second one and wait behind the
     /// first.
     pub(super) async fn catch_up(&self, session: &O::Session) -> Result<(), Failure> {
-        let nodes = self.place.borrow().nodes();
+        let nodes = self.place.borrow().stamped_nodes();
         if nodes.is_empty() {
             let lock = self.plan.request.lock.to_string();
             return self.sync_and_check(session, &[lock]).await.map(|_| ());
         }
+        let (paths, created): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
+        let Some(sent) = self.sync_and_check(session, &paths).await? else { return Ok(()) };
         // A lease says that our nodes exist, so only an answer that says so extends it. If one was deleted
-        // while we were away, the watch that is set on it next will tell.
-        if let Some(sent) = self.sync_and_check(session, &nodes).await? {
-            self.extend_lease(session, sent);
+        // while we were away, the watch that is set on it next will tell, even if someone has created it anew.
+        let stamps: Vec<_> = paths.iter().map(|path| session.read(path)).collect();
+        for (stamp, created) in stamps.into_iter().zip(created) {
+            if !stamp.await.is_ok_and(|(_, stat)| stat.czxid == created) {
+                return Ok(());
+            }
         }
+        self.extend_lease(session, sent);
         Ok(())
     }
 

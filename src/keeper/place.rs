@@ -47,6 +47,15 @@ impl Place {
         self.claims().iter().flat_map(|claim| claim.nodes.clone()).collect()
     }
 
+    /// The same, each with the transaction that has created it.
+    pub(super) fn stamped_nodes(&self) -> Vec<(String, i64)> {
+        let stamped = |claim: Rc<Claim>| {
+            let nodes = claim.nodes.clone();
+            nodes.into_iter().map(move |node| (node, claim.token))
+        };
+        self.claims().into_iter().flat_map(stamped).collect()
+    }
+
     /// The nodes that are ours to delete, those of the last lock first.
     pub(super) fn own_nodes(&self) -> Vec<String> {
         self.claims().iter().rev().filter(|claim| claim.is_own()).flat_map(|claim| claim.nodes.clone()).collect()
@@ -62,7 +71,7 @@ pub(super) struct Claim {
     pub(super) lock: LockPath,
     /// The full paths of the contender's nodes: one for each dialect, lowest first.
     pub(super) nodes: Vec<String>,
-    /// The fencing token.
+    /// The fencing token: the transaction that has created the nodes.
     pub(super) token: i64,
     /// `None`: the contender is our own.
     pub(super) lender: Option<Lender>,

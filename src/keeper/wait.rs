@@ -263,15 +263,23 @@ impl<O: Outside> Keeper<'_, O> {
         }
     }
 
-    /// Waits until one of `nodes` is deleted, or a lender has gone.
-    pub(super) async fn until_deleted(&self, session: &O::Session, nodes: &[String]) -> Result<(), Stop> {
-        let deleted = async { first_of(nodes.iter().map(|node| self.until_one_is_deleted(session, node))).await.1 };
+    /// Waits until one of our nodes is deleted, or a lender has gone.
+    pub(super) async fn until_deleted(&self, session: &O::Session, place: &Place) -> Result<(), Stop> {
+        let nodes = place.stamped_nodes();
+        let each = nodes.iter().map(|(node, created)| self.until_one_is_deleted(session, node, *created));
+        let deleted = async { first_of(each).await.1 };
         or(deleted, self.until_lender_dies()).await
     }
 
-    async fn until_one_is_deleted(&self, session: &O::Session, node: &str) -> Result<(), Stop> {
+    /// `created`: the transaction that has created the node.
+    async fn until_one_is_deleted(&self, session: &O::Session, node: &str, created: i64) -> Result<(), Stop> {
         loop {
             let change = match session.read_and_watch(node).await {
+                // Ours was deleted while we had no watch on it, and this is another.
+                Ok((_, stat, _)) if stat.czxid != created => {
+                    log::info!("{node} is not our node any more: it was deleted and created anew");
+                    Change::Deleted
+                }
                 Ok((_, _, watch)) => watch.await,
                 Err(Failure::Unknown(_)) => Change::Unknown,
                 Err(failure) => return Err(Stop::because(failure, node)),

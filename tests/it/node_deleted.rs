@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use crate::harness::client::Kind;
 use crate::harness::fault::{DELETED, Fault, KEEPER_DIED};
 use crate::harness::frames::Op;
 use crate::harness::moment::Moment;
@@ -11,7 +12,7 @@ use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::proxy::Fate;
 use crate::harness::running::finish;
-use crate::harness::scratch::{LOCK, Scratch};
+use crate::harness::scratch::{LASTING, LOCK, Scratch};
 use crate::harness::times::{AT_ONCE, LEASE};
 
 /// The next holder learns of it when we do: there can be an instant in which both run.
@@ -57,6 +58,33 @@ fn keeper_killed_before() {
     fault.lost(KEEPER_DIED);
     fault.next_starts(LEASE);
     fault.end_with_overlap("76");
+}
+
+/// The holder is cut off. When it is back, there is a node at its path, which is not its own.
+fn created_anew(kind: Kind) {
+    let (scratch, proxy) = Scratch::proxied();
+    let mut holder = scratch.start(&proxy.address(), "holder", &LASTING, &["--wait"]);
+    holder.wait_stdout("ready");
+    let node = scratch.only_contender();
+    proxy.refuse();
+    scratch.delete(&node.path);
+    scratch.client().create(&node.path, b"", kind).unwrap();
+    proxy.accept();
+    holder.expect_lost(DELETED);
+    holder.wait_until_nothing_is_left();
+    assert_ne!(scratch.only_contender().stat.czxid, node.stat.czxid);
+    scratch.delete(&node.path);
+    scratch.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn created_anew_by_another_session() {
+    created_anew(Kind::Ephemeral);
+}
+
+#[test]
+fn created_anew_to_stay() {
+    created_anew(Kind::Persistent);
 }
 
 /// A supervisor that was told of the lock and then stopped must not start the command when it goes on: its keeper has

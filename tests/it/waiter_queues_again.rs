@@ -2,12 +2,12 @@
 
 use nix::sys::signal::Signal;
 
-use crate::harness::client;
+use crate::harness::client::{self, Kind};
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::proxy::Proxy;
 use crate::harness::running::finish;
-use crate::harness::scratch::{LOCK, Scratch, direct};
+use crate::harness::scratch::{LASTING, LOCK, Scratch, direct};
 
 /// Takes its place in the queue away from the first of two waiters, and expects that it queues again behind the second.
 /// Returns what it said.
@@ -38,6 +38,27 @@ const REQUEUED: &str = "zklock: lost our place in the queue for /lock: ";
 fn node_deleted() {
     let said = take_place_away(|scratch, path| scratch.delete(path));
     assert_eq!(said, format!("{REQUEUED}its node was deleted; queueing again\n"));
+}
+
+/// While the waiter is cut off, its node is deleted, and another client creates one at the same path.
+#[test]
+fn node_created_anew() {
+    let (scratch, proxy) = Scratch::proxied();
+    let mut holder = scratch.hold();
+    let mut job = scratch.start(&proxy.address(), "job", &LASTING, &["--exit-on", "TERM"]);
+    scratch.wait_queue(2);
+    let before = scratch.contenders();
+    proxy.refuse();
+    scratch.delete(&before[1].path);
+    scratch.client().create(&before[1].path, b"", Kind::Persistent).unwrap();
+    proxy.accept();
+    job.wait_stderr("its node was deleted; queueing again");
+    finish(&mut holder);
+    job.wait_stdout("ready");
+    scratch.expect_ours(&job);
+    assert_ne!(scratch.only_contender().path, before[1].path);
+    finish(&mut job);
+    scratch.expect_tidy(&["holder", "job"]);
 }
 
 fn end_session(id: i64) {

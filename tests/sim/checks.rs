@@ -82,7 +82,8 @@ impl State {
             return;
         }
         let Some(grant) = &self.hosts[host].grant else { return };
-        let lost = grant.all().find(|granted| self.servers.head.get(&granted.node).is_none());
+        let token = |granted: &Granted| self.servers.head.get(&granted.node).map(|node| node.czxid);
+        let lost = grant.all().find(|granted| token(granted) != Some(granted.token));
         let Some(node) = lost.map(|granted| granted.node.clone()) else { return };
         if self.is_unheard(grant) {
             self.coverage.count(Kind::LostUnheard);
@@ -144,7 +145,10 @@ impl State {
     /// Whether the contender with this node has nothing left to wait for.
     fn entitled(&self, path: &str) -> Result<(), String> {
         let (lock, name) = path.rsplit_once('/').unwrap_or_default();
-        let contenders: Vec<Contender> = self.servers.head.children(lock).filter_map(Contender::parse).collect();
+        // A node that was created anew has a low number, but comes after those that saw the first one go.
+        let is_anew = |name: &str| self.servers.head.get(&format!("{lock}/{name}")).is_some_and(|node| node.owner == 0);
+        let names = self.servers.head.children(lock).filter(|name| !is_anew(name));
+        let contenders: Vec<Contender> = names.filter_map(Contender::parse).collect();
         let Some(ours) = contenders.iter().find(|contender| contender.name == name) else {
             return Err(format!("{path} does not exist"));
         };

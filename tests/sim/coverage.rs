@@ -52,6 +52,9 @@ kinds! {
     /// Ctrl-Z and `fg`.
     CtrlZ,
     Foreground,
+    /// An operator deletes a contender's node and creates one at the same path, which goes later.
+    RemakeNode,
+    RemoveRemade,
     /// An operator deletes a contender's node, ends its session, or writes to its node.
     DeleteNode,
     ExpireSession,
@@ -87,11 +90,11 @@ kinds! {
     OnLost,
     KilledByGuard,
     KilledByTimer,
+    /// A server has shown a node that it should have deleted, and still does; a waiter has found that out.
+    SeenThrough,
 }
 
 /// How often each kind has happened.
-    /// A server has shown a node that it should have deleted, and still does; a waiter has found that out.
-    SeenThrough,
 #[derive(Clone)]
 pub(crate) struct Coverage([u64; ALL.len()]);
 

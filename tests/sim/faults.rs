@@ -148,7 +148,9 @@ impl State {
             Kind::FreezeAll | Kind::Sleep => self.has_supervisor(fault.host) && self.has_keeper(fault.host),
             Kind::KillCommand => host.is_running() && host.asleep.is_none() && !host.stopped_by_us,
             Kind::Terminate => host.alive && host.machine.is_some(),
-            Kind::DeleteNode | Kind::ExpireSession | Kind::SetData => self.node_of(fault.host).is_some(),
+            Kind::DeleteNode | Kind::RemakeNode | Kind::ExpireSession | Kind::SetData => {
+                self.node_of(fault.host).is_some()
+            }
             Kind::Ghost => self.servers.all.len() > 1,
             Kind::ReapParent => self.servers.head.children(&lock_path(host.lock)).next().is_none(),
             _ => true,
@@ -292,6 +294,22 @@ impl State {
                 if let Some(node) = self.node_of(host) {
                     self.interfere(host);
                     self.operate(&node, None);
+                }
+            }
+            Kind::RemakeNode => {
+                if let Some(node) = self.node_of(host) {
+                    self.interfere(host);
+                    self.operate(&node, None);
+                    self.remake(&node);
+                    self.remade.push(node);
+                    self.after(time, later(Kind::RemoveRemade));
+                }
+            }
+            Kind::RemoveRemade => {
+                for node in self.remade.clone() {
+                    if self.servers.head.get(&node).is_some_and(|node| node.owner == 0) {
+                        self.operate(&node, None);
+                    }
                 }
             }
             Kind::ExpireSession => {

@@ -215,6 +215,9 @@ fn scene(rng: &mut Rng, seed: u64, traced: bool) -> State {
         state.traps.extend(regranting(&mut apart, timeout));
     }
     if apart.u32(0..6) == 0 {
+        state.traps.extend(remaking(&mut apart, timeout));
+    }
+    if apart.u32(0..6) == 0 {
         for _ in 0..apart.usize(1..4) {
             let fault = Fault { kind: Kind::Ghost, host: apart.usize(0..state.hosts.len()), time: 0 };
             state.after(apart.u64(0..=2 * timeout), Event::Fault(fault));
@@ -243,6 +246,18 @@ fn regranting(rng: &mut Rng, timeout: Time) -> Vec<Trap> {
         }
     }
     traps
+}
+
+/// Traps that put another node in place of a contender's while its keeper is out of touch.
+fn remaking(rng: &mut Rng, timeout: Time) -> [Trap; 3] {
+    let moment = [Kind::AtHeld, Kind::AtSpawn, Kind::AtBeat][rng.usize(0..3)];
+    let countdown = rng.u32(1..4);
+    let trap = |delay, fault, time| Trap { moment, countdown, delay, fault, time };
+    let delay = rng.u64(MS..=timeout / 3);
+    let begin = if rng.bool() { rng.u64(0..MS / 4) } else { rng.u64(0..=delay) };
+    let away = trap(begin, [Kind::Cut, Kind::Sleep][rng.usize(0..2)], rng.u64(0..=timeout));
+    let time = some_time(rng, timeout);
+    [away, trap(delay, Kind::Break, 0), trap(delay, Kind::RemakeNode, time)]
 }
 
 fn settings(rng: &mut Rng, timeout: Time) -> Settings {

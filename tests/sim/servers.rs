@@ -443,6 +443,7 @@ impl State {
                     && follows
                     && state.misses > 0
                     && state.tree.get(path).is_some_and(|node| node.owner != 0)
+                    && !self.remade.iter().any(|remade| **remade == **path)
                 {
                     state.misses -= 1;
                     continue;
@@ -697,5 +698,12 @@ impl State {
             None => Effect::Delete(Path::from(path)),
         };
         self.commit(Transaction { effects: vec![effect], origin: None, closes: None });
+    }
+
+    /// Creates a node that belongs to no session, as an operator does with a client of their own.
+    pub(crate) fn remake(&mut self, path: &str) {
+        let czxid = self.servers.log.len() as i64 + 1;
+        let node = Node { path: Path::from(path), data: Rc::from([]), czxid, owner: 0, counter: 0 };
+        self.commit(Transaction { effects: vec![Effect::Create(node)], origin: None, closes: None });
     }
 }

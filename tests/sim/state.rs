@@ -109,6 +109,8 @@ pub(crate) struct State {
     pub(crate) born: Vec<usize>,
     pub(crate) dead: Vec<usize>,
     pub(crate) traps: Vec<Trap>,
+    /// The nodes that operators have created in place of others. No server misses their deletion.
+    pub(crate) remade: Vec<String>,
     /// Whether there has been a fault, and whether there has been at most one.
     pub(crate) faulty: bool,
     pub(crate) calm: bool,
@@ -160,6 +162,7 @@ impl State {
             born: vec![],
             dead: vec![],
             traps: vec![],
+            remade: vec![],
             faulty: false,
             calm: true,
             coverage: Coverage::default(),
