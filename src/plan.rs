@@ -74,7 +74,7 @@ pub struct Request {
     pub mode: Mode,
     /// Which libraries' node names to use; none twice, never empty.
     pub dialects: Vec<Dialect>,
-    /// The user has named the dialects, and answers for kazoo clients that were told to read other names.
+    /// The user has named the dialects; see [`crate::rules::queue::Queue::blind_to`].
     pub dialects_given: bool,
     /// Names of contender nodes that are held by processes above us, as the environment claims.
     pub held: Vec<String>,

@@ -132,8 +132,11 @@ impl Queue {
 
     /// A contender that ignores nodes with names of these dialects.
     ///
-    /// `trusting`: the user says that kazoo clients have been told to read them.
-    pub fn blind_to(&self, dialects: &[Dialect], trusting: bool) -> Option<&Contender> {
+    /// `given`: the user has named the dialects. With [`Dialect::Curator`] among them, that says that kazoo
+    /// clients have been told to read its names (`extra_lock_patterns=["-lock-"]`). The other dialects say no
+    /// such thing.
+    pub fn blind_to(&self, dialects: &[Dialect], given: bool) -> Option<&Contender> {
+        let trusting = given && dialects.contains(&Dialect::Curator);
         self.contenders.iter().find(|other| {
             let trusted = trusting && other.reads == Dialect::Kazoo;
             !trusted && !dialects.contains(&other.reads)

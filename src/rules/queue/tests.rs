@@ -95,9 +95,9 @@ fn the_nodes_of_one_contender_count_as_one() {
 
 #[test]
 fn who_does_not_see_us_is_told() {
-    let blind = |names: &[&str], dialects: &[Dialect], trusting| {
+    let blind = |names: &[&str], dialects: &[Dialect], given| {
         let queue = Queue::from_children(names.iter().copied()).unwrap();
-        queue.blind_to(dialects, trusting).map(|contender| contender.reads)
+        queue.blind_to(dialects, given).map(|contender| contender.reads)
     };
     let kazoo = "5f2d4e0c9b7a4c1f8e3d2b1a0f9e8d7c__rlock__0000000001";
     let rw = "_c_2a9f0cc5-5b46-4a0c-9ac9-4a1d5b3d0c1e-__WRIT__0000000002";
@@ -105,6 +105,8 @@ fn who_does_not_see_us_is_told() {
     assert_eq!(blind(&[mutex, write_lock], &[Dialect::Curator], false), None);
     assert_eq!(blind(&[mutex, kazoo], &[Dialect::Curator], false), Some(Dialect::Kazoo));
     assert_eq!(blind(&[mutex, kazoo], &[Dialect::Curator], true), None);
+    assert_eq!(blind(&[kazoo, rw], &[Dialect::Curator, Dialect::CuratorRw], true), None);
+    assert_eq!(blind(&[kazoo, rw], &[Dialect::CuratorRw], true), Some(Dialect::Kazoo));
     assert_eq!(blind(&[mutex, rw], &[Dialect::Curator], true), Some(Dialect::CuratorRw));
     assert_eq!(blind(&[kazoo, write_lock], &[Dialect::Kazoo], true), Some(Dialect::Curator));
     assert_eq!(blind(&[kazoo, rw, mutex, write_lock], &Dialect::ALL, false), None);

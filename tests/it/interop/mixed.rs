@@ -169,6 +169,9 @@ fn the_wrong_dialect_is_refused_too() {
         (Recipe::WriteLock, "kazoo"),
         (Recipe::CuratorWriter, "curator"),
         (Recipe::CuratorReader, "kazoo"),
+        // Only `curator` says that kazoo has been told to read other names.
+        (Recipe::KazooLock, "curator-rw"),
+        (Recipe::KazooReader, "curator-rw"),
     ] {
         let scratch = Scratch::new();
         let mut peer = Peer::start(&scratch, recipe);
