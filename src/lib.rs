@@ -17,6 +17,7 @@
 //! | [`command`] | start, signal, kill and reap the command and its descendants |
 //! | [`signals`] | the stream of signals, and what was ignored when we started |
 //! | [`terminal`] | is there one; the status line |
+//! | [`writer`] | the process that writes to standard error, so that no other one waits for it |
 //! | [`sentences`] | every sentence that a user reads |
 //! | [`clock`] | the clock that counts sleep, and a timer on it; the wall clock |
 //!
@@ -41,3 +42,4 @@ pub mod signals;
 pub mod supervisor;
 pub mod terminal;
 pub mod wire;
+pub mod writer;

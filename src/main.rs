@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use zklock::plan::{self, Exit, Plan, Verbosity};
 use zklock::rules::event::Unstarted;
 use zklock::rules::outcome::{End, Outcome};
-use zklock::terminal::{Patient, Screen};
+use zklock::terminal::Screen;
+use zklock::writer::{self, Writer};
 use zklock::{command, signals, supervisor};
 
 fn main() -> ExitCode {
@@ -37,14 +38,22 @@ fn run(plan: &Plan) -> Outcome {
     if let Err(error) = command::locate(&plan.command.program) {
         return not_located(&plan.command.program.display().to_string(), &error);
     }
-    match supervisor::run(plan) {
+    let mut writer = match Writer::open() {
+        Ok(writer) => writer,
+        Err(error) => return internal(&format!("cannot create a pipe: {error}")),
+    };
+    let outcome = match supervisor::run(plan, &mut writer) {
         Ok(Outcome::NotFree) => Outcome::Exited(plan.conflict_exit_code),
         Ok(outcome) => outcome,
-        Err(error) => {
-            say(&format!("internal error: {error:#}"));
-            Outcome::Internal
-        }
-    }
+        Err(error) => internal(&format!("{error:#}")),
+    };
+    writer.finish();
+    outcome
+}
+
+fn internal(error: &str) -> Outcome {
+    say(&format!("internal error: {error}"));
+    Outcome::Internal
 }
 
 fn not_located(program: &str, error: &io::Error) -> Outcome {
@@ -77,7 +86,7 @@ fn start_log(plan: &Plan) {
     };
     env_logger::Builder::new()
         .parse_filters(filter)
-        .target(env_logger::Target::Pipe(Box::new(Patient)))
+        .target(env_logger::Target::Pipe(Box::new(writer::Log)))
         .format(|line, record| writeln!(line, "zklock: {}", record.args()))
         .init();
 }

@@ -164,6 +164,12 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
 }
 
 /// Why the lock, or the place in its queue, is lost.
+/// What is told in place of messages that were dropped.
+pub fn dropped(count: u64) -> String {
+    let (messages, them) = if count == 1 { ("message was", "it") } else { ("messages were", "them") };
+    format!("{count} {messages} dropped: standard error did not take {them}")
+}
+
 fn cause(loss: Loss) -> &'static str {
     match loss {
         Loss::NodeDeleted => "its node was deleted",

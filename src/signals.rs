@@ -130,13 +130,11 @@ impl Signals {
         let _ = self.drain();
     }
 
-    /// All signals that have come since the last call, SIGCHLD among them. Not those of our own doing:
-    /// SIGXFSZ, when what we write exceeds the limit of a file's size (setrlimit(2)).
+    /// All signals that have come since the last call, SIGCHLD among them.
     pub fn drain(&self) -> nix::Result<Vec<Arrival>> {
         let mut arrivals = vec![];
         loop {
             match self.fd.read_signal() {
-                Ok(Some(info)) if info.ssi_code == libc::SI_USER && info.ssi_pid == std::process::id() => {}
                 Ok(Some(info)) => {
                     let signal = i32::try_from(info.ssi_signo).ok().and_then(Signal::new);
                     arrivals.extend(signal.map(|signal| Arrival { signal, from_kernel: info.ssi_code == SI_KERNEL }));
@@ -267,7 +265,7 @@ fn awaited() -> SigSet {
 }
 
 /// Makes this process ignore every signal that a terminal, a service manager or a job runner sends to
-/// a whole group. For the keeper, which ends by its own decision.
+/// a whole group. For the keeper, which ends by its own decision, and for the writer, which ends after all others.
 pub fn turn_deaf() -> nix::Result<()> {
     let own = [libc::SIGPIPE, libc::SIGTTIN, libc::SIGTTOU];
     for number in awaited_numbers().filter(|number| *number != libc::SIGCHLD).chain(own) {

@@ -42,13 +42,14 @@ use crate::rules::notice::Notice;
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
 use crate::signals::{self, Arrival, Signals};
+use crate::writer::Writer;
 
 /// How often to look whether a process that is to go has gone.
 const CLEAN_UP_PAUSE: Duration = Duration::from_millis(10);
 
 /// Runs the plan to its end. An error means that the operating system refused something that a run
 /// cannot do without; everything that had been started has been ended by then.
-pub fn run(plan: &Plan) -> anyhow::Result<Outcome> {
+pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome> {
     let signals = Signals::open().context("cannot read signals")?;
     let alarm = Alarm::new().context("cannot create a timer")?;
     let job = Job::new(signals.inherited())?;
@@ -56,7 +57,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<Outcome> {
     let (machine, effects) = Machine::start(plan.settings, clock::now());
     let teller = Teller::new(plan);
     let mut supervisor =
-        Supervisor { plan, signals, alarm, machine, keeper: None, job, told_over: false, lending, teller, outcome: None };
+        Supervisor { plan, signals, alarm, machine, keeper: None, job, told_over: false, lending, teller, writer, outcome: None };
     let outcome = supervisor.work(effects);
     supervisor.clean_up();
     outcome
@@ -73,6 +74,7 @@ struct Supervisor<'p> {
     told_over: bool,
     lending: Lending,
     teller: Teller<'p>,
+    writer: &'p mut Writer,
     outcome: Option<Outcome>,
 }
 
@@ -83,6 +85,7 @@ impl Supervisor<'_> {
             if let Some(outcome) = self.outcome {
                 return Ok(outcome);
             }
+            self.start_writer();
             self.wait()?;
             self.hear_keeper()?;
             let arrivals = self.signals.drain().context("cannot read signals")?;
@@ -97,7 +100,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Sleeps until a signal, a report or the deadline comes.
+    /// Sleeps until a signal, a report, the deadline or a text that has no writer comes.
     fn wait(&mut self) -> anyhow::Result<()> {
         self.alarm.set(self.machine.deadline()).context("cannot set the timer")?;
         let mut fds = vec![
@@ -107,6 +110,7 @@ impl Supervisor<'_> {
         let link = self.keeper.as_ref().and_then(|keeper| keeper.link.as_ref());
         let links = link.map(AsFd::as_fd).into_iter().chain(self.job.link());
         fds.extend(links.map(|link| PollFd::new(link, PollFlags::POLLIN)));
+        fds.extend(self.writer.awaited().map(|texts| PollFd::new(texts, PollFlags::POLLIN)));
         let mut limit = PollTimeout::NONE;
         if self.machine.awaits() == Some(Awaited::Borrowers) {
             let (ends, look_again) = self.lending.waits();
@@ -162,6 +166,7 @@ impl Supervisor<'_> {
                     self.on_lost_ended(failure.as_ref())?;
                 }
                 Reaped::Ended(pid, end) => {
+                    self.writer.ended(pid);
                     if let Some(keeper) = self.keeper.as_mut().filter(|keeper| keeper.pid == pid) {
                         keeper.ended(end);
                     }
@@ -250,7 +255,7 @@ impl Supervisor<'_> {
                 Effect::StartOnLost => self.start_on_lost()?,
                 Effect::ForwardToOnLost(signal) => self.job.forward_to_on_lost(signal),
                 Effect::StopSelf(signal) => {
-                    self.teller.screen.clear();
+                    self.clear_screen();
                     signals::stop_by(signal).context("cannot stop")?;
                 }
                 Effect::EndKeeper => self.kill_keeper(),
@@ -259,6 +264,20 @@ impl Supervisor<'_> {
             }
         }
         Ok(())
+    }
+
+    fn start_writer(&mut self) {
+        if let Some(writer) = self.writer.start_if_due() {
+            self.job.disown(writer);
+        }
+    }
+
+    /// Removes the status line before others write to the terminal.
+    fn clear_screen(&mut self) {
+        if self.teller.screen.clear() {
+            self.start_writer();
+            self.writer.flush();
+        }
     }
 
     fn start_keeper(&mut self) -> anyhow::Result<()> {
@@ -287,7 +306,7 @@ impl Supervisor<'_> {
     }
 
     fn spawn(&mut self, grant: &Grant, until: Instant) -> anyhow::Result<()> {
-        self.teller.screen.clear();
+        self.clear_screen();
         self.job.prepare(grant);
         // Without a keeper there is no lock.
         let Some(keeper) = &mut self.keeper else {
@@ -337,6 +356,7 @@ impl Supervisor<'_> {
     /// that are about to exit are left.
     fn clean_up(&mut self) {
         self.teller.screen.clear();
+        self.start_writer();
         self.job.end(&self.signals);
         match self.job.left_behind() {
             0 => {}

@@ -1,15 +1,15 @@
 //! The terminal, if there is one: who uses it, its attributes, and the line on it that is rewritten while waiting.
 
-use std::io::{self, IsTerminal, Write, stderr};
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::{IsTerminal, stderr};
+use std::os::fd::OwnedFd;
 
 use nix::fcntl::{OFlag, open};
-use nix::poll::{PollFd, PollFlags, poll};
-use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::Mode;
 use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp};
+
+use crate::writer;
 
 /// Whether this process has a controlling terminal: /dev/tty can then be opened (tty(4)).
 pub fn is_controlled() -> bool {
@@ -57,36 +57,35 @@ pub fn has_reader() -> bool {
 }
 
 /// Text on standard error: whole lines, and one that is rewritten in place.
-///
-/// Write errors are ignored: they cannot be told, and the command matters more.
 #[derive(Debug, Default)]
 pub struct Screen {
+    /// Asked once: of a file on a server that is dead, the answer may never come.
+    is_terminal: bool,
     status: Option<String>,
     shared: bool,
 }
 
+/// Back to the start of the line, and erase it (console_codes(4)).
+const ERASE: &str = "\r\x1b[K";
+
 impl Screen {
+    /// For standard error that is a terminal, or is not.
+    pub fn new(is_terminal: bool) -> Self {
+        Self { is_terminal, status: None, shared: false }
+    }
+
     /// Writes a line that stays.
     pub fn line(&mut self, text: &str) {
-        if self.shared && stderr().is_terminal() {
-            return write(&format!("\r\nzklock: {text}\r\n"));
+        if self.shared && self.is_terminal {
+            return writer::say(&format!("\r\nzklock: {text}\r\n"));
         }
-        let status = self.status.take();
-        if status.is_some() {
-            write("\r\x1b[K");
-        }
-        write(&format!("zklock: {text}\n"));
-        if let Some(status) = status {
-            self.status(status);
-        }
+        let (erase, status) = self.status.as_deref().map_or(("", String::new()), |status| (ERASE, shown(status)));
+        writer::say(&format!("{erase}zklock: {text}\n{status}"));
     }
 
     /// Rewrites the line that does not stay. Only on a terminal.
     pub fn status(&mut self, text: String) {
-        let width = terminal_size::terminal_size_of(stderr()).map_or(80, |(width, _)| usize::from(width.0));
-        // A line that wraps cannot be rewritten.
-        let shown: String = format!("zklock: {text}").chars().take(width.saturating_sub(1)).collect();
-        write(&format!("\r\x1b[K{shown}"));
+        writer::say(&format!("{ERASE}{}", shown(&text)));
         self.status = Some(text);
     }
 
@@ -101,11 +100,13 @@ impl Screen {
         self.shared = false;
     }
 
-    /// Removes the line that does not stay.
-    pub fn clear(&mut self) {
-        if self.status.take().is_some() {
-            write("\r\x1b[K");
+    /// Removes the line that does not stay. Returns whether there was one.
+    pub fn clear(&mut self) -> bool {
+        let status = self.status.take();
+        if status.is_some() {
+            writer::say(ERASE);
         }
+        status.is_some()
     }
 }
 
@@ -115,42 +116,8 @@ impl Drop for Screen {
     }
 }
 
-fn write(text: &str) {
-    let _ = Patient.write_all(text.as_bytes());
-}
-
-/// How long one write waits for the reader, in milliseconds. Until the reader is back, further writes do not
-/// wait at all.
-const PATIENCE: u16 = 100;
-
-/// Standard error that does not hold us up when a terminal is paused (Ctrl-S) or a pipe is full: the
-/// command must be stopped in time all the same. What cannot be written in a moment is dropped.
-#[derive(Clone, Copy, Debug)]
-pub struct Patient;
-
-impl Write for Patient {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        static STUCK: AtomicBool = AtomicBool::new(false);
-        let mut stderr = stderr();
-        let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
-        let patience = if STUCK.load(Ordering::Relaxed) { 0 } else { PATIENCE };
-        let stuck = poll(&mut fds, patience) == Ok(0);
-        STUCK.store(stuck, Ordering::Relaxed);
-        if stuck {
-            return Ok(bytes.len());
-        }
-        // In the background, after `stty tostop`, a line of ours would stop us and the command, with the lock
-        // held; a process that blocks the signal may write (termios(3)).
-        let ttou = SigSet::from(Signal::SIGTTOU);
-        let mask = ttou.thread_swap_mask(SigmaskHow::SIG_BLOCK);
-        let written = stderr.write(bytes);
-        if let Ok(mask) = mask {
-            let _ = mask.thread_set_mask();
-        }
-        written
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+/// A status as the terminal has room for it: a line that wraps cannot be rewritten.
+fn shown(status: &str) -> String {
+    let width = terminal_size::terminal_size_of(stderr()).map_or(80, |(width, _)| usize::from(width.0));
+    format!("zklock: {status}").chars().take(width.saturating_sub(1)).collect()
 }

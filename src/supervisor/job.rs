@@ -116,6 +116,13 @@ impl Job {
         Ok(())
     }
 
+    /// A child of ours that does not belong to the command.
+    pub(super) fn disown(&mut self, child: Pid) {
+        if let Some(guarded) = &mut self.guard {
+            guarded.strangers.extend(Process::read(child.as_raw()));
+        }
+    }
+
     /// Ends a guard that is not needed now.
     pub(super) fn dismiss_guard(&mut self) {
         if let Some(guarded) = self.guard.take_if(|guarded| guarded.command == Command::Gated)

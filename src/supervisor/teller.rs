@@ -37,15 +37,16 @@ enum Audience {
 impl<'p> Teller<'p> {
     pub(super) fn new(plan: &'p Plan) -> Self {
         let in_ci = std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false" && value != "0");
+        let is_terminal = terminal::has_reader();
         let audience = match plan.verbosity {
             Verbosity::Quiet => Audience::Mail,
             // Log lines would break up the line that is rewritten.
             Verbosity::Verbose(_) => Audience::JobLog,
-            Verbosity::Normal if terminal::has_reader() => Audience::Reader,
+            Verbosity::Normal if is_terminal => Audience::Reader,
             Verbosity::Normal if in_ci => Audience::JobLog,
             Verbosity::Normal => Audience::Mail,
         };
-        Self { plan, screen: Screen::default(), audience, logged: HashMap::new() }
+        Self { plan, screen: Screen::new(is_terminal), audience, logged: HashMap::new() }
     }
 
     /// How often to look at the queue although nothing has happened, if that would be told.

@@ -178,9 +178,11 @@ fn effects_are_known_to_those_who_use_them_only() {
         assert!(known.is_empty(), "{room} knows {known:?}");
     };
     knows_none("supervisor", &["session"]);
-    knows_none("keeper", &["supervisor", "terminal", "sentences"]);
+    knows_none("keeper", &["supervisor", "terminal", "writer", "sentences"]);
     knows_none("wire", &["command", "cli", "plan"]);
-    for leaf in ["session", "command", "signals", "terminal", "wire", "clock", "sentences", "plan", "environment"] {
+    for leaf in
+        ["session", "command", "signals", "terminal", "writer", "wire", "clock", "sentences", "plan", "environment"]
+    {
         knows_none(leaf, &["supervisor", "keeper"]);
     }
 }
@@ -202,7 +204,7 @@ fn the_supervisor_alone_runs_the_machine_and_has_one_thread() {
         if !["supervisor", "rules"].contains(&room(name)) {
             assert!(!named(text, "crate::rules::").contains("machine"), "{name}");
         }
-        if ["supervisor", "command", "signals", "terminal", "wire"].contains(&room(name)) {
+        if ["supervisor", "command", "signals", "terminal", "writer", "wire"].contains(&room(name)) {
             assert_uses_none(name, text, &["thread::", "smol::"]);
             assert!(!named(text, "std::").contains("thread"), "{name}");
         }

@@ -1,20 +1,26 @@
 //! A standard error that is full, closed or blocked, or that has no reader, changes nothing.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, mkfifo};
 
 use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::process::{self, Seat};
-use crate::harness::running::{count_own_lines, finish};
+use crate::harness::running::{Running, count_own_lines, finish};
 use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
 use crate::harness::server::{Server, free_port};
-use crate::harness::terminal::Terminal;
-use crate::harness::times::LEASE;
+use crate::harness::terminal::{CTRL_Q, CTRL_S, Terminal};
+use crate::harness::times::{AT_ONCE, INSTANT, LEASE, expect_once_below};
 use crate::harness::zklock::{Zklock, binary, child};
 
 /// Runs that write to stderr for different reasons: what each ends with, and its arguments after the options that
@@ -125,7 +131,6 @@ fn full_pipe() {
 
 #[test]
 fn paused_terminal() {
-    const CTRL_S: u8 = 0x13;
     let scratch = Scratch::new().with_lock();
     let terminal = Terminal::new(80);
     let mut holder = terminal.spawn(scratch.job(&direct(), "holder", &["-v"], &["--wait"]));
@@ -139,8 +144,47 @@ fn paused_terminal() {
     Moment::now().expect_within(LEASE, killed, "the command is dead");
     holder.wait().expect_code(76);
     finish(&mut next);
+    terminal.press(CTRL_Q);
+    terminal.wait_count("zklock: lost the lock /lock: the keeper process died", 1);
     holder.wait_until_nothing_is_left();
     scratch.expect_tidy(&["holder", "next"]);
+}
+
+/// The status line is erased before the command writes, but not waited for for long.
+#[test]
+fn paused_terminal_while_waiting() {
+    let scratch = Scratch::new();
+    let before = scratch.occupy("");
+    let terminal = Terminal::new(80);
+    let command = ["sh", "-c", "touch at-work; echo done"];
+    let mut job = terminal.spawn(scratch.zklock().arg(LOCK).args(command));
+    terminal.wait_count("waiting for /lock", 1);
+    terminal.press(CTRL_S);
+    scratch.delete(&before);
+    poll::until("the command runs", || scratch.file("at-work").exists().then_some(()));
+    terminal.press(CTRL_Q);
+    job.wait().expect_code(0);
+    terminal.wait("the command's line alone", |lines| lines == ["done"]);
+}
+
+/// The command comes after a status line that is not erased at once.
+#[test]
+fn status_line_goes_before_the_command_comes() {
+    let scratch = Scratch::new();
+    let before = scratch.occupy("");
+    let terminal = Terminal::new(80);
+    let mut job = terminal.spawn(scratch.zklock().arg(LOCK).child(scratch.logged("child")));
+    terminal.wait_count("waiting for /lock", 1);
+    let writer = job.writer();
+    process::stop(writer);
+    let deleted = Moment::now();
+    scratch.delete(&before);
+    poll::until("the command runs", || (!scratch.log().runs().is_empty()).then_some(()));
+    let took = scratch.begin("child").since(deleted);
+    assert!(took >= Duration::from_millis(50), "{took:?}");
+    process::send(writer, Signal::SIGCONT);
+    job.signal(Signal::SIGTERM);
+    job.wait().expect_code(0);
 }
 
 /// A message to a file that may not grow is lost, and the signal that it causes does not reach the command.
@@ -155,4 +199,193 @@ fn file_at_its_limit() {
     run.wait_stdout("ready");
     run.signal(Signal::SIGTERM);
     assert!(!run.wait().expect_code(0).stdout().contains("XFSZ"));
+}
+
+/// A pipe that is full and stays so until it is read.
+struct Jam(File);
+
+impl Jam {
+    fn new(scratch: &Scratch) -> Self {
+        let path = scratch.file("jam");
+        // That of a pipe before.
+        let _ = fs::remove_file(&path);
+        mkfifo(&path, Mode::S_IRWXU).expect("a pipe");
+        let mut pipe = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path).unwrap();
+        while pipe.write(&[0; 4096]).is_ok() {}
+        Self(pipe)
+    }
+
+    /// A run with this as its standard error.
+    fn before(zklock: Zklock) -> Zklock {
+        zklock.run_by(["bash", "-c", r#"exec "$@" 2>jam"#, "bash"])
+    }
+
+    /// What zklock has written. From now on there is room for more.
+    fn read(&mut self) -> String {
+        let mut text = vec![];
+        // There is no end of the pipe, because this is open for writing as well.
+        let _ = self.0.read_to_end(&mut text);
+        text.retain(|&byte| byte != 0);
+        String::from_utf8(text).expect("UTF-8")
+    }
+
+    /// Reads until what was read contains `part`.
+    #[track_caller]
+    fn read_until(&mut self, part: &str) -> String {
+        let mut text = String::new();
+        poll::until(part, || {
+            text += &self.read();
+            text.contains(part).then_some(())
+        });
+        text
+    }
+}
+
+/// Standard error takes no byte from the start. The command starts as fast as ever, and so does the next one.
+#[test]
+fn full_pipe_from_the_start() {
+    for (options, variable) in [(&[][..], "X"), (&["-v"], "X"), (&["-vvv"], "X"), (&[], "ZKLOCK_LOG")] {
+        let scratch = Scratch::new().with_lock();
+        expect_once_below(2 * INSTANT, || {
+            let jam = Jam::new(&scratch);
+            let job = scratch.zklock().arg(LOCK).args(options).env(variable, "debug").env("CI", "1");
+            let mut holder = Jam::before(job.child(scratch.logged("holder"))).spawn();
+            holder.wait_stdout("ready");
+            let took = holder.elapsed();
+            let mut next = scratch.queue("next", 1);
+            let ended = Moment::now();
+            // Its status, although the writer is stuck.
+            finish(&mut holder);
+            Moment::now().expect_within(AT_ONCE, ended, "zklock has ended");
+            finish(&mut next);
+            scratch.log().expect_no_overlap();
+            // The writer ends.
+            drop(jam);
+            holder.wait_until_nothing_is_left();
+            took
+        });
+    }
+}
+
+/// A writer that hangs does not keep zklock from ending. It ends by itself, and loses nothing.
+#[test]
+fn writer_is_left_behind() {
+    let scratch = Scratch::new();
+    let mut jam = Jam::new(&scratch);
+    let mut job = Jam::before(scratch.zklock().args([LOCK, "-v"]).child(["--exit-on", "TERM"])).spawn();
+    job.wait_stdout("ready");
+    let writer = job.writer();
+    finish(&mut job);
+    let left: Vec<Pid> = job.processes().iter().map(|process| process.pid).collect();
+    assert_eq!(left, [writer]);
+    let text = jam.read_until(", token ");
+    job.wait_until_nothing_is_left();
+    count_own_lines(&(text + &jam.read()));
+}
+
+/// The writer of a nested run hangs. It does not count as a descendant for which the outer run holds its lock.
+#[test]
+fn nested_writer_is_left_behind() {
+    let scratch = Scratch::new();
+    let mut jam = Jam::new(&scratch);
+    let outer = scratch.zklock().args(["--wait-descendants", LOCK, "--"]).arg(binary());
+    let mut job = Jam::before(outer.args(["-v", "/inner", "true"])).spawn();
+    job.wait().expect_code(0);
+    scratch.wait_queue(0);
+    let left: Vec<String> = job.processes().into_iter().map(|process| process.name).collect();
+    assert_eq!(left, ["lock-writer"]);
+    jam.read_until(", token ");
+    job.wait_until_nothing_is_left();
+}
+
+/// What writes to standard error holds nothing else, neither of zklock's nor of the caller's.
+#[test]
+fn writer_holds_nothing_else() {
+    let scratch = Scratch::new();
+    let job = scratch.zklock().args([LOCK, "-v"]).child(["--exit-on", "TERM"]);
+    let mut job = job.run_by(["bash", "-c", r#"exec 7</dev/null 300</dev/null; exec "$@""#, "bash"]).spawn();
+    job.wait_stdout("ready");
+    let open = |pid: Pid| -> BTreeMap<String, PathBuf> {
+        let entries = fs::read_dir(format!("/proc/{pid}/fd")).expect("a living process").flatten();
+        let name = |entry: &fs::DirEntry| entry.file_name().into_string().expect("a number");
+        entries.map(|entry| (name(&entry), fs::read_link(entry.path()).unwrap_or_default())).collect()
+    };
+    let ours = open(job.pid());
+    assert!(ours.contains_key("7") && ours.contains_key("300") && ours.len() > 7, "{ours:?}");
+    let writer = poll::until("the writer has closed the others", || {
+        Some(open(job.writer())).filter(|open| open.keys().eq(["0", "2"]))
+    });
+    assert!(writer["0"].to_string_lossy().starts_with("pipe:"), "{writer:?}");
+    assert_eq!(writer["2"], ours["2"]);
+    finish(&mut job);
+}
+
+/// It is replaced once, and the run goes on without it.
+#[test]
+fn writer_killed() {
+    let scratch = Scratch::new();
+    let job = scratch.zklock().arg(LOCK).env("ZKLOCK_LOG", "zklock=debug");
+    let mut job = job.child(["--exit-on", "TERM", "--exit", "3"]).spawn();
+    job.wait_stdout("ready");
+    let kill_writer = |job: &Running| {
+        let writer = job.writer();
+        process::send(writer, Signal::SIGKILL);
+        poll::until("it is reaped", || process::look(writer).is_none().then_some(()));
+    };
+    kill_writer(&job);
+    job.signal(Signal::SIGUSR1);
+    job.wait_stdout("signal USR1");
+    job.wait_stderr("event Signal");
+    kill_writer(&job);
+    for _ in 0..10 {
+        job.signal(Signal::SIGUSR2);
+        job.wait_stdout("signal USR2");
+    }
+    job.signal(Signal::SIGTERM);
+    let output = job.wait().expect_code(3);
+    // In the end there is one more.
+    assert!(output.stderr().contains("effect Finish(Exited(3))"), "{output}");
+}
+
+/// How often the process has called read(2), and how many bytes it has written.
+fn transfers(pid: Pid) -> (u64, u64) {
+    let io = fs::read_to_string(format!("/proc/{pid}/io")).expect("the kernel counts them");
+    let number = |name: &str| io.lines().find_map(|line| line.strip_prefix(name)?.parse().ok()).expect("a number");
+    (number("syscr: "), number("wchar: "))
+}
+
+/// Messages for which there is no room are counted, and told of when there is.
+#[test]
+fn dropped_messages_are_counted() {
+    const WORDS: &str = " messages were dropped: standard error did not take them\n";
+    let scratch = Scratch::new();
+    let before = scratch.occupy("");
+    let mut jam = Jam::new(&scratch);
+    let mut job = Jam::before(scratch.zklock().arg(LOCK).env("ZKLOCK_LOG", "zklock=debug").bare_child()).spawn();
+    scratch.wait_queue(2);
+    // It does not end the wait, and is worth a line.
+    let signal_often = || (0..1000).for_each(|_| job.signal(Signal::SIGWINCH));
+    let mut before_that = transfers(job.pid());
+    poll::until("messages are dropped", || {
+        signal_often();
+        let ((reads, written), now) = (before_that, transfers(job.pid()));
+        before_that = now;
+        // It has read several signals, and the lines about them have not been put anywhere.
+        (now.0 > reads + 10 && now.1 == written).then_some(())
+    });
+    let mut text = String::new();
+    poll::until("the number of messages", || {
+        signal_often();
+        text += &jam.read();
+        text.contains(WORDS).then_some(())
+    });
+    let said = text.lines().find_map(|line| line.strip_suffix(WORDS.trim_end())).expect("a line of its own");
+    let count: u64 = said.strip_prefix("zklock: ").and_then(|count| count.parse().ok()).expect("a number");
+    assert!(count > 0);
+    scratch.delete(&before);
+    job.wait_stdout("ready");
+    text += &jam.read_until("token");
+    job.wait().expect_code(0);
+    job.wait_until_nothing_is_left();
+    count_own_lines(&(text + &jam.read()));
 }

@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 use super::poll::{self, PATIENCE};
 use super::process::{self, Process};
 use super::scratch::LOCK;
-use super::zklock::{MARK, is_guard, is_keeper};
+use super::zklock::{MARK, is_guard, is_helper, is_keeper, is_writer};
 
 /// What a process writes, kept in an unnamed file. A file has no reader that could lag behind, and needs none: what a
 /// process had written when it ended is there, even while a daemon that it left holds the descriptor open.
@@ -108,6 +108,12 @@ impl Running {
     #[track_caller]
     pub(crate) fn guard(&self) -> Pid {
         self.child_process("guard", is_guard)
+    }
+
+    /// The process that writes to standard error, once there is something to write.
+    #[track_caller]
+    pub(crate) fn writer(&self) -> Pid {
+        self.child_process("writer", is_writer)
     }
 
     /// The command, once it runs: the oldest child of the guard.
@@ -276,14 +282,14 @@ impl Running {
         process::marked(MARK, &self.mark)
     }
 
-    /// The processes of this run below zklock itself: keepers and guards, which have something left to do in the end,
+    /// The processes of this run below zklock itself: its own, which have something left to do in the end,
     /// and the others, of which there are `count`.
     #[track_caller]
     pub(crate) fn family(&self, count: usize) -> (Vec<Process>, Vec<Process>) {
         let all = self.processes().into_iter().filter(|process| process.pid != self.pid());
-        let (keepers, others): (Vec<_>, Vec<_>) = all.partition(|process| is_keeper(process) || is_guard(process));
+        let (helpers, others): (Vec<_>, Vec<_>) = all.partition(is_helper);
         assert_eq!(others.len(), count, "{others:?}");
-        (keepers, others)
+        (helpers, others)
     }
 
     /// The process called zklock, below another program that was started.

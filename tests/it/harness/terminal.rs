@@ -19,6 +19,10 @@ use super::zklock::Zklock;
 
 /// Ctrl-C.
 pub(crate) const CTRL_C: u8 = 0x03;
+/// Ctrl-S, which pauses the output.
+pub(crate) const CTRL_S: u8 = 0x13;
+/// Ctrl-Q, which continues it.
+pub(crate) const CTRL_Q: u8 = 0x11;
 /// Ctrl-Z.
 pub(crate) const CTRL_Z: u8 = 0x1a;
 

@@ -30,6 +30,16 @@ pub(crate) fn is_guard(process: &Process) -> bool {
     process.name == "lock-guard"
 }
 
+/// Whether it is one of zklock's own processes below the supervisor.
+pub(crate) fn is_helper(process: &Process) -> bool {
+    is_keeper(process) || is_guard(process) || is_writer(process)
+}
+
+/// Whether it writes to standard error for a zklock.
+pub(crate) fn is_writer(process: &Process) -> bool {
+    process.name == "lock-writer"
+}
+
 /// The binary under test.
 pub(crate) fn binary() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_zklock"))
