@@ -100,11 +100,11 @@ fn command_may_change_settings() {
 fn settings_after_a_killed_command() {
     const RAW: &str = r#"stty raw -echo </dev/tty; printf "full screen\r\n"; trap "" TERM; exec sleep 60"#;
     let job_control = format!("set -m; sh -c '{RAW}'");
-    for command in [RAW, &job_control] {
+    for (command, option) in [(RAW, None), (&job_control, None), (RAW, Some("-v"))] {
         let scratch = Scratch::new();
         let terminal = Terminal::new(80);
         let before = terminal.settings();
-        let job = scratch.zklock().arg(LOCK).args(["--", "bash", "-c", command]);
+        let job = scratch.zklock().arg(LOCK).args(option).args(["--", "bash", "-c", command]);
         let mut job = terminal.spawn_by(r#""$@"; echo "ended $?""#, job);
         terminal.wait_count("full screen", 1);
         assert_ne!(terminal.settings(), before);
