@@ -160,7 +160,6 @@ impl Writer {
 
     /// Forks a writer if there is a text and no writer. Returns its process id. This process must have one thread
     /// only. The writer must not be taken for a process of the command.
-    ///
     pub fn start_if_due(&mut self) -> Option<Pid> {
         if self.awaited().is_none() || !self.has_texts() {
             return None;

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::stat::Mode;
-use nix::unistd::{Pid, mkfifo};
+use nix::unistd::{Pid, geteuid, mkfifo};
 
 use crate::harness::moment::Moment;
 use crate::harness::poll;
@@ -388,4 +389,78 @@ fn dropped_messages_are_counted() {
     job.wait().expect_code(0);
     job.wait_until_nothing_is_left();
     count_own_lines(&(text + &jam.read()));
+}
+
+/// A file system in a file, mounted. When this is dropped, or the test is killed, a shell thaws and unmounts it.
+struct FileSystem {
+    directory: PathBuf,
+    shell: Child,
+}
+
+impl FileSystem {
+    /// `None` where the tests may not do that.
+    fn mount(scratch: &Scratch) -> Option<Self> {
+        let (image, directory) = (scratch.file("image"), scratch.file("mounted"));
+        File::create(&image).and_then(|file| file.set_len(16 << 20)).expect("a file of 16 MB");
+        fs::create_dir(&directory).expect("a directory");
+        if !geteuid().is_root() || !does(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image)) {
+            return None;
+        }
+        // Its input ends with the test. `-l`: also if a process still has a file open there.
+        let script = r#"trap "" HUP INT TERM; read -r line; fsfreeze -u "$0"; umount -l "$0""#;
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]).arg(&directory).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let shell = shell.process_group(0).spawn().expect("a shell");
+        let files = Self { directory, shell };
+        does(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&files.directory)).then_some(files)
+    }
+
+    fn freeze(&self) {
+        assert!(does(Command::new("fsfreeze").arg("-f").arg(&self.directory)));
+    }
+
+    fn thaw(&self) {
+        assert!(does(Command::new("fsfreeze").arg("-u").arg(&self.directory)));
+    }
+}
+
+impl Drop for FileSystem {
+    fn drop(&mut self) {
+        self.shell.stdin = None;
+        let _ = self.shell.wait();
+    }
+}
+
+fn does(command: &mut Command) -> bool {
+    command.stdin(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+/// A write to it sleeps where no signal reaches it, although poll(2) says that it is ready.
+#[test]
+fn frozen_file_system() {
+    for variable in ["X", "ZKLOCK_LOG"] {
+        let scratch = Scratch::new().with_lock();
+        let Some(files) = FileSystem::mount(&scratch) else {
+            // Not by `eprintln`, which libtest captures.
+            let _ =
+                writeln!(io::stderr(), "frozen_file_system DID NOT RUN: it takes root, mkfs.ext4 and a loop device");
+            return;
+        };
+        let job = scratch.job(&direct(), "holder", &GRACE, &["--wait"]).env(variable, "debug");
+        let mut holder = job.run_by(["bash", "-c", r#"exec "$@" 2>>mounted/log"#, "bash"]).spawn();
+        holder.wait_stdout("ready");
+        let mut next = scratch.queue("next", 1);
+        files.freeze();
+        let killed = Moment::now();
+        process::send(holder.keeper(), Signal::SIGKILL);
+        let output = holder.wait().expect_code(76);
+        assert!(output.stdout().contains("\nholder signal TERM\n"), "{output}");
+        scratch.last_alive("holder").expect_within(LEASE, killed, "the command is dead");
+        finish(&mut next);
+        files.thaw();
+        holder.wait_until_nothing_is_left();
+        let said = scratch.read("mounted/log");
+        assert!(said.contains("zklock: lost the lock /lock: the keeper process died"), "{said}");
+        scratch.expect_tidy(&["holder", "next"]);
+    }
 }
