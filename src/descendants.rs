@@ -246,6 +246,12 @@ fn program(pid: &str) -> Option<(u64, u64)> {
     Some((file.dev(), file.ino()))
 }
 
+/// When this process started, in clock ticks since boot. `None`: there is none that lives, or /proc hides it.
+pub fn started(pid: u32) -> Option<u64> {
+    let process = i32::try_from(pid).ok().and_then(Process::read);
+    process.filter(|process| process.alive).map(|process| process.started)
+}
+
 /// Whether the process `ancestor` is above the process `pid`. If `ancestor` is a subreaper, this stays true
 /// for as long as both live, even if processes in between end.
 pub fn is_above(ancestor: u32, pid: u32) -> bool {
@@ -278,7 +284,8 @@ pub fn is_of_others(group: Pid) -> bool {
     processes.is_empty() || members.any(|process| process.pid != this.as_raw() && !is_script(process))
 }
 
-fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
+/// A descriptor of the process with this id (pidfd_open(2)).
+pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     #[expect(unsafe_code, reason = "neither nix nor std has pidfd_open(2)")]
     // SAFETY: the call touches no memory; a result that is not negative is a new descriptor
     // that is owned here alone, closed on exec.

@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 
+use crate::rules::lender::Offer;
 use crate::rules::message::Grant;
 use crate::rules::mode::Mode;
 
@@ -17,6 +18,10 @@ pub const LOG: &str = "ZKLOCK_LOG";
 /// The contender nodes of the command's locks, one on each line: those of its own zklock and of every zklock
 /// above that one. A zklock below finds here which locks it may use together with them.
 pub const HELD: &str = "ZKLOCK_HELD";
+/// How to borrow the locks of the command's own zklock and of every zklock above that one: an [`Offer`] of each,
+/// one on each line.
+pub const LENDER: &str = "ZKLOCK_LENDER";
+
 /// A variable and its value.
 pub type Variable = (&'static str, OsString);
 
@@ -45,6 +50,16 @@ pub fn held(grant: &Grant, outer: &[String]) -> Variable {
 pub fn names_held(value: &OsStr) -> Vec<String> {
     let lines = value.to_str().unwrap_or_default().lines();
     lines.filter_map(|line| line.rsplit('/').next()).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+/// [`LENDER`] for a command whose run makes this offer.
+pub fn lender(offer: &Offer) -> Variable {
+    (LENDER, with_lines(LENDER, [offer.to_string().as_str()]))
+}
+
+/// The offers in [`LENDER`], which may hold anything: [`crate::lending`] looks whether they stand.
+pub fn offers(value: &OsStr) -> Vec<Offer> {
+    value.to_str().unwrap_or_default().lines().filter_map(|line| line.parse().ok()).collect()
 }
 
 /// A variable of our own environment with these lines added. A line feed separates them because a lock's path

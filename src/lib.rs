@@ -12,6 +12,7 @@
 //! | [`rules`] | pure: who holds, how long a lease lasts, what a run does next |
 //! | [`supervisor`] | the process the user started: command, signals, terminal, clock |
 //! | [`keeper`] | a fork of it for each ZooKeeper session: queue, beat, release |
+//! | [`lending`] | a run lends its locks to the runs below its command |
 //! | [`session`] | what a keeper asks of ZooKeeper; only `session::client` knows the client library |
 //! | [`wire`] | how supervisor and keeper talk; what they say is [`rules::message`] |
 //! | [`command`] | start, signal, kill and reap the command and its descendants |
@@ -33,6 +34,7 @@ pub mod duration;
 pub mod environment;
 pub mod guard;
 pub mod keeper;
+pub mod lending;
 pub mod plan;
 pub mod rules;
 pub mod sentences;

@@ -20,6 +20,7 @@ use crate::cli::{self, Cli};
 use crate::duration;
 use crate::environment;
 use crate::rules::lease::Terms;
+use crate::rules::lender::Offer;
 use crate::rules::mode::Mode;
 use crate::rules::queue::Dialect;
 use crate::rules::settings::{Patience, Settings};
@@ -78,6 +79,8 @@ pub struct Request {
     pub dialects_given: bool,
     /// Names of contender nodes that are held by processes above us, as the environment claims.
     pub held: Vec<String>,
+    /// How to borrow from these processes, as the environment claims.
+    pub offers: Vec<Offer>,
 }
 
 impl Request {
@@ -200,6 +203,7 @@ pub fn from_args_and_environment(
             dialects_given: dialects.is_some(),
             dialects: dialects.unwrap_or_else(|| vec![Dialect::Curator]),
             held: environment(environment::HELD).map(|text| environment::names_held(&text)).unwrap_or_default(),
+            offers: environment(environment::LENDER).map(|text| environment::offers(&text)).unwrap_or_default(),
         },
         servers,
         servers_given,

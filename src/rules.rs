@@ -8,6 +8,7 @@ pub mod contacts;
 pub mod event;
 pub mod instant;
 pub mod lease;
+pub mod lender;
 pub mod machine;
 pub mod message;
 pub mod mode;

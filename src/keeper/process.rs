@@ -20,6 +20,7 @@ use super::{Keeper, PAUSE};
 use crate::clock;
 use crate::descendants;
 use crate::guard::KeeperTies;
+use crate::lending;
 use crate::plan::Plan;
 use crate::rules::card::Card;
 use crate::rules::instant::Instant;
@@ -217,6 +218,9 @@ impl Outside for RealOutside<'_> {
             Card {
                 host: gethostname().ok().map(|name| name.to_string_lossy().into_owned()),
                 pid: Some(self.birth.supervisor),
+                started: command::started(self.birth.supervisor),
+                pid_ns: lending::pid_namespace(),
+                boot_id: lending::boot_id(),
                 user: user_name(),
                 command,
                 describe: plan.published.description.clone(),

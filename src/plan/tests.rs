@@ -5,6 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use proptest::prelude::*;
 
 use super::*;
+use crate::rules::lender::Lender;
 use crate::rules::signal::Signal;
 
 /// The plan for the words of `args` after `zklock`, in this environment.
@@ -44,6 +45,7 @@ fn everything_has_its_default() {
                 dialects: vec![Dialect::Curator],
                 dialects_given: false,
                 held: vec![],
+                offers: vec![],
             },
             settings: Settings {
                 patience: Patience::Forever,
@@ -101,6 +103,7 @@ fn every_option_is_understood() {
                 dialects: vec![Dialect::Kazoo, Dialect::Curator],
                 dialects_given: true,
                 held: vec![],
+                offers: vec![],
             },
             settings: Settings {
                 patience: Patience::AtMost(Duration::from_secs(5400)),
@@ -171,6 +174,14 @@ fn held_locks_are_read_from_the_environment() {
     let held = |text| plan_in(&[("ZKLOCK_HELD", text)], &["/l", "job"]).unwrap().request.held;
     assert_eq!(held("/l/_c_a-lock-0000000001\n/jobs/b/x"), ["_c_a-lock-0000000001", "x"]);
     assert_eq!(held("\n/\n\n"), Vec::<String>::new());
+}
+
+#[test]
+fn offers_are_read_from_the_environment() {
+    let offers = |text| plan_in(&[("ZKLOCK_LENDER", text)], &["/l", "job"]).unwrap().request.offers;
+    let offer = |pid| Offer { lender: Lender { pid, started: 2 }, descriptor: 3, inode: 4 };
+    assert_eq!(offers("1 2 3 4\n7 2 3 4"), [offer(1), offer(7)]);
+    assert_eq!(offers("x\n\n1 2 3\n1 2 3 4\n"), [offer(1)]);
 }
 
 #[test]

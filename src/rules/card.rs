@@ -29,6 +29,15 @@ pub struct Card {
     /// The process that the user started, as that machine numbers it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
+    /// When that process started, in clock ticks since boot (proc_pid_stat(5)).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started: Option<u64>,
+    /// The PID namespace in which it has that pid (pid_namespaces(7)).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid_ns: Option<u64>,
+    /// A random text for the time that the machine has been running since its last boot (proc_sys_kernel(5)).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
     /// The name of the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
@@ -94,6 +103,9 @@ impl Card {
         Self {
             host: text("host"),
             pid: number("pid").and_then(|pid| u32::try_from(pid).ok()),
+            started: number("started"),
+            pid_ns: number("pid_ns"),
+            boot_id: text("boot_id"),
             user: text("user"),
             command: text("command"),
             describe: text("describe"),
@@ -150,12 +162,16 @@ mod tests {
             describe: Some("nightly".to_owned()),
             mode: Some(Mode::Permits(NonZeroU32::new(3).unwrap())),
             held_since: Some(1_700_000_000_123),
+            started: Some(77),
+            pid_ns: Some(4_026_531_836),
+            boot_id: Some("7b38".to_owned()),
             ..backup()
         };
         assert_eq!(
             String::from_utf8(card.to_bytes()).unwrap(),
             concat!(
-                r#"{"v":1,"host":"db3","pid":4242,"user":"ops","command":"backup.sh","describe":"nightly","#,
+                r#"{"v":1,"host":"db3","pid":4242,"started":77,"pid_ns":4026531836,"boot_id":"7b38","user":"ops","#,
+                r#""command":"backup.sh","describe":"nightly","#,
                 r#""mode":"permits:3","held_since":1700000000123,"permits":3}"#
             )
         );
