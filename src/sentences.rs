@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::duration::{show, show_age, show_limit, show_measured};
+use crate::environment::LENDER;
 use crate::plan::{Plan, Verbosity};
+use crate::rules::lender::Barrier;
 use crate::rules::message::{Loss, Refusal, View};
 use crate::rules::notice::{Blocker, LostWhy, Notice};
 use crate::rules::queue::Recipe;
@@ -228,6 +230,13 @@ fn refused(refusal: &Refusal, plan: &Plan) -> String {
              that",
             plan.request.mode
         ),
+        Refusal::OutOfReach { lock, barrier } => {
+            let why = match barrier {
+                Barrier::Foreign => "another user or container".to_owned(),
+                Barrier::NoOffer => format!("{LENDER} does not name it"),
+            };
+            format!("{lock} is held by the run that started this one, which cannot be reached: {why}")
+        }
         Refusal::Server(why) => format!("ZooKeeper refused: {why}"),
     }
 }

@@ -14,7 +14,6 @@
 
 mod job;
 mod keeper;
-mod lending;
 mod teller;
 
 use std::io;
@@ -28,11 +27,11 @@ use nix::unistd::Pid;
 
 use self::job::{Job, News};
 use self::keeper::Keeper;
-use self::lending::Lending;
 use self::teller::Teller;
 use crate::clock::{self, Alarm};
 use crate::command::{self, Reaped};
 use crate::environment;
+use crate::lending::{Borrowing, Lending};
 use crate::plan::Plan;
 use crate::rules::event::{Awaited, CommandEvent, Effect, Event, Unstarted};
 use crate::rules::instant::Instant;
@@ -53,11 +52,23 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
     let signals = Signals::open().context("cannot read signals")?;
     let alarm = Alarm::new().context("cannot create a timer")?;
     let job = Job::new(signals.inherited())?;
-    let lending = Lending::new()?;
+    let borrowing = Borrowing::new(&plan.request.offers);
     let (machine, effects) = Machine::start(plan.settings, clock::now());
     let teller = Teller::new(plan);
-    let mut supervisor =
-        Supervisor { plan, signals, alarm, machine, keeper: None, job, told_over: false, lending, teller, writer, outcome: None };
+    let mut supervisor = Supervisor {
+        plan,
+        signals,
+        alarm,
+        machine,
+        keeper: None,
+        job,
+        told_over: false,
+        lending: None,
+        borrowing,
+        teller,
+        writer,
+        outcome: None,
+    };
     let outcome = supervisor.work(effects);
     supervisor.clean_up();
     outcome
@@ -72,7 +83,9 @@ struct Supervisor<'p> {
     job: Job,
     /// The machine has been told that the guard has found the lease to be over.
     told_over: bool,
-    lending: Lending,
+    /// Our part as a lender, from the start of the command on.
+    lending: Option<Lending>,
+    borrowing: Borrowing,
     teller: Teller<'p>,
     writer: &'p mut Writer,
     outcome: Option<Outcome>,
@@ -111,17 +124,10 @@ impl Supervisor<'_> {
         let links = link.map(AsFd::as_fd).into_iter().chain(self.job.link());
         fds.extend(links.map(|link| PollFd::new(link, PollFlags::POLLIN)));
         fds.extend(self.writer.awaited().map(|texts| PollFd::new(texts, PollFlags::POLLIN)));
-        let mut limit = PollTimeout::NONE;
         if self.machine.awaits() == Some(Awaited::Borrowers) {
-            let (ends, look_again) = self.lending.waits();
-            fds.extend(ends);
-            limit = look_again;
+            fds.extend(self.lending.as_ref().map(|lending| PollFd::new(lending.as_fd(), PollFlags::empty())));
         }
-        match poll(&mut fds, limit) {
-            Ok(0) => {
-                self.lending.be_patient();
-                Ok(())
-            }
+        match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(error) => Err(error).context("cannot wait for events"),
         }
@@ -133,7 +139,9 @@ impl Supervisor<'_> {
         let is_over = self.job.is_lease_over();
         while let Some(event) = self.keeper.as_mut().and_then(Keeper::hear) {
             if event == Event::Keeper(Report::Independent) {
-                self.lending.be_independent();
+                self.borrowing.give_back();
+                // It has copies.
+                self.job.dismiss_guard();
             }
             self.happen(event)?;
         }
@@ -204,7 +212,7 @@ impl Supervisor<'_> {
         }
         match ended {
             Some(Ok(end)) => {
-                let lent = self.lending.leave();
+                let lent = self.lending.as_mut().is_some_and(|lending| !lending.end());
                 self.happen_to_command(if lent { CommandEvent::EndedLending(end) } else { CommandEvent::Ended(end) })?;
             }
             Some(Err(error)) => self.not_started(&error)?,
@@ -219,7 +227,7 @@ impl Supervisor<'_> {
             _ if self.job.has_command() => false,
             None => false,
             Some(Awaited::Everyone) => self.job.has_gone(),
-            Some(Awaited::Borrowers) => self.lending.has_ended(),
+            Some(Awaited::Borrowers) => self.lending.as_ref().is_none_or(Lending::is_over),
         }
     }
 
@@ -246,6 +254,8 @@ impl Supervisor<'_> {
                 Effect::Kill => self.job.kill(),
                 Effect::Release => {
                     self.job.leave();
+                    // No process uses a lock any more.
+                    self.borrowing.give_back();
                     if let Some(keeper) = &self.keeper {
                         keeper.order(Order::Release);
                     }
@@ -285,16 +295,16 @@ impl Supervisor<'_> {
         // Its guard belongs to it.
         self.job.dismiss_guard();
         if !self.plan.request.held.is_empty() {
-            self.lending.borrow();
+            self.borrowing.borrow();
         }
-        self.keeper = Some(Keeper::start(self.plan, self.teller.refresh())?);
+        self.keeper = Some(Keeper::start(self.plan, self.teller.refresh(), &mut self.borrowing)?);
         Ok(())
     }
 
     fn make_guard(&mut self) {
         let Some(keeper) = &self.keeper else { return };
         // If there are too many processes now, there may be fewer at our turn.
-        if let Err(error) = self.job.make_guard(&self.plan.command, &keeper.ties) {
+        if let Err(error) = self.job.make_guard(&self.plan.command, &keeper.ties, &self.borrowing) {
             log::info!("cannot make a guard yet: {error}");
         }
     }
@@ -312,9 +322,11 @@ impl Supervisor<'_> {
         let Some(keeper) = &mut self.keeper else {
             return self.happen_to_command(CommandEvent::StartFailed(Unstarted::TooLate));
         };
+        let lending = self.lending.insert(Lending::begin().context("cannot create a pipe")?);
         let mut variables = environment::describe(grant, self.plan.request.mode);
         variables.push(environment::held(grant, &self.plan.request.held));
-        match self.job.start(&self.plan.command, &mut keeper.ties, &variables, until) {
+        variables.push(environment::lender(lending.offer()));
+        match self.job.start(&self.plan.command, &mut keeper.ties, &self.borrowing, &variables, until) {
             Ok(()) => {
                 self.job.refused_parts().for_each(|part| log::info!("this system has not got {part}; going on without"));
                 self.teller.screen.share();

@@ -69,9 +69,8 @@ impl<O: Outside> Keeper<'_, O> {
             self.insist(|| session.delete(node)).await?;
         }
         self.place.take();
-        // Look again for what is lent to us: queueing for it would be waiting for ourselves. Until a search
-        // finds nothing, our process names (`INNER_NAME`, `INNER_KEEPER_NAME`) go on saying that we may use
-        // it.
+        // Look again for what is lent to us: queueing for it would be waiting for ourselves. The supervisor has
+        // given nothing back, because we have not said that nothing is lent to us.
         self.lent.borrow_mut().take_if(|lent| !lent.is_empty());
         Ok(())
     }

@@ -3,22 +3,20 @@
 use std::cell::Cell;
 use std::future::pending;
 use std::rc::Rc;
-use std::time::Duration;
 
 use super::Keeper;
 use super::contend::queue_of;
 use super::outside::Outside;
-use super::place::{Claim, Lender, Stop};
+use super::place::{Claim, LentBy, Stop};
+use super::wait::first_of;
 use crate::environment::HELD;
 use crate::plan::LockPath;
 use crate::rules::card::Card;
+use crate::rules::lender::Loan;
 use crate::rules::message::{Loss, Refusal, Report};
 use crate::rules::mode::Mode;
 use crate::rules::queue::{Contender, Standing};
 use crate::session::{Failure, Session};
-
-/// How often to check that our lenders live. Less than the shortest session timeout.
-const LENDER_WATCH: Duration = Duration::from_millis(50);
 
 impl<O: Outside> Keeper<'_, O> {
     /// Finds out which of the locks are held by zklocks above us. We use those locks together with their
@@ -33,7 +31,6 @@ impl<O: Outside> Keeper<'_, O> {
                 lent.extend(self.lent_by_ancestor(session, lock).await?.map(Rc::new));
             }
             if lent.is_empty() {
-                self.outside.borrows_no_more();
                 self.outside.report(&Report::Independent).await;
             }
         }
@@ -48,7 +45,7 @@ impl<O: Outside> Keeper<'_, O> {
 
     /// The contender of a zklock that we descend from, if it holds this lock. The environment says so, but an
     /// environment can be copied and kept. So the servers must say so as well, and the node must name a
-    /// process above us that has not begun to release the lock.
+    /// run above us from which the supervisor has borrowed.
     async fn lent_by_ancestor(&self, session: &O::Session, lock: &LockPath) -> Result<Option<Claim>, Stop> {
         let children = match self.insist(|| session.children(lock.as_str())).await {
             Err(Failure::NoNode) => return Ok(None),
@@ -64,25 +61,28 @@ impl<O: Outside> Keeper<'_, O> {
                 Err(Failure::NoNode) => continue,
                 read => read.map_err(|failure| Stop::because(failure, lock))?,
             };
-            let card = Card::from_bytes(&data);
-            let is_above = |pid: &u32| card.host == self.outside.card().host && self.outside.is_above(*pid);
-            let Some(pid) = card.pid.filter(is_above) else {
-                log::warn!("{node} is in {HELD}, but no zklock that this one descends from holds it; queueing");
-                continue;
+            let run = match self.outside.loan(&Card::from_bytes(&data)) {
+                Loan::Lent(run) => run,
+                Loan::Over => continue,
+                Loan::Stranger => {
+                    log::warn!("{node} is in {HELD}, but no zklock that this one descends from holds it; queueing");
+                    continue;
+                }
+                Loan::OutOfReach(barrier) => {
+                    let lock = lock.to_string();
+                    return Err(Stop::Final(Report::Refused(Refusal::OutOfReach { lock, barrier })));
+                }
             };
-            if !self.outside.lends(pid) {
-                continue;
-            }
             if !includes(contender.mode, self.plan.request.mode) {
                 let (lock, held) = (lock.to_string(), contender.mode);
                 return Err(Stop::Final(Report::Refused(Refusal::Upgrade { lock, held })));
             }
-            log::info!("{node} is held by process {pid} above this one; using it");
+            log::info!("{node} is held by process {} above this one; using it", run.pid);
             return Ok(Some(Claim {
                 lock: lock.clone(),
                 nodes: vec![node],
                 token: stat.czxid,
-                lender: Some(Lender { pid, session: stat.owner }),
+                lender: Some(LentBy { run, session: stat.owner }),
                 listed: Cell::new(None),
             }));
         }
@@ -96,9 +96,7 @@ impl<O: Outside> Keeper<'_, O> {
         if lenders.is_empty() {
             return pending().await;
         }
-        while lenders.iter().all(|lender| self.outside.is_above(lender.pid)) {
-            self.outside.sleep(LENDER_WATCH).await;
-        }
+        first_of(lenders.iter().map(|lender| self.outside.until_gone(lender.run))).await;
         Err(Stop::Gone(Loss::LenderGone))
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::rules::card::Card;
 use crate::rules::instant::Instant;
 use crate::rules::lease::Span;
+use crate::rules::lender::{Lender, Loan};
 use crate::rules::message::{Order, Report};
 use crate::session::{Failure, Session};
 
@@ -70,14 +71,11 @@ pub trait Outside {
     /// run without the lock, as far as the guard could tell.
     fn guard_gone(&self) -> impl Future<Output = bool>;
 
-    /// Whether this process is an ancestor of ours and lives.
-    fn is_above(&self, pid: u32) -> bool;
+    /// Whether a holder of which the servers have this card lends us its lock.
+    fn loan(&self, holder: &Card) -> Loan;
 
-    /// Whether this process, a zklock above us, has not begun to release its locks.
-    fn lends(&self, pid: u32) -> bool;
-
-    /// Shows the zklocks above us that we use none of their locks and will not do so later.
-    fn borrows_no_more(&self);
+    /// Waits until this run has ended.
+    fn until_gone(&self, lender: Lender) -> impl Future<Output = ()>;
 
     /// What others may know of us. The first call takes a while.
     fn card(&self) -> &Card;

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::rc::Rc;
 
 use crate::plan::LockPath;
+use crate::rules::lender::Lender;
 use crate::rules::message::{Loss, Refusal, Report};
 use crate::rules::queue::ContenderId;
 use crate::session::Failure;
@@ -74,15 +75,15 @@ pub(super) struct Claim {
     /// The fencing token: the transaction that has created the nodes.
     pub(super) token: i64,
     /// `None`: the contender is our own.
-    pub(super) lender: Option<Lender>,
+    pub(super) lender: Option<LentBy>,
     /// The children of the lock, if they were listed together with the creation.
     pub(super) listed: Cell<Option<Vec<String>>>,
 }
 
-/// A zklock that we descend from.
+/// The zklock above us that lends us a lock.
 #[derive(Clone, Copy)]
-pub(super) struct Lender {
-    pub(super) pid: u32,
+pub(super) struct LentBy {
+    pub(super) run: Lender,
     pub(super) session: i64,
 }
 

@@ -18,13 +18,13 @@ use smol::{Async, LocalExecutor, Timer};
 use super::outside::Outside;
 use super::{Keeper, PAUSE};
 use crate::clock;
-use crate::descendants;
 use crate::guard::KeeperTies;
-use crate::lending;
+use crate::lending::{self, Loans};
 use crate::plan::Plan;
 use crate::rules::card::Card;
 use crate::rules::instant::Instant;
 use crate::rules::lease::Span;
+use crate::rules::lender::{Lender, Loan};
 use crate::rules::message::{Order, Report};
 use crate::session::Failure;
 use crate::session::client::{ClientSession, Identity, Servers};
@@ -35,6 +35,10 @@ use crate::wire::{Link, Received};
 /// How long the lookup of our user may take.
 const USER_LOOKUP: Duration = Duration::from_millis(500);
 
+/// How often to look whether a lender lives, where no descriptor tells it. Less than the shortest session
+/// timeout.
+const LENDER_WATCH: Duration = Duration::from_millis(50);
+
 /// What the keeper is given at its birth.
 #[derive(Debug)]
 pub struct Birth<'p> {
@@ -44,6 +48,8 @@ pub struct Birth<'p> {
     pub supervisor: u32,
     /// How often to look at the queue although nothing has happened, if a user is watching.
     pub refresh: Option<Duration>,
+    /// What the supervisor has borrowed from the runs above.
+    pub loans: Loans,
     /// The socket to the supervisor.
     pub link: Link,
     /// What ties it to the guards.
@@ -196,15 +202,21 @@ impl Outside for RealOutside<'_> {
         matches!(shared.stage(), Stage::Gated | Stage::Empty | Stage::Left)
     }
 
-    fn is_above(&self, pid: u32) -> bool {
-        descendants::is_above(pid, self.birth.supervisor)
+    fn loan(&self, holder: &Card) -> Loan {
+        self.birth.loans.judge(holder, self.card(), self.birth.supervisor)
     }
 
-    fn lends(&self, _: u32) -> bool {
-        true
+    async fn until_gone(&self, lender: Lender) {
+        match lending::watch(lender).and_then(Async::new) {
+            Ok(end) if end.readable().await.is_ok() => return,
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return,
+            // An old kernel, or a sandbox that does not know the call.
+            _ => {}
+        }
+        while lending::is_above(lender, self.birth.supervisor) {
+            self.sleep(LENDER_WATCH).await;
+        }
     }
-
-    fn borrows_no_more(&self) {}
 
     fn card(&self) -> &Card {
         self.card.get_or_init(|| {

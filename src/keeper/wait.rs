@@ -302,7 +302,7 @@ fn is_next_in_line(queue: &Queue, watch: &[&Contender]) -> bool {
 }
 
 /// Waits for the first of several futures. Returns its number and its output.
-async fn first_of<F: Future>(futures: impl Iterator<Item = F>) -> (usize, F::Output) {
+pub(super) async fn first_of<F: Future>(futures: impl Iterator<Item = F>) -> (usize, F::Output) {
     let mut futures: Vec<_> = futures.map(Box::pin).collect();
     poll_fn(|context| {
         for (number, future) in futures.iter_mut().enumerate() {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::instant::Instant;
+use super::lender::Barrier;
 use super::mode::Mode;
 use super::queue::{Dialect, Recipe};
 
@@ -171,6 +172,13 @@ pub enum Refusal {
         lock: String,
         /// The mode in which it is held.
         held: Mode,
+    },
+    /// The lock is held by a run that we descend from, or may descend from, and we cannot borrow it.
+    OutOfReach {
+        /// The lock.
+        lock: String,
+        /// Why not.
+        barrier: Barrier,
     },
     /// Any other answer that the server would repeat if asked again.
     Server(String),

@@ -14,6 +14,7 @@ use crate::command::{self, Launch, Program};
 use crate::descendants::{self, Descendants, Process};
 use crate::environment::Variable;
 use crate::guard::{Birth, Guard, Ties};
+use crate::lending::Borrowing;
 use crate::plan::CommandLine;
 use crate::rules::event::CommandEnd;
 use crate::rules::instant::Instant;
@@ -96,14 +97,16 @@ impl Job {
     }
 
     /// Makes a guard, and with it the command's process, so that the lock need not wait for them.
-    pub(super) fn make_guard(&mut self, line: &CommandLine, ties: &Ties) -> io::Result<()> {
+    pub(super) fn make_guard(&mut self, line: &CommandLine, ties: &Ties, borrowing: &Borrowing) -> io::Result<()> {
         if self.guard.as_mut().is_some_and(|guarded| !guarded.reaped && guarded.guard.hear().is_ok()) {
             return Ok(());
         }
         self.shares_group = terminal::is_controlled();
         let strangers = descendants::own_children();
         let program = Program { line, inherited: self.inherited };
-        let guard = Guard::start(&Birth { program, own_group: !self.shares_group, keep: vec![] }, ties)?;
+        // For as long as something of the command is left, the locks are in use.
+        let keep = borrowing.descriptors().collect();
+        let guard = Guard::start(&Birth { program, own_group: !self.shares_group, keep }, ties)?;
         self.guard = Some(Guarded {
             guard,
             strangers,
@@ -145,10 +148,11 @@ impl Job {
         &mut self,
         line: &CommandLine,
         ties: &mut Ties,
+        borrowing: &Borrowing,
         variables: &[Variable],
         until: Instant,
     ) -> io::Result<()> {
-        self.make_guard(line, ties)?;
+        self.make_guard(line, ties, borrowing)?;
         let guarded = self.guard.as_mut().ok_or(Errno::ECHILD)?;
         guarded.guard.open(ties, variables, until)?;
         guarded.command = Command::Started;

@@ -9,6 +9,7 @@ use crate::clock;
 use crate::command;
 use crate::guard::Ties;
 use crate::keeper::process::{self, Birth};
+use crate::lending::Borrowing;
 use crate::plan::Plan;
 use crate::rules::event::{CommandEnd, Event};
 use crate::rules::instant::Instant;
@@ -33,7 +34,7 @@ pub(super) struct Keeper {
 
 impl Keeper {
     /// Forks a keeper. This process must have one thread only.
-    pub(super) fn start(plan: &Plan, refresh: Option<Duration>) -> anyhow::Result<Self> {
+    pub(super) fn start(plan: &Plan, refresh: Option<Duration>, borrowing: &mut Borrowing) -> anyhow::Result<Self> {
         let (ours, theirs) = Link::pair().context("cannot create a socket pair")?;
         let ties = Ties::new().context("cannot share memory")?;
         let supervisor = std::process::id();
@@ -44,7 +45,10 @@ impl Keeper {
                 // If we kept the supervisor's end too, we would not see the socket close when the supervisor
                 // dies.
                 drop(ours);
-                process::run(Birth { plan, supervisor, refresh, link: theirs, ties: ties.into_keeper() });
+                // It may outlive the command for as long as no server answers.
+                let loans = borrowing.loans();
+                borrowing.give_back();
+                process::run(Birth { plan, supervisor, refresh, loans, link: theirs, ties: ties.into_keeper() });
                 std::process::exit(0);
             }
             ForkResult::Parent { child: pid } => {

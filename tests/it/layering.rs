@@ -181,7 +181,8 @@ fn effects_are_known_to_those_who_use_them_only() {
     knows_none("keeper", &["supervisor", "terminal", "writer", "sentences"]);
     knows_none("wire", &["command", "cli", "plan"]);
     for leaf in
-        ["session", "command", "signals", "terminal", "writer", "wire", "clock", "sentences", "plan", "environment"]
+        ["session", "command", "signals", "terminal", "writer", "wire", "clock", "sentences", "plan", "environment", "lending", "shared",
+         "descendants", "guard"]
     {
         knows_none(leaf, &["supervisor", "keeper"]);
     }
@@ -192,7 +193,7 @@ fn the_keeper_reaches_outside_in_one_file() {
     for (name, text) in sources().iter().filter(|(name, _)| room(name) == "keeper" && name != "keeper/process.rs") {
         let outside = named(text, "crate::");
         let outside: Vec<_> =
-            ["clock", "command", "wire", "signals"].iter().filter(|o| outside.contains(**o)).collect();
+            ["clock", "command", "wire", "signals", "lending"].iter().filter(|o| outside.contains(**o)).collect();
         assert!(outside.is_empty(), "{name} knows {outside:?}");
         assert_uses_none(name, text, &["smol::", "fastrand::", "session::client"]);
     }
@@ -204,7 +205,7 @@ fn the_supervisor_alone_runs_the_machine_and_has_one_thread() {
         if !["supervisor", "rules"].contains(&room(name)) {
             assert!(!named(text, "crate::rules::").contains("machine"), "{name}");
         }
-        if ["supervisor", "command", "signals", "terminal", "writer", "wire"].contains(&room(name)) {
+        if ["supervisor", "command", "signals", "terminal", "writer", "wire", "lending", "guard"].contains(&room(name)) {
             assert_uses_none(name, text, &["thread::", "smol::"]);
             assert!(!named(text, "std::").contains("thread"), "{name}");
         }

@@ -4,10 +4,11 @@
 //! the same of threads.
 
 use std::ffi::OsString;
-use std::fmt::Display;
+use std::fs;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 
 use crate::harness::poll;
 use crate::harness::process;
@@ -18,6 +19,7 @@ use crate::harness::zklock::{Zklock, binary, child, is_keeper};
 
 mod killed;
 mod lent;
+mod unreachable;
 
 const OTHER: &str = "/other";
 
@@ -32,9 +34,6 @@ fn shown<'s>(stdout: &'s str, name: &str) -> &'s str {
     let value = stdout.split_once(&format!("\n{name}=")).or_else(|| stdout.split_once(&format!("{name}=")));
     value.and_then(|(_, rest)| rest.lines().next()).unwrap_or_else(|| panic!("no {name} in:\n{stdout}"))
 }
-
-/// The name of the process of a zklock whose command has ended.
-const LEAVING: &str = "zklock-leaving";
 
 /// A zklock that runs a shell script under [`LOCK`]. In the script, `$Z` is zklock and `$C` the command of
 /// tests/child/main.rs; `log` is the log of the place.
@@ -51,10 +50,50 @@ fn next(scratch: &Scratch) -> Running {
     next
 }
 
+/// The pipe by which a run lends its locks, as its command has been told: the number of the write end, and what /proc
+/// shows there. A process of the run must live that has got the variable.
 #[track_caller]
-fn wait_for_name(run: &Running, name: impl Display) {
-    let name = name.to_string();
-    poll::until(&name, || process::look(run.pid()).filter(|process| process.name == name));
+fn pipe(run: &Running) -> (String, String) {
+    let pid = run.pid().to_string();
+    let offer = poll::until("an offer", || {
+        let environments = run.processes().into_iter().filter_map(|process| environment(process.pid));
+        let offers = environments.filter_map(|all| Some(all.split_once("\0ZKLOCK_LENDER=")?.1.to_owned()));
+        let lines = offers.flat_map(|rest| rest.split(['\n', '\0']).map(str::to_owned).collect::<Vec<_>>());
+        lines.map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>()).find(|words| words[0] == pid)
+    });
+    (offer[2].clone(), format!("pipe:[{}]", offer[3]))
+}
+
+fn environment(pid: Pid) -> Option<String> {
+    Some(String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/environ")).ok()?).into_owned())
+}
+
+/// Waits until a run lends its locks no more: its command has ended.
+#[track_caller]
+fn wait_until_it_lends_no_more(run: &Running) {
+    let (number, pipe) = pipe(run);
+    let path = format!("/proc/{}/fd/{number}", run.pid());
+    poll::until("it lends no more", || {
+        let has_it = fs::read_link(&path).is_ok_and(|there| *there.as_os_str() == *pipe);
+        (!has_it).then_some(())
+    });
+}
+
+/// The processes below a run that have the write end of its pipe open.
+#[track_caller]
+fn borrowers(run: &Running) -> Vec<process::Process> {
+    let (_, pipe) = pipe(run);
+    let has_it = |process: &process::Process| {
+        let numbers = fs::read_dir(format!("/proc/{}/fd", process.pid)).into_iter().flatten().flatten();
+        numbers.filter_map(|number| fs::read_link(number.path()).ok()).any(|there| *there.as_os_str() == *pipe)
+    };
+    run.processes().into_iter().filter(|process| process.pid != run.pid() && has_it(process)).collect()
+}
+
+/// Waits for one process below a run that has borrowed.
+#[track_caller]
+fn borrower(run: &Running) -> process::Process {
+    poll::until("a borrower", || borrowers(run).pop())
 }
 
 /// The process of this name below a run.
@@ -216,7 +255,8 @@ fn holder(scratch: &Scratch) -> (Running, String) {
 fn held_by_a_stranger_is_not_believed() {
     let scratch = Scratch::new();
     let (mut holder, held) = holder(&scratch);
-    let stolen = || scratch.zklock().env("ZKLOCK_HELD", &held);
+    let lender = shown(&holder.stdout(), "ZKLOCK_LENDER").to_owned();
+    let stolen = || scratch.zklock().env("ZKLOCK_HELD", &held).env("ZKLOCK_LENDER", &lender);
     let output = stolen().args(["-n", LOCK, "true"]).run().expect_code(75);
     assert!(output.stderr().contains("but no zklock that this one descends from holds it"), "{output}");
     let mut waiter = stolen().arg(LOCK).child(scratch.logged("waiter")).spawn();

@@ -1,7 +1,7 @@
 //! The simulated outside of a keeper, and its sessions.
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use zklock::rules::card::Card;
 use zklock::rules::contacts::silence_limit;
 use zklock::rules::instant::Instant;
 use zklock::rules::lease::Span;
+use zklock::rules::lender::{Lender, Loan};
 use zklock::rules::message::{Connection, Order, Progress, Report};
 use zklock::session::{Change, Created, Failure, Session, Stat, Watch};
 
@@ -212,15 +213,13 @@ impl Outside for SimOutside {
         .await
     }
 
-    fn is_above(&self, _: u32) -> bool {
-        false
+    fn loan(&self, _: &Card) -> Loan {
+        Loan::Stranger
     }
 
-    fn lends(&self, _: u32) -> bool {
-        false
+    async fn until_gone(&self, _: Lender) {
+        pending().await
     }
-
-    fn borrows_no_more(&self) {}
 
     fn card(&self) -> &Card {
         &self.card

@@ -260,7 +260,8 @@ fn refused(now: Instant, refusal: Refusal) -> (State, Vec<Effect>) {
         | Refusal::Blind { .. }
         | Refusal::OtherPermits { .. }
         | Refusal::OtherRecipe { .. }
-        | Refusal::Upgrade { .. } => Outcome::Unusable,
+        | Refusal::Upgrade { .. }
+        | Refusal::OutOfReach { .. } => Outcome::Unusable,
         Refusal::Server(_) => Outcome::Internal,
     };
     give_up(now, outcome, vec![Effect::Say(Notice::Refused(refusal))])

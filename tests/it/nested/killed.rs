@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::{LEAVING, inner_keeper, next, script, wait_for_name};
+use super::{inner_keeper, next, script, wait_until_it_lends_no_more};
 use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::process;
@@ -174,7 +174,7 @@ fn lock_is_held_until_the_inner_command_is_dead() {
     process::send(keeper.pid, Signal::SIGSTOP);
     poll::until("it is stopped", || process::look(keeper.pid).filter(|process| process.state == 'T'));
     process::send(keeper.parent, Signal::SIGKILL);
-    wait_for_name(&outer, LEAVING);
+    wait_until_it_lends_no_more(&outer);
     let decided = Moment::now().after(Duration::from_millis(100));
     scratch.wait_alive_at("inner", decided);
     assert_eq!(scratch.client().children(LOCK).len(), 2);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{LEAVING, find, next, script, wait_for_name};
+use super::{borrower, borrowers, next, script, wait_until_it_lends_no_more};
 use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::process;
@@ -43,7 +43,7 @@ fn held_until_the_inner_run_has_ended() {
     outer.wait_stdout("inner ready");
     let mut next = next(&scratch);
     scratch.touch("end");
-    wait_for_name(&outer, LEAVING);
+    wait_until_it_lends_no_more(&outer);
     // It has decided by then.
     let decided = Moment::now().after(Duration::from_millis(100));
     scratch.wait_alive_at("inner", decided);
@@ -64,7 +64,7 @@ fn daemon_beside_an_inner_run() {
     outer.wait_stdout("inner ready");
     let mut next = next(&scratch);
     scratch.touch("end");
-    wait_for_name(&outer, LEAVING);
+    wait_until_it_lends_no_more(&outer);
     scratch.touch("go");
     outer.wait().expect_code(0);
     next.wait_stdout("ready");
@@ -82,17 +82,14 @@ fn descendants_of_the_inner_run() {
         "$C" --name outer --until end"#;
     let mut outer = script(&scratch, &[], background).spawn();
     outer.wait_stdout("inner ready");
-    let inner = find(&outer, "the inner zklock", |process| {
-        process.name.starts_with("zklock-") && { process.parent != outer.pid() && process.pid != outer.pid() }
-    });
-    let supervisor = if inner.name.contains("keep") { inner.parent } else { inner.pid };
+    let inner = borrower(&outer);
     poll::until("its command has ended", || {
-        let children = process::children(supervisor);
+        let children = process::children(inner.pid);
         children.iter().any(|process| process.name == "child" && process.session != inner.session).then_some(())
     });
     let mut next = next(&scratch);
     scratch.touch("end");
-    wait_for_name(&outer, LEAVING);
+    wait_until_it_lends_no_more(&outer);
     let decided = Moment::now().after(Duration::from_millis(100));
     poll::until("the descendant lives on", || {
         let log = scratch.log();
@@ -113,12 +110,13 @@ fn descendants_of_the_inner_run() {
 #[test]
 fn outer_run_that_is_just_leaving() {
     let scratch = Scratch::new();
-    let names: Vec<String> = (0..16).map(|n| format!("inner{n}")).collect();
+    let names: Vec<String> = (0..24).map(|n| format!("inner{n}")).collect();
     let mut jobs: Vec<Running> = Vec::new();
     for (n, name) in names.iter().enumerate() {
         // From ending at once to ending when the inner zklock has long been there.
         let delay = format!("sleep 0.0{n:02}");
-        let both = format!(r#"("$Z" /lock -- "$C" --name {name} --log log --beat) & {delay}"#);
+        let command = format!(r#"sleep 0.02 | "$C" --name {name} --log log --beat --until-stdin-closes"#);
+        let both = format!(r#""$Z" /lock -c '{command}' & {delay}"#);
         jobs.push(script(&scratch, &[], &both).spawn());
     }
     for job in &mut jobs {
@@ -133,26 +131,110 @@ fn outer_run_that_is_just_leaving() {
     assert_eq!(order, expected);
 }
 
-/// A zklock that may still use the lock when the outer command ends, and then finds that it may not any more, is not
-/// waited for: it waits for us.
-#[test]
-fn inner_run_that_comes_too_late() {
-    let scratch = Scratch::new();
+/// A zklock that starts behind a proxy which holds back all that it says. It is there when the outer command ends.
+#[track_caller]
+fn behind_a_proxy(scratch: &Scratch, lock: &str) -> (Proxy, Running) {
     let proxy = Proxy::zookeeper(&direct());
     proxy.hold();
     let servers = scratch.chroot().by(proxy.address());
-    let both = format!(r#""$Z" -z {servers} /lock -- "$C" --name late --env & "$C" --env --until end"#);
+    let both = format!(r#""$Z" -z {servers} {lock} -- "$C" --name late --env --until go & "$C" --env --until end"#);
     // Nothing else is to wake the outer one, but the end of its lease half a minute later.
-    let mut outer = script(&scratch, &["--session-timeout", "60s"], &both).spawn();
+    let mut outer = script(scratch, &["--session-timeout", "60s"], &both).spawn();
     outer.wait_stdout("ready");
-    find(&outer, "the nested zklock", |process| process.name == "zklock-inner");
+    borrower(&outer);
     poll::until("it connects", || (proxy.accepted() > 0).then_some(()));
     scratch.touch("end");
-    wait_for_name(&outer, LEAVING);
+    wait_until_it_lends_no_more(&outer);
+    (proxy, outer)
+}
+
+fn nodes(stdout: &str) -> Vec<&str> {
+    stdout.lines().filter(|line| line.starts_with("ZKLOCK_NODE=")).collect()
+}
+
+/// What was borrowed in time is used, even if the servers are asked when the outer command has ended.
+#[test]
+fn inner_run_that_is_slow() {
+    let scratch = Scratch::new();
+    let (proxy, mut outer) = behind_a_proxy(&scratch, LOCK);
     proxy.pass();
     outer.wait_stdout_at_most(SOON, "late ready");
+    assert!(!outer.has_ended());
+    scratch.touch("go");
     let stdout = outer.wait().expect_code(0).stdout();
-    let nodes: Vec<_> = stdout.lines().filter(|line| line.starts_with("ZKLOCK_NODE=")).collect();
-    assert!(nodes.len() == 2 && nodes[0] != nodes[1], "{nodes:?}");
+    let nodes = nodes(&stdout);
+    assert!(nodes.len() == 2 && nodes[0] == nodes[1], "{nodes:?}");
     outer.wait_until_nothing_is_left();
+}
+
+/// A zklock that finds that nothing is lent to it is not waited for any longer.
+#[test]
+fn inner_run_with_a_lock_of_its_own() {
+    let scratch = Scratch::new();
+    let (proxy, mut outer) = behind_a_proxy(&scratch, "/own");
+    assert!(!outer.has_ended());
+    let passed = Moment::now();
+    proxy.pass();
+    let stdout = outer.wait_at_most(SOON).expect_code(0).stdout();
+    Moment::now().expect_within(SOON, passed, "the outer zklock has gone");
+    outer.wait_stdout("late ready");
+    scratch.touch("go");
+    outer.wait_until_nothing_is_left();
+    assert_eq!(nodes(&stdout).len(), 1, "{stdout}");
+    let stdout = outer.stdout();
+    let nodes = nodes(&stdout);
+    assert!(nodes.len() == 2 && nodes[0] != nodes[1], "{nodes:?}");
+}
+
+/// The outer command has ended, but another inner run still uses the lock.
+#[test]
+fn inner_run_that_comes_too_late() {
+    let scratch = Scratch::new();
+    let both = r#""$Z" /lock -- "$C" --name first --log log --beat --until go &
+        ("$C" --name waits --until late; exec "$Z" /lock -- "$C" --name second --log log --beat) & "$C" --until end"#;
+    let mut outer = script(&scratch, &["--session-timeout", "60s"], both).spawn();
+    outer.wait_stdout("first ready");
+    scratch.touch("end");
+    wait_until_it_lends_no_more(&outer);
+    scratch.touch("late");
+    scratch.wait_queue(2);
+    assert_eq!(borrowers(&outer).len(), 1);
+    scratch.touch("go");
+    outer.wait().expect_code(0);
+    outer.wait_stdout("second ready");
+    outer.wait_until_nothing_is_left();
+    assert_eq!(scratch.log().expect_no_overlap().order(), ["first", "second"]);
+}
+
+/// It is no child of the outer command, and in no session of its: nothing but the pipe tells of it.
+#[test]
+fn inner_run_that_has_moved_away() {
+    let scratch = Scratch::new();
+    let away = r#"setsid --fork "$Z" /lock -- "$C" --name inner --log log --beat --until go; "$C" --until inner"#;
+    let mut outer = script(&scratch, &["--session-timeout", "60s"], away).spawn();
+    outer.wait_stdout("inner ready");
+    let mut next = next(&scratch);
+    scratch.touch("inner");
+    wait_until_it_lends_no_more(&outer);
+    scratch.wait_alive_at("inner", Moment::now().after(Duration::from_millis(100)));
+    assert!(!outer.has_ended());
+    scratch.touch("go");
+    outer.wait_at_most(SOON).expect_code(0);
+    next.wait_stdout("ready");
+    finish(&mut next);
+    assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
+}
+
+/// A keeper outlives its run for as long as no server answers, so it must not have the pipe open.
+#[test]
+fn supervisor_alone_has_the_pipe() {
+    let scratch = Scratch::new();
+    let script = script(&scratch, &[], r#""$Z" /other --and /lock -- "$C" --name inner --until end"#);
+    let mut outer = script.spawn();
+    outer.wait_stdout("inner ready");
+    let inner = borrower(&outer);
+    assert_eq!(borrowers(&outer), std::slice::from_ref(&inner));
+    assert_eq!(process::children(inner.pid).len(), 2, "a keeper and a command");
+    scratch.touch("end");
+    outer.wait().expect_code(0);
 }

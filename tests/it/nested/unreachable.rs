@@ -1,0 +1,68 @@
+//! A run whose outer run it cannot reach would wait for itself: it refuses to.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use nix::unistd::geteuid;
+use tempfile::TempDir;
+
+use super::script;
+use crate::harness::scratch::{LOCK, Scratch};
+use crate::harness::zklock::binary;
+
+/// The binary where any user may execute it.
+fn for_all() -> (TempDir, PathBuf) {
+    let place = tempfile::tempdir_in("/tmp").expect("a temporary directory");
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).expect("a directory of ours");
+    let copy = place.path().join("zklock");
+    fs::copy(binary(), &copy).expect("a copy of the binary");
+    (place, copy)
+}
+
+/// Runs `WRAPPER zklock OPTIONS /lock -- true` below a holder of the lock, and expects that it is refused.
+#[track_caller]
+fn expect_refused(wrapper: &str, why: &str) {
+    let (_place, copy) = for_all();
+    let scratch = Scratch::new();
+    let inner = format!(r#"{wrapper} {} -w 20s /lock -- true"#, copy.display());
+    let output = script(&scratch, &[], &inner).run().expect_code(78);
+    let line = format!("zklock: {LOCK} is held by the run that started this one, which cannot be reached: {why}\n");
+    assert_eq!((output.stdout(), output.stderr()), (String::new(), line), "{output}");
+    assert!(scratch.client().children(LOCK).is_empty());
+}
+
+const FOREIGN: &str = "another user or container";
+
+/// A user who is not root becomes a stranger to the outer run in a user namespace, where there is nothing else to try.
+#[test]
+fn another_user() {
+    if geteuid().is_root() {
+        expect_refused("setpriv --reuid=65534 --regid=65534 --clear-groups", FOREIGN);
+    } else {
+        eprintln!("NOT RUN as another user: only root can become one");
+    }
+    expect_refused("unshare --user", FOREIGN);
+}
+
+#[test]
+fn another_pid_namespace() {
+    let user = if geteuid().is_root() { "" } else { "--user --map-root-user" };
+    expect_refused(&format!("unshare --pid --fork --mount-proc {user}"), FOREIGN);
+}
+
+#[test]
+fn variable_removed() {
+    expect_refused("env -u ZKLOCK_LENDER", "ZKLOCK_LENDER does not name it");
+}
+
+/// An offer that is not that of the outer run: it counts as one that has ended.
+#[test]
+fn offer_that_does_not_stand() {
+    let scratch = Scratch::new();
+    for change in ["$1, $2, $3, $4 + 1", "$1, $2, $3 + 500, $4"] {
+        let forged =
+            format!(r#"ZKLOCK_LENDER=$(echo "$ZKLOCK_LENDER" | awk '{{ print {change} }}') "$Z" -n /lock -- true"#);
+        script(&scratch, &[], &forged).run().expect_code(75);
+    }
+}
