@@ -18,6 +18,7 @@ use smol::{Async, LocalExecutor, Timer};
 use super::outside::Outside;
 use super::{Keeper, PAUSE};
 use crate::clock;
+use crate::descendants;
 use crate::guard::KeeperTies;
 use crate::lending::{self, Loans};
 use crate::plan::Plan;
@@ -230,7 +231,7 @@ impl Outside for RealOutside<'_> {
             Card {
                 host: gethostname().ok().map(|name| name.to_string_lossy().into_owned()),
                 pid: Some(self.birth.supervisor),
-                started: command::started(self.birth.supervisor),
+                started: descendants::started(self.birth.supervisor),
                 pid_ns: lending::pid_namespace(),
                 boot_id: lending::boot_id(),
                 user: user_name(),

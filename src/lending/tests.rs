@@ -24,7 +24,7 @@ fn expect_over(lending: &Lending) {
 
 fn this() -> Lender {
     let pid = std::process::id();
-    Lender { pid, started: command::started(pid).unwrap() }
+    Lender { pid, started: descendants::started(pid).unwrap() }
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn who_lends_us_a_lock() {
         Card { started: None, ..holder.clone() },
         Card { started: holder.started.map(|started| started + 1), ..holder.clone() },
         // Not above the nested run, but that run itself.
-        card(Lender { pid: nested, started: command::started(nested).unwrap() }),
+        card(Lender { pid: nested, started: descendants::started(nested).unwrap() }),
     ];
     for stranger in strangers {
         assert_eq!(judge(&borrowed, &stranger), Loan::Stranger, "{stranger:?}");
