@@ -38,7 +38,13 @@ const FOREIGN: &str = "another user or container";
 #[test]
 fn another_user() {
     if geteuid().is_root() {
-        expect_refused("setpriv --reuid=65534 --regid=65534 --clear-groups", FOREIGN);
+        const NOBODY: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+        expect_refused(NOBODY, FOREIGN);
+        // The processes of other users are not even shown (proc(5)).
+        for hidepid in [1, 2] {
+            let hide = format!("mount -t proc -o hidepid={hidepid} proc /proc");
+            expect_refused(&format!(r#"unshare --mount sh -c '{hide} && exec "$@"' sh {NOBODY}"#), FOREIGN);
+        }
     } else {
         eprintln!("NOT RUN as another user: only root can become one");
     }
