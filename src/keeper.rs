@@ -76,6 +76,8 @@ struct Beats {
     /// The instant from which the lease counts.
     lease_from: Cell<Option<Instant>>,
     contacts: RefCell<Contacts>,
+    /// Whether the next beat is due at once, whatever the lease.
+    urged: Cell<bool>,
     /// What the next beat is to store in the nodes.
     unpublished: RefCell<Option<Vec<u8>>>,
 }
@@ -121,6 +123,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
                 last: Cell::new(None),
                 lease_from: Cell::new(None),
                 contacts: RefCell::new(Contacts::new(outside.now())),
+                urged: Cell::new(false),
                 unpublished: RefCell::new(None),
             },
             place: RefCell::default(),
@@ -212,7 +215,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
                 session.lost().await;
                 None
             };
-            if let Some(report) = or(lost, or(self.contend(&session), self.watch_for_pauses(&session))).await {
+            if let Some(report) = or(lost, or(self.watch_for_pauses(&session), self.contend(&session))).await {
                 return report;
             }
             log::info!("connection to ZooKeeper lost");

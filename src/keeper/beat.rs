@@ -1,11 +1,14 @@
 //! Beats, and the lease that they extend.
 
+use std::future::poll_fn;
+use std::task::Poll;
+
 use futures_lite::future::or;
 
 use super::outside::Outside;
 use super::place::Stop;
 use super::{Keeper, PAUSE};
-use crate::rules::contacts::Contacts;
+use crate::rules::contacts::{Clocks, Contacts};
 use crate::rules::instant::Instant;
 use crate::rules::lease::{Lease, Terms};
 use crate::rules::message::{Connection, Progress, Report};
@@ -48,13 +51,22 @@ impl<O: Outside> Keeper<'_, O> {
             interval.saturating_sub(lease).max((interval / 4).saturating_sub(beat))
         };
         loop {
-            if let Some(half) = due().checked_sub(interval / 2) {
-                self.outside.sleep(half).await;
-                or(self.make_contact(session, nodes), self.outside.sleep(interval / 4)).await;
-            }
-            self.outside.sleep(due()).await;
+            let wait = async {
+                if let Some(half) = due().checked_sub(interval / 2) {
+                    self.outside.sleep(half).await;
+                    or(self.make_contact(session, nodes), self.outside.sleep(interval / 4)).await;
+                }
+                self.outside.sleep(due()).await;
+            };
+            or(self.until_urged(), wait).await;
             self.beat(session, nodes).await?;
         }
+    }
+
+    /// Waits until a beat is due at once.
+    async fn until_urged(&self) {
+        // No waker is needed: it becomes due within the same task, before this is polled.
+        poll_fn(|_| if self.beats.urged.take() { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 
     /// Lets the server hear from us between two beats.
@@ -121,12 +133,19 @@ impl<O: Outside> Keeper<'_, O> {
         log::info!("session {:#018x}, timeout {timeout:?}", session.id());
     }
 
-    /// Notices when this process was paused: it was stopped, or the machine slept. Never ends.
+    /// Notices when this process was paused: it was stopped, or the machine slept, or was paused in a way that
+    /// only the wall clock shows. Never ends. To be polled before the beats.
     pub(super) async fn watch_for_pauses<T>(&self, session: &O::Session) -> T {
         let timeout = session.timeout();
+        let mut clocks = Clocks::new(self.outside.now(), self.outside.wall_millis());
         loop {
             self.outside.sleep(Contacts::awake_interval(timeout)).await;
-            self.beats.contacts.borrow_mut().awake(timeout, self.outside.now());
+            let (now, wall_millis) = (self.outside.now(), self.outside.wall_millis());
+            self.beats.contacts.borrow_mut().awake(timeout, now);
+            if let Some(step) = clocks.step(timeout, now, wall_millis) {
+                log::info!("the wall clock went forward by {step:?}: asking the servers whether we still hold");
+                self.beats.urged.set(true);
+            }
         }
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! The leader never expires a session earlier than T, its timeout, after it last heard of that session. It
 //! hears of it from our server, late by one relay at most (`Terms::relay`); and our server hears from us only
-//! now and then (`Terms::between_contacts`). A lease lasts for T less these two lags. It counts from when we
-//! *sent* a request that was answered, because our server heard from us no earlier than that. The clock goes
-//! on counting while the machine sleeps.
+//! now and then (`Terms::between_contacts`). The leader's clock may be faster than ours (`Terms::drift`). A lease
+//! lasts for T less these three. It counts from when we *sent* a request that was answered, because our server
+//! heard from us no earlier than that. The clock goes on counting while the machine sleeps.
 
 use std::time::Duration;
 
@@ -87,7 +87,13 @@ impl Terms {
 
     /// How long a lease lasts.
     pub(super) fn validity(timeout: Duration) -> Duration {
-        timeout - Self::relay(timeout) - Self::between_contacts(timeout)
+        timeout - Self::relay(timeout) - Self::between_contacts(timeout) - Self::drift(timeout)
+    }
+
+    /// By how much the leader's clock may gain on ours within a session timeout. A clock that is kept by NTP is
+    /// slewed by 500 ppm at most, and ours may lose as much as the leader's gains.
+    fn drift(timeout: Duration) -> Duration {
+        timeout / 1000
     }
 
     /// How often, at least, a follower tells its leader which sessions it has heard from.

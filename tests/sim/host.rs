@@ -89,6 +89,8 @@ pub(crate) struct Host {
     pub(crate) outcome: Option<Outcome>,
     pub(crate) asleep: Option<Time>,
     pub(crate) slept: Time,
+    /// How far its wall clock is fast.
+    pub(crate) fast: Time,
     pub(crate) deferred: Vec<Event>,
     /// Until when the command may run without the lock because the whole machine was paused, or because an operator
     /// took the lock away.
@@ -131,6 +133,7 @@ impl Host {
             outcome: None,
             asleep: None,
             slept: 0,
+            fast: 0,
             deferred: vec![],
             paused_until: 0,
             operator_until: 0,

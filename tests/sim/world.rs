@@ -106,7 +106,8 @@ impl Outside for SimOutside {
     }
 
     fn wall_millis(&self) -> u64 {
-        self.state.borrow().now / 1000
+        let state = self.state.borrow();
+        (state.now + state.hosts[state.keepers[self.keeper].host].fast) / 1000
     }
 
     fn random(&self) -> u64 {

@@ -59,15 +59,15 @@ proptest! {
 fn default_terms_of_the_default_session_timeout() {
     let terms = Terms::new(Duration::from_secs(30), None).unwrap();
     assert_eq!(terms.beat(), Duration::from_secs(6));
-    assert_eq!(Terms::span(terms.timeout(), BOOT).ends_at, BOOT + Duration::from_millis(25_000));
+    assert_eq!(Terms::span(terms.timeout(), BOOT).ends_at, BOOT + Duration::from_millis(24_970));
     assert_eq!(terms.kill_after(), DEFAULT_KILL_AFTER);
-    assert_eq!(Lease::new(terms, BOOT).kill_at(), BOOT + Duration::from_millis(24_750));
+    assert_eq!(Lease::new(terms, BOOT).kill_at(), BOOT + Duration::from_millis(24_720));
 }
 
 #[test]
 fn a_shorter_timeout_brings_no_later_end() {
     let (before, timeout) = (Duration::from_secs(30), Duration::from_secs(6));
-    for (opened, end) in [(0, 3900), (10_000, 13_900), (21_100, 25_000), (24_000, 25_000)] {
+    for (opened, end) in [(0, 3894), (10_000, 13_894), (21_100, 24_970), (24_000, 24_970)] {
         let from = Terms::shortened(BOOT, before, timeout, at(opened));
         assert_eq!(Terms::span(timeout, from).ends_at, at(end));
     }
@@ -76,8 +76,8 @@ fn a_shorter_timeout_brings_no_later_end() {
 #[test]
 fn an_expiry_in_a_silence_is_not_early() {
     let is_early = |heard, lost, now| Terms::is_early(HALF_MINUTE, at(heard), at(lost), at(now));
-    assert!(is_early(0, 0, 24_999));
-    assert!(!is_early(0, 0, 25_000));
+    assert!(is_early(0, 0, 24_969));
+    assert!(!is_early(0, 0, 24_970));
     // The servers last heard from us at 0. The silence was noticed after T/6 + T/48, and we were told of the
     // expiry only when the servers had next looked for expired sessions.
     assert!(!is_early(5625, 5625, 31_000));

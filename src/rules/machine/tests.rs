@@ -386,7 +386,7 @@ fn the_status_of_the_command_is_kept() {
 #[test]
 fn silence_stops_then_kills_then_ends_in_76() {
     let mut run = Harness::running(settings());
-    run.pass(Duration::from_millis(19_749));
+    run.pass(Duration::from_millis(19_719));
     assert!(!run.doomed);
     run.pass(Duration::from_millis(1));
     assert!(run.doomed && !run.killed, "the stop signal comes --kill-after before SIGKILL");

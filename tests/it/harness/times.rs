@@ -17,7 +17,7 @@ pub(crate) const BRIEF_SESSION: Duration = Duration::from_secs(10);
 pub(crate) const SHORT_SESSION: Duration = Duration::from_secs(8);
 
 /// How long a lease lasts from the last answered beat, under [`SHORT_SESSION`].
-pub(crate) const LEASE: Duration = Duration::from_millis(5200);
+pub(crate) const LEASE: Duration = Duration::from_millis(5192);
 
 /// How long something that happens at once may take on a loaded machine. Tests use sessions that last longer
 /// than this, so that an expiry cannot be mistaken for the thing itself.

@@ -1,0 +1,54 @@
+//! The wall clock goes ahead of the boot clock, as after a pause that no other clock has counted: a beat goes out at
+//! once.
+
+use std::fs;
+use std::process::Command;
+
+use crate::harness::frames::Op;
+use crate::harness::moment::Moment;
+use crate::harness::running::finish;
+use crate::harness::scratch::Scratch;
+use crate::harness::times::AT_ONCE;
+
+/// A library for `LD_PRELOAD`: the wall clock is a minute fast once there is a file at `CLOCK_STEP`.
+const SHIM: &str = r#"
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    int result = syscall(SYS_clock_gettime, clock, now);
+    const char *file = getenv("CLOCK_STEP");
+    if (result == 0 && clock == CLOCK_REALTIME && file != NULL && access(file, F_OK) == 0) {
+        now->tv_sec += 60;
+    }
+    return result;
+}
+"#;
+
+#[test]
+fn is_answered_by_one_beat() {
+    let (scratch, proxy) = Scratch::proxied();
+    let (source, shim, step) = (scratch.file("shim.c"), scratch.file("shim.so"), scratch.file("step"));
+    fs::write(&source, SHIM).unwrap();
+    // Rust links with cc, so it is there.
+    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&shim, &source]).status();
+    assert!(compiled.expect("cc can be started").success());
+    // A beat every 20 s, and a look at our node 10 s after each.
+    let job = scratch.job(&proxy.address(), "job", &["-v", "--session-timeout", "100"], &["--exit-on", "TERM"]);
+    let mut job = job.env("LD_PRELOAD", &shim).env("CLOCK_STEP", &step).spawn();
+    job.wait_stdout("ready");
+    assert_eq!(proxy.count(Op::Multi), 0, "the creation of the node is as good as a beat");
+    let stepped = Moment::now();
+    scratch.touch("step");
+    proxy.wait_count(Op::Multi, 1);
+    Moment::now().expect_within(AT_ONCE, stepped, "a beat has been sent");
+    job.wait_stderr("the wall clock went forward by ");
+    proxy.wait_count(Op::GetData, proxy.count(Op::GetData) + 1);
+    assert_eq!(proxy.count(Op::Multi), 1, "one beat, and then no more than usual");
+    assert_eq!(job.stderr().matches("the wall clock").count(), 1, "{job}");
+    finish(&mut job);
+    scratch.expect_tidy(&["job"]);
+}
