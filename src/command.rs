@@ -21,7 +21,7 @@ mod start;
 pub fn unstarted(error: &io::Error) -> Unstarted {
     match error.kind() {
         _ if error.raw_os_error() == Some(libc::ETIME) => Unstarted::TooLate,
-        _ if error.raw_os_error() == Some(libc::EAGAIN) => Unstarted::NoProcess,
+        _ if error.raw_os_error() == Some(libc::EAGAIN | libc::ENOMEM | libc::EPIPE) => Unstarted::NoProcess,
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Unstarted::NotFound,
         _ => Unstarted::CannotExecute,
     }
@@ -103,12 +103,6 @@ pub fn end_of(status: i32) -> CommandEnd {
         // The kernel keeps the low eight bits of exit(3)'s argument.
         _ => CommandEnd::Exited(u8::try_from(libc::WEXITSTATUS(status)).unwrap_or(u8::MAX)),
     }
-}
-
-/// Reaps all children that have ended. Returns whether `child` is among them.
-pub fn reaps(child: Pid) -> bool {
-    let ended = |reaped: &Reaped| matches!(reaped, Reaped::Ended(pid, _) if *pid == child);
-    std::iter::from_fn(reap).filter(ended).count() > 0
 }
 
 #[cfg(test)]

@@ -137,6 +137,7 @@ pub struct Process {
     /// In clock ticks since boot; together with the pid it identifies a process for ever.
     started: u64,
     alive: bool,
+    stopped: bool,
 }
 
 impl Process {
@@ -159,6 +160,7 @@ impl Process {
             started: u64::try_from(number(19)?).ok()?,
             // A zombie does not run, unless only its first thread has ended.
             alive: !matches!(fields.first()?, &"Z" | &"X") || threads > 1,
+            stopped: fields.first()? == &"T",
         })
     }
 
@@ -193,6 +195,16 @@ impl Process {
             None => signals::send(self.pid, signal),
         }
     }
+}
+
+/// The parent of a process, reaped or not; `None` if there is no such process.
+pub fn parent(pid: Pid) -> Option<Pid> {
+    Process::read(pid.as_raw()).map(|process| Pid::from_raw(process.parent))
+}
+
+/// Whether a process is stopped by a signal at this moment.
+pub fn is_stopped(pid: Pid) -> bool {
+    Process::read(pid.as_raw()).is_some_and(|process| process.stopped)
 }
 
 /// The children of a process, in the order in which they became its children.

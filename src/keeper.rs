@@ -18,8 +18,8 @@ mod wait;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
-use std::rc::Rc;
 use std::future::pending;
+use std::rc::Rc;
 use std::time::Duration;
 
 use futures_lite::future::{or, zip};

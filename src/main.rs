@@ -47,7 +47,8 @@ fn run(plan: &Plan) -> Outcome {
         Ok(outcome) => outcome,
         Err(error) => internal(&format!("{error:#}")),
     };
-    writer.finish();
+    let is_nested = !plan.request.held.is_empty();
+    writer.finish(!is_nested);
     outcome
 }
 

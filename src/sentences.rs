@@ -154,10 +154,10 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             Weight::Notable,
             format!("the release of {lock} was not confirmed; it frees itself within {}", show(*timeout)),
         ),
-        Notice::GuardDied => {
-            (Weight::Error, "internal error: the guard process died; killed the command".to_owned())
+        Notice::GuardDied => (Weight::Error, "internal error: the guard process died; killed the command".to_owned()),
+        Notice::LeftBehind(1) => {
+            (Weight::Notable, "a process that the command left behind goes on without the lock".to_owned())
         }
-        Notice::LeftBehind(1) => (Weight::Notable, "a process that the command left behind goes on without the lock".to_owned()),
         Notice::LeftBehind(number) => {
             (Weight::Notable, format!("{number} processes that the command left behind go on without the lock"))
         }
@@ -317,7 +317,14 @@ mod tests {
     #[test]
     fn the_waiting_line_names_place_and_holder() {
         let holder = "db3 (ops, pid 4242, backup.sh)".to_owned();
-        let view = View { lock: "/l".to_owned(), position: 2, total: 5, next_in_line: false, holder, held_since: Some(1_000_000) };
+        let view = View {
+            lock: "/l".to_owned(),
+            position: 2,
+            total: 5,
+            next_in_line: false,
+            holder,
+            held_since: Some(1_000_000),
+        };
         assert_eq!(queue(&view, 1_000_000 + 12 * 60_000), "2nd of 5, held by db3 (ops, pid 4242, backup.sh) for 12m");
     }
 }

@@ -33,7 +33,7 @@ use crate::command::{self, Reaped};
 use crate::environment;
 use crate::lending::{Borrowing, Lending};
 use crate::plan::Plan;
-use crate::rules::event::{Awaited, CommandEvent, Effect, Event, Unstarted};
+use crate::rules::event::{Awaited, CommandEnd, CommandEvent, Effect, Event, Unstarted};
 use crate::rules::instant::Instant;
 use crate::rules::machine::Machine;
 use crate::rules::message::{Grant, Order, Report};
@@ -42,6 +42,9 @@ use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
 use crate::signals::{self, Arrival, Signals};
 use crate::writer::Writer;
+
+/// How long a keeper that has nothing left to do may take to exit.
+const KEEPER_EXIT: Duration = Duration::from_millis(500);
 
 /// How often to look whether a process that is to go has gone.
 const CLEAN_UP_PAUSE: Duration = Duration::from_millis(10);
@@ -167,18 +170,12 @@ impl Supervisor<'_> {
     fn reap(&mut self) -> anyhow::Result<()> {
         while let Some(reaped) = command::reap() {
             match reaped {
-                Reaped::Ended(pid, end) if self.job.reaped(pid, end) => {}
                 Reaped::Ended(pid, end) if self.is_on_lost(pid) => {
                     log::info!("--on-lost: {end:?}");
                     let failure = self.job.on_lost.take().and_then(|on_lost| on_lost.failure());
                     self.on_lost_ended(failure.as_ref())?;
                 }
-                Reaped::Ended(pid, end) => {
-                    self.writer.ended(pid);
-                    if let Some(keeper) = self.keeper.as_mut().filter(|keeper| keeper.pid == pid) {
-                        keeper.ended(end);
-                    }
-                }
+                Reaped::Ended(pid, end) => self.has_ended(pid, end),
                 Reaped::Stopped(pid, signal) if self.job.shares_group && self.is_on_lost(pid) => {
                     self.happen_to_command(CommandEvent::Stopped(signal))?;
                 }
@@ -328,7 +325,9 @@ impl Supervisor<'_> {
         variables.push(environment::lender(lending.offer()));
         match self.job.start(&self.plan.command, &mut keeper.ties, &self.borrowing, &variables, until) {
             Ok(()) => {
-                self.job.refused_parts().for_each(|part| log::info!("this system has not got {part}; going on without"));
+                self.job
+                    .refused_parts()
+                    .for_each(|part| log::info!("this system has not got {part}; going on without"));
                 self.teller.screen.share();
                 Ok(())
             }
@@ -369,13 +368,43 @@ impl Supervisor<'_> {
     fn clean_up(&mut self) {
         self.teller.screen.clear();
         self.start_writer();
-        self.job.end(&self.signals);
+        while self.job.is_left() {
+            self.pause(CLEAN_UP_PAUSE);
+        }
         match self.job.left_behind() {
             0 => {}
             number => self.teller.say(&Notice::LeftBehind(number)),
         }
-        if let Some(keeper) = self.keeper.take() {
-            keeper.wait(&self.signals);
+        let until = clock::now() + KEEPER_EXIT;
+        // It exits when its socket is closed.
+        if let Some(keeper) = &mut self.keeper {
+            keeper.link = None;
+        }
+        while self.keeper.as_ref().is_some_and(|keeper| !keeper.reaped) {
+            let left = until.saturating_since(clock::now());
+            if left.is_zero() {
+                self.kill_keeper();
+            }
+            self.pause(left.max(CLEAN_UP_PAUSE));
+        }
+    }
+
+    /// Waits for a child to end, but no longer than `time`, and reaps.
+    fn pause(&mut self, time: Duration) {
+        self.signals.pause(time);
+        while let Some(reaped) = command::reap() {
+            if let Reaped::Ended(pid, end) = reaped {
+                self.has_ended(pid, end);
+            }
+        }
+    }
+
+    /// Takes note of a child that has been reaped, unless it is the command of `--on-lost`.
+    fn has_ended(&mut self, pid: Pid, end: CommandEnd) {
+        self.writer.ended(pid);
+        self.job.reaped(pid, end);
+        if let Some(keeper) = self.keeper.as_mut().filter(|keeper| keeper.pid == pid) {
+            keeper.ended(end);
         }
     }
 }

@@ -20,7 +20,7 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 use nix::sys::prctl;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, dup2_stdin, fork, pipe2, read, setpgid, write};
 
@@ -195,9 +195,10 @@ impl Writer {
         while self.process.is_some() && !self.is_drained() && pause(until) {}
     }
 
-    /// Ends the writer when it has written all texts. If that takes long, it is left behind, and ends by itself. It is
-    /// not killed: what it waits for may be a wait that cannot be killed.
-    pub fn finish(mut self) {
+    /// Ends the writer when it has written all texts. If that takes long, it is left behind if `leaves` is true, and ends
+    /// by itself; otherwise it is killed, so that it does not count as a descendant of whatever started us. It may be in
+    /// a wait that cannot be killed, so it is not waited for.
+    pub fn finish(mut self, leaves: bool) {
         let until = clock::now() + LAST_TEXTS;
         self.starts_left = 1;
         self.start_if_due();
@@ -210,7 +211,12 @@ impl Writer {
         // The writer sees the end of the pipe.
         *way() = None;
         match self.process {
-            Some(process) => while is_alive(process) && pause(until) {},
+            Some(process) => {
+                while is_alive(process) && pause(until) {}
+                if !leaves && is_alive(process) {
+                    let _ = kill(process, Signal::SIGKILL);
+                }
+            }
             // No process could be forked. Nothing is at stake any more.
             None => while self.has_texts() && copy_some(self.texts.as_fd(), write_directly) {},
         }

@@ -94,7 +94,10 @@ fn close_ours(keep: &[RawFd]) {
         numbers = (0..1024).collect();
     }
     for number in numbers.into_iter().filter(|number| *number > 2 && !keep.contains(number)) {
-        #[expect(unsafe_code, reason = "the descriptors belong to values of the supervisor, which this fork never uses")]
+        #[expect(
+            unsafe_code,
+            reason = "the descriptors belong to values of the supervisor, which this fork never uses"
+        )]
         // SAFETY: fcntl(2) and close(2) touch no memory, and no value of this process uses the descriptor again.
         unsafe {
             let fd = std::os::fd::BorrowedFd::borrow_raw(number);

@@ -119,10 +119,10 @@ fn close_between(from: RawFd, to: RawFd) {
     }
 }
 
-/// Locks in memory what the guard uses: its code, its stack and the shared page, as far as the limit allows
-/// (RLIMIT_MEMLOCK). A disk that does not answer must not stop it. Not mlockall(2), which would copy every page that
-/// this fork could write to.
-pub(super) fn lock_in_memory(shared: Shared) {
+/// Locks in memory what the guard uses: the pages of these functions and of those of the C library that they call, the
+/// stack and the shared page, as far as the limit allows (RLIMIT_MEMLOCK). A disk that does not answer must not stop it.
+/// Not mlockall(2), which would copy every page that this fork could write to.
+pub(super) fn lock_in_memory(shared: Shared, functions: &[*const ()]) {
     const PAGE: usize = 4096;
     let here = 0u8;
     let stack = std::ptr::from_ref(&here) as usize;
@@ -132,7 +132,6 @@ pub(super) fn lock_in_memory(shared: Shared) {
         (page, length),
         // The frames below this one, and those that further calls will use.
         (stack.saturating_sub(6 * PAGE), 8 * PAGE),
-        code(super::process::run as *const ()),
         code(libc::poll as *const ()),
         code(libc::waitpid as *const ()),
         code(libc::kill as *const ()),
@@ -144,7 +143,7 @@ pub(super) fn lock_in_memory(shared: Shared) {
         code(libc::timerfd_settime as *const ()),
         code(libc::clock_gettime as *const ()),
     ];
-    for (address, length) in used {
+    for (address, length) in used.into_iter().chain(functions.iter().map(|function| code(*function))) {
         #[expect(unsafe_code, reason = "mlock(2) takes an address")]
         // SAFETY: mlock(2) changes no contents; for addresses that are not mapped it fails.
         unsafe {

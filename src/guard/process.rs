@@ -6,7 +6,6 @@
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -20,15 +19,11 @@ use super::kernel::{self, DeadlineTimer, Fuse};
 use super::{Birth, Request, above};
 use crate::clock::{self, Alarm};
 use crate::descendants;
+use crate::rules::guard::{Verdict, Watch};
 use crate::rules::instant::Instant;
-use crate::rules::lease::next_look;
 use crate::rules::signal::Signal;
 use crate::shared::{Part, Shared, Stage};
 use crate::signals::{self, ChildSignals};
-
-/// SIGKILL goes out again: first after this pause, then after pauses that grow up to the other one.
-const KILL_AGAIN: Duration = Duration::from_millis(10);
-const KILL_AGAIN_AT_MOST: Duration = Duration::from_secs(1);
 
 /// How many times in a row to chase processes that fork and exit faster than we can kill them.
 const CHASES: u32 = 100;
@@ -52,7 +47,9 @@ pub(super) fn run(birth: &Birth<'_>, inherited: Inherited<'_>, passage: Passage)
     // An error means that no command was started. The supervisor sees that we go.
     if let Ok(mut guard) = Process::begin(birth, inherited, passage) {
         guard.work();
-        shared.reach(if guard.leaves { Stage::Left } else { Stage::Empty });
+        if guard.watch.is_open() {
+            shared.reach(if guard.leaves { Stage::Left } else { Stage::Empty });
+        }
     }
 }
 
@@ -71,10 +68,11 @@ struct Process<'a> {
     children: Option<File>,
     timer: Option<DeadlineTimer>,
     fuses: [Fuse<'a>; 2],
-    _alive: OwnedFd,
-    _fuse: OwnedFd,
-    /// Whether the command is being killed, and how long to wait before it is killed again.
-    killing: Option<Duration>,
+    /// The end of the pipe that shows that no guard is left.
+    alive: OwnedFd,
+    /// The end of the pipe that shows that the supervisor has died.
+    fuse: OwnedFd,
+    watch: Watch,
     leaves: bool,
     is_orphan: bool,
 }
@@ -139,14 +137,22 @@ impl<'a> Process<'a> {
             children,
             timer: timer.ok(),
             fuses,
-            _alive: alive,
-            _fuse: fuse,
-            killing: None,
+            alive,
+            fuse,
+            watch: Watch::default(),
             leaves: false,
             is_orphan: false,
         };
         process.close_others(ended, &birth.keep);
-        kernel::lock_in_memory(shared);
+        let functions = [
+            Self::work as *const (),
+            Self::wait as *const (),
+            Self::reap as *const (),
+            Self::obey as *const (),
+            Self::enforce as *const (),
+            Self::kill_all as *const (),
+        ];
+        kernel::lock_in_memory(shared, &functions);
         shared.set_command(child);
         process.tell();
         Ok(process)
@@ -160,8 +166,8 @@ impl<'a> Process<'a> {
             self.bell.as_raw_fd(),
             self.signals.as_fd().as_raw_fd(),
             self.alarm.as_fd().as_raw_fd(),
-            self._alive.as_raw_fd(),
-            self._fuse.as_raw_fd(),
+            self.alive.as_raw_fd(),
+            self.fuse.as_raw_fd(),
             ended.as_raw_fd(),
         ];
         ours.extend(self.go.as_ref().map(AsRawFd::as_raw_fd));
@@ -170,6 +176,8 @@ impl<'a> Process<'a> {
         kernel::close_all_but(&mut ours);
     }
 
+    // Not inlined, nor are the functions that it calls: their pages are locked in memory.
+    #[inline(never)]
     fn work(&mut self) {
         loop {
             if !self.reap() {
@@ -186,6 +194,7 @@ impl<'a> Process<'a> {
         }
     }
 
+    #[inline(never)]
     fn wait(&self) {
         let mut fds = [
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
@@ -206,6 +215,7 @@ impl<'a> Process<'a> {
     }
 
     /// Reaps what has ended. Returns whether anything is left.
+    #[inline(never)]
     fn reap(&mut self) -> bool {
         loop {
             let mut status = 0;
@@ -220,6 +230,8 @@ impl<'a> Process<'a> {
                     return false;
                 }
                 _ if self.command.map(Pid::as_raw) != Some(pid) => {}
+                // Without an opened gate there was no command, and this guard may have been replaced.
+                _ if !self.watch.is_open() => self.command = self.command.filter(|_| libc::WIFSTOPPED(status)),
                 _ if libc::WIFSTOPPED(status) => {
                     self.shared.set_stopped(libc::WSTOPSIG(status));
                     self.tell();
@@ -234,6 +246,7 @@ impl<'a> Process<'a> {
     }
 
     /// Does what the supervisor asks. When the supervisor has gone, all is killed.
+    #[inline(never)]
     fn obey(&mut self) {
         let mut message = [0; 2];
         while !self.is_orphan && !self.leaves {
@@ -257,7 +270,8 @@ impl<'a> Process<'a> {
 
     fn open(&mut self) {
         let Some(go) = self.go.take() else { return };
-        self.set_timer();
+        self.watch.open();
+        self.set_deadline(self.shared.limits().1);
         // Before the command can do anything: from here on we answer for it.
         self.shared.reach(Stage::Open);
         // A command's process that has gone already is reaped next.
@@ -272,29 +286,32 @@ impl<'a> Process<'a> {
 
     fn kill(&mut self) {
         self.go = None;
-        self.killing.get_or_insert(KILL_AGAIN);
+        self.watch.kill();
     }
 
     /// Kills what is to be killed. Returns when to look again.
+    #[inline(never)]
     fn enforce(&mut self) -> Option<Instant> {
-        let now = clock::now();
-        if self.go.is_none() && self.killing.is_none() {
-            let (kill_at, ends_at) = self.shared.limits();
-            if now < kill_at {
-                self.set_timer();
-                return Some(next_look(now, kill_at, ends_at));
+        let (kill_at, ends_at) = self.shared.limits();
+        match self.watch.judge(clock::now(), kill_at, ends_at) {
+            Verdict::Idle => None,
+            Verdict::Watch { look_at, deadline } => {
+                self.set_deadline(deadline);
+                Some(look_at)
             }
-            // Told before the kill: a command that we killed must not pass for one that ended by itself.
-            self.shared.set_lease_over();
-            self.tell();
-            self.kill();
+            Verdict::Kill { lease_over, again_at } => {
+                if lease_over {
+                    // Before the kill: a command that we killed must not pass for one that ended by itself.
+                    self.shared.set_lease_over();
+                    self.tell();
+                }
+                self.kill_all();
+                Some(again_at)
+            }
         }
-        let pause = self.killing?;
-        self.kill_all();
-        self.killing = Some((pause * 2).min(KILL_AGAIN_AT_MOST));
-        Some(now + pause)
     }
 
+    #[inline(never)]
     fn kill_all(&mut self) {
         if let (Some(command), true) = (self.command, self.own_group) {
             let _ = signals::send(-command.as_raw(), Signal::KILL);
@@ -317,10 +334,9 @@ impl<'a> Process<'a> {
         }
     }
 
-    /// Moves the kernel's timer to the end of the lease.
-    fn set_timer(&self) {
-        let (_, ends_at) = self.shared.limits();
-        if self.timer.as_ref().is_some_and(|timer| timer.set(ends_at).is_err()) {
+    /// Moves the kernel's timer.
+    fn set_deadline(&self, deadline: Instant) {
+        if self.timer.as_ref().is_some_and(|timer| timer.set(deadline).is_err()) {
             self.shared.set_refused(Part::Timer);
         }
     }

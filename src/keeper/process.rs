@@ -29,8 +29,8 @@ use crate::rules::lender::{Lender, Loan};
 use crate::rules::message::{Order, Report};
 use crate::session::Failure;
 use crate::session::client::{ClientSession, Identity, Servers};
-use crate::signals;
 use crate::shared::Stage;
+use crate::signals;
 use crate::wire::{Link, Received};
 
 /// How long the lookup of our user may take.

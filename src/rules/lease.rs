@@ -36,15 +36,6 @@ pub struct Terms {
     kill: Duration,
 }
 
-/// When a guard looks again at a lease that ends at `ends_at`: half-way, so that it moves its timer in time even if it is
-/// scheduled late, but no later than `kill_at`, when it has to kill.
-pub fn next_look(now: Instant, kill_at: Instant, ends_at: Instant) -> Instant {
-    kill_at.min(now + (ends_at.saturating_since(now) / 2).max(SHORTEST_LOOK))
-}
-
-/// A guard looks no more often than this.
-const SHORTEST_LOOK: Duration = Duration::from_millis(10);
-
 /// When a lease ends, for those that only have to enforce its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {

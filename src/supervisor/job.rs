@@ -7,10 +7,9 @@ use std::os::fd::BorrowedFd;
 use anyhow::Context as _;
 use nix::errno::Errno;
 use nix::sys::prctl;
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpid};
 
-use super::CLEAN_UP_PAUSE;
-use crate::command::{self, Launch, Program};
+use crate::command::{Launch, Program};
 use crate::descendants::{self, Descendants, Process};
 use crate::environment::Variable;
 use crate::guard::{Birth, Guard, Ties};
@@ -21,7 +20,7 @@ use crate::rules::instant::Instant;
 use crate::rules::message::Grant;
 use crate::rules::signal::Signal;
 use crate::shared::{PARTS, Stage};
-use crate::signals::{self, Inherited, Signals};
+use crate::signals::{self, Inherited};
 use crate::terminal::{self, Attributes};
 
 /// A guard that has not ended the command when it is asked this many times has failed us.
@@ -153,6 +152,17 @@ impl Job {
         until: Instant,
     ) -> io::Result<()> {
         self.make_guard(line, ties, borrowing)?;
+        let mut opened = self.open(ties, variables, until);
+        if opened.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EPIPE)) {
+            // What waited at the gate has been killed.
+            self.dismiss_guard();
+            self.make_guard(line, ties, borrowing)?;
+            opened = self.open(ties, variables, until);
+        }
+        opened
+    }
+
+    fn open(&mut self, ties: &mut Ties, variables: &[Variable], until: Instant) -> io::Result<()> {
         let guarded = self.guard.as_mut().ok_or(Errno::ECHILD)?;
         guarded.guard.open(ties, variables, until)?;
         guarded.command = Command::Started;
@@ -162,7 +172,10 @@ impl Job {
     /// What the guard could not do, for the log.
     pub(super) fn refused_parts(&self) -> impl Iterator<Item = &'static str> {
         let shared = self.guard.as_ref().map(|guarded| guarded.guard.shared());
-        PARTS.into_iter().filter(move |(part, _)| shared.is_some_and(|shared| shared.is_refused(*part))).map(|(_, what)| what)
+        PARTS
+            .into_iter()
+            .filter(move |(part, _)| shared.is_some_and(|shared| shared.is_refused(*part)))
+            .map(|(_, what)| what)
     }
 
     /// Becomes readable when there may be news.
@@ -175,19 +188,16 @@ impl Job {
         self.guard.as_ref().is_some_and(|guarded| guarded.command == Command::Started)
     }
 
-    /// A child of ours has ended. Returns whether it was one of the job's.
-    pub(super) fn reaped(&mut self, pid: Pid, end: CommandEnd) -> bool {
+    /// A child of ours has ended; perhaps it was one of the job's.
+    pub(super) fn reaped(&mut self, pid: Pid, end: CommandEnd) {
         self.dismissed.retain(|dismissed| *dismissed != pid);
-        let Some(guarded) = &mut self.guard else { return false };
+        let Some(guarded) = &mut self.guard else { return };
         if pid == guarded.guard.pid() {
             log::debug!("guard {pid}: {end:?}");
             guarded.reaped = true;
         } else if guarded.guard.shared().command() == Some(pid) {
             guarded.adopted_end = Some(end);
-        } else {
-            return false;
         }
-        true
     }
 
     /// Whether the guard has killed the command because the lease was over.
@@ -205,29 +215,35 @@ impl Job {
         }
         let mut news = News {
             // Without a terminal no shell waits for the job to stop, and whoever continues the command
-            // does not know that we would have to be continued as well.
-            stopped: shared.take_stopped().filter(|_| self.shares_group),
+            // does not know that we would have to be continued as well. If we were stopped with the command, we
+            // hear of it when we have been continued with it: then the stop is over.
+            stopped: shared
+                .take_stopped()
+                .filter(|_| self.shares_group && shared.command().is_some_and(descendants::is_stopped)),
             guard_gone: false,
             ended: None,
         };
-        let has_fallen = guarded.reaped && !matches!(guarded.guard.stage(), Stage::Empty | Stage::Left);
+        let stage = guarded.guard.stage();
+        let has_fallen = guarded.reaped && stage == Stage::Open;
+        let mut guard_gone = has_fallen;
         if guarded.command == Command::Started {
             let ended = guarded.guard.ended();
             // What the guard has reaped ended before it died.
-            news.guard_gone = has_fallen && ended.is_none() && shared.command().is_some();
-            // An end that we saw ourselves is told once the guard's is known.
-            let end = ended.or(guarded.adopted_end.filter(|_| guarded.reaped));
+            guard_gone &= ended.is_none();
+            // An end that we saw ourselves is told once the guard's is known. If neither has seen it, the guard has
+            // reaped the command and could not say so.
+            let is_ours = |pid: Pid| descendants::parent(pid) == Some(getpid());
+            let unseen = || (!shared.command().is_some_and(is_ours)).then_some(CommandEnd::Signaled(Signal::KILL));
+            let end = ended.or_else(|| if has_fallen { guarded.adopted_end.or_else(unseen) } else { None });
             let ended = end.map(|end| guarded.guard.failure().map_or(Ok(end), Err));
-            // It could not fork the command's process.
-            let stillborn = (guarded.reaped && shared.command().is_none()).then(|| Err(Errno::EAGAIN.into()));
+            // Nothing has passed the gate: the command's process could not be made, or was killed there.
+            let stillborn = (guarded.reaped && stage == Stage::Gated).then(|| Err(Errno::EAGAIN.into()));
             news.ended = ended.or(stillborn);
             if news.ended.is_some() {
                 guarded.command = Command::Over;
             }
-        } else {
-            news.guard_gone = has_fallen && shared.command().is_some();
         }
-        news.guard_gone &= !guarded.told_gone;
+        news.guard_gone = guard_gone && !guarded.told_gone;
         guarded.told_gone |= news.guard_gone;
         news
     }
@@ -320,22 +336,14 @@ impl Job {
         Ok(())
     }
 
-    /// Waits until the guard has gone. As a rule it has. If the operating system has failed us in the middle of a run,
-    /// the command is killed.
-    pub(super) fn end(&mut self, signals: &Signals) {
+    /// At the end of a run: whether a process is left that must not outlive us. As a rule that is a guard that is about
+    /// to exit. If the operating system has failed us in the middle of a run, it is the command, and is killed.
+    pub(super) fn is_left(&mut self) -> bool {
         self.dismiss_guard();
-        while self.is_left() {
-            signals.pause(CLEAN_UP_PAUSE);
-            for reaped in std::iter::from_fn(command::reap).collect::<Vec<_>>() {
-                if let command::Reaped::Ended(pid, end) = reaped {
-                    self.reaped(pid, end);
-                }
-            }
-        }
-    }
-
-    /// Whether a process is left that must not outlive us. If it is the command, it is killed.
-    fn is_left(&mut self) -> bool {
+        // The process that waited at the gate comes to us only if it outlives its guard.
+        let dismissed = self.dismissed.clone();
+        let is_ours = |parent: Pid| parent == getpid() || dismissed.contains(&parent);
+        self.dismissed.retain(|pid| descendants::parent(*pid).is_some_and(is_ours));
         let Some(guarded) = &self.guard else { return !self.dismissed.is_empty() };
         let (stage, reaped) = (guarded.guard.stage(), guarded.reaped);
         if matches!(stage, Stage::Gated | Stage::Open) && !(reaped && self.has_gone()) {
@@ -348,10 +356,6 @@ impl Job {
 
 impl Guarded {
     fn descendants(&self) -> Descendants {
-        if self.reaped {
-            Descendants::of_us(self.strangers.clone())
-        } else {
-            Descendants::of_guard(self.guard.pid())
-        }
+        if self.reaped { Descendants::of_us(self.strangers.clone()) } else { Descendants::of_guard(self.guard.pid()) }
     }
 }

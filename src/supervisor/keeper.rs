@@ -5,8 +5,6 @@ use std::time::Duration;
 use anyhow::Context as _;
 use nix::unistd::{ForkResult, Pid, fork};
 
-use crate::clock;
-use crate::command;
 use crate::guard::Ties;
 use crate::keeper::process::{self, Birth};
 use crate::lending::Borrowing;
@@ -15,11 +13,8 @@ use crate::rules::event::{CommandEnd, Event};
 use crate::rules::instant::Instant;
 use crate::rules::message::Order;
 use crate::rules::signal::Signal;
-use crate::signals::{self, Signals};
+use crate::signals;
 use crate::wire::{Link, Received};
-
-/// How long a keeper that has nothing left to do may take to exit.
-const EXIT: Duration = Duration::from_millis(500);
 
 pub(super) struct Keeper {
     pub(super) pid: Pid,
@@ -29,7 +24,7 @@ pub(super) struct Keeper {
     /// What [`Self::answered`] and [`Self::extended`] last told.
     told_answered: Option<Instant>,
     told_from: Option<Instant>,
-    reaped: bool,
+    pub(super) reaped: bool,
 }
 
 impl Keeper {
@@ -99,19 +94,6 @@ impl Keeper {
     pub(super) fn ended(&mut self, end: CommandEnd) {
         log::debug!("keeper {}: {end:?}", self.pid);
         self.reaped = true;
-    }
-
-    /// Waits until it has exited, as it does when its socket is closed.
-    pub(super) fn wait(mut self, signals: &Signals) {
-        drop(self.link.take());
-        let until = clock::now() + EXIT;
-        while !self.reaped && !command::reaps(self.pid) {
-            let left = until.saturating_since(clock::now());
-            if left.is_zero() {
-                self.kill();
-            }
-            signals.pause(left.max(super::CLEAN_UP_PAUSE));
-        }
     }
 }
 

@@ -180,10 +180,22 @@ fn effects_are_known_to_those_who_use_them_only() {
     knows_none("supervisor", &["session"]);
     knows_none("keeper", &["supervisor", "terminal", "writer", "sentences"]);
     knows_none("wire", &["command", "cli", "plan"]);
-    for leaf in
-        ["session", "command", "signals", "terminal", "writer", "wire", "clock", "sentences", "plan", "environment", "lending", "shared",
-         "descendants", "guard"]
-    {
+    for leaf in [
+        "session",
+        "command",
+        "signals",
+        "terminal",
+        "writer",
+        "wire",
+        "clock",
+        "sentences",
+        "plan",
+        "environment",
+        "lending",
+        "shared",
+        "descendants",
+        "guard",
+    ] {
         knows_none(leaf, &["supervisor", "keeper"]);
     }
 }
@@ -205,7 +217,8 @@ fn the_supervisor_alone_runs_the_machine_and_has_one_thread() {
         if !["supervisor", "rules"].contains(&room(name)) {
             assert!(!named(text, "crate::rules::").contains("machine"), "{name}");
         }
-        if ["supervisor", "command", "signals", "terminal", "writer", "wire", "lending", "guard"].contains(&room(name)) {
+        if ["supervisor", "command", "signals", "terminal", "writer", "wire", "lending", "guard"].contains(&room(name))
+        {
             assert_uses_none(name, text, &["thread::", "smol::"]);
             assert!(!named(text, "std::").contains("thread"), "{name}");
         }

@@ -54,6 +54,7 @@ mod short_outage;
 mod unreachable_servers;
 
 // Processes that die or stop, and locks that are taken away.
+mod guard;
 mod keeper_killed;
 mod node_deleted;
 mod processes_stopped;

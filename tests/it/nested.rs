@@ -15,7 +15,7 @@ use crate::harness::process;
 use crate::harness::running::{Running, finish, only_line, silent};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::terminal::Terminal;
-use crate::harness::zklock::{Zklock, binary, child, is_keeper};
+use crate::harness::zklock::{Zklock, binary, child, is_guard, is_keeper};
 
 mod killed;
 mod lent;
@@ -107,6 +107,13 @@ fn find(run: &Running, what: &str, is_it: impl Fn(&process::Process) -> bool) ->
 fn inner_keeper(run: &Running) -> process::Process {
     let outer = run.keeper();
     find(run, "the inner keeper", |process| process.pid != outer && is_keeper(process))
+}
+
+/// The guard of the zklock below `run`.
+#[track_caller]
+fn inner_guard(run: &Running) -> process::Process {
+    let outer = run.guard();
+    find(run, "the inner guard", |process| process.pid != outer && is_guard(process))
 }
 
 #[test]

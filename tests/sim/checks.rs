@@ -216,9 +216,7 @@ impl State {
                 !state.stopped_by_us && state.natural_end == Some(CommandEnd::Signaled(signal)) && ran
             }
             // Without a fault only under a lease that was still short: there, one slow answer is enough.
-            Outcome::Lost => {
-                (self.faulty || state.stopped_early) && ran && state.stopped_by_us
-            }
+            Outcome::Lost => (self.faulty || state.stopped_early) && ran && state.stopped_by_us,
             Outcome::RanOut => ran && settings.max_run.is_some() && state.stopped_by_us,
             Outcome::NotFree => !ran && settings.patience != Patience::Forever,
             Outcome::Interrupted(signal) => !ran && self.faulty && signal == Signal::TERM,

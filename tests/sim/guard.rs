@@ -1,13 +1,9 @@
 //! A guard, in the order of `src/guard/process.rs`, and what the kernel does when it or its supervisor dies.
 
-use zklock::rules::lease::next_look;
+use zklock::rules::guard::{Verdict, Watch};
 
 use crate::coverage::Kind;
-use crate::state::{Event, MS, State, Time, instant, micros};
-
-/// SIGKILL goes out again: first after this pause, then after pauses that grow up to the other one.
-const KILL_AGAIN: Time = 10 * MS;
-const KILL_AGAIN_AT_MOST: Time = 1000 * MS;
+use crate::state::{Event, State, Time, instant, micros};
 
 /// How long the kernel takes to deliver a signal.
 const DELIVERY: Time = 50;
@@ -21,7 +17,7 @@ pub(crate) struct Guard {
     pub(crate) is_to_kill: bool,
     pub(crate) is_to_leave: bool,
     pub(crate) kills: u32,
-    killing: Option<Time>,
+    watch: Watch,
     /// When the kernel kills it, unless the timer is moved.
     timer: Time,
     /// What it shows to the others.
@@ -48,12 +44,13 @@ impl State {
     /// The gate of a new guard is opened.
     pub(crate) fn open_gate(&mut self, host: usize) {
         *self.guard(host) = Guard { alive: true, ..Guard::default() };
-        self.set_timer(host);
+        self.guard(host).watch.open();
+        let (_, ends_at) = self.limits(host);
+        self.set_timer(host, ends_at);
         self.wake_guard(host);
     }
 
-    fn set_timer(&mut self, host: usize) {
-        let (_, ends_at) = self.limits(host);
+    fn set_timer(&mut self, host: usize, ends_at: Time) {
         self.guard(host).timer = ends_at;
         self.schedule(ends_at, Event::Deadline(host));
     }
@@ -86,26 +83,28 @@ impl State {
         }
         let orphan = !self.hosts[host].alive;
         if orphan || self.guard(host).is_to_kill {
-            self.guard(host).killing.get_or_insert(KILL_AGAIN);
+            self.guard(host).watch.kill();
         }
-        if self.guard(host).killing.is_none() {
-            let (kill_at, ends_at) = self.limits(host);
-            if self.now < kill_at {
-                self.set_timer(host);
-                let look = next_look(instant(self.now), instant(kill_at), instant(ends_at));
-                return self.arm_guard(host, micros(look.since_boot()));
+        let (kill_at, ends_at) = self.limits(host);
+        let now = instant(self.now);
+        match self.guard(host).watch.judge(now, instant(kill_at), instant(ends_at)) {
+            Verdict::Idle => {}
+            Verdict::Watch { look_at, deadline } => {
+                self.set_timer(host, micros(deadline.since_boot()));
+                self.arm_guard(host, micros(look_at.since_boot()));
             }
-            self.note(|| format!("host {host}: the guard kills the command"));
-            self.coverage.count(Kind::KilledByGuard);
-            self.guard(host).lease_over = true;
-            self.guard(host).killing = Some(KILL_AGAIN);
-            self.wake_supervisor(host);
+            Verdict::Kill { lease_over, again_at } => {
+                if lease_over {
+                    self.note(|| format!("host {host}: the guard kills the command"));
+                    self.coverage.count(Kind::KilledByGuard);
+                    self.guard(host).lease_over = true;
+                    self.wake_supervisor(host);
+                }
+                self.hosts[host].stopped_by_us = true;
+                self.kill_processes(host);
+                self.arm_guard(host, micros(again_at.since_boot()));
+            }
         }
-        let pause = self.guard(host).killing.unwrap_or(KILL_AGAIN);
-        self.hosts[host].stopped_by_us = true;
-        self.kill_processes(host);
-        self.guard(host).killing = Some((pause * 2).min(KILL_AGAIN_AT_MOST));
-        self.arm_guard(host, self.now + pause);
     }
 
     fn arm_guard(&mut self, host: usize, at: Time) {

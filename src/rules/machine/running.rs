@@ -185,7 +185,9 @@ impl Machine {
         match event {
             Event::Command(CommandEvent::TreeGone) => gone(now, stopping.lease, cause),
             Event::Command(CommandEvent::StartFailed(why)) => unstarted(now, stopping.lease, cause, why),
-            Event::Keeper(Report::Lost(_)) | Event::LeaseOver | Event::GuardGone => kill(now, stopping.lease, cause, why),
+            Event::Keeper(Report::Lost(_)) | Event::LeaseOver | Event::GuardGone => {
+                kill(now, stopping.lease, cause, why)
+            }
             Event::Timer if now >= stopping.deadline() => kill(now, stopping.lease, cause, why),
             Event::Signal { signal, shared: false } if cause == Cause::MaxRun => {
                 (State::Stopping(stopping), vec![Effect::Forward(signal)])

@@ -31,7 +31,14 @@ fn terms() -> Terms {
 }
 
 fn view() -> View {
-    View { lock: "/l".to_owned(), position: 2, total: 2, next_in_line: true, holder: "db3".to_owned(), held_since: None }
+    View {
+        lock: "/l".to_owned(),
+        position: 2,
+        total: 2,
+        next_in_line: true,
+        holder: "db3".to_owned(),
+        held_since: None,
+    }
 }
 
 fn lease(from: Instant) -> Lease {

@@ -120,9 +120,8 @@ impl Running {
     #[track_caller]
     pub(crate) fn command(&self) -> Pid {
         // A child that has not executed its program yet still has the guard's own name.
-        let found = poll::within(PATIENCE, || {
-            process::below_guard(self.pid()).into_iter().find(|process| !is_guard(process))
-        });
+        let found =
+            poll::within(PATIENCE, || process::below_guard(self.pid()).into_iter().find(|process| !is_guard(process)));
         found.unwrap_or_else(|| panic!("no command appeared\n{self}")).pid
     }
 

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::{inner_keeper, next, script, wait_until_it_lends_no_more};
+use super::{inner_guard, inner_keeper, next, script, wait_until_it_lends_no_more};
+use crate::harness::fault::EXPIRY;
 use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::running::{Running, finish};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::terminal::Terminal;
-use crate::harness::times::{AT_ONCE, BRIEF_SESSION, SOON};
+use crate::harness::times::{BRIEF_SESSION, SHORT_SESSION, SOON};
 use crate::harness::zklock::{Zklock, binary};
 
 const NESTED: &str = r#""$Z" /lock -c '"$C" --name inner --log log --beat --wait & "$C" --name quiet --wait'
@@ -165,20 +166,20 @@ fn inner_zklock_killed_at_a_terminal() {
     outer.wait_until_nothing_is_left();
 }
 
+/// The inner guard has not said that nothing is left, so the outer run waits for it.
 #[test]
-fn lock_is_held_until_the_inner_command_is_dead() {
+fn lock_is_held_until_the_inner_guard_has_ended() {
     let scratch = Scratch::new();
     let terminal = Terminal::new(80);
     let (mut outer, next) = nested_at(&terminal, &scratch, "exec INNER");
-    let keeper = inner_keeper(&outer);
-    process::send(keeper.pid, Signal::SIGSTOP);
-    poll::until("it is stopped", || process::look(keeper.pid).filter(|process| process.state == 'T'));
-    process::send(keeper.parent, Signal::SIGKILL);
+    let guard = inner_guard(&outer);
+    process::stop(guard.pid);
+    process::send(guard.parent, Signal::SIGKILL);
     wait_until_it_lends_no_more(&outer);
     let decided = Moment::now().after(Duration::from_millis(100));
-    scratch.wait_alive_at("inner", decided);
+    decided.wait_past();
     assert_eq!(scratch.client().children(LOCK).len(), 2);
-    process::send(keeper.pid, Signal::SIGCONT);
+    process::send(guard.pid, Signal::SIGCONT);
     outer.wait().expect_signal(Signal::SIGKILL);
     expect_next(&scratch, next);
     outer.wait_until_nothing_is_left();
@@ -223,36 +224,37 @@ fn outer_killed_inner_has_another_lock() {
 /// The lock that the inner one of two takes.
 const INNER: &str = "/inner";
 
-/// `zklock LOCK -- zklock INNER -- child`, with a session that takes long to expire, and a daemon of the child's that
-/// has left group and session. All of them run.
+/// `zklock LOCK -- zklock INNER -- child`, and a daemon of the child's that has left group and session. All of them run.
+/// The outer session takes long to expire.
 #[track_caller]
 fn with_daemon(scratch: &Scratch) -> Running {
     let outer = scratch.zklock().env("ZKLOCK_SESSION_TIMEOUT", "60").arg(LOCK).arg("--").arg(binary());
     let daemon = ["--beat", "--spawn-daemon", "--"].map(str::to_owned).into_iter().chain(scratch.logged("daemon"));
-    let mut run = outer.arg(INNER).child(scratch.logged("inner").into_iter().chain(daemon)).spawn();
+    let short = SHORT_SESSION.as_secs().to_string();
+    let mut run = outer
+        .args(["--session-timeout", &short, INNER])
+        .child(scratch.logged("inner").into_iter().chain(daemon))
+        .spawn();
     for _ in ["the command", "what is between", "the daemon"] {
         run.wait_stdout(" ready");
     }
     run
 }
 
-/// The inner keeper, which would see to its own, is frozen meanwhile: the outer one must not rely on it.
+/// All that is below the outer guard goes with it, and the keeper of the inner run as well: its session expires.
 #[test]
-fn outer_killed_and_inner_keeper_stopped() {
+fn outer_killed_inner_has_another() {
     let scratch = Scratch::new();
     let mut outer = with_daemon(&scratch);
-    let (keepers, family) = outer.family(3);
-    let inner_keeper = keepers.iter().find(|keeper| keeper.parent != outer.pid()).expect("another keeper").pid;
+    let (_, family) = outer.family(3);
     let mut next = scratch.zklock().arg(LOCK).child(scratch.logged("next")).spawn();
     scratch.wait_queue(2);
-    process::stop(inner_keeper);
+    let killed = Moment::now();
     outer.signal(Signal::SIGKILL);
     next.wait_stdout("ready");
     process::expect_dead(&family);
-    let thawed = Moment::now();
-    process::send(inner_keeper, Signal::SIGCONT);
     scratch.client().wait_count(INNER, 0);
-    Moment::now().expect_within(AT_ONCE, thawed, "the inner node has gone");
+    Moment::now().expect_within(EXPIRY, killed, "the inner node has gone");
     outer.wait().expect_signal(Signal::SIGKILL);
     outer.wait_until_nothing_is_left();
     finish(&mut next);
@@ -269,6 +271,6 @@ fn outer_lock_lost_inner_has_another() {
     outer.wait().expect_code(76);
     process::expect_dead(&family);
     scratch.client().wait_count(INNER, 0);
-    Moment::now().expect_within(AT_ONCE, deleted, "the inner node has gone");
+    Moment::now().expect_within(EXPIRY, deleted, "the inner node has gone");
     outer.wait_until_nothing_is_left();
 }

@@ -1,0 +1,203 @@
+//! The guard killed or stopped, alone and together with others: nothing of the command outlives the lease.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use crate::harness::fault::{EXPIRY, Fault};
+use crate::harness::poll;
+use crate::harness::process::{self, Process};
+use crate::harness::running::finish;
+use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
+use crate::harness::times::{AT_ONCE, LEASE, SOON};
+
+const DIED: &str = "zklock: internal error: the guard process died; killed the command\n";
+
+/// The command of the holder has a child in its process group, and a daemon that has left it.
+fn with_tree(what: &'static str, options: &[&str]) -> (Fault, Vec<Process>) {
+    let tree = ["--wait", "--spawn-daemon", "--", "--name", "daemon", "--wait"];
+    let fault = Fault::with(what, Scratch::new().with_lock(), &direct(), options, &tree);
+    poll::until("the daemon", || fault.holder.stdout().contains("daemon ready").then_some(()));
+    let mut family = fault.holder.processes();
+    family.retain(|process| process.name == "child");
+    assert!(family.len() >= 2, "{family:?}");
+    (fault, family)
+}
+
+#[track_caller]
+fn wait_dead(family: &[Process]) {
+    family.iter().for_each(|process| process::wait_dead(process.pid));
+}
+
+/// The kernel kills the command, the supervisor the daemon.
+#[test]
+fn killed() {
+    let (mut fault, family) = with_tree("guard: KILL", &["--session-timeout", "60"]);
+    fault.strike(Signal::SIGKILL, &[fault.holder.guard()]);
+    fault.command_dead(AT_ONCE);
+    let output = fault.holder.wait().expect_code(70);
+    assert_eq!(output.stderr(), DIED);
+    process::expect_dead(&family);
+    fault.next_starts(AT_ONCE);
+    fault.end("70");
+}
+
+/// It cannot move its timer, and the kernel kills it at the end of the lease that it knew.
+#[test]
+fn stopped_past_the_lease() {
+    let (mut fault, family) = with_tree("guard: STOP", &GRACE);
+    fault.strike(Signal::SIGSTOP, &[fault.holder.guard()]);
+    fault.command_dead(LEASE);
+    fault.holder.wait().expect_code(70);
+    process::expect_dead(&family);
+    fault.next_starts(LEASE + AT_ONCE);
+    fault.end("70");
+}
+
+/// No process of zklock can act: the kernel kills the guard, and with it the command's process group.
+#[test]
+fn all_stopped_past_the_lease() {
+    let mut fault = Fault::shared("supervisor, keeper and guard: STOP");
+    let all = [fault.supervisor, fault.keeper, fault.holder.guard()];
+    fault.strike(Signal::SIGSTOP, &all);
+    fault.command_dead(LEASE);
+    fault.next_starts(EXPIRY);
+    for pid in [fault.supervisor, fault.keeper] {
+        process::send(pid, Signal::SIGCONT);
+    }
+    fault.holder.wait().expect_code(76);
+    fault.end("76");
+}
+
+#[test]
+fn supervisor_and_guard_stopped_past_the_lease() {
+    let mut fault = Fault::shared("supervisor and guard: STOP");
+    fault.strike(Signal::SIGSTOP, &[fault.supervisor, fault.holder.guard()]);
+    fault.command_dead(LEASE);
+    process::send(fault.supervisor, Signal::SIGCONT);
+    fault.holder.wait().expect_code(70);
+    fault.next_starts(EXPIRY);
+    fault.end("70");
+}
+
+/// Nothing is left that could tell the keeper that the command has ended, so the session expires.
+#[test]
+fn supervisor_and_guard_killed() {
+    let mut fault = Fault::shared("supervisor and guard: KILL");
+    let both = [fault.supervisor, fault.holder.guard()];
+    fault.strike(Signal::SIGSTOP, &both);
+    fault.strike(Signal::SIGKILL, &both);
+    fault.expect_killed(EXPIRY);
+}
+
+#[test]
+fn keeper_and_guard_killed() {
+    let (mut fault, family) = with_tree("keeper and guard: KILL", &GRACE);
+    let both = [fault.keeper, fault.holder.guard()];
+    fault.strike(Signal::SIGSTOP, &both);
+    fault.strike(Signal::SIGKILL, &both);
+    fault.command_dead(AT_ONCE);
+    fault.holder.wait().expect_code(76);
+    process::expect_dead(&family);
+    fault.next_starts(EXPIRY);
+    fault.end("76");
+}
+
+/// It blocks nothing of what zklock waits for before there is a command: another one is made.
+#[test]
+fn killed_while_waiting() {
+    let scratch = Scratch::new().with_lock();
+    let mut holder = scratch.hold();
+    let mut next = scratch.queue("next", 1);
+    process::send(next.guard(), Signal::SIGKILL);
+    finish(&mut holder);
+    next.wait_stdout("next ready");
+    finish(&mut next);
+    scratch.expect_tidy(&["holder", "next"]);
+}
+
+/// The process that waits at the gate is killed: another one is made.
+#[test]
+fn killed_at_the_gate() {
+    let scratch = Scratch::new().with_lock();
+    let mut holder = scratch.hold();
+    let mut next = scratch.queue("next", 1);
+    let gated = poll::until("a process at the gate", || process::children(next.guard()).pop());
+    process::send(gated.pid, Signal::SIGKILL);
+    finish(&mut holder);
+    next.wait_stdout("next ready");
+    finish(&mut next);
+    scratch.expect_tidy(&["holder", "next"]);
+}
+
+#[test]
+fn killed_at_the_gate_and_given_up() {
+    let scratch = Scratch::new().with_lock();
+    let mut holder = scratch.hold();
+    let mut next = scratch.queue("next", 1);
+    let gated = poll::until("a process at the gate", || process::children(next.guard()).pop());
+    process::send(gated.pid, Signal::SIGKILL);
+    next.signal(Signal::SIGTERM);
+    next.wait_at_most(SOON).expect_signal(Signal::SIGTERM);
+    next.wait_until_nothing_is_left();
+    finish(&mut holder);
+    scratch.expect_tidy(&["holder"]);
+}
+
+/// A program that overwrites its environment and its name, in a session of its own, is the command's all the same.
+#[test]
+fn process_that_hides_dies_with_the_supervisor() {
+    let scratch = Scratch::new().with_lock();
+    let script = r#"env -i setsid perl -e '$0 = "x" x 200; open F, ">hidden"; print F $$; close F; sleep 1000' & wait"#;
+    let mut job = scratch.zklock().args([LOCK, "--", "sh", "-c", script]).spawn();
+    let hidden: i32 = poll::until("the hidden process", || {
+        fs::read_to_string(scratch.file("hidden")).ok().and_then(|text| text.parse().ok())
+    });
+    job.signal(Signal::SIGKILL);
+    job.wait().expect_signal(Signal::SIGKILL);
+    process::wait_dead(Pid::from_raw(hidden));
+    scratch.wait_queue(0);
+    job.wait_until_nothing_is_left();
+}
+
+/// The write ends of pipes that a process has open, and the read ends.
+fn pipes(pid: Pid) -> (Vec<String>, Vec<String>) {
+    let numbers = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let ends = numbers.filter_map(|number| {
+        let pipe = fs::read_link(number.path()).ok()?.to_str()?.to_owned();
+        let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", number.file_name().to_str()?)).ok()?;
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?.trim().to_owned();
+        let is_write = i32::from_str_radix(&flags, 8).ok()? & libc::O_ACCMODE != libc::O_RDONLY;
+        pipe.starts_with("pipe:").then_some((pipe, is_write))
+    });
+    let (write, read): (Vec<_>, Vec<_>) = ends.partition(|(_, is_write)| *is_write);
+    let names = |ends: Vec<(String, bool)>| ends.into_iter().map(|(pipe, _)| pipe).collect();
+    (names(write), names(read))
+}
+
+/// A stray copy of a write end would keep the kernel from killing the command when the process dies that should be the
+/// only one to have it.
+#[test]
+fn no_stray_copy_of_what_shows_that_a_process_lives() {
+    let scratch = Scratch::new().with_lock();
+    let mut holder = scratch.start(&direct(), "holder", &["-v"], &["--wait"]);
+    holder.wait_stdout("holder ready");
+    let (guard, supervisor) = (holder.guard(), holder.pid());
+    let (of_guard, seen_by_guard) = pipes(guard);
+    let (of_supervisor, seen_by_supervisor) = pipes(supervisor);
+    let guard_lives: Vec<_> = of_guard.iter().filter(|pipe| seen_by_supervisor.contains(pipe)).collect();
+    let supervisor_lives: Vec<_> = of_supervisor.iter().filter(|pipe| seen_by_guard.contains(pipe)).collect();
+    let ([guard_lives], [supervisor_lives]) = (&guard_lives[..], &supervisor_lives[..]) else {
+        panic!("{guard_lives:?} {supervisor_lives:?}");
+    };
+    for process in process::all() {
+        let (write, _) = pipes(process.pid);
+        assert_eq!(write.contains(guard_lives), process.pid == guard, "{process}");
+        assert_eq!(write.contains(supervisor_lives), process.pid == supervisor, "{process}");
+    }
+    holder.signal(Signal::SIGTERM);
+    process::send(holder.command(), Signal::SIGKILL);
+    holder.wait();
+    wait_dead(&holder.processes());
+}
