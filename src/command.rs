@@ -21,7 +21,9 @@ mod start;
 pub fn unstarted(error: &io::Error) -> Unstarted {
     match error.kind() {
         _ if error.raw_os_error() == Some(libc::ETIME) => Unstarted::TooLate,
-        _ if error.raw_os_error() == Some(libc::EAGAIN | libc::ENOMEM | libc::EPIPE) => Unstarted::NoProcess,
+        _ if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM | libc::EPIPE | libc::EBADF)) => {
+            Unstarted::NoProcess
+        }
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Unstarted::NotFound,
         _ => Unstarted::CannotExecute,
     }

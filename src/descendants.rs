@@ -6,8 +6,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::unistd::{Pid, getpgrp, getpid};
 
@@ -21,7 +20,23 @@ const CHASES: u32 = 100;
 #[derive(Debug, Default)]
 pub struct Descendants {
     root: Option<Pid>,
-    strangers: Vec<Process>,
+    strangers: Vec<Stranger>,
+}
+
+/// A child of ours that does not belong to the command.
+#[derive(Clone, Copy, Debug)]
+pub struct Stranger {
+    pid: i32,
+    /// `None` where /proc does not show the process (`hidepid`).
+    started: Option<u64>,
+}
+
+impl Stranger {
+    /// The process with this id.
+    pub fn new(pid: Pid) -> Self {
+        let pid = pid.as_raw();
+        Self { pid, started: Process::read(pid).map(|process| process.started) }
+    }
 }
 
 impl Descendants {
@@ -32,7 +47,7 @@ impl Descendants {
 
     /// Those of this process, a subreaper whose guard has died, without these children of its own. Orphans of other
     /// processes that came to us meanwhile, as they come to PID 1, cannot be told from the command's.
-    pub fn of_us(strangers: Vec<Process>) -> Self {
+    pub fn of_us(strangers: Vec<Stranger>) -> Self {
         Self { root: None, strangers }
     }
 
@@ -48,7 +63,7 @@ impl Descendants {
             let mut parents = vec![self.root()];
             while let Some(parent) = parents.pop() {
                 for child in children(parent).into_iter().filter_map(Process::read) {
-                    if self.strangers.iter().any(|stranger| stranger.is_same(&child)) {
+                    if self.is_stranger(child.pid) {
                         continue;
                     }
                     if is_open(&child) {
@@ -102,29 +117,33 @@ impl Descendants {
         self.below(|_| true).len()
     }
 
+    fn is_stranger(&self, pid: i32) -> bool {
+        let started = || Process::read(pid).map(|process| process.started);
+        let known = self.strangers.iter().find(|stranger| stranger.pid == pid);
+        known.is_some_and(|stranger| stranger.started.is_none() || stranger.started == started())
+    }
+
     /// Sends SIGKILL to the children of this process. Those of a child that has ended are children of ours by then.
     /// Only where the root is this process.
     pub fn kill_children(&self) {
         for _ in 0..CHASES {
             let mut newest_first = children(self.root()).into_iter().rev().filter_map(Process::read);
-            let is_ours = |child: &Process| !self.strangers.iter().any(|stranger| stranger.is_same(child));
-            let Some(child) = newest_first.find(|child| child.alive && is_ours(child)) else { break };
+            let Some(child) = newest_first.find(|child| child.alive && !self.is_stranger(child.pid)) else { break };
             // Without a pidfd, which would take time: the pid belongs to our child until we reap it.
             if signals::send(child.pid, Signal::KILL).is_err() {
                 break;
             }
         }
-        for child in children(self.root()).into_iter().filter_map(Process::read) {
-            if child.alive && !self.strangers.iter().any(|stranger| stranger.is_same(&child)) {
-                let _ = signals::send(child.pid, Signal::KILL);
-            }
+        // Those that /proc does not show as well.
+        for child in children(self.root()).into_iter().filter(|child| !self.is_stranger(*child)) {
+            let _ = signals::send(child, Signal::KILL);
         }
     }
 
-    /// Whether this process has no child left but strangers. Only where the root is this process.
+    /// Whether this process has no child left but strangers. What /proc does not show is left: only a child that has
+    /// been reaped has gone. Only where the root is this process.
     pub fn have_gone(&self) -> bool {
-        let is_stranger = |child: &Process| self.strangers.iter().any(|stranger| stranger.is_same(child));
-        children(self.root()).into_iter().all(|pid| Process::read(pid).is_none_or(|child| is_stranger(&child)))
+        children(self.root()).into_iter().all(|child| self.is_stranger(child))
     }
 }
 
@@ -248,14 +267,18 @@ pub fn check_proc() -> io::Result<()> {
 }
 
 /// The children that this process has now.
-pub fn own_children() -> Vec<Process> {
-    children(getpid().as_raw()).into_iter().filter_map(Process::read).collect()
+pub fn own_children() -> Vec<Stranger> {
+    children(getpid().as_raw()).into_iter().map(|child| Stranger::new(Pid::from_raw(child))).collect()
 }
 
-/// The program that a process executes: device and inode of its file.
-fn program(pid: &str) -> Option<(u64, u64)> {
-    let file = fs::metadata(format!("/proc/{pid}/exe")).ok()?;
-    Some((file.dev(), file.ino()))
+/// Whether this process has this child, alive or not.
+pub fn is_own_child(pid: Pid) -> bool {
+    children(getpid().as_raw()).contains(&pid.as_raw())
+}
+
+/// The program that a process executes. Not what stat(2) says of it: a file server that does not answer would block us.
+fn program(pid: &str) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
 /// When this process started, in clock ticks since boot. `None`: there is none that lives, or /proc hides it.

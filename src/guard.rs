@@ -23,7 +23,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
-use nix::unistd::{ForkResult, Pid, fork, pipe2};
+use nix::unistd::{ForkResult, Pid, fork, getpid, pipe2};
 
 use self::gate::Passage;
 use crate::command::{Failure, Program};
@@ -152,6 +152,7 @@ impl Guard {
         // closed before the end that tells us of the guard.
         let fuse = above(fuse, ties.ended.as_fd())?;
         let all_blocked = signals::block_all()?;
+        let supervisor = getpid();
         #[expect(unsafe_code, reason = "the guard is a fork of the supervisor")]
         // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
         let forked = unsafe { fork() };
@@ -166,7 +167,7 @@ impl Guard {
                     fuse: guards_fuse,
                     shared: ties.shared,
                 };
-                process::run(birth, inherited, Passage { gate: childs_gate, report });
+                process::run(birth, inherited, Passage { gate: childs_gate, report, supervisor });
                 command::exit_now(0)
             }
             Ok(ForkResult::Parent { child: pid }) => {
@@ -207,8 +208,9 @@ impl Guard {
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), value.clone().into_vec())).collect();
         let message = serde_json::to_vec(&gate::Opening { variables, until })?;
         send(gate.as_raw_fd(), &message, MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT)?;
+        self.request(Request::Open, 0)?;
         ties.alive = None;
-        self.request(Request::Open, 0)
+        Ok(())
     }
 
     /// Sends a signal to the command, or to its process group if it has one of its own.

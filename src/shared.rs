@@ -32,6 +32,7 @@ struct Cells {
     ended: AtomicU32,
     stopped_by: AtomicI32,
     lease_over: AtomicBool,
+    kills: AtomicU32,
     refused: AtomicU32,
 }
 
@@ -192,6 +193,16 @@ impl Shared {
     /// Whether the guard has killed the command because the lease was over.
     pub fn is_lease_over(self) -> bool {
         self.0.lease_over.load(SeqCst)
+    }
+
+    /// The guard: it has sent SIGKILL once more to all that it has found.
+    pub fn count_kill(self) {
+        self.0.kills.fetch_add(1, SeqCst);
+    }
+
+    /// How often the guard has done that.
+    pub fn kills(self) -> u32 {
+        self.0.kills.load(SeqCst)
     }
 
     /// The guard: it has to do without this.

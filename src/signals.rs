@@ -196,9 +196,9 @@ impl AsFd for ChildSignals {
 }
 
 /// Drops the signals that came to this process, which is about to become the command, while it waited with all signals
-/// blocked. What the process `sender` has sent is meant for the command and stays. So do signals that end a
+/// blocked. What these `senders` have sent is meant for the command and stays. So do signals that end a
 /// program: had they come before the command was to be started, it would not be started.
-pub fn drop_stale(sender: Pid) {
+pub fn drop_stale(senders: &[Pid]) {
     let ending = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::ALRM, Signal::XCPU];
     let stale = |number: &i32| !Signal::new(*number).is_some_and(|signal| ending.contains(&signal));
     let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -218,7 +218,7 @@ pub fn drop_stale(sender: Pid) {
             if number < 0 {
                 break;
             }
-            if info.si_code == libc::SI_USER && info.si_pid() == sender.as_raw() {
+            if info.si_code == libc::SI_USER && senders.contains(&Pid::from_raw(info.si_pid())) {
                 meant.extend(Signal::new(number));
             }
         }

@@ -24,6 +24,8 @@ pub(super) struct Passage {
     /// Where the supervisor sends an [`Opening`].
     pub(super) gate: OwnedFd,
     pub(super) report: FailureReport,
+    /// The supervisor's process.
+    pub(super) supervisor: Pid,
 }
 
 /// What the supervisor sends when the gate opens.
@@ -40,7 +42,7 @@ const LONGEST: usize = 256 * 1024;
 /// Waits at the gate, then becomes the command. `go`: where the guard, the process `guard`, says that all is ready. If
 /// either the supervisor or the guard goes before that, this process exits.
 pub(super) fn wait(birth: &Birth<'_>, passage: Passage, go: &OwnedFd, guard: Pid, shared: Shared) -> ! {
-    let Passage { gate, report } = passage;
+    let Passage { gate, report, supervisor } = passage;
     let tied = || -> io::Result<()> {
         if birth.own_group {
             setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
@@ -69,7 +71,7 @@ pub(super) fn wait(birth: &Birth<'_>, passage: Passage, go: &OwnedFd, guard: Pid
         Ok(opening) => opening,
         Err(error) => report.exit(&error.into()),
     };
-    signals::drop_stale(guard);
+    signals::drop_stale(&[guard, supervisor]);
     loop {
         match read(go, &mut [0]) {
             Err(Errno::EINTR) => {}

@@ -299,13 +299,17 @@ impl<'a> Process<'a> {
                 self.set_deadline(deadline);
                 Some(look_at)
             }
-            Verdict::Kill { lease_over, again_at } => {
+            Verdict::Kill { lease_over, again_at, deadline } => {
+                if let Some(deadline) = deadline {
+                    self.set_deadline(deadline);
+                }
                 if lease_over {
                     // Before the kill: a command that we killed must not pass for one that ended by itself.
                     self.shared.set_lease_over();
                     self.tell();
                 }
                 self.kill_all();
+                self.shared.count_kill();
                 Some(again_at)
             }
         }
@@ -323,7 +327,10 @@ impl<'a> Process<'a> {
                 descendants::children(getpid().as_raw()).into_iter().for_each(kill_child);
                 return;
             };
-            let length = children.read_at(&mut list, 0).unwrap_or(0);
+            let Ok(length) = children.read_at(&mut list, 0) else {
+                self.command.into_iter().for_each(|command| kill_child(command.as_raw()));
+                return;
+            };
             if length == 0 {
                 return;
             }

@@ -37,6 +37,8 @@ pub enum Verdict {
         lease_over: bool,
         /// When to kill again.
         again_at: Instant,
+        /// While the lease lasts: when the kernel is to kill the guard, unless it moves this by then.
+        deadline: Option<Instant>,
     },
 }
 
@@ -72,7 +74,8 @@ impl Watch {
         let lease_over = self.killing.is_none();
         let pause = self.killing.unwrap_or(KILL_AGAIN);
         self.killing = Some((pause * 2).min(KILL_AGAIN_AT_MOST));
-        Verdict::Kill { lease_over, again_at: now + pause }
+        let deadline = (now < kill_at).then_some(ends_at);
+        Verdict::Kill { lease_over, again_at: now + pause, deadline }
     }
 }
 
@@ -92,9 +95,14 @@ mod tests {
         let verdict = |look| Verdict::Watch { look_at: at(look), deadline: at(1000) };
         assert_eq!(watch.judge(at(0), at(900), at(1000)), verdict(500));
         assert_eq!(watch.judge(at(880), at(900), at(1000)), verdict(900));
-        assert_eq!(watch.judge(at(900), at(900), at(1000)), Verdict::Kill { lease_over: true, again_at: at(910) });
-        // An extension that comes too late changes nothing.
-        assert_eq!(watch.judge(at(910), at(1900), at(2000)), Verdict::Kill { lease_over: false, again_at: at(930) });
+        let kill = |lease_over, again, deadline: Option<u64>| Verdict::Kill {
+            lease_over,
+            again_at: at(again),
+            deadline: deadline.map(at),
+        };
+        assert_eq!(watch.judge(at(900), at(900), at(1000)), kill(true, 910, None));
+        // An extension that comes too late saves the guard, which has not done yet, and not the command.
+        assert_eq!(watch.judge(at(910), at(1900), at(2000)), kill(false, 930, Some(2000)));
     }
 
     #[test]
@@ -102,6 +110,7 @@ mod tests {
         let mut watch = Watch::default();
         watch.open();
         watch.kill();
-        assert_eq!(watch.judge(at(0), at(900), at(1000)), Verdict::Kill { lease_over: false, again_at: at(10) });
+        let kill = Verdict::Kill { lease_over: false, again_at: at(10), deadline: Some(at(1000)) };
+        assert_eq!(watch.judge(at(0), at(900), at(1000)), kill);
     }
 }

@@ -10,7 +10,7 @@ use nix::sys::prctl;
 use nix::unistd::{Pid, getpid};
 
 use crate::command::{Launch, Program};
-use crate::descendants::{self, Descendants, Process};
+use crate::descendants::{self, Descendants, Stranger};
 use crate::environment::Variable;
 use crate::guard::{Birth, Guard, Ties};
 use crate::lending::Borrowing;
@@ -23,8 +23,8 @@ use crate::shared::{PARTS, Stage};
 use crate::signals::{self, Inherited};
 use crate::terminal::{self, Attributes};
 
-/// A guard that has not ended the command when it is asked this many times has failed us.
-const KILLS_BY_GUARD: u32 = 4;
+/// A guard that has not killed once when it is asked this many times, within 310 ms, is stopped.
+const KILLS_BY_GUARD: u32 = 6;
 
 pub(super) struct Job {
     inherited: Inherited,
@@ -46,7 +46,7 @@ pub(super) struct Job {
 struct Guarded {
     guard: Guard,
     /// Our children that are not the command's, should the guard die.
-    strangers: Vec<Process>,
+    strangers: Vec<Stranger>,
     command: Command,
     /// How the command ended, if it came to us because the guard had died.
     adopted_end: Option<CommandEnd>,
@@ -54,6 +54,8 @@ struct Guarded {
     kills: u32,
     /// The guard has been reaped. What it has left is below us from then on.
     reaped: bool,
+    /// The guard has been told to leave alone what the command has left behind.
+    leaves: bool,
     /// That the guard has died has been told.
     told_gone: bool,
 }
@@ -112,6 +114,7 @@ impl Job {
             command: Command::Gated,
             adopted_end: None,
             kills: 0,
+            leaves: false,
             reaped: false,
             told_gone: false,
         });
@@ -121,7 +124,7 @@ impl Job {
     /// A child of ours that does not belong to the command.
     pub(super) fn disown(&mut self, child: Pid) {
         if let Some(guarded) = &mut self.guard {
-            guarded.strangers.extend(Process::read(child.as_raw()));
+            guarded.strangers.push(Stranger::new(child));
         }
     }
 
@@ -232,8 +235,9 @@ impl Job {
             guard_gone &= ended.is_none();
             // An end that we saw ourselves is told once the guard's is known. If neither has seen it, the guard has
             // reaped the command and could not say so.
-            let is_ours = |pid: Pid| descendants::parent(pid) == Some(getpid());
-            let unseen = || (!shared.command().is_some_and(is_ours)).then_some(CommandEnd::Signaled(Signal::KILL));
+            let unseen = || {
+                (!shared.command().is_some_and(descendants::is_own_child)).then_some(CommandEnd::Signaled(Signal::KILL))
+            };
             let end = ended.or_else(|| if has_fallen { guarded.adopted_end.or_else(unseen) } else { None });
             let ended = end.map(|end| guarded.guard.failure().map_or(Ok(end), Err));
             // Nothing has passed the gate: the command's process could not be made, or was killed there.
@@ -262,6 +266,8 @@ impl Job {
     pub(super) fn forward(&self, signal: Signal) {
         let Some(guarded) = &self.guard else { return };
         match (guarded.command, guarded.guard.shared().command()) {
+            // The guard may not have made it yet; it opens the gate before it signals.
+            (Command::Started, None) => guarded.guard.signal(signal),
             (Command::Started, Some(_)) if !guarded.reaped && guarded.guard.has_own_group() => {
                 guarded.guard.signal(signal);
             }
@@ -275,7 +281,8 @@ impl Job {
         if on_lost.own_group {
             let _ = signals::send(-on_lost.pid.as_raw(), signal);
         } else {
-            Descendants::of_us(vec![]).forward_in_group(signal, on_lost.pid);
+            let strangers = self.guard.as_ref().map(|guarded| guarded.strangers.clone());
+            Descendants::of_us(strangers.unwrap_or_default()).forward_in_group(signal, on_lost.pid);
         }
     }
 
@@ -295,10 +302,10 @@ impl Job {
         guarded.kills += 1;
         if guarded.reaped {
             guarded.descendants().kill_children();
-        } else if guarded.kills < KILLS_BY_GUARD {
+        } else if guarded.kills < KILLS_BY_GUARD || guarded.guard.shared().kills() > 0 {
             guarded.guard.kill();
         } else {
-            // It is stopped, perhaps. What it leaves comes to us.
+            // What it leaves comes to us.
             guarded.guard.kill_guard();
         }
     }
@@ -306,7 +313,8 @@ impl Job {
     /// The lock is about to be released. What is left of the command by now is meant to live on.
     pub(super) fn leave(&mut self) {
         self.dismiss_guard();
-        if let Some(guarded) = &self.guard {
+        if let Some(guarded) = &mut self.guard {
+            guarded.leaves = true;
             guarded.guard.leave();
         }
     }
@@ -314,7 +322,7 @@ impl Job {
     /// How many processes the command has left behind.
     pub(super) fn left_behind(&self) -> usize {
         match &self.guard {
-            Some(guarded) if guarded.guard.stage() == Stage::Left => guarded.descendants().count(),
+            Some(guarded) if guarded.leaves && guarded.guard.stage() != Stage::Empty => guarded.descendants().count(),
             _ => 0,
         }
     }
@@ -346,6 +354,11 @@ impl Job {
         self.dismissed.retain(|pid| descendants::parent(*pid).is_some_and(is_ours));
         let Some(guarded) = &self.guard else { return !self.dismissed.is_empty() };
         let (stage, reaped) = (guarded.guard.stage(), guarded.reaped);
+        if guarded.leaves {
+            // Once more: if it was stopped, its socket may have been full.
+            guarded.guard.leave();
+            return !reaped || !self.dismissed.is_empty();
+        }
         if matches!(stage, Stage::Gated | Stage::Open) && !(reaped && self.has_gone()) {
             self.kill();
             return true;

@@ -110,7 +110,9 @@ fn killed_while_waiting() {
     let scratch = Scratch::new().with_lock();
     let mut holder = scratch.hold();
     let mut next = scratch.queue("next", 1);
-    process::send(next.guard(), Signal::SIGKILL);
+    let guard = next.guard();
+    process::send(guard, Signal::SIGKILL);
+    poll::until("it is reaped", || process::look(guard).is_none().then_some(()));
     finish(&mut holder);
     next.wait_stdout("next ready");
     finish(&mut next);
@@ -123,8 +125,10 @@ fn killed_at_the_gate() {
     let scratch = Scratch::new().with_lock();
     let mut holder = scratch.hold();
     let mut next = scratch.queue("next", 1);
-    let gated = poll::until("a process at the gate", || process::children(next.guard()).pop());
+    let guard = next.guard();
+    let gated = poll::until("a process at the gate", || process::children(guard).pop());
     process::send(gated.pid, Signal::SIGKILL);
+    poll::until("its guard is reaped", || process::look(guard).is_none().then_some(()));
     finish(&mut holder);
     next.wait_stdout("next ready");
     finish(&mut next);

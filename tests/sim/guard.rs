@@ -17,6 +17,7 @@ pub(crate) struct Guard {
     pub(crate) is_to_kill: bool,
     pub(crate) is_to_leave: bool,
     pub(crate) kills: u32,
+    pub(crate) has_killed: bool,
     watch: Watch,
     /// When the kernel kills it, unless the timer is moved.
     timer: Time,
@@ -93,7 +94,11 @@ impl State {
                 self.set_timer(host, micros(deadline.since_boot()));
                 self.arm_guard(host, micros(look_at.since_boot()));
             }
-            Verdict::Kill { lease_over, again_at } => {
+            Verdict::Kill { lease_over, again_at, deadline } => {
+                if let Some(deadline) = deadline {
+                    self.set_timer(host, micros(deadline.since_boot()));
+                }
+                self.guard(host).has_killed = true;
                 if lease_over {
                     self.note(|| format!("host {host}: the guard kills the command"));
                     self.coverage.count(Kind::KilledByGuard);
@@ -130,7 +135,10 @@ impl State {
     /// SIGKILL to the guard. The kernel then kills the command's process group.
     pub(crate) fn guard_dies(&mut self, host: usize) {
         if self.guard(host).alive {
-            self.hosts[host].stopped_by_us = true;
+            // A command that has ended by itself has done so, whatever becomes of what it has left behind.
+            if self.hosts[host].processes.first().is_some_and(|root| root.alive) {
+                self.hosts[host].stopped_by_us = true;
+            }
             self.blow_fuse(host);
             self.guard_ends(host);
         }

@@ -17,8 +17,8 @@ use crate::state::{Event, KeeperState, MS, State, Time, instant, micros};
 /// How long a supervisor that has finished waits for its keeper to exit.
 const KEEPER_EXIT: Time = 500 * MS;
 
-/// A guard that has not ended the command when it is asked this many times is killed.
-const KILLS_BY_GUARD: u32 = 4;
+/// A guard that has not killed once when it is asked this many times is killed.
+const KILLS_BY_GUARD: u32 = 6;
 
 /// How the command behaves.
 pub(crate) struct Script {
@@ -324,7 +324,8 @@ impl State {
                 Effect::Kill => {
                     self.hosts[host].stopped_by_us = true;
                     self.hosts[host].guard.kills += 1;
-                    if self.hosts[host].guard.alive && self.hosts[host].guard.kills < KILLS_BY_GUARD {
+                    let guard = self.hosts[host].guard;
+                    if guard.alive && (guard.kills < KILLS_BY_GUARD || guard.has_killed) {
                         self.guard(host).is_to_kill = true;
                         self.wake_guard(host);
                     } else if self.hosts[host].guard.alive {
