@@ -4,6 +4,7 @@
 //! tests has another, in memory.
 
 pub mod client;
+pub mod servers;
 
 use std::fmt;
 use std::pin::Pin;

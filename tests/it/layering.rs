@@ -228,10 +228,7 @@ fn the_supervisor_alone_runs_the_machine_and_has_one_thread() {
 #[test]
 fn no_file_is_too_long_to_be_read() {
     for (name, text) in sources() {
-        // These two are to be replaced.
-        if !["command.rs", "session/client.rs"].contains(&name.as_str()) {
-            let lines = text.lines().count();
-            assert!(lines <= LONGEST, "{name} has {lines} lines");
-        }
+        let lines = text.lines().count();
+        assert!(lines <= LONGEST, "{name} has {lines} lines");
     }
 }
