@@ -17,7 +17,6 @@ mod process;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStringExt;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -95,8 +94,8 @@ impl KeeperTies {
     }
 }
 
-/// How the supervisor and the guard talk: the guard is sent one of these, with a signal's number after it, and answers
-/// with an empty message that says that there is something new in [`Shared`].
+/// How the supervisor and the guard talk: the guard is sent one of these, with a signal's number after it. Its own
+/// messages only say that there is something new in [`Shared`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Request {
@@ -138,8 +137,7 @@ pub struct Guard {
 
 impl Guard {
     /// Forks a guard, and that forks the command's process, which waits at the gate. This process must have one thread
-    /// only. An error means that a guard could not be forked; whether the command's process was is to be seen from
-    /// [`Shared::command`].
+    /// only. An error means that no guard could be forked. A guard that cannot fork the command's process exits.
     pub fn start(birth: &Birth<'_>, ties: &Ties) -> io::Result<Self> {
         let Some(alive) = &ties.alive else { return Err(Errno::EBADF.into()) };
         ties.shared.reset();
@@ -205,8 +203,7 @@ impl Guard {
     /// the command's process, has gone.
     pub fn open(&mut self, ties: &mut Ties, variables: &[environment::Variable], until: Instant) -> io::Result<()> {
         let Some(gate) = self.gate.take() else { return Err(Errno::EPIPE.into()) };
-        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), value.clone().into_vec())).collect();
-        let message = serde_json::to_vec(&gate::Opening { variables, until })?;
+        let message = gate::Opening { until, variables: variables.iter().map(owned).collect() }.to_bytes();
         send(gate.as_raw_fd(), &message, MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT)?;
         self.request(Request::Open, 0)?;
         ties.alive = None;
@@ -292,9 +289,6 @@ fn above(fd: OwnedFd, other: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(raised) })
 }
 
-/// A variable as it travels to the command's process.
-type Travelling = (String, Vec<u8>);
-
-fn arrived(variables: Vec<Travelling>) -> impl Iterator<Item = (OsString, OsString)> {
-    variables.into_iter().map(|(name, value)| (name.into(), OsString::from_vec(value)))
+fn owned((name, value): &environment::Variable) -> (OsString, OsString) {
+    (name.into(), value.clone())
 }

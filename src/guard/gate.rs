@@ -1,8 +1,11 @@
 //! The command's process before it is the command: everything is done but execve(2).
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
@@ -10,9 +13,8 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal as Named;
 use nix::sys::socket::{MsgFlags, recv};
 use nix::unistd::{Pid, getppid, read, setpgid};
-use serde::{Deserialize, Serialize};
 
-use super::{Birth, Travelling, arrived};
+use super::Birth;
 use crate::clock;
 use crate::command::{FailureReport, exit_now};
 use crate::rules::instant::Instant;
@@ -29,14 +31,40 @@ pub(super) struct Passage {
 }
 
 /// What the supervisor sends when the gate opens.
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Opening {
-    pub(super) variables: Vec<Travelling>,
     /// From here on it is too late to start the command.
     pub(super) until: Instant,
+    /// What is added to the environment.
+    pub(super) variables: Vec<(OsString, OsString)>,
 }
 
-/// The longest [`Opening`].
+impl Opening {
+    /// Nanoseconds since boot, then the variables as environ(7) has them, each with a NUL after it.
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let nanos = u64::try_from(self.until.since_boot().as_nanos()).unwrap_or(u64::MAX);
+        let mut bytes = nanos.to_ne_bytes().to_vec();
+        for (name, value) in &self.variables {
+            for part in [name.as_bytes(), b"=", value.as_bytes(), b"\0"] {
+                bytes.extend_from_slice(part);
+            }
+        }
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (nanos, variables) = bytes.split_first_chunk()?;
+        let until = Instant::from_boot(Duration::from_nanos(u64::from_ne_bytes(*nanos)));
+        let variable = |entry: &[u8]| {
+            let equals = entry.iter().position(|byte| *byte == b'=')?;
+            Some((OsStr::from_bytes(&entry[..equals]).into(), OsStr::from_bytes(&entry[equals + 1..]).into()))
+        };
+        let entries = variables.split(|byte| *byte == 0).filter(|entry| !entry.is_empty());
+        Some(Self { until, variables: entries.map(variable).collect::<Option<_>>()? })
+    }
+}
+
+/// The longest [`Opening`]: more than a socket has room for by default (wmem_default, socket(7)).
 const LONGEST: usize = 256 * 1024;
 
 /// Waits at the gate, then becomes the command. `go`: where the guard, the process `guard`, says that all is ready. If
@@ -63,26 +91,27 @@ pub(super) fn wait(birth: &Birth<'_>, passage: Passage, go: &OwnedFd, guard: Pid
     let length = loop {
         match recv(gate.as_raw_fd(), &mut message, MsgFlags::empty()) {
             Err(Errno::EINTR) => {}
-            Ok(length) if length > 0 => break length,
-            _ => exit_now(0),
+            Err(error) => report.exit(&error.into()),
+            // The supervisor has closed the gate.
+            Ok(0) => exit_now(0),
+            Ok(length) => break length,
         }
     };
-    let opening: Opening = match serde_json::from_slice(&message[..length]) {
-        Ok(opening) => opening,
-        Err(error) => report.exit(&error.into()),
-    };
+    let Some(opening) = Opening::from_bytes(&message[..length]) else { report.exit(&Errno::EBADMSG.into()) };
     signals::drop_stale(&[guard, supervisor]);
     loop {
         match read(go, &mut [0]) {
             Err(Errno::EINTR) => {}
-            Ok(1) => break,
-            _ => exit_now(0),
+            Err(error) => report.exit(&error.into()),
+            // The guard has not opened the gate.
+            Ok(0) => exit_now(0),
+            Ok(_) => break,
         }
     }
     let until = opening.until;
     // The machine may have been paused since the lease was judged.
     let in_time = move || if shared.is_revoked() || clock::now() >= until { Err(Errno::ETIME.into()) } else { Ok(()) };
-    let error = birth.program.execute(arrived(opening.variables), in_time);
+    let error = birth.program.execute(opening.variables, in_time);
     report.exit(&error)
 }
 
@@ -108,5 +137,19 @@ fn close_ours(keep: &[RawFd]) {
                 libc::close(number);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_opening_arrives_as_it_was_sent() {
+        let value = OsStr::from_bytes(b"a=b\n\xff").to_owned();
+        let variables = vec![("ZKLOCK_PATH".into(), value), ("EMPTY".into(), OsString::new())];
+        let opening = Opening { until: Instant::from_boot(Duration::from_nanos(1_234_567)), variables };
+        assert_eq!(Opening::from_bytes(&opening.to_bytes()), Some(opening));
+        assert_eq!(Opening::from_bytes(b"short"), None);
     }
 }

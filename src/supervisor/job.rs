@@ -102,6 +102,8 @@ impl Job {
         if self.guard.as_mut().is_some_and(|guarded| !guarded.reaped && guarded.guard.hear().is_ok()) {
             return Ok(());
         }
+        // One that has died, if there is any, is still to be reaped.
+        self.dismiss_guard();
         self.shares_group = terminal::is_controlled();
         let strangers = descendants::own_children();
         let program = Program { line, inherited: self.inherited };
