@@ -104,35 +104,22 @@ fn keeper_and_guard_killed() {
     fault.end("76");
 }
 
-/// It blocks nothing of what zklock waits for before there is a command: another one is made.
+/// While there is no command yet, the death of the guard or of the process at the gate costs nothing: another one is made.
 #[test]
 fn killed_while_waiting() {
-    let scratch = Scratch::new().with_lock();
-    let mut holder = scratch.hold();
-    let mut next = scratch.queue("next", 1);
-    let guard = next.guard();
-    process::send(guard, Signal::SIGKILL);
-    poll::until("it is reaped", || process::look(guard).is_none().then_some(()));
-    finish(&mut holder);
-    next.wait_stdout("next ready");
-    finish(&mut next);
-    scratch.expect_tidy(&["holder", "next"]);
-}
-
-/// The process that waits at the gate is killed: another one is made.
-#[test]
-fn killed_at_the_gate() {
-    let scratch = Scratch::new().with_lock();
-    let mut holder = scratch.hold();
-    let mut next = scratch.queue("next", 1);
-    let guard = next.guard();
-    let gated = poll::until("a process at the gate", || process::children(guard).pop());
-    process::send(gated.pid, Signal::SIGKILL);
-    poll::until("its guard is reaped", || process::look(guard).is_none().then_some(()));
-    finish(&mut holder);
-    next.wait_stdout("next ready");
-    finish(&mut next);
-    scratch.expect_tidy(&["holder", "next"]);
+    for gated in [false, true] {
+        let scratch = Scratch::new().with_lock();
+        let mut holder = scratch.hold();
+        let mut next = scratch.queue("next", 1);
+        let guard = next.guard();
+        let at_the_gate = poll::until("a process at the gate", || process::children(guard).pop());
+        process::send(if gated { at_the_gate.pid } else { guard }, Signal::SIGKILL);
+        poll::until("the guard is reaped", || process::look(guard).is_none().then_some(()));
+        finish(&mut holder);
+        next.wait_stdout("next ready");
+        finish(&mut next);
+        scratch.expect_tidy(&["holder", "next"]);
+    }
 }
 
 #[test]

@@ -106,6 +106,16 @@ const INTO_A_FULL_PIPE: &str = r#"
     exec "$@" 2>pipe
 "#;
 
+/// The keeper is killed: the command of `holder` gets its stop signal, and is dead by the end of the lease.
+#[track_caller]
+fn lose_in_time(scratch: &Scratch, holder: &mut Running) {
+    let killed = Moment::now();
+    process::send(holder.keeper(), Signal::SIGKILL);
+    let output = holder.wait().expect_code(76);
+    assert!(output.stdout().contains("\nholder signal TERM\n"), "{output}");
+    scratch.last_alive("holder").expect_within(LEASE, killed, "the command is dead");
+}
+
 /// The keeper of a holder whose standard error takes no bytes is killed. Nothing but SIGKILL ends the command.
 #[test]
 fn full_pipe() {
@@ -119,11 +129,7 @@ fn full_pipe() {
         // Each of these is worth two lines with -vvv. If each line waited for a moment, so would the loss.
         let signals = format!("for _ in {{1..100}}; do kill -34 {}; done", holder.pid());
         Zklock::bare().program("bash").args(["-c", &signals]).run().expect_code(0);
-        let killed = Moment::now();
-        process::send(holder.keeper(), Signal::SIGKILL);
-        let output = holder.wait().expect_code(76);
-        assert!(output.stdout().contains("\nholder signal TERM\n"), "{output}");
-        scratch.last_alive("holder").expect_within(LEASE, killed, "the command is dead");
+        lose_in_time(&scratch, &mut holder);
         finish(&mut next);
         holder.wait_until_nothing_is_left();
         scratch.expect_tidy(&["holder", "next"]);
@@ -449,11 +455,7 @@ fn frozen_file_system() {
         holder.wait_stdout("ready");
         let mut next = scratch.queue("next", 1);
         files.freeze();
-        let killed = Moment::now();
-        process::send(holder.keeper(), Signal::SIGKILL);
-        let output = holder.wait().expect_code(76);
-        assert!(output.stdout().contains("\nholder signal TERM\n"), "{output}");
-        scratch.last_alive("holder").expect_within(LEASE, killed, "the command is dead");
+        lose_in_time(&scratch, &mut holder);
         finish(&mut next);
         files.thaw();
         holder.wait_until_nothing_is_left();
