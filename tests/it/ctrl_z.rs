@@ -82,3 +82,16 @@ fn then_bg() {
     job.wait();
     assert!(!terminal.lines().iter().any(|line| line.contains("signal INT")), "{:#?}", terminal.lines());
 }
+
+/// As below `ssh -t` and `docker run -it`: no shell is there to continue a job, so Ctrl-Z stops none (setpgid(2)).
+#[test]
+fn stops_no_leader_of_a_session() {
+    let scratch = Scratch::new();
+    let terminal = Terminal::new(80);
+    let mut job = terminal.spawn(scratch.zklock().arg(LOCK).child(["--default", "TSTP,CONT", "--exit-on", "INT"]));
+    terminal.wait_count("ready", 1);
+    terminal.press(CTRL_Z);
+    terminal.press(CTRL_C);
+    terminal.wait_count("signal INT", 1);
+    job.wait().expect_code(0);
+}

@@ -55,6 +55,7 @@ mod unreachable_servers;
 
 // Processes that die or stop, and locks that are taken away.
 mod guard;
+mod hard_to_kill;
 mod keeper_killed;
 mod node_deleted;
 mod processes_stopped;

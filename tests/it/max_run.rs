@@ -7,6 +7,7 @@ use nix::sys::signal::Signal;
 use crate::harness::daemon::left_behind;
 use crate::harness::moment::Moment;
 use crate::harness::process;
+use crate::harness::restless::Restless;
 use crate::harness::running::{Output, Running, finish};
 use crate::harness::scratch::{LASTING, LOCK, Scratch, direct};
 use crate::harness::times::{AT_ONCE, LEASE};
@@ -44,32 +45,11 @@ fn stop_signal_then_sigkill_then_release() {
 /// No list of the processes shows it for certain, nor does it live for long enough to be looked at and then killed.
 #[test]
 fn process_that_forks_all_the_time() {
-    const SOURCE: &str = "
-        #include <signal.h>
-        #include <stdio.h>
-        #include <stdlib.h>
-        #include <time.h>
-        #include <unistd.h>
-        int main(void) {
-            time_t end = time(NULL) + 60;
-            signal(SIGTERM, SIG_IGN);
-            puts(\"restless ready\");
-            fflush(stdout);
-            if (fork()) for (;;) pause();
-            setsid();
-            while (time(NULL) < end) if (fork()) _exit(0);
-            return 0;
-        }";
-    let directory = tempfile::tempdir().expect("a directory");
-    let (source, restless) = (directory.path().join("restless.c"), directory.path().join("restless"));
-    std::fs::write(&source, SOURCE).expect("a file can be written");
-    // Static: the less there is to copy, the faster it is.
-    let compiler = std::process::Command::new("cc").args(["-O1", "-static", "-o"]).args([&restless, &source]).status();
-    assert!(compiler.expect("a C compiler").success());
+    let restless = Restless::build();
     for _ in 0..3 {
         let scratch = Scratch::new();
         let options = ["--max-run", MAX_RUN, "-k", "100ms", "--"];
-        let mut run = scratch.zklock().arg(LOCK).args(options).arg(&restless).spawn();
+        let mut run = scratch.zklock().arg(LOCK).args(options).arg(restless.program()).spawn();
         run.wait_stdout("restless ready");
         run.wait().expect_code(124);
         // Each look may miss it.

@@ -1,4 +1,4 @@
-//! zklock in the background of a shell, by nohup(1) and by setsid(1).
+//! zklock in the background of a shell, as its coprocess, and by nohup(1), setsid(1) and timeout(1).
 
 use std::time::Duration;
 
@@ -102,4 +102,29 @@ fn setsid_leaves_the_terminal() {
     process::send(zklock, Signal::SIGTERM);
     terminal.wait_count("ended 0", 1);
     job.wait();
+}
+
+#[test]
+fn coprocess() {
+    let scratch = Scratch::new();
+    let zklock = scratch.zklock().arg(LOCK).args(["--", "cat"]);
+    let script = r#"
+        coproc "$@"
+        echo question >&${COPROC[1]}; read -r answer <&${COPROC[0]}; echo "answer: $answer"
+        exec {COPROC[1]}>&-; wait $COPROC_PID; echo "ended $?"
+    "#;
+    let output = zklock.run_by(["bash", "-c", script, "bash"]).run().expect_code(0);
+    assert_eq!(output.stdout(), "answer: question\nended 0\n", "{output}");
+}
+
+/// SIGTERM, which the command takes no notice of, then SIGKILL.
+#[test]
+fn killed_by_timeout() {
+    let scratch = Scratch::new().with_lock();
+    let timeout = ["timeout", "-k", "1", "3"];
+    let mut job = scratch.lasting(&[], &["--wait", "--spawn", "--", "--wait"]).run_by(timeout).spawn();
+    job.wait_stdout("holder signal TERM");
+    job.wait().expect_signal(Signal::SIGKILL);
+    job.wait_until_nothing_is_left();
+    scratch.wait_left([LOCK], [0]);
 }

@@ -21,6 +21,7 @@ pub(crate) mod peers;
 pub(crate) mod poll;
 pub(crate) mod process;
 pub(crate) mod proxy;
+pub(crate) mod restless;
 pub(crate) mod running;
 pub(crate) mod scratch;
 pub(crate) mod server;

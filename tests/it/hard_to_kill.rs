@@ -1,0 +1,155 @@
+//! What has kept processes of a command alive: a cgroup that is frozen, a /proc that hides them, and processes that fork
+//! all the time.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::sys::signal::Signal;
+use nix::unistd::{Pid, geteuid};
+
+use crate::harness::fault::{EXPIRY, Fault};
+use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::restless::Restless;
+use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
+use crate::harness::zklock::{Zklock, binary};
+
+/// Tells that a test did not run, in a way that libtest does not hide.
+fn did_not_run(test: &str, why: &str) {
+    let _ = writeln!(io::stderr(), "{test} DID NOT RUN: it takes {why}");
+}
+
+/// A cgroup of version 2, removed when this is dropped.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// `None` where the tests may not make one.
+    fn new() -> Option<Self> {
+        let mounts = fs::read_to_string("/proc/mounts").ok()?;
+        let mounted = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        let root = mounted.filter(|fields| fields.get(2) == Some(&"cgroup2")).find_map(|fields| {
+            fields.get(1).map(|directory| Path::new(directory).join(format!("zklock-test-{}", fastrand::u64(..))))
+        })?;
+        fs::create_dir(&root).ok()?;
+        let group = Self(root);
+        // The first process of a namespace of cgroups may be all that is allowed in here.
+        group.0.join("cgroup.freeze").exists().then_some(group)
+    }
+
+    fn freeze(&self, frozen: bool) {
+        fs::write(self.0.join("cgroup.freeze"), if frozen { "1" } else { "0" }).expect("the cgroup can be set");
+        let state = format!("frozen {}", u8::from(frozen));
+        poll::until(&state, || {
+            let events = fs::read_to_string(self.0.join("cgroup.events")).ok()?;
+            events.lines().any(|line| line == state).then_some(())
+        });
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = fs::write(self.0.join("cgroup.kill"), "1");
+        let removed = poll::within(poll::PATIENCE, || fs::remove_dir(&self.0).ok());
+        assert!(removed.is_some() || std::thread::panicking(), "{} cannot be removed", self.0.display());
+    }
+}
+
+/// Nothing of zklock can act, as below `docker pause`: the kernel kills the command at the end of the lease.
+#[test]
+fn frozen_cgroup() {
+    let Some(group) = Cgroup::new() else {
+        return did_not_run("frozen_cgroup", "root and a cgroup2 file system");
+    };
+    let scratch = Scratch::new().with_lock();
+    let enter = format!(r#"echo $$ >"{}/cgroup.procs" && exec "$@""#, group.0.display());
+    let child = ["--wait", "--spawn", "--", "--name", "grandchild", "--wait"];
+    let mut holder = scratch.job(&direct(), "holder", &GRACE, &child).run_by(["sh", "-c", &enter, "sh"]).spawn();
+    holder.wait_stdout("holder ready");
+    holder.wait_stdout("grandchild ready");
+    let next = scratch.queue("next", 1);
+    let mut fault = Fault::of("all of a cgroup: frozen", scratch, holder, next);
+    let family = process::children(fault.command);
+    assert_eq!(family.len(), 1);
+    group.freeze(true);
+    fault.strikes();
+    // Dead, not only without a sign of life: it is looked at while all is still frozen.
+    fault.command_dead(EXPIRY);
+    process::expect_dead(&family);
+    fault.next_starts(EXPIRY);
+    group.freeze(false);
+    fault.holder.wait().expect_code(76);
+    fault.end("76");
+}
+
+/// zklock runs as a user who is not root, and is shown no processes of other users, nor those of its own user that
+/// cannot be traced (proc(5), hidepid). A descendant is one of those: it has become root and has left the group.
+#[test]
+fn hidden_descendant() {
+    if !geteuid().is_root() {
+        return did_not_run("hidden_descendant", "root");
+    }
+    // A directory that everyone may enter.
+    let place = tempfile::tempdir_in("/tmp").expect("a temporary directory");
+    let allow = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a file of ours");
+    };
+    let (copy, sleep) = (place.path().join("zklock"), place.path().join("sleep"));
+    fs::copy(binary(), &copy).expect("a copy of the binary");
+    fs::copy("/bin/sleep", &sleep).expect("a copy of sleep");
+    allow(place.path(), 0o777);
+    allow(&sleep, 0o4755);
+    for victim in ["supervisor", "keeper"] {
+        let scratch = Scratch::new().with_lock();
+        let noted = place.path().join(victim);
+        let script = format!(r#"setsid {} 1000 & echo $! >{}; wait"#, sleep.display(), noted.display());
+        let zklock = Zklock::at(scratch.chroot()).env("ZKLOCK_SESSION_TIMEOUT", "8");
+        let zklock = zklock.program(&copy).args(GRACE).args([LOCK, "--", "sh", "-c", &script]);
+        let hide =
+            r#"mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid=65534 --regid=65534 --clear-groups "$@""#;
+        let mut job = zklock.run_by(["unshare", "--mount", "sh", "-c", hide, "sh"]).spawn();
+        let pid = || fs::read_to_string(&noted).ok()?.trim().parse().ok().map(Pid::from_raw);
+        let hidden = poll::until("the hidden process", pid);
+        poll::until("it has become root", || {
+            let status = fs::read_to_string(format!("/proc/{hidden}/status")).ok()?;
+            status.lines().any(|line| line.starts_with("Uid:\t65534\t0\t")).then_some(())
+        });
+        match victim {
+            "supervisor" => {
+                job.signal(Signal::SIGKILL);
+                job.wait().expect_signal(Signal::SIGKILL);
+            }
+            _ => {
+                process::send(job.keeper(), Signal::SIGKILL);
+                job.wait().expect_code(76);
+            }
+        }
+        process::wait_dead(hidden);
+        job.wait_until_nothing_is_left();
+        scratch.wait_queue(0);
+    }
+}
+
+/// No look at the processes finds them all.
+#[test]
+fn processes_that_fork_all_the_time() {
+    let restless = Restless::build();
+    for victim in ["supervisor", "guard"] {
+        let scratch = Scratch::new();
+        let mut run = scratch.zklock().arg(LOCK).arg("--").arg(restless.program()).spawn();
+        run.wait_stdout("restless ready");
+        if victim == "supervisor" {
+            run.signal(Signal::SIGKILL);
+            run.wait().expect_signal(Signal::SIGKILL);
+            // The lock passes when nothing is left.
+            scratch.wait_left([LOCK], [0]);
+        } else {
+            process::send(run.guard(), Signal::SIGKILL);
+            run.wait().expect_code(70);
+        }
+        // Each look may miss it.
+        assert!((0..50).all(|_| run.processes().iter().all(|process| process.name != "restless")), "{run}");
+        run.wait_until_nothing_is_left();
+    }
+}
