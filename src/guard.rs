@@ -27,10 +27,11 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, pipe2};
 use self::gate::Passage;
 use crate::command::{Failure, Program};
 use crate::rules::event::CommandEnd;
+use crate::rules::guard::{Request, Stage};
 use crate::rules::instant::Instant;
 use crate::rules::lease::Span;
 use crate::rules::signal::Signal;
-use crate::shared::{Shared, Stage};
+use crate::shared::Shared;
 use crate::signals;
 use crate::{command, environment};
 
@@ -94,19 +95,28 @@ impl KeeperTies {
     }
 }
 
-/// How the supervisor and the guard talk: the guard is sent one of these, with a signal's number after it. Its own
-/// messages only say that there is something new in [`Shared`].
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-enum Request {
-    /// Open the gate.
-    Open = 1,
-    /// Signal the command, or its process group if it has one of its own.
-    Signal,
-    /// Kill the command and all that is below.
-    Kill,
-    /// Leave alone what the command has left behind, and go.
-    Leave,
+/// A request as the guard is sent it: what is wanted, with a signal's number after it. The guard's own messages only say
+/// that there is something new in [`Shared`].
+type Message = [u8; 2];
+
+fn to_message(request: Request) -> Message {
+    match request {
+        Request::Open => [1, 0],
+        // No system has as many signals as a byte has numbers.
+        Request::Signal(signal) => [2, u8::try_from(signal.number()).unwrap_or(0)],
+        Request::Kill => [3, 0],
+        Request::Leave => [4, 0],
+    }
+}
+
+fn from_message(message: Message) -> Option<Request> {
+    match message {
+        [1, _] => Some(Request::Open),
+        [2, number] => Signal::new(number.into()).map(Request::Signal),
+        [3, _] => Some(Request::Kill),
+        [4, _] => Some(Request::Leave),
+        _ => None,
+    }
 }
 
 /// What a guard is made from.
@@ -205,7 +215,7 @@ impl Guard {
         let Some(gate) = self.gate.take() else { return Err(Errno::EPIPE.into()) };
         let message = gate::Opening { until, variables: variables.iter().map(owned).collect() }.to_bytes();
         send(gate.as_raw_fd(), &message, MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT)?;
-        self.request(Request::Open, 0)?;
+        self.request(Request::Open)?;
         ties.alive = None;
         Ok(())
     }
@@ -213,17 +223,17 @@ impl Guard {
     /// Sends a signal to the command, or to its process group if it has one of its own.
     pub fn signal(&self, signal: Signal) {
         // If it has gone, there is no command to signal.
-        let _ = self.request(Request::Signal, u8::try_from(signal.number()).unwrap_or(0));
+        let _ = self.request(Request::Signal(signal));
     }
 
     /// Has the command killed, and all that is below it.
     pub fn kill(&self) {
-        let _ = self.request(Request::Kill, 0);
+        let _ = self.request(Request::Kill);
     }
 
     /// Has the guard leave alone what the command has left behind. From here on it lives on without the lock.
     pub fn leave(&self) {
-        let _ = self.request(Request::Leave, 0);
+        let _ = self.request(Request::Leave);
     }
 
     /// Kills a guard whose gate was never opened, or that does not do what it is asked to. The kernel then kills the
@@ -271,9 +281,9 @@ impl Guard {
         self.shared.stage()
     }
 
-    fn request(&self, request: Request, signal: u8) -> io::Result<()> {
+    fn request(&self, request: Request) -> io::Result<()> {
         let Some(link) = &self.link else { return Err(Errno::EPIPE.into()) };
-        send(link.as_raw_fd(), &[request as u8, signal], MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT)?;
+        send(link.as_raw_fd(), &to_message(request), MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT)?;
         Ok(())
     }
 }

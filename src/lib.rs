@@ -24,7 +24,8 @@
 //!
 //! [`rules`] imports nothing from the other rooms; the others use its plain types, such as signals and instants.
 //! Only [`supervisor`], which has one thread, names [`rules::machine`]. The keeper reaches what is outside only
-//! through [`keeper::outside::Outside`] and [`session::Session`]; [`keeper::process`] has the real ones.
+//! through [`keeper::outside::Outside`] and [`session::Session`]; [`keeper::process`] has the real ones. The
+//! supervisor's loop ([`supervisor::turn`]) and the guard ([`rules::guard`]) have traits of their own.
 
 pub mod cli;
 pub mod clock;

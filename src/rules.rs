@@ -7,6 +7,7 @@ pub mod card;
 pub mod contacts;
 pub mod event;
 pub mod guard;
+pub mod guarded;
 pub mod instant;
 pub mod lease;
 pub mod lender;

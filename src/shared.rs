@@ -10,6 +10,7 @@ use std::time::Duration;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 use nix::unistd::Pid;
 
+use crate::rules::guard::{Sign, Stage};
 use crate::rules::instant::Instant;
 use crate::rules::lease::Span;
 use crate::rules::signal::Signal;
@@ -38,19 +39,6 @@ struct Cells {
 
 /// A command that has ended. No wait status has this bit.
 const ENDED: u32 = 1 << 31;
-
-/// How far a guard has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// There is no command: its process, if it exists, waits at the gate.
-    Gated,
-    /// The command has been started, and the guard answers for its processes.
-    Open,
-    /// The guard has reaped the command and all processes below it.
-    Empty,
-    /// The command has been reaped, and the guard has left the processes below it alone, as it was told to.
-    Left,
-}
 
 const STAGES: [Stage; 4] = [Stage::Gated, Stage::Open, Stage::Empty, Stage::Left];
 
@@ -153,9 +141,17 @@ impl Shared {
         Some(self.0.command.load(SeqCst)).filter(|pid| *pid != 0).map(Pid::from_raw)
     }
 
-    /// The guard: it has come this far.
-    pub fn reach(self, stage: Stage) {
-        self.0.stage.store(stage as u32, SeqCst);
+    /// The guard: this has happened.
+    pub fn show(self, sign: Sign) {
+        match sign {
+            Sign::Stage(stage) => self.0.stage.store(stage as u32, SeqCst),
+            Sign::Ended(status) => self.0.ended.store(status.cast_unsigned() | ENDED, SeqCst),
+            Sign::Stopped(signal) => self.0.stopped_by.store(signal, SeqCst),
+            Sign::LeaseOver => self.0.lease_over.store(true, SeqCst),
+            Sign::Killed => {
+                self.0.kills.fetch_add(1, SeqCst);
+            }
+        }
     }
 
     /// How far the guard has come.
@@ -164,20 +160,10 @@ impl Shared {
         STAGES.into_iter().find(|known| *known as u32 == stage).unwrap_or(Stage::Gated)
     }
 
-    /// The guard: the command has ended with this status of waitpid(2).
-    pub fn set_ended(self, status: i32) {
-        self.0.ended.store(status.cast_unsigned() | ENDED, SeqCst);
-    }
-
     /// The status of the command (waitpid(2)), if it has ended and the guard has reaped it.
     pub fn ended(self) -> Option<i32> {
         let status = self.0.ended.load(SeqCst);
         (status & ENDED != 0).then(|| (status & !ENDED).cast_signed())
-    }
-
-    /// The guard: the command was stopped by this signal.
-    pub fn set_stopped(self, signal: i32) {
-        self.0.stopped_by.store(signal, SeqCst);
     }
 
     /// The signal that has stopped the command since this was last asked.
@@ -185,22 +171,12 @@ impl Shared {
         Signal::new(self.0.stopped_by.swap(0, SeqCst))
     }
 
-    /// The guard: it kills the command because the lease is over, or was revoked.
-    pub fn set_lease_over(self) {
-        self.0.lease_over.store(true, SeqCst);
-    }
-
     /// Whether the guard has killed the command because the lease was over.
     pub fn is_lease_over(self) -> bool {
         self.0.lease_over.load(SeqCst)
     }
 
-    /// The guard: it has sent SIGKILL once more to all that it has found.
-    pub fn count_kill(self) {
-        self.0.kills.fetch_add(1, SeqCst);
-    }
-
-    /// How often the guard has done that.
+    /// How often the guard has sent SIGKILL to all that it has found.
     pub fn kills(self) -> u32 {
         self.0.kills.load(SeqCst)
     }
@@ -251,14 +227,14 @@ mod tests {
         let shared = Shared::new().unwrap();
         assert_eq!((shared.stage(), shared.command(), shared.ended()), (Stage::Gated, None, None));
         for stage in STAGES {
-            shared.reach(stage);
+            shared.show(Sign::Stage(stage));
             assert_eq!(shared.stage(), stage);
         }
-        shared.set_ended(0);
+        shared.show(Sign::Ended(0));
         assert_eq!(shared.ended(), Some(0));
-        shared.set_ended(3 << 8);
+        shared.show(Sign::Ended(3 << 8));
         assert_eq!(shared.ended(), Some(3 << 8));
-        shared.set_stopped(20);
+        shared.show(Sign::Stopped(20));
         assert_eq!((shared.take_stopped(), shared.take_stopped()), (Some(Signal::TSTP), None));
         shared.set_refused(Part::Fuse);
         assert_eq!((shared.is_refused(Part::Fuse), shared.is_refused(Part::Timer)), (true, false));

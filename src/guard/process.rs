@@ -16,17 +16,14 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, pipe2, read, setpgid, setsid, w
 
 use super::gate::{self, Passage};
 use super::kernel::{self, DeadlineTimer, Fuse};
-use super::{Birth, Request, above};
+use super::{Birth, above};
 use crate::clock::{self, Alarm};
 use crate::descendants;
-use crate::rules::guard::{Verdict, Watch};
+use crate::rules::guard::{Guard, Heard, Next, Outside, Reaped, Sign};
 use crate::rules::instant::Instant;
 use crate::rules::signal::Signal;
-use crate::shared::{Part, Shared, Stage};
+use crate::shared::{Part, Shared};
 use crate::signals::{self, ChildSignals};
-
-/// How many times in a row to chase processes that fork and exit faster than we can kill them.
-const CHASES: u32 = 100;
 
 /// What a guard has from the supervisor.
 pub(super) struct Inherited<'a> {
@@ -43,13 +40,10 @@ pub(super) struct Inherited<'a> {
 
 /// Lives as a guard until nothing is left of the command, or until it is told to leave.
 pub(super) fn run(birth: &Birth<'_>, inherited: Inherited<'_>, passage: Passage) {
-    let shared = inherited.shared;
     // An error means that no command was started. The supervisor sees that we go.
-    if let Ok(mut guard) = Process::begin(birth, inherited, passage) {
-        guard.work();
-        if guard.watch.is_open() {
-            shared.reach(if guard.leaves { Stage::Left } else { Stage::Empty });
-        }
+    if let Ok(mut process) = Process::begin(birth, inherited, passage) {
+        let guard = Guard::begin(&mut process);
+        process.work(guard);
     }
 }
 
@@ -72,9 +66,6 @@ struct Process<'a> {
     alive: OwnedFd,
     /// The end of the pipe that shows that the supervisor has died.
     fuse: OwnedFd,
-    watch: Watch,
-    leaves: bool,
-    is_orphan: bool,
 }
 
 impl<'a> Process<'a> {
@@ -113,14 +104,10 @@ impl<'a> Process<'a> {
             // command's group would not be orphaned even where no shell can continue it.
             let _ = setsid();
         }
-        let target = if birth.own_group { -child.as_raw() } else { child.as_raw() };
         #[expect(unsafe_code, reason = "the descriptors live as long as this process")]
         // SAFETY: `fuse` is owned by the value that is returned, and closed no earlier than this process ends.
         let fuse_fd = unsafe { BorrowedFd::borrow_raw(fuse.as_raw_fd()) };
         let fuses = [Fuse::new(ended), Fuse::new(fuse_fd)];
-        for laid in &fuses {
-            refused(Part::Fuse, laid.lay(target));
-        }
         let children = File::open(format!("/proc/self/task/{guard}/children")).ok();
         refused(Part::Children, children.as_ref().map(|_| ()).ok_or(Errno::ENOENT));
         let timer = DeadlineTimer::new();
@@ -139,22 +126,16 @@ impl<'a> Process<'a> {
             fuses,
             alive,
             fuse,
-            watch: Watch::default(),
-            leaves: false,
-            is_orphan: false,
         };
         process.close_others(ended, &birth.keep);
-        let functions = [
+        let own = [
             Self::work as *const (),
             Self::wait as *const (),
-            Self::reap as *const (),
-            Self::obey as *const (),
-            Self::enforce as *const (),
-            Self::kill_all as *const (),
+            <Self as Outside>::reap as *const (),
+            <Self as Outside>::hear as *const (),
+            <Self as Outside>::kill_children as *const (),
         ];
-        kernel::lock_in_memory(shared, &functions);
-        shared.set_command(child);
-        process.tell();
+        kernel::lock_in_memory(shared, &[&own[..], &Guard::functions::<Self>()].concat());
         Ok(process)
     }
 
@@ -178,24 +159,19 @@ impl<'a> Process<'a> {
 
     // Not inlined, nor are the functions that it calls: their pages are locked in memory.
     #[inline(never)]
-    fn work(&mut self) {
-        loop {
-            if !self.reap() {
-                return;
-            }
-            self.obey();
-            if self.leaves {
-                return self.disarm();
-            }
-            let wake_at = self.enforce();
+    fn work(&mut self, mut guard: Guard) {
+        // From here on the supervisor can signal the command.
+        self.command.into_iter().for_each(|command| self.shared.set_command(command));
+        self.tell();
+        while let Next::Wait(wake_at) = guard.turn(self) {
             // An alarm that cannot be set leaves the kernel's timer.
             let _ = self.alarm.set(wake_at);
-            self.wait();
+            self.wait(guard.has_supervisor());
         }
     }
 
     #[inline(never)]
-    fn wait(&self) {
+    fn wait(&self, has_supervisor: bool) {
         let mut fds = [
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.alarm.as_fd(), PollFlags::POLLIN),
@@ -203,162 +179,140 @@ impl<'a> Process<'a> {
             PollFd::new(self.link.as_fd(), PollFlags::POLLIN),
         ];
         // Once the supervisor has gone, its socket is always readable.
-        let waits_for = if self.is_orphan { 3 } else { 4 };
+        let waits_for = if has_supervisor { 4 } else { 3 };
         let _ = poll(&mut fds[..waits_for], PollTimeout::NONE);
         self.signals.clear();
         let _ = read(self.bell, &mut [0; 8]);
     }
 
-    /// Tells the supervisor that there is something new in [`Shared`]. If there is no room, it has been told already.
-    fn tell(&self) {
-        let _ = send(self.link.as_raw_fd(), &[0], MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT);
+    /// The command's process group, or the command alone where it shares ours; as kill(2) wants it.
+    fn target(&self) -> Option<i32> {
+        let command = self.command?.as_raw();
+        Some(if self.own_group { -command } else { command })
+    }
+}
+
+impl Outside for Process<'_> {
+    fn now(&self) -> Instant {
+        clock::now()
     }
 
-    /// Reaps what has ended. Returns whether anything is left.
-    #[inline(never)]
-    fn reap(&mut self) -> bool {
-        loop {
-            let mut status = 0;
-            #[expect(unsafe_code, reason = "nix's waitpid loses a child that a real-time signal killed")]
-            // SAFETY: waitpid(2) writes to `status` and nothing else.
-            let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
-            match pid {
-                0 => return true,
-                ..0 if Errno::last() == Errno::EINTR => {}
-                ..0 => {
-                    self.tell();
-                    return false;
-                }
-                _ if self.command.map(Pid::as_raw) != Some(pid) => {}
-                // Without an opened gate there was no command, and this guard may have been replaced.
-                _ if !self.watch.is_open() => self.command = self.command.filter(|_| libc::WIFSTOPPED(status)),
-                _ if libc::WIFSTOPPED(status) => {
-                    self.shared.set_stopped(libc::WSTOPSIG(status));
-                    self.tell();
-                }
-                _ => {
-                    self.command = None;
-                    self.shared.set_ended(status);
-                    self.tell();
-                }
+    fn limits(&self) -> (Instant, Instant) {
+        self.shared.limits()
+    }
+
+    fn lay_fuses(&mut self) {
+        let Some(target) = self.target() else { return };
+        for fuse in &self.fuses {
+            if fuse.lay(target).is_err() {
+                self.shared.set_refused(Part::Fuse);
             }
         }
     }
 
-    /// Does what the supervisor asks. When the supervisor has gone, all is killed.
-    #[inline(never)]
-    fn obey(&mut self) {
-        let mut message = [0; 2];
-        while !self.is_orphan && !self.leaves {
-            match recv(self.link.as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT) {
-                Ok(2) => match message[0] {
-                    open if open == Request::Open as u8 => self.open(),
-                    signal if signal == Request::Signal as u8 => self.signal(message[1]),
-                    kill if kill == Request::Kill as u8 => self.kill(),
-                    leave if leave == Request::Leave as u8 => self.leaves = self.command.is_none(),
-                    _ => {}
-                },
-                Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => return,
-                _ => {
-                    self.is_orphan = true;
-                    self.kill();
-                }
-            }
-        }
+    fn disarm(&mut self) {
+        self.fuses.iter().for_each(Fuse::remove);
+        self.timer = None;
     }
 
-    fn open(&mut self) {
-        let Some(go) = self.go.take() else { return };
-        self.watch.open();
-        self.set_deadline(self.shared.limits().1);
-        // Before the command can do anything: from here on we answer for it.
-        self.shared.reach(Stage::Open);
-        // A command's process that has gone already is reaped next.
-        let _ = write(&go, &[1]);
-    }
-
-    fn signal(&self, number: u8) {
-        if let (Some(command), Some(signal)) = (self.command, Signal::new(number.into())) {
-            let _ = signals::send(if self.own_group { -command.as_raw() } else { command.as_raw() }, signal);
-        }
-    }
-
-    fn kill(&mut self) {
-        self.go = None;
-        self.watch.kill();
-    }
-
-    /// Kills what is to be killed. Returns when to look again.
-    #[inline(never)]
-    fn enforce(&mut self) -> Option<Instant> {
-        let (kill_at, ends_at) = self.shared.limits();
-        match self.watch.judge(clock::now(), kill_at, ends_at) {
-            Verdict::Idle => None,
-            Verdict::Watch { look_at, deadline } => {
-                self.set_deadline(deadline);
-                Some(look_at)
-            }
-            Verdict::Kill { lease_over, again_at, deadline } => {
-                if let Some(deadline) = deadline {
-                    self.set_deadline(deadline);
-                }
-                if lease_over {
-                    // Before the kill: a command that we killed must not pass for one that ended by itself.
-                    self.shared.set_lease_over();
-                    self.tell();
-                }
-                self.kill_all();
-                self.shared.count_kill();
-                Some(again_at)
-            }
-        }
-    }
-
-    #[inline(never)]
-    fn kill_all(&mut self) {
-        if let (Some(command), true) = (self.command, self.own_group) {
-            let _ = signals::send(-command.as_raw(), Signal::KILL);
-        }
-        for _ in 0..CHASES {
-            let mut list = [0; 4096];
-            let Some(children) = &self.children else {
-                // Without the list, this is the only way, though it allocates.
-                descendants::children(getpid().as_raw()).into_iter().for_each(kill_child);
-                return;
-            };
-            let Ok(length) = children.read_at(&mut list, 0) else {
-                self.command.into_iter().for_each(|command| kill_child(command.as_raw()));
-                return;
-            };
-            if length == 0 {
-                return;
-            }
-            each_number(&list[..length], kill_child);
-            if !self.reap() {
-                return;
-            }
-        }
-    }
-
-    /// Moves the kernel's timer.
-    fn set_deadline(&self, deadline: Instant) {
+    fn set_timer(&mut self, deadline: Instant) {
         if self.timer.as_ref().is_some_and(|timer| timer.set(deadline).is_err()) {
             self.shared.set_refused(Part::Timer);
         }
     }
 
-    /// What the command has left behind lives on.
-    fn disarm(&mut self) {
-        self.fuses.iter().for_each(Fuse::remove);
-        self.timer = None;
-        self.tell();
+    #[inline(never)]
+    fn reap(&mut self) -> Reaped {
+        loop {
+            let mut status = 0;
+            #[expect(unsafe_code, reason = "nix's waitpid loses a child that a real-time signal killed")]
+            // SAFETY: waitpid(2) writes to `status` and nothing else.
+            let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
+            return match pid {
+                0 => Reaped::NoMore,
+                ..0 if Errno::last() == Errno::EINTR => continue,
+                ..0 => Reaped::NoneLeft,
+                _ if self.command.map(Pid::as_raw) != Some(pid) => Reaped::Other,
+                _ if libc::WIFSTOPPED(status) => Reaped::Stopped(libc::WSTOPSIG(status)),
+                _ => {
+                    self.command = None;
+                    Reaped::Ended(status)
+                }
+            };
+        }
+    }
+
+    #[inline(never)]
+    fn hear(&mut self) -> Heard {
+        let mut message = [0; 2];
+        loop {
+            match recv(self.link.as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT) {
+                Ok(2) => {
+                    if let Some(request) = super::from_message(message) {
+                        return Heard::Request(request);
+                    }
+                }
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return Heard::Nothing,
+                _ => return Heard::Gone,
+            }
+        }
+    }
+
+    fn show(&mut self, sign: Sign) {
+        self.shared.show(sign);
+    }
+
+    /// If there is no room, the supervisor has been told already.
+    fn tell(&mut self) {
+        let _ = send(self.link.as_raw_fd(), &[0], MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT);
+    }
+
+    fn open_gate(&mut self) {
+        if let Some(go) = self.go.take() {
+            let _ = write(&go, &[1]);
+        }
+    }
+
+    fn close_gate(&mut self) {
+        self.go = None;
+    }
+
+    fn signal(&mut self, signal: Signal) {
+        self.target().into_iter().for_each(|target| send_signal(target, signal));
+    }
+
+    fn kill_group(&mut self) {
+        if self.own_group {
+            self.signal(Signal::KILL);
+        }
+    }
+
+    #[inline(never)]
+    fn kill_children(&mut self) -> bool {
+        let mut list = [0; 4096];
+        let Some(children) = &self.children else {
+            // Without the list, this is the only way, though it allocates.
+            descendants::children(getpid().as_raw()).into_iter().for_each(kill_child);
+            return false;
+        };
+        let Ok(length) = children.read_at(&mut list, 0) else {
+            self.command.into_iter().for_each(|command| kill_child(command.as_raw()));
+            return false;
+        };
+        each_number(&list[..length], kill_child);
+        length > 0
     }
 }
 
 /// Sends SIGKILL to a child, which keeps its pid until it is reaped.
 fn kill_child(pid: i32) {
-    let _ = signals::send(pid, Signal::KILL);
+    send_signal(pid, Signal::KILL);
+}
+
+/// Sends a signal to a process, or to a group if the number is negative. It may have gone.
+fn send_signal(target: i32, signal: Signal) {
+    let _ = signals::send(target, signal);
 }
 
 /// Calls `act` with each number of a list that is separated by blanks. A number at the end that may be cut off is left

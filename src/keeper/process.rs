@@ -23,6 +23,7 @@ use crate::guard::KeeperTies;
 use crate::lending::{self, Loans};
 use crate::plan::Plan;
 use crate::rules::card::Card;
+use crate::rules::guard::Stage;
 use crate::rules::instant::Instant;
 use crate::rules::lease::Span;
 use crate::rules::lender::{Lender, Loan};
@@ -30,7 +31,6 @@ use crate::rules::message::{Order, Report};
 use crate::session::Failure;
 use crate::session::client::{ClientSession, Identity};
 use crate::session::servers::Servers;
-use crate::shared::Stage;
 use crate::signals;
 use crate::wire::{Link, Received};
 

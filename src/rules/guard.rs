@@ -1,8 +1,9 @@
-//! What a guard decides: when to kill, and when to look again.
+//! What a guard does: it reaps, obeys, and kills when the lease demands it.
 
 use std::time::Duration;
 
 use super::instant::Instant;
+use super::signal::Signal;
 
 /// SIGKILL goes out again: first after this pause, then after pauses that grow up to the other one.
 const KILL_AGAIN: Duration = Duration::from_millis(10);
@@ -11,9 +12,286 @@ const KILL_AGAIN_AT_MOST: Duration = Duration::from_secs(1);
 /// A guard looks at a lease no more often than this.
 const SHORTEST_LOOK: Duration = Duration::from_millis(10);
 
+/// How many times in a row to chase processes that fork and exit faster than they can be killed.
+const CHASES: u32 = 100;
+
 /// How far a guard has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// There is no command: its process, if it exists, waits at the gate.
+    Gated,
+    /// The command has been started, and the guard answers for its processes.
+    Open,
+    /// The guard has reaped the command and all processes below it.
+    Empty,
+    /// The command has been reaped, and the guard has left the processes below it alone, as it was told to.
+    Left,
+}
+
+/// What a supervisor asks of a guard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Open the gate.
+    Open,
+    /// Signal the command, or its process group if it has one of its own.
+    Signal(Signal),
+    /// Kill the command and all that is below.
+    Kill,
+    /// Leave alone what the command has left behind, and go.
+    Leave,
+}
+
+/// What a guard hears from its supervisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// A request.
+    Request(Request),
+    /// Nothing more for now.
+    Nothing,
+    /// The supervisor has gone.
+    Gone,
+}
+
+/// What waitpid(2) tells a guard of its children.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reaped {
+    /// The command has ended with this status.
+    Ended(i32),
+    /// The command was stopped by the signal with this number.
+    Stopped(i32),
+    /// It was another child.
+    Other,
+    /// No further child has changed.
+    NoMore,
+    /// There is no child.
+    NoneLeft,
+}
+
+/// What a guard shows the supervisor and the keeper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    /// It has come this far.
+    Stage(Stage),
+    /// The command has ended with this status of waitpid(2).
+    Ended(i32),
+    /// The command was stopped by the signal with this number.
+    Stopped(i32),
+    /// It kills the command because the lease is over, or was revoked.
+    LeaseOver,
+    /// It has sent SIGKILL once more to all that it has found.
+    Killed,
+}
+
+/// What a guard needs from outside. `guard::process` has the real thing, and the simulator of the tests another.
+pub trait Outside {
+    /// Now, on the clock that counts sleep.
+    fn now(&self) -> Instant;
+
+    /// When the lease demands SIGKILL, and when it ends; both lie in the past where there is no lease.
+    fn limits(&self) -> (Instant, Instant);
+
+    /// Has the kernel kill the command's processes as soon as the guard or the supervisor dies.
+    fn lay_fuses(&mut self);
+
+    /// Undoes [`Self::lay_fuses`], and stops the kernel's timer.
+    fn disarm(&mut self);
+
+    /// Has the kernel kill the guard at this instant, unless it is moved by then.
+    fn set_timer(&mut self, deadline: Instant);
+
+    /// The next child that has changed.
+    fn reap(&mut self) -> Reaped;
+
+    /// The next message of the supervisor.
+    fn hear(&mut self) -> Heard;
+
+    /// Shows something for as long as the run lasts.
+    fn show(&mut self, sign: Sign);
+
+    /// Wakes the supervisor: something new is shown.
+    fn tell(&mut self);
+
+    /// Lets the process that waits at the gate become the command.
+    fn open_gate(&mut self);
+
+    /// Has the process that waits at the gate exit, if it still waits.
+    fn close_gate(&mut self);
+
+    /// Signals the command, unless it has been reaped.
+    fn signal(&mut self, signal: Signal);
+
+    /// SIGKILL to the command's own process group, if it has one.
+    fn kill_group(&mut self);
+
+    /// SIGKILL to all children. Returns whether there may be more once these have been reaped.
+    fn kill_children(&mut self) -> bool;
+}
+
+/// A guard. It lives until nothing is left of the command, or until it is told to leave.
+///
+/// Its functions are not inlined, because their pages are locked in memory ([`Guard::functions`]).
+#[derive(Debug)]
+pub struct Guard {
+    watch: Watch,
+    /// The command's process has not been reaped.
+    has_command: bool,
+    leaves: bool,
+    is_orphan: bool,
+}
+
+/// What comes after a turn of a guard's loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// The next turn, as soon as something happens, and no later than at this instant.
+    Wait(Option<Instant>),
+    /// The guard's process exits.
+    Exit,
+}
+
+impl Guard {
+    /// A guard whose command's process has just been made, and waits at the gate.
+    pub fn begin(outside: &mut impl Outside) -> Self {
+        outside.lay_fuses();
+        Self { watch: Watch::default(), has_command: true, leaves: false, is_orphan: false }
+    }
+
+    /// The functions that a guard needs to work.
+    pub fn functions<O: Outside>() -> [*const (); 5] {
+        [
+            Self::turn::<O> as *const (),
+            Self::reap::<O> as *const (),
+            Self::obey::<O> as *const (),
+            Self::enforce::<O> as *const (),
+            Self::kill_all::<O> as *const (),
+        ]
+    }
+
+    /// Whether the supervisor is still to be heard.
+    pub fn has_supervisor(&self) -> bool {
+        !self.is_orphan
+    }
+
+    /// One turn of its loop.
+    #[inline(never)]
+    pub fn turn<O: Outside>(&mut self, outside: &mut O) -> Next {
+        if !self.reap(outside) {
+            return self.end(outside, Stage::Empty);
+        }
+        self.obey(outside);
+        if self.leaves {
+            // What the command has left behind lives on.
+            outside.disarm();
+            return self.end(outside, Stage::Left);
+        }
+        Next::Wait(self.enforce(outside))
+    }
+
+    fn end(&self, outside: &mut impl Outside, stage: Stage) -> Next {
+        // Without an opened gate there was no command, and this guard may have been replaced.
+        if self.watch.is_open() {
+            outside.show(Sign::Stage(stage));
+        }
+        outside.tell();
+        Next::Exit
+    }
+
+    /// Reaps what has ended. Returns whether anything is left.
+    #[inline(never)]
+    fn reap<O: Outside>(&mut self, outside: &mut O) -> bool {
+        loop {
+            match outside.reap() {
+                Reaped::NoneLeft => return false,
+                Reaped::NoMore => return true,
+                Reaped::Other => {}
+                Reaped::Ended(status) => {
+                    self.has_command = false;
+                    self.show(outside, Sign::Ended(status));
+                }
+                Reaped::Stopped(signal) => self.show(outside, Sign::Stopped(signal)),
+            }
+        }
+    }
+
+    /// Shows what has become of the command, if there is one.
+    fn show(&self, outside: &mut impl Outside, sign: Sign) {
+        if self.watch.is_open() {
+            outside.show(sign);
+            outside.tell();
+        }
+    }
+
+    /// Does what the supervisor asks. When the supervisor has gone, all is killed.
+    #[inline(never)]
+    fn obey<O: Outside>(&mut self, outside: &mut O) {
+        while !self.is_orphan && !self.leaves {
+            match outside.hear() {
+                Heard::Nothing => return,
+                Heard::Request(Request::Open) => self.open(outside),
+                Heard::Request(Request::Signal(signal)) => outside.signal(signal),
+                Heard::Request(Request::Kill) => self.kill(outside),
+                Heard::Request(Request::Leave) => self.leaves = !self.has_command,
+                Heard::Gone => {
+                    self.is_orphan = true;
+                    self.kill(outside);
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, outside: &mut impl Outside) {
+        if self.watch.open() {
+            outside.set_timer(outside.limits().1);
+            // Before the command can do anything: from here on we answer for it.
+            outside.show(Sign::Stage(Stage::Open));
+            // A command's process that has gone already is reaped next.
+            outside.open_gate();
+        }
+    }
+
+    fn kill(&mut self, outside: &mut impl Outside) {
+        outside.close_gate();
+        self.watch.kill();
+    }
+
+    /// Kills what is to be killed. Returns when to look again.
+    #[inline(never)]
+    fn enforce<O: Outside>(&mut self, outside: &mut O) -> Option<Instant> {
+        let (kill_at, ends_at) = outside.limits();
+        match self.watch.judge(outside.now(), kill_at, ends_at) {
+            Verdict::Idle => None,
+            Verdict::Watch { look_at, deadline } => {
+                outside.set_timer(deadline);
+                Some(look_at)
+            }
+            Verdict::Kill { lease_over, again_at, deadline } => {
+                if let Some(deadline) = deadline {
+                    outside.set_timer(deadline);
+                }
+                if lease_over {
+                    // Before the kill: a command that we killed must not pass for one that ended by itself.
+                    self.show(outside, Sign::LeaseOver);
+                }
+                self.kill_all(outside);
+                outside.show(Sign::Killed);
+                Some(again_at)
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn kill_all<O: Outside>(&mut self, outside: &mut O) {
+        outside.kill_group();
+        for _ in 0..CHASES {
+            if !outside.kill_children() || !self.reap(outside) {
+                return;
+            }
+        }
+    }
+}
+
+/// What a guard decides: when to kill, and when to look again.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Watch {
+struct Watch {
     is_open: bool,
     /// The command is being killed; the pause before it is killed again.
     killing: Option<Duration>,
@@ -21,7 +299,7 @@ pub struct Watch {
 
 /// What to do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+enum Verdict {
     /// There is no command yet.
     Idle,
     /// The lease lasts.
@@ -43,25 +321,26 @@ pub enum Verdict {
 }
 
 impl Watch {
-    /// The gate is opened: from here on the lease counts.
-    pub fn open(&mut self) {
-        self.is_open = true;
+    /// The gate is to be opened: from here on the lease counts. Returns false if the gate was opened already, or was
+    /// closed for good.
+    fn open(&mut self) -> bool {
+        self.killing.is_none() && !std::mem::replace(&mut self.is_open, true)
     }
 
     /// Whether the gate was opened.
-    pub fn is_open(&self) -> bool {
+    fn is_open(&self) -> bool {
         self.is_open
     }
 
     /// The command is to be killed, whatever the lease.
-    pub fn kill(&mut self) {
+    fn kill(&mut self) {
         self.killing.get_or_insert(KILL_AGAIN);
     }
 
     /// What to do at `now`. `kill_at` and `ends_at`: when the lease demands SIGKILL, and when it ends; both lie in the
     /// past where there is no lease. The guard looks half-way to the end of the lease, so that it moves its deadline in
     /// time even if it is scheduled late.
-    pub fn judge(&mut self, now: Instant, kill_at: Instant, ends_at: Instant) -> Verdict {
+    fn judge(&mut self, now: Instant, kill_at: Instant, ends_at: Instant) -> Verdict {
         if self.killing.is_none() {
             if !self.is_open {
                 return Verdict::Idle;

@@ -16,15 +16,14 @@ use crate::guard::{Birth, Guard, Ties};
 use crate::lending::Borrowing;
 use crate::plan::CommandLine;
 use crate::rules::event::CommandEnd;
+use crate::rules::guard::Stage;
+use crate::rules::guarded::{self as rules, End, Kill, News, Shown};
 use crate::rules::instant::Instant;
 use crate::rules::message::Grant;
 use crate::rules::signal::Signal;
-use crate::shared::{PARTS, Stage};
+use crate::shared::PARTS;
 use crate::signals::{self, Inherited};
 use crate::terminal::{self, Attributes};
-
-/// A guard that has not killed once when it is asked this many times, within 310 ms, is stopped.
-const KILLS_BY_GUARD: u32 = 6;
 
 pub(super) struct Job {
     inherited: Inherited,
@@ -47,37 +46,9 @@ struct Guarded {
     guard: Guard,
     /// Our children that are not the command's, should the guard die.
     strangers: Vec<Stranger>,
-    command: Command,
-    /// How the command ended, if it came to us because the guard had died.
-    adopted_end: Option<CommandEnd>,
-    /// How often the guard has been asked to kill.
-    kills: u32,
-    /// The guard has been reaped. What it has left is below us from then on.
-    reaped: bool,
+    state: rules::Guarded,
     /// The guard has been told to leave alone what the command has left behind.
     leaves: bool,
-    /// That the guard has died has been told.
-    told_gone: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Command {
-    /// It has not been started.
-    Gated,
-    Started,
-    /// Its end has been told.
-    Over,
-}
-
-/// What has become of the command since this was last asked.
-#[derive(Debug, Default)]
-pub(super) struct News {
-    /// The command was stopped by this signal.
-    pub(super) stopped: Option<Signal>,
-    /// The guard has died with the command still to be answered for.
-    pub(super) guard_gone: bool,
-    /// The command has ended, or it was never started for this reason.
-    pub(super) ended: Option<Result<CommandEnd, io::Error>>,
 }
 
 impl Job {
@@ -99,7 +70,7 @@ impl Job {
 
     /// Makes a guard, and with it the command's process, so that the lock need not wait for them.
     pub(super) fn make_guard(&mut self, line: &CommandLine, ties: &Ties, borrowing: &Borrowing) -> io::Result<()> {
-        if self.guard.as_mut().is_some_and(|guarded| !guarded.reaped && guarded.guard.hear().is_ok()) {
+        if self.guard.as_mut().is_some_and(|guarded| !guarded.state.is_reaped() && guarded.guard.hear().is_ok()) {
             return Ok(());
         }
         // One that has died, if there is any, is still to be reaped.
@@ -110,16 +81,7 @@ impl Job {
         // For as long as something of the command is left, the locks are in use.
         let keep = borrowing.descriptors().collect();
         let guard = Guard::start(&Birth { program, own_group: !self.shares_group, keep }, ties)?;
-        self.guard = Some(Guarded {
-            guard,
-            strangers,
-            command: Command::Gated,
-            adopted_end: None,
-            kills: 0,
-            leaves: false,
-            reaped: false,
-            told_gone: false,
-        });
+        self.guard = Some(Guarded { guard, strangers, state: rules::Guarded::default(), leaves: false });
         Ok(())
     }
 
@@ -132,8 +94,8 @@ impl Job {
 
     /// Ends a guard that is not needed now.
     pub(super) fn dismiss_guard(&mut self) {
-        if let Some(guarded) = self.guard.take_if(|guarded| guarded.command == Command::Gated)
-            && !guarded.reaped
+        if let Some(guarded) = self.guard.take_if(|guarded| guarded.state.is_gated())
+            && !guarded.state.is_reaped()
         {
             self.dismissed.push(guarded.guard.pid());
             self.dismissed.extend(guarded.guard.shared().command());
@@ -170,7 +132,7 @@ impl Job {
     fn open(&mut self, ties: &mut Ties, variables: &[Variable], until: Instant) -> io::Result<()> {
         let guarded = self.guard.as_mut().ok_or(Errno::ECHILD)?;
         guarded.guard.open(ties, variables, until)?;
-        guarded.command = Command::Started;
+        guarded.state.start();
         Ok(())
     }
 
@@ -190,7 +152,7 @@ impl Job {
 
     /// Whether the command has been started, and its end has not been told.
     pub(super) fn has_command(&self) -> bool {
-        self.guard.as_ref().is_some_and(|guarded| guarded.command == Command::Started)
+        self.guard.as_ref().is_some_and(|guarded| guarded.state.has_command())
     }
 
     /// A child of ours has ended; perhaps it was one of the job's.
@@ -199,9 +161,9 @@ impl Job {
         let Some(guarded) = &mut self.guard else { return };
         if pid == guarded.guard.pid() {
             log::debug!("guard {pid}: {end:?}");
-            guarded.reaped = true;
+            guarded.state.guard_reaped();
         } else if guarded.guard.shared().command() == Some(pid) {
-            guarded.adopted_end = Some(end);
+            guarded.state.command_reaped(end);
         }
     }
 
@@ -215,66 +177,39 @@ impl Job {
         let Some(guarded) = &mut self.guard else { return News::default() };
         let _ = guarded.guard.hear();
         let shared = guarded.guard.shared();
-        if guarded.command == Command::Gated {
-            return News::default();
+        let command = shared.command();
+        // Without a terminal no shell waits for the job to stop, and whoever continues the command does not know that
+        // we would have to be continued as well. If we were stopped with the command, we hear of it when we have been
+        // continued with it: then the stop is over.
+        let stopped =
+            shared.take_stopped().filter(|_| self.shares_group && command.is_some_and(descendants::is_stopped));
+        let shown = Shown { stage: guarded.guard.stage(), ended: guarded.guard.ended() };
+        guarded.state.news(shown, stopped, || command.is_some_and(descendants::is_own_child))
+    }
+
+    /// Why the program was not executed, if it was not, once this end has been told.
+    pub(super) fn failure(&self, end: End) -> Option<io::Error> {
+        match end {
+            End::Reaped(_) => self.guard.as_ref()?.guard.failure(),
+            End::Stillborn => Some(Errno::EAGAIN.into()),
         }
-        let mut news = News {
-            // Without a terminal no shell waits for the job to stop, and whoever continues the command
-            // does not know that we would have to be continued as well. If we were stopped with the command, we
-            // hear of it when we have been continued with it: then the stop is over.
-            stopped: shared
-                .take_stopped()
-                .filter(|_| self.shares_group && shared.command().is_some_and(descendants::is_stopped)),
-            guard_gone: false,
-            ended: None,
-        };
-        let stage = guarded.guard.stage();
-        let has_fallen = guarded.reaped && stage == Stage::Open;
-        let mut guard_gone = has_fallen;
-        if guarded.command == Command::Started {
-            let ended = guarded.guard.ended();
-            // What the guard has reaped ended before it died.
-            guard_gone &= ended.is_none();
-            // An end that we saw ourselves is told once the guard's is known. If neither has seen it, the guard has
-            // reaped the command and could not say so.
-            let unseen = || {
-                (!shared.command().is_some_and(descendants::is_own_child)).then_some(CommandEnd::Signaled(Signal::KILL))
-            };
-            let end = ended.or_else(|| if has_fallen { guarded.adopted_end.or_else(unseen) } else { None });
-            let ended = end.map(|end| guarded.guard.failure().map_or(Ok(end), Err));
-            // Nothing has passed the gate: the command's process could not be made, or was killed there.
-            let stillborn = (guarded.reaped && stage == Stage::Gated).then(|| Err(Errno::EAGAIN.into()));
-            news.ended = ended.or(stillborn);
-            if news.ended.is_some() {
-                guarded.command = Command::Over;
-            }
-        }
-        news.guard_gone = guard_gone && !guarded.told_gone;
-        guarded.told_gone |= news.guard_gone;
-        news
     }
 
     /// Whether nothing is left of the command.
     pub(super) fn has_gone(&self) -> bool {
         let Some(guarded) = &self.guard else { return true };
-        match guarded.guard.stage() {
-            Stage::Empty => true,
-            // Those of a guard that has died are ours only once it has been reaped.
-            _ => guarded.reaped && guarded.descendants().have_gone(),
-        }
+        guarded.state.has_gone(guarded.guard.stage(), || guarded.descendants().have_gone())
     }
 
     /// Forwards a signal to the command, or to its descendants once it has ended.
     pub(super) fn forward(&self, signal: Signal) {
         let Some(guarded) = &self.guard else { return };
-        match (guarded.command, guarded.guard.shared().command()) {
+        match guarded.guard.shared().command() {
+            _ if !guarded.state.has_command() => guarded.descendants().forward(signal),
             // The guard may not have made it yet; it opens the gate before it signals.
-            (Command::Started, None) => guarded.guard.signal(signal),
-            (Command::Started, Some(_)) if !guarded.reaped && guarded.guard.has_own_group() => {
-                guarded.guard.signal(signal);
-            }
-            (Command::Started, Some(command)) => guarded.descendants().forward_in_group(signal, command),
-            _ => guarded.descendants().forward(signal),
+            None => guarded.guard.signal(signal),
+            Some(_) if !guarded.state.is_reaped() && guarded.guard.has_own_group() => guarded.guard.signal(signal),
+            Some(command) => guarded.descendants().forward_in_group(signal, command),
         }
     }
 
@@ -301,14 +236,10 @@ impl Job {
     pub(super) fn kill(&mut self) {
         self.interrupted = true;
         let Some(guarded) = &mut self.guard else { return };
-        guarded.kills += 1;
-        if guarded.reaped {
-            guarded.descendants().kill_children();
-        } else if guarded.kills < KILLS_BY_GUARD || guarded.guard.shared().kills() > 0 {
-            guarded.guard.kill();
-        } else {
-            // What it leaves comes to us.
-            guarded.guard.kill_guard();
+        match guarded.state.kill(guarded.guard.shared().kills()) {
+            Kill::AskGuard => guarded.guard.kill(),
+            Kill::KillGuard => guarded.guard.kill_guard(),
+            Kill::KillChildren => guarded.descendants().kill_children(),
         }
     }
 
@@ -355,7 +286,7 @@ impl Job {
         let is_ours = |parent: Pid| parent == getpid() || dismissed.contains(&parent);
         self.dismissed.retain(|pid| descendants::parent(*pid).is_some_and(is_ours));
         let Some(guarded) = &self.guard else { return !self.dismissed.is_empty() };
-        let (stage, reaped) = (guarded.guard.stage(), guarded.reaped);
+        let (stage, reaped) = (guarded.guard.stage(), guarded.state.is_reaped());
         if guarded.leaves {
             // Once more: if it was stopped, its socket may have been full.
             guarded.guard.leave();
@@ -371,6 +302,10 @@ impl Job {
 
 impl Guarded {
     fn descendants(&self) -> Descendants {
-        if self.reaped { Descendants::of_us(self.strangers.clone()) } else { Descendants::of_guard(self.guard.pid()) }
+        if self.state.is_reaped() {
+            Descendants::of_us(self.strangers.clone())
+        } else {
+            Descendants::of_guard(self.guard.pid())
+        }
     }
 }

@@ -10,7 +10,6 @@ use crate::keeper::process::{self, Birth};
 use crate::lending::Borrowing;
 use crate::plan::Plan;
 use crate::rules::event::{CommandEnd, Event};
-use crate::rules::instant::Instant;
 use crate::rules::message::Order;
 use crate::rules::signal::Signal;
 use crate::signals;
@@ -21,9 +20,6 @@ pub(super) struct Keeper {
     /// `None` once the other end is closed.
     pub(super) link: Option<Link>,
     pub(super) ties: Ties,
-    /// What [`Self::answered`] and [`Self::extended`] last told.
-    told_answered: Option<Instant>,
-    told_from: Option<Instant>,
     pub(super) reaped: bool,
 }
 
@@ -46,9 +42,7 @@ impl Keeper {
                 process::run(Birth { plan, supervisor, refresh, loans, link: theirs, ties: ties.into_keeper() });
                 std::process::exit(0);
             }
-            ForkResult::Parent { child: pid } => {
-                Ok(Self { pid, link: Some(ours), ties, told_answered: None, told_from: None, reaped: false })
-            }
+            ForkResult::Parent { child: pid } => Ok(Self { pid, link: Some(ours), ties, reaped: false }),
         }
     }
 
@@ -62,16 +56,6 @@ impl Keeper {
                 Some(Event::KeeperGone)
             }
         }
-    }
-
-    /// The servers have answered since this was last asked.
-    pub(super) fn answered(&mut self) -> Option<Event> {
-        newer(self.ties.shared.answered(), &mut self.told_answered).map(Event::Answered)
-    }
-
-    /// The lease was extended since this was last asked.
-    pub(super) fn extended(&mut self) -> Option<Event> {
-        newer(self.ties.shared.from(), &mut self.told_from).map(Event::Extended)
     }
 
     /// Tells it something, unless it has gone: that is an event of its own.
@@ -95,11 +79,4 @@ impl Keeper {
         log::debug!("keeper {}: {end:?}", self.pid);
         self.reaped = true;
     }
-}
-
-/// An instant that is later than the one that was told before.
-fn newer(now: Option<Instant>, told: &mut Option<Instant>) -> Option<Instant> {
-    let newer = now.filter(|_| now > *told)?;
-    *told = Some(newer);
-    Some(newer)
 }

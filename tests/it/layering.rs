@@ -212,6 +212,15 @@ fn the_keeper_reaches_outside_in_one_file() {
 }
 
 #[test]
+fn the_turns_of_the_supervisor_know_the_rules_only() {
+    let sources = sources();
+    let (name, text) = sources.iter().find(|(name, _)| name == "supervisor/turn.rs").unwrap();
+    assert_eq!(named(text, "crate::"), BTreeSet::from(["rules".to_owned()]));
+    assert_eq!(named(text, "super::"), BTreeSet::new());
+    assert_uses_none(name, text, &["std::time", "nix::", "libc::"]);
+}
+
+#[test]
 fn the_supervisor_alone_runs_the_machine_and_has_one_thread() {
     for (name, text) in &sources() {
         if !["supervisor", "rules"].contains(&room(name)) {

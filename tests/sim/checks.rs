@@ -110,10 +110,7 @@ impl State {
         }
     }
 
-    pub(crate) fn check_spawn(&mut self, host: usize, grant: &Grant, until: Time) {
-        if until <= self.now {
-            return self.fail(format!("host {host} starts its command, but would have to stop it already"));
-        }
+    pub(crate) fn check_spawn(&mut self, host: usize, grant: &Grant) {
         if self.hosts[host].grant.is_some() {
             return self.fail(format!("host {host} starts its command twice"));
         }
@@ -216,14 +213,14 @@ impl State {
                 !state.stopped_by_us && state.natural_end == Some(CommandEnd::Signaled(signal)) && ran
             }
             // Without a fault only under a lease that was still short: there, one slow answer is enough.
-            Outcome::Lost => (self.faulty || state.stopped_early) && ran && state.stopped_by_us,
-            Outcome::RanOut => ran && settings.max_run.is_some() && state.stopped_by_us,
+            Outcome::Lost => (self.faulty || state.stopped_early) && (ran && state.stopped_by_us || state.never_ran),
+            Outcome::RanOut => (ran || state.never_ran) && settings.max_run.is_some() && state.stopped_by_us,
             Outcome::NotFree => !ran && settings.patience != Patience::Forever,
             Outcome::Interrupted(signal) => !ran && self.faulty && signal == Signal::TERM,
             // Without a fault only if the time to wait is shorter than connecting takes.
             Outcome::Unavailable => !ran && (self.faulty || matches!(settings.patience, Patience::AtMost(_))),
-            Outcome::Internal => state.keeper_kills >= 3 || state.guard.told_gone,
-            Outcome::NotFound => !ran && state.script.missing,
+            Outcome::Internal => state.keeper_kills >= 3 || state.guard_died,
+            Outcome::NotFound => state.never_ran && state.script.missing,
             // `--kill-after` may fit the session timeout that was asked for, but not the one that was granted.
             Outcome::Usage => !ran && self.servers.all.iter().any(|server| !has_room(settings, server.limit)),
             _ => false,

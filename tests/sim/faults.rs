@@ -115,7 +115,7 @@ impl State {
     /// Whether the supervisor of this host runs, and no Ctrl-Z is on its way to it.
     fn has_supervisor(&self, host: usize) -> bool {
         let state = &self.hosts[host];
-        state.alive && !state.frozen && state.stopped_by.is_none() && state.asleep.is_none() && state.machine.is_some()
+        state.alive && state.started && !state.frozen && state.asleep.is_none() && !self.is_stopping(host)
     }
 
     fn has_keeper(&self, host: usize) -> bool {
@@ -151,7 +151,7 @@ impl State {
             Kind::FreezeGuard | Kind::KillGuard => self.has_guard(fault.host),
             Kind::FreezeAll | Kind::Sleep => self.has_supervisor(fault.host) && self.has_keeper(fault.host),
             Kind::KillCommand => host.is_running() && host.asleep.is_none() && !host.stopped_by_us,
-            Kind::Terminate => host.alive && host.machine.is_some(),
+            Kind::Terminate => host.alive && host.started,
             Kind::DeleteNode | Kind::RemakeNode | Kind::ExpireSession | Kind::SetData => {
                 self.node_of(fault.host).is_some()
             }
@@ -290,7 +290,7 @@ impl State {
                 self.after(time.max(20 * MS), later(Kind::Foreground));
             }
             // No user types `fg` before the shell has seen the job stop, and while the machine sleeps it has not.
-            Kind::Foreground if self.hosts[host].alive && self.hosts[host].stopped_by.is_some() => {
+            Kind::Foreground if self.hosts[host].alive && self.is_stopping(host) => {
                 self.after(20 * MS, later(Kind::Foreground));
             }
             Kind::Foreground => self.thaw_supervisor(host),
@@ -332,7 +332,7 @@ impl State {
             }
             Kind::SetClock => self.hosts[host].fast += time,
             Kind::Terminate => {
-                self.hosts[host].signals.push(Signal::TERM);
+                self.hosts[host].signals.push((Signal::TERM, false));
                 self.wake_supervisor(host);
             }
             Kind::ReapParent => {
@@ -359,7 +359,7 @@ impl State {
 
     fn thaw_supervisor(&mut self, host: usize) {
         self.hosts[host].frozen = false;
-        self.hosts[host].signals.push(Signal::CONT);
+        self.hosts[host].signals.push((Signal::CONT, false));
         self.wake_supervisor(host);
     }
 }

@@ -1,6 +1,9 @@
-//! A guard, in the order of `src/guard/process.rs`, and what the kernel does when it or its supervisor dies.
+//! The process of a guard: what it finds outside itself, and what the kernel does when it or its supervisor dies. The
+//! guard in it is the product's.
 
-use zklock::rules::guard::{Verdict, Watch};
+use zklock::rules::guard::{self as rules, Heard, Next, Outside, Reaped, Request, Sign, Stage};
+use zklock::rules::instant::Instant;
+use zklock::rules::signal::Signal;
 
 use crate::coverage::Kind;
 use crate::state::{Event, State, Time, instant, micros};
@@ -8,52 +11,161 @@ use crate::state::{Event, State, Time, instant, micros};
 /// How long the kernel takes to deliver a signal.
 const DELIVERY: Time = 50;
 
-/// A guard whose gate was opened.
-#[derive(Clone, Copy, Debug, Default)]
+/// A guard, and the process that waits at its gate.
+#[derive(Debug)]
 pub(crate) struct Guard {
     pub(crate) alive: bool,
     pub(crate) frozen: bool,
-    /// What the supervisor has asked for.
-    pub(crate) is_to_kill: bool,
-    pub(crate) is_to_leave: bool,
-    pub(crate) kills: u32,
-    pub(crate) has_killed: bool,
-    watch: Watch,
+    /// It has ended, and the supervisor has not reaped it.
+    pub(crate) is_zombie: bool,
+    /// `None` until it has taken its first turn, and during a turn.
+    rules: Option<rules::Guard>,
+    pub(crate) requests: Vec<Request>,
+    /// Whether a process waits at the gate.
+    pub(crate) is_gated: bool,
     /// When the kernel kills it, unless the timer is moved.
-    timer: Time,
-    /// What it shows to the others.
-    pub(crate) lease_over: bool,
-    pub(crate) empty: bool,
-    pub(crate) left: bool,
-    /// What the supervisor has been told.
-    pub(crate) told_over: bool,
-    pub(crate) told_gone: bool,
+    timer: Option<Time>,
+    /// Whether the kernel kills the command's process group when the guard or the supervisor ends.
+    has_fuses: bool,
     armed: Option<Time>,
+    /// What it shows to the others.
+    pub(crate) stage: Stage,
+    pub(crate) ended: Option<i32>,
+    pub(crate) stopped: Option<Signal>,
+    pub(crate) lease_over: bool,
+    pub(crate) kills: u32,
+}
+
+impl Guard {
+    /// A guard that has just been forked, or, if it is not alive, none.
+    pub(crate) fn new(alive: bool) -> Self {
+        Self {
+            alive,
+            frozen: false,
+            is_zombie: false,
+            rules: None,
+            requests: vec![],
+            is_gated: alive,
+            timer: None,
+            has_fuses: false,
+            armed: None,
+            stage: Stage::Gated,
+            ended: None,
+            stopped: None,
+            lease_over: false,
+            kills: 0,
+        }
+    }
+}
+
+/// What the guard of one host finds outside itself.
+struct SimOutside<'s> {
+    state: &'s mut State,
+    host: usize,
+}
+
+impl SimOutside<'_> {
+    fn guard(&mut self) -> &mut Guard {
+        self.state.guard(self.host)
+    }
+}
+
+impl Outside for SimOutside<'_> {
+    fn now(&self) -> Instant {
+        instant(self.state.now)
+    }
+
+    fn limits(&self) -> (Instant, Instant) {
+        let keeper = self.state.hosts[self.host].keeper.map(|keeper| &self.state.keepers[keeper]);
+        let (kill_at, ends_at) = keeper.and_then(|keeper| keeper.limits.filter(|_| !keeper.revoked)).unwrap_or((0, 0));
+        (instant(kill_at), instant(ends_at))
+    }
+
+    fn lay_fuses(&mut self) {
+        self.guard().has_fuses = true;
+    }
+
+    fn disarm(&mut self) {
+        self.guard().has_fuses = false;
+        self.guard().timer = None;
+    }
+
+    fn set_timer(&mut self, deadline: Instant) {
+        let deadline = micros(deadline.since_boot());
+        self.guard().timer = Some(deadline);
+        self.state.schedule(deadline, Event::Deadline(self.host));
+    }
+
+    fn reap(&mut self) -> Reaped {
+        let host = &mut self.state.hosts[self.host];
+        if let Some(status) = host.root_status.take() {
+            Reaped::Ended(status)
+        } else if let Some(signal) = host.stopped_by.take() {
+            Reaped::Stopped(signal.number())
+        } else if host.guard.is_gated || !host.is_empty() {
+            Reaped::NoMore
+        } else {
+            Reaped::NoneLeft
+        }
+    }
+
+    fn hear(&mut self) -> Heard {
+        let host = &mut self.state.hosts[self.host];
+        if !host.guard.requests.is_empty() {
+            return Heard::Request(host.guard.requests.remove(0));
+        }
+        if host.alive { Heard::Nothing } else { Heard::Gone }
+    }
+
+    fn show(&mut self, sign: Sign) {
+        let guard = self.guard();
+        match sign {
+            Sign::Stage(stage) => guard.stage = stage,
+            Sign::Ended(status) => guard.ended = Some(status),
+            Sign::Stopped(signal) => guard.stopped = Signal::new(signal),
+            Sign::LeaseOver => {
+                guard.lease_over = true;
+                self.state.note(|| format!("host {}: the guard kills the command", self.host));
+                self.state.coverage.count(Kind::KilledByGuard);
+            }
+            Sign::Killed => guard.kills += 1,
+        }
+    }
+
+    fn tell(&mut self) {
+        self.state.wake_supervisor(self.host);
+    }
+
+    fn open_gate(&mut self) {
+        if std::mem::take(&mut self.guard().is_gated) {
+            self.state.pass_gate(self.host);
+        }
+    }
+
+    fn close_gate(&mut self) {
+        self.guard().is_gated = false;
+    }
+
+    fn signal(&mut self, signal: Signal) {
+        self.state.signal_command(self.host, signal);
+    }
+
+    fn kill_group(&mut self) {}
+
+    fn kill_children(&mut self) -> bool {
+        let host = &mut self.state.hosts[self.host];
+        host.stopped_by_us = true;
+        if host.released && !host.is_empty() {
+            self.state.fail(format!("the guard of host {} kills what it is to leave", self.host));
+        }
+        self.state.kill_processes(self.host);
+        false
+    }
 }
 
 impl State {
     pub(crate) fn guard(&mut self, host: usize) -> &mut Guard {
         &mut self.hosts[host].guard
-    }
-
-    /// When the lease demands SIGKILL, and when it ends, as the shared memory says.
-    fn limits(&self, host: usize) -> (Time, Time) {
-        let keeper = self.hosts[host].keeper.map(|keeper| &self.keepers[keeper]);
-        keeper.and_then(|keeper| keeper.limits.filter(|_| !keeper.revoked)).unwrap_or((0, 0))
-    }
-
-    /// The gate of a new guard is opened.
-    pub(crate) fn open_gate(&mut self, host: usize) {
-        *self.guard(host) = Guard { alive: true, ..Guard::default() };
-        self.guard(host).watch.open();
-        let (_, ends_at) = self.limits(host);
-        self.set_timer(host, ends_at);
-        self.wake_guard(host);
-    }
-
-    fn set_timer(&mut self, host: usize, ends_at: Time) {
-        self.guard(host).timer = ends_at;
-        self.schedule(ends_at, Event::Deadline(host));
     }
 
     /// Lets the guard take a turn soon, because something has happened that concerns it.
@@ -70,53 +182,22 @@ impl State {
         if state.asleep.is_some() {
             return self.hosts[host].deferred.push(Event::Guard(host));
         }
-        if let Some(end) = self.hosts[host].root_status.take() {
-            self.hosts[host].root_end = Some(end);
-            self.wake_supervisor(host);
-        }
-        if self.hosts[host].is_empty() {
-            self.guard(host).empty = true;
-            return self.guard_ends(host);
-        }
-        if self.guard(host).is_to_leave {
-            self.guard(host).left = true;
-            return self.guard_ends(host);
-        }
-        let orphan = !self.hosts[host].alive;
-        if orphan || self.guard(host).is_to_kill {
-            self.guard(host).watch.kill();
-        }
-        let (kill_at, ends_at) = self.limits(host);
-        let now = instant(self.now);
-        match self.guard(host).watch.judge(now, instant(kill_at), instant(ends_at)) {
-            Verdict::Idle => {}
-            Verdict::Watch { look_at, deadline } => {
-                self.set_timer(host, micros(deadline.since_boot()));
-                self.arm_guard(host, micros(look_at.since_boot()));
-            }
-            Verdict::Kill { lease_over, again_at, deadline } => {
-                if let Some(deadline) = deadline {
-                    self.set_timer(host, micros(deadline.since_boot()));
+        let rules = self.guard(host).rules.take();
+        let mut outside = SimOutside { state: self, host };
+        let mut rules = rules.unwrap_or_else(|| rules::Guard::begin(&mut outside));
+        let next = rules.turn(&mut outside);
+        self.guard(host).rules = Some(rules);
+        match next {
+            Next::Exit => self.guard_ends(host),
+            Next::Wait(None) => {}
+            Next::Wait(Some(at)) => {
+                let at = micros(at.since_boot());
+                if self.guard(host).armed != Some(at) {
+                    self.guard(host).armed = Some(at);
+                    let late = self.latency();
+                    self.schedule(at + late, Event::Guard(host));
                 }
-                self.guard(host).has_killed = true;
-                if lease_over {
-                    self.note(|| format!("host {host}: the guard kills the command"));
-                    self.coverage.count(Kind::KilledByGuard);
-                    self.guard(host).lease_over = true;
-                    self.wake_supervisor(host);
-                }
-                self.hosts[host].stopped_by_us = true;
-                self.kill_processes(host);
-                self.arm_guard(host, micros(again_at.since_boot()));
             }
-        }
-    }
-
-    fn arm_guard(&mut self, host: usize, at: Time) {
-        if self.guard(host).armed != Some(at) {
-            self.guard(host).armed = Some(at);
-            let late = self.latency();
-            self.schedule(at + late, Event::Guard(host));
         }
     }
 
@@ -125,28 +206,33 @@ impl State {
         if self.hosts[host].asleep.is_some() {
             return self.hosts[host].deferred.push(Event::Deadline(host));
         }
-        if self.guard(host).alive && self.guard(host).timer <= self.now {
+        let now = self.now;
+        if self.guard(host).alive && self.guard(host).timer.is_some_and(|timer| timer <= now) {
             self.note(|| format!("host {host}: the kernel kills the guard at the end of the lease"));
             self.coverage.count(Kind::KilledByTimer);
             self.guard_dies(host);
         }
     }
 
-    /// SIGKILL to the guard. The kernel then kills the command's process group.
+    /// SIGKILL to the guard. The kernel then kills the command, and its process group.
     pub(crate) fn guard_dies(&mut self, host: usize) {
-        if self.guard(host).alive {
-            // A command that has ended by itself has done so, whatever becomes of what it has left behind.
-            if self.hosts[host].processes.first().is_some_and(|root| root.alive) {
-                self.hosts[host].stopped_by_us = true;
-            }
-            self.blow_fuse(host);
-            self.guard_ends(host);
+        if !self.guard(host).alive {
+            return;
         }
+        self.hosts[host].guard_died = true;
+        // A command that has ended by itself has done so, whatever becomes of what it has left behind.
+        if self.hosts[host].processes.first().is_some_and(|root| root.alive) {
+            self.hosts[host].stopped_by_us = true;
+            self.kernel_kills(host, 0);
+        }
+        self.guard_ends(host);
     }
 
     /// The guard's process ends.
     fn guard_ends(&mut self, host: usize) {
-        self.guard(host).alive = false;
+        let guard = self.guard(host);
+        (guard.alive, guard.is_zombie, guard.is_gated) = (false, true, false);
+        self.blow_fuse(host);
         if let Some(keeper) = self.hosts[host].keeper {
             self.touch_keeper(keeper);
         }
@@ -154,15 +240,26 @@ impl State {
         self.wake_supervisor(host);
     }
 
-    /// The kernel sends SIGKILL to the command's process group.
+    /// The guard or the supervisor has ended: the kernel sends SIGKILL to the command's process group, if it was told
+    /// to.
     pub(crate) fn blow_fuse(&mut self, host: usize) {
+        if !self.guard(host).has_fuses {
+            return;
+        }
         for number in 0..self.hosts[host].processes.len() {
-            let process = &self.hosts[host].processes[number];
-            if process.alive && process.in_group {
-                let late = self.up_to(DELIVERY);
-                self.after(late, Event::Exit { host, process: number, killed: true });
+            let state = &self.hosts[host];
+            if state.processes[number].alive && state.processes[number].in_group {
+                if state.guard.stage == Stage::Left {
+                    return self.fail(format!("the kernel kills what the guard of host {host} has left"));
+                }
+                self.kernel_kills(host, number);
             }
         }
+    }
+
+    fn kernel_kills(&mut self, host: usize, process: usize) {
+        let late = self.up_to(DELIVERY);
+        self.after(late, Event::Exit { host, process, killed: true });
     }
 
     /// With the guard dead and the supervisor dead or stopped, what has left the group is beyond reach. That stays.

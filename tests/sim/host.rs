@@ -1,14 +1,20 @@
-//! A machine on which a user runs zklock: the supervisor's loop around the product's state machine, and the command's
-//! processes. A turn of the loop handles events in the same order as `src/supervisor.rs`.
+//! A machine on which a user runs zklock: what the product's supervisor finds outside itself, and the command's
+//! processes.
 
-use zklock::rules::event::{Awaited, CommandEnd, CommandEvent, Effect, Event as Happening, Unstarted};
-use zklock::rules::machine::Machine;
+use std::convert::Infallible;
+
+use zklock::command;
+use zklock::rules::event::{Awaited, CommandEnd, Effect, Event as Happening, Unstarted};
+use zklock::rules::guard::Request;
+use zklock::rules::guarded::{End, Guarded, Kill, News, Shown};
+use zklock::rules::instant::Instant;
 use zklock::rules::message::{Grant, Order};
 use zklock::rules::mode::Mode;
 use zklock::rules::outcome::Outcome;
 use zklock::rules::queue::Dialect;
 use zklock::rules::settings::Settings;
 use zklock::rules::signal::Signal;
+use zklock::supervisor::turn::{Outside, Turns};
 
 use crate::coverage::Kind;
 use crate::guard::Guard;
@@ -16,9 +22,6 @@ use crate::state::{Event, KeeperState, MS, State, Time, instant, micros};
 
 /// How long a supervisor that has finished waits for its keeper to exit.
 const KEEPER_EXIT: Time = 500 * MS;
-
-/// A guard that has not killed once when it is asked this many times is killed.
-const KILLS_BY_GUARD: u32 = 6;
 
 /// How the command behaves.
 pub(crate) struct Script {
@@ -34,6 +37,8 @@ pub(crate) struct Script {
     pub(crate) forks: u8,
     /// Whether it leaves a process behind on purpose.
     pub(crate) daemon: bool,
+    /// Whether its last process has left its process group.
+    pub(crate) leaves_group: bool,
     /// Whether its program does not exist.
     pub(crate) missing: bool,
 }
@@ -57,36 +62,48 @@ pub(crate) struct Host {
     pub(crate) dialects: Vec<Dialect>,
     pub(crate) settings: Settings,
     pub(crate) script: Script,
-    pub(crate) machine: Option<Machine>,
+    /// Whether the user has started zklock.
+    pub(crate) started: bool,
+    /// `None` until then, and during a turn.
+    turns: Option<Turns>,
     /// Whether the supervisor's process has not ended; it may not have been started yet.
     pub(crate) alive: bool,
     pub(crate) frozen: bool,
     pub(crate) keeper: Option<usize>,
     pub(crate) guard: Guard,
+    guarded: Option<Guarded>,
+    /// Whether a guard was killed.
+    pub(crate) guard_died: bool,
     linked: bool,
-    heard: Option<Time>,
-    answered: Option<Time>,
-    pub(crate) signals: Vec<Signal>,
+    /// Each with whether the terminal has sent it to the command as well.
+    pub(crate) signals: Vec<(Signal, bool)>,
     armed: Option<Time>,
     pub(crate) processes: Vec<Process>,
-    /// Whether the command's own process, the first of `processes`, exists and has not been reaped.
-    unreaped: bool,
-    /// How it ended, until it has been reaped, and until the supervisor has been told.
-    pub(crate) root_status: Option<CommandEnd>,
-    pub(crate) root_end: Option<CommandEnd>,
+    /// What waits at the gate, or has passed it, starts the command under this grant, if that is before this instant.
+    opening: Option<(Grant, Time)>,
+    /// The status of the command's own process, the first of `processes`, from its end until it has been reaped.
+    pub(crate) root_status: Option<i32>,
     /// The signal that the command's own process is about to die of.
     root_dies_of: Option<Signal>,
-    /// The signal that has stopped the command, until the supervisor has noticed.
+    /// The signal that has stopped the command, until the guard has noticed.
     pub(crate) stopped_by: Option<Signal>,
-    /// How the command ended before zklock stopped it.
+    /// Why the command was not executed, and whether the supervisor knows.
+    failure: Option<Unstarted>,
+    pub(crate) never_ran: bool,
+    /// How the command ended, as the supervisor was told, and how it ended before the supervisor stopped it.
+    told_end: Option<CommandEnd>,
     pub(crate) natural_end: Option<CommandEnd>,
+    /// Whether the supervisor has stopped or killed the command, and whether anyone of zklock has.
+    stopped_by_supervisor: bool,
     pub(crate) stopped_by_us: bool,
+    /// Whether the supervisor has released the lock.
+    pub(crate) released: bool,
+    pub(crate) on_lost_ended: bool,
     /// Whether the command was stopped under a lease that had not reached its full length.
     pub(crate) stopped_early: bool,
     /// How many of its keepers were killed.
     pub(crate) keeper_kills: u32,
     pub(crate) grant: Option<Grant>,
-    pub(crate) outcome: Option<Outcome>,
     pub(crate) asleep: Option<Time>,
     pub(crate) slept: Time,
     /// How far its wall clock is fast.
@@ -109,28 +126,33 @@ impl Host {
             dialects: vec![Dialect::Curator],
             settings,
             script,
-            machine: None,
+            started: false,
+            turns: None,
             alive: true,
             frozen: false,
             keeper: None,
-            guard: Guard::default(),
+            guard: Guard::new(false),
+            guarded: None,
+            guard_died: false,
             linked: false,
-            heard: None,
-            answered: None,
             signals: vec![],
             armed: None,
             processes: vec![],
-            unreaped: false,
+            opening: None,
             root_status: None,
-            root_end: None,
             root_dies_of: None,
             stopped_by: None,
+            failure: None,
+            never_ran: false,
+            told_end: None,
             natural_end: None,
+            stopped_by_supervisor: false,
             stopped_by_us: false,
+            released: false,
+            on_lost_ended: false,
             stopped_early: false,
             keeper_kills: 0,
             grant: None,
-            outcome: None,
             asleep: None,
             slept: 0,
             fast: 0,
@@ -151,6 +173,127 @@ impl Host {
     }
 }
 
+/// What the supervisor of one host finds outside itself.
+struct SimOutside<'s> {
+    state: &'s mut State,
+    host: usize,
+}
+
+impl SimOutside<'_> {
+    fn this(&mut self) -> &mut Host {
+        &mut self.state.hosts[self.host]
+    }
+
+    fn keeper(&self) -> Option<&KeeperState> {
+        self.state.hosts[self.host].keeper.map(|keeper| &self.state.keepers[keeper])
+    }
+}
+
+impl Outside for SimOutside<'_> {
+    type Error = Infallible;
+
+    fn now(&self) -> Instant {
+        instant(self.state.now)
+    }
+
+    fn hear_keeper(&mut self) -> Option<Happening> {
+        let keeper = self.this().keeper.filter(|_| self.state.hosts[self.host].linked)?;
+        let state = &mut self.state.keepers[keeper];
+        if !state.reports.is_empty() {
+            let report = state.reports.remove(0);
+            // The keeper may be waiting for room.
+            self.state.touch_keeper(keeper);
+            return Some(Happening::Keeper(report));
+        }
+        if state.alive {
+            return None;
+        }
+        self.this().linked = false;
+        Some(Happening::KeeperGone)
+    }
+
+    fn answered(&self) -> Option<Instant> {
+        self.keeper()?.answered.map(instant)
+    }
+
+    fn lease_from(&self) -> Option<Instant> {
+        let keeper = self.keeper()?;
+        keeper.lease.filter(|_| !keeper.revoked).map(instant)
+    }
+
+    fn is_lease_over(&self) -> bool {
+        self.state.hosts[self.host].guard.lease_over
+    }
+
+    fn signals(&mut self) -> Result<Vec<(Signal, bool)>, Infallible> {
+        Ok(std::mem::take(&mut self.this().signals))
+    }
+
+    fn reap(&mut self) -> Option<Happening> {
+        let this = self.this();
+        let Host { guard, guarded: Some(guarded), .. } = this else { return None };
+        if std::mem::take(&mut guard.is_zombie) {
+            guarded.guard_reaped();
+        }
+        // What the guard has reaped is not ours, and what has come to us after its death is.
+        if let Some(status) = this.root_status.take_if(|_| !guard.alive) {
+            guarded.command_reaped(command::end_of(status));
+        }
+        std::mem::take(&mut this.on_lost_ended).then_some(Happening::OnLostEnded)
+    }
+
+    fn hear_guard(&mut self) -> News {
+        let Host { guard, guarded: Some(guarded), processes, root_status, told_end, .. } = self.this() else {
+            return News::default();
+        };
+        let root = processes.first();
+        let stopped = guard.stopped.take().filter(|_| root.is_some_and(|root| root.alive && root.stopped));
+        let shown = Shown { stage: guard.stage, ended: guard.ended.map(command::end_of) };
+        let is_our_child = || !guard.alive && (root_status.is_some() || root.is_some_and(|root| root.alive));
+        let news = guarded.news(shown, stopped, is_our_child);
+        if let Some(End::Reaped(end)) = news.ended {
+            *told_end = Some(end);
+        }
+        news
+    }
+
+    fn failure(&mut self, end: End) -> Option<Unstarted> {
+        let this = self.this();
+        this.never_ran = end == End::Stillborn || this.failure.is_some();
+        this.failure.take()
+    }
+
+    fn end_lending(&mut self) -> bool {
+        let this = self.this();
+        if !this.stopped_by_supervisor {
+            // The processes that it has left behind are meant to stay.
+            let waits = this.settings.wait_descendants;
+            for process in &mut this.processes {
+                process.counted &= waits;
+            }
+            this.natural_end = this.told_end;
+        }
+        true
+    }
+
+    fn has_command(&self) -> bool {
+        self.state.hosts[self.host].guarded.as_ref().is_some_and(Guarded::has_command)
+    }
+
+    fn have_gone(&self, awaited: Awaited) -> bool {
+        let host = &self.state.hosts[self.host];
+        let Some(guarded) = host.guarded.as_ref().filter(|_| awaited == Awaited::Everyone) else { return true };
+        guarded.has_gone(host.guard.stage, || host.is_empty() && host.root_status.is_none())
+    }
+
+    fn perform(&mut self, effect: Effect) -> Result<Option<Happening>, Infallible> {
+        if !matches!(effect, Effect::Say(_)) {
+            self.state.note(|| format!("host {}: {effect:?}", self.host));
+        }
+        Ok(self.state.perform(self.host, effect))
+    }
+}
+
 impl State {
     pub(crate) fn start(&mut self, host: usize) {
         if self.hosts[host].asleep.is_some() {
@@ -160,9 +303,10 @@ impl State {
             return;
         }
         self.note(|| format!("host {host} starts"));
-        let (machine, effects) = Machine::start(self.hosts[host].settings, instant(self.now));
-        self.hosts[host].machine = Some(machine);
-        self.perform(host, effects);
+        self.hosts[host].started = true;
+        let settings = self.hosts[host].settings;
+        let Ok(turns) = Turns::begin(settings, &mut SimOutside { state: self, host });
+        self.hosts[host].turns = Some(turns);
         self.turn(host);
     }
 
@@ -178,25 +322,17 @@ impl State {
     }
 
     pub(crate) fn turn(&mut self, host: usize) {
-        let state = &self.hosts[host];
-        if !state.alive || state.frozen || state.asleep.is_some() || state.machine.is_none() {
+        let state = &mut self.hosts[host];
+        if !state.alive || state.frozen || state.asleep.is_some() {
             return;
         }
-        self.hear_keeper(host);
-        let signals = std::mem::take(&mut self.hosts[host].signals);
-        let (continues, others): (Vec<_>, Vec<_>) = signals.into_iter().partition(|signal| *signal == Signal::CONT);
-        for signal in others {
-            self.happen(host, Happening::Signal { signal, shared: false });
-        }
-        if self.deadline(host).is_some_and(|deadline| deadline <= self.now) {
-            self.happen(host, Happening::Timer);
-        }
-        for signal in continues {
-            self.happen(host, Happening::Signal { signal, shared: false });
-        }
-        self.reap(host);
-        if self.hosts[host].alive
-            && let Some(deadline) = self.deadline(host)
+        let Some(mut turns) = state.turns.take() else { return };
+        let Ok(()) = turns.turn(&mut SimOutside { state: self, host });
+        let (outcome, deadline) = (turns.outcome(), turns.deadline());
+        self.hosts[host].turns = Some(turns);
+        if let Some(outcome) = outcome {
+            self.finish(host, outcome);
+        } else if let Some(deadline) = deadline.map(|deadline| micros(deadline.since_boot()))
             && self.hosts[host].armed != Some(deadline)
         {
             self.hosts[host].armed = Some(deadline);
@@ -205,163 +341,92 @@ impl State {
         }
     }
 
-    fn deadline(&self, host: usize) -> Option<Time> {
-        Some(micros(self.hosts[host].machine.as_ref()?.deadline()?.since_boot()))
-    }
-
-    fn hear_keeper(&mut self, host: usize) {
-        let is_over = self.hosts[host].guard.lease_over;
-        while let (Some(keeper), true, true) =
-            (self.hosts[host].keeper, self.hosts[host].linked, self.hosts[host].alive)
-        {
-            let state = &mut self.keepers[keeper];
-            if !state.reports.is_empty() {
-                let report = state.reports.remove(0);
-                // The keeper may be waiting for room.
-                self.touch_keeper(keeper);
-                self.happen(host, Happening::Keeper(report));
-            } else if state.alive {
-                break;
-            } else {
-                self.hosts[host].linked = false;
-                self.happen(host, Happening::KeeperGone);
+    fn perform(&mut self, host: usize, effect: Effect) -> Option<Happening> {
+        match effect {
+            Effect::StartKeeper => self.start_keeper(host),
+            Effect::MakeGuard => self.make_guard(host),
+            Effect::DismissGuard => self.dismiss_guard(host),
+            Effect::Spawn { grant, until } => self.spawn(host, grant, micros(until.since_boot())),
+            // What was stopped was stopped by a terminal: there zklock signals by itself.
+            Effect::Forward(Signal::CONT) => self.continue_processes(host),
+            Effect::Forward(signal) if self.hosts[host].guard.alive => self.ask_guard(host, Request::Signal(signal)),
+            Effect::Forward(signal) => self.signal_command(host, signal),
+            Effect::Stop(signal) => {
+                let keeper = self.hosts[host].keeper.map(|keeper| &self.keepers[keeper]);
+                self.hosts[host].stopped_early = keeper.is_some_and(|keeper| keeper.lease < keeper.last_beat);
+                self.is_stopped_by_supervisor(host);
+                self.signal_command(host, signal);
+                self.continue_processes(host);
             }
-        }
-        let Some(keeper) = self.hosts[host].keeper else { return };
-        let KeeperState { lease, answered, .. } = self.keepers[keeper];
-        if let Some(at) = answered.filter(|_| answered > self.hosts[host].answered) {
-            self.hosts[host].answered = answered;
-            self.happen(host, Happening::Answered(instant(at)));
-        }
-        if let Some(from) = lease.filter(|_| lease > self.hosts[host].heard) {
-            self.hosts[host].heard = lease;
-            self.happen(host, Happening::Extended(instant(from)));
-        }
-        if is_over && !std::mem::replace(&mut self.guard(host).told_over, true) {
-            self.happen(host, Happening::LeaseOver);
-        }
-    }
-
-    fn reap(&mut self, host: usize) {
-        // What the guard has reaped is told before its death, what has come to us after it.
-        let adopted = if self.hosts[host].guard.alive { None } else { self.hosts[host].root_status.take() };
-        // What the guard shows is read before the keeper is heard, and told after that.
-        let guard = self.hosts[host].guard;
-        let gone = !guard.alive && !guard.empty && !guard.left;
-        let end = self.hosts[host].root_end.take();
-        let gone = gone && self.hosts[host].grant.is_some();
-        if gone || end.or(adopted).is_some() {
-            self.hear_keeper(host);
-        }
-        if let Some(signal) = self.hosts[host].stopped_by.take() {
-            self.happen(host, Happening::Command(CommandEvent::Stopped(signal)));
-        }
-        if let Some(end) = end {
-            self.command_ended(host, end);
-        }
-        if gone && !std::mem::replace(&mut self.guard(host).told_gone, true) {
-            self.happen(host, Happening::GuardGone);
-        }
-        if let Some(end) = adopted {
-            self.command_ended(host, end);
-        }
-        let state = &self.hosts[host];
-        let gone = match state.machine.as_ref().and_then(Machine::awaits) {
-            None => false,
-            Some(Awaited::Everyone) => state.guard.empty || (!state.guard.alive && state.is_empty()),
-            Some(Awaited::Borrowers) => true,
-        };
-        if gone && !state.unreaped {
-            self.hear_keeper(host);
-            self.happen(host, Happening::Command(CommandEvent::TreeGone));
-        }
-    }
-
-    fn command_ended(&mut self, host: usize, end: CommandEnd) {
-        self.hosts[host].unreaped = false;
-        if !self.awaits_everyone(host) {
-            // The processes that it has left behind are meant to stay.
-            let waits = self.hosts[host].settings.wait_descendants;
-            for process in &mut self.hosts[host].processes {
-                process.counted &= waits;
-            }
-            self.hosts[host].natural_end = Some(end);
-        }
-        self.happen(host, Happening::Command(CommandEvent::Ended(end)));
-    }
-
-    fn awaits_everyone(&self, host: usize) -> bool {
-        self.hosts[host].machine.as_ref().is_some_and(|machine| machine.awaits() == Some(Awaited::Everyone))
-    }
-
-    pub(crate) fn happen(&mut self, host: usize, event: Happening) {
-        if !self.hosts[host].alive {
-            return;
-        }
-        let now = instant(self.now);
-        let Some(machine) = &mut self.hosts[host].machine else { return };
-        let effects = machine.step(now, event);
-        self.perform(host, effects);
-    }
-
-    fn perform(&mut self, host: usize, effects: Vec<Effect>) {
-        for effect in effects {
-            if !matches!(effect, Effect::Say(_)) {
-                self.note(|| format!("host {host}: {effect:?}"));
-            }
-            match effect {
-                Effect::StartKeeper => self.start_keeper(host),
-                Effect::MakeGuard | Effect::DismissGuard => {}
-                Effect::Spawn { grant, until } => self.spawn(host, grant, micros(until.since_boot())),
-                Effect::Forward(signal) => self.forward_signal(host, signal),
-                Effect::Stop(signal) => {
-                    let keeper = self.hosts[host].keeper.map(|keeper| &self.keepers[keeper]);
-                    self.hosts[host].stopped_early = keeper.is_some_and(|keeper| keeper.lease < keeper.last_beat);
-                    self.hosts[host].stopped_by_us = true;
-                    self.forward_signal(host, signal);
-                    self.continue_processes(host);
-                }
-                Effect::Kill => {
-                    self.hosts[host].stopped_by_us = true;
-                    self.hosts[host].guard.kills += 1;
-                    let guard = self.hosts[host].guard;
-                    if guard.alive && (guard.kills < KILLS_BY_GUARD || guard.has_killed) {
-                        self.guard(host).is_to_kill = true;
-                        self.wake_guard(host);
-                    } else if self.hosts[host].guard.alive {
-                        self.guard_dies(host);
-                    } else {
+            Effect::Kill => {
+                self.is_stopped_by_supervisor(host);
+                let Host { guard, guarded, .. } = &mut self.hosts[host];
+                match guarded.as_mut()?.kill(guard.kills) {
+                    Kill::AskGuard => self.ask_guard(host, Request::Kill),
+                    Kill::KillGuard => self.guard_dies(host),
+                    Kill::KillChildren => {
                         self.kill_processes(host);
                         // It checks by itself whether any process is left.
                         self.wake_supervisor(host);
                     }
                 }
-                Effect::Release => {
-                    self.guard(host).is_to_leave = true;
-                    self.wake_guard(host);
-                    if let Some(keeper) = self.hosts[host].keeper {
-                        self.keepers[keeper].orders.push(Order::Release);
-                        self.touch_keeper(keeper);
-                    }
-                }
-                Effect::StartOnLost if !self.hosts[host].script.on_lost => self.happen(host, Happening::OnLostEnded),
-                Effect::StartOnLost => {
-                    self.coverage.count(Kind::OnLost);
-                    self.check_on_lost(host);
-                    let time = self.up_to(300 * MS);
-                    self.after(time, Event::OnLostEnds(host));
-                }
-                Effect::ForwardToOnLost(_) => {}
-                Effect::StopSelf(_) => self.hosts[host].frozen = true,
-                Effect::EndKeeper => self.end_keeper(host),
-                Effect::Say(_) => {}
-                Effect::Finish(outcome) => self.finish(host, outcome),
             }
+            Effect::Release => {
+                self.dismiss_guard(host);
+                self.hosts[host].released = true;
+                self.ask_guard(host, Request::Leave);
+                if let Some(keeper) = self.hosts[host].keeper {
+                    self.keepers[keeper].orders.push(Order::Release);
+                    self.touch_keeper(keeper);
+                }
+            }
+            Effect::StartOnLost if !self.hosts[host].script.on_lost => return Some(Happening::OnLostEnded),
+            Effect::StartOnLost => {
+                self.coverage.count(Kind::OnLost);
+                self.check_on_lost(host);
+                let time = self.up_to(300 * MS);
+                self.after(time, Event::OnLostEnds(host));
+            }
+            Effect::ForwardToOnLost(_) | Effect::Say(_) | Effect::Finish(_) => {}
+            Effect::StopSelf(_) => self.hosts[host].frozen = true,
+            Effect::EndKeeper => self.end_keeper(host),
+        }
+        None
+    }
+
+    fn is_stopped_by_supervisor(&mut self, host: usize) {
+        self.hosts[host].stopped_by_supervisor = true;
+        self.hosts[host].stopped_by_us = true;
+    }
+
+    /// The supervisor asks something of its guard, if it lives.
+    fn ask_guard(&mut self, host: usize, request: Request) {
+        if self.hosts[host].guard.alive {
+            self.hosts[host].guard.requests.push(request);
+            self.wake_guard(host);
+        }
+    }
+
+    fn make_guard(&mut self, host: usize) {
+        let state = &self.hosts[host];
+        if state.guard.alive && state.guarded.as_ref().is_some_and(|guarded| !guarded.is_reaped()) {
+            return;
+        }
+        self.dismiss_guard(host);
+        (self.hosts[host].guard, self.hosts[host].guarded) = (Guard::new(true), Some(Guarded::default()));
+        self.wake_guard(host);
+    }
+
+    fn dismiss_guard(&mut self, host: usize) {
+        if self.hosts[host].guarded.take_if(|guarded| guarded.is_gated()).is_some() {
+            self.hosts[host].guard = Guard::new(false);
         }
     }
 
     fn start_keeper(&mut self, host: usize) {
         self.end_keeper(host);
+        // Its guard belongs to it.
+        self.dismiss_guard(host);
         self.keepers.push(KeeperState {
             host,
             alive: true,
@@ -377,8 +442,7 @@ impl State {
             distrusted: None,
         });
         let keeper = self.keepers.len() - 1;
-        let state = &mut self.hosts[host];
-        (state.keeper, state.linked, state.heard, state.answered) = (Some(keeper), true, None, None);
+        (self.hosts[host].keeper, self.hosts[host].linked) = (Some(keeper), true);
         self.born.push(keeper);
         self.touch_keeper(keeper);
     }
@@ -390,11 +454,11 @@ impl State {
     }
 
     fn finish(&mut self, host: usize, outcome: Outcome) {
-        self.hosts[host].outcome = Some(outcome);
         self.hosts[host].alive = false;
         if let Some(keeper) = self.hosts[host].keeper {
             self.touch_keeper(keeper);
         }
+        self.wake_guard(host);
         self.after(KEEPER_EXIT, Event::EndKeeper(host));
         self.check_outcome(host, outcome);
     }
@@ -411,24 +475,45 @@ impl State {
     }
 
     fn spawn(&mut self, host: usize, grant: Grant, until: Time) {
-        if self.hosts[host].script.missing {
-            return self.happen(host, Happening::Command(CommandEvent::StartFailed(Unstarted::NotFound)));
+        if until <= self.now {
+            self.fail(format!("host {host} starts its command, but would have to stop it already"));
         }
-        self.check_spawn(host, &grant, until);
-        let script = &self.hosts[host].script;
-        let (length, children, forks, daemon) = (script.length, script.children, script.forks, script.daemon);
+        self.make_guard(host);
+        self.hosts[host].opening = Some((grant, until));
+        self.ask_guard(host, Request::Open);
+        self.hosts[host].guarded.iter_mut().for_each(Guarded::start);
+        self.spring(Kind::AtSpawn, host);
+    }
+
+    /// What has waited at the gate becomes the command.
+    pub(crate) fn pass_gate(&mut self, host: usize) {
+        let Some((grant, until)) = self.hosts[host].opening.take() else {
+            return self.fail(format!("the gate of host {host} opens before its turn"));
+        };
+        let is_revoked = self.hosts[host].keeper.is_some_and(|keeper| self.keepers[keeper].revoked);
+        let failure = match () {
+            () if is_revoked || self.now >= until => Some(Unstarted::TooLate),
+            () if self.hosts[host].script.missing => Some(Unstarted::NotFound),
+            () => None,
+        };
+        if failure.is_some() {
+            self.hosts[host].failure = failure;
+            self.hosts[host].root_status = Some(status_of(CommandEnd::Exited(1)));
+            return self.wake_guard(host);
+        }
+        self.check_spawn(host, &grant);
+        let Script { length, children, forks, daemon, leaves_group, .. } = self.hosts[host].script;
+        // A signal that came before has waited at the gate.
+        let length = if self.hosts[host].root_dies_of.is_some() { 0 } else { length };
         for number in 0..=children {
             let stays = if daemon && number == children { 1000 * MS } else { 0 };
             let exit_at = self.now + length + stays;
-            let in_group = !daemon || number < children;
+            let in_group = !leaves_group || number < children;
             let process = Process { alive: true, stopped: false, exit_at, forks, counted: true, in_group };
             self.hosts[host].processes.push(process);
             self.schedule(exit_at, Event::Exit { host, process: number, killed: false });
         }
-        self.hosts[host].unreaped = true;
         self.hosts[host].grant = Some(grant);
-        self.open_gate(host);
-        self.spring(Kind::AtSpawn, host);
     }
 
     /// A process ends, if it is due or killed. A stopped process ends only if it is killed.
@@ -444,7 +529,8 @@ impl State {
         ends.alive = false;
         if process == 0 {
             let signal = if killed { Some(Signal::KILL) } else { state.root_dies_of };
-            state.root_status = Some(signal.map_or(CommandEnd::Exited(state.script.status), CommandEnd::Signaled));
+            let end = signal.map_or(CommandEnd::Exited(state.script.status), CommandEnd::Signaled);
+            state.root_status = Some(status_of(end));
             if !killed && !state.script.daemon {
                 for process in &mut state.processes {
                     process.alive = false;
@@ -498,17 +584,25 @@ impl State {
         }
     }
 
-    /// Ctrl-Z stops the command, and the supervisor is woken to notice it.
+    /// Ctrl-Z stops the command. The guard is woken to notice it, and the supervisor gets the signal as well.
     pub(crate) fn stop_job(&mut self, host: usize) {
-        self.stop_processes(host);
-        self.hosts[host].stopped_by = Some(Signal::TSTP);
+        if self.hosts[host].processes.first().is_some_and(|root| root.alive) {
+            self.stop_processes(host);
+            self.hosts[host].stopped_by = Some(Signal::TSTP);
+            self.wake_guard(host);
+        }
+        self.hosts[host].signals.push((Signal::TSTP, true));
         self.wake_supervisor(host);
     }
 
-    fn forward_signal(&mut self, host: usize, signal: Signal) {
-        if signal == Signal::CONT {
-            return self.continue_processes(host);
-        }
+    /// Whether the supervisor has still to hear of a Ctrl-Z.
+    pub(crate) fn is_stopping(&self, host: usize) -> bool {
+        let state = &self.hosts[host];
+        let unseen = state.guard.alive && state.stopped_by.is_some();
+        unseen || state.guard.stopped.is_some() || state.signals.contains(&(Signal::TSTP, true))
+    }
+
+    pub(crate) fn signal_command(&mut self, host: usize, signal: Signal) {
         if self.hosts[host].script.stubborn {
             return;
         }
@@ -537,5 +631,13 @@ impl State {
             }
         }
         self.wake_supervisor(host);
+    }
+}
+
+/// The status of waitpid(2) for this end.
+fn status_of(end: CommandEnd) -> i32 {
+    match end {
+        CommandEnd::Exited(status) => i32::from(status) << 8,
+        CommandEnd::Signaled(signal) => signal.number(),
     }
 }

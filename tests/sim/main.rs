@@ -1,7 +1,7 @@
 //! The simulator: several machines that run zklock, a network and an ensemble, all in memory and on a virtual clock.
 //!
-//! The keepers, the queue, the lease and the supervisor's state machine are the product's own code. `docs/simulator.md`
-//! says what is imitated and what is left out.
+//! The keepers, the supervisors' loops and the guards are the product's own code. `docs/simulator.md` says what is imitated
+//! and what is left out.
 //!
 //! `ZKLOCK_SIM_SEED=N` replays one run and prints what happened; `ZKLOCK_SIM_RUNS=N` makes N runs.
 

@@ -12,7 +12,6 @@ use fastrand::Rng;
 use zklock::keeper::Keeper;
 use zklock::plan::{Plan, Request};
 use zklock::rules::card::Card;
-use zklock::rules::event::Event as Happening;
 use zklock::rules::mode::Mode;
 use zklock::rules::queue::Dialect;
 use zklock::rules::settings::{Patience, Settings};
@@ -100,11 +99,8 @@ fn dispatch(state: &mut State, event: Event) {
         Event::EndKeeper(host) => state.end_keeper(host),
         Event::Exit { host, process, killed } => state.exit(host, process, killed),
         Event::OnLostEnds(host) => {
-            if state.hosts[host].asleep.is_none() && !state.hosts[host].frozen {
-                state.happen(host, Happening::OnLostEnded);
-            } else {
-                state.after(100 * MS, Event::OnLostEnds(host));
-            }
+            state.hosts[host].on_lost_ended = true;
+            state.wake_supervisor(host);
         }
         Event::Verify(host) => state.verify(host),
         Event::Fault(fault) => state.strike(fault),
@@ -288,6 +284,7 @@ fn script(rng: &mut Rng, timeout: Time) -> Script {
         stubborn: rng.bool(),
         forks: rng.u8(0..3),
         daemon: rng.u32(0..8) == 0,
+        leaves_group: rng.u32(0..8) == 0,
         missing: rng.u32(0..50) == 0,
     }
 }

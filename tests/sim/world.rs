@@ -10,6 +10,7 @@ use futures_lite::future::or;
 use zklock::keeper::outside::Outside;
 use zklock::rules::card::Card;
 use zklock::rules::contacts::silence_limit;
+use zklock::rules::guard::Stage;
 use zklock::rules::instant::Instant;
 use zklock::rules::lease::Span;
 use zklock::rules::lender::{Lender, Loan};
@@ -209,7 +210,7 @@ impl Outside for SimOutside {
             if host.alive || host.guard.alive {
                 return Poll::Pending;
             }
-            Poll::Ready(host.grant.is_none() || host.guard.empty || host.guard.left)
+            Poll::Ready(matches!(host.guard.stage, Stage::Gated | Stage::Empty | Stage::Left))
         })
         .await
     }

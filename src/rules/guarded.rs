@@ -1,0 +1,227 @@
+//! What a supervisor knows of a guard and of the command that the guard answers for, and what follows from it.
+
+use super::event::CommandEnd;
+use super::guard::Stage;
+use super::signal::Signal;
+
+/// A guard that has not killed once when it is asked this many times, within 310 ms, is stopped.
+const KILLS_BY_GUARD: u32 = 6;
+
+/// A guard and its command, as their supervisor knows them.
+#[derive(Debug, Default)]
+pub struct Guarded {
+    command: Command,
+    /// How the command ended, if it came to us because the guard had died.
+    adopted_end: Option<CommandEnd>,
+    /// How often the guard has been asked to kill.
+    kills: u32,
+    /// The guard has been reaped. What it has left is below us from then on.
+    is_reaped: bool,
+    /// That the guard has died has been told.
+    told_gone: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Command {
+    /// It has not been started.
+    #[default]
+    Gated,
+    Started,
+    /// Its end has been told.
+    Over,
+}
+
+/// What a guard shows of itself and of the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// How far it has come.
+    pub stage: Stage,
+    /// How the command has ended, if the guard has reaped it.
+    pub ended: Option<CommandEnd>,
+}
+
+/// What has become of the command since this was last asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// The command was stopped by this signal.
+    pub stopped: Option<Signal>,
+    /// The guard has died with the command still to be answered for.
+    pub guard_gone: bool,
+    /// The command has ended.
+    pub ended: Option<End>,
+}
+
+/// How a command can end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Its process has ended like this, perhaps before it was the command.
+    Reaped(CommandEnd),
+    /// Its process has not passed the gate: it could not be made, or was killed there.
+    Stillborn,
+}
+
+/// How to kill the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kill {
+    /// The guard is to do it.
+    AskGuard,
+    /// The guard is stopped. With its death the kernel kills the command, and what it leaves comes to us.
+    KillGuard,
+    /// The guard has gone: its children are ours.
+    KillChildren,
+}
+
+impl Guarded {
+    /// The guard was asked to open the gate.
+    pub fn start(&mut self) {
+        self.command = Command::Started;
+    }
+
+    /// Whether the command has not been started.
+    pub fn is_gated(&self) -> bool {
+        self.command == Command::Gated
+    }
+
+    /// Whether the command has been started, and its end has not been told.
+    pub fn has_command(&self) -> bool {
+        self.command == Command::Started
+    }
+
+    /// We have reaped the guard.
+    pub fn guard_reaped(&mut self) {
+        self.is_reaped = true;
+    }
+
+    /// Whether we have reaped the guard.
+    pub fn is_reaped(&self) -> bool {
+        self.is_reaped
+    }
+
+    /// We have reaped the command's process, which came to us because the guard had died.
+    pub fn command_reaped(&mut self, end: CommandEnd) {
+        self.adopted_end = Some(end);
+    }
+
+    /// What is new. `is_our_child`: whether the command's process is our child now, alive or not.
+    pub fn news(&mut self, shown: Shown, stopped: Option<Signal>, is_our_child: impl FnOnce() -> bool) -> News {
+        if self.is_gated() {
+            return News::default();
+        }
+        let has_fallen = self.is_reaped && shown.stage == Stage::Open;
+        let mut news = News { stopped, guard_gone: has_fallen, ended: None };
+        if self.has_command() {
+            // What the guard has reaped ended before it died.
+            news.guard_gone &= shown.ended.is_none();
+            // An end that we saw ourselves is told once the guard's is known. If neither has seen it, the guard has
+            // reaped the command and could not say so.
+            let unseen = || (!is_our_child()).then_some(CommandEnd::Signaled(Signal::KILL));
+            let end = shown.ended.or_else(|| if has_fallen { self.adopted_end.or_else(unseen) } else { None });
+            let stillborn = self.is_reaped && shown.stage == Stage::Gated;
+            news.ended = end.map(End::Reaped).or(stillborn.then_some(End::Stillborn));
+            if news.ended.is_some() {
+                self.command = Command::Over;
+            }
+        }
+        news.guard_gone &= !self.told_gone;
+        self.told_gone |= news.guard_gone;
+        news
+    }
+
+    /// How to kill the command now. `kills`: how often the guard has killed.
+    pub fn kill(&mut self, kills: u32) -> Kill {
+        self.kills += 1;
+        if self.is_reaped {
+            Kill::KillChildren
+        } else if self.kills < KILLS_BY_GUARD || kills > 0 {
+            Kill::AskGuard
+        } else {
+            Kill::KillGuard
+        }
+    }
+
+    /// Whether nothing is left of the command. `have_gone`: whether no child of ours is left that was the guard's.
+    pub fn has_gone(&self, stage: Stage, have_gone: impl FnOnce() -> bool) -> bool {
+        // The children of a guard that has died are ours only once it has been reaped.
+        stage == Stage::Empty || (self.is_reaped && have_gone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KILLED: CommandEnd = CommandEnd::Signaled(Signal::KILL);
+
+    fn shown(stage: Stage, ended: Option<CommandEnd>) -> Shown {
+        Shown { stage, ended }
+    }
+
+    fn started() -> Guarded {
+        let mut guarded = Guarded::default();
+        guarded.start();
+        guarded
+    }
+
+    fn died() -> Guarded {
+        let mut guarded = started();
+        guarded.guard_reaped();
+        guarded
+    }
+
+    #[test]
+    fn an_end_that_the_guard_has_seen_is_told_once() {
+        for mut guarded in [started(), died()] {
+            let end = CommandEnd::Exited(3);
+            let news = guarded.news(shown(Stage::Open, Some(end)), None, || false);
+            assert_eq!((news.guard_gone, news.ended), (false, Some(End::Reaped(end))));
+            assert_eq!(guarded.news(shown(Stage::Empty, Some(end)), None, || false), News::default());
+        }
+    }
+
+    #[test]
+    fn a_guard_that_has_died_is_told_once() {
+        let mut guarded = died();
+        let news = guarded.news(shown(Stage::Open, None), None, || true);
+        assert_eq!(news, News { guard_gone: true, ..News::default() });
+        assert_eq!(guarded.news(shown(Stage::Open, None), None, || true), News::default());
+        guarded.command_reaped(CommandEnd::Exited(1));
+        let news = guarded.news(shown(Stage::Open, None), None, || false);
+        assert_eq!(news, News { ended: Some(End::Reaped(CommandEnd::Exited(1))), ..News::default() });
+    }
+
+    #[test]
+    fn an_end_that_was_seen_by_neither_is_a_kill() {
+        let news = died().news(shown(Stage::Open, None), None, || false);
+        assert_eq!(news, News { stopped: None, guard_gone: true, ended: Some(End::Reaped(KILLED)) });
+    }
+
+    #[test]
+    fn a_command_that_has_not_passed_the_gate_is_stillborn() {
+        let news = died().news(shown(Stage::Gated, None), None, || false);
+        assert_eq!(news, News { ended: Some(End::Stillborn), ..News::default() });
+        // As long as the guard lives, it may still open the gate.
+        assert_eq!(started().news(shown(Stage::Gated, None), None, || false), News::default());
+        let mut gated = Guarded::default();
+        gated.guard_reaped();
+        assert_eq!(gated.news(shown(Stage::Gated, None), None, || false), News::default());
+    }
+
+    #[test]
+    fn a_guard_that_never_kills_is_killed() {
+        let mut guarded = started();
+        for _ in 1..KILLS_BY_GUARD {
+            assert_eq!(guarded.kill(0), Kill::AskGuard);
+        }
+        assert_eq!((guarded.kill(1), guarded.kill(0)), (Kill::AskGuard, Kill::KillGuard));
+        guarded.guard_reaped();
+        assert_eq!(guarded.kill(0), Kill::KillChildren);
+    }
+
+    #[test]
+    fn nothing_is_left_when_it_was_reaped() {
+        assert!(started().has_gone(Stage::Empty, || false));
+        assert!(!started().has_gone(Stage::Open, || true));
+        assert!(died().has_gone(Stage::Open, || true));
+        assert!(!died().has_gone(Stage::Open, || false));
+    }
+}

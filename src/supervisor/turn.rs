@@ -1,0 +1,200 @@
+//! The turns of the supervisor's loop: what is heard in which order, and what follows.
+//!
+//! Each turn takes what has come in this order:
+//! 1. the keeper's reports, the last answered beat, and whether the guard has found the lease to be over: the lease
+//!    is judged by the newest news;
+//! 2. signals except SIGCONT. The report that the lock is ours comes before them, so a signal that arrived
+//!    before that report was read still keeps the command from being started;
+//! 3. the deadline, which also starts the command;
+//! 4. SIGCONT, the only signal that lets a command go on: by now the command may have been killed;
+//! 5. the end of children, and what the guard tells of the command.
+
+use crate::rules::event::{Awaited, CommandEvent, Effect, Event, Unstarted};
+use crate::rules::guarded::{End, News};
+use crate::rules::instant::Instant;
+use crate::rules::machine::Machine;
+use crate::rules::outcome::Outcome;
+use crate::rules::settings::Settings;
+use crate::rules::signal::Signal;
+
+/// What the loop needs from outside: [`super::run`] has the real thing, and the simulator of the tests another.
+pub trait Outside {
+    /// The operating system refuses something that a run cannot do without.
+    type Error;
+
+    /// Now, on the clock that counts sleep.
+    fn now(&self) -> Instant;
+
+    /// The keeper's next report, or that it has gone.
+    fn hear_keeper(&mut self) -> Option<Event>;
+
+    /// When the servers last answered the keeper anything, as it shows.
+    fn answered(&self) -> Option<Instant>;
+
+    /// From when the lease counts, as the keeper shows.
+    fn lease_from(&self) -> Option<Instant>;
+
+    /// Whether the guard has killed the command because the lease was over.
+    fn is_lease_over(&self) -> bool;
+
+    /// The signals that have come. With each: whether the terminal has sent it to the command as well.
+    fn signals(&mut self) -> Result<Vec<(Signal, bool)>, Self::Error>;
+
+    /// Reaps our children, up to one whose change is an event of its own.
+    fn reap(&mut self) -> Option<Event>;
+
+    /// What has become of the command.
+    fn hear_guard(&mut self) -> News;
+
+    /// Why the program was not executed, if it was not; the user is told.
+    fn failure(&mut self, end: End) -> Option<Unstarted>;
+
+    /// The command has ended: from now on nothing more is lent. Returns whether no run below uses our locks.
+    fn end_lending(&mut self) -> bool;
+
+    /// Whether the command has been started, and its end has not been told.
+    fn has_command(&self) -> bool;
+
+    /// Whether these processes have gone, apart from the command itself.
+    fn have_gone(&self, awaited: Awaited) -> bool;
+
+    /// Does what the machine wants. Returns what follows from it at once.
+    fn perform(&mut self, effect: Effect) -> Result<Option<Event>, Self::Error>;
+}
+
+/// The turns of one run.
+#[derive(Debug)]
+pub struct Turns {
+    machine: Machine,
+    /// What the machine was last told of what this keeper shows.
+    answered: Option<Instant>,
+    lease_from: Option<Instant>,
+    /// The machine has been told that the guard has found the lease to be over.
+    told_over: bool,
+    outcome: Option<Outcome>,
+}
+
+impl Turns {
+    /// A run that begins now. An error is one of [`Outside::perform`].
+    pub fn begin<O: Outside>(settings: Settings, outside: &mut O) -> Result<Self, O::Error> {
+        let (machine, effects) = Machine::start(settings, outside.now());
+        let mut turns = Self { machine, answered: None, lease_from: None, told_over: false, outcome: None };
+        turns.perform(outside, effects)?;
+        Ok(turns)
+    }
+
+    /// When a turn is due although nothing has come.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.machine.deadline()
+    }
+
+    /// Which processes are waited for.
+    pub fn awaits(&self) -> Option<Awaited> {
+        self.machine.awaits()
+    }
+
+    /// How the run has ended, once it has.
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.outcome
+    }
+
+    /// One turn. An error is one of `outside`.
+    pub fn turn<O: Outside>(&mut self, outside: &mut O) -> Result<(), O::Error> {
+        self.hear_keeper(outside)?;
+        let signals = outside.signals()?.into_iter().filter(|(signal, _)| *signal != Signal::CHLD);
+        let (continues, others) = signals.partition(|(signal, _)| *signal == Signal::CONT);
+        self.take_signals(outside, others)?;
+        if self.deadline().is_some_and(|deadline| deadline <= outside.now()) {
+            self.happen(outside, Event::Timer)?;
+        }
+        self.take_signals(outside, continues)?;
+        while let Some(event) = outside.reap() {
+            self.happen(outside, event)?;
+        }
+        self.hear_guard(outside)?;
+        // The command first: it is gone only when its end has been told.
+        let awaited = self.awaits().filter(|_| !outside.has_command());
+        if awaited.is_some_and(|awaited| outside.have_gone(awaited)) {
+            self.hear_keeper(outside)?;
+            self.happen(outside, Event::Command(CommandEvent::TreeGone))?;
+        }
+        Ok(())
+    }
+
+    /// What the keeper tells, and whether the guard has found the lease to be over. The guard's word is read first and
+    /// told last: the keeper reports a loss before it has the command killed.
+    fn hear_keeper<O: Outside>(&mut self, outside: &mut O) -> Result<(), O::Error> {
+        let is_over = outside.is_lease_over();
+        while let Some(event) = outside.hear_keeper() {
+            self.happen(outside, event)?;
+        }
+        if let Some(at) = newer(outside.answered(), &mut self.answered) {
+            self.happen(outside, Event::Answered(at))?;
+        }
+        if let Some(from) = newer(outside.lease_from(), &mut self.lease_from) {
+            self.happen(outside, Event::Extended(from))?;
+        }
+        if is_over && !std::mem::replace(&mut self.told_over, true) {
+            self.happen(outside, Event::LeaseOver)?;
+        }
+        Ok(())
+    }
+
+    fn take_signals<O: Outside>(&mut self, outside: &mut O, signals: Vec<(Signal, bool)>) -> Result<(), O::Error> {
+        for (signal, shared) in signals {
+            self.happen(outside, Event::Signal { signal, shared })?;
+        }
+        Ok(())
+    }
+
+    /// What the guard tells of the command. The keeper is heard in between: when the lock is lost, it reports that
+    /// before it has the command killed, and a command that was killed must not pass for one that ended by itself.
+    fn hear_guard<O: Outside>(&mut self, outside: &mut O) -> Result<(), O::Error> {
+        let News { stopped, guard_gone, ended } = outside.hear_guard();
+        if ended.is_some() || guard_gone {
+            self.hear_keeper(outside)?;
+        }
+        if let Some(signal) = stopped {
+            self.happen(outside, Event::Command(CommandEvent::Stopped(signal)))?;
+        }
+        if guard_gone {
+            self.happen(outside, Event::GuardGone)?;
+        }
+        let Some(ended) = ended else { return Ok(()) };
+        let event = match (outside.failure(ended), ended) {
+            (Some(why), _) => CommandEvent::StartFailed(why),
+            (None, End::Stillborn) => CommandEvent::StartFailed(Unstarted::NoProcess),
+            (None, End::Reaped(end)) if outside.end_lending() => CommandEvent::Ended(end),
+            (None, End::Reaped(end)) => CommandEvent::EndedLending(end),
+        };
+        self.happen(outside, Event::Command(event))
+    }
+
+    fn happen<O: Outside>(&mut self, outside: &mut O, event: Event) -> Result<(), O::Error> {
+        log::debug!("event {event:?}");
+        let effects = self.machine.step(outside.now(), event);
+        self.perform(outside, effects)
+    }
+
+    fn perform<O: Outside>(&mut self, outside: &mut O, effects: Vec<Effect>) -> Result<(), O::Error> {
+        for effect in effects {
+            log::debug!("effect {effect:?}");
+            match effect {
+                Effect::StartKeeper => (self.answered, self.lease_from) = (None, None),
+                Effect::Finish(outcome) => self.outcome = Some(outcome),
+                _ => {}
+            }
+            if let Some(event) = outside.perform(effect)? {
+                self.happen(outside, event)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An instant that is later than the one that was told before.
+fn newer(shown: Option<Instant>, told: &mut Option<Instant>) -> Option<Instant> {
+    let newer = shown.filter(|_| shown > *told)?;
+    *told = Some(newer);
+    Some(newer)
+}
