@@ -156,6 +156,24 @@ impl Client {
         }
     }
 
+    /// Whether the leader has this node: by a transaction, which changes nothing. A server that this client is connected
+    /// to may have another view for good (ZOOKEEPER-5010).
+    pub(crate) fn leader_has(&self, path: &str) -> bool {
+        let (any_version, nothing, last) = (-1, -1, -1);
+        // Each part of a multi begins with its type, whether it is the last, and an error.
+        let check = Body::default().int(Op::Check.code()).bool(false).int(nothing);
+        let path_and_version = self.path(path).int(any_version);
+        let body = check.with(path_and_version).int(last).bool(true).int(nothing);
+        let answer = self.read(Op::Multi, &body).unwrap_or_else(|refusal| panic!("{path}: {refusal}"));
+        let mut answer = Answer(&answer);
+        let (_type, _is_last, error) = (answer.int(), answer.bool(), answer.int());
+        match Refusal(error) {
+            Refusal(0) => true,
+            Refusal::NO_NODE => false,
+            refusal => panic!("{path}: {refusal}"),
+        }
+    }
+
     /// The names of a node's children by their sequence numbers, those without one last. None when there is no node.
     #[track_caller]
     pub(crate) fn children(&self, path: &str) -> Vec<String> {
@@ -411,6 +429,11 @@ impl Body {
         self
     }
 
+    fn with(mut self, rest: Self) -> Self {
+        self.0.extend(rest.0);
+        self
+    }
+
     fn bytes(self, value: &[u8]) -> Self {
         let mut body = self.int(value.len().try_into().expect("a short value"));
         body.0.extend_from_slice(value);
@@ -430,6 +453,11 @@ impl Answer<'_> {
 
     fn int(&mut self) -> i32 {
         i32::from_be_bytes(self.take())
+    }
+
+    fn bool(&mut self) -> bool {
+        let [byte] = self.take();
+        byte != 0
     }
 
     fn long(&mut self) -> i64 {

@@ -65,6 +65,19 @@ fn shared_ensemble() {
 }
 
 #[test]
+fn the_leader_says_what_it_has() {
+    let ensemble = Ensemble::shared();
+    let chroot = ensemble.chroot();
+    for server in ensemble.servers() {
+        let client = chroot.by(server.address()).client();
+        client.create("/a", b"", Kind::Persistent).unwrap();
+        assert!(client.leader_has("/a"));
+        client.delete("/a").unwrap();
+        assert!(!client.leader_has("/a"));
+    }
+}
+
+#[test]
 fn an_ensemble_outlives_its_leader() {
     let ensemble = Ensemble::start();
     let client = ensemble.chroot().client();
