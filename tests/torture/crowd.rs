@@ -26,6 +26,10 @@ const STEP: Duration = Duration::from_millis(5);
 /// The environment variable by which the processes of a crowd are found again.
 const MARK: &str = "TORTURE_CROWD";
 
+/// The environment variable by which the processes of one contender are found again. Another torture on the same
+/// machine has contenders with the same numbers.
+const MEMBER: &str = "TORTURE_MEMBER";
+
 /// The names of keepers, guards and commands, as /proc/PID/stat shows them.
 const KEEPER: &str = "lock-keeper";
 const GUARD: &str = "lock-guard";
@@ -51,6 +55,8 @@ pub(crate) struct Contender {
     pub(crate) network: usize,
     is_limited: bool,
     pid: Pid,
+    /// The value of [`MEMBER`] in the environment of its processes.
+    member: String,
     stderr: PathBuf,
     state: Mutex<State>,
 }
@@ -115,7 +121,7 @@ impl Contender {
 
     /// The command and its descendants, in whatever group or session they are.
     pub(crate) fn family(&self) -> Vec<Process> {
-        let mut family = process::marked(CONTENDER, &self.number.to_string());
+        let mut family = process::marked(MEMBER, &self.member);
         family.retain(|process| process.name == COMMAND);
         family
     }
@@ -229,14 +235,29 @@ impl Crowd {
         let Entry { mut command, give, timeout, network, is_limited } = self.tool.contender(&self.place, job, &mut rng);
         let stderr = self.directory.join(format!("stderr/{number}"));
         let file = File::create(&stderr).expect("a file for stderr");
-        command.env(MARK, self.mark());
+        let member = format!("{}-{number}", self.mark());
+        command.env(MARK, self.mark()).env(MEMBER, &member);
         command.env(CONTENDER, number.to_string()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
         let what = format!("{command:?}");
         let child = process::spawn(command, Seat::OwnSession, &[]).unwrap_or_else(|error| panic!("{what}: {error}"));
         let pid = Pid::from_raw(child.id().try_into().expect("a process id is positive"));
         let state = Mutex::new(State { child, ended: None, hurt: false, killers: Vec::new() });
         let is_foreign = self.tool != Tool::Zklock;
-        Contender { number, nature, what, time, is_foreign, give, timeout, network, is_limited, pid, stderr, state }
+        Contender {
+            number,
+            nature,
+            what,
+            time,
+            is_foreign,
+            give,
+            timeout,
+            network,
+            is_limited,
+            pid,
+            member,
+            stderr,
+            state,
+        }
     }
 
     /// The living processes of all contenders, in whatever group or session they are.
