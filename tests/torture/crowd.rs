@@ -1,6 +1,8 @@
 //! The contenders. A fixed number of them is alive at a time; one that has ended is replaced.
 
 use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
@@ -9,8 +11,9 @@ use std::thread;
 use std::time::Duration;
 
 use fastrand::Rng;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::Signal;
-use nix::unistd::Pid;
+use nix::unistd::{Pid, pipe2, write};
 
 use crate::process::{self, Process, Seat};
 use crate::record::{Phase, Record, lock};
@@ -67,6 +70,8 @@ struct State {
     ended: Option<ExitStatus>,
     hurt: bool,
     killers: Vec<Signal>,
+    /// The other end of a pipe that is full, if that is its stderr.
+    reader: Option<OwnedFd>,
 }
 
 /// Which contenders a fault is meant for.
@@ -136,6 +141,10 @@ impl Contender {
         let mut state = lock(&self.state);
         if state.ended.is_none() {
             state.ended = state.child.try_wait().expect("a child can be waited for");
+            if state.ended.is_some() {
+                // What still waits to be written fails now, so that a process that was left behind for it can go.
+                state.reader = None;
+            }
         }
         state.ended.is_some()
     }
@@ -174,6 +183,14 @@ impl Contender {
             format!("{status}, its work {work}, signals sent: {:?}", state.killers)
         })
     }
+}
+
+/// A pipe that has room for no byte: its end to read from, and the other one, which blocks.
+fn full_pipe() -> nix::Result<(OwnedFd, OwnedFd)> {
+    let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+    while write(&writer, &[b'\n'; 4096]).is_ok() {}
+    fcntl(&writer, FcntlArg::F_SETFL(OFlag::empty()))?;
+    Ok((reader, writer))
 }
 
 /// All contenders.
@@ -232,16 +249,27 @@ impl Crowd {
         };
         let time = Duration::from_millis(milliseconds);
         let job = Job { log: self.log(), time, nature, inner: Vec::new() };
-        let Entry { mut command, give, timeout, network, is_limited } = self.tool.contender(&self.place, job, &mut rng);
+        let Entry { mut command, give, timeout, network, is_limited, stderr_blocks } =
+            self.tool.contender(&self.place, job, &mut rng);
         let stderr = self.directory.join(format!("stderr/{number}"));
-        let file = File::create(&stderr).expect("a file for stderr");
+        let mut file = File::create(&stderr).expect("a file for stderr");
         let member = format!("{}-{number}", self.mark());
         command.env(MARK, self.mark()).env(MEMBER, &member);
-        command.env(CONTENDER, number.to_string()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
-        let what = format!("{command:?}");
+        command.env(CONTENDER, number.to_string()).stdin(Stdio::null()).stdout(Stdio::null());
+        let mut what = format!("{command:?}");
+        let reader = if stderr_blocks {
+            let (reader, writer) = full_pipe().expect("a pipe can be filled");
+            command.stderr(writer);
+            what.push_str(" (its stderr is a full pipe)");
+            file.write_all(b"this contender's stderr is a full pipe\n").expect("a file can be written");
+            Some(reader)
+        } else {
+            command.stderr(file);
+            None
+        };
         let child = process::spawn(command, Seat::OwnSession, &[]).unwrap_or_else(|error| panic!("{what}: {error}"));
         let pid = Pid::from_raw(child.id().try_into().expect("a process id is positive"));
-        let state = Mutex::new(State { child, ended: None, hurt: false, killers: Vec::new() });
+        let state = Mutex::new(State { child, ended: None, hurt: false, killers: Vec::new(), reader });
         let is_foreign = self.tool != Tool::Zklock;
         Contender {
             number,

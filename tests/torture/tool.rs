@@ -63,6 +63,8 @@ pub(crate) struct Entry {
     pub(crate) network: usize,
     /// Whether it limits how long its command may run.
     pub(crate) is_limited: bool,
+    /// Whether its stderr is to be a pipe that is full.
+    pub(crate) stderr_blocks: bool,
 }
 
 impl Tool {
@@ -82,6 +84,7 @@ impl Tool {
             timeout: Duration::from_millis(timeout),
             network,
             is_limited: false,
+            stderr_blocks: false,
         };
         let command = &mut entry.command;
         match self {
@@ -172,6 +175,17 @@ fn zklock(entry: &mut Entry, locks: &[String], connect_string: &str, mut job: Jo
         1..6 => {
             command.args(["--timeout", &format!("{}ms", rng.u64(500..8000))]);
             entry.give = Give::Up;
+        }
+        _ => {}
+    }
+    // The others say all they can, so that a finding can be explained.
+    entry.stderr_blocks = rng.u8(..4) == 0;
+    match rng.u8(..3) {
+        0 if entry.stderr_blocks => {
+            command.env_remove("ZKLOCK_LOG");
+        }
+        1 if entry.stderr_blocks => {
+            command.env_remove("ZKLOCK_LOG").arg("-v");
         }
         _ => {}
     }
