@@ -82,7 +82,7 @@ const TOLD: Duration = Duration::from_secs(1);
 /// How late a loaded machine may be in killing a command at the end of its lease.
 const LATE: Duration = Duration::from_millis(200);
 
-/// Why a command may have been alive at the same time as the next holder's: its lock or its guards met a fault against
+/// Why a command may have been alive at the same time as the next holder's: its lock or the machine met a fault against
 /// which no lock with a timeout can act at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Excuse {
@@ -101,16 +101,14 @@ pub(crate) struct Excuse {
 pub(crate) enum Until {
     /// At this time.
     Fixed(Time),
-    /// When the guards must have acted on the loss of the lock, which was taken away by this time: shortly after that,
-    /// or, if a fault kept the news from them, at the end of a lease that counts from just before it.
+    /// When zklock must have acted on the loss of the lock, which was taken away by this time: shortly after that, or,
+    /// if a fault kept the news from it, at the end of a lease that counts from just before it.
     Heard(Time),
 }
 
 /// Whose command an [`Excuse`] is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
-    /// The command of this contender.
-    Contender(usize),
     /// The command that holds the lock by the node with this path.
     Node(String),
     /// The command of the zklock whose node belongs to this session.
@@ -123,7 +121,6 @@ impl Excuse {
     /// Whether it excuses that `hold` was still alive from `since` on.
     fn covers(&self, hold: &Hold, since: Time) -> bool {
         let is_its = match &self.whose {
-            Whose::Contender(contender) => *contender == hold.contender,
             Whose::Node(node) => *node == hold.node,
             Whose::Session(session) => hold.session() == Some(*session),
             Whose::Any => true,
@@ -369,11 +366,11 @@ mod tests {
         let holds = read(&["begin 1 /a 1", "begin 7 /a 2", "alive 9 /a 1"]);
         let excuse = |whose, from, until| Excuse { kind: "", whose, from: from * MS, until: Until::Fixed(until * MS) };
         let excused = |excuse: Excuse| overlaps(&holds, &[excuse])[0].excuse.is_some();
-        assert!(excused(excuse(Whose::Contender(1), 5, 9)));
-        assert!(excused(excuse(Whose::Node("/a/n1".to_owned()), 7, 10)));
-        assert!(!excused(excuse(Whose::Contender(1), 8, 10)), "the overlap began before the excuse");
-        assert!(!excused(excuse(Whose::Contender(1), 5, 8)), "the overlap lasted longer than the excuse");
-        assert!(!excused(excuse(Whose::Contender(2), 5, 9)), "the excuse is for another contender");
+        let node = |name: &str| Whose::Node(format!("/a/{name}"));
+        assert!(excused(excuse(node("n1"), 5, 9)) && excused(excuse(node("n1"), 7, 10)));
+        assert!(!excused(excuse(node("n1"), 8, 10)), "the overlap began before the excuse");
+        assert!(!excused(excuse(node("n1"), 5, 8)), "the overlap lasted longer than the excuse");
+        assert!(!excused(excuse(node("n2"), 5, 9)), "the excuse is for another holder");
     }
 
     #[test]
@@ -453,7 +450,7 @@ mod tests {
         let [breach] = <[_; 1]>::try_from(overlaps(&three, &[])).unwrap();
         assert_eq!((breach.length, breach.excuse), (2 * MS, None));
         let excuse = |token| {
-            let (whose, until) = (Whose::Contender(token), Until::Fixed(9 * MS));
+            let (whose, until) = (Whose::Node(format!("/a/n{token}")), Until::Fixed(9 * MS));
             [Excuse { kind: "", whose, from: 3 * MS, until }]
         };
         assert!(overlaps(&three, &excuse(2))[0].excuse.is_some());

@@ -15,10 +15,11 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, pipe2, write};
 
+use crate::checker::Time;
 use crate::process::{self, Process, Seat};
 use crate::record::{Phase, Record, lock};
 use crate::tool::{Entry, Give, Place, Tool};
-use crate::work::{self, CONTENDER, Job, Nature};
+use crate::work::{self, CONTENDER, INNER_FAILED, Job, Nature};
 
 /// How many are alive at a time.
 const SIZE: usize = 18;
@@ -36,7 +37,7 @@ const MEMBER: &str = "TORTURE_MEMBER";
 /// The names of keepers, guards and commands, as /proc/PID/stat shows them.
 const KEEPER: &str = "lock-keeper";
 const GUARD: &str = "lock-guard";
-const COMMAND: &str = "torture";
+pub(crate) const COMMAND: &str = "torture";
 
 /// One contender, from its start to its end.
 #[derive(Debug)]
@@ -61,6 +62,7 @@ pub(crate) struct Contender {
     /// The value of [`MEMBER`] in the environment of its processes.
     member: String,
     stderr: PathBuf,
+    started: Time,
     state: Mutex<State>,
 }
 
@@ -68,8 +70,12 @@ pub(crate) struct Contender {
 struct State {
     child: Child,
     ended: Option<ExitStatus>,
+    /// When that was seen.
+    ended_at: Option<Time>,
     hurt: bool,
     killers: Vec<Signal>,
+    /// Its guard was killed, or was stopped and so may have been killed by the kernel.
+    loses_guard: bool,
     /// The other end of a pipe that is full, if that is its stderr.
     reader: Option<OwnedFd>,
 }
@@ -118,15 +124,26 @@ impl Contender {
     }
 
     /// How much longer the command will run if nothing happens to it; `None` if it does not run.
-    pub(crate) fn time_left(&self) -> Option<Duration> {
+    fn time_left(&self) -> Option<Duration> {
         const TICKS_PER_SECOND: u64 = 100;
         let started = Duration::from_millis(self.command()?.started * 1000 / TICKS_PER_SECOND);
         Some((started + self.time).saturating_sub(work::now()))
     }
 
+    /// Whether its command runs, and will run for longer than the session can last without it.
+    pub(crate) fn has_long_to_go(&self) -> bool {
+        let long = self.timeout * 3 / 2;
+        self.time > long && self.time_left().is_some_and(|left| left > long)
+    }
+
+    /// All its processes, nested runs included, in whatever group or session they are.
+    pub(crate) fn processes(&self) -> Vec<Process> {
+        process::marked(MEMBER, &self.member)
+    }
+
     /// The command and its descendants, in whatever group or session they are.
     pub(crate) fn family(&self) -> Vec<Process> {
-        let mut family = process::marked(MEMBER, &self.member);
+        let mut family = self.processes();
         family.retain(|process| process.name == COMMAND);
         family
     }
@@ -134,6 +151,11 @@ impl Contender {
     /// From now on, an end by this signal is expected.
     pub(crate) fn expect(&self, signal: Signal) {
         lock(&self.state).killers.push(signal);
+    }
+
+    /// From now on, it may have to end because its guard has died.
+    pub(crate) fn expect_loss_of_guard(&self) {
+        lock(&self.state).loses_guard = true;
     }
 
     /// Whether it has ended.
@@ -144,6 +166,7 @@ impl Contender {
             if state.ended.is_some() {
                 // What still waits to be written fails now, so that a process that was left behind for it can go.
                 state.reader = None;
+                state.ended_at = Some(work::now());
             }
         }
         state.ended.is_some()
@@ -160,8 +183,8 @@ impl Contender {
     }
 
     /// Why its end is unexpected; `None` if its options and the faults that it met explain it. `has_done_its_work`:
-    /// whether its command has written so.
-    pub(crate) fn surprise(&self, has_done_its_work: bool) -> Option<String> {
+    /// whether its command has written so. `stalls`: when the machine stalled.
+    pub(crate) fn surprise(&self, has_done_its_work: bool, stalls: &[(Time, Time)]) -> Option<String> {
         if self.is_foreign {
             return None;
         }
@@ -175,6 +198,15 @@ impl Contender {
             (Some(69 | 76), _) => true,
             (Some(75), _) => self.give != Give::Never,
             (Some(124), _) => self.is_limited,
+            // A guard that does not run for a fifth of the session timeout may be killed by the kernel. A command that
+            // has lost its nested run in this way says so.
+            (Some(70 | INNER_FAILED), _) => {
+                let is_met = |(from, until): &(Time, Time)| {
+                    *until >= self.started && state.ended_at.is_none_or(|ended_at| *from <= ended_at)
+                };
+                let is_long = |(from, until): &(Time, Time)| *until - *from > self.timeout / 5;
+                state.loses_guard || stalls.iter().any(|stall| is_met(stall) && is_long(stall))
+            }
             (_, Some(signal)) => state.killers.iter().any(|&killer| killer as i32 == signal),
             _ => false,
         };
@@ -239,11 +271,12 @@ impl Crowd {
             _ => rng.u64(5000..12_000),
         };
         let nature = match rng.u8(..100) {
-            0..30 => Nature::Plain,
-            30..60 => Nature::Stubborn,
+            0..25 => Nature::Plain,
+            25..45 => Nature::Stubborn,
             // Only zklock promises anything about nested runs, or about processes that have left their group.
             _ if self.tool != Tool::Zklock => Nature::Plain,
-            60..85 => Nature::Family,
+            45..65 => Nature::Group,
+            65..85 => Nature::Family,
             85..93 => Nature::Nesting,
             _ => Nature::Leaving,
         };
@@ -267,9 +300,18 @@ impl Crowd {
             command.stderr(file);
             None
         };
+        let started = work::now();
         let child = process::spawn(command, Seat::OwnSession, &[]).unwrap_or_else(|error| panic!("{what}: {error}"));
         let pid = Pid::from_raw(child.id().try_into().expect("a process id is positive"));
-        let state = Mutex::new(State { child, ended: None, hurt: false, killers: Vec::new(), reader });
+        let state = Mutex::new(State {
+            child,
+            ended: None,
+            ended_at: None,
+            hurt: false,
+            killers: Vec::new(),
+            loses_guard: false,
+            reader,
+        });
         let is_foreign = self.tool != Tool::Zklock;
         Contender {
             number,
@@ -284,6 +326,7 @@ impl Crowd {
             pid,
             member,
             stderr,
+            started,
             state,
         }
     }
@@ -310,8 +353,8 @@ impl Crowd {
         all
     }
 
-    /// Picks a contender to be hurt, as `dice` decides. Each is picked at most once: to hurt both guards of a command
-    /// at the same time is a fault of its own.
+    /// Picks a contender to be hurt, as `dice` decides. Each is picked at most once: to hurt several of its processes
+    /// is a fault of its own.
     pub(crate) fn pick(
         &self,
         wanted: Wanted,

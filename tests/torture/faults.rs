@@ -1,5 +1,6 @@
-//! The faults. Each lane makes one fault after the other, as its own seed decides, until the record says that the phase
-//! of faults is over. It repairs whatever it has broken.
+//! The faults of networks and servers, and those of an operator; those of processes are in `hurt`. Each lane makes one
+//! fault after the other, as its own seed decides, until the record says that the phase of faults is over. It repairs
+//! whatever it has broken.
 //!
 //! The numbers that a lane draws from its seed never depend on what it finds. So the same seed makes the same faults in
 //! the same order; which contenders they hit depends on timing.
@@ -8,227 +9,41 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use fastrand::Rng;
-use nix::sys::signal::Signal;
 
 use crate::checker::{Excuse, Until, Whose};
 use crate::client::{Client, end_session};
 use crate::crowd::{Contender, Crowd, Wanted};
 use crate::ensemble::Ensemble;
 use crate::frames::Op;
-use crate::poll;
-use crate::process::{self, Process};
 use crate::proxy::{Fate, Flow, Proxy, Trap};
 use crate::record::{Deaf, Record};
 use crate::server::{Data, Role, Server};
 use crate::servers::Etcd;
 use crate::tool::{LONGEST_TIMEOUT, Tool};
-use crate::work::{self, Nature};
-
-/// How long a command may live after its stopped guards continue, on a loaded machine, if its lease is over by then.
-const AT_ONCE: Duration = Duration::from_secs(1);
+use crate::work;
 
 /// How long a fault lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Length {
-    time: Duration,
-    name: &'static str,
+pub(crate) struct Length {
+    pub(crate) time: Duration,
+    /// How a kind of fault names it.
+    pub(crate) name: &'static str,
 }
 
 impl Length {
     /// With equal chances, shorter than a lease or longer than the longest session timeout.
-    fn draw(rng: &mut Rng) -> Self {
-        let (short, time) = (rng.u64(100..1000), LONGEST_TIMEOUT + rng.u64(300..2500));
-        let (time, name) = if rng.bool() { (short, "briefly") } else { (time, "for long") };
-        Self { time: Duration::from_millis(time), name }
+    pub(crate) fn draw(rng: &mut Rng) -> Self {
+        let (short, long) = (rng.u64(100..1000), Self::draw_long(rng));
+        if rng.bool() { Self { time: Duration::from_millis(short), name: "briefly" } } else { long }
+    }
+
+    pub(crate) fn draw_long(rng: &mut Rng) -> Self {
+        Self { time: Duration::from_millis(LONGEST_TIMEOUT + rng.u64(300..2500)), name: "for long" }
     }
 }
 
-fn draw_pause(rng: &mut Rng, milliseconds: std::ops::Range<u64>) -> Duration {
+pub(crate) fn draw_pause(rng: &mut Rng, milliseconds: std::ops::Range<u64>) -> Duration {
     Duration::from_millis(rng.u64(milliseconds))
-}
-
-// Processes.
-
-/// Which of a contender's processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Guard {
-    Supervisor,
-    Keeper,
-    Both,
-    /// Both, the command, and all its descendants.
-    Everything,
-}
-
-impl Guard {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Supervisor => "supervisor",
-            Self::Keeper => "keeper",
-            Self::Both => "supervisor and keeper",
-            Self::Everything => "everything",
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Hurt {
-    Kill(Guard),
-    Stop(Guard, Length),
-    KillCommand,
-    StopCommand(Length),
-    Signal(Signal),
-}
-
-impl Hurt {
-    fn draw(rng: &mut Rng, tool: Tool) -> Self {
-        let guard = |dice| match dice {
-            // The other tools have one process, in the place of the supervisor.
-            _ if tool != Tool::Zklock => Guard::Supervisor,
-            0..4 => Guard::Supervisor,
-            4..8 => Guard::Keeper,
-            8 => Guard::Both,
-            _ => Guard::Everything,
-        };
-        let (dice, length) = (rng.u8(..10), Length::draw(rng));
-        let signal = *rng.choice(&[Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]).expect("there are signals");
-        match rng.u8(..10) {
-            0..3 => match guard(dice) {
-                Guard::Everything => Self::Kill(Guard::Both),
-                other => Self::Kill(other),
-            },
-            3..7 => Self::Stop(guard(dice), length),
-            7 => Self::KillCommand,
-            8 => Self::StopCommand(length),
-            _ => Self::Signal(signal),
-        }
-    }
-
-    fn kind(self) -> String {
-        match self {
-            Self::Kill(guard) => format!("{} killed", guard.name()),
-            Self::Stop(guard, length) => format!("{} stopped {}", guard.name(), length.name),
-            Self::KillCommand => "command killed".to_owned(),
-            Self::StopCommand(length) => format!("command stopped {}", length.name),
-            Self::Signal(signal) => format!("{signal} sent"),
-        }
-    }
-
-    /// Whether zklock can be expected to handle this, if it is done to this contender.
-    fn is_for(self, contender: &Contender) -> bool {
-        match self {
-            // No process is left that could kill a descendant which has left the command's group.
-            Self::Kill(Guard::Both) => contender.nature != Nature::Family,
-            _ => true,
-        }
-    }
-
-    fn make(self, victim: &Contender, record: &Record) {
-        match self {
-            Self::Kill(guard) => {
-                if guard != Guard::Keeper {
-                    victim.expect(Signal::SIGKILL);
-                }
-                guards(victim, guard).send(Signal::SIGKILL);
-            }
-            Self::Stop(guard @ (Guard::Supervisor | Guard::Keeper), length) => {
-                let guards = guards(victim, guard);
-                record.disturb(Deaf::Contender(victim.number), || {
-                    guards.send(Signal::SIGSTOP);
-                    record.pause(length.time);
-                    guards.send(Signal::SIGCONT);
-                });
-            }
-            Self::Stop(guard, length) => {
-                let from = work::now();
-                let guards = guards(victim, guard);
-                guards.send(Signal::SIGSTOP);
-                let family = if guard == Guard::Everything { victim.family() } else { Vec::new() };
-                send(&family, Signal::SIGSTOP);
-                record.pause(length.time);
-                // The command continues first.
-                send(&family, Signal::SIGCONT);
-                guards.send(Signal::SIGCONT);
-                let until = Until::Fixed(work::now() + AT_ONCE);
-                let kind = if guard == Guard::Everything { "everything stopped" } else { "both guards stopped" };
-                record.excuse(Excuse { kind, whose: Whose::Contender(victim.number), from, until });
-            }
-            Self::KillCommand => {
-                victim.expect(Signal::SIGKILL);
-                kill_family(victim);
-            }
-            Self::StopCommand(length) => {
-                let family = victim.family();
-                send(&family, Signal::SIGSTOP);
-                record.pause(length.time);
-                send(&family, Signal::SIGCONT);
-            }
-            Self::Signal(signal) => {
-                victim.expect(signal);
-                victim.with_supervisor(|pid| process::send(pid, signal));
-            }
-        }
-    }
-}
-
-/// The guards of a command, as they were found.
-struct Guards<'a> {
-    victim: &'a Contender,
-    supervisor: bool,
-    keeper: Option<Process>,
-}
-
-fn guards(victim: &Contender, guard: Guard) -> Guards<'_> {
-    let keeper = if guard == Guard::Supervisor { None } else { victim.keeper() };
-    Guards { victim, supervisor: guard != Guard::Keeper, keeper }
-}
-
-impl Guards<'_> {
-    fn send(&self, signal: Signal) {
-        // The keeper first: it would act if it saw that the supervisor is gone.
-        send(self.keeper.as_slice(), signal);
-        if self.supervisor {
-            self.victim.with_supervisor(|pid| process::send(pid, signal));
-        }
-    }
-}
-
-/// Sends a signal to those of these processes that are still alive.
-fn send(processes: &[Process], signal: Signal) {
-    for process in processes {
-        if is_alive(process) {
-            process::send(process.pid, signal);
-        }
-    }
-}
-
-fn is_alive(process: &Process) -> bool {
-    process::look(process.pid).is_some_and(|now| now.started == process.started && now.state != 'Z')
-}
-
-/// Kills all descendants of the command, and then the command: the lock is not held for descendants that outlive it.
-fn kill_family(victim: &Contender) {
-    let Some(command) = victim.command() else { return };
-    let command = [command];
-    send(&command, Signal::SIGSTOP);
-    let rest = || victim.family().into_iter().filter(|process| process.pid != command[0].pid).collect::<Vec<_>>();
-    poll::until("the command's descendants are dead", || {
-        let rest = rest();
-        send(&rest, Signal::SIGKILL);
-        (rest.is_empty() || !is_alive(&command[0])).then_some(())
-    });
-    send(&command, Signal::SIGKILL);
-}
-
-/// Hurts the processes of contenders.
-pub(crate) fn hurt_processes(crowd: &Crowd, tool: Tool, record: &Record, rng: &mut Rng) {
-    while record.pause(draw_pause(rng, 300..1500)) {
-        let hurt = Hurt::draw(rng, tool);
-        let (wanted, dice) = (if rng.u8(..10) < 5 { Wanted::Holder } else { Wanted::Anyone }, rng.usize(..));
-        if let Some(victim) = crowd.pick(wanted, dice, |contender| hurt.is_for(contender)) {
-            record.fault(&hurt.kind(), &format!("contender {}", victim.number));
-            hurt.make(&victim, record);
-        }
-    }
 }
 
 // The network.
@@ -259,11 +74,7 @@ impl Network {
 pub(crate) fn silence_holders(crowd: &Crowd, networks: &[Network], record: &Record, rng: &mut Rng) {
     while record.pause(draw_pause(rng, 200..800)) {
         let (dice, percents) = (rng.usize(..), rng.u32(120..250));
-        let is_right = |contender: &Contender| {
-            contender.time > contender.timeout * 3 / 2
-                && contender.time_left().is_some_and(|left| left > contender.timeout * 3 / 2)
-        };
-        let Some(victim) = crowd.pick(Wanted::Holder, dice, is_right) else { continue };
+        let Some(victim) = crowd.pick(Wanted::Holder, dice, Contender::has_long_to_go) else { continue };
         let network = &networks[victim.network];
         let Some(_busy) = network.try_take() else { continue };
         let time = victim.timeout * percents / 100;

@@ -24,6 +24,8 @@ mod server;
 mod checker;
 mod crowd;
 mod faults;
+mod freezer;
+mod hurt;
 mod progress;
 mod record;
 mod report;
@@ -48,6 +50,8 @@ use nix::sys::signal::Signal;
 use crate::checker::Time;
 use crate::crowd::Crowd;
 use crate::faults::Network;
+use crate::freezer::Freezer;
+use crate::hurt::Hurter;
 use crate::proxy::Proxy;
 use crate::record::{Phase, Record};
 use crate::report::{Findings, Report};
@@ -65,7 +69,10 @@ const NETWORKS: usize = 6;
 const DISTURBERS: usize = 2;
 
 /// How many threads cut off holders.
-const SILENCERS: usize = 2;
+const SILENCERS: usize = 1;
+
+/// How many threads hurt holders so that only the kernel can act.
+const STRIKERS: usize = 2;
 
 /// How many threads hurt processes.
 const HURTERS: usize = 2;
@@ -141,10 +148,14 @@ fn torture(options: &Options, seed: u64, directory: &Path) -> Report {
         locks: locks.to_vec(),
     };
     let crowd = Crowd::new(tool, place, directory, seed);
+    let freezer = Freezer::find();
+    if let Err(why) = &freezer {
+        println!("{}", report::not_frozen(why));
+    }
     let record = Record::new(&directory.join("faults"));
     let findings = thread::scope(|scope| {
         let (crowd, record, networks) = (&crowd, &record, &networks);
-        let (servers, locks) = (&servers, &locks);
+        let (servers, locks, freezer) = (&servers, &locks, freezer.as_ref().ok());
         let witness = scope.spawn(|| servers.watch(locks, record));
         let contenders = scope.spawn(|| crowd.run(record));
         for processor in stall::processors() {
@@ -159,8 +170,12 @@ fn torture(options: &Options, seed: u64, directory: &Path) -> Report {
             let mut rng = lane(seed, number);
             lanes.push(scope.spawn(move || faults::silence_holders(crowd, networks, record, &mut rng)));
         }
+        let hurter = Hurter { crowd, freezer, record };
         for number in (20..).take(HURTERS) {
-            lanes.push(scope.spawn(move || faults::hurt_processes(crowd, tool, record, &mut lane(seed, number))));
+            lanes.push(scope.spawn(move || hurter.hurt_anyone(tool, &mut lane(seed, number))));
+        }
+        for number in (40..).take(if tool == Tool::Zklock { STRIKERS } else { 0 }) {
+            lanes.push(scope.spawn(move || hurter.strike_holders(&mut lane(seed, number))));
         }
         let time = Duration::from_secs_f64(options.minutes * 60.0);
         scope.spawn(move || progress::show(time, crowd, record));
@@ -179,7 +194,7 @@ fn torture(options: &Options, seed: u64, directory: &Path) -> Report {
         Findings { gone, starving, nodes, disputed, processes: left_processes(crowd) }
     });
     let log = fs::read_to_string(crowd.log()).unwrap_or_default();
-    Report::new(&log, &crowd, &record, findings)
+    Report::new(&log, &crowd, &record, findings, freezer.err())
 }
 
 /// Waits until all contenders have ended. Returns those that have not, after all the time that they may need.

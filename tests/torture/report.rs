@@ -40,11 +40,19 @@ pub(crate) struct Report {
     disputed: Vec<String>,
     stalls: Vec<(Time, Time)>,
     excused: Vec<Breach>,
+    /// Why nothing was frozen.
+    not_frozen: Option<String>,
 }
 
 impl Report {
     /// Checks the log of the commands, and the ends of their contenders.
-    pub(crate) fn new(log: &str, crowd: &Crowd, record: &Record, findings: Findings) -> Self {
+    pub(crate) fn new(
+        log: &str,
+        crowd: &Crowd,
+        record: &Record,
+        findings: Findings,
+        not_frozen: Option<String>,
+    ) -> Self {
         let Findings { starving, nodes, processes, disputed, gone } = findings;
         let (mut holds, unreadable) = match checker::holds(log) {
             Ok(holds) => (holds, Vec::new()),
@@ -63,7 +71,7 @@ impl Report {
         for contender in crowd.all() {
             let status = contender.status().map_or_else(|| "none".to_owned(), |status| status.to_string());
             *statuses.entry(status).or_default() += 1;
-            if let Some(surprise) = contender.surprise(done.contains(&contender.number)) {
+            if let Some(surprise) = contender.surprise(done.contains(&contender.number), &stalls) {
                 surprises.push(format!("contender {}: {surprise}\n{}", contender.number, contender.stderr()));
             }
         }
@@ -89,6 +97,7 @@ impl Report {
             disputed,
             stalls,
             excused: excused_overlaps.into_iter().chain(excused_outlived).collect(),
+            not_frozen,
         }
     }
 
@@ -96,6 +105,11 @@ impl Report {
     pub(crate) fn is_clean(&self) -> bool {
         self.holds > 0 && self.wrong.iter().all(|(_, found)| found.is_empty())
     }
+}
+
+/// Says that a fault is not tried.
+pub(crate) fn not_frozen(why: &str) -> String {
+    format!("NOT TRIED: control groups are not frozen, because {why}")
 }
 
 /// Adds the facts that are not in the log of the commands.
@@ -124,6 +138,9 @@ impl fmt::Display for Report {
         writeln!(f, "\n{:5} faults", self.faults.values().sum::<usize>())?;
         for (kind, count) in &self.faults {
             writeln!(f, "{count:5}   {kind}")?;
+        }
+        if let Some(why) = &self.not_frozen {
+            writeln!(f, "{}", not_frozen(why))?;
         }
         writeln!(f, "\n{:5} contenders, of which {} held a lock", self.contenders, self.holds)?;
         for (status, count) in &self.statuses {

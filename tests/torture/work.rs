@@ -31,7 +31,7 @@ const TOKENS: &[&str] = &["ZKLOCK_TOKEN", "ETCD_LOCK_REV", "TORTURE_TOKEN"];
 const NODES: &[&str] = &["ZKLOCK_NODE", "ETCD_LOCK_KEY", "TORTURE_NODE"];
 
 /// The exit status of a command whose nested run ended in an unexpected way.
-const INNER_FAILED: i32 = 99;
+pub(crate) const INNER_FAILED: i32 = 99;
 
 /// How often a line is written.
 const BEAT: Duration = Duration::from_millis(5);
@@ -46,7 +46,9 @@ pub(crate) enum Nature {
     Plain,
     /// Only SIGKILL ends it early.
     Stubborn,
-    /// Stubborn, with a descendant that is also stubborn and has left its group and its session.
+    /// Stubborn, with a descendant that is also stubborn.
+    Group,
+    /// The same, but the descendant has left its group and its session.
     Family,
     /// Plain, with a nested run on a lock that it holds. It waits for the nested run to end.
     Nesting,
@@ -54,9 +56,10 @@ pub(crate) enum Nature {
     Leaving,
 }
 
-const NATURES: [(Nature, &str); 5] = [
+const NATURES: [(Nature, &str); 6] = [
     (Nature::Plain, "plain"),
     (Nature::Stubborn, "stubborn"),
+    (Nature::Group, "group"),
     (Nature::Family, "family"),
     (Nature::Nesting, "nesting"),
     (Nature::Leaving, "leaving"),
@@ -141,12 +144,13 @@ impl Job {
         let mut log = Log::open(&self.log);
         log.line("begin");
         let end = now() + self.time;
-        if matches!(self.nature, Nature::Stubborn | Nature::Family) {
+        if matches!(self.nature, Nature::Stubborn | Nature::Group | Nature::Family) {
             // Blocked signals end neither this process nor its descendant, which inherits the mask.
             let deaf: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
             deaf.thread_block().expect("signals can be blocked");
         }
-        let descendant = (self.nature == Nature::Family).then(|| Descendant::start(self));
+        let has_descendant = matches!(self.nature, Nature::Group | Nature::Family);
+        let descendant = has_descendant.then(|| Descendant::start(self));
         let mut inner = matches!(self.nature, Nature::Nesting | Nature::Leaving).then(|| self.spawn_inner());
         let mut inner_ended = None;
         while now() < end || self.nature == Nature::Nesting && inner_ended.is_none() {
@@ -174,10 +178,13 @@ impl Job {
         zklock.spawn().expect("zklock can be started")
     }
 
-    /// Leaves the group and the session, starts the descendant, and does not wait for it.
+    /// Leaves the group and the session, unless the job is to stay there, starts the descendant, and does not wait for
+    /// it.
     #[expect(clippy::zombie_processes, reason = "the descendant is meant to outlive this process")]
     fn spawn_descendant(&self) {
-        setsid().expect("setsid, as a child that leads no group");
+        if self.nature == Nature::Family {
+            setsid().expect("setsid, as a child that leads no group");
+        }
         let program = env::current_exe().expect("the path of this program");
         Command::new(program).args(self.arguments(Role::Descendant)).spawn().expect("a descendant can be started");
     }
