@@ -63,8 +63,8 @@ pub(crate) fn watch(client: &Client, locks: &[String], record: &Record) -> BTree
         let ask = |node: &str| {
             let is_there = client.leader_has(node);
             if is_there != listed.contains(node) {
-                let (leader, server) = if is_there { ("has", "not") } else { ("has not", "") };
-                record.note(&format!("the leader {leader} {node}, which a server does {server} list"));
+                let (leader, server) = if is_there { ("has", "does not list") } else { ("does not have", "lists") };
+                record.note(&format!("the leader {leader} {node}, and another server {server} it"));
             }
             (is_there, work::now())
         };
