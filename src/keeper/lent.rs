@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::future::pending;
 use std::rc::Rc;
+use std::slice;
 
 use super::Keeper;
 use super::contend::queue_of;
@@ -15,7 +16,7 @@ use crate::rules::card::Card;
 use crate::rules::lender::Loan;
 use crate::rules::message::{Loss, Refusal, Report};
 use crate::rules::mode::Mode;
-use crate::rules::queue::{Contender, Standing};
+use crate::rules::queue::{Contender, Queue, Standing};
 use crate::session::{Failure, Session};
 
 impl<O: Outside> Keeper<'_, O> {
@@ -51,7 +52,10 @@ impl<O: Outside> Keeper<'_, O> {
             Err(Failure::NoNode) => return Ok(None),
             children => children.map_err(|failure| Stop::because(failure, lock))?,
         };
-        let queue = queue_of(lock, children)?;
+        let mut queue = queue_of(lock, self.without_ghosts(lock, children.clone()))?;
+        while self.is_ghost_before_lender(session, lock, &queue).await? {
+            queue = queue_of(lock, self.without_ghosts(lock, children.clone()))?;
+        }
         let held = |(contender, standing): &(&Contender, Standing<'_>)| {
             matches!(standing, Standing::Holds) && self.plan.request.held.contains(&contender.name)
         };
@@ -87,6 +91,27 @@ impl<O: Outside> Keeper<'_, O> {
             }));
         }
         Ok(None)
+    }
+
+    /// Whether a contender that is named as a holder above us seems to wait for a node that the leader does not have:
+    /// our server may show it for good (ZOOKEEPER-5010), and the holder has seen through that. That node is ignored
+    /// from now on.
+    async fn is_ghost_before_lender(&self, session: &O::Session, lock: &LockPath, queue: &Queue) -> Result<bool, Stop> {
+        let named = |contender: &Contender| self.plan.request.held.contains(&contender.name);
+        for (_, standing) in queue.standings().filter(|(contender, _)| named(contender)) {
+            let Standing::Waits { watch, .. } = standing else { continue };
+            for node in watch.iter().map(|contender| lock.child(&contender.name)) {
+                match self.insist(|| session.beat(slice::from_ref(&node), None)).await {
+                    Err(Failure::NoNode) => {
+                        self.ghosts.borrow_mut().insert(node);
+                        return Ok(true);
+                    }
+                    Ok(()) | Err(Failure::Denied) => {}
+                    Err(failure) => return Err(Stop::because(failure, lock)),
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// Waits until one of our lenders has gone. A lender never ends before we do unless it is killed; and if

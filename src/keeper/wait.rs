@@ -208,7 +208,7 @@ impl<O: Outside> Keeper<'_, O> {
 
     /// The children of a lock without those that the leader no longer has. If no other server can be reached, its
     /// word is enough: numbers are not given out twice, so such a node never comes back.
-    fn without_ghosts(&self, lock: &LockPath, mut names: Vec<String>) -> Vec<String> {
+    pub(super) fn without_ghosts(&self, lock: &LockPath, mut names: Vec<String>) -> Vec<String> {
         let ghosts = self.ghosts.borrow();
         if !ghosts.is_empty() {
             names.retain(|name| !ghosts.contains(&lock.child(name)));

@@ -7,8 +7,9 @@ use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::proxy::Proxy;
 use crate::harness::running::{Running, finish};
-use crate::harness::scratch::{Scratch, direct};
+use crate::harness::scratch::{LOCK, Scratch, direct};
 use crate::harness::times::SHORT_SESSION;
+use crate::harness::zklock::binary;
 
 const SEEN_THROUGH: &str = "was deleted, but this server still shows it; asking another one";
 
@@ -80,6 +81,25 @@ fn another_waiter_is_the_ghost() {
     scratch.expect_ours(&job);
     finish(&mut job);
     scratch.expect_tidy(&["job"]);
+}
+
+/// The outer run holds, because it has asked the leader. On this server it seems to wait. If its nested run queued
+/// behind it, both would wait for ever.
+#[test]
+fn nested_run_sees_its_outer_run_behind_the_ghost() {
+    let (scratch, haunted) = Scratch::proxied();
+    let ghost = scratch.occupy("");
+    haunt(&haunted, &scratch, &ghost);
+    let timeout = SHORT_SESSION.as_secs().to_string();
+    let outer = scratch.zklock_by(haunted.address()).env("ZKLOCK_SESSION_TIMEOUT", timeout);
+    let inner = outer.args([LOCK, "--"]).arg(binary()).args(["-n", LOCK]);
+    let mut job = inner.child(["--env", "--exit-on", "TERM"]).spawn();
+    poll::until("the job watches its predecessor", || (scratch.watchers().get(&ghost) == Some(&1)).then_some(()));
+    scratch.delete(&ghost);
+    job.wait_stdout("ready");
+    scratch.expect_ours(&job);
+    finish(&mut job);
+    scratch.wait_queue(0);
 }
 
 /// The server shows the node no more, so it can be relied on. It only did not say so.
