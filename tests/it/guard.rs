@@ -88,6 +88,8 @@ fn supervisor_and_guard_killed() {
     let both = [fault.supervisor, fault.holder.guard()];
     fault.strike(Signal::SIGSTOP, &both);
     fault.strike(Signal::SIGKILL, &both);
+    process::wait_dead(fault.keeper);
+    assert_eq!(fault.scratch.contenders().len(), 2, "the keeper has not released the lock");
     fault.expect_killed(EXPIRY);
 }
 

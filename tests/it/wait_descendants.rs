@@ -12,20 +12,27 @@ use crate::harness::server::Server;
 use crate::harness::terminal::{CTRL_C, CTRL_Z, Terminal};
 use crate::harness::times::{AT_ONCE, LEASE, SHORT_SESSION};
 
+/// A daemon, and a child in the command's process group, which the kernel would kill if that were not called off.
 #[test]
 fn daemon_holds_no_lock_without_it() {
-    let scratch = Scratch::new().with_lock();
-    let mut holder = left_behind(&scratch, &[], &[]);
-    let output = holder.wait().expect_code(3);
-    let line = "zklock: a process that the command left behind goes on without the lock\n";
-    assert_eq!(output.stderr(), line, "{output}");
-    let mut next = scratch.contend("next");
-    next.wait_stdout("ready");
-    scratch.wait_alive_at("daemon", scratch.begin("next"));
-    poll::until("only the daemon is left", || (holder.processes().len() == 1).then_some(()));
-    finish(&mut next);
-    scratch.touch("end");
-    holder.wait_until_nothing_is_left();
+    for how in ["--spawn-daemon", "--spawn"] {
+        let scratch = Scratch::new().with_lock();
+        let words = LEAVES_DAEMON.map(|word| if word == "--spawn-daemon" { how } else { word });
+        let mut holder = scratch.lasting(&[], &[&words[..], &["end"]].concat()).spawn();
+        holder.wait_stdout("daemon ready");
+        let output = holder.wait().expect_code(3);
+        let line = "zklock: a process that the command left behind goes on without the lock\n";
+        assert_eq!(output.stderr(), line, "{output}");
+        let mut next = scratch.contend("next");
+        next.wait_stdout("ready");
+        scratch.wait_alive_at("daemon", scratch.begin("next"));
+        poll::until("only the daemon is left", || (holder.processes().len() == 1).then_some(()));
+        // What the guard's death brings about has happened by now.
+        scratch.wait_alive_at("daemon", Moment::now());
+        finish(&mut next);
+        scratch.touch("end");
+        holder.wait_until_nothing_is_left();
+    }
 }
 
 #[test]
