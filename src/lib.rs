@@ -14,6 +14,7 @@
 //! | [`keeper`] | a fork of it for each ZooKeeper session: queue, beat, release |
 //! | [`lending`] | a run lends its locks to the runs below its command |
 //! | [`session`] | what a keeper asks of ZooKeeper; only `session::client` knows the client library |
+//! | [`zookeeper`] | ZooKeeper's protocol: bytes in, events out; not in use yet |
 //! | [`wire`] | how supervisor and keeper talk; what they say is [`rules::message`] |
 //! | [`command`] | start, signal, kill and reap the command and its descendants |
 //! | [`signals`] | the stream of signals, and what was ignored when we started |
@@ -46,3 +47,4 @@ pub mod supervisor;
 pub mod terminal;
 pub mod wire;
 pub mod writer;
+pub mod zookeeper;

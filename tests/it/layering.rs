@@ -7,6 +7,23 @@ use std::path::{Path, PathBuf};
 /// The most lines that a file of the product may have.
 const LONGEST: usize = 450;
 
+/// What a room without I/O and without a clock names nowhere.
+const EFFECTS: &[&str] = &[
+    "TcpStream",
+    "UdpSocket",
+    "SystemTime",
+    "time::Instant",
+    "log::",
+    "print!",
+    "println!",
+    "libc::",
+    "nix::",
+    "smol::",
+];
+
+/// Nor does it name these modules of `std`.
+const EFFECTS_OF_STD: &[&str] = &["fs", "env", "io", "os", "process", "thread"];
+
 /// Every source file of the product, with its path below `src/` and its text; unit tests are left out.
 fn sources() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
@@ -130,24 +147,25 @@ fn no_room_is_known_by_one_that_it_knows() {
 #[test]
 fn the_rules_know_no_other_room_and_do_nothing() {
     assert_eq!(rooms()["rules"], BTreeSet::new());
-    let effects = [
-        "TcpStream",
-        "UdpSocket",
-        "SystemTime",
-        "time::Instant",
-        "log::",
-        "print!",
-        "println!",
-        "libc::",
-        "nix::",
-        "smol::",
-    ];
     for (name, text) in sources().iter().filter(|(name, _)| name.starts_with("rules/")) {
         // The numbers of the signals are the C library's.
-        let forbidden = effects.iter().filter(|effect| (name.as_str(), **effect) != ("rules/signal.rs", "libc::"));
+        let forbidden = EFFECTS.iter().filter(|effect| (name.as_str(), **effect) != ("rules/signal.rs", "libc::"));
         assert_uses_none(name, text, forbidden);
         let std = named(text, "std::");
-        let std: Vec<_> = ["fs", "env", "io", "os", "process", "thread"].iter().filter(|m| std.contains(**m)).collect();
+        let std: Vec<_> = EFFECTS_OF_STD.iter().filter(|module| std.contains(**module)).collect();
+        assert!(std.is_empty(), "{name} uses {std:?}");
+    }
+}
+
+/// Bytes in, events out: the simulator can stand on both sides of it.
+#[test]
+fn the_protocol_knows_instants_only_and_does_nothing() {
+    assert_eq!(rooms()["zookeeper"], BTreeSet::from(["rules".to_owned()]));
+    for (name, text) in sources().iter().filter(|(name, _)| room(name) == "zookeeper") {
+        assert!(named(text, "crate::rules::").is_subset(&BTreeSet::from(["instant".to_owned()])), "{name}");
+        assert_uses_none(name, text, EFFECTS);
+        let std = named(text, "std::");
+        let std: Vec<_> = EFFECTS_OF_STD.iter().filter(|module| std.contains(**module)).collect();
         assert!(std.is_empty(), "{name} uses {std:?}");
     }
 }

@@ -1,0 +1,250 @@
+//! One connection with a session: requests become bytes, bytes become replies and events.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::error::{Broken, Code, Malformed, Refused, Unsendable};
+use super::frames::{Inbox, LONGEST_REPLY, Outbox};
+use super::handshake::{Granted, Identity};
+use super::pace::Pace;
+use super::records::Reader;
+use super::reply::{Change, Form, Header, NOTIFICATION, Reply};
+use super::request::Request;
+use super::request::bytes::PING;
+use crate::rules::instant::Instant;
+
+/// News from the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event<T> {
+    /// A request was answered.
+    Answered {
+        /// The tag of the request.
+        tag: T,
+        /// When the request was sent. The server has heard from us no earlier.
+        sent: Instant,
+        /// Its reply, or its refusal.
+        result: Result<Reply, Refused>,
+    },
+    /// A watch has fired.
+    Changed(Change),
+}
+
+/// A request that was not answered when its connection was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unanswered<T> {
+    /// Its tag.
+    pub tag: T,
+    /// When it was sent. Then its outcome is unknown, and it may even be carried out later. `None`: some of its bytes
+    /// were not sent, so it will not be carried out.
+    pub sent: Option<Instant>,
+}
+
+/// A request that waits for its reply.
+#[derive(Debug)]
+struct Pending<T> {
+    xid: i32,
+    form: Form,
+    tag: T,
+    /// When the caller asked.
+    asked: Instant,
+    /// When its last byte was sent.
+    sent: Option<Instant>,
+    /// How many bytes the connection has sent when this request is sent.
+    ends_at: u64,
+}
+
+/// An established session over one connection.
+///
+/// Requests are answered in the order in which they were made, except for three kinds that have an xid of their own.
+///
+/// It does no I/O. The caller sends the bytes of [`Connection::to_send`], passes those that come to
+/// [`Connection::receive`], and takes the events. Only then does the caller compare the clock with
+/// [`Connection::ping_at`] and [`Connection::lost_at`]: after a pause, the reply may be there already.
+///
+/// `T`: the tag by which the caller knows a request when its reply comes.
+#[derive(Debug)]
+pub struct Connection<T> {
+    identity: Identity,
+    timeout: Duration,
+    asked_at: Instant,
+    /// Without a slash at its end, so empty if it is the root.
+    chroot: String,
+    pace: Pace,
+    inbox: Inbox,
+    outbox: Outbox,
+    last_sent: Instant,
+    last_received: Instant,
+    last_xid: i32,
+    pending: VecDeque<Pending<T>>,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    /// The last request was made.
+    Closing,
+    Broken(Broken),
+}
+
+impl<T> Connection<T> {
+    /// A connection on which a session was granted, at `now`. All paths are below `chroot`. `silence`: how long the
+    /// server may be silent.
+    pub fn new(granted: Granted, chroot: &str, silence: Duration, now: Instant) -> Self {
+        let Granted { identity, timeout, asked_at, inbox } = granted;
+        Self {
+            identity,
+            timeout,
+            asked_at,
+            chroot: chroot.trim_end_matches('/').to_owned(),
+            pace: Pace::new(silence),
+            inbox,
+            outbox: Outbox::default(),
+            last_sent: asked_at,
+            last_received: now,
+            last_xid: 0,
+            pending: VecDeque::new(),
+            state: State::Open,
+        }
+    }
+
+    /// For the next connection, if this one is lost.
+    pub const fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The session timeout that the server granted.
+    pub const fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// When the server was asked for the session: its leader has heard from us no earlier.
+    pub const fn asked_at(&self) -> Instant {
+        self.asked_at
+    }
+
+    /// Makes a request. Its bytes are the last of [`Connection::to_send`].
+    pub fn request(&mut self, request: &Request<'_>, tag: T, now: Instant) -> Result<(), Unsendable> {
+        match self.state {
+            State::Open => {}
+            State::Closing => return Err(Unsendable::Closing),
+            State::Broken(broken) => return Err(Unsendable::Broken(broken)),
+        }
+        let xid = request.fixed_xid().unwrap_or_else(|| next_xid(self.last_xid));
+        self.outbox.push(|bytes| request.write(xid, &self.chroot, bytes)).map_err(Unsendable::TooLarge)?;
+        if request.fixed_xid().is_none() {
+            self.last_xid = xid;
+        }
+        if matches!(request, Request::Close) {
+            self.state = State::Closing;
+        }
+        let ends_at = self.outbox.total();
+        self.pending.push_back(Pending { xid, form: request.form(), tag, asked: now, sent: None, ends_at });
+        Ok(())
+    }
+
+    /// The bytes that are to be sent.
+    pub fn to_send(&self) -> &[u8] {
+        self.outbox.to_send()
+    }
+
+    /// So many of these bytes were sent, no earlier than `at`: the caller looks at the clock before it sends.
+    ///
+    /// A server takes notice of a request when it has all of it. So a request that leaves in pieces is sent with the
+    /// last piece.
+    pub fn sent(&mut self, count: usize, at: Instant) {
+        self.outbox.sent(count);
+        let sent = self.outbox.total_sent();
+        for request in self.pending.iter_mut().filter(|request| request.sent.is_none() && request.ends_at <= sent) {
+            request.sent = Some(at);
+            self.last_sent = at;
+        }
+    }
+
+    /// These bytes came at `now`.
+    pub fn receive(&mut self, bytes: &[u8], now: Instant) {
+        if !matches!(self.state, State::Broken(_)) {
+            self.inbox.push(bytes);
+        }
+        self.last_received = now;
+    }
+
+    /// Takes the next event. `None`: there is none before more bytes come.
+    pub fn next_event(&mut self) -> Result<Option<Event<T>>, Broken> {
+        if let State::Broken(broken) = self.state {
+            return Err(broken);
+        }
+        self.read_event().inspect_err(|broken| self.state = State::Broken(*broken))
+    }
+
+    fn read_event(&mut self) -> Result<Option<Event<T>>, Broken> {
+        while let Some(packet) = self.inbox.next_packet(LONGEST_REPLY)? {
+            let mut reader = Reader::new(packet);
+            let header = Header::read(&mut reader)?;
+            if header.xid == NOTIFICATION {
+                if let Some(change) = Change::read(&mut reader, &self.chroot)? {
+                    return Ok(Some(Event::Changed(change)));
+                }
+                continue;
+            }
+            if header.refusal == Some(Code::SessionMoved) {
+                return Err(Broken::SessionMoved);
+            }
+            let unexpected = Malformed::UnexpectedReply(header.xid);
+            let index = answered(&self.pending, &header).ok_or(unexpected)?;
+            let result = match header.refusal {
+                Some(code) => Err(Refused::Request(code)),
+                None => self.pending[index].form.read(&mut reader, &self.chroot)?,
+            };
+            let request = self.pending.remove(index).ok_or(unexpected)?;
+            let sent = request.sent.ok_or(unexpected)?;
+            // Not from events: more events of the same transaction may follow. Nor from the answer to a ping, which
+            // would keep a server away that is a moment behind.
+            if header.xid >= 0 {
+                self.identity.saw(header.zxid);
+            }
+            return Ok(Some(Event::Answered { tag: request.tag, sent, result }));
+        }
+        Ok(None)
+    }
+
+    /// When a [`Request::Ping`] is due. `None`: there is no use in one now.
+    pub fn ping_at(&self) -> Option<Instant> {
+        let useless = self.state != State::Open
+            || !self.to_send().is_empty()
+            || self.pending.iter().any(|request| request.xid == PING);
+        (!useless).then(|| self.pace.ping_at(self.last_sent))
+    }
+
+    /// When the connection is lost, unless something comes. `None`: nothing is expected to come.
+    pub fn lost_at(&self) -> Option<Instant> {
+        let oldest = self.pending.front()?;
+        Some(self.pace.lost_at(self.last_received, oldest.asked))
+    }
+
+    /// The connection is lost, or given up. Returns what is known of the requests that were not answered, in their
+    /// order.
+    pub fn lost(self) -> impl Iterator<Item = Unanswered<T>> {
+        self.pending.into_iter().map(|request| Unanswered { tag: request.tag, sent: request.sent })
+    }
+}
+
+/// The xid after this one. None is negative, for those have meanings of their own (ZOOKEEPER-3253).
+const fn next_xid(last: i32) -> i32 {
+    if last == i32::MAX { 1 } else { last + 1 }
+}
+
+/// The position of the request that a reply belongs to.
+fn answered<T>(pending: &VecDeque<Pending<T>>, header: &Header) -> Option<usize> {
+    let same = |request: &Pending<T>| request.xid == header.xid;
+    let may_overtake = header.xid < 0 || header.refusal.is_some_and(Code::overtakes);
+    let index = if may_overtake {
+        pending.iter().position(same)
+    } else {
+        pending.iter().position(|request| request.xid >= 0).filter(|index| same(&pending[*index]))
+    }?;
+    pending[index].sent.is_some().then_some(index)
+}
+
+#[cfg(test)]
+mod tests;

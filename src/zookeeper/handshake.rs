@@ -1,0 +1,165 @@
+//! From a connection to a session: the first request and its reply, which have no header.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::error::{Malformed, NoSession};
+use super::frames::{Inbox, Outbox};
+use super::records::{Reader, Writer};
+use crate::rules::instant::Instant;
+
+/// The longest reply to the first request that is believed. It has 37 bytes.
+const LONGEST: usize = 1024;
+
+/// The password in the request for a new session.
+const NO_PASSWORD: [u8; 16] = [0; 16];
+
+/// The part of a session that outlives its connection.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Identity {
+    id: i64,
+    password: Vec<u8>,
+    last_zxid: i64,
+}
+
+impl fmt::Debug for Identity {
+    /// Without the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "session {:#018x}, zxid {:#x}", self.id, self.last_zxid)
+    }
+}
+
+impl Identity {
+    /// The session id.
+    pub const fn id(&self) -> i64 {
+        self.id
+    }
+
+    /// The newest transaction that the servers have shown to this session. Events of this and of earlier transactions
+    /// have all come: a server sends them before a reply that names the transaction.
+    pub const fn last_zxid(&self) -> i64 {
+        self.last_zxid
+    }
+
+    /// A reply names this transaction.
+    pub(super) fn saw(&mut self, zxid: i64) {
+        self.last_zxid = self.last_zxid.max(zxid);
+    }
+}
+
+/// A connection over which a server is asked for a session.
+///
+/// A server closes the connection without an answer while it is starting or has no quorum, when it has too many clients,
+/// or when its last transaction is older than [`Identity::last_zxid`] (`ZooKeeperServer.processConnectRequest`). Another
+/// server may answer. If none does, all of them may have been restored from an older copy. Then a session can be
+/// opened, but not resumed.
+#[derive(Debug)]
+pub struct Attempt {
+    outbox: Outbox,
+    sent_at: Option<Instant>,
+    inbox: Inbox,
+    resumes: Option<Identity>,
+}
+
+impl Attempt {
+    /// Asks for a new session.
+    pub fn open(timeout: Duration) -> Self {
+        Self::new(timeout, None)
+    }
+
+    /// Asks to go on with a session.
+    pub fn resume(identity: Identity, timeout: Duration) -> Self {
+        Self::new(timeout, Some(identity))
+    }
+
+    /// The request is a `ConnectRequest`.
+    fn new(timeout: Duration, resumes: Option<Identity>) -> Self {
+        let mut record = vec![];
+        let mut to = Writer::new(&mut record);
+        // The version of the protocol, which has been 0 ever since.
+        to.int(0);
+        to.long(resumes.as_ref().map_or(0, |identity| identity.last_zxid));
+        to.int(i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX));
+        to.long(resumes.as_ref().map_or(0, |identity| identity.id));
+        to.buffer(resumes.as_ref().map_or(&NO_PASSWORD, |identity| identity.password.as_slice()));
+        // Not read-only: a server without a quorum must refuse us.
+        to.boolean(false);
+        let mut outbox = Outbox::default();
+        // Never too long: the password came in a short reply.
+        let _ = outbox.push(|bytes| Writer::new(bytes).buffer(&record));
+        Self { outbox, sent_at: None, inbox: Inbox::default(), resumes }
+    }
+
+    /// The bytes that are to be sent.
+    pub fn to_send(&self) -> &[u8] {
+        self.outbox.to_send()
+    }
+
+    /// So many of these bytes were sent, no earlier than `at`: the caller looks at the clock before it sends.
+    pub fn sent(&mut self, count: usize, at: Instant) {
+        self.outbox.sent(count);
+        if self.outbox.to_send().is_empty() {
+            self.sent_at.get_or_insert(at);
+        }
+    }
+
+    /// These bytes came. Returns the session, once the reply is there as a whole.
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<Option<Granted>, NoSession> {
+        self.inbox.push(bytes);
+        let Some(packet) = self.inbox.next_packet(LONGEST)? else { return Ok(None) };
+        let reply = ConnectReply::read(packet)?;
+        // A reply before the request.
+        let asked_at = self.sent_at.ok_or(Malformed::UnexpectedReply(0))?;
+        if reply.timeout.is_zero() {
+            return Err(NoSession::Expired);
+        }
+        if reply.read_only {
+            return Err(NoSession::ReadOnly);
+        }
+        let last_zxid = match &self.resumes {
+            Some(identity) if identity.id != reply.id => return Err(NoSession::Another(reply.id)),
+            resumed => resumed.as_ref().map_or(0, |identity| identity.last_zxid),
+        };
+        let identity = Identity { id: reply.id, password: reply.password, last_zxid };
+        Ok(Some(Granted { identity, timeout: reply.timeout, asked_at, inbox: std::mem::take(&mut self.inbox) }))
+    }
+}
+
+/// A session that a server has granted.
+#[derive(Debug)]
+pub struct Granted {
+    /// For the next connection.
+    pub identity: Identity,
+    /// The session timeout. A resumed session may get another one than before.
+    pub timeout: Duration,
+    /// When the server was asked: its leader has heard from us no earlier.
+    pub asked_at: Instant,
+    /// The bytes after the reply.
+    pub(super) inbox: Inbox,
+}
+
+/// Jute `ConnectResponse`.
+struct ConnectReply {
+    /// Zero: the session is over.
+    timeout: Duration,
+    id: i64,
+    password: Vec<u8>,
+    read_only: bool,
+}
+
+impl ConnectReply {
+    fn read(packet: &[u8]) -> Result<Self, Malformed> {
+        let mut from = Reader::new(packet);
+        let _protocol = from.int()?;
+        Ok(Self {
+            timeout: Duration::from_millis(u64::try_from(from.int()?).unwrap_or(0)),
+            id: from.long()?,
+            password: from.buffer()?.to_vec(),
+            // Servers before 3.4 do not send it.
+            read_only: !from.is_empty() && from.boolean()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

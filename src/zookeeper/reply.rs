@@ -1,0 +1,244 @@
+//! Replies and events, and how they are read.
+
+use super::error::{Code, Malformed, Refused};
+use super::records::Reader;
+
+/// The xid of an event (`ClientCnxn.NOTIFICATION_XID`).
+pub(super) const NOTIFICATION: i32 = -1;
+
+/// What begins a reply (jute `ReplyHeader`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    /// That of the request.
+    pub(super) xid: i32,
+    /// The last transaction that the server knew. 0 or less: it does not say.
+    pub(super) zxid: i64,
+    /// Why there is no result.
+    pub(super) refusal: Option<Code>,
+}
+
+impl Header {
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { xid: from.int()?, zxid: from.long()?, refusal: Code::from_wire(from.int()?) })
+    }
+}
+
+/// What a server says of a node (jute `Stat`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stat {
+    /// The transaction that created it.
+    pub czxid: i64,
+    /// The transaction that wrote its data last.
+    pub mzxid: i64,
+    /// When it was created, in milliseconds since the Unix epoch.
+    pub ctime: i64,
+    /// When its data were written last, likewise.
+    pub mtime: i64,
+    /// How often its data were written after its creation.
+    pub version: i32,
+    /// How often a child came or went.
+    pub cversion: i32,
+    /// How often its ACL was changed.
+    pub aversion: i32,
+    /// The session that it belongs to, 0 for a node that outlives its session.
+    pub ephemeral_owner: i64,
+    /// How many bytes of data it has.
+    pub data_length: i32,
+    /// How many children it has.
+    pub num_children: i32,
+    /// The transaction in which a child last came or went.
+    pub pzxid: i64,
+}
+
+impl Stat {
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
+            czxid: from.long()?,
+            mzxid: from.long()?,
+            ctime: from.long()?,
+            mtime: from.long()?,
+            version: from.int()?,
+            cversion: from.int()?,
+            aversion: from.int()?,
+            ephemeral_owner: from.long()?,
+            data_length: from.int()?,
+            num_children: from.int()?,
+            pzxid: from.long()?,
+        })
+    }
+}
+
+/// The result of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// It is done.
+    Done,
+    /// A node was created.
+    Created {
+        /// Its path below the chroot, with its number.
+        path: String,
+        /// Only in reply to some requests, and some servers leave it out.
+        stat: Option<Stat>,
+    },
+    /// The stat of the node.
+    Stat(Stat),
+    /// The data of the node.
+    Data {
+        /// Empty if the node has none.
+        data: Vec<u8>,
+        /// Its stat.
+        stat: Stat,
+    },
+    /// The children of the node.
+    Children {
+        /// Their names, in no order.
+        names: Vec<String>,
+        /// The stat of the node, in reply to `getChildren2`.
+        stat: Option<Stat>,
+    },
+    /// The results of the operations of a multi, in their order.
+    Multi(Vec<Self>),
+}
+
+/// The record in the reply to a request, unless it is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// No record, or nothing new in it (`SyncResponse`).
+    Nothing,
+    /// `CreateResponse`
+    Path,
+    /// `Create2Response`
+    PathAndStat,
+    /// `SetDataResponse`, `ExistsResponse`
+    Stat,
+    /// `GetDataResponse`
+    Data,
+    /// `GetChildrenResponse`
+    Children,
+    /// `GetChildren2Response`
+    ChildrenAndStat,
+    /// `MultiResponse`, for operations with these codes.
+    Multi(Vec<i32>),
+}
+
+impl Form {
+    /// Reads the record after the header. `Ok(Err(_))`: a multi was refused, and its record says why.
+    pub(super) fn read(&self, from: &mut Reader<'_>, chroot: &str) -> Result<Result<Reply, Refused>, Malformed> {
+        Ok(Ok(match self {
+            Self::Nothing => Reply::Done,
+            Self::Path => Reply::Created { path: path(from, chroot)?, stat: None },
+            Self::PathAndStat => Reply::Created { path: path(from, chroot)?, stat: Some(Stat::read(from)?) },
+            Self::Stat => Reply::Stat(Stat::read(from)?),
+            Self::Data => Reply::Data { data: from.buffer()?.to_vec(), stat: Stat::read(from)? },
+            Self::Children => Reply::Children { names: from.strings()?, stat: None },
+            Self::ChildrenAndStat => Reply::Children { names: from.strings()?, stat: Some(Stat::read(from)?) },
+            Self::Multi(operations) => return read_multi(operations, from, chroot),
+        }))
+    }
+}
+
+/// The opcodes of results in a multi (`ZooDefs.OpCode`).
+mod code {
+    pub(super) const CREATE: i32 = 1;
+    pub(super) const DELETE: i32 = 2;
+    pub(super) const SET_DATA: i32 = 5;
+    pub(super) const CHECK: i32 = 13;
+    pub(super) const CREATE2: i32 = 15;
+    pub(super) const ERROR: i32 = -1;
+}
+
+/// Reads a `MultiResponse`: for each operation a `MultiHeader` and the record of its kind, then an end mark.
+///
+/// If one operation is refused, there are only errors: 0 for the operations before it, its own, and
+/// `RuntimeInconsistency` for those after it (`PrepRequestProcessor`, `DataTree.processTxn`).
+fn read_multi(operations: &[i32], from: &mut Reader<'_>, chroot: &str) -> Result<Result<Reply, Refused>, Malformed> {
+    let mut results = vec![];
+    let mut errors = vec![];
+    loop {
+        let (kind, is_end, _error) = (from.int()?, from.boolean()?, from.int()?);
+        if is_end {
+            break;
+        }
+        let operation = operations.get(results.len() + errors.len()).ok_or(Malformed::IncompleteMulti)?;
+        // A server may leave out the stat of a create2 (ZOOKEEPER-4026).
+        let fits = kind == *operation || (kind, *operation) == (code::CREATE, code::CREATE2);
+        let form = match kind {
+            code::ERROR => {
+                errors.push(Code::from_wire(from.int()?));
+                continue;
+            }
+            code::CREATE if fits => Form::Path,
+            code::CREATE2 if fits => Form::PathAndStat,
+            code::SET_DATA if fits => Form::Stat,
+            code::DELETE | code::CHECK if fits => Form::Nothing,
+            kind => return Err(Malformed::UnexpectedResult(kind)),
+        };
+        if let Ok(result) = form.read(from, chroot)? {
+            results.push(result);
+        }
+    }
+    if results.len() + errors.len() != operations.len() {
+        return Err(Malformed::IncompleteMulti);
+    }
+    if errors.is_empty() {
+        return Ok(Ok(Reply::Multi(results)));
+    }
+    let refused = |(index, code): (usize, Option<Code>)| Some(Refused::Operation { index, code: code? });
+    let mut reasons = errors.into_iter().enumerate().filter_map(refused);
+    let reason = reasons.find(|refused| refused.code() != Code::RuntimeInconsistency);
+    Ok(Err(reason.ok_or(Malformed::IncompleteMulti)?))
+}
+
+/// What became of a watched node (`Watcher.Event.EventType`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// It was created.
+    Created,
+    /// It was deleted.
+    Deleted,
+    /// Its data were written.
+    Data,
+    /// A child came or went.
+    Children,
+    /// Something that was not asked for, such as the end of a watch: its number.
+    Other(i32),
+}
+
+/// A watch has fired, and is used up (jute `WatcherEvent`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// What happened.
+    pub kind: ChangeKind,
+    /// To which node, below the chroot.
+    pub path: String,
+}
+
+impl Change {
+    /// `None`: it is about no node.
+    pub(super) fn read(from: &mut Reader<'_>, chroot: &str) -> Result<Option<Self>, Malformed> {
+        let kind = match from.int()? {
+            -1 => return Ok(None),
+            1 => ChangeKind::Created,
+            2 => ChangeKind::Deleted,
+            3 => ChangeKind::Data,
+            4 => ChangeKind::Children,
+            other => ChangeKind::Other(other),
+        };
+        // The state of the session: connected.
+        let _state = from.int()?;
+        Ok(Some(Self { kind, path: path(from, chroot)? }))
+    }
+}
+
+/// Reads a path and takes the chroot off it.
+fn path(from: &mut Reader<'_>, chroot: &str) -> Result<String, Malformed> {
+    let path = from.string()?;
+    match path.strip_prefix(chroot) {
+        Some("") => Ok("/".to_owned()),
+        Some(below) if below.starts_with('/') => Ok(below.to_owned()),
+        _ => Err(Malformed::OutsideChroot),
+    }
+}
+
+#[cfg(test)]
+mod tests;

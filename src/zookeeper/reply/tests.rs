@@ -1,0 +1,145 @@
+//! Replies as bytes: multis, stats, events, and paths below a chroot.
+
+use super::super::records::Writer;
+use super::*;
+
+const CREATE2: i32 = code::CREATE2;
+
+fn stat(to: &mut Writer<'_>) {
+    (1..=4).for_each(|n| to.long(n));
+    (5..=7).for_each(|n| to.int(n));
+    to.long(8);
+    to.int(9);
+    to.int(10);
+    to.long(11);
+}
+
+const STAT: Stat = Stat {
+    czxid: 1,
+    mzxid: 2,
+    ctime: 3,
+    mtime: 4,
+    version: 5,
+    cversion: 6,
+    aversion: 7,
+    ephemeral_owner: 8,
+    data_length: 9,
+    num_children: 10,
+    pzxid: 11,
+};
+
+fn read(form: &Form, write: impl FnOnce(&mut Writer<'_>)) -> Result<Result<Reply, Refused>, Malformed> {
+    let mut bytes = vec![];
+    write(&mut Writer::new(&mut bytes));
+    form.read(&mut Reader::new(&bytes), "/jobs")
+}
+
+/// The results of a multi that create, set data and check, and the end mark.
+fn multi(operations: &[i32], write: impl FnOnce(&mut Writer<'_>)) -> Result<Result<Reply, Refused>, Malformed> {
+    read(&Form::Multi(operations.to_vec()), |to| {
+        write(to);
+        part(to, -1, true);
+    })
+}
+
+fn part(to: &mut Writer<'_>, kind: i32, is_end: bool) {
+    to.int(kind);
+    to.boolean(is_end);
+    to.int(if kind == -1 { -1 } else { 0 });
+}
+
+fn created(to: &mut Writer<'_>) {
+    part(to, CREATE2, false);
+    to.string("/jobs/a1");
+    stat(to);
+}
+
+fn errors(to: &mut Writer<'_>, codes: &[i32]) {
+    for code in codes {
+        part(to, code::ERROR, false);
+        to.int(*code);
+    }
+}
+
+#[test]
+fn what_a_multi_has_done() {
+    let done = multi(&[CREATE2, code::SET_DATA, code::CHECK, code::DELETE], |to| {
+        created(to);
+        part(to, code::SET_DATA, false);
+        stat(to);
+        part(to, code::CHECK, false);
+        part(to, code::DELETE, false);
+    });
+    let created = Reply::Created { path: "/a1".to_owned(), stat: Some(STAT) };
+    assert_eq!(done, Ok(Ok(Reply::Multi(vec![created, Reply::Stat(STAT), Reply::Done, Reply::Done]))));
+}
+
+#[test]
+fn a_create2_in_a_multi_may_lack_its_stat() {
+    let done = multi(&[CREATE2], |to| {
+        part(to, code::CREATE, false);
+        to.string("/jobs/a1");
+    });
+    assert_eq!(done, Ok(Ok(Reply::Multi(vec![Reply::Created { path: "/a1".to_owned(), stat: None }]))));
+}
+
+#[test]
+fn of_the_errors_of_a_multi_one_is_the_reason() {
+    let refused = |codes: &[i32]| multi(&vec![code::CHECK; codes.len()], |to| errors(to, codes));
+    let reason = |index, code| Ok(Err(Refused::Operation { index, code }));
+    assert_eq!(refused(&[0, -101, -2]), reason(1, Code::NoNode));
+    assert_eq!(refused(&[-2, -2, -103]), reason(2, Code::BadVersion));
+    assert_eq!(refused(&[0, -2]), Err(Malformed::IncompleteMulti));
+    assert_eq!(refused(&[0, 0]), Err(Malformed::IncompleteMulti));
+}
+
+#[test]
+fn the_results_of_a_multi_are_those_of_its_operations() {
+    assert_eq!(multi(&[CREATE2, code::CHECK], created), Err(Malformed::IncompleteMulti));
+    assert_eq!(multi(&[], created), Err(Malformed::IncompleteMulti));
+    assert_eq!(multi(&[code::CREATE], created), Err(Malformed::UnexpectedResult(CREATE2)));
+    assert_eq!(multi(&[4], |to| part(to, 4, false)), Err(Malformed::UnexpectedResult(4)));
+    assert_eq!(read(&Form::Multi(vec![CREATE2]), created), Err(Malformed::Truncated));
+    assert_eq!(multi(&[], |_| ()), Ok(Ok(Reply::Multi(vec![]))));
+}
+
+#[test]
+fn data_and_children() {
+    let data = read(&Form::Data, |to| {
+        to.int(-1);
+        stat(to);
+    });
+    assert_eq!(data, Ok(Ok(Reply::Data { data: vec![], stat: STAT })));
+    let children = read(&Form::ChildrenAndStat, |to| {
+        to.vector(&["a", "b"], |to, name| to.string(name));
+        stat(to);
+    });
+    let names = vec!["a".to_owned(), "b".to_owned()];
+    assert_eq!(children, Ok(Ok(Reply::Children { names, stat: Some(STAT) })));
+}
+
+fn change(kind: i32, path: &str, chroot: &str) -> Result<Option<Change>, Malformed> {
+    let mut bytes = vec![];
+    let mut to = Writer::new(&mut bytes);
+    to.int(kind);
+    to.int(3);
+    to.string(path);
+    Change::read(&mut Reader::new(&bytes), chroot)
+}
+
+#[test]
+fn the_chroot_is_taken_off_paths() {
+    let deleted = |path: &str| Ok(Some(Change { kind: ChangeKind::Deleted, path: path.to_owned() }));
+    assert_eq!(change(2, "/jobs/a", "/jobs"), deleted("/a"));
+    assert_eq!(change(2, "/jobs", "/jobs"), deleted("/"));
+    assert_eq!(change(2, "/jobs/a", ""), deleted("/jobs/a"));
+    for outside in ["/jobs2/a", "/job", "", "/"] {
+        assert_eq!(change(2, outside, "/jobs"), Err(Malformed::OutsideChroot));
+    }
+}
+
+#[test]
+fn events_about_no_node_are_left_out() {
+    assert_eq!(change(-1, "", "/jobs"), Ok(None));
+    assert_eq!(change(5, "/a", "").unwrap().unwrap().kind, ChangeKind::Other(5));
+}

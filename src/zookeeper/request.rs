@@ -1,0 +1,189 @@
+//! What a server can be asked. `bytes` writes it.
+
+pub(super) mod bytes;
+
+/// Everything is allowed (`ZooDefs.Perms.ALL`).
+const ALL_PERMISSIONS: i32 = 31;
+
+/// Who may do what (jute `ACL`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acl<'a> {
+    /// The sum of what is allowed (`ZooDefs.Perms`).
+    pub permissions: i32,
+    /// What kind of identity it is, such as `world` or `digest`.
+    pub scheme: &'a str,
+    /// The identity.
+    pub id: &'a str,
+}
+
+impl Acl<'_> {
+    /// Anyone may do everything (`ZooDefs.Ids.OPEN_ACL_UNSAFE`).
+    pub const ANYONE: Self = Self { permissions: ALL_PERMISSIONS, scheme: "world", id: "anyone" };
+
+    /// The identities that this session has proved may do everything (`ZooDefs.Ids.CREATOR_ALL_ACL`).
+    pub const CREATOR: Self = Self { permissions: ALL_PERMISSIONS, scheme: "auth", id: "" };
+}
+
+/// How long a node lasts, and whether the server appends a number to its name (`CreateMode`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Until it is deleted.
+    Persistent,
+    /// As long as the session at most.
+    Ephemeral,
+    /// Until it is deleted, with a number.
+    PersistentSequential,
+    /// As long as the session at most, with a number.
+    EphemeralSequential,
+}
+
+/// A node to be created (jute `CreateRequest`, without its flags).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewNode<'a> {
+    /// Where; without the number, if the server appends one.
+    pub path: &'a str,
+    /// Its data.
+    pub data: &'a [u8],
+    /// Who may do what with it. Servers refuse an empty list.
+    pub acl: &'a [Acl<'a>],
+}
+
+/// One operation of a [`Request::Multi`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation<'a> {
+    /// Fails unless the node exists, in this version if one is given (jute `CheckVersionRequest`).
+    ///
+    /// There is no such request outside of a multi: servers up to 3.8 fail to write the reply to its success and send
+    /// none (`FinalRequestProcessor`, a `SetDataResponse` without stat), and 3.9 does not know it.
+    Check {
+        /// Which node.
+        path: &'a str,
+        /// Any if there is none.
+        version: Option<i32>,
+    },
+    /// See [`Request::Create`].
+    Create {
+        /// Where, and what is in it.
+        node: NewNode<'a>,
+        /// How long it lasts.
+        kind: Kind,
+    },
+    /// See [`Request::Create2`]. Servers before 3.9 send no stat in a multi (ZOOKEEPER-4026); 3.4 answers
+    /// `MarshallingError`.
+    Create2 {
+        /// Where, and what is in it.
+        node: NewNode<'a>,
+        /// How long it lasts.
+        kind: Kind,
+    },
+    /// See [`Request::Delete`].
+    Delete {
+        /// Which node.
+        path: &'a str,
+        /// Any if there is none.
+        version: Option<i32>,
+    },
+    /// See [`Request::SetData`].
+    SetData {
+        /// Which node.
+        path: &'a str,
+        /// What will be in it.
+        data: &'a [u8],
+        /// Any if there is none.
+        version: Option<i32>,
+    },
+}
+
+/// What a server can be asked over a connection. Paths begin at the chroot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request<'a> {
+    /// Creates a node. The reply has its path.
+    Create {
+        /// Where, and what is in it.
+        node: NewNode<'a>,
+        /// How long it lasts.
+        kind: Kind,
+    },
+    /// The same. The reply also has the node's stat. Since 3.5.
+    Create2 {
+        /// Where, and what is in it.
+        node: NewNode<'a>,
+        /// How long it lasts.
+        kind: Kind,
+    },
+    /// Creates a node that the servers delete when its last child has gone. Since 3.5.
+    CreateContainer(NewNode<'a>),
+    /// Deletes a node, in this version if one is given.
+    Delete {
+        /// Which node.
+        path: &'a str,
+        /// Any if there is none.
+        version: Option<i32>,
+    },
+    /// Replaces the data of a node, in this version if one is given. The reply has its stat.
+    SetData {
+        /// Which node.
+        path: &'a str,
+        /// What will be in it.
+        data: &'a [u8],
+        /// Any if there is none.
+        version: Option<i32>,
+    },
+    /// All of these or none of them, in one transaction.
+    Multi(&'a [Operation<'a>]),
+    /// Asks for the stat of a node.
+    Exists {
+        /// Which node.
+        path: &'a str,
+        /// To be told of its next change, or of its creation.
+        watch: bool,
+    },
+    /// Asks for data and stat of a node.
+    GetData {
+        /// Which node.
+        path: &'a str,
+        /// To be told of its next change. No watch is set if there is no such node.
+        watch: bool,
+    },
+    /// Asks for the names of the children of a node.
+    GetChildren {
+        /// Which node.
+        path: &'a str,
+        /// To be told when a child comes or goes, or the node is deleted.
+        watch: bool,
+    },
+    /// The same. The reply also has the node's stat.
+    GetChildren2 {
+        /// Which node.
+        path: &'a str,
+        /// Likewise.
+        watch: bool,
+    },
+    /// Waits until the server knows what its leader knows. The node need not exist.
+    Sync {
+        /// Any node.
+        path: &'a str,
+    },
+    /// Lets the server hear from us.
+    Ping,
+    /// Shows credentials. The server closes the connection if it refuses them.
+    Auth {
+        /// Of what kind they are, such as `digest`.
+        scheme: &'a str,
+        /// Such as `user:password`.
+        credentials: &'a [u8],
+    },
+    /// Sets the watches of a lost connection anew. The server tells of what has changed since, before it replies.
+    SetWatches {
+        /// [`Identity::last_zxid`](super::handshake::Identity::last_zxid), as the lost connection left it.
+        since: i64,
+        /// Paths watched by [`Request::GetData`], or by [`Request::Exists`] on nodes that existed.
+        data: &'a [&'a str],
+        /// Paths watched by [`Request::Exists`] on nodes that did not exist.
+        exists: &'a [&'a str],
+        /// Paths watched by [`Request::GetChildren`] or [`Request::GetChildren2`].
+        children: &'a [&'a str],
+    },
+    /// Closes the session; its ephemeral nodes go with it. The last request of a connection.
+    Close,
+}
