@@ -77,6 +77,9 @@ mod refused_arguments;
 mod stderr;
 mod verbosity; // -q, -v, ZKLOCK_LOG
 
+// The protocol, below all of this.
+mod protocol;
+
 // Documents and source.
 mod completions;
 mod documents; // the man page and the completions are up to date

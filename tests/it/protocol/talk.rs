@@ -1,0 +1,175 @@
+//! A blocking client: a line to a server, and the protocol's state around it.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use zklock::clock;
+use zklock::zookeeper::connection::{Connection, Event};
+use zklock::zookeeper::error::{Broken, NoSession, Refused};
+use zklock::zookeeper::handshake::{Attempt, Granted, Identity};
+use zklock::zookeeper::reply::{Change, Reply, Stat};
+use zklock::zookeeper::request::Request;
+
+use crate::harness::poll::PATIENCE;
+
+/// The session timeout that is asked for.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long a server may be silent.
+pub(super) const SILENCE: Duration = Duration::from_secs(4);
+
+/// A connection to a server, or what is known of one.
+pub(super) trait Line {
+    /// Sends all of these bytes.
+    fn send(&mut self, bytes: &[u8]);
+
+    /// Waits for the next bytes. There are none if the server has closed the connection.
+    fn receive(&mut self) -> Vec<u8>;
+}
+
+impl Line for TcpStream {
+    fn send(&mut self, bytes: &[u8]) {
+        self.write_all(bytes).expect("a server that takes our bytes");
+    }
+
+    fn receive(&mut self) -> Vec<u8> {
+        self.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        let mut bytes = vec![0; 4096];
+        // A reset is a way to close, when some of what we sent was not read.
+        let count = self.read(&mut bytes).unwrap_or_else(|error| {
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
+            0
+        });
+        bytes.truncate(count);
+        bytes
+    }
+}
+
+/// Why there is no session.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unanswered {
+    /// The server has closed the connection without an answer.
+    Closed,
+    /// It has answered.
+    Because(NoSession),
+}
+
+/// A session over one line.
+pub(super) struct Talk<L> {
+    line: L,
+    pub(super) connection: Connection<&'static str>,
+    /// The watches that have fired, and that the test has not asked for.
+    changes: Vec<Change>,
+}
+
+/// A session with an absolute chroot, which need not exist yet.
+pub(super) fn open<L: Line>(line: L, chroot: &str) -> Talk<L> {
+    begin(Attempt::open(TIMEOUT), line, chroot).expect("a new session")
+}
+
+pub(super) fn resume<L: Line>(line: L, identity: &Identity, chroot: &str) -> Result<Talk<L>, Unanswered> {
+    begin(Attempt::resume(identity.clone(), TIMEOUT), line, chroot)
+}
+
+pub(super) fn begin<L: Line>(mut attempt: Attempt, mut line: L, chroot: &str) -> Result<Talk<L>, Unanswered> {
+    let asked_at = clock::now();
+    line.send(attempt.to_send());
+    attempt.sent(attempt.to_send().len(), asked_at);
+    let granted: Granted = loop {
+        let bytes = line.receive();
+        if bytes.is_empty() {
+            return Err(Unanswered::Closed);
+        }
+        if let Some(granted) = attempt.receive(&bytes).map_err(Unanswered::Because)? {
+            break granted;
+        }
+    };
+    assert_eq!(granted.asked_at, asked_at);
+    Ok(Talk { line, connection: Connection::new(granted, chroot, SILENCE, clock::now()), changes: vec![] })
+}
+
+impl<L: Line> Talk<L> {
+    /// Makes a request. It is sent with the next wait for an answer.
+    pub(super) fn ask(&mut self, request: &Request<'_>, tag: &'static str) {
+        self.connection.request(request, tag, clock::now()).expect("a request that can be sent");
+    }
+
+    /// Sends what was asked.
+    pub(super) fn flush(&mut self) {
+        let bytes = self.connection.to_send();
+        if !bytes.is_empty() {
+            let now = clock::now();
+            let count = bytes.len();
+            self.line.send(bytes);
+            self.connection.sent(count, now);
+        }
+    }
+
+    /// Waits for the next event. `None`: the server has closed the connection.
+    fn event(&mut self) -> Result<Option<Event<&'static str>>, Broken> {
+        self.flush();
+        loop {
+            if let Some(event) = self.connection.next_event()? {
+                return Ok(Some(event));
+            }
+            let bytes = self.line.receive();
+            if bytes.is_empty() {
+                return Ok(None);
+            }
+            self.connection.receive(&bytes, clock::now());
+        }
+    }
+
+    /// Waits for the answer to the request with this tag, which must be the next.
+    pub(super) fn answer(&mut self, expected: &str) -> Result<Reply, Refused> {
+        loop {
+            match self.event().expect("a server that speaks the protocol").expect("an open connection") {
+                Event::Answered { tag, sent, result } => {
+                    assert_eq!(tag, expected);
+                    assert!((self.connection.asked_at()..=clock::now()).contains(&sent));
+                    return result;
+                }
+                Event::Changed(change) => self.changes.push(change),
+            }
+        }
+    }
+
+    /// Makes a request and waits for its answer.
+    pub(super) fn call(&mut self, request: &Request<'_>) -> Result<Reply, Refused> {
+        self.ask(request, "call");
+        self.answer("call")
+    }
+
+    /// The watches that have fired and were not looked at yet.
+    pub(super) fn changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Waits until a watch has fired.
+    pub(super) fn change(&mut self) -> Change {
+        match self.event() {
+            Ok(Some(Event::Changed(change))) => change,
+            other => panic!("no change: {other:?}"),
+        }
+    }
+
+    /// Waits until the server has closed the connection; nothing else comes before that.
+    pub(super) fn closed(&mut self) {
+        assert_eq!(self.event(), Ok(None));
+    }
+}
+
+/// The path of a node that was created.
+#[track_caller]
+pub(super) fn path_of(reply: Result<Reply, Refused>) -> String {
+    let Ok(Reply::Created { path, .. }) = reply else { panic!("not created: {reply:?}") };
+    path
+}
+
+/// The data of a node and its stat.
+#[track_caller]
+pub(super) fn data_of(reply: Result<Reply, Refused>) -> (Vec<u8>, Stat) {
+    let Ok(Reply::Data { data, stat }) = reply else { panic!("no data: {reply:?}") };
+    (data, stat)
+}
