@@ -3,7 +3,7 @@
 //!
 //! It is a fork of the supervisor, one for each session, and deaf to every signal that is usually sent to
 //! whole groups. It ends when it is told to, or when the supervisor has gone, and then only after nothing is
-//! left of the command. It may have threads; the supervisor never does.
+//! left of the command. It has one thread ([`crate::reactor`]).
 //!
 //! What it needs from outside comes through [`outside::Outside`]: the real one ([`process`]) or that of the
 //! simulator.
@@ -22,10 +22,9 @@ use std::future::pending;
 use std::rc::Rc;
 use std::time::Duration;
 
-use futures_lite::future::{or, zip};
-
 use self::outside::Outside;
 use self::place::{Claim, Place, refuse};
+use crate::futures::{or, zip};
 use crate::plan::{LockPath, Plan};
 use crate::rules::contacts::Contacts;
 use crate::rules::instant::Instant;
@@ -246,22 +245,22 @@ impl<'p, O: Outside> Keeper<'p, O> {
 
     /// Goes on with the session over a new connection, however long that takes.
     async fn reconnect(&self, id: i64, identity: &<O::Session as Session>::Identity) -> Result<O::Session, Failure> {
-        loop {
-            let timeout = self.session.timeout.get();
-            let session = self.outside.resume(timeout, identity, |reason| self.report_unreachable(reason)).await?;
-            // Servers that imitate ZooKeeper may create a new session instead of saying that the old one is
-            // gone.
-            if session.id() != id {
-                return Err(Failure::SessionOver);
-            }
-            if session.timeout() >= timeout {
-                return Ok(session);
-            }
-            // Connect once more: how long this connection may be silent was computed from the longer timeout.
-            log::info!("connection to ZooKeeper restored, with a shorter session timeout");
-            self.shorten_lease(&session).await;
-            session.abandon().await;
+        let timeout = self.session.timeout.get();
+        let session = self.outside.resume(timeout, identity, |reason| self.report_unreachable(reason)).await?;
+        // Servers that imitate ZooKeeper may create a new session instead of saying that the old one is
+        // gone.
+        if session.id() != id {
+            return Err(Failure::SessionOver);
         }
+        if session.timeout() < timeout {
+            // If the connection is lost again meanwhile, that is noticed afterwards.
+            let in_use = async {
+                session.lost().await;
+                pending().await
+            };
+            or(self.shorten_lease(&session), in_use).await;
+        }
+        Ok(session)
     }
 
     fn report_unreachable(&self, reason: String) {

@@ -13,8 +13,12 @@
 //! | [`supervisor`] | the process the user started: command, signals, terminal, clock |
 //! | [`keeper`] | a fork of it for each ZooKeeper session: queue, beat, release |
 //! | [`lending`] | a run lends its locks to the runs below its command |
-//! | [`session`] | what a keeper asks of ZooKeeper; only `session::client` knows the client library |
-//! | [`zookeeper`] | ZooKeeper's protocol: bytes in, events out; not in use yet |
+//! | [`session`] | what a keeper asks of ZooKeeper; over TCP in `session::client` |
+//! | [`zookeeper`] | ZooKeeper's protocol: bytes in, events out |
+//! | [`reactor`] | one thread and one poll(2) for a keeper's `async fn` |
+//! | [`futures`] | several futures as one |
+//! | [`lookup`] | names of hosts and users, looked up in a process of its own |
+//! | [`descriptors`] | what a fork must not keep |
 //! | [`wire`] | how supervisor and keeper talk; what they say is [`rules::message`] |
 //! | [`command`] | start, signal, kill and reap the command and its descendants |
 //! | [`signals`] | the stream of signals, and what was ignored when we started |
@@ -32,12 +36,16 @@ pub mod cli;
 pub mod clock;
 pub mod command;
 pub mod descendants;
+pub mod descriptors;
 pub mod duration;
 pub mod environment;
+pub mod futures;
 pub mod guard;
 pub mod keeper;
 pub mod lending;
+pub mod lookup;
 pub mod plan;
+pub mod reactor;
 pub mod rules;
 pub mod sentences;
 pub mod session;

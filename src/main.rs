@@ -74,16 +74,15 @@ fn say(text: &str) {
     Screen::default().line(text);
 }
 
-/// Diagnostics go to standard error, at the level that the flags ask for. Those of the client library appear
-/// from -vv on.
+/// Diagnostics go to standard error, at the level that the flags ask for.
 fn start_log(plan: &Plan) {
     let filter = match (&plan.log_filter, plan.verbosity) {
         (Some(filter), _) => filter,
         (None, Verbosity::Quiet) => "off",
         (None, Verbosity::Normal) => "zklock=warn",
         (None, Verbosity::Verbose(1)) => "zklock=info",
-        (None, Verbosity::Verbose(2)) => "zklock=debug,zookeeper_client=info",
-        (None, Verbosity::Verbose(_)) => "zklock=trace,zookeeper_client=debug",
+        (None, Verbosity::Verbose(2)) => "zklock=debug",
+        (None, Verbosity::Verbose(_)) => "zklock=trace",
     };
     env_logger::Builder::new()
         .parse_filters(filter)

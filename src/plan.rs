@@ -106,7 +106,7 @@ pub enum Verbosity {
     Quiet,
     /// What a user needs to know.
     Normal,
-    /// More, by the number of `-v`: with 1, what zklock does; from 2 on, what the client library does as well.
+    /// More, by the number of `-v`: with 1, what zklock does; with 2, why; with 3, what comes and goes over the network.
     Verbose(u8),
 }
 
@@ -230,22 +230,20 @@ impl Given {
     }
 }
 
-/// The packages whose modules log.
-const LOGGING: [&str; 2] = ["zklock", "zookeeper_client"];
+/// The package whose modules log.
+const LOGGING: &str = "zklock";
 
 /// env_logger itself would only warn of a filter that it cannot read, and ignore it. It would take a misspelt
 /// level for the name of a module.
 fn log_filter(text: &str) -> Result<String, String> {
-    let is_module = |path: &str| LOGGING.contains(&path.split("::").next().unwrap_or(path));
+    let is_module = |path: &str| path.split("::").next() == Some(LOGGING);
     let is_known = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok() || is_module(part);
     // After a slash comes a text to look for in messages.
     let levels = text.split('/').next().unwrap_or(text);
     let are_known = levels.split(',').map(str::trim).filter(|part| !part.is_empty()).all(is_known);
     match env_filter::Builder::new().try_parse(text) {
         Ok(_) if are_known => Ok(text.to_owned()),
-        _ => {
-            Err("write levels, for all or for modules, such as debug or zklock=debug,zookeeper_client=warn".to_owned())
-        }
+        _ => Err("write levels, for all or for modules, such as debug or warn,zklock::session=debug".to_owned()),
     }
 }
 

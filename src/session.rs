@@ -1,9 +1,9 @@
 //! A ZooKeeper session, as a keeper needs it.
 //!
-//! [`client`] has the real one, and is the only module that names the client library. The simulator of the
-//! tests has another, in memory.
+//! [`client`] has the real one. The simulator of the tests has another, in memory.
 
 pub mod client;
+mod dial;
 pub mod servers;
 
 use std::fmt;
@@ -17,6 +17,8 @@ use crate::rules::instant::Instant;
 pub enum Failure {
     /// The node, or its parent, does not exist.
     NoNode,
+    /// The node exists already.
+    Exists,
     /// An ACL forbids it, or the credentials were refused.
     Denied,
     /// The server does not know this kind of request. It also closes the connection over it.
@@ -33,6 +35,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoNode => f.write_str("no such node"),
+            Self::Exists => f.write_str("the node exists"),
             Self::Denied => f.write_str("not permitted"),
             Self::Unimplemented => f.write_str("the server does not know the request"),
             Self::SessionOver => f.write_str("the session is over"),

@@ -8,7 +8,6 @@
 //!
 //! If the pipe is full, texts are dropped and counted.
 
-use std::fs;
 use std::io::{self, Write, stderr, stdin};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,6 +24,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, dup2_stdin, fork, pipe2, read, setpgid, write};
 
 use crate::clock;
+use crate::descriptors;
 use crate::rules::instant::Instant;
 use crate::sentences;
 use crate::signals;
@@ -254,7 +254,8 @@ fn live(texts: &OwnedFd, shared: &Shared) {
     if dup2_stdin(texts).is_err() {
         return;
     }
-    close_others();
+    // A writer that is left behind must not keep a file or a socket open.
+    descriptors::close_all_but(&mut [libc::STDIN_FILENO, libc::STDERR_FILENO]);
     loop {
         shared.is_idle.store(true, Ordering::SeqCst);
         let _ = poll(&mut [PollFd::new(stdin().as_fd(), PollFlags::POLLIN)], PollTimeout::NONE);
@@ -262,26 +263,6 @@ fn live(texts: &OwnedFd, shared: &Shared) {
         if !copy_some(stdin().as_fd(), write_all) {
             return;
         }
-    }
-}
-
-/// Closes all descriptors but standard input, which is the pipe here, and standard error. A writer that is left behind
-/// must not keep a file or a socket open.
-fn close_others() {
-    #[expect(unsafe_code, reason = "what is closed belongs to values that are never used again")]
-    let close = |fd| {
-        // SAFETY: this process uses no other descriptor any more.
-        unsafe { libc::close(fd) };
-    };
-    close(libc::STDOUT_FILENO);
-    #[expect(unsafe_code, reason = "nix has no close_range(2)")]
-    // SAFETY: as above.
-    let result = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
-    if result != 0 {
-        // Before Linux 5.9, or in a sandbox that does not know it.
-        let open = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-        let open: Vec<i32> = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-        open.into_iter().filter(|fd| *fd > libc::STDERR_FILENO).for_each(close);
     }
 }
 

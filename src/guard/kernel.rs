@@ -2,7 +2,7 @@
 //! and a signal to the command when the guard or the supervisor dies. And what a process does to depend on nothing
 //! else.
 
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nix::errno::Errno;
 
@@ -85,37 +85,6 @@ impl<'a> Fuse<'a> {
         // SAFETY: the descriptor is open, and these commands take a number.
         let result = unsafe { libc::fcntl(self.0.as_raw_fd(), command, argument) };
         Errno::result(result).map(drop)
-    }
-}
-
-/// Closes all descriptors but these.
-pub(super) fn close_all_but(keep: &mut [RawFd]) {
-    keep.sort_unstable();
-    let mut from = 0;
-    for &mut number in keep {
-        close_between(from, number);
-        from = number + 1;
-    }
-    close_between(from, RawFd::MAX);
-}
-
-/// Closes the descriptors from `from` up to, but not including, `to`.
-fn close_between(from: RawFd, to: RawFd) {
-    if from >= to {
-        return;
-    }
-    let last = to - 1;
-    #[expect(unsafe_code, reason = "the descriptors belong to values of the supervisor, which this fork never uses")]
-    // SAFETY: the calls touch no memory, and no value of this process uses the descriptors again.
-    unsafe {
-        if libc::syscall(libc::SYS_close_range, from, last, 0) == 0 {
-            return;
-        }
-        // Before Linux 5.9.
-        let limit = libc::sysconf(libc::_SC_OPEN_MAX).clamp(0, 65_536);
-        for number in from..=last.min(RawFd::try_from(limit).unwrap_or(1024)) {
-            libc::close(number);
-        }
     }
 }
 

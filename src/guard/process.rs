@@ -19,6 +19,7 @@ use super::kernel::{self, DeadlineTimer, Fuse};
 use super::{Birth, above};
 use crate::clock::{self, Alarm};
 use crate::descendants;
+use crate::descriptors;
 use crate::rules::guard::{Guard, Heard, Next, Outside, Reaped, Sign};
 use crate::rules::instant::Instant;
 use crate::rules::signal::Signal;
@@ -154,7 +155,7 @@ impl<'a> Process<'a> {
         ours.extend(self.go.as_ref().map(AsRawFd::as_raw_fd));
         ours.extend(self.children.as_ref().map(AsRawFd::as_raw_fd));
         ours.extend(keep);
-        kernel::close_all_but(&mut ours);
+        descriptors::close_all_but(&mut ours);
     }
 
     // Not inlined, nor are the functions that it calls: their pages are locked in memory.

@@ -3,11 +3,10 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
-use futures_lite::future::or;
-
 use super::outside::Outside;
 use super::place::Stop;
 use super::{Keeper, PAUSE};
+use crate::futures::or;
 use crate::rules::contacts::{Clocks, Contacts};
 use crate::rules::instant::Instant;
 use crate::rules::lease::{Lease, Terms};

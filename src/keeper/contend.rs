@@ -6,11 +6,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use futures_lite::future::or;
-
 use super::outside::Outside;
 use super::place::{Claim, Step, Stop, refuse};
 use super::{Keeper, PAUSE};
+use crate::futures::or;
 use crate::plan::LockPath;
 use crate::rules::contacts::Contacts;
 use crate::rules::instant::Instant;

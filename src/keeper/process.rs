@@ -2,18 +2,15 @@
 //! groups.
 
 use std::cell::OnceCell;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::stat::Mode as Permissions;
 use nix::unistd::{User, dup2_stdin, dup2_stdout, gethostname, getuid, setsid};
-use smol::{Async, LocalExecutor, Timer};
 
 use super::outside::Outside;
 use super::{Keeper, PAUSE};
@@ -21,7 +18,9 @@ use crate::clock;
 use crate::descendants;
 use crate::guard::KeeperTies;
 use crate::lending::{self, Loans};
+use crate::lookup::Lookup;
 use crate::plan::Plan;
+use crate::reactor::Reactor;
 use crate::rules::card::Card;
 use crate::rules::guard::Stage;
 use crate::rules::instant::Instant;
@@ -29,10 +28,11 @@ use crate::rules::lease::Span;
 use crate::rules::lender::{Lender, Loan};
 use crate::rules::message::{Order, Report};
 use crate::session::Failure;
-use crate::session::client::{ClientSession, Identity};
+use crate::session::client::ClientSession;
 use crate::session::servers::Servers;
 use crate::signals;
 use crate::wire::{Link, Received};
+use crate::zookeeper::handshake::Identity;
 
 /// How long the lookup of our user may take.
 const USER_LOOKUP: Duration = Duration::from_millis(500);
@@ -68,11 +68,14 @@ pub fn run(birth: Birth<'_>) {
     let _ = prctl::set_name(c"lock-keeper");
     // On one line, like every other message.
     std::panic::set_hook(Box::new(|panic| log::error!("keeper: {}", panic.to_string().replace('\n', " "))));
-    let executor = LocalExecutor::new();
     let (plan, refresh) = (birth.plan, birth.refresh);
-    match RealOutside::new(birth, &executor) {
-        Ok(outside) => smol::block_on(executor.run(Keeper::new(plan, refresh, outside).keep())),
-        Err(error) => log::error!("keeper: {error}"),
+    let servers = Servers::new(&plan.servers);
+    let lived = Reactor::new().and_then(|reactor| {
+        let outside = RealOutside { birth, servers: &servers, reactor: &reactor, card: OnceCell::new() };
+        reactor.run(Keeper::new(plan, refresh, outside).keep())
+    });
+    if let Err(error) = lived {
+        log::error!("keeper: {error}");
     }
 }
 
@@ -90,38 +93,31 @@ fn detach() -> nix::Result<()> {
 /// The name of our user. A directory service that does not answer is not waited for long: the session needs
 /// us.
 fn user_name() -> Option<String> {
-    let (tell, told) = mpsc::channel();
-    let look_up = move || tell.send(User::from_uid(getuid()).ok().flatten().map(|user| user.name));
-    // The thread ends with the process at the latest.
-    if let Err(error) = thread::Builder::new().spawn(look_up) {
-        log::info!("cannot look up our user: {error}");
+    let look_up = || User::from_uid(getuid()).ok().flatten().map(|user| user.name.into_bytes()).unwrap_or_default();
+    let mut lookup = Lookup::begin(look_up).inspect_err(|error| log::info!("cannot look up our user: {error}")).ok()?;
+    let until = clock::now() + USER_LOOKUP;
+    loop {
+        if let Some(name) = lookup.answer() {
+            return String::from_utf8(name).ok().filter(|name| !name.is_empty());
+        }
+        let left = until.saturating_since(clock::now());
+        let patience = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        if left.is_zero() || poll(&mut [PollFd::new(lookup.as_fd(), PollFlags::POLLIN)], patience).is_err() {
+            return None;
+        }
     }
-    told.recv_timeout(USER_LOOKUP).ok().flatten()
 }
 
 /// The real [`Outside`].
 struct RealOutside<'p> {
     birth: Birth<'p>,
-    servers: Servers<'p>,
-    /// The same socket as `birth.link`, for waiting on it.
-    readiness: Async<OwnedFd>,
-    /// The same pipe as in `birth.ties`, for waiting on it.
-    guard_ended: Async<OwnedFd>,
+    servers: &'p Servers<'p>,
+    reactor: &'p Reactor,
     card: OnceCell<Card>,
 }
 
-impl<'p> RealOutside<'p> {
-    fn new(birth: Birth<'p>, executor: &'p LocalExecutor<'static>) -> io::Result<Self> {
-        let readiness = Async::new(birth.link.as_fd().try_clone_to_owned()?)?;
-        // Not `new`: it would set the flags of the pipe, and those are the guard's to set.
-        let guard_ended = Async::new_nonblocking(birth.ties.ended.try_clone()?)?;
-        let servers = Servers::new(&birth.plan.servers, executor);
-        Ok(Self { birth, servers, readiness, guard_ended, card: OnceCell::new() })
-    }
-}
-
-impl Outside for RealOutside<'_> {
-    type Session = ClientSession;
+impl<'p> Outside for RealOutside<'p> {
+    type Session = ClientSession<'p>;
 
     fn now(&self) -> Instant {
         clock::now()
@@ -136,11 +132,11 @@ impl Outside for RealOutside<'_> {
     }
 
     async fn sleep(&self, time: Duration) {
-        Timer::after(time).await;
+        self.reactor.sleep_until(clock::now() + time).await;
     }
 
-    async fn open(&self, timeout: Duration, unreachable: impl FnMut(String)) -> Result<ClientSession, Failure> {
-        ClientSession::open(&self.servers, timeout, unreachable).await
+    async fn open(&self, timeout: Duration, unreachable: impl FnMut(String)) -> Result<ClientSession<'p>, Failure> {
+        ClientSession::connect(self.servers, self.reactor, timeout, None, unreachable).await
     }
 
     async fn resume(
@@ -148,8 +144,8 @@ impl Outside for RealOutside<'_> {
         timeout: Duration,
         identity: &Identity,
         unreachable: impl FnMut(String),
-    ) -> Result<ClientSession, Failure> {
-        ClientSession::resume(&self.servers, timeout, identity, unreachable).await
+    ) -> Result<ClientSession<'p>, Failure> {
+        ClientSession::connect(self.servers, self.reactor, timeout, Some(identity), unreachable).await
     }
 
     fn show_lease(&self, span: Span) {
@@ -163,7 +159,7 @@ impl Outside for RealOutside<'_> {
     async fn report(&self, report: &Report) {
         while let Err(error) = self.birth.link.send(report) {
             match error.raw_os_error() {
-                Some(libc::EAGAIN) if self.readiness.writable().await.is_ok() => {}
+                Some(libc::EAGAIN) => self.reactor.ready(&self.birth.link, PollFlags::POLLOUT).await,
                 Some(libc::ENOBUFS | libc::EINTR) => self.sleep(PAUSE).await,
                 _ => return,
             }
@@ -181,12 +177,7 @@ impl Outside for RealOutside<'_> {
             match self.birth.link.receive() {
                 Received::Message(order) => return Some(order),
                 Received::Gone => return None,
-                Received::Nothing => {
-                    if let Err(error) = self.readiness.readable().await {
-                        log::error!("keeper: {error}");
-                        return None;
-                    }
-                }
+                Received::Nothing => self.reactor.ready(&self.birth.link, PollFlags::POLLIN).await,
             }
         }
     }
@@ -198,9 +189,7 @@ impl Outside for RealOutside<'_> {
     async fn guard_gone(&self) -> bool {
         let KeeperTies { shared, .. } = self.birth.ties;
         // The pipe has no message, only an end.
-        if let Err(error) = self.guard_ended.readable().await {
-            log::error!("keeper: {error}");
-        }
+        self.reactor.ready(&self.birth.ties.ended, PollFlags::POLLIN).await;
         matches!(shared.stage(), Stage::Gated | Stage::Empty | Stage::Left)
     }
 
@@ -209,8 +198,8 @@ impl Outside for RealOutside<'_> {
     }
 
     async fn until_gone(&self, lender: Lender) {
-        match lending::watch(lender).and_then(Async::new) {
-            Ok(end) if end.readable().await.is_ok() => return,
+        match lending::watch(lender) {
+            Ok(end) => return self.reactor.ready(end, PollFlags::POLLIN).await,
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return,
             // An old kernel, or a sandbox that does not know the call.
             _ => {}

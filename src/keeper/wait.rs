@@ -1,17 +1,15 @@
 //! Waits in the queue of a lock until it is our turn, and watches what must not change.
 
-use std::future::{pending, poll_fn};
+use std::future::pending;
 use std::rc::Rc;
 use std::slice;
-use std::task::Poll;
 use std::time::Duration;
-
-use futures_lite::future::or;
 
 use super::contend::queue_of;
 use super::outside::Outside;
 use super::place::{Claim, Place, Step, Stop};
 use super::{Keeper, PAUSE};
+use crate::futures::{first_of, or};
 use crate::plan::LockPath;
 use crate::rules::card::Card;
 use crate::rules::message::{Grant, Granted, Loss, Progress, Refusal, Report, View};
@@ -299,18 +297,4 @@ impl<O: Outside> Keeper<'_, O> {
 /// Whether one of the contenders that we watch holds: then its end may make it our turn.
 fn is_next_in_line(queue: &Queue, watch: &[&Contender]) -> bool {
     watch.iter().any(|contender| matches!(queue.standing(&contender.name), Standing::Holds))
-}
-
-/// Waits for the first of several futures. Returns its number and its output.
-pub(super) async fn first_of<F: Future>(futures: impl Iterator<Item = F>) -> (usize, F::Output) {
-    let mut futures: Vec<_> = futures.map(Box::pin).collect();
-    poll_fn(|context| {
-        for (number, future) in futures.iter_mut().enumerate() {
-            if let Poll::Ready(output) = future.as_mut().poll(context) {
-                return Poll::Ready((number, output));
-            }
-        }
-        Poll::Pending
-    })
-    .await
 }

@@ -267,7 +267,7 @@ fn an_option_wins_over_its_variable() {
         ("SHELL", ""),
     ];
     assert_eq!(plan_in(&empty, &["/l", "x"]), plan_in(&[], &["/l", "x"]));
-    for filter in ["zklock=debug", "INFO", "zklock", "warn, zookeeper_client::session,", "debug/debgu"] {
+    for filter in ["zklock=debug", "INFO", "zklock", "warn, zklock::session,", "debug/debgu"] {
         assert_eq!(plan_in(&[("ZKLOCK_LOG", filter)], &["/l", "x"]).unwrap().log_filter.unwrap(), filter);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::instant::Instant;
 use super::lease::Terms;
 
-/// How long the client library is told to let a connection be silent. Its default, 2/5, would leave no time for a
+/// How long a connection may be silent. A session pings when it has been idle for 3/8 of that. It leaves time for a
 /// second server within the lease.
 pub fn silence_limit(timeout: Duration) -> Duration {
     timeout / 6
@@ -71,9 +71,8 @@ impl Contacts {
         timeout / 96
     }
 
-    /// How long a silent connection can last. The library gives it up after [`silence_limit`]. But it checks
-    /// for that only eight times within the limit, and does not count time that the machine slept. A short
-    /// pause of ours may have gone unnoticed as well.
+    /// How long a silent connection can last. It is given up after [`silence_limit`]; an eighth is added for a machine
+    /// that is busy. A short pause of ours may have gone unnoticed as well.
     fn patience(timeout: Duration) -> Duration {
         silence_limit(timeout) + silence_limit(timeout) / 8 + Self::unnoticed(timeout)
     }
@@ -93,9 +92,9 @@ impl Contacts {
             self.answered.pop_front();
         }
         let contact = self.answered.front().filter(|first| relayed(first.1)).map_or(self.opened, |first| first.0);
-        // The client library sends pings, and gives up a connection on which no reply comes. So while we run,
+        // A session sends pings, and gives up a connection on which no reply comes. So while we run,
         // the leader knows of a ping no older than `silence`, even if that ping was under way for as long
-        // as the library waits.
+        // as the session waits for an answer.
         let silence = Terms::relay(timeout) + Self::patience(timeout) * 2;
         let alive = Some(sent - silence).filter(|_| self.steady_since + silence <= sent);
         let heard = alive.map_or(contact, |alive| alive.max(contact)).max(self.opened);

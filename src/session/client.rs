@@ -1,214 +1,279 @@
-//! The real session: the only module that names the client library.
+//! The real session: ZooKeeper's protocol over a TCP connection.
 //!
-//! The library queues a request when the method is called, not when its future is first polled.
+//! [`ClientSession::lost`] has to be polled for as long as the session is used: it reads, writes, and sees to it that
+//! the server hears from us. Requests that are made in the same turn of the [`Reactor`] leave together, in the next.
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future, pending, poll_fn};
-use std::net::SocketAddr;
-use std::pin::{Pin, pin};
-use std::rc::Rc;
+use std::future::{Future, poll_fn};
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd as _;
+use std::rc::{Rc, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
-use futures_lite::future::or;
-use smol::channel::Receiver;
-use smol::{Task, Timer};
-use zookeeper_client::{
-    Acls, Client, CreateMode, Error, EventType, MultiWriteError, MultiWriteResult, OneshotWatcher, SessionInfo,
-    SessionState,
-};
+use nix::poll::PollFlags;
 
-use super::servers::{Servers, diagnose};
+use super::dial::{dial, is_for_later};
+use super::servers::Servers;
 use super::{Change, Created, Failure, Session, Stat, Watch};
 use crate::clock;
+use crate::reactor::Reactor;
 use crate::rules::contacts::silence_limit;
 use crate::rules::instant::Instant;
+use crate::zookeeper::connection::{Connection, Event};
+use crate::zookeeper::error::{Code, Refused, Unsendable};
+use crate::zookeeper::handshake::Identity;
+use crate::zookeeper::reply::{self, ChangeKind, Reply};
+use crate::zookeeper::request::{Acl, Kind, NewNode, Operation, Request};
 
-/// Servers that are down are tried again after this long, then after twice that, and so on.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::NoNode => Self::NoNode,
-            Error::NoAuth | Error::AuthFailed | Error::InvalidAcl => Self::Denied,
-            Error::Unimplemented => Self::Unimplemented,
-            Error::SessionExpired => Self::SessionOver,
-            // All of these can come from a connection that broke while the request was under way, or that
-            // was replaced by another one of the same session.
-            Error::ConnectionLoss
-            | Error::SessionMoved
-            // The server is too busy, and has done nothing.
-            | Error::Throttled
-            | Error::ClientClosed
-            | Error::Timeout
-            | Error::UnexpectedError(_)
-            | Error::UnmarshalError { .. }
-            | Error::Custom(_) => Self::Unknown(error.to_string()),
-            _ => Self::Refused(error.to_string()),
+impl From<Code> for Failure {
+    fn from(code: Code) -> Self {
+        match code {
+            Code::NoNode => Self::NoNode,
+            Code::NodeExists => Self::Exists,
+            Code::NoAuth | Code::AuthFailed | Code::InvalidAcl => Self::Denied,
+            Code::Unimplemented => Self::Unimplemented,
+            Code::SessionExpired => Self::SessionOver,
+            // The server has broken the connection to another one, or is too busy and has done nothing.
+            Code::ConnectionLoss | Code::OperationTimeout | Code::RequestTimeout | Code::Throttled => {
+                Self::Unknown(code.to_string())
+            }
+            _ => Self::Refused(code.to_string()),
         }
     }
 }
 
-impl From<&zookeeper_client::Stat> for Stat {
-    fn from(stat: &zookeeper_client::Stat) -> Self {
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Self {
+        refused.code().into()
+    }
+}
+
+impl From<reply::Stat> for Stat {
+    fn from(stat: reply::Stat) -> Self {
         Self { czxid: stat.czxid, owner: stat.ephemeral_owner }
     }
 }
 
-async fn changed(watcher: OneshotWatcher) -> Change {
-    match watcher.changed().await.event_type {
-        EventType::NodeDeleted => Change::Deleted,
-        EventType::Session => Change::Unknown,
-        _ => Change::Data,
-    }
-}
+/// Where a reply is put for the future that waits for it.
+type Slot = Rc<RefCell<Option<Result<Reply, Failure>>>>;
 
-/// What it takes to go on with a session over another connection.
-#[derive(Clone, Debug)]
-pub struct Identity(SessionInfo);
+/// Where the end of a watch is put.
+type Fired = Cell<Option<Change>>;
+
+/// What waits for a reply.
+#[derive(Debug)]
+struct Waits {
+    slot: Slot,
+    /// The node, if a watch is set on it.
+    watch: Option<(String, Rc<Fired>)>,
+}
 
 /// An established session over one connection.
-///
-/// The library would reconnect by itself, and not tell what it was granted then. But a server with another
-/// `maxSessionTimeout` changes the timeout of a session in the middle, and an imitation of a server may hand
-/// out another session. The library also gives up a session that the servers still have, if all of them were
-/// down for a while. So for the library each connection is a session of its own here, and its task ends with
-/// the connection.
 #[derive(Debug)]
-pub struct ClientSession {
-    opened: Instant,
-    timeout: Duration,
+pub struct ClientSession<'p> {
+    servers: &'p Servers<'p>,
+    reactor: &'p Reactor,
     server: SocketAddr,
-    distrusted: Rc<Cell<Option<SocketAddr>>>,
-    /// The library's task, which reads and writes the connection; it ends when that is lost.
-    task: Task<()>,
-    /// Nothing is ever sent: the channel is closed when the connection is lost.
-    lost: Receiver<()>,
-    client: Client,
+    timeout: Duration,
+    opened: Instant,
+    identity: Identity,
+    wire: RefCell<Wire>,
 }
 
-impl ClientSession {
-    /// Opens a session with one of the servers, however long it takes; `unreachable` is told the
-    /// reason each time that all of them have been tried in vain. Fails only where trying again is of no
-    /// use.
-    pub async fn open(
-        servers: &Servers<'_>,
-        timeout: Duration,
-        mut unreachable: impl FnMut(String),
-    ) -> Result<Self, Failure> {
-        let mut session = Self::connect(servers, timeout, None, &mut unreachable).await?;
-        let mut asked = timeout;
-        // The library computes how long a connection may be silent from the timeout asked for, not from the
-        // one granted.
-        while session.timeout() < asked {
-            let identity = session.identity();
-            asked = session.timeout();
-            session.abandon().await;
-            session = Self::resume(servers, asked, &identity, &mut unreachable).await?;
-        }
-        Ok(session)
-    }
+/// The connection, and what waits for something to come over it.
+#[derive(Debug)]
+struct Wire {
+    socket: TcpStream,
+    connection: Connection<Waits>,
+    watches: Vec<(String, Weak<Fired>)>,
+    is_lost: bool,
+    /// The turn of the reactor in which it was last looked at.
+    turn: u64,
+}
 
-    /// Goes on with a session, as `Outside::resume` says. No more than `timeout` is relied on.
-    pub async fn resume(
-        servers: &Servers<'_>,
+impl<'p> ClientSession<'p> {
+    /// Opens a session with one of the servers, as `Outside::open` says, or goes on with that of `identity`, as
+    /// `Outside::resume` says.
+    pub async fn connect(
+        servers: &'p Servers<'p>,
+        reactor: &'p Reactor,
         timeout: Duration,
-        identity: &Identity,
+        identity: Option<&Identity>,
         unreachable: impl FnMut(String),
     ) -> Result<Self, Failure> {
-        Self::connect(servers, timeout, Some(identity), unreachable).await
-    }
-
-    async fn connect(
-        servers: &Servers<'_>,
-        timeout: Duration,
-        identity: Option<&Identity>,
-        mut unreachable: impl FnMut(String),
-    ) -> Result<Self, Failure> {
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let reason = match servers.resolve(silence_limit(timeout)).await {
-                Ok(addresses) => {
-                    // One at a time, because the library does not say to which of several it is connected.
-                    for server in servers.in_turn(&addresses) {
-                        match Self::connect_once(servers, server, timeout, identity).await {
-                            Err(Failure::Unknown(_) | Failure::NoNode | Failure::Unimplemented) => {}
-                            outcome => return outcome,
-                        }
-                    }
-                    diagnose(addresses[0], silence_limit(timeout), identity.is_none()).await
-                }
-                Err(reason) => reason,
-            };
-            unreachable(reason);
-            Timer::after(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
-    }
-
-    async fn connect_once(
-        servers: &Servers<'_>,
-        server: SocketAddr,
-        timeout: Duration,
-        identity: Option<&Identity>,
-    ) -> Result<Self, Failure> {
-        let mut connector = Client::connector()
-            .with_session_timeout(timeout)
-            .with_connection_timeout(silence_limit(timeout))
-            .with_fail_eagerly();
-        if let Some(identity) = identity {
-            connector = connector.with_session(identity.0.clone());
-        }
-        let opened = clock::now();
-        let spawned = Spawned::default();
-        let connect_string = format!("{server}{}", servers.connect.chroot);
-        let mut connecting = pin!(connector.connect(&connect_string));
-        let client = poll_fn(|context| {
-            let _scope = spawns_core::enter(&spawned);
-            connecting.as_mut().poll(context)
+        let opened = dial(servers, reactor, timeout, identity, unreachable).await?;
+        // A new leader counts with the timeout that the session was created with, whatever was granted since
+        // (SessionTrackerImpl).
+        let granted = opened.granted.timeout;
+        let timeout = if identity.is_some() { granted.min(timeout) } else { granted };
+        let connection = Connection::new(opened.granted, &servers.connect.chroot, silence_limit(timeout), clock::now());
+        Ok(Self {
+            servers,
+            reactor,
+            server: opened.server,
+            timeout,
+            opened: connection.asked_at(),
+            // With the zxid of the opening, which is 0: a server that lags is to be made to catch up, not to be turned
+            // away from (docs/decisions.md).
+            identity: connection.identity().clone(),
+            wire: RefCell::new(Wire { socket: opened.socket, connection, watches: vec![], is_lost: false, turn: 0 }),
         })
-        .await;
-        match client {
-            Ok(client) => {
-                let task = spawned.0.take().ok_or_else(|| Failure::Refused("the client has no task".to_owned()))?;
-                let mut states = client.state_watcher();
-                let (tell, lost) = smol::channel::bounded(1);
-                let task = servers.executor.spawn(async move {
-                    let mut task = task;
-                    // When the connection is lost, the library begins to reconnect; it is not polled any
-                    // more then.
-                    or(task.as_mut(), async {
-                        states.changed().await;
-                    })
-                    .await;
-                    tell.close();
-                    // Not dropped yet: the futures of its watches would panic.
-                    pending().await
-                });
-                let granted = client.session_timeout();
-                // A new leader counts with the timeout that the session was created with, whatever was
-                // granted since (SessionTrackerImpl).
-                let timeout = if identity.is_some() { granted.min(timeout) } else { granted };
-                let distrusted = Rc::clone(&servers.distrusted);
-                Ok(Self { opened, timeout, server, distrusted, task, lost, client })
+    }
+
+    /// Reads and writes what can be without waiting, once in each turn.
+    fn go_on(&self) {
+        let mut wire = self.wire.borrow_mut();
+        let turn = self.reactor.turn();
+        if wire.is_lost || std::mem::replace(&mut wire.turn, turn) == turn {
+            return;
+        }
+        match wire.exchange(self.reactor) {
+            Ok(()) => {}
+            Err(why) => {
+                log::info!("connection to {} lost: {why}", self.server);
+                wire.is_lost = true;
+                self.reactor.take_another_turn();
             }
-            Err(Error::NoHosts) => Err(Failure::Unknown(String::new())),
-            Err(error @ Error::BadArguments(_)) => Err(Failure::Refused(error.to_string())),
-            Err(error) => Err(Failure::from(error)),
+        }
+    }
+
+    /// Queues a request. The future completes with the reply.
+    fn ask<'s>(&'s self, request: &Request<'_>) -> impl Future<Output = Result<Reply, Failure>> + use<'s, 'p> {
+        self.ask_and_watch(request, None)
+    }
+
+    fn ask_and_watch<'s>(
+        &'s self,
+        request: &Request<'_>,
+        watch: Option<(String, Rc<Fired>)>,
+    ) -> impl Future<Output = Result<Reply, Failure>> + use<'s, 'p> {
+        let slot = Slot::default();
+        let waits = Waits { slot: Rc::clone(&slot), watch };
+        let queued = self.wire.borrow_mut().connection.request(request, waits, clock::now());
+        self.reactor.take_another_turn();
+        async move {
+            match queued {
+                // The connection is lost, and nothing comes any more.
+                Ok(()) | Err(Unsendable::Broken(_) | Unsendable::Closing) => {}
+                Err(error @ Unsendable::TooLarge(_)) => return Err(Failure::Refused(error.to_string())),
+            }
+            poll_fn(|_| {
+                self.go_on();
+                if self.wire.borrow().is_lost {
+                    return Poll::Pending;
+                }
+                slot.take().map_or(Poll::Pending, Poll::Ready)
+            })
+            .await
         }
     }
 }
 
-impl Session for ClientSession {
+impl Wire {
+    /// Reads and writes what can be without waiting. An error means that the connection is lost.
+    fn exchange(&mut self, reactor: &Reactor) -> io::Result<()> {
+        let read = self.read(reactor);
+        let mut has_heard = false;
+        while let Some(event) = self.connection.next_event().map_err(io::Error::other)? {
+            self.take(event);
+            has_heard = true;
+        }
+        if has_heard {
+            reactor.take_another_turn();
+        }
+        match read {
+            // What came before the end is for others to see first. The end is still there in the next turn.
+            Err(_) if has_heard => return Ok(()),
+            read => read?,
+        }
+        let now = clock::now();
+        if self.connection.ping_at().is_some_and(|at| at <= now) {
+            let waits = Waits { slot: Slot::default(), watch: None };
+            self.connection.request(&Request::Ping, waits, now).map_err(io::Error::other)?;
+        }
+        self.write()?;
+        if self.connection.lost_at().is_some_and(|at| at <= now) {
+            return Err(io::Error::other("the server does not answer"));
+        }
+        let unsent = !self.connection.to_send().is_empty();
+        let events = if unsent { PollFlags::POLLIN | PollFlags::POLLOUT } else { PollFlags::POLLIN };
+        reactor.wake_on(self.socket.as_fd(), events);
+        [self.connection.ping_at(), self.connection.lost_at()].into_iter().flatten().for_each(|at| reactor.wake_at(at));
+        Ok(())
+    }
+
+    fn read(&mut self, reactor: &Reactor) -> io::Result<()> {
+        let mut bytes = [0; 16 * 1024];
+        // A server that never stops sending must not keep us from everything else.
+        for _ in 0..64 {
+            match self.socket.read(&mut bytes) {
+                Ok(0) => return Err(io::Error::other("the server has closed it")),
+                Ok(count) => {
+                    log::trace!("{count} bytes from ZooKeeper");
+                    self.connection.receive(&bytes[..count], clock::now());
+                }
+                Err(error) if is_for_later(&error) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        reactor.take_another_turn();
+        Ok(())
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        while !self.connection.to_send().is_empty() {
+            // Before the bytes leave: the server may answer before we look at the clock again.
+            let now = clock::now();
+            match self.socket.write(self.connection.to_send()) {
+                Ok(count) => {
+                    log::trace!("{count} bytes to ZooKeeper");
+                    self.connection.sent(count, now);
+                }
+                Err(error) if is_for_later(&error) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, event: Event<Waits>) {
+        match event {
+            Event::Answered { tag: Waits { slot, watch }, result, .. } => {
+                if let (Ok(_), Some((path, fired))) = (&result, watch) {
+                    self.watches.push((path, Rc::downgrade(&fired)));
+                }
+                slot.replace(Some(result.map_err(Failure::from)));
+            }
+            Event::Changed(change) => {
+                let became = if change.kind == ChangeKind::Deleted { Change::Deleted } else { Change::Data };
+                for (_, fired) in self.watches.extract_if(.., |(path, _)| *path == change.path) {
+                    if let Some(fired) = fired.upgrade() {
+                        fired.set(Some(became));
+                    }
+                }
+            }
+        }
+        // Those that were taken back.
+        self.watches.retain(|(_, fired)| fired.strong_count() > 0);
+    }
+}
+
+/// A reply of another kind than the request asks for cannot be: the connection has checked that.
+fn unexpected(reply: &Reply) -> Failure {
+    Failure::Refused(format!("unexpected reply {reply:?}"))
+}
+
+impl<'p> Session for ClientSession<'p> {
     type Identity = Identity;
 
     fn identity(&self) -> Identity {
-        Identity(self.client.session().clone())
+        self.identity.clone()
     }
 
     fn id(&self) -> i64 {
-        self.client.session_id().0
+        self.identity.id()
     }
 
     fn timeout(&self) -> Duration {
@@ -220,87 +285,102 @@ impl Session for ClientSession {
     }
 
     async fn lost(&self) {
-        let _ = self.lost.recv().await;
+        poll_fn(|_| {
+            self.go_on();
+            if self.wire.borrow().is_lost { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
     }
 
     fn distrust(&self) {
-        self.distrusted.set(Some(self.server));
+        self.servers.distrusted.set(Some(self.server));
     }
 
-    async fn abandon(self) {
-        // In this order: if the task still ran, the library would close the session when its last client
-        // is dropped.
-        self.task.cancel().await;
-        drop(self.client);
-    }
+    async fn abandon(self) {}
 
-    fn sync<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s> {
-        let reply = self.client.sync(path);
-        async move { Ok(reply.await?) }
+    fn sync<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s, 'p> {
+        let reply = self.ask(&Request::Sync { path });
+        async move { reply.await.map(drop) }
     }
 
     fn create<'s>(
         &'s self,
         prefixes: &'s [String],
         data: &[u8],
-    ) -> impl Future<Output = Result<Created, Failure>> + use<'s> {
-        let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
-        let single = match prefixes {
-            [prefix] => Some((prefix.clone(), self.client.create(prefix, data, &options))),
-            _ => None,
-        };
-        let several = || {
-            let mut writer = self.client.new_multi_writer();
-            for prefix in prefixes {
-                writer.add_create(prefix, data, &options)?;
+    ) -> impl Future<Output = Result<Created, Failure>> + use<'s, 'p> {
+        let kind = Kind::EphemeralSequential;
+        let nodes = prefixes.iter().map(|path| NewNode { path, data, acl: &[Acl::ANYONE] });
+        let reply = match prefixes {
+            [path] => self.ask(&Request::Create2 { node: NewNode { path, data, acl: &[Acl::ANYONE] }, kind }),
+            _ => {
+                let creations: Vec<_> = nodes.map(|node| Operation::Create { node, kind }).collect();
+                self.ask(&Request::Multi(&creations))
             }
-            Ok(writer.commit())
         };
-        let several: Option<Result<_, Error>> = single.is_none().then(several);
         async move {
-            if let Some((prefix, reply)) = single {
-                let (stat, sequence) = reply.await?;
-                return Ok(Created { paths: vec![format!("{prefix}{sequence}")], stat: Some(Stat::from(&stat)) });
-            }
-            let mut paths = vec![];
-            if let Some(reply) = several {
-                for result in reply?.await.map_err(multi_failure)? {
-                    if let MultiWriteResult::Create { path, .. } = result {
-                        paths.push(path);
-                    }
+            match reply.await? {
+                Reply::Created { path, stat } => Ok(Created { paths: vec![path], stat: stat.map(Stat::from) }),
+                Reply::Multi(results) => {
+                    let path = |result| match result {
+                        Reply::Created { path, .. } => Ok(path),
+                        other => Err(unexpected(&other)),
+                    };
+                    Ok(Created { paths: results.into_iter().map(path).collect::<Result<_, _>>()?, stat: None })
                 }
+                other => Err(unexpected(&other)),
             }
-            Ok(Created { paths, stat: None })
         }
     }
 
     async fn create_parents(&self, path: &str, containers: bool) -> Result<(), Failure> {
-        let mode = if containers { CreateMode::Container } else { CreateMode::Persistent };
-        Ok(self.client.mkdir(path, &mode.with_acls(Acls::anyone_all())).await?)
-    }
-
-    fn children<'s>(&'s self, path: &str) -> impl Future<Output = Result<Vec<String>, Failure>> + use<'s> {
-        let reply = self.client.list_children(path);
-        async move { Ok(reply.await?) }
-    }
-
-    fn read<'s>(&'s self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Failure>> + use<'s> {
-        let reply = self.client.get_data(path);
-        async move {
-            let (data, stat) = reply.await?;
-            Ok((data, Stat::from(&stat)))
+        let ends = path.match_indices('/').map(|(end, _)| end).filter(|end| *end > 0).chain([path.len()]);
+        let create = |end| {
+            let node = NewNode { path: &path[..end], data: &[], acl: &[Acl::ANYONE] };
+            let kind = Kind::Persistent;
+            self.ask(&if containers { Request::CreateContainer(node) } else { Request::Create { node, kind } })
+        };
+        // All in one flight.
+        let replies: Vec<_> = ends.map(create).collect();
+        let mut failure = None;
+        let mut outcome = Ok(());
+        for reply in replies {
+            outcome = match reply.await {
+                Err(Failure::Exists) | Ok(_) => Ok(()),
+                // The server closes the connection, and answers nothing more.
+                Err(Failure::Unimplemented) => return Err(Failure::Unimplemented),
+                Err(other) => Err(failure.get_or_insert(other).clone()),
+            };
         }
+        // The last one is there: then it does not matter that one above it could not be created.
+        outcome
+    }
+
+    fn children<'s>(&'s self, path: &str) -> impl Future<Output = Result<Vec<String>, Failure>> + use<'s, 'p> {
+        let reply = self.ask(&Request::GetChildren { path, watch: false });
+        async move {
+            match reply.await? {
+                Reply::Children { names, .. } => Ok(names),
+                other => Err(unexpected(&other)),
+            }
+        }
+    }
+
+    fn read<'s>(&'s self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Failure>> + use<'s, 'p> {
+        let reply = self.ask(&Request::GetData { path, watch: false });
+        async move { data(reply.await?) }
     }
 
     fn read_and_watch<'s>(
         &'s self,
         path: &str,
-    ) -> impl Future<Output = Result<(Vec<u8>, Stat, Watch), Failure>> + use<'s> {
-        let reply = self.client.get_and_watch_data(path);
+    ) -> impl Future<Output = Result<(Vec<u8>, Stat, Watch), Failure>> + use<'s, 'p> {
+        let fired = Rc::new(Fired::new(None));
+        let watch = Some((path.to_owned(), Rc::clone(&fired)));
+        let reply = self.ask_and_watch(&Request::GetData { path, watch: true }, watch);
         async move {
-            let (data, stat, watcher) = reply.await?;
-            let watch: Watch = Box::pin(changed(watcher));
-            Ok((data, Stat::from(&stat), watch))
+            let (data, stat) = data(reply.await?)?;
+            let watch: Watch = Box::pin(poll_fn(move |_| fired.get().map_or(Poll::Pending, Poll::Ready)));
+            Ok((data, stat, watch))
         }
     }
 
@@ -308,62 +388,51 @@ impl Session for ClientSession {
         &'s self,
         nodes: &[String],
         publish: Option<&[u8]>,
-    ) -> impl Future<Output = Result<(), Failure>> + use<'s> {
-        let mut writer = self.client.new_multi_writer();
-        let mut add = || {
-            for node in nodes {
-                writer.add_check_version(node, -1)?;
-                if let Some(data) = publish {
-                    writer.add_set_data(node, data, None)?;
-                }
-            }
-            Ok(())
-        };
-        let queued: Result<(), Error> = add();
-        let queued = queued.map(|()| writer.commit());
-        async move {
-            queued?.await.map_err(multi_failure)?;
-            Ok(())
-        }
+    ) -> impl Future<Output = Result<(), Failure>> + use<'s, 'p> {
+        let operations: Vec<_> = nodes
+            .iter()
+            .flat_map(|path| {
+                let check = Operation::Check { path, version: None };
+                let store = publish.map(|data| Operation::SetData { path, data, version: None });
+                [Some(check), store].into_iter().flatten()
+            })
+            .collect();
+        let reply = self.ask(&Request::Multi(&operations));
+        async move { reply.await.map(drop) }
     }
 
-    fn delete<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s> {
-        let reply = self.client.delete(path, None);
+    fn delete<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s, 'p> {
+        let reply = self.ask(&Request::Delete { path, version: None });
         async move {
             match reply.await {
-                Ok(()) | Err(Error::NoNode) => Ok(()),
-                Err(error) => Err(error.into()),
+                Ok(_) | Err(Failure::NoNode) => Ok(()),
+                Err(failure) => Err(failure),
             }
         }
     }
 
-    /// No watch may be left: the library would remove it after it has closed the session, and wait for an
-    /// answer that does not come.
     async fn close(self) -> Result<(), Failure> {
-        let mut states = self.client.state_watcher();
-        drop(self.client);
-        let _ = self.lost.recv().await;
-        match states.state() {
-            SessionState::Closed => Ok(()),
-            SessionState::AuthFailed | SessionState::Expired => Err(Failure::SessionOver),
-            _ => Err(Failure::Unknown("connection lost".to_owned())),
+        let slot = Slot::default();
+        let waits = Waits { slot: Rc::clone(&slot), watch: None };
+        let queued = self.wire.borrow_mut().connection.request(&Request::Close, waits, clock::now());
+        if let Err(error) = queued {
+            return Err(Failure::Unknown(error.to_string()));
         }
+        poll_fn(|_| {
+            self.go_on();
+            match slot.take() {
+                Some(reply) => Poll::Ready(reply.map(drop)),
+                None if self.wire.borrow().is_lost => Poll::Ready(Err(Failure::Unknown("connection lost".to_owned()))),
+                None => Poll::Pending,
+            }
+        })
+        .await
     }
 }
 
-fn multi_failure(error: MultiWriteError) -> Failure {
-    match error {
-        MultiWriteError::RequestFailed { source } | MultiWriteError::OperationFailed { source, .. } => source.into(),
-    }
-}
-
-/// Catches the task that the library spawns when it has connected.
-#[derive(Default)]
-struct Spawned(RefCell<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
-
-impl spawns_core::Spawn for Spawned {
-    fn spawn(&self, task: spawns_core::Task) {
-        let spawns_core::Task { future, .. } = task;
-        self.0.replace(Some(Box::into_pin(future)));
+fn data(reply: Reply) -> Result<(Vec<u8>, Stat), Failure> {
+    match reply {
+        Reply::Data { data, stat } => Ok((data, stat.into())),
+        other => Err(unexpected(&other)),
     }
 }

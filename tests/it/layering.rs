@@ -8,18 +8,8 @@ use std::path::{Path, PathBuf};
 const LONGEST: usize = 450;
 
 /// What a room without I/O and without a clock names nowhere.
-const EFFECTS: &[&str] = &[
-    "TcpStream",
-    "UdpSocket",
-    "SystemTime",
-    "time::Instant",
-    "log::",
-    "print!",
-    "println!",
-    "libc::",
-    "nix::",
-    "smol::",
-];
+const EFFECTS: &[&str] =
+    &["TcpStream", "UdpSocket", "SystemTime", "time::Instant", "log::", "print!", "println!", "libc::", "nix::"];
 
 /// Nor does it name these modules of `std`.
 const EFFECTS_OF_STD: &[&str] = &["fs", "env", "io", "os", "process", "thread"];
@@ -179,11 +169,14 @@ fn the_machine_ignores_no_event_unseen() {
     }
 }
 
+/// It forks for look-ups, so it must have one thread.
 #[test]
-fn one_file_names_the_client_library() {
-    for (name, text) in sources() {
-        let names_it = code(&text).any(|line| line.contains("zookeeper_client::"));
-        assert_eq!(names_it, name == "session/client.rs", "{name}");
+fn the_keeper_has_one_thread() {
+    for (name, text) in &sources() {
+        if ["keeper", "session", "zookeeper", "reactor", "lookup"].contains(&room(name)) {
+            assert_uses_none(name, text, &["thread::"]);
+            assert!(!named(text, "std::").contains("thread"), "{name}");
+        }
     }
 }
 
@@ -225,7 +218,7 @@ fn the_keeper_reaches_outside_in_one_file() {
         let outside: Vec<_> =
             ["clock", "command", "wire", "signals", "lending"].iter().filter(|o| outside.contains(**o)).collect();
         assert!(outside.is_empty(), "{name} knows {outside:?}");
-        assert_uses_none(name, text, &["smol::", "fastrand::", "session::client"]);
+        assert_uses_none(name, text, &["fastrand::", "session::client", "reactor::"]);
     }
 }
 
@@ -246,7 +239,7 @@ fn the_supervisor_alone_runs_the_machine_and_has_one_thread() {
         }
         if ["supervisor", "command", "signals", "terminal", "writer", "wire", "lending", "guard"].contains(&room(name))
         {
-            assert_uses_none(name, text, &["thread::", "smol::"]);
+            assert_uses_none(name, text, &["thread::"]);
             assert!(!named(text, "std::").contains("thread"), "{name}");
         }
     }

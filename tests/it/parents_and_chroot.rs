@@ -1,7 +1,5 @@
 //! The nodes above a lock, which zklock creates, and the chroot, which it does not.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use crate::harness::frames::Op;
 use crate::harness::proxy::{Fate, Proxy};
 use crate::harness::running::{finish, only_line, silent};
@@ -28,12 +26,7 @@ fn deep_lock_and_its_parents() {
 fn parents_that_go_are_created_again() {
     let scratch = Scratch::new();
     let proxy = Proxy::zookeeper(&direct());
-    // The first creation of the lock's node fails for want of parents; the second succeeds.
-    let creations = AtomicUsize::new(0);
-    let trap = proxy.trap(Fate::Wait, move |request| {
-        let is_the_lock = request.op == Op::CreateContainer && request.path.ends_with("/a/lock");
-        is_the_lock && creations.fetch_add(1, Ordering::Relaxed) == 1
-    });
+    let trap = proxy.trap(Fate::Wait, |request| request.op == Op::CreateContainer && request.path.ends_with("/a/lock"));
     let mut job = scratch.zklock_by(proxy.address()).arg("/a/lock").child(["--exit-on", "TERM"]).spawn();
     trap.wait();
     for node in ["/a/lock", "/a"] {

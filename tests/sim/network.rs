@@ -1,8 +1,7 @@
-//! Connections between keepers and servers, and what the client library does with them.
+//! Connections between keepers and servers, and what a session does with them.
 //!
-//! A connection delivers in order and late, and nothing once it is broken. The library pings when it has sent nothing
-//! for a while. It gives up a connection that has been silent for a sixth of the session timeout that it asked for,
-//! whatever timeout was granted.
+//! A connection delivers in order and late, and nothing once it is broken. The session pings when it has sent nothing
+//! for a while. It gives up a connection that has been silent for a sixth of the session timeout.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -84,8 +83,7 @@ pub(crate) struct Conn {
     pub(crate) server: usize,
     /// The session that the server has accepted on this connection.
     pub(crate) session: Option<usize>,
-    /// The session timeout that the client asks for, and the one that this server grants.
-    asked: Time,
+    /// The session timeout that this server grants.
     pub(crate) granted: Time,
     up: Lane<Up>,
     down: Lane<Down>,
@@ -105,7 +103,7 @@ pub(crate) struct Conn {
     watches: Vec<(u32, Rc<Cell<Option<Change>>>)>,
     handshake: Rc<Slot>,
     number: u32,
-    /// When the library last sent and last heard something, on the clock that does not count sleep.
+    /// When the session last sent and last heard something, on the clock that does not count sleep.
     sent: Time,
     heard: Time,
 }
@@ -127,7 +125,6 @@ impl State {
             host,
             server,
             session: None,
-            asked,
             granted: asked.min(self.servers.all[server].limit),
             up: Lane::default(),
             down: Lane::default(),
@@ -256,13 +253,13 @@ impl State {
         }
     }
 
-    /// The library checks whether to ping, or to give up a silent connection.
+    /// The session checks whether to ping, or to give up a silent connection.
     pub(crate) fn look(&mut self, conn: usize) {
         let (keeper, host) = (self.conns[conn].keeper, self.conns[conn].host);
         if !self.conns[conn].client_open || !self.keeper_runs(keeper) {
             return;
         }
-        let (now, timeout) = (self.monotonic(host), self.conns[conn].asked);
+        let (now, timeout) = (self.monotonic(host), self.conns[conn].granted);
         let limit = micros(silence_limit(Duration::from_micros(timeout)));
         let jitter = self.up_to(limit / 8);
         let state = &mut self.conns[conn];

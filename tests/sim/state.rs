@@ -38,7 +38,7 @@ pub(crate) enum Event {
     Up(usize),
     /// Messages on their way to a client over this connection.
     Down(usize),
-    /// The client library checks whether this connection is silent.
+    /// The session over this connection checks whether that is silent.
     Look(usize),
     /// Messages on their way from this server to the leader, and from the leader to it.
     Forward(usize),

@@ -133,11 +133,13 @@ impl Running {
             let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
             children.split_whitespace().map(|pid| pid.parse().expect("a process id")).collect::<Vec<i32>>()
         };
+        let is_guard =
+            |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "lock-guard\n");
         let deadline = Instant::now() + PATIENCE;
         // No pause between two looks: what is waited for lasts for a moment.
         while Instant::now() < deadline {
-            // The first one is the keeper, which has no children.
-            if let Some(forked) = children(self.pid().as_raw()).into_iter().flat_map(children).next() {
+            let guards = children(self.pid().as_raw()).into_iter().filter(is_guard);
+            if let Some(forked) = guards.flat_map(children).next() {
                 process::stop(Pid::from_raw(forked));
                 return Pid::from_raw(forked);
             }
