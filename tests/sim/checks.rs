@@ -12,12 +12,14 @@ use zklock::rules::settings::{Patience, Settings};
 use zklock::rules::signal::Signal;
 
 use crate::coverage::Kind;
-use crate::state::{Event, MS, State, Time};
+use crate::state::{Event, MS, State, Time, micros};
 
 /// How long a command that has to die may live on after its paused machine runs again.
 const AFTER_A_PAUSE: Time = 80 * MS;
 /// How long a command may live on after an operator has taken its lock away. The news takes three messages.
 const HEARSAY: Time = 700 * MS;
+/// How long a supervisor asks a guard in vain before it kills the guard.
+const PATIENCE_WITH_A_GUARD: Time = 310 * MS;
 /// How long a command that has to die may live on after its client hears of a shorter session timeout.
 const AFTER_THE_NEWS: Time = 80 * MS;
 
@@ -25,7 +27,7 @@ impl State {
     /// Whether this host's command may still be running without the lock.
     fn is_excused(&self, host: usize) -> bool {
         let host = &self.hosts[host];
-        self.now <= host.paused_until.max(host.operator_until)
+        self.now <= host.paused_until.max(host.operator_until).max(host.shortened_from)
             || host.grant.as_ref().is_some_and(|grant| self.is_unheard(grant))
     }
 
@@ -56,6 +58,16 @@ impl State {
     pub(crate) fn unpause(&mut self, host: usize) {
         self.hosts[host].paused_until = self.now + AFTER_A_PAUSE;
         self.after(AFTER_A_PAUSE + 1, Event::Verify(host));
+    }
+
+    /// The supervisor or the guard runs, and sees the lease as it is. If both are stopped when the lease is made shorter,
+    /// the kernel knows nothing of that, and the command lives until the longer lease ends.
+    pub(crate) fn look_at_lease(&mut self, host: usize) {
+        let until = self.now + AFTER_THE_NEWS + PATIENCE_WITH_A_GUARD;
+        if self.hosts[host].shortened_from > until {
+            self.hosts[host].shortened_from = until;
+            self.schedule(until + 1, Event::Verify(host));
+        }
     }
 
     /// An operator takes the lock away. If nothing else goes wrong, the command has until its keeper has heard of it.
@@ -136,6 +148,33 @@ impl State {
             if highest >= Some(granted.token) || token != Some(granted.token) {
                 self.fail(format!("host {host} has {granted:?}; node {token:?}, highest before {highest:?}"));
             }
+        }
+    }
+
+    /// A supervisor lets a command go on only under a lease.
+    pub(crate) fn check_continue(&mut self, host: usize) {
+        let state = &self.hosts[host];
+        let keeper = state.keeper.map(|keeper| &self.keepers[keeper]);
+        // The stop signal goes out this long before SIGKILL, or earlier.
+        let limits = self.servers.all.iter().map(|server| server.limit);
+        let shortest = limits.min().map_or(state.settings.session_timeout, Duration::from_micros);
+        let grace = Terms::with_default_grace(shortest.min(state.settings.session_timeout)).kill_after();
+        let grace = micros(state.settings.kill_after.map_or(grace, |kill_after| kill_after.min(grace)));
+        let is_over = keeper.is_none_or(|keeper| keeper.limits.is_none_or(|(kill_at, _)| kill_at <= self.now + grace));
+        if is_over && state.is_running() && !state.stopped_by_supervisor {
+            self.fail(format!("host {host} continues its command, but would have to stop it"));
+        }
+    }
+
+    /// A supervisor stops its command for a reason, and the newest lease is no such reason while it is young.
+    pub(crate) fn check_stop(&mut self, host: usize) {
+        let state = &self.hosts[host];
+        let has_reason = state.told_loss || state.guard.lease_over || state.guard_died || state.stopped_by_supervisor;
+        let keeper = state.keeper.map(|keeper| &self.keepers[keeper]);
+        let lease = keeper.and_then(|keeper| keeper.lease.zip(keeper.limits));
+        let is_young = lease.is_some_and(|(from, (_, ends_at))| self.now < from + (ends_at - from) / 5);
+        if is_young && !has_reason && state.settings.max_run.is_none() {
+            self.fail(format!("host {host} stops its command under a young lease"));
         }
     }
 

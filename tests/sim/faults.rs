@@ -108,7 +108,7 @@ impl State {
         let conn = keeper.and_then(|keeper| self.keepers[keeper].conns.last().copied());
         match conn {
             Some(conn) => self.conns[conn].server,
-            None => self.rng.usize(0..self.servers.all.len()),
+            None => self.chance.one_of(self.servers.all.len()),
         }
     }
 
@@ -128,19 +128,24 @@ impl State {
         state.asleep.is_none() && state.guard.alive && !state.guard.frozen
     }
 
-    pub(crate) fn strike(&mut self, fault: Fault) {
+    /// Makes a fault. Returns false if that is not possible now.
+    pub(crate) fn strike(&mut self, fault: Fault) -> bool {
         let Fault { kind, host, time } = fault;
         if kind == Kind::SetClock {
             // It must do no harm, so it excuses nothing.
             self.coverage.count(kind);
             self.do_fault(fault);
-        } else if self.happens(fault) {
+            return true;
+        }
+        let happens = self.happens(fault);
+        if happens {
             self.calm = !std::mem::replace(&mut self.faulty, true);
             self.disturb();
             self.coverage.count(kind);
             self.note(|| format!("FAULT {kind:?}, host {host}, {:.3} ms", time as f64 / 1000.0));
             self.do_fault(fault);
         }
+        happens
     }
 
     fn happens(&mut self, fault: Fault) -> bool {
@@ -186,7 +191,7 @@ impl State {
             }
             Kind::Crash => {
                 let server = self.server_of(host);
-                let silently = self.rng.bool();
+                let silently = self.once_in(2);
                 self.shut(server, until, silently);
                 if server == self.servers.leader {
                     self.elect(time / 2, None);
@@ -332,7 +337,9 @@ impl State {
             }
             Kind::SetClock => self.hosts[host].fast += time,
             Kind::Terminate => {
-                self.hosts[host].signals.push((Signal::TERM, false));
+                let signals = &mut self.hosts[host];
+                let signals = if time % 2 == 0 { &mut signals.signals } else { &mut signals.late_signals };
+                signals.push((Signal::TERM, false));
                 self.wake_supervisor(host);
             }
             Kind::ReapParent => {

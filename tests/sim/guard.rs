@@ -182,6 +182,7 @@ impl State {
         if state.asleep.is_some() {
             return self.hosts[host].deferred.push(Event::Guard(host));
         }
+        self.look_at_lease(host);
         let rules = self.guard(host).rules.take();
         let mut outside = SimOutside { state: self, host };
         let mut rules = rules.unwrap_or_else(|| rules::Guard::begin(&mut outside));

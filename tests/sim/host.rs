@@ -8,7 +8,7 @@ use zklock::rules::event::{Awaited, CommandEnd, Effect, Event as Happening, Unst
 use zklock::rules::guard::Request;
 use zklock::rules::guarded::{End, Guarded, Kill, News, Shown};
 use zklock::rules::instant::Instant;
-use zklock::rules::message::{Grant, Order};
+use zklock::rules::message::{Grant, Order, Progress, Report};
 use zklock::rules::mode::Mode;
 use zklock::rules::outcome::Outcome;
 use zklock::rules::queue::Dialect;
@@ -77,6 +77,12 @@ pub(crate) struct Host {
     linked: bool,
     /// Each with whether the terminal has sent it to the command as well.
     pub(crate) signals: Vec<(Signal, bool)>,
+    /// Signals that come in the middle of a turn, after the supervisor has first looked for something.
+    pub(crate) late_signals: Vec<(Signal, bool)>,
+    /// A signal that ends the wait had come when the supervisor read that the lock is held.
+    is_cancelled: bool,
+    /// The supervisor has read that the lock is lost, or that the keeper has gone.
+    pub(crate) told_loss: bool,
     armed: Option<Time>,
     pub(crate) processes: Vec<Process>,
     /// What waits at the gate, or has passed it, starts the command under this grant, if that is before this instant.
@@ -94,7 +100,7 @@ pub(crate) struct Host {
     told_end: Option<CommandEnd>,
     pub(crate) natural_end: Option<CommandEnd>,
     /// Whether the supervisor has stopped or killed the command, and whether anyone of zklock has.
-    stopped_by_supervisor: bool,
+    pub(crate) stopped_by_supervisor: bool,
     pub(crate) stopped_by_us: bool,
     /// Whether the supervisor has released the lock.
     pub(crate) released: bool,
@@ -113,6 +119,8 @@ pub(crate) struct Host {
     /// took the lock away.
     pub(crate) paused_until: Time,
     pub(crate) operator_until: Time,
+    /// The end of a lease that was made shorter, until the supervisor or the guard has looked at it.
+    pub(crate) shortened_from: Time,
     /// For each server, until when nothing passes from this host to it, and back.
     pub(crate) cuts: Vec<(Time, Time)>,
 }
@@ -136,6 +144,9 @@ impl Host {
             guard_died: false,
             linked: false,
             signals: vec![],
+            late_signals: vec![],
+            is_cancelled: false,
+            told_loss: false,
             armed: None,
             processes: vec![],
             opening: None,
@@ -159,6 +170,7 @@ impl Host {
             deferred: vec![],
             paused_until: 0,
             operator_until: 0,
+            shortened_from: 0,
             cuts: vec![(0, 0); servers],
         }
     }
@@ -170,6 +182,10 @@ impl Host {
 
     pub(crate) fn is_empty(&self) -> bool {
         !self.processes.iter().any(|process| process.alive)
+    }
+
+    fn signals_come(&mut self) {
+        self.signals.append(&mut self.late_signals);
     }
 }
 
@@ -203,12 +219,21 @@ impl Outside for SimOutside<'_> {
             let report = state.reports.remove(0);
             // The keeper may be waiting for room.
             self.state.touch_keeper(keeper);
+            match report {
+                Report::Queue(Progress::Held { .. }) => {
+                    self.this().is_cancelled = self.this().signals.contains(&(Signal::TERM, false));
+                }
+                Report::Lost(_) | Report::Refused(_) => self.this().told_loss = true,
+                _ => {}
+            }
             return Some(Happening::Keeper(report));
         }
         if state.alive {
+            self.this().signals_come();
             return None;
         }
         self.this().linked = false;
+        self.this().told_loss = true;
         Some(Happening::KeeperGone)
     }
 
@@ -226,7 +251,9 @@ impl Outside for SimOutside<'_> {
     }
 
     fn signals(&mut self) -> Result<Vec<(Signal, bool)>, Infallible> {
-        Ok(std::mem::take(&mut self.this().signals))
+        let signals = std::mem::take(&mut self.this().signals);
+        self.this().signals_come();
+        Ok(signals)
     }
 
     fn reap(&mut self) -> Option<Happening> {
@@ -327,6 +354,7 @@ impl State {
             return;
         }
         let Some(mut turns) = state.turns.take() else { return };
+        self.look_at_lease(host);
         let Ok(()) = turns.turn(&mut SimOutside { state: self, host });
         let (outcome, deadline) = (turns.outcome(), turns.deadline());
         self.hosts[host].turns = Some(turns);
@@ -348,7 +376,10 @@ impl State {
             Effect::DismissGuard => self.dismiss_guard(host),
             Effect::Spawn { grant, until } => self.spawn(host, grant, micros(until.since_boot())),
             // What was stopped was stopped by a terminal: there zklock signals by itself.
-            Effect::Forward(Signal::CONT) => self.continue_processes(host),
+            Effect::Forward(Signal::CONT) => {
+                self.check_continue(host);
+                self.continue_processes(host);
+            }
             Effect::Forward(signal) if self.hosts[host].guard.alive => self.ask_guard(host, Request::Signal(signal)),
             Effect::Forward(signal) => self.signal_command(host, signal),
             Effect::Stop(signal) => {
@@ -395,6 +426,7 @@ impl State {
     }
 
     fn is_stopped_by_supervisor(&mut self, host: usize) {
+        self.check_stop(host);
         self.hosts[host].stopped_by_supervisor = true;
         self.hosts[host].stopped_by_us = true;
     }
@@ -477,6 +509,9 @@ impl State {
     fn spawn(&mut self, host: usize, grant: Grant, until: Time) {
         if until <= self.now {
             self.fail(format!("host {host} starts its command, but would have to stop it already"));
+        }
+        if self.hosts[host].is_cancelled {
+            self.fail(format!("host {host} starts its command although a signal had come before"));
         }
         self.make_guard(host);
         self.hosts[host].opening = Some((grant, until));

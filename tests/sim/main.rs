@@ -5,6 +5,7 @@
 //!
 //! `ZKLOCK_SIM_SEED=N` replays one run and prints what happened; `ZKLOCK_SIM_RUNS=N` makes N runs.
 
+mod chance;
 mod checks;
 mod coverage;
 mod faults;
@@ -14,6 +15,7 @@ mod network;
 mod run;
 mod servers;
 mod state;
+mod systematic;
 mod tree;
 mod world;
 

@@ -337,8 +337,8 @@ impl State {
     /// The network breaks a connection. Only some of the messages under way still arrive.
     pub(crate) fn break_conn(&mut self, conn: usize) {
         let Conn { up, down, .. } = &mut self.conns[conn];
-        up.items.truncate(self.rng.usize(0..=up.items.len()));
-        down.items.truncate(self.rng.usize(0..=down.items.len()));
+        up.items.truncate(self.chance.one_of(up.items.len() + 1));
+        down.items.truncate(down.items.len() - self.chance.one_of(down.items.len() + 1));
         self.send_up(conn, Up::End);
         self.send_down(conn, Down::End);
     }

@@ -17,6 +17,7 @@ use zklock::rules::queue::Dialect;
 use zklock::rules::settings::{Patience, Settings};
 use zklock::rules::signal::Signal;
 
+use crate::chance::Chance;
 use crate::coverage::{Coverage, Kind};
 use crate::faults::{AIMED, FAULTS, Fault, MOMENTS, REGRANTING, Trap, some_time};
 use crate::host::{Host, Script};
@@ -42,24 +43,37 @@ pub(crate) struct Report {
     /// What happened, if a trace was asked for.
     pub(crate) trace: Vec<String>,
     pub(crate) coverage: Coverage,
+    /// How many events there were.
+    pub(crate) events: u32,
 }
 
 /// Makes the run that belongs to this seed. `plans`: a plan for each lock, as the product parses it.
 pub(crate) fn run(seed: u64, plans: &[Plan], traced: bool) -> Report {
-    let mut rng = Rng::with_seed(seed);
-    let state = scene(&mut rng, seed, traced);
+    play(scene(&mut Rng::with_seed(seed), seed, traced), plans, &[]).expect("a run")
+}
+
+/// Plays a scene to its end. `strikes`: faults, each with the number of the event before which it happens. `None` if one
+/// of them is not possible at its time.
+pub(crate) fn play(state: State, plans: &[Plan], strikes: &[(u32, Fault)]) -> Option<Report> {
     let last_fault = state.now + 8 * state.servers.timeout;
     let hosts = state.hosts.len() as Time;
     let limit = last_fault + (hosts + 2) * (6 * state.servers.timeout + 30_000 * MS);
     let plans: Vec<Plan> = state.hosts.iter().map(|host| plan_of(plans, host)).collect();
     let state: Shared = Rc::new(RefCell::new(state));
     let mut tasks: Vec<Option<Task<'_>>> = vec![];
-    for _ in 0..EVENTS {
+    let mut events = 0;
+    while events < EVENTS {
         let event = state.borrow_mut().advance();
         let Some(event) = event else {
             state.borrow_mut().check_end();
             break;
         };
+        for (_, fault) in strikes.iter().filter(|(number, _)| *number == events) {
+            if !state.borrow_mut().strike(*fault) {
+                return None;
+            }
+        }
+        events += 1;
         dispatch(&mut state.borrow_mut(), event);
         settle(&state, &plans, &mut tasks);
         let mut state = state.borrow_mut();
@@ -77,7 +91,8 @@ pub(crate) fn run(seed: u64, plans: &[Plan], traced: bool) -> Report {
     if state.failure.is_none() && state.advance().is_some() {
         state.fail("the run does not end");
     }
-    Report { failure: state.failure.take(), trace: state.trace(), coverage: state.coverage.clone() }
+    let failure = state.failure.take();
+    Some(Report { failure, trace: state.trace(), coverage: state.coverage.clone(), events })
 }
 
 fn dispatch(state: &mut State, event: Event) {
@@ -103,7 +118,9 @@ fn dispatch(state: &mut State, event: Event) {
             state.wake_supervisor(host);
         }
         Event::Verify(host) => state.verify(host),
-        Event::Fault(fault) => state.strike(fault),
+        Event::Fault(fault) => {
+            state.strike(fault);
+        }
     }
 }
 
@@ -178,7 +195,7 @@ fn scene(rng: &mut Rng, seed: u64, traced: bool) -> State {
         host
     });
     let hosts: Vec<Host> = hosts.collect();
-    let mut state = State::new(rng.fork(), servers, hosts, traced);
+    let mut state = State::new(Chance::Random(rng.fork()), servers, hosts, traced);
     state.note(|| format!("{count} servers, session timeout {timeout} us, tick {tick} us"));
     state.note(|| format!("they grant {:?} us", &limits[..count]));
     for host in 0..state.hosts.len() {

@@ -286,7 +286,7 @@ impl State {
             return self.schedule(deadline, Event::Expire(index));
         }
         // A leader checks its sessions once per tick, or later if it is busy.
-        if self.rng.bool() && session.deadline == self.now {
+        if session.deadline == self.now && self.chance.once_in(2) {
             let late = self.up_to(self.servers.tick);
             return self.after(late + 1, Event::Expire(index));
         }
@@ -679,7 +679,7 @@ impl State {
             state.deposed = true;
         }
         let others: Vec<usize> = (0..count).filter(|other| count == 1 || *other != self.servers.leader).collect();
-        self.servers.leader = others[self.rng.usize(0..others.len())];
+        self.servers.leader = others[self.chance.one_of(others.len())];
         // A new leader gives each session its whole timeout again.
         for session in &mut self.servers.sessions {
             session.deadline = until + session.created;

@@ -6,11 +6,11 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
-use fastrand::Rng;
 use zklock::rules::instant::Instant;
 use zklock::rules::message::Order;
 use zklock::rules::message::Report;
 
+use crate::chance::Chance;
 use crate::coverage::Coverage;
 use crate::faults::{Fault, Trap};
 use crate::host::Host;
@@ -99,7 +99,7 @@ pub(crate) struct State {
     pub(crate) now: Time,
     heap: BinaryHeap<Reverse<Due>>,
     sequence: u64,
-    pub(crate) rng: Rng,
+    pub(crate) chance: Chance,
     pub(crate) hosts: Vec<Host>,
     pub(crate) keepers: Vec<KeeperState>,
     pub(crate) conns: Vec<Conn>,
@@ -147,13 +147,13 @@ impl Ord for Due {
 }
 
 impl State {
-    pub(crate) fn new(rng: Rng, servers: Servers, hosts: Vec<Host>, traced: bool) -> Self {
+    pub(crate) fn new(chance: Chance, servers: Servers, hosts: Vec<Host>, traced: bool) -> Self {
         Self {
             // The machines have been up for a while.
             now: 1_000_000 * MS,
             heap: BinaryHeap::new(),
             sequence: 0,
-            rng,
+            chance,
             hosts,
             keepers: vec![],
             conns: vec![],
@@ -189,21 +189,17 @@ impl State {
 
     /// A random number from 0 to `most`, inclusive.
     pub(crate) fn up_to(&mut self, most: Time) -> Time {
-        self.rng.u64(0..=most)
+        self.chance.up_to(most)
     }
 
     /// True once in `times`.
     pub(crate) fn once_in(&mut self, times: u32) -> bool {
-        self.rng.u32(0..times) == 0
+        self.chance.once_in(times)
     }
 
     /// How long a message takes: usually not long.
     pub(crate) fn delay(&mut self) -> Time {
-        match self.rng.u32(0..64) {
-            0 => self.up_to(200 * MS),
-            1..8 => self.up_to(20 * MS),
-            _ => 100 + self.up_to(2 * MS),
-        }
+        self.chance.delay()
     }
 
     pub(crate) fn note(&mut self, text: impl FnOnce() -> String) {
@@ -255,7 +251,7 @@ impl State {
             return;
         }
         for conn in self.keepers[keeper].conns.clone() {
-            if self.rng.bool() {
+            if self.once_in(2) {
                 self.schedule(self.now, Event::Down(conn));
                 self.schedule(self.now, Event::Look(conn));
             } else {

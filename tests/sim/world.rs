@@ -20,7 +20,7 @@ use zklock::session::{Change, Created, Failure, Session, Stat, Watch};
 use crate::coverage::Kind;
 use crate::network::{Answer, Request, Slot};
 use crate::servers;
-use crate::state::{Event, State, instant, micros};
+use crate::state::{Event, MS, State, instant, micros};
 
 /// The state that the run and all its keepers share. The run does not borrow it while it polls a keeper.
 pub(crate) type Shared = Rc<RefCell<State>>;
@@ -45,7 +45,7 @@ impl SimOutside {
         let mut pause = Duration::from_millis(50);
         loop {
             let mut order: Vec<usize> = (0..self.state.borrow().servers.all.len()).collect();
-            self.state.borrow_mut().rng.shuffle(&mut order);
+            self.state.borrow_mut().chance.shuffle(&mut order);
             let distrusted = self.state.borrow().keepers[self.keeper].distrusted;
             order.sort_by_key(|server| distrusted == Some(*server));
             for server in order {
@@ -112,7 +112,7 @@ impl Outside for SimOutside {
     }
 
     fn random(&self) -> u64 {
-        self.state.borrow_mut().rng.u64(..)
+        self.state.borrow_mut().chance.number()
     }
 
     async fn sleep(&self, time: Duration) {
@@ -155,7 +155,10 @@ impl Outside for SimOutside {
         let keeper = &mut state.keepers[self.keeper];
         let (before, host) = (keeper.limits, keeper.host);
         (keeper.lease, keeper.limits) = (Some(from), Some((kill_at, ends_at)));
-        if before.is_some_and(|before| ends_at < before.1) {
+        if let Some((_, before)) = before.filter(|before| ends_at < before.1) {
+            // The kernel takes a moment to kill.
+            state.hosts[host].shortened_from = before + MS;
+            state.schedule(before + MS + 1, Event::Verify(host));
             state.wake_guard(host);
         }
     }
