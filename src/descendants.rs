@@ -112,6 +112,11 @@ impl Descendants {
         !addressees.is_empty()
     }
 
+    /// Sends SIGKILL to every one of them that can be seen, at whatever depth.
+    pub fn kill(&self) {
+        self.below(|_| true).iter().for_each(|process| process.signal(Signal::KILL));
+    }
+
     /// How many are alive.
     pub fn count(&self) -> usize {
         self.below(|_| true).len()

@@ -215,8 +215,9 @@ impl Guard {
         let Some(gate) = self.gate.take() else { return Err(Errno::EPIPE.into()) };
         let message = gate::Opening { until, variables: variables.iter().map(owned).collect() }.to_bytes();
         send(gate.as_raw_fd(), &message, MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT)?;
-        self.request(Request::Open)?;
+        // Before the command can start: a copy of this end would hide the guard's death from the kernel.
         ties.alive = None;
+        self.request(Request::Open)?;
         Ok(())
     }
 

@@ -26,6 +26,8 @@ pub struct Lookup {
 impl Lookup {
     /// Forks a process that calls `look_up`. This process must have one thread only.
     pub fn begin(look_up: impl FnOnce() -> Vec<u8>) -> io::Result<Self> {
+        // Those that were given up. The keeper has no other children.
+        while waitpid(None, Some(WaitPidFlag::WNOHANG)).is_ok_and(|status| status != WaitStatus::StillAlive) {}
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
         fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let parent = getpid();
@@ -69,8 +71,7 @@ impl Drop for Lookup {
         // Until it is reaped here, the pid is its own.
         if waitpid(self.child, Some(WaitPidFlag::WNOHANG)) == Ok(WaitStatus::StillAlive) {
             let _ = kill(self.child, Signal::SIGKILL);
-            // It may sleep uninterruptibly, so it is not waited for: it stays a zombie for as long as we live.
-            let _ = waitpid(self.child, Some(WaitPidFlag::WNOHANG));
+            // It may sleep uninterruptibly, so it is not waited for. The next look-up reaps it.
         }
     }
 }

@@ -68,8 +68,9 @@ impl Reactor {
         }
         let descriptors = self.descriptors.borrow();
         let waits = descriptors.iter().map(|&(number, events)| {
-            #[expect(unsafe_code, reason = "a descriptor is noted in the turn in which it is waited for")]
-            // SAFETY: whoever noted it in this turn still has it: nothing has run since.
+            #[expect(unsafe_code, reason = "what is noted does not live as long as a borrow would have to")]
+            // SAFETY: poll(2) only looks at it. If it was closed after it was noted in this turn, or its number is
+            // another descriptor's by now, there is a turn for nothing, in which it is not noted again.
             PollFd::new(unsafe { BorrowedFd::borrow_raw(number) }, events)
         });
         let mut waits: Vec<_> = waits.chain([PollFd::new(self.alarm.as_fd(), PollFlags::POLLIN)]).collect();

@@ -11,8 +11,9 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
+use nix::sys::signal::Signal as Named;
 use nix::sys::socket::{MsgFlags, recv, send};
-use nix::unistd::{ForkResult, Pid, fork, getpid, pipe2, read, setpgid, setsid, write};
+use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, read, setpgid, setsid, write};
 
 use super::gate::{self, Passage};
 use super::kernel::{self, DeadlineTimer, Fuse};
@@ -78,6 +79,12 @@ impl<'a> Process<'a> {
             }
         };
         let _ = prctl::set_name(c"lock-guard");
+        // As long as there is no command, a guard dies with its supervisor even while it is stopped. Otherwise the
+        // keeper would wait for it, and hold the lock.
+        let _ = prctl::set_pdeathsig(Named::SIGKILL);
+        if getppid() != passage.supervisor {
+            return Err(Errno::ESRCH);
+        }
         refused(Part::Adoption, prctl::set_child_subreaper(true));
         let (waits, go) = pipe2(OFlag::O_CLOEXEC)?;
         // At the end of a process the kernel closes its descriptors, those with higher numbers first: the end that
@@ -231,8 +238,10 @@ impl Outside for Process<'_> {
             let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
             return match pid {
                 0 => Reaped::NoMore,
+                // The proof that nothing is left.
+                ..0 if Errno::last() == Errno::ECHILD => Reaped::NoneLeft,
                 ..0 if Errno::last() == Errno::EINTR => continue,
-                ..0 => Reaped::NoneLeft,
+                ..0 => Reaped::NoMore,
                 _ if self.command.map(Pid::as_raw) != Some(pid) => Reaped::Other,
                 _ if libc::WIFSTOPPED(status) => Reaped::Stopped(libc::WSTOPSIG(status)),
                 _ => {
@@ -271,6 +280,8 @@ impl Outside for Process<'_> {
 
     fn open_gate(&mut self) {
         if let Some(go) = self.go.take() {
+            // From here on the death of the supervisor is for us to act upon.
+            let _ = prctl::set_pdeathsig(None);
             let _ = write(&go, &[1]);
         }
     }

@@ -418,6 +418,7 @@ impl<'p> Session for ClientSession<'p> {
         if let Err(error) = queued {
             return Err(Failure::Unknown(error.to_string()));
         }
+        self.reactor.take_another_turn();
         poll_fn(|_| {
             self.go_on();
             match slot.take() {

@@ -1,6 +1,6 @@
 //! From the addresses of the servers to a session over one connection.
 
-use std::future::{pending, poll_fn};
+use std::future::poll_fn;
 use std::io::{self, Read as _, Write as _};
 use std::mem;
 use std::net::{SocketAddr, TcpStream};
@@ -46,25 +46,29 @@ pub(super) async fn dial(
     reactor: &Reactor,
     timeout: Duration,
     identity: Option<&Identity>,
+    unreachable: impl FnMut(String),
+) -> Result<Opened, Failure> {
+    // A fault that cuts off the servers may cut off the name servers as well, and the lease does not wait for those.
+    or(servers.keep_looking_up(reactor), try_until_one_answers(servers, reactor, timeout, identity, unreachable)).await
+}
+
+async fn try_until_one_answers(
+    servers: &Servers<'_>,
+    reactor: &Reactor,
+    timeout: Duration,
+    identity: Option<&Identity>,
     mut unreachable: impl FnMut(String),
 ) -> Result<Opened, Failure> {
-    let silence = silence_limit(timeout);
     let mut pause = FIRST_PAUSE;
     loop {
-        let reason = match round(servers, reactor, timeout, identity).await {
-            Ok(opened) => return Ok(opened),
-            Err(Reason::SessionOver) => return Err(Failure::SessionOver),
-            Err(Reason::Unresolved(reason)) => reason,
-            Err(Reason::Unreachable(reasons)) => {
-                let first = reasons.into_iter().find(|(server, _)| servers.first() == Some(*server));
-                match first {
-                    Some((server, Trouble::Io(error))) => format!("{server}: {}", brief(&error)),
-                    // While a lease is running, there is no time to ask.
-                    Some((server, Trouble::NoSession)) if identity.is_none() => {
-                        diagnose(server, reactor, silence.min(DIAGNOSIS)).await
-                    }
-                    Some((server, Trouble::NoSession)) => no_answer(server),
-                    None => String::new(),
+        let reason = match servers.until_known().await {
+            Err(reason) => reason,
+            Ok(()) => {
+                let known = servers.known();
+                match try_each(servers.in_turn(known.clone()), reactor, timeout, identity).await {
+                    Ok(opened) => return Ok(opened),
+                    Err(Failed::SessionOver) => return Err(Failure::SessionOver),
+                    Err(Failed::Troubles(troubles)) => tell(troubles, known[0], reactor, timeout, identity).await,
                 }
             }
         };
@@ -76,58 +80,63 @@ pub(super) async fn dial(
     }
 }
 
+/// Why the server `first` was of no use.
+async fn tell(
+    troubles: Vec<(SocketAddr, Trouble)>,
+    first: SocketAddr,
+    reactor: &Reactor,
+    timeout: Duration,
+    identity: Option<&Identity>,
+) -> String {
+    match troubles.into_iter().find(|(server, _)| *server == first) {
+        Some((_, Trouble::Io(error))) => format!("{first}: {}", brief(&error)),
+        // While a lease is running, there is no time to ask.
+        _ if identity.is_none() => diagnose(first, reactor, silence_limit(timeout).min(DIAGNOSIS)).await,
+        _ => no_answer(first),
+    }
+}
+
 /// Why a round has led to no session.
-enum Reason {
+enum Failed {
     SessionOver,
-    Unresolved(String),
-    Unreachable(Vec<(SocketAddr, Trouble)>),
+    Troubles(Vec<(SocketAddr, Trouble)>),
 }
 
 /// Why one server was of no use.
 enum Trouble {
+    SessionOver,
     Io(io::Error),
     NoSession,
 }
 
 /// Tries each server once.
-async fn round(
-    servers: &Servers<'_>,
-    reactor: &Reactor,
-    timeout: Duration,
-    identity: Option<&Identity>,
-) -> Result<Opened, Reason> {
-    if servers.first().is_none() {
-        servers.look_up(reactor).await.map_err(Reason::Unresolved)?;
-        return try_each(servers.in_turn(), reactor, timeout, identity).await;
-    }
-    // A fault that cuts off the servers may cut off the name servers as well, and the lease does not wait for those.
-    let looking_up = async {
-        let _ = servers.look_up(reactor).await;
-        pending().await
-    };
-    or(try_each(servers.in_turn(), reactor, timeout, identity), looking_up).await
-}
-
 async fn try_each(
     addresses: Vec<SocketAddr>,
     reactor: &Reactor,
     timeout: Duration,
     identity: Option<&Identity>,
-) -> Result<Opened, Reason> {
+) -> Result<Opened, Failed> {
     let mut waiting = addresses.into_iter();
     let mut tried: Vec<Try> = vec![];
     let mut troubles = vec![];
     let mut next_at = clock::now();
     poll_fn(|_| {
         for mut one in mem::take(&mut tried) {
-            match one.go_on(reactor) {
+            // A request to resume a session cannot be taken back: the server that gets it last has the session. So
+            // only one server is asked at a time, while others are being connected to.
+            let may_ask = identity.is_none() || tried.iter().all(|other| !other.has_asked);
+            match one.go_on(may_ask, reactor) {
                 Ok(None) => tried.push(one),
                 // Those that lose are closed. If one of them has just opened a session, that expires by itself.
                 Ok(Some(granted)) => {
                     return Poll::Ready(Ok(Opened { socket: one.socket, server: one.server, granted }));
                 }
-                Err(Failed::SessionOver) => return Poll::Ready(Err(Reason::SessionOver)),
-                Err(Failed::Trouble(trouble)) => troubles.push((one.server, trouble)),
+                Err(Trouble::SessionOver) => return Poll::Ready(Err(Failed::SessionOver)),
+                Err(trouble) => {
+                    troubles.push((one.server, trouble));
+                    // Another may ask now.
+                    reactor.take_another_turn();
+                }
             }
         }
         while tried.is_empty() || clock::now() >= next_at {
@@ -143,7 +152,7 @@ async fn try_each(
             }
         }
         if tried.is_empty() {
-            return Poll::Ready(Err(Reason::Unreachable(mem::take(&mut troubles))));
+            return Poll::Ready(Err(Failed::Troubles(mem::take(&mut troubles))));
         }
         if waiting.len() > 0 {
             reactor.wake_at(next_at);
@@ -158,20 +167,12 @@ struct Try {
     server: SocketAddr,
     socket: TcpStream,
     is_connected: bool,
+    has_asked: bool,
     attempt: Attempt,
     resumes: bool,
+    /// How long it may be silent.
+    patience: Duration,
     until: Instant,
-}
-
-enum Failed {
-    SessionOver,
-    Trouble(Trouble),
-}
-
-impl From<io::Error> for Failed {
-    fn from(error: io::Error) -> Self {
-        Self::Trouble(Trouble::Io(error))
-    }
 }
 
 impl Try {
@@ -180,72 +181,68 @@ impl Try {
             Some(identity) => Attempt::resume(identity.clone(), timeout),
             None => Attempt::open(timeout),
         };
-        let until = clock::now() + silence_limit(timeout);
-        Ok(Self {
-            server,
-            socket: begin_to_connect(server)?,
-            is_connected: false,
-            attempt,
-            resumes: identity.is_some(),
-            until,
-        })
+        let (resumes, patience) = (identity.is_some(), silence_limit(timeout));
+        let (socket, until) = (begin_to_connect(server)?, clock::now() + patience);
+        Ok(Self { server, socket, is_connected: false, has_asked: false, attempt, resumes, patience, until })
     }
 
     /// Does what can be done without waiting.
-    fn go_on(&mut self, reactor: &Reactor) -> Result<Option<Granted>, Failed> {
+    fn go_on(&mut self, may_ask: bool, reactor: &Reactor) -> Result<Option<Granted>, Trouble> {
+        if !self.is_connected && is_writable(&self.socket) {
+            match self.socket.take_error() {
+                Ok(None) => self.is_connected = true,
+                Ok(Some(error)) | Err(error) => return Err(Trouble::Io(error)),
+            }
+        }
+        if self.is_connected && !self.has_asked {
+            if !may_ask {
+                return Ok(None);
+            }
+            (self.has_asked, self.until) = (true, clock::now() + self.patience);
+        }
+        if self.has_asked
+            && let Some(granted) = self.shake_hands(reactor)?
+        {
+            return Ok(Some(granted));
+        }
         if clock::now() >= self.until {
-            let trouble = if self.is_connected {
-                Trouble::NoSession
-            } else {
-                Trouble::Io(io::Error::other("connection timed out"))
-            };
-            return Err(Failed::Trouble(trouble));
+            let timed_out = || Trouble::Io(io::Error::other("connection timed out"));
+            return Err(if self.is_connected { Trouble::NoSession } else { timed_out() });
         }
         reactor.wake_at(self.until);
         if !self.is_connected {
-            if !is_writable(&self.socket) {
-                reactor.wake_on(self.socket.as_fd(), PollFlags::POLLOUT);
-                return Ok(None);
-            }
-            match self.socket.take_error()? {
-                Some(error) => return Err(error.into()),
-                None => self.is_connected = true,
-            }
+            reactor.wake_on(self.socket.as_fd(), PollFlags::POLLOUT);
         }
-        self.shake_hands(reactor).map_err(|failed| match failed {
-            // It was there, but is no server that wants us.
-            Failed::Trouble(_) => Failed::Trouble(Trouble::NoSession),
-            over => over,
-        })
+        Ok(None)
     }
 
-    fn shake_hands(&mut self, reactor: &Reactor) -> Result<Option<Granted>, Failed> {
+    /// An error means that it was there, but is no server that wants us.
+    fn shake_hands(&mut self, reactor: &Reactor) -> Result<Option<Granted>, Trouble> {
         while !self.attempt.to_send().is_empty() {
             // Before the bytes leave: the server may answer before we look at the clock again.
             let now = clock::now();
             match self.socket.write(self.attempt.to_send()) {
                 Ok(count) => self.attempt.sent(count, now),
                 Err(error) if is_for_later(&error) => break,
-                Err(error) => return Err(error.into()),
+                Err(_) => return Err(Trouble::NoSession),
             }
         }
         let mut bytes = [0; 1024];
         loop {
             match self.socket.read(&mut bytes) {
-                Ok(0) => return Err(Failed::Trouble(Trouble::NoSession)),
+                Err(error) if is_for_later(&error) => break,
+                Ok(0) | Err(_) => return Err(Trouble::NoSession),
                 Ok(count) => match self.attempt.receive(&bytes[..count]) {
                     Ok(None) => {}
                     Ok(granted) => return Ok(granted),
                     Err(NoSession::Expired | NoSession::Another(_)) if self.resumes => {
-                        return Err(Failed::SessionOver);
+                        return Err(Trouble::SessionOver);
                     }
                     Err(why) => {
                         log::info!("{}: {why}", self.server);
-                        return Err(Failed::Trouble(Trouble::NoSession));
+                        return Err(Trouble::NoSession);
                     }
                 },
-                Err(error) if is_for_later(&error) => break,
-                Err(error) => return Err(error.into()),
             }
         }
         let unsent = !self.attempt.to_send().is_empty();

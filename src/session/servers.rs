@@ -1,94 +1,135 @@
 //! Which servers a session may use, and in which order they are tried.
 
 use std::cell::{Cell, RefCell};
+use std::future::{pending, poll_fn};
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::os::fd::AsFd as _;
+use std::task::Poll;
+use std::time::Duration;
 
 use nix::poll::PollFlags;
 
+use crate::clock;
 use crate::lookup::Lookup;
 use crate::plan::{ConnectString, HostPort};
 use crate::reactor::Reactor;
 
-/// The servers that a session may use, and their addresses as they were last looked up.
+/// How long after one look-up of the names the next one begins: if one has failed, and if none has.
+const LOOK_UP_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+
+/// The servers that a session may use.
 #[derive(Debug)]
 pub struct Servers<'p> {
     pub(super) connect: &'p ConnectString,
-    known: RefCell<Vec<SocketAddr>>,
+    hosts: Vec<Host<'p>>,
+    /// Why names have no addresses, once all have been looked up.
+    unresolved: RefCell<Option<String>>,
     /// The server that is asked last, because it has shown what is not so.
     pub(super) distrusted: Cell<Option<SocketAddr>>,
+}
+
+/// One server of the connect string.
+#[derive(Debug)]
+struct Host<'p> {
+    server: &'p HostPort,
+    is_name: bool,
+    /// Its addresses, as they were last found.
+    known: RefCell<Vec<SocketAddr>>,
 }
 
 impl<'p> Servers<'p> {
     /// The servers of a connect string; nothing is looked up yet.
     pub fn new(connect: &'p ConnectString) -> Self {
-        Self { connect, known: RefCell::default(), distrusted: Cell::new(None) }
+        let host = |server: &'p HostPort| {
+            let literal = server.host.parse::<IpAddr>().ok().map(|address| SocketAddr::new(address, server.port));
+            Host { server, is_name: literal.is_none(), known: RefCell::new(literal.into_iter().collect()) }
+        };
+        let hosts = connect.hosts.iter().map(host).collect();
+        Self { connect, hosts, unresolved: RefCell::default(), distrusted: Cell::new(None) }
     }
 
-    /// The addresses that are known, in the order in which they are tried. A random one comes first, so that the
-    /// clients of an ensemble spread over its servers.
-    pub(super) fn in_turn(&self) -> Vec<SocketAddr> {
-        let mut addresses = self.known.borrow().clone();
+    /// The addresses that are known, in the order of the connect string.
+    pub(super) fn known(&self) -> Vec<SocketAddr> {
+        let mut addresses = vec![];
+        for address in self.hosts.iter().flat_map(|host| host.known.borrow().clone()) {
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        addresses
+    }
+
+    /// The order in which these are tried. A random one comes first, so that the clients of an ensemble spread over
+    /// its servers.
+    pub(super) fn in_turn(&self, mut addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
         fastrand::shuffle(&mut addresses);
         addresses.sort_by_key(|address| self.distrusted.get() == Some(*address));
         addresses
     }
 
-    /// The first address that is known.
-    pub(super) fn first(&self) -> Option<SocketAddr> {
-        self.known.borrow().first().copied()
+    /// Waits until there is an address. Returns the reason if all names have been looked up in vain.
+    pub(super) async fn until_known(&self) -> Result<(), String> {
+        poll_fn(|_| {
+            if self.hosts.iter().any(|host| !host.known.borrow().is_empty()) {
+                return Poll::Ready(Ok(()));
+            }
+            self.unresolved.take().map_or(Poll::Pending, |reason| Poll::Ready(Err(reason)))
+        })
+        .await
     }
 
-    /// Looks up every host, all at the same time. Returns the reason if no address is found; those that were known
-    /// before stay then.
-    pub(super) async fn look_up(&self, reactor: &Reactor) -> Result<(), String> {
-        let answers: Vec<_> = self.connect.hosts.iter().map(Answer::begin).collect();
-        let (mut addresses, mut reason) = (vec![], String::new());
-        for (server, answer) in self.connect.hosts.iter().zip(answers) {
-            match answer.wait(reactor).await {
-                Ok(found) => addresses.extend(found),
-                Err(error) => {
-                    reason = format!("cannot resolve {}: {error}", server.host);
-                    log::info!("{reason}");
+    /// Looks up the names, all at the same time, again and again. Addresses that are known stay until others are
+    /// found for the same name. Never ends.
+    pub(super) async fn keep_looking_up<T>(&self, reactor: &Reactor) -> T {
+        if !self.hosts.iter().any(|host| host.is_name) {
+            return pending().await;
+        }
+        loop {
+            let reason = self.look_up(reactor).await;
+            let pause = if reason.is_some() { LOOK_UP_AGAIN.0 } else { LOOK_UP_AGAIN.1 };
+            self.unresolved.replace(reason);
+            reactor.take_another_turn();
+            reactor.sleep_until(clock::now() + pause).await;
+        }
+    }
+
+    /// Looks up the names once. Returns why one of them has no address, if any has none.
+    async fn look_up(&self, reactor: &Reactor) -> Option<String> {
+        let mut reason = None;
+        let mut failed = |host: &Host<'_>, why: &str| {
+            let text = format!("cannot resolve {}: {why}", host.server.host);
+            log::info!("{text}");
+            reason = Some(text);
+        };
+        let mut asked = vec![];
+        for host in self.hosts.iter().filter(|host| host.is_name) {
+            match Lookup::begin(|| resolve(host.server)) {
+                Ok(lookup) => asked.push((host, lookup)),
+                Err(error) => failed(host, &brief(&error)),
+            }
+        }
+        poll_fn(|_| {
+            asked.retain_mut(|(host, lookup)| {
+                let Some(answer) = lookup.answer() else {
+                    reactor.wake_on(lookup.as_fd(), PollFlags::POLLIN);
+                    return true;
+                };
+                let answer = String::from_utf8_lossy(&answer);
+                // An address for each line, or one line that says why there is none.
+                let found: Vec<_> = answer.lines().filter_map(|line| line.parse().ok()).collect();
+                if found.is_empty() {
+                    failed(host, &answer);
+                } else {
+                    host.known.replace(found);
+                    reactor.take_another_turn();
                 }
-            }
-        }
-        if addresses.is_empty() {
-            return Err(reason);
-        }
-        self.known.replace(addresses);
-        Ok(())
-    }
-}
-
-/// The addresses of one host.
-enum Answer {
-    Known(SocketAddr),
-    Awaited(io::Result<Lookup>),
-}
-
-impl Answer {
-    fn begin(server: &HostPort) -> Self {
-        match server.host.parse::<IpAddr>() {
-            Ok(address) => Self::Known(SocketAddr::new(address, server.port)),
-            Err(_) => Self::Awaited(Lookup::begin(|| resolve(server))),
-        }
-    }
-
-    async fn wait(self, reactor: &Reactor) -> Result<Vec<SocketAddr>, String> {
-        let mut lookup = match self {
-            Self::Known(address) => return Ok(vec![address]),
-            Self::Awaited(lookup) => lookup.map_err(|error| brief(&error))?,
-        };
-        let answer = loop {
-            match lookup.answer() {
-                Some(answer) => break String::from_utf8_lossy(&answer).into_owned(),
-                None => reactor.ready(&lookup, PollFlags::POLLIN).await,
-            }
-        };
-        // An address for each line, or one line that says why there is none.
-        let addresses: Vec<_> = answer.lines().filter_map(|line| line.parse().ok()).collect();
-        if addresses.is_empty() { Err(answer) } else { Ok(addresses) }
+                false
+            });
+            if asked.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        reason
     }
 }
 

@@ -236,10 +236,16 @@ impl Job {
     pub(super) fn kill(&mut self) {
         self.interrupted = true;
         let Some(guarded) = &mut self.guard else { return };
-        match guarded.state.kill(guarded.guard.shared().kills()) {
+        let kills = guarded.guard.shared().kills();
+        match guarded.state.kill(kills) {
             Kill::AskGuard => guarded.guard.kill(),
             Kill::KillGuard => guarded.guard.kill_guard(),
             Kill::KillChildren => guarded.descendants().kill_children(),
+        }
+        if kills > 0 || guarded.state.is_reaped() {
+            // A child that cannot die yet, because a file system does not answer, keeps its own children from
+            // coming up to where children are killed.
+            guarded.descendants().kill();
         }
     }
 

@@ -10,7 +10,6 @@ use super::pace::Pace;
 use super::records::Reader;
 use super::reply::{Change, Form, Header, NOTIFICATION, Reply};
 use super::request::Request;
-use super::request::bytes::PING;
 use crate::rules::instant::Instant;
 
 /// News from the server.
@@ -187,15 +186,16 @@ impl<T> Connection<T> {
                 }
                 continue;
             }
-            if header.refusal == Some(Code::SessionMoved) {
-                return Err(Broken::SessionMoved);
-            }
             let unexpected = Malformed::UnexpectedReply(header.xid);
             let index = answered(&self.pending, &header).ok_or(unexpected)?;
             let result = match header.refusal {
                 Some(code) => Err(Refused::Request(code)),
                 None => self.pending[index].form.read(&mut reader, &self.chroot)?,
             };
+            // Servers before 3.6 say it of an operation of a multi.
+            if result.as_ref().is_err_and(|refused| refused.code() == Code::SessionMoved) {
+                return Err(Broken::SessionMoved);
+            }
             let request = self.pending.remove(index).ok_or(unexpected)?;
             let sent = request.sent.ok_or(unexpected)?;
             // Not from events: more events of the same transaction may follow. Nor from the answer to a ping, which
@@ -209,11 +209,12 @@ impl<T> Connection<T> {
     }
 
     /// When a [`Request::Ping`] is due. `None`: there is no use in one now.
+    ///
+    /// Also while another is unanswered: its answer may be behind a long reply, and the server is to hear from us all
+    /// the same.
     pub fn ping_at(&self) -> Option<Instant> {
-        let useless = self.state != State::Open
-            || !self.to_send().is_empty()
-            || self.pending.iter().any(|request| request.xid == PING);
-        (!useless).then(|| self.pace.ping_at(self.last_sent))
+        let is_useful = self.state == State::Open && self.to_send().is_empty();
+        is_useful.then(|| self.pace.ping_at(self.last_sent))
     }
 
     /// When the connection is lost, unless something comes. `None`: nothing is expected to come.

@@ -85,7 +85,8 @@ fn supervisor_and_guard_stopped_past_the_lease() {
 #[test]
 fn supervisor_and_guard_killed() {
     let mut fault = Fault::shared("supervisor and guard: KILL");
-    let both = [fault.supervisor, fault.holder.guard()];
+    // The guard first: when the supervisor dies, the kernel continues it (setpgid(2), orphaned groups).
+    let both = [fault.holder.guard(), fault.supervisor];
     fault.strike(Signal::SIGSTOP, &both);
     fault.strike(Signal::SIGKILL, &both);
     process::wait_dead(fault.keeper);

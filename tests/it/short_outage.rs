@@ -1,14 +1,17 @@
 //! An outage that is shorter than the lease leaves the command undisturbed.
 
+use std::time::Duration;
+
 use nix::sys::signal::Signal;
 
 use crate::harness::ensemble::Ensemble;
 use crate::harness::fault::Fault;
 use crate::harness::frames::Op;
+use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::proxy::{Flow, Proxy};
 use crate::harness::running::{Running, finish};
-use crate::harness::scratch::{LASTING_VERBOSE, Scratch};
+use crate::harness::scratch::{LASTING_VERBOSE, Scratch, direct};
 use crate::harness::server::{Data, Server};
 
 /// Breaks the holder's connection twice, and expects that zklock has noticed and the command has not. `breaks` returns
@@ -35,6 +38,27 @@ fn blip(what: &'static str, breaks: impl Fn(&Proxy, &mut Running), heals: impl F
     let said = fault.holder.stderr();
     assert_eq!(said.matches("connection to ZooKeeper restored\n").count(), 2, "{said}");
     assert!(fault.holder.stdout().ends_with("holder ready\n"), "{}", fault.holder);
+    fault.expect_undisturbed();
+}
+
+/// Each handshake takes longer than zklock waits before it turns to another server as well. If it asked that one for
+/// the session meanwhile, the connection that it has chosen would lose the session at once, time after time.
+#[test]
+fn slow_network_with_several_servers() {
+    let scratch = Scratch::new().with_lock();
+    let ways = [0, 1, 2].map(|_| Proxy::zookeeper(&direct()));
+    let slow = Duration::from_millis(250);
+    ways.iter().for_each(|way| way.flows(Flow::Delay(slow), Flow::Delay(slow)));
+    let addresses = ways.each_ref().map(Proxy::address).join(",");
+    let fault = Fault::with("network: slow, reset", scratch, &addresses, &LASTING_VERBOSE, &["--exit-on", "TERM"]);
+    let counted = || ways.iter().map(Proxy::accepted).sum::<usize>();
+    let before = counted();
+    ways.iter().for_each(Proxy::reset);
+    let beats = || ways.iter().map(|way| way.count(Op::Multi)).sum::<usize>();
+    let enough = beats() + 3;
+    poll::until("three beats after the reset", || (beats() >= enough).then_some(()));
+    assert!(counted() <= before + 2 * ways.len(), "{} connections", counted() - before);
+    ways.iter().for_each(Proxy::pass);
     fault.expect_undisturbed();
 }
 

@@ -7,6 +7,7 @@ use super::super::reply::ChangeKind;
 use super::super::request::Operation;
 use super::super::request::bytes::{AUTH, SET_WATCHES};
 use super::*;
+use crate::zookeeper::request::bytes::PING;
 
 const SILENCE: Duration = Duration::from_secs(8);
 const GET: Request<'_> = Request::GetChildren { path: "/", watch: false };
@@ -185,6 +186,16 @@ fn a_moved_session_breaks_the_connection_and_leaves_the_outcome_unknown() {
     assert_eq!(connection.lost().count(), 1);
 }
 
+/// As servers before 3.6 say it.
+#[test]
+fn so_does_an_operation_of_a_multi() {
+    let mut connection = connection();
+    let checks = ["/a", "/b"].map(|path| Operation::Check { path, version: None });
+    connection.send(&Request::Multi(&checks), 'm', at(1));
+    assert_eq!(connection.come(&refused_multi([-118, -2])), [Err(Broken::SessionMoved)]);
+    assert_eq!(connection.lost().count(), 1);
+}
+
 #[test]
 fn the_last_zxid_comes_from_replies_to_requests_and_never_falls() {
     let mut connection = connection();
@@ -236,7 +247,7 @@ fn a_ping_is_due_when_nothing_was_sent_for_a_while() {
     connection.sent(usize::MAX, at(2));
     assert_eq!(connection.ping_at(), Some(at(5)));
     connection.send(&Request::Ping, 'p', at(5));
-    assert_eq!(connection.ping_at(), None, "one is under way");
+    assert_eq!(connection.ping_at(), Some(at(8)), "although one is under way: a long reply may be before its own");
     assert_eq!(connection.lost_at(), Some(at(8)));
     connection.receive(&reply(1, 1, 0), at(6));
     assert_eq!(connection.next_event(), done('a', at(2)).map(Some));
@@ -272,16 +283,13 @@ fn a_list_of_100_000_children_comes_in_pieces() {
     );
 }
 
-#[test]
-fn a_multi_says_which_operation_was_refused() {
-    let mut connection = connection();
-    let checks = ["/a", "/b"].map(|path| Operation::Check { path, version: None });
-    connection.send(&Request::Multi(&checks), 'm', at(1));
-    let came = packet(|to| {
+/// The reply to the first request of a connection, a multi of two operations with these errors.
+fn refused_multi(errors: [i32; 2]) -> Vec<u8> {
+    packet(|to| {
         to.int(1);
         to.long(1);
         to.int(0);
-        for error in [0, -101] {
+        for error in errors {
             to.int(-1);
             to.boolean(false);
             to.int(error);
@@ -290,7 +298,14 @@ fn a_multi_says_which_operation_was_refused() {
         to.int(-1);
         to.boolean(true);
         to.int(-1);
-    });
+    })
+}
+
+#[test]
+fn a_multi_says_which_operation_was_refused() {
+    let mut connection = connection();
+    let checks = ["/a", "/b"].map(|path| Operation::Check { path, version: None });
+    connection.send(&Request::Multi(&checks), 'm', at(1));
     let result = Err(Refused::Operation { index: 1, code: Code::NoNode });
-    assert_eq!(connection.come(&came), [Ok(Event::Answered { tag: 'm', sent: at(1), result })]);
+    assert_eq!(connection.come(&refused_multi([0, -101])), [Ok(Event::Answered { tag: 'm', sent: at(1), result })]);
 }

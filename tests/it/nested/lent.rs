@@ -9,7 +9,17 @@ use crate::harness::process;
 use crate::harness::proxy::Proxy;
 use crate::harness::running::{Running, finish, silent};
 use crate::harness::scratch::{LOCK, Scratch, direct};
-use crate::harness::times::SOON;
+use crate::harness::times::{SOON, expect_once_below};
+
+/// A run that has nothing of its own to release closes its session at once, not with the next ping (after 3.75 s here).
+#[test]
+fn inner_run_ends_at_once() {
+    let scratch = Scratch::new();
+    expect_once_below(Duration::from_secs(3), || {
+        let run = script(&scratch, &[], r#""$Z" "$LOCK" -- true"#).env("LOCK", LOCK);
+        run.env("ZKLOCK_SESSION_TIMEOUT", "60").run().expect_code(0).elapsed
+    });
+}
 
 #[test]
 fn found_under_another_chroot() {
