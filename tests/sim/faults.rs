@@ -235,6 +235,7 @@ impl State {
             }
             Kind::FreezeSupervisor => {
                 self.hosts[host].frozen = true;
+                self.excuse_stragglers(host);
                 self.after(time, later(Kind::ThawSupervisor));
             }
             Kind::ThawSupervisor => self.thaw_supervisor(host),
@@ -261,6 +262,7 @@ impl State {
             Kind::KillGuard => self.guard_dies(host),
             Kind::FreezeAll => {
                 self.hosts[host].frozen = true;
+                self.excuse_stragglers(host);
                 self.guard(host).frozen = true;
                 self.freeze(keeper, true);
                 self.stop_processes(host);

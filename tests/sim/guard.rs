@@ -187,6 +187,11 @@ impl State {
         let mut outside = SimOutside { state: self, host };
         let mut rules = rules.unwrap_or_else(|| rules::Guard::begin(&mut outside));
         let next = rules.turn(&mut outside);
+        let (kill_at, ends_at) = outside.limits();
+        let is_set = outside.guard().timer.map(instant) == Some(ends_at);
+        if outside.guard().stage == Stage::Open && outside.now() < kill_at && !is_set {
+            self.fail(format!("the kernel would not kill the guard of host {host} at the end of the lease"));
+        }
         self.guard(host).rules = Some(rules);
         match next {
             Next::Exit => self.guard_ends(host),
@@ -225,6 +230,10 @@ impl State {
         if self.hosts[host].processes.first().is_some_and(|root| root.alive) {
             self.hosts[host].stopped_by_us = true;
             self.kernel_kills(host, 0);
+        }
+        // It may have reaped the command, and not have shown that yet.
+        if self.once_in(2) {
+            self.hosts[host].root_status = None;
         }
         self.guard_ends(host);
     }

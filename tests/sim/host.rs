@@ -23,6 +23,9 @@ use crate::state::{Event, KeeperState, MS, State, Time, instant, micros};
 /// How long a supervisor that has finished waits for its keeper to exit.
 const KEEPER_EXIT: Time = 500 * MS;
 
+/// How long a turn of a supervisor may take.
+const LATE: Time = 5 * MS;
+
 /// How the command behaves.
 pub(crate) struct Script {
     /// Whether there is a command of `--on-lost`.
@@ -193,6 +196,8 @@ impl Host {
 struct SimOutside<'s> {
     state: &'s mut State,
     host: usize,
+    /// What the keeper has just reported, and all that follows from it, comes in the middle of the turn.
+    hears_late: bool,
 }
 
 impl SimOutside<'_> {
@@ -215,6 +220,9 @@ impl Outside for SimOutside<'_> {
     fn hear_keeper(&mut self) -> Option<Happening> {
         let keeper = self.this().keeper.filter(|_| self.state.hosts[self.host].linked)?;
         let state = &mut self.state.keepers[keeper];
+        if self.hears_late {
+            return None;
+        }
         if !state.reports.is_empty() {
             let report = state.reports.remove(0);
             // The keeper may be waiting for room.
@@ -247,10 +255,11 @@ impl Outside for SimOutside<'_> {
     }
 
     fn is_lease_over(&self) -> bool {
-        self.state.hosts[self.host].guard.lease_over
+        self.state.hosts[self.host].guard.lease_over && !self.hears_late
     }
 
     fn signals(&mut self) -> Result<Vec<(Signal, bool)>, Infallible> {
+        self.hears_late = false;
         let signals = std::mem::take(&mut self.this().signals);
         self.this().signals_come();
         Ok(signals)
@@ -332,7 +341,7 @@ impl State {
         self.note(|| format!("host {host} starts"));
         self.hosts[host].started = true;
         let settings = self.hosts[host].settings;
-        let Ok(turns) = Turns::begin(settings, &mut SimOutside { state: self, host });
+        let Ok(turns) = Turns::begin(settings, &mut SimOutside { state: self, host, hears_late: false });
         self.hosts[host].turns = Some(turns);
         self.turn(host);
     }
@@ -355,7 +364,12 @@ impl State {
         }
         let Some(mut turns) = state.turns.take() else { return };
         self.look_at_lease(host);
-        let Ok(()) = turns.turn(&mut SimOutside { state: self, host });
+        let reported_at = self.hosts[host].keeper.map_or(0, |keeper| self.keepers[keeper].reported_at);
+        let hears_late = self.now < reported_at + LATE && self.once_in(4);
+        if hears_late {
+            self.wake_supervisor(host);
+        }
+        let Ok(()) = turns.turn(&mut SimOutside { state: self, host, hears_late });
         let (outcome, deadline) = (turns.outcome(), turns.deadline());
         self.hosts[host].turns = Some(turns);
         if let Some(outcome) = outcome {
@@ -468,6 +482,7 @@ impl State {
             lease: None,
             limits: None,
             revoked: false,
+            reported_at: 0,
             last_beat: None,
             answered: None,
             conns: vec![],

@@ -87,6 +87,8 @@ pub(crate) struct KeeperState {
     /// When the lease demands SIGKILL, and when it ends.
     pub(crate) limits: Option<(Time, Time)>,
     pub(crate) revoked: bool,
+    /// When it last reported anything.
+    pub(crate) reported_at: Time,
     pub(crate) last_beat: Option<Time>,
     /// When the servers last answered anything.
     pub(crate) answered: Option<Time>,

@@ -92,6 +92,7 @@ impl SimOutside {
         }
         let held = matches!(report, Report::Queue(Progress::Held { .. }));
         state.keepers[self.keeper].reports.push(report.clone());
+        state.keepers[self.keeper].reported_at = state.now;
         state.wake_supervisor(host);
         if held {
             state.spring(Kind::AtHeld, host);
