@@ -171,7 +171,8 @@ impl State {
         let state = &self.hosts[host];
         let has_reason = state.told_loss || state.guard.lease_over || state.guard_died || state.stopped_by_supervisor;
         let keeper = state.keeper.map(|keeper| &self.keepers[keeper]);
-        let lease = keeper.and_then(|keeper| keeper.lease.zip(keeper.limits));
+        // The report that comes before a revocation may have come just after the reports were read.
+        let lease = keeper.filter(|keeper| !keeper.revoked).and_then(|keeper| keeper.lease.zip(keeper.limits));
         let is_young = lease.is_some_and(|(from, (_, ends_at))| self.now < from + (ends_at - from) / 5);
         if is_young && !has_reason && state.settings.max_run.is_none() {
             self.fail(format!("host {host} stops its command under a young lease"));

@@ -363,7 +363,11 @@ impl State {
             return;
         }
         let Some(mut turns) = state.turns.take() else { return };
-        self.look_at_lease(host);
+        // A supervisor that is stopped again before it has to act does not help.
+        let limits = self.hosts[host].keeper.and_then(|keeper| self.keepers[keeper].limits);
+        if limits.is_none_or(|(kill_at, _)| kill_at <= self.now) {
+            self.look_at_lease(host);
+        }
         let reported_at = self.hosts[host].keeper.map_or(0, |keeper| self.keepers[keeper].reported_at);
         let hears_late = self.now < reported_at + LATE && self.once_in(4);
         if hears_late {
