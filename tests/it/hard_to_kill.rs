@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::sys::signal::Signal;
+use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{Pid, geteuid};
 
 use crate::harness::fault::{EXPIRY, Fault};
@@ -87,11 +88,12 @@ fn frozen_cgroup() {
 /// cannot be traced (proc(5), hidepid). A descendant is one of those: it has become root and has left the group.
 #[test]
 fn hidden_descendant() {
-    if !geteuid().is_root() {
-        return did_not_run("hidden_descendant", "root");
-    }
     // A directory that everyone may enter.
     let place = tempfile::tempdir_in("/tmp").expect("a temporary directory");
+    let no_suid = statvfs(place.path()).is_ok_and(|data| data.flags().contains(FsFlags::ST_NOSUID));
+    if !geteuid().is_root() || no_suid {
+        return did_not_run("hidden_descendant", "root, and a /tmp with set-user-ID programs");
+    }
     let allow = |path: &Path, mode| {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a file of ours");
     };
