@@ -221,9 +221,8 @@ impl<'p, O: Outside> Keeper<'p, O> {
             let lost = self.outside.now();
             let heard = self.beats.contacts.borrow().heard_until(session.timeout(), lost);
             self.session.connection.take();
-            if let Some(session) = Rc::into_inner(session) {
-                session.abandon().await;
-            }
+            // The connection is closed, and not the session.
+            drop(session);
             // A server that closes each connection at once is not asked thousands of times a second.
             let lived = self.outside.now().saturating_since(since);
             pause = if lived < LONGEST_PAUSE { (pause * 2).clamp(PAUSE, LONGEST_PAUSE) } else { Duration::ZERO };

@@ -77,7 +77,7 @@ pub struct Created {
     pub stat: Option<Stat>,
 }
 
-/// An established session over one connection.
+/// An established session over one connection. Dropping it closes the connection, and not the session.
 ///
 /// Requests of a session are answered in the order in which they were sent. The functions here that return a
 /// future have queued their request when they return, not when it is first polled; so two calls in a row
@@ -103,9 +103,6 @@ pub trait Session: Sized {
 
     /// The next connections are to another server than this one, as long as another one answers.
     fn distrust(&self);
-
-    /// Closes the connection, and not the session. Lazy.
-    fn abandon(self) -> impl Future<Output = ()>;
 
     /// Waits until the server that we are connected to knows what its leader knows. `path`: any node, which
     /// need not exist.

@@ -296,8 +296,6 @@ impl<'p> Session for ClientSession<'p> {
         self.servers.distrusted.set(Some(self.server));
     }
 
-    async fn abandon(self) {}
-
     fn sync<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s, 'p> {
         let reply = self.ask(&Request::Sync { path });
         async move { reply.await.map(drop) }

@@ -299,8 +299,6 @@ impl Session for SimSession {
         state.note(|| format!("keeper {keeper} distrusts server {server}"));
     }
 
-    async fn abandon(self) {}
-
     fn sync<'s>(&'s self, _: &str) -> impl Future<Output = Result<(), Failure>> + use<'s> {
         done(self.ask(Request::Sync))
     }

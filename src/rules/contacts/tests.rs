@@ -58,7 +58,7 @@ fn a_live_connection_counts_without_requests() {
         sent - HALF_MINUTE * 5 / 12 - Duration::from_secs(2) + (HALF_MINUTE - Terms::validity(HALF_MINUTE))
     );
     assert!(worth_starting(HALF_MINUTE, lease, sent));
-    // At worst, the last reply was under way for as long as the library waits, and nothing came for as long
+    // At worst, the last reply was under way for as long as a session waits, and nothing came for as long
     // again.
     let patience = HALF_MINUTE / 6 + HALF_MINUTE / 48 + Contacts::unnoticed(HALF_MINUTE);
     let heard = sent - Terms::relay(HALF_MINUTE) - patience * 2;
@@ -78,7 +78,7 @@ fn a_loss_just_after_a_pause_was_in_the_pause() {
     assert_eq!(contacts.heard_until(HALF_MINUTE, at(100_000)), at(60_000));
     contacts.awake(HALF_MINUTE, at(100_000));
     assert_eq!(contacts.heard_until(HALF_MINUTE, at(100_010)), at(60_000));
-    // A machine that wakes without a network: the library does not give the connection up before this.
+    // A machine that wakes without a network: a session does not give the connection up before this.
     for now in (100_300..=105_600).step_by(300) {
         contacts.awake(HALF_MINUTE, at(now));
     }
