@@ -1,9 +1,9 @@
 //! What the tests stand on.
 //!
-//! [`server`] starts servers, [`ensemble`] three of them, [`proxy`] is a network that misbehaves, [`zklock`] runs the
-//! binary, [`terminal`] gives it a terminal, [`client`] looks at nodes, [`peers`] takes the same locks by other
-//! libraries, [`joblog`] tells which command ran when. [`scratch`] is what each test has for itself, [`times`] are the
-//! durations. [`checks`] tests all of these.
+//! [`server`] starts servers of one [`release`], [`ensemble`] three of them, [`proxy`] is a network that misbehaves,
+//! [`zklock`] runs the binary, [`terminal`] gives it a terminal, [`client`] looks at nodes, [`peers`] takes the same
+//! locks by other libraries, [`joblog`] tells which command ran when. [`scratch`] is what each test has for itself,
+//! [`times`] are the durations. [`checks`] tests all of these.
 
 mod checks;
 
@@ -21,6 +21,7 @@ pub(crate) mod peers;
 pub(crate) mod poll;
 pub(crate) mod process;
 pub(crate) mod proxy;
+pub(crate) mod release;
 pub(crate) mod restless;
 pub(crate) mod running;
 pub(crate) mod scratch;

@@ -1,4 +1,5 @@
-//! Real ZooKeeper servers on loopback, from Debian's package libzookeeper-java.
+//! Real ZooKeeper servers on loopback: from Debian's package libzookeeper-java, or the ones that
+//! [`release`](super::release) is told of.
 //!
 //! [`Server::shared`] and `Ensemble::shared` are for every test that only uses them; each test works in a
 //! `Chroot` of its own there. A test that hurts a server starts one of its own. All of them end with the test
@@ -25,9 +26,7 @@ use nix::unistd::Pid;
 use super::ensemble::Chroot;
 use super::poll;
 use super::process::{self, Seat};
-
-const JAR: &str = "/usr/share/java/zookeeper.jar";
-const LOGGER: &str = "/usr/share/java/slf4j-simple.jar";
+use super::release::Release;
 
 /// How to run a server, beyond what every server here has.
 #[derive(Clone, Debug, Default)]
@@ -115,12 +114,6 @@ impl Server {
     }
 
     pub(super) fn new(id: usize, settings: &Settings, peers: &str) -> Self {
-        for jar in [JAR, LOGGER] {
-            assert!(
-                Path::new(jar).exists(),
-                "{jar} is missing: apt-get install libzookeeper-java default-jre-headless"
-            );
-        }
         let port = free_port();
         let directory = scratch().join(format!("{port}"));
         fs::create_dir(&directory).expect("a directory for a server");
@@ -233,6 +226,7 @@ impl Server {
         let path = self.directory.join("zoo.cfg");
         fs::write(&path, &self.config).expect("zoo.cfg can be written");
         let log = File::options().create(true).append(true).open(self.directory.join("log")).expect("a log file");
+        let release = Release::used();
         let mut java = Command::new("java");
         java.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"])
             // Nothing left in /tmp/hsperfdata_USER.
@@ -242,7 +236,7 @@ impl Server {
             // Containers stay where they are, unless a test is about that.
             .arg("-Dznode.container.checkIntervalMs=86400000")
             .args(&self.properties)
-            .args(["-cp", &format!("{JAR}:{LOGGER}"), "org.apache.zookeeper.server.quorum.QuorumPeerMain"])
+            .args(["-cp", &release.class_path, &release.main])
             .arg(path)
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a descriptor for the log"))
@@ -303,7 +297,9 @@ impl Server {
     /// What the server says that it is; `None` while it does not serve.
     pub(crate) fn role(&self) -> Option<Role> {
         let answer = self.ask("srvr").ok()?;
-        match answer.lines().find_map(|line| line.strip_prefix("Mode: "))? {
+        let mode = answer.lines().find_map(|line| line.strip_prefix("Mode: "))?;
+        Release::used().expect_in(&answer);
+        match mode {
             "standalone" => Some(Role::Standalone),
             "leader" => Some(Role::Leader),
             "follower" => Some(Role::Follower),

@@ -1,0 +1,65 @@
+//! Which release of ZooKeeper the servers are: that of Debian's package, or the one that `scripts/matrix` names.
+//!
+//! | variable | meaning |
+//! | --- | --- |
+//! | `ZKLOCK_SERVER_VERSION` | the version, as in `3.4.14`; the other two must then be set as well |
+//! | `ZKLOCK_SERVER_CLASS_PATH` | where its classes are, and those of a logger for slf4j |
+//! | `ZKLOCK_SERVER_MAIN` | its main class |
+
+use std::env::{self, VarError};
+use std::path::Path;
+use std::sync::OnceLock;
+
+const JAR: &str = "/usr/share/java/zookeeper.jar";
+const LOGGER: &str = "/usr/share/java/slf4j-simple.jar";
+const MAIN: &str = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
+
+/// How to run a server.
+#[derive(Debug)]
+pub(super) struct Release {
+    /// `None`: that of Debian's package.
+    version: Option<String>,
+    pub(super) class_path: String,
+    pub(super) main: String,
+}
+
+impl Release {
+    /// The release of all servers.
+    pub(super) fn used() -> &'static Self {
+        static USED: OnceLock<Release> = OnceLock::new();
+        USED.get_or_init(|| match variable("ZKLOCK_SERVER_VERSION") {
+            None => Self::of_debian(),
+            version => {
+                let needed = |name| variable(name).unwrap_or_else(|| panic!("{name} is not set"));
+                let (class_path, main) = (needed("ZKLOCK_SERVER_CLASS_PATH"), needed("ZKLOCK_SERVER_MAIN"));
+                Self { version, class_path, main }
+            }
+        })
+    }
+
+    fn of_debian() -> Self {
+        for jar in [JAR, LOGGER] {
+            assert!(
+                Path::new(jar).exists(),
+                "{jar} is missing: apt-get install libzookeeper-java default-jre-headless"
+            );
+        }
+        Self { version: None, class_path: format!("{JAR}:{LOGGER}"), main: MAIN.to_owned() }
+    }
+
+    /// Panics unless this answer to `srvr` is from a server of this release.
+    #[track_caller]
+    pub(super) fn expect_in(&self, answer: &str) {
+        let Some(version) = &self.version else { return };
+        let is_right = answer.starts_with(&format!("Zookeeper version: {version}-"));
+        assert!(is_right, "this is no server of release {version}:\n{answer}");
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    match env::var(name) {
+        Ok(value) => Some(value),
+        Err(VarError::NotPresent) => None,
+        Err(VarError::NotUnicode(value)) => panic!("{name} is not UTF-8: {value:?}"),
+    }
+}
