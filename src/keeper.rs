@@ -64,8 +64,43 @@ struct SessionState<S: Session> {
     connection: RefCell<Option<Rc<S>>>,
     /// The granted timeout, and before that the one to ask for.
     timeout: Cell<Duration>,
-    /// Whether the servers know container nodes, as far as we know.
-    containers: Cell<bool>,
+    /// `createContainer`
+    containers: Newer,
+    /// `create2`, which answers with the stat of what it has created.
+    stats: Newer,
+}
+
+/// A kind of request that not all servers know. ZooKeeper has them since 3.5.
+///
+/// A server that does not know it says so and closes the connection; one that imitates ZooKeeper may just close it. So a
+/// request that stays unanswered twice in a row counts as unknown. If it was the network, there is little harm: what is
+/// asked for instead does the same, with one request more, or leaves nodes behind.
+#[derive(Default)]
+struct Newer {
+    /// How often it was asked without an answer.
+    unanswered: Cell<u32>,
+}
+
+impl Newer {
+    const ENOUGH: u32 = 2;
+
+    /// Whether it is worth a try.
+    fn may_be_known(&self) -> bool {
+        self.unanswered.get() < Self::ENOUGH
+    }
+
+    fn ask(&self) {
+        self.unanswered.set(self.unanswered.get() + 1);
+    }
+
+    fn answered(&self) {
+        self.unanswered.set(0);
+    }
+
+    /// It is not asked again in this session.
+    fn is_unknown(&self) {
+        self.unanswered.set(Self::ENOUGH);
+    }
 }
 
 /// The beats that were answered, and the lease that follows from them.
@@ -116,7 +151,8 @@ impl<'p, O: Outside> Keeper<'p, O> {
                 identity: RefCell::new(None),
                 connection: RefCell::new(None),
                 timeout: Cell::new(plan.settings.session_timeout),
-                containers: Cell::new(true),
+                containers: Newer::default(),
+                stats: Newer::default(),
             },
             beats: Beats {
                 last: Cell::new(None),

@@ -21,7 +21,8 @@ pub enum Failure {
     Exists,
     /// An ACL forbids it, or the credentials were refused.
     Denied,
-    /// The server does not know this kind of request. It also closes the connection over it.
+    /// The server does not know this kind of request. A real server also closes the connection over it; one that only
+    /// imitates ZooKeeper may close it without this answer.
     Unimplemented,
     /// The session is over; nothing more will come of it.
     SessionOver,
@@ -72,8 +73,8 @@ pub type Watch = Pin<Box<dyn Future<Output = Change>>>;
 pub struct Created {
     /// The full paths, with their sequence numbers, in the order of the prefixes.
     pub paths: Vec<String>,
-    /// What the server says of the node. `None` if several were created: then servers say nothing
-    /// (ZOOKEEPER-4026).
+    /// What the server says of the node. `None` if it was not asked, or if several were created: then servers say
+    /// nothing (ZOOKEEPER-4026).
     pub stat: Option<Stat>,
 }
 
@@ -108,16 +109,19 @@ pub trait Session: Sized {
     /// need not exist.
     fn sync<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s, Self>;
 
-    /// Creates an ephemeral sequential node with this data for each of the prefixes: either all or none.
+    /// Creates an ephemeral sequential node with this data for each of the prefixes: either all or none. `with_stat`:
+    /// a single node is created by a request that asks what the server says of it, which servers before 3.5 do not
+    /// know ([`Failure::Unimplemented`]).
     fn create<'s>(
         &'s self,
         prefixes: &'s [String],
         data: &[u8],
+        with_stat: bool,
     ) -> impl Future<Output = Result<Created, Failure>> + use<'s, Self>;
 
     /// Creates `path` and what is missing above it: containers, which the server removes again when their
     /// last child has gone, or plain nodes. [`Failure::NoNode`] means that the chroot does not exist,
-    /// [`Failure::Unimplemented`] that the server knows no containers. Lazy.
+    /// [`Failure::Unimplemented`] that the server knows no containers, as those before 3.5. Lazy.
     fn create_parents(&self, path: &str, containers: bool) -> impl Future<Output = Result<(), Failure>>;
 
     /// The names of the children of `path`, in no order.

@@ -152,10 +152,15 @@ impl<O: Outside> Keeper<'_, O> {
         loop {
             self.place.borrow_mut().step = Step::Uncertain(id);
             let sent = self.outside.now();
+            // Of several nodes the servers would say nothing anyway.
+            let stats = Some(&self.session.stats).filter(|stats| prefixes.len() == 1 && stats.may_be_known());
+            stats.inspect(|stats| stats.ask());
             // Both requests leave back to back and are answered in order, so the list contains the nodes.
-            let created = session.create(&prefixes, &data);
+            let created = session.create(&prefixes, &data, stats.is_some());
             let listed = session.children(lock.as_str());
-            match created.await {
+            let created = created.await;
+            stats.inspect(|stats| stats.answered());
+            match created {
                 Ok(Created { paths, stat }) => {
                     // A creation goes through the quorum, as a beat does; but it says nothing about nodes
                     // that we had before.
@@ -171,6 +176,13 @@ impl<O: Outside> Keeper<'_, O> {
                     return Ok(());
                 }
                 Err(Failure::NoNode) => self.create_parents(session, lock).await?,
+                // Servers before 3.5. They have no containers either.
+                Err(Failure::Unimplemented) if stats.is_some() => {
+                    log::info!("the server is older than ZooKeeper 3.5");
+                    self.session.stats.is_unknown();
+                    self.session.containers.is_unknown();
+                    return Err(Stop::Reconnect);
+                }
                 Err(Failure::Unknown(why)) => {
                     log::info!("the contender may or may not have been created: {why}");
                     // As a rule the connection has gone, and this future is dropped before the time is over.
@@ -190,11 +202,18 @@ impl<O: Outside> Keeper<'_, O> {
     }
 
     async fn create_parents(&self, session: &O::Session, lock: &LockPath) -> Result<(), Stop> {
-        let containers = &self.session.containers;
-        match session.create_parents(lock.as_str(), containers.get()).await {
+        let containers = Some(&self.session.containers).filter(|containers| containers.may_be_known());
+        containers.inspect(|containers| containers.ask());
+        let created = session.create_parents(lock.as_str(), containers.is_some()).await;
+        containers.inspect(|containers| containers.answered());
+        match created {
             Ok(()) => {}
             Err(Failure::NoNode) => return Err(Stop::Final(Report::Refused(Refusal::NoChroot))),
-            Err(Failure::Unimplemented) if containers.get() => containers.set(false),
+            Err(Failure::Unimplemented) if containers.is_some() => {
+                log::info!("the server has no containers");
+                self.session.containers.is_unknown();
+                return Err(Stop::Reconnect);
+            }
             // Nodes that exist already are no error, so the caller can simply try again.
             Err(Failure::Unknown(_)) => self.outside.sleep(PAUSE).await,
             Err(failure) => return Err(Stop::because(failure, lock)),

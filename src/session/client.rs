@@ -305,13 +305,16 @@ impl<'p> Session for ClientSession<'p> {
         &'s self,
         prefixes: &'s [String],
         data: &[u8],
+        with_stat: bool,
     ) -> impl Future<Output = Result<Created, Failure>> + use<'s, 'p> {
         let kind = Kind::EphemeralSequential;
-        let nodes = prefixes.iter().map(|path| NewNode { path, data, acl: &[Acl::ANYONE] });
+        let new_node = |path| NewNode { path, data, acl: &[Acl::ANYONE] };
         let reply = match prefixes {
-            [path] => self.ask(&Request::Create2 { node: NewNode { path, data, acl: &[Acl::ANYONE] }, kind }),
+            [path] if with_stat => self.ask(&Request::Create2 { node: new_node(path), kind }),
+            [path] => self.ask(&Request::Create { node: new_node(path), kind }),
             _ => {
-                let creations: Vec<_> = nodes.map(|node| Operation::Create { node, kind }).collect();
+                let creation = |path| Operation::Create { node: new_node(path), kind };
+                let creations: Vec<_> = prefixes.iter().map(|path| creation(path)).collect();
                 self.ask(&Request::Multi(&creations))
             }
         };

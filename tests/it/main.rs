@@ -21,6 +21,7 @@ mod waiter_queues_again;
 mod contender_node;
 mod foreign_children;
 mod interop; // Curator, kazoo and others
+mod older_servers;
 mod parents_and_chroot;
 mod sequence_numbers;
 mod tokens;

@@ -38,19 +38,6 @@ fn parents_that_go_are_created_again() {
 }
 
 #[test]
-fn server_without_containers() {
-    let server = reaper();
-    let scratch = Scratch::on(server.chroot());
-    let proxy = Proxy::zookeeper(&server.address());
-    proxy.make_unknown(Op::CreateContainer);
-    silent(scratch.zklock_by(proxy.address()).args(["/stay/b/lock", "true"]).run().expect_code(0));
-    silent(scratch.zklock().args(["/go/b/lock", "true"]).run().expect_code(0));
-    // The first tree has no containers, is older than the second, and is still there when that has gone: so it stays.
-    assert_eq!(scratch.client().wait_count("/", 1), ["stay"]);
-    assert!(scratch.client().exists("/stay/b/lock"));
-}
-
-#[test]
 fn missing_chroot_is_named() {
     let scratch = Scratch::new();
     for lock in [LOCK, "/deep/lock"] {

@@ -17,7 +17,7 @@ use crate::state::{Event, Path, State, Time, micros};
 
 /// A request of a client to its server.
 pub(crate) enum Request {
-    Create { prefixes: Vec<String>, data: Rc<[u8]> },
+    Create { prefixes: Vec<String>, data: Rc<[u8]>, with_stat: bool },
     Mkdir(String),
     Beat { nodes: Vec<String>, publish: Option<Rc<[u8]>> },
     Delete(String),

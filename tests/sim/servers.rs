@@ -358,14 +358,14 @@ impl State {
         let mut effects = vec![];
         let mut paths = vec![];
         match request {
-            Request::Create { prefixes, data } => {
+            Request::Create { prefixes, data, with_stat } => {
                 for (number, prefix) in prefixes.iter().enumerate() {
                     let parent = prefix.rsplit_once('/').map_or("", |(parent, _)| parent);
                     let path = format!("{prefix}{:010}", exists(parent)?.counter + number as i32);
                     effects.push(node(&path, &data, owner));
                     paths.push(path);
                 }
-                let stat = (paths.len() == 1).then_some(Stat { czxid: zxid, owner });
+                let stat = (with_stat && paths.len() == 1).then_some(Stat { czxid: zxid, owner });
                 Ok((effects, Answer::Created(paths, stat)))
             }
             Request::Mkdir(path) => {

@@ -307,8 +307,9 @@ impl Session for SimSession {
         &'s self,
         prefixes: &'s [String],
         data: &[u8],
+        with_stat: bool,
     ) -> impl Future<Output = Result<Created, Failure>> + use<'s> {
-        let slot = self.ask(Request::Create { prefixes: prefixes.to_vec(), data: Rc::from(data) });
+        let slot = self.ask(Request::Create { prefixes: prefixes.to_vec(), data: Rc::from(data), with_stat });
         async move {
             match reply(slot).await {
                 Answer::Created(paths, stat) => Ok(Created { paths, stat }),

@@ -183,6 +183,7 @@ impl Connection {
         for mut frame in self.up.frames.split(&bytes) {
             shared.lock().greeting.change_request(&mut frame);
             if let Some(request) = Request::parse(self.number, &frame) {
+                let is_fatal = shared.lock().fatal.contains(&request.op);
                 shared.change(|state| {
                     if state.unknown.contains(&request.op) {
                         frame.set_op(Op::Other(999));
@@ -194,6 +195,9 @@ impl Connection {
                     }
                     state.requests.push(request);
                 });
+                if is_fatal {
+                    return Err(ErrorKind::ConnectionReset.into());
+                }
             }
             self.up.queue.push_back(Queued { bytes: frame.bytes, due, trap: None });
         }
