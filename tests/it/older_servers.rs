@@ -4,6 +4,7 @@
 use crate::harness::client::Kind;
 use crate::harness::frames::Op;
 use crate::harness::proxy::Proxy;
+use crate::harness::release::{Feature, lacks};
 use crate::harness::running::{finish, silent};
 use crate::harness::scratch::Scratch;
 use crate::harness::server::Settings;
@@ -61,6 +62,9 @@ fn neither_of_the_two() {
 
 #[test]
 fn no_containers_and_no_answer() {
+    if lacks(Feature::Containers) {
+        return;
+    }
     let (scratch, proxy) = Scratch::proxied();
     proxy.make_fatal(Op::CreateContainer);
     take_both(&scratch, &proxy);
@@ -70,6 +74,9 @@ fn no_containers_and_no_answer() {
 /// What is created instead stays.
 #[test]
 fn no_containers() {
+    if lacks(Feature::Containers) {
+        return;
+    }
     let server = Settings::default().property("znode.container.checkIntervalMs=300").server();
     let scratch = Scratch::on(server.chroot());
     let proxy = Proxy::zookeeper(&server.address());

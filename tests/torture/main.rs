@@ -17,6 +17,7 @@ mod process;
 #[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
 #[path = "../it/harness/proxy.rs"]
 mod proxy;
+#[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
 #[path = "../it/harness/release.rs"]
 mod release;
 #[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]

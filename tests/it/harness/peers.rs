@@ -13,6 +13,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use nix::time::{ClockId, clock_gettime};
 
+use super::release::{Feature, lacks};
 use super::running::Running;
 use super::scratch::{LOCK, Scratch};
 use super::times::{CROWD_LIMIT, LONG_SESSION};
@@ -111,6 +112,12 @@ impl Recipe {
             | Self::KazooSemaphore
             | Self::KazooLease => &[],
         }
+    }
+
+    /// Whether it needs newer servers than there are. See [`lacks`].
+    #[must_use]
+    pub(crate) fn needs_newer_servers(self) -> bool {
+        !self.is_kazoo() && self != Self::WriteLock && lacks(Feature::Curator)
     }
 
     fn is_kazoo(self) -> bool {

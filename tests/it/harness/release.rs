@@ -7,8 +7,10 @@
 //! | `ZKLOCK_SERVER_MAIN` | its main class |
 
 use std::env::{self, VarError};
+use std::io::{self, Write};
 use std::path::Path;
 use std::sync::OnceLock;
+use std::thread;
 
 const JAR: &str = "/usr/share/java/zookeeper.jar";
 const LOGGER: &str = "/usr/share/java/slf4j-simple.jar";
@@ -54,6 +56,38 @@ impl Release {
         let is_right = answer.starts_with(&format!("Zookeeper version: {version}-"));
         assert!(is_right, "this is no server of release {version}:\n{answer}");
     }
+}
+
+/// What servers before 3.5 lack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Feature {
+    /// Nodes that go with their last child.
+    Containers,
+    /// Requests that Curator 5 makes.
+    Curator,
+}
+
+impl Feature {
+    /// Whether the servers have it.
+    pub(crate) fn is_there(self) -> bool {
+        let Some(version) = &Release::used().version else { return true };
+        let mut numbers = version.split('.').map(|number| number.parse::<u32>().expect("a version such as 3.4.14"));
+        (numbers.next(), numbers.next()) >= (Some(3), Some(5))
+    }
+}
+
+/// Whether the servers lack what this test needs. Then the test ends, or goes on without it, and a line on standard
+/// error says so, which scripts/matrix counts.
+#[must_use]
+pub(crate) fn lacks(feature: Feature) -> bool {
+    if feature.is_there() {
+        return false;
+    }
+    let this = thread::current();
+    let line = format!("\nnot tested: {}: {feature:?}\n", this.name().expect("a test has a name"));
+    // Not by a macro: what those write is shown only if the test fails.
+    io::stderr().write_all(line.as_bytes()).expect("standard error is open");
+    true
 }
 
 fn variable(name: &str) -> Option<String> {
