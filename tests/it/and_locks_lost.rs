@@ -3,6 +3,7 @@
 use nix::sys::signal::Signal;
 
 use crate::harness::client;
+use crate::harness::creation::creations;
 use crate::harness::frames::{Op, Request};
 use crate::harness::moment::Moment;
 use crate::harness::proxy::{Fate, Proxy};
@@ -59,7 +60,7 @@ fn expect_ours(scratch: &Scratch, run: &Running, locks: &[&str]) {
 
 fn creates(lock: &'static str) -> impl Fn(&Request) -> bool + Send + Sync + 'static {
     let part = format!("{lock}/_c_");
-    move |request| [Op::Create, Op::Create2].contains(&request.op) && request.path.contains(&part)
+    move |request| creations().contains(&request.op) && request.path.contains(&part)
 }
 
 /// The locks in the order in which requests of these kinds named their contender nodes, as the proxy saw
@@ -106,7 +107,7 @@ fn reply_to_the_second_creation_lost(fate: Fate) {
     run.wait_stdout("ready");
     expect_ours(&scratch, &run, &["/c", "/b", "/a"]);
     assert_eq!([only(&scratch, "/a"), only(&scratch, "/b")], created);
-    assert_eq!(order(&scratch, &proxy, &[Op::Create, Op::Create2]), ["/a", "/b", "/c"]);
+    assert_eq!(order(&scratch, &proxy, creations()), ["/a", "/b", "/c"]);
     silent(finish(&mut run));
     assert_eq!(counts(&scratch), [0, 0, 0]);
 }

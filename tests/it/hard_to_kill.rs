@@ -2,7 +2,6 @@
 //! all the time.
 
 use std::fs;
-use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -13,14 +12,10 @@ use nix::unistd::{Pid, geteuid};
 use crate::harness::fault::{EXPIRY, Fault};
 use crate::harness::poll;
 use crate::harness::process;
+use crate::harness::release::not_tested;
 use crate::harness::restless::Restless;
 use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
 use crate::harness::zklock::{Zklock, binary};
-
-/// Tells that a test did not run, in a way that libtest does not hide.
-fn did_not_run(test: &str, why: &str) {
-    let _ = writeln!(io::stderr(), "{test} DID NOT RUN: it takes {why}");
-}
 
 /// A cgroup of version 2, removed when this is dropped.
 struct Cgroup(PathBuf);
@@ -61,14 +56,13 @@ impl Drop for Cgroup {
 #[test]
 fn frozen_cgroup() {
     let Some(group) = Cgroup::new() else {
-        return did_not_run("frozen_cgroup", "root and a cgroup2 file system");
+        return not_tested("root and a cgroup2 file system");
     };
     let scratch = Scratch::new().with_lock();
     let enter = format!(r#"echo $$ >"{}/cgroup.procs" && exec "$@""#, group.0.display());
     let child = ["--wait", "--spawn", "--", "--name", "grandchild", "--wait"];
-    let mut holder = scratch.job(&direct(), "holder", &GRACE, &child).run_by(["sh", "-c", &enter, "sh"]).spawn();
-    holder.wait_stdout("holder ready");
-    holder.wait_stdout("grandchild ready");
+    let holder = scratch.job(&direct(), "holder", &GRACE, &child).run_by(["sh", "-c", &enter, "sh"]).spawn();
+    holder.wait_stdout_all(&["holder ready", "grandchild ready"]);
     let next = scratch.queue("next", 1);
     let mut fault = Fault::of("all of a cgroup: frozen", scratch, holder, next);
     let family = process::children(fault.command);
@@ -92,7 +86,7 @@ fn hidden_descendant() {
     let place = tempfile::tempdir_in("/tmp").expect("a temporary directory");
     let no_suid = statvfs(place.path()).is_ok_and(|data| data.flags().contains(FsFlags::ST_NOSUID));
     if !geteuid().is_root() || no_suid {
-        return did_not_run("hidden_descendant", "root, and a /tmp with set-user-ID programs");
+        return not_tested("root, and a /tmp with set-user-ID programs");
     }
     let allow = |path: &Path, mode| {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a file of ours");

@@ -9,6 +9,7 @@ use crate::harness::frames::Op;
 use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::proxy::{Fate, Flow, Proxy};
+use crate::harness::release::{Feature, lacks};
 use crate::harness::running::{Running, finish};
 use crate::harness::scratch::{LASTING_VERBOSE, LOCK, Scratch};
 use crate::harness::times::{AT_ONCE, SHORT_SESSION};
@@ -16,6 +17,10 @@ use crate::harness::times::{AT_ONCE, SHORT_SESSION};
 /// Loses the reply to the first request of a waiter that is of this kind, and whose path ends with the holder's node or
 /// does not.
 fn reply_to_look_lost(op: Op, about_holder: bool, fate: Fate) {
+    // The first list is asked for together with the creation, and then nothing is answered.
+    if op == Op::GetChildren && lacks(Feature::Create2) {
+        return;
+    }
     let (scratch, proxy) = Scratch::proxied();
     let mut holder = scratch.hold();
     let path = scratch.only_contender().path;

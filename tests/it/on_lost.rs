@@ -113,7 +113,9 @@ fn not_run_without_a_loss() {
     // A waiter loses its place, not the lock.
     let mut waiter = on_lost(&[], &[]);
     scratch.wait_queue(2);
-    scratch.delete(&scratch.contenders()[1].path);
+    let path = &scratch.contenders()[1].path;
+    scratch.wait_watched(path);
+    scratch.delete(path);
     waiter.wait_stderr("queueing again");
     finish(&mut holder);
     waiter.wait().expect_code(0);

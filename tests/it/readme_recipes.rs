@@ -135,7 +135,7 @@ fn script_tells_busy_from_unreachable() {
     assert_eq!(place.calls(), "migrate.sh under /ops/migrate: \n");
 
     let mut holder = place.hold("/ops/migrate");
-    let busy = run(&chroot, " -w 100ms ").expect_code(0);
+    let busy = run(&chroot, " -w 1s ").expect_code(0);
     finish(&mut holder);
     assert_eq!((busy.stdout().as_str(), busy.stderr().as_str()), ("another host is migrating\n", ""));
 

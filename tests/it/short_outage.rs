@@ -10,6 +10,7 @@ use crate::harness::frames::Op;
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::proxy::{Flow, Proxy};
+use crate::harness::release::{Feature, lacks};
 use crate::harness::running::{Running, finish};
 use crate::harness::scratch::{LASTING_VERBOSE, Scratch, direct};
 use crate::harness::server::{Data, Server};
@@ -18,6 +19,9 @@ use crate::harness::server::{Data, Server};
 /// once zklock has noticed.
 #[track_caller]
 fn blip(what: &'static str, breaks: impl Fn(&Proxy, &mut Running), heals: impl Fn(&Proxy)) {
+    if lacks(Feature::Create2) {
+        return;
+    }
     let (scratch, proxy) = Scratch::proxied();
     let options = [&LASTING_VERBOSE[..], &["--kill-after", "0"]].concat();
     let mut fault = Fault::with(what, scratch, &proxy.address(), &options, &["--exit-on", "TERM"]);

@@ -48,6 +48,7 @@ fn node_created_anew() {
     let mut job = scratch.start(&proxy.address(), "job", &LASTING, &["--exit-on", "TERM"]);
     scratch.wait_queue(2);
     let before = scratch.contenders();
+    scratch.wait_watched(&before[1].path);
     proxy.refuse();
     scratch.delete(&before[1].path);
     scratch.client().create(&before[1].path, b"", Kind::Persistent).unwrap();
@@ -139,6 +140,7 @@ fn every_node_deleted() {
     let scratch = Scratch::new().with_lock();
     let (mut holder, mut next) = scratch.holder_and_next(&direct(), &[]);
     let paths = scratch.contenders();
+    scratch.wait_watched(&paths[1].path);
     for contender in paths.iter().rev() {
         scratch.delete(&contender.path);
     }

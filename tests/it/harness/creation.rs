@@ -3,11 +3,22 @@
 use super::frames::{Op, Request};
 use super::poll;
 use super::proxy::{Fate, Proxy, Trap};
+use super::release::Feature;
 use super::running::{Running, finish};
 use super::scratch::Scratch;
 
+/// The requests by which a contender's node can be created. Others the servers do not know.
+pub(crate) fn creations() -> &'static [Op] {
+    if Feature::Create2.is_there() { &[Op::Create, Op::Create2] } else { &[Op::Create] }
+}
+
 pub(crate) fn creates_contender(request: &Request) -> bool {
-    [Op::Create, Op::Create2].contains(&request.op) && request.path.contains("-lock-")
+    creations().contains(&request.op) && request.path.contains("-lock-")
+}
+
+/// How many connections it takes to create a contender's node.
+pub(crate) fn connections() -> usize {
+    if Feature::Create2.is_there() { 1 } else { 2 }
 }
 
 pub(crate) fn lose_creation(proxy: &Proxy, fate: Fate) -> Trap {

@@ -1,10 +1,5 @@
-//! Which release of ZooKeeper the servers are: that of Debian's package, or the one that `scripts/matrix` names.
-//!
-//! | variable | meaning |
-//! | --- | --- |
-//! | `ZKLOCK_SERVER_VERSION` | the version, as in `3.4.14`; the other two must then be set as well |
-//! | `ZKLOCK_SERVER_CLASS_PATH` | where its classes are, and those of a logger for slf4j |
-//! | `ZKLOCK_SERVER_MAIN` | its main class |
+//! Which release of ZooKeeper the servers are: that of Debian's package, or the one that the variables in
+//! CONTRIBUTING.md name.
 
 use std::env::{self, VarError};
 use std::io::{self, Write};
@@ -63,6 +58,9 @@ impl Release {
 pub(crate) enum Feature {
     /// Nodes that go with their last child.
     Containers,
+    /// A request that creates a node and is answered with its stat. Without it, a contender with one node makes a
+    /// second connection, because it asks for it once.
+    Create2,
     /// Requests that Curator 5 makes.
     Curator,
 }
@@ -83,11 +81,16 @@ pub(crate) fn lacks(feature: Feature) -> bool {
     if feature.is_there() {
         return false;
     }
+    not_tested(&format!("{feature:?}"));
+    true
+}
+
+/// Says that this test, or part of it, cannot run here, because it needs `what`.
+pub(crate) fn not_tested(what: &str) {
     let this = thread::current();
-    let line = format!("\nnot tested: {}: {feature:?}\n", this.name().expect("a test has a name"));
+    let line = format!("\nnot tested: {}: needs {what}\n", this.name().expect("a test has a name"));
     // Not by a macro: what those write is shown only if the test fails.
     io::stderr().write_all(line.as_bytes()).expect("standard error is open");
-    true
 }
 
 fn variable(name: &str) -> Option<String> {

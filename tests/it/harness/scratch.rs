@@ -306,6 +306,12 @@ impl Scratch {
         watchers
     }
 
+    /// Waits until a contender on the shared server watches its node: it knows then that the node is there.
+    #[track_caller]
+    pub(crate) fn wait_watched(&self, path: &str) {
+        poll::until(format_args!("a watch on {path}"), || self.watchers().get(path).map(drop));
+    }
+
     // The log.
 
     fn log_path(&self) -> String {
