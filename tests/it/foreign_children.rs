@@ -1,11 +1,15 @@
 //! What others put below a lock: names and data of every kind.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use crate::harness::client::Kind;
+use crate::harness::creation::connections;
+use crate::harness::proxy::{Flow, Proxy};
 use crate::harness::running::{finish, only_line, silent};
-use crate::harness::scratch::{LOCK, Scratch};
+use crate::harness::scratch::{LOCK, Scratch, direct};
 use crate::harness::terminal::Terminal;
+use crate::harness::times::SHORT_SESSION;
 
 /// The most data that a server takes in one node: a request of at most `jute.maxbuffer` (0xfffff) bytes, less the rest
 /// of the request.
@@ -113,6 +117,32 @@ fn list_of_eight_megabytes() {
     waiter.wait_stdout("ready");
     finish(&mut waiter);
     scratch.log().expect_no_overlap();
+}
+
+/// Meanwhile nothing else is heard from the server, not even an answer to a ping.
+#[test]
+fn list_that_takes_longer_than_the_session_timeout() {
+    let scratch = Scratch::new();
+    let client = scratch.client();
+    client.create(LOCK, b"", Kind::Persistent).unwrap();
+    for number in 0..10_000 {
+        client.create(&format!("{LOCK}/a-child-that-is-no-contender-{number}"), b"", Kind::Persistent).unwrap();
+    }
+    let length: usize = client.children(LOCK).iter().map(|name| size_of::<u32>() + name.len()).sum();
+    let proxy = Proxy::zookeeper(&direct());
+    proxy.flows(Flow::Pass, Flow::Slow(length / SHORT_SESSION.as_secs() as usize * 2 / 3));
+    let timeout = SHORT_SESSION.as_secs().to_string();
+    let begun = Instant::now();
+    let job = scratch.zklock_by(proxy.address()).args(["--session-timeout", &timeout]);
+    let mut job = job.arg(LOCK).child(["--env", "--exit-on", "TERM"]).spawn();
+    job.wait_stdout("ready");
+    assert!(begun.elapsed() > SHORT_SESSION, "{:?}", begun.elapsed());
+    // No further connection, and the first session and its node.
+    assert_eq!(proxy.accepted(), connections());
+    let (_, stat) = client.get(&job.variable("ZKLOCK_NODE")).expect("its node is there");
+    assert_eq!(format!("{:#x}", stat.owner), job.variable("ZKLOCK_SESSION"));
+    proxy.pass();
+    silent(finish(&mut job));
 }
 
 /// Data of a holder, which is read to tell who it is.

@@ -37,6 +37,8 @@ pub(crate) enum Flow {
     Hold,
     /// Each read's worth passes this long after it was read.
     Delay(Duration),
+    /// At most so many bytes pass in a second.
+    Slow(usize),
 }
 
 /// What happens to a connection when the reply that a [`Trap`] waits for arrives. Except with `Wait`, the reply is

@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
@@ -46,6 +46,23 @@ impl Queued {
 impl Lane {
     fn new(frames: Frames) -> Self {
         Self { frames, queue: VecDeque::new(), pending: Vec::new(), at_end: false, end_is_passed: false }
+    }
+
+    /// Queues what was read.
+    fn push(&mut self, bytes: Vec<u8>, flow: Flow, trap: Option<Arc<TrapState>>) {
+        const PIECES: u32 = 20;
+        let now = Instant::now();
+        match flow {
+            Flow::Pass | Flow::Hold => self.queue.push_back(Queued { bytes, due: now, trap }),
+            Flow::Delay(delay) => self.queue.push_back(Queued { bytes, due: now + delay, trap }),
+            Flow::Slow(rate) => {
+                let mut due = self.queue.back().map_or(now, |last| last.due.max(now));
+                for piece in bytes.chunks(rate / PIECES as usize) {
+                    due += Duration::from_secs(1) / PIECES;
+                    self.queue.push_back(Queued { bytes: piece.to_vec(), due, trap: trap.clone() });
+                }
+            }
+        }
     }
 
     fn wants_to_read(&self, flow: Flow) -> bool {
@@ -179,7 +196,6 @@ impl Connection {
             self.up.at_end = true;
             return Ok(());
         };
-        let due = due(flow);
         for mut frame in self.up.frames.split(&bytes) {
             shared.lock().greeting.change_request(&mut frame);
             if let Some(request) = Request::parse(self.number, &frame) {
@@ -199,7 +215,7 @@ impl Connection {
                     return Err(ErrorKind::ConnectionReset.into());
                 }
             }
-            self.up.queue.push_back(Queued { bytes: frame.bytes, due, trap: None });
+            self.up.push(frame.bytes, flow, None);
         }
         Ok(())
     }
@@ -209,7 +225,6 @@ impl Connection {
             self.down.at_end = true;
             return Ok(None);
         };
-        let due = due(flow);
         for mut frame in self.down.frames.split(&bytes) {
             shared.lock().greeting.change_answer(&mut frame);
             if !self.pass_mistakes(shared, &mut frame) {
@@ -217,7 +232,7 @@ impl Connection {
             }
             let trap = answered_xid(&frame).and_then(|xid| self.sprung(shared, xid));
             match trap.as_ref().map(|trap| trap.fate) {
-                None | Some(Fate::Wait) => self.down.queue.push_back(Queued { bytes: frame.bytes, due, trap }),
+                None | Some(Fate::Wait) => self.down.push(frame.bytes, flow, trap),
                 Some(Fate::Reset | Fate::ResetAndHold) => return Ok(Some(End::Reset)),
                 Some(Fate::Blackhole) => {
                     self.is_dead = true;
@@ -256,13 +271,6 @@ impl Connection {
 }
 
 const READABLE: PollFlags = PollFlags::POLLIN.union(PollFlags::POLLHUP).union(PollFlags::POLLERR);
-
-fn due(flow: Flow) -> Instant {
-    match flow {
-        Flow::Delay(delay) => Instant::now() + delay,
-        Flow::Pass | Flow::Hold => Instant::now(),
-    }
-}
 
 /// Some bytes; none when there are none yet; `None` at the end.
 fn read(from: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
