@@ -130,6 +130,8 @@ struct Told {
 
 /// Why the keeper's work ends.
 enum End {
+    /// Nothing is left of the command.
+    Emptied,
     /// The supervisor wants the lock released.
     Released,
     /// The supervisor has gone.
@@ -172,7 +174,11 @@ impl<'p, O: Outside> Keeper<'p, O> {
     /// Lives until there is nothing left to keep.
     pub async fn keep(self) {
         let mut life = Box::pin(async { End::Over(self.live().await) });
-        let mut end = or(self.follow_orders(), life.as_mut()).await;
+        let emptied = async {
+            self.outside.emptied().await;
+            End::Emptied
+        };
+        let mut end = or(self.follow_orders(), or(emptied, life.as_mut())).await;
         let is_over = matches!(end, End::Over(_));
         let mut nothing_left = true;
         match &end {
@@ -197,7 +203,8 @@ impl<'p, O: Outside> Keeper<'p, O> {
                     nothing_left = self.outside.guard_gone().await;
                 }
             }
-            End::Released => {}
+            // The order to release follows, but the next holder need not wait for it.
+            End::Released | End::Emptied => {}
         }
         if !nothing_left {
             // Supervisor and guard have died. What they have left may run on for a moment, and no process is left to
@@ -206,15 +213,21 @@ impl<'p, O: Outside> Keeper<'p, O> {
             return;
         }
         if !is_over {
-            self.delete_nodes().await;
+            self.request_deletion();
         }
+        // With the watches that it has set: the session can be closed only then.
         drop(life);
         // Past the session timeout there is nothing left to release.
         let enough = async {
             self.outside.sleep(self.session.timeout.get()).await;
             None
         };
-        if let Some(report) = or(self.release(), enough).await {
+        let report = or(self.release(), enough).await;
+        if let End::Emptied = end {
+            // The supervisor expects no answer before it has asked.
+            self.follow_orders().await;
+        }
+        if let Some(report) = report {
             self.outside.report_if_room(&report);
         }
     }
@@ -306,21 +319,14 @@ impl<'p, O: Outside> Keeper<'p, O> {
         }
     }
 
-    /// Deletes our contender nodes over the connection that there is. This comes before all else, because
-    /// other contenders are waiting, and before our watches are removed, which takes requests of its own.
-    async fn delete_nodes(&self) {
+    /// Deletes our contender nodes over the connection that there is. The requests leave together with the one that
+    /// closes the session, so their replies are not waited for. Closing deletes the nodes as well; but servers have
+    /// kept the nodes of closed sessions (ZOOKEEPER-4541).
+    fn request_deletion(&self) {
         let Some(session) = self.session.connection.borrow().clone() else { return };
-        let nodes = self.place.borrow().own_nodes();
-        // All requests leave back to back.
-        let deletions: Vec<_> = nodes.iter().map(|node| (node, session.delete(node))).collect();
-        let all = async {
-            for (node, deletion) in deletions {
-                if let Err(failure) = deletion.await {
-                    log::info!("{node}: {failure}");
-                }
-            }
-        };
-        or(session.lost(), all).await;
+        for node in self.place.borrow().own_nodes() {
+            drop(session.delete(&node));
+        }
     }
 
     /// Closes the session, with which our contender nodes go as well. Returns what is known of that for sure.

@@ -68,6 +68,9 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
         Notice::Foreign { lock, child } => {
             (Weight::Hint, format!("{lock} has a child that is not a contender, ignored: {child}"))
         }
+        Notice::Beside(refusal) => {
+            (Weight::Notable, format!("the command may not run alone: {}", refused(refusal, plan)))
+        }
         Notice::Waiting(view) => (Weight::Status, format!("waiting for {}: {}", view.lock, queue(view, now_millis))),
         Notice::Requeued(loss) => {
             let why = cause(*loss);

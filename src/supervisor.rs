@@ -127,6 +127,8 @@ impl Supervisor<'_> {
         self.kill_keeper();
         // Its guard belongs to it.
         self.job.dismiss_guard();
+        // It is to have no copy of our end.
+        self.lending = None;
         if !self.plan.request.held.is_empty() {
             self.borrowing.borrow();
         }
@@ -139,6 +141,10 @@ impl Supervisor<'_> {
         // If there are too many processes now, there may be fewer at our turn.
         if let Err(error) = self.job.make_guard(&self.plan.command, &keeper.ties, &self.borrowing) {
             log::info!("cannot make a guard yet: {error}");
+        }
+        // Now rather than at the hand-over.
+        if self.lending.is_none() {
+            self.lending = Lending::begin().ok();
         }
     }
 
@@ -154,7 +160,11 @@ impl Supervisor<'_> {
         self.job.prepare(grant);
         // Without a keeper there is no lock.
         let Some(keeper) = &mut self.keeper else { return Ok(Some(Unstarted::TooLate)) };
-        let lending = self.lending.insert(Lending::begin().context("cannot create a pipe")?);
+        let lending = match self.lending.take() {
+            Some(lending) => lending,
+            None => Lending::begin().context("cannot create a pipe")?,
+        };
+        let lending = self.lending.insert(lending);
         let mut variables = environment::describe(grant, self.plan.request.mode);
         variables.push(environment::held(grant, &self.plan.request.held));
         variables.push(environment::lender(lending.offer()));
@@ -296,6 +306,10 @@ impl Outside for Supervisor<'_> {
             }
         }
         None
+    }
+
+    fn is_emptied(&self) -> bool {
+        self.job.is_emptied()
     }
 
     fn hear_guard(&mut self) -> News {

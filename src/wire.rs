@@ -9,11 +9,8 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The longest message. A report carries the path of each lock twice, and the plan limits their total length.
-/// A socket has room for more by default (wmem_default, socket(7)).
-const LONGEST: usize = 128 * 1024;
-
-/// One end of the socket pair.
+/// One end of the socket pair. The longest message is a report that carries the path of each lock twice. The plan limits
+/// their total length, and a socket has room for more by default (wmem_default, socket(7)).
 #[derive(Debug)]
 pub struct Link(OwnedFd);
 
@@ -36,9 +33,12 @@ impl Link {
 
     /// Receives a message if there is one.
     pub fn receive<T: DeserializeOwned>(&self) -> Received<T> {
-        let mut buffer = vec![0; LONGEST];
         loop {
-            return match recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+            // How long it is, so that no more memory is used than that.
+            let length = recv(self.0.as_raw_fd(), &mut [], MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC);
+            let mut buffer = vec![0; length.unwrap_or(0)];
+            let received = length.and_then(|_| recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::empty()));
+            return match received {
                 Ok(0) => Received::Gone,
                 Ok(length) => match serde_json::from_slice(&buffer[..length]) {
                     Ok(message) => Received::Message(message),

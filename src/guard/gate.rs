@@ -67,8 +67,9 @@ impl Opening {
 /// The longest [`Opening`]: more than a socket has room for by default (wmem_default, socket(7)).
 const LONGEST: usize = 256 * 1024;
 
-/// Waits at the gate, then becomes the command. `go`: where the guard, the process `guard`, says that all is ready. If
-/// either the supervisor or the guard goes before that, this process exits.
+/// Waits at the gate, then becomes the command. `go`: where the guard, the process `guard`, says that all is ready. By
+/// then the supervisor has sent the [`Opening`], which wakes no process. If the guard goes before that, this process
+/// exits; and the guard goes if the supervisor does.
 pub(super) fn wait(birth: &Birth<'_>, passage: Passage, go: &OwnedFd, guard: Pid, shared: Shared) -> ! {
     let Passage { gate, report, supervisor } = passage;
     let tied = || -> io::Result<()> {
@@ -88,17 +89,6 @@ pub(super) fn wait(birth: &Birth<'_>, passage: Passage, go: &OwnedFd, guard: Pid
     }
     close_ours(&[gate.as_raw_fd(), go.as_raw_fd(), report.as_fd().as_raw_fd()]);
     let mut message = vec![0; LONGEST];
-    let length = loop {
-        match recv(gate.as_raw_fd(), &mut message, MsgFlags::empty()) {
-            Err(Errno::EINTR) => {}
-            Err(error) => report.exit(&error.into()),
-            // The supervisor has closed the gate.
-            Ok(0) => exit_now(0),
-            Ok(length) => break length,
-        }
-    };
-    let Some(opening) = Opening::from_bytes(&message[..length]) else { report.exit(&Errno::EBADMSG.into()) };
-    signals::drop_stale(&[guard, supervisor]);
     loop {
         match read(go, &mut [0]) {
             Err(Errno::EINTR) => {}
@@ -108,6 +98,12 @@ pub(super) fn wait(birth: &Birth<'_>, passage: Passage, go: &OwnedFd, guard: Pid
             Ok(_) => break,
         }
     }
+    let opening = match recv(gate.as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT) {
+        Ok(length) => Opening::from_bytes(&message[..length]),
+        Err(error) => report.exit(&error.into()),
+    };
+    let Some(opening) = opening else { report.exit(&Errno::EBADMSG.into()) };
+    signals::drop_stale(&[guard, supervisor]);
     let until = opening.until;
     // The machine may have been paused since the lease was judged.
     let in_time = move || if shared.is_revoked() || clock::now() >= until { Err(Errno::ETIME.into()) } else { Ok(()) };

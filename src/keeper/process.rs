@@ -2,6 +2,7 @@
 //! groups.
 
 use std::cell::OnceCell;
+use std::future::pending;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
@@ -184,6 +185,13 @@ impl<'p> Outside for RealOutside<'p> {
 
     fn revoke_lease(&self) {
         self.birth.ties.revoke();
+    }
+
+    async fn emptied(&self) {
+        self.guard_gone().await;
+        if self.birth.ties.shared.stage() != Stage::Empty {
+            pending().await
+        }
     }
 
     async fn guard_gone(&self) -> bool {

@@ -12,18 +12,29 @@ use super::{Keeper, PAUSE};
 use crate::futures::{first_of, or};
 use crate::plan::LockPath;
 use crate::rules::card::Card;
+use crate::rules::lease::Terms;
 use crate::rules::message::{Grant, Granted, Loss, Progress, Refusal, Report, View};
 use crate::rules::queue::{Contender, Queue, Standing};
 use crate::rules::text::printable;
 use crate::session::{Change, Failure, Session};
 
+/// What a waiter has found out about its queue.
+enum Found {
+    /// A contender has left.
+    Left(String),
+    /// A contender holds, and none is left before it.
+    Holds(String),
+    /// The data of the contender that we watch was written.
+    Written,
+    /// The queue has to be listed anew.
+    Unclear,
+}
+
 impl<O: Outside> Keeper<'_, O> {
     /// Waits until we have the lock. If it is the last one, reports that we hold them all, and holds.
     pub(super) async fn wait_and_hold(&self, session: &O::Session, claim: &Claim) -> Result<(), Stop> {
         let nodes = self.place.borrow().nodes();
-        if claim.is_own() {
-            self.wait_turn(session, &nodes, claim).await?;
-        }
+        let has_waited = claim.is_own() && self.wait_turn(session, &nodes, claim).await?;
         let won = self.place.borrow().claims();
         if won.len() < self.locks.len() {
             self.outside.report_if_room(&Report::Queue(Progress::Turn));
@@ -32,14 +43,29 @@ impl<O: Outside> Keeper<'_, O> {
         }
         let from = self.fresh_lease(session, &nodes).await?;
         self.outside.report(&Report::Queue(Progress::Held { grant: self.grant(session, &won), from })).await;
-        // Published with the first beat and no earlier: so a short command costs no further transaction, and
-        // wakes no watcher.
+        // Published with the first beat. If no contender was before us, that beat has time: so a short command on a
+        // free lock costs no further transaction. Otherwise there may be one behind us that has to know.
         if won.iter().all(|claim| claim.is_own()) {
             let card = Card { held_since: Some(self.outside.wall_millis()), ..self.outside.card().clone() };
             self.beats.unpublished.replace(Some(card.to_bytes()));
+            self.beats.urged.set(has_waited);
         }
-        self.place.replace(Place { won, step: Step::Holding });
-        self.keep_beating(session, &nodes).await
+        self.place.replace(Place { won: won.clone(), step: Step::Holding });
+        or(self.look_beside(session, &won), self.keep_beating(session, &nodes)).await
+    }
+
+    /// Looks once, when a beat is due, whether a contender that came after us may run beside us. Such a contender is
+    /// reported, because our list from before it came does not show it. Never ends.
+    async fn look_beside(&self, session: &O::Session, won: &[Rc<Claim>]) -> Result<(), Stop> {
+        self.outside.sleep(Terms::beat_of(session.timeout())).await;
+        for claim in won.iter().filter(|claim| claim.is_own()) {
+            let Ok(children) = session.children(claim.lock.as_str()).await else { continue };
+            let Ok(queue) = Queue::from_children(children) else { continue };
+            if let Some(refusal) = self.unsuitable(&claim.lock, &queue, claim) {
+                self.outside.report_if_room(&Report::Queue(Progress::Beside(refusal)));
+            }
+        }
+        pending().await
     }
 
     /// What the supervisor is told of the locks, in the order in which the user named them.
@@ -56,11 +82,13 @@ impl<O: Outside> Keeper<'_, O> {
         Grant { first: granted(first), and, session }
     }
 
-    /// Waits until no contender before our own keeps us from the lock. `nodes`: our nodes of all locks.
-    async fn wait_turn(&self, session: &O::Session, nodes: &[String], claim: &Claim) -> Result<(), Stop> {
+    /// Waits until no contender before our own keeps us from the lock. `nodes`: our nodes of all locks. Returns whether
+    /// there was one.
+    async fn wait_turn(&self, session: &O::Session, nodes: &[String], claim: &Claim) -> Result<bool, Stop> {
         let lock = &claim.lock;
         let stop = |failure| Stop::because(failure, lock);
         let mut known = claim.listed.take();
+        let mut has_waited = false;
         loop {
             let names = match known.take() {
                 Some(names) => names,
@@ -91,40 +119,49 @@ impl<O: Outside> Keeper<'_, O> {
                 Standing::Missing => return Err(Stop::Gone(Loss::NodeDeleted)),
                 // This holds however old the list is: contenders that were before us are gone for good, and
                 // new ones come after us. Whether our session lives is for the beat to say.
-                Standing::Holds => return Ok(()),
+                Standing::Holds => return Ok(has_waited),
                 Standing::Waits { position, watch } => {
-                    // The contenders before us only ever become fewer. So if one of them has left, and an old
-                    // list without it shows our turn, a new list would do the same, a round trip later.
-                    let left = self.wait_for_change(session, nodes, claim, &queue, position, &watch).await?;
-                    known = left.and_then(|left| {
-                        let rest: Vec<String> = names.into_iter().filter(|name| *name != left).collect();
-                        let queue = queue_of(lock, rest.clone()).ok()?;
-                        matches!(queue.standing(claim.name()), Standing::Holds).then_some(rest)
-                    });
+                    has_waited = true;
+                    // The contenders before us only ever become fewer. So if an old list without those that are known
+                    // to have gone shows our turn, a new list would do the same, a round trip later.
+                    known = match self.wait_for_change(session, nodes, claim, &queue, position, &watch).await? {
+                        Found::Left(left) => {
+                            let rest: Vec<String> = names.into_iter().filter(|name| *name != left).collect();
+                            let queue = queue_of(lock, rest.clone())?;
+                            matches!(queue.standing(claim.name()), Standing::Holds).then_some(rest)
+                        }
+                        Found::Holds(holder) => Some(queue.names_from(&holder).map(str::to_owned).collect()),
+                        Found::Written => Some(names),
+                        Found::Unclear => None,
+                    };
                 }
             }
         }
     }
 
-    /// Refuses a path that another library's recipe uses, and a lock with contenders that ignore our node or
-    /// count another number of permits.
-    fn check_company(&self, lock: &LockPath, queue: &Queue, claim: &Claim) -> Result<(), Stop> {
+    /// Why we cannot wait in this queue, if we cannot: another library's recipe uses the path, or contenders ignore our
+    /// node or count another number of permits.
+    fn unsuitable(&self, lock: &LockPath, queue: &Queue, claim: &Claim) -> Option<Refusal> {
         let (lock, request) = (lock.to_string(), &self.plan.request);
         // The recipe first: as long as it uses the path, advice about contenders would not help.
-        let refusal = if let Some(recipe) = queue.other_recipe() {
-            Refusal::OtherRecipe { lock, recipe }
-        } else if let Some(other) = queue.blind_to(&request.dialects, request.dialects_given) {
-            Refusal::Blind { lock, contender: printable(&other.name), reads: other.reads }
-        } else if let Some(permits) = queue.other_permits(claim.name()) {
-            Refusal::OtherPermits { lock, permits }
-        } else {
-            return Ok(());
-        };
-        Err(Stop::Final(Report::Refused(refusal)))
+        if let Some(recipe) = queue.other_recipe() {
+            return Some(Refusal::OtherRecipe { lock, recipe });
+        }
+        if let Some(other) = queue.blind_to(&request.dialects, request.dialects_given) {
+            return Some(Refusal::Blind { lock, contender: printable(&other.name), reads: other.reads });
+        }
+        queue.other_permits(claim.name()).map(|permits| Refusal::OtherPermits { lock, permits })
     }
 
-    /// Waits until the queue has to be looked at again. If that is because a contender has left it, returns
-    /// its name.
+    /// Ends the wait in a queue that is [unsuitable](Self::unsuitable).
+    fn check_company(&self, lock: &LockPath, queue: &Queue, claim: &Claim) -> Result<(), Stop> {
+        match self.unsuitable(lock, queue, claim) {
+            Some(refusal) => Err(Stop::Final(Report::Refused(refusal))),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until the queue has to be looked at again. Returns what is known of it by then.
     async fn wait_for_change(
         &self,
         session: &O::Session,
@@ -133,33 +170,50 @@ impl<O: Outside> Keeper<'_, O> {
         queue: &Queue,
         position: usize,
         watch: &[&Contender],
-    ) -> Result<Option<String>, Stop> {
+    ) -> Result<Found, Stop> {
         let lock = &claim.lock;
-        // These requests leave back to back: the watches, and the data of the holder.
+        let next_in_line = is_next_in_line(queue, watch);
+        // If it holds, then no contender is left before it.
+        let sole = match watch {
+            [contender] => Some(contender).filter(|contender| !next_in_line && queue.is_sole(contender)),
+            _ => None,
+        };
+        // These requests leave back to back.
         let watched: Vec<String> = watch.iter().map(|contender| lock.child(&contender.name)).collect();
         let replies: Vec<_> = watched.iter().map(|path| session.read_and_watch(path)).collect();
-        let view = self.view(session, lock, queue, position, watch);
         let mut watches = vec![];
+        let mut nearest = None;
         for reply in replies {
             match reply.await {
-                Ok((_, _, watch)) => watches.push(watch),
+                Ok((data, _, watch)) => {
+                    if let Some(contender) = sole.filter(|_| Card::from_bytes(&data).held_since.is_some()) {
+                        return Ok(Found::Holds(contender.name.clone()));
+                    }
+                    nearest.get_or_insert(data);
+                    watches.push(watch);
+                }
                 // It has just left: look again.
-                Err(Failure::NoNode) => return Ok(None),
+                Err(Failure::NoNode) => return Ok(Found::Unclear),
                 Err(Failure::Unknown(_)) => {
                     self.outside.sleep(PAUSE).await;
-                    return Ok(None);
+                    return Ok(Found::Unclear);
                 }
                 Err(failure) => return Err(Stop::because(failure, lock)),
             }
         }
-        self.outside.report_if_room(&Report::Queue(Progress::Waiting(view.await)));
+        let view = self.view(session, lock, queue, position, watch, nearest).await;
+        self.outside.report_if_room(&Report::Queue(Progress::Waiting(view)));
 
         let changed = async {
             let (which, change) = first_of(watches.into_iter()).await;
-            Ok(matches!(change, Change::Deleted).then(|| watch[which].name.clone()))
+            Ok(match change {
+                Change::Deleted => Found::Left(watch[which].name.clone()),
+                // Perhaps it says that it holds.
+                Change::Data if sole.is_some() => Found::Written,
+                Change::Data | Change::Unknown => Found::Unclear,
+            })
         };
         // The contender that is next in line beats, so that it has a lease when its turn comes.
-        let next_in_line = is_next_in_line(queue, watch);
         let beating = async {
             if next_in_line {
                 self.keep_beating(session, nodes).await?;
@@ -169,8 +223,8 @@ impl<O: Outside> Keeper<'_, O> {
         // The other waiters send the leader as little as possible. They ask it as well, because no message tells
         // a waiter that it has become the next in line.
         let period = session.timeout() * if next_in_line { 1 } else { 4 };
-        let asking = async { self.until_gone(session, &watched, period).await.map(|()| None) };
-        or(or(changed, beating), or(asking, self.refresh_view(session, claim))).await
+        let asking = async { self.until_gone(session, &watched, period).await.map(|()| Found::Unclear) };
+        or(or(changed, beating), or(asking, self.look_again(session, claim, next_in_line))).await
     }
 
     /// Asks the leader every `period` whether the nodes that we watch exist. Completes when one of them does not,
@@ -214,40 +268,53 @@ impl<O: Outside> Keeper<'_, O> {
         names
     }
 
-    /// Looks at the queue from time to time, if a user is watching, and reports our standing. Sets no
-    /// watches: those that are set remain right until one of them fires.
-    async fn refresh_view<T>(&self, session: &O::Session, claim: &Claim) -> Result<T, Stop> {
-        let Some(period) = self.refresh else { return pending().await };
+    /// Looks at the queue from time to time. If a user is watching, our standing is reported. If we are next in line, our
+    /// turn comes without another list, so contenders that would not wait for us, and came after the last one, are
+    /// looked for here. Sets no watches: those that are set remain right until one of them fires.
+    async fn look_again<T>(&self, session: &O::Session, claim: &Claim, next_in_line: bool) -> Result<T, Stop> {
+        let period = match self.refresh {
+            Some(period) => period,
+            None if next_in_line => Terms::beat_of(session.timeout()),
+            None => return pending().await,
+        };
         let lock = &claim.lock;
         loop {
             self.outside.sleep(period).await;
             let Ok(children) = session.children(lock.as_str()).await else { continue };
             let Ok(queue) = Queue::from_children(self.without_ghosts(lock, children)) else { continue };
             self.check_company(lock, &queue, claim)?;
-            if let Standing::Waits { position, watch } = queue.standing(claim.name()) {
-                let view = self.view(session, lock, &queue, position, &watch).await;
+            if let Standing::Waits { position, watch } = queue.standing(claim.name())
+                && self.refresh.is_some()
+            {
+                let view = self.view(session, lock, &queue, position, &watch, None).await;
                 self.outside.report_if_room(&Report::Queue(Progress::Waiting(view)));
             }
         }
     }
 
-    /// What a waiting user is told of this queue. The request has left when this returns.
-    fn view<'a>(
+    /// What a waiting user is told of this queue. `nearest`: the data of the first node that we watch, if it is known.
+    async fn view(
         &self,
-        session: &'a O::Session,
+        session: &O::Session,
         lock: &LockPath,
         queue: &Queue,
         position: usize,
         watch: &[&Contender],
-    ) -> impl Future<Output = View> + use<'a, O> {
-        let holder = queue.first_holder().map(|holder| holder.name.clone()).unwrap_or_default();
-        let (total, next_in_line) = (queue.size(), is_next_in_line(queue, watch));
-        let reply = session.read(&lock.child(&holder));
-        let lock = lock.to_string();
-        async move {
-            let card = reply.await.map(|(data, _)| Card::from_bytes(&data)).unwrap_or_default();
-            let holder = card.phrase().unwrap_or_else(|| printable(&holder));
-            View { lock, position, total, next_in_line, holder, held_since: card.held_since }
+        nearest: Option<Vec<u8>>,
+    ) -> View {
+        let holder = queue.first_holder().map(|holder| holder.name.as_str()).unwrap_or_default();
+        let data = match nearest.filter(|_| watch[0].name == holder) {
+            Some(data) => data,
+            None => session.read(&lock.child(holder)).await.map(|(data, _)| data).unwrap_or_default(),
+        };
+        let card = Card::from_bytes(&data);
+        View {
+            lock: lock.to_string(),
+            position,
+            total: queue.size(),
+            next_in_line: is_next_in_line(queue, watch),
+            holder: card.phrase().unwrap_or_else(|| printable(holder)),
+            held_since: card.held_since,
         }
     }
 

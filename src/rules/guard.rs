@@ -198,25 +198,29 @@ impl Guard {
     /// Reaps what has ended. Returns whether anything is left.
     #[inline(never)]
     fn reap<O: Outside>(&mut self, outside: &mut O) -> bool {
+        let mut has_news = false;
         loop {
-            match outside.reap() {
+            let sign = match outside.reap() {
+                // The supervisor is woken once, and told all.
                 Reaped::NoneLeft => return false,
-                Reaped::NoMore => return true,
-                Reaped::Other => {}
+                Reaped::NoMore => {
+                    if has_news {
+                        outside.tell();
+                    }
+                    return true;
+                }
+                Reaped::Other => continue,
                 Reaped::Ended(status) => {
                     self.has_command = false;
-                    self.show(outside, Sign::Ended(status));
+                    Sign::Ended(status)
                 }
-                Reaped::Stopped(signal) => self.show(outside, Sign::Stopped(signal)),
+                Reaped::Stopped(signal) => Sign::Stopped(signal),
+            };
+            // Without an opened gate there is no command.
+            if self.watch.is_open() {
+                outside.show(sign);
+                has_news = true;
             }
-        }
-    }
-
-    /// Shows what has become of the command, if there is one.
-    fn show(&self, outside: &mut impl Outside, sign: Sign) {
-        if self.watch.is_open() {
-            outside.show(sign);
-            outside.tell();
         }
     }
 
@@ -267,9 +271,10 @@ impl Guard {
                 if let Some(deadline) = deadline {
                     outside.set_timer(deadline);
                 }
-                if lease_over {
+                if lease_over && self.watch.is_open() {
                     // Before the kill: a command that we killed must not pass for one that ended by itself.
-                    self.show(outside, Sign::LeaseOver);
+                    outside.show(Sign::LeaseOver);
+                    outside.tell();
                 }
                 self.kill_all(outside);
                 outside.show(Sign::Killed);

@@ -56,6 +56,8 @@ pub enum Progress {
         /// The child's name, printable.
         child: String,
     },
+    /// A contender that came after us would have kept us from queueing, and may run beside us.
+    Beside(Refusal),
     /// Our contender node is in the queue and others are before it.
     Waiting(View),
     /// Our contender node had vanished while waiting; a new one is at the tail of the queue.

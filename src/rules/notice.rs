@@ -32,6 +32,8 @@ pub enum Notice {
         /// The child's name, printable.
         child: String,
     },
+    /// A contender that came after us may run beside the command.
+    Beside(Refusal),
     /// In the queue.
     Waiting(View),
     /// The place in the queue was lost; at the tail again.

@@ -143,6 +143,21 @@ impl Queue {
         })
     }
 
+    /// Whether this contender is one of zklock's that waits for all those before it, and has no other node. Once it says
+    /// that it holds, none of those is left.
+    pub fn is_sole(&self, contender: &Contender) -> bool {
+        let id = contender.id;
+        contender.mode == Mode::Exclusive
+            && id.is_some()
+            && self.contenders.iter().filter(|other| other.id == id).count() == 1
+    }
+
+    /// The names of all children but the contenders before this one.
+    pub fn names_from(&self, first: &str) -> impl Iterator<Item = &str> {
+        let rest = &self.contenders[self.find(first).unwrap_or(0)..];
+        rest.iter().map(|contender| &contender.name).chain(&self.foreign).map(String::as_str)
+    }
+
     fn find(&self, name: &str) -> Option<usize> {
         self.contenders.iter().position(|contender| contender.name == name)
     }

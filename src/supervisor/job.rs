@@ -172,6 +172,11 @@ impl Job {
         self.guard.as_ref().is_some_and(|guarded| guarded.guard.shared().is_lease_over())
     }
 
+    /// Whether the guard has reaped the command and all that was below it.
+    pub(super) fn is_emptied(&self) -> bool {
+        self.guard.as_ref().is_some_and(|guarded| guarded.guard.stage() == Stage::Empty)
+    }
+
     /// What has become of the command.
     pub(super) fn news(&mut self) -> News {
         let Some(guarded) = &mut self.guard else { return News::default() };

@@ -5,9 +5,11 @@
 //!    is judged by the newest news;
 //! 2. signals except SIGCONT. The report that the lock is ours comes before them, so a signal that arrived
 //!    before that report was read still keeps the command from being started;
-//! 3. the deadline, which also starts the command;
-//! 4. SIGCONT, the only signal that lets a command go on: by now the command may have been killed;
-//! 5. the end of children, and what the guard tells of the command.
+//! 3. the end of the command, if nothing is left of it. The keeper then releases the lock by itself, and the lease is
+//!    extended no more;
+//! 4. the deadline, which also starts the command;
+//! 5. SIGCONT, the only signal that lets a command go on: by now the command may have been killed;
+//! 6. the end of children, and what else the guard tells of the command.
 
 use crate::rules::event::{Awaited, CommandEvent, Effect, Event, Unstarted};
 use crate::rules::guarded::{End, News};
@@ -42,6 +44,9 @@ pub trait Outside {
 
     /// Reaps our children, up to one whose change is an event of its own.
     fn reap(&mut self) -> Option<Event>;
+
+    /// Whether the guard has reaped the command and all that was below it.
+    fn is_emptied(&self) -> bool;
 
     /// What has become of the command.
     fn hear_guard(&mut self) -> News;
@@ -104,6 +109,9 @@ impl Turns {
         let signals = outside.signals()?.into_iter().filter(|(signal, _)| *signal != Signal::CHLD);
         let (continues, others) = signals.partition(|(signal, _)| *signal == Signal::CONT);
         self.take_signals(outside, others)?;
+        if outside.has_command() && outside.is_emptied() {
+            self.hear_guard(outside)?;
+        }
         if self.deadline().is_some_and(|deadline| deadline <= outside.now()) {
             self.happen(outside, Event::Timer)?;
         }

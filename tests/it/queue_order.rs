@@ -95,8 +95,7 @@ fn release_wakes_one_waiter() {
     }
     let scratch = Scratch::new();
     let proxy = Proxy::zookeeper(&direct());
-    // With its first beat, after a fifth of the session timeout, a holder publishes when it began to hold. A waiter
-    // looks again then, and that is not what is counted here.
+    // Longer than this test: no beat is due in it, and with a beat the next in line lists.
     let zklock = || scratch.zklock_by(proxy.address()).args([LOCK, "--session-timeout", "2m"]);
     let start = |name: &str| zklock().child(scratch.logged(name)).spawn();
     let mut jobs = Vec::new();
@@ -109,14 +108,62 @@ fn release_wakes_one_waiter() {
     let mut expected: BTreeMap<String, usize> = nodes.iter().map(|node| (format!("{LOCK}/{node}"), 2)).collect();
     expected.insert(format!("{LOCK}/{}", nodes[WAITERS]), 1);
     poll::until("every contender watches", || (scratch.watchers() == expected).then_some(()));
-    for job in &mut jobs {
-        job.wait_stdout("ready");
-        finish(job);
+    for n in 0..=WAITERS {
+        jobs[n].wait_stdout("ready");
+        // The one that is next in line has a guard.
+        jobs.get(n + 1).map(Running::guard);
+        finish(&mut jobs[n]);
     }
-    // A waiter that is woken lists again: each once, when its turn comes. The first created the lock's node; the second
-    // knows from its first list that no other was before it.
-    assert_eq!(lists(&proxy)[1], 1);
-    assert_eq!(lists(&proxy)[2..], [2; WAITERS - 1]);
+    // Each has listed when it came, and not again: a holder says that it holds, so the one behind it knows that none is
+    // left before that. The first has created the lock's node.
+    assert_eq!(lists(&proxy)[1..], [1; WAITERS]);
+}
+
+/// The kinds of requests that went over each connection, in their order. The pings depend on time and are left out.
+fn requests(proxy: &Proxy) -> Vec<Vec<Op>> {
+    let mut requests: BTreeMap<usize, Vec<Op>> = BTreeMap::new();
+    for request in proxy.requests().into_iter().filter(|request| request.op != Op::Ping) {
+        requests.entry(request.connection).or_default().push(request.op);
+    }
+    requests.into_values().collect()
+}
+
+#[test]
+fn requests_of_a_free_lock() {
+    let scratch = Scratch::new().with_lock();
+    let proxy = Proxy::zookeeper(&direct());
+    silent(scratch.zklock_by(proxy.address()).arg(LOCK).bare_child().run().expect_code(0));
+    // Two flights: the second when the command has ended.
+    let expected = [Op::Create2, Op::GetChildren, Op::GetData, Op::Delete, Op::CloseSession];
+    assert_eq!(requests(&proxy), [expected]);
+}
+
+/// What a hand-over costs does not depend on the length of the queue.
+#[test]
+fn requests_of_a_hand_over() {
+    const WAITERS: usize = 6;
+    let scratch = Scratch::new().with_lock();
+    let proxy = Proxy::zookeeper(&direct());
+    let start =
+        || scratch.zklock_by(proxy.address()).args([LOCK, "--session-timeout", "2m"]).child(["--exit-on", "TERM"]);
+    let mut jobs = Vec::new();
+    for n in 0..=WAITERS {
+        jobs.push(start().spawn());
+        scratch.wait_queue(n + 1);
+    }
+    for n in 0..=WAITERS {
+        jobs[n].wait_stdout("ready");
+        jobs.get(n + 1).map(Running::guard);
+        finish(&mut jobs[n]);
+    }
+    let requests = requests(&proxy);
+    let came = [Op::Create2, Op::GetChildren, Op::GetData, Op::GetData, Op::GetData];
+    // It learns that the one before it holds and watches that one as the holder; then it says that it holds itself, by
+    // which its own watch fires.
+    let passed = [Op::GetData, Op::GetData, Op::Multi, Op::GetData, Op::Delete, Op::CloseSession];
+    for behind_a_waiter in &requests[2..] {
+        assert_eq!(*behind_a_waiter, [&came[..], &passed[..]].concat());
+    }
 }
 
 #[test]

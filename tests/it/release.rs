@@ -5,10 +5,11 @@ use std::time::Instant;
 use nix::sys::signal::Signal;
 
 use crate::harness::fault::Fault;
+use crate::harness::poll;
 use crate::harness::proxy::Proxy;
 use crate::harness::running::{finish, silent};
-use crate::harness::scratch::{LASTING, LOCK, Scratch};
-use crate::harness::times::{AT_ONCE, LONG_SESSION};
+use crate::harness::scratch::{LASTING, LOCK, Scratch, direct};
+use crate::harness::times::{AT_ONCE, LONG_SESSION, SHORT_SESSION};
 
 #[test]
 fn free_lock_runs_the_command() {
@@ -33,6 +34,25 @@ fn command_killed() {
     let mut fault = Fault::minute("command: KILL");
     fault.strike(Signal::SIGKILL, &[fault.command]);
     fault.expect_killed(AT_ONCE);
+}
+
+/// Nothing is left of the command: no process has to be waited for, and the status is the command's.
+#[test]
+fn supervisor_stopped() {
+    let scratch = Scratch::new();
+    let mut holder = scratch.start(&direct(), "holder", &[], &["--until", "done", "--exit", "7"]);
+    holder.wait_stdout("ready");
+    let mut next = scratch.queue("next", 1);
+    holder.signal(Signal::SIGSTOP);
+    scratch.touch("done");
+    next.wait_stdout("ready");
+    let ended = Instant::now();
+    // The lease is not extended any more, and does not matter any more.
+    poll::until("the lease would be over", || (ended.elapsed() > SHORT_SESSION).then_some(()));
+    holder.signal(Signal::SIGCONT);
+    silent(holder.wait().expect_code(7));
+    finish(&mut next);
+    scratch.expect_tidy(&["holder", "next"]);
 }
 
 /// The command ends before the lease does, and its status is what counts. The lock frees itself.

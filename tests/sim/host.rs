@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use zklock::command;
 use zklock::rules::event::{Awaited, CommandEnd, Effect, Event as Happening, Unstarted};
 use zklock::rules::guard::Request;
+use zklock::rules::guard::Stage;
 use zklock::rules::guarded::{End, Guarded, Kill, News, Shown};
 use zklock::rules::instant::Instant;
 use zklock::rules::message::{Grant, Order, Progress, Report};
@@ -276,6 +277,10 @@ impl Outside for SimOutside<'_> {
             guarded.command_reaped(command::end_of(status));
         }
         std::mem::take(&mut this.on_lost_ended).then_some(Happening::OnLostEnded)
+    }
+
+    fn is_emptied(&self) -> bool {
+        self.state.hosts[self.host].guard.stage == Stage::Empty
     }
 
     fn hear_guard(&mut self) -> News {

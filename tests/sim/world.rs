@@ -199,6 +199,15 @@ impl Outside for SimOutside {
         state.wake_guard(host);
     }
 
+    async fn emptied(&self) {
+        poll_fn(|_| {
+            let state = self.state.borrow();
+            let guard = &state.hosts[state.keepers[self.keeper].host].guard;
+            if !guard.alive && guard.stage == Stage::Empty { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
     async fn guard_gone(&self) -> bool {
         poll_fn(|_| {
             let state = self.state.borrow();

@@ -7,7 +7,7 @@ use super::{Machine, State, release, stop_self};
 use crate::rules::event::{CommandEnd, CommandEvent, Effect, Event, Unstarted};
 use crate::rules::instant::Instant;
 use crate::rules::lease::Lease;
-use crate::rules::message::{Loss, Report};
+use crate::rules::message::{Loss, Progress, Report};
 use crate::rules::notice::{LostWhy, Notice};
 use crate::rules::outcome::Outcome;
 
@@ -114,6 +114,9 @@ impl Machine {
             Event::Signal { shared: true, .. } => (same, vec![]),
             Event::Signal { signal, .. } => (same, vec![Effect::Forward(signal)]),
             Event::Command(event) => self.command(now, run, event),
+            Event::Keeper(Report::Queue(Progress::Beside(refusal))) => {
+                (same, vec![Effect::Say(Notice::Beside(refusal))])
+            }
             Event::Timer
             | Event::Keeper(Report::Connection(_) | Report::Independent | Report::Queue(_) | Report::Released)
             | Event::Answered(_)

@@ -252,6 +252,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         Just(Report::Connection(Connection::Connected { timeout: TIMEOUT })),
         Just(Report::Queue(Progress::Waiting(view()))),
         Just(Report::Queue(Progress::Foreign { lock: "/l".to_owned(), child: "x".to_owned() })),
+        Just(Report::Queue(Progress::Beside(Refusal::NoChroot))),
         Just(Report::Queue(Progress::Turn)),
         Just(Report::Queue(Progress::Requeued(Loss::NodeDeleted))),
         Just(Report::Lost(Loss::NodeDeleted)),

@@ -141,6 +141,8 @@ impl Machine {
             Progress::Foreign { lock, child } => {
                 (State::Queued(queued), vec![Effect::Say(Notice::Foreign { lock, child })])
             }
+            // The queue is judged when the command runs; until then it is left where it does not fit.
+            Progress::Beside(_) => (State::Queued(queued), vec![]),
             Progress::Waiting(view) if no_wait => {
                 give_up(now, Outcome::NotFree, vec![Effect::Say(Notice::NotFree(view))])
             }

@@ -1,10 +1,11 @@
 //! Several kinds of client on one path, and what is said when they cannot see each other.
 
 use super::*;
+use crate::harness::client::Kind;
 use crate::harness::counter;
 use crate::harness::peers::{Peer, Recipe};
-use crate::harness::running::{Running, finish, only_line, silent};
-use crate::harness::scratch::{LOCK, Scratch};
+use crate::harness::running::{Running, count_own_lines, finish, only_line, silent};
+use crate::harness::scratch::{LOCK, Scratch, direct};
 use crate::harness::times::CROWD_LIMIT;
 use crate::harness::zklock::Zklock;
 
@@ -237,4 +238,36 @@ fn a_holder_of_another_kind_is_named() {
         assert!(words.len() > 6 && only_line(&output).ends_with(&format!(" held by {words}")), "{words:?}\n{output}");
         peer.release();
     }
+}
+
+/// A contender that comes after us, of a kind that would not wait for us. Our turn comes without another list, so it is
+/// looked for with the beats.
+#[test]
+fn a_contender_of_another_dialect_comes_later() {
+    let scratch = Scratch::new();
+    let mut holder = scratch.start(&direct(), "holder", &["-q"], &["--exit-on", "TERM"]);
+    holder.wait_stdout("ready");
+    let mut next = scratch.start(&direct(), "next", &[], &["--exit-on", "TERM"]);
+    scratch.wait_queue(2);
+    // Next in line.
+    next.guard();
+    let name = format!("{LOCK}/0123456789abcdef0123456789abcdef__lock__");
+    scratch.client().create(&name, b"", Kind::EphemeralSequential).expect("the lock is there");
+    let output = next.wait().expect_code(78);
+    assert!(only_line(&output).ends_with("--dialect curator,kazoo"), "{output}");
+    silent(finish(&mut holder));
+}
+
+/// The same while the command runs: that is told once, with the first beat.
+#[test]
+fn a_contender_of_another_dialect_beside_the_command() {
+    let scratch = Scratch::new();
+    let mut holder = scratch.start(&direct(), "holder", &[], &["--exit-on", "TERM"]);
+    holder.wait_stdout("ready");
+    let name = format!("{LOCK}/0123456789abcdef0123456789abcdef__lock__");
+    scratch.client().create(&name, b"", Kind::EphemeralSequential).expect("the lock is there");
+    holder.wait_stderr("the command may not run alone");
+    let output = finish(&mut holder);
+    assert!(output.stderr().ends_with("--dialect curator,kazoo\n"), "{output}");
+    assert_eq!(count_own_lines(&output.stderr()), 1);
 }
