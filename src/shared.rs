@@ -29,6 +29,7 @@ struct Cells {
     answered: AtomicU64,
     command: AtomicI32,
     stage: AtomicU32,
+    gate: AtomicU32,
     /// A wait status with [`ENDED`].
     ended: AtomicU32,
     stopped_by: AtomicI32,
@@ -36,6 +37,11 @@ struct Cells {
     kills: AtomicU32,
     refused: AtomicU32,
 }
+
+/// What waits at the gate may still pass it, or has passed it, or may not pass it any more.
+const GATED: u32 = 0;
+const PASSED: u32 = 1;
+const RECALLED: u32 = 2;
 
 /// A command that has ended. No wait status has this bit.
 const ENDED: u32 = 1 << 31;
@@ -129,6 +135,18 @@ impl Shared {
     pub fn reset(self) {
         self.0.command.store(0, SeqCst);
         self.0.stage.store(Stage::Gated as u32, SeqCst);
+        self.0.gate.store(GATED, SeqCst);
+        self.0.kills.store(0, SeqCst);
+    }
+
+    /// What waits at the gate: passes it, unless it was recalled before.
+    pub fn pass(self) -> bool {
+        self.0.gate.compare_exchange(GATED, PASSED, SeqCst, SeqCst).is_ok()
+    }
+
+    /// The supervisor: what waits at the gate may not pass it any more. Fails if it has passed it.
+    pub fn recall(self) -> bool {
+        self.0.gate.compare_exchange(GATED, RECALLED, SeqCst, SeqCst).is_ok()
     }
 
     /// The guard: this process will be the command.
@@ -220,6 +238,14 @@ mod tests {
         shared.revoke();
         assert_eq!((shared.from(), shared.is_revoked()), (None, true));
         assert!(shared.limits().0 < from);
+    }
+
+    #[test]
+    fn a_command_passes_the_gate_or_is_recalled() {
+        let shared = Shared::new().unwrap();
+        assert!(shared.pass() && !shared.recall());
+        shared.reset();
+        assert!(shared.recall() && !shared.pass());
     }
 
     #[test]

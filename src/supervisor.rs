@@ -180,6 +180,11 @@ impl Supervisor<'_> {
         }
     }
 
+    /// Takes the command back, unless it has passed the gate.
+    fn recall(&mut self, why: Unstarted) -> Option<Event> {
+        self.job.recall().then_some(Event::Command(CommandEvent::StartFailed(why)))
+    }
+
     fn not_started(&mut self, error: &io::Error) -> Unstarted {
         self.teller.screen.keep();
         let why = command::unstarted(error);
@@ -344,6 +349,14 @@ impl Outside for Supervisor<'_> {
             Effect::Spawn { grant, until } => {
                 let failed = |why| Event::Command(CommandEvent::StartFailed(why));
                 return Ok(self.spawn(&grant, until)?.map(failed));
+            }
+            Effect::Recall => return Ok(self.recall(Unstarted::TooLate)),
+            Effect::Interrupt { signal, shared } => {
+                let recalled = self.recall(Unstarted::Interrupted(signal));
+                if recalled.is_none() && !shared {
+                    self.job.forward(signal);
+                }
+                return Ok(recalled);
             }
             Effect::Forward(signal) => self.job.forward(signal),
             Effect::Stop(signal) => self.job.stop(signal),

@@ -105,8 +105,11 @@ pub(super) fn wait(birth: &Birth<'_>, passage: Passage, go: &OwnedFd, guard: Pid
     let Some(opening) = opening else { report.exit(&Errno::EBADMSG.into()) };
     signals::drop_stale(&[guard, supervisor]);
     let until = opening.until;
-    // The machine may have been paused since the lease was judged.
-    let in_time = move || if shared.is_revoked() || clock::now() >= until { Err(Errno::ETIME.into()) } else { Ok(()) };
+    // The machine, or this process, may have been paused since the lease was judged.
+    let in_time = move || {
+        let may_start = !shared.is_revoked() && clock::now() < until && shared.pass();
+        if may_start { Ok(()) } else { Err(Errno::ETIME.into()) }
+    };
     let error = birth.program.execute(opening.variables, in_time);
     report.exit(&error)
 }

@@ -74,6 +74,8 @@ pub enum Unstarted {
     /// It would have started too late: too little of the lease was left, or the keeper had revoked the lease,
     /// or the keeper had gone.
     TooLate,
+    /// It had not passed the gate when this signal ended the run.
+    Interrupted(Signal),
 }
 
 /// How the command ended.
@@ -100,6 +102,17 @@ pub enum Effect {
         grant: Grant,
         /// From here on it is too late to start it.
         until: Instant,
+    },
+    /// If the command has not passed the gate, take it back: nothing of it runs. Report
+    /// [`CommandEvent::StartFailed`] with [`Unstarted::TooLate`].
+    Recall,
+    /// The same for a signal that ends a wait, with [`Unstarted::Interrupted`]. A command that has passed the gate gets
+    /// the signal.
+    Interrupt {
+        /// Which.
+        signal: Signal,
+        /// The command has got it already.
+        shared: bool,
     },
     /// Pass a signal on to the command's process group, or to its descendants when it has ended.
     Forward(Signal),

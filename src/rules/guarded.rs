@@ -77,6 +77,11 @@ impl Guarded {
         self.command = Command::Started;
     }
 
+    /// The command has been taken back, and will not pass the gate.
+    pub fn recall(&mut self) {
+        self.command = Command::Gated;
+    }
+
     /// Whether the command has not been started.
     pub fn is_gated(&self) -> bool {
         self.command == Command::Gated

@@ -129,6 +129,18 @@ impl Job {
         opened
     }
 
+    /// Takes the command back, unless it has passed the gate. Guard and gate may be stopped: nothing of the user's runs
+    /// there.
+    pub(super) fn recall(&mut self) -> bool {
+        let Some(guarded) = self.guard.as_mut().filter(|guarded| guarded.state.has_command()) else { return false };
+        if !guarded.guard.shared().recall() {
+            return false;
+        }
+        guarded.state.recall();
+        self.dismiss_guard();
+        true
+    }
+
     fn open(&mut self, ties: &mut Ties, variables: &[Variable], until: Instant) -> io::Result<()> {
         let guarded = self.guard.as_mut().ok_or(Errno::ECHILD)?;
         guarded.guard.open(ties, variables, until)?;

@@ -69,7 +69,11 @@ fn signal_between_fork_and_exec() {
             is_between = process::look(forked).is_some_and(|process| is_guard(&process));
             job.wait_stderr("holding");
             job.signal(Signal::SIGTERM);
-            process::wait_pending(forked, Signal::SIGTERM);
+            // It was taken back, or it had passed the gate: then it has to be continued.
+            poll::until("the signal has had its effect", || {
+                let is_dead = process::look(forked).is_none_or(|process| process.state == 'Z');
+                (is_dead || process::is_pending(forked, Signal::SIGTERM)).then_some(())
+            });
             process::send(forked, Signal::SIGCONT);
         });
         is_between.then_some(())

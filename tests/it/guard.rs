@@ -8,8 +8,8 @@ use nix::unistd::Pid;
 use crate::harness::fault::{EXPIRY, Fault};
 use crate::harness::poll;
 use crate::harness::process::{self, Process};
-use crate::harness::running::finish;
-use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
+use crate::harness::running::{Running, finish};
+use crate::harness::scratch::{GRACE, LASTING_VERBOSE, LOCK, Scratch, direct};
 use crate::harness::times::{AT_ONCE, LEASE, SOON};
 
 const DIED: &str = "zklock: internal error: the guard process died; killed the command\n";
@@ -137,6 +137,53 @@ fn killed_at_the_gate_and_given_up() {
     next.wait_until_nothing_is_left();
     finish(&mut holder);
     scratch.expect_tidy(&["holder"]);
+}
+
+/// The lock is granted while the guard, or the process at its gate, is stopped. `next` waits behind it.
+#[track_caller]
+fn stopped_at_the_gate(scratch: &Scratch, gated: bool) -> (Running, Running, Process) {
+    let mut holder = scratch.hold();
+    let mut victim = scratch.start(&direct(), "victim", &LASTING_VERBOSE, &["--wait"]);
+    scratch.wait_queue(2);
+    let next = scratch.queue("next", 2);
+    let guard = victim.guard();
+    let at_the_gate = poll::until("a process at the gate", || process::children(guard).pop());
+    process::stop(if gated { at_the_gate.pid } else { guard });
+    finish(&mut holder);
+    victim.wait_stderr("holding");
+    (victim, next, at_the_gate)
+}
+
+#[test]
+fn stopped_at_the_gate_and_interrupted() {
+    for gated in [false, true] {
+        let scratch = Scratch::new().with_lock();
+        let (mut victim, mut next, at_the_gate) = stopped_at_the_gate(&scratch, gated);
+        victim.signal(Signal::SIGTERM);
+        assert_eq!(victim.wait_at_most(SOON).expect_signal(Signal::SIGTERM).stdout(), "");
+        process::expect_dead(&[at_the_gate]);
+        victim.wait_until_nothing_is_left();
+        next.wait_stdout("next ready");
+        finish(&mut next);
+        scratch.expect_tidy(&["holder", "next"]);
+    }
+}
+
+/// The keeper goes on with its beats, so the lock would be held for as long as nothing continues the process.
+#[test]
+fn stopped_at_the_gate_until_it_is_too_late() {
+    let scratches = [(); 2].map(|()| Scratch::new().with_lock());
+    let runs = [false, true].map(|gated| stopped_at_the_gate(&scratches[usize::from(gated)], gated));
+    for (scratch, (mut victim, mut next, at_the_gate)) in scratches.iter().zip(runs) {
+        let output = victim.wait().expect_code(76);
+        assert_eq!(output.stdout(), "");
+        assert!(output.stderr().ends_with("this machine stalled; the command was not started\n"), "{output}");
+        process::expect_dead(&[at_the_gate]);
+        victim.wait_until_nothing_is_left();
+        next.wait_stdout("next ready");
+        finish(&mut next);
+        scratch.expect_tidy(&["holder", "next"]);
+    }
 }
 
 /// A program that overwrites its environment and its name, in a session of its own, is the command's all the same.

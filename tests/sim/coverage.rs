@@ -92,6 +92,8 @@ kinds! {
     OnLost,
     KilledByGuard,
     KilledByTimer,
+    /// A command was taken back because its guard was stopped at the gate.
+    Recalled,
     /// A server has shown a node that it should have deleted, and still does; a waiter has found that out.
     SeenThrough,
 }

@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 
 use zklock::command;
-use zklock::rules::event::{Awaited, CommandEnd, Effect, Event as Happening, Unstarted};
+use zklock::rules::event::{Awaited, CommandEnd, CommandEvent, Effect, Event as Happening, Unstarted};
 use zklock::rules::guard::Request;
 use zklock::rules::guard::Stage;
 use zklock::rules::guarded::{End, Guarded, Kill, News, Shown};
@@ -403,8 +403,15 @@ impl State {
                 self.check_continue(host);
                 self.continue_processes(host);
             }
-            Effect::Forward(signal) if self.hosts[host].guard.alive => self.ask_guard(host, Request::Signal(signal)),
-            Effect::Forward(signal) => self.signal_command(host, signal),
+            Effect::Recall => return self.recall(host, Unstarted::TooLate),
+            Effect::Interrupt { signal, shared } => {
+                let recalled = self.recall(host, Unstarted::Interrupted(signal));
+                if recalled.is_none() && !shared {
+                    self.pass_on(host, signal);
+                }
+                return recalled;
+            }
+            Effect::Forward(signal) => self.pass_on(host, signal),
             Effect::Stop(signal) => {
                 let keeper = self.hosts[host].keeper.map(|keeper| &self.keepers[keeper]);
                 self.hosts[host].stopped_early = keeper.is_some_and(|keeper| keeper.lease < keeper.last_beat);
@@ -446,6 +453,24 @@ impl State {
             Effect::EndKeeper => self.end_keeper(host),
         }
         None
+    }
+
+    fn pass_on(&mut self, host: usize, signal: Signal) {
+        if self.hosts[host].guard.alive {
+            self.ask_guard(host, Request::Signal(signal));
+        } else {
+            self.signal_command(host, signal);
+        }
+    }
+
+    /// Takes the command back, unless it has passed the gate.
+    fn recall(&mut self, host: usize, why: Unstarted) -> Option<Happening> {
+        self.hosts[host].opening.take()?;
+        self.coverage.count(Kind::Recalled);
+        self.hosts[host].guarded.iter_mut().for_each(Guarded::recall);
+        self.dismiss_guard(host);
+        self.hosts[host].never_ran = true;
+        Some(Happening::Command(CommandEvent::StartFailed(why)))
     }
 
     fn is_stopped_by_supervisor(&mut self, host: usize) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::ending::Release;
-use super::{Machine, State, release, stop_self};
+use super::{Machine, State, cancels, release, stop_self};
 use crate::rules::event::{CommandEnd, CommandEvent, Effect, Event, Unstarted};
 use crate::rules::instant::Instant;
 use crate::rules::lease::Lease;
@@ -20,6 +20,8 @@ const KILL_AGAIN_AT_MOST: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub(super) lease: Lease,
+    /// Until when the command may pass the gate; `None` once that has passed.
+    pub(super) start_by: Option<Instant>,
     /// The end of `--max-run`.
     pub(super) ends_at: Option<Instant>,
     /// How the command itself ended, if it has.
@@ -29,10 +31,10 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// When to act if no event comes first: to warn of a silence, or to stop the command.
+    /// When to act if no event comes first: to warn of a silence, or to stop the command, or to take it back.
     pub(super) fn deadline(&self) -> Instant {
         let next = if self.warned { self.lease.stop_at() } else { self.lease.warn_at() };
-        self.ends_at.map_or(next, |ends_at| ends_at.min(next))
+        self.ends_at.into_iter().chain(self.start_by).fold(next, Instant::min)
     }
 }
 
@@ -104,9 +106,17 @@ impl Machine {
                 self.stop(now, run.lease, LostWhy::Silence(run.lease.silence(now)))
             }
             Event::Timer if run.ends_at.is_some_and(|ends_at| now >= ends_at) => self.ran_out(now, run.lease),
+            // What waits at the gate, or the guard, may be stopped. The lock is not kept for a command that cannot start
+            // any more.
+            Event::Timer if run.start_by.is_some_and(|start_by| now >= start_by) => {
+                (State::Running(Run { start_by: None, ..run }), vec![Effect::Recall])
+            }
             Event::Timer if !run.warned && now >= run.lease.warn_at() => {
                 let (silence, left) = (run.lease.silence(now), run.lease.stop_at().saturating_since(now));
                 (State::Running(Run { warned: true, ..run }), vec![Effect::Say(Notice::Silent { silence, left })])
+            }
+            Event::Signal { signal, shared } if run.start_by.is_some() && run.ended.is_none() && cancels(signal) => {
+                (same, vec![Effect::Interrupt { signal, shared }])
             }
             // As a rule we learn of a Ctrl-Z because the command stops; this command has ended, so we stop
             // ourselves.
@@ -135,6 +145,8 @@ impl Machine {
                     Unstarted::CannotExecute => Outcome::CannotExecute,
                     Unstarted::NoProcess => Outcome::Internal,
                     Unstarted::TooLate => Outcome::Lost,
+                    // As if it had come while the lock was waited for.
+                    Unstarted::Interrupted(signal) => Outcome::Interrupted(signal),
                 };
                 never_ran(now, outcome, timeout, why)
             }

@@ -59,6 +59,10 @@ struct Harness {
     /// The child never became the command.
     unstarted: bool,
     spawned: bool,
+    /// Until when it may start, as long as it waits at the gate.
+    gated_until: Option<Instant>,
+    /// A command that is started stays at the gate.
+    gate_is_stuck: bool,
     /// Something may be left of the command.
     left: bool,
     /// The command of `--on-lost` has been started; it runs.
@@ -87,6 +91,8 @@ impl Harness {
             alive: false,
             unstarted: false,
             spawned: false,
+            gated_until: None,
+            gate_is_stuck: false,
             left: false,
             on_lost: false,
             on_lost_runs: false,
@@ -139,6 +145,12 @@ impl Harness {
                     self.ends_at = self.machine.settings.max_run.map(|max_run| self.now + max_run);
                     assert!(lease.worth_starting(self.now), "started under a lease that is too short");
                     (self.spawned, self.alive, self.left) = (true, true, true);
+                    self.gated_until = Some(until).filter(|_| self.gate_is_stuck);
+                }
+                Effect::Recall => self.recall(Unstarted::TooLate),
+                Effect::Interrupt { signal, .. } => {
+                    assert!(self.alive, "{signal} sent to a command that has been reaped");
+                    self.recall(Unstarted::Interrupted(signal));
                 }
                 Effect::Forward(signal) => {
                     assert!(
@@ -183,11 +195,23 @@ impl Harness {
         if self.on_lost_runs && !self.has_on_lost {
             self.event(Event::OnLostEnded);
         }
+        if self.alive && !self.doomed && event == Event::Timer {
+            let is_late = self.gated_until.is_some_and(|until| self.now > until);
+            assert!(!is_late, "the lock is held for a command that cannot start, on {event:?} in {before}");
+        }
         if (self.alive || self.waited_for()) && !self.killed {
             let sent = self.last_beat.expect("a command needs a beat");
             assert!(self.now < lease(sent).kill_at(), "the command outlives its lease, on {event:?} in {before}");
             let ran_out = self.ends_at.is_some_and(|ends_at| self.now >= ends_at);
             assert!(self.doomed || !ran_out, "the command outlives --max-run, on {event:?} in {before}");
+        }
+    }
+
+    /// A command that waits at the gate is taken back.
+    fn recall(&mut self, why: Unstarted) {
+        if self.alive && self.gated_until.is_some() {
+            self.alive = false;
+            self.event(Event::Command(CommandEvent::StartFailed(why)));
         }
     }
 
@@ -359,11 +383,12 @@ proptest! {
         max_run in proptest::option::of(1u64..60_000),
         wait_descendants: bool,
         on_lost: bool,
+        gate_is_stuck: bool,
         happenings in proptest::collection::vec(happening(), 1..60),
     ) {
         let max_run = max_run.map(Duration::from_millis);
         let mut run = Harness::new(Settings { patience, max_run, wait_descendants, ..settings() });
-        run.has_on_lost = on_lost;
+        (run.has_on_lost, run.gate_is_stuck) = (on_lost, gate_is_stuck);
         for happening in happenings {
             if run.finished.is_some() {
                 break;
@@ -450,7 +475,21 @@ fn signals_of_the_terminal_are_not_forwarded() {
     let mut run = Harness::running(settings());
     let forward = |signal| vec![Effect::Forward(signal)];
     let now = run.now;
-    for signal in [Signal::TERM, Signal::INT, Signal::USR1] {
+    assert_eq!(run.machine.step(now, Event::Signal { signal: Signal::USR1, shared: false }), forward(Signal::USR1));
+    assert_eq!(run.machine.step(now, Event::Signal { signal: Signal::USR1, shared: true }), []);
+    for signal in [Signal::TERM, Signal::INT] {
+        // Until then the command may still be at the gate.
+        for shared in [false, true] {
+            let interrupt = [Effect::Interrupt { signal, shared }];
+            assert_eq!(run.machine.step(now, Event::Signal { signal, shared }), interrupt);
+        }
+    }
+    for _ in 0..5 {
+        run.pass(Duration::from_secs(5));
+        run.beat();
+    }
+    let now = run.now;
+    for signal in [Signal::TERM, Signal::INT] {
         assert_eq!(run.machine.step(now, Event::Signal { signal, shared: false }), forward(signal));
         assert_eq!(run.machine.step(now, Event::Signal { signal, shared: true }), []);
     }

@@ -199,7 +199,7 @@ impl Machine {
         let ends_at = self.settings.max_run.map(|max_run| now + max_run);
         // A command that started any later would have to be stopped at once.
         let until = lease.stop_at();
-        let run = Run { lease, ends_at, ended: None, warned: false };
+        let run = Run { lease, start_by: Some(until), ends_at, ended: None, warned: false };
         (State::Running(run), vec![Effect::Spawn { grant, until }, say])
     }
 

@@ -224,12 +224,15 @@ pub(crate) fn wait_state(pid: Pid, states: &[char]) {
 /// Waits until `signal` has been sent to a process that cannot take it now (`ShdPnd` of proc_pid_status(5)).
 #[track_caller]
 pub(crate) fn wait_pending(pid: Pid, signal: Signal) {
-    poll::until(format_args!("{signal} is pending for {pid}"), || {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let mask = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"))?.trim();
-        let mask = u64::from_str_radix(mask, 16).expect("a mask in hexadecimal");
-        (mask & (1 << (signal as i32 - 1)) != 0).then_some(())
-    });
+    poll::until(format_args!("{signal} is pending for {pid}"), || is_pending(pid, signal).then_some(()));
+}
+
+/// Whether `signal` has been sent to a process that cannot take it now.
+pub(crate) fn is_pending(pid: Pid, signal: Signal) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).map_or("0", str::trim);
+    let mask = u64::from_str_radix(mask, 16).expect("a mask in hexadecimal");
+    mask & (1 << (signal as i32 - 1)) != 0
 }
 
 /// Panics when one of these processes lives.
