@@ -122,6 +122,8 @@ struct Beats {
 struct Told {
     /// That there is a session.
     connected: bool,
+    /// That we hold the locks; or it is just being told.
+    held: bool,
     /// Why no server can be reached; empty while one can.
     unreachable: String,
     /// The locks with children that are no contenders.
@@ -183,7 +185,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
         let mut nothing_left = true;
         match &end {
             // The lock is kept until the guard has ended the command.
-            End::Orphaned => {
+            End::Orphaned if self.told.borrow().held => {
                 let going_on = async {
                     life.as_mut().await;
                     pending().await
@@ -199,12 +201,15 @@ impl<'p, O: Outside> Keeper<'p, O> {
                     self.outside.report(report).await;
                 }
                 end = self.follow_orders().await;
-                if let End::Orphaned = end {
+                if let End::Orphaned = end
+                    && self.told.borrow().held
+                {
                     nothing_left = self.outside.guard_gone().await;
                 }
             }
             // The order to release follows, but the next holder need not wait for it.
-            End::Released | End::Emptied => {}
+            // Without a supervisor that knows of a lock there is no command either, even if a guard is left.
+            End::Released | End::Emptied | End::Orphaned => {}
         }
         if !nothing_left {
             // Supervisor and guard have died. What they have left may run on for a moment, and no process is left to

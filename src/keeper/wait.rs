@@ -42,6 +42,7 @@ impl<O: Outside> Keeper<'_, O> {
             return Ok(());
         }
         let from = self.fresh_lease(session, &nodes).await?;
+        self.told.borrow_mut().held = true;
         self.outside.report(&Report::Queue(Progress::Held { grant: self.grant(session, &won), from })).await;
         // Published with the first beat. If no contender was before us, that beat has time: so a short command on a
         // free lock costs no further transaction. Otherwise there may be one behind us that has to know.

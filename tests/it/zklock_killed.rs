@@ -10,6 +10,7 @@ use crate::harness::poll;
 use crate::harness::process::{self, Process};
 use crate::harness::running::finish;
 use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
+use crate::harness::terminal::Terminal;
 use crate::harness::times::{AT_ONCE, INSTANT, SOON, expect_once_below};
 
 /// All that the command has started is dead before the next one starts, what has left its process group as well.
@@ -73,6 +74,28 @@ fn waiter_killed() {
     let mut holder = scratch.hold();
     let mut victim = scratch.start(&direct(), "victim", &["--session-timeout", "60"], &[]);
     scratch.wait_queue(2);
+    let killed = Moment::now();
+    victim.signal(Signal::SIGKILL);
+    scratch.wait_queue(1);
+    Moment::now().expect_within(AT_ONCE, killed, "the node goes");
+    victim.wait().expect_signal(Signal::SIGKILL);
+    victim.wait_until_nothing_is_left();
+    finish(&mut holder);
+    scratch.expect_tidy(&["holder"]);
+}
+
+/// The guard, which has nothing to guard yet, is stopped: it does not hold up the keeper. At a terminal it has a session
+/// of its own, so the kernel does not continue it when zklock dies (setpgid(2), orphaned groups).
+#[test]
+fn waiter_killed_while_its_guard_is_stopped() {
+    let scratch = Scratch::new().with_lock();
+    let mut holder = scratch.hold();
+    let terminal = Terminal::new(80);
+    let mut victim = terminal.spawn(scratch.job(&direct(), "victim", &["--session-timeout", "60"], &[]));
+    scratch.wait_queue(2);
+    let guard = victim.guard();
+    poll::until("a process at the gate", || process::children(guard).pop());
+    process::stop(guard);
     let killed = Moment::now();
     victim.signal(Signal::SIGKILL);
     scratch.wait_queue(1);

@@ -94,6 +94,9 @@ impl SimOutside {
         state.keepers[self.keeper].reports.push(report.clone());
         state.keepers[self.keeper].reported_at = state.now;
         state.wake_supervisor(host);
+        if held && !state.hosts[host].alive {
+            state.fail(format!("keeper {} takes the lock although host {host} has no supervisor", self.keeper));
+        }
         if held {
             state.spring(Kind::AtHeld, host);
         }
