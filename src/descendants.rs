@@ -37,6 +37,11 @@ impl Stranger {
         let pid = pid.as_raw();
         Self { pid, started: Process::read(pid).map(|process| process.started) }
     }
+
+    /// Whether it has this id.
+    pub fn is(&self, pid: Pid) -> bool {
+        self.pid == pid.as_raw()
+    }
 }
 
 impl Descendants {
@@ -46,7 +51,7 @@ impl Descendants {
     }
 
     /// Those of this process, a subreaper whose guard has died, without these children of its own. Orphans of other
-    /// processes that came to us meanwhile, as they come to PID 1, cannot be told from the command's.
+    /// processes that have come to us since these were found, as they come to PID 1, cannot be told from the command's.
     pub fn of_us(strangers: Vec<Stranger>) -> Self {
         Self { root: None, strangers }
     }
@@ -271,9 +276,10 @@ pub fn check_proc() -> io::Result<()> {
     Err(io::Error::other("/proc is that of another PID namespace"))
 }
 
-/// The children that this process has now.
-pub fn own_children() -> Vec<Stranger> {
-    children(getpid().as_raw()).into_iter().map(|child| Stranger::new(Pid::from_raw(child))).collect()
+/// The children that this process has now, but for those that are known.
+pub fn own_children(is_known: impl Fn(Pid) -> bool) -> Vec<Stranger> {
+    let children = children(getpid().as_raw()).into_iter().map(Pid::from_raw);
+    children.filter(|child| !is_known(*child)).map(Stranger::new).collect()
 }
 
 /// Whether this process has this child, alive or not.

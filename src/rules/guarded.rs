@@ -87,6 +87,11 @@ impl Guarded {
         self.command == Command::Gated
     }
 
+    /// Whether the command has been started, and we have not reaped the guard.
+    pub fn is_guarded(&self) -> bool {
+        !self.is_gated() && !self.is_reaped
+    }
+
     /// Whether the command has been started, and its end has not been told.
     pub fn has_command(&self) -> bool {
         self.command == Command::Started

@@ -21,7 +21,7 @@ use crate::rules::guarded::{self as rules, End, Kill, News, Shown};
 use crate::rules::instant::Instant;
 use crate::rules::message::Grant;
 use crate::rules::signal::Signal;
-use crate::shared::PARTS;
+use crate::shared::{PARTS, Part};
 use crate::signals::{self, Inherited};
 use crate::terminal::{self, Attributes};
 
@@ -76,7 +76,7 @@ impl Job {
         // One that has died, if there is any, is still to be reaped.
         self.dismiss_guard();
         self.shares_group = terminal::is_controlled();
-        let strangers = descendants::own_children();
+        let strangers = descendants::own_children(|_| false);
         let program = Program { line, inherited: self.inherited };
         // For as long as something of the command is left, the locks are in use.
         let keep = borrowing.descriptors().collect();
@@ -171,6 +171,8 @@ impl Job {
     pub(super) fn reaped(&mut self, pid: Pid, end: CommandEnd) {
         self.dismissed.retain(|dismissed| *dismissed != pid);
         let Some(guarded) = &mut self.guard else { return };
+        // From here on the number may be that of a process of the command.
+        guarded.strangers.retain(|stranger| !stranger.is(pid));
         if pid == guarded.guard.pid() {
             log::debug!("guard {pid}: {end:?}");
             guarded.state.guard_reaped();
@@ -193,6 +195,7 @@ impl Job {
     pub(super) fn news(&mut self) -> News {
         let Some(guarded) = &mut self.guard else { return News::default() };
         let _ = guarded.guard.hear();
+        guarded.find_strangers();
         let shared = guarded.guard.shared();
         let command = shared.command();
         // Without a terminal no shell waits for the job to stop, and whoever continues the command does not know that
@@ -324,6 +327,22 @@ impl Job {
 }
 
 impl Guarded {
+    /// Takes note of the orphans that have come to us. As long as the guard lives, they are not the command's: those
+    /// come to the guard.
+    fn find_strangers(&mut self) {
+        let lacks = |part| self.guard.shared().is_refused(part);
+        if !self.state.is_guarded() || self.leaves || lacks(Part::Adoption) || lacks(Part::Children) {
+            return;
+        }
+        let is_known = |child: Pid| child == self.guard.pid() || self.strangers.iter().any(|known| known.is(child));
+        let found = descendants::own_children(is_known);
+        // When a process ends, the kernel closes its descriptors before it gives its children away. So if the guard's
+        // socket is open now, the children of the guard were not among ours before.
+        if !found.is_empty() && self.guard.hear().is_ok() {
+            self.strangers.extend(found);
+        }
+    }
+
     fn descendants(&self) -> Descendants {
         if self.state.is_reaped() {
             Descendants::of_us(self.strangers.clone())

@@ -186,6 +186,51 @@ fn stopped_at_the_gate_until_it_is_too_late() {
     }
 }
 
+/// A zklock that its caller has left with a child of that caller's own, and the child's child, which comes to zklock
+/// while the command runs: the command's processes end with the guard, that one does not.
+#[test]
+fn orphans_of_others_outlive_the_guard() {
+    let scratch = Scratch::new().with_lock();
+    let (mut job, stranger) = with_stranger(&scratch);
+    process::send(job.guard(), Signal::SIGKILL);
+    assert_eq!(job.wait().expect_code(70).stderr(), DIED);
+    assert!(process::look(stranger).is_some_and(|process| process.state != 'Z'), "{stranger} was killed");
+    process::send(stranger, Signal::SIGKILL);
+    job.wait_until_nothing_is_left();
+}
+
+#[test]
+fn orphans_of_others_are_not_counted_as_left_behind() {
+    let scratch = Scratch::new().with_lock();
+    let (mut job, stranger) = with_stranger(&scratch);
+    scratch.touch("end");
+    let line = "zklock: a process that the command left behind goes on without the lock\n";
+    assert_eq!(job.wait().expect_code(0).stderr(), line);
+    process::send(stranger, Signal::SIGKILL);
+    job.processes().iter().for_each(|left| process::send(left.pid, Signal::SIGKILL));
+    job.wait_until_nothing_is_left();
+}
+
+/// A run whose command has a daemon, and a process that has come to zklock meanwhile and is not the command's.
+#[track_caller]
+fn with_stranger(scratch: &Scratch) -> (Running, Pid) {
+    let caller = r#"
+        (while [ ! -e go ]; do sleep 0.02; done; sleep 1000 & echo $! >noted; mv noted stranger) >/dev/null 2>&1 &
+        echo $! >between
+        exec "$@""#;
+    let command = "(setsid sleep 1000 >/dev/null 2>&1 &); echo ready; while [ ! -e end ]; do sleep 0.02; done";
+    let zklock = scratch.zklock().args([LOCK, "--", "sh", "-c", command]).run_by(["sh", "-c", caller, "sh"]);
+    let mut job = zklock.spawn();
+    job.wait_stdout("ready");
+    scratch.touch("go");
+    let noted = |file| fs::read_to_string(scratch.file(file)).ok()?.trim().parse().ok().map(Pid::from_raw);
+    let stranger = poll::until("the stranger", || noted("stranger"));
+    let between = poll::until("its parent", || noted("between"));
+    poll::until("its parent is reaped", || process::look(between).is_none().then_some(()));
+    assert_eq!(process::look(stranger).map(|process| process.parent), Some(job.pid()));
+    (job, stranger)
+}
+
 /// A program that overwrites its environment and its name, in a session of its own, is the command's all the same.
 #[test]
 fn process_that_hides_dies_with_the_supervisor() {
