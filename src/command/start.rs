@@ -81,11 +81,6 @@ impl FailureReport {
         let _ = write(&self.0, &errno.to_ne_bytes());
         exit_now(127)
     }
-
-    /// The descriptor.
-    pub fn as_fd(&self) -> &OwnedFd {
-        &self.0
-    }
 }
 
 /// Exits without running what exit(3) runs, which is the supervisor's to run.

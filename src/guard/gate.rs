@@ -1,14 +1,12 @@
 //! The command's process before it is the command: everything is done but execve(2).
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::prctl;
 use nix::sys::signal::Signal as Named;
 use nix::sys::socket::{MsgFlags, recv};
@@ -87,7 +85,6 @@ pub(super) fn wait(birth: &Birth<'_>, passage: Passage, go: &OwnedFd, guard: Pid
     if let Err(error) = tied() {
         report.exit(&error);
     }
-    close_ours(&[gate.as_raw_fd(), go.as_raw_fd(), report.as_fd().as_raw_fd()]);
     let mut message = vec![0; LONGEST];
     loop {
         match read(go, &mut [0]) {
@@ -112,31 +109,6 @@ pub(super) fn wait(birth: &Birth<'_>, passage: Passage, go: &OwnedFd, guard: Pid
     };
     let error = birth.program.execute(opening.variables, in_time);
     report.exit(&error)
-}
-
-/// Closes all descriptors of zklock but these. What the user has passed on to the command does not close on exec, all
-/// of zklock's does. While this process waits, a copy of the supervisor's sockets would hide the supervisor's death.
-fn close_ours(keep: &[RawFd]) {
-    let listed = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    let mut numbers: Vec<RawFd> =
-        listed.filter_map(|entry| entry.file_name().to_str().and_then(|name| name.parse().ok())).collect();
-    if numbers.is_empty() {
-        numbers = (0..1024).collect();
-    }
-    for number in numbers.into_iter().filter(|number| *number > 2 && !keep.contains(number)) {
-        #[expect(
-            unsafe_code,
-            reason = "the descriptors belong to values of the supervisor, which this fork never uses"
-        )]
-        // SAFETY: fcntl(2) and close(2) touch no memory, and no value of this process uses the descriptor again.
-        unsafe {
-            let fd = std::os::fd::BorrowedFd::borrow_raw(number);
-            let flags = fcntl(fd, FcntlArg::F_GETFD).map(FdFlag::from_bits_retain);
-            if flags.is_ok_and(|flags| flags.contains(FdFlag::FD_CLOEXEC)) {
-                libc::close(number);
-            }
-        }
-    }
 }
 
 #[cfg(test)]
