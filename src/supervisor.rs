@@ -22,7 +22,7 @@ use nix::unistd::Pid;
 use self::job::Job;
 use self::keeper::Keeper;
 use self::teller::Teller;
-use self::turn::{Outside, Turns};
+use self::turn::{Change, Outside, REAPS, Turns};
 use crate::clock::{self, Alarm};
 use crate::command::{self, Reaped};
 use crate::environment;
@@ -243,7 +243,8 @@ impl Supervisor<'_> {
     /// Waits for a child to end, but no longer than `time`, and reaps.
     fn pause(&mut self, time: Duration) {
         self.signals.pause(time);
-        while let Some(reaped) = command::reap() {
+        // What is left after that is reaped after the next pause.
+        for reaped in std::iter::from_fn(command::reap).take(REAPS) {
             if let Reaped::Ended(pid, end) = reaped {
                 self.has_ended(pid, end);
             }
@@ -295,22 +296,23 @@ impl Outside for Supervisor<'_> {
         Ok(arrivals.into_iter().map(|arrival| (arrival.signal, shares && arrival.went_to_foreground())).collect())
     }
 
-    fn reap(&mut self) -> Option<Event> {
-        while let Some(reaped) = command::reap() {
-            match reaped {
-                Reaped::Ended(pid, end) if self.is_on_lost(pid) => {
-                    log::info!("--on-lost: {end:?}");
-                    let failure = self.job.on_lost.take().and_then(|on_lost| on_lost.failure());
-                    return Some(self.on_lost_ended(failure.as_ref()));
-                }
-                Reaped::Ended(pid, end) => self.has_ended(pid, end),
-                Reaped::Stopped(pid, signal) if self.job.shares_group && self.is_on_lost(pid) => {
-                    return Some(Event::Command(CommandEvent::Stopped(signal)));
-                }
-                Reaped::Stopped(..) => {}
+    fn reap(&mut self) -> Change {
+        match command::reap() {
+            Some(Reaped::Ended(pid, end)) if self.is_on_lost(pid) => {
+                log::info!("--on-lost: {end:?}");
+                let failure = self.job.on_lost.take().and_then(|on_lost| on_lost.failure());
+                Change::Event(self.on_lost_ended(failure.as_ref()))
             }
+            Some(Reaped::Stopped(pid, signal)) if self.job.shares_group && self.is_on_lost(pid) => {
+                Change::Event(Event::Command(CommandEvent::Stopped(signal)))
+            }
+            Some(Reaped::Ended(pid, end)) => {
+                self.has_ended(pid, end);
+                Change::Other
+            }
+            Some(Reaped::Stopped(..)) => Change::Other,
+            None => Change::NoMore,
         }
-        None
     }
 
     fn is_emptied(&self) -> bool {

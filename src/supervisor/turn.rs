@@ -19,6 +19,20 @@ use crate::rules::outcome::Outcome;
 use crate::rules::settings::Settings;
 use crate::rules::signal::Signal;
 
+/// How many children to reap in one turn: processes that fork all the time must not keep the loop from all else.
+pub(super) const REAPS: usize = 1000;
+
+/// What has become of a child of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Its change is an event of its own.
+    Event(Event),
+    /// Its change is noted.
+    Other,
+    /// No further child has changed.
+    NoMore,
+}
+
 /// What the loop needs from outside: [`super::run`] has the real thing, and the simulator of the tests another.
 pub trait Outside {
     /// The operating system refuses something that a run cannot do without.
@@ -42,8 +56,8 @@ pub trait Outside {
     /// The signals that have come. With each: whether the terminal has sent it to the command as well.
     fn signals(&mut self) -> Result<Vec<(Signal, bool)>, Self::Error>;
 
-    /// Reaps our children, up to one whose change is an event of its own.
-    fn reap(&mut self) -> Option<Event>;
+    /// Reaps one of our children, or notes that it was stopped.
+    fn reap(&mut self) -> Change;
 
     /// Whether the guard has reaped the command and all that was below it.
     fn is_emptied(&self) -> bool;
@@ -76,6 +90,8 @@ pub struct Turns {
     lease_from: Option<Instant>,
     /// The machine has been told that the guard has found the lease to be over.
     told_over: bool,
+    /// There may be more children to reap, since this turn.
+    behind_since: Option<Instant>,
     outcome: Option<Outcome>,
 }
 
@@ -83,14 +99,15 @@ impl Turns {
     /// A run that begins now. An error is one of [`Outside::perform`].
     pub fn begin<O: Outside>(settings: Settings, outside: &mut O) -> Result<Self, O::Error> {
         let (machine, effects) = Machine::start(settings, outside.now());
-        let mut turns = Self { machine, answered: None, lease_from: None, told_over: false, outcome: None };
+        let mut turns =
+            Self { machine, answered: None, lease_from: None, told_over: false, behind_since: None, outcome: None };
         turns.perform(outside, effects)?;
         Ok(turns)
     }
 
     /// When a turn is due although nothing has come.
     pub fn deadline(&self) -> Option<Instant> {
-        self.machine.deadline()
+        self.behind_since.or_else(|| self.machine.deadline())
     }
 
     /// Which processes are waited for.
@@ -112,13 +129,11 @@ impl Turns {
         if outside.has_command() && outside.is_emptied() {
             self.hear_guard(outside)?;
         }
-        if self.deadline().is_some_and(|deadline| deadline <= outside.now()) {
+        if self.machine.deadline().is_some_and(|deadline| deadline <= outside.now()) {
             self.happen(outside, Event::Timer)?;
         }
         self.take_signals(outside, continues)?;
-        while let Some(event) = outside.reap() {
-            self.happen(outside, event)?;
-        }
+        self.reap(outside)?;
         self.hear_guard(outside)?;
         // The command first: it is gone only when its end has been told.
         let awaited = self.awaits().filter(|_| !outside.has_command());
@@ -145,6 +160,22 @@ impl Turns {
         if is_over && !std::mem::replace(&mut self.told_over, true) {
             self.happen(outside, Event::LeaseOver)?;
         }
+        Ok(())
+    }
+
+    fn reap<O: Outside>(&mut self, outside: &mut O) -> Result<(), O::Error> {
+        for _ in 0..REAPS {
+            match outside.reap() {
+                Change::Event(event) => self.happen(outside, event)?,
+                Change::Other => {}
+                Change::NoMore => {
+                    self.behind_since = None;
+                    return Ok(());
+                }
+            }
+        }
+        // No signal tells again of children that have ended before.
+        self.behind_since = Some(outside.now());
         Ok(())
     }
 

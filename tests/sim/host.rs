@@ -15,7 +15,7 @@ use zklock::rules::outcome::Outcome;
 use zklock::rules::queue::Dialect;
 use zklock::rules::settings::Settings;
 use zklock::rules::signal::Signal;
-use zklock::supervisor::turn::{Outside, Turns};
+use zklock::supervisor::turn::{Change, Outside, Turns};
 
 use crate::coverage::Kind;
 use crate::guard::Guard;
@@ -266,9 +266,9 @@ impl Outside for SimOutside<'_> {
         Ok(signals)
     }
 
-    fn reap(&mut self) -> Option<Happening> {
+    fn reap(&mut self) -> Change {
         let this = self.this();
-        let Host { guard, guarded: Some(guarded), .. } = this else { return None };
+        let Host { guard, guarded: Some(guarded), .. } = this else { return Change::NoMore };
         if std::mem::take(&mut guard.is_zombie) {
             guarded.guard_reaped();
         }
@@ -276,7 +276,7 @@ impl Outside for SimOutside<'_> {
         if let Some(status) = this.root_status.take_if(|_| !guard.alive) {
             guarded.command_reaped(command::end_of(status));
         }
-        std::mem::take(&mut this.on_lost_ended).then_some(Happening::OnLostEnded)
+        if std::mem::take(&mut this.on_lost_ended) { Change::Event(Happening::OnLostEnded) } else { Change::NoMore }
     }
 
     fn is_emptied(&self) -> bool {
