@@ -208,8 +208,9 @@ impl<'p, O: Outside> Keeper<'p, O> {
                 }
             }
             // The order to release follows, but the next holder need not wait for it.
-            // Without a supervisor that knows of a lock there is no command either, even if a guard is left.
-            End::Released | End::Emptied | End::Orphaned => {}
+            End::Emptied => {}
+            // Without a supervisor that knows of a lock there is no command, even if a guard is left.
+            End::Released | End::Orphaned => {}
         }
         if !nothing_left {
             // Supervisor and guard have died. What they have left may run on for a moment, and no process is left to

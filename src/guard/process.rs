@@ -1,9 +1,11 @@
 //! The guard itself.
 //!
-//! It has one thread, blocks every signal that can be blocked, touches no file but the list of its children, allocates
-//! nothing once it waits, writes to no inherited descriptor, and waits for no other process.
+//! It has one thread, blocks every signal that can be blocked, allocates nothing once it waits, writes to no inherited
+//! descriptor, and waits for no other process. It touches no file but the list of its children, and others in /proc only
+//! when it has to kill once more ([`below`]).
 
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
@@ -15,6 +17,7 @@ use nix::sys::signal::Signal as Named;
 use nix::sys::socket::{MsgFlags, recv, send};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, read, setpgid, setsid, write};
 
+use super::below::{self, Numbers};
 use super::gate::{self, Passage};
 use super::kernel::{self, DeadlineTimer, Fuse};
 use super::{Birth, above};
@@ -26,6 +29,9 @@ use crate::rules::instant::Instant;
 use crate::rules::signal::Signal;
 use crate::shared::{Part, Shared};
 use crate::signals::{self, ChildSignals};
+
+/// The list of children is read in this many pieces at most, each of some 600 processes.
+const PIECES: u32 = 256;
 
 /// What a guard has from the supervisor.
 pub(super) struct Inherited<'a> {
@@ -62,6 +68,8 @@ struct Process<'a> {
     own_group: bool,
     /// The list of our children; `None` where the kernel does not have it.
     children: Option<File>,
+    /// /proc, as it was before the command was started.
+    proc: Option<File>,
     timer: Option<DeadlineTimer>,
     fuses: [Fuse<'a>; 2],
     /// The end of the pipe that shows that no guard is left.
@@ -117,6 +125,7 @@ impl<'a> Process<'a> {
         let fuse_fd = unsafe { BorrowedFd::borrow_raw(fuse.as_raw_fd()) };
         let fuses = [Fuse::new(ended), Fuse::new(fuse_fd)];
         let children = File::open(format!("/proc/self/task/{guard}/children")).ok();
+        let proc = File::open("/proc").ok();
         refused(Part::Children, children.as_ref().map(|_| ()).ok_or(Errno::ENOENT));
         let timer = DeadlineTimer::new();
         refused(Part::Timer, timer.as_ref().map(|_| ()).map_err(|error| *error));
@@ -130,6 +139,7 @@ impl<'a> Process<'a> {
             command: Some(child),
             own_group: birth.own_group,
             children,
+            proc,
             timer: timer.ok(),
             fuses,
             alive,
@@ -142,8 +152,9 @@ impl<'a> Process<'a> {
             <Self as Outside>::reap as *const (),
             <Self as Outside>::hear as *const (),
             <Self as Outside>::kill_children as *const (),
+            <Self as Outside>::kill_below as *const (),
         ];
-        kernel::lock_in_memory(shared, &[&own[..], &Guard::functions::<Self>()].concat());
+        kernel::lock_in_memory(shared, &[&own[..], &below::functions(), &Guard::functions::<Self>()].concat());
         Ok(process)
     }
 
@@ -160,7 +171,7 @@ impl<'a> Process<'a> {
             ended.as_raw_fd(),
         ];
         ours.extend(self.go.as_ref().map(AsRawFd::as_raw_fd));
-        ours.extend(self.children.as_ref().map(AsRawFd::as_raw_fd));
+        ours.extend(self.children.iter().chain(&self.proc).map(AsRawFd::as_raw_fd));
         ours.extend(keep);
         descriptors::close_all_but(&mut ours);
     }
@@ -191,6 +202,23 @@ impl<'a> Process<'a> {
         let _ = poll(&mut fds[..waits_for], PollTimeout::NONE);
         self.signals.clear();
         let _ = read(self.bell, &mut [0; 8]);
+    }
+
+    /// Calls `act` with each of our children. Fails if the list cannot be read.
+    fn each_child(children: &File, mut act: impl FnMut(i32)) -> io::Result<()> {
+        let mut list = [0; 4096];
+        let mut numbers = Numbers::default();
+        let mut offset = 0;
+        // The bound is for a list that grows while it is read.
+        for _ in 0..PIECES {
+            let length = children.read_at(&mut list, offset)?;
+            if length == 0 {
+                break;
+            }
+            numbers.each(&list[..length], &mut act);
+            offset += length as u64;
+        }
+        Ok(())
     }
 
     /// The command's process group, or the command alone where it shares ours; as kill(2) wants it.
@@ -302,18 +330,29 @@ impl Outside for Process<'_> {
 
     #[inline(never)]
     fn kill_children(&mut self) -> bool {
-        let mut list = [0; 4096];
         let Some(children) = &self.children else {
             // Without the list, this is the only way, though it allocates.
             descendants::children(getpid().as_raw()).into_iter().for_each(kill_child);
             return false;
         };
-        let Ok(length) = children.read_at(&mut list, 0) else {
+        let mut has_children = false;
+        let kill = |child| {
+            has_children = true;
+            kill_child(child);
+        };
+        if Self::each_child(children, kill).is_err() {
             self.command.into_iter().for_each(|command| kill_child(command.as_raw()));
             return false;
-        };
-        each_number(&list[..length], kill_child);
-        length > 0
+        }
+        has_children
+    }
+
+    #[inline(never)]
+    fn kill_below(&mut self) {
+        let (Some(children), Some(proc)) = (&self.children, &self.proc) else { return };
+        let mut budget = below::MOST;
+        // An error has been seen by then.
+        let _ = Self::each_child(children, |child| below::kill(proc.as_fd(), child, &mut budget));
     }
 }
 
@@ -325,20 +364,4 @@ fn kill_child(pid: i32) {
 /// Sends a signal to a process, or to a group if the number is negative. It may have gone.
 fn send_signal(target: i32, signal: Signal) {
     let _ = signals::send(target, signal);
-}
-
-/// Calls `act` with each number of a list that is separated by blanks. A number at the end that may be cut off is left
-/// out.
-fn each_number(list: &[u8], mut act: impl FnMut(i32)) {
-    let mut number = 0;
-    for byte in list {
-        match byte {
-            b'0'..=b'9' => number = number * 10 + i32::from(byte - b'0'),
-            _ if number > 0 => {
-                act(number);
-                number = 0;
-            }
-            _ => {}
-        }
-    }
 }

@@ -12,8 +12,13 @@ const KILL_AGAIN_AT_MOST: Duration = Duration::from_secs(1);
 /// A guard looks at a lease no more often than this.
 const SHORTEST_LOOK: Duration = Duration::from_millis(10);
 
-/// How many times in a row to chase processes that fork and exit faster than they can be killed.
+/// How many times in a row to chase processes that fork and exit faster than they can be killed, and for how long. The
+/// timer has to be moved meanwhile.
 const CHASES: u32 = 100;
+const CHASE_AT_MOST: Duration = Duration::from_millis(50);
+
+/// How many children to reap in a row: processes that fork all the time must not keep the guard from all else.
+const REAPS: u32 = 1000;
 
 /// How far a guard has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +130,10 @@ pub trait Outside {
 
     /// SIGKILL to all children. Returns whether there may be more once these have been reaped.
     fn kill_children(&mut self) -> bool;
+
+    /// SIGKILL to all that can be found below the children. A child that cannot die keeps its own children from becoming
+    /// the guard's.
+    fn kill_below(&mut self);
 }
 
 /// A guard. It lives until nothing is left of the command, or until it is told to leave.
@@ -137,6 +146,8 @@ pub struct Guard {
     has_command: bool,
     leaves: bool,
     is_orphan: bool,
+    /// There may be more children to reap.
+    is_behind: bool,
 }
 
 /// What comes after a turn of a guard's loop.
@@ -152,7 +163,7 @@ impl Guard {
     /// A guard whose command's process has just been made, and waits at the gate.
     pub fn begin(outside: &mut impl Outside) -> Self {
         outside.lay_fuses();
-        Self { watch: Watch::default(), has_command: true, leaves: false, is_orphan: false }
+        Self { watch: Watch::default(), has_command: true, leaves: false, is_orphan: false, is_behind: false }
     }
 
     /// The functions that a guard needs to work.
@@ -183,7 +194,9 @@ impl Guard {
             outside.disarm();
             return self.end(outside, Stage::Left);
         }
-        Next::Wait(self.enforce(outside))
+        let wake_at = self.enforce(outside);
+        // No signal tells again of children that have ended before.
+        Next::Wait(if self.is_behind { Some(outside.now()) } else { wake_at })
     }
 
     fn end(&self, outside: &mut impl Outside, stage: Stage) -> Next {
@@ -199,15 +212,15 @@ impl Guard {
     #[inline(never)]
     fn reap<O: Outside>(&mut self, outside: &mut O) -> bool {
         let mut has_news = false;
-        loop {
+        // Until there is no more, or too many have ended for one turn.
+        self.is_behind = true;
+        for _ in 0..REAPS {
             let sign = match outside.reap() {
-                // The supervisor is woken once, and told all.
+                // Told with the end of all: so the supervisor is woken once.
                 Reaped::NoneLeft => return false,
                 Reaped::NoMore => {
-                    if has_news {
-                        outside.tell();
-                    }
-                    return true;
+                    self.is_behind = false;
+                    break;
                 }
                 Reaped::Other => continue,
                 Reaped::Ended(status) => {
@@ -222,6 +235,10 @@ impl Guard {
                 has_news = true;
             }
         }
+        if has_news {
+            outside.tell();
+        }
+        true
     }
 
     /// Does what the supervisor asks. When the supervisor has gone, all is killed.
@@ -267,7 +284,7 @@ impl Guard {
                 outside.set_timer(deadline);
                 Some(look_at)
             }
-            Verdict::Kill { lease_over, again_at, deadline } => {
+            Verdict::Kill { lease_over, again, again_at, deadline } => {
                 if let Some(deadline) = deadline {
                     outside.set_timer(deadline);
                 }
@@ -277,6 +294,9 @@ impl Guard {
                     outside.tell();
                 }
                 self.kill_all(outside);
+                if again {
+                    outside.kill_below();
+                }
                 outside.show(Sign::Killed);
                 Some(again_at)
             }
@@ -286,8 +306,9 @@ impl Guard {
     #[inline(never)]
     fn kill_all<O: Outside>(&mut self, outside: &mut O) {
         outside.kill_group();
+        let until = outside.now() + CHASE_AT_MOST;
         for _ in 0..CHASES {
-            if !outside.kill_children() || !self.reap(outside) {
+            if !outside.kill_children() || !self.reap(outside) || outside.now() >= until {
                 return;
             }
         }
@@ -318,6 +339,8 @@ enum Verdict {
     Kill {
         /// The reason is that the lease is over, and this is the first time that it is.
         lease_over: bool,
+        /// This is not the first time that it is killed.
+        again: bool,
         /// When to kill again.
         again_at: Instant,
         /// While the lease lasts: when the kernel is to kill the guard, unless it moves this by then.
@@ -359,7 +382,7 @@ impl Watch {
         let pause = self.killing.unwrap_or(KILL_AGAIN);
         self.killing = Some((pause * 2).min(KILL_AGAIN_AT_MOST));
         let deadline = (now < kill_at).then_some(ends_at);
-        Verdict::Kill { lease_over, again_at: now + pause, deadline }
+        Verdict::Kill { lease_over, again: pause > KILL_AGAIN, again_at: now + pause, deadline }
     }
 }
 
@@ -379,9 +402,10 @@ mod tests {
         let verdict = |look| Verdict::Watch { look_at: at(look), deadline: at(1000) };
         assert_eq!(watch.judge(at(0), at(900), at(1000)), verdict(500));
         assert_eq!(watch.judge(at(880), at(900), at(1000)), verdict(900));
-        let kill = |lease_over, again, deadline: Option<u64>| Verdict::Kill {
+        let kill = |lease_over, again_at, deadline: Option<u64>| Verdict::Kill {
             lease_over,
-            again_at: at(again),
+            again: !lease_over,
+            again_at: at(again_at),
             deadline: deadline.map(at),
         };
         assert_eq!(watch.judge(at(900), at(900), at(1000)), kill(true, 910, None));
@@ -394,7 +418,52 @@ mod tests {
         let mut watch = Watch::default();
         watch.open();
         watch.kill();
-        let kill = Verdict::Kill { lease_over: false, again_at: at(10), deadline: Some(at(1000)) };
+        let kill = Verdict::Kill { lease_over: false, again: false, again_at: at(10), deadline: Some(at(1000)) };
         assert_eq!(watch.judge(at(0), at(900), at(1000)), kill);
+    }
+
+    /// A guard whose children end faster than it can reap them.
+    #[derive(Default)]
+    struct Storm {
+        reaped: u32,
+        is_killed: bool,
+    }
+
+    impl Outside for Storm {
+        fn now(&self) -> Instant {
+            at(0)
+        }
+        fn limits(&self) -> (Instant, Instant) {
+            (at(900), at(1000))
+        }
+        fn lay_fuses(&mut self) {}
+        fn disarm(&mut self) {}
+        fn set_timer(&mut self, _: Instant) {}
+        fn reap(&mut self) -> Reaped {
+            self.reaped += 1;
+            assert!(self.reaped < 1_000_000, "it does nothing but reap");
+            Reaped::Other
+        }
+        fn hear(&mut self) -> Heard {
+            if std::mem::replace(&mut self.is_killed, true) { Heard::Nothing } else { Heard::Request(Request::Kill) }
+        }
+        fn show(&mut self, _: Sign) {}
+        fn tell(&mut self) {}
+        fn open_gate(&mut self) {}
+        fn close_gate(&mut self) {}
+        fn signal(&mut self, _: Signal) {}
+        fn kill_group(&mut self) {}
+        fn kill_children(&mut self) -> bool {
+            true
+        }
+        fn kill_below(&mut self) {}
+    }
+
+    #[test]
+    fn children_that_end_all_the_time_do_not_keep_a_guard() {
+        let mut storm = Storm::default();
+        let mut guard = Guard::begin(&mut storm);
+        assert_eq!(guard.turn(&mut storm), Next::Wait(Some(at(0))));
+        assert!(storm.is_killed);
     }
 }

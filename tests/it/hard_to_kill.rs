@@ -127,6 +127,51 @@ fn hidden_descendant() {
     }
 }
 
+/// zklock runs as a user who is not root. A process of the command has become root for good, so it cannot be killed, and
+/// has started another one, which has become the user again: SIGKILL for all children of the guard does not reach that.
+#[test]
+fn below_a_process_of_another_user() {
+    let place = tempfile::tempdir_in("/tmp").expect("a temporary directory");
+    let no_suid = statvfs(place.path()).is_ok_and(|data| data.flags().contains(FsFlags::ST_NOSUID));
+    if !geteuid().is_root() || no_suid {
+        return not_tested("root, and a /tmp with set-user-ID programs");
+    }
+    let copy = |program: &Path, name: &str, mode| {
+        let path = place.path().join(name);
+        fs::copy(program, &path).expect("a copy of a program");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a file of ours");
+        path
+    };
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).expect("a directory of ours");
+    let (zklock, setpriv) = (copy(binary(), "zklock", 0o755), copy(Path::new("/usr/bin/setpriv"), "setpriv", 0o4755));
+    let user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    // Both leave the command's group, which the kernel kills.
+    let script = format!(
+        r#"cd {} && setsid ./setpriv --reuid=0 --regid=0 --clear-groups sh -c '
+            setsid setpriv {} sh -c "echo \$\$ >below; exec sleep 1000" &
+            echo $$ >above
+            while :; do sleep 1; done' & wait"#,
+        place.path().display(),
+        user.join(" "),
+    );
+    assert!(setpriv.exists());
+    let scratch = Scratch::new().with_lock();
+    let job = Zklock::at(scratch.chroot()).env("ZKLOCK_SESSION_TIMEOUT", "60").program(&zklock);
+    let by = ["setpriv"].into_iter().chain(user);
+    let mut job = job.args([LOCK, "--", "sh", "-c", &script]).run_by(by).spawn();
+    let pid = |name: &str| fs::read_to_string(place.path().join(name)).ok()?.trim().parse().ok().map(Pid::from_raw);
+    let [above, below] = ["above", "below"].map(|name| poll::until(name, || pid(name)));
+    poll::until("it is the user's", || (process::look(below)?.name == "sleep").then_some(()));
+    job.signal(Signal::SIGKILL);
+    job.wait().expect_signal(Signal::SIGKILL);
+    process::wait_dead(below);
+    assert!(process::look(above).is_some_and(|process| process.state != 'Z'), "it cannot be killed");
+    assert_eq!(scratch.contenders().len(), 1, "the lock is held until nothing is left");
+    process::send(above, Signal::SIGKILL);
+    job.wait_until_nothing_is_left();
+    scratch.wait_queue(0);
+}
+
 /// No look at the processes finds them all.
 #[test]
 fn processes_that_fork_all_the_time() {

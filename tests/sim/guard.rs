@@ -161,6 +161,9 @@ impl Outside for SimOutside<'_> {
         self.state.kill_processes(self.host);
         false
     }
+
+    /// No process of the simulator is out of reach of [`Self::kill_children`].
+    fn kill_below(&mut self) {}
 }
 
 impl State {
