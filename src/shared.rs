@@ -61,13 +61,20 @@ pub enum Part {
     Children,
 }
 
-/// All of them, with what to call each.
-pub const PARTS: [(Part, &str); 4] = [
-    (Part::Timer, "a timer with a signal (timer_create(2))"),
-    (Part::Fuse, "a signal for the end of a pipe (F_SETSIG of fcntl(2))"),
-    (Part::Adoption, "the adoption of orphans (PR_SET_CHILD_SUBREAPER)"),
-    (Part::Children, "the list of a process's children in /proc"),
-];
+/// All of them.
+pub const PARTS: [Part; 4] = [Part::Timer, Part::Fuse, Part::Adoption, Part::Children];
+
+impl Part {
+    /// What it is called.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Timer => "a timer with a signal (timer_create(2))",
+            Self::Fuse => "a signal for the end of a pipe (F_SETSIG of fcntl(2))",
+            Self::Adoption => "the adoption of orphans (PR_SET_CHILD_SUBREAPER)",
+            Self::Children => "the list of a process's children in /proc",
+        }
+    }
+}
 
 impl Shared {
     /// Cells that are shared with every process forked from now on. Fails if there is no memory for one page.

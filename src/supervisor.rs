@@ -170,9 +170,6 @@ impl Supervisor<'_> {
         variables.push(environment::lender(lending.offer()));
         match self.job.start(&self.plan.command, &mut keeper.ties, &self.borrowing, &variables, until) {
             Ok(()) => {
-                self.job
-                    .refused_parts()
-                    .for_each(|part| log::info!("this system has not got {part}; going on without"));
                 self.teller.screen.share();
                 Ok(None)
             }

@@ -49,12 +49,15 @@ struct Guarded {
     state: rules::Guarded,
     /// The guard has been told to leave alone what the command has left behind.
     leaves: bool,
+    /// What the guard has to do without has been told.
+    is_told: bool,
 }
 
 impl Job {
     pub(super) fn new(inherited: Inherited) -> anyhow::Result<Self> {
-        // What a guard that has died leaves behind comes to us.
-        prctl::set_child_subreaper(true).context("cannot look after descendants")?;
+        // What a guard that has died leaves behind comes to us. A system that refuses this refuses it to the guard as well,
+        // which is told.
+        let _ = prctl::set_child_subreaper(true);
         descendants::check_proc().context("cannot look after descendants")?;
         Ok(Self {
             inherited,
@@ -81,7 +84,8 @@ impl Job {
         // For as long as something of the command is left, the locks are in use.
         let keep = borrowing.descriptors().collect();
         let guard = Guard::start(&Birth { program, own_group: !self.shares_group, keep }, ties)?;
-        self.guard = Some(Guarded { guard, strangers, state: rules::Guarded::default(), leaves: false });
+        self.guard =
+            Some(Guarded { guard, strangers, state: rules::Guarded::default(), leaves: false, is_told: false });
         Ok(())
     }
 
@@ -148,15 +152,6 @@ impl Job {
         Ok(())
     }
 
-    /// What the guard could not do, for the log.
-    pub(super) fn refused_parts(&self) -> impl Iterator<Item = &'static str> {
-        let shared = self.guard.as_ref().map(|guarded| guarded.guard.shared());
-        PARTS
-            .into_iter()
-            .filter(move |(part, _)| shared.is_some_and(|shared| shared.is_refused(*part)))
-            .map(|(_, what)| what)
-    }
-
     /// Becomes readable when there may be news.
     pub(super) fn link(&self) -> Option<BorrowedFd<'_>> {
         self.guard.as_ref().and_then(|guarded| guarded.guard.link())
@@ -196,6 +191,7 @@ impl Job {
         let Some(guarded) = &mut self.guard else { return News::default() };
         let _ = guarded.guard.hear();
         guarded.find_strangers();
+        guarded.tell_refused();
         let shared = guarded.guard.shared();
         let command = shared.command();
         // Without a terminal no shell waits for the job to stop, and whoever continues the command does not know that
@@ -327,6 +323,16 @@ impl Job {
 }
 
 impl Guarded {
+    /// Logs what the guard has to do without, once. By the time that it has opened the gate it has tried everything.
+    fn tell_refused(&mut self) {
+        if self.guard.stage() == Stage::Gated || std::mem::replace(&mut self.is_told, true) {
+            return;
+        }
+        for part in PARTS.into_iter().filter(|part| self.guard.shared().is_refused(*part)) {
+            log::info!("this system has not got {}; going on without", part.name());
+        }
+    }
+
     /// Takes note of the orphans that have come to us. As long as the guard lives, they are not the command's: those
     /// come to the guard.
     fn find_strangers(&mut self) {
