@@ -1,15 +1,19 @@
 //! A ZooKeeper session, as a keeper needs it.
 //!
-//! [`client`] has the real one. The simulator of the tests has another, in memory.
+//! [`client`] speaks ZooKeeper's protocol over any [`channel`]; [`tcp`] has the real one, and the simulator of the tests
+//! another.
 
+pub mod channel;
 pub mod client;
 mod dial;
 pub mod servers;
+pub mod tcp;
 
 use std::fmt;
 use std::pin::Pin;
 use std::time::Duration;
 
+use crate::rules::contacts::Contact;
 use crate::rules::instant::Instant;
 
 /// Why a request was not answered as hoped.
@@ -98,6 +102,9 @@ pub trait Session: Sized {
 
     /// When the servers were asked for this connection: the leader heard from us no earlier than that.
     fn opened(&self) -> Instant;
+
+    /// The requests that were answered since the last call, pings and refusals included, in the order of the answers.
+    fn take_contacts(&self) -> Vec<Contact>;
 
     /// Waits until the connection is lost. From then on, no other future of this session ends.
     fn lost(&self) -> impl Future<Output = ()>;

@@ -71,11 +71,8 @@ impl<O: Outside> Keeper<'_, O> {
     /// Lets the server hear from us between two beats.
     async fn make_contact(&self, session: &O::Session, nodes: &[String]) {
         let Some(node) = nodes.first() else { return };
-        let sent = self.outside.now();
         if session.read(node).await.is_ok() {
-            let now = self.outside.now();
-            self.beats.contacts.borrow_mut().answered(sent, now);
-            self.outside.show_answered(now);
+            self.outside.show_answered(self.outside.now());
         }
     }
 
@@ -107,8 +104,8 @@ impl<O: Outside> Keeper<'_, O> {
     pub(super) fn extend_lease(&self, session: &O::Session, sent: Instant) {
         let now = self.outside.now();
         let mut contacts = self.beats.contacts.borrow_mut();
+        contacts.add(session.timeout(), session.take_contacts());
         let from = contacts.lease_from(session.timeout(), sent, now);
-        contacts.answered(sent, now);
         self.outside.show_answered(now);
         self.beats.last.set(Some(sent));
         // A new connection knows less of the past than the one before.
@@ -140,7 +137,10 @@ impl<O: Outside> Keeper<'_, O> {
         loop {
             self.outside.sleep(Contacts::awake_interval(timeout)).await;
             let (now, wall_millis) = (self.outside.now(), self.outside.wall_millis());
-            self.beats.contacts.borrow_mut().awake(timeout, now);
+            let mut contacts = self.beats.contacts.borrow_mut();
+            contacts.awake(timeout, now);
+            contacts.add(timeout, session.take_contacts());
+            drop(contacts);
             if let Some(step) = clocks.step(timeout, now, wall_millis) {
                 log::info!("the wall clock went forward by {step:?}: asking the servers whether we still hold");
                 self.beats.urged.set(true);

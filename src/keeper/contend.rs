@@ -166,8 +166,6 @@ impl<O: Outside> Keeper<'_, O> {
                     // that we had before.
                     if self.place.borrow().won.is_empty() {
                         self.extend_lease(session, sent);
-                    } else {
-                        self.beats.contacts.borrow_mut().answered(sent, self.outside.now());
                     }
                     // Without a token, the nodes are looked for as if the reply had been lost.
                     if let Some(stat) = stat {

@@ -29,8 +29,8 @@ use crate::rules::lease::Span;
 use crate::rules::lender::{Lender, Loan};
 use crate::rules::message::{Order, Report};
 use crate::session::Failure;
-use crate::session::client::ClientSession;
 use crate::session::servers::Servers;
+use crate::session::tcp::TcpSession;
 use crate::signals;
 use crate::wire::{Link, Received};
 use crate::zookeeper::handshake::Identity;
@@ -118,7 +118,7 @@ struct RealOutside<'p> {
 }
 
 impl<'p> Outside for RealOutside<'p> {
-    type Session = ClientSession<'p>;
+    type Session = TcpSession<'p>;
 
     fn now(&self) -> Instant {
         clock::now()
@@ -136,8 +136,8 @@ impl<'p> Outside for RealOutside<'p> {
         self.reactor.sleep_until(clock::now() + time).await;
     }
 
-    async fn open(&self, timeout: Duration, unreachable: impl FnMut(String)) -> Result<ClientSession<'p>, Failure> {
-        ClientSession::connect(self.servers, self.reactor, timeout, None, unreachable).await
+    async fn open(&self, timeout: Duration, unreachable: impl FnMut(String)) -> Result<TcpSession<'p>, Failure> {
+        TcpSession::connect(self.servers, self.reactor, timeout, None, unreachable).await
     }
 
     async fn resume(
@@ -145,8 +145,8 @@ impl<'p> Outside for RealOutside<'p> {
         timeout: Duration,
         identity: &Identity,
         unreachable: impl FnMut(String),
-    ) -> Result<ClientSession<'p>, Failure> {
-        ClientSession::connect(self.servers, self.reactor, timeout, Some(identity), unreachable).await
+    ) -> Result<TcpSession<'p>, Failure> {
+        TcpSession::connect(self.servers, self.reactor, timeout, Some(identity), unreachable).await
     }
 
     fn show_lease(&self, span: Span) {

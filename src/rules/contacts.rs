@@ -12,7 +12,18 @@ pub fn silence_limit(timeout: Duration) -> Duration {
     timeout / 6
 }
 
-/// The answered requests of one connection. They decide from when the lease counts after an answered beat.
+/// A request that was answered. Our server has heard from us no earlier than it was sent, and by the time of the answer
+/// at the latest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contact {
+    /// When it was sent.
+    pub sent: Instant,
+    /// When its answer was read.
+    pub answered: Instant,
+}
+
+/// The answered requests of one connection, pings included. They decide from when the lease counts after an answered
+/// beat.
 ///
 /// A beat proves that there was a quorum when it was sent. It does not prove that the leader counts the
 /// session from then: a leader learns from a follower's relays, one every half tick, which sessions that
@@ -20,13 +31,15 @@ pub fn silence_limit(timeout: Duration) -> Duration {
 /// what counts is when our server had last heard from us before its last relay. Normally that is a moment
 /// ago. But after a silence (the keeper was suspended, or the network stood still) it is long ago, and a
 /// lease that counted from the beat would outlast the session.
+///
+/// Nothing is taken for granted that no answer proves. That our pings leave in time, or that bytes come in, does not
+/// prove that our server hears us.
 #[derive(Debug)]
 pub struct Contacts {
     /// The leader itself has heard of us no earlier than this: the session was opened or resumed then.
     opened: Instant,
-    /// When each answered request was sent and when it was answered, oldest first. Those older than the one
-    /// that counted for the last beat have been dropped.
-    answered: VecDeque<(Instant, Instant)>,
+    /// The contacts in the order of their answers. Of those that have been relayed, only the newest is kept.
+    answered: VecDeque<Contact>,
     /// Since when we have been running without a pause.
     steady_since: Instant,
     /// When we were last seen running before that pause.
@@ -41,9 +54,22 @@ impl Contacts {
         Self { opened, answered: VecDeque::new(), steady_since: opened, paused_at: opened, awake_at: opened }
     }
 
-    /// A request of this connection was answered.
-    pub fn answered(&mut self, sent: Instant, now: Instant) {
-        self.answered.push_back((sent, now));
+    /// These requests of this connection were answered after those before.
+    pub fn add(&mut self, timeout: Duration, contacts: impl IntoIterator<Item = Contact>) {
+        for Contact { sent, answered } in contacts {
+            // An answer may overtake another. The server has heard of the later request all the same.
+            let sent = self.answered.back().map_or(sent, |last| last.sent.max(sent));
+            self.answered.push_back(Contact { sent, answered });
+            // No beat that is older than a session timeout extends a lease.
+            self.forget(|next| next + timeout <= answered);
+        }
+    }
+
+    /// Drops the contacts before the last one that was `relayed`.
+    fn forget(&mut self, relayed: impl Fn(Instant) -> bool) {
+        while self.answered.get(1).is_some_and(|next| relayed(next.answered)) {
+            self.answered.pop_front();
+        }
     }
 
     /// We are running. To be called every [`Contacts::awake_interval`].
@@ -83,22 +109,15 @@ impl Contacts {
     }
 
     /// The start of the lease, now that the quorum has answered a beat that was sent at `sent`: that instant,
-    /// or an earlier one.
+    /// or an earlier one. The beats come in the order in which they were sent.
     pub fn lease_from(&mut self, timeout: Duration, sent: Instant, now: Instant) -> Instant {
         self.awake(timeout, now);
         // A request that was answered this long before `sent` has been relayed to the leader by then.
         let relayed = |answered: Instant| answered + Terms::relay(timeout) <= sent;
-        while self.answered.get(1).is_some_and(|next| relayed(next.1)) {
-            self.answered.pop_front();
-        }
-        let contact = self.answered.front().filter(|first| relayed(first.1)).map_or(self.opened, |first| first.0);
-        // A session sends pings, and gives up a connection on which no reply comes. So while we run,
-        // the leader knows of a ping no older than `silence`, even if that ping was under way for as long
-        // as the session waits for an answer.
-        let silence = Terms::relay(timeout) + Self::patience(timeout) * 2;
-        let alive = Some(sent - silence).filter(|_| self.steady_since + silence <= sent);
-        let heard = alive.map_or(contact, |alive| alive.max(contact)).max(self.opened);
-        sent.min(heard + (timeout - Terms::validity(timeout)))
+        self.forget(relayed);
+        let contact = self.answered.front().filter(|first| relayed(first.answered));
+        let heard = contact.map_or(self.opened, |contact| contact.sent.max(self.opened));
+        sent.min(heard + Terms::reach(timeout))
     }
 }
 

@@ -78,7 +78,13 @@ impl Terms {
 
     /// How long a lease lasts.
     pub(super) fn validity(timeout: Duration) -> Duration {
-        timeout - Self::relay(timeout) - Self::between_contacts(timeout) - Self::drift(timeout)
+        timeout - Self::reach(timeout) - Self::drift(timeout)
+    }
+
+    /// How old the last contact that the leader has been told of may be when a beat is sent, for a lease to count from
+    /// that beat.
+    pub(super) fn reach(timeout: Duration) -> Duration {
+        Self::relay(timeout) + Self::between_contacts(timeout)
     }
 
     /// By how much the leader's clock may gain on ours within a session timeout. A clock that is kept by NTP is
@@ -97,10 +103,11 @@ impl Terms {
         (timeout / 4).min(Duration::from_secs(2))
     }
 
-    /// How often a keeper that holds, or is next in line, lets its server hear from it: with each beat,
-    /// and once in between.
+    /// How long it may take from one request that is answered to the answer of the next one. A session pings when it has
+    /// sent nothing for 3/8 of [`silence_limit`](super::contacts::silence_limit), which is T/16. The rest is for the
+    /// way to the server and back.
     fn between_contacts(timeout: Duration) -> Duration {
-        Self::beat_of(timeout) / 2
+        timeout / 10
     }
 
     /// When a lease that counts from `from` ends under a granted session timeout.

@@ -1,29 +1,22 @@
-//! The real session: ZooKeeper's protocol over a TCP connection.
+//! The session: ZooKeeper's protocol over a [`Channel`].
 //!
 //! [`ClientSession::lost`] has to be polled for as long as the session is used: it reads, writes, and sees to it that
-//! the server hears from us. Requests that are made in the same turn of the [`Reactor`] leave together, in the next.
+//! the server hears from us. Requests that are made in the same turn leave together, in the next.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
-use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsFd as _;
+use std::io;
 use std::rc::{Rc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
-use nix::poll::PollFlags;
-
-use super::dial::{dial, is_for_later};
-use super::servers::Servers;
+use super::channel::{Channel, is_for_later};
 use super::{Change, Created, Failure, Session, Stat, Watch};
-use crate::clock;
-use crate::reactor::Reactor;
-use crate::rules::contacts::silence_limit;
+use crate::rules::contacts::{Contact, silence_limit};
 use crate::rules::instant::Instant;
 use crate::zookeeper::connection::{Connection, Event};
 use crate::zookeeper::error::{Code, Refused, Unsendable};
-use crate::zookeeper::handshake::Identity;
+use crate::zookeeper::handshake::{Granted, Identity};
 use crate::zookeeper::reply::{self, ChangeKind, Reply};
 use crate::zookeeper::request::{Acl, Kind, NewNode, Operation, Request};
 
@@ -72,75 +65,62 @@ struct Waits {
 
 /// An established session over one connection.
 #[derive(Debug)]
-pub struct ClientSession<'p> {
-    servers: &'p Servers<'p>,
-    reactor: &'p Reactor,
-    server: SocketAddr,
+pub struct ClientSession<C> {
+    channel: C,
     timeout: Duration,
     opened: Instant,
     identity: Identity,
     wire: RefCell<Wire>,
 }
 
-/// The connection, and what waits for something to come over it.
+/// The state of the connection, and what waits for something to come over it.
 #[derive(Debug)]
 struct Wire {
-    socket: TcpStream,
     connection: Connection<Waits>,
     watches: Vec<(String, Weak<Fired>)>,
+    contacts: Vec<Contact>,
     is_lost: bool,
-    /// The turn of the reactor in which it was last looked at.
+    /// The turn in which it was last looked at.
     turn: u64,
 }
 
-impl<'p> ClientSession<'p> {
-    /// Opens a session with one of the servers, as `Outside::open` says, or goes on with that of `identity`, as
-    /// `Outside::resume` says.
-    pub async fn connect(
-        servers: &'p Servers<'p>,
-        reactor: &'p Reactor,
-        timeout: Duration,
-        identity: Option<&Identity>,
-        unreachable: impl FnMut(String),
-    ) -> Result<Self, Failure> {
-        let opened = dial(servers, reactor, timeout, identity, unreachable).await?;
+impl<C: Channel> ClientSession<C> {
+    /// A session that was granted over this channel. `before`: its timeout, if it existed before.
+    pub fn new(channel: C, granted: Granted, chroot: &str, before: Option<Duration>) -> Self {
         // A new leader counts with the timeout that the session was created with, whatever was granted since
         // (SessionTrackerImpl).
-        let granted = opened.granted.timeout;
-        let timeout = if identity.is_some() { granted.min(timeout) } else { granted };
-        let connection = Connection::new(opened.granted, &servers.connect.chroot, silence_limit(timeout), clock::now());
-        Ok(Self {
-            servers,
-            reactor,
-            server: opened.server,
+        let timeout = before.map_or(granted.timeout, |before| before.min(granted.timeout));
+        let connection = Connection::new(granted, chroot, silence_limit(timeout), channel.now());
+        Self {
+            channel,
             timeout,
             opened: connection.asked_at(),
             // With the zxid of the opening, which is 0: a server that lags is to be made to catch up, not to be turned
             // away from (docs/decisions.md).
             identity: connection.identity().clone(),
-            wire: RefCell::new(Wire { socket: opened.socket, connection, watches: vec![], is_lost: false, turn: 0 }),
-        })
+            wire: RefCell::new(Wire { connection, watches: vec![], contacts: vec![], is_lost: false, turn: 0 }),
+        }
     }
 
     /// Reads and writes what can be without waiting, once in each turn.
     fn go_on(&self) {
         let mut wire = self.wire.borrow_mut();
-        let turn = self.reactor.turn();
+        let turn = self.channel.turn();
         if wire.is_lost || std::mem::replace(&mut wire.turn, turn) == turn {
             return;
         }
-        match wire.exchange(self.reactor) {
+        match wire.exchange(&self.channel) {
             Ok(()) => {}
             Err(why) => {
-                log::info!("connection to {} lost: {why}", self.server);
+                log::info!("connection to {} lost: {why}", self.channel);
                 wire.is_lost = true;
-                self.reactor.take_another_turn();
+                self.channel.take_another_turn();
             }
         }
     }
 
     /// Queues a request. The future completes with the reply.
-    fn ask<'s>(&'s self, request: &Request<'_>) -> impl Future<Output = Result<Reply, Failure>> + use<'s, 'p> {
+    fn ask<'s>(&'s self, request: &Request<'_>) -> impl Future<Output = Result<Reply, Failure>> + use<'s, C> {
         self.ask_and_watch(request, None)
     }
 
@@ -148,11 +128,11 @@ impl<'p> ClientSession<'p> {
         &'s self,
         request: &Request<'_>,
         watch: Option<(String, Rc<Fired>)>,
-    ) -> impl Future<Output = Result<Reply, Failure>> + use<'s, 'p> {
+    ) -> impl Future<Output = Result<Reply, Failure>> + use<'s, C> {
         let slot = Slot::default();
         let waits = Waits { slot: Rc::clone(&slot), watch };
-        let queued = self.wire.borrow_mut().connection.request(request, waits, clock::now());
-        self.reactor.take_another_turn();
+        let queued = self.wire.borrow_mut().connection.request(request, waits, self.channel.now());
+        self.channel.take_another_turn();
         async move {
             match queued {
                 // The connection is lost, and nothing comes any more.
@@ -173,60 +153,58 @@ impl<'p> ClientSession<'p> {
 
 impl Wire {
     /// Reads and writes what can be without waiting. An error means that the connection is lost.
-    fn exchange(&mut self, reactor: &Reactor) -> io::Result<()> {
-        let read = self.read(reactor);
+    fn exchange(&mut self, channel: &impl Channel) -> io::Result<()> {
+        let read = self.read(channel);
         let mut has_heard = false;
         while let Some(event) = self.connection.next_event().map_err(io::Error::other)? {
-            self.take(event);
+            self.take(event, channel.now());
             has_heard = true;
         }
         if has_heard {
-            reactor.take_another_turn();
+            channel.take_another_turn();
         }
         match read {
             // What came before the end is for others to see first. The end is still there in the next turn.
             Err(_) if has_heard => return Ok(()),
             read => read?,
         }
-        let now = clock::now();
+        let now = channel.now();
         if self.connection.ping_at().is_some_and(|at| at <= now) {
             let waits = Waits { slot: Slot::default(), watch: None };
             self.connection.request(&Request::Ping, waits, now).map_err(io::Error::other)?;
         }
-        self.write()?;
+        self.write(channel)?;
         if self.connection.lost_at().is_some_and(|at| at <= now) {
             return Err(io::Error::other("the server does not answer"));
         }
-        let unsent = !self.connection.to_send().is_empty();
-        let events = if unsent { PollFlags::POLLIN | PollFlags::POLLOUT } else { PollFlags::POLLIN };
-        reactor.wake_on(self.socket.as_fd(), events);
-        [self.connection.ping_at(), self.connection.lost_at()].into_iter().flatten().for_each(|at| reactor.wake_at(at));
+        channel.wake_on_bytes(!self.connection.to_send().is_empty());
+        [self.connection.ping_at(), self.connection.lost_at()].into_iter().flatten().for_each(|at| channel.wake_at(at));
         Ok(())
     }
 
-    fn read(&mut self, reactor: &Reactor) -> io::Result<()> {
+    fn read(&mut self, channel: &impl Channel) -> io::Result<()> {
         let mut bytes = [0; 16 * 1024];
         // A server that never stops sending must not keep us from everything else.
         for _ in 0..64 {
-            match self.socket.read(&mut bytes) {
+            match channel.read(&mut bytes) {
                 Ok(0) => return Err(io::Error::other("the server has closed it")),
                 Ok(count) => {
                     log::trace!("{count} bytes from ZooKeeper");
-                    self.connection.receive(&bytes[..count], clock::now());
+                    self.connection.receive(&bytes[..count], channel.now());
                 }
                 Err(error) if is_for_later(&error) => return Ok(()),
                 Err(error) => return Err(error),
             }
         }
-        reactor.take_another_turn();
+        channel.take_another_turn();
         Ok(())
     }
 
-    fn write(&mut self) -> io::Result<()> {
+    fn write(&mut self, channel: &impl Channel) -> io::Result<()> {
         while !self.connection.to_send().is_empty() {
             // Before the bytes leave: the server may answer before we look at the clock again.
-            let now = clock::now();
-            match self.socket.write(self.connection.to_send()) {
+            let now = channel.now();
+            match channel.write(self.connection.to_send()) {
                 Ok(count) => {
                     log::trace!("{count} bytes to ZooKeeper");
                     self.connection.sent(count, now);
@@ -238,9 +216,10 @@ impl Wire {
         Ok(())
     }
 
-    fn take(&mut self, event: Event<Waits>) {
+    fn take(&mut self, event: Event<Waits>, now: Instant) {
         match event {
-            Event::Answered { tag: Waits { slot, watch }, result, .. } => {
+            Event::Answered { tag: Waits { slot, watch }, sent, result } => {
+                self.contacts.push(Contact { sent, answered: now });
                 if let (Ok(_), Some((path, fired))) = (&result, watch) {
                     self.watches.push((path, Rc::downgrade(&fired)));
                 }
@@ -265,7 +244,7 @@ fn unexpected(reply: &Reply) -> Failure {
     Failure::Refused(format!("unexpected reply {reply:?}"))
 }
 
-impl<'p> Session for ClientSession<'p> {
+impl<C: Channel> Session for ClientSession<C> {
     type Identity = Identity;
 
     fn identity(&self) -> Identity {
@@ -284,6 +263,10 @@ impl<'p> Session for ClientSession<'p> {
         self.opened
     }
 
+    fn take_contacts(&self) -> Vec<Contact> {
+        std::mem::take(&mut self.wire.borrow_mut().contacts)
+    }
+
     async fn lost(&self) {
         poll_fn(|_| {
             self.go_on();
@@ -293,10 +276,10 @@ impl<'p> Session for ClientSession<'p> {
     }
 
     fn distrust(&self) {
-        self.servers.distrusted.set(Some(self.server));
+        self.channel.distrust();
     }
 
-    fn sync<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s, 'p> {
+    fn sync<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
         let reply = self.ask(&Request::Sync { path });
         async move { reply.await.map(drop) }
     }
@@ -306,7 +289,7 @@ impl<'p> Session for ClientSession<'p> {
         prefixes: &'s [String],
         data: &[u8],
         with_stat: bool,
-    ) -> impl Future<Output = Result<Created, Failure>> + use<'s, 'p> {
+    ) -> impl Future<Output = Result<Created, Failure>> + use<'s, C> {
         let kind = Kind::EphemeralSequential;
         let new_node = |path| NewNode { path, data, acl: &[Acl::ANYONE] };
         let reply = match prefixes {
@@ -356,7 +339,7 @@ impl<'p> Session for ClientSession<'p> {
         outcome
     }
 
-    fn children<'s>(&'s self, path: &str) -> impl Future<Output = Result<Vec<String>, Failure>> + use<'s, 'p> {
+    fn children<'s>(&'s self, path: &str) -> impl Future<Output = Result<Vec<String>, Failure>> + use<'s, C> {
         let reply = self.ask(&Request::GetChildren { path, watch: false });
         async move {
             match reply.await? {
@@ -366,7 +349,7 @@ impl<'p> Session for ClientSession<'p> {
         }
     }
 
-    fn read<'s>(&'s self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Failure>> + use<'s, 'p> {
+    fn read<'s>(&'s self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Failure>> + use<'s, C> {
         let reply = self.ask(&Request::GetData { path, watch: false });
         async move { data(reply.await?) }
     }
@@ -374,7 +357,7 @@ impl<'p> Session for ClientSession<'p> {
     fn read_and_watch<'s>(
         &'s self,
         path: &str,
-    ) -> impl Future<Output = Result<(Vec<u8>, Stat, Watch), Failure>> + use<'s, 'p> {
+    ) -> impl Future<Output = Result<(Vec<u8>, Stat, Watch), Failure>> + use<'s, C> {
         let fired = Rc::new(Fired::new(None));
         let watch = Some((path.to_owned(), Rc::clone(&fired)));
         let reply = self.ask_and_watch(&Request::GetData { path, watch: true }, watch);
@@ -389,7 +372,7 @@ impl<'p> Session for ClientSession<'p> {
         &'s self,
         nodes: &[String],
         publish: Option<&[u8]>,
-    ) -> impl Future<Output = Result<(), Failure>> + use<'s, 'p> {
+    ) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
         let operations: Vec<_> = nodes
             .iter()
             .flat_map(|path| {
@@ -402,7 +385,7 @@ impl<'p> Session for ClientSession<'p> {
         async move { reply.await.map(drop) }
     }
 
-    fn delete<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s, 'p> {
+    fn delete<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
         let reply = self.ask(&Request::Delete { path, version: None });
         async move {
             match reply.await {
@@ -415,11 +398,11 @@ impl<'p> Session for ClientSession<'p> {
     async fn close(self) -> Result<(), Failure> {
         let slot = Slot::default();
         let waits = Waits { slot: Rc::clone(&slot), watch: None };
-        let queued = self.wire.borrow_mut().connection.request(&Request::Close, waits, clock::now());
+        let queued = self.wire.borrow_mut().connection.request(&Request::Close, waits, self.channel.now());
         if let Err(error) = queued {
             return Err(Failure::Unknown(error.to_string()));
         }
-        self.reactor.take_another_turn();
+        self.channel.take_another_turn();
         poll_fn(|_| {
             self.go_on();
             match slot.take() {

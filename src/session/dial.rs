@@ -3,23 +3,22 @@
 use std::future::poll_fn;
 use std::io::{self, Read as _, Write as _};
 use std::mem;
-use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
 use std::task::Poll;
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
+use nix::poll::PollFlags;
 
 use super::Failure;
+use super::channel::{Rejected, shake_hands};
 use super::servers::{Servers, brief};
+use super::tcp::{TcpChannel, begin_to_connect};
 use crate::clock;
 use crate::futures::or;
 use crate::reactor::Reactor;
 use crate::rules::contacts::silence_limit;
 use crate::rules::instant::Instant;
-use crate::zookeeper::error::NoSession;
 use crate::zookeeper::handshake::{Attempt, Granted, Identity};
 
 /// Servers that are down are tried again after this long, then after twice that, and so on.
@@ -32,40 +31,33 @@ const NEXT: Duration = Duration::from_millis(300);
 /// How long to wait for a server to say what is the matter with it.
 const DIAGNOSIS: Duration = Duration::from_secs(1);
 
-/// A connection that has a session.
-pub(super) struct Opened {
-    pub(super) socket: TcpStream,
-    pub(super) server: SocketAddr,
-    pub(super) granted: Granted,
-}
-
 /// Tries the servers until one of them opens a session, or goes on with that of `identity`; see
 /// [`Outside::open`](crate::keeper::outside::Outside::open).
-pub(super) async fn dial(
-    servers: &Servers<'_>,
-    reactor: &Reactor,
+pub(super) async fn dial<'p>(
+    servers: &'p Servers<'p>,
+    reactor: &'p Reactor,
     timeout: Duration,
     identity: Option<&Identity>,
     unreachable: impl FnMut(String),
-) -> Result<Opened, Failure> {
+) -> Result<(TcpChannel<'p>, Granted), Failure> {
     // A fault that cuts off the servers may cut off the name servers as well, and the lease does not wait for those.
     or(servers.keep_looking_up(reactor), try_until_one_answers(servers, reactor, timeout, identity, unreachable)).await
 }
 
-async fn try_until_one_answers(
-    servers: &Servers<'_>,
-    reactor: &Reactor,
+async fn try_until_one_answers<'p>(
+    servers: &'p Servers<'p>,
+    reactor: &'p Reactor,
     timeout: Duration,
     identity: Option<&Identity>,
     mut unreachable: impl FnMut(String),
-) -> Result<Opened, Failure> {
+) -> Result<(TcpChannel<'p>, Granted), Failure> {
     let mut pause = FIRST_PAUSE;
     loop {
         let reason = match servers.until_known().await {
             Err(reason) => reason,
             Ok(()) => {
                 let known = servers.known();
-                match try_each(servers.in_turn(known.clone()), reactor, timeout, identity).await {
+                match try_each(servers, known.clone(), reactor, timeout, identity).await {
                     Ok(opened) => return Ok(opened),
                     Err(Failed::SessionOver) => return Err(Failure::SessionOver),
                     Err(Failed::Troubles(troubles)) => tell(troubles, known[0], reactor, timeout, identity).await,
@@ -110,14 +102,15 @@ enum Trouble {
 }
 
 /// Tries each server once.
-async fn try_each(
+async fn try_each<'p>(
+    servers: &'p Servers<'p>,
     addresses: Vec<SocketAddr>,
-    reactor: &Reactor,
+    reactor: &'p Reactor,
     timeout: Duration,
     identity: Option<&Identity>,
-) -> Result<Opened, Failed> {
-    let mut waiting = addresses.into_iter();
-    let mut tried: Vec<Try> = vec![];
+) -> Result<(TcpChannel<'p>, Granted), Failed> {
+    let mut waiting = servers.in_turn(addresses).into_iter();
+    let mut tried: Vec<Try<'_>> = vec![];
     let mut troubles = vec![];
     let mut next_at = clock::now();
     poll_fn(|_| {
@@ -128,12 +121,10 @@ async fn try_each(
             match one.go_on(may_ask, reactor) {
                 Ok(None) => tried.push(one),
                 // Those that lose are closed. If one of them has just opened a session, that expires by itself.
-                Ok(Some(granted)) => {
-                    return Poll::Ready(Ok(Opened { socket: one.socket, server: one.server, granted }));
-                }
+                Ok(Some(granted)) => return Poll::Ready(Ok((one.channel, granted))),
                 Err(Trouble::SessionOver) => return Poll::Ready(Err(Failed::SessionOver)),
                 Err(trouble) => {
-                    troubles.push((one.server, trouble));
+                    troubles.push((one.channel.server, trouble));
                     // Another may ask now.
                     reactor.take_another_turn();
                 }
@@ -141,10 +132,10 @@ async fn try_each(
         }
         while tried.is_empty() || clock::now() >= next_at {
             let Some(server) = waiting.next() else { break };
-            match Try::begin(server, timeout, identity) {
-                Ok(one) => {
+            match TcpChannel::begin(servers, reactor, server) {
+                Ok(channel) => {
                     next_at = clock::now() + NEXT;
-                    tried.push(one);
+                    tried.push(Try::new(channel, timeout, identity));
                     // It may be connected already.
                     reactor.take_another_turn();
                 }
@@ -162,10 +153,18 @@ async fn try_each(
     .await
 }
 
+impl From<Rejected> for Trouble {
+    fn from(rejected: Rejected) -> Self {
+        match rejected {
+            Rejected::SessionOver => Self::SessionOver,
+            Rejected::NoSession => Self::NoSession,
+        }
+    }
+}
+
 /// A server that is being tried.
-struct Try {
-    server: SocketAddr,
-    socket: TcpStream,
+struct Try<'p> {
+    channel: TcpChannel<'p>,
     is_connected: bool,
     has_asked: bool,
     attempt: Attempt,
@@ -175,21 +174,22 @@ struct Try {
     until: Instant,
 }
 
-impl Try {
-    fn begin(server: SocketAddr, timeout: Duration, identity: Option<&Identity>) -> io::Result<Self> {
+impl<'p> Try<'p> {
+    fn new(channel: TcpChannel<'p>, timeout: Duration, identity: Option<&Identity>) -> Self {
         let attempt = match identity {
             Some(identity) => Attempt::resume(identity.clone(), timeout),
             None => Attempt::open(timeout),
         };
         let (resumes, patience) = (identity.is_some(), silence_limit(timeout));
-        let (socket, until) = (begin_to_connect(server)?, clock::now() + patience);
-        Ok(Self { server, socket, is_connected: false, has_asked: false, attempt, resumes, patience, until })
+        let until = clock::now() + patience;
+        Self { channel, is_connected: false, has_asked: false, attempt, resumes, patience, until }
     }
 
-    /// Does what can be done without waiting.
+    /// Does what can be done without waiting. An error after it was asked means that it was there, but is no server
+    /// that wants us.
     fn go_on(&mut self, may_ask: bool, reactor: &Reactor) -> Result<Option<Granted>, Trouble> {
-        if !self.is_connected && is_writable(&self.socket) {
-            match self.socket.take_error() {
+        if !self.is_connected && self.channel.is_writable() {
+            match self.channel.socket.take_error() {
                 Ok(None) => self.is_connected = true,
                 Ok(Some(error)) | Err(error) => return Err(Trouble::Io(error)),
             }
@@ -201,7 +201,7 @@ impl Try {
             (self.has_asked, self.until) = (true, clock::now() + self.patience);
         }
         if self.has_asked
-            && let Some(granted) = self.shake_hands(reactor)?
+            && let Some(granted) = shake_hands(&mut self.attempt, &self.channel, self.resumes)?
         {
             return Ok(Some(granted));
         }
@@ -211,67 +211,10 @@ impl Try {
         }
         reactor.wake_at(self.until);
         if !self.is_connected {
-            reactor.wake_on(self.socket.as_fd(), PollFlags::POLLOUT);
+            reactor.wake_on(self.channel.socket.as_fd(), PollFlags::POLLOUT);
         }
         Ok(None)
     }
-
-    /// An error means that it was there, but is no server that wants us.
-    fn shake_hands(&mut self, reactor: &Reactor) -> Result<Option<Granted>, Trouble> {
-        while !self.attempt.to_send().is_empty() {
-            // Before the bytes leave: the server may answer before we look at the clock again.
-            let now = clock::now();
-            match self.socket.write(self.attempt.to_send()) {
-                Ok(count) => self.attempt.sent(count, now),
-                Err(error) if is_for_later(&error) => break,
-                Err(_) => return Err(Trouble::NoSession),
-            }
-        }
-        let mut bytes = [0; 1024];
-        loop {
-            match self.socket.read(&mut bytes) {
-                Err(error) if is_for_later(&error) => break,
-                Ok(0) | Err(_) => return Err(Trouble::NoSession),
-                Ok(count) => match self.attempt.receive(&bytes[..count]) {
-                    Ok(None) => {}
-                    Ok(granted) => return Ok(granted),
-                    Err(NoSession::Expired | NoSession::Another(_)) if self.resumes => {
-                        return Err(Trouble::SessionOver);
-                    }
-                    Err(why) => {
-                        log::info!("{}: {why}", self.server);
-                        return Err(Trouble::NoSession);
-                    }
-                },
-            }
-        }
-        let unsent = !self.attempt.to_send().is_empty();
-        let events = if unsent { PollFlags::POLLIN | PollFlags::POLLOUT } else { PollFlags::POLLIN };
-        reactor.wake_on(self.socket.as_fd(), events);
-        Ok(None)
-    }
-}
-
-/// A socket that is being connected. It never blocks, and sends at once what it is given.
-fn begin_to_connect(server: SocketAddr) -> io::Result<TcpStream> {
-    let family = if server.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let socket: TcpStream = socket(family, SockType::Stream, flags, None)?.into();
-    socket.set_nodelay(true)?;
-    match connect(socket.as_raw_fd(), &SockaddrStorage::from(server)) {
-        Ok(()) | Err(Errno::EINPROGRESS | Errno::EINTR) => Ok(socket),
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn is_writable(socket: &TcpStream) -> bool {
-    let mut now = [PollFd::new(socket.as_fd(), PollFlags::POLLOUT)];
-    poll(&mut now, PollTimeout::ZERO).is_ok_and(|count| count > 0)
-}
-
-/// Whether a call on a socket that does not block is to be made again later.
-pub(super) fn is_for_later(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 /// Why a server that accepts connections opens no session: its answer to `srvr`, the one four letter word that servers

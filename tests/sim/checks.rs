@@ -214,7 +214,7 @@ impl State {
         let host = self.conns[conn].host;
         let owned = self.servers.head.nodes().iter().filter(|node| node.owner == owner);
         let most = self.hosts[host].dialects.len() * if self.hosts[host].takes_all { 2 } else { 1 };
-        if owned.count() > most && self.hosts[host].operator_until == 0 && !self.conns[conn].lost.get() {
+        if owned.count() > most && self.hosts[host].operator_until == 0 && self.conns[conn].client_open {
             self.fail(format!("host {host} has a second node"));
         }
     }

@@ -115,7 +115,6 @@ pub(crate) struct Host {
     pub(crate) keeper_kills: u32,
     pub(crate) grant: Option<Grant>,
     pub(crate) asleep: Option<Time>,
-    pub(crate) slept: Time,
     /// How far its wall clock is fast.
     pub(crate) fast: Time,
     pub(crate) deferred: Vec<Event>,
@@ -169,7 +168,6 @@ impl Host {
             keeper_kills: 0,
             grant: None,
             asleep: None,
-            slept: 0,
             fast: 0,
             deferred: vec![],
             paused_until: 0,
@@ -507,21 +505,7 @@ impl State {
         self.end_keeper(host);
         // Its guard belongs to it.
         self.dismiss_guard(host);
-        self.keepers.push(KeeperState {
-            host,
-            alive: true,
-            frozen: false,
-            reports: vec![],
-            orders: vec![],
-            lease: None,
-            limits: None,
-            revoked: false,
-            reported_at: 0,
-            last_beat: None,
-            answered: None,
-            conns: vec![],
-            distrusted: None,
-        });
+        self.keepers.push(KeeperState::new(host));
         let keeper = self.keepers.len() - 1;
         (self.hosts[host].keeper, self.hosts[host].linked) = (Some(keeper), true);
         self.born.push(keeper);
@@ -703,8 +687,9 @@ impl State {
 
     /// The machine wakes up.
     pub(crate) fn awake(&mut self, host: usize) {
-        let Some(since) = self.hosts[host].asleep.take() else { return };
-        self.hosts[host].slept += self.now - since;
+        if self.hosts[host].asleep.take().is_none() {
+            return;
+        }
         for event in std::mem::take(&mut self.hosts[host].deferred) {
             let late = self.latency();
             self.after(late, event);

@@ -17,6 +17,7 @@ mod servers;
 mod state;
 mod systematic;
 mod tree;
+mod wire;
 mod world;
 
 use std::ffi::OsString;

@@ -1,191 +1,131 @@
-//! Connections between keepers and servers, and what a session does with them.
+//! Connections between keepers and servers.
 //!
-//! A connection delivers in order and late, and nothing once it is broken. The session pings when it has sent nothing
-//! for a while. It gives up a connection that has been silent for a sixth of the session timeout.
+//! A connection carries bytes, in order and late, in pieces, and none once it is broken.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::rc::Rc;
-use std::time::Duration;
+use std::fmt;
+use std::io;
+use std::rc::{Rc, Weak};
 
-use zklock::rules::contacts::silence_limit;
-use zklock::session::{Change, Failure, Stat};
+use zklock::rules::instant::Instant;
+use zklock::session::channel::Channel;
 
 use crate::coverage::Kind;
 use crate::servers::{Lane, Session};
-use crate::state::{Event, Path, State, Time, micros};
+use crate::state::{Event, MS, Path, State, Time, instant, micros};
+use crate::wire::{Answer, Packets, Request};
+use crate::world::Shared;
 
-/// A request of a client to its server.
-pub(crate) enum Request {
-    Create { prefixes: Vec<String>, data: Rc<[u8]>, with_stat: bool },
-    Mkdir(String),
-    Beat { nodes: Vec<String>, publish: Option<Rc<[u8]>> },
-    Delete(String),
-    Close,
-    Sync,
-    Children(String),
-    Read(String),
-    Watch(String),
-}
-
-#[derive(Clone)]
-pub(crate) enum Answer {
-    Accepted(usize),
-    Created(Vec<String>, Option<Stat>),
-    Done,
-    /// The session has moved to another server. The server then closes the connection (ZOOKEEPER-710).
-    Moved,
-    Children(Vec<String>),
-    Data(Vec<u8>, Stat),
-    Failed(Failure),
-}
-
-pub(crate) enum Up {
-    Connect(Option<usize>),
-    Ping,
-    Request(u32, Request),
-    /// The client has closed the connection.
+/// What is under way.
+pub(crate) enum Piece {
+    Bytes(Vec<u8>),
+    /// The sender has closed the connection, or has gone.
     End,
-}
-
-pub(crate) enum Down {
-    Accepted(usize),
-    /// The session that the client wanted to resume is over.
-    Over,
-    Pong,
-    Reply(u32, Answer),
-    Changed(u32, Change),
-    /// The server has closed the connection.
-    End,
-}
-
-/// What else a client expects from a request.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Wish {
-    /// Nothing but the answer.
-    Answer,
-    /// To hear of changes.
-    Watch,
-    /// A node of its own.
-    Creation,
-}
-
-/// Receives a reply, and the event of its watch if it has one.
-#[derive(Default)]
-pub(crate) struct Slot {
-    pub(crate) answer: RefCell<Option<Answer>>,
-    pub(crate) watch: Rc<Cell<Option<Change>>>,
 }
 
 pub(crate) struct Conn {
     pub(crate) keeper: usize,
     pub(crate) host: usize,
     pub(crate) server: usize,
-    /// The session that the server has accepted on this connection.
+    /// The session that the server has accepted on this connection, and the timeout that it grants.
     pub(crate) session: Option<usize>,
-    /// The session timeout that this server grants.
     pub(crate) granted: Time,
-    up: Lane<Up>,
-    down: Lane<Down>,
-    /// Messages that have arrived at the client's machine, but that its keeper has not read.
-    inbox: VecDeque<Down>,
+    up: Lane<Piece>,
+    down: Lane<Piece>,
+    /// What the server has read, and whether the first request was in it.
+    packets: Packets,
+    is_greeted: bool,
+    /// What has arrived at the client's machine, and its keeper has not read.
+    inbox: VecDeque<u8>,
+    has_ended: bool,
+    /// Until when the client's socket takes no more bytes.
+    full_until: Time,
     pub(crate) server_open: bool,
-    client_open: bool,
-    /// Whether the client knows that the connection is lost.
-    pub(crate) lost: Rc<Cell<bool>>,
-    /// Requests that the server has not answered yet: the answer (`None` while the leader is asked for it), or a
-    /// request that the server will answer from its own tree.
-    pub(crate) slots: VecDeque<(u32, Result<Option<Answer>, Request>)>,
-    /// The watches that are set on the server.
-    pub(crate) watched: Vec<(Path, u32)>,
-    /// The requests that the client waits for, and the watches that may still fire.
-    pending: VecDeque<(u32, Wish, Rc<Slot>)>,
-    watches: Vec<(u32, Rc<Cell<Option<Change>>>)>,
-    handshake: Rc<Slot>,
-    number: u32,
-    /// When the session last sent and last heard something, on the clock that does not count sleep.
-    sent: Time,
-    heard: Time,
+    pub(crate) client_open: bool,
+    /// Requests that the server has not answered yet, by xid: the answer (`None` while the leader is asked for it), or
+    /// a request that the server will answer from its own tree.
+    pub(crate) slots: VecDeque<(i32, Slot)>,
+    /// The nodes with watches that are set on the server.
+    pub(crate) watched: Vec<Path>,
+    /// The watches that the client still waits for, or has asked for. A mark lives as long as the future.
+    pub(crate) awaited: Vec<(String, Weak<()>)>,
+    /// How many creations the client has asked for and has no reply to.
+    pub(crate) creating: usize,
+}
+
+/// The answer to a request.
+pub(crate) enum Slot {
+    /// The leader is asked.
+    Asked,
+    Answered(Answer),
+    /// The session has moved to another server. This one then closes the connection (ZOOKEEPER-710).
+    Moved,
+    /// The server will look it up when the turn of this request comes.
+    Local(Request),
 }
 
 impl State {
-    /// A keeper tries to connect to a server. Returns the connection and the slot for the answer.
-    pub(crate) fn dial(
-        &mut self,
-        keeper: usize,
-        server: usize,
-        session: Option<usize>,
-        asked: Time,
-    ) -> (usize, Rc<Slot>) {
-        let host = self.keepers[keeper].host;
-        let now = self.monotonic(host);
-        let handshake = Rc::new(Slot::default());
+    /// A keeper connects to a server.
+    pub(crate) fn dial(&mut self, keeper: usize, server: usize) -> usize {
         self.conns.push(Conn {
             keeper,
-            host,
+            host: self.keepers[keeper].host,
             server,
             session: None,
-            granted: asked.min(self.servers.all[server].limit),
+            granted: 0,
             up: Lane::default(),
             down: Lane::default(),
+            packets: Packets::new(),
+            is_greeted: false,
             inbox: VecDeque::new(),
+            has_ended: false,
+            full_until: 0,
             server_open: true,
             client_open: true,
-            lost: Rc::default(),
             slots: VecDeque::new(),
             watched: vec![],
-            pending: VecDeque::new(),
-            watches: vec![],
-            handshake: Rc::clone(&handshake),
-            number: 0,
-            sent: now,
-            heard: now,
+            awaited: vec![],
+            creating: 0,
         });
         let conn = self.conns.len() - 1;
         self.keepers[keeper].conns.push(conn);
         self.servers.all[server].conns.push(conn);
-        self.send_up(conn, Up::Connect(session));
-        (conn, handshake)
+        conn
     }
 
-    fn send_up(&mut self, conn: usize, message: Up) {
+    fn send_up(&mut self, conn: usize, piece: Piece) {
         let at = self.now + self.delay();
-        let at = self.conns[conn].up.send(at, message);
+        let at = self.conns[conn].up.send(at, piece);
         self.schedule(at, Event::Up(conn));
     }
 
-    pub(crate) fn send_down(&mut self, conn: usize, message: Down) {
+    fn send_piece_down(&mut self, conn: usize, piece: Piece) {
         let at = self.now + self.delay();
-        let at = self.conns[conn].down.send(at, message);
+        let at = self.conns[conn].down.send(at, piece);
         self.schedule(at, Event::Down(conn));
     }
 
-    /// The client sends a request. Returns the slot for the reply.
-    pub(crate) fn ask(&mut self, conn: usize, request: Request) -> Rc<Slot> {
-        let slot = Rc::new(Slot::default());
-        let host = self.conns[conn].host;
-        let now = self.monotonic(host);
-        let wish = match request {
-            Request::Watch(_) => Wish::Watch,
-            Request::Create { .. } => Wish::Creation,
-            _ => Wish::Answer,
-        };
-        let beats = matches!(request, Request::Beat { .. });
-        let state = &mut self.conns[conn];
-        if state.client_open {
-            state.number += 1;
-            let number = state.number;
-            state.pending.push_back((number, wish, Rc::clone(&slot)));
-            state.sent = now;
-            self.send_up(conn, Up::Request(number, request));
-        }
-        if beats {
-            self.spring(Kind::AtBeat, host);
-        }
-        slot
+    /// Now and then a packet arrives in two pieces.
+    fn tear(&mut self, bytes: &mut Vec<u8>) -> Option<Vec<u8>> {
+        self.once_in(32).then(|| bytes.split_off(self.chance.one_of(bytes.len()) + 1))
     }
 
-    /// Messages arrive at the server.
+    fn send_bytes_up(&mut self, conn: usize, mut bytes: Vec<u8>) {
+        let rest = self.tear(&mut bytes);
+        for bytes in [Some(bytes), rest].into_iter().flatten() {
+            self.send_up(conn, Piece::Bytes(bytes));
+        }
+    }
+
+    pub(crate) fn send_down(&mut self, conn: usize, mut bytes: Vec<u8>) {
+        let rest = self.tear(&mut bytes);
+        for bytes in [Some(bytes), rest].into_iter().flatten() {
+            self.send_piece_down(conn, Piece::Bytes(bytes));
+        }
+    }
+
+    /// Bytes arrive at the server.
     pub(crate) fn arrive_up(&mut self, conn: usize) {
         let (host, server) = (self.conns[conn].host, self.conns[conn].server);
         while self.conns[conn].up.has_arrived(self.now) {
@@ -193,122 +133,77 @@ impl State {
             if blocked > self.now {
                 return self.schedule(blocked, Event::Up(conn));
             }
-            let Some(message) = self.conns[conn].up.pop() else { return };
-            if !self.conns[conn].server_open {
-                continue;
+            match self.conns[conn].up.pop() {
+                Some(Piece::Bytes(bytes)) => self.conns[conn].packets.push(&bytes),
+                Some(Piece::End) if self.conns[conn].server_open => self.forget(conn),
+                _ => {}
             }
-            match message {
-                Up::Connect(session) => self.connect(conn, session),
-                Up::Ping => {
-                    self.hear_client(conn);
-                    self.send_down(conn, Down::Pong);
+            self.read_packets(conn);
+        }
+    }
+
+    fn read_packets(&mut self, conn: usize) {
+        while self.conns[conn].server_open {
+            let Conn { packets, is_greeted, .. } = &mut self.conns[conn];
+            if !*is_greeted {
+                match packets.next_hello() {
+                    Ok(Some(hello)) => {
+                        *is_greeted = true;
+                        self.greet(conn, &hello);
+                    }
+                    Ok(None) => return,
+                    Err(why) => return self.fail(format!("a first request that no server reads: {why}")),
                 }
-                Up::Request(number, request) => self.request(conn, number, request),
-                Up::End => self.forget(conn),
+            } else {
+                match packets.next_request() {
+                    Ok(Some((xid, request))) => self.request(conn, xid, request),
+                    Ok(None) => return,
+                    Err(why) => return self.fail(format!("a request that no server reads: {why}")),
+                }
             }
         }
     }
 
-    /// Messages arrive at the client's machine, and its keeper reads them if it runs.
+    /// Bytes arrive at the client's machine.
     pub(crate) fn arrive_down(&mut self, conn: usize) {
         let (keeper, host, server) = (self.conns[conn].keeper, self.conns[conn].host, self.conns[conn].server);
         while self.conns[conn].down.has_arrived(self.now) && self.hosts[host].asleep.is_none() {
             let blocked = self.hosts[host].cuts[server].1;
             if blocked > self.now {
-                self.schedule(blocked, Event::Down(conn));
-                break;
+                return self.schedule(blocked, Event::Down(conn));
             }
-            let Some(message) = self.conns[conn].down.pop() else { break };
-            self.conns[conn].inbox.push_back(message);
-        }
-        while self.conns[conn].client_open && self.keeper_runs(keeper) {
-            let Some(message) = self.conns[conn].inbox.pop_front() else { return };
-            self.conns[conn].heard = self.monotonic(host);
-            self.touch_keeper(keeper);
-            match message {
-                Down::Accepted(session) => {
-                    self.conns[conn].handshake.answer.replace(Some(Answer::Accepted(session)));
-                    self.schedule(self.now, Event::Look(conn));
-                }
-                Down::Over => {
-                    self.conns[conn].handshake.answer.replace(Some(Answer::Failed(Failure::SessionOver)));
-                }
-                Down::Pong => {}
-                Down::Reply(number, answer) => {
-                    let Some((asked, wish, slot)) = self.conns[conn].pending.pop_front() else { return };
-                    assert_eq!(asked, number, "replies come in order");
-                    if wish == Wish::Watch && matches!(answer, Answer::Data(..)) {
-                        self.conns[conn].watches.push((number, Rc::clone(&slot.watch)));
-                    }
-                    slot.answer.replace(Some(answer));
-                }
-                Down::Changed(number, change) => {
-                    let watches = &mut self.conns[conn].watches;
-                    if let Some(index) = watches.iter().position(|watch| watch.0 == number) {
-                        watches.swap_remove(index).1.set(Some(change));
-                    }
-                }
-                Down::End => self.lose(conn),
+            let state = &mut self.conns[conn];
+            match state.down.pop() {
+                Some(Piece::Bytes(bytes)) => state.inbox.extend(bytes),
+                Some(Piece::End) => state.has_ended = true,
+                None => {}
+            }
+            if state.client_open {
+                self.touch_keeper(keeper);
             }
         }
     }
 
-    /// The session checks whether to ping, or to give up a silent connection.
-    pub(crate) fn look(&mut self, conn: usize) {
-        let (keeper, host) = (self.conns[conn].keeper, self.conns[conn].host);
-        if !self.conns[conn].client_open || !self.keeper_runs(keeper) {
-            return;
-        }
-        let (now, timeout) = (self.monotonic(host), self.conns[conn].granted);
-        let limit = micros(silence_limit(Duration::from_micros(timeout)));
-        let jitter = self.up_to(limit / 8);
-        let state = &mut self.conns[conn];
-        if now >= state.heard + limit {
+    /// The client finds that the connection is lost.
+    pub(crate) fn lose(&mut self, conn: usize) {
+        let Conn { keeper, server, has_ended, creating, session, .. } = self.conns[conn];
+        self.note(|| format!("keeper {keeper} loses its connection to server {server}"));
+        if !has_ended {
             self.coverage.count(Kind::Silence);
-            return self.lose(conn);
         }
-        if now >= state.sent + timeout / 16 {
-            state.sent = now;
-            self.send_up(conn, Up::Ping);
-        }
-        let state = &self.conns[conn];
-        let next = (state.sent + timeout / 16 + jitter).min(state.heard + limit) - now;
-        self.after(next, Event::Look(conn));
-    }
-
-    /// The client gives the connection up as lost.
-    fn lose(&mut self, conn: usize) {
-        if !self.conns[conn].lost.replace(true) {
-            let (keeper, server) = (self.conns[conn].keeper, self.conns[conn].server);
-            self.note(|| format!("keeper {keeper} loses its connection to server {server}"));
-            self.count_lost_creation(conn);
-            if self.once_in(8) {
-                for (_, watch) in &self.conns[conn].watches {
-                    watch.set(Some(Change::Unknown));
-                }
-            }
-        }
-        self.hang_up(conn);
-        self.touch_keeper(self.conns[conn].keeper);
-    }
-
-    /// Counts a creation whose reply will not come, by whether it was done.
-    fn count_lost_creation(&mut self, conn: usize) {
-        let state = &self.conns[conn];
-        if let (true, Some(session)) = (state.pending.iter().any(|(_, wish, _)| *wish == Wish::Creation), state.session)
-        {
+        // A creation whose reply will not come is counted by whether it was done.
+        if let Some(session) = session.filter(|_| creating > 0) {
             let done = self.servers.head.nodes().iter().any(|node| node.owner == Session::id(session));
             self.coverage.count(if done { Kind::ReplyLost } else { Kind::CreationLost });
         }
     }
 
-    /// The client closes the connection. The messages that it has sent before still arrive.
+    /// The client closes the connection. What it has sent before still arrives.
     pub(crate) fn hang_up(&mut self, conn: usize) {
         if std::mem::replace(&mut self.conns[conn].client_open, false) {
-            self.send_up(conn, Up::End);
+            self.send_up(conn, Piece::End);
             let keeper = self.conns[conn].keeper;
             self.keepers[keeper].conns.retain(|other| *other != conn);
-            self.conns[conn].lost.set(true);
         }
     }
 
@@ -325,7 +220,7 @@ impl State {
     pub(crate) fn server_hangs_up(&mut self, conn: usize) {
         if self.conns[conn].server_open {
             self.forget(conn);
-            self.send_down(conn, Down::End);
+            self.send_piece_down(conn, Piece::End);
         }
     }
 
@@ -334,13 +229,20 @@ impl State {
         self.forget(conn);
     }
 
-    /// The network breaks a connection. Only some of the messages under way still arrive.
+    /// The network breaks a connection. Only some of what is under way still arrives, and perhaps only a part of a
+    /// packet.
     pub(crate) fn break_conn(&mut self, conn: usize) {
         let Conn { up, down, .. } = &mut self.conns[conn];
-        up.items.truncate(self.chance.one_of(up.items.len() + 1));
-        down.items.truncate(down.items.len() - self.chance.one_of(down.items.len() + 1));
-        self.send_up(conn, Up::End);
-        self.send_down(conn, Down::End);
+        for lane in [up, down] {
+            lane.items.truncate(self.chance.one_of(lane.items.len() + 1));
+            if let Some((_, Piece::Bytes(bytes))) = lane.items.back_mut()
+                && self.chance.once_in(2)
+            {
+                bytes.truncate(self.chance.one_of(bytes.len() + 1));
+            }
+        }
+        self.send_up(conn, Piece::End);
+        self.send_piece_down(conn, Piece::End);
     }
 
     /// How many contenders would hear of the end of this node, not counting its owner. A contender that has lost its
@@ -352,18 +254,109 @@ impl State {
         let contends =
             |session: usize| nodes.iter().any(|node| node.owner == Session::id(session) && in_queue(&node.path));
         let hears = |conn: &&Conn| {
-            let live = |number: u32| {
-                let mut pending = conn.pending.iter();
-                conn.watches.iter().any(|(watch, cell)| *watch == number && Rc::strong_count(cell) > 1)
-                    || pending.any(|(asked, wish, slot)| {
-                        *asked == number && *wish == Wish::Watch && Rc::strong_count(slot) > 1
-                    })
-            };
             conn.server_open
                 && conn.client_open
                 && conn.session.is_some_and(|session| Session::id(session) != owner && contends(session))
-                && conn.watched.iter().any(|(watched, number)| &**watched == path && live(*number))
+                && conn.watched.iter().any(|watched| &**watched == path)
+                && conn.awaited.iter().any(|(awaited, mark)| awaited == path && mark.strong_count() > 0)
         };
         self.conns.iter().filter(hears).count()
     }
+}
+
+/// The client's end of a connection.
+pub(crate) struct SimChannel {
+    pub(crate) state: Shared,
+    pub(crate) conn: usize,
+}
+
+impl SimChannel {
+    fn keeper(&self) -> usize {
+        self.state.borrow().conns[self.conn].keeper
+    }
+}
+
+impl fmt::Display for SimChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "server {}", self.state.borrow().conns[self.conn].server)
+    }
+}
+
+impl Channel for SimChannel {
+    fn now(&self) -> Instant {
+        instant(self.state.borrow().now)
+    }
+
+    fn read(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        let conn = &mut self.state.borrow_mut().conns[self.conn];
+        if conn.inbox.is_empty() && !conn.has_ended {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        io::Read::read(&mut conn.inbox, bytes)
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut state = self.state.borrow_mut();
+        let now = state.now;
+        if state.conns[self.conn].full_until > now {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let mut count = bytes.len();
+        if state.once_in(64) {
+            count = 1 + state.chance.one_of(count);
+            let wait = state.up_to(5 * MS);
+            state.conns[self.conn].full_until = now + wait;
+        }
+        state.send_bytes_up(self.conn, bytes[..count].to_vec());
+        Ok(count)
+    }
+
+    fn turn(&self) -> u64 {
+        self.state.borrow().keepers[self.keeper()].turn
+    }
+
+    fn take_another_turn(&self) {
+        let keeper = self.keeper();
+        self.state.borrow_mut().touch_keeper(keeper);
+    }
+
+    fn wake_at(&self, at: Instant) {
+        let keeper = self.keeper();
+        self.state.borrow_mut().wake_keeper_at(keeper, micros(at.since_boot()));
+    }
+
+    fn wake_on_bytes(&self, unsent: bool) {
+        // What comes wakes the keeper in any case.
+        let mut state = self.state.borrow_mut();
+        let conn = &state.conns[self.conn];
+        let (keeper, full_until) = (conn.keeper, conn.full_until);
+        if unsent {
+            state.wake_keeper_at(keeper, full_until);
+        }
+    }
+
+    fn distrust(&self) {
+        let mut state = self.state.borrow_mut();
+        state.coverage.count(Kind::SeenThrough);
+        let (keeper, server) = (state.conns[self.conn].keeper, state.conns[self.conn].server);
+        state.keepers[keeper].distrusted = Some(server);
+        state.note(|| format!("keeper {keeper} distrusts server {server}"));
+    }
+}
+
+impl Drop for SimChannel {
+    fn drop(&mut self) {
+        // At the end of a run, everything may be dropped at once.
+        if let Ok(mut state) = RefCell::try_borrow_mut(&self.state) {
+            state.hang_up(self.conn);
+        }
+    }
+}
+
+/// A mark that a client waits for a change of this node.
+pub(crate) fn mark(conn: &mut Conn, path: &str) -> Rc<()> {
+    let mark = Rc::new(());
+    conn.awaited.retain(|(_, mark)| mark.strong_count() > 0);
+    conn.awaited.push((path.to_owned(), Rc::downgrade(&mark)));
+    mark
 }

@@ -97,10 +97,9 @@ pub(crate) fn play(state: State, plans: &[Plan], strikes: &[(u32, Fault)]) -> Op
 
 fn dispatch(state: &mut State, event: Event) {
     match event {
-        Event::Wake(keeper) => state.touch_keeper(keeper),
+        Event::Wake(keeper) => state.wake_keeper(keeper),
         Event::Up(conn) => state.arrive_up(conn),
         Event::Down(conn) => state.arrive_down(conn),
-        Event::Look(conn) => state.look(conn),
         Event::Forward(server) => state.forward(server),
         Event::Commit(server) => state.hear_leader(server),
         Event::Tell(server) => state.tell(server),
@@ -149,12 +148,14 @@ fn settle<'p>(state: &Shared, plans: &'p [Plan], tasks: &mut Vec<Option<Task<'p>
         if !state.borrow().keeper_runs(keeper) {
             continue;
         }
+        state.borrow_mut().begin_turn(keeper);
         // The simulated futures check their conditions each time they are polled, so wakers are not needed.
         let mut context = Context::from_waker(Waker::noop());
-        if let Some(task) = &mut tasks[keeper]
-            && task.as_mut().poll(&mut context).is_ready()
-        {
+        let Some(task) = &mut tasks[keeper] else { continue };
+        if task.as_mut().poll(&mut context).is_ready() {
             state.borrow_mut().keeper_ends(keeper);
+        } else {
+            state.borrow_mut().end_turn(keeper);
         }
     }
 }

@@ -15,12 +15,16 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use zklock::session::{Change, Failure, Stat};
+use zklock::session::Stat;
 
 use crate::coverage::Kind;
-use crate::network::{Answer, Down, Request};
+use crate::network::Slot;
 use crate::state::{Event, MS, Path, State, Time};
 use crate::tree::{Effect, Node, Tree};
+use crate::wire::{
+    self, Answer, Done, Hello, NO_NODE, NODE_EXISTS, NOT_EMPTY, Operation, Request, SESSION_EXPIRED, SESSION_MOVED,
+    THROTTLED,
+};
 
 /// Messages in the order in which they were sent, each with the time of its arrival.
 pub(crate) struct Lane<T> {
@@ -55,11 +59,13 @@ impl<T> Lane<T> {
 /// A committed transaction. A request that failed has one as well, without effects.
 struct Transaction {
     effects: Vec<Effect>,
-    /// The connection over which it was requested, the number of the request, and the answer.
-    origin: Option<(usize, u32, Answer)>,
+    /// The connection over which it was requested, the xid of the request, and the answer.
+    origin: Option<Origin>,
     /// The session that it closes.
     closes: Option<usize>,
 }
+
+type Origin = (usize, i32, Slot);
 
 enum ToLeader {
     /// A client wants a new session, or wants to resume one.
@@ -69,13 +75,14 @@ enum ToLeader {
     },
     Write {
         conn: usize,
-        number: u32,
+        xid: i32,
         session: usize,
         request: Request,
     },
     Sync {
         conn: usize,
-        number: u32,
+        xid: i32,
+        path: String,
     },
     /// The sessions that the server has heard from, and the timeouts that they were granted.
     Heard(Vec<(usize, Time)>),
@@ -90,7 +97,8 @@ enum FromLeader {
     },
     Synced {
         conn: usize,
-        number: u32,
+        xid: i32,
+        path: String,
     },
 }
 
@@ -139,6 +147,11 @@ impl Session {
     /// The id by which clients know the session with this index.
     pub(crate) fn id(index: usize) -> i64 {
         0x0100_0000_0000_0000 + index as i64
+    }
+
+    /// The password that a client needs to resume the session with this index.
+    fn password(index: usize) -> [u8; 16] {
+        (Self::id(index) as u128 * 0x1_0001).to_be_bytes()
     }
 }
 
@@ -252,14 +265,16 @@ impl State {
                     }
                     self.send_from_leader(server, FromLeader::Opened { conn, session: alive.then_some(index) });
                 }
-                ToLeader::Sync { conn, number } => self.send_from_leader(server, FromLeader::Synced { conn, number }),
+                ToLeader::Sync { conn, xid, path } => {
+                    self.send_from_leader(server, FromLeader::Synced { conn, xid, path });
+                }
                 ToLeader::Heard(sessions) => {
                     for (session, timeout) in sessions {
                         self.heard_of(session, timeout);
                     }
                 }
-                ToLeader::Write { conn, number, session, request } => {
-                    self.write(server, (conn, number), session, request);
+                ToLeader::Write { conn, xid, session, request } => {
+                    self.write(server, (conn, xid), session, request);
                 }
             }
         }
@@ -302,7 +317,7 @@ impl State {
     }
 
     /// Ends a session and deletes all nodes that it owns.
-    pub(crate) fn close_session(&mut self, index: usize, origin: Option<(usize, u32, Answer)>) {
+    pub(crate) fn close_session(&mut self, index: usize, origin: Option<Origin>) {
         self.servers.sessions[index].alive = false;
         let owner = Session::id(index);
         let owned = self.servers.head.nodes().iter().filter(|node| node.owner == owner);
@@ -310,86 +325,103 @@ impl State {
         self.commit(Transaction { effects, origin, closes: Some(index) });
     }
 
-    fn write(&mut self, server: usize, (conn, number): (usize, u32), session: usize, request: Request) {
+    fn write(&mut self, server: usize, (conn, xid): (usize, i32), session: usize, request: Request) {
         let owner = &self.servers.sessions[session];
-        if !owner.alive || owner.server != server {
-            let answer = if owner.alive { Answer::Moved } else { Answer::Failed(Failure::SessionOver) };
-            let origin = Some((conn, number, answer));
-            return self.commit(Transaction { effects: vec![], origin, closes: None });
-        }
-        if self.once_in(500) && self.faulty {
-            self.coverage.count(Kind::Throttled);
-            let origin = Some((conn, number, Answer::Failed(Failure::Unknown("throttled".to_owned()))));
-            return self.commit(Transaction { effects: vec![], origin, closes: None });
-        }
-        let host = self.conns[conn].host;
-        let creates = matches!(request, Request::Create { .. });
-        let releases = match &request {
-            Request::Delete(path) => self.servers.head.get(path).is_some_and(|node| node.owner == Session::id(session)),
-            Request::Close => self.servers.head.nodes().iter().any(|node| node.owner == Session::id(session)),
-            _ => false,
+        let (alive, moved) = (owner.alive, owner.server != server);
+        let (count, is_multi) = match &request {
+            Request::Write { operations, is_multi } => (operations.len(), *is_multi),
+            _ => (1, false),
         };
-        if let Request::Close = request {
-            self.note(|| format!("host {host} closes session {session}"));
-            self.close_session(session, Some((conn, number, Answer::Done)));
+        let refusal = if !alive {
+            Some(Slot::Answered(Answer::written(&Err((0, SESSION_EXPIRED)), count, is_multi)))
+        } else if moved && is_multi && self.once_in(2) {
+            // Servers before 3.6.
+            Some(Slot::Answered(Answer::written(&Err((0, SESSION_MOVED)), count, is_multi)))
+        } else if moved {
+            Some(Slot::Moved)
+        } else if self.once_in(500) && self.faulty {
+            self.coverage.count(Kind::Throttled);
+            Some(Slot::Answered(Answer::error(THROTTLED)))
         } else {
-            let outcome = self.evaluate(Session::id(session), request);
-            let (effects, answer) = outcome.unwrap_or_else(|failure| (vec![], Answer::Failed(failure)));
-            self.commit(Transaction { effects, origin: Some((conn, number, answer)), closes: None });
+            None
+        };
+        if let Some(slot) = refusal {
+            return self.commit(Transaction { effects: vec![], origin: Some((conn, xid, slot)), closes: None });
+        }
+        let (host, owner) = (self.conns[conn].host, Session::id(session));
+        let is_own = |path: &str| self.servers.head.get(path).is_some_and(|node| node.owner == owner);
+        let (creates, releases) = match &request {
+            Request::Write { operations, .. } => (
+                operations.iter().any(|operation| matches!(operation, Operation::Create { is_ephemeral: true, .. })),
+                operations.iter().any(|operation| matches!(operation, Operation::Delete(path) if is_own(path))),
+            ),
+            _ => (false, self.servers.head.nodes().iter().any(|node| node.owner == owner)),
+        };
+        match request {
+            Request::Write { operations, .. } => {
+                let outcome = self.evaluate(owner, operations);
+                let (effects, results) = match outcome {
+                    Ok((effects, results)) => (effects, Ok(results)),
+                    Err(failed) => (vec![], Err(failed)),
+                };
+                let slot = Slot::Answered(Answer::written(&results, count, is_multi));
+                self.commit(Transaction { effects, origin: Some((conn, xid, slot)), closes: None });
+            }
+            _ => {
+                self.note(|| format!("host {host} closes session {session}"));
+                self.close_session(session, Some((conn, xid, Slot::Answered(Answer::done()))));
+            }
         }
         if releases {
             self.check_release(host);
             self.spring(Kind::AtRelease, host);
         }
         if creates {
-            self.check_create(conn, Session::id(session));
+            self.check_create(conn, owner);
             self.spring(Kind::AtCreate, host);
         }
     }
 
-    /// Evaluates a write. Returns its effects and its answer.
-    fn evaluate(&mut self, owner: i64, request: Request) -> Result<(Vec<Effect>, Answer), Failure> {
+    /// Evaluates a write. Returns its effects and its results, or which operation fails and why.
+    fn evaluate(&mut self, session: i64, operations: Vec<Operation>) -> Result<(Vec<Effect>, Vec<Done>), (usize, i32)> {
         let head = &self.servers.head;
         let zxid = self.servers.log.len() as i64 + 1;
-        let exists = |path: &str| head.get(path).ok_or(Failure::NoNode);
-        let node = |path: &str, data: &Rc<[u8]>, owner: i64| {
-            Effect::Create(Node { path: Path::from(path), data: Rc::clone(data), czxid: zxid, owner, counter: 0 })
-        };
-        let mut effects = vec![];
-        let mut paths = vec![];
-        match request {
-            Request::Create { prefixes, data, with_stat } => {
-                for (number, prefix) in prefixes.iter().enumerate() {
-                    let parent = prefix.rsplit_once('/').map_or("", |(parent, _)| parent);
-                    let path = format!("{prefix}{:010}", exists(parent)?.counter + number as i32);
-                    effects.push(node(&path, &data, owner));
-                    paths.push(path);
-                }
-                let stat = (with_stat && paths.len() == 1).then_some(Stat { czxid: zxid, owner });
-                Ok((effects, Answer::Created(paths, stat)))
-            }
-            Request::Mkdir(path) => {
-                if head.get(&path).is_none() {
-                    effects.push(node(&path, &Rc::from([]), 0));
-                }
-                Ok((effects, Answer::Done))
-            }
-            Request::Beat { nodes, publish } => {
-                for path in nodes {
-                    let node = exists(&path)?;
-                    if let Some(data) = &publish {
-                        effects.push(Effect::Set(Rc::clone(&node.path), Rc::clone(data)));
+        let (mut effects, mut results) = (vec![], vec![]);
+        for (index, operation) in operations.into_iter().enumerate() {
+            let exists = |path: &str| head.get(path).ok_or((index, NO_NODE));
+            match operation {
+                Operation::Create { path, data, is_ephemeral, is_sequential, kind } => {
+                    let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+                    let counter = if parent.is_empty() { 0 } else { exists(parent)?.counter };
+                    let path =
+                        if is_sequential { format!("{path}{:010}", counter + results.len() as i32) } else { path };
+                    if head.get(&path).is_some() {
+                        return Err((index, NODE_EXISTS));
                     }
+                    let owner = if is_ephemeral { session } else { 0 };
+                    results.push(Done::Created { path: path.clone(), stat: Stat { czxid: zxid, owner }, kind });
+                    effects.push(Effect::Create(Node { path: Path::from(path), data, czxid: zxid, owner, counter: 0 }));
                 }
-                Ok((effects, Answer::Done))
+                Operation::Delete(path) => {
+                    let node = exists(&path)?;
+                    if head.children(&path).next().is_some() {
+                        return Err((index, NOT_EMPTY));
+                    }
+                    effects.push(Effect::Delete(Rc::clone(&node.path)));
+                    results.push(Done::Deleted);
+                }
+                Operation::Set(path, data) => {
+                    let node = exists(&path)?;
+                    effects.push(Effect::Set(Rc::clone(&node.path), data));
+                    results.push(Done::Set(Stat { czxid: node.czxid, owner: node.owner }));
+                }
+                Operation::Check(path) => {
+                    exists(&path)?;
+                    results.push(Done::Checked);
+                }
             }
-            Request::Delete(path) => {
-                let node = exists(&path)?;
-                effects.push(Effect::Delete(Rc::clone(&node.path)));
-                Ok((effects, Answer::Done))
-            }
-            _ => unreachable!("not a write"),
         }
+        Ok((effects, results))
     }
 
     fn commit(&mut self, transaction: Transaction) {
@@ -425,7 +457,9 @@ impl State {
             }
             match self.servers.all[server].from_leader.pop() {
                 Some(FromLeader::Commit(end)) => self.apply_log(server, end),
-                Some(FromLeader::Synced { conn, number }) => self.answer(conn, number, Answer::Done),
+                Some(FromLeader::Synced { conn, xid, path }) => {
+                    self.answer(conn, xid, Slot::Answered(Answer::synced(&path)));
+                }
                 Some(FromLeader::Opened { conn, session }) => self.opened(conn, session),
                 None => return,
             }
@@ -450,20 +484,20 @@ impl State {
                 }
                 state.tree.apply(effect);
                 match effect {
-                    Effect::Delete(path) => changes.push((Rc::clone(path), Change::Deleted)),
-                    Effect::Set(path, _) => changes.push((Rc::clone(path), Change::Data)),
+                    Effect::Delete(path) => changes.push((Rc::clone(path), true)),
+                    Effect::Set(path, _) => changes.push((Rc::clone(path), false)),
                     Effect::Create(_) => {}
                 }
             }
-            let (origin, closes) = (transaction.origin.clone(), transaction.closes);
+            let closes = transaction.closes;
+            let conns = &self.conns;
+            let origin = self.servers.log[position].origin.take_if(|(conn, ..)| conns[*conn].server == server);
             self.servers.all[server].applied = position + 1;
-            for (path, change) in changes {
-                self.fire(server, &path, change);
+            for (path, is_deleted) in changes {
+                self.fire(server, &path, is_deleted);
             }
-            if let Some((conn, number, answer)) = origin
-                && self.conns[conn].server == server
-            {
-                self.answer(conn, number, answer);
+            if let Some((conn, xid, slot)) = origin {
+                self.answer(conn, xid, slot);
             }
             if let Some(session) = closes {
                 for conn in self.servers.all[server].conns.clone() {
@@ -475,30 +509,29 @@ impl State {
         }
     }
 
-    fn fire(&mut self, server: usize, path: &str, change: Change) {
+    fn fire(&mut self, server: usize, path: &str, is_deleted: bool) {
         for conn in self.servers.all[server].conns.clone() {
-            let mut fired = vec![];
-            self.conns[conn].watched.retain(|(watched, number)| {
-                let fires = &**watched == path;
-                if fires {
-                    fired.push(*number);
-                }
-                !fires
-            });
-            for number in fired {
-                self.send_down(conn, Down::Changed(number, change));
+            let watched = &mut self.conns[conn].watched;
+            if let Some(index) = watched.iter().position(|watched| &**watched == path) {
+                watched.swap_remove(index);
+                self.send_down(conn, wire::event(path, is_deleted));
             }
         }
     }
 
     /// A client asks for a new session, or to resume one.
-    pub(crate) fn connect(&mut self, conn: usize, session: Option<usize>) {
+    pub(crate) fn greet(&mut self, conn: usize, hello: &Hello) {
         let server = self.conns[conn].server;
-        if self.serves(server) {
-            self.send_to_leader(server, ToLeader::Open { conn, session });
-        } else {
-            self.server_hangs_up(conn);
+        // A client that has seen more than the server knows is turned away.
+        if !self.serves(server) || hello.last_zxid > self.servers.all[server].applied as i64 {
+            return self.server_hangs_up(conn);
         }
+        self.conns[conn].granted = hello.timeout.min(self.servers.all[server].limit);
+        let session = (hello.session != 0).then(|| self.servers.session_of(hello.session));
+        if session.is_some_and(|session| Session::password(session) != *hello.password) {
+            return self.fail(format!("session {:#x} is resumed with a wrong password", hello.session));
+        }
+        self.send_to_leader(server, ToLeader::Open { conn, session });
     }
 
     fn opened(&mut self, conn: usize, session: Option<usize>) {
@@ -506,7 +539,7 @@ impl State {
             return;
         }
         let Some(session) = session else {
-            self.send_down(conn, Down::Over);
+            self.send_down(conn, wire::welcome(None));
             return self.server_hangs_up(conn);
         };
         // A second connection of a session replaces the first.
@@ -516,30 +549,37 @@ impl State {
             }
         }
         self.conns[conn].session = Some(session);
-        self.send_down(conn, Down::Accepted(session));
+        let granted = self.conns[conn].granted;
+        self.send_down(conn, wire::welcome(Some((Session::id(session), granted, Session::password(session)))));
     }
 
     /// A request arrives.
-    pub(crate) fn request(&mut self, conn: usize, number: u32, request: Request) {
+    pub(crate) fn request(&mut self, conn: usize, xid: i32, request: Request) {
         let (server, session) = (self.conns[conn].server, self.conns[conn].session);
-        let Some(session) = session else { return };
+        let Some(session) = session else { return self.fail("a request before there is a session") };
         self.hear_client(conn);
-        let local = matches!(request, Request::Read(_) | Request::Watch(_) | Request::Children(_));
-        let deposed = self.servers.all[server].deposed && matches!(request, Request::Sync);
-        let slot = if local {
-            Err(request)
-        } else if deposed {
-            Ok(Some(Answer::Done))
-        } else {
-            let message = match request {
-                Request::Sync => ToLeader::Sync { conn, number },
-                request => ToLeader::Write { conn, number, session, request },
-            };
-            self.send_to_leader(server, message);
-            Ok(None)
+        let slot = match request {
+            Request::Children(_) | Request::Data { .. } => Slot::Local(request),
+            // Some servers answer it ahead of the requests before it.
+            Request::Ping if self.once_in(2) => return self.reply(conn, xid, &Answer::done()),
+            Request::Ping => Slot::Answered(Answer::done()),
+            Request::Sync(path) if self.servers.all[server].deposed => Slot::Answered(Answer::synced(&path)),
+            Request::Sync(path) => {
+                self.send_to_leader(server, ToLeader::Sync { conn, xid, path });
+                Slot::Asked
+            }
+            Request::Write { .. } | Request::Close => {
+                self.send_to_leader(server, ToLeader::Write { conn, xid, session, request });
+                Slot::Asked
+            }
         };
-        self.conns[conn].slots.push_back((number, slot));
+        self.conns[conn].slots.push_back((xid, slot));
         self.answer_in_order(conn);
+    }
+
+    fn reply(&mut self, conn: usize, xid: i32, answer: &Answer) {
+        let zxid = self.servers.all[self.conns[conn].server].applied as i64;
+        self.send_down(conn, wire::reply(xid, zxid, answer));
     }
 
     /// A server hears from a client.
@@ -571,9 +611,10 @@ impl State {
         }
     }
 
-    fn answer(&mut self, conn: usize, number: u32, answer: Answer) {
-        if let Some(slot) = self.conns[conn].slots.iter_mut().find(|slot| slot.0 == number) {
-            slot.1 = Ok(Some(answer));
+    fn answer(&mut self, conn: usize, xid: i32, answer: Slot) {
+        let mut slots = self.conns[conn].slots.iter_mut();
+        if let Some((_, slot)) = slots.find(|(other, slot)| *other == xid && matches!(slot, Slot::Asked)) {
+            *slot = answer;
         }
         self.answer_in_order(conn);
     }
@@ -581,35 +622,31 @@ impl State {
     /// Answers the requests of a session in their order. A read returns what the server knows when its turn comes.
     fn answer_in_order(&mut self, conn: usize) {
         while self.conns[conn].server_open {
-            let Some((number, slot)) = self.conns[conn].slots.pop_front() else { return };
-            let answer = match slot {
-                Ok(Some(Answer::Moved)) => return self.server_hangs_up(conn),
-                Ok(None) => return self.conns[conn].slots.push_front((number, Ok(None))),
-                Ok(Some(answer)) => answer,
-                Err(request) => self.look_up(conn, number, request),
-            };
-            self.send_down(conn, Down::Reply(number, answer));
+            let Some((xid, slot)) = self.conns[conn].slots.pop_front() else { return };
+            match slot {
+                Slot::Asked => return self.conns[conn].slots.push_front((xid, slot)),
+                Slot::Moved => return self.server_hangs_up(conn),
+                Slot::Answered(answer) => self.reply(conn, xid, &answer),
+                Slot::Local(request) => {
+                    let answer = self.look_up(conn, &request);
+                    self.reply(conn, xid, &answer);
+                }
+            }
         }
     }
 
-    fn look_up(&mut self, conn: usize, number: u32, request: Request) -> Answer {
+    fn look_up(&mut self, conn: usize, request: &Request) -> Answer {
         let tree = &self.servers.all[self.conns[conn].server].tree;
-        match request {
-            Request::Children(path) => match tree.get(&path) {
-                Some(_) => Answer::Children(tree.children(&path).map(str::to_owned).collect()),
-                None => Answer::Failed(Failure::NoNode),
-            },
-            Request::Read(ref path) | Request::Watch(ref path) => match tree.get(path) {
-                Some(node) => {
-                    let answer = Answer::Data(node.data.to_vec(), Stat { czxid: node.czxid, owner: node.owner });
-                    if let Request::Watch(_) = request {
-                        self.conns[conn].watched.push((Rc::clone(&node.path), number));
-                    }
-                    answer
-                }
-                None => Answer::Failed(Failure::NoNode),
-            },
-            _ => unreachable!("not a read"),
+        let (Request::Children(path) | Request::Data { path, .. }) = request else { unreachable!("not a read") };
+        let Some(node) = tree.get(path) else { return Answer::error(NO_NODE) };
+        if let Request::Data { watch, .. } = request {
+            let watched = &mut self.conns[conn].watched;
+            if *watch && !watched.contains(&node.path) {
+                watched.push(Rc::clone(&node.path));
+            }
+            Answer::data(&node.data, Stat { czxid: node.czxid, owner: node.owner })
+        } else {
+            Answer::children(tree.children(path))
         }
     }
 

@@ -34,12 +34,10 @@ pub(crate) fn micros(time: Duration) -> Time {
 pub(crate) enum Event {
     /// A timer of a keeper.
     Wake(usize),
-    /// Messages on their way to a server over this connection.
+    /// Bytes on their way to a server over this connection.
     Up(usize),
-    /// Messages on their way to a client over this connection.
+    /// Bytes on their way to a client over this connection.
     Down(usize),
-    /// The session over this connection checks whether that is silent.
-    Look(usize),
     /// Messages on their way from this server to the leader, and from the leader to it.
     Forward(usize),
     Commit(usize),
@@ -95,6 +93,34 @@ pub(crate) struct KeeperState {
     pub(crate) conns: Vec<usize>,
     /// The server that is asked last.
     pub(crate) distrusted: Option<usize>,
+    /// How often it was polled.
+    pub(crate) turn: u64,
+    /// When it asks to be polled again, and when it will be.
+    wake_at: Option<Time>,
+    armed: Option<(Time, Time)>,
+}
+
+impl KeeperState {
+    pub(crate) fn new(host: usize) -> Self {
+        Self {
+            host,
+            alive: true,
+            frozen: false,
+            reports: vec![],
+            orders: vec![],
+            lease: None,
+            limits: None,
+            revoked: false,
+            reported_at: 0,
+            last_beat: None,
+            answered: None,
+            conns: vec![],
+            distrusted: None,
+            turn: 0,
+            wake_at: None,
+            armed: None,
+        }
+    }
 }
 
 pub(crate) struct State {
@@ -221,12 +247,6 @@ impl State {
         self.trace.take().unwrap_or_default()
     }
 
-    /// The time on this host's clock that stands still while the machine sleeps.
-    pub(crate) fn monotonic(&self, host: usize) -> Time {
-        let host = &self.hosts[host];
-        host.asleep.unwrap_or(self.now) - host.slept
-    }
-
     /// Whether the process of a keeper can run.
     pub(crate) fn keeper_runs(&self, keeper: usize) -> bool {
         let state = &self.keepers[keeper];
@@ -246,22 +266,45 @@ impl State {
         }
     }
 
-    /// A keeper runs again. On each connection, chance decides whether it first reads the messages that have arrived
-    /// meanwhile or checks for silence.
+    /// A keeper runs again.
     pub(crate) fn revive_keeper(&mut self, keeper: usize) {
         if !self.keeper_runs(keeper) {
             return;
         }
         for conn in self.keepers[keeper].conns.clone() {
-            if self.once_in(2) {
-                self.schedule(self.now, Event::Down(conn));
-                self.schedule(self.now, Event::Look(conn));
-            } else {
-                self.schedule(self.now, Event::Look(conn));
-                self.schedule(self.now, Event::Down(conn));
-            }
+            self.schedule(self.now, Event::Down(conn));
         }
-        self.schedule(self.now, Event::Wake(keeper));
+        self.touch_keeper(keeper);
+    }
+
+    /// A keeper is about to be polled. It asks anew to be woken.
+    pub(crate) fn begin_turn(&mut self, keeper: usize) {
+        let state = &mut self.keepers[keeper];
+        state.turn += 1;
+        state.wake_at = None;
+    }
+
+    pub(crate) fn wake_keeper_at(&mut self, keeper: usize, at: Time) {
+        let wake_at = &mut self.keepers[keeper].wake_at;
+        *wake_at = Some(wake_at.map_or(at, |before| before.min(at)));
+    }
+
+    /// A keeper was polled, and sleeps until its earliest timer wakes it.
+    pub(crate) fn end_turn(&mut self, keeper: usize) {
+        let Some(at) = self.keepers[keeper].wake_at else { return };
+        if self.keepers[keeper].armed.is_none_or(|(armed, _)| armed != at) {
+            let wakes = at.max(self.now) + self.latency();
+            self.keepers[keeper].armed = Some((at, wakes));
+            self.schedule(wakes, Event::Wake(keeper));
+        }
+    }
+
+    /// The timer of a keeper goes off, unless it was set anew.
+    pub(crate) fn wake_keeper(&mut self, keeper: usize) {
+        let now = self.now;
+        if self.keepers[keeper].armed.take_if(|(_, wakes)| *wakes == now).is_some() {
+            self.touch_keeper(keeper);
+        }
     }
 
     /// The process of a keeper ends.

@@ -1,6 +1,6 @@
 //! The simulated outside of a keeper, and its sessions.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::{Future, pending, poll_fn};
 use std::rc::Rc;
 use std::task::Poll;
@@ -9,17 +9,19 @@ use std::time::Duration;
 use zklock::futures::or;
 use zklock::keeper::outside::Outside;
 use zklock::rules::card::Card;
-use zklock::rules::contacts::silence_limit;
+use zklock::rules::contacts::{Contact, silence_limit};
 use zklock::rules::guard::Stage;
 use zklock::rules::instant::Instant;
 use zklock::rules::lease::Span;
 use zklock::rules::lender::{Lender, Loan};
 use zklock::rules::message::{Connection, Order, Progress, Report};
-use zklock::session::{Change, Created, Failure, Session, Stat, Watch};
+use zklock::session::channel::{Rejected, shake_hands};
+use zklock::session::client::ClientSession;
+use zklock::session::{Created, Failure, Session, Stat, Watch};
+use zklock::zookeeper::handshake::{Attempt, Granted, Identity};
 
 use crate::coverage::Kind;
-use crate::network::{Answer, Request, Slot};
-use crate::servers;
+use crate::network::{SimChannel, mark};
 use crate::state::{Event, MS, State, instant, micros};
 
 /// The state that the run and all its keepers share. The run does not borrow it while it polls a keeper.
@@ -39,7 +41,7 @@ impl SimOutside {
     async fn connect(
         &self,
         timeout: Duration,
-        session: Option<usize>,
+        identity: Option<&Identity>,
         mut unreachable: impl FnMut(String),
     ) -> Result<SimSession, Failure> {
         let mut pause = Duration::from_millis(50);
@@ -49,31 +51,49 @@ impl SimOutside {
             let distrusted = self.state.borrow().keepers[self.keeper].distrusted;
             order.sort_by_key(|server| distrusted == Some(*server));
             for server in order {
-                let (conn, slot) = self.state.borrow_mut().dial(self.keeper, server, session, micros(timeout));
-                let lost = Rc::clone(&self.state.borrow().conns[conn].lost);
-                let opened = self.now();
-                let granted = Duration::from_micros(self.state.borrow().conns[conn].granted);
-                let mut tried =
-                    SimSession { opened, timeout: granted, state: Rc::clone(&self.state), conn, id: 0, lost };
-                let enough = async {
-                    or(self.sleep(silence_limit(timeout)), tried.lost()).await;
-                    Answer::Failed(Failure::Unknown(String::new()))
-                };
-                match or(reply(slot), enough).await {
-                    Answer::Accepted(session) => {
-                        self.state.borrow_mut().note(|| format!("keeper {} is connected to {server}", self.keeper));
-                        self.state.borrow_mut().hear_of_timeout(session, micros(granted));
-                        tried.id = servers::Session::id(session);
-                        return Ok(tried);
+                let conn = self.state.borrow_mut().dial(self.keeper, server);
+                let channel = SimChannel { state: Rc::clone(&self.state), conn };
+                match self.ask(&channel, timeout, identity).await {
+                    Ok(granted) => {
+                        let mut state = self.state.borrow_mut();
+                        state.note(|| format!("keeper {} is connected to {server}", self.keeper));
+                        let session = state.servers.session_of(granted.identity.id());
+                        state.hear_of_timeout(session, micros(granted.timeout));
+                        drop(state);
+                        let session = ClientSession::new(channel, granted, "", identity.map(|_| timeout));
+                        return Ok(SimSession { session, state: Rc::clone(&self.state), conn });
                     }
-                    Answer::Failed(Failure::SessionOver) => return Err(Failure::SessionOver),
-                    _ => {}
+                    Err(Rejected::SessionOver) => return Err(Failure::SessionOver),
+                    Err(Rejected::NoSession) => {}
                 }
             }
             unreachable("no server answers".to_owned());
             self.sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));
         }
+    }
+
+    /// Asks a server for a session, and waits for the answer as long as the product does.
+    async fn ask(
+        &self,
+        channel: &SimChannel,
+        timeout: Duration,
+        identity: Option<&Identity>,
+    ) -> Result<Granted, Rejected> {
+        let mut attempt = match identity {
+            Some(identity) => Attempt::resume(identity.clone(), timeout),
+            None => Attempt::open(timeout),
+        };
+        let shaken = poll_fn(|_| match shake_hands(&mut attempt, channel, identity.is_some()) {
+            Ok(None) => Poll::Pending,
+            Ok(Some(granted)) => Poll::Ready(Ok(granted)),
+            Err(rejected) => Poll::Ready(Err(rejected)),
+        });
+        let enough = async {
+            self.sleep(silence_limit(timeout)).await;
+            Err(Rejected::NoSession)
+        };
+        or(shaken, enough).await
     }
 
     fn has_room(&self) -> bool {
@@ -120,20 +140,13 @@ impl Outside for SimOutside {
     }
 
     async fn sleep(&self, time: Duration) {
-        let host = self.state.borrow().keepers[self.keeper].host;
-        // Timers stand still while the machine sleeps.
-        let deadline = self.state.borrow().monotonic(host) + micros(time);
-        let mut armed = None;
+        let deadline = self.state.borrow().now + micros(time);
         poll_fn(|_| {
             let mut state = self.state.borrow_mut();
-            let now = state.monotonic(host);
-            if now >= deadline {
+            if state.now >= deadline {
                 return Poll::Ready(());
             }
-            let at = state.now + (deadline - now);
-            if armed.replace(at) != Some(at) {
-                state.schedule(at, Event::Wake(self.keeper));
-            }
+            state.wake_keeper_at(self.keeper, deadline);
             Poll::Pending
         })
         .await;
@@ -146,11 +159,10 @@ impl Outside for SimOutside {
     async fn resume(
         &self,
         timeout: Duration,
-        identity: &i64,
+        identity: &Identity,
         unreachable: impl FnMut(String),
     ) -> Result<SimSession, Failure> {
-        let session = self.state.borrow().servers.session_of(*identity);
-        self.connect(timeout, Some(session), unreachable).await
+        self.connect(timeout, Some(identity), unreachable).await
     }
 
     fn show_lease(&self, span: Span) {
@@ -236,83 +248,47 @@ impl Outside for SimOutside {
     }
 }
 
-/// A session over one connection.
+/// The product's session over one connection. It tells the simulator what is asked for.
 pub(crate) struct SimSession {
-    opened: Instant,
-    timeout: Duration,
+    session: ClientSession<SimChannel>,
     state: Shared,
     conn: usize,
-    id: i64,
-    lost: Rc<Cell<bool>>,
-}
-
-impl SimSession {
-    fn ask(&self, request: Request) -> Rc<Slot> {
-        self.state.borrow_mut().ask(self.conn, request)
-    }
-}
-
-impl Drop for SimSession {
-    fn drop(&mut self) {
-        // At the end of a run, everything may be dropped at once.
-        if let Ok(mut state) = self.state.try_borrow_mut() {
-            state.hang_up(self.conn);
-        }
-    }
-}
-
-async fn reply(slot: Rc<Slot>) -> Answer {
-    poll_fn(|_| slot.answer.take().map_or(Poll::Pending, Poll::Ready)).await
-}
-
-async fn done(slot: Rc<Slot>) -> Result<(), Failure> {
-    match reply(slot).await {
-        Answer::Failed(failure) => Err(failure),
-        _ => Ok(()),
-    }
-}
-
-async fn data(slot: Rc<Slot>) -> Result<(Vec<u8>, Stat), Failure> {
-    match reply(slot).await {
-        Answer::Data(data, stat) => Ok((data, stat)),
-        Answer::Failed(failure) => Err(failure),
-        _ => unreachable!("not what was asked for"),
-    }
 }
 
 impl Session for SimSession {
-    type Identity = i64;
+    type Identity = Identity;
 
-    fn identity(&self) -> i64 {
-        self.id
+    fn identity(&self) -> Identity {
+        self.session.identity()
     }
 
     fn id(&self) -> i64 {
-        self.id
+        self.session.id()
     }
 
     fn timeout(&self) -> Duration {
-        self.timeout
+        self.session.timeout()
     }
 
     fn opened(&self) -> Instant {
-        self.opened
+        self.session.opened()
+    }
+
+    fn take_contacts(&self) -> Vec<Contact> {
+        self.session.take_contacts()
     }
 
     async fn lost(&self) {
-        poll_fn(|_| if self.lost.get() { Poll::Ready(()) } else { Poll::Pending }).await;
+        self.session.lost().await;
+        self.state.borrow_mut().lose(self.conn);
     }
 
     fn distrust(&self) {
-        let mut state = self.state.borrow_mut();
-        state.coverage.count(Kind::SeenThrough);
-        let (keeper, server) = (state.conns[self.conn].keeper, state.conns[self.conn].server);
-        state.keepers[keeper].distrusted = Some(server);
-        state.note(|| format!("keeper {keeper} distrusts server {server}"));
+        self.session.distrust();
     }
 
-    fn sync<'s>(&'s self, _: &str) -> impl Future<Output = Result<(), Failure>> + use<'s> {
-        done(self.ask(Request::Sync))
+    fn sync<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s> {
+        self.session.sync(path)
     }
 
     fn create<'s>(
@@ -321,44 +297,40 @@ impl Session for SimSession {
         data: &[u8],
         with_stat: bool,
     ) -> impl Future<Output = Result<Created, Failure>> + use<'s> {
-        let slot = self.ask(Request::Create { prefixes: prefixes.to_vec(), data: Rc::from(data), with_stat });
+        self.state.borrow_mut().conns[self.conn].creating += 1;
+        let created = self.session.create(prefixes, data, with_stat);
         async move {
-            match reply(slot).await {
-                Answer::Created(paths, stat) => Ok(Created { paths, stat }),
-                Answer::Failed(failure) => Err(failure),
-                _ => unreachable!("not what was asked for"),
-            }
+            let created = created.await;
+            self.state.borrow_mut().conns[self.conn].creating -= 1;
+            created
         }
     }
 
-    async fn create_parents(&self, path: &str, _: bool) -> Result<(), Failure> {
-        done(self.ask(Request::Mkdir(path.to_owned()))).await
+    fn create_parents(&self, path: &str, containers: bool) -> impl Future<Output = Result<(), Failure>> {
+        self.session.create_parents(path, containers)
     }
 
     fn children<'s>(&'s self, path: &str) -> impl Future<Output = Result<Vec<String>, Failure>> + use<'s> {
-        let slot = self.ask(Request::Children(path.to_owned()));
-        async move {
-            match reply(slot).await {
-                Answer::Children(names) => Ok(names),
-                Answer::Failed(failure) => Err(failure),
-                _ => unreachable!("not what was asked for"),
-            }
-        }
+        self.session.children(path)
     }
 
     fn read<'s>(&'s self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Failure>> + use<'s> {
-        data(self.ask(Request::Read(path.to_owned())))
+        self.session.read(path)
     }
 
     fn read_and_watch<'s>(
         &'s self,
         path: &str,
     ) -> impl Future<Output = Result<(Vec<u8>, Stat, Watch), Failure>> + use<'s> {
-        let slot = self.ask(Request::Watch(path.to_owned()));
+        let mark = mark(&mut self.state.borrow_mut().conns[self.conn], path);
+        let read = self.session.read_and_watch(path);
         async move {
-            let (bytes, stat) = data(Rc::clone(&slot)).await?;
-            let watch: Watch = Box::pin(changed(slot));
-            Ok((bytes, stat, watch))
+            let (data, stat, watch) = read.await?;
+            let watch: Watch = Box::pin(async move {
+                let _mark = mark;
+                watch.await
+            });
+            Ok((data, stat, watch))
         }
     }
 
@@ -367,36 +339,23 @@ impl Session for SimSession {
         nodes: &[String],
         publish: Option<&[u8]>,
     ) -> impl Future<Output = Result<(), Failure>> + use<'s> {
-        let sent = self.state.borrow().now;
-        let beat = done(self.ask(Request::Beat { nodes: nodes.to_vec(), publish: publish.map(Rc::from) }));
+        let mut state = self.state.borrow_mut();
+        let (sent, keeper, host) = (state.now, state.conns[self.conn].keeper, state.conns[self.conn].host);
+        state.spring(Kind::AtBeat, host);
+        drop(state);
+        let beat = self.session.beat(nodes, publish);
         async move {
             beat.await?;
-            let mut state = self.state.borrow_mut();
-            let keeper = state.conns[self.conn].keeper;
-            state.keepers[keeper].last_beat = Some(sent);
+            self.state.borrow_mut().keepers[keeper].last_beat = Some(sent);
             Ok(())
         }
     }
 
     fn delete<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s> {
-        let deleted = done(self.ask(Request::Delete(path.to_owned())));
-        async move {
-            match deleted.await {
-                Ok(()) | Err(Failure::NoNode) => Ok(()),
-                Err(failure) => Err(failure),
-            }
-        }
+        self.session.delete(path)
     }
 
-    async fn close(self) -> Result<(), Failure> {
-        let lost = async {
-            self.lost().await;
-            Err(Failure::Unknown("connection lost".to_owned()))
-        };
-        or(done(self.ask(Request::Close)), lost).await
+    fn close(self) -> impl Future<Output = Result<(), Failure>> {
+        self.session.close()
     }
-}
-
-async fn changed(slot: Rc<Slot>) -> Change {
-    poll_fn(|_| slot.watch.take().map_or(Poll::Pending, Poll::Ready)).await
 }

@@ -1,7 +1,10 @@
 //! What a beat is worth after silences and pauses.
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::rules::lease::Lease;
+use crate::zookeeper::pace::Pace;
 
 const BOOT: Instant = Instant::from_boot(Duration::from_secs(1000));
 const HALF_MINUTE: Duration = Duration::from_secs(30);
@@ -14,60 +17,109 @@ fn worth_starting(timeout: Duration, from: Instant, now: Instant) -> bool {
     Lease::new(Terms::with_default_grace(timeout), from).worth_starting(now)
 }
 
-/// A keeper that is in touch with its server as often as one that holds.
-fn contacts_until(millis: u64) -> Contacts {
+fn contact(sent: u64, answered: u64) -> Contact {
+    Contact { sent: at(sent), answered: at(answered) }
+}
+
+/// An idle session: a ping is sent when it is due, and the way there and back takes `delay`.
+fn idle_until(timeout: Duration, delay: Duration, end: Instant) -> Contacts {
     let mut contacts = Contacts::new(BOOT);
-    for now in (0..=millis).step_by(300) {
-        contacts.awake(HALF_MINUTE, at(now));
-        if now % 3000 == 0 {
-            contacts.answered(at(now), at(now + 1));
-        }
+    let pace = Pace::new(silence_limit(timeout));
+    let mut sent = pace.ping_at(BOOT);
+    while sent + delay <= end {
+        contacts.add(timeout, [Contact { sent, answered: sent + delay }]);
+        sent = pace.ping_at(sent);
     }
     contacts
 }
 
-#[test]
-fn a_beat_of_a_keeper_in_touch_counts_in_full() {
-    for sent in [0, 6000, 12_000, 60_000] {
-        assert_eq!(contacts_until(sent).lease_from(HALF_MINUTE, at(sent), at(sent + 5)), at(sent));
+/// The same, with a session timeout of half a minute.
+fn contacts_until(millis: u64) -> Contacts {
+    let mut contacts = idle_until(HALF_MINUTE, Duration::from_millis(1), at(millis));
+    for now in (0..=millis).step_by(300) {
+        contacts.awake(HALF_MINUTE, at(now));
+    }
+    contacts
+}
+
+proptest! {
+    /// From the first moment on, as long as an answer takes no longer than what the margin has left for it.
+    #[test]
+    fn a_beat_over_an_idle_connection_counts_in_full(
+        millis in 1000u64..300_000,
+        answer in 0.0..1.0,
+        age in 0.0..5.0,
+    ) {
+        let timeout = Duration::from_millis(millis);
+        let delay = (timeout / 10 - timeout / 16).mul_f64(answer);
+        let sent = BOOT + timeout.mul_f64(age);
+        let mut contacts = idle_until(timeout, delay, sent);
+        prop_assert_eq!(contacts.lease_from(timeout, sent, sent + delay), sent);
+        prop_assert!(worth_starting(timeout, sent, sent + delay));
+    }
+
+    /// Whatever was answered, and however late: the leader has heard of what the lease relies on.
+    #[test]
+    fn a_lease_ends_before_the_session_can(
+        millis in 1000u64..300_000,
+        gaps in proptest::collection::vec((0.0..0.5, 0.0..0.5), 0..20),
+        phase in 0.0..1.0,
+    ) {
+        let timeout = Duration::from_millis(millis);
+        let mut contacts = Contacts::new(BOOT);
+        let (mut sent, mut answered, mut all) = (BOOT, BOOT, vec![]);
+        for (gap, delay) in gaps {
+            sent = sent + timeout.mul_f64(gap);
+            answered = answered.max(sent + timeout.mul_f64(delay));
+            all.push(Contact { sent, answered });
+            contacts.add(timeout, [Contact { sent, answered }]);
+        }
+        // A relay at any time in the last half tick.
+        let relayed_at = answered - Terms::relay(timeout).mul_f64(phase);
+        let heard = all.iter().filter(|contact| contact.answered <= relayed_at).map(|contact| contact.sent).max();
+        let leader = heard.unwrap_or(BOOT).max(BOOT) + (timeout - timeout / 1000);
+        let from = contacts.lease_from(timeout, answered, answered);
+        prop_assert!(Terms::span(timeout, from).ends_at <= leader, "{from:?}");
+        prop_assert!(from <= answered);
     }
 }
 
 #[test]
 fn a_beat_after_a_silence_counts_from_before_it() {
-    let margin = HALF_MINUTE - Terms::validity(HALF_MINUTE);
-    // Stopped for nine seconds.
-    let mut contacts = contacts_until(60_000);
-    assert_eq!(contacts.lease_from(HALF_MINUTE, at(69_000), at(69_005)), at(60_000) + margin);
-    contacts.answered(at(69_000), at(69_005));
+    let reach = Terms::reach(HALF_MINUTE);
+    // The last ping before 60 s was sent at 58.125 s. Then the keeper is stopped for nine seconds.
+    let mut contacts = contacts_until(59_000);
+    let before = at(58_125) + reach;
+    assert_eq!(contacts.lease_from(HALF_MINUTE, at(69_000), at(69_005)), before);
+    contacts.add(HALF_MINUTE, [contact(69_000, 69_005)]);
     // Too early: the leader may not know of the previous beat yet.
-    assert_eq!(contacts.lease_from(HALF_MINUTE, at(70_000), at(70_005)), at(60_000) + margin);
+    assert_eq!(contacts.lease_from(HALF_MINUTE, at(71_000), at(71_005)), before);
     assert_eq!(contacts.lease_from(HALF_MINUTE, at(71_005), at(71_010)), at(71_005));
 }
 
+/// The way to the server is dead, and bytes of a long reply come in: the connection is not given up.
 #[test]
-fn a_live_connection_counts_without_requests() {
-    let mut contacts = Contacts::new(BOOT);
-    for now in (0..=60_000).step_by(300) {
+fn a_connection_that_only_brings_bytes_proves_nothing() {
+    let mut contacts = contacts_until(60_000);
+    for now in (60_300..=90_000).step_by(300) {
         contacts.awake(HALF_MINUTE, at(now));
     }
-    let sent = at(60_500);
-    let lease = contacts.lease_from(HALF_MINUTE, sent, sent);
-    assert_eq!(
-        lease,
-        sent - HALF_MINUTE * 5 / 12 - Duration::from_secs(2) + (HALF_MINUTE - Terms::validity(HALF_MINUTE))
-    );
-    assert!(worth_starting(HALF_MINUTE, lease, sent));
-    // At worst, the last reply was under way for as long as a session waits, and nothing came for as long
-    // again.
-    let patience = HALF_MINUTE / 6 + HALF_MINUTE / 48 + Contacts::unnoticed(HALF_MINUTE);
-    let heard = sent - Terms::relay(HALF_MINUTE) - patience * 2;
-    assert!(Terms::span(HALF_MINUTE, lease).ends_at <= heard + HALF_MINUTE);
-    // But not if we were paused meanwhile, even if `awake` was not called since the pause.
-    let mut paused = Contacts::new(BOOT);
-    paused.awake(HALF_MINUTE, at(50_000));
-    let lease = paused.lease_from(HALF_MINUTE, sent, sent);
-    assert!(!worth_starting(HALF_MINUTE, lease, sent));
+    let lease = contacts.lease_from(HALF_MINUTE, at(90_000), at(90_000));
+    assert_eq!(lease, at(58_125) + Terms::reach(HALF_MINUTE));
+    assert!(!worth_starting(HALF_MINUTE, lease, at(90_000)));
+}
+
+/// The server answers a ping at once, and a transaction when the quorum has.
+#[test]
+fn answers_may_overtake_each_other() {
+    let mut contacts = Contacts::new(BOOT);
+    contacts.add(HALF_MINUTE, [contact(40_000, 40_010), contact(38_000, 40_020)]);
+    assert_eq!(contacts.lease_from(HALF_MINUTE, at(60_000), at(60_010)), at(40_000) + Terms::reach(HALF_MINUTE));
+}
+
+#[test]
+fn a_waiter_of_many_years_keeps_few_contacts() {
+    assert!(contacts_until(3_600_000).answered.len() < 20);
 }
 
 #[test]
@@ -87,19 +139,6 @@ fn a_loss_just_after_a_pause_was_in_the_pause() {
         contacts.awake(HALF_MINUTE, at(now));
     }
     assert_eq!(contacts.heard_until(HALF_MINUTE, at(106_300)), at(106_300));
-}
-
-#[test]
-fn any_live_connection_lets_a_command_start() {
-    for timeout in [2, 4, 8, 12, 30, 300].map(Duration::from_secs) {
-        let mut contacts = Contacts::new(BOOT);
-        for step in 0..200 {
-            contacts.awake(timeout, BOOT + Contacts::awake_interval(timeout) * step);
-        }
-        let sent = BOOT + timeout * 2;
-        let lease = contacts.lease_from(timeout, sent, sent);
-        assert!(worth_starting(timeout, lease, sent), "{timeout:?}");
-    }
 }
 
 #[test]
