@@ -79,6 +79,8 @@ struct Wire {
     connection: Connection<Waits>,
     watches: Vec<(String, Weak<Fired>)>,
     contacts: Vec<Contact>,
+    /// Where bytes are read to.
+    buffer: Box<[u8]>,
     is_lost: bool,
     /// The turn in which it was last looked at.
     turn: u64,
@@ -98,7 +100,14 @@ impl<C: Channel> ClientSession<C> {
             // With the zxid of the opening, which is 0: a server that lags is to be made to catch up, not to be turned
             // away from (docs/decisions.md).
             identity: connection.identity().clone(),
-            wire: RefCell::new(Wire { connection, watches: vec![], contacts: vec![], is_lost: false, turn: 0 }),
+            wire: RefCell::new(Wire {
+                connection,
+                watches: vec![],
+                contacts: vec![],
+                buffer: vec![0; 16 * 1024].into(),
+                is_lost: false,
+                turn: 0,
+            }),
         }
     }
 
@@ -183,14 +192,13 @@ impl Wire {
     }
 
     fn read(&mut self, channel: &impl Channel) -> io::Result<()> {
-        let mut bytes = [0; 16 * 1024];
         // A server that never stops sending must not keep us from everything else.
         for _ in 0..64 {
-            match channel.read(&mut bytes) {
+            match channel.read(&mut self.buffer) {
                 Ok(0) => return Err(io::Error::other("the server has closed it")),
                 Ok(count) => {
                     log::trace!("{count} bytes from ZooKeeper");
-                    self.connection.receive(&bytes[..count], channel.now());
+                    self.connection.receive(&self.buffer[..count], channel.now());
                 }
                 Err(error) if is_for_later(&error) => return Ok(()),
                 Err(error) => return Err(error),

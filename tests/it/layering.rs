@@ -160,6 +160,19 @@ fn the_protocol_knows_instants_only_and_does_nothing() {
     }
 }
 
+/// The simulator runs it on a clock of its own, over connections of its own.
+#[test]
+fn the_session_reaches_outside_through_its_channel() {
+    for (name, text) in
+        sources().iter().filter(|(name, _)| ["session/client.rs", "session/channel.rs"].contains(&&**name))
+    {
+        let outside = named(text, "crate::");
+        assert!(outside.is_subset(&["rules", "zookeeper"].map(str::to_owned).into()), "{name} knows {outside:?}");
+        assert_uses_none(name, text, EFFECTS.iter().filter(|effect| **effect != "log::"));
+        assert_uses_none(name, text, &["tcp::", "dial::", "servers::"]);
+    }
+}
+
 /// An event that is new must not compile in a state that has not been told what to do with it.
 #[test]
 fn the_machine_ignores_no_event_unseen() {
@@ -218,7 +231,7 @@ fn the_keeper_reaches_outside_in_one_file() {
         let outside: Vec<_> =
             ["clock", "command", "wire", "signals", "lending"].iter().filter(|o| outside.contains(**o)).collect();
         assert!(outside.is_empty(), "{name} knows {outside:?}");
-        assert_uses_none(name, text, &["fastrand::", "session::client", "reactor::"]);
+        assert_uses_none(name, text, &["fastrand::", "session::client", "session::tcp", "reactor::"]);
     }
 }
 

@@ -12,6 +12,7 @@ use zklock::rules::settings::{Patience, Settings};
 use zklock::rules::signal::Signal;
 
 use crate::coverage::Kind;
+use crate::host::Host;
 use crate::state::{Event, MS, State, Time, micros};
 
 /// How long a command that has to die may live on after its paused machine runs again.
@@ -28,7 +29,13 @@ impl State {
     fn is_excused(&self, host: usize) -> bool {
         let host = &self.hosts[host];
         self.now <= host.paused_until.max(host.operator_until).max(host.shortened_from)
-            || host.grant.as_ref().is_some_and(|grant| self.is_unheard(grant))
+            || host.grant.as_ref().is_some_and(|grant| self.is_unheard(grant) || self.is_raised(grant))
+    }
+
+    /// Whether the session of this grant had expired, unknown to its client, and came back with an older copy of the
+    /// servers' data. Its nodes are before those of contenders that have been granted the lock since.
+    fn is_raised(&self, grant: &Grant) -> bool {
+        self.servers.sessions[self.servers.session_of(grant.session)].raised
     }
 
     /// Whether the session of this grant has expired because a server granted a shorter timeout that the client does
@@ -133,7 +140,8 @@ impl State {
         if let Some(gone) = grant.all().find(gone) {
             return self.fail(format!("host {host} starts its command, but {} was gone by then", gone.node));
         }
-        if self.is_excused(host) || self.is_unheard(grant) {
+        self.check_bereft(host);
+        if self.is_excused(host) || self.is_unheard(grant) || self.is_raised(grant) {
             return;
         }
         let exclusive = self.hosts[host].mode == Mode::Exclusive;
@@ -148,6 +156,24 @@ impl State {
             if highest >= Some(granted.token) || token != Some(granted.token) {
                 self.fail(format!("host {host} has {granted:?}; node {token:?}, highest before {highest:?}"));
             }
+        }
+    }
+
+    /// A waiter that learns of the loss of the servers' data starts nothing while the lease of another contender may last,
+    /// of which these servers know nothing. If there are other faults, or the session timeouts differ, it cannot tell.
+    fn check_bereft(&mut self, host: usize) {
+        let state = &self.hosts[host];
+        let alike = self.servers.all.iter().all(|server| server.limit >= self.servers.timeout);
+        if !state.bereft || !self.calm || !alike {
+            return;
+        }
+        let excludes = |other: &&Host| {
+            other.is_running()
+                && (state.takes_all || other.takes_all || state.lock == other.lock)
+                && (state.mode == Mode::Exclusive || other.mode == Mode::Exclusive)
+        };
+        if self.hosts.iter().any(|other| excludes(&other)) {
+            self.fail(format!("host {host} starts its command beside one of which the servers have lost the node"));
         }
     }
 

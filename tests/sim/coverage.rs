@@ -29,6 +29,8 @@ kinds! {
     EndLag,
     /// A server misses the deletion of a contender's node, and shows that node for ever.
     Ghost,
+    /// All servers come back with an older copy of their data.
+    Restore,
     /// A machine and its server are cut off from all others.
     Rack,
     /// A keeper is stopped, and its machine is cut off before it continues.

@@ -161,6 +161,8 @@ impl State {
                 self.node_of(fault.host).is_some()
             }
             Kind::Ghost => self.servers.all.len() > 1,
+            // What an operator has created would come back and stay.
+            Kind::Restore => self.servers.lost.is_empty() && self.remade.is_empty(),
             Kind::ReapParent => self.servers.head.children(&lock_path(host.lock)).next().is_none(),
             _ => true,
         }
@@ -203,6 +205,10 @@ impl State {
                 self.isolate(server, time, patience);
             }
             Kind::Elect => self.elect(time / 4, None),
+            Kind::Restore => {
+                let position = self.chance.one_of(self.servers.transactions() + 1);
+                self.restore(position, self.now + time / 4);
+            }
             Kind::FreezeServer => {
                 let server = self.server_of(host);
                 if server == self.servers.leader {

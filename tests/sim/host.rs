@@ -122,6 +122,8 @@ pub(crate) struct Host {
     /// took the lock away.
     pub(crate) paused_until: Time,
     pub(crate) operator_until: Time,
+    /// It waited in a session that the servers have lost with their data.
+    pub(crate) bereft: bool,
     /// The end of a lease that was made shorter, until the supervisor or the guard has looked at it.
     pub(crate) shortened_from: Time,
     /// For each server, until when nothing passes from this host to it, and back.
@@ -172,6 +174,7 @@ impl Host {
             deferred: vec![],
             paused_until: 0,
             operator_until: 0,
+            bereft: false,
             shortened_from: 0,
             cuts: vec![(0, 0); servers],
         }

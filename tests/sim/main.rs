@@ -115,7 +115,8 @@ fn no_command_runs_without_the_lock() {
     let (coverage, failures) = total.into_inner().unwrap();
     println!("{runs} runs from seed {first}: {}", coverage.table());
     if let Some((seed, failure)) = failures.first() {
-        panic!("{}\nseed {seed}: {failure}", story(*seed, &plans));
+        let made = next.into_inner().min(runs);
+        panic!("{}\nseed {seed}: {failure}\nfound in {made} runs", story(*seed, &plans));
     }
     if runs >= RUNS {
         assert_eq!(coverage.missing(), [], "these never happened in any run");

@@ -267,13 +267,8 @@ impl State {
 /// The client's end of a connection.
 pub(crate) struct SimChannel {
     pub(crate) state: Shared,
+    pub(crate) keeper: usize,
     pub(crate) conn: usize,
-}
-
-impl SimChannel {
-    fn keeper(&self) -> usize {
-        self.state.borrow().conns[self.conn].keeper
-    }
 }
 
 impl fmt::Display for SimChannel {
@@ -312,35 +307,32 @@ impl Channel for SimChannel {
     }
 
     fn turn(&self) -> u64 {
-        self.state.borrow().keepers[self.keeper()].turn
+        self.state.borrow().keepers[self.keeper].turn
     }
 
     fn take_another_turn(&self) {
-        let keeper = self.keeper();
-        self.state.borrow_mut().touch_keeper(keeper);
+        self.state.borrow_mut().touch_keeper(self.keeper);
     }
 
     fn wake_at(&self, at: Instant) {
-        let keeper = self.keeper();
-        self.state.borrow_mut().wake_keeper_at(keeper, micros(at.since_boot()));
+        self.state.borrow_mut().wake_keeper_at(self.keeper, micros(at.since_boot()));
     }
 
     fn wake_on_bytes(&self, unsent: bool) {
         // What comes wakes the keeper in any case.
-        let mut state = self.state.borrow_mut();
-        let conn = &state.conns[self.conn];
-        let (keeper, full_until) = (conn.keeper, conn.full_until);
         if unsent {
-            state.wake_keeper_at(keeper, full_until);
+            let mut state = self.state.borrow_mut();
+            let full_until = state.conns[self.conn].full_until;
+            state.wake_keeper_at(self.keeper, full_until);
         }
     }
 
     fn distrust(&self) {
         let mut state = self.state.borrow_mut();
         state.coverage.count(Kind::SeenThrough);
-        let (keeper, server) = (state.conns[self.conn].keeper, state.conns[self.conn].server);
-        state.keepers[keeper].distrusted = Some(server);
-        state.note(|| format!("keeper {keeper} distrusts server {server}"));
+        let server = state.conns[self.conn].server;
+        state.keepers[self.keeper].distrusted = Some(server);
+        state.note(|| format!("keeper {} distrusts server {server}", self.keeper));
     }
 }
 

@@ -232,14 +232,24 @@ fn scene(rng: &mut Rng, seed: u64, traced: bool) -> State {
         let (host, time) = (apart.usize(0..state.hosts.len()), apart.u64(0..=timeout));
         state.after(apart.u64(0..=2 * timeout), Event::Fault(Fault { kind: Kind::SetClock, host, time }));
     }
-    if apart.u32(0..6) == 0 {
+    let (remade, haunted) = (apart.u32(0..6) == 0, apart.u32(0..6) == 0);
+    if remade {
         state.traps.extend(remaking(&mut apart, timeout));
     }
-    if apart.u32(0..6) == 0 {
+    if haunted {
         for _ in 0..apart.usize(1..4) {
             let fault = Fault { kind: Kind::Ghost, host: apart.usize(0..state.hosts.len()), time: 0 };
             state.after(apart.u64(0..=2 * timeout), Event::Fault(fault));
         }
+    }
+    // A node that a server had missed the deletion of would come back.
+    if !remade && !haunted && apart.u32(0..10) == 0 {
+        // As a rule it is the only fault, so that nothing that happens is excused because of another.
+        if apart.bool() {
+            state.forget_faults();
+        }
+        let fault = Fault { kind: Kind::Restore, host: 0, time: some_time(&mut apart, timeout) };
+        state.after(apart.u64(0..=2 * timeout), Event::Fault(fault));
     }
     state
 }

@@ -10,9 +10,11 @@
 //! - A server that is cut off from the leader still answers reads and pings for a while.
 //! - A client sees a watch event before it sees the new state.
 //!
-//! And one thing that it should not do: a follower may miss a deletion for good (ZOOKEEPER-5010).
+//! And two things that it should not do: a follower may miss a deletion for good (ZOOKEEPER-5010), and all servers may
+//! come back with an older copy of their data.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
 
 use zklock::session::Stat;
@@ -131,6 +133,10 @@ pub(crate) struct Server {
 pub(crate) struct Session {
     pub(crate) host: usize,
     pub(crate) alive: bool,
+    /// It had ended, and the servers have it again from an older copy of their data.
+    pub(crate) raised: bool,
+    /// How many transactions there were before it was created.
+    opened_at: usize,
     /// The timeout that it was created with, and the shortest one that its client knows of.
     created: Time,
     pub(crate) known: Time,
@@ -159,6 +165,8 @@ pub(crate) struct Servers {
     pub(crate) all: Vec<Server>,
     pub(crate) leader: usize,
     log: Vec<Transaction>,
+    /// The positions in the log of the transactions that were lost. No server knows them any more.
+    pub(crate) lost: Range<usize>,
     /// The nodes, as the leader knows them.
     pub(crate) head: Tree,
     pub(crate) sessions: Vec<Session>,
@@ -190,6 +198,7 @@ impl Servers {
             all: phases.iter().zip(limits).map(server).collect(),
             leader: 0,
             log: vec![],
+            lost: 0..0,
             head: Tree::default(),
             sessions: vec![],
             timeout,
@@ -204,8 +213,25 @@ impl Servers {
     /// Whether a transaction after the one and before the other has deleted this node.
     pub(crate) fn deleted_between(&self, after: i64, before: i64, path: &str) -> bool {
         let deletes = |effect: &Effect| matches!(effect, Effect::Delete(deleted) if &**deleted == path);
-        let mut transactions = (1..before).zip(&self.log).filter(|(zxid, _)| *zxid > after);
-        transactions.any(|(_, transaction)| transaction.effects.iter().any(deletes))
+        let mut transactions = (1..before).zip(self.known()).filter(|(zxid, _)| *zxid > after);
+        transactions.any(|(_, transaction)| transaction.is_some_and(|known| known.effects.iter().any(deletes)))
+    }
+
+    /// How many transactions there were.
+    pub(crate) fn transactions(&self) -> usize {
+        self.log.len()
+    }
+
+    /// The transactions in their order, without those that were lost.
+    fn known(&self) -> impl Iterator<Item = Option<&Transaction>> {
+        let known = |(position, transaction)| Some(transaction).filter(|_| !self.lost.contains(&position));
+        self.log.iter().enumerate().map(known)
+    }
+
+    /// Whether a server that has applied this many transactions knows the one with this zxid, and all before it.
+    fn knows(&self, applied: usize, zxid: i64) -> bool {
+        zxid <= applied as i64
+            && !(1..).zip(self.known().take(applied)).any(|(known, lost)| known == zxid && lost.is_none())
     }
 }
 
@@ -246,6 +272,8 @@ impl State {
                     self.servers.sessions.push(Session {
                         host,
                         alive: true,
+                        raised: false,
+                        opened_at: self.servers.log.len(),
                         created,
                         known: created,
                         deadline,
@@ -523,7 +551,7 @@ impl State {
     pub(crate) fn greet(&mut self, conn: usize, hello: &Hello) {
         let server = self.conns[conn].server;
         // A client that has seen more than the server knows is turned away.
-        if !self.serves(server) || hello.last_zxid > self.servers.all[server].applied as i64 {
+        if !self.serves(server) || !self.servers.knows(self.servers.all[server].applied, hello.last_zxid) {
             return self.server_hangs_up(conn);
         }
         self.conns[conn].granted = hello.timeout.min(self.servers.all[server].limit);
@@ -726,6 +754,45 @@ impl State {
         // A server that is elected can talk to the others.
         self.servers.all[leader].isolated_until = 0;
         self.note(|| format!("server {leader} will lead"));
+    }
+
+    /// All servers are stopped, and come back at `until` with a copy of the first transactions, so many of them. The
+    /// numbers of transactions go on where they were, because the servers elect a leader, which begins a new epoch.
+    pub(crate) fn restore(&mut self, copied: usize, until: Time) {
+        self.note(|| format!("the servers lose all but {copied} transactions"));
+        for server in 0..self.servers.all.len() {
+            let silently = self.once_in(2);
+            self.shut(server, until, silently);
+        }
+        let Servers { all, log, sessions, head, lost, .. } = &mut self.servers;
+        *lost = copied..log.len();
+        *head = Tree::default();
+        log[..copied].iter().flat_map(|transaction| &transaction.effects).for_each(|effect| head.apply(effect));
+        for server in all {
+            server.tree = head.clone();
+            server.applied = log.len();
+        }
+        let mut back = vec![];
+        for (index, session) in sessions.iter_mut().enumerate() {
+            let closed = log[..copied].iter().any(|transaction| transaction.closes == Some(index));
+            let was_alive = std::mem::replace(&mut session.alive, session.opened_at < copied && !closed);
+            session.raised = session.alive && !was_alive;
+            if session.alive {
+                session.deadline = until + session.created;
+                session.relied_on = session.deadline;
+                back.push((session.deadline, index));
+            } else if was_alive && !self.hosts[session.host].is_running() {
+                self.hosts[session.host].bereft = true;
+            }
+        }
+        for (deadline, index) in back {
+            self.schedule(deadline, Event::Expire(index));
+        }
+        for host in 0..self.hosts.len() {
+            // A holder that is out of touch has the rest of its lease.
+            self.hosts[host].operator_until = self.now + self.servers.timeout;
+            self.after(self.servers.timeout + 1, Event::Verify(host));
+        }
     }
 
     /// Deletes a node or sets its data, as an operator does with a client of their own.

@@ -204,6 +204,12 @@ impl State {
         self.heap.push(Reverse(Due { at: at.max(self.now), sequence: self.sequence, event }));
     }
 
+    /// Takes back all faults that are to come.
+    pub(crate) fn forget_faults(&mut self) {
+        self.heap.retain(|Reverse(due)| !matches!(due.event, Event::Fault(_)));
+        self.traps.clear();
+    }
+
     pub(crate) fn after(&mut self, time: Time, event: Event) {
         self.schedule(self.now + time, event);
     }

@@ -52,7 +52,7 @@ impl SimOutside {
             order.sort_by_key(|server| distrusted == Some(*server));
             for server in order {
                 let conn = self.state.borrow_mut().dial(self.keeper, server);
-                let channel = SimChannel { state: Rc::clone(&self.state), conn };
+                let channel = SimChannel { state: Rc::clone(&self.state), keeper: self.keeper, conn };
                 match self.ask(&channel, timeout, identity).await {
                     Ok(granted) => {
                         let mut state = self.state.borrow_mut();

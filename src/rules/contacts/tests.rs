@@ -118,7 +118,7 @@ fn answers_may_overtake_each_other() {
 }
 
 #[test]
-fn a_waiter_of_many_years_keeps_few_contacts() {
+fn a_waiter_that_waits_long_keeps_few_contacts() {
     assert!(contacts_until(3_600_000).answered.len() < 20);
 }
 
