@@ -7,7 +7,7 @@ use super::outside::Outside;
 use super::place::Stop;
 use super::{Keeper, PAUSE};
 use crate::futures::or;
-use crate::rules::contacts::{Clocks, Contacts};
+use crate::rules::contacts::Clocks;
 use crate::rules::instant::Instant;
 use crate::rules::lease::{Lease, Terms};
 use crate::rules::message::{Connection, Progress, Report};
@@ -50,14 +50,7 @@ impl<O: Outside> Keeper<'_, O> {
             interval.saturating_sub(lease).max((interval / 4).saturating_sub(beat))
         };
         loop {
-            let wait = async {
-                if let Some(half) = due().checked_sub(interval / 2) {
-                    self.outside.sleep(half).await;
-                    or(self.make_contact(session, nodes), self.outside.sleep(interval / 4)).await;
-                }
-                self.outside.sleep(due()).await;
-            };
-            or(self.until_urged(), wait).await;
+            or(self.until_urged(), self.outside.sleep(due())).await;
             self.beat(session, nodes).await?;
         }
     }
@@ -66,14 +59,6 @@ impl<O: Outside> Keeper<'_, O> {
     async fn until_urged(&self) {
         // No waker is needed: it becomes due within the same task, before this is polled.
         poll_fn(|_| if self.beats.urged.take() { Poll::Ready(()) } else { Poll::Pending }).await;
-    }
-
-    /// Lets the server hear from us between two beats.
-    async fn make_contact(&self, session: &O::Session, nodes: &[String]) {
-        let Some(node) = nodes.first() else { return };
-        if session.read(node).await.is_ok() {
-            self.outside.show_answered(self.outside.now());
-        }
     }
 
     /// Sends one beat. If it is not answered, the lease stays what it was.
@@ -130,21 +115,25 @@ impl<O: Outside> Keeper<'_, O> {
     }
 
     /// Notices when this process was paused: it was stopped, or the machine slept, or was paused in a way that
-    /// only the wall clock shows. Never ends. To be polled before the beats.
+    /// only the wall clock shows. Never ends. To be polled before the beats. It has no timer of its own: the session's
+    /// pings see to it that it is polled often enough.
     pub(super) async fn watch_for_pauses<T>(&self, session: &O::Session) -> T {
         let timeout = session.timeout();
         let mut clocks = Clocks::new(self.outside.now(), self.outside.wall_millis());
-        loop {
-            self.outside.sleep(Contacts::awake_interval(timeout)).await;
+        poll_fn(|_| {
             let (now, wall_millis) = (self.outside.now(), self.outside.wall_millis());
-            let mut contacts = self.beats.contacts.borrow_mut();
+            let (mut contacts, new) = (self.beats.contacts.borrow_mut(), session.take_contacts());
             contacts.awake(timeout, now);
-            contacts.add(timeout, session.take_contacts());
-            drop(contacts);
+            if let Some(last) = new.last() {
+                self.outside.show_answered(last.answered);
+            }
+            contacts.add(timeout, new);
             if let Some(step) = clocks.step(timeout, now, wall_millis) {
                 log::info!("the wall clock went forward by {step:?}: asking the servers whether we still hold");
                 self.beats.urged.set(true);
             }
-        }
+            Poll::Pending
+        })
+        .await
     }
 }

@@ -72,7 +72,7 @@ impl Contacts {
         }
     }
 
-    /// We are running. To be called every [`Contacts::awake_interval`].
+    /// We are running. To be called whenever we wake, which is at least as often as a session pings.
     pub fn awake(&mut self, timeout: Duration, now: Instant) {
         if now.saturating_since(self.awake_at) > Self::unnoticed(timeout) {
             (self.steady_since, self.paused_at) = (now, self.awake_at);
@@ -92,20 +92,15 @@ impl Contacts {
         }
     }
 
-    /// How often to call [`Contacts::awake`].
-    pub fn awake_interval(timeout: Duration) -> Duration {
-        timeout / 96
-    }
-
     /// How long a silent connection can last. It is given up after [`silence_limit`]; an eighth is added for a machine
     /// that is busy. A short pause of ours may have gone unnoticed as well.
     fn patience(timeout: Duration) -> Duration {
         silence_limit(timeout) + silence_limit(timeout) / 8 + Self::unnoticed(timeout)
     }
 
-    /// The longest pause that may go unnoticed.
+    /// The longest pause that may go unnoticed: the time between two pings, and as long again for a machine that is busy.
     fn unnoticed(timeout: Duration) -> Duration {
-        Self::awake_interval(timeout) * 2
+        timeout / 16 * 2
     }
 
     /// The start of the lease, now that the quorum has answered a beat that was sent at `sent`: that instant,
