@@ -35,7 +35,7 @@ impl State {
     /// Whether the session of this grant had expired, unknown to its client, and came back with an older copy of the
     /// servers' data. Its nodes are before those of contenders that have been granted the lock since.
     fn is_raised(&self, grant: &Grant) -> bool {
-        self.servers.sessions[self.servers.session_of(grant.session)].raised
+        grant.all().any(|granted| self.servers.raised.iter().any(|path| **path == *granted.node))
     }
 
     /// Whether the session of this grant has expired because a server granted a shorter timeout that the client does
@@ -48,6 +48,7 @@ impl State {
     pub(crate) fn hear_of_timeout(&mut self, session: usize, timeout: Time) {
         let until = self.now + AFTER_THE_NEWS;
         let session = &mut self.servers.sessions[session];
+        session.is_told = true;
         if timeout < session.known {
             session.known = timeout;
             session.relied_on = session.relied_on.min(until);
@@ -208,8 +209,12 @@ impl State {
     /// Whether the contender with this node has nothing left to wait for.
     fn entitled(&self, path: &str) -> Result<(), String> {
         let (lock, name) = path.rsplit_once('/').unwrap_or_default();
-        // A node that was created anew has a low number, but comes after those that saw the first one go.
-        let is_anew = |name: &str| self.servers.head.get(&format!("{lock}/{name}")).is_some_and(|node| node.owner == 0);
+        // A node that was created anew, or that has come back with an older copy of the data, has a low number, but comes
+        // after those that saw it go.
+        let is_anew = |name: &&str| {
+            let node = self.servers.head.get(&format!("{lock}/{name}"));
+            node.is_some_and(|node| node.owner == 0 || self.servers.raised.contains(&node.path))
+        };
         let names = self.servers.head.children(lock).filter(|name| !is_anew(name));
         let contenders: Vec<Contender> = names.filter_map(Contender::parse).collect();
         let Some(ours) = contenders.iter().find(|contender| contender.name == name) else {
@@ -249,6 +254,9 @@ impl State {
     pub(crate) fn check_release(&mut self, host: usize) {
         if self.hosts[host].is_running() {
             self.fail(format!("host {host} releases the lock while its command still runs"));
+        }
+        if self.hosts[host].abandoned {
+            self.fail(format!("host {host} releases the lock, but no process has seen the end of its command"));
         }
     }
 

@@ -85,6 +85,9 @@ pub(crate) const REGRANTING: &[(Kind, Kind)] = &[
     (Kind::AtShortened, Kind::FreezeSupervisor),
 ];
 
+/// A supervisor is stopped while its command runs, and then its node is deleted.
+pub(crate) const UNTOLD: &[(Kind, Kind)] = &[(Kind::AtSpawn, Kind::FreezeSupervisor), (Kind::AtBeat, Kind::DeleteNode)];
+
 impl State {
     /// Springs the traps that wait for this moment, which has just come for this host.
     pub(crate) fn spring(&mut self, moment: Kind, host: usize) {
@@ -139,8 +142,13 @@ impl State {
         }
         let happens = self.happens(fault);
         if happens {
-            self.calm = !std::mem::replace(&mut self.faulty, true);
-            self.disturb();
+            // A supervisor that is stopped keeps neither its keeper from hearing nor its guard from acting.
+            let is_harmless = matches!(kind, Kind::FreezeSupervisor | Kind::ThawSupervisor);
+            self.faulty = true;
+            if !is_harmless {
+                self.calm = !std::mem::replace(&mut self.disturbed, true);
+                self.disturb();
+            }
             self.coverage.count(kind);
             self.note(|| format!("FAULT {kind:?}, host {host}, {:.3} ms", time as f64 / 1000.0));
             self.do_fault(fault);

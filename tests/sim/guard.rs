@@ -282,6 +282,9 @@ impl State {
             for process in state.processes.iter_mut().filter(|process| !process.in_group) {
                 process.counted = false;
             }
+            let is_over = matches!(state.guard.stage, Stage::Gated | Stage::Empty | Stage::Left);
+            let is_running = state.processes.iter().any(|process| process.alive);
+            state.abandoned |= !state.alive && !state.released && !is_over && is_running;
         }
     }
 }

@@ -122,6 +122,8 @@ pub(crate) struct Host {
     /// took the lock away.
     pub(crate) paused_until: Time,
     pub(crate) operator_until: Time,
+    /// Supervisor and guard had died when something was left of the command.
+    pub(crate) abandoned: bool,
     /// It waited in a session that the servers have lost with their data.
     pub(crate) bereft: bool,
     /// The end of a lease that was made shorter, until the supervisor or the guard has looked at it.
@@ -174,6 +176,7 @@ impl Host {
             deferred: vec![],
             paused_until: 0,
             operator_until: 0,
+            abandoned: false,
             bereft: false,
             shortened_from: 0,
             cuts: vec![(0, 0); servers],

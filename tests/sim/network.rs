@@ -174,9 +174,10 @@ impl State {
             }
             let state = &mut self.conns[conn];
             match state.down.pop() {
-                Some(Piece::Bytes(bytes)) => state.inbox.extend(bytes),
+                Some(Piece::Bytes(bytes)) if !state.has_ended => state.inbox.extend(bytes),
                 Some(Piece::End) => state.has_ended = true,
-                None => {}
+                // The server has sent it before it knew of the end.
+                _ => {}
             }
             if state.client_open {
                 self.touch_keeper(keeper);

@@ -19,7 +19,7 @@ use zklock::rules::signal::Signal;
 
 use crate::chance::Chance;
 use crate::coverage::{Coverage, Kind};
-use crate::faults::{AIMED, FAULTS, Fault, MOMENTS, REGRANTING, Trap, some_time};
+use crate::faults::{AIMED, FAULTS, Fault, MOMENTS, REGRANTING, Trap, UNTOLD, some_time};
 use crate::host::{Host, Script};
 use crate::servers::Servers;
 use crate::state::{Event, MS, State, Time};
@@ -250,6 +250,13 @@ fn scene(rng: &mut Rng, seed: u64, traced: bool) -> State {
         }
         let fault = Fault { kind: Kind::Restore, host: 0, time: some_time(&mut apart, timeout) };
         state.after(apart.u64(0..=2 * timeout), Event::Fault(fault));
+    }
+    if apart.u32(0..20) == 0 {
+        state.forget_faults();
+        for (moment, fault) in UNTOLD {
+            let (delay, time) = (apart.u64(0..=timeout / 8), apart.u64(timeout / 2..=timeout));
+            state.traps.push(Trap { moment: *moment, countdown: 1, delay, fault: *fault, time });
+        }
     }
     state
 }

@@ -133,8 +133,8 @@ pub(crate) struct Server {
 pub(crate) struct Session {
     pub(crate) host: usize,
     pub(crate) alive: bool,
-    /// It had ended, and the servers have it again from an older copy of their data.
-    pub(crate) raised: bool,
+    /// Its client knows of it.
+    pub(crate) is_told: bool,
     /// How many transactions there were before it was created.
     opened_at: usize,
     /// The timeout that it was created with, and the shortest one that its client knows of.
@@ -167,6 +167,8 @@ pub(crate) struct Servers {
     log: Vec<Transaction>,
     /// The positions in the log of the transactions that were lost. No server knows them any more.
     pub(crate) lost: Range<usize>,
+    /// The nodes that had been deleted, and came back with an older copy of the data.
+    pub(crate) raised: Vec<Path>,
     /// The nodes, as the leader knows them.
     pub(crate) head: Tree,
     pub(crate) sessions: Vec<Session>,
@@ -199,6 +201,7 @@ impl Servers {
             leader: 0,
             log: vec![],
             lost: 0..0,
+            raised: vec![],
             head: Tree::default(),
             sessions: vec![],
             timeout,
@@ -272,7 +275,7 @@ impl State {
                     self.servers.sessions.push(Session {
                         host,
                         alive: true,
-                        raised: false,
+                        is_told: false,
                         opened_at: self.servers.log.len(),
                         created,
                         known: created,
@@ -764,10 +767,12 @@ impl State {
             let silently = self.once_in(2);
             self.shut(server, until, silently);
         }
-        let Servers { all, log, sessions, head, lost, .. } = &mut self.servers;
+        let Servers { all, log, sessions, head, lost, raised, .. } = &mut self.servers;
         *lost = copied..log.len();
-        *head = Tree::default();
+        let before = std::mem::take(head);
         log[..copied].iter().flat_map(|transaction| &transaction.effects).for_each(|effect| head.apply(effect));
+        let back = head.nodes().iter().filter(|node| before.get(&node.path).is_none());
+        raised.extend(back.map(|node| Rc::clone(&node.path)));
         for server in all {
             server.tree = head.clone();
             server.applied = log.len();
@@ -776,12 +781,11 @@ impl State {
         for (index, session) in sessions.iter_mut().enumerate() {
             let closed = log[..copied].iter().any(|transaction| transaction.closes == Some(index));
             let was_alive = std::mem::replace(&mut session.alive, session.opened_at < copied && !closed);
-            session.raised = session.alive && !was_alive;
             if session.alive {
                 session.deadline = until + session.created;
                 session.relied_on = session.deadline;
                 back.push((session.deadline, index));
-            } else if was_alive && !self.hosts[session.host].is_running() {
+            } else if was_alive && session.is_told && !self.hosts[session.host].is_running() {
                 self.hosts[session.host].bereft = true;
             }
         }

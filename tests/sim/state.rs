@@ -139,8 +139,10 @@ pub(crate) struct State {
     pub(crate) traps: Vec<Trap>,
     /// The nodes that operators have created in place of others. No server misses their deletion.
     pub(crate) remade: Vec<String>,
-    /// Whether there has been a fault, and whether there has been at most one.
+    /// Whether there has been a fault, whether one of them keeps a keeper from hearing or a guard from acting, and whether
+    /// there has been at most one of these.
     pub(crate) faulty: bool,
+    pub(crate) disturbed: bool,
     pub(crate) calm: bool,
     pub(crate) coverage: Coverage,
     pub(crate) failure: Option<String>,
@@ -192,6 +194,7 @@ impl State {
             traps: vec![],
             remade: vec![],
             faulty: false,
+            disturbed: false,
             calm: true,
             coverage: Coverage::default(),
             failure: None,
