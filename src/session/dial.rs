@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::io::{self, Read as _, Write as _};
 use std::mem;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd as _;
 use std::task::Poll;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use nix::poll::PollFlags;
 
 use super::Failure;
-use super::channel::{Rejected, shake_hands};
+use super::channel::{Channel as _, Rejected, shake_hands};
 use super::servers::{Servers, brief};
 use super::tcp::{TcpChannel, begin_to_connect};
 use crate::clock;
@@ -114,14 +114,17 @@ async fn try_each<'p>(
     let mut troubles = vec![];
     let mut next_at = clock::now();
     poll_fn(|_| {
-        for mut one in mem::take(&mut tried) {
+        let mut round = mem::take(&mut tried).into_iter();
+        while let Some(mut one) = round.next() {
             // A request to resume a session cannot be taken back: the server that gets it last has the session. So
             // only one server is asked at a time, while others are being connected to.
             let may_ask = identity.is_none() || tried.iter().all(|other| !other.has_asked);
             match one.go_on(may_ask, reactor) {
                 Ok(None) => tried.push(one),
-                // Those that lose are closed. If one of them has just opened a session, that expires by itself.
-                Ok(Some(granted)) => return Poll::Ready(Ok((one.channel, granted))),
+                Ok(Some(granted)) => {
+                    one.channel.losers = mem::take(&mut tried).into_iter().chain(round).filter_map(Try::lose).collect();
+                    return Poll::Ready(Ok((one.channel, granted)));
+                }
                 Err(Trouble::SessionOver) => return Poll::Ready(Err(Failed::SessionOver)),
                 Err(trouble) => {
                     troubles.push((one.channel.server, trouble));
@@ -183,6 +186,18 @@ impl<'p> Try<'p> {
         let (resumes, patience) = (identity.is_some(), silence_limit(timeout));
         let until = clock::now() + patience;
         Self { channel, is_connected: false, has_asked: false, attempt, resumes, patience, until }
+    }
+
+    /// Another was faster. The session that this one opens sooner or later is to be closed. Returns the connection on
+    /// which it was asked to.
+    fn lose(mut self) -> Option<TcpStream> {
+        if self.resumes || !self.has_asked {
+            return None;
+        }
+        self.attempt.abandon();
+        // If there is no room, the session expires by itself.
+        let _ = self.channel.write(self.attempt.to_send());
+        Some(self.channel.socket)
     }
 
     /// Does what can be done without waiting. An error after it was asked means that it was there, but is no server

@@ -45,12 +45,15 @@ pub struct TcpChannel<'p> {
     reactor: &'p Reactor,
     pub(super) server: SocketAddr,
     pub(super) socket: TcpStream,
+    /// Connections to servers that were slower, and are to close what they open. If these were closed now, a server that
+    /// writes to one of them would lose what it has not read yet.
+    pub(super) losers: Vec<TcpStream>,
 }
 
 impl<'p> TcpChannel<'p> {
     /// Begins to connect.
     pub(super) fn begin(servers: &'p Servers<'p>, reactor: &'p Reactor, server: SocketAddr) -> io::Result<Self> {
-        Ok(Self { servers, reactor, server, socket: begin_to_connect(server)? })
+        Ok(Self { servers, reactor, server, socket: begin_to_connect(server)?, losers: vec![] })
     }
 
     pub(super) fn is_writable(&self) -> bool {

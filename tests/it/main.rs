@@ -36,6 +36,7 @@ mod inherited; // stdin, arguments, limits
 mod max_run;
 mod on_lost;
 mod process_tree;
+mod slow_server;
 mod slow_start;
 mod stop_signal; // --signal, --kill-after
 mod wait_descendants;

@@ -1,0 +1,28 @@
+//! A server that answers later than another one: that other one is used.
+
+use crate::harness::frames::Op;
+use crate::harness::poll;
+use crate::harness::proxy::Proxy;
+use crate::harness::running::finish;
+use crate::harness::scratch::{LOCK, Scratch, direct};
+
+/// It opens a session all the same, and would keep that until it expires.
+#[test]
+fn its_session_is_closed() {
+    let scratch = Scratch::new().with_lock();
+    let proxies = [Proxy::zookeeper(&direct()), Proxy::zookeeper(&direct())];
+    proxies.iter().for_each(Proxy::hold);
+    let addresses = format!("{},{}", proxies[0].address(), proxies[1].address());
+    let mut job = scratch.zklock_by(addresses).arg(LOCK).child(scratch.logged("job")).spawn();
+    // Whichever is tried first.
+    poll::until("both are asked", || proxies.iter().all(|proxy| proxy.accepted() == 1).then_some(()));
+    let [slow, fast] = &proxies;
+    fast.pass();
+    job.wait_stdout("ready");
+    slow.pass();
+    slow.wait_count(Op::CloseSession, 1);
+    assert_eq!(slow.requests().len(), 1);
+    assert_eq!(fast.count(Op::CloseSession), 0);
+    finish(&mut job);
+    scratch.expect_tidy(&["job"]);
+}
