@@ -1,0 +1,91 @@
+//! A session over one blocking connection: what the programs here need of a client, and no more. No pings, no
+//! reconnection; whatever is unexpected is an error.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use zklock::rules::instant::Instant;
+use zklock::zookeeper::connection::{Connection, Event};
+use zklock::zookeeper::error::Refused;
+use zklock::zookeeper::handshake::{Attempt, Granted};
+use zklock::zookeeper::reply::{Change, Reply};
+use zklock::zookeeper::request::Request;
+
+/// All that happens happens at this instant: there is neither a lease nor a limit.
+const NOW: Instant = Instant::from_boot(Duration::ZERO);
+
+/// The session, and what has come over its connection.
+#[derive(Debug)]
+pub(crate) struct Bare {
+    socket: TcpStream,
+    connection: Connection<()>,
+}
+
+/// The answer to a request.
+pub(crate) type Answer = Result<Reply, Refused>;
+
+impl Bare {
+    /// Opens a session.
+    pub(crate) fn open(server: &str, timeout: Duration) -> io::Result<Self> {
+        let mut socket = TcpStream::connect(server)?;
+        socket.set_nodelay(true)?;
+        let mut attempt = Attempt::open(timeout);
+        socket.write_all(attempt.to_send())?;
+        attempt.sent(attempt.to_send().len(), NOW);
+        let granted: Granted = loop {
+            let bytes = read(&mut socket)?;
+            if let Some(granted) = attempt.receive(&bytes).map_err(io::Error::other)? {
+                break granted;
+            }
+        };
+        Ok(Self { socket, connection: Connection::new(granted, "/", timeout, NOW) })
+    }
+
+    /// Sends these requests in one flight.
+    pub(crate) fn ask(&mut self, requests: &[Request<'_>]) -> io::Result<()> {
+        for request in requests {
+            self.connection.request(request, (), NOW).map_err(io::Error::other)?;
+        }
+        self.socket.write_all(self.connection.to_send())?;
+        self.connection.sent(self.connection.to_send().len(), NOW);
+        Ok(())
+    }
+
+    /// Waits for the next event of a watch. Answers that come before it are passed over.
+    pub(crate) fn change(&mut self) -> io::Result<Change> {
+        loop {
+            if let Event::Changed(change) = self.event()? {
+                return Ok(change);
+            }
+        }
+    }
+
+    /// Waits for the next answer.
+    pub(crate) fn answer(&mut self) -> io::Result<Answer> {
+        match self.event()? {
+            Event::Answered { result, .. } => Ok(result),
+            Event::Changed(change) => Err(io::Error::other(format!("unexpected {change:?}"))),
+        }
+    }
+
+    fn event(&mut self) -> io::Result<Event<()>> {
+        loop {
+            if let Some(event) = self.connection.next_event().map_err(io::Error::other)? {
+                return Ok(event);
+            }
+            let bytes = read(&mut self.socket)?;
+            self.connection.receive(&bytes, NOW);
+        }
+    }
+}
+
+fn read(socket: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; 16 * 1024];
+    let count = socket.read(&mut bytes)?;
+    if count == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    bytes.truncate(count);
+    Ok(bytes)
+}
