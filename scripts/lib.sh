@@ -104,18 +104,20 @@ serving() {
     [[ $answer == *Mode:* ]]
 }
 
-# start_zookeeper DIRECTORY - starts a server on a free port of 127.0.0.1, with its data and its log in DIRECTORY, and
-# waits until it serves. Sets zookeeper_port, and zookeeper_pid before it waits.
+# start_zookeeper DIRECTORY [LINE...] - starts a server on a free port of 127.0.0.1, with its data and its log in
+# DIRECTORY, and waits until it serves. The LINEs are for its configuration. Sets zookeeper_port, and zookeeper_pid before
+# it waits.
 start_zookeeper() {
     local directory=$1 attempt deadline
+    shift
     # If another program takes the port first, the server exits, and the next attempt uses another port.
     for attempt in 1 2 3 4 5; do
         # Below the ports that Linux uses for outgoing connections.
         zookeeper_port=$((15000 + RANDOM % 17000))
         mkdir -p "$directory/$attempt"
         printf '%s\n' tickTime=500 maxSessionTimeout=120000 "dataDir=$directory/$attempt" "clientPort=$zookeeper_port" \
-            clientPortAddress=127.0.0.1 admin.enableServer=false 4lw.commands.whitelist=srvr \
-            >"$directory/zoo.cfg"
+            clientPortAddress=127.0.0.1 admin.enableServer=false 4lw.commands.whitelist=srvr,mntr maxClientCnxns=0 \
+            "$@" >"$directory/zoo.cfg"
         # With -UsePerfData it leaves no directory in /tmp.
         java -Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData \
             -cp "$zookeeper_jar:$zookeeper_logger" \

@@ -1,0 +1,200 @@
+# shellcheck shell=bash
+# Compares zklock with other tools that run a command under a lock. To be sourced by scripts/bench.
+
+all_peers=(floor etcdctl flock redis kazoo curator)
+# These take a second for a run: they take part in the first rounds only.
+slow_peers=(kazoo curator)
+readonly slow_rounds=3
+
+# What CuratorLock.java needs; zookeeper.jar itself names what it needs.
+curator_jars=(curator-client curator-framework curator-recipes guava slf4j-api slf4j-nop zookeeper)
+curator_path=$(printf '/usr/share/java/%s.jar:' "${curator_jars[@]}")
+
+# lock NAME COMMAND... - puts the words that run COMMAND under NAME's lock into the array `words`.
+lock() {
+    local name=$1 zookeeper=127.0.0.1:$zookeeper_port
+    shift
+    case $name in
+        zklock) words=(zklock -z "$zookeeper" /bench/zklock -- "$@") ;;
+        floor) words=(floor "$zookeeper" /bench/floor "$@") ;;
+        etcdctl) words=(etcdctl "--endpoints=127.0.0.1:$etcd_port" lock bench "$@") ;;
+        flock) words=(flock "$work/flock" "$@") ;;
+        redis) words=(benches/redis_lock "$redis_port" bench "$@") ;;
+        kazoo) words=(/usr/bin/python3 benches/kazoo_lock.py "$zookeeper" /bench/kazoo "$@") ;;
+        curator)
+            words=(java -Xmx96m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto -XX:-UsePerfData
+                -cp "$work:$curator_path" CuratorLock "$zookeeper" /bench/curator "$@")
+            ;;
+    esac
+}
+
+# start_etcd - starts a server on free ports of 127.0.0.1, and waits until it serves. Sets etcd_port.
+start_etcd() {
+    local directory=$work/etcd attempt client peer deadline
+    mkdir -p "$directory"
+    for attempt in 1 2 3 4 5; do
+        # Below the ports that Linux uses for outgoing connections.
+        etcd_port=$((15000 + RANDOM % 17000))
+        client=http://127.0.0.1:$etcd_port peer=http://127.0.0.1:$((etcd_port + 1))
+        etcd --name bench --data-dir "$directory/$attempt" --listen-client-urls "$client" \
+            --advertise-client-urls "$client" --listen-peer-urls "$peer" --initial-advertise-peer-urls "$peer" \
+            --initial-cluster "bench=$peer" >>"$directory/log" 2>&1 </dev/null &
+        servers+=($!)
+        deadline=$((SECONDS + 30))
+        while kill -0 "${servers[-1]}" 2>/dev/null; do
+            timeout 5 etcdctl --endpoints="$client" endpoint health >/dev/null 2>&1 && return 0
+            ((SECONDS < deadline)) || break 2
+            sleep 0.1
+        done
+    done
+    tail -n 20 "$directory/log" >&2
+    die "etcd does not start"
+}
+
+# start_redis - starts a server on a free port of 127.0.0.1, and waits until it serves. Sets redis_port.
+start_redis() {
+    local attempt deadline
+    for attempt in 1 2 3 4 5; do
+        redis_port=$((15000 + RANDOM % 17000))
+        redis-server --bind 127.0.0.1 --port "$redis_port" --dir "$work" --dbfilename "redis.$attempt" \
+            >>"$work/redis.log" 2>&1 </dev/null &
+        servers+=($!)
+        deadline=$((SECONDS + 30))
+        while kill -0 "${servers[-1]}" 2>/dev/null; do
+            [[ $(redis-cli -p "$redis_port" ping 2>/dev/null) == PONG ]] && return 0
+            ((SECONDS < deadline)) || break 2
+            sleep 0.1
+        done
+    done
+    tail -n 20 "$work/redis.log" >&2
+    die "redis does not start"
+}
+
+# prepare NAME - installs what a peer needs, and starts its server, if it has one of its own.
+prepare() {
+    case $1 in
+        etcdctl) install_missing etcd:etcd-server etcdctl:etcd-client && start_etcd ;;
+        redis) install_missing redis-server:redis-server redis-cli:redis-tools && start_redis ;;
+        kazoo) install_missing /usr/lib/python3/dist-packages/kazoo:python3-kazoo ;;
+        curator)
+            install_missing javac:default-jdk-headless /usr/share/java/slf4j-nop.jar:libslf4j-java \
+                /usr/share/java/curator-recipes.jar:libcurator-recipes-java
+            quietly javac -J-XX:-UsePerfData -cp "$curator_path" -d "$work" benches/CuratorLock.java
+            ;;
+    esac
+}
+
+# free_lock NAME... - times `true` under each of the locks, without contention, and appends the medians to free-NAME.
+free_lock() {
+    local name words commands=() line=2
+    for name; do
+        lock "$name" true
+        commands+=("${words[*]}")
+    done
+    hyperfine --shell=none --warmup 2 --runs "$runs" --style none --export-csv "$work/free.csv" "${commands[@]}" \
+        >/dev/null 2>"$work/log" || { cat "$work/log" >&2 && die "hyperfine failed"; }
+    for name; do
+        # The fourth column is the median, in seconds. No command contains a comma.
+        sed -n "${line}p" "$work/free.csv" | cut -d, -f4 >>"$work/free-$name"
+        line=$((line + 1))
+    done
+}
+
+# hand_over NAME - lets a queue run, and appends the median of the gaps to handover-NAME and the longest to worst-NAME.
+hand_over() {
+    queue "$1" "$contenders"
+    drain "$1"
+    median <"$work/gaps" >>"$work/handover-$1"
+    highest <"$work/gaps" >>"$work/worst-$1"
+}
+
+# in_round ROUND - puts the tools that take part in this round into the array `names`. Each takes its turn at going first.
+in_round() {
+    local name first all=(zklock "${peers[@]}")
+    names=()
+    first=$(($1 % ${#all[@]}))
+    for name in "${all[@]:first}" "${all[@]:0:first}"; do
+        (($1 < slow_rounds)) || [[ " ${slow_peers[*]} " != *" $name "* ]] || continue
+        names+=("$name")
+    done
+}
+
+# ratio TITLE WHAT PEER [TARGET] - prints zklock's figures divided by PEER's figures of the same rounds.
+ratio() {
+    local title=$1 what=$2 peer=$3 target=${4-} ratios verdict=
+    # A slow peer has figures of the first rounds only.
+    ratios=$(paste "$work/$what-zklock" "$work/$what-$peer" | awk 'NF == 2 { printf "%.3f\n", $1 / $2 }')
+    if [[ $target ]]; then
+        verdict=$(median <<<"$ratios" | awk -v target="$target" '{ print $1 <= target ? "met" : "missed" }')
+        verdict="at most $target: $verdict"
+    fi
+    printf '%-22s %-8s %6.2f   %5.2f to %5.2f   %s\n' "$title" "$peer" \
+        "$(median <<<"$ratios")" "$(lowest <<<"$ratios")" "$(highest <<<"$ratios")" "$verdict"
+}
+
+# ratios TITLE WHAT [PEER=TARGET]... - prints zklock's ratios to all peers.
+ratios() {
+    local title=$1 what=$2 peer
+    local -A targets=()
+    shift 2
+    for peer; do
+        targets[${peer%=*}]=${peer#*=}
+    done
+    for peer in "${peers[@]}"; do
+        ratio "$title" "$what" "$peer" "${targets[$peer]-}"
+        title=
+    done
+}
+
+# times TITLE WHAT - prints the figures behind the ratios: the median, lowest and highest round, in milliseconds.
+times() {
+    local title=$1 what=$2 name
+    for name in zklock "${peers[@]}"; do
+        printf '%-22s %-8s %7.2f   %6.2f to %6.2f\n' "$title" "$name" \
+            "$(median <"$work/$what-$name" | awk '{ print 1000 * $1 }')" \
+            "$(lowest <"$work/$what-$name" | awk '{ print 1000 * $1 }')" \
+            "$(highest <"$work/$what-$name" | awk '{ print 1000 * $1 }')"
+        title=
+    done
+}
+
+compare() {
+    local names name words run round
+    install_missing hyperfine:hyperfine
+    write_job
+    start_zookeeper "$work/zookeeper"
+    for name in "${peers[@]}"; do
+        prepare "$name"
+    done
+
+    heading "a free lock: $rounds rounds of $runs runs each"
+    # The speed of the servers changes while they warm up, above all that of the one in Java. Measure after that.
+    for name in zklock "${peers[@]}"; do
+        [[ $name == zklock || $name == etcdctl || $name == redis ]] || continue
+        lock "$name" true
+        for ((run = 0; run < 100; run++)); do
+            "${words[@]}" >/dev/null </dev/null
+        done
+    done
+    for ((round = 0; round < rounds; round++)); do
+        in_round "$round"
+        free_lock "${names[@]}"
+    done
+    heading "hand-over: $rounds rounds of $contenders contenders each"
+    for ((round = 0; round < rounds; round++)); do
+        in_round "$round"
+        for name in "${names[@]}"; do
+            hand_over "$name"
+        done
+    done
+
+    heading "zklock as a ratio to each of the others: median, lowest and highest of the rounds"
+    ratios 'run on a free lock' free etcdctl=0.33 floor=1.25
+    ratios 'hand-over, median' handover etcdctl=0.6 flock=1.5
+    ratios 'hand-over, worst' worst
+
+    heading 'milliseconds on this machine: median, lowest and highest of the rounds'
+    times 'run on a free lock' free
+    times 'hand-over, median' handover
+    times 'hand-over, worst' worst
+}
