@@ -8,6 +8,7 @@ mod harness;
 // Taking a lock and giving it back.
 mod and_locks;
 mod and_locks_lost;
+mod at_rest;
 mod conflict_exit_code;
 mod modes; // --shared, --permits
 mod nested;

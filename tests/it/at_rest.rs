@@ -1,0 +1,54 @@
+//! A waiter that has nothing to do sleeps.
+
+use std::fs;
+
+use nix::unistd::Pid;
+
+use crate::harness::frames::Op;
+use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::running::finish;
+use crate::harness::scratch::Scratch;
+
+/// How many pings of the waiter are looked at.
+const PINGS: usize = 8;
+
+/// How often a keeper wakes for each ping: when it is due, when the answer comes, and six times to notice whether it was
+/// paused.
+const WAKES: usize = 8;
+
+/// How often a process has gone to sleep (proc_pid_status(5)), and so how often it has woken.
+fn sleeps(pid: Pid) -> usize {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process lives");
+    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.and_then(|count| count.trim().parse().ok()).expect("a number")
+}
+
+/// The third in the queue has neither a guard nor beats, and without a terminal no status line.
+#[test]
+fn a_waiter_wakes_for_its_pings_only() {
+    let (scratch, proxy) = Scratch::proxied();
+    let mut holder = scratch.hold();
+    let mut next = scratch.queue("next", 1);
+    let mut waiter = scratch.start(&proxy.address(), "waiter", &[], &["--exit-on", "TERM"]);
+    scratch.wait_queue(3);
+    let keeper = waiter.keeper();
+    // What it does at first is done when only the two are left, and it pings.
+    poll::until("two processes", || (waiter.processes().len() == 2).then_some(()));
+    let begin = proxy.count(Op::Ping) + 1;
+    proxy.wait_count(Op::Ping, begin);
+
+    let before = [waiter.pid(), keeper].map(sleeps);
+    proxy.wait_count(Op::Ping, begin + PINGS);
+    let after = [waiter.pid(), keeper].map(sleeps);
+    assert_eq!(process::children(waiter.pid()).len(), 1, "the waiter has only its keeper");
+    assert_eq!(after[0] - before[0], 0, "the supervisor woke");
+    // The edges: one ping more.
+    let woke = after[1] - before[1];
+    assert!(woke <= (PINGS + 1) * WAKES, "the keeper woke {woke} times for {PINGS} pings");
+
+    finish(&mut holder);
+    finish(&mut next);
+    finish(&mut waiter);
+    scratch.expect_tidy(&["holder", "next", "waiter"]);
+}
