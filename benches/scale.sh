@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Many waiters: what a hand-over costs, a crowd, a server with many sessions; and the memory of a single run. To be sourced
-# by scripts/bench.
+# What a hand-over costs, by the length of the queue, and where its time goes; a crowd; a server with many sessions; the
+# memory of a single run. To be sourced by scripts/bench.
 
 # through_meter COMMAND... - puts the words that run COMMAND under zklock's lock into `words`. Its way to the server is the
 # meter. The session is so long that there are no pings and no beats, which cost by the hour and not by the hand-over.
@@ -105,6 +105,31 @@ crowd() {
     sort -n "$work/log" | awk '$3 <= last { exit 1 } { last = $3 }' || die "not in the order of the queue"
     echo "drained in order after $((SECONDS - begin)) s, all with status 0; hand-over:" \
         "median $(median <"$work/gaps") s, worst $(highest <"$work/gaps") s"
+}
+
+# stages - prints where the time between two commands goes, from the kernel's record of which process ran when.
+stages() {
+    local recorder
+    install_missing perf:linux-perf python3:python3-minimal
+    write_job
+    start_zookeeper "$work/zookeeper"
+    lock() { words=(zklock -z "127.0.0.1:$zookeeper_port" /bench/zklock -- "${@:2}"); }
+    # The server has to warm up.
+    queue zklock 100
+    drain zklock
+    queue zklock 40
+    perf record -q -a -m 4M -o "$work/perf" -e 'sched:sched_switch,sched:sched_process_exec,sched:sched_process_exit' \
+        >"$work/perf.log" 2>&1 4>&- &
+    recorder=$!
+    servers+=("$recorder")
+    # Until it records.
+    sleep 1
+    drain zklock
+    kill -INT "$recorder"
+    wait "$recorder" || true
+    [[ -s $work/perf ]] || { cat "$work/perf.log" >&2 && die "perf has recorded nothing"; }
+    heading 'stages of a hand-over'
+    perf script -i "$work/perf" -F comm,pid,tid,cpu,time,event,trace 2>/dev/null | python3 benches/stages.py
 }
 
 # ask QUESTION - asks `waiters`, which is a coprocess, and prints its answer.
