@@ -167,7 +167,12 @@ pub struct Process {
     started: u64,
     alive: bool,
     stopped: bool,
+    /// Whether it has begun to exit.
+    exiting: bool,
 }
+
+/// The flag of a process that exits, in the ninth field of proc_pid_stat(5) (include/linux/sched.h).
+const PF_EXITING: i64 = 0x4;
 
 impl Process {
     /// The process with this id, if it can be seen.
@@ -190,6 +195,7 @@ impl Process {
             // A zombie does not run, unless only its first thread has ended.
             alive: !matches!(fields.first()?, &"Z" | &"X") || threads > 1,
             stopped: fields.first()? == &"T",
+            exiting: number(6)? & PF_EXITING != 0,
         })
     }
 
@@ -229,6 +235,12 @@ impl Process {
 /// The parent of a process, reaped or not; `None` if there is no such process.
 pub fn parent(pid: Pid) -> Option<Pid> {
     Process::read(pid.as_raw()).map(|process| Pid::from_raw(process.parent))
+}
+
+/// Whether a process has begun to exit, or has gone. From then on it adopts no more orphans, even while its descriptors
+/// are open and its own children have not been given away (exit_notify in the kernel's source).
+pub fn is_exiting(pid: Pid) -> bool {
+    Process::read(pid.as_raw()).is_none_or(|process| process.exiting)
 }
 
 /// Whether a process is stopped by a signal at this moment.

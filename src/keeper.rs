@@ -19,6 +19,7 @@ mod wait;
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::future::pending;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -176,11 +177,11 @@ impl<'p, O: Outside> Keeper<'p, O> {
     /// Lives until there is nothing left to keep.
     pub async fn keep(self) {
         let mut life = Box::pin(async { End::Over(self.live().await) });
-        let emptied = async {
+        let mut emptied = pin!(async {
             self.outside.emptied().await;
             End::Emptied
-        };
-        let mut end = or(self.follow_orders(), or(emptied, life.as_mut())).await;
+        });
+        let mut end = or(self.follow_orders(), or(emptied.as_mut(), life.as_mut())).await;
         let is_over = matches!(end, End::Over(_));
         let mut nothing_left = true;
         match &end {
@@ -200,7 +201,8 @@ impl<'p, O: Outside> Keeper<'p, O> {
                 } else {
                     self.outside.report(report).await;
                 }
-                end = self.follow_orders().await;
+                // The other locks need not wait for the order either.
+                end = or(self.follow_orders(), emptied.as_mut()).await;
                 if let End::Orphaned = end
                     && self.told.borrow().held
                 {

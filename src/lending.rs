@@ -32,7 +32,9 @@ pub struct Lending {
     reads: OwnedFd,
     /// `None` once nothing more is lent.
     writes: Option<OwnedFd>,
-    offer: Offer,
+    lender: Lender,
+    descriptor: u32,
+    inode: u64,
 }
 
 impl Lending {
@@ -45,13 +47,13 @@ impl Lending {
         let writes = File::from(writes);
         let inode = writes.metadata()?.ino();
         let descriptor = writes.as_raw_fd().cast_unsigned();
-        let offer = Offer { lender: Lender { pid, started }, descriptor, inode };
-        Ok(Self { reads, writes: Some(writes.into()), offer })
+        Ok(Self { reads, writes: Some(writes.into()), lender: Lender { pid, started }, descriptor, inode })
     }
 
-    /// What the command is to be told.
-    pub fn offer(&self) -> &Offer {
-        &self.offer
+    /// What the command below this guard is to be told.
+    pub fn offer(&self, guard: Pid) -> Offer {
+        let Self { lender, descriptor, inode, .. } = *self;
+        Offer { lender, guard: guard.as_raw().cast_unsigned(), descriptor, inode }
     }
 
     /// From now on nothing more is lent. Returns whether all is over: no run below may use our locks.
@@ -121,7 +123,7 @@ impl Borrowing {
     /// What is borrowed now, for a process that does not keep it open itself.
     pub fn loans(&self) -> Loans {
         let loan = |(offer, pipe): &(Offer, Result<OwnedFd, Unlent>)| {
-            (offer.lender, pipe.as_ref().map(|_| ()).map_err(|unlent| *unlent))
+            (offer.lender, offer.guard, pipe.as_ref().map(|_| ()).map_err(|unlent| *unlent))
         };
         Loans { lenders: self.offers.iter().map(loan).collect() }
     }
@@ -163,7 +165,8 @@ fn unlent(error: &io::Error) -> Unlent {
 /// What a supervisor has borrowed, as its keeper knows it.
 #[derive(Clone, Debug)]
 pub struct Loans {
-    lenders: Vec<(Lender, Result<(), Unlent>)>,
+    /// Each with its guard.
+    lenders: Vec<(Lender, u32, Result<(), Unlent>)>,
 }
 
 impl Loans {
@@ -184,10 +187,12 @@ impl Loans {
         if !is_above(lender, supervisor) {
             return Loan::Stranger;
         }
-        match self.lenders.iter().find(|(known, _)| *known == lender) {
-            Some((_, Ok(()))) => Loan::Lent(lender),
-            Some((_, Err(Unlent::Over))) => Loan::Over,
-            Some((_, Err(Unlent::Denied))) => Loan::OutOfReach(Barrier::Foreign),
+        match self.lenders.iter().find(|(known, ..)| *known == lender) {
+            // The command does not wait for us.
+            Some((_, guard, Ok(()))) if !descendants::is_above(*guard, supervisor) => Loan::Stranger,
+            Some((_, _, Ok(()))) => Loan::Lent(lender),
+            Some((_, _, Err(Unlent::Over))) => Loan::Over,
+            Some((_, _, Err(Unlent::Denied))) => Loan::OutOfReach(Barrier::Foreign),
             None => Loan::OutOfReach(Barrier::NoOffer),
         }
     }

@@ -167,7 +167,7 @@ impl Supervisor<'_> {
         let lending = self.lending.insert(lending);
         let mut variables = environment::describe(grant, self.plan.request.mode);
         variables.push(environment::held(grant, &self.plan.request.held));
-        variables.push(environment::lender(lending.offer()));
+        let variables = |guard| [&variables[..], &[environment::lender(&lending.offer(guard))]].concat();
         match self.job.start(&self.plan.command, &mut keeper.ties, &self.borrowing, &variables, until) {
             Ok(()) => {
                 self.teller.screen.share();

@@ -49,7 +49,9 @@ impl<O: Outside> Keeper<'_, O> {
         if won.iter().all(|claim| claim.is_own()) {
             let card = Card { held_since: Some(self.outside.wall_millis()), ..self.outside.card().clone() };
             self.beats.unpublished.replace(Some(card.to_bytes()));
-            self.beats.urged.set(has_waited);
+            if has_waited {
+                self.beats.urged.set(true);
+            }
         }
         self.place.replace(Place { won: won.clone(), step: Step::Holding });
         or(self.look_beside(session, &won), self.keep_beating(session, &nodes)).await

@@ -1,6 +1,8 @@
 use std::sync::Mutex;
 use std::thread;
 
+use nix::unistd::getpid;
+
 use super::*;
 
 fn borrowing(offer: Offer) -> Borrowing {
@@ -22,6 +24,11 @@ fn expect_over(lending: &Lending) {
     assert!(lending.is_over());
 }
 
+/// To what is below this process.
+fn offer(lending: &Lending) -> Offer {
+    lending.offer(getpid())
+}
+
 fn this() -> Lender {
     let pid = std::process::id();
     Lender { pid, started: descendants::started(pid).unwrap() }
@@ -31,7 +38,7 @@ fn this() -> Lender {
 fn the_pipe_hangs_up_when_the_last_borrower_is_done() {
     let mut lending = Lending::begin().unwrap();
     assert!(!lending.is_over());
-    let (mut one, two) = (borrowing(*lending.offer()), borrowing(*lending.offer()));
+    let (mut one, two) = (borrowing(offer(&lending)), borrowing(offer(&lending)));
     assert_eq!([one.descriptors().count(), two.descriptors().count()], [1, 1]);
     assert!(!lending.end());
     one.give_back();
@@ -49,21 +56,22 @@ fn nothing_is_borrowed_after_the_end() {
     let mut lending = Lending::begin().unwrap();
     lending.end();
     expect_over(&lending);
-    assert_eq!(unlent(&borrowing(*lending.offer())), Some(Unlent::Over));
+    assert_eq!(unlent(&borrowing(offer(&lending))), Some(Unlent::Over));
 }
 
 #[test]
 fn an_offer_that_does_not_stand() {
     let lending = Lending::begin().unwrap();
-    let offer = *lending.offer();
+    let offer = self::offer(&lending);
     let other = Lending::begin().unwrap();
+    let offer_of_other = self::offer(&other);
     let Lender { pid, started } = offer.lender;
     let gone = Lender { pid: 4_194_305, started };
     let forged = [
         Offer { lender: gone, ..offer },
         Offer { lender: Lender { pid, started: started + 1 }, ..offer },
         Offer { lender: Lender { pid: u32::MAX, started }, ..offer },
-        Offer { descriptor: other.offer.descriptor, ..offer },
+        Offer { descriptor: offer_of_other.descriptor, ..offer },
         Offer { descriptor: u32::MAX, ..offer },
         Offer { inode: offer.inode + 1, ..offer },
     ];
@@ -100,7 +108,7 @@ fn nothing_is_borrowed_after_the_hang_up() {
         let mut delay = 0_u32;
         for _ in 0..ROUNDS {
             let mut lending = Lending::begin().unwrap();
-            *offered.lock().unwrap() = Some(*lending.offer());
+            *offered.lock().unwrap() = Some(offer(&lending));
             (0..delay).for_each(|_| std::hint::spin_loop());
             let is_over = lending.end();
             let borrowed = taken(&result);
@@ -130,7 +138,7 @@ fn card(lender: Lender) -> Card {
 #[test]
 fn who_lends_us_a_lock() {
     let lending = Lending::begin().unwrap();
-    let offer = *lending.offer();
+    let offer = self::offer(&lending);
     let mut sleep = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     let (own, nested) = (Card { host: Some("db3".to_owned()), ..card(this()) }, sleep.id());
     let mut borrowed = borrowing(offer);
@@ -153,6 +161,8 @@ fn who_lends_us_a_lock() {
     for stranger in strangers {
         assert_eq!(judge(&borrowed, &stranger), Loan::Stranger, "{stranger:?}");
     }
+    let elsewhere = borrowing(Offer { guard: u32::MAX, ..offer });
+    assert_eq!(judge(&elsewhere, &holder), Loan::Stranger);
     let container = Card { pid_ns: Some(1), ..holder.clone() };
     assert_eq!(judge(&borrowed, &container), Loan::OutOfReach(Barrier::Foreign));
 

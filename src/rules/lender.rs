@@ -17,11 +17,13 @@ pub struct Lender {
 
 /// What a run tells the processes below it, so that another run among them can borrow its locks.
 ///
-/// As text: the four numbers, separated by spaces.
+/// As text: the five numbers, separated by spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// The run.
     pub lender: Lender,
+    /// Its guard's process. It lends only below that: what is not there is not waited for when the command ends.
+    pub guard: u32,
     /// The number that the write end of its pipe has there.
     pub descriptor: u32,
     /// The inode of that pipe.
@@ -30,8 +32,8 @@ pub struct Offer {
 
 impl fmt::Display for Offer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { lender: Lender { pid, started }, descriptor, inode } = self;
-        write!(f, "{pid} {started} {descriptor} {inode}")
+        let Self { lender: Lender { pid, started }, guard, descriptor, inode } = self;
+        write!(f, "{pid} {started} {guard} {descriptor} {inode}")
     }
 }
 
@@ -44,9 +46,10 @@ impl FromStr for Offer {
 
     fn from_str(text: &str) -> Result<Self, NoOffer> {
         let numbers: Vec<u64> = text.split(' ').map(str::parse).collect::<Result<_, _>>().map_err(|_| NoOffer)?;
-        let [pid, started, descriptor, inode] = numbers[..] else { return Err(NoOffer) };
+        let [pid, started, guard, descriptor, inode] = numbers[..] else { return Err(NoOffer) };
         let narrow = |number: u64| u32::try_from(number).map_err(|_| NoOffer);
-        Ok(Self { lender: Lender { pid: narrow(pid)?, started }, descriptor: narrow(descriptor)?, inode })
+        let lender = Lender { pid: narrow(pid)?, started };
+        Ok(Self { lender, guard: narrow(guard)?, descriptor: narrow(descriptor)?, inode })
     }
 }
 
@@ -80,15 +83,15 @@ mod tests {
 
     #[test]
     fn what_is_no_offer() {
-        for text in ["", " ", "1 2 3", "1 2 3 4 5", "1  2 3 4", "1 2 3 -4", "1 2 3 x", "4294967296 2 3 4"] {
+        for text in ["", " ", "1 2 3 4", "1 2 3 4 5 6", "1  2 3 4 5", "1 2 3 4 -5", "1 2 3 4 x", "4294967296 2 3 4 5"] {
             assert_eq!(text.parse::<Offer>(), Err(NoOffer), "{text:?}");
         }
     }
 
     proptest! {
         #[test]
-        fn offers_come_back_as_they_were_written(pid: u32, started: u64, descriptor: u32, inode: u64) {
-            let offer = Offer { lender: Lender { pid, started }, descriptor, inode };
+        fn offers_come_back_as_they_were_written(pid: u32, started: u64, guard: u32, descriptor: u32, inode: u64) {
+            let offer = Offer { lender: Lender { pid, started }, guard, descriptor, inode };
             prop_assert_eq!(offer.to_string().parse(), Ok(offer));
         }
     }

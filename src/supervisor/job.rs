@@ -113,13 +113,14 @@ impl Job {
         self.grant = Some(grant.clone());
     }
 
-    /// Starts the command, if that is before `until`. An error is one of fork(2), or that of a guard that has died.
+    /// Starts the command, if that is before `until`. `variables`: what is added to its environment below this guard. An
+    /// error is one of fork(2), or that of a guard that has died.
     pub(super) fn start(
         &mut self,
         line: &CommandLine,
         ties: &mut Ties,
         borrowing: &Borrowing,
-        variables: &[Variable],
+        variables: &dyn Fn(Pid) -> Vec<Variable>,
         until: Instant,
     ) -> io::Result<()> {
         self.make_guard(line, ties, borrowing)?;
@@ -145,9 +146,10 @@ impl Job {
         true
     }
 
-    fn open(&mut self, ties: &mut Ties, variables: &[Variable], until: Instant) -> io::Result<()> {
+    fn open(&mut self, ties: &mut Ties, variables: &dyn Fn(Pid) -> Vec<Variable>, until: Instant) -> io::Result<()> {
         let guarded = self.guard.as_mut().ok_or(Errno::ECHILD)?;
-        guarded.guard.open(ties, variables, until)?;
+        let variables = variables(guarded.guard.pid());
+        guarded.guard.open(ties, &variables, until)?;
         guarded.state.start();
         Ok(())
     }
@@ -342,9 +344,8 @@ impl Guarded {
         }
         let is_known = |child: Pid| child == self.guard.pid() || self.strangers.iter().any(|known| known.is(child));
         let found = descendants::own_children(is_known);
-        // When a process ends, the kernel closes its descriptors before it gives its children away. So if the guard's
-        // socket is open now, the children of the guard were not among ours before.
-        if !found.is_empty() && self.guard.hear().is_ok() {
+        // In this order: if the guard still adopts orphans now, it did so when these came to us.
+        if !found.is_empty() && !descendants::is_exiting(self.guard.pid()) {
             self.strangers.extend(found);
         }
     }

@@ -126,8 +126,9 @@ impl Turns {
         let signals = outside.signals()?.into_iter().filter(|(signal, _)| *signal != Signal::CHLD);
         let (continues, others) = signals.partition(|(signal, _)| *signal == Signal::CONT);
         self.take_signals(outside, others)?;
-        if outside.has_command() && outside.is_emptied() {
+        if outside.is_emptied() {
             self.hear_guard(outside)?;
+            self.look_what_is_left(outside)?;
         }
         if self.machine.deadline().is_some_and(|deadline| deadline <= outside.now()) {
             self.happen(outside, Event::Timer)?;
@@ -135,6 +136,11 @@ impl Turns {
         self.take_signals(outside, continues)?;
         self.reap(outside)?;
         self.hear_guard(outside)?;
+        self.look_what_is_left(outside)
+    }
+
+    /// Tells when the processes that are waited for have gone.
+    fn look_what_is_left<O: Outside>(&mut self, outside: &mut O) -> Result<(), O::Error> {
         // The command first: it is gone only when its end has been told.
         let awaited = self.awaits().filter(|_| !outside.has_command());
         if awaited.is_some_and(|awaited| outside.have_gone(awaited)) {

@@ -13,9 +13,8 @@ use crate::harness::scratch::Scratch;
 /// How many pings of the waiter are looked at.
 const PINGS: usize = 8;
 
-/// How often a keeper wakes for each ping: when it is due, when the answer comes, and six times to notice whether it was
-/// paused.
-const WAKES: usize = 8;
+/// How often a keeper wakes for each ping: when it is due, and when the answer comes.
+const WAKES: usize = 2;
 
 /// How often a process has gone to sleep (proc_pid_status(5)), and so how often it has woken.
 fn sleeps(pid: Pid) -> usize {

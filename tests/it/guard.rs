@@ -43,6 +43,25 @@ fn killed() {
     fault.end("70");
 }
 
+/// A process of the command, outside of its group, whose parent dies with the group. The guard is dying by then and adopts
+/// no more orphans, so this one comes to the supervisor, like a stranger. It is a matter of microseconds: several tries.
+#[test]
+fn killed_and_then_an_orphan() {
+    const TREE: &str = r#"sh -c "setsid sleep 600 & echo \$! is it; sh -c \"sleep 600; :\"; :" & wait"#;
+    for _ in 0..10 {
+        let scratch = Scratch::new();
+        let mut job = scratch.zklock().args([LOCK, "--", "sh", "-c", TREE]).spawn();
+        let line = job.wait_stdout(" is it");
+        let orphan = Pid::from_raw(line.trim_end_matches(" is it").parse().expect("a pid"));
+        poll::until("it executes its program", || {
+            process::look(orphan).is_some_and(|process| process.name == "sleep").then_some(())
+        });
+        process::send(job.guard(), Signal::SIGKILL);
+        job.wait().expect_code(70);
+        assert!(process::look(orphan).is_none(), "{orphan} lives on without the lock");
+    }
+}
+
 /// It cannot move its timer, and the kernel kills it at the end of the lease that it knew.
 #[test]
 fn stopped_past_the_lease() {

@@ -61,7 +61,7 @@ fn pipe(run: &Running) -> (String, String) {
         let lines = offers.flat_map(|rest| rest.split(['\n', '\0']).map(str::to_owned).collect::<Vec<_>>());
         lines.map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>()).find(|words| words[0] == pid)
     });
-    (offer[2].clone(), format!("pipe:[{}]", offer[3]))
+    (offer[3].clone(), format!("pipe:[{}]", offer[4]))
 }
 
 fn environment(pid: Pid) -> Option<String> {

@@ -6,6 +6,7 @@ use nix::sys::signal::Signal;
 
 use crate::harness::fault::Fault;
 use crate::harness::poll;
+use crate::harness::process;
 use crate::harness::proxy::Proxy;
 use crate::harness::running::{finish, silent};
 use crate::harness::scratch::{LASTING, LOCK, Scratch, direct};
@@ -53,6 +54,31 @@ fn supervisor_stopped() {
     silent(holder.wait().expect_code(7));
     finish(&mut next);
     scratch.expect_tidy(&["holder", "next"]);
+}
+
+/// The same where the command's own end had been told before: what it has left behind ends while zklock is stopped.
+#[test]
+fn supervisor_stopped_after_the_end() {
+    let scratch = Scratch::new();
+    let script = r#"(until [ -e "$0" ]; do sleep 0.1; done) & echo over; exit 7"#;
+    let done = scratch.file("done");
+    let options = ["--session-timeout", "8s", "--wait-descendants", LOCK, "--", "sh", "-c", script];
+    let mut holder = scratch.zklock().args(options).arg(&done).spawn();
+    holder.wait_stdout("over");
+    let guard = holder.guard();
+    poll::until("the command is reaped, and what it has left is the guard's", || {
+        let mut shells = process::below_guard(holder.pid()).into_iter().filter(|process| process.name == "sh");
+        shells.all(|shell| shell.parent == guard).then_some(())
+    });
+    let mut next = scratch.queue("next", 1);
+    holder.signal(Signal::SIGSTOP);
+    scratch.touch("done");
+    next.wait_stdout("ready");
+    let ended = Instant::now();
+    poll::until("the lease would be over", || (ended.elapsed() > SHORT_SESSION).then_some(()));
+    holder.signal(Signal::SIGCONT);
+    silent(holder.wait().expect_code(7));
+    finish(&mut next);
 }
 
 /// The command ends before the lease does, and its status is what counts. The lock frees itself.

@@ -66,7 +66,7 @@ fn variable_removed() {
 #[test]
 fn offer_that_does_not_stand() {
     let scratch = Scratch::new();
-    for change in ["$1, $2, $3, $4 + 1", "$1, $2, $3 + 500, $4"] {
+    for change in ["$1, $2, $3, $4, $5 + 1", "$1, $2, $3, $4 + 500, $5", "$1, $2, $3 + 500, $4, $5"] {
         let forged =
             format!(r#"ZKLOCK_LENDER=$(echo "$ZKLOCK_LENDER" | awk '{{ print {change} }}') "$Z" -n /lock -- true"#);
         script(&scratch, &[], &forged).run().expect_code(75);
