@@ -51,7 +51,7 @@ pub(crate) struct Process {
     pub(crate) alive: bool,
     stopped: bool,
     exit_at: Time,
-    forks: u8,
+    pub(crate) forks: u8,
     /// Whether it must not run without the lock.
     pub(crate) counted: bool,
     /// Whether it has stayed in the command's process group.
