@@ -2,6 +2,7 @@
 //! groups.
 
 use std::cell::OnceCell;
+use std::fs;
 use std::future::pending;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -11,7 +12,7 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::stat::Mode as Permissions;
-use nix::unistd::{User, dup2_stdin, dup2_stdout, gethostname, getuid, setsid};
+use nix::unistd::{Uid, User, dup2_stdin, dup2_stdout, gethostname, getuid, setsid};
 
 use super::outside::Outside;
 use super::{Keeper, PAUSE};
@@ -91,10 +92,14 @@ fn detach() -> nix::Result<()> {
     Ok(())
 }
 
-/// The name of our user. A directory service that does not answer is not waited for long: the session needs
-/// us.
+/// The name of our user. As a rule it is in /etc/passwd, which nsswitch.conf(5) asks first. A directory service is asked
+/// in a process of its own, and not waited for long: the session needs us.
 fn user_name() -> Option<String> {
-    let look_up = || User::from_uid(getuid()).ok().flatten().map(|user| user.name.into_bytes()).unwrap_or_default();
+    let uid = getuid();
+    if let Some(name) = fs::read_to_string("/etc/passwd").ok().and_then(|users| named_in(&users, uid)) {
+        return Some(name);
+    }
+    let look_up = || User::from_uid(uid).ok().flatten().map(|user| user.name.into_bytes()).unwrap_or_default();
     let mut lookup = Lookup::begin(look_up).inspect_err(|error| log::info!("cannot look up our user: {error}")).ok()?;
     let until = clock::now() + USER_LOOKUP;
     loop {
@@ -107,6 +112,15 @@ fn user_name() -> Option<String> {
             return None;
         }
     }
+}
+
+/// The name of a user in the text of passwd(5).
+fn named_in(users: &str, uid: Uid) -> Option<String> {
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next().filter(|name| !name.is_empty())?;
+        (fields.nth(1)?.parse() == Ok(uid.as_raw())).then(|| name.to_owned())
+    })
 }
 
 /// The real [`Outside`].
@@ -239,5 +253,17 @@ impl<'p> Outside for RealOutside<'p> {
                 held_since: None,
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_found_by_number() {
+        let users = "root:x:0:0:root:/root:/bin/bash\n+\nbad line\n:x:7:\nops:x:7:7::/home/ops:/bin/sh\n";
+        let named = |uid| named_in(users, Uid::from_raw(uid));
+        assert_eq!((named(0).as_deref(), named(7).as_deref(), named(8)), (Some("root"), Some("ops"), None));
     }
 }

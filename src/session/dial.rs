@@ -114,33 +114,36 @@ async fn try_each<'p>(
     let mut troubles = vec![];
     let mut next_at = clock::now();
     poll_fn(|_| {
-        let mut round = mem::take(&mut tried).into_iter();
-        while let Some(mut one) = round.next() {
-            // A request to resume a session cannot be taken back: the server that gets it last has the session. So
-            // only one server is asked at a time, while others are being connected to.
-            let may_ask = identity.is_none() || tried.iter().all(|other| !other.has_asked);
-            match one.go_on(may_ask, reactor) {
-                Ok(None) => tried.push(one),
-                Ok(Some(granted)) => {
-                    one.channel.losers = mem::take(&mut tried).into_iter().chain(round).filter_map(Try::lose).collect();
-                    return Poll::Ready(Ok((one.channel, granted)));
-                }
-                Err(Trouble::SessionOver) => return Poll::Ready(Err(Failed::SessionOver)),
-                Err(trouble) => {
-                    troubles.push((one.channel.server, trouble));
-                    // Another may ask now.
-                    reactor.take_another_turn();
+        loop {
+            let mut round = mem::take(&mut tried).into_iter();
+            while let Some(mut one) = round.next() {
+                // A request to resume a session cannot be taken back: the server that gets it last has the session. So
+                // only one server is asked at a time, while others are being connected to.
+                let may_ask = identity.is_none() || tried.iter().all(|other| !other.has_asked);
+                match one.go_on(may_ask, reactor) {
+                    Ok(None) => tried.push(one),
+                    Ok(Some(granted)) => {
+                        one.channel.losers =
+                            mem::take(&mut tried).into_iter().chain(round).filter_map(Try::lose).collect();
+                        return Poll::Ready(Ok((one.channel, granted)));
+                    }
+                    Err(Trouble::SessionOver) => return Poll::Ready(Err(Failed::SessionOver)),
+                    Err(trouble) => {
+                        troubles.push((one.channel.server, trouble));
+                        // Another may ask now.
+                        reactor.take_another_turn();
+                    }
                 }
             }
-        }
-        while tried.is_empty() || clock::now() >= next_at {
+            if !tried.is_empty() && clock::now() < next_at {
+                break;
+            }
             let Some(server) = waiting.next() else { break };
             match TcpChannel::begin(servers, reactor, server) {
+                // It may be connected already, and is asked before this process does anything else.
                 Ok(channel) => {
                     next_at = clock::now() + NEXT;
                     tried.push(Try::new(channel, timeout, identity));
-                    // It may be connected already.
-                    reactor.take_another_turn();
                 }
                 Err(error) => troubles.push((server, Trouble::Io(error))),
             }

@@ -68,8 +68,10 @@ fn data_tells_who_holds_since_when() {
 fn user_lookup_that_hangs() {
     let scratch = Scratch::new();
     let (source, library) = (scratch.file("hang.c"), scratch.file("hang.so"));
-    fs::write(&source, "#include <unistd.h>\nint getpwuid_r(void) { for (;;) pause(); }\n")
-        .expect("a file can be written");
+    // A user that is not in /etc/passwd.
+    let hangs =
+        "#include <unistd.h>\nuid_t getuid(void) { return 54321; }\nint getpwuid_r(void) { for (;;) pause(); }\n";
+    fs::write(&source, hangs).expect("a file can be written");
     let compiler = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
     assert!(compiler.expect("a C compiler").success());
     let zklock = scratch.zklock().env("LD_PRELOAD", library).args([LOCK, "--connect-timeout", "10s"]);
