@@ -125,6 +125,8 @@ struct Told {
     connected: bool,
     /// That we hold the locks; or it is just being told.
     held: bool,
+    /// That we have been asked to give them up.
+    revoked: bool,
     /// Why no server can be reached; empty while one can.
     unreachable: String,
     /// The locks with children that are no contenders.

@@ -17,6 +17,7 @@ pub mod mode;
 pub mod notice;
 pub mod outcome;
 pub mod queue;
+pub mod revocation;
 pub mod settings;
 pub mod signal;
 pub mod text;

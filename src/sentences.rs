@@ -150,6 +150,11 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             };
             (Weight::Error, format!("lost the lock {lock}: {why}"))
         }
+        Notice::Revoked { by, stops } => {
+            let by = by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+            let what = if *stops { "stopping the command" } else { "leaving the queue" };
+            (Weight::Error, format!("asked{by} to give up {lock} (zklock break): {what}"))
+        }
         Notice::TooLate => {
             (Weight::Error, format!("lost the lock {lock}: this machine stalled; the command was not started"))
         }

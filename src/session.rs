@@ -23,6 +23,8 @@ pub enum Failure {
     NoNode,
     /// The node exists already.
     Exists,
+    /// The node's data has been changed by someone else, or by a request of ours whose reply was lost.
+    Changed,
     /// An ACL forbids it, or the credentials were refused.
     Denied,
     /// The server does not know this kind of request. A real server also closes the connection over it; one that only
@@ -41,6 +43,7 @@ impl fmt::Display for Failure {
         match self {
             Self::NoNode => f.write_str("no such node"),
             Self::Exists => f.write_str("the node exists"),
+            Self::Changed => f.write_str("the node has been changed"),
             Self::Denied => f.write_str("not permitted"),
             Self::Unimplemented => f.write_str("the server does not know the request"),
             Self::SessionOver => f.write_str("the session is over"),
@@ -143,7 +146,8 @@ pub trait Session: Sized {
         path: &str,
     ) -> impl Future<Output = Result<(Vec<u8>, Stat, Watch), Failure>> + use<'s, Self>;
 
-    /// Asks the quorum whether all of `nodes` still exist. `publish`: data to store in them at the same time.
+    /// Asks the quorum whether all of `nodes` still exist. `publish`: data to store in them at the same time, unless
+    /// something has been stored in one of them since they were created ([`Failure::Changed`]).
     ///
     /// A ping would prove nothing: the server that we are connected to answers it, and one that has lost the
     /// leader goes on answering for a while. A transaction goes through the leader, even one that only

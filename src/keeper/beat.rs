@@ -74,6 +74,13 @@ impl<O: Outside> Keeper<'_, O> {
                 log::info!("beat not answered: {why}");
                 self.outside.sleep(PAUSE).await;
             }
+            // By us, in a beat of which the reply was lost, or by someone who asks us to give up: that is not to be
+            // overwritten.
+            Err(Failure::Changed) if publish.is_some() => {
+                log::info!("the data of {} has been changed, and is left as it is", nodes.join(" "));
+                self.beats.unpublished.take();
+                self.beats.urged.set(true);
+            }
             // A quota, for example. The lock is worth more than what others would like to know about it.
             Err(failure @ (Failure::Refused(_) | Failure::Denied)) if publish.is_some() => {
                 log::warn!("cannot say in {} that it is held: {failure}", nodes.join(" "));

@@ -15,6 +15,7 @@ use crate::rules::card::Card;
 use crate::rules::lease::Terms;
 use crate::rules::message::{Grant, Granted, Loss, Progress, Refusal, Report, View};
 use crate::rules::queue::{Contender, Queue, Standing};
+use crate::rules::revocation::Revocation;
 use crate::rules::text::printable;
 use crate::session::{Change, Failure, Session};
 
@@ -331,7 +332,7 @@ impl<O: Outside> Keeper<'_, O> {
         }
     }
 
-    /// Waits until one of our nodes is deleted, or a lender has gone.
+    /// Waits until one of our nodes is deleted, or a lender has gone. Sees to requests to give up.
     pub(super) async fn until_deleted(&self, session: &O::Session, place: &Place) -> Result<(), Stop> {
         let nodes = place.stamped_nodes();
         let each = nodes.iter().map(|(node, created)| self.until_one_is_deleted(session, node, *created));
@@ -348,7 +349,10 @@ impl<O: Outside> Keeper<'_, O> {
                     log::info!("{node} is not our node any more: it was deleted and created anew");
                     Change::Deleted
                 }
-                Ok((_, _, watch)) => watch.await,
+                Ok((data, _, watch)) => {
+                    self.heed(node, &data)?;
+                    watch.await
+                }
                 Err(Failure::Unknown(_)) => Change::Unknown,
                 Err(failure) => return Err(Stop::because(failure, node)),
             };
@@ -361,6 +365,24 @@ impl<O: Outside> Keeper<'_, O> {
                 Change::Unknown => self.outside.sleep(PAUSE).await,
             }
         }
+    }
+
+    /// Does what is asked of us in the data of `node`, if anything is. A waiter leaves; a holder tells the supervisor, and
+    /// holds until the command has been stopped. A lender sees to its own nodes.
+    fn heed(&self, node: &str, data: &[u8]) -> Result<(), Stop> {
+        let mut told = self.told.borrow_mut();
+        let Some(asked) = Revocation::from_bytes(data).filter(|asked| asked.is_for(told.held)) else { return Ok(()) };
+        if !self.place.borrow().own_nodes().iter().any(|own| own == node) {
+            return Ok(());
+        }
+        let report = Report::Revoked(asked.by);
+        if !told.held {
+            return Err(Stop::Final(report));
+        }
+        if !std::mem::replace(&mut told.revoked, true) {
+            self.outside.report_if_room(&report);
+        }
+        Ok(())
     }
 }
 

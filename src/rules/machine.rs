@@ -163,7 +163,12 @@ impl Machine {
                 Connection::Shortened { timeout, from } => lease.regrant(regranted(*timeout, kill_after), *from),
             },
             Event::Keeper(
-                Report::Independent | Report::Queue(_) | Report::Lost(_) | Report::Refused(_) | Report::Released,
+                Report::Independent
+                | Report::Queue(_)
+                | Report::Lost(_)
+                | Report::Refused(_)
+                | Report::Revoked(_)
+                | Report::Released,
             )
             | Event::KeeperGone
             | Event::Signal { .. }

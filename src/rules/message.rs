@@ -23,6 +23,9 @@ pub enum Report {
     Lost(Loss),
     /// It makes no sense to go on.
     Refused(Refusal),
+    /// We have been asked to give up the lock, or the place in the queue; by whom, if that is known, printable. A lock
+    /// that we hold is still held.
+    Revoked(Option<String>),
     /// The contender node is gone and the session is closed.
     Released,
 }

@@ -66,6 +66,13 @@ pub enum Notice {
     MaxRun(Duration),
     /// The lock was lost while the command ran.
     Lost(LostWhy),
+    /// Someone has asked us to give up the lock, or the place in the queue.
+    Revoked {
+        /// By whom, if that is known, printable.
+        by: Option<String>,
+        /// Whether there is a command to stop.
+        stops: bool,
+    },
     /// The lease was over before the command could be started.
     TooLate,
     /// The release was not confirmed; the lock frees itself within this time.

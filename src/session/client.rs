@@ -25,6 +25,7 @@ impl From<Code> for Failure {
         match code {
             Code::NoNode => Self::NoNode,
             Code::NodeExists => Self::Exists,
+            Code::BadVersion => Self::Changed,
             Code::NoAuth | Code::AuthFailed | Code::InvalidAcl => Self::Denied,
             Code::Unimplemented => Self::Unimplemented,
             Code::SessionExpired => Self::SessionOver,
@@ -385,7 +386,7 @@ impl<C: Channel> Session for ClientSession<C> {
             .iter()
             .flat_map(|path| {
                 let check = Operation::Check { path, version: None };
-                let store = publish.map(|data| Operation::SetData { path, data, version: None });
+                let store = publish.map(|data| Operation::SetData { path, data, version: Some(0) });
                 [Some(check), store].into_iter().flatten()
             })
             .collect();

@@ -62,6 +62,7 @@ mod hard_to_kill;
 mod keeper_killed;
 mod node_deleted;
 mod processes_stopped;
+mod revoked;
 mod session_ended;
 mod zklock_killed; // kill -9
 

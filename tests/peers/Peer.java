@@ -25,6 +25,7 @@ import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
 import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreV2;
 import org.apache.curator.framework.recipes.locks.Lease;
+import org.apache.curator.framework.recipes.locks.Revoker;
 import org.apache.curator.retry.RetryOneTime;
 import org.apache.zookeeper.ZooDefs;
 import org.apache.zookeeper.ZooKeeper;
@@ -46,6 +47,7 @@ import org.apache.zookeeper.recipes.lock.WriteLock;
  * acquire            answers acquired
  * acquire MS         answers acquired, or busy after MS milliseconds
  * release            answers released
+ * revoke NODE        asks a contender to give up; answers done
  * crowd N TURNS      N contenders, each with its own session, take TURNS turns in total; answers done
  * </pre>
  *
@@ -62,6 +64,9 @@ public final class Peer {
         void release() throws Exception;
 
         long session() throws Exception;
+
+        /** Asks the contender with this node to give up. */
+        void revoke(String node) throws Exception;
 
         @Override
         void close();
@@ -121,6 +126,9 @@ public final class Peer {
                 hold(false);
                 contender.release();
                 return "released";
+            case "revoke":
+                contender.revoke(words[1]);
+                return "done";
             case "crowd":
                 crowd(Integer.parseInt(words[1]), Integer.parseInt(words[2]));
                 return "done";
@@ -304,6 +312,11 @@ public final class Peer {
         }
 
         @Override
+        public void revoke(String node) throws Exception {
+            Revoker.attemptRevoke(client, node);
+        }
+
+        @Override
         public void close() {
             client.close();
         }
@@ -354,6 +367,11 @@ public final class Peer {
         @Override
         public long session() {
             return client.getSessionId();
+        }
+
+        @Override
+        public void revoke(String node) {
+            throw new UnsupportedOperationException();
         }
 
         @Override

@@ -196,7 +196,8 @@ impl State {
     /// A supervisor stops its command for a reason, and the newest lease is no such reason while it is young.
     pub(crate) fn check_stop(&mut self, host: usize) {
         let state = &self.hosts[host];
-        let has_reason = state.told_loss || state.guard.lease_over || state.guard_died || state.stopped_by_supervisor;
+        let is_told = state.told_loss || state.told_revoked;
+        let has_reason = is_told || state.guard.lease_over || state.guard_died || state.stopped_by_supervisor;
         let keeper = state.keeper.map(|keeper| &self.keepers[keeper]);
         // The report that comes before a revocation may have come just after the reports were read.
         let lease = keeper.filter(|keeper| !keeper.revoked).and_then(|keeper| keeper.lease.zip(keeper.limits));
@@ -287,6 +288,8 @@ impl State {
                 !state.stopped_by_us && state.natural_end == Some(CommandEnd::Signaled(signal)) && ran
             }
             // Without a fault only under a lease that was still short: there, one slow answer is enough.
+            Outcome::Lost if state.told_revoked && !state.revoked => false,
+            Outcome::Lost if state.told_revoked && !ran => true,
             Outcome::Lost => (self.faulty || state.stopped_early) && (ran && state.stopped_by_us || state.never_ran),
             Outcome::RanOut => (ran || state.never_ran) && settings.max_run.is_some() && state.stopped_by_us,
             Outcome::NotFree => !ran && settings.patience != Patience::Forever,

@@ -63,6 +63,8 @@ kinds! {
     DeleteNode,
     ExpireSession,
     SetData,
+    /// A contender is asked to give up, by the data of its node.
+    Revoke,
     /// SIGTERM to zklock.
     Terminate,
     /// The servers remove the lock's node while it has no children.

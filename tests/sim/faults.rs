@@ -1,6 +1,7 @@
 //! The faults, and when they happen: at any time, or at a moment that a trap waits for.
 
 use zklock::rules::card::Card;
+use zklock::rules::revocation::{CURATOR_MARKER, Revocation};
 use zklock::rules::signal::Signal;
 
 use crate::coverage::Kind;
@@ -54,6 +55,7 @@ pub(crate) const FAULTS: &[Kind] = &[
     Kind::DeleteNode,
     Kind::ExpireSession,
     Kind::SetData,
+    Kind::Revoke,
     Kind::Terminate,
     Kind::ReapParent,
 ];
@@ -68,6 +70,7 @@ pub(crate) const AIMED: &[(Kind, Kind)] = &[
     (Kind::AtCreate, Kind::FreezeServer),
     (Kind::AtHeld, Kind::Sleep),
     (Kind::AtSpawn, Kind::DeleteNode),
+    (Kind::AtSpawn, Kind::Revoke),
     (Kind::AtRelease, Kind::Break),
 ];
 
@@ -165,7 +168,7 @@ impl State {
             Kind::FreezeAll | Kind::Sleep => self.has_supervisor(fault.host) && self.has_keeper(fault.host),
             Kind::KillCommand => host.is_running() && host.asleep.is_none() && !host.stopped_by_us,
             Kind::Terminate => host.alive && host.started,
-            Kind::DeleteNode | Kind::RemakeNode | Kind::ExpireSession | Kind::SetData => {
+            Kind::DeleteNode | Kind::RemakeNode | Kind::ExpireSession | Kind::SetData | Kind::Revoke => {
                 self.node_of(fault.host).is_some()
             }
             Kind::Ghost => self.servers.all.len() > 1,
@@ -349,6 +352,16 @@ impl State {
             Kind::SetData => {
                 if let Some(node) = self.node_of(host) {
                     self.operate(&node, Some(&Card::default().to_bytes()));
+                }
+            }
+            Kind::Revoke => {
+                let node = self.node_of(host).and_then(|path| self.servers.head.get(&path));
+                if let Some(node) = node.cloned() {
+                    let seen_holding = [None, Some(true), Some(false)][time as usize % 3];
+                    let asked = Revocation { seen_holding, by: None };
+                    let data = asked.add_to(&node.data).filter(|_| seen_holding.is_some());
+                    self.hosts[host].revoked = true;
+                    self.operate(&node.path, Some(data.as_deref().unwrap_or(CURATOR_MARKER)));
                 }
             }
             Kind::SetClock => self.hosts[host].fast += time,

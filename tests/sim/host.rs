@@ -87,6 +87,9 @@ pub(crate) struct Host {
     is_cancelled: bool,
     /// The supervisor has read that the lock is lost, or that the keeper has gone.
     pub(crate) told_loss: bool,
+    /// Its contender was asked to give up, and its supervisor has read that it was.
+    pub(crate) revoked: bool,
+    pub(crate) told_revoked: bool,
     armed: Option<Time>,
     pub(crate) processes: Vec<Process>,
     /// What waits at the gate, or has passed it, starts the command under this grant, if that is before this instant.
@@ -154,6 +157,8 @@ impl Host {
             late_signals: vec![],
             is_cancelled: false,
             told_loss: false,
+            revoked: false,
+            told_revoked: false,
             armed: None,
             processes: vec![],
             opening: None,
@@ -237,6 +242,7 @@ impl Outside for SimOutside<'_> {
                     self.this().is_cancelled = self.this().signals.contains(&(Signal::TERM, false));
                 }
                 Report::Lost(_) | Report::Refused(_) => self.this().told_loss = true,
+                Report::Revoked(_) => self.this().told_revoked = true,
                 _ => {}
             }
             return Some(Happening::Keeper(report));

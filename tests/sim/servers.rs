@@ -24,8 +24,8 @@ use crate::network::Slot;
 use crate::state::{Event, MS, Path, State, Time};
 use crate::tree::{Effect, Node, Tree};
 use crate::wire::{
-    self, Answer, Done, Hello, NO_NODE, NODE_EXISTS, NOT_EMPTY, Operation, Request, SESSION_EXPIRED, SESSION_MOVED,
-    THROTTLED,
+    self, Answer, BAD_VERSION, Done, Hello, NO_NODE, NODE_EXISTS, NOT_EMPTY, Operation, Request, SESSION_EXPIRED,
+    SESSION_MOVED, THROTTLED,
 };
 
 /// Messages in the order in which they were sent, each with the time of its arrival.
@@ -431,7 +431,14 @@ impl State {
                     }
                     let owner = if is_ephemeral { session } else { 0 };
                     results.push(Done::Created { path: path.clone(), stat: Stat { czxid: zxid, owner }, kind });
-                    effects.push(Effect::Create(Node { path: Path::from(path), data, czxid: zxid, owner, counter: 0 }));
+                    effects.push(Effect::Create(Node {
+                        path: Path::from(path),
+                        data,
+                        czxid: zxid,
+                        owner,
+                        counter: 0,
+                        version: 0,
+                    }));
                 }
                 Operation::Delete(path) => {
                     let node = exists(&path)?;
@@ -441,8 +448,11 @@ impl State {
                     effects.push(Effect::Delete(Rc::clone(&node.path)));
                     results.push(Done::Deleted);
                 }
-                Operation::Set(path, data) => {
+                Operation::Set(path, data, version) => {
                     let node = exists(&path)?;
+                    if ![-1, node.version].contains(&version) {
+                        return Err((index, BAD_VERSION));
+                    }
                     effects.push(Effect::Set(Rc::clone(&node.path), data));
                     results.push(Done::Set(Stat { czxid: node.czxid, owner: node.owner }));
                 }
@@ -811,7 +821,7 @@ impl State {
     /// Creates a node that belongs to no session, as an operator does with a client of their own.
     pub(crate) fn remake(&mut self, path: &str) {
         let czxid = self.servers.log.len() as i64 + 1;
-        let node = Node { path: Path::from(path), data: Rc::from([]), czxid, owner: 0, counter: 0 };
+        let node = Node { path: Path::from(path), data: Rc::from([]), czxid, owner: 0, counter: 0, version: 0 };
         self.commit(Transaction { effects: vec![Effect::Create(node)], origin: None, closes: None });
     }
 }

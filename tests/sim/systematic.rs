@@ -61,6 +61,7 @@ const INSTANT: &[Kind] = &[
     Kind::DeleteNode,
     Kind::ExpireSession,
     Kind::SetData,
+    Kind::Revoke,
     Kind::Terminate,
     Kind::ReapParent,
 ];

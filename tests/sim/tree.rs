@@ -14,6 +14,8 @@ pub(crate) struct Node {
     pub(crate) owner: i64,
     /// The sequence number that its next child will get.
     pub(crate) counter: i32,
+    /// How often its data was set.
+    pub(crate) version: i32,
 }
 
 /// All nodes, as one server knows them.
@@ -48,6 +50,7 @@ impl Tree {
             Effect::Set(path, data) => {
                 if let Some(node) = self.0.iter_mut().find(|node| node.path == *path) {
                     node.data = Rc::clone(data);
+                    node.version += 1;
                 }
             }
         }

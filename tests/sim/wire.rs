@@ -15,6 +15,7 @@ use crate::state::{MS, Time};
 /// `KeeperException.Code`
 pub(crate) const RUNTIME_INCONSISTENCY: i32 = -2;
 pub(crate) const NO_NODE: i32 = -101;
+pub(crate) const BAD_VERSION: i32 = -103;
 pub(crate) const NODE_EXISTS: i32 = -110;
 pub(crate) const NOT_EMPTY: i32 = -111;
 pub(crate) const SESSION_EXPIRED: i32 = -112;
@@ -72,9 +73,16 @@ pub(crate) enum Request {
 }
 
 pub(crate) enum Operation {
-    Create { path: String, data: Rc<[u8]>, is_ephemeral: bool, is_sequential: bool, kind: Creation },
+    Create {
+        path: String,
+        data: Rc<[u8]>,
+        is_ephemeral: bool,
+        is_sequential: bool,
+        kind: Creation,
+    },
     Delete(String),
-    Set(String, Rc<[u8]>),
+    /// With the version that the node must have, or -1.
+    Set(String, Rc<[u8]>, i32),
     Check(String),
 }
 
@@ -160,7 +168,7 @@ fn read_multi(from: &mut Reader<'_>) -> Result<Vec<Operation>, Malformed> {
 }
 
 fn read_operation(kind: i32, from: &mut Reader<'_>) -> Result<Operation, Malformed> {
-    // No version is ever given.
+    // A version is given with data alone.
     let path = from.string()?;
     let operation = match kind {
         code::CREATE | code::CREATE2 | code::CREATE_CONTAINER => {
@@ -184,7 +192,7 @@ fn read_operation(kind: i32, from: &mut Reader<'_>) -> Result<Operation, Malform
         code::CHECK => Operation::Check(path).at_any_version(from)?,
         code::SET_DATA => {
             let data = Rc::from(from.buffer()?);
-            Operation::Set(path, data).at_any_version(from)?
+            Operation::Set(path, data, from.int()?)
         }
         kind => return Err(Malformed::UnexpectedResult(kind)),
     };

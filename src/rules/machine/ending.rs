@@ -102,7 +102,8 @@ impl Machine {
                 | Report::Independent
                 | Report::Queue(_)
                 | Report::Lost(Loss::NodeDeleted | Loss::LeaseOver | Loss::LenderGone)
-                | Report::Refused(_),
+                | Report::Refused(_)
+                | Report::Revoked(_),
             )
             | Event::Extended(_)
             | Event::Answered(_)

@@ -68,7 +68,7 @@ impl Killing {
     pub(super) fn deadline(&self) -> Instant {
         match self.cause {
             Cause::Loss => self.again_at,
-            Cause::MaxRun | Cause::GuardGone => self.again_at.min(self.lease.kill_at()),
+            Cause::MaxRun | Cause::Revoked | Cause::GuardGone => self.again_at.min(self.lease.kill_at()),
         }
     }
 }
@@ -80,6 +80,8 @@ enum Cause {
     Loss,
     /// `--max-run` is over. The lock is still held.
     MaxRun,
+    /// Someone has asked us to give up the lock. It is still held.
+    Revoked,
     /// The guard has died. The lock is still held.
     GuardGone,
 }
@@ -95,6 +97,10 @@ impl Machine {
             // The next holder may run already: no time for a stop signal.
             Event::Keeper(Report::Lost(loss)) => kill(now, run.lease, Cause::Loss, Some(LostWhy::Told(loss))),
             Event::Keeper(Report::Refused(refusal)) => self.stop(now, run.lease, LostWhy::Refused(refusal)),
+            Event::Keeper(Report::Revoked(by)) => {
+                let say = Effect::Say(Notice::Revoked { by, stops: true });
+                self.stop_in_peace(now, run.lease, Cause::Revoked, Some(say))
+            }
             Event::KeeperGone => self.stop(now, run.lease, LostWhy::KeeperGone),
             Event::LeaseOver => kill(now, run.lease, Cause::Loss, Some(LostWhy::Told(Loss::LeaseOver))),
             Event::GuardGone => {
@@ -175,8 +181,12 @@ impl Machine {
 
     /// `--max-run` is over.
     fn ran_out(&self, now: Instant, lease: Lease) -> (State, Vec<Effect>) {
-        let cause = Cause::MaxRun;
         let say = self.settings.max_run.map(|max_run| Effect::Say(Notice::MaxRun(max_run)));
+        self.stop_in_peace(now, lease, Cause::MaxRun, say)
+    }
+
+    /// Stops the command although the lock is held, and stays so.
+    fn stop_in_peace(&self, now: Instant, lease: Lease, cause: Cause, say: Option<Effect>) -> (State, Vec<Effect>) {
         let grace = lease.terms().kill_after();
         let (state, mut effects) = if grace.is_zero() {
             kill(now, lease, cause, None)
@@ -194,7 +204,7 @@ impl Machine {
             // If a short lease has brought SIGKILL forward, a later extension of the lease does not put it
             // off again.
             Cause::Loss => stopping.deadline(),
-            Cause::MaxRun | Cause::GuardGone => stopping.kill_at,
+            Cause::MaxRun | Cause::Revoked | Cause::GuardGone => stopping.kill_at,
         };
         let stopping = Stopping { cause, kill_at, ..stopping };
         match event {
@@ -204,14 +214,19 @@ impl Machine {
                 kill(now, stopping.lease, cause, why)
             }
             Event::Timer if now >= stopping.deadline() => kill(now, stopping.lease, cause, why),
-            Event::Signal { signal, shared: false } if cause == Cause::MaxRun => {
+            Event::Signal { signal, shared: false } if matches!(cause, Cause::MaxRun | Cause::Revoked) => {
                 (State::Stopping(stopping), vec![Effect::Forward(signal)])
             }
             Event::Timer
             | Event::Signal { .. }
             | Event::Command(CommandEvent::Ended(_) | CommandEvent::EndedLending(_) | CommandEvent::Stopped(_))
             | Event::Keeper(
-                Report::Connection(_) | Report::Independent | Report::Queue(_) | Report::Refused(_) | Report::Released,
+                Report::Connection(_)
+                | Report::Independent
+                | Report::Queue(_)
+                | Report::Refused(_)
+                | Report::Revoked(_)
+                | Report::Released,
             )
             | Event::KeeperGone
             | Event::Extended(_)
@@ -243,6 +258,7 @@ impl Machine {
                 | Report::Queue(_)
                 | Report::Lost(_)
                 | Report::Refused(_)
+                | Report::Revoked(_)
                 | Report::Released,
             )
             | Event::KeeperGone
@@ -269,7 +285,9 @@ fn judge(now: Instant, lease: Lease, cause: Cause, event: &Event) -> (Cause, Opt
         Event::LeaseOver => lost(LostWhy::Told(Loss::LeaseOver)),
         Event::Timer if now >= lease.kill_at() => lost(LostWhy::Silence(lease.silence(now))),
         Event::Timer
-        | Event::Keeper(Report::Connection(_) | Report::Independent | Report::Queue(_) | Report::Released)
+        | Event::Keeper(
+            Report::Connection(_) | Report::Independent | Report::Queue(_) | Report::Revoked(_) | Report::Released,
+        )
         | Event::Extended(_)
         | Event::Answered(_)
         | Event::Signal { .. }
@@ -285,6 +303,7 @@ fn unstarted(now: Instant, lease: Lease, cause: Cause, why: Unstarted) -> (State
         Cause::MaxRun | Cause::GuardGone => gone(now, lease, cause),
         // No command ran, so --on-lost has nothing to clean up.
         Cause::Loss => never_ran(now, Outcome::Lost, None, why),
+        Cause::Revoked => never_ran(now, Outcome::Lost, Some(lease.terms().timeout()), why),
     }
 }
 
@@ -293,8 +312,9 @@ fn gone(now: Instant, lease: Lease, cause: Cause) -> (State, Vec<Effect>) {
     match cause {
         Cause::MaxRun => release(now, Outcome::RanOut, Some(lease.terms().timeout())),
         Cause::GuardGone => release(now, Outcome::Internal, Some(lease.terms().timeout())),
-        Cause::Loss => {
-            let release = Release { on_lost_runs: true, ..Release::after(now, Outcome::Lost, None) };
+        Cause::Loss | Cause::Revoked => {
+            let frees_within = Some(lease.terms().timeout()).filter(|_| cause == Cause::Revoked);
+            let release = Release { on_lost_runs: true, ..Release::after(now, Outcome::Lost, frees_within) };
             // The release first: others wait for it.
             (State::Releasing(release), vec![Effect::Release, Effect::StartOnLost])
         }

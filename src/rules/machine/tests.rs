@@ -179,7 +179,7 @@ impl Harness {
                     let ran_out = self.ends_at.is_some_and(|ends_at| self.now >= ends_at);
                     assert!(outcome != Outcome::RanOut || ran_out, "too early for --max-run");
                     assert!(!self.on_lost_runs, "finished with the command of --on-lost");
-                    let wanted = outcome == Outcome::Lost && !self.unstarted;
+                    let wanted = outcome == Outcome::Lost && self.spawned && !self.unstarted;
                     assert_eq!(self.on_lost, wanted, "--on-lost belongs to a lost lock, on {event:?} in {before}");
                     assert!(!self.alive && !self.doomed && !self.waited_for(), "finished with a command");
                     self.finished = Some(outcome);
@@ -283,6 +283,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         Just(Report::Lost(Loss::SessionExpired)),
         Just(Report::Lost(Loss::SessionEnded)),
         Just(Report::Refused(Refusal::NoChroot)),
+        Just(Report::Revoked(None)),
         Just(Report::Independent),
         Just(Report::Released),
     ];

@@ -69,6 +69,7 @@ impl Machine {
                 Report::Connection(Connection::Shortened { .. })
                 | Report::Independent
                 | Report::Queue(_)
+                | Report::Revoked(_)
                 | Report::Released,
             )
             | Event::Extended(_)
@@ -116,6 +117,7 @@ impl Machine {
             Event::Keeper(Report::Queue(progress)) => self.progress(now, queued, progress),
             Event::Keeper(Report::Refused(refusal)) => refused(now, refusal),
             Event::Keeper(Report::Lost(loss)) => self.lost_place(now, queued.terms, loss),
+            Event::Keeper(Report::Revoked(by)) => revoked(now, by),
             Event::KeeperGone => self.keeper_crashed(requeue(Loss::SessionExpired)),
             Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), vec![]),
             Event::Signal { signal, .. } => (State::Queued(queued), stop_self(signal)),
@@ -178,6 +180,7 @@ impl Machine {
             Event::Timer if now >= held.judge_at => (State::Held(Held { judge_at: now + JUDGE_AGAIN, ..held }), vec![]),
             Event::Keeper(Report::Refused(refusal)) => refused(now, refusal),
             Event::Keeper(Report::Lost(loss)) => self.lost_place(now, held.lease.terms(), loss),
+            Event::Keeper(Report::Revoked(by)) => revoked(now, by),
             Event::KeeperGone => self.keeper_crashed(requeue(Loss::SessionExpired)),
             Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), vec![]),
             Event::Signal { signal, .. } => (State::Held(held), stop_self(signal)),
@@ -252,6 +255,11 @@ fn requeue(loss: Loss) -> (State, Vec<Effect>) {
 fn unreachable(now: Instant, reason: Option<String>) -> (State, Vec<Effect>) {
     let notice = Notice::Unreachable(reason.unwrap_or_else(|| "no answer".to_owned()));
     give_up(now, Outcome::Unavailable, vec![Effect::Say(notice)])
+}
+
+/// Someone has asked us to give up our place, or the lock before the command was started.
+fn revoked(now: Instant, by: Option<String>) -> (State, Vec<Effect>) {
+    give_up(now, Outcome::Lost, vec![Effect::Say(Notice::Revoked { by, stops: false })])
 }
 
 fn refused(now: Instant, refusal: Refusal) -> (State, Vec<Effect>) {

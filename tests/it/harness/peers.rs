@@ -202,6 +202,13 @@ impl Peer {
         self.expect("released");
     }
 
+    /// Asks the contender with this node to give up.
+    #[track_caller]
+    pub(crate) fn revoke(&mut self, node: &str) {
+        self.tell(&format!("revoke {node}"));
+        self.expect("done");
+    }
+
     /// Begins a crowd of `size` contenders that take `turns` turns between them, and write to the log of the place.
     #[track_caller]
     pub(crate) fn crowd(&mut self, size: usize, turns: usize) {

@@ -76,6 +76,56 @@ fn a_loss_after_max_run_is_76() {
 }
 
 #[test]
+fn a_holder_that_is_asked_to_give_up_stops_then_kills_then_ends_in_76() {
+    let mut run = Harness::running(settings());
+    run.event(Event::Keeper(Report::Revoked(Some("ops@db1".to_owned()))));
+    assert!(run.doomed && !run.killed);
+    // The lock is held meanwhile.
+    run.beat();
+    run.pass(Duration::from_millis(4999));
+    assert!(!run.killed);
+    run.pass(Duration::from_millis(1));
+    assert!(run.killed);
+    run.event(Event::Command(CommandEvent::Ended(CommandEnd::Signaled(Signal::KILL))));
+    assert!(!run.released, "descendants may be left");
+    run.event(Event::Command(CommandEvent::TreeGone));
+    assert!(run.released && run.on_lost);
+    // The same patience as after any other command: the node is still there.
+    run.pass(GIVE_UP_PATIENCE);
+    assert_eq!(run.finished, None);
+    run.event(Event::Keeper(Report::Released));
+    assert_eq!(run.finished, Some(Outcome::Lost));
+    let told = Notice::Revoked { by: Some("ops@db1".to_owned()), stops: true };
+    assert_eq!(run.notices[1..], [told]);
+}
+
+#[test]
+fn a_loss_after_a_request_to_give_up_kills_at_once() {
+    let mut run = Harness::running(settings());
+    run.event(Event::Keeper(Report::Revoked(None)));
+    run.event(Event::Keeper(Report::Lost(Loss::NodeDeleted)));
+    assert!(run.killed);
+}
+
+#[test]
+fn a_contender_without_a_command_that_is_asked_to_give_up_leaves() {
+    for holds in [false, true] {
+        let mut run = Harness::new(settings());
+        run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
+        if holds {
+            run.held();
+        } else {
+            run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
+        }
+        run.event(Event::Keeper(Report::Revoked(None)));
+        assert!(run.released && !run.spawned);
+        run.event(Event::Keeper(Report::Released));
+        assert_eq!(run.finished, Some(Outcome::Lost));
+        assert!(run.said(|notice| *notice == Notice::Revoked { by: None, stops: false }));
+    }
+}
+
+#[test]
 fn the_grace_of_max_run_extends_no_lease() {
     // The stop signal for silence would be due half a second later.
     let max_run = lease(START).stop_at().saturating_since(START) - Duration::from_millis(500);
