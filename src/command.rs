@@ -21,7 +21,11 @@ mod start;
 pub fn unstarted(error: &io::Error) -> Unstarted {
     match error.kind() {
         _ if error.raw_os_error() == Some(libc::ETIME) => Unstarted::TooLate,
-        _ if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM | libc::EPIPE | libc::EBADF)) => {
+        _ if matches!(
+            error.raw_os_error(),
+            Some(libc::EAGAIN | libc::ENOMEM | libc::ENOBUFS | libc::EMFILE | libc::ENFILE | libc::EPIPE | libc::EBADF)
+        ) =>
+        {
             Unstarted::NoProcess
         }
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Unstarted::NotFound,

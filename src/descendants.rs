@@ -3,11 +3,14 @@
 //! A pid that may have been recycled must never be signalled. A direct child keeps its pid until we reap
 //! it; everything else is signalled through a pidfd that was checked after it was opened.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+use nix::sys::signal::kill;
 use nix::unistd::{Pid, getpgrp, getpid};
 
 use crate::rules::signal::Signal;
@@ -17,10 +20,66 @@ use crate::signals;
 const CHASES: u32 = 100;
 
 /// What is below the guard of a run, or, once that guard has died, below its supervisor.
-#[derive(Debug, Default)]
-pub struct Descendants {
-    root: Option<Pid>,
+#[derive(Debug)]
+pub struct Descendants<'a> {
+    root: Root<'a>,
     strangers: Vec<Stranger>,
+}
+
+#[derive(Debug)]
+enum Root<'a> {
+    Guard(Pid),
+    Us(&'a OwnChildren),
+}
+
+/// The children of this process.
+///
+/// The list is opened once, so that it can be read when no descriptor is left.
+#[derive(Debug)]
+pub struct OwnChildren(Option<File>);
+
+impl OwnChildren {
+    /// Fails where /proc is missing or shows another PID namespace: it could not be found out which processes descend
+    /// from which. To be called by a process with one thread.
+    pub fn open() -> io::Result<Self> {
+        let this = getpid();
+        if fs::read_link("/proc/self")? != Path::new(&this.to_string()) {
+            return Err(io::Error::other("/proc is that of another PID namespace"));
+        }
+        match File::open(format!("/proc/self/task/{this}/children")) {
+            Ok(list) => Ok(Self(Some(list))),
+            // The kernel lacks the list (CONFIG_PROC_CHILDREN).
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self(None)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// All of them, alive or not, in the order in which they became our children. If they cannot be found out, there may
+    /// be any.
+    fn list(&self) -> io::Result<Vec<i32>> {
+        let Some(list) = &self.0 else { return children_among_all(getpid().as_raw()) };
+        let (mut text, mut piece) = (vec![], [0; 4096]);
+        loop {
+            match list.read_at(&mut piece, text.len() as u64) {
+                Ok(0) => break,
+                Ok(length) => text.extend_from_slice(&piece[..length]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(numbers(&String::from_utf8_lossy(&text)))
+    }
+
+    /// Those that are not known.
+    pub fn others(&self, is_known: impl Fn(Pid) -> bool) -> io::Result<Vec<Stranger>> {
+        let children = self.list()?.into_iter().map(Pid::from_raw);
+        Ok(children.filter(|child| !is_known(*child)).map(Stranger::new).collect())
+    }
+
+    /// Whether this process is known not to be a child of ours, alive or not.
+    pub fn lack(&self, pid: Pid) -> bool {
+        self.list().is_ok_and(|children| !children.contains(&pid.as_raw()))
+    }
 }
 
 /// A child of ours that does not belong to the command.
@@ -44,20 +103,39 @@ impl Stranger {
     }
 }
 
-impl Descendants {
+impl<'a> Descendants<'a> {
     /// Those of `guard`. All that is below it belongs to the command.
     pub fn of_guard(guard: Pid) -> Self {
-        Self { root: Some(guard), strangers: vec![] }
+        Self { root: Root::Guard(guard), strangers: vec![] }
     }
 
     /// Those of this process, a subreaper whose guard has died, without these children of its own. Orphans of other
     /// processes that have come to us since these were found, as they come to PID 1, cannot be told from the command's.
-    pub fn of_us(strangers: Vec<Stranger>) -> Self {
-        Self { root: None, strangers }
+    pub fn of_us(children: &'a OwnChildren, strangers: Vec<Stranger>) -> Self {
+        Self { root: Root::Us(children), strangers }
     }
 
-    fn root(&self) -> i32 {
-        self.root.unwrap_or_else(getpid).as_raw()
+    /// The children of a process below the root, or of the root itself, as far as they can be found out. A number may have
+    /// been recycled since it was listed: so each must have this parent, and the parent must still be the same.
+    fn children_of(&self, parent: Option<&Process>) -> Vec<Process> {
+        let (listed, parent_pid) = match (parent, &self.root) {
+            (Some(parent), _) => (children(parent.pid), parent.pid),
+            // These two have not been reaped.
+            (None, Root::Guard(guard)) => (self.top(), guard.as_raw()),
+            (None, Root::Us(_)) => (self.top(), getpid().as_raw()),
+        };
+        let mut found: Vec<_> = listed.into_iter().filter_map(Process::read).collect();
+        found.retain(|child| child.parent == parent_pid);
+        let is_known = |parent: &Process| Process::read(parent.pid).is_some_and(|now| now.is_same(parent));
+        if parent.is_none_or(is_known) { found } else { vec![] }
+    }
+
+    /// The children of the root, as far as they can be found out.
+    fn top(&self) -> Vec<i32> {
+        match self.root {
+            Root::Guard(guard) => children(guard.as_raw()),
+            Root::Us(children) => children.list().unwrap_or_default(),
+        }
     }
 
     /// Every process that is alive below the root. The search does not go below a process for which `is_open` is false.
@@ -65,14 +143,14 @@ impl Descendants {
         let mut found: Vec<Process> = vec![];
         // Twice: a process whose parent ends while we look becomes a child of the root.
         for _ in 0..2 {
-            let mut parents = vec![self.root()];
+            let mut parents = vec![None];
             while let Some(parent) = parents.pop() {
-                for child in children(parent).into_iter().filter_map(Process::read) {
+                for child in self.children_of(parent.as_ref()) {
                     if self.is_stranger(child.pid) {
                         continue;
                     }
                     if is_open(&child) {
-                        parents.push(child.pid);
+                        parents.push(Some(child.clone()));
                     }
                     if child.alive && !found.iter().any(|known| known.is_same(&child)) {
                         found.push(child);
@@ -128,16 +206,17 @@ impl Descendants {
     }
 
     fn is_stranger(&self, pid: i32) -> bool {
-        let started = || Process::read(pid).map(|process| process.started);
         let known = self.strangers.iter().find(|stranger| stranger.pid == pid);
-        known.is_some_and(|stranger| stranger.started.is_none() || stranger.started == started())
+        // If one of the two is unknown, it is spared: a child of ours keeps its pid until we reap it.
+        let is_another = |started| Process::read(pid).is_some_and(|process| process.started != started);
+        known.is_some_and(|stranger| !stranger.started.is_some_and(is_another))
     }
 
     /// Sends SIGKILL to the children of this process. Those of a child that has ended are children of ours by then.
     /// Only where the root is this process.
     pub fn kill_children(&self) {
         for _ in 0..CHASES {
-            let mut newest_first = children(self.root()).into_iter().rev().filter_map(Process::read);
+            let mut newest_first = self.top().into_iter().rev().filter_map(Process::read);
             let Some(child) = newest_first.find(|child| child.alive && !self.is_stranger(child.pid)) else { break };
             // Without a pidfd, which would take time: the pid belongs to our child until we reap it.
             if signals::send(child.pid, Signal::KILL).is_err() {
@@ -145,15 +224,16 @@ impl Descendants {
             }
         }
         // Those that /proc does not show as well.
-        for child in children(self.root()).into_iter().filter(|child| !self.is_stranger(*child)) {
+        for child in self.top().into_iter().filter(|child| !self.is_stranger(*child)) {
             let _ = signals::send(child, Signal::KILL);
         }
     }
 
-    /// Whether this process has no child left but strangers. What /proc does not show is left: only a child that has
-    /// been reaped has gone. Only where the root is this process.
+    /// Whether the root is this process, and has no child left but strangers. What /proc does not show is left: only a
+    /// child that has been reaped has gone.
     pub fn have_gone(&self) -> bool {
-        children(self.root()).into_iter().all(|child| self.is_stranger(child))
+        let Root::Us(children) = self.root else { return false };
+        children.list().is_ok_and(|children| children.into_iter().all(|child| self.is_stranger(child)))
     }
 }
 
@@ -177,8 +257,22 @@ const PF_EXITING: i64 = 0x4;
 impl Process {
     /// The process with this id, if it can be seen.
     pub fn read(pid: i32) -> Option<Self> {
-        let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-        Self::parse(pid, &stat)
+        Self::look(pid).ok().flatten()
+    }
+
+    /// The process with this id. `None`: there is none. An error: there may be one.
+    pub fn look(pid: i32) -> io::Result<Option<Self>> {
+        match fs::read(format!("/proc/{pid}/stat")) {
+            Ok(stat) => Ok(Self::parse(pid, &stat)),
+            // It has gone, or /proc hides it (`hidepid`).
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
+                match kill(Pid::from_raw(pid), None) {
+                    Err(Errno::EPERM) => Err(Errno::EPERM.into()),
+                    _ => Ok(None),
+                }
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn parse(pid: i32, stat: &[u8]) -> Option<Self> {
@@ -248,12 +342,19 @@ pub fn is_stopped(pid: Pid) -> bool {
     Process::read(pid.as_raw()).is_some_and(|process| process.stopped)
 }
 
-/// The children of a process, in the order in which they became its children.
+/// The children of a process, in the order in which they became its children, as far as they can be found out.
 pub fn children(parent: i32) -> Vec<i32> {
-    listed_children(parent).unwrap_or_else(|| {
-        // The kernel lacks the list (CONFIG_PROC_CHILDREN).
-        processes().into_iter().filter(|process| process.parent == parent).map(|process| process.pid).collect()
-    })
+    // The kernel lacks the list (CONFIG_PROC_CHILDREN).
+    listed_children(parent).unwrap_or_else(|| children_among_all(parent).unwrap_or_default())
+}
+
+fn children_among_all(parent: i32) -> io::Result<Vec<i32>> {
+    let children = processes()?.into_iter().filter(|process| process.parent == parent);
+    Ok(children.map(|process| process.pid).collect())
+}
+
+fn numbers(list: &str) -> Vec<i32> {
+    list.split_whitespace().filter_map(|number| number.parse().ok()).collect()
 }
 
 fn listed_children(parent: i32) -> Option<Vec<i32>> {
@@ -262,7 +363,7 @@ fn listed_children(parent: i32) -> Option<Vec<i32>> {
     let Ok(tasks) = tasks else { return Some(children) };
     for task in tasks.flatten() {
         match fs::read_to_string(task.path().join("children")) {
-            Ok(list) => children.extend(list.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok())),
+            Ok(list) => children.extend(numbers(&list)),
             // The thread has ended, or there is no such list.
             Err(error) if error.kind() == io::ErrorKind::NotFound && task.path().exists() => return None,
             Err(_) => {}
@@ -272,31 +373,14 @@ fn listed_children(parent: i32) -> Option<Vec<i32>> {
 }
 
 /// Every process that can be seen.
-fn processes() -> Vec<Process> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str().and_then(|name| name.parse().ok()));
-    // A process that cannot be read has just gone.
-    pids.filter_map(Process::read).collect()
-}
-
-/// Fails where /proc is missing or shows another PID namespace: it could not be found out which processes descend from
-/// which.
-pub fn check_proc() -> io::Result<()> {
-    if fs::read_link("/proc/self")? == Path::new(&getpid().to_string()) {
-        return Ok(());
+fn processes() -> io::Result<Vec<Process>> {
+    let mut found = vec![];
+    for entry in fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // One that is hidden is not listed.
+        found.extend(Process::look(pid)?);
     }
-    Err(io::Error::other("/proc is that of another PID namespace"))
-}
-
-/// The children that this process has now, but for those that are known.
-pub fn own_children(is_known: impl Fn(Pid) -> bool) -> Vec<Stranger> {
-    let children = children(getpid().as_raw()).into_iter().map(Pid::from_raw);
-    children.filter(|child| !is_known(*child)).map(Stranger::new).collect()
-}
-
-/// Whether this process has this child, alive or not.
-pub fn is_own_child(pid: Pid) -> bool {
-    children(getpid().as_raw()).contains(&pid.as_raw())
+    Ok(found)
 }
 
 /// The program that a process executes. Not what stat(2) says of it: a file server that does not answer would block us.
@@ -304,29 +388,38 @@ fn program(pid: &str) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
-/// When this process started, in clock ticks since boot. `None`: there is none that lives, or /proc hides it.
-pub fn started(pid: u32) -> Option<u64> {
-    let process = i32::try_from(pid).ok().and_then(Process::read);
-    process.filter(|process| process.alive).map(|process| process.started)
+/// When this process started, in clock ticks since boot. `None`: there is none that lives. An error: there may be one.
+pub fn started(pid: u32) -> io::Result<Option<u64>> {
+    let Ok(pid) = i32::try_from(pid) else { return Ok(None) };
+    let process = Process::look(pid)?.filter(|process| process.alive);
+    Ok(process.map(|process| process.started))
 }
 
 /// Whether the process `ancestor` is above the process `pid`. If `ancestor` is a subreaper, this stays true
-/// for as long as both live, even if processes in between end.
-pub fn is_above(ancestor: u32, pid: u32) -> bool {
-    let (Ok(ancestor), Ok(pid)) = (i32::try_from(ancestor), i32::try_from(pid)) else { return false };
+/// for as long as both live, even if processes in between end. An error: it may be.
+pub fn is_above(ancestor: u32, pid: u32) -> io::Result<bool> {
+    let (Ok(ancestor), Ok(pid)) = (i32::try_from(ancestor), i32::try_from(pid)) else { return Ok(false) };
+    let mut result = Ok(false);
     // Several times: a process can end just after it was seen to be a parent, and then its own parent is not seen.
-    (0..5).any(|_| leads_up(ancestor, pid))
+    for _ in 0..5 {
+        match leads_up(ancestor, pid) {
+            Ok(true) => return Ok(true),
+            Ok(false) => {}
+            error => result = error,
+        }
+    }
+    result
 }
 
 /// Whether the parents of `pid`, looked at one after the other, lead to `ancestor`.
-fn leads_up(ancestor: i32, mut pid: i32) -> bool {
-    while let Some(process) = Process::read(pid) {
+fn leads_up(ancestor: i32, mut pid: i32) -> io::Result<bool> {
+    while let Some(process) = Process::look(pid)? {
         if process.parent == ancestor {
-            return Process::read(ancestor).is_some_and(|ancestor| ancestor.alive);
+            return Ok(Process::look(ancestor)?.is_some_and(|ancestor| ancestor.alive));
         }
         pid = process.parent;
     }
-    false
+    Ok(false)
 }
 
 /// Whether a process group has members that may be using the terminal. Not counted are this process and, in
@@ -334,12 +427,12 @@ fn leads_up(ancestor: i32, mut pid: i32) -> bool {
 /// shells.
 pub fn is_of_others(group: Pid) -> bool {
     let (this, own) = (getpid(), getpgrp());
-    let is_script =
-        |process: &Process| group == own && is_above(process.pid.cast_unsigned(), this.as_raw().cast_unsigned());
-    let processes = processes();
-    let mut members = processes.iter().filter(|process| process.group == group.as_raw() && process.alive);
+    let is_above_us = |pid: i32| is_above(pid.cast_unsigned(), this.as_raw().cast_unsigned()).unwrap_or(false);
+    let is_script = |process: &Process| group == own && is_above_us(process.pid);
     // If /proc cannot be read, assume that there are some.
-    processes.is_empty() || members.any(|process| process.pid != this.as_raw() && !is_script(process))
+    let Ok(processes) = processes() else { return true };
+    let mut members = processes.iter().filter(|process| process.group == group.as_raw() && process.alive);
+    members.any(|process| process.pid != this.as_raw() && !is_script(process))
 }
 
 /// A descriptor of the process with this id (pidfd_open(2)).

@@ -19,7 +19,6 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::kill;
 use nix::unistd::{Pid, pipe2};
 
 use crate::descendants;
@@ -43,7 +42,7 @@ impl Lending {
     pub fn begin() -> io::Result<Self> {
         let (reads, writes) = pipe2(OFlag::O_CLOEXEC)?;
         let pid = std::process::id();
-        let started = descendants::started(pid).ok_or(io::ErrorKind::NotFound)?;
+        let started = descendants::started(pid)?.ok_or(io::ErrorKind::NotFound)?;
         let writes = File::from(writes);
         let inode = writes.metadata()?.ino();
         let descriptor = writes.as_raw_fd().cast_unsigned();
@@ -135,7 +134,7 @@ fn borrow(offer: &Offer) -> Result<OwnedFd, Unlent> {
     look(&path, offer)?;
     let opened = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&path);
     let pipe = opened.map_err(|error| unlent(&error))?;
-    let opened = pipe.metadata().map_err(|_| Unlent::Over)?;
+    let opened = pipe.metadata().map_err(|error| unlent(&error))?;
     let there = look(&path, offer)?;
     let is_same = (opened.dev(), opened.ino()) == (there.dev(), there.ino());
     if is_same { Ok(pipe.into()) } else { Err(Unlent::Over) }
@@ -144,9 +143,8 @@ fn borrow(offer: &Offer) -> Result<OwnedFd, Unlent> {
 /// Looks whether the lender has the write end of its pipe there.
 fn look(path: &str, offer: &Offer) -> Result<Metadata, Unlent> {
     let there = fs::metadata(path).map_err(|error| unlent(&error))?;
-    let stands = there.file_type().is_fifo()
-        && there.ino() == offer.inode
-        && descendants::started(offer.lender.pid) == Some(offer.lender.started);
+    let started = descendants::started(offer.lender.pid).map_err(|error| unlent(&error))?;
+    let stands = there.file_type().is_fifo() && there.ino() == offer.inode && started == Some(offer.lender.started);
     if stands { Ok(there) } else { Err(Unlent::Over) }
 }
 
@@ -181,16 +179,19 @@ impl Loans {
             return Loan::OutOfReach(Barrier::Foreign);
         }
         let lender = Lender { pid, started };
-        if is_hidden(pid) {
-            return Loan::OutOfReach(Barrier::Foreign);
-        }
-        if !is_above(lender, supervisor) {
-            return Loan::Stranger;
+        // What cannot be found out may be so: to wait for a run above us would be to wait for ever.
+        match is_above(lender, supervisor) {
+            Ok(true) => {}
+            Ok(false) => return Loan::Stranger,
+            Err(_) => return Loan::OutOfReach(Barrier::Foreign),
         }
         match self.lenders.iter().find(|(known, ..)| *known == lender) {
-            // The command does not wait for us.
-            Some((_, guard, Ok(()))) if !descendants::is_above(*guard, supervisor) => Loan::Stranger,
-            Some((_, _, Ok(()))) => Loan::Lent(lender),
+            Some((_, guard, Ok(()))) => match descendants::is_above(*guard, supervisor) {
+                Ok(true) => Loan::Lent(lender),
+                // The command does not wait for us.
+                Ok(false) => Loan::Stranger,
+                Err(_) => Loan::OutOfReach(Barrier::Foreign),
+            },
             Some((_, _, Err(Unlent::Over))) => Loan::Over,
             Some((_, _, Err(Unlent::Denied))) => Loan::OutOfReach(Barrier::Foreign),
             None => Loan::OutOfReach(Barrier::NoOffer),
@@ -198,25 +199,23 @@ impl Loans {
     }
 }
 
-/// Whether this run is above the process `pid`, and lives.
-pub fn is_above(lender: Lender, pid: u32) -> bool {
-    // In this order: if the process still is that run, it was so during the search.
-    descendants::is_above(lender.pid, pid) && descendants::started(lender.pid) == Some(lender.started)
+/// Whether this run is above the process `pid`, and lives. An error: it may be so.
+pub fn is_above(lender: Lender, pid: u32) -> io::Result<bool> {
+    // Before the search, because a process that /proc hides is found by its number alone.
+    if descendants::started(lender.pid)? != Some(lender.started) || !descendants::is_above(lender.pid, pid)? {
+        return Ok(false);
+    }
+    // If the process still is that run, it was so during the search.
+    Ok(descendants::started(lender.pid)? == Some(lender.started))
 }
 
-/// Whether there is a process with this pid that /proc does not show (`hidepid`, proc(5)).
-fn is_hidden(pid: u32) -> bool {
-    let Ok(number) = i32::try_from(pid) else { return false };
-    fs::read(format!("/proc/{pid}/stat")).is_err() && kill(Pid::from_raw(number), None) == Err(Errno::EPERM)
-}
-
-/// A descriptor that becomes readable when this run ends (pidfd_open(2)). An error of ESRCH means that it has
-/// ended.
+/// A descriptor that becomes readable when this run ends (pidfd_open(2)). An error of ESRCH means that it has ended; any
+/// other, that this cannot be found out in this way.
 pub fn watch(lender: Lender) -> io::Result<OwnedFd> {
     let pid = i32::try_from(lender.pid).map_err(|_| Errno::ESRCH)?;
     let pidfd = descendants::pidfd_open(pid)?;
     // If it is that run after the descriptor was opened, the descriptor is its own.
-    if descendants::started(lender.pid) == Some(lender.started) { Ok(pidfd) } else { Err(Errno::ESRCH.into()) }
+    if descendants::started(lender.pid)? == Some(lender.started) { Ok(pidfd) } else { Err(Errno::ESRCH.into()) }
 }
 
 /// The text that tells one boot of a machine from all others.

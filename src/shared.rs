@@ -144,6 +144,7 @@ impl Shared {
         self.0.stage.store(Stage::Gated as u32, SeqCst);
         self.0.gate.store(GATED, SeqCst);
         self.0.kills.store(0, SeqCst);
+        self.0.refused.store(0, SeqCst);
     }
 
     /// What waits at the gate: passes it, unless it was recalled before.

@@ -23,7 +23,7 @@ fn we_find_ourselves_in_proc() {
     let this = Process::read(getpid().as_raw()).unwrap();
     assert_eq!(this.parent, getppid().as_raw());
     assert!(this.alive);
-    assert!(processes().iter().any(|process| process.is_same(&this)));
+    assert!(processes().unwrap().iter().any(|process| process.is_same(&this)));
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn a_subreaper_is_above_what_it_has_started_whoever_ends_in_between() {
             let looking = scope.spawn(|| {
                 let mut is_always_above = true;
                 while !reaped.load(Ordering::Relaxed) {
-                    is_always_above &= is_above(std::process::id(), sleeper.cast_unsigned());
+                    is_always_above &= is_above(std::process::id(), sleeper.cast_unsigned()).unwrap();
                 }
                 is_always_above
             });

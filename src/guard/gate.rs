@@ -14,7 +14,7 @@ use nix::unistd::{Pid, getppid, read, setpgid};
 
 use super::Birth;
 use crate::clock;
-use crate::command::{FailureReport, exit_now};
+use crate::command::FailureReport;
 use crate::rules::instant::Instant;
 use crate::shared::Shared;
 use crate::signals;
@@ -90,8 +90,8 @@ pub(super) fn wait(birth: &Birth<'_>, passage: Passage, go: &OwnedFd, guard: Pid
         match read(go, &mut [0]) {
             Err(Errno::EINTR) => {}
             Err(error) => report.exit(&error.into()),
-            // The guard has not opened the gate.
-            Ok(0) => exit_now(0),
+            // The guard has not opened the gate. If it was asked to, and could not, the supervisor reads this.
+            Ok(0) => report.exit(&Errno::EAGAIN.into()),
             Ok(_) => break,
         }
     }

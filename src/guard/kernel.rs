@@ -88,10 +88,16 @@ impl<'a> Fuse<'a> {
     }
 }
 
-/// Locks in memory what the guard uses: the pages of these functions and of those of the C library that they call, the
-/// stack and the shared page, as far as the limit allows (RLIMIT_MEMLOCK). A disk that does not answer must not stop it.
-/// Not mlockall(2), which would copy every page that this fork could write to.
+/// Locks in memory what the guard uses, as far as the limit allows (RLIMIT_MEMLOCK): a disk that does not answer must not
+/// stop it. That is every page that it has used by now, or comes to use; and at once the stack, the shared page, and the
+/// pages of these functions and of those of the C library that they call.
 pub(super) fn lock_in_memory(shared: Shared, functions: &[*const ()]) {
+    // Without MCL_ONFAULT it would copy every page that this fork could write to.
+    #[expect(unsafe_code, reason = "nix does not know MCL_ONFAULT")]
+    // SAFETY: mlockall(2) changes no contents.
+    unsafe {
+        libc::mlockall(libc::MCL_CURRENT | libc::MCL_ONFAULT);
+    }
     const PAGE: usize = 4096;
     let here = 0u8;
     let stack = std::ptr::from_ref(&here) as usize;
@@ -114,6 +120,7 @@ pub(super) fn lock_in_memory(shared: Shared, functions: &[*const ()]) {
         code(libc::timer_settime as *const ()),
         code(libc::timerfd_settime as *const ()),
         code(libc::clock_gettime as *const ()),
+        code(libc::__errno_location as *const ()),
     ];
     for (address, length) in used.into_iter().chain(functions.iter().map(|function| code(*function))) {
         #[expect(unsafe_code, reason = "mlock(2) takes an address")]

@@ -22,6 +22,7 @@ use super::gate::{self, Passage};
 use super::kernel::{self, DeadlineTimer, Fuse};
 use super::{Birth, above};
 use crate::clock::{self, Alarm};
+use crate::command::exit_now;
 use crate::descendants;
 use crate::descriptors;
 use crate::rules::guard::{Guard, Heard, Next, Outside, Reaped, Sign};
@@ -48,11 +49,30 @@ pub(super) struct Inherited<'a> {
 
 /// Lives as a guard until nothing is left of the command, or until it is told to leave.
 pub(super) fn run(birth: &Birth<'_>, inherited: Inherited<'_>, passage: Passage) {
-    // An error means that no command was started. The supervisor sees that we go.
-    if let Ok(mut process) = Process::begin(birth, inherited, passage) {
-        let guard = Guard::begin(&mut process);
-        process.work(guard);
+    let mut process = Process::begin(birth, inherited, passage);
+    let guard = Guard::begin(&mut process);
+    process.work(guard);
+}
+
+/// Takes note of a part that this system has not got. Fails if it is only short of something now.
+fn noted<T>(shared: Shared, part: Part, result: nix::Result<T>) -> nix::Result<Option<T>> {
+    match result {
+        Ok(made) => Ok(Some(made)),
+        Err(error) if is_shortage(error) => Err(error),
+        Err(_) => {
+            shared.set_refused(part);
+            Ok(None)
+        }
     }
+}
+
+/// Whether a system call may succeed later: memory, descriptors or queued signals (RLIMIT_SIGPENDING) are used up.
+fn is_shortage(error: Errno) -> bool {
+    matches!(error, Errno::EAGAIN | Errno::ENOMEM | Errno::EMFILE | Errno::ENFILE)
+}
+
+fn errno(error: io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
 struct Process<'a> {
@@ -79,36 +99,41 @@ struct Process<'a> {
 }
 
 impl<'a> Process<'a> {
-    fn begin(birth: &Birth<'_>, inherited: Inherited<'a>, passage: Passage) -> nix::Result<Self> {
+    /// Makes the command's process, and all that is needed to answer for it. If the system is short of something, the
+    /// supervisor is told why, and there is no guard: another may have more luck.
+    fn begin(birth: &Birth<'_>, inherited: Inherited<'a>, passage: Passage) -> Self {
+        let Passage { gate, report, supervisor } = passage;
         let Inherited { link, ended, alive, bell, fuse, shared } = inherited;
-        let refused = |part, result: nix::Result<()>| {
-            if result.is_err() {
-                shared.set_refused(part);
-            }
-        };
         let _ = prctl::set_name(c"lock-guard");
         // As long as there is no command, a guard dies with its supervisor even while it is stopped. Otherwise the
         // keeper would wait for it, and hold the lock.
         let _ = prctl::set_pdeathsig(Named::SIGKILL);
-        if getppid() != passage.supervisor {
-            return Err(Errno::ESRCH);
+        if getppid() != supervisor {
+            report.exit(&Errno::ESRCH.into());
         }
-        refused(Part::Adoption, prctl::set_child_subreaper(true));
-        let (waits, go) = pipe2(OFlag::O_CLOEXEC)?;
-        // At the end of a process the kernel closes its descriptors, those with higher numbers first: the end that
-        // only we have must be closed before the end that tells us of the supervisor.
-        let alive = above(alive.try_clone_to_owned().map_err(|_| Errno::EMFILE)?, fuse.as_fd())?;
+        let first = || {
+            noted(shared, Part::Adoption, prctl::set_child_subreaper(true))?;
+            // At the end of a process the kernel closes its descriptors, those with higher numbers first: the end that
+            // only we have must be closed before the end that tells us of the supervisor.
+            let alive = above(alive.try_clone_to_owned().map_err(|_| Errno::EMFILE)?, fuse.as_fd())?;
+            nix::Result::Ok((pipe2(OFlag::O_CLOEXEC)?, alive))
+        };
+        let ((waits, go), alive) = match first() {
+            Ok(made) => made,
+            Err(error) => report.exit(&error.into()),
+        };
         let guard = getpid();
         #[expect(unsafe_code, reason = "the command's process is a fork of this one")]
         // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
-        let child = match unsafe { fork() }? {
-            ForkResult::Child => {
+        let child = match unsafe { fork() } {
+            Ok(ForkResult::Child) => {
                 drop((link, fuse, alive, go));
-                gate::wait(birth, passage, &waits, guard, shared)
+                gate::wait(birth, Passage { gate, report, supervisor }, &waits, guard, shared)
             }
-            ForkResult::Parent { child } => child,
+            Ok(ForkResult::Parent { child }) => child,
+            Err(error) => report.exit(&error.into()),
         };
-        drop((waits, passage));
+        drop((waits, gate));
         if birth.own_group {
             // Also here, because the group must exist before a fuse can name it.
             let _ = setpgid(child, child);
@@ -124,23 +149,29 @@ impl<'a> Process<'a> {
         // SAFETY: `fuse` is owned by the value that is returned, and closed no earlier than this process ends.
         let fuse_fd = unsafe { BorrowedFd::borrow_raw(fuse.as_raw_fd()) };
         let fuses = [Fuse::new(ended), Fuse::new(fuse_fd)];
-        let children = File::open(format!("/proc/self/task/{guard}/children")).ok();
-        let proc = File::open("/proc").ok();
-        refused(Part::Children, children.as_ref().map(|_| ()).ok_or(Errno::ENOENT));
-        let timer = DeadlineTimer::new();
-        refused(Part::Timer, timer.as_ref().map(|_| ()).map_err(|error| *error));
+        let second = || {
+            let children = File::open(format!("/proc/self/task/{guard}/children"));
+            let children = noted(shared, Part::Children, children.map_err(errno))?;
+            let timer = noted(shared, Part::Timer, DeadlineTimer::new())?;
+            nix::Result::Ok((children, timer, ChildSignals::new()?, Alarm::new()?))
+        };
+        let (children, timer, signals, alarm) = match second() {
+            Ok(made) => made,
+            Err(error) => report.exit(&error.into()),
+        };
+        drop(report);
         let process = Self {
             link,
             bell,
-            signals: ChildSignals::new()?,
-            alarm: Alarm::new()?,
+            signals,
+            alarm,
             shared,
             go: Some(go),
             command: Some(child),
             own_group: birth.own_group,
             children,
-            proc,
-            timer: timer.ok(),
+            proc: File::open("/proc").ok(),
+            timer,
             fuses,
             alive,
             fuse,
@@ -153,9 +184,19 @@ impl<'a> Process<'a> {
             <Self as Outside>::hear as *const (),
             <Self as Outside>::kill_children as *const (),
             <Self as Outside>::kill_below as *const (),
+            signals::send as *const (),
         ];
         kernel::lock_in_memory(shared, &[&own[..], &below::functions(), &Guard::functions::<Self>()].concat());
-        Ok(process)
+        process.rehearse(child);
+        process
+    }
+
+    /// Looks for what is to be killed, so that what it takes is in memory: the library's small functions cannot be named.
+    /// The process at the gate has no children.
+    fn rehearse(&self, gated: Pid) {
+        let _ = self.children.as_ref().map(|children| Self::each_child(children, |_| {}));
+        let mut budget = below::MOST;
+        self.proc.iter().for_each(|proc| below::kill(proc.as_fd(), gated.as_raw(), &mut budget));
     }
 
     /// Closes all descriptors but ours and those that a guard is to `keep`. A copy of an end that only the supervisor
@@ -240,15 +281,15 @@ impl Outside for Process<'_> {
     fn lay_fuses(&mut self) {
         let Some(target) = self.target() else { return };
         for fuse in &self.fuses {
-            if fuse.lay(target).is_err() {
-                self.shared.set_refused(Part::Fuse);
+            if noted(self.shared, Part::Fuse, fuse.lay(target)).is_err() {
+                // There is no command yet.
+                exit_now(127);
             }
         }
     }
 
     fn disarm(&mut self) {
         self.fuses.iter().for_each(Fuse::remove);
-        self.timer = None;
     }
 
     fn set_timer(&mut self, deadline: Instant) {
@@ -301,9 +342,12 @@ impl Outside for Process<'_> {
         self.shared.show(sign);
     }
 
-    /// If there is no room, the supervisor has been told already.
-    fn tell(&mut self) {
-        let _ = send(self.link.as_raw_fd(), &[0], MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT);
+    fn tell(&mut self) -> bool {
+        match send(self.link.as_raw_fd(), &[0], MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT) {
+            // If there is no room, the supervisor has been told already.
+            Ok(_) | Err(Errno::EAGAIN | Errno::EPIPE | Errno::ECONNRESET) => true,
+            Err(_) => false,
+        }
     }
 
     fn open_gate(&mut self) {

@@ -223,10 +223,11 @@ impl<'p> Outside for RealOutside<'p> {
         match lending::watch(lender) {
             Ok(end) => return self.reactor.ready(end, PollFlags::POLLIN).await,
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return,
-            // An old kernel, or a sandbox that does not know the call.
+            // An old kernel, or a sandbox that does not know the call; or the system is short of something now.
             _ => {}
         }
-        while lending::is_above(lender, self.birth.supervisor) {
+        // What cannot be found out may still be so.
+        while lending::is_above(lender, self.birth.supervisor).unwrap_or(true) {
             self.sleep(LENDER_WATCH).await;
         }
     }
@@ -243,7 +244,7 @@ impl<'p> Outside for RealOutside<'p> {
             Card {
                 host: gethostname().ok().map(|name| name.to_string_lossy().into_owned()),
                 pid: Some(self.birth.supervisor),
-                started: descendants::started(self.birth.supervisor),
+                started: descendants::started(self.birth.supervisor).ok().flatten(),
                 pid_ns: lending::pid_namespace(),
                 boot_id: lending::boot_id(),
                 user: user_name(),

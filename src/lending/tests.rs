@@ -31,7 +31,7 @@ fn offer(lending: &Lending) -> Offer {
 
 fn this() -> Lender {
     let pid = std::process::id();
-    Lender { pid, started: descendants::started(pid).unwrap() }
+    Lender { pid, started: descendants::started(pid).unwrap().unwrap() }
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn who_lends_us_a_lock() {
         Card { started: None, ..holder.clone() },
         Card { started: holder.started.map(|started| started + 1), ..holder.clone() },
         // Not above the nested run, but that run itself.
-        card(Lender { pid: nested, started: descendants::started(nested).unwrap() }),
+        card(Lender { pid: nested, started: descendants::started(nested).unwrap().unwrap() }),
     ];
     for stranger in strangers {
         assert_eq!(judge(&borrowed, &stranger), Loan::Stranger, "{stranger:?}");

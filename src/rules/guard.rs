@@ -9,6 +9,9 @@ use super::signal::Signal;
 const KILL_AGAIN: Duration = Duration::from_millis(10);
 const KILL_AGAIN_AT_MOST: Duration = Duration::from_secs(1);
 
+/// What the system had no memory to tell is told again after this pause.
+const TELL_AGAIN: Duration = Duration::from_millis(10);
+
 /// A guard looks at a lease no more often than this.
 const SHORTEST_LOOK: Duration = Duration::from_millis(10);
 
@@ -98,7 +101,8 @@ pub trait Outside {
     /// Has the kernel kill the command's processes as soon as the guard or the supervisor dies.
     fn lay_fuses(&mut self);
 
-    /// Undoes [`Self::lay_fuses`], and stops the kernel's timer.
+    /// Undoes [`Self::lay_fuses`]. From here on the death of the guard kills nothing else, so its timer may go on: it ends
+    /// a guard that is stopped before it exits.
     fn disarm(&mut self);
 
     /// Has the kernel kill the guard at this instant, unless it is moved by then.
@@ -113,8 +117,8 @@ pub trait Outside {
     /// Shows something for as long as the run lasts.
     fn show(&mut self, sign: Sign);
 
-    /// Wakes the supervisor: something new is shown.
-    fn tell(&mut self);
+    /// Wakes the supervisor: something new is shown. Returns whether it will wake.
+    fn tell(&mut self) -> bool;
 
     /// Lets the process that waits at the gate become the command.
     fn open_gate(&mut self);
@@ -148,6 +152,8 @@ pub struct Guard {
     is_orphan: bool,
     /// There may be more children to reap.
     is_behind: bool,
+    /// The supervisor has not been woken for something new.
+    is_untold: bool,
 }
 
 /// What comes after a turn of a guard's loop.
@@ -163,7 +169,14 @@ impl Guard {
     /// A guard whose command's process has just been made, and waits at the gate.
     pub fn begin(outside: &mut impl Outside) -> Self {
         outside.lay_fuses();
-        Self { watch: Watch::default(), has_command: true, leaves: false, is_orphan: false, is_behind: false }
+        Self {
+            watch: Watch::default(),
+            has_command: true,
+            leaves: false,
+            is_orphan: false,
+            is_behind: false,
+            is_untold: false,
+        }
     }
 
     /// The functions that a guard needs to work.
@@ -195,8 +208,17 @@ impl Guard {
             return self.end(outside, Stage::Left);
         }
         let wake_at = self.enforce(outside);
+        if self.is_untold {
+            self.tell(outside);
+        }
+        let now = outside.now();
         // No signal tells again of children that have ended before.
-        Next::Wait(if self.is_behind { Some(outside.now()) } else { wake_at })
+        let again = self.is_behind.then_some(now).or(self.is_untold.then_some(now + TELL_AGAIN));
+        Next::Wait(again.into_iter().chain(wake_at).min())
+    }
+
+    fn tell(&mut self, outside: &mut impl Outside) {
+        self.is_untold = !outside.tell();
     }
 
     fn end(&self, outside: &mut impl Outside, stage: Stage) -> Next {
@@ -236,7 +258,7 @@ impl Guard {
             }
         }
         if has_news {
-            outside.tell();
+            self.tell(outside);
         }
         true
     }
@@ -291,11 +313,16 @@ impl Guard {
                 if lease_over && self.watch.is_open() {
                     // Before the kill: a command that we killed must not pass for one that ended by itself.
                     outside.show(Sign::LeaseOver);
-                    outside.tell();
+                    self.tell(outside);
                 }
                 self.kill_all(outside);
                 if again {
                     outside.kill_below();
+                    // That may have taken a while.
+                    let (kill_at, ends_at) = outside.limits();
+                    if outside.now() < kill_at {
+                        outside.set_timer(ends_at);
+                    }
                 }
                 outside.show(Sign::Killed);
                 Some(again_at)
@@ -374,16 +401,22 @@ impl Watch {
                 return Verdict::Idle;
             }
             if now < kill_at {
-                let half = (ends_at.saturating_since(now) / 2).max(SHORTEST_LOOK);
-                return Verdict::Watch { look_at: kill_at.min(now + half), deadline: ends_at };
+                return Verdict::Watch { look_at: kill_at.min(half_way(now, ends_at)), deadline: ends_at };
             }
         }
         let lease_over = self.killing.is_none();
         let pause = self.killing.unwrap_or(KILL_AGAIN);
         self.killing = Some((pause * 2).min(KILL_AGAIN_AT_MOST));
         let deadline = (now < kill_at).then_some(ends_at);
-        Verdict::Kill { lease_over, again: pause > KILL_AGAIN, again_at: now + pause, deadline }
+        let again_at = now + pause;
+        let again_at = deadline.map_or(again_at, |_| again_at.min(half_way(now, ends_at)));
+        Verdict::Kill { lease_over, again: pause > KILL_AGAIN, again_at, deadline }
     }
+}
+
+/// When to look at the lease again, so that the deadline is moved in time.
+fn half_way(now: Instant, ends_at: Instant) -> Instant {
+    now + (ends_at.saturating_since(now) / 2).max(SHORTEST_LOOK)
 }
 
 #[cfg(test)]
@@ -422,6 +455,25 @@ mod tests {
         assert_eq!(watch.judge(at(0), at(900), at(1000)), kill);
     }
 
+    /// What cannot be killed is killed again and again, by a guard that its own timer would end.
+    #[test]
+    fn the_deadline_is_moved_between_two_kills() {
+        let mut watch = Watch::default();
+        watch.open();
+        watch.kill();
+        let mut now = at(0);
+        for _ in 0..100 {
+            // A keeper that beats all the time.
+            let ends_at = now + Duration::from_millis(450);
+            let Verdict::Kill { again_at, deadline, .. } = watch.judge(now, ends_at, ends_at) else { panic!() };
+            assert!(again_at < ends_at && deadline == Some(ends_at));
+            now = again_at;
+        }
+        // Once there is no lease, there is no such limit.
+        let Verdict::Kill { again_at, deadline: None, .. } = watch.judge(now, at(0), at(0)) else { panic!() };
+        assert_eq!(again_at, now + KILL_AGAIN_AT_MOST);
+    }
+
     /// A guard whose children end faster than it can reap them.
     #[derive(Default)]
     struct Storm {
@@ -448,7 +500,9 @@ mod tests {
             if std::mem::replace(&mut self.is_killed, true) { Heard::Nothing } else { Heard::Request(Request::Kill) }
         }
         fn show(&mut self, _: Sign) {}
-        fn tell(&mut self) {}
+        fn tell(&mut self) -> bool {
+            true
+        }
         fn open_gate(&mut self) {}
         fn close_gate(&mut self) {}
         fn signal(&mut self, _: Signal) {}

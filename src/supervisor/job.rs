@@ -10,7 +10,7 @@ use nix::sys::prctl;
 use nix::unistd::{Pid, getpid};
 
 use crate::command::{Launch, Program};
-use crate::descendants::{self, Descendants, Stranger};
+use crate::descendants::{self, Descendants, OwnChildren, Stranger};
 use crate::environment::Variable;
 use crate::guard::{Birth, Guard, Ties};
 use crate::lending::Borrowing;
@@ -27,6 +27,7 @@ use crate::terminal::{self, Attributes};
 
 pub(super) struct Job {
     inherited: Inherited,
+    children: OwnChildren,
     guard: Option<Guarded>,
     /// Processes of guards that were dismissed, until they have been reaped.
     dismissed: Vec<Pid>,
@@ -58,9 +59,10 @@ impl Job {
         // What a guard that has died leaves behind comes to us. A system that refuses this refuses it to the guard as well,
         // which is told.
         let _ = prctl::set_child_subreaper(true);
-        descendants::check_proc().context("cannot look after descendants")?;
+        let children = OwnChildren::open().context("cannot look after descendants")?;
         Ok(Self {
             inherited,
+            children,
             guard: None,
             dismissed: vec![],
             grant: None,
@@ -79,7 +81,7 @@ impl Job {
         // One that has died, if there is any, is still to be reaped.
         self.dismiss_guard();
         self.shares_group = terminal::is_controlled();
-        let strangers = descendants::own_children(|_| false);
+        let strangers = self.children.others(|_| false)?;
         let program = Program { line, inherited: self.inherited };
         // For as long as something of the command is left, the locks are in use.
         let keep = borrowing.descriptors().collect();
@@ -131,7 +133,8 @@ impl Job {
             self.make_guard(line, ties, borrowing)?;
             opened = self.open(ties, variables, until);
         }
-        opened
+        let why = self.guard.as_ref().filter(|_| opened.is_err()).and_then(|guarded| guarded.guard.failure());
+        why.map_or(opened, Err)
     }
 
     /// Takes the command back, unless it has passed the gate. Guard and gate may be stopped: nothing of the user's runs
@@ -192,7 +195,7 @@ impl Job {
     pub(super) fn news(&mut self) -> News {
         let Some(guarded) = &mut self.guard else { return News::default() };
         let _ = guarded.guard.hear();
-        guarded.find_strangers();
+        guarded.find_strangers(&self.children);
         guarded.tell_refused();
         let shared = guarded.guard.shared();
         let command = shared.command();
@@ -202,7 +205,7 @@ impl Job {
         let stopped =
             shared.take_stopped().filter(|_| self.shares_group && command.is_some_and(descendants::is_stopped));
         let shown = Shown { stage: guarded.guard.stage(), ended: guarded.guard.ended() };
-        guarded.state.news(shown, stopped, || command.is_some_and(descendants::is_own_child))
+        guarded.state.news(shown, stopped, || command.is_some_and(|command| !self.children.lack(command)))
     }
 
     /// Why the program was not executed, if it was not, once this end has been told.
@@ -216,18 +219,18 @@ impl Job {
     /// Whether nothing is left of the command.
     pub(super) fn has_gone(&self) -> bool {
         let Some(guarded) = &self.guard else { return true };
-        guarded.state.has_gone(guarded.guard.stage(), || guarded.descendants().have_gone())
+        guarded.state.has_gone(guarded.guard.stage(), || guarded.descendants(&self.children).have_gone())
     }
 
     /// Forwards a signal to the command, or to its descendants once it has ended.
     pub(super) fn forward(&self, signal: Signal) {
         let Some(guarded) = &self.guard else { return };
         match guarded.guard.shared().command() {
-            _ if !guarded.state.has_command() => guarded.descendants().forward(signal),
+            _ if !guarded.state.has_command() => guarded.descendants(&self.children).forward(signal),
             // The guard may not have made it yet; it opens the gate before it signals.
             None => guarded.guard.signal(signal),
             Some(_) if !guarded.state.is_reaped() && guarded.guard.has_own_group() => guarded.guard.signal(signal),
-            Some(command) => guarded.descendants().forward_in_group(signal, command),
+            Some(command) => guarded.descendants(&self.children).forward_in_group(signal, command),
         }
     }
 
@@ -237,14 +240,14 @@ impl Job {
             let _ = signals::send(-on_lost.pid.as_raw(), signal);
         } else {
             let strangers = self.guard.as_ref().map(|guarded| guarded.strangers.clone());
-            Descendants::of_us(strangers.unwrap_or_default()).forward_in_group(signal, on_lost.pid);
+            Descendants::of_us(&self.children, strangers.unwrap_or_default()).forward_in_group(signal, on_lost.pid);
         }
     }
 
     pub(super) fn stop(&mut self, signal: Signal) {
         self.interrupted = true;
         let Some(guarded) = &self.guard else { return };
-        if !guarded.descendants().stop(signal) {
+        if !guarded.descendants(&self.children).stop(signal) {
             // Nothing can be seen in /proc.
             guarded.guard.signal(signal);
             guarded.guard.signal(Signal::CONT);
@@ -258,12 +261,12 @@ impl Job {
         match guarded.state.kill(kills) {
             Kill::AskGuard => guarded.guard.kill(),
             Kill::KillGuard => guarded.guard.kill_guard(),
-            Kill::KillChildren => guarded.descendants().kill_children(),
+            Kill::KillChildren => guarded.descendants(&self.children).kill_children(),
         }
         if kills > 0 || guarded.state.is_reaped() {
             // A child that cannot die yet, because a file system does not answer, keeps its own children from
             // coming up to where children are killed.
-            guarded.descendants().kill();
+            guarded.descendants(&self.children).kill();
         }
     }
 
@@ -279,7 +282,9 @@ impl Job {
     /// How many processes the command has left behind.
     pub(super) fn left_behind(&self) -> usize {
         match &self.guard {
-            Some(guarded) if guarded.leaves && guarded.guard.stage() != Stage::Empty => guarded.descendants().count(),
+            Some(guarded) if guarded.leaves && guarded.guard.stage() != Stage::Empty => {
+                guarded.descendants(&self.children).count()
+            }
             _ => 0,
         }
     }
@@ -312,8 +317,13 @@ impl Job {
         let Some(guarded) = &self.guard else { return !self.dismissed.is_empty() };
         let (stage, reaped) = (guarded.guard.stage(), guarded.state.is_reaped());
         if guarded.leaves {
-            // Once more: if it was stopped, its socket may have been full.
-            guarded.guard.leave();
+            if stage == Stage::Left {
+                // It has nothing left to do, and may be stopped.
+                guarded.guard.kill_guard();
+            } else {
+                // Once more: if it was stopped, its socket may have been full.
+                guarded.guard.leave();
+            }
             return !reaped || !self.dismissed.is_empty();
         }
         if matches!(stage, Stage::Gated | Stage::Open) && !(reaped && self.has_gone()) {
@@ -337,22 +347,23 @@ impl Guarded {
 
     /// Takes note of the orphans that have come to us. As long as the guard lives, they are not the command's: those
     /// come to the guard.
-    fn find_strangers(&mut self) {
+    fn find_strangers(&mut self, children: &OwnChildren) {
         let lacks = |part| self.guard.shared().is_refused(part);
         if !self.state.is_guarded() || self.leaves || lacks(Part::Adoption) || lacks(Part::Children) {
             return;
         }
         let is_known = |child: Pid| child == self.guard.pid() || self.strangers.iter().any(|known| known.is(child));
-        let found = descendants::own_children(is_known);
+        // What cannot be found out now may be at the next turn.
+        let Ok(found) = children.others(is_known) else { return };
         // In this order: if the guard still adopts orphans now, it did so when these came to us.
         if !found.is_empty() && !descendants::is_exiting(self.guard.pid()) {
             self.strangers.extend(found);
         }
     }
 
-    fn descendants(&self) -> Descendants {
+    fn descendants<'a>(&self, children: &'a OwnChildren) -> Descendants<'a> {
         if self.state.is_reaped() {
-            Descendants::of_us(self.strangers.clone())
+            Descendants::of_us(children, self.strangers.clone())
         } else {
             Descendants::of_guard(self.guard.pid())
         }

@@ -155,6 +155,12 @@ impl Turns {
     fn hear_keeper<O: Outside>(&mut self, outside: &mut O) -> Result<(), O::Error> {
         let is_over = outside.is_lease_over();
         while let Some(event) = outside.hear_keeper() {
+            // When nothing is left of the command, the keeper releases the lock by itself. What happens to it after that
+            // is no loss.
+            if event == Event::KeeperGone && outside.is_emptied() {
+                self.hear_guard(outside)?;
+                self.look_what_is_left(outside)?;
+            }
             self.happen(outside, event)?;
         }
         if let Some(at) = newer(outside.answered(), &mut self.answered) {

@@ -1,6 +1,7 @@
 //! The guard killed or stopped, alone and together with others: nothing of the command outlives the lease.
 
 use std::fs;
+use std::process::Command;
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
@@ -62,6 +63,57 @@ fn killed_and_then_an_orphan() {
     }
 }
 
+/// The supervisor has no descriptor left to look at processes with. What it cannot see may be there.
+#[test]
+fn killed_when_the_supervisor_can_open_nothing() {
+    let (mut fault, family) = with_tree("guard: KILL", &["--session-timeout", "60"]);
+    set_limit(fault.supervisor, "--nofile=3");
+    fault.strike(Signal::SIGKILL, &[fault.holder.guard()]);
+    fault.holder.wait().expect_code(70);
+    process::expect_dead(&family);
+    fault.next_starts(AT_ONCE);
+    fault.end("70");
+}
+
+/// Changes a limit of a process (prlimit(1)).
+#[track_caller]
+fn set_limit(pid: Pid, limit: &str) {
+    let status = Command::new("prlimit").args(["--pid", &pid.to_string(), limit]).status();
+    assert!(status.expect("prlimit(1)").success());
+}
+
+/// timer_create(2) takes one of the signals that a user may have queued. Without the timer the command would outlive the
+/// lease if all processes were stopped.
+#[test]
+fn no_room_for_the_timer() {
+    let scratch = Scratch::new();
+    let limited = ["prlimit", "--sigpending=0"];
+    let output = scratch.zklock().args(["-q", LOCK, "--", "echo", "ran"]).run_by(limited).run().expect_code(70);
+    assert_eq!(output.stdout(), "");
+    assert_eq!(output.stderr(), "zklock: echo: Resource temporarily unavailable (os error 11)\n");
+    scratch.wait_queue(0);
+}
+
+/// A disk that does not answer must not stop a guard: all its pages are locked in memory as soon as it uses them.
+#[test]
+fn its_code_stays_in_memory() {
+    let scratch = Scratch::new().with_lock();
+    let mut holder = scratch.hold();
+    let maps = fs::read_to_string(format!("/proc/{}/smaps", holder.guard())).expect("our own process");
+    let is_code = |line: &str| line.contains(" r-xp ") && (line.ends_with("/zklock") || line.contains("/libc.so"));
+    let mut lines = maps.lines();
+    let mut found = 0;
+    while let Some(line) = lines.next() {
+        if is_code(line) {
+            let flags = lines.find(|line| line.starts_with("VmFlags:")).unwrap_or_default();
+            assert!(flags.contains(" lo "), "{line}: {flags}");
+            found += 1;
+        }
+    }
+    assert!(found > 1, "{maps}");
+    finish(&mut holder);
+}
+
 /// It cannot move its timer, and the kernel kills it at the end of the lease that it knew.
 #[test]
 fn stopped_past_the_lease() {
@@ -116,9 +168,12 @@ fn supervisor_and_guard_killed() {
 #[test]
 fn keeper_and_guard_killed() {
     let (mut fault, family) = with_tree("keeper and guard: KILL", &GRACE);
-    let both = [fault.keeper, fault.holder.guard()];
-    fault.strike(Signal::SIGSTOP, &both);
-    fault.strike(Signal::SIGKILL, &both);
+    let guard = fault.holder.guard();
+    fault.strike(Signal::SIGSTOP, &[fault.keeper, guard]);
+    // The keeper first: the status tells what the supervisor learns of first.
+    fault.strike(Signal::SIGKILL, &[fault.keeper]);
+    process::wait_dead(fault.keeper);
+    fault.strike(Signal::SIGKILL, &[guard]);
     fault.command_dead(AT_ONCE);
     fault.holder.wait().expect_code(76);
     process::expect_dead(&family);

@@ -41,6 +41,23 @@ fn supervisor_stopped_for_a_moment() {
     fault.expect_lost(LEASE, EXPIRY, KEEPER_DIED);
 }
 
+/// When the command ends, the keeper of a supervisor that is stopped releases the lock. Its death after that is no loss.
+#[test]
+fn after_it_has_released_the_lock() {
+    let scratch = Scratch::new().with_lock();
+    let mut holder = scratch.hold_with(&["--on-lost", "echo lost"], &["--exit-on", "TERM"]);
+    let keeper = holder.keeper();
+    process::send(holder.pid(), Signal::SIGSTOP);
+    process::wait_state(holder.pid(), &['T']);
+    process::send(holder.command(), Signal::SIGTERM);
+    scratch.wait_queue(0);
+    process::send(keeper, Signal::SIGKILL);
+    process::wait_state(keeper, &['Z']);
+    process::send(holder.pid(), Signal::SIGCONT);
+    let output = holder.wait().expect_code(0);
+    assert!(!output.stdout().contains("lost") && !output.stderr().contains("lost"), "{output}");
+}
+
 #[test]
 fn again_and_again_is_an_internal_error() {
     let scratch = Scratch::new();

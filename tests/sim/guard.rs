@@ -87,7 +87,6 @@ impl Outside for SimOutside<'_> {
 
     fn disarm(&mut self) {
         self.guard().has_fuses = false;
-        self.guard().timer = None;
     }
 
     fn set_timer(&mut self, deadline: Instant) {
@@ -132,8 +131,9 @@ impl Outside for SimOutside<'_> {
         }
     }
 
-    fn tell(&mut self) {
+    fn tell(&mut self) -> bool {
         self.state.wake_supervisor(self.host);
+        true
     }
 
     fn open_gate(&mut self) {
