@@ -5,16 +5,17 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use nix::errno::Errno;
-use nix::sys::signal::kill;
 use nix::unistd::{Pid, getpgrp, getpid};
 
 use crate::rules::signal::Signal;
 use crate::signals;
+
+pub use self::process::{Process, is_exiting, is_stopped, parent, pidfd_open, started};
+
+mod process;
 
 /// How many times in a row to chase a process that forks and exits faster than we can kill it.
 const CHASES: u32 = 100;
@@ -237,111 +238,6 @@ impl<'a> Descendants<'a> {
     }
 }
 
-/// One process as /proc shows it (proc_pid_stat(5)).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Process {
-    pub(crate) pid: i32,
-    parent: i32,
-    group: i32,
-    /// In clock ticks since boot; together with the pid it identifies a process for ever.
-    started: u64,
-    alive: bool,
-    stopped: bool,
-    /// Whether it has begun to exit.
-    exiting: bool,
-}
-
-/// The flag of a process that exits, in the ninth field of proc_pid_stat(5) (include/linux/sched.h).
-const PF_EXITING: i64 = 0x4;
-
-impl Process {
-    /// The process with this id, if it can be seen.
-    pub fn read(pid: i32) -> Option<Self> {
-        Self::look(pid).ok().flatten()
-    }
-
-    /// The process with this id. `None`: there is none. An error: there may be one.
-    pub fn look(pid: i32) -> io::Result<Option<Self>> {
-        match fs::read(format!("/proc/{pid}/stat")) {
-            Ok(stat) => Ok(Self::parse(pid, &stat)),
-            // It has gone, or /proc hides it (`hidepid`).
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
-                match kill(Pid::from_raw(pid), None) {
-                    Err(Errno::EPERM) => Err(Errno::EPERM.into()),
-                    _ => Ok(None),
-                }
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    fn parse(pid: i32, stat: &[u8]) -> Option<Self> {
-        // The second field is the name, in parentheses, and may contain anything, even parentheses.
-        let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
-        let fields: Vec<&str> = str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace().collect();
-        let number = |index: usize| fields.get(index)?.parse::<i64>().ok();
-        let threads = number(17)?;
-        Some(Self {
-            pid,
-            parent: i32::try_from(number(1)?).ok()?,
-            group: i32::try_from(number(2)?).ok()?,
-            started: u64::try_from(number(19)?).ok()?,
-            // A zombie does not run, unless only its first thread has ended.
-            alive: !matches!(fields.first()?, &"Z" | &"X") || threads > 1,
-            stopped: fields.first()? == &"T",
-            exiting: number(6)? & PF_EXITING != 0,
-        })
-    }
-
-    /// Whether this is the same process, not just the same pid.
-    pub fn is_same(&self, other: &Self) -> bool {
-        self.pid == other.pid && self.started == other.started
-    }
-
-    fn signal(&self, signal: Signal) {
-        match self.try_signal(signal) {
-            // It is no failure if the process has just gone.
-            Err(error) if error.raw_os_error() != Some(libc::ESRCH) => {
-                log::info!("cannot send {signal} to {}: {error}", self.pid);
-            }
-            _ => {}
-        }
-    }
-
-    fn try_signal(&self, signal: Signal) -> io::Result<()> {
-        let pidfd = match pidfd_open(self.pid) {
-            Ok(pidfd) => Some(pidfd),
-            // A sandbox that does not know the call: only the check below is left.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => None,
-            Err(error) => return Err(error),
-        };
-        // If it is alive with the same start after the descriptor was opened, the descriptor is its own.
-        if !Self::read(self.pid).is_some_and(|now| now.is_same(self)) {
-            return Ok(());
-        }
-        match pidfd {
-            Some(pidfd) => pidfd_send_signal(&pidfd, signal),
-            None => signals::send(self.pid, signal),
-        }
-    }
-}
-
-/// The parent of a process, reaped or not; `None` if there is no such process.
-pub fn parent(pid: Pid) -> Option<Pid> {
-    Process::read(pid.as_raw()).map(|process| Pid::from_raw(process.parent))
-}
-
-/// Whether a process has begun to exit, or has gone. From then on it adopts no more orphans, even while its descriptors
-/// are open and its own children have not been given away (exit_notify in the kernel's source).
-pub fn is_exiting(pid: Pid) -> bool {
-    Process::read(pid.as_raw()).is_none_or(|process| process.exiting)
-}
-
-/// Whether a process is stopped by a signal at this moment.
-pub fn is_stopped(pid: Pid) -> bool {
-    Process::read(pid.as_raw()).is_some_and(|process| process.stopped)
-}
-
 /// The children of a process, in the order in which they became its children, as far as they can be found out.
 pub fn children(parent: i32) -> Vec<i32> {
     // The kernel lacks the list (CONFIG_PROC_CHILDREN).
@@ -388,13 +284,6 @@ fn program(pid: &str) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
-/// When this process started, in clock ticks since boot. `None`: there is none that lives. An error: there may be one.
-pub fn started(pid: u32) -> io::Result<Option<u64>> {
-    let Ok(pid) = i32::try_from(pid) else { return Ok(None) };
-    let process = Process::look(pid)?.filter(|process| process.alive);
-    Ok(process.map(|process| process.started))
-}
-
 /// Whether the process `ancestor` is above the process `pid`. If `ancestor` is a subreaper, this stays true
 /// for as long as both live, even if processes in between end. An error: it may be.
 pub fn is_above(ancestor: u32, pid: u32) -> io::Result<bool> {
@@ -433,28 +322,6 @@ pub fn is_of_others(group: Pid) -> bool {
     let Ok(processes) = processes() else { return true };
     let mut members = processes.iter().filter(|process| process.group == group.as_raw() && process.alive);
     members.any(|process| process.pid != this.as_raw() && !is_script(process))
-}
-
-/// A descriptor of the process with this id (pidfd_open(2)).
-pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
-    #[expect(unsafe_code, reason = "neither nix nor std has pidfd_open(2)")]
-    // SAFETY: the call touches no memory; a result that is not negative is a new descriptor
-    // that is owned here alone, closed on exec.
-    unsafe {
-        let result = libc::syscall(libc::SYS_pidfd_open, pid, 0);
-        match i32::try_from(result) {
-            Ok(fd) if fd >= 0 => Ok(OwnedFd::from_raw_fd(fd)),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
-}
-
-fn pidfd_send_signal(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
-    let nothing = std::ptr::null::<libc::siginfo_t>();
-    #[expect(unsafe_code, reason = "neither nix nor std has pidfd_send_signal(2)")]
-    // SAFETY: the descriptor is open; with no siginfo the call reads no memory of ours.
-    let result = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal.number(), nothing, 0) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]
