@@ -186,7 +186,22 @@ fi
 # COMMAND completes as it would without zklock. LOCK is the first word that begins with a slash:
 # bash cuts words at colons and at equals signs, as in zk1:2181 and in --signal=INT.
 _zklock_or_command() {
-    local i lock=0 word value=$2 option=$3 before=
+    local i lock=0 word value=$2 option=$3 before= options=
+    if ((COMP_CWORD == 1)) && [[ $2 == [a-z]* ]]; then
+        mapfile -t COMPREPLY < <(compgen -W 'status list' -- "$2")
+        compopt +o bashdefault +o default
+        return
+    fi
+    case ${COMP_WORDS[1]} in
+        status) options='--json --watch -z --zookeeper --connect-timeout -v --verbose -q --quiet -h --help' ;;
+        list) options='--json -z --zookeeper --connect-timeout -v --verbose -q --quiet -h --help' ;;
+    esac
+    if [[ $options ]] && ((COMP_CWORD > 1)); then
+        [[ $2 == -* ]] && mapfile -t COMPREPLY < <(compgen -W "$options" -- "$2")
+        # LOCK is no file.
+        compopt +o bashdefault +o default
+        return
+    fi
     for ((i = 1; i < COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}
         case $word in

@@ -1,32 +1,55 @@
-complete -c zklock -n 'not __zklock_command >/dev/null' -s z -l zookeeper -d 'ZooKeeper servers, separated by commas, and an optional chroot' -r -f
-complete -c zklock -n 'not __zklock_command >/dev/null' -l connect-timeout -d 'Give up when no server has answered for this long at the start' -r -f
-complete -c zklock -n 'not __zklock_command >/dev/null' -l session-timeout -d 'Session timeout to ask for' -r -f
-complete -c zklock -n 'not __zklock_command >/dev/null' -s p -l permits -d 'Take one of N permits: at most N hold at a time' -r -f
-complete -c zklock -n 'not __zklock_command >/dev/null' -l and -d 'Also take this lock: all or none; can be repeated' -r -f
-complete -c zklock -n 'not __zklock_command >/dev/null' -l dialect -d 'Whose node names to use: curator, curator-rw, kazoo' -r -f
-complete -c zklock -n 'not __zklock_command >/dev/null' -s w -l timeout -l wait -d 'Give up after this long; without it, wait for ever' -r -f
-complete -c zklock -n 'not __zklock_command >/dev/null' -s E -l conflict-exit-code -d 'Exit status when another contender has the lock, 0 to 255' -r -f
-complete -c zklock -n 'not __zklock_command >/dev/null' -l describe -d 'A text that others see while the lock is held or waited for' -r -f
-complete -c zklock -n 'not __zklock_command >/dev/null' -s c -l command -d 'Run this through $SHELL -c (or /bin/sh -c) instead of COMMAND' -r -f -a "(__fish_complete_command)"
-complete -c zklock -n 'not __zklock_command >/dev/null' -l signal -d 'Signal that stops the command when the lock is lost, or after --max-run' -r -f
-complete -c zklock -n 'not __zklock_command >/dev/null' -s k -l kill-after -d 'Time from the stop signal to SIGKILL [default: 5s, or less]' -r -f
-complete -c zklock -n 'not __zklock_command >/dev/null' -l max-run -d 'Stop the command when it has run for this long, and exit with 124' -r -f
-complete -c zklock -n 'not __zklock_command >/dev/null' -l on-lost -d 'Run this through $SHELL -c when the lock was lost and the command has been stopped' -r -f -a "(__fish_complete_command)"
-complete -c zklock -n 'not __zklock_command >/dev/null' -s x -s e -l exclusive -d 'Take the lock for one holder (the default)'
-complete -c zklock -n 'not __zklock_command >/dev/null' -s s -l shared -d 'Take a read lock: readers hold together, a writer (--exclusive) alone'
-complete -c zklock -n 'not __zklock_command >/dev/null' -s n -l nonblock -l nb -d 'Give up at once when the lock is not free'
-complete -c zklock -n 'not __zklock_command >/dev/null' -l publish-command -d 'Show others the command\'s arguments as well'
-complete -c zklock -n 'not __zklock_command >/dev/null' -l wait-descendants -d 'Hold the lock until every descendant of the command has ended, not just the command'
-complete -c zklock -n 'not __zklock_command >/dev/null' -s q -l quiet -d 'Be silent while waiting and when the lock is not free; errors are still printed'
-complete -c zklock -n 'not __zklock_command >/dev/null' -s v -l verbose -d 'Say more; given twice, it also shows the ZooKeeper client\'s messages'
-complete -c zklock -n 'not __zklock_command >/dev/null' -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c zklock -n 'not __zklock_command >/dev/null' -s V -l version -d 'Print version'
+complete -c zklock -n __zklock_options -s z -l zookeeper -d 'ZooKeeper servers, separated by commas, and an optional chroot' -r -f
+complete -c zklock -n __zklock_options -l connect-timeout -d 'Give up when no server has answered for this long at the start' -r -f
+complete -c zklock -n __zklock_options -l session-timeout -d 'Session timeout to ask for' -r -f
+complete -c zklock -n __zklock_options -s p -l permits -d 'Take one of N permits: at most N hold at a time' -r -f
+complete -c zklock -n __zklock_options -l and -d 'Also take this lock: all or none; can be repeated' -r -f
+complete -c zklock -n __zklock_options -l dialect -d 'Whose node names to use: curator, curator-rw, kazoo' -r -f
+complete -c zklock -n __zklock_options -s w -l timeout -l wait -d 'Give up after this long; without it, wait for ever' -r -f
+complete -c zklock -n __zklock_options -s E -l conflict-exit-code -d 'Exit status when another contender has the lock, 0 to 255' -r -f
+complete -c zklock -n __zklock_options -l describe -d 'A text that others see while the lock is held or waited for' -r -f
+complete -c zklock -n __zklock_options -s c -l command -d 'Run this through $SHELL -c (or /bin/sh -c) instead of COMMAND' -r -f -a "(__fish_complete_command)"
+complete -c zklock -n __zklock_options -l signal -d 'Signal that stops the command when the lock is lost, or after --max-run' -r -f
+complete -c zklock -n __zklock_options -s k -l kill-after -d 'Time from the stop signal to SIGKILL [default: 5s, or less]' -r -f
+complete -c zklock -n __zklock_options -l max-run -d 'Stop the command when it has run for this long, and exit with 124' -r -f
+complete -c zklock -n __zklock_options -l on-lost -d 'Run this through $SHELL -c when the lock was lost and the command has been stopped' -r -f -a "(__fish_complete_command)"
+complete -c zklock -n __zklock_options -s x -s e -l exclusive -d 'Take the lock for one holder (the default)'
+complete -c zklock -n __zklock_options -s s -l shared -d 'Take a read lock: readers hold together, a writer (--exclusive) alone'
+complete -c zklock -n __zklock_options -s n -l nonblock -l nb -d 'Give up at once when the lock is not free'
+complete -c zklock -n __zklock_options -l publish-command -d 'Show others the command\'s arguments as well'
+complete -c zklock -n __zklock_options -l wait-descendants -d 'Hold the lock until every descendant of the command has ended, not just the command'
+complete -c zklock -n __zklock_options -s q -l quiet -d 'Be silent while waiting and when the lock is not free; errors are still printed'
+complete -c zklock -n __zklock_options -s v -l verbose -d 'Say more; given twice, it also shows the ZooKeeper client\'s messages'
+complete -c zklock -n __zklock_options -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c zklock -n __zklock_options -s V -l version -d 'Print version'
+
+# Whether the cursor is behind a subcommand: that of this name, or any.
+function __zklock_subcommand
+    set -l words (commandline -opc)
+    set -l names status list
+    set -q argv[1]
+    and set names $argv
+    set -q words[2]
+    and contains -- $words[2] $names
+end
+
+# Whether the cursor is in the first word.
+function __zklock_first
+    test (count (commandline -opc)) -eq 1
+end
+
+# Whether the options of the main job belong at the cursor.
+function __zklock_options
+    not __zklock_subcommand
+    and not __zklock_command >/dev/null
+end
 
 # Prints COMMAND and what follows it, up to the cursor; fails when the cursor is before COMMAND.
 function __zklock_command
     set -l words (commandline -opc) (commandline -ct)
     set -l has_lock no
     set -e words[1]
+    __zklock_subcommand
+    and return 1
     while set -q words[1]
         switch $words[1]
             case -z --zookeeper --connect-timeout --session-timeout -p --permits --and --dialect -w --timeout --wait -E --conflict-exit-code --describe -c --command --signal -k --kill-after --max-run --on-lost
@@ -60,6 +83,21 @@ end
 complete -c zklock -n 'not __zklock_command >/dev/null' -f
 
 # The values of two options, and COMMAND, which completes as it would without zklock.
-complete -c zklock -n 'not __zklock_command >/dev/null' -l dialect -x -a '(__fish_append , curator curator-rw kazoo)'
-complete -c zklock -n 'not __zklock_command >/dev/null' -l signal -x -a '(__zklock_signals)'
+complete -c zklock -n __zklock_options -l dialect -x -a '(__fish_append , curator curator-rw kazoo)'
+complete -c zklock -n __zklock_options -l signal -x -a '(__zklock_signals)'
 complete -c zklock -n '__zklock_command >/dev/null' -x -a '(__fish_complete_subcommand --commandline (__zklock_command))' -d Command
+complete -c zklock -n __zklock_first -a status -d 'Show who holds locks and who waits for them'
+complete -c zklock -n '__zklock_subcommand status' -l json -d 'Print JSON, as docs/status.schema.json describes it'
+complete -c zklock -n '__zklock_subcommand status' -l watch -d 'Print again whenever something changes, until interrupted'
+complete -c zklock -n '__zklock_subcommand status' -s z -l zookeeper -x -d 'ZooKeeper servers, separated by commas, and an optional chroot'
+complete -c zklock -n '__zklock_subcommand status' -l connect-timeout -x -d 'Give up when no server has answered for this long at the start'
+complete -c zklock -n '__zklock_subcommand status' -s v -l verbose -d 'Say more; given twice, it also shows the ZooKeeper client\'s messages'
+complete -c zklock -n '__zklock_subcommand status' -s q -l quiet -d 'Print nothing; exit with 0 if one of the locks is held, else 1'
+complete -c zklock -n '__zklock_subcommand status' -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c zklock -n __zklock_first -a list -d 'List the locks that are in use'
+complete -c zklock -n '__zklock_subcommand list' -l json -d 'Print JSON, as docs/list.schema.json describes it'
+complete -c zklock -n '__zklock_subcommand list' -s z -l zookeeper -x -d 'ZooKeeper servers, separated by commas, and an optional chroot'
+complete -c zklock -n '__zklock_subcommand list' -l connect-timeout -x -d 'Give up when no server has answered for this long at the start'
+complete -c zklock -n '__zklock_subcommand list' -s v -l verbose -d 'Say more; given twice, it also shows the ZooKeeper client\'s messages'
+complete -c zklock -n '__zklock_subcommand list' -s q -l quiet -d 'Show no progress; the list and errors are still printed'
+complete -c zklock -n '__zklock_subcommand list' -s h -l help -d 'Print help (see more with \'--help\')'

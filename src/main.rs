@@ -3,16 +3,20 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use zklock::plan::{self, Exit, Plan, Verbosity};
+use zklock::plan::{self, Exit, Plan, Task, Verbosity};
 use zklock::rules::event::Unstarted;
 use zklock::rules::outcome::{End, Outcome};
 use zklock::terminal::Screen;
 use zklock::writer::{self, Writer};
-use zklock::{command, signals, supervisor};
+use zklock::{command, operate, signals, supervisor};
 
 fn main() -> ExitCode {
     let outcome = match plan::from_args(std::env::args_os()) {
-        Ok(plan) => run(&plan),
+        Ok(Task::Job(plan)) => run(&plan),
+        Ok(Task::Operation(operation)) => {
+            start_log(operation.messages.verbosity, operation.messages.log_filter.as_deref());
+            operate::run(&operation)
+        }
         Err(Exit::Help(text)) => {
             // It is no error if the reader has seen enough (`zklock --help | head`).
             let _ = std::io::stdout().write_all(text.as_bytes());
@@ -34,7 +38,7 @@ fn main() -> ExitCode {
 }
 
 fn run(plan: &Plan) -> Outcome {
-    start_log(plan);
+    start_log(plan.verbosity, plan.log_filter.as_deref());
     if let Err(error) = command::locate(&plan.command.program) {
         return not_located(&plan.command.program.display().to_string(), &error);
     }
@@ -75,8 +79,8 @@ fn say(text: &str) {
 }
 
 /// Diagnostics go to standard error, at the level that the flags ask for.
-fn start_log(plan: &Plan) {
-    let filter = match (&plan.log_filter, plan.verbosity) {
+fn start_log(verbosity: Verbosity, filter: Option<&str>) {
+    let filter = match (filter, verbosity) {
         (Some(filter), _) => filter,
         (None, Verbosity::Quiet) => "off",
         (None, Verbosity::Normal) => "zklock=warn",

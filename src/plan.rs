@@ -1,10 +1,12 @@
-//! Flags and environment become a [`Plan`]: validated, with every default filled in.
+//! Flags and environment become a [`Plan`], or that of a subcommand: validated, with every default filled in.
 //!
 //! Owns the meaning of what users write, and every sentence that refuses it. It looks at the arguments and
 //! the environment only: no file, no host name, no clock.
 
 mod connect;
+mod operation;
 mod refusal;
+mod written;
 mod znode;
 
 use std::ffi::{OsStr, OsString};
@@ -12,11 +14,10 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use clap::FromArgMatches;
-use clap::parser::ValueSource;
-use log::LevelFilter;
 
-use self::refusal::{quoted, refused_by_clap};
-use crate::cli::{self, Cli};
+use self::refusal::{misplaced_subcommand, quoted, refused_by_clap, refused_job};
+use self::written::{Given, Written};
+use crate::cli::{self, Subcommand, job};
 use crate::duration;
 use crate::environment;
 use crate::rules::lease::Terms;
@@ -27,7 +28,9 @@ use crate::rules::settings::{Patience, Settings};
 use crate::rules::signal::UnknownSignal;
 
 pub use connect::{ConnectString, HostPort};
+pub use operation::{List, Operation, Status, Subject};
 pub use refusal::{Exit, UsageError};
+pub use written::{Access, Messages};
 pub use znode::LockPath;
 
 /// What a run is to do.
@@ -110,35 +113,44 @@ pub enum Verbosity {
     Verbose(u8),
 }
 
-/// The plan for these arguments, the program's own name first, and the environment of this process.
-pub fn from_args(args: impl IntoIterator<Item = OsString>) -> Result<Plan, Exit> {
-    from_args_and_environment(args, |name| std::env::var_os(name))
+/// What zklock is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Run a command under a lock.
+    Job(Box<Plan>),
+    /// A subcommand that looks at locks.
+    Operation(Operation),
 }
 
-/// The plan for these arguments, the program's own name first, and the variables that
+/// The task for these arguments, the program's own name first, and the environment of this process.
+pub fn from_args(args: impl IntoIterator<Item = OsString>) -> Result<Task, Exit> {
+    task(args, |name| std::env::var_os(name))
+}
+
+/// The task for these arguments, the program's own name first, and the variables that `environment` knows. The first
+/// argument decides whether it is a subcommand.
+pub fn task(
+    args: impl IntoIterator<Item = OsString>,
+    environment: impl Fn(&str) -> Option<OsString>,
+) -> Result<Task, Exit> {
+    let args: Vec<_> = args.into_iter().collect();
+    match args.get(1).and_then(|first| first.to_str()).and_then(Subcommand::of_name) {
+        Some(subcommand) => operation::read(subcommand, &args, environment).map(Task::Operation),
+        None => from_args_and_environment(args, environment).map(|plan| Task::Job(Box::new(plan))),
+    }
+}
+
+/// The plan of the main job for these arguments, the program's own name first, and the variables that
 /// `environment` knows. An option wins over its variable; an empty variable counts as unset.
 pub fn from_args_and_environment(
     args: impl IntoIterator<Item = OsString>,
     environment: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Plan, Exit> {
-    let matches = cli::command().try_get_matches_from(args).map_err(refused_by_clap)?;
-    let cli = Cli::from_arg_matches(&matches).map_err(refused_by_clap)?;
-    let variable = |name: &'static str| {
-        let text = environment(name).filter(|text| !text.is_empty())?;
-        Some(Given { origin: name, text })
-    };
-    // clap has read the variables of this process, for the help text. Here, only what `environment` knows
-    // counts.
-    let option_or_variable = |id: &str, origin, name, written: Option<OsString>| {
-        let written = written.filter(|_| matches.value_source(id) == Some(ValueSource::CommandLine));
-        written.map(|text| Given { origin, text }).or_else(|| variable(name))
-    };
-
-    let servers = option_or_variable("zookeeper", "--zookeeper", environment::ZOOKEEPER, Some(cli.zookeeper));
-    let servers_given = servers.is_some();
-    let servers = servers
-        .unwrap_or_else(|| Given::new("--zookeeper", cli::DEFAULT_ZOOKEEPER))
-        .read(str::parse::<ConnectString>)?;
+    let args: Vec<_> = args.into_iter().collect();
+    let matches = cli::command().try_get_matches_from(&args).map_err(|error| refused_job(error, &args))?;
+    let cli = job::Cli::from_arg_matches(&matches).map_err(|error| refused_by_clap(error, None))?;
+    let written = Written { matches: &matches, environment: &environment };
+    let Access { servers, servers_given, connect_timeout } = written.access(cli.connecting)?;
     let mode = mode(cli.exclusive, cli.shared, cli.permits)?;
     let dialects = cli.dialect.map(|text| Given::new("--dialect", text).read(dialects)).transpose()?;
     if let (Some(_), Some(dialects)) = (mode.permits(), &dialects)
@@ -148,17 +160,13 @@ pub fn from_args_and_environment(
             UsageError("--permits works in the dialect curator alone; leave out one of the two".to_owned()).into()
         );
     }
-    let timeout = option_or_variable("timeout", "--timeout", environment::TIMEOUT, cli.timeout);
+    let timeout = written.option("timeout", "--timeout", environment::TIMEOUT, cli.timeout);
     let patience = patience(cli.nonblock, timeout)?;
     let conflict_exit_code = Given::new("--conflict-exit-code", cli.conflict_exit_code).read(exit_status)?;
-    let session_timeout = option_or_variable(
-        "session_timeout",
-        "--session-timeout",
-        environment::SESSION_TIMEOUT,
-        Some(cli.session_timeout),
-    )
-    .unwrap_or_else(|| Given::new("--session-timeout", cli::DEFAULT_SESSION_TIMEOUT))
-    .read(session_timeout)?;
+    let session_timeout = written
+        .option("session_timeout", "--session-timeout", environment::SESSION_TIMEOUT, Some(cli.session_timeout))
+        .unwrap_or_else(|| Given::new("--session-timeout", cli::DEFAULT_SESSION_TIMEOUT))
+        .read(session_timeout)?;
     let kill_after = match cli.kill_after {
         Some(text) => Some(Given::new("--kill-after", text).read(|text| kill_after(text, session_timeout))?),
         None => None,
@@ -169,7 +177,7 @@ pub fn from_args_and_environment(
     };
     let settings = Settings {
         patience,
-        connect_timeout: Given::new("--connect-timeout", cli.connect_timeout).read(connect_timeout)?,
+        connect_timeout,
         session_timeout,
         kill_after,
         stop_signal: Given::new("--signal", cli.signal)
@@ -183,19 +191,19 @@ pub fn from_args_and_environment(
     };
     // Only after the options: if the value of one was forgotten, it has taken the lock as its value, and that is
     // the mistake to name.
+    if let Some(misplaced) = misplaced_subcommand(&matches) {
+        return Err(misplaced.into());
+    }
     let lock = lock_path("LOCK", &cli.lock, &servers)?;
+    let messages = written.messages(cli.messages)?;
     Ok(Plan {
         settings,
         conflict_exit_code,
         command: command_line(&lock, cli.command, cli.shell_command, environment("SHELL"))?,
         on_lost: cli.on_lost.map(|script| shell_line(environment("SHELL"), script)),
         published: Published { description, arguments: cli.publish_command },
-        verbosity: match (cli.quiet, cli.verbose) {
-            (true, _) => Verbosity::Quiet,
-            (false, 0) => Verbosity::Normal,
-            (false, times) => Verbosity::Verbose(times),
-        },
-        log_filter: variable(environment::LOG).map(|given| given.read(log_filter)).transpose()?,
+        verbosity: messages.verbosity,
+        log_filter: messages.log_filter,
         request: Request {
             and: also(&lock, &cli.and, &servers)?,
             lock,
@@ -208,43 +216,6 @@ pub fn from_args_and_environment(
         servers,
         servers_given,
     })
-}
-
-/// A value, and the option or variable to name when it makes no sense.
-struct Given {
-    origin: &'static str,
-    text: OsString,
-}
-
-impl Given {
-    fn new(origin: &'static str, text: impl Into<OsString>) -> Self {
-        Self { origin, text: text.into() }
-    }
-
-    fn read<T>(&self, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<T, UsageError> {
-        self.text
-            .to_str()
-            .ok_or_else(|| "not UTF-8; write it in UTF-8".to_owned())
-            .and_then(parse)
-            .map_err(|why| UsageError(format!("{} {}: {why}", self.origin, quoted(&self.text))))
-    }
-}
-
-/// The package whose modules log.
-const LOGGING: &str = "zklock";
-
-/// env_logger itself would only warn of a filter that it cannot read, and ignore it. It would take a misspelt
-/// level for the name of a module.
-fn log_filter(text: &str) -> Result<String, String> {
-    let is_module = |path: &str| path.split("::").next() == Some(LOGGING);
-    let is_known = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok() || is_module(part);
-    // After a slash comes a text to look for in messages.
-    let levels = text.split('/').next().unwrap_or(text);
-    let are_known = levels.split(',').map(str::trim).filter(|part| !part.is_empty()).all(is_known);
-    match env_filter::Builder::new().try_parse(text) {
-        Ok(_) if are_known => Ok(text.to_owned()),
-        _ => Err("write levels, for all or for modules, such as debug or warn,zklock::session=debug".to_owned()),
-    }
 }
 
 fn lock_path(what: &str, written: &OsStr, servers: &ConnectString) -> Result<LockPath, UsageError> {
@@ -316,13 +287,6 @@ fn exit_status(text: &str) -> Result<u8, String> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let status = if digits { text.parse().ok() } else { None };
     status.ok_or_else(|| "write a number from 0 to 255".to_owned())
-}
-
-fn connect_timeout(text: &str) -> Result<Duration, String> {
-    match duration::parse(text)? {
-        Duration::ZERO => Err("no server can answer in no time; write a longer one, such as 15s".to_owned()),
-        timeout => Ok(timeout),
-    }
 }
 
 fn session_timeout(text: &str) -> Result<Duration, String> {

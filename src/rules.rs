@@ -18,6 +18,8 @@ pub mod notice;
 pub mod outcome;
 pub mod queue;
 pub mod revocation;
+pub mod rfc3339;
+pub mod roster;
 pub mod settings;
 pub mod signal;
 pub mod text;

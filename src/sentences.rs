@@ -1,10 +1,10 @@
-//! The sentences that a user reads during a run.
+//! The sentences that a user reads during a run, and some that subcommands share.
 
 use std::time::Duration;
 
 use crate::duration::{show, show_age, show_limit, show_measured};
 use crate::environment::LENDER;
-use crate::plan::{Plan, Verbosity};
+use crate::plan::{ConnectString, Plan, Verbosity};
 use crate::rules::lender::Barrier;
 use crate::rules::message::{Loss, Refusal, View};
 use crate::rules::notice::{Blocker, LostWhy, Notice};
@@ -101,11 +101,13 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
                     failed("our session ended early, and an earlier holder may still be running".to_owned())
                 }
                 Blocker::Late => failed("ZooKeeper did not answer in time".to_owned()),
-                Blocker::Servers(None) => {
-                    failed(format!("no ZooKeeper server of {} answered{}", plan.servers, which_servers(plan)))
-                }
+                Blocker::Servers(None) => failed(format!(
+                    "no ZooKeeper server of {} answered{}",
+                    plan.servers,
+                    which_servers(plan.servers_given)
+                )),
                 Blocker::Servers(Some(reason)) => {
-                    failed(format!("no ZooKeeper server answered: {reason}{}", which_servers(plan)))
+                    failed(format!("no ZooKeeper server answered: {reason}{}", which_servers(plan.servers_given)))
                 }
             };
             let after = match plan.settings.patience {
@@ -114,15 +116,10 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             };
             (weight, format!("gave up waiting for {lock}{after}: {why}"))
         }
-        Notice::Unreachable(reason) => (
-            Weight::Error,
-            format!(
-                "no ZooKeeper server of {} answered within {}: {reason}{}",
-                plan.servers,
-                show(plan.settings.connect_timeout),
-                which_servers(plan)
-            ),
-        ),
+        Notice::Unreachable(reason) => {
+            let within = plan.settings.connect_timeout;
+            (Weight::Error, unreachable(&plan.servers, plan.servers_given, within, reason))
+        }
         Notice::NoRoom { no_room, granted } => (
             Weight::Error,
             format!(
@@ -173,13 +170,41 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
     }
 }
 
-/// Why the lock, or the place in its queue, is lost.
+/// No server has answered.
+pub fn unreachable(servers: &ConnectString, given: bool, within: Duration, reason: &str) -> String {
+    let hint = which_servers(given);
+    format!("no ZooKeeper server of {servers} answered within {}: {reason}{hint}", show(within))
+}
+
+/// An ACL forbids what was asked.
+pub fn denied(node: &str) -> String {
+    format!("access to {node} denied by its ACL, or the login failed")
+}
+
+/// The chroot does not exist.
+pub fn no_chroot(servers: &ConnectString) -> String {
+    format!("the chroot {} does not exist: create it, or correct --zookeeper", servers.chroot)
+}
+
+/// A recipe of another library, and how it was known.
+pub fn recipe(recipe: Recipe) -> &'static str {
+    match recipe {
+        Recipe::CuratorSemaphore => {
+            "Curator's InterProcessSemaphoreMutex or InterProcessSemaphoreV2 (children locks and leases)"
+        }
+        Recipe::CuratorLeaderLatch => "Curator's LeaderLatch (children named ...-latch-NUMBER)",
+        Recipe::KazooSemaphore => "kazoo's Semaphore (children of 32 hex digits)",
+        Recipe::KazooLease => "kazoo's NonBlockingLease (child lease_holder)",
+    }
+}
+
 /// What is told in place of messages that were dropped.
 pub fn dropped(count: u64) -> String {
     let (messages, them) = if count == 1 { ("message was", "it") } else { ("messages were", "them") };
     format!("{count} {messages} dropped: standard error did not take {them}")
 }
 
+/// Why the lock, or the place in its queue, is lost.
 fn cause(loss: Loss) -> &'static str {
     match loss {
         Loss::NodeDeleted => "its node was deleted",
@@ -191,8 +216,8 @@ fn cause(loss: Loss) -> &'static str {
 }
 
 /// If the user named no servers: a hint that sudo or cron may have dropped the variable.
-fn which_servers(plan: &Plan) -> &'static str {
-    if plan.servers_given {
+fn which_servers(given: bool) -> &'static str {
+    if given {
         ""
     } else {
         "; neither --zookeeper nor ZKLOCK_ZOOKEEPER names the servers (sudo and cron drop variables)"
@@ -201,10 +226,8 @@ fn which_servers(plan: &Plan) -> &'static str {
 
 fn refused(refusal: &Refusal, plan: &Plan) -> String {
     match refusal {
-        Refusal::Denied(node) => format!("access to {node} denied by its ACL, or the login failed"),
-        Refusal::NoChroot => {
-            format!("the chroot {} does not exist: create it, or correct --zookeeper", plan.servers.chroot)
-        }
+        Refusal::Denied(node) => denied(node),
+        Refusal::NoChroot => no_chroot(&plan.servers),
         Refusal::Exhausted(lock) => {
             format!(
                 "the sequence numbers below {lock} are used up: delete that node while the lock is not in use, \
@@ -223,15 +246,7 @@ fn refused(refusal: &Refusal, plan: &Plan) -> String {
             format!("{lock} is used with --permits {permits}: use the same number")
         }
         Refusal::OtherRecipe { lock, recipe } => {
-            let recipe = match recipe {
-                Recipe::CuratorSemaphore => {
-                    "Curator's InterProcessSemaphoreMutex or InterProcessSemaphoreV2 (children locks and leases)"
-                }
-                Recipe::CuratorLeaderLatch => "Curator's LeaderLatch (children named ...-latch-NUMBER)",
-                Recipe::KazooSemaphore => "kazoo's Semaphore (children of 32 hex digits)",
-                Recipe::KazooLease => "kazoo's NonBlockingLease (child lease_holder)",
-            };
-            format!("{lock} is used by {recipe}, and cannot be shared with it: use another path")
+            format!("{lock} is used by {}, and cannot be shared with it: use another path", self::recipe(*recipe))
         }
         Refusal::Upgrade { lock, held } => format!(
             "{lock} is held as {held} by the outer zklock, and cannot become {}: ask the outer one for \

@@ -1,13 +1,15 @@
 //! A ZooKeeper session, as a keeper needs it.
 //!
 //! [`client`] speaks ZooKeeper's protocol over any [`channel`]; [`tcp`] has the real one, and the simulator of the tests
-//! another.
+//! another. [`look`] is for those who only look.
 
 pub mod channel;
 pub mod client;
 mod dial;
+pub mod look;
 pub mod servers;
 pub mod tcp;
+mod watch;
 
 use std::fmt;
 use std::pin::Pin;

@@ -153,6 +153,33 @@ impl AsFd for Signals {
     }
 }
 
+/// The signals that end a program that only looks, so that it can close its session first. All others do what they do to
+/// any program: Ctrl-Z stops it.
+#[derive(Debug)]
+pub struct Endings(SignalFd);
+
+impl Endings {
+    /// Queues those of them that were not ignored when zklock started.
+    pub fn open() -> nix::Result<Self> {
+        let ending = [Named::SIGHUP, Named::SIGINT, Named::SIGQUIT, Named::SIGTERM];
+        let set: SigSet = ending.into_iter().filter(|signal| !was_ignored(*signal as i32)).collect();
+        sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), None)?;
+        SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map(Self)
+    }
+
+    /// The one that has come.
+    pub fn take(&self) -> Option<Signal> {
+        let info = self.0.read_signal().ok().flatten()?;
+        i32::try_from(info.ssi_signo).ok().and_then(Signal::new)
+    }
+}
+
+impl AsFd for Endings {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 /// Blocks every signal that can be blocked, until the value that is returned is dropped.
 pub fn block_all() -> nix::Result<AllBlocked> {
     let mut before = SigSet::empty();

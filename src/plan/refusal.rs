@@ -1,9 +1,13 @@
 //! Why there is no plan: help that was asked for, or one line about what is wrong.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 
+use clap::ArgMatches;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+
+use crate::cli::{self, Subcommand};
 
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,8 +37,37 @@ impl From<UsageError> for Exit {
     }
 }
 
-/// One line for what clap refuses, instead of its page.
-pub(super) fn refused_by_clap(error: clap::Error) -> Exit {
+/// One line for what clap refuses of the main job.
+pub(super) fn refused_job(error: clap::Error, args: &[OsString]) -> Exit {
+    // An option of the subcommand may be unknown here only because the subcommand is not where it belongs.
+    if error.kind() == ErrorKind::UnknownArgument
+        && let Ok(matches) = cli::command().ignore_errors(true).try_get_matches_from(args)
+        && let Some(misplaced) = misplaced_subcommand(&matches)
+    {
+        return misplaced.into();
+    }
+    refused_by_clap(error, None)
+}
+
+/// A subcommand stands where the lock belongs.
+pub(super) fn misplaced_subcommand(matches: &ArgMatches) -> Option<UsageError> {
+    let words = |id: &str| matches.try_get_raw(id).ok().flatten().into_iter().flatten();
+    let lock = words("lock").next()?;
+    let subcommand = Subcommand::of_name(lock.to_str()?)?;
+    if words("command").next().is_none() {
+        let (name, usage) = (subcommand.name(), subcommand.usage());
+        return Some(UsageError(format!("{name} comes first; write {usage}")));
+    }
+    let mut instead = format!("zklock {}", subcommand.name());
+    if matches.value_source("zookeeper") == Some(ValueSource::CommandLine) {
+        words("zookeeper").for_each(|servers| instead += &format!(" -z {}", shown(servers)));
+    }
+    words("command").for_each(|word| instead += &format!(" {}", shown(word)));
+    Some(UsageError(without_controls(&format!("{} comes first; write {instead}", subcommand.name()))))
+}
+
+/// One line for what clap refuses, instead of its page. `subcommand`: `None` in the main job.
+pub(super) fn refused_by_clap(error: clap::Error, subcommand: Option<Subcommand>) -> Exit {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
         Some(ContextValue::Strings(texts)) => texts.first().cloned(),
@@ -45,15 +78,23 @@ pub(super) fn refused_by_clap(error: clap::Error) -> Exit {
     let plain_argument = argument.replace(['<', '>'], "");
     let sentence = match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => return Exit::Help(error.render().to_string()),
-        ErrorKind::MissingRequiredArgument => "no lock; write zklock LOCK COMMAND [ARG]..., such as \
-                                               zklock /jobs/backup ./backup.sh"
-            .to_owned(),
+        ErrorKind::MissingRequiredArgument => match subcommand {
+            Some(subcommand) => {
+                format!("no lock; write {}, such as zklock {} /jobs/backup", subcommand.usage(), subcommand.name())
+            }
+            None => "no lock; write zklock LOCK COMMAND [ARG]..., such as zklock /jobs/backup ./backup.sh".to_owned(),
+        },
         ErrorKind::UnknownArgument => {
-            let instead = match context(ContextKind::SuggestedArg) {
-                Some(similar) => format!("did you mean {similar}?"),
-                None => "zklock --help lists the options; those of the command go after it".to_owned(),
+            let instead = match (context(ContextKind::SuggestedArg), subcommand) {
+                (Some(similar), _) => format!("did you mean {similar}?"),
+                (None, Some(subcommand)) if argument.starts_with('-') => {
+                    format!("zklock {} --help lists the options", subcommand.name())
+                }
+                (None, Some(subcommand)) => format!("write {}", subcommand.usage()),
+                (None, None) => "zklock --help lists the options; those of the command go after it".to_owned(),
             };
-            format!("unknown option {}; {instead}", quoted(OsStr::new(&argument)))
+            let what = if argument.starts_with('-') { "unknown option" } else { "one too many:" };
+            format!("{what} {}; {instead}", quoted(OsStr::new(&argument)))
         }
         ErrorKind::InvalidValue => format!("no value after {}; write {plain_argument}", first_word(&argument)),
         ErrorKind::TooManyValues => {
@@ -64,7 +105,8 @@ pub(super) fn refused_by_clap(error: clap::Error) -> Exit {
             let text = error.render().to_string();
             let line = text.lines().next().unwrap_or_default();
             let line = line.strip_prefix("error: ").unwrap_or(line);
-            format!("{line}; zklock --help says what to write")
+            let name = subcommand.map(|subcommand| format!("{} ", subcommand.name())).unwrap_or_default();
+            format!("{line}; zklock {name}--help says what to write")
         }
     };
     Exit::Usage(UsageError(without_controls(&sentence)))
@@ -76,13 +118,18 @@ fn first_word(text: &str) -> &str {
 
 /// Text that came from outside, for a message: in quotes, on one line, cut when it is long.
 pub(super) fn quoted(text: &OsStr) -> String {
+    format!("'{}'", shown(text))
+}
+
+/// The same without quotes.
+fn shown(text: &OsStr) -> String {
     const LONGEST: usize = 100;
     let text = text.to_string_lossy();
     let mut shown: String = text.chars().take(LONGEST).collect();
     if shown.len() < text.len() {
         shown.push('…');
     }
-    format!("'{}'", without_controls(&shown))
+    without_controls(&shown)
 }
 
 fn without_controls(text: &str) -> String {

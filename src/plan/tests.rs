@@ -31,6 +31,87 @@ fn command_line(words: &[&str]) -> CommandLine {
     CommandLine { program: words[0].into(), args: words[1..].iter().map(OsString::from).collect() }
 }
 
+/// The operation for the words of `args` after `zklock`.
+fn operation(args: &[&str]) -> Result<Operation, Exit> {
+    match task(std::iter::once("zklock").chain(args.iter().copied()).map(OsString::from), |_| None)? {
+        Task::Operation(operation) => Ok(operation),
+        job => panic!("{args:?}: {job:?}"),
+    }
+}
+
+fn operation_refusal(args: &[&str]) -> String {
+    match operation(args) {
+        Err(Exit::Usage(error)) => error.to_string(),
+        other => panic!("{args:?} is not refused: {other:?}"),
+    }
+}
+
+#[test]
+fn everything_that_looks_has_its_default() {
+    let lock = |path| LockPath::parse(path, "").unwrap();
+    let access = Access {
+        servers: "localhost:2181".parse().unwrap(),
+        servers_given: false,
+        connect_timeout: Duration::from_secs(15),
+    };
+    let messages = Messages { verbosity: Verbosity::Normal, log_filter: None };
+    let status = Status { locks: vec![lock("/a"), lock("/b")], json: false, watch: false };
+    let subject = Subject::Status(status);
+    assert_eq!(
+        operation(&["status", "/a", "/b", "/a"]),
+        Ok(Operation { access: access.clone(), messages: messages.clone(), subject })
+    );
+    let subject = Subject::List(List { root: "/".to_owned(), json: false });
+    assert_eq!(operation(&["list"]), Ok(Operation { access, messages, subject }));
+}
+
+#[test]
+fn every_option_of_those_that_look_is_understood() {
+    let options = ["-z", "zk1:1/app", "--connect-timeout", "2s", "-v", "--json"];
+    let status = operation(&[&["status", "--watch", "/a"], &options[..]].concat()).unwrap();
+    assert_eq!(status.access.servers, "zk1:1/app".parse().unwrap());
+    assert_eq!((status.access.servers_given, status.access.connect_timeout), (true, Duration::from_secs(2)));
+    assert_eq!(status.messages.verbosity, Verbosity::Verbose(1));
+    let locks = vec![LockPath::parse("/a", "").unwrap()];
+    assert_eq!(status.subject, Subject::Status(Status { locks, json: true, watch: true }));
+    let list = operation(&[&["list", "/a"], &options[..]].concat()).unwrap();
+    assert_eq!(list.subject, Subject::List(List { root: "/a".to_owned(), json: true }));
+}
+
+#[test]
+fn a_subcommand_is_the_first_argument_alone() {
+    assert_eq!(plan(&["/l", "status", "/l"]).command, command_line(&["status", "/l"]));
+    assert_eq!(plan(&["/l", "--", "list"]).command, command_line(&["list"]));
+    let first = "status comes first; write zklock status";
+    for (args, message) in [
+        (&["-z", "zk1", "status", "/l"][..], format!("{first} -z zk1 /l")),
+        (&["-n", "status", "/l", "/m"], format!("{first} /l /m")),
+        (&["-z", "zk1", "status", "--json", "/l"], format!("{first} [OPTIONS] LOCK...")),
+        (&["-z", "zk1", "list"], "list comes first; write zklock list [OPTIONS] [ROOT]".to_owned()),
+    ] {
+        assert_eq!(refusal(plan_in(&[], args)), message, "{args:?}");
+    }
+}
+
+#[test]
+fn refusals_of_those_that_look_say_what_to_write() {
+    for (args, message) in [
+        (&["status"][..], "no lock; write zklock status [OPTIONS] LOCK..., such as zklock status /jobs/backup"),
+        (&["status", "l"], "LOCK 'l' does not begin with a slash; write an absolute path such as /jobs/backup"),
+        (&["status", "--jsno", "/l"], "unknown option '--jsno'; did you mean --json?"),
+        (&["status", "-n", "/l"], "unknown option '-n'; zklock status --help lists the options"),
+        (&["status", "-q", "--watch", "/l"], "--watch and --quiet exclude each other; write one of them"),
+        (&["list", "/a", "/b"], "one too many: '/b'; write zklock list [OPTIONS] [ROOT]"),
+        (&["list", "/a/"], "ROOT '/a/' ends with a slash; leave that out"),
+        (&["list", "/zookeeper"], {
+            "ROOT '/zookeeper' belongs to ZooKeeper itself, and has no locks; write another path"
+        }),
+        (&["list", "-z"], "no value after --zookeeper; write --zookeeper HOST:PORT,...[/CHROOT]"),
+    ] {
+        assert_eq!(operation_refusal(args), message, "{args:?}");
+    }
+}
+
 #[test]
 fn everything_has_its_default() {
     assert_eq!(

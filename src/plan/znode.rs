@@ -46,6 +46,17 @@ impl fmt::Display for LockPath {
     }
 }
 
+/// Checks a path below which to look for locks.
+pub(super) fn check_root(text: &str, chroot: &str) -> Result<(), String> {
+    match text {
+        "/" => Ok(()),
+        text if chroot.is_empty() && is_servers_own(text) => {
+            Err("belongs to ZooKeeper itself, and has no locks; write another path".to_owned())
+        }
+        text => LockPath::parse(text, chroot).map(drop),
+    }
+}
+
 /// Checks the shape of an absolute path that is not the root.
 pub(super) fn check(path: &str) -> Result<(), String> {
     if path.is_empty() {

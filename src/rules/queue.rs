@@ -4,6 +4,7 @@
 //! appended to their names. Everything here is decided from one list of those names. Several
 //! kinds of client queue on one path; each kind's names are understood, so that each counts.
 
+mod clients;
 mod names;
 mod recipes;
 
@@ -58,14 +59,17 @@ impl Queue {
     /// [`Exhausted`] when the sequence number of some contender says that the order is no longer
     /// that of arrival, or soon will not be.
     pub fn from_children<N: Into<String>>(names: impl IntoIterator<Item = N>) -> Result<Self, Exhausted> {
+        let queue = Self::as_numbered(names);
+        if queue.is_exhausted() { Err(Exhausted) } else { Ok(queue) }
+    }
+
+    /// The same for those who only look: the order is that of the numbers, even where it is not that of arrival.
+    pub fn as_numbered<N: Into<String>>(names: impl IntoIterator<Item = N>) -> Self {
         let mut contenders = Vec::new();
         let mut foreign = Vec::new();
         for name in names {
             let name = name.into();
             match Contender::parse(&name) {
-                Some(Contender { sequence, .. }) if !(0..SEQUENCE_LIMIT).contains(&sequence) => {
-                    return Err(Exhausted);
-                }
                 Some(contender) => contenders.push(contender),
                 None => foreign.push(name),
             }
@@ -74,7 +78,12 @@ impl Queue {
         // then the name decides, so that every client sees the same order.
         contenders.sort_unstable_by(|a, b| (a.sequence, &a.name).cmp(&(b.sequence, &b.name)));
         foreign.sort_unstable();
-        Ok(Self { contenders, foreign })
+        Self { contenders, foreign }
+    }
+
+    /// See [`Exhausted`].
+    pub fn is_exhausted(&self) -> bool {
+        self.contenders.iter().any(|contender| !(0..SEQUENCE_LIMIT).contains(&contender.sequence))
     }
 
     /// The contenders, first come first.
@@ -150,6 +159,12 @@ impl Queue {
         contender.mode == Mode::Exclusive
             && id.is_some()
             && self.contenders.iter().filter(|other| other.id == id).count() == 1
+    }
+
+    /// The library or recipe that a contender is from, as far as its name tells. `session`: to which its node belongs,
+    /// if that is known.
+    pub fn client(contender: &Contender, session: Option<i64>) -> Option<&'static str> {
+        clients::client(contender, session)
     }
 
     /// The names of all children but the contenders before this one.

@@ -59,6 +59,8 @@ impl Signal {
     pub const KILL: Self = Self(libc::SIGKILL);
     /// For the program's own use.
     pub const USR1: Self = Self(libc::SIGUSR1);
+    /// Nothing reads what is written to a pipe.
+    pub const PIPE: Self = Self(libc::SIGPIPE);
     /// A timer of alarm(2).
     pub const ALRM: Self = Self(libc::SIGALRM);
     /// The limit of CPU time is used up.

@@ -27,6 +27,12 @@ pub fn printable(text: &str) -> String {
     shown
 }
 
+/// A name of unknown origin, made safe to show as [`printable`] does, but whole and with its spaces: a path is of no use
+/// when it is cut.
+pub fn legible(name: &str) -> String {
+    name.chars().map(|character| if is_unsafe(character) { char::REPLACEMENT_CHARACTER } else { character }).collect()
+}
+
 /// [`printable`], or `None` when nothing legible is left.
 pub(super) fn readable(text: &str) -> Option<String> {
     Some(printable(text))
@@ -72,6 +78,12 @@ mod tests {
     #[test]
     fn white_space_is_one_space() {
         assert_eq!(printable(" a\r\n\tb\u{2028}c \u{85} "), "a b c");
+    }
+
+    #[test]
+    fn a_name_stays_whole() {
+        let name = "/a  b/\u{202e}".to_owned() + &"ü".repeat(TEXT_LIMIT);
+        assert_eq!(legible(&name), name.replace('\u{202e}', "\u{fffd}"));
     }
 
     proptest! {

@@ -3,7 +3,7 @@
 //! [`ClientSession::lost`] has to be polled for as long as the session is used: it reads, writes, and sees to it that
 //! the server hears from us. Requests that are made in the same turn leave together, in the next.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::rc::{Rc, Weak};
@@ -11,6 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::channel::{Channel, is_for_later};
+use super::watch::{Fired, Wanted};
 use super::{Change, Created, Failure, Session, Stat, Watch};
 use crate::rules::contacts::{Contact, silence_limit};
 use crate::rules::instant::Instant;
@@ -53,15 +54,12 @@ impl From<reply::Stat> for Stat {
 /// Where a reply is put for the future that waits for it.
 type Slot = Rc<RefCell<Option<Result<Reply, Failure>>>>;
 
-/// Where the end of a watch is put.
-type Fired = Cell<Option<Change>>;
-
 /// What waits for a reply.
 #[derive(Debug)]
 struct Waits {
     slot: Slot,
-    /// The node, if a watch is set on it.
-    watch: Option<(String, Rc<Fired>)>,
+    /// The watch that is asked for, if any.
+    watch: Option<Wanted>,
 }
 
 /// An established session over one connection.
@@ -130,14 +128,17 @@ impl<C: Channel> ClientSession<C> {
     }
 
     /// Queues a request. The future completes with the reply.
-    fn ask<'s>(&'s self, request: &Request<'_>) -> impl Future<Output = Result<Reply, Failure>> + use<'s, C> {
+    pub(super) fn ask<'s>(
+        &'s self,
+        request: &Request<'_>,
+    ) -> impl Future<Output = Result<Reply, Failure>> + use<'s, C> {
         self.ask_and_watch(request, None)
     }
 
-    fn ask_and_watch<'s>(
+    pub(super) fn ask_and_watch<'s>(
         &'s self,
         request: &Request<'_>,
-        watch: Option<(String, Rc<Fired>)>,
+        watch: Option<Wanted>,
     ) -> impl Future<Output = Result<Reply, Failure>> + use<'s, C> {
         let slot = Slot::default();
         let waits = Waits { slot: Rc::clone(&slot), watch };
@@ -229,10 +230,12 @@ impl Wire {
         match event {
             Event::Answered { tag: Waits { slot, watch }, sent, result } => {
                 self.contacts.push(Contact { sent, answered: now });
-                if let (Ok(_), Some((path, fired))) = (&result, watch) {
-                    self.watches.push((path, Rc::downgrade(&fired)));
+                let result = result.map_err(Failure::from);
+                let is_missing = result.as_ref().err() == Some(&Failure::NoNode);
+                if let Some(watch) = watch.filter(|watch| result.is_ok() || watch.even_if_missing && is_missing) {
+                    self.watches.push((watch.path, Rc::downgrade(&watch.fired)));
                 }
-                slot.replace(Some(result.map_err(Failure::from)));
+                slot.replace(Some(result));
             }
             Event::Changed(change) => {
                 let became = if change.kind == ChangeKind::Deleted { Change::Deleted } else { Change::Data };
@@ -249,7 +252,7 @@ impl Wire {
 }
 
 /// A reply of another kind than the request asks for cannot be: the connection has checked that.
-fn unexpected(reply: &Reply) -> Failure {
+pub(super) fn unexpected(reply: &Reply) -> Failure {
     Failure::Refused(format!("unexpected reply {reply:?}"))
 }
 
@@ -367,12 +370,10 @@ impl<C: Channel> Session for ClientSession<C> {
         &'s self,
         path: &str,
     ) -> impl Future<Output = Result<(Vec<u8>, Stat, Watch), Failure>> + use<'s, C> {
-        let fired = Rc::new(Fired::new(None));
-        let watch = Some((path.to_owned(), Rc::clone(&fired)));
-        let reply = self.ask_and_watch(&Request::GetData { path, watch: true }, watch);
+        let (wanted, watch) = Wanted::on(path, false);
+        let reply = self.ask_and_watch(&Request::GetData { path, watch: true }, Some(wanted));
         async move {
             let (data, stat) = data(reply.await?)?;
-            let watch: Watch = Box::pin(poll_fn(move |_| fired.get().map_or(Poll::Pending, Poll::Ready)));
             Ok((data, stat, watch))
         }
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use clap::{Arg, ArgAction};
 use clap_complete::Shell;
-use zklock::cli;
+use zklock::cli::{self, Subcommand};
 use zklock::rules::lease::Terms;
 use zklock::rules::outcome::EXIT_STATUS;
 use zklock::rules::queue::Dialect;
@@ -110,6 +110,41 @@ fn signals() -> Vec<String> {
     names.filter(|name| !name.starts_with("RT") && !name.starts_with(|c: char| c.is_ascii_digit())).collect()
 }
 
+/// The options of a subcommand, as they are written on a command line.
+fn options_of(subcommand: Subcommand) -> String {
+    let command = with_help(subcommand);
+    command.get_arguments().filter(|arg| !arg.is_positional()).flat_map(spellings).collect::<Vec<_>>().join(" ")
+}
+
+/// The definition of a subcommand with `--help`, which clap adds when it is built.
+fn with_help(subcommand: Subcommand) -> clap::Command {
+    let mut command = subcommand.command();
+    command.build();
+    command
+}
+
+/// The subcommands and their options, for fish.
+fn fish_subcommands() -> String {
+    let mut lines = String::new();
+    let escaped = |text: String| text.replace('\'', "\\'");
+    for subcommand in Subcommand::ALL {
+        let (name, command) = (subcommand.name(), with_help(subcommand));
+        let about = escaped(command.get_about().map(ToString::to_string).unwrap_or_default());
+        let _ = writeln!(lines, "complete -c zklock -n __zklock_first -a {name} -d '{about}'");
+        for arg in command.get_arguments().filter(|arg| !arg.is_positional()) {
+            let names = spellings(arg).into_iter().map(|name| match name.strip_prefix("--") {
+                Some(long) => format!(" -l {long}"),
+                None => format!(" -s {}", name.trim_start_matches('-')),
+            });
+            let value = if arg.get_action().takes_values() { " -x" } else { "" };
+            let help = escaped(arg.get_help().map(ToString::to_string).unwrap_or_default());
+            let names: String = names.collect();
+            let _ = writeln!(lines, "complete -c zklock -n '__zklock_subcommand {name}'{names}{value} -d '{help}'");
+        }
+    }
+    lines
+}
+
 fn completion(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut cli::command(), "zklock", &mut script);
@@ -125,12 +160,16 @@ fn completion(shell: Shell) -> String {
         text.replace("@OPTIONS_WITH_A_VALUE@", &with_value.join(between))
             .replace("@DIALECTS@", &Dialect::ALL.map(Dialect::name).join(" "))
             .replace("@SIGNALS@", &signals().join(" "))
+            .replace("@SUBCOMMANDS@", &Subcommand::ALL.map(Subcommand::name).join(" "))
+            .replace("@STATUS_OPTIONS@", &options_of(Subcommand::Status))
+            .replace("@LIST_OPTIONS@", &options_of(Subcommand::List))
     };
     match shell {
         Shell::Bash => script += &fill_in(include_str!("../../completions/command.bash.in")),
         Shell::Fish => {
-            replace("complete -c zklock ", "complete -c zklock -n 'not __zklock_command >/dev/null' ");
+            replace("complete -c zklock ", "complete -c zklock -n __zklock_options ");
             script += &fill_in(include_str!("../../completions/command.fish.in"));
+            script += &fish_subcommands();
         }
         Shell::Zsh => {
             replace(":NAME[,NAME...]:", &fill_in(":NAME[,NAME...]:_sequence compadd - @DIALECTS@"));
@@ -207,6 +246,35 @@ fn with_other_names(mut section: String) -> String {
     section
 }
 
+/// The SUBCOMMANDS section: what is said of each, and the options that mean something else there, or nothing elsewhere.
+fn subcommands_section() -> String {
+    let main = cli::command();
+    let same = |arg: &Arg| main.get_arguments().find(|other| other.get_id() == arg.get_id());
+    let is_shared = |arg: &&Arg| same(arg).is_some_and(|other| other.get_help() == arg.get_help());
+    let bold = |arg: &Arg| {
+        let names: Vec<_> = spellings(arg).iter().map(|name| format!("\\fB{}\\fR", roff(name))).collect();
+        names.join(", ")
+    };
+    let mut section = ".SH SUBCOMMANDS\nA subcommand is the first argument.\n".to_owned();
+    for (subcommand, text) in Subcommand::ALL
+        .into_iter()
+        .zip([include_str!("../../man/sections/status.roff"), include_str!("../../man/sections/list.roff")])
+    {
+        let command = subcommand.command();
+        let (shared, own): (Vec<_>, Vec<_>) =
+            command.get_arguments().filter(|arg| !arg.is_positional()).partition(is_shared);
+        let _ = write!(section, ".SS {}\n.B zklock {}\n{text}", roff(subcommand.usage()), subcommand.name());
+        for arg in own {
+            let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
+            let help = roff(&help).replace("\n\n", "\n.IP\n");
+            let _ = writeln!(section, ".TP\n{}\n{help}", bold(arg));
+        }
+        let shared: Vec<_> = shared.into_iter().map(bold).collect();
+        let _ = writeln!(section, ".PP\nOptions as above: {}.", shared.join("; "));
+    }
+    section
+}
+
 fn exit_status_section() -> String {
     let mut section = ".SH EXIT STATUS\n".to_owned();
     for (status, meaning) in EXIT_STATUS {
@@ -244,6 +312,7 @@ fn man_page() -> String {
         format!(".SH NAME\nzklock \\- {}\n", roff(&cli::command().get_about().expect("there is one").to_string())),
         include_str!("../../man/sections/description.roff").to_owned(),
         options_section(),
+        subcommands_section(),
         exit_status_section(),
         include_str!("../../man/sections/exit-status.roff").to_owned(),
         include_str!("../../man/sections/environment.roff").to_owned(),
@@ -287,11 +356,18 @@ fn mandoc_finds_nothing_wrong_with_the_man_page() {
 #[test]
 fn man_page_has_every_option_with_its_variable() {
     let page = man_page_as_read();
+    let described = |spelling: &String| {
+        let is_it = |word: &str| word.trim_end_matches(',') == spelling;
+        page.lines().any(|line| line.trim_start().starts_with('-') && line.split_whitespace().any(is_it))
+    };
+    for subcommand in Subcommand::ALL {
+        assert!(page.contains(subcommand.usage()), "{subcommand:?} is missing");
+        let command = subcommand.command();
+        for spelling in command.get_arguments().filter(|arg| !arg.is_positional()).flat_map(spellings) {
+            assert!(described(&spelling), "{spelling} of {subcommand:?} is missing");
+        }
+    }
     for arg in cli::command().get_arguments() {
-        let described = |spelling: &String| {
-            let is_it = |word: &str| word.trim_end_matches(',') == spelling;
-            page.lines().any(|line| line.trim_start().starts_with('-') && line.split_whitespace().any(is_it))
-        };
         for spelling in spellings(arg) {
             assert!(described(&spelling), "{spelling} is missing");
         }

@@ -201,7 +201,8 @@ fn effects_are_known_to_those_who_use_them_only() {
         let known: Vec<_> = others.iter().filter(|other| rooms[room].contains(**other)).collect();
         assert!(known.is_empty(), "{room} knows {known:?}");
     };
-    knows_none("supervisor", &["session"]);
+    knows_none("supervisor", &["session", "operate"]);
+    knows_none("operate", &["supervisor", "keeper", "guard", "wire", "shared", "lending", "command"]);
     knows_none("keeper", &["supervisor", "terminal", "writer", "sentences"]);
     knows_none("wire", &["command", "cli", "plan"]);
     for leaf in [
@@ -232,6 +233,17 @@ fn the_keeper_reaches_outside_in_one_file() {
             ["clock", "command", "wire", "signals", "lending"].iter().filter(|o| outside.contains(**o)).collect();
         assert!(outside.is_empty(), "{name} knows {outside:?}");
         assert_uses_none(name, text, &["fastrand::", "session::client", "session::tcp", "reactor::"]);
+    }
+}
+
+/// It forks for look-ups. And it holds no lock, so it has no use for a lease.
+#[test]
+fn those_who_look_have_one_thread_and_no_lease() {
+    for (name, text) in sources().iter().filter(|(name, _)| room(name) == "operate") {
+        assert_uses_none(name, text, &["thread::"]);
+        let rules = named(text, "crate::rules::");
+        let forbidden: Vec<_> = ["lease", "machine", "guard"].iter().filter(|rule| rules.contains(**rule)).collect();
+        assert!(forbidden.is_empty(), "{name} uses {forbidden:?}");
     }
 }
 

@@ -56,6 +56,11 @@ impl ContenderId {
         self.session
     }
 
+    /// Whether only we would have made it up. A random UUID has 8, 9, a or b in the place of the `f` (RFC 9562).
+    pub(super) const fn is_own(self) -> bool {
+        self.random >> 60 == 0xf
+    }
+
     /// The node's name without its sequence number, for a sequential create. A mode that the dialect
     /// cannot express becomes exclusive.
     pub fn prefix(self, dialect: Dialect, mode: Mode) -> String {
@@ -182,7 +187,7 @@ fn own_mode(prefix: &str) -> Option<Mode> {
     rest.strip_prefix("-permits")?.strip_suffix("-lock-").and_then(parse_permits).map(Mode::Permits)
 }
 
-fn is_uuid(text: &str) -> bool {
+pub(super) fn is_uuid(text: &str) -> bool {
     text.len() == 36
         && text.bytes().enumerate().all(|(at, byte)| match at {
             8 | 13 | 18 | 23 => byte == b'-',

@@ -1,0 +1,131 @@
+//! Subcommands that look at locks: one process, one thread, one session without a lease. They ask, print, and close their
+//! session.
+
+mod list;
+mod output;
+mod picture;
+mod status;
+mod view;
+mod visit;
+
+use std::io;
+
+use nix::poll::PollFlags;
+use serde::Serialize;
+
+use self::output::Output;
+use self::visit::Visit;
+use crate::futures::or;
+use crate::plan::{Operation, Subject};
+use crate::reactor::Reactor;
+use crate::rules::outcome::Outcome;
+use crate::rules::signal::Signal;
+use crate::sentences;
+use crate::session::Failure;
+use crate::session::servers::Servers;
+use crate::session::tcp::TcpSession;
+use crate::signals::Endings;
+use crate::terminal::Screen;
+
+/// Why a subcommand ends early.
+#[derive(Debug)]
+enum Stop {
+    /// No server has answered in time, for this reason.
+    Unreachable(String),
+    /// The chroot does not exist.
+    NoChroot,
+    /// A request has failed.
+    Failed(Failure),
+    /// Standard output takes nothing.
+    Output(io::Error),
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// Does what a subcommand is to do. Says on standard error why, if it cannot.
+pub fn run(operation: &Operation) -> Outcome {
+    let servers = Servers::new(&operation.access.servers);
+    let ended = Reactor::new().and_then(|reactor| {
+        let endings = Endings::open()?;
+        let visit = Visit::new(&operation.access, &servers, &reactor);
+        let output = Output::new(&reactor);
+        reactor.run(async {
+            let work = async {
+                match &operation.subject {
+                    Subject::Status(status) => status::run(status, operation, &visit, &output).await,
+                    Subject::List(list) => list::run(list, operation, &visit, &output).await,
+                }
+            };
+            let ending = async {
+                loop {
+                    reactor.ready(&endings, PollFlags::POLLIN).await;
+                    if let Some(signal) = endings.take() {
+                        return Ok(Outcome::Interrupted(signal));
+                    }
+                }
+            };
+            let ended = or(ending, work).await;
+            visit.close().await;
+            ended
+        })
+    });
+    match ended {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(stop)) => explained(stop, operation),
+        Err(error) => internal(&error),
+    }
+}
+
+/// Says why a subcommand has ended early, unless there is no reader for what it prints.
+fn explained(stop: Stop, operation: &Operation) -> Outcome {
+    let access = &operation.access;
+    match stop {
+        Stop::Unreachable(reason) => {
+            say(&sentences::unreachable(&access.servers, access.servers_given, access.connect_timeout, &reason));
+            Outcome::Unavailable
+        }
+        Stop::NoChroot => {
+            say(&sentences::no_chroot(&access.servers));
+            Outcome::Unusable
+        }
+        Stop::Failed(failure) => {
+            say(&format!("ZooKeeper refused: {failure}"));
+            Outcome::Internal
+        }
+        // As other programs do that write to a pipe.
+        Stop::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Outcome::Interrupted(Signal::PIPE),
+        Stop::Output(error) => {
+            say(&format!("cannot write to standard output: {error}"));
+            Outcome::Internal
+        }
+    }
+}
+
+/// Where nothing was found, there may be no chroot either.
+async fn expect_chroot(session: &TcpSession<'_>, operation: &Operation) -> Result<(), Stop> {
+    if !operation.access.servers.chroot.is_empty() && session.exists("/", false).await?.0.is_none() {
+        return Err(Stop::NoChroot);
+    }
+    Ok(())
+}
+
+/// What `--json` prints.
+fn json_line(value: &impl Serialize) -> String {
+    let mut line = serde_json::to_string(value).expect("structs of texts and numbers have a JSON form");
+    line.push('\n');
+    line
+}
+
+fn internal(error: &io::Error) -> Outcome {
+    say(&format!("internal error: {error}"));
+    Outcome::Internal
+}
+
+/// Writes a line to standard error.
+fn say(text: &str) {
+    Screen::default().line(text);
+}

@@ -1,0 +1,179 @@
+//! `zklock list`
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::output::Output;
+use super::view::{IN_FLIGHT, seen};
+use super::visit::{Patience, Visit};
+use super::{Stop, json_line, picture, say};
+use crate::clock;
+use crate::plan::{List, Operation, Verbosity};
+use crate::rules::card::Card;
+use crate::rules::outcome::Outcome;
+use crate::rules::queue::{Contender, Queue};
+use crate::rules::roster::{Entry, Roster};
+use crate::sentences;
+use crate::session::tcp::TcpSession;
+use crate::session::{Failure, Session as _};
+use crate::terminal::{Screen, has_reader};
+
+/// How often the line that shows the progress is rewritten.
+const PROGRESS: Duration = Duration::from_millis(100);
+
+/// The node of ZooKeeper's own. Below a chroot, the path means another.
+const OWN: &str = "/zookeeper";
+
+/// `--json`; docs/list.schema.json describes it.
+#[derive(Serialize)]
+struct Json<'a> {
+    v: u32,
+    locks: &'a [Lock],
+}
+
+/// A lock that is in use.
+#[derive(Debug, Serialize)]
+pub(super) struct Lock {
+    pub(super) path: String,
+    pub(super) holders: usize,
+    pub(super) waiters: usize,
+    pub(super) first: Option<Entry>,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+struct Found {
+    locks: Vec<Lock>,
+    /// The nodes that may not be read.
+    denied: Vec<String>,
+}
+
+pub(super) async fn run(
+    list: &List,
+    operation: &Operation,
+    visit: &Visit<'_>,
+    output: &Output<'_>,
+) -> Result<Outcome, Stop> {
+    let shows_progress = operation.messages.verbosity != Verbosity::Quiet && has_reader();
+    let found = visit.ask(Patience::Limited, async |session| search(session, list, operation, shows_progress).await);
+    let Found { mut locks, mut denied } = found.await?;
+    visit.close().await;
+    locks.sort_by(|one, other| one.path.split('/').cmp(other.path.split('/')));
+    denied.sort();
+    output
+        .print(&match (list.json, output.is_terminal) {
+            (true, _) => json_line(&Json { v: 1, locks: &locks }),
+            (false, true) => picture::tree(&locks),
+            (false, false) => picture::lines(&locks),
+        })
+        .await?;
+    denied.iter().for_each(|node| say(&sentences::denied(&crate::rules::text::legible(node))));
+    Ok(if denied.is_empty() { Outcome::Exited(0) } else { Outcome::Denied })
+}
+
+/// Walks over the nodes below the root, and that one itself.
+async fn search(
+    session: &TcpSession<'_>,
+    list: &List,
+    operation: &Operation,
+    shows_progress: bool,
+) -> Result<Found, Stop> {
+    session.sync("/").await?;
+    let mut progress = Progress::new(shows_progress);
+    let mut found = Found::default();
+    // A stack, so that few are on it at a time.
+    let mut ahead = vec![list.root.clone()];
+    let mut in_flight = VecDeque::new();
+    let mut queues = vec![];
+    loop {
+        while in_flight.len() < IN_FLIGHT
+            && let Some(path) = ahead.pop()
+        {
+            let reply = Box::pin(session.names(&path, false));
+            in_flight.push_back((path, reply));
+        }
+        // The replies come in this order.
+        let Some((path, reply)) = in_flight.pop_front() else { break };
+        let names = match reply.await {
+            Ok((names, _)) => names,
+            Err(Failure::NoNode) => {
+                if path == list.root {
+                    super::expect_chroot(session, operation).await?;
+                }
+                continue;
+            }
+            Err(Failure::Denied) => {
+                found.denied.push(path);
+                continue;
+            }
+            Err(failure) => return Err(failure.into()),
+        };
+        progress.advance();
+        // Contenders are ephemeral, and such nodes have no children.
+        let (contenders, others): (Vec<_>, Vec<_>) =
+            names.into_iter().partition(|name| Contender::parse(name).is_some());
+        let has_own = operation.access.servers.chroot.is_empty();
+        ahead.extend(others.iter().map(|name| child(&path, name)).filter(|path| !has_own || path != OWN));
+        if !contenders.is_empty() {
+            queues.push((path, contenders));
+        }
+    }
+    found.locks = look_at_holders(session, queues).await?;
+    Ok(found)
+}
+
+/// The locks with these contenders. Of each only the first is looked at.
+async fn look_at_holders(session: &TcpSession<'_>, queues: Vec<(String, Vec<String>)>) -> Result<Vec<Lock>, Stop> {
+    let mut locks = vec![];
+    let mut queues = queues.into_iter();
+    let mut in_flight = VecDeque::new();
+    loop {
+        while in_flight.len() < IN_FLIGHT
+            && let Some((path, names)) = queues.next()
+        {
+            let queue = Queue::as_numbered(names.iter().cloned());
+            let Some(first) = queue.first_holder().map(|first| first.name.clone()) else { continue };
+            let reply = Box::pin(session.look(&child(&path, &first), false));
+            in_flight.push_back((path, names, first, reply));
+        }
+        let Some((path, names, first, reply)) = in_flight.pop_front() else { return Ok(locks) };
+        let seen = match reply.await {
+            Ok((data, stat, _)) => HashMap::from([(first, seen(&stat, Card::from_bytes(&data)))]),
+            // It may have gone meanwhile; then nothing more is known of it.
+            Err(Failure::NoNode | Failure::Denied) => HashMap::new(),
+            Err(failure) => return Err(failure.into()),
+        };
+        let roster = Roster::new(names, &seen);
+        let (holders, waiters) = (roster.holders(), roster.waiters());
+        locks.push(Lock { path, holders, waiters, first: roster.contenders.into_iter().next() });
+    }
+}
+
+fn child(path: &str, name: &str) -> String {
+    if path == "/" { format!("/{name}") } else { format!("{path}/{name}") }
+}
+
+/// The line on a terminal that says how far the search has come.
+struct Progress {
+    screen: Option<Screen>,
+    nodes: usize,
+    shown: crate::rules::instant::Instant,
+}
+
+impl Progress {
+    fn new(is_shown: bool) -> Self {
+        Self { screen: is_shown.then(|| Screen::new(true)), nodes: 0, shown: clock::now() }
+    }
+
+    fn advance(&mut self) {
+        self.nodes += 1;
+        let Some(screen) = &mut self.screen else { return };
+        let now = clock::now();
+        if now.saturating_since(self.shown) >= PROGRESS {
+            self.shown = now;
+            screen.status(format!("{} nodes searched", self.nodes));
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! What people read of locks: text.
+
+use std::fmt::Write as _;
+use std::io::stdout;
+
+use super::list::Lock;
+use crate::plan::LockPath;
+use crate::rules::roster::{Entry, Roster};
+use crate::rules::text::{legible, printable};
+use crate::sentences;
+
+/// How many children that are no contenders are named.
+const NAMED: usize = 3;
+
+/// One block for each lock: a line for the lock, a line for each contender, and what else there is to know.
+pub(super) fn of_locks(locks: &[(&LockPath, Roster)]) -> String {
+    let mut text = String::new();
+    for (path, roster) in locks {
+        let _ = writeln!(text, "{}: {}", legible(path.as_str()), count(roster.holders(), roster.waiters()));
+        let rows: Vec<_> = roster.contenders.iter().map(row).collect();
+        text += &table(&rows);
+        if roster.is_exhausted {
+            text += "  the sequence numbers are used up: this may not be the order of arrival\n";
+        }
+        if let Some(recipe) = roster.recipe {
+            let _ = writeln!(text, "  used by {}, which does not queue with others", sentences::recipe(recipe));
+        } else if !roster.foreign.is_empty() {
+            let _ = writeln!(text, "  {}", strangers(&roster.foreign));
+        }
+    }
+    text
+}
+
+fn count(holders: usize, waiters: usize) -> String {
+    let verb = |number, singular, plural| format!("{number} {}", if number == 1 { singular } else { plural });
+    match (holders, waiters) {
+        (0, 0) => "free".to_owned(),
+        (holders, 0) => verb(holders, "holds", "hold"),
+        (holders, waiters) => format!("{}, {}", verb(holders, "holds", "hold"), verb(waiters, "waits", "wait")),
+    }
+}
+
+fn strangers(names: &[String]) -> String {
+    let shown: Vec<_> = names.iter().take(NAMED).map(|name| printable(name)).collect();
+    let more = match names.len() - shown.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let are = if names.len() == 1 { "child that is no contender" } else { "children that are no contenders" };
+    format!("{} {are}: {}{more}", names.len(), shown.join(", "))
+}
+
+fn row(entry: &Entry) -> [String; 6] {
+    [
+        entry.position.to_string(),
+        (if entry.holds { "holds" } else { "waits" }).to_owned(),
+        entry.mode.clone(),
+        since(entry),
+        entry.session.clone().unwrap_or_default(),
+        who(entry),
+    ]
+}
+
+/// Since when it holds; if that is not known, since when it queues.
+fn since(entry: &Entry) -> String {
+    let (what, time) = match &entry.held_since {
+        Some(time) => ("holds since", Some(time)),
+        None => ("queued", entry.queued_since.as_ref()),
+    };
+    // Without the fraction of the second.
+    time.map(|time| format!("{what} {}Z", time.split('.').next().unwrap_or(time))).unwrap_or_default()
+}
+
+/// Who it is, as the waiting line of a run says it; and its library, unless that is this program.
+fn who(entry: &Entry) -> String {
+    let phrase = entry.phrase.clone().unwrap_or_else(|| printable(&entry.node));
+    match entry.client {
+        Some("zklock") => phrase,
+        Some(client) => format!("{phrase} [{client}]"),
+        None => format!("{phrase} [unknown client]"),
+    }
+}
+
+/// Rows with aligned columns, the last of which may be of any width.
+fn table<const N: usize>(rows: &[[String; N]]) -> String {
+    let mut text = String::new();
+    let widths: [usize; N] =
+        std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(widths).filter(|(_, width)| *width > 0) {
+            let _ = write!(line, "  {cell:width$}");
+        }
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+/// The screen of a terminal with this text at its top, and nothing below. What does not fit is cut.
+pub(super) fn redrawn(text: &str) -> String {
+    const HOME: &str = "\x1b[H";
+    const REST_OF_LINE: &str = "\x1b[K\r\n";
+    const REST_OF_SCREEN: &str = "\x1b[J";
+    let size = terminal_size::terminal_size_of(stdout());
+    let (width, height) = size.map_or((80, 24), |(width, height)| (usize::from(width.0), usize::from(height.0)));
+    // The cursor stands in the line below.
+    let room = height.saturating_sub(1).max(1);
+    let total = text.lines().count();
+    let shown = if total > room { room - 1 } else { total };
+    let mut screen = HOME.to_owned();
+    for line in text.lines().take(shown) {
+        screen.extend(line.chars().take(width.saturating_sub(1)));
+        screen += REST_OF_LINE;
+    }
+    if shown < total {
+        let _ = write!(screen, "... {} lines more{REST_OF_LINE}", total - shown);
+    }
+    screen + REST_OF_SCREEN
+}
+
+/// One line for each lock, for other programs: path, holders, waiters and first holder, with tabs between them.
+pub(super) fn lines(locks: &[Lock]) -> String {
+    let mut text = String::new();
+    for lock in locks {
+        let (first, path) = (first(lock), legible(&lock.path));
+        let _ = writeln!(text, "{path}\t{}\t{}\t{first}", lock.holders, lock.waiters);
+    }
+    text
+}
+
+fn first(lock: &Lock) -> String {
+    lock.first
+        .as_ref()
+        .map(|first| [who(first), since(first)].join(", ").trim_end_matches(", ").to_owned())
+        .unwrap_or_default()
+}
+
+/// A part of a path, and what is below it.
+#[derive(Default)]
+struct Branch<'a> {
+    name: &'a str,
+    lock: Option<&'a Lock>,
+    branches: Vec<Self>,
+}
+
+/// The locks as a tree. They come in the order of their paths' components.
+pub(super) fn tree(locks: &[Lock]) -> String {
+    if locks.is_empty() {
+        return String::new();
+    }
+    let mut root = Branch { name: "/", ..Branch::default() };
+    for lock in locks {
+        let mut branch = &mut root;
+        for name in lock.path.split('/').filter(|name| !name.is_empty()) {
+            if branch.branches.last().is_none_or(|last| last.name != name) {
+                branch.branches.push(Branch { name, ..Branch::default() });
+            }
+            branch = branch.branches.last_mut().expect("there is one");
+        }
+        branch.lock = Some(lock);
+    }
+    let mut rows = vec![];
+    draw(&root, "", "", &mut rows);
+    let width = rows.iter().filter(|(_, what)| !what.is_empty()).map(|(drawn, _)| drawn.chars().count()).max();
+    let width = width.unwrap_or(0);
+    let line = |(drawn, what): (String, String)| {
+        let line = if what.is_empty() { drawn } else { format!("{drawn:width$}  {what}") };
+        line + "\n"
+    };
+    rows.into_iter().map(line).collect()
+}
+
+fn draw(branch: &Branch<'_>, lead: &str, below: &str, rows: &mut Vec<(String, String)>) {
+    let what = branch.lock.map(|lock| format!("{}: {}", count(lock.holders, lock.waiters), first(lock)));
+    rows.push((format!("{lead}{}", legible(branch.name)), what.unwrap_or_default()));
+    for (number, next) in branch.branches.iter().enumerate() {
+        let (corner, bar) = if number + 1 == branch.branches.len() { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+        draw(next, &format!("{below}{corner}"), &format!("{below}{bar}"), rows);
+    }
+}

@@ -1,0 +1,168 @@
+//! `zklock status`
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::output::Output;
+use super::picture;
+use super::view::{Found, View, until_changed};
+use super::visit::{Patience, Visit};
+use super::{Stop, json_line, say};
+use crate::futures::or;
+use crate::plan::{LockPath, Operation, Status, Verbosity};
+use crate::rules::outcome::Outcome;
+use crate::rules::roster::{Entry, Roster};
+use crate::sentences;
+use crate::session::Session as _;
+use crate::session::tcp::TcpSession;
+
+/// How long after a change the next look begins, so that a crowd that comes at once is one change.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// `--json`; docs/status.schema.json describes it.
+#[derive(Serialize)]
+struct Json<'a> {
+    v: u32,
+    locks: Vec<JsonLock<'a>>,
+}
+
+#[derive(Serialize)]
+struct JsonLock<'a> {
+    path: &'a str,
+    /// The last run of those that are recorded: none is.
+    last: Option<()>,
+    contenders: &'a [Entry],
+}
+
+/// The locks that may be read, and the paths of the others.
+struct Picture<'a> {
+    locks: Vec<(&'a LockPath, Roster)>,
+    denied: Vec<&'a LockPath>,
+}
+
+pub(super) async fn run(
+    status: &Status,
+    operation: &Operation,
+    visit: &Visit<'_>,
+    output: &Output<'_>,
+) -> Result<Outcome, Stop> {
+    if status.watch {
+        return watch(status, operation, visit, output).await;
+    }
+    let looked = visit.ask(Patience::Limited, async |session| {
+        let mut views = views(status, session).await?;
+        look(session, &mut views, operation).await
+    });
+    let picture = looked.await?;
+    visit.close().await;
+    let quiet = operation.messages.verbosity == Verbosity::Quiet;
+    if !quiet {
+        output.print(&picture.show(status.json)).await?;
+    }
+    let is_held = picture.locks.iter().any(|(_, roster)| roster.holders() > 0);
+    Ok(match (picture.tell_denied(), quiet) {
+        (_, true) if is_held => Outcome::Exited(0),
+        (true, _) => Outcome::Denied,
+        (false, quiet) => Outcome::Exited(u8::from(quiet)),
+    })
+}
+
+async fn views<'a>(status: &'a Status, session: &TcpSession<'_>) -> Result<Vec<View<'a>>, Stop> {
+    // What had happened before we were started is to be seen; and what a server has seen before a reconnection.
+    session.sync("/").await?;
+    Ok(status.locks.iter().map(|lock| View::new(lock, status.watch)).collect())
+}
+
+async fn look<'a>(
+    session: &TcpSession<'_>,
+    views: &mut [View<'a>],
+    operation: &Operation,
+) -> Result<Picture<'a>, Stop> {
+    let mut picture = Picture { locks: vec![], denied: vec![] };
+    let mut is_any_there = false;
+    for view in views {
+        match view.look(session).await? {
+            Found::There(roster) => {
+                is_any_there = true;
+                picture.locks.push((view.lock, roster));
+            }
+            Found::Free => picture.locks.push((view.lock, Roster::default())),
+            Found::Denied => {
+                is_any_there = true;
+                picture.denied.push(view.lock);
+            }
+        }
+    }
+    if !is_any_there {
+        super::expect_chroot(session, operation).await?;
+    }
+    Ok(picture)
+}
+
+impl Picture<'_> {
+    fn show(&self, json: bool) -> String {
+        if !json {
+            return picture::of_locks(&self.locks);
+        }
+        let lock = |(path, roster): &'_ (&LockPath, Roster)| (path.to_string(), roster.contenders.clone());
+        let locks: Vec<_> = self.locks.iter().map(lock).collect();
+        let locks = locks.iter().map(|(path, contenders)| JsonLock { path, last: None, contenders }).collect();
+        json_line(&Json { v: 1, locks })
+    }
+
+    /// Names the locks that may not be read. Returns whether there are any.
+    fn tell_denied(&self) -> bool {
+        self.denied.iter().for_each(|lock| say(&sentences::denied(lock.as_str())));
+        !self.denied.is_empty()
+    }
+}
+
+/// `--watch`: ends only by a signal, when nothing reads what is printed, or by a refusal.
+async fn watch(
+    status: &Status,
+    operation: &Operation,
+    visit: &Visit<'_>,
+    output: &Output<'_>,
+) -> Result<Outcome, Stop> {
+    let redraws = output.is_terminal && !status.json;
+    let last = RefCell::new(None);
+    let is_told = Cell::new(false);
+    let tell = |why: &str| {
+        if !is_told.replace(true) {
+            say(&format!("connection to ZooKeeper lost, trying again: {why}"));
+        }
+    };
+    let watching = visit.ask(Patience::Endless(&tell), async |session| {
+        // The message is still on the terminal.
+        if is_told.replace(false) && redraws {
+            last.replace(None);
+        }
+        let mut views = views(status, session).await?;
+        loop {
+            let picture = look(session, &mut views, operation).await?;
+            if picture.tell_denied() {
+                return Ok(Outcome::Denied);
+            }
+            let text = picture.show(status.json);
+            if last.borrow().as_ref() != Some(&text) {
+                output.print(&if redraws { picture::redrawn(&text) } else { anew(&text, status.json, &last) }).await?;
+                last.replace(Some(text));
+            }
+            until_changed(&mut views).await;
+            visit.sleep(PAUSE).await;
+        }
+    });
+    let closed = async {
+        // Nothing is waited for but the end of what reads it: POLLERR, POLLHUP.
+        output.closed().await;
+        Err(Stop::Output(std::io::ErrorKind::BrokenPipe.into()))
+    };
+    or(closed, watching).await
+}
+
+/// What is printed where it cannot be redrawn: an empty line stands between two pictures.
+fn anew(text: &str, json: bool, last: &RefCell<Option<String>>) -> String {
+    if json || last.borrow().is_none() { text.to_owned() } else { format!("\n{text}") }
+}

@@ -1,0 +1,138 @@
+//! What is below the node of a lock, and whether it still is.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+
+use super::Stop;
+use crate::plan::LockPath;
+use crate::rules::card::Card;
+use crate::rules::queue::Contender;
+use crate::rules::roster::{Roster, Seen};
+use crate::session::tcp::TcpSession;
+use crate::session::{Failure, Watch};
+use crate::zookeeper::reply::Stat;
+
+/// How many requests may be unanswered at a time.
+pub(super) const IN_FLIGHT: usize = 256;
+
+/// What is known of the lock of this path, and the watches that say when it is out of date.
+pub(super) struct View<'a> {
+    pub(super) lock: &'a LockPath,
+    is_watched: bool,
+    /// On the lock's children, or on its coming into being.
+    list: Option<Watch>,
+    nodes: HashMap<String, (Seen, Option<Watch>)>,
+}
+
+/// What a look at a lock has found.
+pub(super) enum Found {
+    /// The lock has a node.
+    There(Roster),
+    Free,
+    Denied,
+}
+
+impl<'a> View<'a> {
+    pub(super) fn new(lock: &'a LockPath, is_watched: bool) -> Self {
+        Self { lock, is_watched, list: None, nodes: HashMap::new() }
+    }
+
+    /// Asks for all that is not known, or out of date.
+    pub(super) async fn look(&mut self, session: &TcpSession<'_>) -> Result<Found, Stop> {
+        let names = loop {
+            match session.names(self.lock.as_str(), self.is_watched).await {
+                Ok((names, watch)) => {
+                    self.list = watch;
+                    break names;
+                }
+                Err(Failure::Denied) => return Ok(Found::Denied),
+                Err(Failure::NoNode) if !self.is_watched => return Ok(Found::Free),
+                Err(Failure::NoNode) => {
+                    if let (None, watch) = session.exists(self.lock.as_str(), true).await? {
+                        self.list = watch;
+                        self.nodes.clear();
+                        return Ok(Found::Free);
+                    }
+                }
+                Err(failure) => return Err(failure.into()),
+            }
+        };
+        let gone = self.look_at_contenders(session, &names).await?;
+        let seen: HashMap<_, _> = self.nodes.iter().map(|(name, (seen, _))| (name.clone(), seen.clone())).collect();
+        Ok(Found::There(Roster::new(names.into_iter().filter(|name| !gone.contains(name)), &seen)))
+    }
+
+    /// Looks at those of these children that are contenders and not known yet. Returns those that have gone meanwhile.
+    async fn look_at_contenders(
+        &mut self,
+        session: &TcpSession<'_>,
+        names: &[String],
+    ) -> Result<HashSet<String>, Stop> {
+        let mut gone = HashSet::new();
+        let listed: HashSet<_> = names.iter().map(String::as_str).collect();
+        self.nodes.retain(|name, _| listed.contains(name.as_str()));
+        let unknown = names.iter().filter(|name| Contender::parse(name).is_some() && !self.nodes.contains_key(*name));
+        let mut unknown = unknown.cloned().collect::<Vec<_>>().into_iter();
+        let mut in_flight = VecDeque::new();
+        loop {
+            while in_flight.len() < IN_FLIGHT
+                && let Some(name) = unknown.next()
+            {
+                let path = self.lock.child(&name);
+                in_flight.push_back((name, Box::pin(session.look(&path, self.is_watched))));
+            }
+            // The replies come in this order.
+            let Some((name, reply)) = in_flight.pop_front() else { return Ok(gone) };
+            let (stat, watch, card) = match reply.await {
+                Ok((data, stat, watch)) => (Some(stat), watch, Card::from_bytes(&data)),
+                Err(Failure::NoNode) => (None, None, Card::default()),
+                Err(Failure::Denied) => {
+                    let (stat, watch) = session.exists(&self.lock.child(&name), self.is_watched).await?;
+                    (stat, watch, Card::default())
+                }
+                Err(failure) => return Err(failure.into()),
+            };
+            match stat {
+                Some(stat) => drop(self.nodes.insert(name, (seen(&stat, card), watch))),
+                None => drop(gone.insert(name)),
+            }
+        }
+    }
+
+    /// Whether something has changed since the last look. What has changed is no longer known.
+    pub(super) fn has_changed(&mut self, context: &mut Context<'_>) -> bool {
+        let mut fired = |watch: &mut Option<Watch>| {
+            let is_fired = watch.as_mut().is_some_and(|watch| watch.as_mut().poll(context).is_ready());
+            if is_fired {
+                *watch = None;
+            }
+            is_fired
+        };
+        let known = self.nodes.len();
+        let is_list_old = fired(&mut self.list);
+        self.nodes.retain(|_, (_, watch)| !fired(watch));
+        is_list_old || self.nodes.len() < known
+    }
+}
+
+/// Waits until something has changed in one of these.
+pub(super) async fn until_changed(views: &mut [View<'_>]) {
+    poll_fn(|context| {
+        // All are asked: each forgets what is old.
+        let changed = views.iter_mut().filter_map(|view| view.has_changed(context).then_some(())).count();
+        if changed > 0 { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+/// What is known of a node.
+pub(super) fn seen(stat: &Stat, card: Card) -> Seen {
+    Seen {
+        session: Some(stat.ephemeral_owner),
+        token: Some(stat.czxid),
+        created: Some(stat.ctime),
+        written: Some(stat.mtime),
+        card,
+    }
+}

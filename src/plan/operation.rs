@@ -1,0 +1,90 @@
+//! Subcommands that look at locks.
+
+use std::ffi::OsString;
+
+use clap::FromArgMatches as _;
+
+use super::refusal::{quoted, refused_by_clap};
+use super::written::{Access, Messages, Written};
+use super::znode::{self, LockPath};
+use super::{Exit, UsageError, Verbosity, lock_path};
+use crate::cli::{Subcommand, list, status};
+
+/// What a subcommand is to do, and with which servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// How to reach the servers.
+    pub access: Access,
+    /// How much to say.
+    pub messages: Messages,
+    /// What to do.
+    pub subject: Subject,
+}
+
+/// A subcommand with what belongs to it alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// `zklock status`
+    Status(Status),
+    /// `zklock list`
+    List(List),
+}
+
+/// `zklock status`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// At least one; none twice.
+    pub locks: Vec<LockPath>,
+    /// Print JSON.
+    pub json: bool,
+    /// Print again when something changes.
+    pub watch: bool,
+}
+
+/// `zklock list`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct List {
+    /// Where to begin: `/`, or the path of a node.
+    pub root: String,
+    /// Print JSON.
+    pub json: bool,
+}
+
+/// Reads the arguments of a subcommand, the program's own name and the subcommand's included.
+pub(super) fn read(
+    subcommand: Subcommand,
+    args: &[OsString],
+    environment: impl Fn(&str) -> Option<OsString>,
+) -> Result<Operation, Exit> {
+    let refused = |error| refused_by_clap(error, Some(subcommand));
+    let matches = subcommand.command().try_get_matches_from(&args[1..]).map_err(refused)?;
+    let written = Written { matches: &matches, environment };
+    match subcommand {
+        Subcommand::Status => {
+            let cli = status::Cli::from_arg_matches(&matches).map_err(refused)?;
+            let access = written.access(cli.connecting)?;
+            let messages = written.messages(cli.messages)?;
+            if cli.watch && messages.verbosity == Verbosity::Quiet {
+                return Err(UsageError("--watch and --quiet exclude each other; write one of them".to_owned()).into());
+            }
+            let mut locks = vec![];
+            for text in &cli.locks {
+                let lock = lock_path("LOCK", text, &access.servers)?;
+                if !locks.contains(&lock) {
+                    locks.push(lock);
+                }
+            }
+            let subject = Subject::Status(Status { locks, json: cli.json, watch: cli.watch });
+            Ok(Operation { access, messages, subject })
+        }
+        Subcommand::List => {
+            let cli = list::Cli::from_arg_matches(&matches).map_err(refused)?;
+            let access = written.access(cli.connecting)?;
+            let messages = written.messages(cli.messages)?;
+            let root = cli.root.to_str().ok_or_else(|| "is not UTF-8; write it in UTF-8".to_owned());
+            let root = root.and_then(|text| znode::check_root(text, &access.servers.chroot).map(|()| text.to_owned()));
+            let root = root.map_err(|why| UsageError(format!("ROOT {} {why}", quoted(&cli.root))))?;
+            Ok(Operation { access, messages, subject: Subject::List(List { root, json: cli.json }) })
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! What only those ask who look at locks and take none.
+
+use super::channel::Channel;
+use super::client::{ClientSession, unexpected};
+use super::watch::Wanted;
+use super::{Failure, Watch};
+use crate::zookeeper::reply::{Reply, Stat};
+use crate::zookeeper::request::Request;
+
+/// Like the functions of [`Session`](super::Session), these have queued their request when they return. All of them set a
+/// watch if `watched`; it completes when what was told here is no longer so.
+impl<C: Channel> ClientSession<C> {
+    /// The data of a node and all that the server says of it.
+    pub fn look<'s>(
+        &'s self,
+        path: &str,
+        watched: bool,
+    ) -> impl Future<Output = Result<(Vec<u8>, Stat, Option<Watch>), Failure>> + use<'s, C> {
+        let (wanted, watch) = Wanted::on(path, false);
+        let request = Request::GetData { path, watch: watched };
+        let reply = self.ask_and_watch(&request, watched.then_some(wanted));
+        async move {
+            match reply.await? {
+                Reply::Data { data, stat } => Ok((data, stat, watched.then_some(watch))),
+                other => Err(unexpected(&other)),
+            }
+        }
+    }
+
+    /// What the server says of a node. It says so even to those who may not read the node. `Ok(None)`: there is none.
+    pub fn exists<'s>(
+        &'s self,
+        path: &str,
+        watched: bool,
+    ) -> impl Future<Output = Result<(Option<Stat>, Option<Watch>), Failure>> + use<'s, C> {
+        let (wanted, watch) = Wanted::on(path, true);
+        let request = Request::Exists { path, watch: watched };
+        let reply = self.ask_and_watch(&request, watched.then_some(wanted));
+        async move {
+            let stat = match reply.await {
+                Ok(Reply::Stat(stat)) => Some(stat),
+                Err(Failure::NoNode) => None,
+                Ok(other) => return Err(unexpected(&other)),
+                Err(failure) => return Err(failure),
+            };
+            Ok((stat, watched.then_some(watch)))
+        }
+    }
+
+    /// The names of the children of a node, in no order.
+    pub fn names<'s>(
+        &'s self,
+        path: &str,
+        watched: bool,
+    ) -> impl Future<Output = Result<(Vec<String>, Option<Watch>), Failure>> + use<'s, C> {
+        let (wanted, watch) = Wanted::on(path, false);
+        let request = Request::GetChildren { path, watch: watched };
+        let reply = self.ask_and_watch(&request, watched.then_some(wanted));
+        async move {
+            match reply.await? {
+                Reply::Children { names, .. } => Ok((names, watched.then_some(watch))),
+                other => Err(unexpected(&other)),
+            }
+        }
+    }
+}
