@@ -62,11 +62,10 @@ pub(super) async fn run(
         output.print(&picture.show(status.json)).await?;
     }
     let is_held = picture.locks.iter().any(|(_, roster)| roster.holders() > 0);
-    Ok(match (picture.tell_denied(), quiet) {
-        (_, true) if is_held => Outcome::Exited(0),
-        (true, _) => Outcome::Denied,
-        (false, quiet) => Outcome::Exited(u8::from(quiet)),
-    })
+    if quiet && is_held {
+        return Ok(Outcome::Exited(0));
+    }
+    Ok(if picture.tell_denied() { Outcome::Denied } else { Outcome::Exited(u8::from(quiet)) })
 }
 
 async fn views<'a>(status: &'a Status, session: &TcpSession<'_>) -> Result<Vec<View<'a>>, Stop> {

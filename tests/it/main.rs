@@ -75,6 +75,11 @@ mod signals;
 mod signals_while_waiting;
 mod terminal;
 
+// Looking at locks.
+mod list;
+mod status;
+mod status_watch;
+
 // What zklock says.
 mod messages;
 mod refused_arguments;

@@ -129,9 +129,25 @@ impl Client {
 
     /// Takes every permission on a node away, except that to read it.
     pub(crate) fn make_read_only(&self, path: &str) -> Result<(), Refusal> {
-        const SET_ACL: Op = Op::Other(7);
         let read = 1;
-        let body = self.path(path).int(1).int(read).bytes(b"world").bytes(b"anyone").int(-1);
+        self.allow(path, read)
+    }
+
+    /// Takes the permission to read a node away.
+    pub(crate) fn make_unreadable(&self, path: &str) -> Result<(), Refusal> {
+        let (create, delete, admin) = (4, 8, 16);
+        self.allow(path, create + delete + admin)
+    }
+
+    /// Gives every permission on a node to everyone.
+    pub(crate) fn make_open(&self, path: &str) -> Result<(), Refusal> {
+        self.allow(path, 31)
+    }
+
+    /// Allows everyone this, and nothing else.
+    fn allow(&self, path: &str, permissions: i32) -> Result<(), Refusal> {
+        const SET_ACL: Op = Op::Other(7);
+        let body = self.path(path).int(1).int(permissions).bytes(b"world").bytes(b"anyone").int(-1);
         self.write(SET_ACL, &body).map(drop)
     }
 

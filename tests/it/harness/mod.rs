@@ -24,6 +24,7 @@ pub(crate) mod proxy;
 pub(crate) mod release;
 pub(crate) mod restless;
 pub(crate) mod running;
+pub(crate) mod schema;
 pub(crate) mod scratch;
 pub(crate) mod server;
 pub(crate) mod stub;

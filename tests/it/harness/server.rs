@@ -286,6 +286,15 @@ impl Server {
         poll::until(format_args!("an answer to {word}"), || self.ask(word).ok())
     }
 
+    /// The ids of all its sessions.
+    pub(crate) fn sessions(&self) -> BTreeSet<i64> {
+        let dump = self.tell("dump");
+        let ids = dump.lines().filter_map(|line| line.trim().strip_prefix("0x"));
+        ids.filter_map(|digits| u64::from_str_radix(digits.trim_end_matches(':'), 16).ok())
+            .map(u64::cast_signed)
+            .collect()
+    }
+
     /// One figure of `mntr`, such as `zk_watch_count` or `zk_packets_received`.
     #[track_caller]
     pub(crate) fn figure(&self, name: &str) -> i64 {

@@ -124,23 +124,38 @@ impl Terminal {
     }
 }
 
-/// What a terminal shows of a text in which there is nothing but lines that are written over: carriage return, and
-/// "erase to the end of the line" (console_codes(4)).
+/// What a terminal shows of a text in which there is nothing but lines that are written over, and a screen that is:
+/// carriage return, "cursor home", "erase to the end of the line" and "of the screen" (console_codes(4)).
 fn show(text: &str) -> Vec<String> {
     const ERASE: &str = "\x1b[K";
+    const ERASE_REST: &str = "\x1b[J";
+    const HOME: &str = "\x1b[H";
     let mut lines = vec![vec![]];
-    let (mut column, mut rest) = (0, text);
+    let (mut row, mut column, mut rest) = (0, 0, text);
     while let Some(character) = rest.chars().next() {
-        let line = lines.last_mut().expect("there is always a line");
         if let Some(after) = rest.strip_prefix(ERASE) {
-            line.truncate(column);
+            lines[row].truncate(column);
             rest = after;
+            continue;
+        }
+        if let Some(after) = rest.strip_prefix(ERASE_REST) {
+            lines[row].truncate(column);
+            lines.truncate(row + 1);
+            rest = after;
+            continue;
+        }
+        if let Some(after) = rest.strip_prefix(HOME) {
+            (row, column, rest) = (0, 0, after);
             continue;
         }
         match character {
             '\r' => column = 0,
-            '\n' => lines.push(vec![]),
+            '\n' => {
+                row += 1;
+                lines.resize(lines.len().max(row + 1), vec![]);
+            }
             _ => {
+                let line = &mut lines[row];
                 line.resize(line.len().max(column + 1), ' ');
                 line[column] = character;
                 column += 1;
