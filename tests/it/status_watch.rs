@@ -15,14 +15,17 @@ use crate::harness::terminal::{CTRL_C, Terminal};
 fn every_change_is_a_line_of_json() {
     let scratch = Scratch::new();
     let mut watching = scratch.zklock().args(["status", "--watch", "--json", LOCK]).spawn();
-    // No node, then a node, then a contender, then other data, then nothing.
+    // No node, then a contender, then other data, then another contender, then none.
     watching.wait_stdout(r#""contenders":[]"#);
     let node = scratch.occupy(r#"{"host":"db3"}"#);
     watching.wait_stdout(r#""host":"db3""#);
     scratch.client().set(&node, br#"{"host":"db4","held_since":1}"#).unwrap();
     let line = watching.wait_stdout(r#""host":"db4""#);
     assert!(!line.contains(r#""held_since":null"#), "{line}");
+    let other = scratch.occupy(r#"{"host":"db5"}"#);
+    watching.wait_stdout(r#""host":"db5""#);
     scratch.delete(&node);
+    scratch.delete(&other);
     watching.wait_stdout(r#""contenders":[]"#);
     watching.signal(Signal::SIGINT);
     let output = watching.wait().expect_signal(Signal::SIGINT);
