@@ -86,7 +86,7 @@ complete -c zklock -n 'not __zklock_command >/dev/null' -f
 complete -c zklock -n __zklock_options -l dialect -x -a '(__fish_append , curator curator-rw kazoo)'
 complete -c zklock -n __zklock_options -l signal -x -a '(__zklock_signals)'
 complete -c zklock -n '__zklock_command >/dev/null' -x -a '(__fish_complete_subcommand --commandline (__zklock_command))' -d Command
-complete -c zklock -n __zklock_first -a status -d 'Show who holds locks and who waits for them'
+complete -c zklock -n __zklock_first -a status -d 'Show the holders and the waiters of locks'
 complete -c zklock -n '__zklock_subcommand status' -l json -d 'Print JSON, as docs/status.schema.json describes it'
 complete -c zklock -n '__zklock_subcommand status' -l watch -d 'Print again whenever something changes, until interrupted'
 complete -c zklock -n '__zklock_subcommand status' -s z -l zookeeper -x -d 'ZooKeeper servers, separated by commas, and an optional chroot'

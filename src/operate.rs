@@ -10,6 +10,7 @@ mod visit;
 
 use std::io;
 
+use nix::errno::Errno;
 use nix::poll::PollFlags;
 use serde::Serialize;
 
@@ -37,7 +38,7 @@ enum Stop {
     /// A request has failed.
     Failed(Failure),
     /// Standard output takes nothing.
-    Output(io::Error),
+    Output(Errno),
 }
 
 impl From<Failure> for Stop {
@@ -97,9 +98,9 @@ fn explained(stop: Stop, operation: &Operation) -> Outcome {
             Outcome::Internal
         }
         // As other programs do that write to a pipe.
-        Stop::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Outcome::Interrupted(Signal::PIPE),
+        Stop::Output(Errno::EPIPE) => Outcome::Interrupted(Signal::PIPE),
         Stop::Output(error) => {
-            say(&format!("cannot write to standard output: {error}"));
+            say(&format!("cannot write to standard output: {}", error.desc()));
             Outcome::Internal
         }
     }

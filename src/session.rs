@@ -1,7 +1,7 @@
 //! A ZooKeeper session, as a keeper needs it.
 //!
 //! [`client`] speaks ZooKeeper's protocol over any [`channel`]; [`tcp`] has the real one, and the simulator of the tests
-//! another. [`look`] is for those who only look.
+//! another. [`look`] has what only looks at locks.
 
 pub mod channel;
 pub mod client;

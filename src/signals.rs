@@ -153,8 +153,8 @@ impl AsFd for Signals {
     }
 }
 
-/// The signals that end a program that only looks, so that it can close its session first. All others do what they do to
-/// any program: Ctrl-Z stops it.
+/// The signals that end a subcommand, which closes its session before it dies. All others do what they do to any program:
+/// Ctrl-Z stops it.
 #[derive(Debug)]
 pub struct Endings(SignalFd);
 
@@ -175,6 +175,30 @@ impl Endings {
 }
 
 impl AsFd for Endings {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The signal that the size of the terminal has changed.
+#[derive(Debug)]
+pub struct Resizes(SignalFd);
+
+impl Resizes {
+    /// Queues it from now on.
+    pub fn open() -> nix::Result<Self> {
+        let set = SigSet::from(Named::SIGWINCH);
+        sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), None)?;
+        SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map(Self)
+    }
+
+    /// Drops what has come.
+    pub fn take(&self) {
+        while let Ok(Some(_)) = self.0.read_signal() {}
+    }
+}
+
+impl AsFd for Resizes {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -19,7 +19,7 @@ zklock status --help and zklock list --help describe these two.";
 
 const AFTER_LONG_HELP: &str = "\
 Subcommands, each with a --help of its own; the subcommand is the first argument:
-  status  show who holds locks and who waits for them
+  status  show the holders and the waiters of locks
   list    list the locks that are in use
 
 Durations:

@@ -10,9 +10,9 @@ use super::groups::{Connecting, Messages};
 pub(super) const USAGE: &str = "zklock list [OPTIONS] [ROOT]";
 
 const AFTER_LONG_HELP: &str = "\
-A node is a lock while it has a contender. On a terminal the locks are drawn as a tree; elsewhere there is one line for
-each, with tabs between its path, the number of holders, the number of waiters, and the first holder. Nothing is
-written to ZooKeeper.
+A node is a lock while it has a contender. On a terminal the locks are drawn as a tree; elsewhere
+there is one line for each, with tabs between its path, the number of holders, the number of
+waiters, and the first holder. Nothing is written to ZooKeeper.
 
 Exit status:
     0  done, even if there is no lock, or no ROOT
@@ -33,7 +33,7 @@ Exit status:
     args_override_self = true,
 )]
 pub struct Cli {
-    /// Absolute path of the node below which to look for locks; it may be a lock itself
+    /// Absolute path of the node at and below which to look for locks
     #[arg(value_name = "ROOT", default_value = "/", value_hint = ValueHint::Other)]
     pub root: OsString,
 

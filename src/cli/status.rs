@@ -1,4 +1,4 @@
-//! `zklock status`: who holds a lock, and who waits for it.
+//! `zklock status`: the holders and the waiters of locks.
 
 use std::ffi::OsString;
 
@@ -10,11 +10,12 @@ use super::groups::{Connecting, Messages};
 pub(super) const USAGE: &str = "zklock status [OPTIONS] LOCK...";
 
 const AFTER_LONG_HELP: &str = "\
-One line for each contender, in the order of the queue: its place, whether it holds the lock, its mode, since when, its
-session, who it is. Times are those of ZooKeeper's clock. What other clients have stored is made safe to print.
+One line for each contender, in the order of the queue: its place, whether it holds the lock, its
+mode, since when it holds or queues, its session, and what is known of it. Times are those of
+ZooKeeper's clock. What other clients have stored is made safe to print.
 
 Examples:
-  Is somebody deploying, and who?
+  Which deployment runs, and which is next?
     zklock status /deploy
 
   In a script: is the lock held?
@@ -36,7 +37,7 @@ Exit status:
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "zklock status",
-    about = "Show who holds locks and who waits for them",
+    about = "Show the holders and the waiters of locks",
     override_usage = USAGE,
     after_long_help = AFTER_LONG_HELP,
     max_term_width = 100,

@@ -9,6 +9,7 @@ use nix::unistd::write;
 
 use super::Stop;
 use crate::reactor::Reactor;
+use crate::signals::Resizes;
 
 /// What poll(2) promises room for in a pipe (pipe(7)); terminals take less than that at once, but do not sleep over it.
 const PIECE: usize = 1024;
@@ -33,15 +34,21 @@ impl<'r> Output<'r> {
             match write(stdout(), &rest[..rest.len().min(PIECE)]) {
                 Ok(count) => rest = &rest[count..],
                 Err(Errno::EINTR | Errno::EAGAIN) => {}
-                Err(error) => return Err(Stop::Output(error.into())),
+                Err(error) => return Err(Stop::Output(error)),
             }
         }
         Ok(())
     }
 
+    /// Completes at each change of the terminal's size.
+    pub(super) async fn resized(&self, resizes: &Resizes) {
+        self.reactor.ready(resizes, PollFlags::POLLIN).await;
+        resizes.take();
+    }
+
     /// Waits until nothing reads it any more.
     pub(super) async fn closed(&self) {
-        // An error or the end is told even to those who wait for nothing (poll(2)).
+        // poll(2) reports an error or the end even if nothing is asked for.
         self.reactor.ready(stdout(), PollFlags::empty()).await;
     }
 }

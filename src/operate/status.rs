@@ -1,8 +1,10 @@
 //! `zklock status`
 
 use std::cell::{Cell, RefCell};
+use std::future::pending;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use serde::Serialize;
 
 use super::output::Output;
@@ -17,6 +19,7 @@ use crate::rules::roster::{Entry, Roster};
 use crate::sentences;
 use crate::session::Session as _;
 use crate::session::tcp::TcpSession;
+use crate::signals::Resizes;
 
 /// How long after a change the next look begins, so that a crowd that comes at once is one change.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -126,6 +129,8 @@ async fn watch(
     output: &Output<'_>,
 ) -> Result<Outcome, Stop> {
     let redraws = output.is_terminal && !status.json;
+    // Without it, the next change is shown in the new size.
+    let resizes = if redraws { Resizes::open().ok() } else { None };
     let last = RefCell::new(None);
     let is_told = Cell::new(false);
     let tell = |why: &str| {
@@ -149,14 +154,21 @@ async fn watch(
                 output.print(&if redraws { picture::redrawn(&text) } else { anew(&text, status.json, &last) }).await?;
                 last.replace(Some(text));
             }
-            until_changed(&mut views).await;
+            let resized = async {
+                match &resizes {
+                    Some(resizes) => output.resized(resizes).await,
+                    None => pending().await,
+                }
+                last.replace(None);
+            };
+            or(until_changed(&mut views), resized).await;
             visit.sleep(PAUSE).await;
         }
     });
     let closed = async {
         // Nothing is waited for but the end of what reads it: POLLERR, POLLHUP.
         output.closed().await;
-        Err(Stop::Output(std::io::ErrorKind::BrokenPipe.into()))
+        Err(Stop::Output(Errno::EPIPE))
     };
     or(closed, watching).await
 }

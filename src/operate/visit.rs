@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::Stop;
 use crate::clock;
+use crate::duration;
 use crate::futures::or;
 use crate::plan::Access;
 use crate::reactor::Reactor;
@@ -125,6 +126,8 @@ impl<'p> Visit<'p> {
                 let opened = TcpSession::connect(self.servers, self.reactor, timeout, identity.as_ref(), unreachable);
                 match opened.await {
                     Ok(session) => {
+                        let granted = duration::show(session.timeout());
+                        log::info!("session {:#x} with a timeout of {granted}", session.id());
                         self.identity.replace(Some(session.identity()));
                         self.timeout.set(session.timeout());
                         self.session.replace(Some(Rc::new(session)));

@@ -47,7 +47,7 @@ fn operation_refusal(args: &[&str]) -> String {
 }
 
 #[test]
-fn everything_that_looks_has_its_default() {
+fn everything_in_a_subcommand_has_its_default() {
     let lock = |path| LockPath::parse(path, "").unwrap();
     let access = Access {
         servers: "localhost:2181".parse().unwrap(),
@@ -66,7 +66,7 @@ fn everything_that_looks_has_its_default() {
 }
 
 #[test]
-fn every_option_of_those_that_look_is_understood() {
+fn every_option_of_a_subcommand_is_understood() {
     let options = ["-z", "zk1:1/app", "--connect-timeout", "2s", "-v", "--json"];
     let status = operation(&[&["status", "--watch", "/a"], &options[..]].concat()).unwrap();
     assert_eq!(status.access.servers, "zk1:1/app".parse().unwrap());
@@ -94,7 +94,7 @@ fn a_subcommand_is_the_first_argument_alone() {
 }
 
 #[test]
-fn refusals_of_those_that_look_say_what_to_write() {
+fn refusals_of_subcommands_say_what_to_write() {
     for (args, message) in [
         (&["status"][..], "no lock; write zklock status [OPTIONS] LOCK..., such as zklock status /jobs/backup"),
         (&["status", "l"], "LOCK 'l' does not begin with a slash; write an absolute path such as /jobs/backup"),

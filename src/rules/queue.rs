@@ -63,7 +63,7 @@ impl Queue {
         if queue.is_exhausted() { Err(Exhausted) } else { Ok(queue) }
     }
 
-    /// The same for those who only look: the order is that of the numbers, even where it is not that of arrival.
+    /// The same, to be looked at only: the order is that of the numbers, even where it is not that of arrival.
     pub fn as_numbered<N: Into<String>>(names: impl IntoIterator<Item = N>) -> Self {
         let mut contenders = Vec::new();
         let mut foreign = Vec::new();

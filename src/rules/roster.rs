@@ -1,4 +1,4 @@
-//! Who holds a lock and who waits for it, for those who only look: the queue, and what its nodes tell.
+//! The holders and waiters of a lock, as `status` and `list` tell of them: the queue, and what its nodes tell.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! What only those ask who look at locks and take none.
+//! What is asked to look at locks, and not to take one.
 
 use super::channel::Channel;
 use super::client::{ClientSession, unexpected};

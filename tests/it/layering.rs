@@ -236,9 +236,9 @@ fn the_keeper_reaches_outside_in_one_file() {
     }
 }
 
-/// It forks for look-ups. And it holds no lock, so it has no use for a lease.
+/// They fork for look-ups. And they hold no lock, so they have no use for a lease.
 #[test]
-fn those_who_look_have_one_thread_and_no_lease() {
+fn subcommands_have_one_thread_and_no_lease() {
     for (name, text) in sources().iter().filter(|(name, _)| room(name) == "operate") {
         assert_uses_none(name, text, &["thread::"]);
         let rules = named(text, "crate::rules::");

@@ -1,4 +1,4 @@
-//! `zklock status`: who holds a lock and who waits for it, whatever library they use.
+//! `zklock status`: the holders and the waiters of a lock, whatever library they use.
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
