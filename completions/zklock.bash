@@ -188,13 +188,14 @@ fi
 _zklock_or_command() {
     local i lock=0 word value=$2 option=$3 before= options=
     if ((COMP_CWORD == 1)) && [[ $2 == [a-z]* ]]; then
-        mapfile -t COMPREPLY < <(compgen -W 'status list' -- "$2")
+        mapfile -t COMPREPLY < <(compgen -W 'status list break' -- "$2")
         compopt +o bashdefault +o default
         return
     fi
     case ${COMP_WORDS[1]} in
         status) options='--json --watch -z --zookeeper --connect-timeout -v --verbose -q --quiet -h --help' ;;
         list) options='--json -z --zookeeper --connect-timeout -v --verbose -q --quiet -h --help' ;;
+        break) options='--node --force -w --timeout -z --zookeeper --connect-timeout -v --verbose -q --quiet -h --help' ;;
     esac
     if [[ $options ]] && ((COMP_CWORD > 1)); then
         [[ $2 == -* ]] && mapfile -t COMPREPLY < <(compgen -W "$options" -- "$2")

@@ -25,7 +25,7 @@ complete -c zklock -n __zklock_options -s V -l version -d 'Print version'
 # Whether the cursor is behind a subcommand: that of this name, or any.
 function __zklock_subcommand
     set -l words (commandline -opc)
-    set -l names status list
+    set -l names status list break
     set -q argv[1]
     and set names $argv
     set -q words[2]
@@ -101,3 +101,12 @@ complete -c zklock -n '__zklock_subcommand list' -l connect-timeout -x -d 'Give 
 complete -c zklock -n '__zklock_subcommand list' -s v -l verbose -d 'Say more; given twice, it also shows the ZooKeeper client\'s messages'
 complete -c zklock -n '__zklock_subcommand list' -s q -l quiet -d 'Show no progress; the list and errors are still printed'
 complete -c zklock -n '__zklock_subcommand list' -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c zklock -n __zklock_first -a break -d 'Ask a contender to give up a lock'
+complete -c zklock -n '__zklock_subcommand break' -l node -x -d 'The contender\'s node, by its name or its path, as `zklock status --json` shows it'
+complete -c zklock -n '__zklock_subcommand break' -l force -d 'Delete the contender\'s node; the next one may start before this one has stopped'
+complete -c zklock -n '__zklock_subcommand break' -s w -l timeout -x -d 'How long to wait until the contender has gone'
+complete -c zklock -n '__zklock_subcommand break' -s z -l zookeeper -x -d 'ZooKeeper servers, separated by commas, and an optional chroot'
+complete -c zklock -n '__zklock_subcommand break' -l connect-timeout -x -d 'Give up when no server has answered for this long at the start'
+complete -c zklock -n '__zklock_subcommand break' -s v -l verbose -d 'Say more; given twice, it also shows the ZooKeeper client\'s messages'
+complete -c zklock -n '__zklock_subcommand break' -s q -l quiet -d 'Say nothing of a contender that is not there or does not go'
+complete -c zklock -n '__zklock_subcommand break' -s h -l help -d 'Print help (see more with \'--help\')'

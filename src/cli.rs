@@ -6,6 +6,7 @@
 //! A subcommand is the first argument or it is none: a lock begins with a slash, and so is never taken for one, while
 //! everything behind a lock belongs to the command that is run.
 
+pub mod break_lock;
 pub mod groups;
 pub mod job;
 pub mod list;
@@ -27,11 +28,13 @@ pub enum Subcommand {
     Status,
     /// `zklock list`
     List,
+    /// `zklock break`
+    Break,
 }
 
 impl Subcommand {
     /// All of them, in the order of the documents.
-    pub const ALL: [Self; 2] = [Self::Status, Self::List];
+    pub const ALL: [Self; 3] = [Self::Status, Self::List, Self::Break];
 
     /// The one of this name.
     pub fn of_name(name: &str) -> Option<Self> {
@@ -43,6 +46,7 @@ impl Subcommand {
         match self {
             Self::Status => "status",
             Self::List => "list",
+            Self::Break => "break",
         }
     }
 
@@ -51,6 +55,7 @@ impl Subcommand {
         match self {
             Self::Status => status::USAGE,
             Self::List => list::USAGE,
+            Self::Break => break_lock::USAGE,
         }
     }
 
@@ -59,6 +64,7 @@ impl Subcommand {
         match self {
             Self::Status => status::command(),
             Self::List => list::command(),
+            Self::Break => break_lock::command(),
         }
     }
 }

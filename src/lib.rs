@@ -13,7 +13,7 @@
 //! | [`supervisor`] | the process the user started: command, signals, terminal, clock |
 //! | [`keeper`] | a fork of it for each ZooKeeper session: queue, beat, release |
 //! | [`lending`] | a run lends its locks to the runs below its command |
-//! | [`operate`] | subcommands that look at locks |
+//! | [`operate`] | subcommands, which take no lock |
 //! | [`session`] | what a keeper asks of ZooKeeper; over TCP in `session::tcp` |
 //! | [`zookeeper`] | ZooKeeper's protocol: bytes in, events out |
 //! | [`reactor`] | one thread and one poll(2) for a keeper's `async fn` |

@@ -1,19 +1,25 @@
 //! Look-ups that may take for ever: names of hosts and users. The C library asks name and directory servers, and waits
 //! for them. So each look-up has a process of its own, and is given up by killing that.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::time::Duration;
 use std::{io, mem};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, write};
+use nix::unistd::{ForkResult, Pid, Uid, User, fork, getpid, getppid, getuid, pipe2, write};
 
+use crate::clock;
 use crate::command::exit_now;
 use crate::descriptors;
+
+/// How long the look-up of our user may take.
+const USER_LOOKUP: Duration = Duration::from_millis(500);
 
 /// A look-up that has begun. Dropping it gives it up.
 #[derive(Debug)]
@@ -73,5 +79,48 @@ impl Drop for Lookup {
             let _ = kill(self.child, Signal::SIGKILL);
             // It may sleep uninterruptibly, so it is not waited for. The next look-up reaps it.
         }
+    }
+}
+
+/// The name of our user. As a rule it is in /etc/passwd, which nsswitch.conf(5) asks first. A directory service is asked
+/// in a process of its own, and not waited for long: the session needs us.
+pub fn user_name() -> Option<String> {
+    let uid = getuid();
+    if let Some(name) = fs::read_to_string("/etc/passwd").ok().and_then(|users| named_in(&users, uid)) {
+        return Some(name);
+    }
+    let look_up = || User::from_uid(uid).ok().flatten().map(|user| user.name.into_bytes()).unwrap_or_default();
+    let mut lookup = Lookup::begin(look_up).inspect_err(|error| log::info!("cannot look up our user: {error}")).ok()?;
+    let until = clock::now() + USER_LOOKUP;
+    loop {
+        if let Some(name) = lookup.answer() {
+            return String::from_utf8(name).ok().filter(|name| !name.is_empty());
+        }
+        let left = until.saturating_since(clock::now());
+        let patience = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        if left.is_zero() || poll(&mut [PollFd::new(lookup.as_fd(), PollFlags::POLLIN)], patience).is_err() {
+            return None;
+        }
+    }
+}
+
+/// The name of a user in the text of passwd(5).
+fn named_in(users: &str, uid: Uid) -> Option<String> {
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next().filter(|name| !name.is_empty())?;
+        (fields.nth(1)?.parse() == Ok(uid.as_raw())).then(|| name.to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_found_by_number() {
+        let users = "root:x:0:0:root:/root:/bin/bash\n+\nbad line\n:x:7:\nops:x:7:7::/home/ops:/bin/sh\n";
+        let named = |uid| named_in(users, Uid::from_raw(uid));
+        assert_eq!((named(0).as_deref(), named(7).as_deref(), named(8)), (Some("root"), Some("ops"), None));
     }
 }

@@ -1,6 +1,7 @@
-//! Subcommands that look at locks: one process, one thread, one session without a lease. They ask, print, and close their
+//! Subcommands that take no lock: one process, one thread, one session without a lease. They ask, print, and close their
 //! session.
 
+mod break_lock;
 mod list;
 mod output;
 mod picture;
@@ -59,6 +60,7 @@ pub fn run(operation: &Operation) -> Outcome {
                 match &operation.subject {
                     Subject::Status(status) => status::run(status, operation, &visit, &output).await,
                     Subject::List(list) => list::run(list, operation, &visit, &output).await,
+                    Subject::Break(order) => break_lock::run(order, operation, &visit, &reactor).await,
                 }
             };
             let ending = async {

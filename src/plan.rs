@@ -28,7 +28,7 @@ use crate::rules::settings::{Patience, Settings};
 use crate::rules::signal::UnknownSignal;
 
 pub use connect::{ConnectString, HostPort};
-pub use operation::{List, Operation, Status, Subject};
+pub use operation::{Break, List, Operation, Status, Subject};
 pub use refusal::{Exit, UsageError};
 pub use written::{Access, Messages};
 pub use znode::LockPath;
@@ -118,7 +118,7 @@ pub enum Verbosity {
 pub enum Task {
     /// Run a command under a lock.
     Job(Box<Plan>),
-    /// A subcommand that looks at locks.
+    /// A subcommand.
     Operation(Operation),
 }
 

@@ -3,6 +3,7 @@
 //! [`client`] speaks ZooKeeper's protocol over any [`channel`]; [`tcp`] has the real one, and the simulator of the tests
 //! another. [`look`] has what only looks at locks.
 
+mod alter;
 pub mod channel;
 pub mod client;
 mod dial;

@@ -11,11 +11,12 @@ use crate::environment;
 const USAGE: &str = "zklock [OPTIONS] LOCK [OPTIONS] [--] COMMAND [ARG]...
        zklock [OPTIONS] LOCK -c 'SHELL COMMAND'
        zklock status [OPTIONS] LOCK...
-       zklock list [OPTIONS] [ROOT]";
+       zklock list [OPTIONS] [ROOT]
+       zklock break [OPTIONS] LOCK";
 
 const AFTER_HELP: &str = "\
 --help says more, with examples and exit statuses; see also zklock(1).
-zklock status --help and zklock list --help describe these two.";
+zklock status --help, zklock list --help and zklock break --help describe these three.";
 
 const AFTER_LONG_HELP: &str = "\
 Subcommands, each with a --help of its own; the subcommand is the first argument:

@@ -2,17 +2,16 @@
 //! groups.
 
 use std::cell::OnceCell;
-use std::fs;
 use std::future::pending;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::PollFlags;
 use nix::sys::prctl;
 use nix::sys::stat::Mode as Permissions;
-use nix::unistd::{Uid, User, dup2_stdin, dup2_stdout, gethostname, getuid, setsid};
+use nix::unistd::{dup2_stdin, dup2_stdout, gethostname, setsid};
 
 use super::outside::Outside;
 use super::{Keeper, PAUSE};
@@ -20,7 +19,7 @@ use crate::clock;
 use crate::descendants;
 use crate::guard::KeeperTies;
 use crate::lending::{self, Loans};
-use crate::lookup::Lookup;
+use crate::lookup;
 use crate::plan::Plan;
 use crate::reactor::Reactor;
 use crate::rules::card::Card;
@@ -35,9 +34,6 @@ use crate::session::tcp::TcpSession;
 use crate::signals;
 use crate::wire::{Link, Received};
 use crate::zookeeper::handshake::Identity;
-
-/// How long the lookup of our user may take.
-const USER_LOOKUP: Duration = Duration::from_millis(500);
 
 /// How often to look whether a lender lives, where no descriptor tells it. Less than the shortest session
 /// timeout.
@@ -90,37 +86,6 @@ fn detach() -> nix::Result<()> {
     dup2_stdin(null.as_fd())?;
     dup2_stdout(null.as_fd())?;
     Ok(())
-}
-
-/// The name of our user. As a rule it is in /etc/passwd, which nsswitch.conf(5) asks first. A directory service is asked
-/// in a process of its own, and not waited for long: the session needs us.
-fn user_name() -> Option<String> {
-    let uid = getuid();
-    if let Some(name) = fs::read_to_string("/etc/passwd").ok().and_then(|users| named_in(&users, uid)) {
-        return Some(name);
-    }
-    let look_up = || User::from_uid(uid).ok().flatten().map(|user| user.name.into_bytes()).unwrap_or_default();
-    let mut lookup = Lookup::begin(look_up).inspect_err(|error| log::info!("cannot look up our user: {error}")).ok()?;
-    let until = clock::now() + USER_LOOKUP;
-    loop {
-        if let Some(name) = lookup.answer() {
-            return String::from_utf8(name).ok().filter(|name| !name.is_empty());
-        }
-        let left = until.saturating_since(clock::now());
-        let patience = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        if left.is_zero() || poll(&mut [PollFd::new(lookup.as_fd(), PollFlags::POLLIN)], patience).is_err() {
-            return None;
-        }
-    }
-}
-
-/// The name of a user in the text of passwd(5).
-fn named_in(users: &str, uid: Uid) -> Option<String> {
-    users.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next().filter(|name| !name.is_empty())?;
-        (fields.nth(1)?.parse() == Ok(uid.as_raw())).then(|| name.to_owned())
-    })
 }
 
 /// The real [`Outside`].
@@ -247,24 +212,12 @@ impl<'p> Outside for RealOutside<'p> {
                 started: descendants::started(self.birth.supervisor).ok().flatten(),
                 pid_ns: lending::pid_namespace(),
                 boot_id: lending::boot_id(),
-                user: user_name(),
+                user: lookup::user_name(),
                 command,
                 describe: plan.published.description.clone(),
                 mode: Some(plan.request.mode),
                 held_since: None,
             }
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_user_is_found_by_number() {
-        let users = "root:x:0:0:root:/root:/bin/bash\n+\nbad line\n:x:7:\nops:x:7:7::/home/ops:/bin/sh\n";
-        let named = |uid| named_in(users, Uid::from_raw(uid));
-        assert_eq!((named(0).as_deref(), named(7).as_deref(), named(8)), (Some("root"), Some("ops"), None));
     }
 }

@@ -71,8 +71,15 @@ fn since(entry: &Entry) -> String {
     time.map(|time| format!("{what} {}Z", time.split('.').next().unwrap_or(time))).unwrap_or_default()
 }
 
+/// Some contenders, with a number before each if there are several.
+pub(super) fn numbered(entries: &[&Entry]) -> String {
+    let number = |number: usize| if entries.len() > 1 { number.to_string() } else { String::new() };
+    let row = |(place, entry): (usize, &&Entry)| [number(place + 1), who(entry), since(entry)];
+    table(&entries.iter().enumerate().map(row).collect::<Vec<_>>())
+}
+
 /// Who it is, as the waiting line of a run says it; and its library, unless that is this program.
-fn who(entry: &Entry) -> String {
+pub(super) fn who(entry: &Entry) -> String {
     let phrase = entry.phrase.clone().unwrap_or_else(|| printable(&entry.node));
     match entry.client {
         Some("zklock") => phrase,

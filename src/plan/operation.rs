@@ -1,14 +1,16 @@
-//! Subcommands that look at locks.
+//! Subcommands.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use clap::FromArgMatches as _;
 
 use super::refusal::{quoted, refused_by_clap};
-use super::written::{Access, Messages, Written};
+use super::written::{Access, Given, Messages, Written};
 use super::znode::{self, LockPath};
 use super::{Exit, UsageError, Verbosity, lock_path};
-use crate::cli::{Subcommand, list, status};
+use crate::cli::{Subcommand, break_lock, list, status};
+use crate::duration;
 
 /// What a subcommand is to do, and with which servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub enum Subject {
     Status(Status),
     /// `zklock list`
     List(List),
+    /// `zklock break`
+    Break(Break),
 }
 
 /// `zklock status`
@@ -48,6 +52,19 @@ pub struct List {
     pub root: String,
     /// Print JSON.
     pub json: bool,
+}
+
+/// `zklock break`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Break {
+    /// The lock.
+    pub lock: LockPath,
+    /// The name of a node of the contender that is to go; `None`: a person is asked.
+    pub node: Option<String>,
+    /// Delete its nodes.
+    pub force: bool,
+    /// How long to wait until it has gone.
+    pub timeout: Duration,
 }
 
 /// Reads the arguments of a subcommand, the program's own name and the subcommand's included.
@@ -86,5 +103,24 @@ pub(super) fn read(
             let root = root.map_err(|why| UsageError(format!("ROOT {} {why}", quoted(&cli.root))))?;
             Ok(Operation { access, messages, subject: Subject::List(List { root, json: cli.json }) })
         }
+        Subcommand::Break => {
+            let cli = break_lock::Cli::from_arg_matches(&matches).map_err(refused)?;
+            let access = written.access(cli.connecting)?;
+            let messages = written.messages(cli.messages)?;
+            let lock = lock_path("LOCK", &cli.lock, &access.servers)?;
+            let node = cli.node.map(|node| node_name(&lock, &node)).transpose()?;
+            let timeout = Given::new("--timeout", cli.timeout).read(duration::parse)?;
+            let subject = Subject::Break(Break { lock, node, force: cli.force, timeout });
+            Ok(Operation { access, messages, subject })
+        }
     }
+}
+
+/// The name of a contender's node, which may be written as a path.
+fn node_name(lock: &LockPath, text: &OsString) -> Result<String, UsageError> {
+    let name = text.to_str().map(|text| text.strip_prefix(&lock.child("")).unwrap_or(text));
+    let name = name.filter(|name| !name.is_empty() && !name.contains('/'));
+    name.map(str::to_owned).ok_or_else(|| {
+        UsageError(format!("--node {}: not a node of {lock}; write what zklock status --json shows", quoted(text)))
+    })
 }

@@ -163,6 +163,7 @@ fn completion(shell: Shell) -> String {
             .replace("@SUBCOMMANDS@", &Subcommand::ALL.map(Subcommand::name).join(" "))
             .replace("@STATUS_OPTIONS@", &options_of(Subcommand::Status))
             .replace("@LIST_OPTIONS@", &options_of(Subcommand::List))
+            .replace("@BREAK_OPTIONS@", &options_of(Subcommand::Break))
     };
     match shell {
         Shell::Bash => script += &fill_in(include_str!("../../completions/command.bash.in")),
@@ -256,10 +257,12 @@ fn subcommands_section() -> String {
         names.join(", ")
     };
     let mut section = ".SH SUBCOMMANDS\nA subcommand is the first argument.\n".to_owned();
-    for (subcommand, text) in Subcommand::ALL
-        .into_iter()
-        .zip([include_str!("../../man/sections/status.roff"), include_str!("../../man/sections/list.roff")])
-    {
+    for subcommand in Subcommand::ALL {
+        let text = match subcommand {
+            Subcommand::Status => include_str!("../../man/sections/status.roff"),
+            Subcommand::List => include_str!("../../man/sections/list.roff"),
+            Subcommand::Break => include_str!("../../man/sections/break.roff"),
+        };
         let command = subcommand.command();
         let (shared, own): (Vec<_>, Vec<_>) =
             command.get_arguments().filter(|arg| !arg.is_positional()).partition(is_shared);

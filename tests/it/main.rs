@@ -76,6 +76,7 @@ mod signals_while_waiting;
 mod terminal;
 
 // Looking at locks.
+mod break_lock;
 mod list;
 mod status;
 mod status_watch;

@@ -40,7 +40,8 @@ import org.apache.zookeeper.recipes.lock.WriteLock;
  * java -Dclock.offset=NANOSECONDS Peer CONNECT PATH KIND SESSION_MS LOG
  *
  * clock.offset       CLOCK_BOOTTIME minus CLOCK_MONOTONIC, the only one that Java can read
- * KIND               mutex: InterProcessMutex; rw-read, rw-write: InterProcessReadWriteLock; write-lock: WriteLock;
+ * KIND               mutex: InterProcessMutex; revocable: the same, which answers asked when it is asked to give up;
+ *                    rw-read, rw-write: InterProcessReadWriteLock; write-lock: WriteLock;
  *                    multi-lock: InterProcessMultiLock; selector: LeaderSelector; latch: LeaderLatch; semaphore-mutex:
  *                    InterProcessSemaphoreMutex; semaphore: InterProcessSemaphoreV2 with one lease
  *
@@ -236,6 +237,7 @@ public final class Peer {
             client.blockUntilConnected(patience, TimeUnit.MILLISECONDS);
             turns = switch (kind) {
                 case "mutex" -> turns(new InterProcessMutex(client, path));
+                case "revocable" -> turns(revocable(new InterProcessMutex(client, path)));
                 case "rw-read" -> turns(new InterProcessReadWriteLock(client, path).readLock());
                 case "rw-write" -> turns(new InterProcessReadWriteLock(client, path).writeLock());
                 case "multi-lock" -> turns(new InterProcessMultiLock(client, List.of(path)));
@@ -245,6 +247,11 @@ public final class Peer {
                 case "selector" -> this::select;
                 default -> throw new IllegalArgumentException(kind);
             };
+        }
+
+        private static InterProcessMutex revocable(InterProcessMutex lock) {
+            lock.makeRevocable(asked -> answer("asked"));
+            return lock;
         }
 
         private static Turns turns(InterProcessLock lock) {

@@ -45,6 +45,8 @@ const PYTHON: &str = "/usr/bin/python3";
 pub(crate) enum Recipe {
     /// Curator's `InterProcessMutex`.
     CuratorMutex,
+    /// The same, which is told when it is asked to give up: [`Peer::expect_asked`].
+    CuratorRevocable,
     /// ZooKeeper's own `WriteLock`.
     WriteLock,
     /// The reader of Curator's `InterProcessReadWriteLock`.
@@ -82,6 +84,7 @@ impl Recipe {
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::CuratorMutex => "mutex",
+            Self::CuratorRevocable => "revocable",
             Self::WriteLock => "write-lock",
             Self::CuratorReader => "rw-read",
             Self::CuratorWriter => "rw-write",
@@ -102,7 +105,11 @@ impl Recipe {
     /// What zklock is to be told so that it and clients of this kind see each other.
     pub(crate) fn options(self) -> &'static [&'static str] {
         match self {
-            Self::CuratorMutex | Self::WriteLock | Self::CuratorMultiLock | Self::CuratorLeaderSelector => &[],
+            Self::CuratorMutex
+            | Self::CuratorRevocable
+            | Self::WriteLock
+            | Self::CuratorMultiLock
+            | Self::CuratorLeaderSelector => &[],
             Self::CuratorReader | Self::CuratorWriter => &["--dialect", "curator-rw"],
             Self::KazooLockBesideCurator => &["--dialect", "curator"],
             Self::KazooLock | Self::KazooReader | Self::KazooWriter | Self::KazooElection => &["--dialect", "kazoo"],
@@ -200,6 +207,12 @@ impl Peer {
     pub(crate) fn release(&mut self) {
         self.tell("release");
         self.expect("released");
+    }
+
+    /// Waits until it has been asked to give up.
+    #[track_caller]
+    pub(crate) fn expect_asked(&mut self) {
+        self.expect("asked");
     }
 
     /// Asks the contender with this node to give up.

@@ -1,0 +1,242 @@
+//! `zklock break`
+
+use std::io::{IsTerminal as _, stderr, stdin};
+
+use nix::errno::Errno;
+use nix::poll::PollFlags;
+use nix::unistd::{gethostname, read};
+
+use super::picture;
+use super::view::{Found, View};
+use super::visit::{Patience, Visit};
+use super::{Stop, expect_chroot, say};
+use crate::duration::show;
+use crate::futures::or;
+use crate::lookup;
+use crate::plan::{Break, Operation, Verbosity};
+use crate::reactor::Reactor;
+use crate::rules::card::Card;
+use crate::rules::outcome::Outcome;
+use crate::rules::revocation::{CURATOR_MARKER, Revocation};
+use crate::rules::roster::{Entry, Roster};
+use crate::rules::text::printable;
+use crate::sentences;
+use crate::session::tcp::TcpSession;
+use crate::session::{Failure, Session as _};
+use crate::writer;
+
+/// What has become of a contender.
+enum Fate {
+    /// It has gone.
+    Gone,
+    /// It was meant as a waiter, and has begun to hold.
+    Holds,
+    /// It was asked, or is being deleted, and is still there.
+    Stays,
+    /// It cannot be asked.
+    Deaf,
+}
+
+pub(super) async fn run(
+    order: &Break,
+    operation: &Operation,
+    visit: &Visit<'_>,
+    reactor: &Reactor,
+) -> Result<Outcome, Stop> {
+    let is_quiet = operation.messages.verbosity == Verbosity::Quiet;
+    let tell = |text: &str| {
+        if !is_quiet {
+            say(text)
+        }
+    };
+    let lock = &order.lock;
+    if order.node.is_none() && !(stdin().is_terminal() && stderr().is_terminal()) {
+        say("there is no terminal to ask on: name the contender that you have seen, with --node");
+        return Ok(Outcome::Usage);
+    }
+    let found = visit.ask(Patience::Limited, async |session| {
+        session.sync("/").await?;
+        let found = View::new(lock, false).look(session).await?;
+        if let Found::Free = found {
+            expect_chroot(session, operation).await?;
+        }
+        Ok(found)
+    });
+    let roster = match found.await? {
+        Found::There(roster) => roster,
+        Found::Free => Roster::default(),
+        Found::Denied => {
+            say(&sentences::denied(lock.as_str()));
+            return Ok(Outcome::Denied);
+        }
+    };
+    let named = |node: &String| roster.contenders.iter().find(|entry| entry.nodes.contains(node));
+    let target = match &order.node {
+        Some(node) => named(node).ok_or_else(|| format!("{} is not there any more", lock.child(&printable(node)))),
+        None => match choose(order, &roster, reactor).await {
+            Some(Ok(target)) => Ok(target),
+            Some(Err(())) => return Ok(Outcome::Exited(1)),
+            None => Err(format!("{lock} is free")),
+        },
+    };
+    let target = match target {
+        Ok(target) => target,
+        Err(why) => {
+            tell(&why);
+            return Ok(Outcome::NotFree);
+        }
+    };
+    let who = picture::who(target);
+    match end(order, target, visit).await {
+        Ok(Fate::Gone) => Ok(Outcome::Exited(0)),
+        Ok(Fate::Holds) => {
+            tell(&format!("{who} holds {lock} by now, and was not asked: name it again if it is to stop its command"));
+            Ok(Outcome::NotFree)
+        }
+        Ok(Fate::Stays) => {
+            let why = match target.client {
+                Some("curator") if !order.force => "; a lock that is not revocable does not react",
+                _ => "",
+            };
+            let hint = if order.force { "" } else { "; --force deletes its node" };
+            tell(&format!("{who} has not left {lock} within {}{why}{hint}", show(order.timeout)));
+            Ok(Outcome::NotFree)
+        }
+        Ok(Fate::Deaf) => {
+            say(&format!("{who} cannot be asked to leave {lock}; --force deletes its node"));
+            Ok(Outcome::Unusable)
+        }
+        Err(Stop::Failed(Failure::Denied)) => {
+            say(&sentences::denied(&lock.child(&target.node)));
+            Ok(Outcome::Denied)
+        }
+        Err(stop) => Err(stop),
+    }
+}
+
+/// Shows the holders, and has one of them chosen. `None`: there is none; an error: the answer is no.
+async fn choose<'r>(order: &Break, roster: &'r Roster, reactor: &Reactor) -> Option<Result<&'r Entry, ()>> {
+    let holders: Vec<&Entry> = roster.contenders.iter().filter(|entry| entry.holds).collect();
+    let question = match (&holders[..], order.force) {
+        ([], _) => return None,
+        ([_], false) => "Ask it to stop its command and to release the lock? [y/N] ".to_owned(),
+        ([_], true) => "Delete its node? The next one may start before this one has stopped. [y/N] ".to_owned(),
+        (several, false) => format!("Ask which one to stop its command and to leave? [1-{}, N] ", several.len()),
+        (several, true) => {
+            format!("Delete which one's node? The next one may start before it has stopped. [1-{}, N] ", several.len())
+        }
+    };
+    let lock = &order.lock;
+    writer::say(&format!("{lock} is held by\n{}{question}", picture::numbered(&holders)));
+    let answer = answer(reactor).await;
+    let chosen = match (answer.trim(), &holders[..]) {
+        ("y" | "Y" | "yes", [holder]) => Some(*holder),
+        (number, [_, _, ..]) => {
+            number.parse::<usize>().ok().and_then(|number| holders.get(number.checked_sub(1)?)).copied()
+        }
+        _ => None,
+    };
+    Some(chosen.ok_or(()))
+}
+
+/// A line from the terminal; what there is of it at its end.
+async fn answer(reactor: &Reactor) -> String {
+    let mut line = vec![];
+    loop {
+        reactor.ready(stdin(), PollFlags::POLLIN).await;
+        let mut piece = [0; 64];
+        match read(stdin(), &mut piece) {
+            Ok(0) => break,
+            Ok(length) => line.extend_from_slice(&piece[..length]),
+            Err(Errno::EINTR | Errno::EAGAIN) => {}
+            Err(_) => break,
+        }
+        if line.contains(&b'\n') {
+            break;
+        }
+    }
+    String::from_utf8_lossy(&line).into_owned()
+}
+
+/// Asks the contender to go, or deletes its nodes, and waits until it has gone.
+async fn end(order: &Break, target: &Entry, visit: &Visit<'_>) -> Result<Fate, Stop> {
+    let nodes: Vec<String> = target.nodes.iter().map(|name| order.lock.child(name)).collect();
+    let by = requester();
+    let asking = visit.ask(Patience::Limited, async |session| match order.force {
+        true => delete(session, &nodes).await,
+        false => ask(session, &nodes[0], target, &by).await,
+    });
+    match asking.await? {
+        Fate::Stays => {}
+        fate => return Ok(fate),
+    }
+    let going = visit.ask(Patience::Limited, async |session| until_gone(session, &nodes[0], target).await);
+    let enough = async {
+        visit.sleep(order.timeout).await;
+        Ok(Fate::Stays)
+    };
+    or(going, enough).await
+}
+
+/// Deletes all nodes of a contender together. Sequence numbers are not given out twice, so these are its own.
+async fn delete(session: &TcpSession<'_>, nodes: &[String]) -> Result<Fate, Stop> {
+    match session.delete_together(nodes).await {
+        Ok(()) => Ok(Fate::Gone),
+        // Its session is ending.
+        Err(Failure::NoNode) => Ok(Fate::Stays),
+        Err(failure) => Err(failure.into()),
+    }
+}
+
+/// Stores the request in a node.
+async fn ask(session: &TcpSession<'_>, node: &str, target: &Entry, by: &str) -> Result<Fate, Stop> {
+    loop {
+        let (data, stat, _) = match session.look(node, false).await {
+            Ok(there) => there,
+            Err(Failure::NoNode) => return Ok(Fate::Gone),
+            Err(failure) => return Err(failure.into()),
+        };
+        let asked = Revocation { seen_holding: Some(target.holds), by: Some(by.to_owned()) };
+        let data = match target.client {
+            Some("zklock") => asked.add_to(&data),
+            Some("curator") => Some(CURATOR_MARKER.to_vec()),
+            _ => None,
+        };
+        let Some(data) = data else { return Ok(Fate::Deaf) };
+        match session.store(node, &data, stat.version).await {
+            Ok(()) => return Ok(Fate::Stays),
+            Err(Failure::NoNode) => return Ok(Fate::Gone),
+            // It has just published that it holds, for example.
+            Err(Failure::Changed) => {}
+            Err(failure) => return Err(failure.into()),
+        }
+    }
+}
+
+/// Waits until the node has gone, or until a contender that was asked as a waiter holds.
+async fn until_gone(session: &TcpSession<'_>, node: &str, target: &Entry) -> Result<Fate, Stop> {
+    loop {
+        let watch = match session.look(node, true).await {
+            Ok((data, _, _)) if !target.holds && Card::from_bytes(&data).held_since.is_some() => {
+                return Ok(Fate::Holds);
+            }
+            Ok((_, _, watch)) => watch,
+            Err(Failure::NoNode) => return Ok(Fate::Gone),
+            Err(Failure::Denied) => match session.exists(node, true).await? {
+                (None, _) => return Ok(Fate::Gone),
+                (Some(_), watch) => watch,
+            },
+            Err(failure) => return Err(failure.into()),
+        };
+        if let Some(watch) = watch {
+            watch.await;
+        }
+    }
+}
+
+/// Who asks, for the one that is asked.
+fn requester() -> String {
+    let host = gethostname().ok().map(|name| name.to_string_lossy().into_owned());
+    let parts = [lookup::user_name(), host];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("@")
+}
