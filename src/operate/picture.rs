@@ -153,6 +153,11 @@ struct Branch<'a> {
 
 /// The locks as a tree. They come in the order of their paths' components.
 pub(super) fn tree(locks: &[Lock]) -> String {
+    /// A deeper tree is wider than any terminal.
+    const DEEPEST: usize = 50;
+    if locks.iter().any(|lock| lock.path.matches('/').count() > DEEPEST) {
+        return lines(locks);
+    }
     if locks.is_empty() {
         return String::new();
     }
@@ -184,5 +189,49 @@ fn draw(branch: &Branch<'_>, lead: &str, below: &str, rows: &mut Vec<(String, St
     for (number, next) in branch.branches.iter().enumerate() {
         let (corner, bar) = if number + 1 == branch.branches.len() { ("└─ ", "   ") } else { ("├─ ", "│  ") };
         draw(next, &format!("{below}{corner}"), &format!("{below}{bar}"), rows);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lock(path: &str) -> Lock {
+        Lock { path: path.to_owned(), holders: 1, waiters: 2, first: None }
+    }
+
+    #[test]
+    fn counts_read_well() {
+        for (holders, waiters, text) in
+            [(0, 0, "free"), (1, 0, "1 holds"), (3, 0, "3 hold"), (1, 1, "1 holds, 1 waits"), (2, 5, "2 hold, 5 wait")]
+        {
+            assert_eq!(count(holders, waiters), text);
+        }
+    }
+
+    #[test]
+    fn a_tree_has_a_line_for_each_part_of_a_path() {
+        let drawn = tree(&["/", "/a/b", "/a/b/c", "/d"].map(lock));
+        let expected = [
+            "/           1 holds, 2 wait: ",
+            "├─ a",
+            "│  └─ b     1 holds, 2 wait: ",
+            "│     └─ c  1 holds, 2 wait: ",
+            "└─ d        1 holds, 2 wait: ",
+        ];
+        assert_eq!(drawn.lines().collect::<Vec<_>>(), expected);
+        assert_eq!(tree(&[]), "");
+    }
+
+    #[test]
+    fn a_path_that_is_too_deep_is_no_tree() {
+        let deep = "/x".repeat(200_000);
+        assert_eq!(tree(&[lock(&deep)]), format!("{deep}\t1\t2\t\n"));
+    }
+
+    #[test]
+    fn columns_are_aligned() {
+        let rows = [["1", "", "ü", "last"], ["22", "", "bb", ""]].map(|row| row.map(str::to_owned));
+        assert_eq!(table(&rows), "  1   ü   last\n  22  bb\n");
     }
 }

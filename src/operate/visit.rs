@@ -87,15 +87,16 @@ impl<'p> Visit<'p> {
                 .await;
                 Err(Stop::Failed(Failure::Unknown("the connection was lost again and again".to_owned())))
             };
-            match or(lost, ask(&session)).await {
-                Err(Stop::Failed(Failure::Unknown(why))) => {
-                    log::info!("asking again: {why}");
-                    if matches!(patience, Patience::Limited) && number == CONNECTIONS {
-                        return Err(Stop::Unreachable(why));
-                    }
-                }
-                Err(Stop::Failed(Failure::SessionOver)) => drop(self.identity.take()),
+            let why = match or(lost, ask(&session)).await {
+                Err(Stop::Failed(why @ (Failure::Unknown(_) | Failure::SessionOver))) => why,
                 ended => return ended,
+            };
+            log::info!("asking again: {why}");
+            if why == Failure::SessionOver {
+                self.identity.take();
+            }
+            if matches!(patience, Patience::Limited) && number == CONNECTIONS {
+                return Err(Stop::Unreachable(why.to_string()));
             }
             // The connection is closed, and not the session.
             self.session.take();
