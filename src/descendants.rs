@@ -8,6 +8,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::{Pid, getpgrp, getpid};
 
 use crate::rules::signal::Signal;
@@ -245,8 +247,18 @@ pub fn children(parent: i32) -> Vec<i32> {
 }
 
 fn children_among_all(parent: i32) -> io::Result<Vec<i32>> {
-    let children = processes()?.into_iter().filter(|process| process.parent == parent);
-    Ok(children.map(|process| process.pid).collect())
+    let is_child = |pid: i32| match Process::look(pid) {
+        Ok(process) => process.is_some_and(|process| process.parent == parent),
+        // It belongs to another user, for example.
+        Err(_) => parent == getpid().as_raw() && is_child_of_ours(pid),
+    };
+    Ok(pids()?.into_iter().filter(|pid| is_child(*pid)).collect())
+}
+
+/// Whether wait(2) knows this child.
+fn is_child_of_ours(pid: i32) -> bool {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    waitid(Id::Pid(Pid::from_raw(pid)), flags) != Err(Errno::ECHILD)
 }
 
 fn numbers(list: &str) -> Vec<i32> {
@@ -268,15 +280,11 @@ fn listed_children(parent: i32) -> Option<Vec<i32>> {
     Some(children)
 }
 
-/// Every process that can be seen.
-fn processes() -> io::Result<Vec<Process>> {
-    let mut found = vec![];
-    for entry in fs::read_dir("/proc")? {
-        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        // One that is hidden is not listed.
-        found.extend(Process::look(pid)?);
-    }
-    Ok(found)
+/// Every process that /proc lists.
+fn pids() -> io::Result<Vec<i32>> {
+    let names = fs::read_dir("/proc")?.map(|entry| Ok(entry?.file_name()));
+    let names: Vec<_> = names.collect::<io::Result<_>>()?;
+    Ok(names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect())
 }
 
 /// The program that a process executes. Not what stat(2) says of it: a file server that does not answer would block us.
@@ -319,9 +327,10 @@ pub fn is_of_others(group: Pid) -> bool {
     let is_above_us = |pid: i32| is_above(pid.cast_unsigned(), this.as_raw().cast_unsigned()).unwrap_or(false);
     let is_script = |process: &Process| group == own && is_above_us(process.pid);
     // If /proc cannot be read, assume that there are some.
-    let Ok(processes) = processes() else { return true };
-    let mut members = processes.iter().filter(|process| process.group == group.as_raw() && process.alive);
-    members.any(|process| process.pid != this.as_raw() && !is_script(process))
+    let Ok(pids) = pids() else { return true };
+    let processes = pids.into_iter().filter_map(Process::read);
+    let mut members = processes.filter(|process| process.group == group.as_raw() && process.alive);
+    members.any(|process| process.pid != this.as_raw() && !is_script(&process))
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair};
 use nix::unistd::{ForkResult, Pid, fork, getpid, pipe2};
 
 use self::gate::Passage;
@@ -34,6 +34,7 @@ use crate::rules::lease::Span;
 use crate::rules::signal::Signal;
 use crate::shared::Shared;
 use crate::signals;
+use crate::wire::send_whole;
 use crate::{command, environment};
 
 /// What ties a keeper and its guards together. It is made before the keeper, which inherits its part.
@@ -65,6 +66,11 @@ impl Ties {
         let (ended, alive) = pipe2(OFlag::O_CLOEXEC)?;
         let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         Ok(Self { shared: Shared::new()?, ended, alive: Some(alive), bell })
+    }
+
+    /// No guard will be made any more.
+    pub fn end(&mut self) {
+        self.alive = None;
     }
 
     /// The keeper's part, in a fork that is to be the keeper.
@@ -176,8 +182,7 @@ impl Guard {
                     fuse: guards_fuse,
                     shared: ties.shared,
                 };
-                process::run(birth, inherited, Passage { gate: childs_gate, report, supervisor });
-                command::exit_now(0)
+                process::run(birth, inherited, Passage { gate: childs_gate, report, supervisor })
             }
             Ok(ForkResult::Parent { child: pid }) => {
                 drop(all_blocked);
@@ -215,7 +220,7 @@ impl Guard {
     pub fn open(&mut self, ties: &mut Ties, variables: &[environment::Variable], until: Instant) -> io::Result<()> {
         let Some(gate) = self.gate.take() else { return Err(Errno::EPIPE.into()) };
         let message = gate::Opening { until, variables: variables.iter().map(owned).collect() }.to_bytes();
-        send(gate.as_raw_fd(), &message, MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT)?;
+        send_whole(gate.as_fd(), &message)?;
         // Before the command can start: a copy of this end would hide the guard's death from the kernel.
         ties.alive = None;
         self.request(Request::Open)?;
@@ -285,8 +290,7 @@ impl Guard {
 
     fn request(&self, request: Request) -> io::Result<()> {
         let Some(link) = &self.link else { return Err(Errno::EPIPE.into()) };
-        send(link.as_raw_fd(), &to_message(request), MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT)?;
-        Ok(())
+        Ok(send_whole(link.as_fd(), &to_message(request))?)
     }
 }
 

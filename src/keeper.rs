@@ -193,7 +193,8 @@ impl<'p, O: Outside> Keeper<'p, O> {
                     life.as_mut().await;
                     pending().await
                 };
-                nothing_left = or(self.outside.guard_gone(), going_on).await;
+                // What waits at the gate, and its guard, may be stopped for good.
+                nothing_left = self.outside.recall() || or(self.outside.guard_gone(), going_on).await;
             }
             End::Over(report) => {
                 if let Report::Lost(_) = report {
@@ -208,7 +209,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
                 if let End::Orphaned = end
                     && self.told.borrow().held
                 {
-                    nothing_left = self.outside.guard_gone().await;
+                    nothing_left = self.outside.recall() || self.outside.guard_gone().await;
                 }
             }
             // The order to release follows, but the next holder need not wait for it.

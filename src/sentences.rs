@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::duration::{show, show_age, show_limit, show_measured};
 use crate::environment::LENDER;
 use crate::plan::{ConnectString, Plan, Verbosity};
+use crate::rules::instant::Instant;
 use crate::rules::lender::Barrier;
 use crate::rules::message::{Loss, Refusal, View};
 use crate::rules::notice::{Blocker, LostWhy, Notice};
@@ -31,7 +32,7 @@ pub enum Weight {
 }
 
 /// The sentence for a notice, without the program's name, and who is to see it.
-pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, String) {
+pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) {
     let lock = &plan.request.lock;
     match notice {
         Notice::Connecting(reason) => (Weight::Status, format!("connecting to ZooKeeper: {reason}")),
@@ -71,7 +72,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
         Notice::Beside(refusal) => {
             (Weight::Notable, format!("the command may not run alone: {}", refused(refusal, plan)))
         }
-        Notice::Waiting(view) => (Weight::Status, format!("waiting for {}: {}", view.lock, queue(view, now_millis))),
+        Notice::Waiting(view) => (Weight::Status, format!("waiting for {}: {}", view.lock, queue(view, now))),
         Notice::Requeued(loss) => {
             let why = cause(*loss);
             (Weight::Notable, format!("lost our place in the queue for {lock}: {why}; queueing again"))
@@ -92,11 +93,11 @@ pub fn sentence(notice: &Notice, plan: &Plan, now_millis: u64) -> (Weight, Strin
             let all: Vec<_> = grant.all().map(|granted| format!("{}, token {}", granted.node, granted.token)).collect();
             (Weight::Detail, format!("holding {}{after}", all.join("; ")))
         }
-        Notice::NotFree(view) => (Weight::Notable, format!("{} is not free: {}", view.lock, held(view, now_millis))),
+        Notice::NotFree(view) => (Weight::Notable, format!("{} is not free: {}", view.lock, held(view, now))),
         Notice::TimedOut(blocker) => {
             let failed = |why| (Weight::Error, lock.as_str(), why);
             let (weight, lock, why) = match blocker {
-                Blocker::Queue(view) => (Weight::Notable, view.lock.as_str(), queue(view, now_millis)),
+                Blocker::Queue(view) => (Weight::Notable, view.lock.as_str(), queue(view, now)),
                 Blocker::OldLease => {
                     failed("our session ended early, and an earlier holder may still be running".to_owned())
                 }
@@ -264,15 +265,20 @@ fn refused(refusal: &Refusal, plan: &Plan) -> String {
     }
 }
 
-fn queue(view: &View, now_millis: u64) -> String {
-    format!("{} of {}, {}", ordinal(view.position), view.total, held(view, now_millis))
+fn queue(view: &View, now: Instant) -> String {
+    format!("{} of {}, {}", ordinal(view.position), view.total, held(view, now))
 }
 
-fn held(view: &View, now_millis: u64) -> String {
+/// How long ago that was, with both on our clock.
+fn age(now: Instant, since: i64) -> Duration {
+    let now = i64::try_from(now.since_boot().as_millis()).unwrap_or(i64::MAX);
+    Duration::from_millis(now.saturating_sub(since).try_into().unwrap_or(0))
+}
+
+fn held(view: &View, now: Instant) -> String {
     match view.held_since {
         Some(since) => {
-            let age = Duration::from_millis(now_millis.saturating_sub(since));
-            format!("held by {} for {}", view.holder, show_age(age))
+            format!("held by {} for {}", view.holder, show_age(age(now, since)))
         }
         None => format!("held by {}", view.holder),
     }
@@ -295,6 +301,8 @@ mod tests {
     use crate::plan;
     use crate::rules::lease::Terms;
 
+    const START: Instant = Instant::from_boot(Duration::ZERO);
+
     #[test]
     fn places_read_well() {
         for (number, expected) in
@@ -310,7 +318,7 @@ mod tests {
         for (args, hinted) in [(&["zklock", "/l", "true"][..], true), (&["zklock", "-z", "zk", "/l", "true"], false)] {
             let plan = plan::from_args_and_environment(args.iter().map(Into::into), |_| None).unwrap();
             for notice in [Notice::Unreachable("refused".to_owned()), Notice::TimedOut(Blocker::Servers(None))] {
-                let (weight, text) = sentence(&notice, &plan, 0);
+                let (weight, text) = sentence(&notice, &plan, START);
                 assert_eq!((weight, text.contains(hint)), (Weight::Error, hinted), "{text}");
             }
         }
@@ -324,7 +332,7 @@ mod tests {
         let no_room = Terms::new(granted, plan.settings.kill_after).unwrap_err();
         let text = "--kill-after 1m does not fit into the session timeout of 40s that the servers granted (3m was asked for, \
                     their maxSessionTimeout is the limit): write 17.7s at most";
-        let sentence = sentence(&Notice::NoRoom { no_room, granted }, &plan, 0);
+        let sentence = sentence(&Notice::NoRoom { no_room, granted }, &plan, START);
         assert_eq!(sentence, (Weight::Error, text.to_owned()));
     }
 
@@ -334,7 +342,7 @@ mod tests {
         let why = LostWhy::Refused(Refusal::Denied("/l/x-lock-0000000001".to_owned()));
         let text = "lost the lock /l: access to /l/x-lock-0000000001 denied by its ACL, or the login failed; \
                     stopping the command";
-        assert_eq!(sentence(&Notice::Lost(why), &plan, 0), (Weight::Error, text.to_owned()));
+        assert_eq!(sentence(&Notice::Lost(why), &plan, START), (Weight::Error, text.to_owned()));
     }
 
     #[test]
@@ -346,8 +354,11 @@ mod tests {
             total: 5,
             next_in_line: false,
             holder,
-            held_since: Some(1_000_000),
+            held_since: Some(-60_000),
         };
-        assert_eq!(queue(&view, 1_000_000 + 12 * 60_000), "2nd of 5, held by db3 (ops, pid 4242, backup.sh) for 12m");
+        assert_eq!(
+            queue(&view, START + Duration::from_secs(11 * 60)),
+            "2nd of 5, held by db3 (ops, pid 4242, backup.sh) for 12m"
+        );
     }
 }

@@ -62,6 +62,10 @@ pub struct Stat {
     pub czxid: i64,
     /// The session that it belongs to, 0 for a node that outlives its session.
     pub owner: i64,
+    /// When it was created, in milliseconds since the Unix epoch on ZooKeeper's clock.
+    pub created: i64,
+    /// When its data was written last, likewise.
+    pub written: i64,
 }
 
 /// What became of a watched node.

@@ -152,9 +152,10 @@ impl Shared {
         self.0.gate.compare_exchange(GATED, PASSED, SeqCst, SeqCst).is_ok()
     }
 
-    /// The supervisor: what waits at the gate may not pass it any more. Fails if it has passed it.
+    /// The supervisor, or the keeper of one that has died: what waits at the gate may not pass it any more. Returns false
+    /// if it has passed it.
     pub fn recall(self) -> bool {
-        self.0.gate.compare_exchange(GATED, RECALLED, SeqCst, SeqCst).is_ok()
+        self.0.gate.compare_exchange(GATED, RECALLED, SeqCst, SeqCst).unwrap_or_else(|now| now) != PASSED
     }
 
     /// The guard: this process will be the command.

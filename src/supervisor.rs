@@ -55,7 +55,7 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
     let mut supervisor =
         Supervisor { plan, signals, alarm, keeper: None, job, lending: None, borrowing, teller, writer };
     let outcome = supervisor.work();
-    supervisor.clean_up();
+    supervisor.clean_up(outcome.is_err());
     outcome
 }
 
@@ -160,9 +160,9 @@ impl Supervisor<'_> {
         self.job.prepare(grant);
         // Without a keeper there is no lock.
         let Some(keeper) = &mut self.keeper else { return Ok(Some(Unstarted::TooLate)) };
-        let lending = match self.lending.take() {
-            Some(lending) => lending,
-            None => Lending::begin().context("cannot create a pipe")?,
+        let lending = match self.lending.take().map_or_else(Lending::begin, Ok) {
+            Ok(lending) => lending,
+            Err(error) => return Ok(Some(self.not_started(&error))),
         };
         let lending = self.lending.insert(lending);
         let mut variables = environment::describe(grant, self.plan.request.mode);
@@ -213,7 +213,7 @@ impl Supervisor<'_> {
 
     /// Leaves neither the command nor a keeper running. After a run that ended as it should, only a keeper and a guard
     /// that are about to exit are left.
-    fn clean_up(&mut self) {
+    fn clean_up(&mut self, has_failed: bool) {
         self.teller.screen.clear();
         self.start_writer();
         while self.job.is_left() {
@@ -224,9 +224,13 @@ impl Supervisor<'_> {
             number => self.teller.say(&Notice::LeftBehind(number)),
         }
         let until = clock::now() + KEEPER_EXIT;
-        // It exits when its socket is closed.
+        // It exits when its socket is closed. After a run that has failed, it does not know that nothing is left.
         if let Some(keeper) = &mut self.keeper {
+            if has_failed {
+                keeper.order(Order::Release);
+            }
             keeper.link = None;
+            keeper.ties.end();
         }
         while self.keeper.as_ref().is_some_and(|keeper| !keeper.reaped) {
             let left = until.saturating_since(clock::now());

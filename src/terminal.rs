@@ -51,6 +51,13 @@ impl Attributes {
     }
 }
 
+/// Whether what is written to standard error may be seen as a line of its own: not when it is a terminal that another job
+/// uses now.
+pub fn is_in_foreground() -> bool {
+    // A terminal that is not ours to control is used by no job of ours.
+    tcgetpgrp(stderr()).map_or(true, |foreground| foreground == getpgrp())
+}
+
 /// Whether a person is likely to read standard error as it is written.
 pub fn has_reader() -> bool {
     stderr().is_terminal()

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
+use nix::poll::poll;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -25,10 +26,7 @@ impl Link {
     /// Sends one message. An error means that the other side is gone, or so far behind that the
     /// socket is full.
     pub fn send(&self, message: &impl Serialize) -> io::Result<()> {
-        let bytes = serde_json::to_vec(message)?;
-        // MSG_NOSIGNAL: a peer that has gone is an error here, not a SIGPIPE.
-        send(self.0.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL)?;
-        Ok(())
+        Ok(send_whole(self.as_fd(), &serde_json::to_vec(message)?)?)
     }
 
     /// Receives a message if there is one.
@@ -75,6 +73,27 @@ pub enum Received<T> {
     Nothing,
     /// The other side has gone, and everything that it sent has been read.
     Gone,
+}
+
+/// How often a message is sent again when the system is short of memory for it, and the pause before that in milliseconds.
+const TRIES: u32 = 10;
+const SHORTAGE_PAUSE: u8 = 5;
+
+/// Sends one message to another process of this run. Does not wait for room in the socket: then the error is EAGAIN.
+pub fn send_whole(socket: BorrowedFd<'_>, message: &[u8]) -> nix::Result<()> {
+    // MSG_NOSIGNAL: a peer that has gone is an error here, not a SIGPIPE.
+    let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+    let mut tries = 0;
+    loop {
+        match send(socket.as_raw_fd(), message, flags) {
+            Err(Errno::EINTR) => {}
+            Err(Errno::ENOBUFS | Errno::ENOMEM) if tries < TRIES => {
+                tries += 1;
+                let _ = poll(&mut [], SHORTAGE_PAUSE);
+            }
+            sent => return sent.map(drop),
+        }
+    }
 }
 
 #[cfg(test)]

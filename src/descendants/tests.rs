@@ -23,7 +23,8 @@ fn we_find_ourselves_in_proc() {
     let this = Process::read(getpid().as_raw()).unwrap();
     assert_eq!(this.parent, getppid().as_raw());
     assert!(this.alive);
-    assert!(processes().unwrap().iter().any(|process| process.is_same(&this)));
+    assert!(pids().unwrap().contains(&this.pid));
+    assert!(!is_child_of_ours(this.pid));
 }
 
 #[test]

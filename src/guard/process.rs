@@ -48,10 +48,12 @@ pub(super) struct Inherited<'a> {
 }
 
 /// Lives as a guard until nothing is left of the command, or until it is told to leave.
-pub(super) fn run(birth: &Birth<'_>, inherited: Inherited<'_>, passage: Passage) {
+pub(super) fn run(birth: &Birth<'_>, inherited: Inherited<'_>, passage: Passage) -> ! {
     let mut process = Process::begin(birth, inherited, passage);
     let guard = Guard::begin(&mut process);
     process.work(guard);
+    // The kernel closes what it has left, and stops the timer last: so that ends a guard that is stopped here.
+    exit_now(0)
 }
 
 /// Takes note of a part that this system has not got. Fails if it is only short of something now.
@@ -153,9 +155,13 @@ impl<'a> Process<'a> {
             let children = File::open(format!("/proc/self/task/{guard}/children"));
             let children = noted(shared, Part::Children, children.map_err(errno))?;
             let timer = noted(shared, Part::Timer, DeadlineTimer::new())?;
-            nix::Result::Ok((children, timer, ChildSignals::new()?, Alarm::new()?))
+            let proc = match File::open("/proc").map_err(errno) {
+                Err(error) if is_shortage(error) => return Err(error),
+                opened => opened.ok(),
+            };
+            nix::Result::Ok((children, timer, proc, ChildSignals::new()?, Alarm::new()?))
         };
-        let (children, timer, signals, alarm) = match second() {
+        let (children, timer, proc, signals, alarm) = match second() {
             Ok(made) => made,
             Err(error) => report.exit(&error.into()),
         };
@@ -170,7 +176,7 @@ impl<'a> Process<'a> {
             command: Some(child),
             own_group: birth.own_group,
             children,
-            proc: File::open("/proc").ok(),
+            proc,
             timer,
             fuses,
             alive,
@@ -376,7 +382,8 @@ impl Outside for Process<'_> {
     fn kill_children(&mut self) -> bool {
         let Some(children) = &self.children else {
             // Without the list, this is the only way, though it allocates.
-            descendants::children(getpid().as_raw()).into_iter().for_each(kill_child);
+            let command = self.command.map(Pid::as_raw);
+            descendants::children(getpid().as_raw()).into_iter().chain(command).for_each(kill_child);
             return false;
         };
         let mut has_children = false;

@@ -15,7 +15,7 @@ use crate::rules::contacts::Contacts;
 use crate::rules::instant::Instant;
 use crate::rules::message::{Connection, Progress, Refusal, Report};
 use crate::rules::queue::{Contender, ContenderId, Queue};
-use crate::session::{Created, Failure, Session};
+use crate::session::{Created, Failure, Session, Stat};
 
 /// How long a connection may last after a request over it has failed without a known outcome.
 const RECONNECT: Duration = Duration::from_secs(1);
@@ -169,7 +169,7 @@ impl<O: Outside> Keeper<'_, O> {
                     }
                     // Without a token, the nodes are looked for as if the reply had been lost.
                     if let Some(stat) = stat {
-                        self.record_claim(lock, paths, stat.czxid).listed.set(listed.await.ok());
+                        self.record_claim(lock, paths, stat).listed.set(listed.await.ok());
                     }
                     return Ok(());
                 }
@@ -192,9 +192,11 @@ impl<O: Outside> Keeper<'_, O> {
         }
     }
 
-    fn record_claim(&self, lock: &LockPath, nodes: Vec<String>, token: i64) -> Rc<Claim> {
+    fn record_claim(&self, lock: &LockPath, nodes: Vec<String>, stat: Stat) -> Rc<Claim> {
         log::info!("contender {}", nodes.join(" "));
-        let claim = Rc::new(Claim { lock: lock.clone(), nodes, token, lender: None, listed: Cell::new(None) });
+        let servers_clock = (stat.created, self.outside.now());
+        let (token, listed) = (stat.czxid, Cell::new(None));
+        let claim = Rc::new(Claim { lock: lock.clone(), nodes, token, lender: None, servers_clock, listed });
         self.place.borrow_mut().step = Step::Queued(Rc::clone(&claim));
         claim
     }
@@ -245,7 +247,7 @@ impl<O: Outside> Keeper<'_, O> {
         let Some(first) = nodes.first() else { return self.enqueue(session, lock, id).await };
         match self.insist(|| session.read(first)).await {
             Ok((_, stat)) if stat.owner == session.id() => {
-                self.record_claim(lock, nodes, stat.czxid);
+                self.record_claim(lock, nodes, stat);
                 Ok(())
             }
             // The first node has gone in between. The next attempt deletes the others.

@@ -82,11 +82,13 @@ impl<O: Outside> Keeper<'_, O> {
                 return Err(Stop::Final(Report::Refused(Refusal::Upgrade { lock, held })));
             }
             log::info!("{node} is held by process {} above this one; using it", run.pid);
+            let servers_clock = (stat.created, self.outside.now());
             return Ok(Some(Claim {
                 lock: lock.clone(),
                 nodes: vec![node],
                 token: stat.czxid,
                 lender: Some(LentBy { run, session: stat.owner }),
+                servers_clock,
                 listed: Cell::new(None),
             }));
         }

@@ -58,8 +58,8 @@ pub trait Outside {
     /// Reports, and waits for room if there is none: a supervisor that is stopped reads nothing.
     fn report(&self, report: &Report) -> impl Future<Output = ()>;
 
-    /// Reports what is of no interest once it is old: dropped if there is no room.
-    fn report_if_room(&self, report: &Report);
+    /// Reports what is of no interest once it is old: dropped if there is no room. Returns whether there was.
+    fn report_if_room(&self, report: &Report) -> bool;
 
     /// Waits for the supervisor's next order. `None`: the supervisor has gone.
     fn order(&self) -> impl Future<Output = Option<Order>>;
@@ -73,6 +73,9 @@ pub trait Outside {
     /// Waits until no guard is left, and none can come. Returns whether nothing is left of the command that must not
     /// run without the lock, as far as the guard could tell.
     fn guard_gone(&self) -> impl Future<Output = bool>;
+
+    /// The supervisor has gone: no command may start any more. Returns false if it may have been started.
+    fn recall(&self) -> bool;
 
     /// Whether a holder of which the servers have this card lends us its lock.
     fn loan(&self, holder: &Card) -> Loan;

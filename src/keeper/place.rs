@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::rc::Rc;
 
 use crate::plan::LockPath;
+use crate::rules::instant::Instant;
 use crate::rules::lender::Lender;
 use crate::rules::message::{Loss, Refusal, Report};
 use crate::rules::queue::ContenderId;
@@ -76,6 +77,8 @@ pub(super) struct Claim {
     pub(super) token: i64,
     /// `None`: the contender is our own.
     pub(super) lender: Option<LentBy>,
+    /// What ZooKeeper's clock showed, and when: at the creation of the nodes, or a little later.
+    pub(super) servers_clock: (i64, Instant),
     /// The children of the lock, if they were listed together with the creation.
     pub(super) listed: Cell<Option<Vec<String>>>,
 }
@@ -96,6 +99,13 @@ impl Claim {
     /// The name that decides our standing. No other contender can come between it and the other names.
     pub(super) fn name(&self) -> &str {
         self.names().next().unwrap_or_default()
+    }
+
+    /// What our clock showed when ZooKeeper's showed `millis`, in milliseconds; negative if that was before this machine was
+    /// started.
+    pub(super) fn on_our_clock(&self, millis: i64) -> i64 {
+        let (then, at) = self.servers_clock;
+        i64::try_from(at.since_boot().as_millis()).unwrap_or(i64::MAX).saturating_sub(then.saturating_sub(millis))
     }
 
     pub(super) fn is_own(&self) -> bool {

@@ -3,12 +3,12 @@
 
 use std::cell::OnceCell;
 use std::future::pending;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
-use nix::poll::PollFlags;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::stat::Mode as Permissions;
 use nix::unistd::{dup2_stdin, dup2_stdout, gethostname, setsid};
@@ -17,6 +17,7 @@ use super::outside::Outside;
 use super::{Keeper, PAUSE};
 use crate::clock;
 use crate::descendants;
+use crate::futures::or;
 use crate::guard::KeeperTies;
 use crate::lending::{self, Loans};
 use crate::lookup;
@@ -69,7 +70,9 @@ pub fn run(birth: Birth<'_>) {
     let (plan, refresh) = (birth.plan, birth.refresh);
     let servers = Servers::new(&plan.servers);
     let lived = Reactor::new().and_then(|reactor| {
-        let outside = RealOutside { birth, servers: &servers, reactor: &reactor, card: OnceCell::new() };
+        // If it has gone already, and the number is another's by now, the socket tells.
+        let supervisor = i32::try_from(birth.supervisor).ok().and_then(|pid| descendants::pidfd_open(pid).ok());
+        let outside = RealOutside { birth, servers: &servers, reactor: &reactor, card: OnceCell::new(), supervisor };
         reactor.run(Keeper::new(plan, refresh, outside).keep())
     });
     if let Err(error) = lived {
@@ -94,6 +97,13 @@ struct RealOutside<'p> {
     servers: &'p Servers<'p>,
     reactor: &'p Reactor,
     card: OnceCell<Card>,
+    /// Readable once the supervisor has died. A guard that is stopped right after its fork has a copy of the supervisor's
+    /// socket, and would hide that. `None` where the kernel does not tell.
+    supervisor: Option<OwnedFd>,
+}
+
+fn is_readable(descriptor: &OwnedFd) -> bool {
+    poll(&mut [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO).is_ok_and(|count| count > 0)
 }
 
 impl<'p> Outside for RealOutside<'p> {
@@ -146,20 +156,35 @@ impl<'p> Outside for RealOutside<'p> {
         }
     }
 
-    fn report_if_room(&self, report: &Report) {
-        if let Err(error) = self.birth.link.send(report) {
-            log::debug!("keeper: report dropped: {error}");
-        }
+    fn report_if_room(&self, report: &Report) -> bool {
+        let sent = self.birth.link.send(report);
+        sent.inspect_err(|error| log::debug!("keeper: report dropped: {error}")).is_ok()
     }
 
     async fn order(&self) -> Option<Order> {
+        let may_come = || async {
+            match &self.supervisor {
+                Some(supervisor) => {
+                    let link = self.reactor.ready(&self.birth.link, PollFlags::POLLIN);
+                    or(link, self.reactor.ready(supervisor, PollFlags::POLLIN)).await;
+                }
+                None => self.reactor.ready(&self.birth.link, PollFlags::POLLIN).await,
+            }
+        };
         loop {
+            // First: what it has sent before is still to be read.
+            let has_gone = self.supervisor.as_ref().is_some_and(is_readable);
             match self.birth.link.receive() {
                 Received::Message(order) => return Some(order),
                 Received::Gone => return None,
-                Received::Nothing => self.reactor.ready(&self.birth.link, PollFlags::POLLIN).await,
+                Received::Nothing if has_gone => return None,
+                Received::Nothing => may_come().await,
             }
         }
+    }
+
+    fn recall(&self) -> bool {
+        self.birth.ties.shared.recall()
     }
 
     fn revoke_lease(&self) {

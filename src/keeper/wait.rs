@@ -17,7 +17,7 @@ use crate::rules::message::{Grant, Granted, Loss, Progress, Refusal, Report, Vie
 use crate::rules::queue::{Contender, Queue, Standing};
 use crate::rules::revocation::Revocation;
 use crate::rules::text::printable;
-use crate::session::{Change, Failure, Session};
+use crate::session::{Change, Failure, Session, Stat};
 
 /// What a waiter has found out about its queue.
 enum Found {
@@ -189,11 +189,11 @@ impl<O: Outside> Keeper<'_, O> {
         let mut nearest = None;
         for reply in replies {
             match reply.await {
-                Ok((data, _, watch)) => {
+                Ok((data, stat, watch)) => {
                     if let Some(contender) = sole.filter(|_| Card::from_bytes(&data).held_since.is_some()) {
                         return Ok(Found::Holds(contender.name.clone()));
                     }
-                    nearest.get_or_insert(data);
+                    nearest.get_or_insert((data, stat));
                     watches.push(watch);
                 }
                 // It has just left: look again.
@@ -205,7 +205,7 @@ impl<O: Outside> Keeper<'_, O> {
                 Err(failure) => return Err(Stop::because(failure, lock)),
             }
         }
-        let view = self.view(session, lock, queue, position, watch, nearest).await;
+        let view = self.view(session, claim, queue, position, watch, nearest).await;
         self.outside.report_if_room(&Report::Queue(Progress::Waiting(view)));
 
         let changed = async {
@@ -290,7 +290,7 @@ impl<O: Outside> Keeper<'_, O> {
             if let Standing::Waits { position, watch } = queue.standing(claim.name())
                 && self.refresh.is_some()
             {
-                let view = self.view(session, lock, &queue, position, &watch, None).await;
+                let view = self.view(session, claim, &queue, position, &watch, None).await;
                 self.outside.report_if_room(&Report::Queue(Progress::Waiting(view)));
             }
         }
@@ -300,25 +300,28 @@ impl<O: Outside> Keeper<'_, O> {
     async fn view(
         &self,
         session: &O::Session,
-        lock: &LockPath,
+        claim: &Claim,
         queue: &Queue,
         position: usize,
         watch: &[&Contender],
-        nearest: Option<Vec<u8>>,
+        nearest: Option<(Vec<u8>, Stat)>,
     ) -> View {
+        let lock = &claim.lock;
         let holder = queue.first_holder().map(|holder| holder.name.as_str()).unwrap_or_default();
-        let data = match nearest.filter(|_| watch[0].name == holder) {
-            Some(data) => data,
-            None => session.read(&lock.child(holder)).await.map(|(data, _)| data).unwrap_or_default(),
+        let read = match nearest.filter(|_| watch[0].name == holder) {
+            Some(read) => Some(read),
+            None => session.read(&lock.child(holder)).await.ok(),
         };
-        let card = Card::from_bytes(&data);
+        let card = read.as_ref().map(|(data, _)| Card::from_bytes(data)).unwrap_or_default();
+        // The card has the time of the holder's own clock, which may be wrong. It was written at that time.
+        let written = read.filter(|_| card.held_since.is_some()).map(|(_, stat)| stat.written);
         View {
             lock: lock.to_string(),
             position,
             total: queue.size(),
             next_in_line: is_next_in_line(queue, watch),
             holder: card.phrase().unwrap_or_else(|| printable(holder)),
-            held_since: card.held_since,
+            held_since: written.map(|written| claim.on_our_clock(written)),
         }
     }
 
@@ -379,9 +382,7 @@ impl<O: Outside> Keeper<'_, O> {
         if !told.held {
             return Err(Stop::Final(report));
         }
-        if !std::mem::replace(&mut told.revoked, true) {
-            self.outside.report_if_room(&report);
-        }
+        told.revoked = told.revoked || self.outside.report_if_room(&report);
         Ok(())
     }
 }

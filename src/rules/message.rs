@@ -90,8 +90,9 @@ pub struct View {
     pub next_in_line: bool,
     /// The first holder, printable: `db3 (ops, pid 4242, backup.sh)`, or its node's name.
     pub holder: String,
-    /// Since when it has held the lock, in milliseconds since the Unix epoch, if it says so.
-    pub held_since: Option<u64>,
+    /// Since when it has held the lock, if it says that it does: in milliseconds on our clock (CLOCK_BOOTTIME), which is
+    /// negative if that was before this machine was started.
+    pub held_since: Option<i64>,
 }
 
 /// One lock that is ours.

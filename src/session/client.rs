@@ -47,7 +47,7 @@ impl From<Refused> for Failure {
 
 impl From<reply::Stat> for Stat {
     fn from(stat: reply::Stat) -> Self {
-        Self { czxid: stat.czxid, owner: stat.ephemeral_owner }
+        Self { czxid: stat.czxid, owner: stat.ephemeral_owner, created: stat.ctime, written: stat.mtime }
     }
 }
 

@@ -316,14 +316,13 @@ impl Job {
         self.dismissed.retain(|pid| descendants::parent(*pid).is_some_and(is_ours));
         let Some(guarded) = &self.guard else { return !self.dismissed.is_empty() };
         let (stage, reaped) = (guarded.guard.stage(), guarded.state.is_reaped());
+        if !reaped && matches!(stage, Stage::Left | Stage::Empty) {
+            // It has nothing left to do, and may be stopped.
+            guarded.guard.kill_guard();
+        }
         if guarded.leaves {
-            if stage == Stage::Left {
-                // It has nothing left to do, and may be stopped.
-                guarded.guard.kill_guard();
-            } else {
-                // Once more: if it was stopped, its socket may have been full.
-                guarded.guard.leave();
-            }
+            // Once more: if it was stopped, its socket may have been full.
+            guarded.guard.leave();
             return !reaped || !self.dismissed.is_empty();
         }
         if matches!(stage, Stage::Gated | Stage::Open) && !(reaped && self.has_gone()) {

@@ -59,12 +59,12 @@ impl<'p> Teller<'p> {
     }
 
     pub(super) fn say(&mut self, notice: &Notice) {
-        let (weight, text) = sentences::sentence(notice, self.plan, clock::wall_millis());
+        let (weight, text) = sentences::sentence(notice, self.plan, clock::now());
         match (weight, self.audience) {
             (Weight::Error, _) => self.screen.line(&text),
             (Weight::Notable, _) if self.plan.verbosity != Verbosity::Quiet => self.screen.line(&text),
             (Weight::News | Weight::Hint, Audience::Reader) => self.screen.line(&text),
-            (Weight::Status, Audience::Reader) => self.screen.status(text),
+            (Weight::Status, Audience::Reader) if terminal::is_in_foreground() => self.screen.status(text),
             (Weight::Status | Weight::News | Weight::Progress, Audience::JobLog) => {
                 // That we wait is news even to those who have read that we connect. But a network that comes
                 // and goes must not fill the log.

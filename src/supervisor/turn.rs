@@ -15,6 +15,7 @@ use crate::rules::event::{Awaited, CommandEvent, Effect, Event, Unstarted};
 use crate::rules::guarded::{End, News};
 use crate::rules::instant::Instant;
 use crate::rules::machine::Machine;
+use crate::rules::message::Report;
 use crate::rules::outcome::Outcome;
 use crate::rules::settings::Settings;
 use crate::rules::signal::Signal;
@@ -156,8 +157,9 @@ impl Turns {
         let is_over = outside.is_lease_over();
         while let Some(event) = outside.hear_keeper() {
             // When nothing is left of the command, the keeper releases the lock by itself. What happens to it after that
-            // is no loss.
-            if event == Event::KeeperGone && outside.is_emptied() {
+            // is no loss, and what others ask of it comes too late.
+            let is_harmless = matches!(event, Event::KeeperGone | Event::Keeper(Report::Revoked(_)));
+            if is_harmless && outside.is_emptied() {
                 self.hear_guard(outside)?;
                 self.look_what_is_left(outside)?;
             }

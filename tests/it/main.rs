@@ -64,6 +64,7 @@ mod node_deleted;
 mod processes_stopped;
 mod revoked;
 mod session_ended;
+mod shortage;
 mod zklock_killed; // kill -9
 
 // Signals, terminals and surroundings.

@@ -1,8 +1,10 @@
 //! A contender is asked to give up, by the data of its node: by `zklock break`, or by Curator's `Revoker`.
 
+use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::harness::peers::{Peer, Recipe};
+use crate::harness::process;
 use crate::harness::running::{Running, finish};
 use crate::harness::scratch::{LOCK, Scratch};
 
@@ -75,6 +77,22 @@ fn a_holder_ignores_what_is_meant_for_a_waiter_and_what_means_nothing() {
     assert!(!holder.has_ended());
     assert!(!holder.stdout().contains("signal"), "{holder}");
     finish(&mut holder);
+}
+
+/// A supervisor that is stopped hears of the request only when the command has ended, and the lock is released.
+#[test]
+fn a_request_that_comes_too_late_changes_nothing() {
+    let scratch = Scratch::new().with_lock();
+    let (mut holder, node) = holder(&scratch, &["--on-lost", "echo lost"]);
+    process::send(holder.pid(), Signal::SIGSTOP);
+    process::wait_state(holder.pid(), &['T']);
+    ask(&scratch, &node, "holder");
+    scratch.wait_watched(&node);
+    process::send(holder.command(), Signal::SIGTERM);
+    scratch.wait_queue(0);
+    process::send(holder.pid(), Signal::SIGCONT);
+    let output = holder.wait().expect_code(0);
+    assert!(!output.stdout().contains("lost") && output.stderr().is_empty(), "{output}");
 }
 
 /// A holder that had to wait stores since when it holds. What was stored in its node before that stays.

@@ -1,7 +1,7 @@
 //! `-q`, `-v` and `ZKLOCK_LOG`: saying less, and saying more.
 
 use crate::harness::running::count_own_lines;
-use crate::harness::scratch::{HELD_BY_DB3, LOCK, Scratch};
+use crate::harness::scratch::{HELD_BY_DB3, LOCK, Scratch, ageless};
 use crate::harness::server::free_port;
 use crate::harness::zklock::Zklock;
 
@@ -27,7 +27,7 @@ fn verbose_tells_the_course_of_things() {
         let holder = scratch.occupy_as_db3();
         let mut job = scratch.zklock().arg(LOCK).arg(option).bare_child().spawn();
         let waiting = job.wait_stderr("waiting for /lock");
-        assert!(waiting.ends_with(HELD_BY_DB3), "{waiting}");
+        assert!(ageless(&waiting).ends_with(HELD_BY_DB3), "{waiting}");
         scratch.delete(&holder);
         let output = job.wait().expect_code(0);
         assert!(output.stderr().contains(", token "), "{output}");

@@ -94,6 +94,8 @@ pub(crate) struct Host {
     pub(crate) processes: Vec<Process>,
     /// What waits at the gate, or has passed it, starts the command under this grant, if that is before this instant.
     opening: Option<(Grant, Time)>,
+    /// It may not pass any more.
+    is_recalled: bool,
     /// The status of the command's own process, the first of `processes`, from its end until it has been reaped.
     pub(crate) root_status: Option<i32>,
     /// The signal that the command's own process is about to die of.
@@ -162,6 +164,7 @@ impl Host {
             armed: None,
             processes: vec![],
             opening: None,
+            is_recalled: false,
             root_status: None,
             root_dies_of: None,
             stopped_by: None,
@@ -483,6 +486,14 @@ impl State {
         Some(Happening::Command(CommandEvent::StartFailed(why)))
     }
 
+    /// The keeper of a supervisor that has died takes the command back, unless it has passed the gate.
+    pub(crate) fn recall_by_keeper(&mut self, host: usize) -> bool {
+        let state = &mut self.hosts[host];
+        let has_passed = state.opening.is_none() && (state.grant.is_some() || state.failure.is_some());
+        state.is_recalled |= !has_passed;
+        !has_passed
+    }
+
     fn is_stopped_by_supervisor(&mut self, host: usize) {
         self.check_stop(host);
         self.hosts[host].stopped_by_supervisor = true;
@@ -572,7 +583,7 @@ impl State {
         };
         let is_revoked = self.hosts[host].keeper.is_some_and(|keeper| self.keepers[keeper].revoked);
         let failure = match () {
-            () if is_revoked || self.now >= until => Some(Unstarted::TooLate),
+            () if self.hosts[host].is_recalled || is_revoked || self.now >= until => Some(Unstarted::TooLate),
             () if self.hosts[host].script.missing => Some(Unstarted::NotFound),
             () => None,
         };

@@ -430,7 +430,7 @@ impl State {
                         return Err((index, NODE_EXISTS));
                     }
                     let owner = if is_ephemeral { session } else { 0 };
-                    results.push(Done::Created { path: path.clone(), stat: Stat { czxid: zxid, owner }, kind });
+                    results.push(Done::Created { path: path.clone(), stat: stat(zxid, owner), kind });
                     effects.push(Effect::Create(Node {
                         path: Path::from(path),
                         data,
@@ -454,7 +454,7 @@ impl State {
                         return Err((index, BAD_VERSION));
                     }
                     effects.push(Effect::Set(Rc::clone(&node.path), data));
-                    results.push(Done::Set(Stat { czxid: node.czxid, owner: node.owner }));
+                    results.push(Done::Set(stat(node.czxid, node.owner)));
                 }
                 Operation::Check(path) => {
                     exists(&path)?;
@@ -685,7 +685,7 @@ impl State {
             if *watch && !watched.contains(&node.path) {
                 watched.push(Rc::clone(&node.path));
             }
-            Answer::data(&node.data, Stat { czxid: node.czxid, owner: node.owner })
+            Answer::data(&node.data, stat(node.czxid, node.owner))
         } else {
             Answer::children(tree.children(path))
         }
@@ -824,4 +824,9 @@ impl State {
         let node = Node { path: Path::from(path), data: Rc::from([]), czxid, owner: 0, counter: 0, version: 0 };
         self.commit(Transaction { effects: vec![Effect::Create(node)], origin: None, closes: None });
     }
+}
+
+/// What is said of a node. What time it is does not matter.
+fn stat(czxid: i64, owner: i64) -> Stat {
+    Stat { czxid, owner, created: 0, written: 0 }
 }

@@ -188,10 +188,12 @@ impl Outside for SimOutside {
         self.push(report);
     }
 
-    fn report_if_room(&self, report: &Report) {
-        if self.has_room() {
+    fn report_if_room(&self, report: &Report) -> bool {
+        let has_room = self.has_room();
+        if has_room {
             self.push(report);
         }
+        has_room
     }
 
     async fn order(&self) -> Option<Order> {
@@ -233,6 +235,12 @@ impl Outside for SimOutside {
             Poll::Ready(matches!(host.guard.stage, Stage::Gated | Stage::Empty | Stage::Left))
         })
         .await
+    }
+
+    fn recall(&self) -> bool {
+        let mut state = self.state.borrow_mut();
+        let host = state.keepers[self.keeper].host;
+        state.recall_by_keeper(host)
     }
 
     fn loan(&self, _: &Card) -> Loan {

@@ -43,7 +43,13 @@ pub(crate) const BRIEF: [&str; 2] = ["--session-timeout", "10"];
 pub(crate) const GRACE: [&str; 3] = ["--quiet", "--kill-after", "1300ms"];
 
 /// How a message names the holder of [`Scratch::occupy_as_db3`].
-pub(crate) const HELD_BY_DB3: &str = "held by db3 (ops, pid 4242, backup.sh) for 12m";
+pub(crate) const HELD_BY_DB3: &str = "held by db3 (ops, pid 4242, backup.sh)";
+
+/// A message without its age, which must be one of seconds.
+pub(crate) fn ageless(message: &str) -> &str {
+    let seconds = message.strip_suffix('s').map(|rest| rest.trim_end_matches(|digit: char| digit.is_ascii_digit()));
+    seconds.and_then(|rest| rest.strip_suffix(" for ")).unwrap_or(message)
+}
 
 const SESSION_TIMEOUT: &str = "ZKLOCK_SESSION_TIMEOUT";
 
@@ -231,8 +237,8 @@ impl Scratch {
     /// The same with the data of another zklock, see [`HELD_BY_DB3`].
     pub(crate) fn occupy_as_db3(&self) -> String {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock later than 1970").as_millis();
-        // 12 min 2 s ago, so that messages say "12m" for almost another minute.
-        let since = now - 722_000;
+        // By its own clock, which is an hour slow: it is not to be believed.
+        let since = now - 3_600_000;
         let card = r#""v":1,"host":"db3","pid":4242,"user":"ops","command":"backup.sh","held_since""#;
         self.occupy(&format!("{{{card}:{since}}}"))
     }
