@@ -141,7 +141,7 @@ impl State {
         if let Some(gone) = grant.all().find(gone) {
             return self.fail(format!("host {host} starts its command, but {} was gone by then", gone.node));
         }
-        self.check_bereft(host);
+        self.check_bereft(host, grant);
         if self.is_excused(host) || self.is_unheard(grant) || self.is_raised(grant) {
             return;
         }
@@ -162,10 +162,12 @@ impl State {
 
     /// A waiter that learns of the loss of the servers' data starts nothing while the lease of another contender may last,
     /// of which these servers know nothing. If there are other faults, or the session timeouts differ, it cannot tell.
-    fn check_bereft(&mut self, host: usize) {
+    fn check_bereft(&mut self, host: usize, grant: &Grant) {
         let state = &self.hosts[host];
         let alike = self.servers.all.iter().all(|server| server.limit >= self.servers.timeout);
-        if !state.bereft || !self.calm || !alike {
+        // If it got the lock in that session, it was told so before the loss, and has a lease.
+        let has_learnt = state.bereft.is_some_and(|lost| lost != self.servers.session_of(grant.session));
+        if !has_learnt || !self.calm || !alike {
             return;
         }
         let excludes = |other: &&Host| {

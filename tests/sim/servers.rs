@@ -796,7 +796,7 @@ impl State {
                 session.relied_on = session.deadline;
                 back.push((session.deadline, index));
             } else if was_alive && session.is_told && !self.hosts[session.host].is_running() {
-                self.hosts[session.host].bereft = true;
+                self.hosts[session.host].bereft = Some(index);
             }
         }
         for (deadline, index) in back {
