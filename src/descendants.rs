@@ -52,6 +52,10 @@ impl OwnChildren {
         match File::open(format!("/proc/self/task/{this}/children")) {
             Ok(list) => Ok(Self(Some(list))),
             // The kernel lacks the list (CONFIG_PROC_CHILDREN).
+            Err(error) if error.kind() == io::ErrorKind::NotFound && hides_processes() => {
+                let why = "/proc hides processes (hidepid), and this kernel has no list of a process's children";
+                Err(io::Error::other(why))
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self(None)),
             Err(error) => Err(error),
         }
@@ -77,6 +81,11 @@ impl OwnChildren {
     pub fn others(&self, is_known: impl Fn(Pid) -> bool) -> io::Result<Vec<Stranger>> {
         let children = self.list()?.into_iter().map(Pid::from_raw);
         Ok(children.filter(|child| !is_known(*child)).map(Stranger::new).collect())
+    }
+
+    /// Whether this process is known to be a child of ours that has not been reaped.
+    pub fn has(&self, pid: Pid) -> bool {
+        self.list().is_ok_and(|children| children.contains(&pid.as_raw()))
     }
 
     /// Whether this process is known not to be a child of ours, alive or not.
@@ -259,6 +268,14 @@ fn children_among_all(parent: i32) -> io::Result<Vec<i32>> {
 fn is_child_of_ours(pid: i32) -> bool {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     waitid(Id::Pid(Pid::from_raw(pid)), flags) != Err(Errno::ECHILD)
+}
+
+/// Whether /proc does not list all processes (`hidepid` of proc(5)).
+fn hides_processes() -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let options = mounts.lines().filter_map(|line| line.strip_prefix("proc /proc proc ")?.split(' ').next());
+    let hiding = ["hidepid=2", "hidepid=4", "hidepid=invisible", "hidepid=ptraceable"];
+    options.flat_map(|options| options.split(',')).any(|option| hiding.contains(&option))
 }
 
 fn numbers(list: &str) -> Vec<i32> {

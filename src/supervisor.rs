@@ -87,6 +87,9 @@ impl Supervisor<'_> {
 
     /// Sleeps until a signal, a report, the deadline or a text that has no writer comes.
     fn wait(&mut self, turns: &Turns) -> anyhow::Result<()> {
+        if self.keeper.as_ref().is_some_and(Keeper::has_news) {
+            return Ok(());
+        }
         self.alarm.set(turns.deadline()).context("cannot set the timer")?;
         let mut fds = vec![
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
@@ -314,6 +317,10 @@ impl Outside for Supervisor<'_> {
             Some(Reaped::Stopped(..)) => Change::Other,
             None => Change::NoMore,
         }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.job.has_ended()
     }
 
     fn is_emptied(&self) -> bool {

@@ -36,17 +36,16 @@ impl Process {
 
     /// The process with this id. `None`: there is none. An error: there may be one.
     pub fn look(pid: i32) -> io::Result<Option<Self>> {
-        match fs::read(format!("/proc/{pid}/stat")) {
-            Ok(stat) => Ok(Self::parse(pid, &stat)),
-            // It has gone, or /proc hides it (`hidepid`).
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
-                match kill(Pid::from_raw(pid), None) {
-                    Err(Errno::EPERM) => Err(Errno::EPERM.into()),
-                    _ => Ok(None),
-                }
-            }
-            Err(error) => Err(error),
+        let read = || match fs::read(format!("/proc/{pid}/stat")) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(None),
+            stat => stat.map(Some),
+        };
+        let mut stat = read()?;
+        if stat.is_none() && kill(Pid::from_raw(pid), None) != Err(Errno::ESRCH) {
+            // The number has just been given out; or /proc hides the process (`hidepid`).
+            stat = Some(read()?.ok_or(Errno::EPERM)?);
         }
+        Ok(stat.and_then(|stat| Self::parse(pid, &stat)))
     }
 
     pub(super) fn parse(pid: i32, stat: &[u8]) -> Option<Self> {

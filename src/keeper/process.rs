@@ -47,6 +47,8 @@ pub struct Birth<'p> {
     pub plan: &'p Plan,
     /// The process id of the supervisor, which is the one that users know.
     pub supervisor: u32,
+    /// When that process started, in clock ticks since boot. It could see itself; another process may not see it.
+    pub started: Option<u64>,
     /// How often to look at the queue although nothing has happened, if a user is watching.
     pub refresh: Option<Duration>,
     /// What the supervisor has borrowed from the runs above.
@@ -150,7 +152,7 @@ impl<'p> Outside for RealOutside<'p> {
         while let Err(error) = self.birth.link.send(report) {
             match error.raw_os_error() {
                 Some(libc::EAGAIN) => self.reactor.ready(&self.birth.link, PollFlags::POLLOUT).await,
-                Some(libc::ENOBUFS | libc::EINTR) => self.sleep(PAUSE).await,
+                Some(libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => self.sleep(PAUSE).await,
                 _ => return,
             }
         }
@@ -234,7 +236,7 @@ impl<'p> Outside for RealOutside<'p> {
             Card {
                 host: gethostname().ok().map(|name| name.to_string_lossy().into_owned()),
                 pid: Some(self.birth.supervisor),
-                started: descendants::started(self.birth.supervisor).ok().flatten(),
+                started: self.birth.started,
                 pid_ns: lending::pid_namespace(),
                 boot_id: lending::boot_id(),
                 user: lookup::user_name(),

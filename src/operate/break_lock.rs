@@ -163,7 +163,7 @@ async fn end(order: &Break, target: &Entry, visit: &Visit<'_>) -> Result<Fate, S
     let nodes: Vec<String> = target.nodes.iter().map(|name| order.lock.child(name)).collect();
     let by = requester();
     let asking = visit.ask(Patience::Limited, async |session| match order.force {
-        true => delete(session, &nodes).await,
+        true => delete(session, &nodes, target).await,
         false => ask(session, &nodes[0], target, &by).await,
     });
     match asking.await? {
@@ -178,14 +178,29 @@ async fn end(order: &Break, target: &Entry, visit: &Visit<'_>) -> Result<Fate, S
     or(going, enough).await
 }
 
-/// Deletes all nodes of a contender together. Sequence numbers are not given out twice, so these are its own.
-async fn delete(session: &TcpSession<'_>, nodes: &[String]) -> Result<Fate, Stop> {
+/// Deletes all nodes of a contender together.
+async fn delete(session: &TcpSession<'_>, nodes: &[String], target: &Entry) -> Result<Fate, Stop> {
+    if !is_same(session, &nodes[0], target).await? {
+        return Ok(Fate::Gone);
+    }
     match session.delete_together(nodes).await {
         Ok(()) => Ok(Fate::Gone),
-        // Its session is ending.
-        Err(Failure::NoNode) => Ok(Fate::Stays),
+        // Some have gone already.
+        Err(Failure::NoNode) => {
+            for node in nodes {
+                session.delete(node).await?;
+            }
+            Ok(Fate::Gone)
+        }
         Err(failure) => Err(failure.into()),
     }
+}
+
+/// Whether the node is the one that was seen. If the lock's own node was made anew, its sequence numbers begin again, and
+/// the names of some clients have nothing else that tells them apart.
+async fn is_same(session: &TcpSession<'_>, node: &str, target: &Entry) -> Result<bool, Stop> {
+    let (stat, _) = session.exists(node, false).await?;
+    Ok(stat.is_some_and(|stat| target.token.is_none_or(|token| token == stat.czxid)))
 }
 
 /// Stores the request in a node.
@@ -196,6 +211,9 @@ async fn ask(session: &TcpSession<'_>, node: &str, target: &Entry, by: &str) -> 
             Err(Failure::NoNode) => return Ok(Fate::Gone),
             Err(failure) => return Err(failure.into()),
         };
+        if target.token.is_some_and(|token| token != stat.czxid) {
+            return Ok(Fate::Gone);
+        }
         let asked = Revocation { seen_holding: Some(target.holds), by: Some(by.to_owned()) };
         let data = match target.client {
             Some("zklock") => asked.add_to(&data),

@@ -119,7 +119,8 @@ async fn try_each<'p>(
             while let Some(mut one) = round.next() {
                 // A request to resume a session cannot be taken back: the server that gets it last has the session. So
                 // only one server is asked at a time, while others are being connected to.
-                let may_ask = identity.is_none() || tried.iter().all(|other| !other.has_asked);
+                let mut others = tried.iter().chain(round.as_slice());
+                let may_ask = identity.is_none() || others.all(|other| !other.has_asked);
                 match one.go_on(may_ask, reactor) {
                     Ok(None) => tried.push(one),
                     Ok(Some(granted)) => {

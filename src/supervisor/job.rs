@@ -176,6 +176,11 @@ impl Job {
         if pid == guarded.guard.pid() {
             log::debug!("guard {pid}: {end:?}");
             guarded.state.guard_reaped();
+            // What waited at its gate dies with it, unless it was stopped before it could see to that.
+            let gated = guarded.guard.shared().command().filter(|_| guarded.state.is_gated());
+            if let Some(gated) = gated.filter(|gated| self.children.has(*gated)) {
+                let _ = signals::send(gated.as_raw(), Signal::KILL);
+            }
         } else if guarded.guard.shared().command() == Some(pid) {
             guarded.state.command_reaped(end);
         }
@@ -184,6 +189,12 @@ impl Job {
     /// Whether the guard has killed the command because the lease was over.
     pub(super) fn is_lease_over(&self) -> bool {
         self.guard.as_ref().is_some_and(|guarded| guarded.guard.shared().is_lease_over())
+    }
+
+    /// Whether the guard has reaped the command, and that has not been told.
+    pub(super) fn has_ended(&self) -> bool {
+        let ended = |guarded: &Guarded| guarded.state.has_command() && guarded.guard.ended().is_some();
+        self.guard.as_ref().is_some_and(ended)
     }
 
     /// Whether the guard has reaped the command and all that was below it.

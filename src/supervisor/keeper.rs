@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use nix::unistd::{ForkResult, Pid, fork};
 
+use crate::descendants;
 use crate::guard::Ties;
 use crate::keeper::process::{self, Birth};
 use crate::lending::Borrowing;
@@ -29,6 +30,7 @@ impl Keeper {
         let (ours, theirs) = Link::pair().context("cannot create a socket pair")?;
         let ties = Ties::new().context("cannot share memory")?;
         let supervisor = std::process::id();
+        let started = descendants::started(supervisor).ok().flatten();
         #[expect(unsafe_code, reason = "the keeper is a fork of the supervisor")]
         // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
         match unsafe { fork() }.context("cannot fork")? {
@@ -39,19 +41,26 @@ impl Keeper {
                 // It may outlive the command for as long as no server answers.
                 let loans = borrowing.loans();
                 borrowing.give_back();
-                process::run(Birth { plan, supervisor, refresh, loans, link: theirs, ties: ties.into_keeper() });
+                let ties = ties.into_keeper();
+                process::run(Birth { plan, supervisor, started, refresh, loans, link: theirs, ties });
                 std::process::exit(0);
             }
             ForkResult::Parent { child: pid } => Ok(Self { pid, link: Some(ours), ties, reaped: false }),
         }
     }
 
+    /// It was reaped, and that it has gone is still to be heard. As a rule its socket tells, but another process may have
+    /// a copy of that.
+    pub(super) fn has_news(&self) -> bool {
+        self.reaped && self.link.is_some()
+    }
+
     /// Its next message, or that it has gone.
     pub(super) fn hear(&mut self) -> Option<Event> {
         match self.link.as_ref()?.receive() {
             Received::Message(report) => Some(Event::Keeper(report)),
-            Received::Nothing => None,
-            Received::Gone => {
+            Received::Nothing if !self.reaped => None,
+            Received::Nothing | Received::Gone => {
                 self.link = None;
                 Some(Event::KeeperGone)
             }

@@ -5,8 +5,8 @@
 //!    is judged by the newest news;
 //! 2. signals except SIGCONT. The report that the lock is ours comes before them, so a signal that arrived
 //!    before that report was read still keeps the command from being started;
-//! 3. the end of the command, if nothing is left of it. The keeper then releases the lock by itself, and the lease is
-//!    extended no more;
+//! 3. the end of the command. If nothing is left of it, the keeper releases the lock by itself, and the lease is extended
+//!    no more;
 //! 4. the deadline, which also starts the command;
 //! 5. SIGCONT, the only signal that lets a command go on: by now the command may have been killed;
 //! 6. the end of children, and what else the guard tells of the command.
@@ -59,6 +59,9 @@ pub trait Outside {
 
     /// Reaps one of our children, or notes that it was stopped.
     fn reap(&mut self) -> Change;
+
+    /// Whether the guard has reaped the command, and that has not been told.
+    fn has_ended(&self) -> bool;
 
     /// Whether the guard has reaped the command and all that was below it.
     fn is_emptied(&self) -> bool;
@@ -127,7 +130,7 @@ impl Turns {
         let signals = outside.signals()?.into_iter().filter(|(signal, _)| *signal != Signal::CHLD);
         let (continues, others) = signals.partition(|(signal, _)| *signal == Signal::CONT);
         self.take_signals(outside, others)?;
-        if outside.is_emptied() {
+        if outside.has_ended() || outside.is_emptied() {
             self.hear_guard(outside)?;
             self.look_what_is_left(outside)?;
         }
@@ -154,12 +157,27 @@ impl Turns {
     /// What the keeper tells, and whether the guard has found the lease to be over. The guard's word is read first and
     /// told last: the keeper reports a loss before it has the command killed.
     fn hear_keeper<O: Outside>(&mut self, outside: &mut O) -> Result<(), O::Error> {
+        self.take_reports(outside, false).map(drop)
+    }
+
+    /// The same. `is_telling`: the end of the command is about to be told; what is not to come before that is returned.
+    fn take_reports<O: Outside>(&mut self, outside: &mut O, is_telling: bool) -> Result<Vec<Event>, O::Error> {
         let is_over = outside.is_lease_over();
+        let mut postponed = vec![];
         while let Some(event) = outside.hear_keeper() {
-            // When nothing is left of the command, the keeper releases the lock by itself. What happens to it after that
-            // is no loss, and what others ask of it comes too late.
-            let is_harmless = matches!(event, Event::KeeperGone | Event::Keeper(Report::Revoked(_)));
-            if is_harmless && outside.is_emptied() {
+            let is_too_late = match event {
+                // What others ask of a command that has ended.
+                Event::Keeper(Report::Revoked(_)) => is_telling || outside.has_ended(),
+                // When nothing is left of the command, the keeper releases the lock by itself. What happens to it after
+                // that is no loss.
+                Event::KeeperGone => outside.is_emptied(),
+                _ => false,
+            };
+            if is_too_late && is_telling {
+                postponed.push(event);
+                continue;
+            }
+            if is_too_late {
                 self.hear_guard(outside)?;
                 self.look_what_is_left(outside)?;
             }
@@ -174,7 +192,7 @@ impl Turns {
         if is_over && !std::mem::replace(&mut self.told_over, true) {
             self.happen(outside, Event::LeaseOver)?;
         }
-        Ok(())
+        Ok(postponed)
     }
 
     fn reap<O: Outside>(&mut self, outside: &mut O) -> Result<(), O::Error> {
@@ -204,8 +222,9 @@ impl Turns {
     /// before it has the command killed, and a command that was killed must not pass for one that ended by itself.
     fn hear_guard<O: Outside>(&mut self, outside: &mut O) -> Result<(), O::Error> {
         let News { stopped, guard_gone, ended } = outside.hear_guard();
+        let mut postponed = vec![];
         if ended.is_some() || guard_gone {
-            self.hear_keeper(outside)?;
+            postponed = self.take_reports(outside, ended.is_some())?;
         }
         if let Some(signal) = stopped {
             self.happen(outside, Event::Command(CommandEvent::Stopped(signal)))?;
@@ -220,7 +239,11 @@ impl Turns {
             (None, End::Reaped(end)) if outside.end_lending() => CommandEvent::Ended(end),
             (None, End::Reaped(end)) => CommandEvent::EndedLending(end),
         };
-        self.happen(outside, Event::Command(event))
+        self.happen(outside, Event::Command(event))?;
+        if !postponed.is_empty() {
+            self.look_what_is_left(outside)?;
+        }
+        postponed.into_iter().try_for_each(|event| self.happen(outside, event))
     }
 
     fn happen<O: Outside>(&mut self, outside: &mut O, event: Event) -> Result<(), O::Error> {

@@ -292,6 +292,11 @@ impl Outside for SimOutside<'_> {
         if std::mem::take(&mut this.on_lost_ended) { Change::Event(Happening::OnLostEnded) } else { Change::NoMore }
     }
 
+    fn has_ended(&self) -> bool {
+        let host = &self.state.hosts[self.host];
+        host.guard.ended.is_some() && host.guarded.as_ref().is_some_and(Guarded::has_command)
+    }
+
     fn is_emptied(&self) -> bool {
         self.state.hosts[self.host].guard.stage == Stage::Empty
     }
