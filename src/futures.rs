@@ -42,6 +42,23 @@ pub async fn zip<A, B>(first: impl Future<Output = A>, second: impl Future<Outpu
     .await
 }
 
+/// The outputs of all, in their order.
+pub async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let mut futures: Vec<_> = futures.into_iter().map(|future| (Box::pin(future), None)).collect();
+    poll_fn(|context| {
+        for (future, output) in futures.iter_mut().filter(|(_, output)| output.is_none()) {
+            if let Poll::Ready(ready) = future.as_mut().poll(context) {
+                *output = Some(ready);
+            }
+        }
+        match futures.iter().all(|(_, output)| output.is_some()) {
+            true => Poll::Ready(futures.iter_mut().filter_map(|(_, output)| output.take()).collect()),
+            false => Poll::Pending,
+        }
+    })
+    .await
+}
+
 /// The number and the output of the one that completes first. Those before it are polled first.
 pub async fn first_of<F: Future>(futures: impl Iterator<Item = F>) -> (usize, F::Output) {
     let mut futures: Vec<_> = futures.map(Box::pin).collect();

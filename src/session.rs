@@ -8,9 +8,11 @@ pub mod channel;
 pub mod client;
 mod dial;
 pub mod look;
+pub mod probe;
 pub mod servers;
 pub mod tcp;
 mod watch;
+pub mod word;
 
 use std::fmt;
 use std::pin::Pin;

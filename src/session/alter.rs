@@ -1,9 +1,9 @@
-//! What is asked to change nodes of other sessions.
+//! What is asked to change nodes of other sessions, or to find out whether that is permitted.
 
-use super::Failure;
 use super::channel::Channel;
 use super::client::ClientSession;
-use crate::zookeeper::request::{Operation, Request};
+use super::{Failure, Session as _};
+use crate::zookeeper::request::{Acl, Kind, NewNode, Operation, Request};
 
 /// Like the functions of [`Session`](super::Session), these have queued their request when they return.
 impl<C: Channel> ClientSession<C> {
@@ -16,6 +16,39 @@ impl<C: Channel> ClientSession<C> {
     ) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
         let reply = self.ask(&Request::SetData { path, data, version: Some(version) });
         async move { reply.await.map(drop) }
+    }
+
+    /// Asks whether a child may be created below `lock`, with these missing `parents` above it (`lock` included, where it
+    /// is missing), and, if `deletes`, deleted again. [`Failure::Denied`], if not.
+    ///
+    /// Nothing is created: the transaction ends with a check that fails. Servers look at the ACLs of all operations
+    /// in their order, and apply none if one fails (`PrepRequestProcessor`).
+    pub fn rehearse<'s>(
+        &'s self,
+        parents: &[String],
+        lock: &str,
+        deletes: bool,
+    ) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
+        let child = format!("{lock}/zklock-check-{:016x}", self.id());
+        let missing = format!("{child}-missing");
+        let node = |path| NewNode { path, data: &[], acl: &[Acl::ANYONE] };
+        let mut operations: Vec<_> =
+            parents.iter().map(|path| Operation::Create { node: node(path), kind: Kind::Persistent }).collect();
+        operations.push(Operation::Create { node: node(&child), kind: Kind::Ephemeral });
+        if deletes {
+            operations.push(Operation::Delete { path: &child, version: None });
+        }
+        operations.push(Operation::Check { path: &missing, version: None });
+        let reply = self.ask(&Request::Multi(&operations));
+        async move {
+            match reply.await {
+                Err(Failure::NoNode) => Ok(()),
+                Ok(_) => {
+                    Err(Failure::Refused("a transaction was carried out although one of its checks fails".to_owned()))
+                }
+                Err(failure) => Err(failure),
+            }
+        }
     }
 
     /// Deletes all of these nodes, or none: [`Failure::NoNode`], if one of them does not exist.

@@ -1,7 +1,7 @@
 //! From the addresses of the servers to a session over one connection.
 
 use std::future::poll_fn;
-use std::io::{self, Read as _, Write as _};
+use std::io;
 use std::mem;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd as _;
@@ -13,7 +13,8 @@ use nix::poll::PollFlags;
 use super::Failure;
 use super::channel::{Channel as _, Rejected, shake_hands};
 use super::servers::{Servers, brief};
-use super::tcp::{TcpChannel, begin_to_connect};
+use super::tcp::TcpChannel;
+use super::word::{NOT_SERVING, Word};
 use crate::clock;
 use crate::futures::or;
 use crate::reactor::Reactor;
@@ -240,21 +241,16 @@ impl<'p> Try<'p> {
 /// answer by default.
 async fn diagnose(server: SocketAddr, reactor: &Reactor, patience: Duration) -> String {
     let asked = async {
-        let mut socket = begin_to_connect(server)?;
-        reactor.ready(&socket, PollFlags::POLLOUT).await;
-        socket.write_all(b"srvr")?;
-        let mut state = [0; 64];
-        reactor.ready(&socket, PollFlags::POLLIN).await;
-        let length = socket.read(&mut state)?;
-        io::Result::Ok(String::from_utf8_lossy(&state[..length]).into_owned())
+        let mut asked = Word::ask(server, reactor, "srvr").await?;
+        asked.read(reactor).await?;
+        io::Result::Ok(asked.text())
     };
     let enough = async {
         reactor.sleep_until(clock::now() + patience).await;
         Ok(String::new())
     };
     match or(asked, enough).await {
-        // ZooKeeperServer.ZK_NOT_SERVING
-        Ok(state) if state.starts_with("This ZooKeeper instance is not currently serving requests") => {
+        Ok(state) if state.starts_with(NOT_SERVING) => {
             format!("{server} is a ZooKeeper server that serves no clients now: it is starting, or has no quorum")
         }
         Ok(state) if state.starts_with("Zookeeper version: ") => {

@@ -115,14 +115,12 @@ impl<'p> Servers<'p> {
                     reactor.wake_on(lookup.as_fd(), PollFlags::POLLIN);
                     return true;
                 };
-                let answer = String::from_utf8_lossy(&answer);
-                // An address for each line, or one line that says why there is none.
-                let found: Vec<_> = answer.lines().filter_map(|line| line.parse().ok()).collect();
-                if found.is_empty() {
-                    failed(host, &answer);
-                } else {
-                    host.known.replace(found);
-                    reactor.take_another_turn();
+                match resolved(&answer) {
+                    Err(why) => failed(host, &why),
+                    Ok(found) => {
+                        host.known.replace(found);
+                        reactor.take_another_turn();
+                    }
                 }
                 false
             });
@@ -140,6 +138,36 @@ fn resolve(server: &HostPort) -> Vec<u8> {
         Err(error) => brief(&error),
     };
     text.into_bytes()
+}
+
+/// What [`resolve`] has sent back: an address for each line, or one line that says why there is none.
+fn resolved(answer: &[u8]) -> Result<Vec<SocketAddr>, String> {
+    let answer = String::from_utf8_lossy(answer);
+    let found: Vec<_> = answer.lines().filter_map(|line| line.parse().ok()).collect();
+    if found.is_empty() { Err(answer.into_owned()) } else { Ok(found) }
+}
+
+/// All addresses of one server of the connect string, or why it has none. Asks the name servers once.
+pub async fn addresses_of(server: &HostPort, reactor: &Reactor) -> Result<Vec<SocketAddr>, String> {
+    if let Ok(address) = server.host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, server.port)]);
+    }
+    let failed = |why: String| format!("cannot resolve {}: {why}", server.host);
+    let mut lookup = Lookup::begin(|| resolve(server)).map_err(|error| failed(brief(&error)))?;
+    let answer = poll_fn(|_| match lookup.answer() {
+        Some(answer) => Poll::Ready(answer),
+        None => {
+            reactor.wake_on(lookup.as_fd(), PollFlags::POLLIN);
+            Poll::Pending
+        }
+    });
+    let mut addresses: Vec<SocketAddr> = vec![];
+    for address in resolved(&answer.await).map_err(failed)? {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    Ok(addresses)
 }
 
 /// An I/O error without the words that std puts around it.

@@ -1,0 +1,180 @@
+//! Sessions with one server each, to see what it grants. They are closed in any case, also if the work that uses them
+//! is dropped half-way.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::task::Poll;
+use std::time::Duration;
+
+use nix::poll::PollFlags;
+
+use super::channel::{Rejected, shake_hands};
+use super::client::ClientSession;
+use super::servers::{Servers, brief};
+use super::tcp::{TcpChannel, TcpSession};
+use super::{Failure, Session as _};
+use crate::futures::{all, or};
+use crate::reactor::Reactor;
+use crate::zookeeper::handshake::{Attempt, Granted};
+use crate::zookeeper::request::Request;
+
+/// Why a server has opened no session.
+#[derive(Debug)]
+pub enum NoProbe {
+    /// It could not be connected to.
+    Io(String),
+    /// It accepts connections, and opens no session on them.
+    NoSession,
+}
+
+impl From<io::Error> for NoProbe {
+    fn from(error: io::Error) -> Self {
+        Self::Io(brief(&error))
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Probes<'p> {
+    servers: &'p Servers<'p>,
+    reactor: &'p Reactor,
+    left: RefCell<Vec<Left<'p>>>,
+}
+
+/// What is still to be closed.
+#[derive(Debug)]
+enum Left<'p> {
+    /// A server that was asked for a session, and may open it yet.
+    Asked(TcpChannel<'p>, Attempt),
+    /// A session.
+    Open(Box<TcpSession<'p>>),
+}
+
+impl<'p> Probes<'p> {
+    /// No session yet.
+    pub fn new(servers: &'p Servers<'p>, reactor: &'p Reactor) -> Self {
+        Self { servers, reactor, left: RefCell::default() }
+    }
+
+    /// Asks one server for a session.
+    pub async fn open(&self, server: SocketAddr, timeout: Duration) -> Result<Probe<'_, 'p>, NoProbe> {
+        let channel = TcpChannel::begin(self.servers, self.reactor, server)?;
+        self.reactor.ready(&channel.socket, PollFlags::POLLOUT).await;
+        if let Some(error) = channel.socket.take_error()? {
+            return Err(error.into());
+        }
+        let mut asked = Asked { probes: self, pair: Some((channel, Attempt::open(timeout))) };
+        let granted = asked.granted().await;
+        let channel = asked.pair.take().map(|(channel, _)| channel);
+        match (granted, channel) {
+            (Ok(granted), Some(channel)) => {
+                Ok(Probe { probes: self, session: Some(Box::new(self.session(channel, granted))) })
+            }
+            _ => Err(NoProbe::NoSession),
+        }
+    }
+
+    fn session(&self, channel: TcpChannel<'p>, granted: Granted) -> TcpSession<'p> {
+        ClientSession::new(channel, granted, &self.servers.connect.chroot, None)
+    }
+
+    /// Closes the sessions that were left open, as far as their servers answer. The caller limits the time.
+    pub async fn close(&self) {
+        let left = self.left.take();
+        all(left.into_iter().map(|left| async move {
+            match left {
+                Left::Open(session) => close(&session).await,
+                Left::Asked(channel, mut attempt) => {
+                    // A server that is slower than this process finds it when it is ready.
+                    attempt.abandon();
+                    if let Ok(granted) = granted(&mut attempt, &channel).await {
+                        self.session(channel, granted).lost().await;
+                    }
+                }
+            }
+        }))
+        .await;
+    }
+}
+
+/// Until the server has opened the session that it was asked for, or has refused it.
+async fn granted(attempt: &mut Attempt, channel: &TcpChannel<'_>) -> Result<Granted, Rejected> {
+    poll_fn(|_| match shake_hands(attempt, channel, false) {
+        Ok(None) => Poll::Pending,
+        Ok(Some(granted)) => Poll::Ready(Ok(granted)),
+        Err(rejected) => Poll::Ready(Err(rejected)),
+    })
+    .await
+}
+
+/// Until the session is closed, or the connection is lost. The session may have been asked to close before.
+async fn close(session: &TcpSession<'_>) {
+    let asked = async { drop(session.ask(&Request::Close).await) };
+    or(session.lost(), asked).await;
+}
+
+/// A server that is being asked for a session.
+struct Asked<'a, 'p> {
+    probes: &'a Probes<'p>,
+    pair: Option<(TcpChannel<'p>, Attempt)>,
+}
+
+impl Asked<'_, '_> {
+    async fn granted(&mut self) -> Result<Granted, Rejected> {
+        match &mut self.pair {
+            Some((channel, attempt)) => granted(attempt, channel).await,
+            None => Err(Rejected::NoSession),
+        }
+    }
+}
+
+impl Drop for Asked<'_, '_> {
+    fn drop(&mut self) {
+        if let Some((channel, attempt)) = self.pair.take() {
+            self.probes.left.borrow_mut().push(Left::Asked(channel, attempt));
+        }
+    }
+}
+
+/// A session with one server.
+#[derive(Debug)]
+pub struct Probe<'a, 'p> {
+    probes: &'a Probes<'p>,
+    session: Option<Box<TcpSession<'p>>>,
+}
+
+impl<'p> Deref for Probe<'_, 'p> {
+    type Target = TcpSession<'p>;
+
+    fn deref(&self) -> &TcpSession<'p> {
+        self.session.as_ref().expect("it is taken out at the end only")
+    }
+}
+
+impl Probe<'_, '_> {
+    /// Does something with the session.
+    pub async fn with<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        let lost = async {
+            self.lost().await;
+            Err(Failure::Unknown("the connection was lost".to_owned()))
+        };
+        or(lost, work).await
+    }
+
+    /// Closes the session.
+    pub async fn close(mut self) {
+        close(&self).await;
+        self.session.take();
+    }
+}
+
+impl Drop for Probe<'_, '_> {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.take() {
+            self.probes.left.borrow_mut().push(Left::Open(session));
+        }
+    }
+}
