@@ -4,6 +4,7 @@
 //! simulator drive the very code that ships.
 
 pub mod card;
+pub mod checkup;
 pub mod contacts;
 pub mod event;
 pub mod guard;

@@ -106,7 +106,7 @@ impl Terms {
     /// How long it may take from one request that is answered to the answer of the next one. A session pings when it has
     /// sent nothing for 3/8 of [`silence_limit`](super::contacts::silence_limit), which is T/16. The rest is for the
     /// way to the server and back.
-    fn between_contacts(timeout: Duration) -> Duration {
+    pub(super) fn between_contacts(timeout: Duration) -> Duration {
         timeout / 10
     }
 

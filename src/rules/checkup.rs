@@ -1,0 +1,287 @@
+//! What `zklock check` concludes from what the servers have shown.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::lease::Terms;
+use super::outcome::Outcome;
+
+/// The longest tick of the servers that a lease allows for, and the longest with observers that follow a follower, whose
+/// word reaches the leader in two steps.
+pub const LONGEST_TICK: Duration = Duration::from_secs(4);
+const LONGEST_TICK_WITH_OBSERVERS: Duration = Duration::from_secs(2);
+
+/// What one address of a server has shown. What is not known is `None`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Server {
+    /// As the connect string has it, with the port.
+    pub name: String,
+    /// `None`: the name has no address.
+    pub address: Option<SocketAddr>,
+    /// The number of the server in its ensemble.
+    pub member: Option<u8>,
+    /// Its release.
+    pub version: Option<String>,
+    /// `standalone`, `leader`, `follower`, `observer`.
+    pub role: Option<String>,
+    /// Its tick, where it tells.
+    pub tick: Option<Duration>,
+    /// The least session timeout that it grants.
+    pub least: Option<Duration>,
+    /// The greatest one.
+    pub greatest: Option<Duration>,
+    /// Round trip of a request that the server answers by itself.
+    pub read: Option<Duration>,
+    /// Round trip of a request that goes through the leader.
+    pub beat: Option<Duration>,
+    /// Whether it carries out transactions.
+    pub transactions: Option<bool>,
+    /// Whether the chroot is there.
+    pub chroot: Option<bool>,
+    /// What the lock needs and is not permitted.
+    pub lacks: Option<Vec<Lack>>,
+    /// Why it is of no use, or not of full use.
+    pub error: Option<String>,
+}
+
+/// Something that a lock needs and that the servers refuse.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// An ACL forbids it.
+    Denied(Right, String),
+    /// It is refused for this reason.
+    Refused(String, String),
+}
+
+/// What a lock needs of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Right {
+    /// To list its children.
+    Read,
+    /// To create a child.
+    Create,
+    /// To delete a child.
+    Delete,
+}
+
+impl Server {
+    /// An address, or a name without one, of which nothing is known yet.
+    pub fn new(name: String, address: Option<SocketAddr>) -> Self {
+        Self {
+            name,
+            address,
+            member: None,
+            version: None,
+            role: None,
+            tick: None,
+            least: None,
+            greatest: None,
+            read: None,
+            beat: None,
+            transactions: None,
+            chroot: None,
+            lacks: None,
+            error: None,
+        }
+    }
+
+    /// Whether it has opened sessions.
+    pub const fn is_reachable(&self) -> bool {
+        self.greatest.is_some()
+    }
+
+    /// What it grants to a client that asks for this session timeout (`ZooKeeperServer.processConnectRequest`).
+    fn grants(&self, asked: Duration) -> Option<Duration> {
+        Some(asked.max(self.least?).min(self.greatest?))
+    }
+
+    fn is_observer(&self) -> bool {
+        self.role.as_deref() == Some("observer")
+    }
+
+    /// Whether it knows containers, which are there since 3.5.
+    fn knows_containers(&self) -> Option<bool> {
+        let mut numbers = self.version.as_deref()?.split('.').map(|number| number.parse::<u32>().ok());
+        Some((numbers.next()??, numbers.next()??) >= (3, 5))
+    }
+}
+
+/// Something to mend. The numbers are those of the servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// A server does not answer as it should.
+    Down(usize),
+    /// The servers do not all grant the same session timeouts.
+    Differ,
+    /// The session timeout that was asked for is not granted, but this one.
+    NotGranted(Duration),
+    /// The tick is longer than a lease allows for.
+    TickTooLong(Tick),
+    /// The session timeout is less than two ticks.
+    TimeoutTooShort(Duration),
+    /// An observer, which may follow a follower; then the tick is too long, or the session timeout less than four ticks.
+    Observer(usize, Tick),
+    /// Answers take longer than a lease allows for.
+    Slow(usize),
+    /// A server without containers.
+    NoContainers(usize),
+    /// A server that refuses transactions.
+    NoTransactions(usize),
+    /// The chroot does not exist.
+    NoChroot,
+    /// The lock cannot be taken.
+    Lacks(Lack),
+}
+
+impl Finding {
+    /// What programs know it by.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Down(_) => "server-down",
+            Self::Differ => "timeouts-differ",
+            Self::NotGranted(_) => "timeout-not-granted",
+            Self::TickTooLong(_) => "tick-too-long",
+            Self::TimeoutTooShort(_) => "timeout-too-short",
+            Self::Observer(..) => "observer",
+            Self::Slow(_) => "slow",
+            Self::NoContainers(_) => "no-containers",
+            Self::NoTransactions(_) => "no-transactions",
+            Self::NoChroot => "no-chroot",
+            Self::Lacks(Lack::Denied(..)) => "acl",
+            Self::Lacks(Lack::Refused(..)) => "lock-refused",
+        }
+    }
+}
+
+/// The tick of the servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tick {
+    /// How long it is.
+    pub length: Duration,
+    /// A server has told it. Otherwise it is half the least session timeout, as it is unless that was configured.
+    pub is_told: bool,
+}
+
+/// What holds on these servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promise {
+    /// The session timeout that is granted: the least one, if the servers differ.
+    pub session_timeout: Duration,
+    /// The longest outage that a command is sure to live through.
+    pub patience: Duration,
+    /// When the lock of a machine that has died is free.
+    pub takeover: Duration,
+    /// How many servers there are, and how many of them may fail before the rest has no majority. `None`: not known.
+    pub spare: Option<(usize, usize)>,
+}
+
+/// What the servers show as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// What to mend.
+    pub findings: Vec<Finding>,
+    /// `None`: no server answered.
+    pub promise: Option<Promise>,
+    /// How the program ends.
+    pub outcome: Outcome,
+}
+
+/// Judges the servers. `asked`: the session timeout that a run would ask for.
+pub fn judge(servers: &[Server], asked: Duration) -> Report {
+    let numbered = || servers.iter().enumerate();
+    let mut findings: Vec<_> = numbered()
+        .filter(|(_, server)| server.error.is_some() && !is_other_family(server, servers))
+        .map(|(number, _)| Finding::Down(number))
+        .collect();
+    let promise = promise(servers, asked);
+    if let Some((promise, tick)) = promise {
+        findings.extend(of_timeouts(servers, asked, promise.session_timeout, tick));
+    }
+    let timeout = promise.map_or(asked, |(promise, _)| promise.session_timeout);
+    findings.extend(numbered().filter(|(_, server)| is_slow(server, timeout)).map(|(number, _)| Finding::Slow(number)));
+    let first = |is_it: fn(&Server) -> bool| servers.iter().position(is_it);
+    findings.extend(first(|server| server.knows_containers() == Some(false)).map(Finding::NoContainers));
+    findings.extend(first(|server| server.transactions == Some(false)).map(Finding::NoTransactions));
+    // A server that lags may not know yet that it was created.
+    let mut chroots = servers.iter().filter_map(|server| server.chroot);
+    if chroots.next() == Some(false) && chroots.all(|is_there| !is_there) {
+        findings.push(Finding::NoChroot);
+    } else if let Some(lacks) = servers.iter().find_map(|server| server.lacks.clone()) {
+        findings.extend(lacks.into_iter().map(Finding::Lacks));
+    }
+    let has = |code| findings.iter().any(|finding| finding.code() == code);
+    let outcome = match promise {
+        None => Outcome::Unavailable,
+        Some(_) if has("no-chroot") => Outcome::Unusable,
+        Some(_) if has("acl") => Outcome::Denied,
+        Some(_) => Outcome::Exited(u8::from(!findings.is_empty())),
+    };
+    Report { findings, promise: promise.map(|(promise, _)| promise), outcome }
+}
+
+/// Whether it is an IPv6 address, say, of a server that is reached by its IPv4 address, and by no IPv6 address: servers
+/// may listen on one of the two, as with `localhost`.
+fn is_other_family(server: &Server, servers: &[Server]) -> bool {
+    let Some(address) = server.address else { return false };
+    let reached = || servers.iter().filter(|other| other.name == server.name && other.is_reachable());
+    let is_same = |other: &Server| other.address.is_some_and(|other| other.is_ipv4() == address.is_ipv4());
+    !server.is_reachable() && reached().next().is_some() && !reached().any(is_same)
+}
+
+fn is_slow(server: &Server, timeout: Duration) -> bool {
+    let slowest = [server.read, server.beat].into_iter().flatten().max();
+    slowest.is_some_and(|slowest| slowest > Terms::between_contacts(timeout))
+}
+
+fn of_timeouts(servers: &[Server], asked: Duration, timeout: Duration, tick: Tick) -> Vec<Finding> {
+    let mut findings = vec![];
+    let granted: BTreeSet<_> = servers.iter().filter_map(|server| Some((server.least?, server.greatest?))).collect();
+    if granted.len() > 1 {
+        findings.push(Finding::Differ);
+    }
+    if timeout != asked {
+        findings.push(Finding::NotGranted(timeout));
+    }
+    if tick.length > LONGEST_TICK {
+        findings.push(Finding::TickTooLong(tick));
+    }
+    if tick.is_told && timeout < tick.length * 2 {
+        findings.push(Finding::TimeoutTooShort(tick.length));
+    }
+    if tick.length > LONGEST_TICK_WITH_OBSERVERS || timeout < tick.length * 4 {
+        let observers = servers.iter().enumerate().filter(|(_, server)| server.is_observer());
+        findings.extend(observers.map(|(number, _)| Finding::Observer(number, tick)));
+    }
+    findings
+}
+
+/// What holds, and the tick.
+fn promise(servers: &[Server], asked: Duration) -> Option<(Promise, Tick)> {
+    let session_timeout = servers.iter().filter_map(|server| server.grants(asked)).min()?;
+    let tick = match servers.iter().filter_map(|server| server.tick).max() {
+        Some(length) => Tick { length, is_told: true },
+        None => Tick { length: servers.iter().filter_map(|server| server.least).max()? / 2, is_told: false },
+    };
+    let patience = Terms::with_default_grace(session_timeout).patience();
+    // The leader looks for expired sessions once in a tick (ExpiryQueue).
+    let takeover = session_timeout + tick.length;
+    Some((Promise { session_timeout, patience, takeover, spare: spare(servers) }, tick))
+}
+
+/// How many servers there are, and how many may fail. Observers have no vote.
+fn spare(servers: &[Server]) -> Option<(usize, usize)> {
+    let reachable = || servers.iter().filter(|server| server.is_reachable());
+    if reachable().any(|server| server.role.is_none()) {
+        return None;
+    }
+    // The same server may be there by several addresses.
+    let voters: BTreeSet<_> = reachable().filter(|server| !server.is_observer()).map(|server| server.member).collect();
+    let up: BTreeSet<_> = reachable().map(|server| &server.name).collect();
+    let down: BTreeSet<_> = servers.iter().map(|server| &server.name).filter(|name| !up.contains(name)).collect();
+    let all = voters.len() + down.len();
+    Some((all, voters.len().saturating_sub(all / 2 + 1)))
+}
+
+#[cfg(test)]
+mod tests;

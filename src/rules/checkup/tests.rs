@@ -1,0 +1,166 @@
+use super::*;
+
+const ASKED: Duration = Duration::from_secs(30);
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// A server with ZooKeeper's own defaults.
+fn server(number: u8, role: &str) -> Server {
+    Server {
+        member: Some(number),
+        version: Some("3.8.0".to_owned()),
+        role: Some(role.to_owned()),
+        least: Some(millis(4000)),
+        greatest: Some(millis(40_000)),
+        read: Some(millis(1)),
+        beat: Some(millis(2)),
+        transactions: Some(true),
+        chroot: Some(true),
+        ..Server::new(format!("zk{number}:2181"), Some(SocketAddr::from(([10, 0, 0, number], 2181))))
+    }
+}
+
+fn down(number: u8) -> Server {
+    let address = Some(SocketAddr::from(([10, 0, 0, number], 2181)));
+    Server { error: Some("refused".to_owned()), ..Server::new(format!("zk{number}:2181"), address) }
+}
+
+fn three() -> [Server; 3] {
+    [server(1, "leader"), server(2, "follower"), server(3, "follower")]
+}
+
+fn codes(servers: &[Server], asked: Duration) -> Vec<&'static str> {
+    judge(servers, asked).findings.iter().map(Finding::code).collect()
+}
+
+fn outcome(servers: &[Server]) -> Outcome {
+    judge(servers, ASKED).outcome
+}
+
+#[test]
+fn servers_with_the_defaults_are_well() {
+    for servers in [&[server(1, "standalone")][..], &three()] {
+        let report = judge(servers, ASKED);
+        assert_eq!((report.findings, report.outcome), (vec![], Outcome::Exited(0)));
+        let promise = report.promise.unwrap();
+        assert_eq!(promise.session_timeout, ASKED);
+        assert_eq!(promise.patience, Terms::with_default_grace(ASKED).patience());
+        assert_eq!(promise.takeover, millis(32_000));
+    }
+}
+
+#[test]
+fn a_server_that_is_down_is_found_and_cannot_be_spared() {
+    let spare = |servers: &[Server]| judge(servers, ASKED).promise.unwrap().spare;
+    assert_eq!(spare(&three()), Some((3, 1)));
+    let servers = [server(1, "leader"), server(2, "follower"), down(3)];
+    assert_eq!(judge(&servers, ASKED).findings, [Finding::Down(2)]);
+    assert_eq!((spare(&servers), outcome(&servers)), (Some((3, 0)), Outcome::Exited(1)));
+    assert_eq!(spare(&[server(1, "leader")]), Some((1, 0)));
+    // A server by two names; an observer, which has no vote.
+    let by_other_name = Server { name: "zk:2181".to_owned(), ..server(1, "leader") };
+    assert_eq!(spare(&[&three()[..], &[by_other_name, server(4, "observer")]].concat()), Some((3, 1)));
+    let unknown = Server { role: None, ..server(1, "leader") };
+    assert_eq!(spare(&[unknown]), None);
+}
+
+#[test]
+fn without_any_server_there_is_no_promise() {
+    let report = judge(&[down(1), down(2)], ASKED);
+    assert_eq!((report.promise, report.outcome), (None, Outcome::Unavailable));
+    assert_eq!(report.findings.len(), 2);
+}
+
+#[test]
+fn a_name_may_have_addresses_of_a_kind_that_the_server_does_not_listen_on() {
+    let other = |number| Server { address: Some(SocketAddr::from(([0; 8], 2181))), ..down(number) };
+    assert_eq!(codes(&[other(1), server(1, "standalone")], ASKED), [""; 0]);
+    // Not if it is of the same kind, nor of another name.
+    assert_eq!(codes(&[down(1), server(1, "standalone")], ASKED), ["server-down"]);
+    assert_eq!(codes(&[other(2), server(1, "standalone")], ASKED), ["server-down"]);
+    // A name without addresses.
+    let nowhere = Server { address: None, ..down(1) };
+    assert_eq!(codes(&[nowhere, server(1, "standalone")], ASKED), ["server-down"]);
+}
+
+#[test]
+fn the_least_that_is_granted_counts() {
+    let mut servers = three();
+    servers[1].greatest = Some(millis(20_000));
+    let report = judge(&servers, ASKED);
+    assert_eq!(report.findings, [Finding::Differ, Finding::NotGranted(millis(20_000))]);
+    assert_eq!(report.promise.unwrap().session_timeout, millis(20_000));
+    assert_eq!(codes(&three(), millis(40_000)), [""; 0]);
+    assert_eq!(codes(&three(), millis(60_000)), ["timeout-not-granted"]);
+    assert_eq!(judge(&three(), millis(1000)).findings, [Finding::NotGranted(millis(4000))]);
+}
+
+#[test]
+fn the_tick_is_limited() {
+    let with = |least, tick: Option<u64>| {
+        [Server { least: Some(millis(least)), tick: tick.map(millis), ..server(1, "standalone") }]
+    };
+    assert_eq!(codes(&with(8000, None), ASKED), [""; 0]);
+    assert_eq!(codes(&with(8002, None), ASKED), ["tick-too-long"]);
+    // What a server tells beats what is guessed.
+    assert_eq!(codes(&with(10_000, Some(2000)), ASKED), [""; 0]);
+    assert_eq!(codes(&with(1000, Some(4001)), ASKED), ["tick-too-long"]);
+    assert_eq!(judge(&with(1000, Some(4000)), ASKED).promise.unwrap().takeover, millis(34_000));
+    assert_eq!(codes(&with(1000, Some(4000)), millis(7999)), ["timeout-too-short"]);
+    assert_eq!(codes(&with(1000, Some(4000)), millis(8000)), [""; 0]);
+}
+
+#[test]
+fn an_observer_needs_a_shorter_tick_and_a_longer_session() {
+    let with = |tick| {
+        let [leader, follower, _] = three();
+        [leader, follower, server(3, "observer")].map(|server| Server { tick: Some(millis(tick)), ..server })
+    };
+    assert_eq!(codes(&with(2000), ASKED), [""; 0]);
+    assert_eq!(codes(&with(2001), ASKED), ["observer"]);
+    assert_eq!(codes(&with(2000), millis(8000)), [""; 0]);
+    assert_eq!(codes(&with(2000), millis(7999)), ["observer"]);
+}
+
+#[test]
+fn an_answer_may_take_a_tenth_of_the_session_timeout() {
+    let with = |read, beat| [Server { read: Some(millis(read)), beat: Some(millis(beat)), ..server(1, "standalone") }];
+    assert_eq!(codes(&with(1, 3000), ASKED), [""; 0]);
+    assert_eq!(codes(&with(1, 3001), ASKED), ["slow"]);
+    assert_eq!(codes(&with(3001, 1), ASKED), ["slow"]);
+}
+
+#[test]
+fn containers_are_there_since_3_5() {
+    for (version, expected) in [
+        (Some("3.4.13"), &["no-containers"][..]),
+        (Some("3.5.0-alpha"), &[]),
+        (Some("3.10.0"), &[]),
+        (Some("4.0"), &[]),
+        (Some("unknown"), &[]),
+        (None, &[]),
+    ] {
+        let server = Server { version: version.map(str::to_owned), ..server(1, "standalone") };
+        assert_eq!(codes(&[server], ASKED), expected, "{version:?}");
+    }
+}
+
+#[test]
+fn what_keeps_a_lock_from_being_taken_has_a_status_of_its_own() {
+    let lacks = |lack| Server { lacks: Some(vec![lack]), ..server(1, "standalone") };
+    let denied = lacks(Lack::Denied(Right::Create, "/l".to_owned()));
+    assert_eq!(codes(std::slice::from_ref(&denied), ASKED), ["acl"]);
+    assert_eq!(outcome(&[down(2), denied]), Outcome::Denied);
+    let refused = lacks(Lack::Refused("/l".to_owned(), "NoChildrenForEphemerals".to_owned()));
+    assert_eq!(codes(std::slice::from_ref(&refused), ASKED), ["lock-refused"]);
+    assert_eq!(outcome(&[refused]), Outcome::Exited(1));
+    let no_transactions = Server { transactions: Some(false), ..server(1, "standalone") };
+    assert_eq!(codes(&[no_transactions], ASKED), ["no-transactions"]);
+    let no_chroot = |number| Server { chroot: Some(false), ..server(number, "leader") };
+    assert_eq!(codes(&[no_chroot(1), no_chroot(2)], ASKED), ["no-chroot"]);
+    assert_eq!(outcome(&[no_chroot(1)]), Outcome::Unusable);
+    // A server that lags.
+    assert_eq!(codes(&[no_chroot(1), server(2, "leader")], ASKED), [""; 0]);
+}
