@@ -188,7 +188,7 @@ fi
 _zklock_or_command() {
     local i lock=0 word value=$2 option=$3 before= options=
     if ((COMP_CWORD == 1)) && [[ $2 == [a-z]* ]]; then
-        mapfile -t COMPREPLY < <(compgen -W 'status list break' -- "$2")
+        mapfile -t COMPREPLY < <(compgen -W 'status list break check' -- "$2")
         compopt +o bashdefault +o default
         return
     fi
@@ -196,6 +196,7 @@ _zklock_or_command() {
         status) options='--json --watch -z --zookeeper --connect-timeout -v --verbose -q --quiet -h --help' ;;
         list) options='--json -z --zookeeper --connect-timeout -v --verbose -q --quiet -h --help' ;;
         break) options='--node --force -w --timeout -z --zookeeper --connect-timeout -v --verbose -q --quiet -h --help' ;;
+        check) options='--json -z --zookeeper --session-timeout -v --verbose -q --quiet --connect-timeout -h --help' ;;
     esac
     if [[ $options ]] && ((COMP_CWORD > 1)); then
         [[ $2 == -* ]] && mapfile -t COMPREPLY < <(compgen -W "$options" -- "$2")

@@ -25,7 +25,7 @@ complete -c zklock -n __zklock_options -s V -l version -d 'Print version'
 # Whether the cursor is behind a subcommand: that of this name, or any.
 function __zklock_subcommand
     set -l words (commandline -opc)
-    set -l names status list break
+    set -l names status list break check
     set -q argv[1]
     and set names $argv
     set -q words[2]
@@ -110,3 +110,11 @@ complete -c zklock -n '__zklock_subcommand break' -l connect-timeout -x -d 'Give
 complete -c zklock -n '__zklock_subcommand break' -s v -l verbose -d 'Say more; given twice, it also shows the ZooKeeper client\'s messages'
 complete -c zklock -n '__zklock_subcommand break' -s q -l quiet -d 'Say nothing of a contender that is not there or does not go'
 complete -c zklock -n '__zklock_subcommand break' -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c zklock -n __zklock_first -a check -d 'Say whether the servers are fit for what zklock promises'
+complete -c zklock -n '__zklock_subcommand check' -l json -d 'Print JSON, as docs/check.schema.json describes it'
+complete -c zklock -n '__zklock_subcommand check' -s z -l zookeeper -x -d 'ZooKeeper servers, separated by commas, and an optional chroot'
+complete -c zklock -n '__zklock_subcommand check' -l session-timeout -x -d 'Session timeout to ask for'
+complete -c zklock -n '__zklock_subcommand check' -s v -l verbose -d 'Say more; given twice, it also shows the ZooKeeper client\'s messages'
+complete -c zklock -n '__zklock_subcommand check' -s q -l quiet -d 'Print nothing; the exit status tells'
+complete -c zklock -n '__zklock_subcommand check' -l connect-timeout -x -d 'How long each server has to answer everything'
+complete -c zklock -n '__zklock_subcommand check' -s h -l help -d 'Print help (see more with \'--help\')'

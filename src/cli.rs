@@ -7,6 +7,7 @@
 //! everything behind a lock belongs to the command that is run.
 
 pub mod break_lock;
+pub mod check;
 pub mod groups;
 pub mod job;
 pub mod list;
@@ -30,11 +31,13 @@ pub enum Subcommand {
     List,
     /// `zklock break`
     Break,
+    /// `zklock check`
+    Check,
 }
 
 impl Subcommand {
     /// All of them, in the order of the documents.
-    pub const ALL: [Self; 3] = [Self::Status, Self::List, Self::Break];
+    pub const ALL: [Self; 4] = [Self::Status, Self::List, Self::Break, Self::Check];
 
     /// The one of this name.
     pub fn of_name(name: &str) -> Option<Self> {
@@ -47,6 +50,7 @@ impl Subcommand {
             Self::Status => "status",
             Self::List => "list",
             Self::Break => "break",
+            Self::Check => "check",
         }
     }
 
@@ -56,6 +60,7 @@ impl Subcommand {
             Self::Status => status::USAGE,
             Self::List => list::USAGE,
             Self::Break => break_lock::USAGE,
+            Self::Check => check::USAGE,
         }
     }
 
@@ -65,6 +70,7 @@ impl Subcommand {
             Self::Status => status::command(),
             Self::List => list::command(),
             Self::Break => break_lock::command(),
+            Self::Check => check::command(),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! session.
 
 mod break_lock;
+mod check;
 mod list;
 mod output;
 mod picture;
@@ -24,6 +25,7 @@ use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
 use crate::sentences;
 use crate::session::Failure;
+use crate::session::probe::Probes;
 use crate::session::servers::Servers;
 use crate::session::tcp::TcpSession;
 use crate::signals::Endings;
@@ -54,6 +56,7 @@ pub fn run(operation: &Operation) -> Outcome {
     let ended = Reactor::new().and_then(|reactor| {
         let endings = Endings::open()?;
         let visit = Visit::new(&operation.access, &servers, &reactor);
+        let probes = Probes::new(&servers, &reactor);
         let output = Output::new(&reactor);
         reactor.run(async {
             let work = async {
@@ -61,6 +64,7 @@ pub fn run(operation: &Operation) -> Outcome {
                     Subject::Status(status) => status::run(status, operation, &visit, &output).await,
                     Subject::List(list) => list::run(list, operation, &visit, &output).await,
                     Subject::Break(order) => break_lock::run(order, operation, &visit, &reactor).await,
+                    Subject::Check(check) => check::run(check, operation, &probes, &reactor, &output).await,
                 }
             };
             let ending = async {
@@ -73,6 +77,7 @@ pub fn run(operation: &Operation) -> Outcome {
             };
             let ended = or(ending, work).await;
             visit.close().await;
+            check::close(&probes, &reactor).await;
             ended
         })
     });

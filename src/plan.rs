@@ -28,7 +28,7 @@ use crate::rules::settings::{Patience, Settings};
 use crate::rules::signal::UnknownSignal;
 
 pub use connect::{ConnectString, HostPort};
-pub use operation::{Break, List, Operation, Status, Subject};
+pub use operation::{Break, Check, List, Operation, Status, Subject};
 pub use refusal::{Exit, UsageError};
 pub use written::{Access, Messages};
 pub use znode::LockPath;
@@ -163,10 +163,7 @@ pub fn from_args_and_environment(
     let timeout = written.option("timeout", "--timeout", environment::TIMEOUT, cli.timeout);
     let patience = patience(cli.nonblock, timeout)?;
     let conflict_exit_code = Given::new("--conflict-exit-code", cli.conflict_exit_code).read(exit_status)?;
-    let session_timeout = written
-        .option("session_timeout", "--session-timeout", environment::SESSION_TIMEOUT, Some(cli.session_timeout))
-        .unwrap_or_else(|| Given::new("--session-timeout", cli::DEFAULT_SESSION_TIMEOUT))
-        .read(session_timeout)?;
+    let session_timeout = written.session_timeout(cli.asked)?;
     let kill_after = match cli.kill_after {
         Some(text) => Some(Given::new("--kill-after", text).read(|text| kill_after(text, session_timeout))?),
         None => None,

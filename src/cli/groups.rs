@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::{ArgAction, Args, ValueHint};
 
-use super::{DEFAULT_CONNECT_TIMEOUT, DEFAULT_ZOOKEEPER};
+use super::{DEFAULT_CONNECT_TIMEOUT, DEFAULT_SESSION_TIMEOUT, DEFAULT_ZOOKEEPER};
 use crate::environment;
 
 /// How to reach the servers.
@@ -36,6 +36,27 @@ pub struct Connecting {
         help_heading = "ZooKeeper"
     )]
     pub connect_timeout: OsString,
+}
+
+/// Which session to ask for.
+#[derive(Clone, Debug, Args)]
+pub struct Asked {
+    /// Session timeout to ask for
+    ///
+    /// The servers may grant another one, and then that one counts. With a long timeout the command
+    /// survives longer outages of ZooKeeper; with a short one the next holder starts sooner after
+    /// this machine has died.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        env = environment::SESSION_TIMEOUT,
+        hide_env_values = true,
+        default_value = DEFAULT_SESSION_TIMEOUT,
+        allow_negative_numbers = true,
+        value_hint = ValueHint::Other,
+        help_heading = "ZooKeeper"
+    )]
+    pub session_timeout: OsString,
 }
 
 /// How much to say.

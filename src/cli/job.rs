@@ -4,24 +4,26 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory as _, Parser, ValueHint};
 
-use super::DEFAULT_SESSION_TIMEOUT;
-use super::groups::{Connecting, Messages};
+use super::groups::{Asked, Connecting, Messages};
 use crate::environment;
 
 const USAGE: &str = "zklock [OPTIONS] LOCK [OPTIONS] [--] COMMAND [ARG]...
        zklock [OPTIONS] LOCK -c 'SHELL COMMAND'
        zklock status [OPTIONS] LOCK...
        zklock list [OPTIONS] [ROOT]
-       zklock break [OPTIONS] LOCK";
+       zklock break [OPTIONS] LOCK
+       zklock check [OPTIONS] [LOCK]";
 
 const AFTER_HELP: &str = "\
 --help says more, with examples and exit statuses; see also zklock(1).
-zklock status --help, zklock list --help and zklock break --help describe these three.";
+zklock status --help describes that subcommand; so for list, break and check.";
 
 const AFTER_LONG_HELP: &str = "\
 Subcommands, each with a --help of its own; the subcommand is the first argument:
   status  show the holders and the waiters of locks
   list    list the locks that are in use
+  break   ask a contender to give up a lock
+  check   say whether the servers are fit for what zklock promises
 
 Durations:
   30 and 1.5 are seconds; 500ms, 90s, 5m, 1h30m, 2d have their units.
@@ -86,22 +88,9 @@ pub struct Cli {
     #[command(flatten)]
     pub connecting: Connecting,
 
-    /// Session timeout to ask for
-    ///
-    /// The servers may grant another one, and then that one counts. With a long timeout the command
-    /// survives longer outages of ZooKeeper; with a short one the next holder starts sooner after
-    /// this machine has died.
-    #[arg(
-        long,
-        value_name = "DURATION",
-        env = environment::SESSION_TIMEOUT,
-        hide_env_values = true,
-        default_value = DEFAULT_SESSION_TIMEOUT,
-        allow_negative_numbers = true,
-        value_hint = ValueHint::Other,
-        help_heading = "ZooKeeper"
-    )]
-    pub session_timeout: OsString,
+    /// Which session to ask for.
+    #[command(flatten)]
+    pub asked: Asked,
 
     /// Take the lock for one holder (the default)
     #[arg(short = 'x', long, visible_short_alias = 'e', help_heading = "Lock")]

@@ -9,7 +9,7 @@ use super::refusal::{quoted, refused_by_clap};
 use super::written::{Access, Given, Messages, Written};
 use super::znode::{self, LockPath};
 use super::{Exit, UsageError, Verbosity, lock_path};
-use crate::cli::{Subcommand, break_lock, list, status};
+use crate::cli::{Subcommand, break_lock, check, list, status};
 use crate::duration;
 
 /// What a subcommand is to do, and with which servers.
@@ -32,6 +32,8 @@ pub enum Subject {
     List(List),
     /// `zklock break`
     Break(Break),
+    /// `zklock check`
+    Check(Check),
 }
 
 /// `zklock status`
@@ -65,6 +67,17 @@ pub struct Break {
     pub force: bool,
     /// How long to wait until it has gone.
     pub timeout: Duration,
+}
+
+/// `zklock check`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// The lock that is to be possible.
+    pub lock: Option<LockPath>,
+    /// The session timeout that the main job would ask for.
+    pub session_timeout: Duration,
+    /// Print JSON.
+    pub json: bool,
 }
 
 /// Reads the arguments of a subcommand, the program's own name and the subcommand's included.
@@ -111,6 +124,15 @@ pub(super) fn read(
             let node = cli.node.map(|node| node_name(&lock, &node)).transpose()?;
             let timeout = Given::new("--timeout", cli.timeout).read(duration::parse)?;
             let subject = Subject::Break(Break { lock, node, force: cli.force, timeout });
+            Ok(Operation { access, messages, subject })
+        }
+        Subcommand::Check => {
+            let cli = check::Cli::from_arg_matches(&matches).map_err(refused)?;
+            let access = written.access(cli.connecting)?;
+            let messages = written.messages(cli.messages)?;
+            let session_timeout = written.session_timeout(cli.asked)?;
+            let lock = cli.lock.map(|text| lock_path("LOCK", &text, &access.servers)).transpose()?;
+            let subject = Subject::Check(Check { lock, session_timeout, json: cli.json });
             Ok(Operation { access, messages, subject })
         }
     }

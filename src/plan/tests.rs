@@ -62,7 +62,9 @@ fn everything_in_a_subcommand_has_its_default() {
         Ok(Operation { access: access.clone(), messages: messages.clone(), subject })
     );
     let subject = Subject::List(List { root: "/".to_owned(), json: false });
-    assert_eq!(operation(&["list"]), Ok(Operation { access, messages, subject }));
+    assert_eq!(operation(&["list"]), Ok(Operation { access: access.clone(), messages: messages.clone(), subject }));
+    let subject = Subject::Check(Check { lock: None, session_timeout: Duration::from_secs(30), json: false });
+    assert_eq!(operation(&["check"]), Ok(Operation { access, messages, subject }));
 }
 
 #[test]
@@ -76,6 +78,9 @@ fn every_option_of_a_subcommand_is_understood() {
     assert_eq!(status.subject, Subject::Status(Status { locks, json: true, watch: true }));
     let list = operation(&[&["list", "/a"], &options[..]].concat()).unwrap();
     assert_eq!(list.subject, Subject::List(List { root: "/a".to_owned(), json: true }));
+    let check = operation(&[&["check", "/a", "--session-timeout", "6s"], &options[..]].concat()).unwrap();
+    let lock = Some(LockPath::parse("/a", "").unwrap());
+    assert_eq!(check.subject, Subject::Check(Check { lock, session_timeout: Duration::from_secs(6), json: true }));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use clap::parser::ValueSource;
 use log::LevelFilter;
 
 use super::refusal::quoted;
-use super::{ConnectString, UsageError, Verbosity};
+use super::{ConnectString, UsageError, Verbosity, session_timeout};
 use crate::cli::{self, groups};
 use crate::duration;
 use crate::environment;
@@ -69,6 +69,13 @@ impl<E: Fn(&str) -> Option<OsString>> Written<'_, E> {
                 .read(str::parse::<ConnectString>)?,
             connect_timeout: Given::new("--connect-timeout", written.connect_timeout).read(connect_timeout)?,
         })
+    }
+
+    pub(super) fn session_timeout(&self, written: groups::Asked) -> Result<Duration, UsageError> {
+        let text = Some(written.session_timeout);
+        self.option("session_timeout", "--session-timeout", environment::SESSION_TIMEOUT, text)
+            .unwrap_or_else(|| Given::new("--session-timeout", cli::DEFAULT_SESSION_TIMEOUT))
+            .read(session_timeout)
     }
 
     pub(super) fn messages(&self, written: groups::Messages) -> Result<Messages, UsageError> {

@@ -54,6 +54,7 @@ const COMPLETED: &[(&str, &str)] = &[
     ("zklock status --js", "zklock status --json"),
     ("zklock status -z zk1:2181 /l --wat", "zklock status -z zk1:2181 /l --watch"),
     ("zklock list --connect-t", "zklock list --connect-timeout"),
+    ("zklock check --session-t", "zklock check --session-timeout"),
     ("zklock --dialect k", "zklock --dialect kazoo"),
     ("zklock --dialect=curator-", "zklock --dialect=curator-rw"),
     ("zklock /l --dialect curator,k", "zklock /l --dialect curator,kazoo"),

@@ -164,6 +164,7 @@ fn completion(shell: Shell) -> String {
             .replace("@STATUS_OPTIONS@", &options_of(Subcommand::Status))
             .replace("@LIST_OPTIONS@", &options_of(Subcommand::List))
             .replace("@BREAK_OPTIONS@", &options_of(Subcommand::Break))
+            .replace("@CHECK_OPTIONS@", &options_of(Subcommand::Check))
     };
     match shell {
         Shell::Bash => script += &fill_in(include_str!("../../completions/command.bash.in")),
@@ -262,6 +263,7 @@ fn subcommands_section() -> String {
             Subcommand::Status => include_str!("../../man/sections/status.roff"),
             Subcommand::List => include_str!("../../man/sections/list.roff"),
             Subcommand::Break => include_str!("../../man/sections/break.roff"),
+            Subcommand::Check => include_str!("../../man/sections/check.roff"),
         };
         let command = subcommand.command();
         let (shared, own): (Vec<_>, Vec<_>) =

@@ -145,7 +145,7 @@ impl Client {
     }
 
     /// Allows everyone this, and nothing else.
-    fn allow(&self, path: &str, permissions: i32) -> Result<(), Refusal> {
+    pub(crate) fn allow(&self, path: &str, permissions: i32) -> Result<(), Refusal> {
         const SET_ACL: Op = Op::Other(7);
         let body = self.path(path).int(1).int(permissions).bytes(b"world").bytes(b"anyone").int(-1);
         self.write(SET_ACL, &body).map(drop)

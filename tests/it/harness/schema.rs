@@ -74,6 +74,7 @@ fn is_of_type(value: &Value, name: &str) -> bool {
     match name {
         "null" => value.is_null(),
         "boolean" => value.is_boolean(),
+        "number" => value.is_number(),
         "integer" => value.is_i64() || value.is_u64(),
         "string" => value.is_string(),
         "array" => value.is_array(),

@@ -1,0 +1,116 @@
+//! `zklock check`
+
+mod survey;
+mod text;
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::output::Output;
+use super::visit::LAST_ANSWER;
+use super::{Stop, json_line};
+use crate::clock;
+use crate::futures::or;
+use crate::plan::{Check, Operation, Verbosity};
+use crate::reactor::Reactor;
+use crate::rules::checkup::{Report, Server, judge};
+use crate::rules::outcome::Outcome;
+use crate::session::probe::Probes;
+
+/// `--json`; docs/check.schema.json describes it.
+#[derive(Serialize)]
+struct Json<'a> {
+    v: u32,
+    ok: bool,
+    servers: Vec<JsonServer<'a>>,
+    findings: Vec<JsonFinding>,
+    promise: Option<JsonPromise>,
+}
+
+#[derive(Serialize)]
+struct JsonServer<'a> {
+    name: &'a str,
+    address: Option<String>,
+    reachable: bool,
+    version: Option<&'a str>,
+    role: Option<&'a str>,
+    min_session_timeout_ms: Option<u128>,
+    max_session_timeout_ms: Option<u128>,
+    read_ms: Option<f64>,
+    beat_ms: Option<f64>,
+    /// Connections are not encrypted.
+    tls: Option<()>,
+    error: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct JsonFinding {
+    code: &'static str,
+    text: String,
+    remedy: String,
+}
+
+#[derive(Serialize)]
+struct JsonPromise {
+    session_timeout_ms: u128,
+    patience_ms: u128,
+    takeover_ms: u128,
+}
+
+pub(super) async fn run(
+    check: &Check,
+    operation: &Operation,
+    probes: &Probes<'_>,
+    reactor: &Reactor,
+    output: &Output<'_>,
+) -> Result<Outcome, Stop> {
+    let seen = survey::survey(check, &operation.access, probes, reactor).await;
+    close(probes, reactor).await;
+    let report = judge(&seen, check.session_timeout);
+    if operation.messages.verbosity != Verbosity::Quiet {
+        let text = if check.json { json(&seen, &report, check) } else { text::of(&seen, &report, check) };
+        output.print(&text).await?;
+    }
+    Ok(report.outcome)
+}
+
+/// Closes the sessions that are left. To be called when nothing uses them.
+pub(super) async fn close(probes: &Probes<'_>, reactor: &Reactor) {
+    or(probes.close(), reactor.sleep_until(clock::now() + LAST_ANSWER)).await;
+}
+
+fn json(seen: &[Server], report: &Report, check: &Check) -> String {
+    let findings = report.findings.iter().map(|finding| {
+        let (text, remedy) = text::sentences(finding, seen, check);
+        JsonFinding { code: finding.code(), text, remedy }
+    });
+    json_line(&Json {
+        v: 1,
+        ok: report.findings.is_empty(),
+        servers: seen.iter().map(server).collect(),
+        findings: findings.collect(),
+        promise: report.promise.map(|promise| JsonPromise {
+            session_timeout_ms: promise.session_timeout.as_millis(),
+            patience_ms: promise.patience.as_millis(),
+            takeover_ms: promise.takeover.as_millis(),
+        }),
+    })
+}
+
+fn server(server: &Server) -> JsonServer<'_> {
+    let millis = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
+    JsonServer {
+        name: &server.name,
+        address: server.address.map(|address| address.to_string()),
+        reachable: server.is_reachable(),
+        version: server.version.as_deref(),
+        role: server.role.as_deref(),
+        min_session_timeout_ms: server.least.map(|least| least.as_millis()),
+        max_session_timeout_ms: server.greatest.map(|greatest| greatest.as_millis()),
+        read_ms: server.read.map(millis),
+        beat_ms: server.beat.map(millis),
+        tls: None,
+        error: server.error.as_deref(),
+    }
+}

@@ -1,0 +1,238 @@
+//! What the servers show: each address of each server, all at the same time.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::clock;
+use crate::duration::show;
+use crate::futures::{all, or, zip};
+use crate::plan::{Access, Check, HostPort, LockPath};
+use crate::reactor::Reactor;
+use crate::rules::checkup::{Lack, Right, Server};
+use crate::rules::instant::Instant;
+use crate::rules::text::printable;
+use crate::session::probe::{NoProbe, Probe, Probes};
+use crate::session::servers::addresses_of;
+use crate::session::word::{NOT_SERVING, answer_to};
+use crate::session::{Failure, Session as _};
+
+/// What is asked for, to learn the least session timeout and the greatest one. The protocol has 32 bits for it.
+const SHORT: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_millis(i32::MAX as u64);
+
+/// How long four letter words may take: zklock can do without their answers.
+const WORDS: Duration = Duration::from_secs(2);
+
+/// How often a round trip is measured. The one in the middle counts.
+const TIMES: usize = 3;
+
+/// Where the survey goes on.
+struct Survey<'a, 'p> {
+    lock: Option<&'a LockPath>,
+    probes: &'a Probes<'p>,
+    reactor: &'a Reactor,
+    until: Instant,
+    limit: Duration,
+}
+
+/// What all servers show.
+pub(super) async fn survey(check: &Check, access: &Access, probes: &Probes<'_>, reactor: &Reactor) -> Vec<Server> {
+    let limit = access.connect_timeout;
+    let until = clock::now() + limit;
+    let survey = Survey { lock: check.lock.as_ref(), probes, reactor, until, limit };
+    all(access.servers.hosts.iter().map(|host| survey.host(host))).await.concat()
+}
+
+impl Survey<'_, '_> {
+    /// Does it until the time is over.
+    async fn in_time<T>(&self, work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+        let late = async {
+            self.reactor.sleep_until(self.until).await;
+            Err(format!("no answer within {}", show(self.limit)))
+        };
+        or(work, late).await
+    }
+
+    async fn host(&self, host: &HostPort) -> Vec<Server> {
+        let name = host.to_string();
+        match self.in_time(addresses_of(host, self.reactor)).await {
+            Ok(addresses) => all(addresses.into_iter().map(|address| self.server(&name, address))).await,
+            Err(why) => vec![Server { error: Some(why), ..Server::new(name, None) }],
+        }
+    }
+
+    async fn server(&self, name: &str, address: SocketAddr) -> Server {
+        let seen = RefCell::new(Server::new(name.to_owned(), Some(address)));
+        let is_serving = RefCell::new(None);
+        let words = async {
+            let enough = self.reactor.sleep_until(clock::now() + WORDS);
+            or(self.words(address, &seen, &is_serving), enough).await;
+        };
+        let work = async {
+            let ((), sessions) = zip(words, self.sessions(address, &seen)).await;
+            sessions.map_err(|why| match (why, *is_serving.borrow()) {
+                (Trouble::Open(NoProbe::Io(why)), _) | (Trouble::Lost(why), _) => why,
+                (Trouble::Open(NoProbe::NoSession), Some(false)) => {
+                    "it serves no clients now: it is starting, or has no quorum".to_owned()
+                }
+                (Trouble::Open(NoProbe::NoSession), Some(true)) => "it opens no session".to_owned(),
+                (Trouble::Open(NoProbe::NoSession), None) => {
+                    "it accepts connections but does not answer as ZooKeeper".to_owned()
+                }
+            })
+        };
+        let error = self.in_time(work).await.err();
+        Server { error, ..seen.into_inner() }
+    }
+
+    /// `srvr`, which servers answer unless they were told not to, and `conf`, which most do not.
+    async fn words(&self, address: SocketAddr, seen: &RefCell<Server>, is_serving: &RefCell<Option<bool>>) {
+        let Ok(answer) = answer_to("srvr", address, self.reactor).await else { return };
+        let line = |answer: &str, start: &str| {
+            answer.lines().find_map(|line| line.strip_prefix(start)).map(|rest| printable(rest.trim()))
+        };
+        if answer.starts_with(NOT_SERVING) {
+            is_serving.replace(Some(false));
+        }
+        if let Some(version) = line(&answer, "Zookeeper version: ") {
+            is_serving.replace(Some(true));
+            let mut seen = seen.borrow_mut();
+            seen.version = Some(release(&version).to_owned());
+            seen.role = line(&answer, "Mode: ");
+        }
+        let Ok(answer) = answer_to("conf", address, self.reactor).await else { return };
+        let tick = line(&answer, "tickTime=").and_then(|millis| millis.parse().ok());
+        seen.borrow_mut().tick = tick.map(Duration::from_millis);
+    }
+
+    async fn sessions(&self, address: SocketAddr, seen: &RefCell<Server>) -> Result<(), Trouble> {
+        let session = self.probes.open(address, SHORT).await?;
+        let least = session.timeout();
+        session.close().await;
+        let session = self.probes.open(address, LONG).await?;
+        {
+            let mut seen = seen.borrow_mut();
+            (seen.least, seen.greatest) = (Some(least), Some(session.timeout()));
+            // The server that opens a session puts its number into the first byte (SessionTrackerImpl).
+            seen.member = Some(session.id().to_be_bytes()[0]);
+        }
+        let ended = session.with(self.requests(&session, seen)).await;
+        session.close().await;
+        ended.map_err(|failure| Trouble::Lost(failure.to_string()))
+    }
+
+    async fn requests(&self, session: &Probe<'_, '_>, seen: &RefCell<Server>) -> Result<(), Failure> {
+        let root = ["/".to_owned()];
+        let mut reads = vec![];
+        let mut beats = vec![];
+        for _ in 0..TIMES {
+            let begin = clock::now();
+            let there = session.exists("/", false).await?.0.is_some();
+            reads.push(clock::now().saturating_since(begin));
+            seen.borrow_mut().chroot = Some(there);
+        }
+        seen.borrow_mut().read = middle(reads);
+        for _ in 0..TIMES {
+            let begin = clock::now();
+            match session.beat(&root, None).await {
+                // A refusal has been to the leader as well.
+                Ok(()) | Err(Failure::NoNode | Failure::Denied) => {}
+                Err(Failure::Unknown(why)) => return Err(Failure::Unknown(why)),
+                Err(failure) => {
+                    log::info!("a transaction was refused: {failure}");
+                    seen.borrow_mut().transactions = Some(false);
+                    // The server may have closed the connection over it, and answers nothing more.
+                    return Ok(());
+                }
+            }
+            beats.push(clock::now().saturating_since(begin));
+            seen.borrow_mut().transactions = Some(true);
+        }
+        seen.borrow_mut().beat = middle(beats);
+        if let Some(lock) = self.lock {
+            let lacks = lacks(session, lock).await?;
+            seen.borrow_mut().lacks = Some(lacks);
+        }
+        Ok(())
+    }
+}
+
+/// What the lock needs and is not permitted.
+async fn lacks(session: &Probe<'_, '_>, lock: &LockPath) -> Result<Vec<Lack>, Failure> {
+    let mut lacks = vec![];
+    let mut missing = vec![];
+    let mut above = lock.as_str();
+    while !above.is_empty() && session.exists(above, false).await?.0.is_none() {
+        missing.insert(0, above.to_owned());
+        above = above.rsplit_once('/').map_or("", |(above, _)| above);
+    }
+    let above = if above.is_empty() { "/" } else { above };
+    if missing.is_empty() {
+        match session.names(lock.as_str(), false).await {
+            Err(Failure::Denied) => lacks.push(Lack::Denied(Right::Read, above.to_owned())),
+            Err(Failure::Unknown(why)) => return Err(Failure::Unknown(why)),
+            _ => {}
+        }
+    }
+    for (right, deletes) in [(Right::Create, false), (Right::Delete, true)] {
+        match session.rehearse(&missing, lock.as_str(), deletes).await {
+            Ok(()) => {}
+            Err(Failure::Unknown(why)) => return Err(Failure::Unknown(why)),
+            Err(Failure::Denied) => {
+                lacks.push(Lack::Denied(right, above.to_owned()));
+                break;
+            }
+            Err(failure) => {
+                lacks.push(Lack::Refused(lock.to_string(), failure.to_string()));
+                break;
+            }
+        }
+    }
+    Ok(lacks)
+}
+
+/// Why a server is of no use.
+enum Trouble {
+    Open(NoProbe),
+    Lost(String),
+}
+
+impl From<NoProbe> for Trouble {
+    fn from(trouble: NoProbe) -> Self {
+        Self::Open(trouble)
+    }
+}
+
+fn middle(mut times: Vec<Duration>) -> Option<Duration> {
+    times.sort();
+    times.get(times.len() / 2).copied()
+}
+
+/// `3.8.0` of `3.8.0-5a02a05eddb59aee6ac762f7ea82e92a68eb9c0f, built on 2022-02-25 08:49 UTC`; `3.9.0-beta` is one as well.
+fn release(version: &str) -> &str {
+    let version = version.split([',', ' ']).next().unwrap_or(version);
+    match version.split_once('-') {
+        Some((release, "alpha" | "beta" | "SNAPSHOT")) if !release.is_empty() => version,
+        Some((release, _)) => release,
+        None => version,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases() {
+        for (version, short) in [
+            ("3.8.0-5a02a05eddb59aee6ac762f7ea82e92a68eb9c0f, built on 2022-02-25 08:49 UTC", "3.8.0"),
+            ("3.4.13-5--1, built on Mon, 18 Mar 2019 21:43:07 +0100", "3.4.13"),
+            ("3.9.0-beta, built on x", "3.9.0-beta"),
+            ("3.7.1", "3.7.1"),
+            ("", ""),
+        ] {
+            assert_eq!(release(version), short);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! What people read of a check.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::duration::{show, show_limit};
+use crate::plan::Check;
+use crate::rules::checkup::{Finding, LONGEST_TICK, Lack, Promise, Report, Right, Server, Tick};
+use crate::rules::text::legible;
+
+/// The servers, what is to be mended, and what a command lives through.
+pub(super) fn of(seen: &[Server], report: &Report, check: &Check) -> String {
+    let mut text = table(seen);
+    for finding in &report.findings {
+        let (what, remedy) = sentences(finding, seen, check);
+        let _ = write!(text, "\n{}: {what}\n  {remedy}\n", finding.code());
+    }
+    if let Some(promise) = &report.promise {
+        let _ = writeln!(text, "\nWith a session timeout of {}:", show(promise.session_timeout));
+        for (what, comes) in through(promise) {
+            let _ = writeln!(text, "  {what:25}  {comes}");
+        }
+    }
+    if check.lock.is_none() && report.promise.is_some() {
+        text += "\nWithout LOCK, permissions were not looked at.\n";
+    }
+    text
+}
+
+fn table(seen: &[Server]) -> String {
+    let unknown = || "?".to_owned();
+    let mut rows =
+        vec![["server", "address", "role", "version", "session timeouts", "read", "beat"].map(str::to_owned)];
+    for server in seen {
+        let address = server.address.map(|address| address.to_string());
+        let granted = match (server.least, server.greatest) {
+            (Some(least), Some(greatest)) => format!("{} to {}", show(least), show(greatest)),
+            _ => server.error.clone().unwrap_or_else(unknown),
+        };
+        rows.push([
+            server.name.clone(),
+            address.unwrap_or_else(unknown),
+            server.role.clone().unwrap_or_else(unknown),
+            server.version.clone().unwrap_or_else(unknown),
+            granted,
+            server.read.map(in_millis).unwrap_or_default(),
+            server.beat.map(in_millis).unwrap_or_default(),
+        ]);
+    }
+    // What is at the end of its line makes no column wide.
+    let is_last = |row: &[String; 7], column: usize| row[column + 1..].iter().all(String::is_empty);
+    let width = |column: usize| {
+        let cells = rows.iter().filter(|row| !is_last(row, column)).map(|row| row[column].chars().count());
+        cells.max().unwrap_or(0)
+    };
+    let widths: [usize; 7] = std::array::from_fn(width);
+    let mut text = String::new();
+    for row in &rows {
+        let cells: Vec<_> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        let _ = writeln!(text, "{}", cells.join("  ").trim_end());
+    }
+    text
+}
+
+fn in_millis(time: Duration) -> String {
+    format!("{:.1}ms", time.as_secs_f64() * 1e3)
+}
+
+/// What may happen, and what comes of it.
+fn through(promise: &Promise) -> Vec<(&'static str, String)> {
+    let (patience, takeover) = (show_limit(promise.patience), show(promise.takeover));
+    let sure = format!("a command lives through up to {patience}");
+    let server = match promise.spare {
+        None => sure.clone(),
+        Some((0 | 1, _)) => format!("{sure}; no other one is named"),
+        Some((all, 0)) => format!("{sure}: none of the {all} can be spared now"),
+        Some((all, spare)) => {
+            format!("a command goes on if the others have a leader within {patience}; {spare} of {all} can be spared")
+        }
+    };
+    vec![
+        ("an outage of ZooKeeper", format!("{sure}, and is stopped if it is longer")),
+        ("the death of a server", server),
+        ("the death of this machine", format!("the lock is free after {takeover}")),
+        (
+            "the death of zklock",
+            format!("its command is killed, and the lock is free; after {takeover} if all its processes are killed"),
+        ),
+    ]
+}
+
+/// What is the matter, and what to do about it.
+pub(super) fn sentences(finding: &Finding, seen: &[Server], check: &Check) -> (String, String) {
+    let asked = show(check.session_timeout);
+    match finding {
+        Finding::Down(number) => (
+            format!("{} does not answer as it should: {}", who(&seen[*number]), why(&seen[*number])),
+            "Mend or start this server, or take it out of --zookeeper.".to_owned(),
+        ),
+        Finding::Differ => (
+            format!("the servers do not grant the same session timeouts: {}", ranges(seen)),
+            "Set the same tickTime, minSessionTimeout and maxSessionTimeout on all servers.".to_owned(),
+        ),
+        Finding::NotGranted(granted) if *granted < check.session_timeout => (
+            format!("the servers grant a session timeout of {}, not {asked}", show(*granted)),
+            format!("Raise maxSessionTimeout on all servers, or give --session-timeout {}.", show(*granted)),
+        ),
+        Finding::NotGranted(granted) => (
+            format!("the servers grant a session timeout of {}, not {asked}", show(*granted)),
+            format!("Lower minSessionTimeout on all servers, or give --session-timeout {}.", show(*granted)),
+        ),
+        Finding::TickTooLong(tick) => (
+            format!("a tick of {}: the servers may give a lock away before zklock expects it", show(tick.length)),
+            format!("Set tickTime on all servers to {} at most.{}", LONGEST_TICK.as_millis(), unless(*tick)),
+        ),
+        Finding::TimeoutTooShort(tick) => (
+            format!("the session timeout is shorter than two ticks ({})", show(*tick * 2)),
+            format!("Give --session-timeout {} or more.", show(*tick * 2)),
+        ),
+        Finding::Observer(number, tick) => (
+            format!(
+                "{} is an observer, with a tick of {}: if it follows a follower (observerMasterPort), the servers may \
+                 give a lock away before zklock expects it",
+                who(&seen[*number]),
+                show(tick.length)
+            ),
+            format!(
+                "Take it out of --zookeeper, or set tickTime to 2000 at most and give four ticks to --session-timeout.{}",
+                unless(*tick)
+            ),
+        ),
+        Finding::Slow(number) => (
+            format!("{} takes too long to answer for a session timeout as short as this", who(&seen[*number])),
+            "Find out what slows it down (disk, network, load), or give a longer --session-timeout.".to_owned(),
+        ),
+        Finding::NoContainers(number) => (
+            format!("{} has no containers: the missing parents of a lock are created to stay", who(&seen[*number])),
+            "Use ZooKeeper 3.5 or later.".to_owned(),
+        ),
+        Finding::NoTransactions(number) => (
+            format!("{} refuses transactions, so no lock can be held", who(&seen[*number])),
+            "Use ZooKeeper 3.4 or later.".to_owned(),
+        ),
+        Finding::NoChroot => (
+            "the chroot does not exist".to_owned(),
+            "Create it, or correct --zookeeper: zklock never creates it.".to_owned(),
+        ),
+        Finding::Lacks(Lack::Denied(right, path)) => {
+            let (what, letters) = match right {
+                Right::Read => ("list the children of", "r"),
+                Right::Create => ("create children of", "c"),
+                Right::Delete => ("delete children of", "d"),
+            };
+            let path = legible(path);
+            (
+                format!("an ACL forbids to {what} {path}"),
+                format!("Add the permission {letters} to the ACL of {path}; a lock needs rcd on its node."),
+            )
+        }
+        Finding::Lacks(Lack::Refused(path, why)) => (
+            format!("the servers refuse a contender below {}: {why}", legible(path)),
+            "Choose another path for the lock, or mend its node.".to_owned(),
+        ),
+    }
+}
+
+/// What makes the tick a guess.
+fn unless(tick: Tick) -> &'static str {
+    if tick.is_told {
+        ""
+    } else {
+        " The tick is taken for half of the least session timeout: if minSessionTimeout was raised, let the servers \
+         answer the word conf (4lw.commands.whitelist), which tells it."
+    }
+}
+
+fn who(server: &Server) -> String {
+    match server.address.map(|address| address.to_string()) {
+        Some(address) if address != server.name => format!("{} ({address})", server.name),
+        _ => server.name.clone(),
+    }
+}
+
+fn why(server: &Server) -> &str {
+    server.error.as_deref().unwrap_or_default()
+}
+
+/// Which servers grant what.
+fn ranges(seen: &[Server]) -> String {
+    let range =
+        |server: &Server| Some(format!("{} {} to {}", who(server), show(server.least?), show(server.greatest?)));
+    seen.iter().filter_map(range).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_at_the_end_of_its_line_makes_no_column_wide() {
+        let down = Server { error: Some("x".repeat(70)), ..Server::new("zk2:2181".to_owned(), None) };
+        let up = Server {
+            least: Some(Duration::from_secs(4)),
+            greatest: Some(Duration::from_secs(40)),
+            read: Some(Duration::from_micros(440)),
+            beat: Some(Duration::from_millis(2)),
+            ..Server::new("zk1:2181".to_owned(), None)
+        };
+        assert_eq!(
+            table(&[up, down]),
+            format!(
+                "server    address  role  version  session timeouts  read   beat\n\
+                 zk1:2181  ?        ?     ?        4s to 40s         0.4ms  2.0ms\n\
+                 zk2:2181  ?        ?     ?        {}\n",
+                "x".repeat(70)
+            )
+        );
+    }
+}

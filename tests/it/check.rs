@@ -1,0 +1,213 @@
+//! `zklock check`: what the servers grant, what is to be mended, and what holds on them.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::ensemble::Ensemble;
+use crate::harness::frames::Op;
+use crate::harness::poll;
+use crate::harness::proxy::{Fate, Proxy};
+use crate::harness::running::{Output, silent};
+use crate::harness::schema::expect_valid;
+use crate::harness::scratch::{LOCK, Scratch};
+use crate::harness::server::{Role, Server, Settings};
+use crate::harness::zklock::Zklock;
+
+/// Permissions of an ACL.
+const READ: i32 = 1;
+const CREATE: i32 = 4;
+const ADMIN: i32 = 16;
+
+fn check(servers: &str, args: &[&str]) -> Output {
+    silent(Zklock::at(servers).arg("check").args(args).run())
+}
+
+/// What a program reads, and the exit status.
+#[track_caller]
+fn checked(servers: &str, args: &[&str]) -> (Value, i32) {
+    let output = check(servers, &[&["--json"], args].concat());
+    let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    expect_valid("check", &json);
+    assert_eq!(json["ok"], json!(json["findings"].as_array().expect("an array").is_empty()), "{json:#}");
+    (json, output.status.code().expect("an exit status"))
+}
+
+fn codes(json: &Value) -> Vec<&str> {
+    json["findings"].as_array().unwrap().iter().map(|finding| finding["code"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn a_server_alone_is_well() {
+    let server = Server::shared();
+    let (json, status) = checked(&server.address(), &[]);
+    assert_eq!((codes(&json), status), (vec![], 0));
+    let one = &json["servers"][0];
+    assert_eq!(one["name"], server.address());
+    assert_eq!(one["address"], server.address());
+    assert_eq!((&one["reachable"], &one["role"], &one["error"]), (&json!(true), &json!("standalone"), &json!(null)));
+    assert_eq!((&one["min_session_timeout_ms"], &one["max_session_timeout_ms"]), (&json!(400), &json!(120_000)));
+    assert!(server.tell("srvr").contains(one["version"].as_str().unwrap()), "{one}");
+    assert!(one["read_ms"].as_f64().unwrap() > 0.0 && one["beat_ms"].as_f64().unwrap() > 0.0, "{one}");
+    // As docs/promises.md has it, with the tick of 200 ms that the server tells.
+    let promise = &json["promise"];
+    assert_eq!((&promise["session_timeout_ms"], &promise["takeover_ms"]), (&json!(30_000), &json!(30_200)));
+    assert_eq!(promise["patience_ms"].as_u64().unwrap() / 100, 137);
+
+    let text = check(&server.address(), &[]).expect_code(0).stdout();
+    assert!(text.contains("  standalone  ") && text.contains("  400ms to 2m  "), "{text}");
+    assert!(text.contains("a command lives through up to 13.7s"), "{text}");
+    assert!(text.contains("the lock is free after 30.2s"), "{text}");
+}
+
+#[test]
+fn quiet_is_an_answer_by_the_exit_status() {
+    let server = Server::shared();
+    for (servers, args, code) in [
+        (server.address(), &["-q"][..], 0),
+        (server.address(), &["-q", "--session-timeout", "5m"], 1),
+        ("127.0.0.1:1".to_owned(), &["-q"], 69),
+        (format!("{}/nowhere", server.address()), &["-q"], 78),
+    ] {
+        assert_eq!(check(&servers, args).expect_code(code).stdout(), "");
+    }
+}
+
+#[test]
+fn a_member_that_is_down_is_found() {
+    let ensemble = Ensemble::start();
+    let (json, status) = checked(&ensemble.addresses(), &[]);
+    assert_eq!((codes(&json), status), (vec![], 0));
+    let roles = |json: &Value| {
+        let mut roles: Vec<_> = (0..3).map(|number| json["servers"][number]["role"].to_string()).collect();
+        roles.sort();
+        roles
+    };
+    assert_eq!(roles(&json), [r#""follower""#, r#""follower""#, r#""leader""#]);
+    let text = check(&ensemble.addresses(), &[]).expect_code(0).stdout();
+    assert!(text.contains("1 of 3 can be spared"), "{text}");
+
+    let [follower, _] = ensemble.followers();
+    follower.kill();
+    let (json, status) = checked(&ensemble.addresses(), &[]);
+    assert_eq!((codes(&json), status), (vec!["server-down"], 1));
+    assert!(json["findings"][0]["text"].as_str().unwrap().contains(&follower.address()), "{json:#}");
+    let reachable = (0..3).filter(|&number| json["servers"][number]["reachable"] == true).count();
+    assert_eq!((reachable, &json["promise"]["session_timeout_ms"]), (2, &json!(30_000)));
+    let text = check(&ensemble.addresses(), &[]).expect_code(1).stdout();
+    assert!(text.contains("\nserver-down: ") && text.contains("none of the 3 can be spared now"), "{text}");
+
+    // The last server is there, but serves no clients.
+    let others = ensemble.servers().iter().filter(|server| server.address() != follower.address());
+    let [gone, left] = others.collect::<Vec<_>>()[..] else { panic!("two are left") };
+    gone.kill();
+    poll::until("no quorum", || left.role().is_none().then_some(()));
+    let (json, status) = checked(&left.address(), &["--connect-timeout", "5s"]);
+    assert_eq!((codes(&json), status), (vec!["server-down"], 69), "{json:#}");
+    assert_eq!(json["servers"][0]["error"], "it serves no clients now: it is starting, or has no quorum");
+}
+
+#[test]
+fn servers_that_do_not_grant_alike() {
+    let other = Settings::default().line("maxSessionTimeout=20000").server();
+    let servers = format!("{},{}", Server::shared().address(), other.address());
+    let (json, status) = checked(&servers, &[]);
+    assert_eq!((codes(&json), status), (vec!["timeouts-differ", "timeout-not-granted"], 1));
+    assert_eq!(json["servers"][1]["max_session_timeout_ms"], 20_000);
+    assert_eq!(json["promise"]["session_timeout_ms"], 20_000);
+    let (json, status) = checked(&servers, &["--session-timeout", "10s"]);
+    assert_eq!((codes(&json), status), (vec!["timeouts-differ"], 1));
+}
+
+#[test]
+fn a_long_tick_is_found_whether_it_is_told_or_not() {
+    let five_seconds = || Settings::default().line("tickTime=5000").line("minSessionTimeout=-1");
+    let guessed = five_seconds().line("4lw.commands.whitelist=srvr").server();
+    let told = five_seconds().line("minSessionTimeout=400").server();
+    for (server, least) in [(&guessed, 10_000), (&told, 400)] {
+        let (json, status) = checked(&server.address(), &[]);
+        assert_eq!((codes(&json), status), (vec!["tick-too-long"], 1));
+        assert_eq!(json["servers"][0]["min_session_timeout_ms"], least);
+        assert_eq!(json["promise"]["takeover_ms"], 35_000);
+        let is_explained = json["findings"][0]["remedy"].as_str().unwrap().contains("minSessionTimeout");
+        assert_eq!(is_explained, least == 10_000);
+    }
+    assert_eq!(guessed.role(), Some(Role::Standalone));
+}
+
+#[test]
+fn a_chroot_that_does_not_exist() {
+    let (json, status) = checked(&format!("{}/nowhere", Server::shared().address()), &[LOCK]);
+    assert_eq!((codes(&json), status), (vec!["no-chroot"], 78));
+}
+
+#[test]
+fn servers_that_cannot_be_reached() {
+    let frozen = Server::start();
+    frozen.freeze();
+    let servers = format!("127.0.0.1:1,{},no.such.host.invalid", frozen.address());
+    let (json, status) = checked(&servers, &["--connect-timeout", "500ms"]);
+    assert_eq!((codes(&json), status), (vec!["server-down"; 3], 69));
+    assert_eq!(json["promise"], Value::Null);
+    let error = |number: usize| json["servers"][number]["error"].as_str().unwrap();
+    assert_eq!(error(0), "Connection refused");
+    assert_eq!(error(1), "no answer within 500ms");
+    assert_eq!(json["servers"][2]["address"], Value::Null);
+    frozen.thaw();
+}
+
+#[test]
+fn an_acl_that_forbids_what_a_lock_needs() {
+    let scratch = Scratch::new().with_lock();
+    let servers = scratch.chroot().to_string();
+    let below = format!("{LOCK}/a/b");
+    assert_eq!(checked(&servers, &[LOCK]).1, 0);
+    assert_eq!(checked(&servers, &[&below]).1, 0);
+    for (permissions, lock, what) in [
+        (CREATE + ADMIN, LOCK, vec!["list the children of", "delete children of"]),
+        (READ + ADMIN, LOCK, vec!["create children of"]),
+        (READ + CREATE + ADMIN, LOCK, vec!["delete children of"]),
+        (READ + ADMIN, &below, vec!["create children of"]),
+    ] {
+        scratch.client().allow(LOCK, permissions).unwrap();
+        let (json, status) = checked(&servers, &[lock]);
+        let texts: Vec<_> = what.iter().map(|what| json!(format!("an ACL forbids to {what} {LOCK}"))).collect();
+        let found: Vec<_> =
+            json["findings"].as_array().unwrap().iter().map(|finding| finding["text"].clone()).collect();
+        assert_eq!((found, status), (texts, 77), "{permissions}");
+        assert!(codes(&json).iter().all(|code| *code == "acl"));
+    }
+    scratch.client().make_open(LOCK).unwrap();
+    assert_eq!(scratch.client().children(LOCK), Vec::<String>::new());
+}
+
+#[test]
+fn an_ephemeral_node_is_no_lock() {
+    let scratch = Scratch::new().with_lock();
+    let node = scratch.occupy("");
+    let (json, status) = checked(&scratch.chroot().to_string(), &[&node]);
+    assert_eq!((codes(&json), status), (vec!["lock-refused"], 1));
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let server = Settings::default().server();
+    let scratch = Scratch::on(server.chroot());
+    let (sessions, nodes) = (server.sessions(), server.figure("zk_znode_count"));
+    let servers = scratch.chroot().to_string();
+    assert_eq!(checked(&servers, &[]).1, 0);
+    assert_eq!(checked(&servers, &["/not/there"]).1, 0);
+    assert_eq!((server.sessions(), server.figure("zk_znode_count")), (sessions.clone(), nodes));
+
+    // Not even when it is interrupted: here while the first beat is on its way. This session would last for two minutes.
+    let proxy = Proxy::zookeeper(&server.address());
+    let trap = proxy.trap_ops(Fate::Wait, &[Op::Multi]);
+    let mut checking = scratch.zklock_by(proxy.address()).args(["check", "/not/there"]).spawn();
+    trap.wait();
+    assert_ne!(server.sessions(), sessions);
+    checking.signal(Signal::SIGINT);
+    silent(checking.wait_at_most(Duration::from_secs(10)).expect_signal(Signal::SIGINT));
+    poll::until("the session is closed", || (server.sessions() == sessions).then_some(()));
+    assert_eq!(server.figure("zk_znode_count"), nodes);
+}
