@@ -36,6 +36,10 @@ impl Process {
 
     /// The process with this id. `None`: there is none. An error: there may be one.
     pub fn look(pid: i32) -> io::Result<Option<Self>> {
+        // The parent of PID 1. To kill(2) this would be a group.
+        if pid <= 0 {
+            return Ok(None);
+        }
         let read = || match fs::read(format!("/proc/{pid}/stat")) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(None),
             stat => stat.map(Some),
