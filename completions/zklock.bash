@@ -192,6 +192,10 @@ _zklock_or_command() {
         compopt +o bashdefault +o default
         return
     fi
+    if [[ ${COMP_WORDS[1]} == fence ]] && ((COMP_CWORD > 1)); then
+        _zklock_fence "$2"
+        return
+    fi
     case ${COMP_WORDS[1]} in
         status) options='--json --watch -z --zookeeper --connect-timeout -v --verbose -q --quiet -h --help' ;;
         list) options='--json -z --zookeeper --connect-timeout -v --verbose -q --quiet -h --help' ;;
@@ -236,6 +240,30 @@ _zklock_or_command() {
     elif ((i == COMP_CWORD)); then
         mapfile -t COMPREPLY < <(compgen -c -- "$2")
     elif declare -F _command_offset >/dev/null; then
+        _command_offset "$i"
+    fi
+}
+# FILE is the first word that is no option, and COMMAND the second.
+_zklock_fence() {
+    local i file=0
+    for ((i = 2; i < COMP_CWORD; i++)); do
+        case ${COMP_WORDS[i]} in
+            --token|-k|--kill-after)
+                [[ ${COMP_WORDS[i + 1]} == = ]] && ((++i))
+                ((++i)) ;;
+            --) ((file && ++i)) && break ;;
+            -*) ;;
+            *) ((file++)) && break ;;
+        esac
+    done
+    if ((i > COMP_CWORD)); then
+        # The value of an option.
+        compopt +o bashdefault +o default
+    elif ((i == COMP_CWORD)) && [[ $1 == -* ]]; then
+        mapfile -t COMPREPLY < <(compgen -W '--token -k --kill-after -v --verbose -q --quiet -h --help' -- "$1")
+    elif ((i == COMP_CWORD && file)); then
+        mapfile -t COMPREPLY < <(compgen -c -- "$1")
+    elif ((file)) && declare -F _command_offset >/dev/null; then
         _command_offset "$i"
     fi
 }

@@ -48,11 +48,14 @@ function __zklock_command
     set -l words (commandline -opc) (commandline -ct)
     set -l has_lock no
     set -e words[1]
-    __zklock_subcommand
-    and return 1
+    if __zklock_subcommand fence
+        set -e words[1]
+    else if __zklock_subcommand
+        return 1
+    end
     while set -q words[1]
         switch $words[1]
-            case -z --zookeeper --connect-timeout --session-timeout -p --permits --and --dialect -w --timeout --wait -E --conflict-exit-code --describe -c --command --signal -k --kill-after --max-run --on-lost
+            case -z --zookeeper --connect-timeout --session-timeout -p --permits --and --dialect -w --timeout --wait -E --conflict-exit-code --describe -c --command --signal -k --kill-after --max-run --on-lost --token
                 set -e words[1]
             case --
                 if test $has_lock = yes
@@ -79,8 +82,8 @@ function __zklock_signals
     printf '%s\n' $names
 end
 
-# LOCK is no file.
-complete -c zklock -n 'not __zklock_command >/dev/null' -f
+# LOCK is no file, but FILE is.
+complete -c zklock -n 'not __zklock_command >/dev/null; and not __zklock_subcommand fence' -f
 
 # The values of two options, and COMMAND, which completes as it would without zklock.
 complete -c zklock -n __zklock_options -l dialect -x -a '(__fish_append , curator curator-rw kazoo)'

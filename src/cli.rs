@@ -8,6 +8,7 @@
 
 pub mod break_lock;
 pub mod check;
+pub mod fence;
 pub mod groups;
 pub mod job;
 pub mod list;
@@ -33,11 +34,13 @@ pub enum Subcommand {
     Break,
     /// `zklock check`
     Check,
+    /// `zklock fence`
+    Fence,
 }
 
 impl Subcommand {
     /// All of them, in the order of the documents.
-    pub const ALL: [Self; 4] = [Self::Status, Self::List, Self::Break, Self::Check];
+    pub const ALL: [Self; 5] = [Self::Status, Self::List, Self::Break, Self::Check, Self::Fence];
 
     /// The one of this name.
     pub fn of_name(name: &str) -> Option<Self> {
@@ -51,6 +54,7 @@ impl Subcommand {
             Self::List => "list",
             Self::Break => "break",
             Self::Check => "check",
+            Self::Fence => "fence",
         }
     }
 
@@ -61,6 +65,7 @@ impl Subcommand {
             Self::List => list::USAGE,
             Self::Break => break_lock::USAGE,
             Self::Check => check::USAGE,
+            Self::Fence => fence::USAGE,
         }
     }
 
@@ -71,6 +76,7 @@ impl Subcommand {
             Self::List => list::command(),
             Self::Break => break_lock::command(),
             Self::Check => check::command(),
+            Self::Fence => fence::command(),
         }
     }
 }

@@ -12,6 +12,8 @@ pub const ZOOKEEPER: &str = "ZKLOCK_ZOOKEEPER";
 pub const TIMEOUT: &str = "ZKLOCK_TIMEOUT";
 /// Stands in for `--session-timeout`.
 pub const SESSION_TIMEOUT: &str = "ZKLOCK_SESSION_TIMEOUT";
+/// The fencing token: for a command, and in place of `--token`.
+pub const TOKEN: &str = "ZKLOCK_TOKEN";
 /// The log filter, which has no option.
 pub const LOG: &str = "ZKLOCK_LOG";
 
@@ -32,7 +34,7 @@ pub fn describe(grant: &Grant, mode: Mode) -> Vec<Variable> {
     vec![
         ("ZKLOCK_PATH", grant.first.lock.clone().into()),
         ("ZKLOCK_NODE", grant.first.node.clone().into()),
-        ("ZKLOCK_TOKEN", grant.first.token.to_string().into()),
+        (TOKEN, grant.first.token.to_string().into()),
         ("ZKLOCK_TOKENS", tokens.join("\n").into()),
         ("ZKLOCK_SESSION", format!("{:#x}", grant.session).into()),
         ("ZKLOCK_MODE", mode.to_string().into()),

@@ -14,6 +14,7 @@
 //! | [`keeper`] | a fork of it for each ZooKeeper session: queue, beat, release |
 //! | [`lending`] | a run lends its locks to the runs below its command |
 //! | [`operate`] | subcommands, which take no lock |
+//! | [`fence`] | the files of `zklock fence`: which token has been here, whose turn it is |
 //! | [`session`] | what a keeper asks of ZooKeeper; over TCP in `session::tcp` |
 //! | [`zookeeper`] | ZooKeeper's protocol: bytes in, events out |
 //! | [`reactor`] | one thread and one poll(2) for a keeper's `async fn` |
@@ -40,6 +41,7 @@ pub mod descendants;
 pub mod descriptors;
 pub mod duration;
 pub mod environment;
+pub mod fence;
 pub mod futures;
 pub mod guard;
 pub mod keeper;

@@ -3,7 +3,7 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use zklock::plan::{self, Exit, Plan, Task, Verbosity};
+use zklock::plan::{self, Exit, FencePlan, Plan, Task, Verbosity};
 use zklock::rules::event::Unstarted;
 use zklock::rules::outcome::{End, Outcome};
 use zklock::terminal::Screen;
@@ -13,6 +13,7 @@ use zklock::{command, operate, signals, supervisor};
 fn main() -> ExitCode {
     let outcome = match plan::from_args(std::env::args_os()) {
         Ok(Task::Job(plan)) => run(&plan),
+        Ok(Task::Fence(plan)) => fence(&plan),
         Ok(Task::Operation(operation)) => {
             start_log(operation.messages.verbosity, operation.messages.log_filter.as_deref());
             operate::run(&operation)
@@ -53,6 +54,20 @@ fn run(plan: &Plan) -> Outcome {
     };
     let is_nested = !plan.request.held.is_empty();
     writer.finish(!is_nested);
+    outcome
+}
+
+fn fence(plan: &FencePlan) -> Outcome {
+    start_log(plan.messages.verbosity, plan.messages.log_filter.as_deref());
+    if let Err(error) = command::locate(&plan.command.program) {
+        return not_located(&plan.command.program.display().to_string(), &error);
+    }
+    let mut writer = match Writer::open() {
+        Ok(writer) => writer,
+        Err(error) => return internal(&format!("cannot create a pipe: {error}")),
+    };
+    let outcome = supervisor::run_fence(plan, &mut writer);
+    writer.finish(true);
     outcome
 }
 

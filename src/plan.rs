@@ -4,6 +4,7 @@
 //! the environment only: no file, no host name, no clock.
 
 mod connect;
+mod fence;
 mod operation;
 mod refusal;
 mod written;
@@ -28,6 +29,7 @@ use crate::rules::settings::{Patience, Settings};
 use crate::rules::signal::UnknownSignal;
 
 pub use connect::{ConnectString, HostPort};
+pub use fence::FencePlan;
 pub use operation::{Break, Check, List, Operation, Status, Subject};
 pub use refusal::{Exit, UsageError};
 pub use written::{Access, Messages};
@@ -118,7 +120,9 @@ pub enum Verbosity {
 pub enum Task {
     /// Run a command under a lock.
     Job(Box<Plan>),
-    /// A subcommand.
+    /// Run a command behind a fence.
+    Fence(Box<FencePlan>),
+    /// Any other subcommand.
     Operation(Operation),
 }
 
@@ -135,7 +139,7 @@ pub fn task(
 ) -> Result<Task, Exit> {
     let args: Vec<_> = args.into_iter().collect();
     match args.get(1).and_then(|first| first.to_str()).and_then(Subcommand::of_name) {
-        Some(subcommand) => operation::read(subcommand, &args, environment).map(Task::Operation),
+        Some(subcommand) => operation::read(subcommand, &args, environment),
         None => from_args_and_environment(args, environment).map(|plan| Task::Job(Box::new(plan))),
     }
 }

@@ -7,6 +7,7 @@ pub mod card;
 pub mod checkup;
 pub mod contacts;
 pub mod event;
+pub mod fence;
 pub mod guard;
 pub mod guarded;
 pub mod instant;

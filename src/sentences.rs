@@ -160,7 +160,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) 
             Weight::Notable,
             format!("the release of {lock} was not confirmed; it frees itself within {}", show(*timeout)),
         ),
-        Notice::GuardDied => (Weight::Error, "internal error: the guard process died; killed the command".to_owned()),
+        Notice::GuardDied => (Weight::Error, GUARD_DIED.to_owned()),
         Notice::LeftBehind(1) => {
             (Weight::Notable, "a process that the command left behind goes on without the lock".to_owned())
         }
@@ -170,6 +170,9 @@ pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) 
         Notice::KeeperDied => (Weight::Error, "internal error: the keeper process died repeatedly".to_owned()),
     }
 }
+
+/// The guard has died, and the command with it.
+pub const GUARD_DIED: &str = "internal error: the guard process died; killed the command";
 
 /// No server has answered.
 pub fn unreachable(servers: &ConnectString, given: bool, within: Duration, reason: &str) -> String {

@@ -5,6 +5,7 @@
 //!
 //! It has one loop. What comes first in it, and what follows from what, is in [`turn`].
 
+mod fence;
 mod job;
 mod keeper;
 mod teller;
@@ -37,6 +38,8 @@ use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
 use crate::signals::{self, Signals};
 use crate::writer::Writer;
+
+pub use self::fence::run as run_fence;
 
 /// How long a keeper that has nothing left to do may take to exit.
 const KEEPER_EXIT: Duration = Duration::from_millis(500);
@@ -142,7 +145,9 @@ impl Supervisor<'_> {
     fn make_guard(&mut self) {
         let Some(keeper) = &self.keeper else { return };
         // If there are too many processes now, there may be fewer at our turn.
-        if let Err(error) = self.job.make_guard(&self.plan.command, &keeper.ties, &self.borrowing) {
+        // For as long as something of the command is left, the locks are in use.
+        let keep: Vec<_> = self.borrowing.descriptors().collect();
+        if let Err(error) = self.job.make_guard(&self.plan.command, &keeper.ties, &keep) {
             log::info!("cannot make a guard yet: {error}");
         }
         // Now rather than at the hand-over.
@@ -160,7 +165,8 @@ impl Supervisor<'_> {
     /// Starts the command. Returns why it could not be started.
     fn spawn(&mut self, grant: &Grant, until: Instant) -> anyhow::Result<Option<Unstarted>> {
         self.clear_screen();
-        self.job.prepare(grant);
+        self.job.prepare();
+        self.job.grant = Some(grant.clone());
         // Without a keeper there is no lock.
         let Some(keeper) = &mut self.keeper else { return Ok(Some(Unstarted::TooLate)) };
         let lending = match self.lending.take().map_or_else(Lending::begin, Ok) {
@@ -171,7 +177,8 @@ impl Supervisor<'_> {
         let mut variables = environment::describe(grant, self.plan.request.mode);
         variables.push(environment::held(grant, &self.plan.request.held));
         let variables = |guard| [&variables[..], &[environment::lender(&lending.offer(guard))]].concat();
-        match self.job.start(&self.plan.command, &mut keeper.ties, &self.borrowing, &variables, until) {
+        let keep: Vec<_> = self.borrowing.descriptors().collect();
+        match self.job.start(&self.plan.command, &mut keeper.ties, &keep, &variables, until) {
             Ok(()) => {
                 self.teller.screen.share();
                 Ok(None)

@@ -12,11 +12,12 @@ const USAGE: &str = "zklock [OPTIONS] LOCK [OPTIONS] [--] COMMAND [ARG]...
        zklock status [OPTIONS] LOCK...
        zklock list [OPTIONS] [ROOT]
        zklock break [OPTIONS] LOCK
-       zklock check [OPTIONS] [LOCK]";
+       zklock check [OPTIONS] [LOCK]
+       zklock fence [OPTIONS] FILE [--] COMMAND [ARG]...";
 
 const AFTER_HELP: &str = "\
 --help says more, with examples and exit statuses; see also zklock(1).
-zklock status --help describes that subcommand; so for list, break and check.";
+zklock status --help and so on describe the subcommands.";
 
 const AFTER_LONG_HELP: &str = "\
 Subcommands, each with a --help of its own; the subcommand is the first argument:
@@ -24,6 +25,7 @@ Subcommands, each with a --help of its own; the subcommand is the first argument
   list    list the locks that are in use
   break   ask a contender to give up a lock
   check   say whether the servers are fit for what zklock promises
+  fence   run a command unless a later holder of the lock has been here
 
 Durations:
   30 and 1.5 are seconds; 500ms, 90s, 5m, 1h30m, 2d have their units.

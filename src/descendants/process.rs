@@ -140,7 +140,8 @@ pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     }
 }
 
-fn pidfd_send_signal(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
+/// Sends a signal to the process of a descriptor (pidfd_send_signal(2)).
+pub fn pidfd_send_signal(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
     let nothing = std::ptr::null::<libc::siginfo_t>();
     #[expect(unsafe_code, reason = "neither nix nor std has pidfd_send_signal(2)")]
     // SAFETY: the descriptor is open; with no siginfo the call reads no memory of ours.

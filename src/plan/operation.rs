@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use clap::FromArgMatches as _;
 
+use super::fence;
 use super::refusal::{quoted, refused_by_clap};
 use super::written::{Access, Given, Messages, Written};
 use super::znode::{self, LockPath};
-use super::{Exit, UsageError, Verbosity, lock_path};
-use crate::cli::{Subcommand, break_lock, check, list, status};
+use super::{Exit, Task, UsageError, Verbosity, lock_path};
+use crate::cli::{self, Subcommand, break_lock, check, list, status};
 use crate::duration;
 
 /// What a subcommand is to do, and with which servers.
@@ -85,11 +86,15 @@ pub(super) fn read(
     subcommand: Subcommand,
     args: &[OsString],
     environment: impl Fn(&str) -> Option<OsString>,
-) -> Result<Operation, Exit> {
+) -> Result<Task, Exit> {
     let refused = |error| refused_by_clap(error, Some(subcommand));
     let matches = subcommand.command().try_get_matches_from(&args[1..]).map_err(refused)?;
     let written = Written { matches: &matches, environment };
-    match subcommand {
+    let operation = match subcommand {
+        Subcommand::Fence => {
+            let cli = cli::fence::Cli::from_arg_matches(&matches).map_err(refused)?;
+            return Ok(Task::Fence(Box::new(fence::read(cli, &written)?)));
+        }
         Subcommand::Status => {
             let cli = status::Cli::from_arg_matches(&matches).map_err(refused)?;
             let access = written.access(cli.connecting)?;
@@ -105,7 +110,7 @@ pub(super) fn read(
                 }
             }
             let subject = Subject::Status(Status { locks, json: cli.json, watch: cli.watch });
-            Ok(Operation { access, messages, subject })
+            Operation { access, messages, subject }
         }
         Subcommand::List => {
             let cli = list::Cli::from_arg_matches(&matches).map_err(refused)?;
@@ -114,7 +119,7 @@ pub(super) fn read(
             let root = cli.root.to_str().ok_or_else(|| "is not UTF-8; write it in UTF-8".to_owned());
             let root = root.and_then(|text| znode::check_root(text, &access.servers.chroot).map(|()| text.to_owned()));
             let root = root.map_err(|why| UsageError(format!("ROOT {} {why}", quoted(&cli.root))))?;
-            Ok(Operation { access, messages, subject: Subject::List(List { root, json: cli.json }) })
+            Operation { access, messages, subject: Subject::List(List { root, json: cli.json }) }
         }
         Subcommand::Break => {
             let cli = break_lock::Cli::from_arg_matches(&matches).map_err(refused)?;
@@ -124,7 +129,7 @@ pub(super) fn read(
             let node = cli.node.map(|node| node_name(&lock, &node)).transpose()?;
             let timeout = Given::new("--timeout", cli.timeout).read(duration::parse)?;
             let subject = Subject::Break(Break { lock, node, force: cli.force, timeout });
-            Ok(Operation { access, messages, subject })
+            Operation { access, messages, subject }
         }
         Subcommand::Check => {
             let cli = check::Cli::from_arg_matches(&matches).map_err(refused)?;
@@ -133,9 +138,10 @@ pub(super) fn read(
             let session_timeout = written.session_timeout(cli.asked)?;
             let lock = cli.lock.map(|text| lock_path("LOCK", &text, &access.servers)).transpose()?;
             let subject = Subject::Check(Check { lock, session_timeout, json: cli.json });
-            Ok(Operation { access, messages, subject })
+            Operation { access, messages, subject }
         }
-    }
+    };
+    Ok(Task::Operation(operation))
 }
 
 /// The name of a contender's node, which may be written as a path.

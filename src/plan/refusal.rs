@@ -79,6 +79,10 @@ pub(super) fn refused_by_clap(error: clap::Error, subcommand: Option<Subcommand>
     let sentence = match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => return Exit::Help(error.render().to_string()),
         ErrorKind::MissingRequiredArgument => match subcommand {
+            Some(Subcommand::Fence) => format!(
+                "no file; write {}, such as zklock fence --token \"$ZKLOCK_TOKEN\" /var/lib/sync/fence ./apply",
+                Subcommand::Fence.usage()
+            ),
             Some(subcommand) => {
                 format!("no lock; write {}, such as zklock {} /jobs/backup", subcommand.usage(), subcommand.name())
             }

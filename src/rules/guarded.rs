@@ -2,6 +2,7 @@
 
 use super::event::CommandEnd;
 use super::guard::Stage;
+use super::outcome::Outcome;
 use super::signal::Signal;
 
 /// A guard that has not killed once when it is asked this many times, within 310 ms, is stopped.
@@ -69,6 +70,17 @@ pub enum Kill {
     KillGuard,
     /// The guard has gone: its children are ours.
     KillChildren,
+}
+
+impl End {
+    /// How the run ends with it, if nothing else has happened.
+    pub fn outcome(self) -> Outcome {
+        match self {
+            Self::Reaped(CommandEnd::Exited(status)) => Outcome::Exited(status),
+            Self::Reaped(CommandEnd::Signaled(signal)) => Outcome::Signaled(signal),
+            Self::Stillborn => Outcome::Internal,
+        }
+    }
 }
 
 impl Guarded {

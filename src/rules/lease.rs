@@ -47,6 +47,14 @@ pub struct Span {
     pub ends_at: Instant,
 }
 
+impl Span {
+    /// A lease that outlasts every run: a hundred years, which every timer can count.
+    pub fn without_end(from: Instant) -> Self {
+        let ends_at = from + Duration::from_secs(100 * 365 * 24 * 3600);
+        Self { from, kill_at: ends_at, ends_at }
+    }
+}
+
 impl Terms {
     /// Terms for a granted session timeout. `kill_after`: what the user asked for, if anything.
     pub fn new(timeout: Duration, kill_after: Option<Duration>) -> Result<Self, NoRoom> {

@@ -204,7 +204,7 @@ fn release(now: Instant, outcome: Outcome, frees_within: Option<Duration>) -> (S
 }
 
 /// Whether a signal ends the wait for a lock, as it would end a program that does not handle it.
-fn cancels(signal: Signal) -> bool {
+pub fn cancels(signal: Signal) -> bool {
     [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::ALRM, Signal::XCPU].contains(&signal)
 }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, RawFd};
 
 use anyhow::Context as _;
 use nix::errno::Errno;
@@ -13,7 +13,6 @@ use crate::command::{Launch, Program};
 use crate::descendants::{self, Descendants, OwnChildren, Stranger};
 use crate::environment::Variable;
 use crate::guard::{Birth, Guard, Ties};
-use crate::lending::Borrowing;
 use crate::plan::CommandLine;
 use crate::rules::event::CommandEnd;
 use crate::rules::guard::Stage;
@@ -73,8 +72,9 @@ impl Job {
         })
     }
 
-    /// Makes a guard, and with it the command's process, so that the lock need not wait for them.
-    pub(super) fn make_guard(&mut self, line: &CommandLine, ties: &Ties, borrowing: &Borrowing) -> io::Result<()> {
+    /// Makes a guard, and with it the command's process, so that the lock need not wait for them. `keep`: descriptors that
+    /// are to stay open for as long as something of the command is left.
+    pub(super) fn make_guard(&mut self, line: &CommandLine, ties: &Ties, keep: &[RawFd]) -> io::Result<()> {
         if self.guard.as_mut().is_some_and(|guarded| !guarded.state.is_reaped() && guarded.guard.hear().is_ok()) {
             return Ok(());
         }
@@ -83,9 +83,8 @@ impl Job {
         self.shares_group = terminal::is_controlled();
         let strangers = self.children.others(|_| false)?;
         let program = Program { line, inherited: self.inherited };
-        // For as long as something of the command is left, the locks are in use.
-        let keep = borrowing.descriptors().collect();
-        let guard = Guard::start(&Birth { program, own_group: !self.shares_group, keep }, ties)?;
+        let birth = Birth { program, own_group: !self.shares_group, keep: keep.to_vec() };
+        let guard = Guard::start(&birth, ties)?;
         self.guard =
             Some(Guarded { guard, strangers, state: rules::Guarded::default(), leaves: false, is_told: false });
         Ok(())
@@ -109,10 +108,9 @@ impl Job {
         }
     }
 
-    /// Looks at the terminal before the command is started under these locks.
-    pub(super) fn prepare(&mut self, grant: &Grant) {
+    /// Looks at the terminal before the command is started.
+    pub(super) fn prepare(&mut self) {
         self.terminal = Attributes::of_foreground();
-        self.grant = Some(grant.clone());
     }
 
     /// Starts the command, if that is before `until`. `variables`: what is added to its environment below this guard. An
@@ -121,16 +119,16 @@ impl Job {
         &mut self,
         line: &CommandLine,
         ties: &mut Ties,
-        borrowing: &Borrowing,
+        keep: &[RawFd],
         variables: &dyn Fn(Pid) -> Vec<Variable>,
         until: Instant,
     ) -> io::Result<()> {
-        self.make_guard(line, ties, borrowing)?;
+        self.make_guard(line, ties, keep)?;
         let mut opened = self.open(ties, variables, until);
         if opened.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EPIPE)) {
             // What waited at the gate has been killed.
             self.dismiss_guard();
-            self.make_guard(line, ties, borrowing)?;
+            self.make_guard(line, ties, keep)?;
             opened = self.open(ties, variables, until);
         }
         let why = self.guard.as_ref().filter(|_| opened.is_err()).and_then(|guarded| guarded.guard.failure());

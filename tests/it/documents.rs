@@ -88,8 +88,7 @@ fn complaints(program: &str, args: &[&OsStr]) -> Option<String> {
 // Completions
 
 /// The options that take a value, as they are written on a command line.
-fn options_with_a_value() -> Vec<String> {
-    let command = cli::command();
+fn with_a_value(command: &clap::Command) -> Vec<String> {
     let takes_value = |arg: &&Arg| !arg.is_positional() && arg.get_action().takes_values();
     command.get_arguments().filter(takes_value).flat_map(spellings).collect()
 }
@@ -139,7 +138,10 @@ fn fish_subcommands() -> String {
             let value = if arg.get_action().takes_values() { " -x" } else { "" };
             let help = escaped(arg.get_help().map(ToString::to_string).unwrap_or_default());
             let names: String = names.collect();
-            let _ = writeln!(lines, "complete -c zklock -n '__zklock_subcommand {name}'{names}{value} -d '{help}'");
+            // Behind its COMMAND, options are those of COMMAND.
+            let before = if subcommand == Subcommand::Fence { "; and not __zklock_command >/dev/null" } else { "" };
+            let here = format!("__zklock_subcommand {name}{before}");
+            let _ = writeln!(lines, "complete -c zklock -n '{here}'{names}{value} -d '{help}'");
         }
     }
     lines
@@ -154,7 +156,7 @@ fn completion(shell: Shell) -> String {
         script = script.replace(old, new);
     };
     // The generator knows neither where COMMAND begins, nor the values for which clap has no type.
-    let with_value = options_with_a_value();
+    let with_value = with_a_value(&cli::command());
     let fill_in = |text: &str| {
         let between = if shell == Shell::Fish { " " } else { "|" };
         text.replace("@OPTIONS_WITH_A_VALUE@", &with_value.join(between))
@@ -165,6 +167,8 @@ fn completion(shell: Shell) -> String {
             .replace("@LIST_OPTIONS@", &options_of(Subcommand::List))
             .replace("@BREAK_OPTIONS@", &options_of(Subcommand::Break))
             .replace("@CHECK_OPTIONS@", &options_of(Subcommand::Check))
+            .replace("@FENCE_OPTIONS_WITH_A_VALUE@", &with_a_value(&Subcommand::Fence.command()).join(between))
+            .replace("@FENCE_OPTIONS@", &options_of(Subcommand::Fence))
     };
     match shell {
         Shell::Bash => script += &fill_in(include_str!("../../completions/command.bash.in")),
@@ -264,6 +268,7 @@ fn subcommands_section() -> String {
             Subcommand::List => include_str!("../../man/sections/list.roff"),
             Subcommand::Break => include_str!("../../man/sections/break.roff"),
             Subcommand::Check => include_str!("../../man/sections/check.roff"),
+            Subcommand::Fence => include_str!("../../man/sections/fence.roff"),
         };
         let command = subcommand.command();
         let (shared, own): (Vec<_>, Vec<_>) =

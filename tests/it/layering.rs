@@ -202,7 +202,8 @@ fn effects_are_known_to_those_who_use_them_only() {
         assert!(known.is_empty(), "{room} knows {known:?}");
     };
     knows_none("supervisor", &["session", "operate"]);
-    knows_none("operate", &["supervisor", "keeper", "guard", "wire", "shared", "lending", "command"]);
+    knows_none("operate", &["supervisor", "keeper", "guard", "wire", "shared", "lending", "command", "fence"]);
+    knows_none("fence", &["session", "zookeeper", "operate", "wire", "lending", "guard"]);
     knows_none("keeper", &["supervisor", "terminal", "writer", "sentences"]);
     knows_none("wire", &["command", "cli", "plan"]);
     for leaf in [
@@ -220,6 +221,7 @@ fn effects_are_known_to_those_who_use_them_only() {
         "shared",
         "descendants",
         "guard",
+        "fence",
     ] {
         knows_none(leaf, &["supervisor", "keeper"]);
     }
@@ -247,6 +249,17 @@ fn subcommands_have_one_thread_and_no_lease() {
     }
 }
 
+/// It is for machines that reach no server.
+#[test]
+fn a_fence_knows_no_zookeeper() {
+    for (name, text) in sources().iter().filter(|(name, _)| name == "supervisor/fence.rs" || room(name) == "fence") {
+        let known = named(text, "crate::");
+        let known: Vec<_> = ["session", "zookeeper", "keeper", "wire"].iter().filter(|o| known.contains(**o)).collect();
+        assert!(known.is_empty(), "{name} knows {known:?}");
+        assert!(!named(text, "super::").contains("keeper"), "{name}");
+    }
+}
+
 #[test]
 fn the_turns_of_the_supervisor_know_the_rules_only() {
     let sources = sources();
@@ -262,7 +275,8 @@ fn the_supervisor_alone_runs_the_machine_and_has_one_thread() {
         if !["supervisor", "rules"].contains(&room(name)) {
             assert!(!named(text, "crate::rules::").contains("machine"), "{name}");
         }
-        if ["supervisor", "command", "signals", "terminal", "writer", "wire", "lending", "guard"].contains(&room(name))
+        if ["supervisor", "command", "signals", "terminal", "writer", "wire", "lending", "guard", "fence"]
+            .contains(&room(name))
         {
             assert_uses_none(name, text, &["thread::"]);
             assert!(!named(text, "std::").contains("thread"), "{name}");

@@ -76,6 +76,9 @@ mod signals;
 mod signals_while_waiting;
 mod terminal;
 
+// Where the work is done.
+mod fence;
+
 // Looking at locks.
 mod break_lock;
 mod check;

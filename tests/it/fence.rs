@@ -1,0 +1,480 @@
+//! `zklock fence`: where the work is done, a command with a lower token does not begin, or ends, before one with a higher
+//! token begins.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
+
+use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, geteuid, mkfifo};
+use tempfile::TempDir;
+
+use crate::harness::joblog::JobLog;
+use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::running::{Output, Running, finish, only_line, silent};
+use crate::harness::scratch::{LOCK, Scratch};
+use crate::harness::terminal::Terminal;
+use crate::harness::zklock::{Zklock, binary, child};
+
+/// A grace that no test waits for.
+const LONG: &str = "50s";
+
+/// A directory on the machine where the work is done.
+struct Far(TempDir);
+
+impl Far {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a temporary directory"))
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// What the file keeps.
+    #[track_caller]
+    fn seen(&self) -> String {
+        fs::read_to_string(self.file("file")).expect("the file is there")
+    }
+
+    fn log(&self) -> JobLog {
+        JobLog::read(self.file("log"))
+    }
+
+    /// A fence whose command is still to be named.
+    fn fence(&self, token: u64, options: &[&str]) -> Zklock {
+        let token = token.to_string();
+        Zklock::bare().directory(self.0.path()).args(["fence", "--token", &token]).args(options).args(["file", "--"])
+    }
+
+    /// Arguments of a child that writes to the log until it is told to end in one of these ways.
+    fn logged(name: &str, ends: &[&str]) -> Vec<String> {
+        let words = ["--name", name, "--log", "log", "--beat"].into_iter().chain(ends.iter().copied());
+        words.map(str::to_owned).collect()
+    }
+
+    /// A fence around such a child.
+    fn job(&self, name: &str, token: u64, options: &[&str], ends: &[&str]) -> Zklock {
+        self.fence(token, options).arg(child()).args(Self::logged(name, ends))
+    }
+
+    /// The same, with its command running.
+    #[track_caller]
+    fn start(&self, name: &str, token: u64, options: &[&str], ends: &[&str]) -> Running {
+        let mut run = self.job(name, token, options, ends).spawn();
+        run.wait_stdout(&format!("{name} ready"));
+        run
+    }
+
+    /// The same, waiting.
+    #[track_caller]
+    fn queue(&self, name: &str, token: u64) -> Running {
+        let run = self.job(name, token, &[], &["--exit-on", "TERM"]).spawn();
+        wait_waiting(&run);
+        run
+    }
+
+    /// The commands ran in this order, none beside another.
+    #[track_caller]
+    fn expect_order(&self, order: &[&str]) {
+        assert_eq!(self.log().expect_no_overlap().order(), order);
+    }
+}
+
+/// Waits until a fence waits for its turn.
+#[track_caller]
+fn wait_waiting(run: &Running) {
+    poll::until(format_args!("a process that waits\n{run}"), || {
+        run.processes().iter().any(|process| process.name == "lock-waiter").then_some(())
+    });
+}
+
+#[track_caller]
+fn expect_stopped(run: &mut Running, later: u64) -> Output {
+    let output = run.wait().expect_code(76);
+    let said = format!("zklock: a later holder has come, with the token {later} for file: stopping the command\n");
+    assert_eq!(output.stderr(), said, "{output}");
+    output
+}
+
+#[track_caller]
+fn expect_refused(run: Zklock, seen: u64, ours: u64) {
+    let line = only_line(&run.run().expect_code(76));
+    assert!(line.starts_with("a later holder has been here: file has seen the token "), "{line}");
+    assert!(line.contains(&format!(" {seen}, and ours is {ours};")) && line.ends_with(", remove file"), "{line}");
+}
+
+#[test]
+fn tokens_only_grow() {
+    let far = Far::new();
+    for token in [7, 7, 9, 4_294_967_298] {
+        let output = silent(far.fence(token, &[]).args(["echo", "done"]).run().expect_code(0));
+        assert_eq!((output.stdout().as_str(), far.seen()), ("done\n", format!("{token}\n")));
+    }
+    expect_refused(far.fence(9, &[]).args(["touch", "harm"]), 4_294_967_298, 9);
+    assert!(!far.file("harm").exists());
+    assert_eq!(far.seen(), "4294967298\n");
+    // After an ensemble was rebuilt, as the line says.
+    fs::remove_file(far.file("file")).unwrap();
+    silent(far.fence(2, &[]).arg("true").run().expect_code(0));
+    assert_eq!(far.seen(), "2\n");
+}
+
+#[test]
+fn the_token_comes_from_the_option_or_the_variable() {
+    let far = Far::new();
+    let show = ["file", "sh", "-c", "echo $ZKLOCK_TOKEN"];
+    let fence = || Zklock::bare().directory(far.0.path()).arg("fence");
+    let output = fence().env("ZKLOCK_TOKEN", "7").args(show).run().expect_code(0);
+    assert_eq!((output.stdout().as_str(), far.seen().as_str()), ("7\n", "7\n"));
+    let output = fence().env("ZKLOCK_TOKEN", "7").args(["--token", "8"]).args(show).run().expect_code(0);
+    assert_eq!((output.stdout().as_str(), far.seen().as_str()), ("8\n", "8\n"));
+    for value in [None, Some("")] {
+        let fence = value.into_iter().fold(fence(), |fence, value| fence.env("ZKLOCK_TOKEN", value));
+        let line = only_line(&fence.args(show).run().expect_code(64));
+        assert!(line.starts_with("no token: ") && line.contains("--token \"$ZKLOCK_TOKEN\""), "{line}");
+    }
+}
+
+#[test]
+fn refused_arguments() {
+    let far = Far::new();
+    fs::write(far.file("text"), "root:x:0:0\n").unwrap();
+    fs::write(far.file("empty"), "").unwrap();
+    fs::write(far.file("long"), "1".repeat(4000)).unwrap();
+    fs::write(far.file("other.lock"), "something else\n").unwrap();
+    symlink("text", far.file("link")).unwrap();
+    fs::create_dir(far.file("directory")).unwrap();
+    let before = far.names();
+    for (args, says) in [
+        (&["--token", "-1", "file", "true"][..], "--token '-1': write a decimal number"),
+        (&["--token", "+1", "file", "true"], "--token '+1': write a decimal number"),
+        (&["--token", "18446744073709551616", "file", "true"], "write a decimal number"),
+        (&["--token", "1", "-k", "x", "file", "true"], "--kill-after 'x'"),
+        (&["--token", "1"], "no file; write zklock fence"),
+        (&["--token", "1", "file"], "no command; write zklock fence"),
+        (&["--token", "1", "", "true"], "FILE '' is no name of a file"),
+        (&["--token", "1", "directory/", "true"], "FILE 'directory/' is no name of a file"),
+        (&["--token", "1", "..", "true"], "FILE '..' is no name of a file"),
+        (&["--token", "1", "directory", "true"], "directory is no plain file; name one that is"),
+        (&["--token", "1", "link", "true"], "link is no plain file; name one that is"),
+        (&["--token", "1", "missing/file", "true"], "the directory does not exist; create it"),
+        (&["--token", "1", "text/file", "true"], "the directory does not exist; create it"),
+        (&["--token", "1", "text", "true"], "text holds no token, so it is left as it is; name another file, or"),
+        (&["--token", "1", "empty", "true"], "empty holds no token"),
+        (&["--token", "1", "long", "true"], "long holds no token"),
+        (&["--token", "1", "other", "true"], "other.lock is not ours, so it is left as it is; name another file than"),
+    ] {
+        let output = Zklock::bare().directory(far.0.path()).arg("fence").args(args).run().expect_code(64);
+        assert!(only_line(&output).contains(says), "{args:?}\n{output}");
+    }
+    assert_eq!(far.names(), before, "nothing was made, nothing was lost");
+    assert_eq!(fs::read_to_string(far.file("text")).unwrap(), "root:x:0:0\n");
+    assert_eq!(fs::read_to_string(far.file("other.lock")).unwrap(), "something else\n");
+}
+
+impl Far {
+    fn names(&self) -> Vec<OsString> {
+        let mut names: Vec<_> = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    }
+}
+
+/// It is replaced, not written to.
+#[test]
+fn a_file_that_is_read_only() {
+    let far = Far::new();
+    fs::write(far.file("file"), "3").unwrap();
+    fs::set_permissions(far.file("file"), fs::Permissions::from_mode(0o444)).unwrap();
+    silent(far.fence(4, &[]).arg("true").run().expect_code(0));
+    assert_eq!(far.seen(), "4\n");
+}
+
+#[test]
+fn exit_statuses_are_the_commands_own() {
+    let far = Far::new();
+    silent(far.fence(1, &[]).args(["sh", "-c", "exit 3"]).run().expect_code(3));
+    let killed = far.fence(1, &[]).args(["sh", "-c", "kill -KILL $$"]).run();
+    silent(killed.expect_signal(Signal::SIGKILL));
+    let line = only_line(&far.fence(1, &[]).arg("./nowhere").run().expect_code(127));
+    assert_eq!(line, "./nowhere: command not found");
+    fs::write(far.file("plain"), "").unwrap();
+    let line = only_line(&far.fence(1, &[]).arg("./plain").run().expect_code(126));
+    assert_eq!(line, "./plain: cannot be executed: Permission denied");
+    // Only execve(2) finds out.
+    fs::write(far.file("script"), "#!/nowhere\n").unwrap();
+    fs::set_permissions(far.file("script"), fs::Permissions::from_mode(0o755)).unwrap();
+    only_line(&far.fence(1, &[]).arg("./script").run().expect_code(127));
+}
+
+#[test]
+fn an_equal_one_waits() {
+    let far = Far::new();
+    let mut first = far.start("first", 7, &[], &["--exit-on", "TERM"]);
+    let mut second = far.queue("second", 7);
+    let output = silent(finish(&mut first));
+    assert!(!output.stdout().contains("CONT"), "it was left alone\n{output}");
+    finish(&mut second);
+    far.expect_order(&["first", "second"]);
+}
+
+#[test]
+fn a_higher_one_stops_a_command_and_what_it_has_started() {
+    for kind in ["--spawn", "--spawn-daemon"] {
+        let far = Far::new();
+        let mut first =
+            far.fence(7, &["-k", LONG]).arg(child()).args(["--name", "child", "--exit-on", "TERM", kind, "--"]);
+        first = first.args(Far::logged("below", &["--exit-on", "TERM"]));
+        let mut first = first.spawn();
+        first.wait_stdout_all(&["below ready", "child ready"]);
+        let mut second = far.job("second", 8, &[], &[]).spawn();
+        let output = expect_stopped(&mut first, 8);
+        assert!(output.stdout().contains("below signal TERM"), "{output}");
+        silent(second.wait().expect_code(0));
+        far.expect_order(&["below", "second"]);
+    }
+}
+
+/// What is left when the command has ended is still the work of that holder.
+#[test]
+fn what_a_command_leaves_behind_is_waited_for_and_stopped() {
+    let far = Far::new();
+    let mut first = far.fence(7, &["-k", LONG]).arg(child()).args(["--spawn-daemon", "--"]);
+    first = first.args(Far::logged("daemon", &["--exit-on", "TERM"]));
+    let mut first = first.spawn();
+    first.wait_stdout("daemon ready");
+    poll::until("only the daemon is left", || (process::below_guard(first.pid()).len() == 1).then_some(()));
+    let mut equal = far.queue("equal", 7);
+    assert!(!first.has_ended());
+    let mut higher = far.job("higher", 8, &[], &[]).spawn();
+    expect_stopped(&mut first, 8);
+    silent(higher.wait().expect_code(0));
+    let line = only_line(&equal.wait().expect_code(76));
+    assert!(line.starts_with("a later holder has been here: "), "{line}");
+    far.expect_order(&["daemon", "higher"]);
+}
+
+#[test]
+fn a_command_that_ignores_the_stop_signal_is_killed() {
+    for grace in ["300ms", "0"] {
+        let far = Far::new();
+        let mut first = far.start("first", 7, &["-k", grace], &["--wait"]);
+        let mut second = far.job("second", 8, &["-k", LONG], &[]).spawn();
+        let output = expect_stopped(&mut first, 8);
+        assert_eq!(output.stdout().contains("signal TERM"), grace != "0", "{output}");
+        silent(second.wait().expect_code(0));
+        far.expect_order(&["first", "second"]);
+    }
+}
+
+#[test]
+fn a_fence_that_is_stopped_makes_way() {
+    let far = Far::new();
+    let mut first = far.start("first", 7, &["-k", LONG], &["--exit-on", "TERM"]);
+    process::stop(first.pid());
+    let mut second = far.job("second", 8, &[], &[]).spawn();
+    expect_stopped(&mut first, 8);
+    silent(second.wait().expect_code(0));
+    far.expect_order(&["first", "second"]);
+}
+
+/// A debugger has it.
+#[test]
+fn a_fence_that_does_not_react_is_killed() {
+    let far = Far::new();
+    let mut first = far.start("first", 7, &["-k", "0"], &["--wait"]);
+    trace(first.pid());
+    let mut second = far.job("second", 8, &[], &[]).spawn();
+    let output = second.wait().expect_code(0);
+    let said = "zklock: the zklock that uses file did not stop its command in time; killed it\n";
+    assert_eq!(output.stderr(), said, "{output}");
+    first.wait().expect_signal(Signal::SIGKILL);
+    first.wait_until_nothing_is_left();
+    far.expect_order(&["first", "second"]);
+}
+
+/// Stops a process as a debugger does: no SIGCONT continues it. The debugger is this thread.
+fn trace(pid: Pid) {
+    ptrace(libc::PTRACE_ATTACH, pid);
+    process::wait_state(pid, &['t']);
+}
+
+#[expect(unsafe_code, reason = "the crate nix is used without ptrace(2)")]
+fn ptrace(request: libc::c_uint, pid: Pid) {
+    let null = std::ptr::null_mut::<libc::c_void>();
+    // SAFETY: these requests touch no memory of ours.
+    let result = unsafe { libc::ptrace(request, pid.as_raw(), null, null) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn the_next_one_begins_when_the_tree_of_a_killed_fence_is_gone() {
+    for token in [7, 8] {
+        let far = Far::new();
+        let mut first =
+            far.fence(7, &["-k", LONG]).arg(child()).args(["--name", "child", "--wait", "--spawn-daemon", "--"]);
+        first = first.args(Far::logged("daemon", &["--wait"]));
+        let mut first = first.spawn();
+        first.wait_stdout_all(&["daemon ready", "child ready"]);
+        let guard = first.guard();
+        // So that there is a time in which the fence has gone, and the daemon has not. A process that is merely stopped is
+        // continued by the kernel when the leader of its session dies.
+        trace(guard);
+        first.signal(Signal::SIGKILL);
+        first.wait().expect_signal(Signal::SIGKILL);
+        let mut second = far.job("second", token, &[], &[]).spawn();
+        wait_waiting(&second);
+        assert!(second.stdout().is_empty(), "{second}");
+        ptrace(libc::PTRACE_DETACH, guard);
+        silent(second.wait().expect_code(0));
+        first.wait_until_nothing_is_left();
+        far.expect_order(&["daemon", "second"]);
+    }
+}
+
+#[test]
+fn guard_killed() {
+    let far = Far::new();
+    let mut first = far.fence(7, &[]).arg(child()).args(["--name", "child", "--wait", "--spawn-daemon", "--"]);
+    first = first.args(Far::logged("daemon", &["--wait"]));
+    let mut first = first.spawn();
+    first.wait_stdout("daemon ready");
+    let mut second = far.queue("second", 7);
+    process::send(first.guard(), Signal::SIGKILL);
+    let output = first.wait().expect_code(70);
+    assert_eq!(output.stderr(), "zklock: internal error: the guard process died; killed the command\n", "{output}");
+    finish(&mut second);
+    far.expect_order(&["daemon", "second"]);
+}
+
+#[test]
+fn many_at_once_never_overlap() {
+    let far = Far::new();
+    let token = |number: u64| 100 + number * 7 % 10;
+    let ends = ["--until", "go", "--exit-on", "TERM"];
+    let job = |number| far.job(&format!("job{number}"), token(number), &["-k", LONG], &ends).spawn();
+    let runs: Vec<Running> = (0..20).map(job).collect();
+    // Those with the highest token.
+    let last = ["job7", "job17"];
+    poll::until("one of the last", || far.log().order().iter().any(|name| last.contains(name)).then_some(()));
+    fs::write(far.file("go"), "").unwrap();
+    for mut run in runs {
+        let output = run.wait();
+        assert!(matches!(output.status.code(), Some(0 | 76)), "{output}");
+    }
+    assert_eq!(far.seen(), "109\n");
+    let log = far.log().expect_no_overlap();
+    let tokens: Vec<u64> = log.order().iter().map(|name| token(name[3..].parse().expect("a number"))).collect();
+    assert!(tokens.is_sorted() && tokens.ends_with(&[109, 109]), "{tokens:?}");
+}
+
+#[test]
+fn signals_reach_the_command() {
+    let far = Far::new();
+    let mut run = far.start("first", 7, &[], &["--exit-on", "QUIT"]);
+    for (signal, name) in [(Signal::SIGHUP, "HUP"), (Signal::SIGTERM, "TERM"), (Signal::SIGUSR1, "USR1")] {
+        run.signal(signal);
+        run.wait_stdout(&format!("first signal {name}"));
+    }
+    run.signal(Signal::SIGQUIT);
+    silent(run.wait().expect_code(0));
+}
+
+#[test]
+fn a_signal_ends_the_wait() {
+    let far = Far::new();
+    let mut first = far.start("first", 7, &[], &["--exit-on", "TERM"]);
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let mut second = far.queue("second", 7);
+        second.signal(signal);
+        silent(second.wait().expect_signal(signal));
+    }
+    finish(&mut first);
+    silent(far.job("third", 7, &[], &[]).run().expect_code(0));
+    far.expect_order(&["first", "third"]);
+}
+
+#[test]
+fn a_person_sees_what_is_waited_for() {
+    let far = Far::new();
+    let mut first = far.start("first", 7, &[], &["--exit-on", "TERM"]);
+    let terminal = Terminal::new(100);
+    let mut second = terminal.spawn(far.job("second", 7, &[], &[]));
+    let line = format!("zklock: waiting for file: process {} runs a command, with the token 7", first.pid());
+    terminal.wait("the waiting line", |lines| lines.last() == Some(&line));
+    finish(&mut first);
+    second.wait().expect_code(0);
+    terminal.wait("no waiting line", |lines| !lines.contains(&line));
+    terminal.close();
+}
+
+#[test]
+fn another_users_command_is_waited_for() {
+    if !geteuid().is_root() {
+        eprintln!("skipped: takes root, to run a command as another user");
+        return;
+    }
+    let far = Far::new();
+    let open = |name: &str, mode| fs::set_permissions(far.file(name), fs::Permissions::from_mode(mode)).unwrap();
+    open("", 0o777);
+    let mut first = far.start("first", 7, &["-k", LONG], &["--exit-on", "TERM"]);
+    open("file.lock", 0o666);
+    let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    // Where others may not go, they find a copy.
+    let copy = far.file("zklock");
+    fs::copy(binary(), &copy).unwrap();
+    let mut second = far.fence(8, &[]).arg("true").program(&copy).run_by(nobody).spawn();
+    let line = second.wait_stderr("of another user");
+    let said = "with a lower token; it cannot be stopped from here, so waiting until it has ended";
+    assert_eq!(line, format!("zklock: file is in use by process {} of another user, {said}", first.pid()));
+    assert!(!first.stdout().contains("signal"), "{first}");
+    first.signal(Signal::SIGUSR1);
+    first.wait_stdout("first signal USR1");
+    // Its command ends, as it would have if it could have been asked.
+    first.signal(Signal::SIGTERM);
+    first.wait().expect_code(76);
+    let output = second.wait().expect_code(0);
+    assert_eq!(output.stderr().lines().count(), 1, "once\n{output}");
+}
+
+/// Two holders whose commands have work done where zklock does not reach: by a process that does what it is told, as sshd
+/// does.
+#[test]
+fn the_late_work_of_a_holder_that_has_lost_its_lock() {
+    let scratch = Scratch::new().with_lock();
+    let orders = scratch.file("orders");
+    mkfifo(&orders, Mode::from_bits_truncate(0o600)).unwrap();
+    let script = r#"exec <>orders
+        while read -r token name; do
+            "$0" fence --token "$token" -k 50s file "$1" --name "$name" --log log --beat --exit-on TERM &
+        done"#;
+    let far = Zklock::bare().program("sh").directory(scratch.file(""));
+    let mut far = far.args(["-c", script]).arg(binary()).arg(child()).spawn();
+    let holder = |name: &str| {
+        let script = r#"echo "$ZKLOCK_TOKEN $0" >orders && echo "$ZKLOCK_TOKEN" && exec "$1" --exit-on TERM"#;
+        scratch.zklock().args([LOCK, "--", "sh", "-c", script, name]).arg(child()).spawn()
+    };
+    let mut first = holder("first");
+    first.wait_stdout("ready");
+    far.wait_stdout("first ready");
+    let mut second = holder("second");
+    scratch.wait_queue(2);
+    scratch.delete_holder();
+    first.wait().expect_code(76);
+    second.wait_stdout("ready");
+    // The first one's work went on after its end, until the second one's came.
+    far.wait_stdout("first signal TERM");
+    far.wait_stdout("second ready");
+    let token = |run: &Running| run.stdout().lines().next().expect("a token").to_owned();
+    let (lower, higher) = (token(&first), token(&second));
+    fs::write(&orders, format!("{lower} late\n")).unwrap();
+    far.wait_stderr(&format!("a later holder has been here: file has seen the token {higher}, and ours is {lower};"));
+    finish(&mut second);
+    scratch.wait_queue(0);
+    assert_eq!(scratch.log().expect_no_overlap().order(), ["first", "second"]);
+    far.end();
+}
