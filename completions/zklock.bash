@@ -188,7 +188,7 @@ fi
 _zklock_or_command() {
     local i lock=0 word value=$2 option=$3 before= options=
     if ((COMP_CWORD == 1)) && [[ $2 == [a-z]* ]]; then
-        mapfile -t COMPREPLY < <(compgen -W 'status list break check' -- "$2")
+        mapfile -t COMPREPLY < <(compgen -W 'status list break check fence' -- "$2")
         compopt +o bashdefault +o default
         return
     fi

@@ -25,7 +25,7 @@ complete -c zklock -n __zklock_options -s V -l version -d 'Print version'
 # Whether the cursor is behind a subcommand: that of this name, or any.
 function __zklock_subcommand
     set -l words (commandline -opc)
-    set -l names status list break check
+    set -l names status list break check fence
     set -q argv[1]
     and set names $argv
     set -q words[2]
@@ -121,3 +121,9 @@ complete -c zklock -n '__zklock_subcommand check' -s v -l verbose -d 'Say more; 
 complete -c zklock -n '__zklock_subcommand check' -s q -l quiet -d 'Print nothing; the exit status tells'
 complete -c zklock -n '__zklock_subcommand check' -l connect-timeout -x -d 'How long each server has to answer everything'
 complete -c zklock -n '__zklock_subcommand check' -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c zklock -n __zklock_first -a fence -d 'Run a command unless a later holder of the lock has been here'
+complete -c zklock -n '__zklock_subcommand fence; and not __zklock_command >/dev/null' -l token -x -d 'The fencing token, as the command of the lock\'s holder finds it in ZKLOCK_TOKEN'
+complete -c zklock -n '__zklock_subcommand fence; and not __zklock_command >/dev/null' -s k -l kill-after -x -d 'Time from the stop signal, SIGTERM, to SIGKILL when a later holder comes'
+complete -c zklock -n '__zklock_subcommand fence; and not __zklock_command >/dev/null' -s v -l verbose -d 'Say more; given twice, it also shows the ZooKeeper client\'s messages'
+complete -c zklock -n '__zklock_subcommand fence; and not __zklock_command >/dev/null' -s q -l quiet -d 'Be silent while waiting; errors are still printed'
+complete -c zklock -n '__zklock_subcommand fence; and not __zklock_command >/dev/null' -s h -l help -d 'Print help (see more with \'--help\')'

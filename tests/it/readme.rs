@@ -32,6 +32,9 @@ const RECIPES: &str = include_str!("../../docs/recipes.md");
 /// A program that the examples call: it tells on which lock, and with which arguments.
 const STUB: &str = "#!/bin/sh\necho \"${0##*/} under ${ZKLOCK_PATH:-nothing}: $*\" >> \"$CALLS\"\n";
 
+/// As if the other host had the same programs, and the user's home were here. It passes on no fencing token.
+const SSH: &str = "#!/bin/sh\nunset ZKLOCK_TOKEN\nshift\nexec sh -c \"$*\"\n";
+
 /// An hour of sleep that ends when the file `wake` is there.
 const SLEEP: &str = "#!/bin/sh\nuntil [ -e \"$WAKE\" ]; do /bin/sleep 0.01; done\n";
 
@@ -89,11 +92,13 @@ impl Place {
         let place = Self { directory, chroot: Server::shared().chroot() };
         fs::create_dir(place.path("bin")).expect("a directory for stubs");
         symlink(binary(), place.path("bin/zklock")).expect("a link");
-        for program in ["bin/backup", "bin/psql", "bin/report", "bin/rsync", "bin/scheduler", "deploy.sh", "migrate.sh"]
+        for program in
+            ["apply", "bin/backup", "bin/psql", "bin/report", "bin/rsync", "bin/scheduler", "deploy.sh", "migrate.sh"]
         {
             place.executable(program, STUB);
         }
         place.executable("bin/sleep", SLEEP);
+        place.executable("bin/ssh", SSH);
         for folder in ["man", "completions"] {
             let target = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
             symlink(target, place.path(folder)).expect("a link");
@@ -219,7 +224,11 @@ fn scripts_succeed_and_work_under_the_lock() {
         for call in calls.lines() {
             assert!(call.contains(" under /"), "{call}\n{block:?}");
         }
-        if block.text.contains("$ZKLOCK_TOKEN") {
+        if block.text.contains("sync.fence") {
+            let token = fs::read_to_string(place.path("sync.fence")).expect("the file of zklock fence");
+            assert!(token.trim().parse::<u64>().is_ok_and(|token| token > 0), "{token}");
+            assert!(calls.contains("apply under /jobs/sync"), "{calls}");
+        } else if block.text.contains("$ZKLOCK_TOKEN") {
             let token = calls.rsplit("token <= ").next().and_then(|token| token.trim().parse::<i64>().ok());
             assert!(token.is_some_and(|token| token > 0), "{calls}");
         }
