@@ -188,7 +188,7 @@ fi
 _zklock_or_command() {
     local i lock=0 word value=$2 option=$3 before= options=
     if ((COMP_CWORD == 1)) && [[ $2 == [a-z]* ]]; then
-        mapfile -t COMPREPLY < <(compgen -W 'status list break check fence' -- "$2")
+        mapfile -t COMPREPLY < <(compgen -W 'hold status list break check fence' -- "$2")
         compopt +o bashdefault +o default
         return
     fi
@@ -197,6 +197,7 @@ _zklock_or_command() {
         return
     fi
     case ${COMP_WORDS[1]} in
+        hold) options='-z --zookeeper --connect-timeout --session-timeout -x --exclusive -e -s --shared -p --permits --and --dialect -n --nonblock --nb -w --timeout --wait -E --conflict-exit-code --describe --while --no-signal -q --quiet -v --verbose --signal -k --kill-after -h --help' ;;
         status) options='--json --watch -z --zookeeper --connect-timeout -v --verbose -q --quiet -h --help' ;;
         list) options='--json -z --zookeeper --connect-timeout -v --verbose -q --quiet -h --help' ;;
         break) options='--node --force -w --timeout -z --zookeeper --connect-timeout -v --verbose -q --quiet -h --help' ;;

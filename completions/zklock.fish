@@ -25,7 +25,7 @@ complete -c zklock -n __zklock_options -s V -l version -d 'Print version'
 # Whether the cursor is behind a subcommand: that of this name, or any.
 function __zklock_subcommand
     set -l words (commandline -opc)
-    set -l names status list break check fence
+    set -l names hold status list break check fence
     set -q argv[1]
     and set names $argv
     set -q words[2]
@@ -89,6 +89,26 @@ complete -c zklock -n 'not __zklock_command >/dev/null; and not __zklock_subcomm
 complete -c zklock -n __zklock_options -l dialect -x -a '(__fish_append , curator curator-rw kazoo)'
 complete -c zklock -n __zklock_options -l signal -x -a '(__zklock_signals)'
 complete -c zklock -n '__zklock_command >/dev/null' -x -a '(__fish_complete_subcommand --commandline (__zklock_command))' -d Command
+complete -c zklock -n __zklock_first -a hold -d 'Take a lock, and hold it until told to stop'
+complete -c zklock -n '__zklock_subcommand hold' -s z -l zookeeper -x -d 'ZooKeeper servers, separated by commas, and an optional chroot'
+complete -c zklock -n '__zklock_subcommand hold' -l connect-timeout -x -d 'Give up when no server has answered for this long at the start'
+complete -c zklock -n '__zklock_subcommand hold' -l session-timeout -x -d 'Session timeout to ask for'
+complete -c zklock -n '__zklock_subcommand hold' -s x -l exclusive -s e -d 'Take the lock for one holder (the default)'
+complete -c zklock -n '__zklock_subcommand hold' -s s -l shared -d 'Take a read lock: readers hold together, a writer (--exclusive) alone'
+complete -c zklock -n '__zklock_subcommand hold' -s p -l permits -x -d 'Take one of N permits: at most N hold at a time'
+complete -c zklock -n '__zklock_subcommand hold' -l and -x -d 'Also take this lock: all or none; can be repeated'
+complete -c zklock -n '__zklock_subcommand hold' -l dialect -x -d 'Whose node names to use: curator, curator-rw, kazoo'
+complete -c zklock -n '__zklock_subcommand hold' -s n -l nonblock -l nb -d 'Give up at once when the lock is not free'
+complete -c zklock -n '__zklock_subcommand hold' -s w -l timeout -l wait -x -d 'Give up after this long; without it, wait for ever'
+complete -c zklock -n '__zklock_subcommand hold' -s E -l conflict-exit-code -x -d 'Exit status when another contender has the lock, 0 to 255'
+complete -c zklock -n '__zklock_subcommand hold' -l describe -x -d 'A text that others see while the lock is held or waited for'
+complete -c zklock -n '__zklock_subcommand hold' -l while -x -d 'Hold until this process ends, whatever standard input is'
+complete -c zklock -n '__zklock_subcommand hold' -l no-signal -d 'Send no signal to the caller when the lock is lost'
+complete -c zklock -n '__zklock_subcommand hold' -s q -l quiet -d 'Be silent while waiting and when the lock is not free; errors are still printed'
+complete -c zklock -n '__zklock_subcommand hold' -s v -l verbose -d 'Say more; given twice, it also shows the ZooKeeper client\'s messages'
+complete -c zklock -n '__zklock_subcommand hold' -l signal -x -d 'Signal that the caller gets when the lock is lost'
+complete -c zklock -n '__zklock_subcommand hold' -s k -l kill-after -x -d 'Time from that signal to the end of the lock [default: 5s, or less]'
+complete -c zklock -n '__zklock_subcommand hold' -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c zklock -n __zklock_first -a status -d 'Show the holders and the waiters of locks'
 complete -c zklock -n '__zklock_subcommand status' -l json -d 'Print JSON, as docs/status.schema.json describes it'
 complete -c zklock -n '__zklock_subcommand status' -l watch -d 'Print again whenever something changes, until interrupted'

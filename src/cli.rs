@@ -10,6 +10,7 @@ pub mod break_lock;
 pub mod check;
 pub mod fence;
 pub mod groups;
+pub mod hold;
 pub mod job;
 pub mod list;
 pub mod status;
@@ -26,6 +27,8 @@ pub const DEFAULT_CONNECT_TIMEOUT: &str = "15s";
 /// A subcommand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subcommand {
+    /// `zklock hold`
+    Hold,
     /// `zklock status`
     Status,
     /// `zklock list`
@@ -40,7 +43,7 @@ pub enum Subcommand {
 
 impl Subcommand {
     /// All of them, in the order of the documents.
-    pub const ALL: [Self; 5] = [Self::Status, Self::List, Self::Break, Self::Check, Self::Fence];
+    pub const ALL: [Self; 6] = [Self::Hold, Self::Status, Self::List, Self::Break, Self::Check, Self::Fence];
 
     /// The one of this name.
     pub fn of_name(name: &str) -> Option<Self> {
@@ -50,6 +53,7 @@ impl Subcommand {
     /// The first argument.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Hold => "hold",
             Self::Status => "status",
             Self::List => "list",
             Self::Break => "break",
@@ -61,6 +65,7 @@ impl Subcommand {
     /// The whole command line in short.
     pub const fn usage(self) -> &'static str {
         match self {
+            Self::Hold => hold::USAGE,
             Self::Status => status::USAGE,
             Self::List => list::USAGE,
             Self::Break => break_lock::USAGE,
@@ -72,6 +77,7 @@ impl Subcommand {
     /// Its definition.
     pub fn command(self) -> clap::Command {
         match self {
+            Self::Hold => hold::command(),
             Self::Status => status::command(),
             Self::List => list::command(),
             Self::Break => break_lock::command(),

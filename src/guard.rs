@@ -26,14 +26,17 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socket
 use nix::unistd::{ForkResult, Pid, fork, getpid, pipe2};
 
 use self::gate::Passage;
-use crate::command::{Failure, Program};
+use crate::command::Failure;
+use crate::hold::StandIn;
+use crate::lending::Lending;
+use crate::plan::CommandLine;
 use crate::rules::event::CommandEnd;
 use crate::rules::guard::{Request, Stage};
 use crate::rules::instant::Instant;
 use crate::rules::lease::Span;
 use crate::rules::signal::Signal;
 use crate::shared::Shared;
-use crate::signals;
+use crate::signals::{self, Inherited};
 use crate::wire::send_whole;
 use crate::{command, environment};
 
@@ -48,6 +51,9 @@ pub struct Ties {
     alive: Option<OwnedFd>,
     /// Wakes the guard when the keeper has revoked the lease, or has made it shorter.
     bell: EventFd,
+    /// With `zklock hold`: what other runs borrow the locks by. Once the gate is open, only the process that stands in for
+    /// the command lends.
+    pub lent: Option<Lending>,
 }
 
 /// The keeper's part of [`Ties`].
@@ -58,14 +64,17 @@ pub struct KeeperTies {
     /// Readable (at its end) once no guard is left, and none can come.
     pub ended: OwnedFd,
     bell: EventFd,
+    /// With `zklock hold`: hangs up once no run uses our locks.
+    pub lent: Option<OwnedFd>,
 }
 
 impl Ties {
-    /// Fails if there is no memory or no descriptor left.
-    pub fn new() -> io::Result<Self> {
+    /// `is_hold`: no command is run. Fails if there is no memory or no descriptor left.
+    pub fn new(is_hold: bool) -> io::Result<Self> {
         let (ended, alive) = pipe2(OFlag::O_CLOEXEC)?;
         let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        Ok(Self { shared: Shared::new()?, ended, alive: Some(alive), bell })
+        let lent = if is_hold { Some(Lending::begin()?) } else { None };
+        Ok(Self { shared: Shared::new()?, ended, alive: Some(alive), bell, lent })
     }
 
     /// No guard will be made any more.
@@ -75,8 +84,8 @@ impl Ties {
 
     /// The keeper's part, in a fork that is to be the keeper.
     pub fn into_keeper(self) -> KeeperTies {
-        let Self { shared, ended, alive: _, bell } = self;
-        KeeperTies { shared, ended, bell }
+        let Self { shared, ended, alive: _, bell, lent } = self;
+        KeeperTies { shared, ended, bell, lent: lent.map(Lending::into_reads) }
     }
 }
 
@@ -126,15 +135,35 @@ fn from_message(message: Message) -> Option<Request> {
     }
 }
 
+/// What a guard guards.
+#[derive(Clone, Copy, Debug)]
+pub enum Work<'a> {
+    /// This program.
+    Command(&'a CommandLine),
+    /// What stands in for a command.
+    Hold(StandIn),
+}
+
 /// What a guard is made from.
 #[derive(Debug)]
 pub struct Birth<'a> {
-    /// The command.
-    pub program: Program<'a>,
+    /// What becomes of the process at the gate.
+    pub work: Work<'a>,
+    /// The signal state to restore for it.
+    pub inherited: Inherited,
     /// Whether the command gets its own process group. It belongs to ours where there is a terminal.
     pub own_group: bool,
-    /// Further descriptors that the guard is to hold.
-    pub keep: Vec<RawFd>,
+    /// What is borrowed from other runs.
+    pub borrowed: Borrowed,
+}
+
+/// The descriptors by which a guard borrows.
+#[derive(Clone, Debug, Default)]
+pub struct Borrowed {
+    /// The guard is to keep them open for as long as something of the command is left.
+    pub pipes: Vec<RawFd>,
+    /// When one of them hangs up, the kernel kills the command.
+    pub lifelines: Vec<RawFd>,
 }
 
 /// A guard, as the supervisor sees it.
@@ -182,7 +211,11 @@ impl Guard {
                     fuse: guards_fuse,
                     shared: ties.shared,
                 };
-                process::run(birth, inherited, Passage { gate: childs_gate, report, supervisor })
+                process::run(
+                    birth,
+                    inherited,
+                    Passage { gate: childs_gate, report, supervisor, lent: ties.lent.as_ref() },
+                )
             }
             Ok(ForkResult::Parent { child: pid }) => {
                 drop(all_blocked);
@@ -223,6 +256,9 @@ impl Guard {
         send_whole(gate.as_fd(), &message)?;
         // Before the command can start: a copy of this end would hide the guard's death from the kernel.
         ties.alive = None;
+        if let Some(lent) = &ties.lent {
+            lent.end();
+        }
         self.request(Request::Open)?;
         Ok(())
     }

@@ -10,8 +10,14 @@
 //! once more whether the lender still has the write end. If it does, it is going to close it later than the
 //! borrower opened it, and the pipe does not hang up. If it does not, the lender may have seen the hang-up
 //! already: nothing is borrowed.
+//!
+//! What borrows from a command's run is below its guard, and dies with the lease. What borrows from `zklock hold` is
+//! below the process that the lock is held for. So there the pipe belongs to the process that stands in for the command
+//! ([`crate::hold`]), which dies with the lease, and has a second pipe that tells of its death: the lifeline. The kernel
+//! kills what the borrower runs when the lifeline hangs up.
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::cell::RefCell;
+use std::fs::{self, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -19,54 +25,110 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::stat::fstat;
 use nix::unistd::{Pid, pipe2};
 
 use crate::descendants;
 use crate::rules::card::Card;
-use crate::rules::lender::{Barrier, Lender, Loan, Offer};
+use crate::rules::lender::{Barrier, Lender, Loan, Offer, StandIn};
 
 /// The lender's side.
 #[derive(Debug)]
 pub struct Lending {
     reads: OwnedFd,
     /// `None` once nothing more is lent.
-    writes: Option<OwnedFd>,
+    writes: RefCell<Option<OwnedFd>>,
     lender: Lender,
     descriptor: u32,
     inode: u64,
 }
 
 impl Lending {
-    /// Lends from now on. No process but this one may keep a copy of the write end: a fork that does not
-    /// execute a program has to close it.
+    /// This run lends from now on. No process but this one, or one that stands in for a command, may keep a copy of the
+    /// write end: a fork that does not execute a program has to close it.
     pub fn begin() -> io::Result<Self> {
         let (reads, writes) = pipe2(OFlag::O_CLOEXEC)?;
-        let pid = std::process::id();
-        let started = descendants::started(pid)?.ok_or(io::ErrorKind::NotFound)?;
-        let writes = File::from(writes);
-        let inode = writes.metadata()?.ino();
-        let descriptor = writes.as_raw_fd().cast_unsigned();
-        Ok(Self { reads, writes: Some(writes.into()), lender: Lender { pid, started }, descriptor, inode })
+        let (descriptor, inode) = numbers(&writes)?;
+        Ok(Self { reads, writes: RefCell::new(Some(writes)), lender: own()?, descriptor, inode })
     }
 
-    /// What the command below this guard is to be told.
+    /// What the command of this run, below this guard, is to be told.
     pub fn offer(&self, guard: Pid) -> Offer {
         let Self { lender, descriptor, inode, .. } = *self;
-        Offer { lender, guard: guard.as_raw().cast_unsigned(), descriptor, inode }
+        Offer { lender, root: guard.as_raw().cast_unsigned(), descriptor, inode, stand_in: None }
+    }
+
+    /// What the processes below `root` are to be told, for which this run holds its locks. To be called in the process that
+    /// stands in for a command.
+    pub fn offer_to(&self, root: Lender, lifeline: &Lifeline) -> io::Result<Offer> {
+        let Self { lender, descriptor, inode, .. } = *self;
+        let stand_in = StandIn {
+            process: own()?,
+            root_started: root.started,
+            lifeline: lifeline.descriptor,
+            lifeline_inode: lifeline.inode,
+        };
+        Ok(Offer { lender, root: root.pid, descriptor, inode, stand_in: Some(stand_in) })
     }
 
     /// From now on nothing more is lent. Returns whether all is over: no run below may use our locks.
-    pub fn end(&mut self) -> bool {
-        self.writes = None;
+    pub fn end(&self) -> bool {
+        self.writes.take();
         self.is_over()
     }
 
     /// Whether nothing more is lent, and no run below may use our locks any more.
     pub fn is_over(&self) -> bool {
-        let mut fds = [PollFd::new(self.reads.as_fd(), PollFlags::empty())];
-        let polled = poll(&mut fds, PollTimeout::ZERO);
-        polled.is_ok() && fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
+        hangs_up(self.reads.as_fd())
     }
+
+    /// The end that shows this, for another process.
+    pub fn into_reads(self) -> OwnedFd {
+        self.reads
+    }
+
+    /// The descriptors of both ends.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        std::iter::once(&self.reads).chain(&*self.writes.borrow()).map(AsRawFd::as_raw_fd).collect()
+    }
+}
+
+/// Whether a pipe hangs up: no process has its write end.
+pub fn hangs_up(reads: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::new(reads, PollFlags::empty())];
+    let polled = poll(&mut fds, PollTimeout::ZERO);
+    polled.is_ok() && fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
+}
+
+/// The pipe of a process that stands in for a command. It hangs up when that process ends.
+#[derive(Debug)]
+pub struct Lifeline {
+    _writes: OwnedFd,
+    descriptor: u32,
+    inode: u64,
+}
+
+impl Lifeline {
+    /// No process but this one may keep a copy of it.
+    pub fn new() -> io::Result<Self> {
+        // Each borrower opens a read end of its own.
+        let (_, writes) = pipe2(OFlag::O_CLOEXEC)?;
+        let (descriptor, inode) = numbers(&writes)?;
+        Ok(Self { _writes: writes, descriptor, inode })
+    }
+}
+
+/// What another process finds a pipe of ours by.
+fn numbers(pipe: &OwnedFd) -> io::Result<(u32, u64)> {
+    let inode = fstat(pipe)?.st_ino;
+    Ok((pipe.as_raw_fd().cast_unsigned(), inode))
+}
+
+/// This process.
+pub fn own() -> io::Result<Lender> {
+    let pid = std::process::id();
+    let started = descendants::started(pid)?.ok_or(io::ErrorKind::NotFound)?;
+    Ok(Lender { pid, started })
 }
 
 /// What hangs up when [`Lending::is_over`]. No event has to be asked for: poll(2) always reports POLLHUP.
@@ -76,10 +138,18 @@ impl AsFd for Lending {
     }
 }
 
-/// The borrower's side: what the runs above offer us.
+/// The borrower's side: what other runs offer us.
 #[derive(Debug)]
 pub struct Borrowing {
-    offers: Vec<(Offer, Result<OwnedFd, Unlent>)>,
+    offers: Vec<(Offer, Result<Borrowed, Unlent>)>,
+}
+
+/// What is open for as long as we use the locks of another run.
+#[derive(Debug)]
+struct Borrowed {
+    pipe: OwnedFd,
+    /// With `zklock hold`: hangs up when the lock may be lost.
+    lifeline: Option<OwnedFd>,
 }
 
 /// Why nothing is borrowed from a run.
@@ -99,52 +169,79 @@ impl Borrowing {
 
     /// Borrows from each run that still lends, and keeps what is borrowed already.
     pub fn borrow(&mut self) {
-        for (offer, pipe) in &mut self.offers {
-            if pipe.is_err() {
-                *pipe = borrow(offer);
-                log::debug!("lender {}: {pipe:?}", offer.lender.pid);
+        for (offer, borrowed) in &mut self.offers {
+            if borrowed.is_err() {
+                *borrowed = borrow(offer);
+                log::debug!("lender {}: {borrowed:?}", offer.lender.pid);
             }
         }
     }
 
     /// Gives everything back. In a fork, this closes the copies of the fork.
     pub fn give_back(&mut self) {
-        for (_, pipe) in &mut self.offers {
-            *pipe = Err(Unlent::Over);
+        for (_, borrowed) in &mut self.offers {
+            *borrowed = Err(Unlent::Over);
         }
     }
 
     /// The descriptors that a process must keep open for as long as the locks may be used.
-    pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
-        self.offers.iter().filter_map(|(_, pipe)| pipe.as_ref().ok()).map(AsRawFd::as_raw_fd)
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        self.borrowed().map(|borrowed| borrowed.pipe.as_raw_fd()).collect()
+    }
+
+    /// The pipes that hang up when a lock that we use may be lost.
+    pub fn lifelines(&self) -> Vec<RawFd> {
+        self.borrowed().filter_map(|borrowed| borrowed.lifeline.as_ref()).map(AsRawFd::as_raw_fd).collect()
+    }
+
+    fn borrowed(&self) -> impl Iterator<Item = &Borrowed> {
+        self.offers.iter().filter_map(|(_, borrowed)| borrowed.as_ref().ok())
     }
 
     /// What is borrowed now, for a process that does not keep it open itself.
     pub fn loans(&self) -> Loans {
-        let loan = |(offer, pipe): &(Offer, Result<OwnedFd, Unlent>)| {
-            (offer.lender, offer.guard, pipe.as_ref().map(|_| ()).map_err(|unlent| *unlent))
+        let loan = |(offer, borrowed): &(Offer, Result<Borrowed, Unlent>)| {
+            (*offer, borrowed.as_ref().map(|_| ()).map_err(|unlent| *unlent))
         };
-        Loans { lenders: self.offers.iter().map(loan).collect() }
+        Loans { offers: self.offers.iter().map(loan).collect() }
     }
 }
 
-fn borrow(offer: &Offer) -> Result<OwnedFd, Unlent> {
-    let path = format!("/proc/{}/fd/{}", offer.lender.pid, offer.descriptor);
+fn borrow(offer: &Offer) -> Result<Borrowed, Unlent> {
+    let source = offer.source();
+    let pipe = open(source, offer.descriptor, offer.inode, libc::O_WRONLY)?;
+    let lifeline = match offer.stand_in {
+        None => None,
+        Some(stand_in) => {
+            let lifeline = open(source, stand_in.lifeline, stand_in.lifeline_inode, libc::O_RDONLY)?;
+            if hangs_up(lifeline.as_fd()) {
+                return Err(Unlent::Over);
+            }
+            Some(lifeline)
+        }
+    };
+    Ok(Borrowed { pipe, lifeline })
+}
+
+/// Opens the pipe of another process once more, unless that process has closed it meanwhile.
+fn open(process: Lender, descriptor: u32, inode: u64, access: i32) -> Result<OwnedFd, Unlent> {
+    let path = format!("/proc/{}/fd/{descriptor}", process.pid);
     // The first look keeps us from opening what belongs to another process by now.
-    look(&path, offer)?;
-    let opened = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&path);
+    look(&path, process, inode)?;
+    let (reads, writes) = (access == libc::O_RDONLY, access == libc::O_WRONLY);
+    let opened = OpenOptions::new().read(reads).write(writes).custom_flags(libc::O_NONBLOCK).open(&path);
     let pipe = opened.map_err(|error| unlent(&error))?;
     let opened = pipe.metadata().map_err(|error| unlent(&error))?;
-    let there = look(&path, offer)?;
+    let there = look(&path, process, inode)?;
     let is_same = (opened.dev(), opened.ino()) == (there.dev(), there.ino());
     if is_same { Ok(pipe.into()) } else { Err(Unlent::Over) }
 }
 
-/// Looks whether the lender has the write end of its pipe there.
-fn look(path: &str, offer: &Offer) -> Result<Metadata, Unlent> {
+/// Looks whether a process has its pipe there.
+fn look(path: &str, process: Lender, inode: u64) -> Result<Metadata, Unlent> {
     let there = fs::metadata(path).map_err(|error| unlent(&error))?;
-    let started = descendants::started(offer.lender.pid).map_err(|error| unlent(&error))?;
-    let stands = there.file_type().is_fifo() && there.ino() == offer.inode && started == Some(offer.lender.started);
+    let started = descendants::started(process.pid).map_err(|error| unlent(&error))?;
+    let stands = there.file_type().is_fifo() && there.ino() == inode && started == Some(process.started);
     if stands { Ok(there) } else { Err(Unlent::Over) }
 }
 
@@ -163,8 +260,7 @@ fn unlent(error: &io::Error) -> Unlent {
 /// What a supervisor has borrowed, as its keeper knows it.
 #[derive(Clone, Debug)]
 pub struct Loans {
-    /// Each with its guard.
-    lenders: Vec<(Lender, u32, Result<(), Unlent>)>,
+    offers: Vec<(Offer, Result<(), Unlent>)>,
 }
 
 impl Loans {
@@ -179,21 +275,32 @@ impl Loans {
             return Loan::OutOfReach(Barrier::Foreign);
         }
         let lender = Lender { pid, started };
+        let offer = self.offers.iter().find(|(offer, _)| offer.lender == lender);
+        let root = match offer {
+            // It holds the lock for this process, and is not above us itself.
+            Some((Offer { root, stand_in: Some(stand_in), .. }, _)) => {
+                Lender { pid: *root, started: stand_in.root_started }
+            }
+            Some(_) | None => lender,
+        };
+        // The caller of `zklock hold` may have become us (execve(2)).
+        let is_caller = root != lender && root.pid == supervisor;
         // What cannot be found out may be so: to wait for a run above us would be to wait for ever.
-        match is_above(lender, supervisor) {
+        match if is_caller { lives(root) } else { is_above(root, supervisor) } {
             Ok(true) => {}
             Ok(false) => return Loan::Stranger,
             Err(_) => return Loan::OutOfReach(Barrier::Foreign),
         }
-        match self.lenders.iter().find(|(known, ..)| *known == lender) {
-            Some((_, guard, Ok(()))) => match descendants::is_above(*guard, supervisor) {
+        match offer {
+            Some((offer, Ok(()))) if offer.stand_in.is_some() => Loan::Lent(offer.source()),
+            Some((offer, Ok(()))) => match descendants::is_above(offer.root, supervisor) {
                 Ok(true) => Loan::Lent(lender),
                 // The command does not wait for us.
                 Ok(false) => Loan::Stranger,
                 Err(_) => Loan::OutOfReach(Barrier::Foreign),
             },
-            Some((_, _, Err(Unlent::Over))) => Loan::Over,
-            Some((_, _, Err(Unlent::Denied))) => Loan::OutOfReach(Barrier::Foreign),
+            Some((_, Err(Unlent::Over))) => Loan::Over,
+            Some((_, Err(Unlent::Denied))) => Loan::OutOfReach(Barrier::Foreign),
             None => Loan::OutOfReach(Barrier::NoOffer),
         }
     }
@@ -209,7 +316,12 @@ pub fn is_above(lender: Lender, pid: u32) -> io::Result<bool> {
     Ok(descendants::started(lender.pid)? == Some(lender.started))
 }
 
-/// A descriptor that becomes readable when this run ends (pidfd_open(2)). An error of ESRCH means that it has ended; any
+/// Whether this process lives. An error: it may.
+pub fn lives(process: Lender) -> io::Result<bool> {
+    Ok(descendants::started(process.pid)? == Some(process.started))
+}
+
+/// A descriptor that becomes readable when this process ends (pidfd_open(2)). An error of ESRCH means that it has ended; any
 /// other, that this cannot be found out in this way.
 pub fn watch(lender: Lender) -> io::Result<OwnedFd> {
     let pid = i32::try_from(lender.pid).map_err(|_| Errno::ESRCH)?;

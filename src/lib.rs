@@ -13,6 +13,7 @@
 //! | [`supervisor`] | the process the user started: command, signals, terminal, clock |
 //! | [`keeper`] | a fork of it for each ZooKeeper session: queue, beat, release |
 //! | [`lending`] | a run lends its locks to the runs below its command |
+//! | [`hold`] | `zklock hold`: the process that a lock is held for, and what stands in for a command |
 //! | [`operate`] | subcommands, which take no lock |
 //! | [`fence`] | the files of `zklock fence`: which token has been here, whose turn it is |
 //! | [`session`] | what a keeper asks of ZooKeeper; over TCP in `session::tcp` |
@@ -27,6 +28,7 @@
 //! | [`terminal`] | is there one; the status line |
 //! | [`writer`] | the process that writes to standard error, so that no other one waits for it |
 //! | [`sentences`] | every sentence that a user reads |
+//! | [`readiness`] | what a service manager is told |
 //! | [`clock`] | the clock that counts sleep, and a timer on it; the wall clock |
 //!
 //! [`rules`] imports nothing from the other rooms; the others use its plain types, such as signals and instants.
@@ -44,12 +46,14 @@ pub mod environment;
 pub mod fence;
 pub mod futures;
 pub mod guard;
+pub mod hold;
 pub mod keeper;
 pub mod lending;
 pub mod lookup;
 pub mod operate;
 pub mod plan;
 pub mod reactor;
+pub mod readiness;
 pub mod rules;
 pub mod sentences;
 pub mod session;

@@ -40,8 +40,10 @@ fn main() -> ExitCode {
 
 fn run(plan: &Plan) -> Outcome {
     start_log(plan.verbosity, plan.log_filter.as_deref());
-    if let Err(error) = command::locate(&plan.command.program) {
-        return not_located(&plan.command.program.display().to_string(), &error);
+    if let Some(line) = plan.command()
+        && let Err(error) = command::locate(&line.program)
+    {
+        return not_located(&line.program.display().to_string(), &error);
     }
     let mut writer = match Writer::open() {
         Ok(writer) => writer,

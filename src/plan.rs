@@ -5,31 +5,33 @@
 
 mod connect;
 mod fence;
+mod hold;
 mod operation;
 mod refusal;
+mod taking;
 mod written;
 mod znode;
 
 use std::ffi::{OsStr, OsString};
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use clap::FromArgMatches;
 
 use self::refusal::{misplaced_subcommand, quoted, refused_by_clap, refused_job};
+use self::taking::Taking;
 use self::written::{Given, Written};
-use crate::cli::{self, Subcommand, job};
+use crate::cli::{self, Subcommand, groups, job};
 use crate::duration;
-use crate::environment;
 use crate::rules::lease::Terms;
 use crate::rules::lender::Offer;
 use crate::rules::mode::Mode;
 use crate::rules::queue::Dialect;
-use crate::rules::settings::{Patience, Settings};
-use crate::rules::signal::UnknownSignal;
+use crate::rules::settings::Settings;
+use crate::rules::signal::{Signal, UnknownSignal};
 
 pub use connect::{ConnectString, HostPort};
 pub use fence::FencePlan;
+pub use hold::Hold;
 pub use operation::{Break, Check, List, Operation, Status, Subject};
 pub use refusal::{Exit, UsageError};
 pub use written::{Access, Messages};
@@ -48,8 +50,8 @@ pub struct Plan {
     pub settings: Settings,
     /// `--conflict-exit-code`: exit status of giving up because the lock is not free.
     pub conflict_exit_code: u8,
-    /// What to run.
-    pub command: CommandLine,
+    /// What to do under the lock.
+    pub work: Work,
     /// What to run when the lock was lost.
     pub on_lost: Option<CommandLine>,
     /// What others may see of it.
@@ -58,6 +60,33 @@ pub struct Plan {
     pub verbosity: Verbosity,
     /// A filter in env_logger's syntax; where given, it replaces the log level that `verbosity` implies.
     pub log_filter: Option<String>,
+}
+
+/// What to do under a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Run this.
+    Command(CommandLine),
+    /// `zklock hold`: nothing, but for another process.
+    Hold(Hold),
+}
+
+impl Plan {
+    /// What to run under the lock, if anything.
+    pub fn command(&self) -> Option<&CommandLine> {
+        match &self.work {
+            Work::Command(line) => Some(line),
+            Work::Hold(_) => None,
+        }
+    }
+
+    /// What to hold the lock for, if nothing is run under it.
+    pub fn hold(&self) -> Option<&Hold> {
+        match &self.work {
+            Work::Command(_) => None,
+            Work::Hold(hold) => Some(hold),
+        }
+    }
 }
 
 /// What others may see of a run.
@@ -118,7 +147,7 @@ pub enum Verbosity {
 /// What zklock is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Run a command under a lock.
+    /// Run a command under a lock, or hold the lock for another process.
     Job(Box<Plan>),
     /// Run a command behind a fence.
     Fence(Box<FencePlan>),
@@ -155,34 +184,15 @@ pub fn from_args_and_environment(
     let cli = job::Cli::from_arg_matches(&matches).map_err(|error| refused_by_clap(error, None))?;
     let written = Written { matches: &matches, environment: &environment };
     let Access { servers, servers_given, connect_timeout } = written.access(cli.connecting)?;
-    let mode = mode(cli.exclusive, cli.shared, cli.permits)?;
-    let dialects = cli.dialect.map(|text| Given::new("--dialect", text).read(dialects)).transpose()?;
-    if let (Some(_), Some(dialects)) = (mode.permits(), &dialects)
-        && *dialects != [Dialect::Curator]
-    {
-        return Err(
-            UsageError("--permits works in the dialect curator alone; leave out one of the two".to_owned()).into()
-        );
-    }
-    let timeout = written.option("timeout", "--timeout", environment::TIMEOUT, cli.timeout);
-    let patience = patience(cli.nonblock, timeout)?;
-    let conflict_exit_code = Given::new("--conflict-exit-code", cli.conflict_exit_code).read(exit_status)?;
+    let taking = Taking::read(cli.taking, &written)?;
     let session_timeout = written.session_timeout(cli.asked)?;
-    let kill_after = match cli.kill_after {
-        Some(text) => Some(Given::new("--kill-after", text).read(|text| kill_after(text, session_timeout))?),
-        None => None,
-    };
-    let description = match cli.describe {
-        Some(text) => Given::new("--describe", text).read(description)?,
-        None => None,
-    };
+    let (stop_signal, kill_after) = stopping(cli.stopping, session_timeout)?;
     let settings = Settings {
-        patience,
+        patience: taking.patience,
         connect_timeout,
         session_timeout,
         kill_after,
-        stop_signal: Given::new("--signal", cli.signal)
-            .read(|text| text.parse().map_err(|unknown: UnknownSignal| unknown.to_string()))?,
+        stop_signal,
         max_run: match cli.max_run {
             // 0 is no limit, as with timeout(1).
             Some(text) => Some(Given::new("--max-run", text).read(duration::parse)?).filter(|limit| !limit.is_zero()),
@@ -199,21 +209,13 @@ pub fn from_args_and_environment(
     let messages = written.messages(cli.messages)?;
     Ok(Plan {
         settings,
-        conflict_exit_code,
-        command: command_line(&lock, cli.command, cli.shell_command, environment("SHELL"))?,
+        conflict_exit_code: taking.conflict_exit_code,
+        work: Work::Command(command_line(&lock, cli.command, cli.shell_command, environment("SHELL"))?),
         on_lost: cli.on_lost.map(|script| shell_line(environment("SHELL"), script)),
-        published: Published { description, arguments: cli.publish_command },
+        published: Published { description: taking.description.clone(), arguments: cli.publish_command },
         verbosity: messages.verbosity,
         log_filter: messages.log_filter,
-        request: Request {
-            and: also(&lock, &cli.and, &servers)?,
-            lock,
-            mode,
-            dialects_given: dialects.is_some(),
-            dialects: dialects.unwrap_or_else(|| vec![Dialect::Curator]),
-            held: environment(environment::HELD).map(|text| environment::names_held(&text)).unwrap_or_default(),
-            offers: environment(environment::LENDER).map(|text| environment::offers(&text)).unwrap_or_default(),
-        },
+        request: taking.request(lock, &servers, environment)?,
         servers,
         servers_given,
     })
@@ -225,69 +227,6 @@ fn lock_path(what: &str, written: &OsStr, servers: &ConnectString) -> Result<Loc
         None => Err("is not UTF-8; write it in UTF-8".to_owned()),
     }
     .map_err(|why| UsageError(format!("{what} {} {why}", quoted(written))))
-}
-
-/// The further locks. A lock that is named twice is taken once.
-fn also(lock: &LockPath, written: &[OsString], servers: &ConnectString) -> Result<Vec<LockPath>, UsageError> {
-    // A report between our own processes carries all of them, each with the name of a node.
-    const LONGEST: usize = 16 * 1024;
-    const NODE: usize = 100;
-    let mut also: Vec<LockPath> = vec![];
-    for text in written {
-        let path = lock_path("--and", text, servers)?;
-        if path != *lock && !also.contains(&path) {
-            also.push(path);
-        }
-    }
-    if also.iter().map(|path| path.as_str().len() + NODE).sum::<usize>() > LONGEST {
-        return Err(UsageError(format!("--and: too many locks ({}); take fewer together", also.len())));
-    }
-    Ok(also)
-}
-
-fn mode(exclusive: bool, shared: bool, permits: Option<OsString>) -> Result<Mode, UsageError> {
-    let permits = permits.map(|text| Given::new("--permits", text).read(number_of_permits)).transpose()?;
-    match (exclusive, shared, permits) {
-        (_, false, None) => Ok(Mode::Exclusive),
-        (false, true, None) => Ok(Mode::Shared),
-        (false, false, Some(permits)) => Ok(Mode::Permits(permits)),
-        _ => Err(UsageError("--exclusive, --shared and --permits exclude each other; write one of them".to_owned())),
-    }
-}
-
-fn number_of_permits(text: &str) -> Result<NonZeroU32, String> {
-    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-    let permits = if digits { text.parse().ok() } else { None };
-    permits.ok_or_else(|| format!("write a number from 1 to {}", u32::MAX))
-}
-
-fn dialects(text: &str) -> Result<Vec<Dialect>, String> {
-    let mut dialects = vec![];
-    for name in text.split(',') {
-        let dialect = Dialect::ALL.into_iter().find(|dialect| dialect.name() == name.trim());
-        let dialect = dialect.ok_or("write one or several of curator, curator-rw, kazoo, separated by commas")?;
-        if !dialects.contains(&dialect) {
-            dialects.push(dialect);
-        }
-    }
-    Ok(dialects)
-}
-
-fn patience(nonblock: bool, timeout: Option<Given>) -> Result<Patience, UsageError> {
-    let timeout = timeout.map(|given| given.read(duration::parse)).transpose()?;
-    Ok(match timeout {
-        // As flock(1) does when it is given both -n and -w.
-        _ if nonblock => Patience::NoWait,
-        None => Patience::Forever,
-        Some(Duration::ZERO) => Patience::NoWait,
-        Some(timeout) => Patience::AtMost(timeout),
-    })
-}
-
-fn exit_status(text: &str) -> Result<u8, String> {
-    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-    let status = if digits { text.parse().ok() } else { None };
-    status.ok_or_else(|| "write a number from 0 to 255".to_owned())
 }
 
 fn session_timeout(text: &str) -> Result<Duration, String> {
@@ -304,6 +243,16 @@ fn session_timeout(text: &str) -> Result<Duration, String> {
     Ok(timeout)
 }
 
+fn stopping(written: groups::Stopping, session_timeout: Duration) -> Result<(Signal, Option<Duration>), UsageError> {
+    let kill_after = match written.kill_after {
+        Some(text) => Some(Given::new("--kill-after", text).read(|text| kill_after(text, session_timeout))?),
+        None => None,
+    };
+    let signal = Given::new("--signal", written.signal)
+        .read(|text| text.parse().map_err(|unknown: UnknownSignal| unknown.to_string()))?;
+    Ok((signal, kill_after))
+}
+
 fn kill_after(text: &str, session_timeout: Duration) -> Result<Duration, String> {
     let kill_after = duration::parse(text)?;
     match Terms::new(session_timeout, Some(kill_after)) {
@@ -314,19 +263,6 @@ fn kill_after(text: &str, session_timeout: Duration) -> Result<Duration, String>
             duration::show_limit(no_room.longest),
         )),
     }
-}
-
-fn description(text: &str) -> Result<Option<String>, String> {
-    const LONGEST: usize = 200;
-    if let Some(odd) = text.chars().find(|c| c.is_control()) {
-        return Err(format!("contains U+{:04X}; write one line of plain text", u32::from(odd)));
-    }
-    let length = text.chars().count();
-    if length > LONGEST {
-        return Err(format!("{length} characters long; write at most {LONGEST}"));
-    }
-    let text = text.trim();
-    Ok((!text.is_empty()).then(|| text.to_owned()))
 }
 
 fn command_line(

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::duration::{show, show_age, show_limit, show_measured};
 use crate::environment::LENDER;
-use crate::plan::{ConnectString, Plan, Verbosity};
+use crate::plan::{ConnectString, Hold, Plan, Verbosity};
 use crate::rules::instant::Instant;
 use crate::rules::lender::Barrier;
 use crate::rules::message::{Loss, Refusal, View};
@@ -93,6 +93,9 @@ pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) 
             let all: Vec<_> = grant.all().map(|granted| format!("{}, token {}", granted.node, granted.token)).collect();
             (Weight::Detail, format!("holding {}{after}", all.join("; ")))
         }
+        Notice::CallerGone => {
+            (Weight::Notable, format!("gave up waiting for {lock}: the process that it was to be held for has gone"))
+        }
         Notice::NotFree(view) => (Weight::Notable, format!("{} is not free: {}", view.lock, held(view, now))),
         Notice::TimedOut(blocker) => {
             let failed = |why| (Weight::Error, lock.as_str(), why);
@@ -137,20 +140,32 @@ pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) 
             (Weight::Error, format!("the command has run for {}, the time of --max-run; stopping it", show(*max_run)))
         }
         Notice::Lost(why) => {
+            let (stopping, killing) = match plan.hold() {
+                None => ("stopping the command", "killing the command"),
+                Some(Hold { signals_caller: true, .. }) => ("stopping the caller", "stopping the caller"),
+                Some(Hold { signals_caller: false, .. }) => ("the caller is not told", "the caller is not told"),
+            };
             let why = match why {
-                LostWhy::Told(loss @ Loss::LeaseOver) => format!("{}; killed the command", cause(*loss)),
-                LostWhy::Told(loss) => format!("{}; killing the command", cause(*loss)),
-                LostWhy::Silence(silence) => {
-                    format!("ZooKeeper has not answered for {}; stopping the command", show_measured(*silence))
+                LostWhy::Told(loss @ Loss::LeaseOver) if plan.hold().is_none() => {
+                    format!("{}; killed the command", cause(*loss))
                 }
-                LostWhy::Refused(refusal) => format!("{}; stopping the command", refused(refusal, plan)),
-                LostWhy::KeeperGone => "the keeper process died; stopping the command".to_owned(),
+                LostWhy::Told(loss) => format!("{}; {killing}", cause(*loss)),
+                LostWhy::Silence(silence) => {
+                    format!("ZooKeeper has not answered for {}; {stopping}", show_measured(*silence))
+                }
+                LostWhy::Refused(refusal) => format!("{}; {stopping}", refused(refusal, plan)),
+                LostWhy::KeeperGone => format!("the keeper process died; {stopping}"),
             };
             (Weight::Error, format!("lost the lock {lock}: {why}"))
         }
         Notice::Revoked { by, stops } => {
             let by = by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
-            let what = if *stops { "stopping the command" } else { "leaving the queue" };
+            let what = match (stops, plan.hold()) {
+                (false, _) => "leaving the queue",
+                (true, None) => "stopping the command",
+                (true, Some(Hold { signals_caller: true, .. })) => "stopping the caller",
+                (true, Some(Hold { signals_caller: false, .. })) => "the caller is not told",
+            };
             (Weight::Error, format!("asked{by} to give up {lock} (zklock break): {what}"))
         }
         Notice::TooLate => {

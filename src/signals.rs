@@ -180,6 +180,43 @@ impl AsFd for Endings {
     }
 }
 
+/// The signals that end what stands in for a command.
+#[derive(Debug)]
+pub struct Queue(SignalFd);
+
+impl Queue {
+    /// Queues the `ending` ones of them that were not ignored when zklock started, ignores the `ignored` ones and SIGPIPE,
+    /// and leaves all others as they are for a command. To be called in a fork that has all signals blocked.
+    pub fn open(inherited: Inherited, ending: &[Signal], ignored: &[Signal]) -> io::Result<Self> {
+        set_handler(Named::SIGCHLD, SigHandler::SigDfl)?;
+        for signal in ignored.iter().copied().chain([Signal::PIPE]) {
+            #[expect(unsafe_code, reason = "nix's sigaction knows no real-time signals")]
+            // SAFETY: SIG_IGN is no handler function; the number is that of a signal.
+            unsafe {
+                libc::signal(signal.number(), libc::SIG_IGN);
+            }
+        }
+        let queued = ending.iter().map(|signal| signal.number()).filter(|number| !was_ignored(*number));
+        let set = set_of(queued);
+        let fd = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        // In one step: what has come meanwhile is queued, and does not kill.
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&set_of(members(&inherited.mask).chain(members(&set)))), None)?;
+        Ok(Self(fd))
+    }
+
+    /// The next one that has come.
+    pub fn take(&self) -> Option<Signal> {
+        let info = self.0.read_signal().ok().flatten()?;
+        i32::try_from(info.ssi_signo).ok().and_then(Signal::new)
+    }
+}
+
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 /// The signal that the size of the terminal has changed.
 #[derive(Debug)]
 pub struct Resizes(SignalFd);
@@ -303,16 +340,32 @@ fn awaited_numbers() -> impl Iterator<Item = i32> {
 
 /// [`awaited_numbers`] as a set.
 fn awaited() -> SigSet {
+    set_of(awaited_numbers())
+}
+
+/// The signals with these numbers.
+fn set_of(numbers: impl Iterator<Item = i32>) -> SigSet {
     #[expect(unsafe_code, reason = "nix's SigSet cannot hold real-time signals")]
     // SAFETY: sigemptyset(3) initialises the set before anything reads it; the numbers are signals.
     unsafe {
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
-        for number in awaited_numbers() {
+        for number in numbers {
             libc::sigaddset(&raw mut set, number);
         }
         SigSet::from_sigset_t_unchecked(set)
     }
+}
+
+/// The numbers of the signals in a set.
+fn members(set: &SigSet) -> impl Iterator<Item = i32> {
+    Signal::all().map(Signal::number).filter(|number| {
+        #[expect(unsafe_code, reason = "nix's SigSet cannot name real-time signals")]
+        // SAFETY: the set is valid, and the number is that of a signal.
+        unsafe {
+            libc::sigismember(set.as_ref(), *number) == 1
+        }
+    })
 }
 
 /// Makes this process ignore every signal that a terminal, a service manager or a job runner sends to

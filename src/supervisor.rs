@@ -8,6 +8,7 @@
 mod fence;
 mod job;
 mod keeper;
+mod outside;
 mod teller;
 pub mod turn;
 
@@ -23,20 +24,22 @@ use nix::unistd::Pid;
 use self::job::Job;
 use self::keeper::Keeper;
 use self::teller::Teller;
-use self::turn::{Change, Outside, REAPS, Turns};
+use self::turn::{REAPS, Turns};
 use crate::clock::{self, Alarm};
 use crate::command::{self, Reaped};
 use crate::environment;
+use crate::guard::{Borrowed, Work};
+use crate::hold::{Caller, StandIn, leave_stdout};
 use crate::lending::{Borrowing, Lending};
-use crate::plan::Plan;
-use crate::rules::event::{Awaited, CommandEnd, CommandEvent, Effect, Event, Unstarted};
-use crate::rules::guarded::{End, News};
+use crate::plan::{self, Plan};
+use crate::readiness::Manager;
+use crate::rules::event::{Awaited, CommandEnd, CommandEvent, Event, Unstarted};
 use crate::rules::instant::Instant;
-use crate::rules::message::{Grant, Order, Report};
+use crate::rules::message::{Grant, Order};
 use crate::rules::notice::Notice;
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
-use crate::signals::{self, Signals};
+use crate::signals::Signals;
 use crate::writer::Writer;
 
 pub use self::fence::run as run_fence;
@@ -55,8 +58,21 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
     let job = Job::new(signals.inherited())?;
     let borrowing = Borrowing::new(&plan.request.offers);
     let teller = Teller::new(plan);
-    let mut supervisor =
-        Supervisor { plan, signals, alarm, keeper: None, job, lending: None, borrowing, teller, writer };
+    let caller = plan.hold().map(Caller::find).transpose().context("cannot watch the caller")?;
+    let mut supervisor = Supervisor {
+        plan,
+        signals,
+        alarm,
+        keeper: None,
+        job,
+        lending: None,
+        borrowing,
+        caller,
+        caller_is_told: false,
+        manager: Manager::new(clock::now()),
+        teller,
+        writer,
+    };
     let outcome = supervisor.work();
     supervisor.clean_up(outcome.is_err());
     outcome
@@ -71,11 +87,15 @@ struct Supervisor<'p> {
     /// Our part as a lender, from the start of the command on.
     lending: Option<Lending>,
     borrowing: Borrowing,
+    /// With `zklock hold`: the process that the lock is held for.
+    caller: Option<Caller>,
+    caller_is_told: bool,
+    manager: Manager,
     teller: Teller<'p>,
     writer: &'p mut Writer,
 }
 
-impl Supervisor<'_> {
+impl<'p> Supervisor<'p> {
     fn work(&mut self) -> anyhow::Result<Outcome> {
         let mut turns = Turns::begin(self.plan.settings, self)?;
         loop {
@@ -93,7 +113,9 @@ impl Supervisor<'_> {
         if self.keeper.as_ref().is_some_and(Keeper::has_news) {
             return Ok(());
         }
-        self.alarm.set(turns.deadline()).context("cannot set the timer")?;
+        self.manager.wait(clock::now());
+        let wake_at = turns.deadline().into_iter().chain(self.manager.ask_at()).min();
+        self.alarm.set(wake_at).context("cannot set the timer")?;
         let mut fds = vec![
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.alarm.as_fd(), PollFlags::POLLIN),
@@ -102,8 +124,17 @@ impl Supervisor<'_> {
         let links = link.map(AsFd::as_fd).into_iter().chain(self.job.link());
         fds.extend(links.map(|link| PollFd::new(link, PollFlags::POLLIN)));
         fds.extend(self.writer.awaited().map(|texts| PollFd::new(texts, PollFlags::POLLIN)));
-        if turns.awaits() == Some(Awaited::Borrowers) {
-            fds.extend(self.lending.as_ref().map(|lending| PollFd::new(lending.as_fd(), PollFlags::empty())));
+        let awaits_borrowers = match turns.awaits() {
+            Some(Awaited::Borrowers) => true,
+            // Those of a command are below its guard.
+            Some(Awaited::Everyone) => self.caller.is_some() && !self.job.has_command(),
+            None => false,
+        };
+        if awaits_borrowers {
+            fds.extend(self.lending().map(|lending| PollFd::new(lending.as_fd(), PollFlags::empty())));
+        }
+        if !self.job.has_command() && !self.caller_is_told {
+            fds.extend(self.caller.as_ref().and_then(Caller::awaited));
         }
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
@@ -145,13 +176,11 @@ impl Supervisor<'_> {
     fn make_guard(&mut self) {
         let Some(keeper) = &self.keeper else { return };
         // If there are too many processes now, there may be fewer at our turn.
-        // For as long as something of the command is left, the locks are in use.
-        let keep: Vec<_> = self.borrowing.descriptors().collect();
-        if let Err(error) = self.job.make_guard(&self.plan.command, &keeper.ties, &keep) {
+        if let Err(error) = self.job.make_guard(self.work_to_guard(), &keeper.ties, &self.borrowed()) {
             log::info!("cannot make a guard yet: {error}");
         }
         // Now rather than at the hand-over.
-        if self.lending.is_none() {
+        if self.lending.is_none() && self.caller.is_none() {
             self.lending = Lending::begin().ok();
         }
     }
@@ -167,24 +196,56 @@ impl Supervisor<'_> {
         self.clear_screen();
         self.job.prepare();
         self.job.grant = Some(grant.clone());
+        let (work, borrowed) = (self.work_to_guard(), self.borrowed());
         // Without a keeper there is no lock.
         let Some(keeper) = &mut self.keeper else { return Ok(Some(Unstarted::TooLate)) };
-        let lending = match self.lending.take().map_or_else(Lending::begin, Ok) {
-            Ok(lending) => lending,
-            Err(error) => return Ok(Some(self.not_started(&error))),
-        };
-        let lending = self.lending.insert(lending);
         let mut variables = environment::describe(grant, self.plan.request.mode);
         variables.push(environment::held(grant, &self.plan.request.held));
-        let variables = |guard| [&variables[..], &[environment::lender(&lending.offer(guard))]].concat();
-        let keep: Vec<_> = self.borrowing.descriptors().collect();
-        match self.job.start(&self.plan.command, &mut keeper.ties, &keep, &variables, until) {
+        if self.caller.is_none() && self.lending.is_none() {
+            match Lending::begin() {
+                Ok(lending) => self.lending = Some(lending),
+                Err(error) => return Ok(Some(self.not_started(&error))),
+            }
+        }
+        let offer = |guard| self.lending.as_ref().map(|lending| environment::lender(&lending.offer(guard)));
+        let variables = |guard| variables.iter().cloned().chain(offer(guard)).collect();
+        match self.job.start(work, &mut keeper.ties, &borrowed, &variables, until) {
             Ok(()) => {
                 self.teller.screen.share();
+                self.manager.ready();
+                if self.caller.is_some() {
+                    leave_stdout().context("cannot leave standard output")?;
+                }
                 Ok(None)
             }
             Err(error) => Ok(Some(self.not_started(&error))),
         }
+    }
+
+    /// What the guard is to guard.
+    fn work_to_guard(&self) -> Work<'p> {
+        match (&self.plan.work, &self.caller) {
+            (plan::Work::Command(line), _) => Work::Command(line),
+            (plan::Work::Hold(_), caller) => Work::Hold(StandIn::new(caller.as_ref(), self.plan.settings.stop_signal)),
+        }
+    }
+
+    /// As long as something of the command is left, the locks that we have borrowed are in use.
+    fn borrowed(&self) -> Borrowed {
+        Borrowed { pipes: self.borrowing.descriptors(), lifelines: self.borrowing.lifelines() }
+    }
+
+    /// Our part as a lender.
+    fn lending(&self) -> Option<&Lending> {
+        match &self.caller {
+            Some(_) => self.keeper.as_ref()?.ties.lent.as_ref(),
+            None => self.lending.as_ref(),
+        }
+    }
+
+    /// With `zklock hold`: the lock is, or is about to be, lost.
+    fn signal_caller(&mut self, signal: Signal) -> bool {
+        self.caller.as_mut().is_some_and(|caller| caller.signal(signal))
     }
 
     /// Takes the command back, unless it has passed the gate.
@@ -196,7 +257,8 @@ impl Supervisor<'_> {
         self.teller.screen.keep();
         let why = command::unstarted(error);
         if why != Unstarted::TooLate {
-            self.teller.screen.line(&format!("{}: {error}", self.plan.command.program.display()));
+            let what = self.plan.command().map_or("hold".into(), |line| line.program.to_string_lossy());
+            self.teller.screen.line(&format!("{what}: {error}"));
         }
         why
     }
@@ -231,7 +293,7 @@ impl Supervisor<'_> {
         }
         match self.job.left_behind() {
             0 => {}
-            number => self.teller.say(&Notice::LeftBehind(number)),
+            number => drop(self.teller.say(&Notice::LeftBehind(number))),
         }
         let until = clock::now() + KEEPER_EXIT;
         // It exits when its socket is closed. After a run that has failed, it does not know that nothing is left.
@@ -269,135 +331,5 @@ impl Supervisor<'_> {
         if let Some(keeper) = self.keeper.as_mut().filter(|keeper| keeper.pid == pid) {
             keeper.ended(end);
         }
-    }
-}
-
-impl Outside for Supervisor<'_> {
-    type Error = anyhow::Error;
-
-    fn now(&self) -> Instant {
-        clock::now()
-    }
-
-    fn hear_keeper(&mut self) -> Option<Event> {
-        let event = self.keeper.as_mut()?.hear()?;
-        if event == Event::Keeper(Report::Independent) {
-            self.borrowing.give_back();
-            // It has copies.
-            self.job.dismiss_guard();
-        }
-        Some(event)
-    }
-
-    fn answered(&self) -> Option<Instant> {
-        self.keeper.as_ref()?.ties.shared.answered()
-    }
-
-    fn lease_from(&self) -> Option<Instant> {
-        self.keeper.as_ref()?.ties.shared.from()
-    }
-
-    fn is_lease_over(&self) -> bool {
-        self.job.is_lease_over()
-    }
-
-    fn signals(&mut self) -> anyhow::Result<Vec<(Signal, bool)>> {
-        let arrivals = self.signals.drain().context("cannot read signals")?;
-        let shares = self.job.shares_group;
-        Ok(arrivals.into_iter().map(|arrival| (arrival.signal, shares && arrival.went_to_foreground())).collect())
-    }
-
-    fn reap(&mut self) -> Change {
-        match command::reap() {
-            Some(Reaped::Ended(pid, end)) if self.is_on_lost(pid) => {
-                log::info!("--on-lost: {end:?}");
-                let failure = self.job.on_lost.take().and_then(|on_lost| on_lost.failure());
-                Change::Event(self.on_lost_ended(failure.as_ref()))
-            }
-            Some(Reaped::Stopped(pid, signal)) if self.job.shares_group && self.is_on_lost(pid) => {
-                Change::Event(Event::Command(CommandEvent::Stopped(signal)))
-            }
-            Some(Reaped::Ended(pid, end)) => {
-                self.has_ended(pid, end);
-                Change::Other
-            }
-            Some(Reaped::Stopped(..)) => Change::Other,
-            None => Change::NoMore,
-        }
-    }
-
-    fn has_ended(&self) -> bool {
-        self.job.has_ended()
-    }
-
-    fn is_emptied(&self) -> bool {
-        self.job.is_emptied()
-    }
-
-    fn hear_guard(&mut self) -> News {
-        self.job.news()
-    }
-
-    fn failure(&mut self, end: End) -> Option<Unstarted> {
-        let error = self.job.failure(end)?;
-        Some(self.not_started(&error))
-    }
-
-    fn end_lending(&mut self) -> bool {
-        self.lending.as_mut().is_none_or(Lending::end)
-    }
-
-    fn has_command(&self) -> bool {
-        self.job.has_command()
-    }
-
-    fn have_gone(&self, awaited: Awaited) -> bool {
-        match awaited {
-            Awaited::Everyone => self.job.has_gone(),
-            Awaited::Borrowers => self.lending.as_ref().is_none_or(Lending::is_over),
-        }
-    }
-
-    fn perform(&mut self, effect: Effect) -> anyhow::Result<Option<Event>> {
-        match effect {
-            Effect::StartKeeper => self.start_keeper()?,
-            Effect::MakeGuard => self.make_guard(),
-            Effect::DismissGuard => self.job.dismiss_guard(),
-            Effect::Spawn { grant, until } => {
-                let failed = |why| Event::Command(CommandEvent::StartFailed(why));
-                return Ok(self.spawn(&grant, until)?.map(failed));
-            }
-            Effect::Recall => return Ok(self.recall(Unstarted::TooLate)),
-            Effect::Interrupt { signal, shared } => {
-                let recalled = self.recall(Unstarted::Interrupted(signal));
-                if recalled.is_none() && !shared {
-                    self.job.forward(signal);
-                }
-                return Ok(recalled);
-            }
-            Effect::Forward(signal) => self.job.forward(signal),
-            Effect::Stop(signal) => self.job.stop(signal),
-            Effect::Kill => self.job.kill(),
-            Effect::Release => {
-                self.job.leave();
-                // No process uses a lock any more.
-                self.borrowing.give_back();
-                if let Some(keeper) = &self.keeper {
-                    keeper.order(Order::Release);
-                }
-                self.teller.screen.keep();
-                self.job.restore_terminal();
-            }
-            Effect::StartOnLost => return Ok(self.start_on_lost()),
-            Effect::ForwardToOnLost(signal) => self.job.forward_to_on_lost(signal),
-            Effect::StopSelf(signal) => {
-                self.clear_screen();
-                signals::stop_by(signal).context("cannot stop")?;
-            }
-            Effect::EndKeeper => self.kill_keeper(),
-            Effect::Say(notice) => self.teller.say(&notice),
-            Effect::Finish(_) => {}
-        }
-        Ok(None)
     }
 }

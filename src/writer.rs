@@ -9,7 +9,7 @@
 //! If the pipe is full, texts are dropped and counted.
 
 use std::io::{self, Write, stderr, stdin};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -86,6 +86,11 @@ pub fn say(text: &str) {
         Some(way) => way.put(text.as_bytes(), true),
         None => write_directly(text.as_bytes()),
     }
+}
+
+/// The way to the writer, which a fork that is to speak must keep.
+pub fn descriptor() -> Option<RawFd> {
+    (*way()).as_ref().map(|way| way.pipe.as_raw_fd())
 }
 
 /// Standard error for log records, one in each call. Never blocks during a run.

@@ -59,6 +59,108 @@ pub struct Asked {
     pub session_timeout: OsString,
 }
 
+/// How to take a lock.
+#[derive(Clone, Debug, Args)]
+pub struct Taking {
+    /// Take the lock for one holder (the default)
+    #[arg(short = 'x', long, visible_short_alias = 'e', help_heading = "Lock")]
+    pub exclusive: bool,
+
+    /// Take a read lock: readers hold together, a writer (--exclusive) alone
+    ///
+    /// First come, first served: readers behind a waiting writer wait.
+    #[arg(short = 's', long, help_heading = "Lock")]
+    pub shared: bool,
+
+    /// Take one of N permits: at most N hold at a time
+    ///
+    /// Every run that takes permits of a lock must give the same N.
+    #[arg(short = 'p', long, value_name = "N", allow_negative_numbers = true, value_hint = ValueHint::Other, help_heading = "Lock")]
+    pub permits: Option<OsString>,
+
+    /// Also take this lock: all or none; can be repeated
+    ///
+    /// Runs that take several locks with --and do not deadlock with each other, in whatever order
+    /// they name them. Mode, dialect and --timeout apply to all locks. When one lock is lost, all
+    /// are.
+    #[arg(long, value_name = "LOCK", value_hint = ValueHint::Other, help_heading = "Lock")]
+    pub and: Vec<OsString>,
+
+    /// Whose node names to use: curator, curator-rw, kazoo
+    ///
+    /// Programs that use the lock through another library wait for zklock only if they know its node
+    /// names; zklock knows theirs. Use curator for Curator's InterProcessMutex, ZooKeeper's WriteLock,
+    /// go-zookeeper and others whose nodes end in "-lock-" and a number; curator-rw for Curator's
+    /// InterProcessReadWriteLock; kazoo for kazoo. Name several, separated by commas, where several
+    /// kinds of program share the lock. Without this option zklock uses curator, and refuses (78) a
+    /// lock that kazoo uses.
+    #[arg(long, value_name = "NAME[,NAME...]", value_hint = ValueHint::Other, help_heading = "Lock")]
+    pub dialect: Option<OsString>,
+
+    /// Give up at once when the lock is not free
+    ///
+    /// It wins over --timeout when both are given, as with flock(1).
+    #[arg(short = 'n', long, visible_alias = "nb", help_heading = "Lock")]
+    pub nonblock: bool,
+
+    /// Give up after this long; without it, wait for ever
+    ///
+    /// The time counts from the start and covers everything: connecting, queueing, reconnecting,
+    /// queueing anew. 0 means --nonblock.
+    #[arg(
+        short = 'w',
+        long,
+        visible_alias = "wait",
+        value_name = "DURATION",
+        env = environment::TIMEOUT,
+        hide_env_values = true,
+        allow_negative_numbers = true,
+        value_hint = ValueHint::Other,
+        help_heading = "Lock"
+    )]
+    pub timeout: Option<OsString>,
+
+    /// Exit status when another contender has the lock, 0 to 255
+    #[arg(
+        short = 'E',
+        long,
+        value_name = "STATUS",
+        default_value = "75",
+        allow_negative_numbers = true,
+        value_hint = ValueHint::Other,
+        help_heading = "Lock"
+    )]
+    pub conflict_exit_code: OsString,
+
+    /// A text that others see while the lock is held or waited for
+    #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other, help_heading = "Lock")]
+    pub describe: Option<OsString>,
+}
+
+/// How what runs under a lock is stopped.
+#[derive(Clone, Debug, Args)]
+pub struct Stopping {
+    /// Signal that stops the command when the lock is lost, or after --max-run
+    ///
+    /// By name or by number: TERM, SIGINT, RTMIN+1, 15.
+    #[arg(long, value_name = "SIGNAL", default_value = "TERM", value_hint = ValueHint::Other, help_heading = "Command")]
+    pub signal: OsString,
+
+    /// Time from the stop signal to SIGKILL [default: 5s, or less]
+    ///
+    /// It must fit into the session timeout; a longer one is refused. The default is shortened where
+    /// it does not fit. 0 sends SIGKILL at once.
+    #[arg(
+        short = 'k',
+        long,
+        value_name = "DURATION",
+        allow_negative_numbers = true,
+        value_hint = ValueHint::Other,
+        help_heading = "Command"
+    )]
+    pub kill_after: Option<OsString>,
+}
+
 /// How much to say.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Messages {

@@ -12,20 +12,23 @@ use nix::sys::signal::Signal as Named;
 use nix::sys::socket::{MsgFlags, recv};
 use nix::unistd::{Pid, getppid, read, setpgid};
 
-use super::Birth;
+use super::{Birth, Work};
 use crate::clock;
-use crate::command::FailureReport;
+use crate::command::{FailureReport, Program};
+use crate::lending::Lending;
 use crate::rules::instant::Instant;
 use crate::shared::Shared;
 use crate::signals;
 
 /// What a command's process needs to leave the gate.
-pub(super) struct Passage {
+pub(super) struct Passage<'a> {
     /// Where the supervisor sends an [`Opening`].
     pub(super) gate: OwnedFd,
     pub(super) report: FailureReport,
     /// The supervisor's process.
     pub(super) supervisor: Pid,
+    /// With `zklock hold`: what other runs borrow by.
+    pub(super) lent: Option<&'a Lending>,
 }
 
 /// What the supervisor sends when the gate opens.
@@ -68,8 +71,8 @@ const LONGEST: usize = 256 * 1024;
 /// Waits at the gate, then becomes the command. `go`: where the guard, the process `guard`, says that all is ready. By
 /// then the supervisor has sent the [`Opening`], which wakes no process. If the guard goes before that, this process
 /// exits; and the guard goes if the supervisor does.
-pub(super) fn wait(birth: &Birth<'_>, passage: Passage, go: &OwnedFd, guard: Pid, shared: Shared) -> ! {
-    let Passage { gate, report, supervisor } = passage;
+pub(super) fn wait(birth: &Birth<'_>, passage: Passage<'_>, go: &OwnedFd, guard: Pid, shared: Shared) -> ! {
+    let Passage { gate, report, supervisor, lent } = passage;
     let tied = || -> io::Result<()> {
         if birth.own_group {
             setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
@@ -107,7 +110,15 @@ pub(super) fn wait(birth: &Birth<'_>, passage: Passage, go: &OwnedFd, guard: Pid
         let may_start = !shared.is_revoked() && clock::now() < until && shared.pass();
         if may_start { Ok(()) } else { Err(Errno::ETIME.into()) }
     };
-    let error = birth.program.execute(opening.variables, in_time);
+    let error = match (birth.work, lent) {
+        (Work::Command(line), _) => Program { line, inherited: birth.inherited }.execute(opening.variables, in_time),
+        (Work::Hold(stand_in), Some(lent)) => match in_time() {
+            // The report is closed without a word.
+            Ok(()) => stand_in.live(&opening.variables, birth.inherited, lent),
+            Err(error) => error,
+        },
+        (Work::Hold(_), None) => Errno::EBADF.into(),
+    };
     report.exit(&error)
 }
 

@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nix::errno::Errno;
 
+use crate::lending::hangs_up;
 use crate::rules::instant::Instant;
 use crate::shared::Shared;
 
@@ -73,6 +74,11 @@ impl<'a> Fuse<'a> {
         self.control(libc::F_SETOWN, target)?;
         self.control(F_SETSIG, libc::SIGKILL)?;
         self.control(libc::F_SETFL, libc::O_ASYNC)
+    }
+
+    /// Whether its time has come already.
+    pub(super) fn has_burnt(&self) -> bool {
+        hangs_up(self.0)
     }
 
     pub(super) fn remove(&self) {

@@ -20,7 +20,7 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, read, setpgid, 
 use super::below::{self, Numbers};
 use super::gate::{self, Passage};
 use super::kernel::{self, DeadlineTimer, Fuse};
-use super::{Birth, above};
+use super::{Birth, Borrowed, above};
 use crate::clock::{self, Alarm};
 use crate::command::exit_now;
 use crate::descendants;
@@ -48,7 +48,7 @@ pub(super) struct Inherited<'a> {
 }
 
 /// Lives as a guard until nothing is left of the command, or until it is told to leave.
-pub(super) fn run(birth: &Birth<'_>, inherited: Inherited<'_>, passage: Passage) -> ! {
+pub(super) fn run(birth: &Birth<'_>, inherited: Inherited<'_>, passage: Passage<'_>) -> ! {
     let mut process = Process::begin(birth, inherited, passage);
     let guard = Guard::begin(&mut process);
     process.work(guard);
@@ -93,7 +93,8 @@ struct Process<'a> {
     /// /proc, as it was before the command was started.
     proc: Option<File>,
     timer: Option<DeadlineTimer>,
-    fuses: [Fuse<'a>; 2],
+    /// Those of our own two pipes, then those of the runs that we borrow from.
+    fuses: Vec<Fuse<'a>>,
     /// The end of the pipe that shows that no guard is left.
     alive: OwnedFd,
     /// The end of the pipe that shows that the supervisor has died.
@@ -103,8 +104,8 @@ struct Process<'a> {
 impl<'a> Process<'a> {
     /// Makes the command's process, and all that is needed to answer for it. If the system is short of something, the
     /// supervisor is told why, and there is no guard: another may have more luck.
-    fn begin(birth: &Birth<'_>, inherited: Inherited<'a>, passage: Passage) -> Self {
-        let Passage { gate, report, supervisor } = passage;
+    fn begin(birth: &Birth<'_>, inherited: Inherited<'a>, passage: Passage<'_>) -> Self {
+        let Passage { gate, report, supervisor, lent } = passage;
         let Inherited { link, ended, alive, bell, fuse, shared } = inherited;
         let _ = prctl::set_name(c"lock-guard");
         // As long as there is no command, a guard dies with its supervisor even while it is stopped. Otherwise the
@@ -130,7 +131,7 @@ impl<'a> Process<'a> {
         let child = match unsafe { fork() } {
             Ok(ForkResult::Child) => {
                 drop((link, fuse, alive, go));
-                gate::wait(birth, Passage { gate, report, supervisor }, &waits, guard, shared)
+                gate::wait(birth, Passage { gate, report, supervisor, lent }, &waits, guard, shared)
             }
             Ok(ForkResult::Parent { child }) => child,
             Err(error) => report.exit(&error.into()),
@@ -150,7 +151,10 @@ impl<'a> Process<'a> {
         #[expect(unsafe_code, reason = "the descriptors live as long as this process")]
         // SAFETY: `fuse` is owned by the value that is returned, and closed no earlier than this process ends.
         let fuse_fd = unsafe { BorrowedFd::borrow_raw(fuse.as_raw_fd()) };
-        let fuses = [Fuse::new(ended), Fuse::new(fuse_fd)];
+        #[expect(unsafe_code, reason = "the descriptors live as long as this process")]
+        // SAFETY: they are inherited, and this process keeps them open.
+        let lifelines = birth.borrowed.lifelines.iter().map(|fd| unsafe { BorrowedFd::borrow_raw(*fd) });
+        let fuses = [ended, fuse_fd].into_iter().chain(lifelines).map(Fuse::new).collect();
         let second = || {
             let children = File::open(format!("/proc/self/task/{guard}/children"));
             let children = noted(shared, Part::Children, children.map_err(errno))?;
@@ -182,7 +186,7 @@ impl<'a> Process<'a> {
             alive,
             fuse,
         };
-        process.close_others(ended, &birth.keep);
+        process.close_others(ended, &birth.borrowed);
         let own = [
             Self::work as *const (),
             Self::wait as *const (),
@@ -205,9 +209,9 @@ impl<'a> Process<'a> {
         self.proc.iter().for_each(|proc| below::kill(proc.as_fd(), gated.as_raw(), &mut budget));
     }
 
-    /// Closes all descriptors but ours and those that a guard is to `keep`. A copy of an end that only the supervisor
+    /// Closes all descriptors but ours and those that a guard is to keep. A copy of an end that only the supervisor
     /// should have would hide the supervisor's death.
-    fn close_others(&self, ended: BorrowedFd<'_>, keep: &[i32]) {
+    fn close_others(&self, ended: BorrowedFd<'_>, borrowed: &Borrowed) {
         let mut ours = vec![
             self.link.as_raw_fd(),
             self.bell.as_raw_fd(),
@@ -219,7 +223,7 @@ impl<'a> Process<'a> {
         ];
         ours.extend(self.go.as_ref().map(AsRawFd::as_raw_fd));
         ours.extend(self.children.iter().chain(&self.proc).map(AsRawFd::as_raw_fd));
-        ours.extend(keep);
+        ours.extend(borrowed.pipes.iter().chain(&borrowed.lifelines));
         descriptors::close_all_but(&mut ours);
     }
 
@@ -290,6 +294,10 @@ impl Outside for Process<'_> {
             if noted(self.shared, Part::Fuse, fuse.lay(target)).is_err() {
                 // There is no command yet.
                 exit_now(127);
+            }
+            // That was before the fuse was laid.
+            if fuse.has_burnt() {
+                self.shared.revoke();
             }
         }
     }

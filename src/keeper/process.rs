@@ -194,6 +194,7 @@ impl<'p> Outside for RealOutside<'p> {
     }
 
     async fn emptied(&self) {
+        // With `zklock hold`, what borrows the lock is not below the guard.
         self.guard_gone().await;
         if self.birth.ties.shared.stage() != Stage::Empty {
             pending().await
@@ -201,9 +202,12 @@ impl<'p> Outside for RealOutside<'p> {
     }
 
     async fn guard_gone(&self) -> bool {
-        let KeeperTies { shared, .. } = self.birth.ties;
-        // The pipe has no message, only an end.
-        self.reactor.ready(&self.birth.ties.ended, PollFlags::POLLIN).await;
+        let KeeperTies { shared, ended, lent, .. } = &self.birth.ties;
+        // The pipes have no message, only an end.
+        self.reactor.ready(ended, PollFlags::POLLIN).await;
+        if let Some(lent) = lent {
+            self.reactor.ready(lent, PollFlags::POLLIN).await;
+        }
         matches!(shared.stage(), Stage::Gated | Stage::Empty | Stage::Left)
     }
 
@@ -219,7 +223,7 @@ impl<'p> Outside for RealOutside<'p> {
             _ => {}
         }
         // What cannot be found out may still be so.
-        while lending::is_above(lender, self.birth.supervisor).unwrap_or(true) {
+        while lending::lives(lender).unwrap_or(true) {
             self.sleep(LENDER_WATCH).await;
         }
     }
@@ -227,11 +231,13 @@ impl<'p> Outside for RealOutside<'p> {
     fn card(&self) -> &Card {
         self.card.get_or_init(|| {
             let plan = self.birth.plan;
-            let command = if plan.published.arguments {
-                let words = std::iter::once(&plan.command.program).chain(&plan.command.args);
-                Some(words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "))
-            } else {
-                Path::new(&plan.command.program).file_name().map(|name| name.to_string_lossy().into_owned())
+            let command = match plan.command() {
+                Some(line) if plan.published.arguments => {
+                    let words = std::iter::once(&line.program).chain(&line.args);
+                    Some(words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "))
+                }
+                Some(line) => Path::new(&line.program).file_name().map(|name| name.to_string_lossy().into_owned()),
+                None => Some("zklock hold".to_owned()),
             };
             Card {
                 host: gethostname().ok().map(|name| name.to_string_lossy().into_owned()),

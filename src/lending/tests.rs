@@ -36,10 +36,10 @@ fn this() -> Lender {
 
 #[test]
 fn the_pipe_hangs_up_when_the_last_borrower_is_done() {
-    let mut lending = Lending::begin().unwrap();
+    let lending = Lending::begin().unwrap();
     assert!(!lending.is_over());
     let (mut one, two) = (borrowing(offer(&lending)), borrowing(offer(&lending)));
-    assert_eq!([one.descriptors().count(), two.descriptors().count()], [1, 1]);
+    assert_eq!([one.descriptors().len(), two.descriptors().len()], [1, 1]);
     assert!(!lending.end());
     one.give_back();
     assert!(!lending.is_over());
@@ -53,7 +53,7 @@ fn the_pipe_hangs_up_when_the_last_borrower_is_done() {
 
 #[test]
 fn nothing_is_borrowed_after_the_end() {
-    let mut lending = Lending::begin().unwrap();
+    let lending = Lending::begin().unwrap();
     lending.end();
     expect_over(&lending);
     assert_eq!(unlent(&borrowing(offer(&lending))), Some(Unlent::Over));
@@ -107,7 +107,7 @@ fn nothing_is_borrowed_after_the_hang_up() {
         });
         let mut delay = 0_u32;
         for _ in 0..ROUNDS {
-            let mut lending = Lending::begin().unwrap();
+            let lending = Lending::begin().unwrap();
             *offered.lock().unwrap() = Some(offer(&lending));
             (0..delay).for_each(|_| std::hint::spin_loop());
             let is_over = lending.end();
@@ -161,7 +161,7 @@ fn who_lends_us_a_lock() {
     for stranger in strangers {
         assert_eq!(judge(&borrowed, &stranger), Loan::Stranger, "{stranger:?}");
     }
-    let elsewhere = borrowing(Offer { guard: u32::MAX, ..offer });
+    let elsewhere = borrowing(Offer { root: u32::MAX, ..offer });
     assert_eq!(judge(&elsewhere, &holder), Loan::Stranger);
     let container = Card { pid_ns: Some(1), ..holder.clone() };
     assert_eq!(judge(&borrowed, &container), Loan::OutOfReach(Barrier::Foreign));

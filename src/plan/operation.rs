@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use clap::FromArgMatches as _;
 
-use super::fence;
 use super::refusal::{quoted, refused_by_clap};
 use super::written::{Access, Given, Messages, Written};
 use super::znode::{self, LockPath};
 use super::{Exit, Task, UsageError, Verbosity, lock_path};
+use super::{fence, hold};
 use crate::cli::{self, Subcommand, break_lock, check, list, status};
 use crate::duration;
 
@@ -91,6 +91,10 @@ pub(super) fn read(
     let matches = subcommand.command().try_get_matches_from(&args[1..]).map_err(refused)?;
     let written = Written { matches: &matches, environment };
     let operation = match subcommand {
+        Subcommand::Hold => {
+            let cli = cli::hold::Cli::from_arg_matches(&matches).map_err(refused)?;
+            return Ok(Task::Job(Box::new(hold::read(cli, &written)?)));
+        }
         Subcommand::Fence => {
             let cli = cli::fence::Cli::from_arg_matches(&matches).map_err(refused)?;
             return Ok(Task::Fence(Box::new(fence::read(cli, &written)?)));

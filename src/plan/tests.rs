@@ -1,12 +1,15 @@
 //! Tests of the plan as a whole; those of its parts are beside them.
 
+use std::num::NonZeroU32;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::rules::lender::Lender;
-use crate::rules::signal::Signal;
+use crate::rules::mode::Mode;
+use crate::rules::queue::Dialect;
+use crate::rules::settings::Patience;
 
 /// The plan for the words of `args` after `zklock`, in this environment.
 fn plan_in(environment: &[(&str, &str)], args: &[&str]) -> Result<Plan, Exit> {
@@ -29,6 +32,10 @@ fn refusal(exit: Result<Plan, Exit>) -> String {
 
 fn command_line(words: &[&str]) -> CommandLine {
     CommandLine { program: words[0].into(), args: words[1..].iter().map(OsString::from).collect() }
+}
+
+fn work(words: &[&str]) -> Work {
+    Work::Command(command_line(words))
 }
 
 /// The operation for the words of `args` after `zklock`.
@@ -85,8 +92,8 @@ fn every_option_of_a_subcommand_is_understood() {
 
 #[test]
 fn a_subcommand_is_the_first_argument_alone() {
-    assert_eq!(plan(&["/l", "status", "/l"]).command, command_line(&["status", "/l"]));
-    assert_eq!(plan(&["/l", "--", "list"]).command, command_line(&["list"]));
+    assert_eq!(plan(&["/l", "status", "/l"]).work, work(&["status", "/l"]));
+    assert_eq!(plan(&["/l", "--", "list"]).work, work(&["list"]));
     let first = "status comes first; write zklock status";
     for (args, message) in [
         (&["-z", "zk1", "status", "/l"][..], format!("{first} -z zk1 /l")),
@@ -144,7 +151,7 @@ fn everything_has_its_default() {
             },
             conflict_exit_code: 75,
             on_lost: None,
-            command: command_line(&["./backup.sh"]),
+            work: work(&["./backup.sh"]),
             published: Published::default(),
             verbosity: Verbosity::Normal,
             log_filter: None,
@@ -202,7 +209,7 @@ fn every_option_is_understood() {
             },
             conflict_exit_code: 0,
             on_lost: Some(command_line(&["/bin/sh", "-c", "page ops"])),
-            command: command_line(&["job"]),
+            work: work(&["job"]),
             published: Published { description: Some("nightly".to_owned()), arguments: true },
             verbosity: Verbosity::Verbose(2),
             log_filter: None,
@@ -265,7 +272,7 @@ fn held_locks_are_read_from_the_environment() {
 #[test]
 fn offers_are_read_from_the_environment() {
     let offers = |text| plan_in(&[("ZKLOCK_LENDER", text)], &["/l", "job"]).unwrap().request.offers;
-    let offer = |pid| Offer { lender: Lender { pid, started: 2 }, guard: 5, descriptor: 3, inode: 4 };
+    let offer = |pid| Offer { lender: Lender { pid, started: 2 }, root: 5, descriptor: 3, inode: 4, stand_in: None };
     assert_eq!(offers("1 2 5 3 4\n7 2 5 3 4"), [offer(1), offer(7)]);
     assert_eq!(offers("x\n\n1 2 3 4\n1 2 5 3 4\n"), [offer(1)]);
 }
@@ -291,7 +298,7 @@ fn options_after_the_command_are_its_own() {
     ] {
         let plan = plan(args);
         assert_eq!(plan.settings.patience, patience, "{args:?}");
-        assert_eq!(plan.command, command_line(command), "{args:?}");
+        assert_eq!(plan.work, work(command), "{args:?}");
     }
 }
 
@@ -303,12 +310,12 @@ fn every_byte_reaches_the_command() {
         .collect();
     let args = ["zklock", "/l"].into_iter().map(OsString::from).chain(odd.clone());
     let plan = from_args_and_environment(args, |_| None).unwrap();
-    assert_eq!(plan.command, CommandLine { program: odd[0].clone(), args: odd[1..].to_vec() });
+    assert_eq!(plan.work, Work::Command(CommandLine { program: odd[0].clone(), args: odd[1..].to_vec() }));
 
     let script = OsStr::from_bytes(b"echo \xff");
     let args = [OsStr::new("zklock"), OsStr::new("/l"), OsStr::new("-c"), script].map(OsStr::to_owned);
     let plan = from_args_and_environment(args, |_| None).unwrap();
-    assert_eq!(plan.command.args, ["-c".into(), script.to_owned()]);
+    assert_eq!(plan.command().unwrap().args, ["-c".into(), script.to_owned()]);
 
     let args = [OsStr::new("zklock"), OsStr::new("--on-lost"), script, OsStr::new("/l"), OsStr::new("x")];
     let plan = from_args_and_environment(args.map(OsStr::to_owned), |_| None).unwrap();
@@ -322,12 +329,12 @@ fn a_shell_command_is_run_by_the_users_shell() {
     {
         for args in [&["/l", "-c", "a | b"][..], &["-c", "a | b", "/l"], &["/l", "--command=a | b"]] {
             let plan = plan_in(environment, args).unwrap();
-            assert_eq!(plan.command, command_line(&[program, "-c", "a | b"]), "{args:?}");
+            assert_eq!(plan.work, work(&[program, "-c", "a | b"]), "{args:?}");
         }
     }
     let on_lost = plan_in(&[("SHELL", "/bin/zsh")], &["/l", "--on-lost", "a | b", "x"]).unwrap().on_lost;
     assert_eq!(on_lost, Some(command_line(&["/bin/zsh", "-c", "a | b"])));
-    assert_eq!(plan(&["/l", "-c", "-x"]).command, command_line(&["/bin/sh", "-c", "-x"]));
+    assert_eq!(plan(&["/l", "-c", "-x"]).work, work(&["/bin/sh", "-c", "-x"]));
 }
 
 #[test]
@@ -565,6 +572,9 @@ proptest! {
         let words: Vec<OsString> = words.into_iter().map(OsString::from_vec).collect();
         let args = ["zklock", "/l", "--"].into_iter().map(OsString::from).chain(words.clone());
         let plan = from_args_and_environment(args, |_| None).unwrap();
-        prop_assert_eq!(plan.command, CommandLine { program: words[0].clone(), args: words[1..].to_vec() });
+        prop_assert_eq!(
+            plan.work,
+            Work::Command(CommandLine { program: words[0].clone(), args: words[1..].to_vec() })
+        );
     }
 }

@@ -31,6 +31,8 @@ pub enum Event {
     LeaseOver,
     /// The guard has died although something of the command was left.
     GuardGone,
+    /// The process that `zklock hold` holds the lock for has gone.
+    CallerGone,
     /// The command of `--on-lost` has ended, or could not be started, or there is none.
     OnLostEnded,
     /// The time that the machine named has come.

@@ -175,6 +175,7 @@ impl Machine {
             | Event::Command(_)
             | Event::LeaseOver
             | Event::GuardGone
+            | Event::CallerGone
             | Event::OnLostEnded
             | Event::Timer => {}
         }

@@ -47,6 +47,8 @@ pub enum Notice {
         /// How long the run has waited, if others were before us.
         waited: Option<Duration>,
     },
+    /// Given up because the process that `zklock hold` was to hold the lock for has gone.
+    CallerGone,
     /// Given up with `-n`.
     NotFree(View),
     /// Given up after `--timeout`.

@@ -41,6 +41,9 @@ pub enum Outcome {
 /// `--conflict-exit-code` when it is not given: `EX_TEMPFAIL` of sysexits(3).
 pub const CONFLICT_EXIT_CODE: u8 = 75;
 
+/// An error of our own, or one of the operating system: `EX_SOFTWARE` of sysexits(3).
+pub const INTERNAL: u8 = 70;
+
 /// How to leave the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
@@ -58,7 +61,7 @@ impl Outcome {
             Self::Signaled(signal) | Self::Interrupted(signal) => End::DieOf(signal),
             Self::Usage => End::Exit(64),
             Self::Unavailable => End::Exit(69),
-            Self::Internal => End::Exit(70),
+            Self::Internal => End::Exit(INTERNAL),
             Self::NotFree => End::Exit(CONFLICT_EXIT_CODE),
             Self::Lost => End::Exit(76),
             Self::Denied => End::Exit(77),

@@ -16,7 +16,7 @@ use crate::clock::{self, Alarm};
 use crate::command::{self, Reaped};
 use crate::environment;
 use crate::fence::{Entry, Fence, Found, Runner, Trouble};
-use crate::guard::Ties;
+use crate::guard::{Borrowed, Ties, Work};
 use crate::plan::{FencePlan, Verbosity};
 use crate::rules::event::{CommandEnd, Unstarted};
 use crate::rules::fence::Holder;
@@ -191,13 +191,14 @@ impl<'r> Run<'r> {
 
     /// Runs the command until nothing is left of it.
     fn run_command(&mut self, fence: &Fence) -> Result<Outcome, Trouble> {
-        let mut ties = Ties::new().context("cannot share memory")?;
+        let mut ties = Ties::new(false).context("cannot share memory")?;
         let lease = Span::without_end(clock::now());
         ties.shared.lease(lease);
         self.job.prepare();
         let variables = |_| vec![(environment::TOKEN, self.plan.token.to_string().into())];
-        let keep = [fence.descriptor()];
-        if let Err(error) = self.job.start(&self.plan.command, &mut ties, &keep, &variables, lease.kill_at) {
+        let borrowed = Borrowed { pipes: vec![fence.descriptor()], ..Borrowed::default() };
+        let work = Work::Command(&self.plan.command);
+        if let Err(error) = self.job.start(work, &mut ties, &borrowed, &variables, lease.kill_at) {
             return Ok(self.not_started(&error));
         }
         self.screen.share();

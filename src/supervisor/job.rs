@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::BorrowedFd;
 
 use anyhow::Context as _;
 use nix::errno::Errno;
@@ -12,7 +12,7 @@ use nix::unistd::{Pid, getpid};
 use crate::command::{Launch, Program};
 use crate::descendants::{self, Descendants, OwnChildren, Stranger};
 use crate::environment::Variable;
-use crate::guard::{Birth, Guard, Ties};
+use crate::guard::{Birth, Borrowed, Guard, Ties, Work};
 use crate::plan::CommandLine;
 use crate::rules::event::CommandEnd;
 use crate::rules::guard::Stage;
@@ -72,9 +72,8 @@ impl Job {
         })
     }
 
-    /// Makes a guard, and with it the command's process, so that the lock need not wait for them. `keep`: descriptors that
-    /// are to stay open for as long as something of the command is left.
-    pub(super) fn make_guard(&mut self, line: &CommandLine, ties: &Ties, keep: &[RawFd]) -> io::Result<()> {
+    /// Makes a guard, and with it the command's process, so that the lock need not wait for them.
+    pub(super) fn make_guard(&mut self, work: Work<'_>, ties: &Ties, borrowed: &Borrowed) -> io::Result<()> {
         if self.guard.as_mut().is_some_and(|guarded| !guarded.state.is_reaped() && guarded.guard.hear().is_ok()) {
             return Ok(());
         }
@@ -82,8 +81,8 @@ impl Job {
         self.dismiss_guard();
         self.shares_group = terminal::is_controlled();
         let strangers = self.children.others(|_| false)?;
-        let program = Program { line, inherited: self.inherited };
-        let birth = Birth { program, own_group: !self.shares_group, keep: keep.to_vec() };
+        let (inherited, own_group) = (self.inherited, !self.shares_group);
+        let birth = Birth { work, inherited, own_group, borrowed: borrowed.clone() };
         let guard = Guard::start(&birth, ties)?;
         self.guard =
             Some(Guarded { guard, strangers, state: rules::Guarded::default(), leaves: false, is_told: false });
@@ -117,18 +116,18 @@ impl Job {
     /// error is one of fork(2), or that of a guard that has died.
     pub(super) fn start(
         &mut self,
-        line: &CommandLine,
+        work: Work<'_>,
         ties: &mut Ties,
-        keep: &[RawFd],
+        borrowed: &Borrowed,
         variables: &dyn Fn(Pid) -> Vec<Variable>,
         until: Instant,
     ) -> io::Result<()> {
-        self.make_guard(line, ties, keep)?;
+        self.make_guard(work, ties, borrowed)?;
         let mut opened = self.open(ties, variables, until);
         if opened.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EPIPE)) {
             // What waited at the gate has been killed.
             self.dismiss_guard();
-            self.make_guard(line, ties, keep)?;
+            self.make_guard(work, ties, borrowed)?;
             opened = self.open(ties, variables, until);
         }
         let why = self.guard.as_ref().filter(|_| opened.is_err()).and_then(|guarded| guarded.guard.failure());

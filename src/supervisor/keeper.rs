@@ -28,7 +28,7 @@ impl Keeper {
     /// Forks a keeper. This process must have one thread only.
     pub(super) fn start(plan: &Plan, refresh: Option<Duration>, borrowing: &mut Borrowing) -> anyhow::Result<Self> {
         let (ours, theirs) = Link::pair().context("cannot create a socket pair")?;
-        let ties = Ties::new().context("cannot share memory")?;
+        let ties = Ties::new(plan.hold().is_some()).context("cannot share memory")?;
         let supervisor = std::process::id();
         let started = descendants::started(supervisor).ok().flatten();
         #[expect(unsafe_code, reason = "the keeper is a fork of the supervisor")]

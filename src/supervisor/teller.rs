@@ -58,8 +58,10 @@ impl<'p> Teller<'p> {
         }
     }
 
-    pub(super) fn say(&mut self, notice: &Notice) {
+    /// Tells it. Returns the text if it says what the run does now.
+    pub(super) fn say(&mut self, notice: &Notice) -> Option<String> {
         let (weight, text) = sentences::sentence(notice, self.plan, clock::now());
+        let doing = matches!(weight, Weight::Status | Weight::Progress | Weight::Detail).then(|| text.clone());
         match (weight, self.audience) {
             (Weight::Error, _) => self.screen.line(&text),
             (Weight::Notable, _) if self.plan.verbosity != Verbosity::Quiet => self.screen.line(&text),
@@ -76,5 +78,6 @@ impl<'p> Teller<'p> {
             }
             _ => log::info!("{text}"),
         }
+        doing
     }
 }

@@ -51,6 +51,9 @@ pub trait Outside {
     /// From when the lease counts, as the keeper shows.
     fn lease_from(&self) -> Option<Instant>;
 
+    /// Whether the process that `zklock hold` holds for has gone; told once.
+    fn has_caller_gone(&mut self) -> bool;
+
     /// Whether the guard has killed the command because the lease was over.
     fn is_lease_over(&self) -> bool;
 
@@ -130,6 +133,9 @@ impl Turns {
         let signals = outside.signals()?.into_iter().filter(|(signal, _)| *signal != Signal::CHLD);
         let (continues, others) = signals.partition(|(signal, _)| *signal == Signal::CONT);
         self.take_signals(outside, others)?;
+        if outside.has_caller_gone() {
+            self.happen(outside, Event::CallerGone)?;
+        }
         if outside.has_ended() || outside.is_emptied() {
             self.hear_guard(outside)?;
             self.look_what_is_left(outside)?;

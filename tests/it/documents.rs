@@ -163,6 +163,7 @@ fn completion(shell: Shell) -> String {
             .replace("@DIALECTS@", &Dialect::ALL.map(Dialect::name).join(" "))
             .replace("@SIGNALS@", &signals().join(" "))
             .replace("@SUBCOMMANDS@", &Subcommand::ALL.map(Subcommand::name).join(" "))
+            .replace("@HOLD_OPTIONS@", &options_of(Subcommand::Hold))
             .replace("@STATUS_OPTIONS@", &options_of(Subcommand::Status))
             .replace("@LIST_OPTIONS@", &options_of(Subcommand::List))
             .replace("@BREAK_OPTIONS@", &options_of(Subcommand::Break))
@@ -264,6 +265,7 @@ fn subcommands_section() -> String {
     let mut section = ".SH SUBCOMMANDS\nA subcommand is the first argument.\n".to_owned();
     for subcommand in Subcommand::ALL {
         let text = match subcommand {
+            Subcommand::Hold => include_str!("../../man/sections/hold.roff"),
             Subcommand::Status => include_str!("../../man/sections/status.roff"),
             Subcommand::List => include_str!("../../man/sections/list.roff"),
             Subcommand::Break => include_str!("../../man/sections/break.roff"),

@@ -10,6 +10,7 @@ mod and_locks;
 mod and_locks_lost;
 mod at_rest;
 mod conflict_exit_code;
+mod hold; // zklock hold
 mod modes; // --shared, --permits
 mod nested;
 mod no_wait; // -n
@@ -37,6 +38,7 @@ mod inherited; // stdin, arguments, limits
 mod max_run;
 mod on_lost;
 mod process_tree;
+mod readiness; // systemd
 mod slow_server;
 mod slow_start;
 mod stop_signal; // --signal, --kill-after

@@ -149,3 +149,22 @@ fn script_tells_busy_from_unreachable() {
     fs::remove_file(place.path("migrate.sh")).expect("it is ours");
     run(&chroot, " -w 1m ").expect_code(127);
 }
+
+#[test]
+fn script_that_holds_a_lock() {
+    let place = Place::new();
+    place.executable("script", &format!("#!/bin/bash\n{}", place.recipe("bash")));
+    let script = || {
+        let script = place.in_bare_environment("./script", "/usr/local/bin/:/usr/bin:/bin");
+        script.env("ZKLOCK_ZOOKEEPER", place.chroot.to_string())
+    };
+    let output = script().run().expect_code(0);
+    assert_eq!((output.stdout(), output.stderr()), (String::new(), String::new()));
+    assert_eq!(place.calls(), "deploy.sh under /deploy: \n");
+    let mut holder = place.hold("/deploy");
+    let text = fs::read_to_string(place.path("script")).expect("it is ours");
+    place.executable("script", &text.replace(" -w 10m ", " -n "));
+    assert!(mail(&script().run()).contains("/deploy is not free"));
+    finish(&mut holder);
+    assert_eq!(place.calls(), "deploy.sh under /deploy: \n");
+}

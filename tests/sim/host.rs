@@ -335,6 +335,10 @@ impl Outside for SimOutside<'_> {
         true
     }
 
+    fn has_caller_gone(&mut self) -> bool {
+        false
+    }
+
     fn has_command(&self) -> bool {
         self.state.hosts[self.host].guarded.as_ref().is_some_and(Guarded::has_command)
     }

@@ -109,6 +109,7 @@ impl Machine {
             | Event::Answered(_)
             | Event::LeaseOver
             | Event::GuardGone
+            | Event::CallerGone
             | Event::Command(
                 CommandEvent::StartFailed(_)
                 | CommandEvent::Ended(_)
@@ -129,6 +130,7 @@ impl Machine {
             | Event::Answered(_)
             | Event::LeaseOver
             | Event::GuardGone
+            | Event::CallerGone
             | Event::Command(
                 CommandEvent::StartFailed(_)
                 | CommandEvent::Ended(_)

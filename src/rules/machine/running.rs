@@ -136,6 +136,7 @@ impl Machine {
             Event::Timer
             | Event::Keeper(Report::Connection(_) | Report::Independent | Report::Queue(_) | Report::Released)
             | Event::Answered(_)
+            | Event::CallerGone
             | Event::OnLostEnded => (same, vec![]),
         }
     }
@@ -231,6 +232,7 @@ impl Machine {
             | Event::KeeperGone
             | Event::Extended(_)
             | Event::Answered(_)
+            | Event::CallerGone
             | Event::OnLostEnded => (State::Stopping(stopping), said(why)),
         }
     }
@@ -266,6 +268,7 @@ impl Machine {
             | Event::GuardGone
             | Event::Extended(_)
             | Event::Answered(_)
+            | Event::CallerGone
             | Event::OnLostEnded => (State::Killing(killing), said(why)),
         }
     }
@@ -293,6 +296,7 @@ fn judge(now: Instant, lease: Lease, cause: Cause, event: &Event) -> (Cause, Opt
         | Event::Signal { .. }
         | Event::Command(_)
         | Event::GuardGone
+        | Event::CallerGone
         | Event::OnLostEnded => (cause, None),
     }
 }

@@ -251,6 +251,7 @@ enum Happening {
     Held,
     Beat,
     KeeperGone,
+    CallerGone,
     LeaseOver,
     GuardGone,
     Signal(Signal, bool),
@@ -295,6 +296,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         6 => Just(Happening::Beat),
         3 => reports.prop_map(Happening::Keeper),
         1 => Just(Happening::KeeperGone),
+        1 => Just(Happening::CallerGone),
         1 => prop_oneof![Just(Happening::LeaseOver), Just(Happening::GuardGone)],
         3 => (proptest::sample::select(signals.to_vec()), any::<bool>()).prop_map(|(s, k)| Happening::Signal(s, k)),
         1 => Just(Happening::StartFailed(Unstarted::NotFound)),
@@ -340,6 +342,7 @@ impl Harness {
                 self.event(Event::Extended(sent));
             }
             Happening::KeeperGone => self.event(Event::KeeperGone),
+            Happening::CallerGone => self.event(Event::CallerGone),
             Happening::LeaseOver if self.spawned => self.event(Event::LeaseOver),
             Happening::GuardGone if self.spawned => self.event(Event::GuardGone),
             Happening::LeaseOver | Happening::GuardGone => {}
@@ -443,6 +446,19 @@ fn a_beat_in_time_is_all_it_takes() {
         run.beat();
     }
     assert!(!run.doomed);
+}
+
+/// With a lock, it is for what stands in for the command to end.
+#[test]
+fn a_caller_that_goes_ends_the_wait() {
+    let mut run = Harness::new(settings());
+    run.event(Event::CallerGone);
+    assert!(run.said(|notice| *notice == Notice::CallerGone));
+    run.event(Event::Keeper(Report::Released));
+    assert_eq!(run.finished, Some(Outcome::NotFree));
+    let mut run = Harness::running(settings());
+    run.event(Event::CallerGone);
+    assert!(run.alive && !run.doomed && !run.released);
 }
 
 #[test]

@@ -61,6 +61,7 @@ impl Machine {
             Event::Keeper(Report::Lost(loss)) => requeue(loss),
             Event::KeeperGone => self.keeper_crashed((State::Connecting(connecting), vec![Effect::StartKeeper])),
             Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), vec![]),
+            Event::CallerGone => give_up(now, Outcome::NotFree, vec![Effect::Say(Notice::CallerGone)]),
             Event::Signal { signal, .. } => (State::Connecting(connecting), stop_self(signal)),
             Event::Timer if self.is_over(now) => self.unavailable(now, Blocker::Servers(connecting.reason)),
             Event::Timer if connecting.until.is_some_and(|at| at <= now) => unreachable(now, connecting.reason),
@@ -120,6 +121,7 @@ impl Machine {
             Event::Keeper(Report::Revoked(by)) => revoked(now, by),
             Event::KeeperGone => self.keeper_crashed(requeue(Loss::SessionExpired)),
             Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), vec![]),
+            Event::CallerGone => give_up(now, Outcome::NotFree, vec![Effect::Say(Notice::CallerGone)]),
             Event::Signal { signal, .. } => (State::Queued(queued), stop_self(signal)),
             Event::Timer if self.is_over(now) => match (queued.view, queued.reason) {
                 (Some(view), _) => give_up_for(now, view),
@@ -183,6 +185,7 @@ impl Machine {
             Event::Keeper(Report::Revoked(by)) => revoked(now, by),
             Event::KeeperGone => self.keeper_crashed(requeue(Loss::SessionExpired)),
             Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), vec![]),
+            Event::CallerGone => give_up(now, Outcome::NotFree, vec![Effect::Say(Notice::CallerGone)]),
             Event::Signal { signal, .. } => (State::Held(held), stop_self(signal)),
             Event::Timer
             | Event::Keeper(Report::Connection(_) | Report::Independent | Report::Queue(_) | Report::Released)

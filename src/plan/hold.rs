@@ -1,0 +1,54 @@
+//! `zklock hold`.
+
+use std::ffi::OsString;
+
+use super::taking::Taking;
+use super::written::{Access, Given, Written};
+use super::{Plan, Published, UsageError, Work, lock_path, stopping};
+use crate::cli::hold::Cli;
+use crate::rules::settings::Settings;
+
+/// What to hold a lock for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// The process with whose end the lock ends. `None`: standard input says when.
+    pub lasts_while: Option<i32>,
+    /// Whether that process, or the one that has started us, gets the stop signal when the lock is lost.
+    pub signals_caller: bool,
+}
+
+pub(super) fn read(cli: Cli, written: &Written<'_, impl Fn(&str) -> Option<OsString>>) -> Result<Plan, UsageError> {
+    let Access { servers, servers_given, connect_timeout } = written.access(cli.connecting)?;
+    let taking = Taking::read(cli.taking, written)?;
+    let session_timeout = written.session_timeout(cli.asked)?;
+    let (stop_signal, kill_after) = stopping(cli.stopping, session_timeout)?;
+    let lasts_while = cli.lasts_while.map(|text| Given::new("--while", text).read(process_id)).transpose()?;
+    let lock = lock_path("LOCK", &cli.lock, &servers)?;
+    let messages = written.messages(cli.messages)?;
+    Ok(Plan {
+        settings: Settings {
+            patience: taking.patience,
+            connect_timeout,
+            session_timeout,
+            kill_after,
+            stop_signal,
+            max_run: None,
+            wait_descendants: false,
+        },
+        conflict_exit_code: taking.conflict_exit_code,
+        work: Work::Hold(Hold { lasts_while, signals_caller: !cli.no_signal }),
+        on_lost: None,
+        published: Published { description: taking.description.clone(), arguments: false },
+        verbosity: messages.verbosity,
+        log_filter: messages.log_filter,
+        request: taking.request(lock, &servers, &written.environment)?,
+        servers,
+        servers_given,
+    })
+}
+
+fn process_id(text: &str) -> Result<i32, String> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let pid = if digits { text.parse().ok() } else { None };
+    pid.filter(|pid| *pid > 0).ok_or_else(|| "write the number of a process, such as $$".to_owned())
+}

@@ -1,0 +1,169 @@
+//! What the loop needs from outside, for real.
+
+use anyhow::Context as _;
+
+use super::Supervisor;
+use super::turn::{Change, Outside};
+use crate::clock;
+use crate::command::{self, Reaped};
+use crate::hold::Caller;
+use crate::lending::Lending;
+use crate::rules::event::{Awaited, CommandEvent, Effect, Event, Unstarted};
+use crate::rules::guarded::{End, News};
+use crate::rules::instant::Instant;
+use crate::rules::message::{Order, Report};
+use crate::rules::signal::Signal;
+use crate::signals;
+
+impl Outside for Supervisor<'_> {
+    type Error = anyhow::Error;
+
+    fn now(&self) -> Instant {
+        clock::now()
+    }
+
+    fn hear_keeper(&mut self) -> Option<Event> {
+        let event = self.keeper.as_mut()?.hear()?;
+        if event == Event::Keeper(Report::Independent) {
+            self.borrowing.give_back();
+            // It has copies.
+            self.job.dismiss_guard();
+        }
+        Some(event)
+    }
+
+    fn answered(&self) -> Option<Instant> {
+        self.keeper.as_ref()?.ties.shared.answered()
+    }
+
+    fn lease_from(&self) -> Option<Instant> {
+        self.keeper.as_ref()?.ties.shared.from()
+    }
+
+    fn has_caller_gone(&mut self) -> bool {
+        let has_gone = !self.caller_is_told && self.caller.as_ref().is_some_and(Caller::has_gone);
+        self.caller_is_told |= has_gone;
+        has_gone
+    }
+
+    fn is_lease_over(&self) -> bool {
+        self.job.is_lease_over()
+    }
+
+    fn signals(&mut self) -> anyhow::Result<Vec<(Signal, bool)>> {
+        let arrivals = self.signals.drain().context("cannot read signals")?;
+        let shares = self.job.shares_group;
+        Ok(arrivals.into_iter().map(|arrival| (arrival.signal, shares && arrival.went_to_foreground())).collect())
+    }
+
+    fn reap(&mut self) -> Change {
+        match command::reap() {
+            Some(Reaped::Ended(pid, end)) if self.is_on_lost(pid) => {
+                log::info!("--on-lost: {end:?}");
+                let failure = self.job.on_lost.take().and_then(|on_lost| on_lost.failure());
+                Change::Event(self.on_lost_ended(failure.as_ref()))
+            }
+            Some(Reaped::Stopped(pid, signal)) if self.job.shares_group && self.is_on_lost(pid) => {
+                Change::Event(Event::Command(CommandEvent::Stopped(signal)))
+            }
+            Some(Reaped::Ended(pid, end)) => {
+                self.has_ended(pid, end);
+                Change::Other
+            }
+            Some(Reaped::Stopped(..)) => Change::Other,
+            None => Change::NoMore,
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.job.has_ended()
+    }
+
+    fn is_emptied(&self) -> bool {
+        self.job.is_emptied()
+    }
+
+    fn hear_guard(&mut self) -> News {
+        self.job.news()
+    }
+
+    fn failure(&mut self, end: End) -> Option<Unstarted> {
+        let error = self.job.failure(end)?;
+        Some(self.not_started(&error))
+    }
+
+    fn end_lending(&mut self) -> bool {
+        match self.caller {
+            // What stands in for the command has ended its lending itself, unless it was killed.
+            Some(_) => self.lending().is_none_or(Lending::is_over),
+            None => self.lending().is_none_or(Lending::end),
+        }
+    }
+
+    fn has_command(&self) -> bool {
+        self.job.has_command()
+    }
+
+    fn have_gone(&self, awaited: Awaited) -> bool {
+        match awaited {
+            Awaited::Everyone if self.caller.is_none() => self.job.has_gone(),
+            Awaited::Everyone => self.job.has_gone() && self.lending().is_none_or(Lending::is_over),
+            Awaited::Borrowers => self.lending().is_none_or(Lending::is_over),
+        }
+    }
+
+    fn perform(&mut self, effect: Effect) -> anyhow::Result<Option<Event>> {
+        match effect {
+            Effect::StartKeeper => self.start_keeper()?,
+            Effect::MakeGuard => self.make_guard(),
+            Effect::DismissGuard => self.job.dismiss_guard(),
+            Effect::Spawn { grant, until } => {
+                let failed = |why| Event::Command(CommandEvent::StartFailed(why));
+                return Ok(self.spawn(&grant, until)?.map(failed));
+            }
+            Effect::Recall => return Ok(self.recall(Unstarted::TooLate)),
+            Effect::Interrupt { signal, shared } => {
+                let recalled = self.recall(Unstarted::Interrupted(signal));
+                if recalled.is_none() && !shared {
+                    self.job.forward(signal);
+                }
+                return Ok(recalled);
+            }
+            Effect::Forward(signal) => self.job.forward(signal),
+            Effect::Stop(signal) => {
+                // The caller has until SIGKILL to end. What stands in for the command ends when it has.
+                if !self.signal_caller(signal) {
+                    self.job.stop(signal);
+                }
+            }
+            Effect::Kill => {
+                self.job.kill();
+                self.signal_caller(self.plan.settings.stop_signal);
+            }
+            Effect::Release => {
+                self.job.leave();
+                // No process uses a lock any more.
+                self.borrowing.give_back();
+                if let Some(keeper) = &self.keeper {
+                    keeper.order(Order::Release);
+                }
+                self.teller.screen.keep();
+                self.job.restore_terminal();
+            }
+            Effect::StartOnLost => return Ok(self.start_on_lost()),
+            Effect::ForwardToOnLost(signal) => self.job.forward_to_on_lost(signal),
+            Effect::StopSelf(signal) => {
+                self.clear_screen();
+                signals::stop_by(signal).context("cannot stop")?;
+            }
+            Effect::EndKeeper => self.kill_keeper(),
+            Effect::Say(notice) => {
+                if let Some(text) = self.teller.say(&notice) {
+                    self.manager.status(&text);
+                }
+            }
+            Effect::Finish(_) => {}
+        }
+        Ok(None)
+    }
+}

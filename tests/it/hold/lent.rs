@@ -1,0 +1,129 @@
+//! What runs below the process that the lock is held for uses the lock, and dies with it.
+
+use std::fs;
+use std::path::PathBuf;
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use super::{LOOP, bash, hold, taken};
+use crate::harness::moment::Moment;
+use crate::harness::poll;
+use crate::harness::process::{self, Process};
+use crate::harness::running::{Running, finish};
+use crate::harness::scratch::{LOCK, Scratch};
+use crate::harness::times::BRIEF_SESSION;
+
+/// A script with a nested run that beats under [`BRIEF_SESSION`], and the next in the queue.
+fn nested(scratch: &Scratch) -> (Running, Running) {
+    let timeout = BRIEF_SESSION.as_secs().to_string();
+    let nested = format!("\"$Z\" -n /lock -- \"$C\" --name inner --log log --beat --wait &\n{LOOP}");
+    let mut script = taken(bash(scratch, &nested).env("ZKLOCK_SESSION_TIMEOUT", timeout));
+    script.wait_stdout("inner ready");
+    let next = scratch.zklock().arg(LOCK).child(scratch.logged("next")).spawn();
+    scratch.wait_queue(2);
+    (script, next)
+}
+
+/// The supervisor, the guard and the keeper of the child of the script whose guard has a child of this name.
+fn processes(script: &Running, guarded: &str) -> [Pid; 3] {
+    let child = |parent, name: &str| process::children(parent).into_iter().find(|child| child.name == name);
+    let guard_of = |run: &Process| child(run.pid, "lock-guard").filter(|guard| child(guard.pid, guarded).is_some());
+    let runs = process::children(script.pid());
+    let run = runs.iter().find(|run| guard_of(run).is_some()).expect("a run");
+    let [guard, keeper] = ["lock-guard", "lock-keeper"].map(|name| child(run.pid, name).expect("it has one").pid);
+    [run.pid, guard, keeper]
+}
+
+/// The inner command is dead before the next holder's runs.
+fn expect_next(scratch: &Scratch, script: &mut Running, mut next: Running) {
+    next.wait_stdout("ready");
+    finish(&mut next);
+    assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
+    script.signal(Signal::SIGKILL);
+}
+
+#[test]
+fn at_once() {
+    let scratch = Scratch::new();
+    let output =
+        bash(&scratch, "\"$Z\" -n /lock echo nested; \"$Z\" -n /lock -- \"$Z\" -n /lock echo twice; true").run();
+    assert_eq!(output.expect_code(0).stdout(), "taken\nnested\ntwice\n");
+}
+
+#[test]
+fn the_lock_is_released_after_the_last_of_them() {
+    let scratch = Scratch::new();
+    let script = "env | grep ^ZKLOCK_LENDER
+        \"$Z\" -n /lock -- \"$C\" --name inner --log log --beat --until end & inner=$!
+        \"$C\" --until go; kill $ZK_PID; wait $inner; echo end, $?; wait $ZK_PID";
+    let mut script = taken(bash(&scratch, script));
+    script.wait_stdout("inner ready");
+    let mut next = scratch.queue("next", 1);
+    scratch.touch("go");
+    // Nothing more is lent: of the pipe, the stand-in has only the end that it reads from.
+    let offer = script.variable("ZKLOCK_LENDER");
+    let numbers: Vec<_> = offer.split(' ').collect();
+    let ends = || {
+        let descriptors = fs::read_dir(format!("/proc/{}/fd", numbers[5])).expect("it lives");
+        let pipe = PathBuf::from(format!("pipe:[{}]", numbers[4]));
+        descriptors.filter(|fd| fd.as_ref().is_ok_and(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == pipe))).count()
+    };
+    poll::until("it lends no more", || (ends() == 1).then_some(()));
+    assert!(!next.stdout().contains("ready"), "{next}");
+    scratch.touch("end");
+    script.wait_stdout("end, 0");
+    next.wait_stdout("ready");
+    finish(&mut next);
+    script.wait();
+    assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
+}
+
+/// Each of the processes, and all of them.
+#[test]
+fn a_process_of_the_lender_is_killed() {
+    for killed in [&[0][..], &[1], &[2], &[0, 1], &[0, 2], &[1, 2], &[0, 1, 2]] {
+        let scratch = Scratch::new();
+        let (mut script, next) = nested(&scratch);
+        let processes = processes(&script, "lock-hold");
+        for index in killed {
+            process::send(processes[*index], Signal::SIGKILL);
+        }
+        expect_next(&scratch, &mut script, next);
+        script.wait();
+    }
+}
+
+/// The kernel kills the borrower's command: all that could is stopped.
+#[test]
+fn all_else_is_stopped() {
+    let scratch = Scratch::new();
+    let (mut script, next) = nested(&scratch);
+    let [hold, guard, keeper] = processes(&script, "lock-hold");
+    let stopped: Vec<_> = processes(&script, "child").into_iter().chain([hold, keeper]).collect();
+    stopped.iter().copied().for_each(process::stop);
+    let killed = Moment::now();
+    process::send(guard, Signal::SIGKILL);
+    expect_next(&scratch, &mut script, next);
+    // Not only when the lease of the nested run is over.
+    assert!(scratch.last_alive("inner") < killed.after(BRIEF_SESSION / 4), "{:?}", scratch.log());
+    stopped.iter().for_each(|pid| process::send(*pid, Signal::SIGCONT));
+    script.wait_until_nothing_is_left();
+}
+
+/// The environment alone does not make a process one of those for which the lock is held.
+#[test]
+fn what_is_not_below_the_caller() {
+    let scratch = Scratch::new();
+    let mut script = taken(bash(&scratch, &format!("env >environment; echo written; {LOOP}")));
+    script.wait_stdout("written");
+    let environment = scratch.read("environment");
+    let mut stranger = hold(&scratch).arg("-n");
+    for line in environment.lines().filter(|line| line.starts_with("ZKLOCK_")) {
+        let (name, value) = line.split_once('=').expect("NAME=value");
+        stranger = stranger.env(name, value);
+    }
+    stranger.run().expect_code(75);
+    script.signal(Signal::SIGTERM);
+    script.wait();
+}
