@@ -183,6 +183,24 @@ else
     complete -F _zklock -o bashdefault -o default zklock
 fi
 
+# Adds the paths in ZooKeeper that begin with this: none if no servers are named or they do not answer at once.
+_zklock_paths() {
+    local i servers= words=()
+    [[ $2 == /* ]] || return
+    # COMP_WORDS has no connect string in one piece.
+    read -ra words <<<"${COMP_LINE:0:COMP_POINT}"
+    for ((i = 1; i < ${#words[@]}; i++)); do
+        case ${words[i]} in
+            -z|--zookeeper) servers=${words[i + 1]} ;;
+            -z*) servers=${words[i]#-z} ;;
+            --zookeeper=*) servers=${words[i]#*=} ;;
+        esac
+    done
+    mapfile -t words < <("$1" list ${servers:+-z "$servers"} --complete "$2" 2>/dev/null </dev/null)
+    COMPREPLY+=("${words[@]}")
+    [[ ${COMPREPLY-} == */ ]] && compopt -o nospace
+}
+
 # COMMAND completes as it would without zklock. LOCK is the first word that begins with a slash:
 # bash cuts words at colons and at equals signs, as in zk1:2181 and in --signal=INT.
 _zklock_or_command() {
@@ -205,6 +223,7 @@ _zklock_or_command() {
     esac
     if [[ $options ]] && ((COMP_CWORD > 1)); then
         [[ $2 == -* ]] && mapfile -t COMPREPLY < <(compgen -W "$options" -- "$2")
+        _zklock_paths "$1" "$2"
         # LOCK is no file.
         compopt +o bashdefault +o default
         return
@@ -232,10 +251,12 @@ _zklock_or_command() {
             --signal)
                 [[ $value == SIG* ]] && before=SIG
                 mapfile -t COMPREPLY < <(compgen -P "$before" -W 'HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS' -- "${value#SIG}") ;;
+            --and) _zklock_paths "$1" "$value" ;;
             *) _zklock "$1" "$value" "$option" ;;
         esac
     elif ((!lock)) || [[ $i -eq $COMP_CWORD && $2 == -* ]]; then
         _zklock "$@"
+        _zklock_paths "$1" "$2"
         # LOCK is no file.
         compopt +o bashdefault +o default
     elif ((i == COMP_CWORD)); then

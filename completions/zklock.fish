@@ -82,10 +82,32 @@ function __zklock_signals
     printf '%s\n' $names
 end
 
-# LOCK is no file, but FILE is.
-complete -c zklock -n 'not __zklock_command >/dev/null; and not __zklock_subcommand fence' -f
+# Prints the paths in ZooKeeper that begin with the word at the cursor: none if no servers are named or they do not answer
+# at once.
+function __zklock_paths
+    set -l begun (commandline -ct | string replace -r -- '^--[a-z]+=' '')
+    string match -q -- '/*' $begun
+    or return
+    set -l words (commandline -opc)
+    set -l servers
+    for i in (seq 2 (count $words))
+        switch $words[$i]
+            case -z --zookeeper
+                set servers -z $words[(math $i + 1)]
+            case '-z*'
+                set servers $words[$i]
+            case '--zookeeper=*'
+                set servers $words[$i]
+        end
+    end
+    command $words[1] list $servers --complete $begun 2>/dev/null </dev/null
+end
 
-# The values of two options, and COMMAND, which completes as it would without zklock.
+# LOCK is no file, but FILE is.
+complete -c zklock -n 'not __zklock_command >/dev/null; and not __zklock_subcommand fence' -f -a '(__zklock_paths)'
+
+# The values of three options, and COMMAND, which completes as it would without zklock.
+complete -c zklock -n __zklock_options -l and -x -a '(__zklock_paths)'
 complete -c zklock -n __zklock_options -l dialect -x -a '(__fish_append , curator curator-rw kazoo)'
 complete -c zklock -n __zklock_options -l signal -x -a '(__zklock_signals)'
 complete -c zklock -n '__zklock_command >/dev/null' -x -a '(__fish_complete_subcommand --commandline (__zklock_command))' -d Command

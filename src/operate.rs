@@ -3,6 +3,7 @@
 
 mod break_lock;
 mod check;
+mod complete;
 mod list;
 mod output;
 mod picture;
@@ -63,6 +64,7 @@ pub fn run(operation: &Operation) -> Outcome {
                 match &operation.subject {
                     Subject::Status(status) => status::run(status, operation, &visit, &output).await,
                     Subject::List(list) => list::run(list, operation, &visit, &output).await,
+                    Subject::Complete(typed) => complete::run(typed, operation, &visit, &output).await,
                     Subject::Break(order) => break_lock::run(order, operation, &visit, &reactor).await,
                     Subject::Check(check) => check::run(check, operation, &probes, &reactor, &output).await,
                 }

@@ -32,7 +32,7 @@ use crate::rules::signal::{Signal, UnknownSignal};
 pub use connect::{ConnectString, HostPort};
 pub use fence::FencePlan;
 pub use hold::Hold;
-pub use operation::{Break, Check, List, Operation, Status, Subject};
+pub use operation::{Break, Check, Complete, List, Operation, Status, Subject};
 pub use refusal::{Exit, UsageError};
 pub use written::{Access, Messages};
 pub use znode::LockPath;

@@ -41,6 +41,10 @@ pub struct Cli {
     #[arg(long, help_heading = "Output")]
     pub json: bool,
 
+    /// Print the paths that may follow what begins like this, for the completions of shells
+    #[arg(long, value_name = "PREFIX", hide = true, value_hint = ValueHint::Other)]
+    pub complete: Option<OsString>,
+
     /// How to reach the servers.
     #[command(flatten)]
     pub connecting: Connecting,

@@ -24,7 +24,7 @@ use crate::terminal::{Screen, has_reader};
 const PROGRESS: Duration = Duration::from_millis(100);
 
 /// The node of ZooKeeper's own. Below a chroot, the path means another.
-const OWN: &str = "/zookeeper";
+pub(super) const OWN: &str = "/zookeeper";
 
 /// `--json`; docs/list.schema.json describes it.
 #[derive(Serialize)]
@@ -151,7 +151,7 @@ async fn look_at_holders(session: &TcpSession<'_>, queues: Vec<(String, Vec<Stri
     }
 }
 
-fn child(path: &str, name: &str) -> String {
+pub(super) fn child(path: &str, name: &str) -> String {
     if path == "/" { format!("/{name}") } else { format!("{path}/{name}") }
 }
 

@@ -1,6 +1,6 @@
 //! Subcommands.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
 use clap::FromArgMatches as _;
@@ -8,7 +8,7 @@ use clap::FromArgMatches as _;
 use super::refusal::{quoted, refused_by_clap};
 use super::written::{Access, Given, Messages, Written};
 use super::znode::{self, LockPath};
-use super::{Exit, Task, UsageError, Verbosity, lock_path};
+use super::{ConnectString, Exit, Task, UsageError, Verbosity, lock_path};
 use super::{fence, hold};
 use crate::cli::{self, Subcommand, break_lock, check, list, status};
 use crate::duration;
@@ -31,6 +31,8 @@ pub enum Subject {
     Status(Status),
     /// `zklock list`
     List(List),
+    /// `zklock list --complete`
+    Complete(Complete),
     /// `zklock break`
     Break(Break),
     /// `zklock check`
@@ -55,6 +57,15 @@ pub struct List {
     pub root: String,
     /// Print JSON.
     pub json: bool,
+}
+
+/// `zklock list --complete`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Complete {
+    /// The node in whose children the path goes on: `/`, or the path of a node.
+    pub directory: String,
+    /// How the child's name begins.
+    pub begun: String,
 }
 
 /// `zklock break`
@@ -120,10 +131,17 @@ pub(super) fn read(
             let cli = list::Cli::from_arg_matches(&matches).map_err(refused)?;
             let access = written.access(cli.connecting)?;
             let messages = written.messages(cli.messages)?;
-            let root = cli.root.to_str().ok_or_else(|| "is not UTF-8; write it in UTF-8".to_owned());
-            let root = root.and_then(|text| znode::check_root(text, &access.servers.chroot).map(|()| text.to_owned()));
-            let root = root.map_err(|why| UsageError(format!("ROOT {} {why}", quoted(&cli.root))))?;
-            Operation { access, messages, subject: Subject::List(List { root, json: cli.json }) }
+            let subject = match cli.complete {
+                Some(begun) => Subject::Complete(complete(&begun, &access.servers)?),
+                None => {
+                    let root = cli.root.to_str().ok_or_else(|| "is not UTF-8; write it in UTF-8".to_owned());
+                    let root =
+                        root.and_then(|text| znode::check_root(text, &access.servers.chroot).map(|()| text.to_owned()));
+                    let root = root.map_err(|why| UsageError(format!("ROOT {} {why}", quoted(&cli.root))))?;
+                    Subject::List(List { root, json: cli.json })
+                }
+            };
+            Operation { access, messages, subject }
         }
         Subcommand::Break => {
             let cli = break_lock::Cli::from_arg_matches(&matches).map_err(refused)?;
@@ -146,6 +164,17 @@ pub(super) fn read(
         }
     };
     Ok(Task::Operation(operation))
+}
+
+/// Cuts what is typed of a path at its last slash.
+fn complete(text: &OsStr, servers: &ConnectString) -> Result<Complete, UsageError> {
+    let typed = text.to_string_lossy();
+    // Any character would do: what is typed is to be the beginning of a path.
+    znode::check_root(&format!("{typed}x"), &servers.chroot)
+        .map_err(|why| UsageError(format!("--complete {} {why}", quoted(text))))?;
+    let (directory, begun) = typed.rsplit_once('/').unwrap_or_default();
+    let directory = if directory.is_empty() { "/" } else { directory };
+    Ok(Complete { directory: directory.to_owned(), begun: begun.to_owned() })
 }
 
 /// The name of a contender's node, which may be written as a path.

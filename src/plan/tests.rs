@@ -91,6 +91,23 @@ fn every_option_of_a_subcommand_is_understood() {
 }
 
 #[test]
+fn what_is_typed_of_a_path_is_cut_at_its_last_slash() {
+    for (typed, directory, begun) in [
+        ("/", "/", ""),
+        ("/jo", "/", "jo"),
+        ("/jobs/", "/jobs", ""),
+        ("/a/b/.", "/a/b", "."),
+        ("/zookeeper", "/", "zookeeper"),
+    ] {
+        let subject = Subject::Complete(Complete { directory: directory.to_owned(), begun: begun.to_owned() });
+        assert_eq!(operation(&["list", "--complete", typed]).unwrap().subject, subject, "{typed}");
+    }
+    for typed in ["", "jo", "//", "//jo", "/a/./b", "/zookeeper/", "/a\tb"] {
+        assert!(operation(&["list", "--complete", typed]).is_err(), "{typed}");
+    }
+}
+
+#[test]
 fn a_subcommand_is_the_first_argument_alone() {
     assert_eq!(plan(&["/l", "status", "/l"]).work, work(&["status", "/l"]));
     assert_eq!(plan(&["/l", "--", "list"]).work, work(&["list"]));

@@ -6,10 +6,13 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
+use crate::harness::client::Kind as Node;
 use crate::harness::poll;
 use crate::harness::running::Running;
+use crate::harness::scratch::Scratch;
+use crate::harness::server::{Server, free_port};
 use crate::harness::terminal::Terminal;
-use crate::harness::zklock::Zklock;
+use crate::harness::zklock::{Zklock, binary};
 use crate::readme::install_documents;
 
 /// How a shell is started, and what its user has in the file that it reads at the start.
@@ -35,8 +38,11 @@ const ZSH: Kind = Kind {
 const FISH: Kind =
     Kind { name: "fish", settings: ".config/fish/config.fish", text: "complete -c sweeper -l gently -f\n" };
 
-/// Writes down what it was called with.
-const STUB: &str = "#!/bin/sh\necho \"${0##*/} $*\" >>\"$HOME/called\"\n";
+/// Writes down what it was called with. Only what the completions ask of zklock is answered by zklock.
+const STUB: &str = r#"#!/bin/sh
+case " $* " in *" --complete "*) exec "$ZKLOCK" "$@" ;; esac
+echo "${0##*/} $*" >>"$HOME/called"
+"#;
 
 /// What is typed before the key, and the line that must come of it.
 const COMPLETED: &[(&str, &str)] = &[
@@ -87,7 +93,8 @@ struct Shell {
 }
 
 impl Shell {
-    fn start(kind: &Kind) -> Self {
+    /// `servers`: what the user has in ZKLOCK_ZOOKEEPER.
+    fn start(kind: &Kind, servers: Option<&str>) -> Self {
         let home = tempfile::tempdir().expect("a home");
         fs::set_permissions(home.path(), PermissionsExt::from_mode(0o700)).expect("it is ours");
         install_documents(home.path());
@@ -109,7 +116,9 @@ impl Shell {
             .env("XDG_RUNTIME_DIR", home.path())
             .env("PATH", format!("{}:/usr/bin:/bin", path("bin").display()))
             // No colours and no cursor movements: what is shown is not looked at.
-            .env("TERM", "dumb");
+            .env("TERM", "dumb")
+            .env("ZKLOCK", binary());
+        let shell = servers.into_iter().fold(shell, |shell, servers| shell.env("ZKLOCK_ZOOKEEPER", servers));
         let running = terminal.spawn(shell);
         Self { home, terminal, running }
     }
@@ -139,9 +148,14 @@ impl Shell {
 }
 
 fn completes(kind: &Kind) {
-    let shell = Shell::start(kind);
-    let left = LEFT.iter().map(|line| (*line, *line));
-    let wrong: Vec<_> = COMPLETED
+    expect(kind, None, COMPLETED, LEFT);
+}
+
+/// Types these lines into one shell. What the completions print of their own is a fault as well.
+fn expect(kind: &Kind, servers: Option<&str>, completed: &[(&str, &str)], left: &[&str]) {
+    let shell = Shell::start(kind, servers);
+    let left = left.iter().map(|line| (*line, *line));
+    let wrong: Vec<_> = completed
         .iter()
         .copied()
         .chain(left)
@@ -150,8 +164,9 @@ fn completes(kind: &Kind) {
             (called.trim_end() != wanted).then(|| format!("{typed:?} became {called:?}, not {wanted:?}"))
         })
         .collect();
+    let said: Vec<_> = shell.terminal.lines().into_iter().filter(|line| line.starts_with("zklock: ")).collect();
     shell.end();
-    assert!(wrong.is_empty(), "{}: {wrong:#?}", kind.name);
+    assert!(wrong.is_empty() && said.is_empty(), "{}: {wrong:#?} {said:#?}", kind.name);
 }
 
 #[test]
@@ -167,4 +182,95 @@ fn zsh_completes() {
 #[test]
 fn fish_completes() {
     completes(&FISH);
+}
+
+/// Locks in ZooKeeper: one that is held, one that is free, one with another below it, and names that shells would cut.
+fn with_locks() -> Scratch {
+    let scratch = Scratch::new();
+    for node in ["/jobs", "/jobs/backup", "/jobs/report", "/jobs/with space", "/jobs/with:colon", "/jobs/x$(odd)"] {
+        scratch.client().create(node, b"", Node::Persistent).expect("a node can be created");
+    }
+    for node in ["/nest", "/nest/outer", "/nest/outer/inner"] {
+        scratch.client().create(node, b"", Node::Persistent).expect("a node can be created");
+    }
+    for lock in ["/jobs/backup", "/nest/outer"] {
+        let contender = scratch.client().create(&format!("{lock}/mine-lock-"), b"", Node::EphemeralSequential);
+        contender.expect("a contender can be created");
+    }
+    scratch.client().create("/jobs/member", b"", Node::Ephemeral).expect("a node can be created");
+    scratch
+}
+
+/// What is typed of a path, and what must come of it.
+const PATHS: &[(&str, &str)] = &[
+    ("zklock /jobs/ba", "zklock /jobs/backup"),
+    ("zklock /jobs/re", "zklock /jobs/report"),
+    ("zklock -n -w 5 /jobs/ba", "zklock -n -w 5 /jobs/backup"),
+    // It goes on from there.
+    ("zklock /jo", "zklock /jobs/"),
+    ("zklock /jo\tba", "zklock /jobs/backup"),
+    // A lock, and the way to another.
+    ("zklock /nest/ou", "zklock /nest/outer"),
+    ("zklock /nest/outer/", "zklock /nest/outer/inner"),
+    ("zklock --and /jobs/re", "zklock --and /jobs/report"),
+    ("zklock /l --and /jobs/re", "zklock /l --and /jobs/report"),
+    ("zklock /l --and=/jobs/re", "zklock /l --and=/jobs/report"),
+    ("zklock status --json /jobs/ba", "zklock status --json /jobs/backup"),
+    ("zklock status /jobs/backup /jobs/re", "zklock status /jobs/backup /jobs/report"),
+    ("zklock list /jo", "zklock list /jobs/"),
+    ("zklock break --force -w 5 /jobs/ba", "zklock break --force -w 5 /jobs/backup"),
+    ("zklock check /jobs/re", "zklock check /jobs/report"),
+];
+
+/// What is typed has nothing to go on with: what a shell would cut, nodes that are no locks, and places without a LOCK.
+const NO_PATHS: &[&str] = &[
+    "zklock /jobs/with",
+    "zklock /jobs/x",
+    "zklock /jobs/mem",
+    "zklock /jobs/backup/mine",
+    "zklock /nowhere/jo",
+    "zklock //jo",
+    "zklock /l /jobs/ba",
+    "zklock /l sweeper /jobs/ba",
+    "zklock fence /jobs/ba",
+];
+
+fn completes_paths(kind: &Kind) {
+    let scratch = with_locks();
+    let servers = scratch.chroot().to_string();
+    expect(kind, Some(&servers), PATHS, NO_PATHS);
+    // On the line they take precedence, and without any, no server is asked.
+    let nowhere = format!("127.0.0.1:{}", free_port());
+    let (address, chroot) = servers.split_once('/').expect("a chroot");
+    let ways = [format!("-z {servers}"), format!("-z{servers}"), format!("--zookeeper={servers}")];
+    let typed = ways.map(|way| (format!("zklock {way} /jobs/ba"), format!("zklock {way} /jobs/backup")));
+    let typed: Vec<_> = typed.iter().map(|(typed, wanted)| (typed.as_str(), wanted.as_str())).collect();
+    let own = [format!("zklock -z {address} /zookee"), format!("zklock status -z {address} /{chroot}x")];
+    expect(kind, Some(&nowhere), &typed, &own.each_ref().map(String::as_str));
+}
+
+#[test]
+fn bash_completes_paths() {
+    completes_paths(&BASH);
+}
+
+#[test]
+fn zsh_completes_paths() {
+    completes_paths(&ZSH);
+}
+
+#[test]
+fn fish_completes_paths() {
+    completes_paths(&FISH);
+}
+
+/// The line is as it was, and the shell goes on.
+#[test]
+fn servers_that_are_frozen_leave_the_line_as_it_is() {
+    let server = Server::start();
+    server.freeze();
+    for kind in [&BASH, &ZSH, &FISH] {
+        expect(kind, Some(&server.address()), &[], &["zklock /jo", "zklock status /jo"]);
+    }
+    server.thaw();
 }

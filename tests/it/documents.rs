@@ -112,7 +112,12 @@ fn signals() -> Vec<String> {
 /// The options of a subcommand, as they are written on a command line.
 fn options_of(subcommand: Subcommand) -> String {
     let command = with_help(subcommand);
-    command.get_arguments().filter(|arg| !arg.is_positional()).flat_map(spellings).collect::<Vec<_>>().join(" ")
+    shown_options(&command).flat_map(spellings).collect::<Vec<_>>().join(" ")
+}
+
+/// The options that a user is told of.
+fn shown_options(command: &clap::Command) -> impl Iterator<Item = &Arg> {
+    command.get_arguments().filter(|arg| !arg.is_positional() && !arg.is_hide_set())
 }
 
 /// The definition of a subcommand with `--help`, which clap adds when it is built.
@@ -130,7 +135,7 @@ fn fish_subcommands() -> String {
         let (name, command) = (subcommand.name(), with_help(subcommand));
         let about = escaped(command.get_about().map(ToString::to_string).unwrap_or_default());
         let _ = writeln!(lines, "complete -c zklock -n __zklock_first -a {name} -d '{about}'");
-        for arg in command.get_arguments().filter(|arg| !arg.is_positional()) {
+        for arg in shown_options(&command) {
             let names = spellings(arg).into_iter().map(|name| match name.strip_prefix("--") {
                 Some(long) => format!(" -l {long}"),
                 None => format!(" -s {}", name.trim_start_matches('-')),
@@ -184,7 +189,8 @@ fn completion(shell: Shell) -> String {
             // A colon ends the name of a value.
             replace(":HOST:PORT,", ":HOST\\:PORT,");
             // Where there is only a message to show, zsh would show it instead of completing an option.
-            replace("such as /jobs/backup:'", "such as /jobs/backup:()'");
+            replace("such as /jobs/backup:'", "such as /jobs/backup:_zklock_paths'");
+            replace(":LOCK:'", ":LOCK:_zklock_paths'");
             // It would end the options at LOCK.
             replace("'*::command -- The command to run, and its arguments:_cmdambivalent' \\\n", "");
             replace("_zklock() {", "_zklock_options() {");
@@ -273,8 +279,7 @@ fn subcommands_section() -> String {
             Subcommand::Fence => include_str!("../../man/sections/fence.roff"),
         };
         let command = subcommand.command();
-        let (shared, own): (Vec<_>, Vec<_>) =
-            command.get_arguments().filter(|arg| !arg.is_positional()).partition(is_shared);
+        let (shared, own): (Vec<_>, Vec<_>) = shown_options(&command).partition(is_shared);
         let _ = write!(section, ".SS {}\n.B zklock {}\n{text}", roff(subcommand.usage()), subcommand.name());
         for arg in own {
             let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
@@ -375,7 +380,7 @@ fn man_page_has_every_option_with_its_variable() {
     for subcommand in Subcommand::ALL {
         assert!(page.contains(subcommand.usage()), "{subcommand:?} is missing");
         let command = subcommand.command();
-        for spelling in command.get_arguments().filter(|arg| !arg.is_positional()).flat_map(spellings) {
+        for spelling in shown_options(&command).flat_map(spellings) {
             assert!(described(&spelling), "{spelling} of {subcommand:?} is missing");
         }
     }

@@ -1,8 +1,11 @@
 //! `zklock list`: the locks that are in use below a path.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::harness::client::{Client, Kind};
+use crate::harness::moment::Moment;
 use crate::harness::running::{finish, silent};
 use crate::harness::schema::expect_valid;
 use crate::harness::scratch::Scratch;
@@ -162,4 +165,46 @@ fn last_transaction(server: &Server) -> u64 {
     let state = server.tell("srvr");
     let zxid = state.lines().find_map(|line| line.strip_prefix("Zxid: 0x")).expect("a number");
     u64::from_str_radix(zxid, 16).expect("hex")
+}
+
+/// What completions ask. A TAB with nothing to show for it is a short one.
+#[test]
+fn a_path_goes_on_with_the_nodes_that_may_be_locks() {
+    let server = Settings::default().server();
+    let scratch = Scratch::on(server.chroot());
+    occupy(&scratch, "/jobs/backup", "");
+    occupy(&scratch, "/jobs/backup/part/one", "");
+    create(&scratch, "/jobs/free");
+    create(&scratch, "/jobs/name with spaces");
+    create(&scratch, "/jobs/hidden");
+    scratch.client().create("/jobs/member", b"", Kind::Ephemeral).unwrap();
+    scratch.client().make_unreadable("/jobs/hidden").unwrap();
+    let complete = |begun: &str| scratch.zklock().args(["list", "--complete", begun]);
+    for (begun, paths) in [
+        ("/", "/jobs/\n"),
+        ("/jo", "/jobs/\n"),
+        ("/jobs", "/jobs/\n"),
+        ("/jobs/", "/jobs/backup\n/jobs/backup/\n/jobs/free\n/jobs/hidden\n"),
+        ("/jobs/backup/", "/jobs/backup/part/\n"),
+        ("/jobs/backup/part/o", "/jobs/backup/part/one\n"),
+        ("/jobs/backup/part/one/", ""),
+        ("/jobs/hidden/", ""),
+        ("/nowhere/", ""),
+    ] {
+        assert_eq!(silent(complete(begun).run().expect_code(0)).stdout(), paths, "{begun}");
+    }
+    let no_chroot = Zklock::at(scratch.chroot().to_string() + "/nowhere").args(["list", "--complete", "/"]);
+    assert_eq!(silent(no_chroot.run().expect_code(0)).stdout(), "");
+
+    let asked = complete("/jo").arg("-v").run().expect_code(0);
+    assert!(asked.stderr().contains("session 0x"), "{asked}");
+    let not_asked = Zklock::bare().args(["list", "-v", "--complete", "/jo"]).run().expect_code(0);
+    assert_eq!(silent(not_asked).stdout(), "", "no server is named");
+
+    scratch.client().make_open("/jobs/hidden").unwrap();
+    server.freeze();
+    let asked = Moment::now();
+    assert_eq!(silent(complete("/jo").run().expect_code(0)).stdout(), "");
+    Moment::now().expect_within(Duration::from_millis(300), asked, "the user may type on");
+    server.thaw();
 }

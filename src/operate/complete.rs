@@ -1,0 +1,107 @@
+//! `zklock list --complete`: how a path may go on. The completions of the shells ask for it when a user presses TAB.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::Stop;
+use super::list::{OWN, child};
+use super::output::Output;
+use super::view::IN_FLIGHT;
+use super::visit::{Patience, Visit};
+use crate::futures::or;
+use crate::plan::{Complete, Operation};
+use crate::rules::outcome::Outcome;
+use crate::rules::queue::Contender;
+use crate::session::Failure;
+use crate::session::tcp::TcpSession;
+
+/// A user waits for the answer, and does not know for what.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// How long the end of the session may take after that. The server ends it later by itself.
+const END: Duration = Duration::from_millis(50);
+
+/// Prints one path in each line. Says nothing of what goes wrong: the user is in the middle of a line.
+pub(super) async fn run(
+    typed: &Complete,
+    operation: &Operation,
+    visit: &Visit<'_>,
+    output: &Output<'_>,
+) -> Result<Outcome, Stop> {
+    // A guess at a server on this host would be a surprise.
+    if operation.access.servers_given {
+        let paths = RefCell::new(vec![]);
+        let search = visit.ask(Patience::Limited, async |session| search(session, typed, operation, &paths).await);
+        let enough = async {
+            visit.sleep(PATIENCE).await;
+            Ok(())
+        };
+        if let Err(stop) = or(search, enough).await {
+            log::debug!("no more paths: {stop:?}");
+        }
+        let mut paths = paths.into_inner();
+        paths.sort();
+        output.print(&paths.iter().map(|path| format!("{path}\n")).collect::<String>()).await?;
+        or(visit.close(), visit.sleep(END)).await;
+    }
+    Ok(Outcome::Exited(0))
+}
+
+/// Puts into `paths` what may follow: the paths of nodes, and with a slash at the end those of nodes that may have locks
+/// below them.
+async fn search(
+    session: &TcpSession<'_>,
+    typed: &Complete,
+    operation: &Operation,
+    paths: &RefCell<Vec<String>>,
+) -> Result<(), Stop> {
+    let (names, _) = session.names(&typed.directory, false).await?;
+    let has_own = operation.access.servers.chroot.is_empty();
+    let is_wanted =
+        |name: &String| name.starts_with(&typed.begun) && is_plain(name) && Contender::parse(name).is_none();
+    let nodes = names.into_iter().filter(is_wanted).map(|name| child(&typed.directory, &name));
+    let nodes: Vec<_> = nodes.filter(|path| !has_own || path != OWN).collect();
+    // If time runs out now, they are all there, if without slashes: a shell goes on as far as they agree.
+    paths.replace(nodes.clone());
+    let mut nodes = nodes.into_iter();
+    let mut found = vec![];
+    let mut in_flight = VecDeque::new();
+    loop {
+        while in_flight.len() < IN_FLIGHT
+            && let Some(path) = nodes.next()
+        {
+            let stat = Box::pin(session.exists(&path, false));
+            let names = Box::pin(session.names(&path, false));
+            in_flight.push_back((path, stat, names));
+        }
+        // The replies come in this order.
+        let Some((path, stat, names)) = in_flight.pop_front() else { break };
+        let is_ephemeral = stat.await?.0.is_none_or(|stat| stat.ephemeral_owner != 0);
+        let names = match names.await {
+            Ok((names, _)) => names,
+            Err(Failure::NoNode) => continue,
+            Err(Failure::Denied) => vec![],
+            Err(failure) => return Err(failure.into()),
+        };
+        // Nothing can be below such a node, no lock's contender either.
+        if is_ephemeral {
+            continue;
+        }
+        let contenders = names.iter().filter(|name| Contender::parse(name).is_some()).count();
+        if contenders < names.len() {
+            found.push(format!("{path}/"));
+        }
+        if contenders > 0 || names.is_empty() {
+            found.push(path);
+        }
+    }
+    paths.replace(found);
+    Ok(())
+}
+
+/// Whether every shell takes the name as it is. bash cuts words at some other characters, such as a colon, and the rest
+/// would have to be quoted in each shell's own way.
+fn is_plain(name: &str) -> bool {
+    name.chars().all(|c| c.is_alphanumeric() || "._-+,%".contains(c))
+}
