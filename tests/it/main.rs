@@ -103,3 +103,4 @@ mod documents; // the man page and the completions are up to date
 mod layering;
 mod readme;
 mod readme_recipes;
+mod recipes;

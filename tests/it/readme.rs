@@ -2,7 +2,7 @@
 //! links of all documents are followed.
 //!
 //! A `console` block is a session: what it shows is what must come. A `sh` block is a script that must succeed. Of
-//! other blocks, each zklock command line must be one that zklock understands; readme_recipes.rs runs them.
+//! other blocks, each zklock command line must be one that zklock understands; readme_recipes.rs and recipes.rs run them.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -41,7 +41,7 @@ const SLEEP: &str = "#!/bin/sh\nuntil [ -e \"$WAKE\" ]; do /bin/sleep 0.01; done
 /// A fenced block of a page.
 #[derive(Debug)]
 pub(super) struct Block {
-    language: &'static str,
+    pub(super) language: &'static str,
     pub(super) text: String,
 }
 
@@ -74,6 +74,24 @@ fn blocks_of(page: &'static str) -> Vec<Block> {
     blocks
 }
 
+/// The blocks of docs/recipes.md below this heading.
+pub(super) fn recipe(heading: &str) -> Vec<Block> {
+    recipes().into_iter().find(|(found, _)| *found == heading).unwrap_or_else(|| panic!("no recipe {heading:?}")).1
+}
+
+/// The headings of docs/recipes.md, each with its blocks.
+pub(super) fn recipes() -> Vec<(&'static str, Vec<Block>)> {
+    let sections = RECIPES.split("\n## ").skip(1);
+    sections.map(|section| (section.lines().next().expect("a heading"), blocks_of(section))).collect()
+}
+
+/// The only block of the README in this language.
+pub(super) fn only_block_of_the_readme(language: &str) -> Block {
+    let blocks = blocks_of(README).into_iter().filter(|block| block.language == language).collect::<Vec<_>>();
+    let [block] = <[_; 1]>::try_from(blocks).expect("one block");
+    block
+}
+
 pub(super) fn blocks_in(language: &str) -> Vec<Block> {
     let found: Vec<_> = blocks().into_iter().filter(|block| block.language == language).collect();
     assert!(!found.is_empty(), "no block in {language}");
@@ -92,9 +110,18 @@ impl Place {
         let place = Self { directory, chroot: Server::shared().chroot() };
         fs::create_dir(place.path("bin")).expect("a directory for stubs");
         symlink(binary(), place.path("bin/zklock")).expect("a link");
-        for program in
-            ["apply", "bin/backup", "bin/psql", "bin/report", "bin/rsync", "bin/scheduler", "deploy.sh", "migrate.sh"]
-        {
+        for program in [
+            "apply",
+            "bin/backup",
+            "bin/curl",
+            "bin/psql",
+            "bin/report",
+            "bin/rsync",
+            "bin/scheduler",
+            "bin/systemctl",
+            "deploy.sh",
+            "migrate.sh",
+        ] {
             place.executable(program, STUB);
         }
         place.executable("bin/sleep", SLEEP);
@@ -117,7 +144,7 @@ impl Place {
     }
 
     /// `program` here, with zklock and the stubs in its PATH.
-    fn run(&self, program: impl Into<OsString>) -> Zklock {
+    pub(super) fn run(&self, program: impl Into<OsString>) -> Zklock {
         Zklock::at(&self.chroot)
             .cleared()
             .program(program)
@@ -224,12 +251,16 @@ fn scripts_succeed_and_work_under_the_lock() {
         for call in calls.lines() {
             assert!(call.contains(" under /"), "{call}\n{block:?}");
         }
-        if block.text.contains("sync.fence") {
-            let token = fs::read_to_string(place.path("sync.fence")).expect("the file of zklock fence");
+        if let Some(file) = block.text.split_whitespace().find(|word| word.ends_with(".fence")) {
+            let token = fs::read_to_string(place.path(file)).expect("the file of zklock fence");
             assert!(token.trim().parse::<u64>().is_ok_and(|token| token > 0), "{token}");
-            assert!(calls.contains("apply under /jobs/sync"), "{calls}");
+            assert!(
+                ["apply", "systemctl"].iter().any(|fenced| calls.contains(&format!("{fenced} under /"))),
+                "{calls}"
+            );
         } else if block.text.contains("$ZKLOCK_TOKEN") {
-            let token = calls.rsplit("token <= ").next().and_then(|token| token.trim().parse::<i64>().ok());
+            let token =
+                calls.rsplit("token <= ").next().and_then(|rest| rest.split_whitespace().next()?.parse::<i64>().ok());
             assert!(token.is_some_and(|token| token > 0), "{calls}");
         }
     }
@@ -257,7 +288,8 @@ fn command_lines(text: &str) -> Vec<Vec<OsString>> {
 #[test]
 fn other_command_lines_are_understood() {
     let mut understood = 0;
-    for block in blocks().iter().filter(|block| !["bash", "console", "sh", "text"].contains(&block.language)) {
+    let blocks = || [README, PROMISES].into_iter().flat_map(blocks_of);
+    for block in blocks().filter(|block| !["bash", "console", "sh", "text"].contains(&block.language)) {
         let lines = command_lines(&block.text);
         assert!(!lines.is_empty(), "no zklock in {block:?}");
         for words in lines {

@@ -1,4 +1,4 @@
-//! The recipes of the README and of docs/recipes.md, each run with nothing in its environment but what cron, a CI
+//! The recipes of the README, each run with nothing in its environment but what cron, a CI
 //! system, systemd or a script has there.
 //!
 //! A directory stands in for /usr/local/bin, and a server of the tests for zk1, zk2 and zk3.
@@ -9,23 +9,21 @@ use crate::harness::running::finish;
 use crate::harness::running::{Output, Running};
 use crate::harness::server::free_port;
 use crate::harness::zklock::Zklock;
-use crate::readme::{Place, blocks_in};
+use crate::readme::{Place, blocks_in, only_block_of_the_readme};
 
 impl Place {
     /// The only block in `language`, for this place.
     fn recipe(&self, language: &str) -> String {
-        let blocks = blocks_in(language);
-        assert_eq!(blocks.len(), 1, "recipes in {language}");
-        self.adapted(&blocks[0].text)
+        self.adapted(&only_block_of_the_readme(language).text)
     }
 
-    fn adapted(&self, text: &str) -> String {
+    pub(super) fn adapted(&self, text: &str) -> String {
         let bin = self.path("bin/");
         text.replace("/usr/local/bin/", bin.to_str().expect("UTF-8")).replace("zk1,zk2,zk3", &self.chroot.to_string())
     }
 
     /// `program` with this `PATH` and what the programs that recipes call need.
-    fn in_bare_environment(&self, program: &str, path: &str) -> Zklock {
+    pub(super) fn in_bare_environment(&self, program: &str, path: &str) -> Zklock {
         Zklock::bare()
             .cleared()
             .program(program)
@@ -42,7 +40,7 @@ impl Place {
     }
 
     /// A zklock that holds `lock`.
-    fn hold(&self, lock: &str) -> Running {
+    pub(super) fn hold(&self, lock: &str) -> Running {
         let mut holder = Zklock::at(&self.chroot).arg(lock).child(["--exit-on", "TERM"]).spawn();
         holder.wait_stdout("ready");
         holder
@@ -50,7 +48,7 @@ impl Place {
 }
 
 /// What cron would mail.
-fn mail(output: &Output) -> String {
+pub(super) fn mail(output: &Output) -> String {
     output.stdout() + &output.stderr()
 }
 

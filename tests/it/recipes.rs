@@ -1,0 +1,355 @@
+//! The recipes of docs/recipes.md, as the systems run them for which they are written. The scripts among them are run by
+//! readme.rs as well.
+//!
+//! A directory stands in for /usr/local/bin, and a server of the tests for zk1, zk2 and zk3.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::running::{Running, finish};
+use crate::harness::zklock::Zklock;
+use crate::readme::{Block, Place, only_block_of_the_readme, recipe, recipes};
+use crate::readme_recipes::mail;
+
+const BUSY: i32 = 75;
+const PATH: &str = "/usr/local/bin/:/usr/bin:/bin";
+
+/// Recipes in other languages than shell. Each has a test below; no other test runs them.
+const TESTED_HERE: [&str; 5] =
+    ["A systemd timer on several hosts", "GitHub Actions", "GitLab CI", "Jenkins", "A Kubernetes CronJob"];
+
+#[test]
+fn every_recipe_is_run() {
+    let not_sh = |(heading, blocks): (&'static str, Vec<Block>)| {
+        blocks.iter().any(|block| block.language != "sh").then_some(heading)
+    };
+    assert_eq!(recipes().into_iter().filter_map(not_sh).collect::<Vec<_>>(), TESTED_HERE);
+}
+
+impl Place {
+    /// The only block of a recipe.
+    fn only(&self, heading: &str) -> String {
+        let [block] = <[_; 1]>::try_from(recipe(heading)).expect("one block");
+        self.adapted(&block.text)
+    }
+
+    /// The script of a recipe, with something in it replaced, as an executable of this name.
+    fn script(&self, heading: &str, (old, new): (&str, &str)) -> &'static str {
+        let text = self.only(heading);
+        assert!(text.contains(old), "no {old:?} in {text}");
+        self.executable("script", &format!("#!/bin/sh -e\n{}", text.replace(old, new)));
+        "./script"
+    }
+
+    /// What a CI system runs: once the lock is free, and once it is held for longer than the job would wait. `shell`
+    /// runs the text of `step`.
+    fn expect_ci_step(&self, shell: &[&str], step: &str, variables: &[(&str, &str)]) {
+        let run = |step: &str| {
+            let shell = self.in_bare_environment(shell[0], PATH).args(&shell[1..]).arg(step).env("CI", "true");
+            variables.iter().fold(shell, |shell, (name, value)| shell.env(*name, *value)).run()
+        };
+        assert_eq!(run(step).expect_code(0).stdout(), "");
+        let once = "deploy.sh under /deploy/production: \n";
+        assert_eq!(self.calls(), once);
+        self.executable("deploy.sh", "#!/bin/sh\nzklock status --json /deploy/production >status\n");
+        run(step).expect_code(0);
+        self.executable("deploy.sh", "#!/bin/sh\nexit 3\n");
+        run(step).expect_code(3);
+
+        let mut holder = self.hold("/deploy/production");
+        let impatient = step.replace(" -w 30m ", " -w 1s ");
+        assert_ne!(impatient, step);
+        run(&impatient).expect_code(BUSY);
+        finish(&mut holder);
+        assert_eq!(self.calls(), once);
+    }
+
+    fn wait_calls(&self, what: &str, is_right: impl Fn(&str) -> bool) {
+        poll::until(format_args!("{what}, not {:?}", self.calls()), || is_right(&self.calls()).then_some(()));
+    }
+}
+
+/// A text in YAML, as JSON.
+fn parse_yaml(text: &str) -> Value {
+    // Debian's own Python, for which its python3-yaml is.
+    let script = "import json, sys, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout)";
+    let mut python = Command::new("/usr/bin/python3")
+        .args(["-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python3 can be run; scripts/test installs what the tests need");
+    python.stdin.take().expect("a pipe").write_all(text.as_bytes()).expect("Python reads");
+    let output = python.wait_with_output().expect("Python ends");
+    assert!(output.status.success(), "no YAML, or python3-yaml is missing (scripts/test installs it): {text}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// The variables in a map of YAML.
+fn variables(map: &Value) -> Vec<(&str, &str)> {
+    let map = map.as_object().expect("a map").iter();
+    map.map(|(name, value)| (name.as_str(), value.as_str().expect("a text"))).collect()
+}
+
+/// Systemd's own opinion of these units, which are in the directory.
+fn assert_systemd_finds_nothing(place: &Place, units: &[&str]) {
+    let output = place
+        .in_bare_environment("systemd-analyze", PATH)
+        .args(["verify", "--man=no"])
+        .args(units.iter().map(|unit| place.path(unit)))
+        .run()
+        .expect_code(0);
+    assert_eq!(mail(&output), "");
+}
+
+#[test]
+fn systemd_units() {
+    let place = Place::new();
+    let units = recipe("A systemd timer on several hosts");
+    let names = ["report.service", "report.timer"];
+    for (unit, name) in units.iter().zip(names) {
+        assert!(unit.text.starts_with(&format!("# /etc/systemd/system/{name}\n")), "{unit:?}");
+        fs::write(place.path(name), place.adapted(&unit.text)).expect("a unit can be written");
+    }
+    fs::write(place.path("scheduler.service"), place.adapted(&only_block_of_the_readme("ini").text))
+        .expect("a unit can be written");
+    assert_systemd_finds_nothing(&place, &[names[0], names[1], "scheduler.service"]);
+
+    let service = place.adapted(&units[0].text);
+    let value = |name: &str| {
+        let setting = service.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        setting.unwrap_or_else(|| panic!("no {name} in {service}"))
+    };
+    let run = || {
+        let (variable, servers) = value("Environment").split_once('=').expect("NAME=value");
+        let mut words = value("ExecStart").split(' ');
+        let program = words.next().expect("a program");
+        place.in_bare_environment(program, PATH).args(words).env(variable, servers).run()
+    };
+    assert_eq!(mail(&run().expect_code(0)), "");
+    let mut holder = place.hold("/jobs/report");
+    run().expect_code(value("SuccessExitStatus").parse().expect("a number"));
+    finish(&mut holder);
+    assert_eq!(place.calls(), "report under /jobs/report: \n");
+}
+
+#[test]
+fn github_actions() {
+    let place = Place::new();
+    let workflow = parse_yaml(&place.only("GitHub Actions"));
+    let steps = workflow["jobs"]["deploy"]["steps"].as_array().expect("steps").clone();
+    let step = steps.iter().find(|step| step["run"].is_string()).expect("a step that runs something");
+    let github = [("GITHUB_ACTIONS", "true"), ("GITHUB_REPOSITORY", "ops/shop"), ("GITHUB_RUN_ID", "42")];
+    let variables = [variables(&step["env"]), github.to_vec()].concat();
+    place.expect_ci_step(&["bash", "-e", "-c"], step["run"].as_str().unwrap(), &variables);
+    assert_described_as(&place, "ops/shop 42");
+}
+
+#[test]
+fn gitlab_ci() {
+    let place = Place::new();
+    let pipeline = parse_yaml(&place.only("GitLab CI"));
+    let job = &pipeline["deploy"];
+    assert_eq!(job["retry"]["exit_codes"], serde_json::json!([69, BUSY]));
+    let [step] = &job["script"].as_array().expect("a script")[..] else { panic!("one step: {job}") };
+    let variables = [variables(&job["variables"]), vec![("CI_JOB_URL", "https://ci.example/1")]].concat();
+    place.expect_ci_step(&["sh", "-e", "-c"], step.as_str().unwrap(), &variables);
+    assert_described_as(&place, "https://ci.example/1");
+}
+
+#[test]
+fn jenkins() {
+    let place = Place::new();
+    let pipeline = place.only("Jenkins");
+    let count = |bracket| pipeline.matches(bracket).count();
+    assert_eq!((count('{'), count('(')), (count('}'), count(')')));
+    let step = pipeline.split("'''").nth(1).expect("a shell step");
+    let servers = pipeline.split("ZKLOCK_ZOOKEEPER = '").nth(1).and_then(|rest| rest.split('\'').next());
+    let variables = [("ZKLOCK_ZOOKEEPER", servers.expect("the servers")), ("BUILD_URL", "https://ci.example/1")];
+    // As Jenkins does, but for -x, which writes to stderr.
+    place.expect_ci_step(&["sh", "-e", "-c"], step, &variables);
+    assert_described_as(&place, "https://ci.example/1");
+}
+
+/// What others see while the job of a CI system deploys.
+#[track_caller]
+fn assert_described_as(place: &Place, description: &str) {
+    let status: Value = serde_json::from_slice(&fs::read(place.path("status")).expect("a file")).expect("JSON");
+    assert_eq!(status["locks"][0]["contenders"][0]["describe"], description);
+}
+
+#[test]
+fn kubernetes_cron_job() {
+    let place = Place::new();
+    let job = parse_yaml(&place.only("A Kubernetes CronJob"));
+    assert_eq!((&job["apiVersion"], &job["kind"]), (&"batch/v1".into(), &"CronJob".into()));
+    let spec = &job["spec"]["jobTemplate"]["spec"]["template"]["spec"];
+    let container = &spec["containers"][0];
+    let servers =
+        container["env"].as_array().expect("variables").iter().find(|entry| entry["name"] == "ZKLOCK_ZOOKEEPER");
+    let servers = servers.and_then(|entry| entry["value"].as_str()).expect("the servers");
+    let words: Vec<_> =
+        container["command"].as_array().expect("words").iter().map(|word| word.as_str().expect("a text")).collect();
+    let run = || {
+        let container = place.in_bare_environment(words[0], PATH);
+        container.args(&words[1..]).env("ZKLOCK_ZOOKEEPER", servers).run()
+    };
+    run().expect_code(0);
+    let mut holder = place.hold("/jobs/report");
+    run().expect_code(0);
+    finish(&mut holder);
+    assert_eq!(place.calls(), "report under /jobs/report: \n", "the second pod skips the job");
+}
+
+/// Each host has a directory of its own, and the next program of `ssh` runs there.
+const SSH: &str = r#"#!/bin/sh
+unset ZKLOCK_TOKEN
+HOST=$1
+export HOST
+shift
+cd "$HOST" && exec sh -c "$*"
+"#;
+
+const SYSTEMCTL: &str = "#!/bin/sh\necho \"restart $HOST\" >>\"$CALLS\"\n[ ! -e fails ]\n";
+
+const CURL: &str = "#!/bin/sh\nfor url; do :; done\necho \"$url\" >>\"$CALLS\"\n";
+
+#[test]
+fn rolling_restart() {
+    let place = Place::new();
+    for host in ["web1", "web2", "web3"] {
+        fs::create_dir(place.path(host)).expect("a directory for a host");
+    }
+    for (name, text) in [("bin/ssh", SSH), ("bin/systemctl", SYSTEMCTL), ("bin/curl", CURL)] {
+        place.executable(name, text);
+    }
+    let run = |wait: &str| place.run(place.script("A rolling restart", (" -w 10m ", wait))).run();
+    let call = |host: u32| format!("restart web{host}\nhttp://web{host}:8080/health\n");
+    run(" -w 10m ").expect_code(0);
+    let all: String = (1..=3).map(call).collect();
+    assert_eq!(place.calls(), all);
+    let token = |host: &str| fs::read_to_string(place.path(host).join("web.fence")).expect("a token").trim().to_owned();
+    assert_eq!((token("web1"), token("web2")), (token("web3"), token("web3")));
+
+    // A second one meanwhile.
+    let mut holder = place.hold("/services/web/restart");
+    run(" -w 1s ").expect_code(BUSY);
+    finish(&mut holder);
+    assert_eq!(place.calls(), all);
+
+    // A host that does not come up again, and then one where a later holder has been.
+    fs::write(place.path("web2/fails"), "").expect("a file can be written");
+    run(" -w 10m ").expect_code(1);
+    let until_web2 = all.clone() + &call(1) + "restart web2\n";
+    assert_eq!(place.calls(), until_web2);
+    fs::write(place.path("web1/web.fence"), format!("{}\n", i64::MAX)).expect("a file can be written");
+    run(" -w 10m ").expect_code(76);
+    assert_eq!(place.calls(), until_web2);
+}
+
+#[test]
+fn each_host_restarts_itself() {
+    let place = Place::new();
+    let blocked = "#!/bin/sh\necho begun >>\"$CALLS\"\nuntil [ -e \"$WAKE\" ]; do /bin/sleep 0.01; done\n";
+    place.executable("bin/systemctl", blocked);
+    place.executable("bin/curl", CURL);
+    let script = place.script("Each host restarts itself", ("", ""));
+    let mut hosts: Vec<Running> = (0..3).map(|_| place.run(script).spawn()).collect();
+    place.wait_calls("two hosts restart", |calls| calls.lines().count() == 2);
+    place.chroot.client().wait_count("/services/web/up", 3);
+    assert_eq!(place.calls(), "begun\nbegun\n");
+    fs::write(place.path("wake"), "").expect("a file can be written");
+    hosts.iter_mut().for_each(|host| drop(host.wait().expect_code(0)));
+    assert_eq!(place.calls().matches("begun").count(), 3);
+    assert_eq!(place.calls().matches("http://localhost:8080/health").count(), 3);
+}
+
+#[test]
+fn leader_and_hot_standbys() {
+    let place = Place::new();
+    place.executable("bin/scheduler", "#!/bin/sh\necho \"$HOST leads\" >>\"$CALLS\"\nexec /bin/sleep 1000\n");
+    let script = place.script("A leader and hot standbys", ("", ""));
+    let start = |host: &str| place.run(script).env("HOST", host).spawn();
+    let leads = |host: &str, times: usize| {
+        let line = format!("{host} leads");
+        place.wait_calls(&line, |calls| calls.lines().filter(|call| *call == line).count() == times);
+    };
+    let client = place.chroot.client();
+    let mut one = start("one");
+    leads("one", 1);
+    let mut two = start("two");
+    client.wait_count("/services/scheduler", 2);
+    // zklock of the leader is killed: the script ends with that status.
+    process_named(&one, "zklock", Signal::SIGKILL);
+    leads("two", 1);
+    one.wait().expect_code(137);
+    one.wait_until_nothing_is_left();
+
+    // The leader loses the lock: it stops the daemon, and goes to the end of the queue.
+    let mut one = start("one");
+    client.wait_count("/services/scheduler", 2);
+    let nodes = client.children("/services/scheduler");
+    let leader = nodes.iter().min_by_key(|name| name.rsplit('-').next().map(str::to_owned)).expect("a leader");
+    fs::write(place.path("wake"), "").expect("a file can be written");
+    client.delete(&format!("/services/scheduler/{leader}")).expect("a node can be deleted");
+    leads("one", 2);
+    client.wait_count("/services/scheduler", 2);
+
+    // It is told to end.
+    process_named(&one, "sleep", Signal::SIGTERM);
+    one.wait().expect_code(143);
+    leads("two", 2);
+    process_named(&two, "sleep", Signal::SIGTERM);
+    two.wait().expect_code(143);
+}
+
+/// Sends a signal to the process of this name in a run.
+fn process_named(run: &Running, name: &str, signal: Signal) {
+    let process = run.processes().into_iter().find(|process| process.name == name);
+    process::send(process.unwrap_or_else(|| panic!("no {name}: {:?}", run.processes())).pid, signal);
+}
+
+/// psql's `-1` with `-c` and `-f`: all in one transaction, up to the first error. The SQL is understood by both.
+const PSQL: &str = r#"#!/bin/sh
+sql="BEGIN IMMEDIATE;"
+while [ $# -gt 0 ]; do
+    case $1 in
+        -c) sql="$sql $2;" ;;
+        -f) sql="$sql $(cat "$2")" ;;
+    esac
+    shift
+done
+echo "$sql COMMIT;" | sqlite3 -bail app.db
+"#;
+
+#[test]
+fn database_migration() {
+    let place = Place::new();
+    let sql = |text: &str| {
+        let sqlite = place.in_bare_environment("sqlite3", PATH).arg("app.db").arg(text);
+        sqlite.run().expect_code(0).stdout().trim().to_owned()
+    };
+    sql("CREATE TABLE fence (token bigint NOT NULL); INSERT INTO fence VALUES (0)");
+    place.executable("bin/psql", PSQL);
+    let migration = "CREATE TABLE IF NOT EXISTS customer (name text);\n\
+                     INSERT INTO customer SELECT 'first' WHERE NOT EXISTS (SELECT * FROM customer);\n";
+    fs::write(place.path("migrate.sql"), migration).expect("a file can be written");
+    let script = place.script("A database migration", ("", ""));
+    let run = || -> Zklock { place.run(script).env("SHELL", "/bin/sh") };
+    let mut instances: Vec<Running> = (0..3).map(|_| run().spawn()).collect();
+    instances.iter_mut().for_each(|instance| drop(instance.wait().expect_code(0)));
+    assert_eq!(sql("SELECT count(*) FROM customer"), "1");
+    assert!(sql("SELECT token FROM fence").parse::<i64>().is_ok_and(|token| token > 0));
+
+    // A later holder has been there.
+    sql(&format!("UPDATE fence SET token = {}; DELETE FROM customer", i64::MAX));
+    run().run().expect_code(1);
+    assert_eq!(sql("SELECT count(*) FROM customer"), "0");
+    assert_eq!(sql("SELECT token FROM fence"), i64::MAX.to_string());
+}
