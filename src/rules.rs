@@ -11,6 +11,7 @@ pub mod fence;
 pub mod guard;
 pub mod guarded;
 pub mod instant;
+pub mod last_run;
 pub mod lease;
 pub mod lender;
 pub mod machine;

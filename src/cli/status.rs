@@ -12,7 +12,8 @@ pub(super) const USAGE: &str = "zklock status [OPTIONS] LOCK...";
 const AFTER_LONG_HELP: &str = "\
 One line for each contender, in the order of the queue: its place, whether it holds the lock, its
 mode, since when it holds or queues, its session, and what is known of it. Times are those of
-ZooKeeper's clock. What other clients have stored is made safe to print.
+ZooKeeper's clock. What other clients have stored is made safe to print. A further line tells of the
+last successful run with --once-per.
 
 Examples:
   Which deployment runs, and which is next?

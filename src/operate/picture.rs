@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 use std::io::stdout;
 
 use super::list::Lock;
+use crate::duration::show_age;
 use crate::plan::LockPath;
+use crate::rules::last_run::LastRun;
 use crate::rules::roster::{Entry, Roster};
 use crate::rules::text::{legible, printable};
 use crate::sentences;
@@ -12,13 +14,23 @@ use crate::sentences;
 /// How many children that are no contenders are named.
 const NAMED: usize = 3;
 
+/// What is known of a lock.
+pub(super) struct Shown<'a> {
+    pub(super) path: &'a LockPath,
+    pub(super) roster: Roster,
+    pub(super) last: Option<LastRun>,
+}
+
 /// One block for each lock: a line for the lock, a line for each contender, and what else there is to know.
-pub(super) fn of_locks(locks: &[(&LockPath, Roster)]) -> String {
+pub(super) fn of_locks(locks: &[Shown<'_>]) -> String {
     let mut text = String::new();
-    for (path, roster) in locks {
+    for Shown { path, roster, last } in locks {
         let _ = writeln!(text, "{}: {}", legible(path.as_str()), count(roster.holders(), roster.waiters()));
         let rows: Vec<_> = roster.contenders.iter().map(row).collect();
         text += &table(&rows);
+        if let Some(last) = last {
+            let _ = writeln!(text, "  {}", last_run(last));
+        }
         if roster.is_exhausted {
             text += "  the sequence numbers are used up: this may not be the order of arrival\n";
         }
@@ -38,6 +50,11 @@ fn count(holders: usize, waiters: usize) -> String {
         (holders, 0) => verb(holders, "holds", "hold"),
         (holders, waiters) => format!("{}, {}", verb(holders, "holds", "hold"), verb(waiters, "waits", "wait")),
     }
+}
+
+fn last_run(last: &LastRun) -> String {
+    let host = last.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
+    format!("last success{host}: began {}, took {}", short(&last.began().unwrap_or_default()), show_age(last.took))
 }
 
 fn strangers(names: &[String]) -> String {
@@ -67,8 +84,12 @@ fn since(entry: &Entry) -> String {
         Some(time) => ("holds since", Some(time)),
         None => ("queued", entry.queued_since.as_ref()),
     };
-    // Without the fraction of the second.
-    time.map(|time| format!("{what} {}Z", time.split('.').next().unwrap_or(time))).unwrap_or_default()
+    time.map(|time| format!("{what} {}", short(time))).unwrap_or_default()
+}
+
+/// A time without the fraction of the second.
+fn short(time: &str) -> String {
+    format!("{}Z", time.split('.').next().unwrap_or(time))
 }
 
 /// Some contenders, with a number before each if there are several.

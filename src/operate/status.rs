@@ -8,12 +8,13 @@ use nix::errno::Errno;
 use serde::Serialize;
 
 use super::output::Output;
-use super::picture;
+use super::picture::{self, Shown};
 use super::view::{Found, View, until_changed};
 use super::visit::{Patience, Visit};
 use super::{Stop, json_line, say};
 use crate::futures::or;
 use crate::plan::{LockPath, Operation, Status, Verbosity};
+use crate::rules::last_run::LastRun;
 use crate::rules::outcome::Outcome;
 use crate::rules::roster::{Entry, Roster};
 use crate::sentences;
@@ -34,14 +35,34 @@ struct Json<'a> {
 #[derive(Serialize)]
 struct JsonLock<'a> {
     path: &'a str,
-    /// The last run of those that are recorded: none is.
-    last: Option<()>,
+    last: Option<JsonLast<'a>>,
     contenders: &'a [Entry],
+}
+
+impl<'a> JsonLock<'a> {
+    fn new(shown: &'a Shown<'_>) -> Self {
+        let last = shown.last.as_ref().and_then(JsonLast::new);
+        Self { path: shown.path.as_str(), last, contenders: &shown.roster.contenders }
+    }
+}
+
+#[derive(Serialize)]
+struct JsonLast<'a> {
+    started: String,
+    took_ms: u64,
+    host: Option<&'a str>,
+}
+
+impl<'a> JsonLast<'a> {
+    fn new(last: &'a LastRun) -> Option<Self> {
+        let took_ms = u64::try_from(last.took.as_millis()).unwrap_or(u64::MAX);
+        Some(Self { started: last.began()?, took_ms, host: last.host.as_deref() })
+    }
 }
 
 /// The locks that may be read, and the paths of the others.
 struct Picture<'a> {
-    locks: Vec<(&'a LockPath, Roster)>,
+    locks: Vec<Shown<'a>>,
     denied: Vec<&'a LockPath>,
 }
 
@@ -64,7 +85,7 @@ pub(super) async fn run(
     if !quiet {
         output.print(&picture.show(status.json)).await?;
     }
-    let is_held = picture.locks.iter().any(|(_, roster)| roster.holders() > 0);
+    let is_held = picture.locks.iter().any(|shown| shown.roster.holders() > 0);
     if quiet && is_held {
         return Ok(Outcome::Exited(0));
     }
@@ -85,12 +106,15 @@ async fn look<'a>(
     let mut picture = Picture { locks: vec![], denied: vec![] };
     let mut is_any_there = false;
     for view in views {
-        match view.look(session).await? {
+        let found = view.look(session).await?;
+        let last = view.last(session).await?;
+        is_any_there |= last.is_some();
+        match found {
             Found::There(roster) => {
                 is_any_there = true;
-                picture.locks.push((view.lock, roster));
+                picture.locks.push(Shown { path: view.lock, roster, last });
             }
-            Found::Free => picture.locks.push((view.lock, Roster::default())),
+            Found::Free => picture.locks.push(Shown { path: view.lock, roster: Roster::default(), last }),
             Found::Denied => {
                 is_any_there = true;
                 picture.denied.push(view.lock);
@@ -108,10 +132,7 @@ impl Picture<'_> {
         if !json {
             return picture::of_locks(&self.locks);
         }
-        let lock = |(path, roster): &'_ (&LockPath, Roster)| (path.to_string(), roster.contenders.clone());
-        let locks: Vec<_> = self.locks.iter().map(lock).collect();
-        let locks = locks.iter().map(|(path, contenders)| JsonLock { path, last: None, contenders }).collect();
-        json_line(&Json { v: 1, locks })
+        json_line(&Json { v: 1, locks: self.locks.iter().map(JsonLock::new).collect() })
     }
 
     /// Names the locks that may not be read. Returns whether there are any.

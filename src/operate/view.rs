@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use super::Stop;
 use crate::plan::LockPath;
 use crate::rules::card::Card;
+use crate::rules::last_run::{self, LastRun};
 use crate::rules::queue::Contender;
 use crate::rules::roster::{Roster, Seen};
 use crate::session::tcp::TcpSession;
@@ -23,6 +24,8 @@ pub(super) struct View<'a> {
     /// On the lock's children, or on its coming into being.
     list: Option<Watch>,
     nodes: HashMap<String, (Seen, Option<Watch>)>,
+    /// The last successful run, once it was looked for, and the watch on its record, or on the record's coming into being.
+    last: Option<(Option<LastRun>, Option<Watch>)>,
 }
 
 /// What a look at a lock has found.
@@ -35,7 +38,7 @@ pub(super) enum Found {
 
 impl<'a> View<'a> {
     pub(super) fn new(lock: &'a LockPath, is_watched: bool) -> Self {
-        Self { lock, is_watched, list: None, nodes: HashMap::new() }
+        Self { lock, is_watched, list: None, nodes: HashMap::new(), last: None }
     }
 
     /// Asks for all that is not known, or out of date.
@@ -61,6 +64,30 @@ impl<'a> View<'a> {
         let gone = self.look_at_contenders(session, &names).await?;
         let seen: HashMap<_, _> = self.nodes.iter().map(|(name, (seen, _))| (name.clone(), seen.clone())).collect();
         Ok(Found::There(Roster::new(names.into_iter().filter(|name| !gone.contains(name)), &seen)))
+    }
+
+    /// The last successful run, if it was recorded and may be read.
+    pub(super) async fn last(&mut self, session: &TcpSession<'_>) -> Result<Option<LastRun>, Stop> {
+        if let Some((last, _)) = &self.last {
+            return Ok(last.clone());
+        }
+        let record = last_run::path(self.lock.as_str());
+        let (last, watch) = loop {
+            match session.look(&record, self.is_watched).await {
+                Ok((data, stat, watch)) => break (LastRun::from_bytes(&data, stat.mtime), watch),
+                Err(Failure::NoNode) if !self.is_watched => break (None, None),
+                Err(why @ (Failure::NoNode | Failure::Denied)) => {
+                    let (stat, watch) = session.exists(&record, self.is_watched).await?;
+                    let has_just_come = why == Failure::NoNode && stat.is_some();
+                    if !has_just_come {
+                        break (None, watch);
+                    }
+                }
+                Err(failure) => return Err(failure.into()),
+            }
+        };
+        self.last = Some((last.clone(), watch));
+        Ok(last)
     }
 
     /// Looks at those of these children that are contenders and not known yet. Returns those that have gone meanwhile.
@@ -112,7 +139,8 @@ impl<'a> View<'a> {
         let known = self.nodes.len();
         let is_list_old = fired(&mut self.list);
         self.nodes.retain(|_, (_, watch)| !fired(watch));
-        is_list_old || self.nodes.len() < known
+        let is_record_old = self.last.take_if(|(_, watch)| fired(watch)).is_some();
+        is_list_old || is_record_old || self.nodes.len() < known
     }
 }
 
