@@ -23,7 +23,7 @@ _zklock() {
 
     case "${cmd}" in
         zklock)
-            opts="-z -e -x -s -p -n -w -E -c -k -q -v -h -V --zookeeper --connect-timeout --session-timeout --exclusive --shared --permits --and --dialect --nb --nonblock --wait --timeout --conflict-exit-code --describe --publish-command --command --signal --kill-after --max-run --wait-descendants --on-lost --quiet --verbose --help --version"
+            opts="-z -e -x -s -p -n -w -E -c -k -q -v -h -V --zookeeper --connect-timeout --session-timeout --exclusive --shared --permits --and --dialect --nb --nonblock --wait --timeout --conflict-exit-code --describe --once-per --publish-command --command --signal --kill-after --max-run --wait-descendants --on-lost --quiet --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -121,6 +121,13 @@ _zklock() {
                     return 0
                     ;;
                 --describe)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --once-per)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o nospace
@@ -231,7 +238,7 @@ _zklock_or_command() {
     for ((i = 1; i < COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}
         case $word in
-            -z|--zookeeper|--connect-timeout|--session-timeout|-p|--permits|--and|--dialect|-w|--timeout|--wait|-E|--conflict-exit-code|--describe|-c|--command|--signal|-k|--kill-after|--max-run|--on-lost)
+            -z|--zookeeper|--connect-timeout|--session-timeout|-p|--permits|--and|--dialect|-w|--timeout|--wait|-E|--conflict-exit-code|--describe|--once-per|-c|--command|--signal|-k|--kill-after|--max-run|--on-lost)
                 [[ ${COMP_WORDS[i + 1]} == = ]] && ((++i))
                 ((++i)) ;;
             --) ((lock && ++i)) && break ;;

@@ -7,6 +7,7 @@ complete -c zklock -n __zklock_options -l dialect -d 'Whose node names to use: c
 complete -c zklock -n __zklock_options -s w -l timeout -l wait -d 'Give up after this long; without it, wait for ever' -r -f
 complete -c zklock -n __zklock_options -s E -l conflict-exit-code -d 'Exit status when another contender has the lock, 0 to 255' -r -f
 complete -c zklock -n __zklock_options -l describe -d 'A text that others see while the lock is held or waited for' -r -f
+complete -c zklock -n __zklock_options -l once-per -d 'Skip the command, with status 0, if the last successful run began less than this ago' -r -f
 complete -c zklock -n __zklock_options -s c -l command -d 'Run this through $SHELL -c (or /bin/sh -c) instead of COMMAND' -r -f -a "(__fish_complete_command)"
 complete -c zklock -n __zklock_options -l signal -d 'Signal that stops the command when the lock is lost, or after --max-run' -r -f
 complete -c zklock -n __zklock_options -s k -l kill-after -d 'Time from the stop signal to SIGKILL [default: 5s, or less]' -r -f
@@ -55,7 +56,7 @@ function __zklock_command
     end
     while set -q words[1]
         switch $words[1]
-            case -z --zookeeper --connect-timeout --session-timeout -p --permits --and --dialect -w --timeout --wait -E --conflict-exit-code --describe -c --command --signal -k --kill-after --max-run --on-lost --token
+            case -z --zookeeper --connect-timeout --session-timeout -p --permits --and --dialect -w --timeout --wait -E --conflict-exit-code --describe --once-per -c --command --signal -k --kill-after --max-run --on-lost --token
                 set -e words[1]
             case --
                 if test $has_lock = yes

@@ -11,6 +11,7 @@
 mod beat;
 mod contend;
 mod lent;
+mod once_per;
 pub mod outside;
 mod place;
 pub mod process;
@@ -29,6 +30,7 @@ use crate::futures::{or, zip};
 use crate::plan::{LockPath, Plan};
 use crate::rules::contacts::Contacts;
 use crate::rules::instant::Instant;
+use crate::rules::last_run::{Asked, LastRun, Success};
 use crate::rules::lease::Terms;
 use crate::rules::message::{Connection, Loss, Order, Report};
 use crate::session::{Failure, Session};
@@ -48,9 +50,16 @@ pub struct Keeper<'p, O: Outside> {
     /// How often to look at the queue although nothing has happened, if a user is watching.
     refresh: Option<Duration>,
     outside: O,
+    born: Instant,
     session: SessionState<O::Session>,
     beats: Beats,
     place: RefCell<Place>,
+    /// With `--once-per`: when the first contender of this run was created.
+    asked: Cell<Option<Asked>>,
+    /// The recent run because of which our command is skipped.
+    skips: RefCell<Option<LastRun>>,
+    /// Whether there was a record of the last successful run when we looked for it.
+    has_record: Cell<bool>,
     /// What zklocks above us lend us, once we have looked for it.
     lent: RefCell<Option<Vec<Rc<Claim>>>>,
     told: RefCell<Told>,
@@ -125,6 +134,10 @@ struct Told {
     connected: bool,
     /// That we hold the locks; or it is just being told.
     held: bool,
+    /// When this run asked for its first lock.
+    asked: bool,
+    /// That the record of the last successful run makes no sense.
+    misrecorded: bool,
     /// That we have been asked to give them up.
     revoked: bool,
     /// Why no server can be reached; empty while one can.
@@ -146,8 +159,8 @@ enum End {
 }
 
 impl<'p, O: Outside> Keeper<'p, O> {
-    /// A keeper that has done nothing yet.
-    pub fn new(plan: &'p Plan, refresh: Option<Duration>, outside: O) -> Self {
+    /// A keeper that has done nothing yet. `asked`: when this run asked for its first lock, as an earlier keeper has told.
+    pub fn new(plan: &'p Plan, refresh: Option<Duration>, asked: Option<Asked>, outside: O) -> Self {
         let mut locks: Vec<_> = plan.request.locks().collect();
         locks.sort_unstable();
         Self {
@@ -169,9 +182,13 @@ impl<'p, O: Outside> Keeper<'p, O> {
                 unpublished: RefCell::new(None),
             },
             place: RefCell::default(),
+            asked: Cell::new(asked),
+            skips: RefCell::new(None),
+            has_record: Cell::new(false),
             lent: RefCell::new(None),
             told: RefCell::default(),
             ghosts: RefCell::default(),
+            born: outside.now(),
             outside,
         }
     }
@@ -184,6 +201,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
             End::Emptied
         });
         let mut end = or(self.follow_orders(), or(emptied.as_mut(), life.as_mut())).await;
+        let ended = self.outside.now();
         let is_over = matches!(end, End::Over(_));
         let mut nothing_left = true;
         match &end {
@@ -213,7 +231,11 @@ impl<'p, O: Outside> Keeper<'p, O> {
                 }
             }
             // The order to release follows, but the next holder need not wait for it.
-            End::Emptied => {}
+            End::Emptied => {
+                if let Some(other) = self.last_word(life.as_mut()).await {
+                    end = other;
+                }
+            }
             // Without a supervisor that knows of a lock there is no command, even if a guard is left.
             End::Released | End::Orphaned => {}
         }
@@ -223,7 +245,9 @@ impl<'p, O: Outside> Keeper<'p, O> {
             log::info!("leaving the lock to its session timeout: the guard died before the command had ended");
             return;
         }
-        if !is_over {
+        // Of an orphan's command no process can say whether it was stopped.
+        let success = if is_over || matches!(end, End::Orphaned) { None } else { self.success(ended) };
+        if !is_over && success.is_none() {
             self.request_deletion();
         }
         // With the watches that it has set: the session can be closed only then.
@@ -233,7 +257,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
             self.outside.sleep(self.session.timeout.get()).await;
             None
         };
-        let report = or(self.release(), enough).await;
+        let report = or(self.release(success), enough).await;
         if let End::Emptied = end {
             // The supervisor expects no answer before it has asked.
             self.follow_orders().await;
@@ -340,15 +364,21 @@ impl<'p, O: Outside> Keeper<'p, O> {
         }
     }
 
-    /// Closes the session, with which our contender nodes go as well. Returns what is known of that for sure.
-    async fn release(&self) -> Option<Report> {
+    /// Closes the session, with which our contender nodes go as well. Records a run that was a success before that. Returns
+    /// what is known of the end of the session for sure.
+    async fn release(&self, success: Option<Success>) -> Option<Report> {
         let Some(identity) = self.session.identity.take() else { return Some(Report::Released) };
+        let success = Cell::new(success);
         loop {
             let closing = async {
                 let session = match self.session.connection.take().and_then(Rc::into_inner) {
                     Some(session) => session,
                     None => self.outside.resume(self.session.timeout.get(), &identity, drop).await?,
                 };
+                if let Some(to_record) = success.get() {
+                    self.conclude(&session, to_record).await?;
+                    success.take();
+                }
                 session.close().await
             };
             match closing.await {

@@ -111,6 +111,8 @@ pub struct Request {
     pub dialects: Vec<Dialect>,
     /// The user has named the dialects; see [`crate::rules::queue::Queue::blind_to`].
     pub dialects_given: bool,
+    /// `--once-per`: how long after the last successful run has begun the next one may ask. Above zero.
+    pub once_per: Option<Duration>,
     /// Names of contender nodes that are held by processes above us, as the environment claims.
     pub held: Vec<String>,
     /// How to borrow from these processes, as the environment claims.
@@ -185,6 +187,13 @@ pub fn from_args_and_environment(
     let written = Written { matches: &matches, environment: &environment };
     let Access { servers, servers_given, connect_timeout } = written.access(cli.connecting)?;
     let taking = Taking::read(cli.taking, &written)?;
+    let once_per = cli.once_per.map(|text| Given::new("--once-per", text).read(once_per)).transpose()?;
+    if once_per.is_some() && taking.mode != Mode::Exclusive {
+        return Err(UsageError(
+            "--once-per is for an exclusive lock alone: runs that hold together would all run".to_owned(),
+        )
+        .into());
+    }
     let session_timeout = written.session_timeout(cli.asked)?;
     let (stop_signal, kill_after) = stopping(cli.stopping, session_timeout)?;
     let settings = Settings {
@@ -215,7 +224,7 @@ pub fn from_args_and_environment(
         published: Published { description: taking.description.clone(), arguments: cli.publish_command },
         verbosity: messages.verbosity,
         log_filter: messages.log_filter,
-        request: taking.request(lock, &servers, environment)?,
+        request: Request { once_per, ..taking.request(lock, &servers, environment)? },
         servers,
         servers_given,
     })
@@ -227,6 +236,16 @@ fn lock_path(what: &str, written: &OsStr, servers: &ConnectString) -> Result<Loc
         None => Err("is not UTF-8; write it in UTF-8".to_owned()),
     }
     .map_err(|why| UsageError(format!("{what} {} {why}", quoted(written))))
+}
+
+fn once_per(text: &str) -> Result<Duration, String> {
+    // What ZooKeeper's clock counts in.
+    const SHORTEST: Duration = Duration::from_millis(1);
+    let period = duration::parse(text)?;
+    if period < SHORTEST {
+        return Err("no run would be skipped; write a longer time, or leave the option out".to_owned());
+    }
+    Ok(period)
 }
 
 fn session_timeout(text: &str) -> Result<Duration, String> {

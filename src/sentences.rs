@@ -6,6 +6,7 @@ use crate::duration::{show, show_age, show_limit, show_measured};
 use crate::environment::LENDER;
 use crate::plan::{ConnectString, Hold, Plan, Verbosity};
 use crate::rules::instant::Instant;
+use crate::rules::last_run;
 use crate::rules::lender::Barrier;
 use crate::rules::message::{Loss, Refusal, View};
 use crate::rules::notice::{Blocker, LostWhy, Notice};
@@ -72,6 +73,23 @@ pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) 
         Notice::Beside(refusal) => {
             (Weight::Notable, format!("the command may not run alone: {}", refused(refusal, plan)))
         }
+        Notice::Misrecorded(record) => (
+            Weight::Notable,
+            format!("{record} should tell of the last run, but does not make sense; going on as if there were none"),
+        ),
+        Notice::Skipped(last) => {
+            let began = last.began().unwrap_or_default();
+            let began = began.split('.').next().unwrap_or_default();
+            let host = last.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
+            (Weight::Detail, format!("skipped: the last successful run under {lock} began at {began}Z{host}"))
+        }
+        Notice::Unrecorded(why) => (
+            Weight::Error,
+            format!(
+                "{} could not be written: {why}; --once-per may not know of this run",
+                last_run::path(lock.as_str())
+            ),
+        ),
         Notice::Waiting(view) => (Weight::Status, format!("waiting for {}: {}", view.lock, queue(view, now))),
         Notice::Requeued(loss) => {
             let why = cause(*loss);
@@ -173,7 +191,11 @@ pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) 
         }
         Notice::NotReleased(timeout) => (
             Weight::Notable,
-            format!("the release of {lock} was not confirmed; it frees itself within {}", show(*timeout)),
+            format!(
+                "the release of {lock} was not confirmed; it frees itself within {}{}",
+                show(*timeout),
+                plan.request.once_per.map_or("", |_| "; --once-per may not know of this run")
+            ),
         ),
         Notice::GuardDied => (Weight::Error, GUARD_DIED.to_owned()),
         Notice::LeftBehind(1) => {
@@ -278,6 +300,9 @@ fn refused(refusal: &Refusal, plan: &Plan) -> String {
                 Barrier::NoOffer => format!("{LENDER} does not name it"),
             };
             format!("{lock} is held by the run that started this one, which cannot be reached: {why}")
+        }
+        Refusal::OncePerLent { lock } => {
+            format!("{lock} is held by the run that started this one: give --once-per to that run")
         }
         Refusal::Server(why) => format!("ZooKeeper refused: {why}"),
     }

@@ -170,6 +170,16 @@ pub trait Session: Sized {
     /// Deletes a node. A missing node counts as success.
     fn delete<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s, Self>;
 
+    /// Stores `data` in the node `record`, which exists or, if not `exists`, is created, and deletes `nodes`: either all or
+    /// none. The record outlives the session.
+    fn conclude<'s>(
+        &'s self,
+        record: &str,
+        data: &[u8],
+        exists: bool,
+        nodes: &[String],
+    ) -> impl Future<Output = Result<(), Failure>> + use<'s, Self>;
+
     /// Closes the session, and waits until that is done. The ephemeral nodes that it had created go with it.
     /// [`Failure::Unknown`]: the connection was lost on the way. To be called when no watch is left. Lazy.
     fn close(self) -> impl Future<Output = Result<(), Failure>>;

@@ -34,6 +34,8 @@ struct Cells {
     ended: AtomicU32,
     stopped_by: AtomicI32,
     lease_over: AtomicBool,
+    spoiled: AtomicBool,
+    began: AtomicU64,
     kills: AtomicU32,
     refused: AtomicU32,
 }
@@ -148,8 +150,23 @@ impl Shared {
     }
 
     /// What waits at the gate: passes it, unless it was recalled before.
-    pub fn pass(self) -> bool {
-        self.0.gate.compare_exchange(GATED, PASSED, SeqCst, SeqCst).is_ok()
+    pub fn pass(self, now: Instant) -> bool {
+        let passes = self.0.gate.compare_exchange(GATED, PASSED, SeqCst, SeqCst).is_ok();
+        if passes {
+            self.0.began.store(nanos(now), SeqCst);
+        }
+        passes
+    }
+
+    /// The supervisor, before it stops the command or lets it be stopped: the command is not successful, however it ends.
+    pub fn spoil(self) {
+        self.0.spoiled.store(true, SeqCst);
+    }
+
+    /// When the command began, if it was successful: it has ended with status 0, and was not stopped.
+    pub fn success(self) -> Option<Instant> {
+        let was_stopped = self.0.spoiled.load(SeqCst) || self.is_lease_over() || self.is_revoked();
+        instant(self.0.began.load(SeqCst)).filter(|_| self.ended() == Some(0) && !was_stopped)
     }
 
     /// The supervisor, or the keeper of one that has died: what waits at the gate may not pass it any more. Returns false
@@ -252,9 +269,29 @@ mod tests {
     #[test]
     fn a_command_passes_the_gate_or_is_recalled() {
         let shared = Shared::new().unwrap();
-        assert!(shared.pass() && !shared.recall());
+        let now = Instant::from_boot(Duration::from_secs(1));
+        assert!(shared.pass(now) && !shared.recall());
         shared.reset();
-        assert!(shared.recall() && !shared.pass());
+        assert!(shared.recall() && !shared.pass(now));
+    }
+
+    #[test]
+    fn a_command_is_successful_if_it_ends_with_0_and_was_not_stopped() {
+        let now = Instant::from_boot(Duration::from_secs(1));
+        let ended = |status| {
+            let shared = Shared::new().unwrap();
+            assert!(shared.pass(now));
+            assert_eq!(shared.success(), None);
+            shared.show(Sign::Ended(status));
+            shared
+        };
+        assert_eq!(ended(0).success(), Some(now));
+        assert_eq!((ended(1 << 8).success(), ended(15).success()), (None, None));
+        for stop in [Shared::spoil, Shared::revoke, |shared: Shared| shared.show(Sign::LeaseOver)] {
+            let shared = ended(0);
+            stop(shared);
+            assert_eq!(shared.success(), None);
+        }
     }
 
     #[test]

@@ -35,6 +35,7 @@ use crate::plan::{self, Plan};
 use crate::readiness::Manager;
 use crate::rules::event::{Awaited, CommandEnd, CommandEvent, Event, Unstarted};
 use crate::rules::instant::Instant;
+use crate::rules::last_run::Asked;
 use crate::rules::message::{Grant, Order};
 use crate::rules::notice::Notice;
 use crate::rules::outcome::Outcome;
@@ -67,6 +68,7 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
         job,
         lending: None,
         borrowing,
+        asked: None,
         caller,
         caller_is_told: false,
         manager: Manager::new(clock::now()),
@@ -91,6 +93,8 @@ struct Supervisor<'p> {
     caller: Option<Caller>,
     caller_is_told: bool,
     manager: Manager,
+    /// When the first contender of this run was created: a place in the queue that is lost does not change that.
+    asked: Option<Asked>,
     teller: Teller<'p>,
     writer: &'p mut Writer,
 }
@@ -169,7 +173,7 @@ impl<'p> Supervisor<'p> {
         if !self.plan.request.held.is_empty() {
             self.borrowing.borrow();
         }
-        self.keeper = Some(Keeper::start(self.plan, self.teller.refresh(), &mut self.borrowing)?);
+        self.keeper = Some(Keeper::start(self.plan, self.teller.refresh(), self.asked, &mut self.borrowing)?);
         Ok(())
     }
 

@@ -35,8 +35,8 @@ Examples:
   Back up from one host at a time; the others wait for their turn:
     zklock -z zk1,zk2,zk3 /jobs/backup -- ./backup.sh --full
 
-  From cron on every host; skip the run while another host does it:
-    /usr/local/bin/zklock -q -n -E 0 /jobs/report -- /usr/local/bin/report
+  From cron on every host, each hour; one of them runs it:
+    /usr/local/bin/zklock -q --once-per 50m /jobs/report -- /usr/local/bin/report
 
   At most three at a time, from any number of hosts:
     zklock --permits 3 /downloads ./fetch.sh
@@ -98,6 +98,22 @@ pub struct Cli {
     /// How to take the lock.
     #[command(flatten)]
     pub taking: Taking,
+
+    /// Skip the command, with status 0, if the last successful run began less than this ago
+    ///
+    /// So the same crontab on several hosts runs a job once each time: choose a time that is shorter
+    /// than from one run to the next, such as 50m for a job of each hour. It counts on ZooKeeper's
+    /// clock, from the start of the last run under this lock that ended with status 0 to the moment
+    /// at which this run queued; so hosts that have waited through a run skip theirs. After a run
+    /// that failed or was stopped, the next in the queue runs. For exclusive locks.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        allow_negative_numbers = true,
+        value_hint = ValueHint::Other,
+        help_heading = "Lock"
+    )]
+    pub once_per: Option<OsString>,
 
     /// Show others the command's arguments as well
     ///

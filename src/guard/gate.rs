@@ -107,7 +107,8 @@ pub(super) fn wait(birth: &Birth<'_>, passage: Passage<'_>, go: &OwnedFd, guard:
     let until = opening.until;
     // The machine, or this process, may have been paused since the lease was judged.
     let in_time = move || {
-        let may_start = !shared.is_revoked() && clock::now() < until && shared.pass();
+        let now = clock::now();
+        let may_start = !shared.is_revoked() && now < until && shared.pass(now);
         if may_start { Ok(()) } else { Err(Errno::ETIME.into()) }
     };
     let error = match (birth.work, lent) {

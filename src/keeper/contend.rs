@@ -28,6 +28,17 @@ impl<O: Outside> Keeper<'_, O> {
             return Some(refuse(failure, &self.plan.request.lock));
         }
         loop {
+            // Also over the next connection, if this one is lost meanwhile.
+            let skips = self.skips.borrow().clone();
+            if let Some(last) = skips {
+                // Before it is reported: the lock is not kept for a supervisor that is stopped.
+                let left = self.withdraw(session).await;
+                return Some(match left {
+                    // The end of the session deletes nodes that we may not delete.
+                    Ok(()) | Err(Failure::Denied) => Report::Queue(Progress::Skipped(last)),
+                    Err(failure) => refuse(failure, &self.plan.request.lock),
+                });
+            }
             let place = self.place.borrow().clone();
             let lock = self.locks.get(place.won.len()).copied().unwrap_or(&self.plan.request.lock);
             let step = match &place.step {
@@ -47,6 +58,7 @@ impl<O: Outside> Keeper<'_, O> {
             match step {
                 Ok(()) => {}
                 Err(Stop::Final(report)) => return Some(report),
+                Err(Stop::Skip(last)) => drop(self.skips.replace(Some(last))),
                 Err(Stop::Reconnect) => return None,
                 Err(Stop::Gone(loss)) => {
                     if let Step::Holding = self.place.borrow().step {
@@ -194,6 +206,7 @@ impl<O: Outside> Keeper<'_, O> {
 
     fn record_claim(&self, lock: &LockPath, nodes: Vec<String>, stat: Stat) -> Rc<Claim> {
         log::info!("contender {}", nodes.join(" "));
+        self.note_asked(stat);
         let servers_clock = (stat.created, self.outside.now());
         let (token, listed) = (stat.czxid, Cell::new(None));
         let claim = Rc::new(Claim { lock: lock.clone(), nodes, token, lender: None, servers_clock, listed });

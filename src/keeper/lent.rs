@@ -31,6 +31,11 @@ impl<O: Outside> Keeper<'_, O> {
             for lock in &self.locks {
                 lent.extend(self.lent_by_ancestor(session, lock).await?.map(Rc::new));
             }
+            // It asked when the run above it did, and that run may go on for days.
+            if request.once_per.is_some() && lent.iter().any(|claim| claim.lock == request.lock) {
+                let lock = request.lock.to_string();
+                return Err(Stop::Final(Report::Refused(Refusal::OncePerLent { lock })));
+            }
             if lent.is_empty() {
                 self.outside.report(&Report::Independent).await;
             }

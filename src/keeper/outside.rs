@@ -74,6 +74,9 @@ pub trait Outside {
     /// run without the lock, as far as the guard could tell.
     fn guard_gone(&self) -> impl Future<Output = bool>;
 
+    /// When the command began, if it was successful: it has ended with status 0, and was not stopped.
+    fn success(&self) -> Option<Instant>;
+
     /// The supervisor has gone: no command may start any more. Returns false if it may have been started.
     fn recall(&self) -> bool;
 

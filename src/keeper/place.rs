@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use crate::plan::LockPath;
 use crate::rules::instant::Instant;
+use crate::rules::last_run::LastRun;
 use crate::rules::lender::Lender;
 use crate::rules::message::{Loss, Refusal, Report};
 use crate::rules::queue::ContenderId;
@@ -119,6 +120,8 @@ pub(super) enum Stop {
     Gone(Loss),
     /// There is nothing more to do in this session.
     Final(Report),
+    /// It is our turn, but the command is not to run: this run was recent.
+    Skip(LastRun),
     /// This connection is of no more use.
     Reconnect,
 }

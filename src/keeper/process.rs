@@ -26,6 +26,7 @@ use crate::reactor::Reactor;
 use crate::rules::card::Card;
 use crate::rules::guard::Stage;
 use crate::rules::instant::Instant;
+use crate::rules::last_run::Asked;
 use crate::rules::lease::Span;
 use crate::rules::lender::{Lender, Loan};
 use crate::rules::message::{Order, Report};
@@ -51,6 +52,8 @@ pub struct Birth<'p> {
     pub started: Option<u64>,
     /// How often to look at the queue although nothing has happened, if a user is watching.
     pub refresh: Option<Duration>,
+    /// When this run asked for its first lock, as an earlier keeper has told.
+    pub asked: Option<Asked>,
     /// What the supervisor has borrowed from the runs above.
     pub loans: Loans,
     /// The socket to the supervisor.
@@ -69,13 +72,13 @@ pub fn run(birth: Birth<'_>) {
     let _ = prctl::set_name(c"lock-keeper");
     // On one line, like every other message.
     std::panic::set_hook(Box::new(|panic| log::error!("keeper: {}", panic.to_string().replace('\n', " "))));
-    let (plan, refresh) = (birth.plan, birth.refresh);
+    let (plan, refresh, asked) = (birth.plan, birth.refresh, birth.asked);
     let servers = Servers::new(&plan.servers);
     let lived = Reactor::new().and_then(|reactor| {
         // If it has gone already, and the number is another's by now, the socket tells.
         let supervisor = i32::try_from(birth.supervisor).ok().and_then(|pid| descendants::pidfd_open(pid).ok());
         let outside = RealOutside { birth, servers: &servers, reactor: &reactor, card: OnceCell::new(), supervisor };
-        reactor.run(Keeper::new(plan, refresh, outside).keep())
+        reactor.run(Keeper::new(plan, refresh, asked, outside).keep())
     });
     if let Err(error) = lived {
         log::error!("keeper: {error}");
@@ -187,6 +190,10 @@ impl<'p> Outside for RealOutside<'p> {
 
     fn recall(&self) -> bool {
         self.birth.ties.shared.recall()
+    }
+
+    fn success(&self) -> Option<Instant> {
+        self.birth.ties.shared.success()
     }
 
     fn revoke_lease(&self) {

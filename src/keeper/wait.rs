@@ -34,6 +34,7 @@ enum Found {
 impl<O: Outside> Keeper<'_, O> {
     /// Waits until we have the lock. If it is the last one, reports that we hold them all, and holds.
     pub(super) async fn wait_and_hold(&self, session: &O::Session, claim: &Claim) -> Result<(), Stop> {
+        self.tell_asked().await;
         let nodes = self.place.borrow().nodes();
         let has_waited = claim.is_own() && self.wait_turn(session, &nodes, claim).await?;
         let won = self.place.borrow().claims();
@@ -42,6 +43,7 @@ impl<O: Outside> Keeper<'_, O> {
             self.place.replace(Place { won, step: Step::Nowhere });
             return Ok(());
         }
+        self.judge_last_run(session).await?;
         let from = self.fresh_lease(session, &nodes).await?;
         self.told.borrow_mut().held = true;
         self.outside.report(&Report::Queue(Progress::Held { grant: self.grant(session, &won), from })).await;

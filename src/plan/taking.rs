@@ -18,7 +18,7 @@ pub(super) struct Taking {
     pub(super) patience: Patience,
     pub(super) conflict_exit_code: u8,
     pub(super) description: Option<String>,
-    mode: Mode,
+    pub(super) mode: Mode,
     dialects: Option<Vec<Dialect>>,
     and: Vec<OsString>,
 }
@@ -59,6 +59,7 @@ impl Taking {
             and: also(&lock, &self.and, servers)?,
             lock,
             mode: self.mode,
+            once_per: None,
             dialects_given: self.dialects.is_some(),
             dialects: self.dialects.unwrap_or_else(|| vec![Dialect::Curator]),
             held: environment::names_held(&lines(environment::HELD)),

@@ -168,6 +168,7 @@ impl Machine {
                 | Report::Lost(_)
                 | Report::Refused(_)
                 | Report::Revoked(_)
+                | Report::Unrecorded(_)
                 | Report::Released,
             )
             | Event::KeeperGone

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::instant::Instant;
+use super::last_run::{Asked, LastRun};
 use super::lender::Barrier;
 use super::mode::Mode;
 use super::queue::{Dialect, Recipe};
@@ -26,6 +27,8 @@ pub enum Report {
     /// We have been asked to give up the lock, or the place in the queue; by whom, if that is known, printable. A lock
     /// that we hold is still held.
     Revoked(Option<String>),
+    /// A successful run could not be recorded, for this reason.
+    Unrecorded(String),
     /// The contender node is gone and the session is closed.
     Released,
 }
@@ -59,6 +62,12 @@ pub enum Progress {
         /// The child's name, printable.
         child: String,
     },
+    /// With `--once-per`: our first contender was created then. To be given to the next keeper.
+    Asked(Asked),
+    /// This record of the last successful run makes no sense.
+    Misrecorded(String),
+    /// The lock was ours, and the last successful run was recent. We have left the queue.
+    Skipped(LastRun),
     /// A contender that came after us would have kept us from queueing, and may run beside us.
     Beside(Refusal),
     /// Our contender node is in the queue and others are before it.
@@ -185,6 +194,11 @@ pub enum Refusal {
         lock: String,
         /// Why not.
         barrier: Barrier,
+    },
+    /// The lock is held by a zklock above us, and `--once-per` was given to us.
+    OncePerLent {
+        /// The lock.
+        lock: String,
     },
     /// Any other answer that the server would repeat if asked again.
     Server(String),

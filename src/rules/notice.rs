@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::last_run::LastRun;
 use super::lease::{NoRoom, Terms};
 use super::message::{Grant, Loss, Refusal, View};
 
@@ -34,6 +35,12 @@ pub enum Notice {
     },
     /// A contender that came after us may run beside the command.
     Beside(Refusal),
+    /// This record of the last successful run makes no sense.
+    Misrecorded(String),
+    /// The command is not run, because the last successful run was recent.
+    Skipped(LastRun),
+    /// A successful run could not be recorded, for this reason.
+    Unrecorded(String),
     /// In the queue.
     Waiting(View),
     /// The place in the queue was lost; at the tail again.

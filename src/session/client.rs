@@ -405,6 +405,21 @@ impl<C: Channel> Session for ClientSession<C> {
         }
     }
 
+    fn conclude<'s>(
+        &'s self,
+        record: &str,
+        data: &[u8],
+        exists: bool,
+        nodes: &[String],
+    ) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
+        let node = NewNode { path: record, data, acl: &[Acl::ANYONE] };
+        let store = Operation::SetData { path: record, data, version: None };
+        let record = if exists { store } else { Operation::Create { node, kind: Kind::Persistent } };
+        let deletions = nodes.iter().map(|path| Operation::Delete { path, version: None });
+        let reply = self.ask(&Request::Multi(&std::iter::once(record).chain(deletions).collect::<Vec<_>>()));
+        async move { reply.await.map(drop) }
+    }
+
     async fn close(self) -> Result<(), Failure> {
         let slot = Slot::default();
         let waits = Waits { slot: Rc::clone(&slot), watch: None };

@@ -11,6 +11,7 @@ use crate::keeper::process::{self, Birth};
 use crate::lending::Borrowing;
 use crate::plan::Plan;
 use crate::rules::event::{CommandEnd, Event};
+use crate::rules::last_run::Asked;
 use crate::rules::message::Order;
 use crate::rules::signal::Signal;
 use crate::signals;
@@ -26,7 +27,12 @@ pub(super) struct Keeper {
 
 impl Keeper {
     /// Forks a keeper. This process must have one thread only.
-    pub(super) fn start(plan: &Plan, refresh: Option<Duration>, borrowing: &mut Borrowing) -> anyhow::Result<Self> {
+    pub(super) fn start(
+        plan: &Plan,
+        refresh: Option<Duration>,
+        asked: Option<Asked>,
+        borrowing: &mut Borrowing,
+    ) -> anyhow::Result<Self> {
         let (ours, theirs) = Link::pair().context("cannot create a socket pair")?;
         let ties = Ties::new(plan.hold().is_some()).context("cannot share memory")?;
         let supervisor = std::process::id();
@@ -42,7 +48,7 @@ impl Keeper {
                 let loans = borrowing.loans();
                 borrowing.give_back();
                 let ties = ties.into_keeper();
-                process::run(Birth { plan, supervisor, started, refresh, loans, link: theirs, ties });
+                process::run(Birth { plan, supervisor, started, refresh, asked, loans, link: theirs, ties });
                 std::process::exit(0);
             }
             ForkResult::Parent { child: pid } => Ok(Self { pid, link: Some(ours), ties, reaped: false }),

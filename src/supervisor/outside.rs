@@ -11,7 +11,7 @@ use crate::lending::Lending;
 use crate::rules::event::{Awaited, CommandEvent, Effect, Event, Unstarted};
 use crate::rules::guarded::{End, News};
 use crate::rules::instant::Instant;
-use crate::rules::message::{Order, Report};
+use crate::rules::message::{Order, Progress, Report};
 use crate::rules::signal::Signal;
 use crate::signals;
 
@@ -24,6 +24,9 @@ impl Outside for Supervisor<'_> {
 
     fn hear_keeper(&mut self) -> Option<Event> {
         let event = self.keeper.as_mut()?.hear()?;
+        if let Event::Keeper(Report::Queue(Progress::Asked(asked))) = event {
+            self.asked = Some(asked);
+        }
         if event == Event::Keeper(Report::Independent) {
             self.borrowing.give_back();
             // It has copies.
@@ -102,6 +105,12 @@ impl Outside for Supervisor<'_> {
 
     fn has_command(&self) -> bool {
         self.job.has_command()
+    }
+
+    fn spoil(&mut self) {
+        if let Some(keeper) = &self.keeper {
+            keeper.ties.shared.spoil();
+        }
     }
 
     fn have_gone(&self, awaited: Awaited) -> bool {

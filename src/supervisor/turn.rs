@@ -14,7 +14,7 @@
 use crate::rules::event::{Awaited, CommandEvent, Effect, Event, Unstarted};
 use crate::rules::guarded::{End, News};
 use crate::rules::instant::Instant;
-use crate::rules::machine::Machine;
+use crate::rules::machine::{Machine, cancels};
 use crate::rules::message::Report;
 use crate::rules::outcome::Outcome;
 use crate::rules::settings::Settings;
@@ -80,6 +80,10 @@ pub trait Outside {
 
     /// Whether the command has been started, and its end has not been told.
     fn has_command(&self) -> bool;
+
+    /// The command is about to be stopped, or to get a signal that ends most programs: it is not successful, however it
+    /// ends. The keeper is to know that before the command does.
+    fn spoil(&mut self);
 
     /// Whether these processes have gone, apart from the command itself.
     fn have_gone(&self, awaited: Awaited) -> bool;
@@ -219,6 +223,9 @@ impl Turns {
 
     fn take_signals<O: Outside>(&mut self, outside: &mut O, signals: Vec<(Signal, bool)>) -> Result<(), O::Error> {
         for (signal, shared) in signals {
+            if cancels(signal) {
+                outside.spoil();
+            }
             self.happen(outside, Event::Signal { signal, shared })?;
         }
         Ok(())
@@ -264,6 +271,7 @@ impl Turns {
             match effect {
                 Effect::StartKeeper => (self.answered, self.lease_from) = (None, None),
                 Effect::Finish(outcome) => self.outcome = Some(outcome),
+                Effect::Stop(_) | Effect::Kill => outside.spoil(),
                 _ => {}
             }
             if let Some(event) = outside.perform(effect)? {

@@ -412,7 +412,7 @@ fn man_page_has_every_exit_status() {
 fn long_help_and_man_page_have_the_same_examples() {
     for example in [
         "zklock -z zk1,zk2,zk3 /jobs/backup -- ./backup.sh --full",
-        "/usr/local/bin/zklock -q -n -E 0 /jobs/report -- /usr/local/bin/report",
+        "/usr/local/bin/zklock -q --once-per 50m /jobs/report -- /usr/local/bin/report",
     ] {
         assert!(cli::command().render_long_help().to_string().contains(example));
         assert!(man_page_as_read().contains(example));

@@ -114,6 +114,7 @@ impl Place {
             "apply",
             "bin/backup",
             "bin/curl",
+            "bin/fetch",
             "bin/psql",
             "bin/report",
             "bin/rsync",

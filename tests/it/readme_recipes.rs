@@ -62,17 +62,19 @@ fn crontab() {
         .iter()
         .map(|job| job.splitn(6, [' ', '\t']).nth(5).expect("five fields and a command").trim_start())
         .collect();
-    let [waiting, skipping] = commands[..] else { panic!("two jobs: {commands:?}") };
-    for job in [waiting, skipping] {
+    let [waiting, hourly, skipping] = commands[..] else { panic!("three jobs: {commands:?}") };
+    for job in [waiting, hourly, skipping] {
         assert_eq!(mail(&place.cron(&variables, job).run().expect_code(0)), "");
     }
-    let once = "backup under /jobs/backup: \nreport under /jobs/report: \n";
+    let once = "backup under /jobs/backup: \nreport under /jobs/report: \nfetch under /jobs/fetch: \n";
     assert_eq!(place.calls(), once);
 
-    let mut holder = place.hold("/jobs/report");
-    assert_eq!(mail(&place.cron(&variables, skipping).run().expect_code(0)), "");
+    let mut holder = place.hold("/jobs/fetch");
+    for job in [hourly, skipping] {
+        assert_eq!(mail(&place.cron(&variables, job).run().expect_code(0)), "");
+    }
     finish(&mut holder);
-    assert_eq!(place.calls(), once, "the second host skips the job");
+    assert_eq!(place.calls(), once, "the second host skips these jobs");
 
     let unreachable = [("ZKLOCK_ZOOKEEPER", format!("127.0.0.1:{}", free_port()))];
     let unreachable = unreachable.each_ref().map(|(name, address)| (*name, address.as_str()));

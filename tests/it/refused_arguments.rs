@@ -84,7 +84,7 @@ fn connect_strings() {
 
 #[test]
 fn durations() {
-    const OPTIONS: [&str; 4] = ["--timeout", "--connect-timeout", "--session-timeout", "--kill-after"];
+    const OPTIONS: [&str; 5] = ["--timeout", "--connect-timeout", "--session-timeout", "--kill-after", "--once-per"];
     for option in OPTIONS {
         for (text, instead) in [
             ("", "such as 30, 1.5, 500ms"),
@@ -107,6 +107,8 @@ fn durations() {
     }
     all_refused(&[
         (&["--connect-timeout", "0", LOCK, "true"], "--connect-timeout '0': ", "such as 15s"),
+        (&["--once-per", "0", LOCK, "true"], "--once-per '0': ", "write a longer time"),
+        (&["--once-per", "0.1ms", LOCK, "true"], "--once-per '0.1ms': ", "write a longer time"),
         (&["--session-timeout", "0", LOCK, "true"], "--session-timeout '0': ", "write at least 100ms"),
         (&["--session-timeout", "25d", LOCK, "true"], "--session-timeout '25d': ", "write at most 24d"),
         (&["--session-timeout", "6s", "-k", "6s", LOCK, "true"], "--kill-after '6s': ", "lengthen --session-timeout"),
@@ -141,6 +143,8 @@ fn options_and_commands() {
         (&["--signal", "0", LOCK, "true"], "--signal '0': ", signal),
         (&["--signal", "65", LOCK, "true"], "--signal '65': ", signal),
         (&["--signal", "", LOCK, "true"], "--signal '': ", signal),
+        (&["-s", "--once-per", "1h", LOCK, "true"], "--once-per is for an exclusive lock alone", ""),
+        (&["-p", "3", "--once-per", "1h", LOCK, "true"], "--once-per is for an exclusive lock alone", ""),
         (&["--describe", "two\nlines", LOCK, "true"], "--describe 'two\\nlines': ", "write one line of plain text"),
         (&["--describe", &"x".repeat(201), LOCK, "true"], "--describe 'xxx", "write at most 200"),
     ]);

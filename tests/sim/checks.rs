@@ -145,6 +145,7 @@ impl State {
         if self.is_excused(host) || self.is_unheard(grant) || self.is_raised(grant) {
             return;
         }
+        self.check_once(host);
         let exclusive = self.hosts[host].mode == Mode::Exclusive;
         for granted in grant.all() {
             if let Err(why) = self.entitled(&granted.node) {
@@ -283,6 +284,7 @@ impl State {
         let state = &self.hosts[host];
         let (settings, ran) = (&state.settings, state.grant.is_some());
         let explained = match outcome {
+            Outcome::Exited(0) if state.is_skipped => !ran,
             Outcome::Exited(status) => {
                 !state.stopped_by_us && state.natural_end == Some(CommandEnd::Exited(status)) && ran
             }

@@ -98,6 +98,10 @@ kinds! {
     KilledByTimer,
     /// A command was taken back because its guard was stopped at the gate.
     Recalled,
+    /// A run was recorded as successful, a command was skipped because of one, and a record was lost with its session.
+    Recorded,
+    Skipped,
+    Unrecorded,
     /// A server has shown a node that it should have deleted, and still does; a waiter has found that out.
     SeenThrough,
 }

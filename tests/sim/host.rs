@@ -2,6 +2,7 @@
 //! processes.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use zklock::command;
 use zklock::rules::event::{Awaited, CommandEnd, CommandEvent, Effect, Event as Happening, Unstarted};
@@ -9,6 +10,7 @@ use zklock::rules::guard::Request;
 use zklock::rules::guard::Stage;
 use zklock::rules::guarded::{End, Guarded, Kill, News, Shown};
 use zklock::rules::instant::Instant;
+use zklock::rules::last_run::Asked;
 use zklock::rules::message::{Grant, Order, Progress, Report};
 use zklock::rules::mode::Mode;
 use zklock::rules::outcome::Outcome;
@@ -64,6 +66,7 @@ pub(crate) struct Host {
     pub(crate) takes_all: bool,
     pub(crate) mode: Mode,
     pub(crate) dialects: Vec<Dialect>,
+    pub(crate) once_per: Option<Duration>,
     pub(crate) settings: Settings,
     pub(crate) script: Script,
     /// Whether the user has started zklock.
@@ -100,6 +103,12 @@ pub(crate) struct Host {
     pub(crate) root_status: Option<i32>,
     /// The signal that the command's own process is about to die of.
     root_dies_of: Option<Signal>,
+    /// When the command passed the gate, and whether it has been stopped, or was about to be, since then.
+    pub(crate) began: Option<Time>,
+    pub(crate) is_spoiled: bool,
+    /// When the run asked for its first lock, as its supervisor has read, and whether its command was skipped.
+    pub(crate) asked: Option<Asked>,
+    pub(crate) is_skipped: bool,
     /// The signal that has stopped the command, until the guard has noticed.
     pub(crate) stopped_by: Option<Signal>,
     /// Why the command was not executed, and whether the supervisor knows.
@@ -144,6 +153,7 @@ impl Host {
             takes_all: false,
             mode,
             dialects: vec![Dialect::Curator],
+            once_per: None,
             settings,
             script,
             started: false,
@@ -167,6 +177,10 @@ impl Host {
             is_recalled: false,
             root_status: None,
             root_dies_of: None,
+            began: None,
+            is_spoiled: false,
+            asked: None,
+            is_skipped: false,
             stopped_by: None,
             failure: None,
             never_ran: false,
@@ -246,6 +260,7 @@ impl Outside for SimOutside<'_> {
                 }
                 Report::Lost(_) | Report::Refused(_) => self.this().told_loss = true,
                 Report::Revoked(_) => self.this().told_revoked = true,
+                Report::Queue(Progress::Asked(asked)) => self.state.check_asked(self.host, asked),
                 _ => {}
             }
             return Some(Happening::Keeper(report));
@@ -341,6 +356,10 @@ impl Outside for SimOutside<'_> {
 
     fn has_command(&self) -> bool {
         self.state.hosts[self.host].guarded.as_ref().is_some_and(Guarded::has_command)
+    }
+
+    fn spoil(&mut self) {
+        self.this().is_spoiled = true;
     }
 
     fn have_gone(&self, awaited: Awaited) -> bool {
@@ -614,6 +633,7 @@ impl State {
             self.schedule(exit_at, Event::Exit { host, process: number, killed: false });
         }
         self.hosts[host].grant = Some(grant);
+        self.hosts[host].began = Some(self.now);
     }
 
     /// A process ends, if it is due or killed. A stopped process ends only if it is killed.

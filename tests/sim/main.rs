@@ -12,6 +12,7 @@ mod faults;
 mod guard;
 mod host;
 mod network;
+mod once_per;
 mod run;
 mod servers;
 mod state;

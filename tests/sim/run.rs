@@ -135,12 +135,12 @@ fn settle<'p>(state: &Shared, plans: &'p [Plan], tasks: &mut Vec<Option<Task<'p>
         let born = std::mem::take(&mut state.borrow_mut().born);
         for keeper in born {
             let host = state.borrow().keepers[keeper].host;
-            let plan = &plans[host];
+            let (plan, asked) = (&plans[host], state.borrow().hosts[host].asked);
             let card = Card { pid: u32::try_from(host).ok(), mode: Some(plan.request.mode), ..Card::default() };
             let outside = SimOutside { state: Rc::clone(state), keeper, card };
             let alive = state.borrow().keepers[keeper].alive;
             tasks.push(alive.then(|| {
-                let life = Keeper::new(plan, None, outside).keep();
+                let life = Keeper::new(plan, None, asked, outside).keep();
                 Box::pin(life) as Task<'p>
             }));
         }
@@ -251,6 +251,15 @@ fn scene(rng: &mut Rng, seed: u64, traced: bool) -> State {
         let fault = Fault { kind: Kind::Restore, host: 0, time: some_time(&mut apart, timeout) };
         state.after(apart.u64(0..=2 * timeout), Event::Fault(fault));
     }
+    if apart.u32(0..4) == 0 {
+        let period = apart.u64(MS..=4 * timeout);
+        for host in state.hosts.iter_mut().filter(|host| host.mode == Mode::Exclusive) {
+            let own = if apart.u32(0..4) == 0 { apart.u64(MS..=4 * timeout) } else { period };
+            host.once_per = (apart.u32(0..8) > 0).then(|| Duration::from_micros(own));
+            // Most runs are to be successful.
+            host.script.status *= u8::from(apart.u32(0..4) == 0);
+        }
+    }
     if apart.u32(0..20) == 0 {
         state.forget_faults();
         for (moment, fault) in UNTOLD {
@@ -329,6 +338,7 @@ fn plan_of(plans: &[Plan], host: &Host) -> Plan {
     let others = plans.iter().enumerate().filter(|(lock, _)| host.takes_all && *lock != host.lock);
     let plan = plans[host.lock].clone();
     let and = others.map(|(_, plan)| plan.request.lock.clone()).collect();
-    let request = Request { mode: host.mode, and, dialects: host.dialects.clone(), ..plan.request };
+    let (mode, once_per, dialects) = (host.mode, host.once_per, host.dialects.clone());
+    let request = Request { mode, and, once_per, dialects, ..plan.request };
     Plan { request, settings: host.settings, ..plan }
 }

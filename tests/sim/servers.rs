@@ -388,9 +388,15 @@ impl State {
             ),
             _ => (false, self.servers.head.nodes().iter().any(|node| node.owner == owner)),
         };
+        let records = match &request {
+            Request::Write { operations, .. } => operations.iter().any(Operation::is_of_record),
+            _ => false,
+        };
+        let mut is_done = true;
         match request {
             Request::Write { operations, .. } => {
                 let outcome = self.evaluate(owner, operations);
+                is_done = outcome.is_ok();
                 let (effects, results) = match outcome {
                     Ok((effects, results)) => (effects, Ok(results)),
                     Err(failed) => (vec![], Err(failed)),
@@ -402,6 +408,12 @@ impl State {
                 self.note(|| format!("host {host} closes session {session}"));
                 self.close_session(session, Some((conn, xid, Slot::Answered(Answer::done()))));
             }
+        }
+        if records {
+            self.check_record(host);
+        }
+        if releases && is_done {
+            self.check_recorded(host);
         }
         if releases {
             self.check_release(host);
@@ -416,7 +428,7 @@ impl State {
     /// Evaluates a write. Returns its effects and its results, or which operation fails and why.
     fn evaluate(&mut self, session: i64, operations: Vec<Operation>) -> Result<(Vec<Effect>, Vec<Done>), (usize, i32)> {
         let head = &self.servers.head;
-        let zxid = self.servers.log.len() as i64 + 1;
+        let (zxid, clock) = (self.servers.log.len() as i64 + 1, self.servers_clock());
         let (mut effects, mut results) = (vec![], vec![]);
         for (index, operation) in operations.into_iter().enumerate() {
             let exists = |path: &str| head.get(path).ok_or((index, NO_NODE));
@@ -430,15 +442,18 @@ impl State {
                         return Err((index, NODE_EXISTS));
                     }
                     let owner = if is_ephemeral { session } else { 0 };
-                    results.push(Done::Created { path: path.clone(), stat: stat(zxid, owner), kind });
-                    effects.push(Effect::Create(Node {
-                        path: Path::from(path),
+                    let node = Node {
+                        path: Path::from(path.as_str()),
                         data,
                         czxid: zxid,
                         owner,
                         counter: 0,
                         version: 0,
-                    }));
+                        created: clock,
+                        written: clock,
+                    };
+                    results.push(Done::Created { path, stat: node.stat(), kind });
+                    effects.push(Effect::Create(node));
                 }
                 Operation::Delete(path) => {
                     let node = exists(&path)?;
@@ -453,8 +468,8 @@ impl State {
                     if ![-1, node.version].contains(&version) {
                         return Err((index, BAD_VERSION));
                     }
-                    effects.push(Effect::Set(Rc::clone(&node.path), data));
-                    results.push(Done::Set(stat(node.czxid, node.owner)));
+                    effects.push(Effect::Set { path: Rc::clone(&node.path), data, written: clock });
+                    results.push(Done::Set(Stat { written: clock, ..node.stat() }));
                 }
                 Operation::Check(path) => {
                     exists(&path)?;
@@ -477,7 +492,7 @@ impl State {
                     self.check_wakes(&path);
                     self.note(|| format!("deleted {path}"));
                 }
-                Effect::Set(path, _) => {
+                Effect::Set { path, .. } => {
                     let path = Rc::clone(path);
                     self.note(|| format!("data of {path} set"));
                 }
@@ -526,7 +541,7 @@ impl State {
                 state.tree.apply(effect);
                 match effect {
                     Effect::Delete(path) => changes.push((Rc::clone(path), true)),
-                    Effect::Set(path, _) => changes.push((Rc::clone(path), false)),
+                    Effect::Set { path, .. } => changes.push((Rc::clone(path), false)),
                     Effect::Create(_) => {}
                 }
             }
@@ -685,7 +700,7 @@ impl State {
             if *watch && !watched.contains(&node.path) {
                 watched.push(Rc::clone(&node.path));
             }
-            Answer::data(&node.data, stat(node.czxid, node.owner))
+            Answer::data(&node.data, node.stat())
         } else {
             Answer::children(tree.children(path))
         }
@@ -809,10 +824,15 @@ impl State {
         }
     }
 
+    /// The clock of whichever server is the leader, in milliseconds.
+    fn servers_clock(&self) -> i64 {
+        (self.now / MS) as i64
+    }
+
     /// Deletes a node or sets its data, as an operator does with a client of their own.
     pub(crate) fn operate(&mut self, path: &str, data: Option<&[u8]>) {
         let effect = match data {
-            Some(data) => Effect::Set(Path::from(path), Rc::from(data)),
+            Some(data) => Effect::Set { path: Path::from(path), data: Rc::from(data), written: self.servers_clock() },
             None => Effect::Delete(Path::from(path)),
         };
         self.commit(Transaction { effects: vec![effect], origin: None, closes: None });
@@ -821,12 +841,17 @@ impl State {
     /// Creates a node that belongs to no session, as an operator does with a client of their own.
     pub(crate) fn remake(&mut self, path: &str) {
         let czxid = self.servers.log.len() as i64 + 1;
-        let node = Node { path: Path::from(path), data: Rc::from([]), czxid, owner: 0, counter: 0, version: 0 };
+        let clock = self.servers_clock();
+        let node = Node {
+            path: Path::from(path),
+            data: Rc::from([]),
+            czxid,
+            owner: 0,
+            counter: 0,
+            version: 0,
+            created: clock,
+            written: clock,
+        };
         self.commit(Transaction { effects: vec![Effect::Create(node)], origin: None, closes: None });
     }
-}
-
-/// What is said of a node. What time it is does not matter.
-fn stat(czxid: i64, owner: i64) -> Stat {
-    Stat { czxid, owner, created: 0, written: 0 }
 }

@@ -2,6 +2,8 @@
 
 use std::rc::Rc;
 
+use zklock::session::Stat;
+
 use crate::state::Path;
 
 /// A node, as one server knows it.
@@ -16,6 +18,15 @@ pub(crate) struct Node {
     pub(crate) counter: i32,
     /// How often its data was set.
     pub(crate) version: i32,
+    /// When it was created and when its data was set last, in milliseconds.
+    pub(crate) created: i64,
+    pub(crate) written: i64,
+}
+
+impl Node {
+    pub(crate) fn stat(&self) -> Stat {
+        Stat { czxid: self.czxid, owner: self.owner, created: self.created, written: self.written }
+    }
 }
 
 /// All nodes, as one server knows them.
@@ -47,10 +58,11 @@ impl Tree {
                 }
             }
             Effect::Delete(path) => self.0.retain(|node| node.path != *path),
-            Effect::Set(path, data) => {
+            Effect::Set { path, data, written } => {
                 if let Some(node) = self.0.iter_mut().find(|node| node.path == *path) {
                     node.data = Rc::clone(data);
                     node.version += 1;
+                    node.written = *written;
                 }
             }
         }
@@ -61,5 +73,5 @@ impl Tree {
 pub(crate) enum Effect {
     Create(Node),
     Delete(Path),
-    Set(Path, Rc<[u8]>),
+    Set { path: Path, data: Rc<[u8]>, written: i64 },
 }

@@ -5,6 +5,7 @@
 
 use std::rc::Rc;
 
+use zklock::rules::last_run;
 use zklock::session::Stat;
 use zklock::zookeeper::error::Malformed;
 use zklock::zookeeper::frames::Inbox;
@@ -200,6 +201,14 @@ fn read_operation(kind: i32, from: &mut Reader<'_>) -> Result<Operation, Malform
 }
 
 impl Operation {
+    /// Whether it writes the record of a successful run.
+    pub(crate) fn is_of_record(&self) -> bool {
+        match self {
+            Self::Create { path, .. } | Self::Set(path, ..) => path.ends_with(&last_run::path("")),
+            Self::Delete(_) | Self::Check(_) => false,
+        }
+    }
+
     fn at_any_version(self, from: &mut Reader<'_>) -> Result<Self, Malformed> {
         assert_eq!(from.int()?, -1, "a version");
         Ok(self)
@@ -257,9 +266,9 @@ pub(crate) fn event(path: &str, is_deleted: bool) -> Vec<u8> {
 fn stat(to: &mut Writer<'_>, stat: Stat) {
     to.long(stat.czxid);
     to.long(stat.czxid);
-    // ctime and mtime, version, cversion and aversion
-    to.long(0);
-    to.long(0);
+    to.long(stat.created);
+    to.long(stat.written);
+    // version, cversion and aversion
     to.int(0);
     to.int(0);
     to.int(0);

@@ -110,6 +110,11 @@ impl SimOutside {
         if let (Report::Connection(Connection::Shortened { .. }), true) = (report, state.hosts[host].is_running()) {
             state.spring(Kind::AtShortened, host);
         }
+        match report {
+            Report::Queue(Progress::Skipped(last)) => state.check_skip(host, last),
+            Report::Unrecorded(why) => state.check_unrecorded(host, why),
+            _ => {}
+        }
         let held = matches!(report, Report::Queue(Progress::Held { .. }));
         state.keepers[self.keeper].reports.push(report.clone());
         state.keepers[self.keeper].reported_at = state.now;
@@ -207,6 +212,14 @@ impl Outside for SimOutside {
             if state.hosts[host].alive { Poll::Pending } else { Poll::Ready(None) }
         })
         .await
+    }
+
+    fn success(&self) -> Option<Instant> {
+        let state = self.state.borrow();
+        let keeper = &state.keepers[self.keeper];
+        let host = &state.hosts[keeper.host];
+        let was_stopped = host.is_spoiled || host.guard.lease_over || keeper.revoked;
+        host.began.filter(|_| host.guard.ended == Some(0) && !was_stopped).map(instant)
     }
 
     fn revoke_lease(&self) {
@@ -361,6 +374,16 @@ impl Session for SimSession {
 
     fn delete<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s> {
         self.session.delete(path)
+    }
+
+    fn conclude<'s>(
+        &'s self,
+        record: &str,
+        data: &[u8],
+        exists: bool,
+        nodes: &[String],
+    ) -> impl Future<Output = Result<(), Failure>> + use<'s> {
+        self.session.conclude(record, data, exists, nodes)
     }
 
     fn close(self) -> impl Future<Output = Result<(), Failure>> {

@@ -74,6 +74,9 @@ impl Machine {
             Event::Keeper(Report::Lost(Loss::SessionExpired | Loss::SessionEnded)) => {
                 finish(release, Confirmation::SessionOver)
             }
+            Event::Keeper(Report::Unrecorded(why)) => {
+                (State::Releasing(release), vec![Effect::Say(Notice::Unrecorded(why))])
+            }
             Event::KeeperGone => finish(release, Confirmation::Unconfirmed),
             Event::Timer if now >= release.until => finish(release, Confirmation::Unconfirmed),
             Event::OnLostEnded => (State::Releasing(Release { on_lost_runs: false, ..release }), vec![]),

@@ -133,6 +133,8 @@ impl Machine {
             Event::Keeper(Report::Queue(Progress::Beside(refusal))) => {
                 (same, vec![Effect::Say(Notice::Beside(refusal))])
             }
+            // The keeper has released the lock by itself.
+            Event::Keeper(Report::Unrecorded(why)) => (same, vec![Effect::Say(Notice::Unrecorded(why))]),
             Event::Timer
             | Event::Keeper(Report::Connection(_) | Report::Independent | Report::Queue(_) | Report::Released)
             | Event::Answered(_)
@@ -227,6 +229,7 @@ impl Machine {
                 | Report::Queue(_)
                 | Report::Refused(_)
                 | Report::Revoked(_)
+                | Report::Unrecorded(_)
                 | Report::Released,
             )
             | Event::KeeperGone
@@ -261,6 +264,7 @@ impl Machine {
                 | Report::Lost(_)
                 | Report::Refused(_)
                 | Report::Revoked(_)
+                | Report::Unrecorded(_)
                 | Report::Released,
             )
             | Event::KeeperGone
@@ -289,7 +293,12 @@ fn judge(now: Instant, lease: Lease, cause: Cause, event: &Event) -> (Cause, Opt
         Event::Timer if now >= lease.kill_at() => lost(LostWhy::Silence(lease.silence(now))),
         Event::Timer
         | Event::Keeper(
-            Report::Connection(_) | Report::Independent | Report::Queue(_) | Report::Revoked(_) | Report::Released,
+            Report::Connection(_)
+            | Report::Independent
+            | Report::Queue(_)
+            | Report::Revoked(_)
+            | Report::Unrecorded(_)
+            | Report::Released,
         )
         | Event::Extended(_)
         | Event::Answered(_)

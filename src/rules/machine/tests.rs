@@ -8,6 +8,7 @@ use super::ending::{GIVE_UP_PATIENCE, HURRIED_PATIENCE, RELEASE_PATIENCE};
 use super::waiting::{KEEPER_CRASHES, VERDICT_PATIENCE};
 use super::*;
 use crate::rules::event::{CommandEnd, CommandEvent, Unstarted};
+use crate::rules::last_run::LastRun;
 use crate::rules::message::{Connection, Grant, Granted, Loss, Progress, Refusal, View};
 use crate::rules::notice::{Blocker, LostWhy, Notice};
 
@@ -751,4 +752,33 @@ fn an_unconfirmed_release_is_bounded_and_told() {
     run.pass(RELEASE_PATIENCE);
     assert_eq!(run.finished, Some(Outcome::Exited(0)));
     assert!(run.said(|notice| *notice == Notice::NotReleased(TIMEOUT)));
+}
+
+#[test]
+fn a_command_that_is_skipped_is_a_success() {
+    let mut run = Harness::new(settings());
+    let last = LastRun { started: 0, took: Duration::ZERO, host: None, token: None };
+    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
+    run.event(Event::Keeper(Report::Queue(Progress::Skipped(last))));
+    assert!(run.released && !run.spawned);
+    run.event(Event::Keeper(Report::Released));
+    assert_eq!(run.finished, Some(Outcome::Exited(0)));
+}
+
+#[test]
+fn a_run_that_could_not_be_recorded_keeps_its_status() {
+    // The keeper may release the lock before the supervisor has heard of the end of the command.
+    for hears_first in [true, false] {
+        let mut run = Harness::running(settings());
+        let events = [
+            Event::Keeper(Report::Unrecorded("why".to_owned())),
+            Event::Command(CommandEvent::Ended(CommandEnd::Exited(0))),
+        ];
+        let (first, second) = if hears_first { (0, 1) } else { (1, 0) };
+        run.event(events[first].clone());
+        run.event(events[second].clone());
+        run.event(Event::Keeper(Report::Released));
+        assert_eq!(run.finished, Some(Outcome::Exited(0)));
+        assert!(run.said(|notice| *notice == Notice::Unrecorded("why".to_owned())));
+    }
 }

@@ -71,6 +71,7 @@ impl Machine {
                 | Report::Independent
                 | Report::Queue(_)
                 | Report::Revoked(_)
+                | Report::Unrecorded(_)
                 | Report::Released,
             )
             | Event::Extended(_)
@@ -129,7 +130,7 @@ impl Machine {
                 (None, None) => self.unavailable(now, Blocker::Late),
             },
             Event::Timer
-            | Event::Keeper(Report::Independent | Report::Released)
+            | Event::Keeper(Report::Independent | Report::Unrecorded(_) | Report::Released)
             | Event::Extended(_)
             | Event::Answered(_)
             | Event::Command(_)
@@ -145,6 +146,10 @@ impl Machine {
             Progress::Foreign { lock, child } => {
                 (State::Queued(queued), vec![Effect::Say(Notice::Foreign { lock, child })])
             }
+            // It is the supervisor that remembers it.
+            Progress::Asked(_) => (State::Queued(queued), vec![]),
+            Progress::Misrecorded(record) => (State::Queued(queued), vec![Effect::Say(Notice::Misrecorded(record))]),
+            Progress::Skipped(last) => give_up(now, Outcome::Exited(0), vec![Effect::Say(Notice::Skipped(last))]),
             // The queue is judged when the command runs; until then it is left where it does not fit.
             Progress::Beside(_) => (State::Queued(queued), vec![]),
             Progress::Waiting(view) if no_wait => {
@@ -188,7 +193,13 @@ impl Machine {
             Event::CallerGone => give_up(now, Outcome::NotFree, vec![Effect::Say(Notice::CallerGone)]),
             Event::Signal { signal, .. } => (State::Held(held), stop_self(signal)),
             Event::Timer
-            | Event::Keeper(Report::Connection(_) | Report::Independent | Report::Queue(_) | Report::Released)
+            | Event::Keeper(
+                Report::Connection(_)
+                | Report::Independent
+                | Report::Queue(_)
+                | Report::Unrecorded(_)
+                | Report::Released,
+            )
             | Event::Extended(_)
             | Event::Answered(_)
             | Event::Command(_)
@@ -274,7 +285,8 @@ fn refused(now: Instant, refusal: Refusal) -> (State, Vec<Effect>) {
         | Refusal::OtherPermits { .. }
         | Refusal::OtherRecipe { .. }
         | Refusal::Upgrade { .. }
-        | Refusal::OutOfReach { .. } => Outcome::Unusable,
+        | Refusal::OutOfReach { .. }
+        | Refusal::OncePerLent { .. } => Outcome::Unusable,
         Refusal::Server(_) => Outcome::Internal,
     };
     give_up(now, outcome, vec![Effect::Say(Notice::Refused(refusal))])

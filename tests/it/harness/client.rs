@@ -57,6 +57,9 @@ pub(crate) struct Stat {
     pub(crate) version: i32,
     /// The session with which it goes; 0 for a node that stays.
     pub(crate) owner: i64,
+    /// The transactions that have last changed its data and the list of its children.
+    pub(crate) changed: i64,
+    pub(crate) children_changed: i64,
 }
 
 /// A session with a server. Dropping it closes the session, and its ephemeral nodes go.
@@ -157,10 +160,11 @@ impl Client {
         let mut answer = Answer(&answer);
         let data = answer.bytes();
         let czxid = answer.long();
-        let (_mzxid, _ctime, _mtime) = (answer.long(), answer.long(), answer.long());
+        let (changed, _ctime, _mtime) = (answer.long(), answer.long(), answer.long());
         let version = answer.int();
         let (_cversion, _aversion) = (answer.int(), answer.int());
-        Ok((data, Stat { czxid, version, owner: answer.long() }))
+        let (owner, _length, _children) = (answer.long(), answer.int(), answer.int());
+        Ok((data, Stat { czxid, version, owner, changed, children_changed: answer.long() }))
     }
 
     /// Whether there is such a node.

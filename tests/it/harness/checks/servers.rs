@@ -115,7 +115,7 @@ fn a_client_sees_and_changes_nodes() {
     assert_eq!(one.create("/lock", b"old", Kind::Persistent), Ok("/lock".to_owned()));
     assert_eq!(one.create("/lock", b"", Kind::Persistent), Err(Refusal::NODE_EXISTS));
     one.set("/lock", b"new").unwrap();
-    let (data, Stat { czxid, version, owner }) = one.get("/lock").unwrap();
+    let (data, Stat { czxid, version, owner, .. }) = one.get("/lock").unwrap();
     assert_eq!((data.as_slice(), version, owner), (&b"new"[..], 1, 0));
     let late = one.create("/lock/a-", b"", Kind::EphemeralSequential).unwrap();
     let early = two.create("/lock/b-", b"", Kind::EphemeralSequential).unwrap();

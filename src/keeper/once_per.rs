@@ -1,0 +1,140 @@
+//! `--once-per`: whether the command is to run when the lock is ours, and the record of a run that was successful.
+
+use std::future::pending;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::outside::Outside;
+use super::place::{Claim, Stop};
+use super::{End, Keeper};
+use crate::futures::or;
+use crate::rules::instant::Instant;
+use crate::rules::last_run::{self, Asked, LastRun, Success};
+use crate::rules::message::{Progress, Report};
+use crate::session::{Failure, Session, Stat};
+
+/// How long a supervisor may take to say that the command was to be stopped when it ended. One that is stopped itself
+/// is not waited for: others wait for the lock.
+const LAST_WORD: Duration = Duration::from_millis(200);
+
+impl<O: Outside> Keeper<'_, O> {
+    /// Notes when a contender was created, if it is the first one of this run.
+    pub(super) fn note_asked(&self, stat: Stat) {
+        if self.plan.request.once_per.is_some() && self.asked.get().is_none() {
+            // Our clock may have gone on for long since the creation, if this process was stopped.
+            self.asked.set(Some(Asked { at: stat.created, after: self.born }));
+        }
+    }
+
+    /// Tells the supervisor when this run asked, for the keeper that may come after this one.
+    pub(super) async fn tell_asked(&self) {
+        if let Some(asked) = self.asked.get().filter(|_| !self.told.borrow().asked) {
+            self.told.borrow_mut().asked = true;
+            self.outside.report(&Report::Queue(Progress::Asked(asked))).await;
+        }
+    }
+
+    /// Returns if the command is to run; if not, stops with the last run, which was recent. To be called when it is our turn.
+    ///
+    /// What our server shows of the record is new enough. The record of a run is written in the transaction that deletes
+    /// the contender of that run, or before that. If a contender was before us, this server has shown us that it is gone.
+    /// If none was, our own contender is newer than all that went before, and this server knows ours. Only a server that
+    /// has missed a deletion for good, and has to be believed because no other one answers, may have missed the record
+    /// as well.
+    pub(super) async fn judge_last_run(&self, session: &O::Session) -> Result<(), Stop> {
+        let (Some(period), Some(asked)) = (self.plan.request.once_per, self.asked.get()) else { return Ok(()) };
+        let record = last_run::path(self.plan.request.lock.as_str());
+        let (data, stat) = match self.insist(|| session.read(&record)).await {
+            Err(Failure::NoNode) => {
+                self.has_record.set(false);
+                return Ok(());
+            }
+            read => read.map_err(|failure| Stop::because(failure, &record))?,
+        };
+        self.has_record.set(true);
+        let last = LastRun::from_bytes(&data, stat.written);
+        let Some(last) = last.filter(|last| !last.is_absurd(asked, self.outside.now(), period)) else {
+            if !std::mem::replace(&mut self.told.borrow_mut().misrecorded, true) {
+                self.outside.report_if_room(&Report::Queue(Progress::Misrecorded(record)));
+            }
+            return Ok(());
+        };
+        if last.is_recent(asked, period) { Err(Stop::Skip(last)) } else { Ok(()) }
+    }
+
+    /// Waits until the supervisor has had time to say that the command was being stopped: a Ctrl-C reaches the command
+    /// without us. `life`: what goes on meanwhile. Returns why the keeper's work ends, if it is for another reason now.
+    pub(super) async fn last_word(&self, life: impl Future<Output = End>) -> Option<End> {
+        self.success(self.outside.now())?;
+        let enough = async {
+            let going_on = async {
+                life.await;
+                pending().await
+            };
+            or(self.outside.sleep(LAST_WORD), going_on).await;
+            None
+        };
+        or(async { Some(self.follow_orders().await) }, enough).await
+    }
+
+    /// What is to be recorded of the command, which had ended by then, if anything is.
+    pub(super) fn success(&self, ended: Instant) -> Option<Success> {
+        self.plan.request.once_per?;
+        self.outside.success().map(|began| Success { began, ended })
+    }
+
+    /// Records the run and deletes our contenders, over a connection that may be lost on the way. If the record cannot be
+    /// written, that is reported, and the contenders are still there.
+    pub(super) async fn conclude(&self, session: &O::Session, success: Success) -> Result<(), Failure> {
+        let lost = async {
+            session.lost().await;
+            Err(Failure::Unknown("connection lost".to_owned()))
+        };
+        let why = match or(lost, self.record(session, success)).await {
+            Ok(()) => return Ok(()),
+            Err(why @ Failure::Unknown(_)) => return Err(why),
+            Err(why) => why,
+        };
+        self.outside.report_if_room(&Report::Unrecorded(why.to_string()));
+        if why == Failure::SessionOver { Err(why) } else { Ok(()) }
+    }
+
+    async fn record(&self, session: &O::Session, success: Success) -> Result<(), Failure> {
+        let claims = self.place.borrow().claims();
+        let is_first = |claim: &&Rc<Claim>| claim.lock == self.plan.request.lock;
+        let Some(token) = claims.iter().find(is_first).map(|claim| claim.token) else { return Err(Failure::NoNode) };
+        let record = last_run::path(self.plan.request.lock.as_str());
+        let card = self.outside.card();
+        let mut nodes = self.place.borrow().own_nodes();
+        loop {
+            let data = success.to_bytes(self.outside.now(), token, card.host.as_deref(), card.user.as_deref());
+            match session.conclude(&record, &data, self.has_record.get(), &nodes).await {
+                Err(Failure::Exists) => self.has_record.set(true),
+                // The record is missing, or a node of ours.
+                Err(Failure::NoNode) => {
+                    let synced = session.sync(&record);
+                    let read = session.read(&record);
+                    synced.await?;
+                    match read.await {
+                        Ok((data, stat)) => {
+                            let last = LastRun::from_bytes(&data, stat.written);
+                            if last.is_some_and(|last| last.token >= Some(token)) {
+                                // An earlier attempt has written it, and only the reply was lost; a later run may have
+                                // written its own since then.
+                                return Ok(());
+                            }
+                            if self.has_record.replace(true) {
+                                return Err(Failure::NoNode);
+                            }
+                        }
+                        Err(Failure::NoNode) if self.has_record.replace(false) => {}
+                        Err(failure) => return Err(failure),
+                    }
+                }
+                // The end of the session deletes nodes that we may not delete.
+                Err(Failure::Denied) if !nodes.is_empty() => nodes.clear(),
+                outcome => return outcome,
+            }
+        }
+    }
+}
