@@ -254,7 +254,7 @@ _zklock_or_command() {
         case $option in
             --dialect)
                 [[ $value == *,* ]] && before=${value%,*},
-                mapfile -t COMPREPLY < <(compgen -P "$before" -W 'curator curator-rw kazoo' -- "${value##*,}") ;;
+                mapfile -t COMPREPLY < <(compgen -P "$before" -W 'curator curator-rw kazoo single' -- "${value##*,}") ;;
             --signal)
                 [[ $value == SIG* ]] && before=SIG
                 mapfile -t COMPREPLY < <(compgen -P "$before" -W 'HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS' -- "${value#SIG}") ;;

@@ -3,7 +3,7 @@ complete -c zklock -n __zklock_options -l connect-timeout -d 'Give up when no se
 complete -c zklock -n __zklock_options -l session-timeout -d 'Session timeout to ask for' -r -f
 complete -c zklock -n __zklock_options -s p -l permits -d 'Take one of N permits: at most N hold at a time' -r -f
 complete -c zklock -n __zklock_options -l and -d 'Also take this lock: all or none; can be repeated' -r -f
-complete -c zklock -n __zklock_options -l dialect -d 'Whose node names to use: curator, curator-rw, kazoo' -r -f
+complete -c zklock -n __zklock_options -l dialect -d 'Whose node names to use: curator, curator-rw, kazoo; or single' -r -f
 complete -c zklock -n __zklock_options -s w -l timeout -l wait -d 'Give up after this long; without it, wait for ever' -r -f
 complete -c zklock -n __zklock_options -s E -l conflict-exit-code -d 'Exit status when another contender has the lock, 0 to 255' -r -f
 complete -c zklock -n __zklock_options -l describe -d 'A text that others see while the lock is held or waited for' -r -f
@@ -109,7 +109,7 @@ complete -c zklock -n 'not __zklock_command >/dev/null; and not __zklock_subcomm
 
 # The values of three options, and COMMAND, which completes as it would without zklock.
 complete -c zklock -n __zklock_options -l and -x -a '(__zklock_paths)'
-complete -c zklock -n __zklock_options -l dialect -x -a '(__fish_append , curator curator-rw kazoo)'
+complete -c zklock -n __zklock_options -l dialect -x -a '(__fish_append , curator curator-rw kazoo single)'
 complete -c zklock -n __zklock_options -l signal -x -a '(__zklock_signals)'
 complete -c zklock -n '__zklock_command >/dev/null' -x -a '(__fish_complete_subcommand --commandline (__zklock_command))' -d Command
 complete -c zklock -n __zklock_first -a hold -d 'Take a lock, and hold it until told to stop'
@@ -120,7 +120,7 @@ complete -c zklock -n '__zklock_subcommand hold' -s x -l exclusive -s e -d 'Take
 complete -c zklock -n '__zklock_subcommand hold' -s s -l shared -d 'Take a read lock: readers hold together, a writer (--exclusive) alone'
 complete -c zklock -n '__zklock_subcommand hold' -s p -l permits -x -d 'Take one of N permits: at most N hold at a time'
 complete -c zklock -n '__zklock_subcommand hold' -l and -x -d 'Also take this lock: all or none; can be repeated'
-complete -c zklock -n '__zklock_subcommand hold' -l dialect -x -d 'Whose node names to use: curator, curator-rw, kazoo'
+complete -c zklock -n '__zklock_subcommand hold' -l dialect -x -d 'Whose node names to use: curator, curator-rw, kazoo; or single'
 complete -c zklock -n '__zklock_subcommand hold' -s n -l nonblock -l nb -d 'Give up at once when the lock is not free'
 complete -c zklock -n '__zklock_subcommand hold' -s w -l timeout -l wait -x -d 'Give up after this long; without it, wait for ever'
 complete -c zklock -n '__zklock_subcommand hold' -s E -l conflict-exit-code -x -d 'Exit status when another contender has the lock, 0 to 255'

@@ -15,6 +15,7 @@ mod once_per;
 pub mod outside;
 mod place;
 pub mod process;
+mod single;
 mod wait;
 
 use std::cell::{Cell, RefCell};
@@ -358,7 +359,8 @@ impl<'p, O: Outside> Keeper<'p, O> {
     /// closes the session, so their replies are not waited for. Closing deletes the nodes as well; but servers have
     /// kept the nodes of closed sessions (ZOOKEEPER-4541).
     fn request_deletion(&self) {
-        let Some(session) = self.session.connection.borrow().clone() else { return };
+        // A single node may have been deleted by others, and be another's by now.
+        let Some(session) = self.session.connection.borrow().clone().filter(|_| !self.is_single()) else { return };
         for node in self.place.borrow().own_nodes() {
             drop(session.delete(&node));
         }

@@ -10,7 +10,7 @@ use crate::rules::last_run;
 use crate::rules::lender::Barrier;
 use crate::rules::message::{Loss, Refusal, View};
 use crate::rules::notice::{Blocker, LostWhy, Notice};
-use crate::rules::queue::Recipe;
+use crate::rules::queue::{Dialect, Recipe};
 use crate::rules::settings::Patience;
 
 /// Who is to see a sentence.
@@ -278,6 +278,9 @@ fn refused(refusal: &Refusal, plan: &Plan) -> String {
         Refusal::Blind { lock, contender, reads } => {
             let mut dialects = plan.request.dialects.clone();
             dialects.push(*reads);
+            // That one stands alone.
+            let with_single = dialects.contains(&Dialect::Single);
+            dialects.retain(|dialect| !with_single || dialect == reads);
             dialects.sort_unstable();
             let dialects: Vec<_> = dialects.iter().map(|dialect| dialect.name()).collect();
             let dialects = dialects.join(",");
@@ -309,7 +312,10 @@ fn refused(refusal: &Refusal, plan: &Plan) -> String {
 }
 
 fn queue(view: &View, now: Instant) -> String {
-    format!("{} of {}, {}", ordinal(view.position), view.total, held(view, now))
+    match view.position {
+        0 => held(view, now),
+        position => format!("{} of {}, {}", ordinal(position), view.total, held(view, now)),
+    }
 }
 
 /// How long ago that was, with both on our clock.

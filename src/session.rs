@@ -128,13 +128,15 @@ pub trait Session: Sized {
     /// need not exist.
     fn sync<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s, Self>;
 
-    /// Creates an ephemeral sequential node with this data for each of the prefixes: either all or none. `with_stat`:
-    /// a single node is created by a request that asks what the server says of it, which servers before 3.5 do not
-    /// know ([`Failure::Unimplemented`]).
+    /// Creates an ephemeral node with this data for each of the prefixes: either all or none. `numbered`: the server
+    /// appends sequence numbers; otherwise the prefixes are the names ([`Failure::Exists`]). `with_stat`: a single node is
+    /// created by a request that asks what the server says of it, which servers before 3.5 do not know
+    /// ([`Failure::Unimplemented`]).
     fn create<'s>(
         &'s self,
         prefixes: &'s [String],
         data: &[u8],
+        numbered: bool,
         with_stat: bool,
     ) -> impl Future<Output = Result<Created, Failure>> + use<'s, Self>;
 

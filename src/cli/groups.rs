@@ -86,7 +86,7 @@ pub struct Taking {
     #[arg(long, value_name = "LOCK", value_hint = ValueHint::Other, help_heading = "Lock")]
     pub and: Vec<OsString>,
 
-    /// Whose node names to use: curator, curator-rw, kazoo
+    /// Whose node names to use: curator, curator-rw, kazoo; or single
     ///
     /// Programs that use the lock through another library wait for zklock only if they know its node
     /// names; zklock knows theirs. Use curator for Curator's InterProcessMutex, ZooKeeper's WriteLock,
@@ -94,6 +94,10 @@ pub struct Taking {
     /// InterProcessReadWriteLock; kazoo for kazoo. Name several, separated by commas, where several
     /// kinds of program share the lock. Without this option zklock uses curator, and refuses (78) a
     /// lock that kazoo uses.
+    ///
+    /// With single, the lock is one ephemeral node, LOCK/lock, as some programs have it: the one that
+    /// creates it holds. There is no queue, so the order is not that of arrival, and each release wakes
+    /// all waiters. No other dialect can be added, nor --shared or --permits.
     #[arg(long, value_name = "NAME[,NAME...]", value_hint = ValueHint::Other, help_heading = "Lock")]
     pub dialect: Option<OsString>,
 

@@ -77,7 +77,10 @@ impl<O: Outside> Keeper<'_, O> {
     async fn withdraw(&self, session: &O::Session) -> Result<(), Failure> {
         let nodes = self.place.borrow().own_nodes();
         for node in &nodes {
-            self.insist(|| session.delete(node)).await?;
+            // The name of a single node is that of the next holder as well.
+            if !self.is_single() || self.is_ours(session, node).await? {
+                self.insist(|| session.delete(node)).await?;
+            }
         }
         self.place.take();
         // Look again for what is lent to us: queueing for it would be waiting for ourselves. The supervisor has
@@ -156,7 +159,7 @@ impl<O: Outside> Keeper<'_, O> {
     }
 
     /// Creates the contender's nodes. If the reply is lost, the step stays uncertain.
-    async fn enqueue(&self, session: &O::Session, lock: &LockPath, id: ContenderId) -> Result<(), Stop> {
+    pub(super) async fn enqueue(&self, session: &O::Session, lock: &LockPath, id: ContenderId) -> Result<(), Stop> {
         let request = &self.plan.request;
         let prefixes: Vec<_> =
             request.dialects.iter().map(|dialect| lock.child(&id.prefix(*dialect, request.mode))).collect();
@@ -168,7 +171,7 @@ impl<O: Outside> Keeper<'_, O> {
             let stats = Some(&self.session.stats).filter(|stats| prefixes.len() == 1 && stats.may_be_known());
             stats.inspect(|stats| stats.ask());
             // Both requests leave back to back and are answered in order, so the list contains the nodes.
-            let created = session.create(&prefixes, &data, stats.is_some());
+            let created = session.create(&prefixes, &data, !self.is_single(), stats.is_some());
             let listed = session.children(lock.as_str());
             let created = created.await;
             stats.inspect(|stats| stats.answered());
@@ -186,6 +189,8 @@ impl<O: Outside> Keeper<'_, O> {
                     return Ok(());
                 }
                 Err(Failure::NoNode) => self.create_parents(session, lock).await?,
+                // Another's, or our own of which we do not know: the step is still uncertain.
+                Err(Failure::Exists) if self.is_single() => return Ok(()),
                 // Servers before 3.5. They have no containers either.
                 Err(Failure::Unimplemented) if stats.is_some() => {
                     log::info!("the server is older than ZooKeeper 3.5");
@@ -204,7 +209,7 @@ impl<O: Outside> Keeper<'_, O> {
         }
     }
 
-    fn record_claim(&self, lock: &LockPath, nodes: Vec<String>, stat: Stat) -> Rc<Claim> {
+    pub(super) fn record_claim(&self, lock: &LockPath, nodes: Vec<String>, stat: Stat) -> Rc<Claim> {
         log::info!("contender {}", nodes.join(" "));
         self.note_asked(stat);
         let servers_clock = (stat.created, self.outside.now());
@@ -237,6 +242,9 @@ impl<O: Outside> Keeper<'_, O> {
     /// Looks for the nodes of a creation whose reply was lost, and creates them if there are none.
     async fn recover(&self, session: &O::Session, lock: &LockPath, id: ContenderId) -> Result<(), Stop> {
         let stop = |failure| Stop::because(failure, lock);
+        if self.is_single() {
+            return self.wait_for_single(session, lock, id).await;
+        }
         let children = match self.insist(|| session.children(lock.as_str())).await {
             Err(Failure::NoNode) => return self.enqueue(session, lock, id).await,
             children => children.map_err(stop)?,

@@ -6,7 +6,6 @@ use std::rc::Rc;
 use std::slice;
 
 use super::Keeper;
-use super::contend::queue_of;
 use super::outside::Outside;
 use super::place::{Claim, LentBy, Stop};
 use crate::environment::HELD;
@@ -57,9 +56,9 @@ impl<O: Outside> Keeper<'_, O> {
             Err(Failure::NoNode) => return Ok(None),
             children => children.map_err(|failure| Stop::because(failure, lock))?,
         };
-        let mut queue = queue_of(lock, self.without_ghosts(lock, children.clone()))?;
+        let mut queue = self.queue(session, lock, self.without_ghosts(lock, children.clone())).await?;
         while self.is_ghost_before_lender(session, lock, &queue).await? {
-            queue = queue_of(lock, self.without_ghosts(lock, children.clone()))?;
+            queue = self.queue(session, lock, self.without_ghosts(lock, children.clone())).await?;
         }
         let held = |(contender, standing): &(&Contender, Standing<'_>)| {
             matches!(standing, Standing::Holds) && self.plan.request.held.contains(&contender.name)

@@ -105,7 +105,8 @@ impl<O: Outside> Keeper<'_, O> {
         let Some(token) = claims.iter().find(is_first).map(|claim| claim.token) else { return Err(Failure::NoNode) };
         let record = last_run::path(self.plan.request.lock.as_str());
         let card = self.outside.card();
-        let mut nodes = self.place.borrow().own_nodes();
+        // A single node goes with the session: by now it may be another's.
+        let mut nodes = if self.is_single() { vec![] } else { self.place.borrow().own_nodes() };
         loop {
             let data = success.to_bytes(self.outside.now(), token, card.host.as_deref(), card.user.as_deref());
             match session.conclude(&record, &data, self.has_record.get(), &nodes).await {

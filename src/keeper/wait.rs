@@ -14,7 +14,7 @@ use crate::plan::LockPath;
 use crate::rules::card::Card;
 use crate::rules::lease::Terms;
 use crate::rules::message::{Grant, Granted, Loss, Progress, Refusal, Report, View};
-use crate::rules::queue::{Contender, Queue, Standing};
+use crate::rules::queue::{Contender, Queue, SINGLE, Standing};
 use crate::rules::revocation::Revocation;
 use crate::rules::text::printable;
 use crate::session::{Change, Failure, Session, Stat};
@@ -66,8 +66,8 @@ impl<O: Outside> Keeper<'_, O> {
         self.outside.sleep(Terms::beat_of(session.timeout())).await;
         for claim in won.iter().filter(|claim| claim.is_own()) {
             let Ok(children) = session.children(claim.lock.as_str()).await else { continue };
-            let Ok(queue) = Queue::from_children(children) else { continue };
-            if let Some(refusal) = self.unsuitable(&claim.lock, &queue, claim) {
+            let Ok(queue) = self.queue(session, &claim.lock, children).await else { continue };
+            if let Some(refusal) = self.unsuitable(&claim.lock, &queue, claim.name()) {
                 self.outside.report_if_room(&Report::Queue(Progress::Beside(refusal)));
             }
         }
@@ -100,8 +100,11 @@ impl<O: Outside> Keeper<'_, O> {
                 Some(names) => names,
                 None => self.insist(|| session.children(lock.as_str())).await.map_err(stop)?,
             };
-            let names = self.without_ghosts(lock, names);
-            let queue = queue_of(lock, names.clone())?;
+            let mut names = self.without_ghosts(lock, names);
+            let queue = self.queue(session, lock, names.clone()).await?;
+            if !queue.has_single() {
+                names.retain(|name| name != SINGLE);
+            }
             // A second node of this session comes from a creation that we had given up for lost and that took
             // effect late. It belongs to this contender, or to an earlier one whose node someone else
             // deleted. If we left it, it would last as long as our session.
@@ -117,7 +120,7 @@ impl<O: Outside> Keeper<'_, O> {
                 known = Some(names.into_iter().filter(|name| *name != twin.name).collect());
                 continue;
             }
-            self.check_company(lock, &queue, claim)?;
+            self.check_company(lock, &queue, claim.name())?;
             self.report_foreign(lock, &queue);
             match queue.standing(claim.name()) {
                 // This never means that we are not queued yet: the list is at least as new as our node, so
@@ -147,7 +150,7 @@ impl<O: Outside> Keeper<'_, O> {
 
     /// Why we cannot wait in this queue, if we cannot: another library's recipe uses the path, or contenders ignore our
     /// node or count another number of permits.
-    fn unsuitable(&self, lock: &LockPath, queue: &Queue, claim: &Claim) -> Option<Refusal> {
+    fn unsuitable(&self, lock: &LockPath, queue: &Queue, name: &str) -> Option<Refusal> {
         let (lock, request) = (lock.to_string(), &self.plan.request);
         // The recipe first: as long as it uses the path, advice about contenders would not help.
         if let Some(recipe) = queue.other_recipe() {
@@ -156,12 +159,12 @@ impl<O: Outside> Keeper<'_, O> {
         if let Some(other) = queue.blind_to(&request.dialects, request.dialects_given) {
             return Some(Refusal::Blind { lock, contender: printable(&other.name), reads: other.reads });
         }
-        queue.other_permits(claim.name()).map(|permits| Refusal::OtherPermits { lock, permits })
+        queue.other_permits(name).map(|permits| Refusal::OtherPermits { lock, permits })
     }
 
     /// Ends the wait in a queue that is [unsuitable](Self::unsuitable).
-    fn check_company(&self, lock: &LockPath, queue: &Queue, claim: &Claim) -> Result<(), Stop> {
-        match self.unsuitable(lock, queue, claim) {
+    pub(super) fn check_company(&self, lock: &LockPath, queue: &Queue, name: &str) -> Result<(), Stop> {
+        match self.unsuitable(lock, queue, name) {
             Some(refusal) => Err(Stop::Final(Report::Refused(refusal))),
             None => Ok(()),
         }
@@ -287,8 +290,9 @@ impl<O: Outside> Keeper<'_, O> {
         loop {
             self.outside.sleep(period).await;
             let Ok(children) = session.children(lock.as_str()).await else { continue };
-            let Ok(queue) = Queue::from_children(self.without_ghosts(lock, children)) else { continue };
-            self.check_company(lock, &queue, claim)?;
+            let children = self.without_ghosts(lock, children);
+            let Ok(queue) = self.queue(session, lock, children).await else { continue };
+            self.check_company(lock, &queue, claim.name())?;
             if let Standing::Waits { position, watch } = queue.standing(claim.name())
                 && self.refresh.is_some()
             {

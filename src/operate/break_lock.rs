@@ -87,6 +87,13 @@ pub(super) async fn run(
         }
     };
     let who = picture::who(target);
+    // The name of that node is the next holder's as well.
+    if order.node.is_some() && target.client == Some("single") {
+        say(&format!(
+            "--node does not tell one holder of {lock} from the next; run zklock break --force on a terminal"
+        ));
+        return Ok(Outcome::Unusable);
+    }
     match end(order, target, visit).await {
         Ok(Fate::Gone) => Ok(Outcome::Exited(0)),
         Ok(Fate::Holds) => {

@@ -12,7 +12,7 @@ use super::visit::{Patience, Visit};
 use crate::futures::or;
 use crate::plan::{Complete, Operation};
 use crate::rules::outcome::Outcome;
-use crate::rules::queue::Contender;
+use crate::rules::queue::{Contender, SINGLE};
 use crate::session::Failure;
 use crate::session::tcp::TcpSession;
 
@@ -58,8 +58,9 @@ async fn search(
 ) -> Result<(), Stop> {
     let (names, _) = session.names(&typed.directory, false).await?;
     let has_own = operation.access.servers.chroot.is_empty();
-    let is_wanted =
-        |name: &String| name.starts_with(&typed.begun) && is_plain(name) && Contender::parse(name).is_none();
+    // A node with the name of a single one may be a lock as well.
+    let is_contender = |name: &str| name != SINGLE && Contender::parse(name).is_some();
+    let is_wanted = |name: &String| name.starts_with(&typed.begun) && is_plain(name) && !is_contender(name);
     let nodes = names.into_iter().filter(is_wanted).map(|name| child(&typed.directory, &name));
     let nodes: Vec<_> = nodes.filter(|path| !has_own || path != OWN).collect();
     // If time runs out now, they are all there, if without slashes: a shell goes on as far as they agree.
@@ -88,11 +89,11 @@ async fn search(
         if is_ephemeral {
             continue;
         }
-        let contenders = names.iter().filter(|name| Contender::parse(name).is_some()).count();
+        let contenders = names.iter().filter(|name| is_contender(name)).count();
         if contenders < names.len() {
             found.push(format!("{path}/"));
         }
-        if contenders > 0 || names.is_empty() {
+        if contenders > 0 || names.is_empty() || names.iter().any(|name| name == SINGLE) {
             found.push(path);
         }
     }

@@ -13,7 +13,7 @@ use crate::clock;
 use crate::plan::{List, Operation, Verbosity};
 use crate::rules::card::Card;
 use crate::rules::outcome::Outcome;
-use crate::rules::queue::{Contender, Queue};
+use crate::rules::queue::{Contender, Queue, SINGLE};
 use crate::rules::roster::{Entry, Roster};
 use crate::sentences;
 use crate::session::tcp::TcpSession;
@@ -115,7 +115,10 @@ async fn search(
         let (contenders, others): (Vec<_>, Vec<_>) =
             names.into_iter().partition(|name| Contender::parse(name).is_some());
         let has_own = operation.access.servers.chroot.is_empty();
-        ahead.extend(others.iter().map(|name| child(&path, name)).filter(|path| !has_own || path != OWN));
+        // One with the name of a single node may also be a lock below this one.
+        let single = contenders.iter().filter(|name| *name == SINGLE);
+        let others = others.iter().chain(single).map(|name| child(&path, name));
+        ahead.extend(others.filter(|path| !has_own || path != OWN));
         if !contenders.is_empty() {
             queues.push((path, contenders));
         }
@@ -127,11 +130,11 @@ async fn search(
 /// The locks with these contenders. Of each only the first is looked at.
 async fn look_at_holders(session: &TcpSession<'_>, queues: Vec<(String, Vec<String>)>) -> Result<Vec<Lock>, Stop> {
     let mut locks = vec![];
-    let mut queues = queues.into_iter();
+    let mut queues = VecDeque::from(queues);
     let mut in_flight = VecDeque::new();
     loop {
         while in_flight.len() < IN_FLIGHT
-            && let Some((path, names)) = queues.next()
+            && let Some((path, names)) = queues.pop_front()
         {
             let queue = Queue::as_numbered(names.iter().cloned());
             let Some(first) = queue.first_holder().map(|first| first.name.clone()) else { continue };
@@ -141,10 +144,20 @@ async fn look_at_holders(session: &TcpSession<'_>, queues: Vec<(String, Vec<Stri
         let Some((path, names, first, reply)) = in_flight.pop_front() else { return Ok(locks) };
         let seen = match reply.await {
             Ok((data, stat, _)) => HashMap::from([(first, seen(&stat, Card::from_bytes(&data)))]),
+            // Nor is there a lock, if it was the only one.
+            Err(Failure::NoNode) if first == SINGLE => {
+                queues.push_back((path, names.into_iter().filter(|name| name != SINGLE).collect()));
+                continue;
+            }
             // It may have gone meanwhile; then nothing more is known of it.
             Err(Failure::NoNode | Failure::Denied) => HashMap::new(),
             Err(failure) => return Err(failure.into()),
         };
+        // It was no contender: another one is the first, if there is one.
+        if seen.get(SINGLE).is_some_and(|seen| seen.session == Some(0)) {
+            queues.push_back((path, names.into_iter().filter(|name| name != SINGLE).collect()));
+            continue;
+        }
         let roster = Roster::new(names, &seen);
         let (holders, waiters) = (roster.holders(), roster.waiters());
         locks.push(Lock { path, holders, waiters, first: roster.contenders.into_iter().next() });

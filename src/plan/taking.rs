@@ -37,6 +37,12 @@ impl Taking {
                 "--permits works in the dialect curator alone; leave out one of the two".to_owned(),
             ));
         }
+        if mode == Mode::Shared && dialects.as_ref().is_some_and(|dialects| dialects.contains(&Dialect::Single)) {
+            return Err(UsageError(
+                "--shared does not exist in the dialect single, which has one holder; leave out one of the two"
+                    .to_owned(),
+            ));
+        }
         let timeout = written.option("timeout", "--timeout", environment::TIMEOUT, cli.timeout);
         let patience = patience(cli.nonblock, timeout)?;
         let conflict_exit_code = Given::new("--conflict-exit-code", cli.conflict_exit_code).read(exit_status)?;
@@ -106,10 +112,16 @@ fn dialects(text: &str) -> Result<Vec<Dialect>, String> {
     let mut dialects = vec![];
     for name in text.split(',') {
         let dialect = Dialect::ALL.into_iter().find(|dialect| dialect.name() == name.trim());
-        let dialect = dialect.ok_or("write one or several of curator, curator-rw, kazoo, separated by commas")?;
+        let dialect =
+            dialect.ok_or("write single, or one or several of curator, curator-rw, kazoo, separated by commas")?;
         if !dialects.contains(&dialect) {
             dialects.push(dialect);
         }
+    }
+    if dialects.len() > 1 && dialects.contains(&Dialect::Single) {
+        return Err(
+            "single has no queue, and cannot be combined with dialects that have one; write it alone".to_owned()
+        );
     }
     Ok(dialects)
 }

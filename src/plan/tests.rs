@@ -270,7 +270,9 @@ fn one_mode_is_chosen() {
     }
     for dialect in ["", "Curator", "curator,", "zookeeper"] {
         let refused = refusal(plan_in(&[], &[&format!("--dialect={dialect}"), "/l", "job"]));
-        assert!(refused.ends_with("write one or several of curator, curator-rw, kazoo, separated by commas"));
+        assert!(
+            refused.ends_with("write single, or one or several of curator, curator-rw, kazoo, separated by commas")
+        );
     }
 }
 

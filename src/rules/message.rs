@@ -91,7 +91,7 @@ pub enum Progress {
 pub struct View {
     /// The lock that is waited for.
     pub lock: String,
-    /// Our place, counted from 1.
+    /// Our place, counted from 1; 0 if there is no queue, as in the dialect `single`.
     pub position: usize,
     /// How many contenders there are.
     pub total: usize,

@@ -10,7 +10,7 @@ mod recipes;
 
 use std::num::NonZeroU32;
 
-pub use names::{Contender, ContenderId, Dialect};
+pub use names::{Contender, ContenderId, Dialect, SINGLE};
 pub use recipes::Recipe;
 
 use super::mode::Mode;
@@ -83,7 +83,23 @@ impl Queue {
 
     /// See [`Exhausted`].
     pub fn is_exhausted(&self) -> bool {
-        self.contenders.iter().any(|contender| !(0..SEQUENCE_LIMIT).contains(&contender.sequence))
+        let mut numbered = self.contenders.iter().filter(|contender| contender.reads != Dialect::Single);
+        numbered.any(|contender| !(0..SEQUENCE_LIMIT).contains(&contender.sequence))
+    }
+
+    /// Whether there is a node with the name [`SINGLE`], which may be a contender.
+    pub fn has_single(&self) -> bool {
+        self.find(SINGLE).is_some()
+    }
+
+    /// The same if the node with the name [`SINGLE`] is not ephemeral: then it is no contender but, for example, a lock
+    /// below this one.
+    pub fn without_single(mut self) -> Self {
+        if let Some(index) = self.find(SINGLE) {
+            self.foreign.push(self.contenders.remove(index).name);
+            self.foreign.sort_unstable();
+        }
+        self
     }
 
     /// The contenders, first come first.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::card::Card;
-use super::queue::{Contender, ContenderId, Queue, Recipe, Standing};
+use super::queue::{Contender, ContenderId, Queue, Recipe, SINGLE, Standing};
 use super::rfc3339::rfc3339;
 
 /// What is known of a node. The default is nothing.
@@ -79,7 +79,10 @@ pub struct Roster {
 impl Roster {
     /// From the names of all children of a lock's node, in any order, and what is known of those that are contenders.
     pub fn new(names: impl IntoIterator<Item = String>, seen: &HashMap<String, Seen>) -> Self {
-        let queue = Queue::as_numbered(names);
+        let mut queue = Queue::as_numbered(names);
+        if seen.get(SINGLE).is_some_and(|seen| seen.session == Some(0)) {
+            queue = queue.without_single();
+        }
         let mut contenders: Vec<Entry> = vec![];
         let mut places = HashMap::new();
         let unknown = Seen::default();
@@ -192,7 +195,7 @@ mod tests {
 
     #[test]
     fn nodes_of_several_dialects_are_one_contender() {
-        let nodes = Dialect::ALL.into_iter().zip(1..);
+        let nodes = Dialect::QUEUEING.into_iter().zip(1..);
         let mut nodes: Vec<_> = nodes
             .map(|(dialect, number)| (own(SESSION, dialect, Mode::Exclusive, number), seen(SESSION, 10)))
             .collect();

@@ -300,9 +300,10 @@ impl<C: Channel> Session for ClientSession<C> {
         &'s self,
         prefixes: &'s [String],
         data: &[u8],
+        numbered: bool,
         with_stat: bool,
     ) -> impl Future<Output = Result<Created, Failure>> + use<'s, C> {
-        let kind = Kind::EphemeralSequential;
+        let kind = if numbered { Kind::EphemeralSequential } else { Kind::Ephemeral };
         let new_node = |path| NewNode { path, data, acl: &[Acl::ANYONE] };
         let reply = match prefixes {
             [path] if with_stat => self.ask(&Request::Create2 { node: new_node(path), kind }),

@@ -26,6 +26,7 @@ mod interop; // Curator, kazoo and others
 mod older_servers;
 mod parents_and_chroot;
 mod sequence_numbers;
+mod single;
 mod tokens;
 
 // The command.

@@ -107,8 +107,11 @@ fn those_that_exclude_each_other_are_refused() {
         (&["-p", ""], number),
         (&["-p", "2", "--dialect", "kazoo"], "--permits works in the dialect curator alone"),
         (&["-p", "2", "--dialect", "curator,curator-rw"], "--permits works in the dialect curator alone"),
-        (&["--dialect", "zookeeper"], "write one or several of curator, curator-rw, kazoo, separated by commas"),
-        (&["--dialect", ""], "write one or several of curator, curator-rw, kazoo, separated by commas"),
+        (
+            &["--dialect", "zookeeper"],
+            "write single, or one or several of curator, curator-rw, kazoo, separated by commas",
+        ),
+        (&["--dialect", ""], "write single, or one or several of curator, curator-rw, kazoo, separated by commas"),
     ] {
         let output = Zklock::bare().args([LOCK]).args(options).args(["--", "true"]).run().expect_code(64);
         assert!(only_line(&output).contains(part), "{options:?}\n{output}");

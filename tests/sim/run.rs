@@ -190,7 +190,7 @@ fn scene(rng: &mut Rng, seed: u64, traced: bool) -> State {
         };
         let mut host = Host::new(rng.usize(0..locks), mode, settings(rng, timeout), script(rng, timeout), count);
         if modes == 2 {
-            host.dialects = Dialect::ALL.to_vec();
+            host.dialects = Dialect::QUEUEING.to_vec();
         }
         host.takes_all = locks > 1 && rng.bool();
         host

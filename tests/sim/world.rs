@@ -316,10 +316,11 @@ impl Session for SimSession {
         &'s self,
         prefixes: &'s [String],
         data: &[u8],
+        numbered: bool,
         with_stat: bool,
     ) -> impl Future<Output = Result<Created, Failure>> + use<'s> {
         self.state.borrow_mut().conns[self.conn].creating += 1;
-        let created = self.session.create(prefixes, data, with_stat);
+        let created = self.session.create(prefixes, data, numbered, with_stat);
         async move {
             let created = created.await;
             self.state.borrow_mut().conns[self.conn].creating -= 1;

@@ -12,6 +12,7 @@ pub(super) fn client(contender: &Contender, session: Option<i64>) -> Option<&'st
     match contender.reads {
         Dialect::Kazoo => Some("kazoo"),
         Dialect::CuratorRw => Some("curator"),
+        Dialect::Single => Some("single"),
         Dialect::Curator => {
             if let Some(rest) = name.strip_prefix("x-") {
                 // Java writes the session id in decimal, C in 16 hex digits.
@@ -51,6 +52,7 @@ mod tests {
             ("x-ff0000012f3a0001-0000000001", Some("zoo_lock")),
             ("lock-0000000003", None),
             ("mine-lock-0000000003", None),
+            ("lock", Some("single")),
         ] {
             assert_eq!(of(name, Some(7)), expected, "{name}");
         }
@@ -58,7 +60,7 @@ mod tests {
 
     #[test]
     fn ours_bear_the_session_that_they_belong_to() {
-        for dialect in Dialect::ALL {
+        for dialect in Dialect::QUEUEING {
             let name = format!("{}0000000001", ContenderId::new(7, 1).prefix(dialect, Mode::Exclusive));
             assert_eq!(of(&name, Some(7)), Some("zklock"));
             assert_eq!(of(&name, None), Some("zklock"));

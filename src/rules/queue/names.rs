@@ -17,11 +17,20 @@ pub enum Dialect {
     CuratorRw,
     /// `…__lock__<seq>`, `…__rlock__<seq>`: kazoo's locks.
     Kazoo,
+    /// `lock`: one node without a number, of the client that has created it. There is no queue: the others try again
+    /// when it has gone.
+    Single,
 }
+
+/// The name of the node in the dialect [`Dialect::Single`].
+pub const SINGLE: &str = "lock";
 
 impl Dialect {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Curator, Self::CuratorRw, Self::Kazoo];
+    pub const ALL: [Self; 4] = [Self::Curator, Self::CuratorRw, Self::Kazoo, Self::Single];
+
+    /// Those whose nodes queue together.
+    pub const QUEUEING: [Self; 3] = [Self::Curator, Self::CuratorRw, Self::Kazoo];
 
     /// What it is called on the command line.
     pub const fn name(self) -> &'static str {
@@ -29,6 +38,7 @@ impl Dialect {
             Self::Curator => "curator",
             Self::CuratorRw => "curator-rw",
             Self::Kazoo => "kazoo",
+            Self::Single => "single",
         }
     }
 }
@@ -61,8 +71,8 @@ impl ContenderId {
         self.random >> 60 == 0xf
     }
 
-    /// The node's name without its sequence number, for a sequential create. A mode that the dialect
-    /// cannot express becomes exclusive.
+    /// The node's name without its sequence number, for a sequential create; the whole name in the dialect
+    /// [`Dialect::Single`], which has no numbers. A mode that the dialect cannot express becomes exclusive.
     pub fn prefix(self, dialect: Dialect, mode: Mode) -> String {
         match (dialect, mode) {
             (Dialect::Curator, Mode::Exclusive) => format!("_c_{self}-lock-"),
@@ -75,6 +85,7 @@ impl ContenderId {
             // 0100000000: a Curator client before us would wait for us, and we for it.
             (Dialect::Kazoo, Mode::Shared) => format!("{:016x}{:016x}__rlock__", self.random, self.session),
             (Dialect::Kazoo, _) => format!("{:016x}{:016x}__lock__", self.random, self.session),
+            (Dialect::Single, _) => SINGLE.to_owned(),
         }
     }
 
@@ -118,7 +129,7 @@ impl fmt::Display for ContenderId {
 pub struct Contender {
     /// The node's name, without the path of its parent. Not ours, so not safe to print as it is.
     pub name: String,
-    /// What ZooKeeper appended to the name.
+    /// What ZooKeeper appended to the name; -1 in the dialect [`Dialect::Single`].
     pub sequence: i32,
     /// How it wants the lock. An ambiguous name counts as exclusive.
     pub mode: Mode,
@@ -130,8 +141,13 @@ pub struct Contender {
 }
 
 impl Contender {
-    /// Reads a child's name. `None`: the child is not a contender.
+    /// Reads a child's name. `None`: the child is not a contender. A node with the name [`SINGLE`] is one only if it is
+    /// ephemeral, see [`Queue::without_single`](super::Queue::without_single).
     pub fn parse(name: &str) -> Option<Self> {
+        if name == SINGLE {
+            let (mode, reads) = (Mode::Exclusive, Dialect::Single);
+            return Some(Self { name: name.to_owned(), sequence: -1, mode, reads, id: None });
+        }
         // A number has ten characters, a large negative one eleven. No prefix ends in a digit or in
         // two minus signs, so only one of the two can succeed.
         [10, 11].into_iter().find_map(|length| {
@@ -240,7 +256,7 @@ mod tests {
     #[test]
     fn an_id_is_found_in_its_own_nodes_alone() {
         let found = |name: &str| Contender::parse(name).and_then(|contender| contender.id);
-        for dialect in Dialect::ALL {
+        for dialect in Dialect::QUEUEING {
             assert_eq!(found(&format!("{}0000000001", id(2).prefix(dialect, Mode::Shared))), Some(id(2)));
         }
         assert_eq!(found("lock-0000000001"), None);
@@ -344,7 +360,7 @@ mod tests {
             session: i64,
             random: u64,
             mode in prop_oneof![Just(Mode::Exclusive), Just(Mode::Shared), (1u32..).prop_map(permits)],
-            dialect in prop::sample::select(&Dialect::ALL[..]),
+            dialect in prop::sample::select(&Dialect::QUEUEING[..]),
             sequence: i32,
         ) {
             let id = ContenderId::new(session, random);

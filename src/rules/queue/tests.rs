@@ -109,7 +109,7 @@ fn who_does_not_see_us_is_told() {
     assert_eq!(blind(&[kazoo, rw], &[Dialect::CuratorRw], true), Some(Dialect::Kazoo));
     assert_eq!(blind(&[mutex, rw], &[Dialect::Curator], true), Some(Dialect::CuratorRw));
     assert_eq!(blind(&[kazoo, write_lock], &[Dialect::Kazoo], true), Some(Dialect::Curator));
-    assert_eq!(blind(&[kazoo, rw, mutex, write_lock], &Dialect::ALL, false), None);
+    assert_eq!(blind(&[kazoo, rw, mutex, write_lock], &Dialect::QUEUEING, false), None);
 }
 
 #[test]

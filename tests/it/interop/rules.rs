@@ -36,7 +36,7 @@ impl Kind {
         // Curator and kazoo, so these names begin with a letter.
         let digits = format!("f{:015x}{random:016x}", random >> 4);
         match self {
-            Self::Ours(mode) => Dialect::ALL.map(|dialect| id.prefix(dialect, mode)).to_vec(),
+            Self::Ours(mode) => Dialect::QUEUEING.map(|dialect| id.prefix(dialect, mode)).to_vec(),
             Self::CuratorMutex => vec![id.prefix(Dialect::Curator, Mode::Exclusive)],
             Self::CuratorWriter => vec![id.prefix(Dialect::CuratorRw, Mode::Exclusive)],
             Self::CuratorReader => vec![id.prefix(Dialect::CuratorRw, Mode::Shared)],

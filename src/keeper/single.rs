@@ -1,0 +1,111 @@
+//! The dialect `single`: one node, of the client that has created it, and no queue.
+//!
+//! All holders have a node of the same name. So what is ours is told by the session that the node belongs to, and what was
+//! created when by its czxid.
+
+use std::future::pending;
+
+use super::contend::queue_of;
+use super::outside::Outside;
+use super::place::Stop;
+use super::{Keeper, PAUSE};
+use crate::futures::or;
+use crate::plan::LockPath;
+use crate::rules::card::Card;
+use crate::rules::message::{Progress, Report, View};
+use crate::rules::queue::{ContenderId, Dialect, Queue, SINGLE};
+use crate::session::{Change, Failure, Session};
+
+impl<O: Outside> Keeper<'_, O> {
+    pub(super) fn is_single(&self) -> bool {
+        self.plan.request.dialects == [Dialect::Single]
+    }
+
+    /// Whether this node belongs to our session.
+    pub(super) async fn is_ours(&self, session: &O::Session, node: &str) -> Result<bool, Failure> {
+        match self.insist(|| session.read(node)).await {
+            Ok((_, stat)) => Ok(stat.owner == session.id()),
+            Err(Failure::NoNode) => Ok(false),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// The queue of a lock with these children. A node with the name of a single one is a contender if it is ephemeral.
+    pub(super) async fn queue(
+        &self,
+        session: &O::Session,
+        lock: &LockPath,
+        children: Vec<String>,
+    ) -> Result<Queue, Stop> {
+        let queue = queue_of(lock, children)?;
+        if self.is_single() || !queue.has_single() {
+            return Ok(queue);
+        }
+        match self.insist(|| session.read(&lock.child(SINGLE))).await {
+            Ok((_, stat)) if stat.owner != 0 => Ok(queue),
+            Ok(_) | Err(Failure::NoNode | Failure::Denied) => Ok(queue.without_single()),
+            Err(failure) => Err(Stop::because(failure, lock)),
+        }
+    }
+
+    /// The node exists, or may exist. If it is ours, the lock is ours. If it is another's, waits until it may have gone, and
+    /// tries to create it again.
+    pub(super) async fn wait_for_single(
+        &self,
+        session: &O::Session,
+        lock: &LockPath,
+        id: ContenderId,
+    ) -> Result<(), Stop> {
+        let node = lock.child(SINGLE);
+        let stop = |failure| Stop::because(failure, lock);
+        let (data, stat, watch) = match session.read_and_watch(&node).await {
+            Ok(read) => read,
+            Err(Failure::NoNode) => return self.enqueue(session, lock, id).await,
+            Err(Failure::Unknown(_)) => {
+                self.outside.sleep(PAUSE).await;
+                return Ok(());
+            }
+            Err(failure) => return Err(stop(failure)),
+        };
+        if stat.owner == session.id() {
+            self.record_claim(lock, vec![node], stat);
+            return Ok(());
+        }
+        let children = match self.insist(|| session.children(lock.as_str())).await {
+            Err(Failure::NoNode) => return Ok(()),
+            children => children.map_err(stop)?,
+        };
+        self.check_company(lock, &queue_of(lock, children)?, SINGLE)?;
+        // There is no queue to have a place in.
+        let holder = match stat.owner {
+            0 => "a node that is not ephemeral".to_owned(),
+            _ => Card::from_bytes(&data).phrase().unwrap_or_else(|| SINGLE.to_owned()),
+        };
+        let view = View { lock: lock.to_string(), position: 0, total: 0, next_in_line: true, holder, held_since: None };
+        self.outside.report_if_room(&Report::Queue(Progress::Waiting(view)));
+
+        // Tried again now and then in any case: the leader decides, so it does not matter if our server goes on showing a
+        // node that has gone (ZOOKEEPER-5010).
+        let changed = or(async { Ok(watch.await) }, async {
+            self.outside.sleep(session.timeout()).await;
+            Ok(Change::Deleted)
+        });
+        // What we have won already is seen to meanwhile.
+        let place = self.place.borrow().clone();
+        let nodes = place.nodes();
+        let beating = async {
+            if !nodes.is_empty() {
+                self.keep_beating(session, &nodes).await?;
+            }
+            pending().await
+        };
+        let deleted = async {
+            self.until_deleted(session, &place).await?;
+            pending().await
+        };
+        match or(deleted, or(beating, changed)).await? {
+            Change::Deleted => self.enqueue(session, lock, id).await,
+            Change::Data | Change::Unknown => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! `--dialect single`: one ephemeral node, `LOCK/lock`, and no queue.
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::client::{Kind, expire_session};
+use crate::harness::creation::creations;
+use crate::harness::frames::Request;
+use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::proxy::Fate;
+use crate::harness::running::{Running, finish, only_line, silent};
+use crate::harness::scratch::{LOCK, Scratch, direct};
+use crate::harness::terminal::Terminal;
+
+const SINGLE: [&str; 2] = ["--dialect", "single"];
+const NODE: &str = "/lock/lock";
+
+/// A contender whose command runs.
+#[track_caller]
+fn hold(scratch: &Scratch) -> Running {
+    scratch.hold_with(&SINGLE, &["--exit-on", "TERM"])
+}
+
+/// Contenders that wait: they watch the node, as its holder does.
+#[track_caller]
+fn wait(scratch: &Scratch, names: &[&str]) -> Vec<Running> {
+    let start = |name: &&str| scratch.start(&direct(), name, &SINGLE, &["--exit-on", "TERM"]);
+    let waiters = names.iter().map(start).collect();
+    wait_watched(scratch, names.len() + 1);
+    waiters
+}
+
+#[track_caller]
+fn wait_watched(scratch: &Scratch, count: usize) {
+    poll::until(format_args!("{count} watch {NODE}"), || (scratch.watchers().get(NODE) == Some(&count)).then_some(()));
+}
+
+#[test]
+fn one_after_the_other() {
+    let scratch = Scratch::new();
+    let mut holder = hold(&scratch);
+    scratch.expect_ours(&holder);
+    assert_eq!(holder.variable("ZKLOCK_NODE"), NODE);
+    let busy = scratch.zklock().args(SINGLE).args(["-n", LOCK, "true"]).run().expect_code(75);
+    assert!(only_line(&busy).starts_with("/lock is not free: held by "), "{busy}");
+    let late = scratch.zklock().args(SINGLE).args(["-w", "200ms", LOCK, "true"]).run().expect_code(75);
+    assert!(only_line(&late).starts_with("gave up waiting for /lock after 200ms: held by "), "{late}");
+
+    let mut waiters = wait(&scratch, &["one", "two", "three"]);
+    silent(finish(&mut holder));
+    // In any order.
+    while !waiters.is_empty() {
+        let next =
+            poll::until("one of them holds", || waiters.iter().position(|waiter| waiter.stdout().contains(" ready")));
+        let mut next = waiters.swap_remove(next);
+        scratch.expect_ours(&next);
+        finish(&mut next);
+    }
+    assert_eq!(scratch.log().expect_no_overlap().order().len(), 4);
+}
+
+#[test]
+fn a_holder_that_is_killed_makes_room() {
+    let scratch = Scratch::new();
+    let mut holder = hold(&scratch);
+    let mut waiters = wait(&scratch, &["next"]);
+    process::send(holder.zklock(), Signal::SIGKILL);
+    holder.wait().expect_signal(Signal::SIGKILL);
+    waiters[0].wait_stdout("next ready");
+    finish(&mut waiters[0]);
+    scratch.expect_tidy(&["holder", "next"]);
+}
+
+#[test]
+fn a_holder_without_its_session_stops() {
+    let scratch = Scratch::new();
+    let mut holder = hold(&scratch);
+    expire_session(&direct(), scratch.only_contender().stat.owner);
+    holder.wait().expect_code(76);
+}
+
+/// Another program of the same recipe.
+#[test]
+fn another_client_takes_turns() {
+    let scratch = Scratch::new().with_lock();
+    scratch.client().create(NODE, b"10.0.0.7", Kind::Ephemeral).expect("the lock is free");
+    let mut waiters: Vec<Running> = vec![scratch.start(&direct(), "job", &SINGLE, &["--exit-on", "TERM"])];
+    wait_watched(&scratch, 1);
+    let busy = scratch.zklock().args(SINGLE).args(["-n", LOCK, "true"]).run().expect_code(75);
+    assert_eq!(only_line(&busy), "/lock is not free: held by 10.0.0.7");
+    // What it stores there meanwhile does not end its turn.
+    scratch.client().set(NODE, b"10.0.0.8").expect("it is ours");
+    wait_watched(&scratch, 1);
+    assert_eq!(scratch.log().order(), [""; 0]);
+    scratch.delete(NODE);
+    waiters[0].wait_stdout("job ready");
+    assert!(scratch.client().create(NODE, b"", Kind::Ephemeral).is_err());
+    finish(&mut waiters[0]);
+}
+
+#[test]
+fn queues_and_single_nodes_do_not_mix() {
+    let scratch = Scratch::new();
+    let refused = |options: &[&str]| {
+        let output = scratch.zklock().args(options).args(["-n", LOCK, "true"]).run().expect_code(78);
+        only_line(&output)
+    };
+    let mut holder = hold(&scratch);
+    for options in [&[][..], &["--dialect", "kazoo,curator-rw"], &["--shared"]] {
+        let line = refused(options);
+        assert_eq!(line, "/lock is used by a client that would not wait for us (lock): use --dialect single");
+    }
+    finish(&mut holder);
+
+    for prefix in ["mine-lock-", "0123456789abcdef0123456789abcdef__lock__"] {
+        let other = format!("{LOCK}/{prefix}");
+        let other = scratch.client().create(&other, b"", Kind::EphemeralSequential).expect("a contender");
+        assert!(refused(&SINGLE).contains("would not wait for us"), "{prefix}");
+        // Nor while it waits.
+        scratch.client().create(NODE, b"", Kind::Ephemeral).expect("the name is free");
+        assert!(refused(&SINGLE).contains("would not wait for us"), "{prefix}");
+        scratch.delete(NODE);
+        scratch.delete(&other);
+    }
+}
+
+/// A lock may be below another one, and be named `lock`.
+#[test]
+fn a_node_that_stays_is_no_contender() {
+    let scratch = Scratch::new().with_lock();
+    scratch.client().create(NODE, b"", Kind::Persistent).expect("a node");
+    let mut holder = scratch.hold();
+    scratch.zklock().args(["-n", NODE, "true"]).run().expect_code(0);
+    let list = silent(scratch.zklock().args(["list", "--json"]).run().expect_code(0));
+    let list: Value = serde_json::from_slice(&list.stdout).expect("JSON");
+    assert_eq!((&list["locks"][0]["path"], &list["locks"][0]["holders"]), (&json!(LOCK), &json!(1)));
+    assert_eq!(list["locks"][0]["first"]["pid"], holder.zklock().as_raw());
+    assert_eq!(list["locks"][1], Value::Null);
+    let status = silent(scratch.zklock().args(["status", LOCK]).run().expect_code(0)).stdout();
+    assert!(status.starts_with("/lock: 1 holds\n"), "{status}");
+    finish(&mut holder);
+    let busy = scratch.zklock().args(SINGLE).args(["-n", LOCK, "true"]).run().expect_code(75);
+    assert_eq!(only_line(&busy), "/lock is not free: held by a node that is not ephemeral");
+}
+
+fn creates_node(request: &Request) -> bool {
+    creations().contains(&request.op) && request.path.ends_with(NODE)
+}
+
+/// The node has no name of its own: its owner tells that it is ours.
+fn reply_to_create_lost(fate: Fate) {
+    let (scratch, proxy) = Scratch::proxied();
+    let trap = proxy.trap(fate, creates_node);
+    let options = [&SINGLE[..], &["--session-timeout", "20"]].concat();
+    let mut job = scratch.start(&proxy.address(), "job", &options, &["--exit-on", "TERM"]);
+    trap.wait();
+    let created = scratch.only_contender();
+    proxy.pass();
+    job.wait_stdout("ready");
+    scratch.expect_ours(&job);
+    assert_eq!(scratch.only_contender(), created);
+    assert_eq!(proxy.requests().iter().filter(|request| creates_node(request)).count(), 1);
+    finish(&mut job);
+    scratch.expect_tidy(&["job"]);
+}
+
+#[test]
+fn reply_to_create_lost_by_a_reset() {
+    reply_to_create_lost(Fate::Reset);
+}
+
+#[test]
+fn reply_to_create_lost_by_silence() {
+    reply_to_create_lost(Fate::Blackhole);
+}
+
+/// The node was deleted by others, and the next holder has one of the same name.
+#[test]
+fn the_node_of_the_next_holder_is_left_alone() {
+    let scratch = Scratch::new();
+    for command_ends in [false, true] {
+        let mut job = hold(&scratch);
+        let (keeper, command) = (job.keeper(), job.command());
+        process::send(keeper, Signal::SIGSTOP);
+        if command_ends {
+            process::send(command, Signal::SIGTERM);
+            poll::until("the command ends", || process::look(command).is_none().then_some(()));
+        }
+        scratch.delete(NODE);
+        scratch.client().create(NODE, b"", Kind::Ephemeral).expect("the name is free");
+        process::send(keeper, Signal::SIGCONT);
+        let output = job.wait();
+        if !command_ends {
+            output.expect_code(76);
+        }
+        job.wait_until_nothing_is_left();
+        assert_eq!(scratch.only_contender().stat.owner, scratch.client().session());
+        scratch.delete(NODE);
+    }
+}
+
+/// The first of two locks is lost while the second is waited for.
+#[test]
+fn a_lock_that_is_lost_on_the_way_to_another() {
+    let scratch = Scratch::new().with_lock();
+    scratch.client().create("/other", b"", Kind::Persistent).expect("a node");
+    let create = |node: &str| scratch.client().create(node, b"", Kind::Ephemeral).expect("the name is free");
+    create("/other/lock");
+    let options = [&SINGLE[..], &["--and", "/other"]].concat();
+    let mut job = scratch.start(&direct(), "job", &options, &["--exit-on", "TERM"]);
+    ["/lock/lock", "/other/lock"].iter().for_each(|node| scratch.wait_watched(node));
+    scratch.delete(NODE);
+    create(NODE);
+    job.wait_stderr("lost our place in the queue");
+    // Now it waits for this one.
+    scratch.wait_watched(NODE);
+    assert_eq!(scratch.only_contender().stat.owner, scratch.client().session());
+    scratch.delete("/other/lock");
+    scratch.delete(NODE);
+    job.wait_stdout("job ready");
+    finish(&mut job);
+}
+
+#[test]
+fn status_shows_it_and_break_takes_a_person() {
+    let scratch = Scratch::new();
+    let mut holder = hold(&scratch);
+    let status = silent(scratch.zklock().args(["status", "--json", LOCK]).run().expect_code(0));
+    let status: Value = serde_json::from_slice(&status.stdout).expect("JSON");
+    let found = &status["locks"][0]["contenders"];
+    assert_eq!(found.as_array().expect("an array").len(), 1);
+    assert_eq!(
+        (&found[0]["client"], &found[0]["node"], &found[0]["holds"]),
+        (&json!("single"), &json!("lock"), &json!(true))
+    );
+    assert_eq!(found[0]["pid"], holder.zklock().as_raw());
+    assert_eq!(found[0]["token"].to_string(), holder.variable("ZKLOCK_TOKEN"));
+
+    // Its name is that of every holder.
+    let named = scratch.zklock().args(["break", "--force", "--node", "lock", LOCK]).run().expect_code(78);
+    assert!(only_line(&named).contains("does not tell one holder of /lock from the next"), "{named}");
+    let terminal = Terminal::new(120);
+    let mut forced = terminal.spawn(scratch.zklock().args(["break", "--force", LOCK]));
+    terminal.wait("the question", |lines| lines.last().is_some_and(|line| line.contains("[y/N]")));
+    terminal.enter("y");
+    forced.wait().expect_code(0);
+    terminal.close();
+    holder.wait().expect_code(76);
+}
+
+#[test]
+fn nested_runs_use_it() {
+    let scratch = Scratch::new();
+    for inner in [&[][..], &SINGLE] {
+        let inner = [&["-n"], inner, &[LOCK, "true"]].concat();
+        let zklock = crate::harness::zklock::binary();
+        scratch.zklock().args(SINGLE).args([LOCK, "--"]).arg(zklock).args(inner).run().expect_code(0);
+    }
+}
+
+#[test]
+fn several_locks_without_deadlock() {
+    let scratch = Scratch::new();
+    let start = |number: usize| {
+        let (first, second) = if number.is_multiple_of(2) { ("/a", "/b") } else { ("/b", "/a") };
+        let name = number.to_string();
+        let [key, _, rest @ ..] = scratch.logged(&name);
+        let zklock =
+            scratch.zklock().args(SINGLE).args([first, "--and", second]).arg("--").arg(crate::harness::zklock::child());
+        zklock.args([key, name]).args(rest.into_iter().take(4)).spawn()
+    };
+    let mut crowd: Vec<Running> = (0..8).map(start).collect();
+    crowd.iter_mut().for_each(|job| drop(job.wait().expect_code(0)));
+    assert_eq!(scratch.log().expect_no_overlap().order().len(), 8);
+}
+
+#[test]
+fn what_it_cannot_do_is_refused() {
+    for (options, part) in [
+        (&["--dialect", "single,kazoo"][..], "single has no queue"),
+        (&["--dialect", "single", "--shared"], "--shared does not exist in the dialect single"),
+        (&["--dialect", "single", "--permits", "2"], "--permits works in the dialect curator alone"),
+    ] {
+        let output = Scratch::new().zklock().args(options).args([LOCK, "true"]).run().expect_code(64);
+        assert!(only_line(&output).contains(part), "{options:?}\n{output}");
+    }
+}
