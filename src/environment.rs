@@ -12,6 +12,16 @@ pub const ZOOKEEPER: &str = "ZKLOCK_ZOOKEEPER";
 pub const TIMEOUT: &str = "ZKLOCK_TIMEOUT";
 /// Stands in for `--session-timeout`.
 pub const SESSION_TIMEOUT: &str = "ZKLOCK_SESSION_TIMEOUT";
+/// Stands in for `--tls`.
+pub const TLS: &str = "ZKLOCK_TLS";
+/// Stands in for `--tls-ca`.
+pub const TLS_CA: &str = "ZKLOCK_TLS_CA";
+/// Stands in for `--tls-cert`.
+pub const TLS_CERT: &str = "ZKLOCK_TLS_CERT";
+/// Stands in for `--tls-key`.
+pub const TLS_KEY: &str = "ZKLOCK_TLS_KEY";
+/// Stands in for `--tls-no-verify-hostname`.
+pub const TLS_NO_VERIFY_HOSTNAME: &str = "ZKLOCK_TLS_NO_VERIFY_HOSTNAME";
 /// The fencing token: for a command, and in place of `--token`.
 pub const TOKEN: &str = "ZKLOCK_TOKEN";
 /// The log filter, which has no option.

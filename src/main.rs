@@ -3,12 +3,12 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use zklock::plan::{self, Exit, FencePlan, Plan, Task, Verbosity};
+use zklock::plan::{self, Exit, FencePlan, Plan, Task, Tls, Verbosity};
 use zklock::rules::event::Unstarted;
 use zklock::rules::outcome::{End, Outcome};
 use zklock::terminal::Screen;
 use zklock::writer::{self, Writer};
-use zklock::{command, operate, signals, supervisor};
+use zklock::{command, operate, session, signals, supervisor};
 
 fn main() -> ExitCode {
     let outcome = match plan::from_args(std::env::args_os()) {
@@ -16,7 +16,10 @@ fn main() -> ExitCode {
         Ok(Task::Fence(plan)) => fence(&plan),
         Ok(Task::Operation(operation)) => {
             start_log(operation.messages.verbosity, operation.messages.log_filter.as_deref());
-            operate::run(&operation)
+            match check_files(operation.access.tls.as_ref(), operation.messages.verbosity) {
+                Ok(()) => operate::run(&operation),
+                Err(outcome) => outcome,
+            }
         }
         Err(Exit::Help(text)) => {
             // It is no error if the reader has seen enough (`zklock --help | head`).
@@ -40,6 +43,9 @@ fn main() -> ExitCode {
 
 fn run(plan: &Plan) -> Outcome {
     start_log(plan.verbosity, plan.log_filter.as_deref());
+    if let Err(outcome) = check_files(plan.tls.as_ref(), plan.verbosity) {
+        return outcome;
+    }
     if let Some(line) = plan.command()
         && let Err(error) = command::locate(&line.program)
     {
@@ -57,6 +63,18 @@ fn run(plan: &Plan) -> Outcome {
     let is_nested = !plan.request.held.is_empty();
     writer.finish(!is_nested);
     outcome
+}
+
+/// Certificates and keys that are of no use are a mistake of the user, to be told before anything is connected.
+fn check_files(tls: Option<&Tls>, verbosity: Verbosity) -> Result<(), Outcome> {
+    let warning = tls.map_or(Ok(None), session::tls::check).map_err(|why| {
+        say(&why);
+        Outcome::Usage
+    })?;
+    if let Some(warning) = warning.filter(|_| verbosity != Verbosity::Quiet) {
+        say(&warning);
+    }
+    Ok(())
 }
 
 fn fence(plan: &FencePlan) -> Outcome {

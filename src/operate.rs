@@ -53,7 +53,7 @@ impl From<Failure> for Stop {
 
 /// Does what a subcommand is to do. Says on standard error why, if it cannot.
 pub fn run(operation: &Operation) -> Outcome {
-    let servers = Servers::new(&operation.access.servers);
+    let servers = Servers::new(&operation.access.servers, operation.access.tls.as_ref());
     let ended = Reactor::new().and_then(|reactor| {
         let endings = Endings::open()?;
         let visit = Visit::new(&operation.access, &servers, &reactor);
@@ -101,6 +101,10 @@ fn explained(stop: Stop, operation: &Operation) -> Outcome {
         Stop::NoChroot => {
             say(&sentences::no_chroot(&access.servers));
             Outcome::Unusable
+        }
+        Stop::Failed(Failure::NotLetIn(why)) => {
+            say(&sentences::not_let_in(&why));
+            Outcome::Denied
         }
         Stop::Failed(failure) => {
             say(&format!("ZooKeeper refused: {failure}"));

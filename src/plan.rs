@@ -9,6 +9,7 @@ mod hold;
 mod operation;
 mod refusal;
 mod taking;
+mod tls;
 mod written;
 mod znode;
 
@@ -34,6 +35,7 @@ pub use fence::FencePlan;
 pub use hold::Hold;
 pub use operation::{Break, Check, Complete, List, Operation, Status, Subject};
 pub use refusal::{Exit, UsageError};
+pub use tls::{OwnCertificate, Tls};
 pub use written::{Access, Messages};
 pub use znode::LockPath;
 
@@ -44,6 +46,8 @@ pub struct Plan {
     pub servers: ConnectString,
     /// The user has named the servers, by option or variable.
     pub servers_given: bool,
+    /// How connections are encrypted. `None`: they are not.
+    pub tls: Option<Tls>,
     /// Which locks to take, and how.
     pub request: Request,
     /// How the run is to go.
@@ -154,7 +158,7 @@ pub enum Task {
     /// Run a command behind a fence.
     Fence(Box<FencePlan>),
     /// Any other subcommand.
-    Operation(Operation),
+    Operation(Box<Operation>),
 }
 
 /// The task for these arguments, the program's own name first, and the environment of this process.
@@ -185,7 +189,7 @@ pub fn from_args_and_environment(
     let matches = cli::command().try_get_matches_from(&args).map_err(|error| refused_job(error, &args))?;
     let cli = job::Cli::from_arg_matches(&matches).map_err(|error| refused_by_clap(error, None))?;
     let written = Written { matches: &matches, environment: &environment };
-    let Access { servers, servers_given, connect_timeout } = written.access(cli.connecting)?;
+    let Access { servers, servers_given, connect_timeout, tls } = written.access(cli.connecting)?;
     let taking = Taking::read(cli.taking, &written)?;
     let once_per = cli.once_per.map(|text| Given::new("--once-per", text).read(once_per)).transpose()?;
     if once_per.is_some() && taking.mode != Mode::Exclusive {
@@ -227,6 +231,7 @@ pub fn from_args_and_environment(
         request: Request { once_per, ..taking.request(lock, &servers, environment)? },
         servers,
         servers_given,
+        tls,
     })
 }
 

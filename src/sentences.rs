@@ -222,6 +222,11 @@ pub fn denied(node: &str) -> String {
     format!("access to {node} denied by its ACL, or the login failed")
 }
 
+/// The servers do not let us in.
+pub fn not_let_in(why: &str) -> String {
+    format!("ZooKeeper does not let us in: {why}")
+}
+
 /// The chroot does not exist.
 pub fn no_chroot(servers: &ConnectString) -> String {
     format!("the chroot {} does not exist: create it, or correct --zookeeper", servers.chroot)
@@ -268,6 +273,7 @@ fn which_servers(given: bool) -> &'static str {
 fn refused(refusal: &Refusal, plan: &Plan) -> String {
     match refusal {
         Refusal::Denied(node) => denied(node),
+        Refusal::NotLetIn(why) => not_let_in(why),
         Refusal::NoChroot => no_chroot(&plan.servers),
         Refusal::Exhausted(lock) => {
             format!(

@@ -11,6 +11,7 @@ pub mod look;
 pub mod probe;
 pub mod servers;
 pub mod tcp;
+pub mod tls;
 mod watch;
 pub mod word;
 
@@ -32,6 +33,8 @@ pub enum Failure {
     Changed,
     /// An ACL forbids it, or the credentials were refused.
     Denied,
+    /// The servers do not let us in, for this reason.
+    NotLetIn(String),
     /// The server does not know this kind of request. A real server also closes the connection over it; one that only
     /// imitates ZooKeeper may close it without this answer.
     Unimplemented,
@@ -52,7 +55,7 @@ impl fmt::Display for Failure {
             Self::Denied => f.write_str("not permitted"),
             Self::Unimplemented => f.write_str("the server does not know the request"),
             Self::SessionOver => f.write_str("the session is over"),
-            Self::Unknown(why) | Self::Refused(why) => f.write_str(why),
+            Self::NotLetIn(why) | Self::Unknown(why) | Self::Refused(why) => f.write_str(why),
         }
     }
 }

@@ -27,7 +27,7 @@ Exit status:
    64  the arguments make no sense
    69  no ZooKeeper server answered in time
    70  internal error
-   77  an ACL forbids what LOCK needs
+   77  an ACL forbids what LOCK needs, or the servers want another certificate
    78  the chroot does not exist";
 
 /// The command line as it was written.

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 
+use clap::builder::FalseyValueParser;
 use clap::{ArgAction, Args, ValueHint};
 
 use super::{DEFAULT_CONNECT_TIMEOUT, DEFAULT_SESSION_TIMEOUT, DEFAULT_ZOOKEEPER};
@@ -36,6 +37,84 @@ pub struct Connecting {
         help_heading = "ZooKeeper"
     )]
     pub connect_timeout: OsString,
+
+    /// How connections are encrypted.
+    #[command(flatten)]
+    pub tls: Tls,
+}
+
+/// How connections are encrypted. Each of these options asks for TLS.
+#[derive(Clone, Debug, Args)]
+pub struct Tls {
+    /// Encrypt connections with TLS; --help shows the options for certificates
+    ///
+    /// TLS 1.2 and 1.3 are spoken. Name the servers' secureClientPort in --zookeeper. A server's certificate must be signed by a CA
+    /// that is trusted, and be for the name or the address by which --zookeeper calls the server. The
+    /// other options of TLS imply this one.
+    #[arg(
+        long,
+        env = environment::TLS,
+        hide_env_values = true,
+        value_parser = FalseyValueParser::new(),
+        help_heading = "TLS"
+    )]
+    pub tls: bool,
+
+    /// Trust the CAs whose certificates are in this file [default: those that the system trusts]
+    ///
+    /// One or several certificates, in PEM. As with the other files: it is read again for each new
+    /// connection if it has changed.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = environment::TLS_CA,
+        hide_env_values = true,
+        value_hint = ValueHint::FilePath,
+        hide_short_help = true,
+        help_heading = "TLS"
+    )]
+    pub tls_ca: Option<OsString>,
+
+    /// Show this certificate to servers that ask for one
+    ///
+    /// In PEM, followed by the certificates of intermediate CAs if there are any.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = environment::TLS_CERT,
+        hide_env_values = true,
+        value_hint = ValueHint::FilePath,
+        hide_short_help = true,
+        help_heading = "TLS"
+    )]
+    pub tls_cert: Option<OsString>,
+
+    /// Private key of --tls-cert [default: in the same file]
+    ///
+    /// In PEM (PKCS#8, SEC1 or PKCS#1), and not encrypted.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = environment::TLS_KEY,
+        hide_env_values = true,
+        value_hint = ValueHint::FilePath,
+        hide_short_help = true,
+        help_heading = "TLS"
+    )]
+    pub tls_key: Option<OsString>,
+
+    /// Accept a certificate that is for another name
+    ///
+    /// Any server with a certificate of a trusted CA can then pass for a ZooKeeper server.
+    #[arg(
+        long,
+        env = environment::TLS_NO_VERIFY_HOSTNAME,
+        hide_env_values = true,
+        value_parser = FalseyValueParser::new(),
+        hide_short_help = true,
+        help_heading = "TLS"
+    )]
+    pub tls_no_verify_hostname: bool,
 }
 
 /// Which session to ask for.

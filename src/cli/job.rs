@@ -51,7 +51,7 @@ Exit status:
    70  internal error
    75  another contender had the lock (--conflict-exit-code changes it)
    76  the lock was lost while the command ran; the command has been stopped
-   77  ZooKeeper denied access: an ACL forbids it, or the login failed
+   77  ZooKeeper denied access: an ACL forbids it, or the login or certificate is refused
    78  the lock cannot be used as asked, or the chroot does not exist
   124  the command ran for longer than --max-run; it has been stopped
   126  the command cannot be executed

@@ -143,6 +143,7 @@ pub(super) fn refuse(failure: Failure, path: impl Display) -> Report {
         // Reported over a connection that works: then the session has not expired but was ended.
         Failure::SessionOver => Report::Lost(Loss::SessionEnded),
         Failure::Denied => Report::Refused(Refusal::Denied(path.to_string())),
+        Failure::NotLetIn(why) => Report::Refused(Refusal::NotLetIn(why)),
         failure => Report::Refused(Refusal::Server(format!("{path}: {failure}"))),
     }
 }

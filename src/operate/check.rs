@@ -16,6 +16,7 @@ use crate::plan::{Check, Operation, Verbosity};
 use crate::reactor::Reactor;
 use crate::rules::checkup::{Report, Server, judge};
 use crate::rules::outcome::Outcome;
+use crate::rules::rfc3339::rfc3339;
 use crate::session::probe::Probes;
 
 /// `--json`; docs/check.schema.json describes it.
@@ -39,9 +40,15 @@ struct JsonServer<'a> {
     max_session_timeout_ms: Option<u128>,
     read_ms: Option<f64>,
     beat_ms: Option<f64>,
-    /// Connections are not encrypted.
-    tls: Option<()>,
+    /// `None`: connections are not encrypted.
+    tls: Option<JsonTls<'a>>,
     error: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct JsonTls<'a> {
+    protocol: &'a str,
+    not_after: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -58,16 +65,17 @@ struct JsonPromise {
     takeover_ms: u128,
 }
 
-pub(super) async fn run(
+pub(super) async fn run<'p>(
     check: &Check,
-    operation: &Operation,
-    probes: &Probes<'_>,
+    operation: &'p Operation,
+    probes: &Probes<'p>,
     reactor: &Reactor,
     output: &Output<'_>,
 ) -> Result<Outcome, Stop> {
     let seen = survey::survey(check, &operation.access, probes, reactor).await;
     close(probes, reactor).await;
-    let report = judge(&seen, check.session_timeout);
+    let today = i64::try_from(clock::wall_millis() / 1000).unwrap_or(i64::MAX);
+    let report = judge(&seen, check.session_timeout, today);
     if operation.messages.verbosity != Verbosity::Quiet {
         let text = if check.json { json(&seen, &report, check) } else { text::of(&seen, &report, check) };
         output.print(&text).await?;
@@ -110,7 +118,10 @@ fn server(server: &Server) -> JsonServer<'_> {
         max_session_timeout_ms: server.greatest.map(|greatest| greatest.as_millis()),
         read_ms: server.read.map(millis),
         beat_ms: server.beat.map(millis),
-        tls: None,
+        tls: server.tls.as_ref().map(|tls| JsonTls {
+            protocol: &tls.protocol,
+            not_after: tls.not_after.and_then(|seconds| rfc3339(seconds.saturating_mul(1000))),
+        }),
         error: server.error.as_deref(),
     }
 }

@@ -6,6 +6,8 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
+use rustls::pki_types::ServerName;
+
 use super::znode;
 
 /// The port where none is given. ZooKeeper's documentation uses it.
@@ -32,6 +34,14 @@ pub struct HostPort {
     pub host: String,
     /// TCP port.
     pub port: u16,
+}
+
+impl HostPort {
+    /// The host as a certificate names it: without the zone of an IPv6 address. `None`: no certificate can name it.
+    pub fn name_in_certificate(&self) -> Option<ServerName<'static>> {
+        let host = self.host.split('%').next().unwrap_or(&self.host);
+        ServerName::try_from(host).ok().map(|name| name.to_owned())
+    }
 }
 
 impl fmt::Display for HostPort {

@@ -18,7 +18,7 @@ pub struct Hold {
 }
 
 pub(super) fn read(cli: Cli, written: &Written<'_, impl Fn(&str) -> Option<OsString>>) -> Result<Plan, UsageError> {
-    let Access { servers, servers_given, connect_timeout } = written.access(cli.connecting)?;
+    let Access { servers, servers_given, connect_timeout, tls } = written.access(cli.connecting)?;
     let taking = Taking::read(cli.taking, written)?;
     let session_timeout = written.session_timeout(cli.asked)?;
     let (stop_signal, kill_after) = stopping(cli.stopping, session_timeout)?;
@@ -44,6 +44,7 @@ pub(super) fn read(cli: Cli, written: &Written<'_, impl Fn(&str) -> Option<OsStr
         request: taking.request(lock, &servers, &written.environment)?,
         servers,
         servers_given,
+        tls,
     })
 }
 

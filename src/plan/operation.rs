@@ -163,7 +163,7 @@ pub(super) fn read(
             Operation { access, messages, subject }
         }
     };
-    Ok(Task::Operation(operation))
+    Ok(Task::Operation(Box::new(operation)))
 }
 
 /// Cuts what is typed of a path at its last slash.

@@ -41,7 +41,7 @@ fn work(words: &[&str]) -> Work {
 /// The operation for the words of `args` after `zklock`.
 fn operation(args: &[&str]) -> Result<Operation, Exit> {
     match task(std::iter::once("zklock").chain(args.iter().copied()).map(OsString::from), |_| None)? {
-        Task::Operation(operation) => Ok(operation),
+        Task::Operation(operation) => Ok(*operation),
         job => panic!("{args:?}: {job:?}"),
     }
 }
@@ -60,6 +60,7 @@ fn everything_in_a_subcommand_has_its_default() {
         servers: "localhost:2181".parse().unwrap(),
         servers_given: false,
         connect_timeout: Duration::from_secs(15),
+        tls: None,
     };
     let messages = Messages { verbosity: Verbosity::Normal, log_filter: None };
     let status = Status { locks: vec![lock("/a"), lock("/b")], json: false, watch: false };
@@ -148,6 +149,7 @@ fn everything_has_its_default() {
         Plan {
             servers: "localhost:2181".parse().unwrap(),
             servers_given: false,
+            tls: None,
             request: Request {
                 lock: LockPath::parse("/jobs/backup", "").unwrap(),
                 and: vec![],
@@ -208,6 +210,7 @@ fn every_option_is_understood() {
         Plan {
             servers: "zk1:2181,zk2:1/app".parse().unwrap(),
             servers_given: true,
+            tls: None,
             request: Request {
                 lock: LockPath::parse("/l", "/app").unwrap(),
                 and: vec![LockPath::parse("/b", "").unwrap(), LockPath::parse("/a", "").unwrap()],
@@ -598,5 +601,49 @@ proptest! {
             plan.work,
             Work::Command(CommandLine { program: words[0].clone(), args: words[1..].to_vec() })
         );
+    }
+}
+
+#[test]
+fn options_of_tls() {
+    let tls = |environment: &[(&str, &str)], args: &[&str]| {
+        plan_in(environment, &[args, &["/l", "true"]].concat()).unwrap_or_else(|exit| panic!("{exit:?}")).tls
+    };
+    let own = |certificate: &str, key: &str| Some(OwnCertificate { certificate: certificate.into(), key: key.into() });
+    let plain = Tls { ca: None, own: None, verify_hostname: true };
+    let with_ca = Tls { ca: Some("ca".into()), ..plain.clone() };
+    let unverified = Tls { verify_hostname: false, ..plain.clone() };
+    assert_eq!(tls(&[], &[]), None);
+    assert_eq!(tls(&[], &["--tls"]), Some(plain.clone()));
+    assert_eq!(tls(&[("ZKLOCK_TLS", "1")], &[]), Some(plain.clone()));
+    assert_eq!(tls(&[("ZKLOCK_TLS", "0")], &["--tls"]), Some(plain.clone()));
+    // Each of them implies it.
+    assert_eq!(tls(&[], &["--tls-ca", "ca"]), Some(with_ca.clone()));
+    assert_eq!(tls(&[("ZKLOCK_TLS_CA", "ca")], &[]), Some(with_ca.clone()));
+    assert_eq!(tls(&[], &["--tls-no-verify-hostname"]), Some(unverified.clone()));
+    assert_eq!(tls(&[("ZKLOCK_TLS_NO_VERIFY_HOSTNAME", "yes")], &[]), Some(unverified));
+    assert_eq!(tls(&[("ZKLOCK_TLS_NO_VERIFY_HOSTNAME", "0")], &[]), None);
+    assert_eq!(tls(&[], &["--tls-cert", "both"]), Some(Tls { own: own("both", "both"), ..plain.clone() }));
+    let variables = [("ZKLOCK_TLS_CERT", "c"), ("ZKLOCK_TLS_KEY", "k")];
+    assert_eq!(tls(&variables, &[]), Some(Tls { own: own("c", "k"), ..plain.clone() }));
+    assert_eq!(tls(&variables, &["--tls-key", "k2"]), Some(Tls { own: own("c", "k2"), ..plain }));
+    // No by a variable is no to other variables, and to no option.
+    let no = [("ZKLOCK_TLS", "0"), ("ZKLOCK_TLS_CA", "ca"), ("ZKLOCK_TLS_NO_VERIFY_HOSTNAME", "0")];
+    assert_eq!(tls(&no, &[]), None);
+    assert_eq!(tls(&no, &["--tls-ca", "ca"]), Some(with_ca));
+
+    let refused = |environment, args: &[&str]| refusal(plan_in(environment, &[args, &["/l", "true"]].concat()));
+    assert_eq!(refused(&[("ZKLOCK_TLS", "maybe")], &[]), "ZKLOCK_TLS 'maybe': write 1 or 0");
+    assert_eq!(
+        refused(&[("ZKLOCK_TLS_KEY", "k")], &[]),
+        "--tls-key 'k': a key without a certificate; write --tls-cert as well"
+    );
+    assert_eq!(
+        refused(&[], &["--tls", "-z", "zk1,-zk2"]),
+        "'-zk2': no certificate can be for such a name; write another one, or leave out TLS"
+    );
+    // What a connect string may contain.
+    for servers in ["zk_1", "zk1.example.", "10.0.0.1:1", "[::1]:2281", "[fe80::1%eth0]"] {
+        assert!(tls(&[], &["--tls", "-z", servers]).is_some());
     }
 }

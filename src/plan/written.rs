@@ -1,6 +1,7 @@
 //! What every command reads alike: where the servers are, how long to try, how much to say.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ArgMatches;
@@ -8,6 +9,7 @@ use clap::parser::ValueSource;
 use log::LevelFilter;
 
 use super::refusal::quoted;
+use super::tls::{self, Tls};
 use super::{ConnectString, UsageError, Verbosity, session_timeout};
 use crate::cli::{self, groups};
 use crate::duration;
@@ -22,6 +24,8 @@ pub struct Access {
     pub servers_given: bool,
     /// `--connect-timeout`
     pub connect_timeout: Duration,
+    /// How connections are encrypted. `None`: they are not.
+    pub tls: Option<Tls>,
 }
 
 /// How much to say.
@@ -54,6 +58,15 @@ impl<E: Fn(&str) -> Option<OsString>> Written<'_, E> {
         written.map(|text| Given { origin, text }).or_else(|| self.variable(name))
     }
 
+    /// A flag, or else its variable.
+    pub(super) fn flag(&self, id: &str, name: &'static str) -> Result<Option<Flag>, UsageError> {
+        if self.matches.value_source(id) == Some(ValueSource::CommandLine) {
+            return Ok(Some(Flag { is_on: true, is_option: true }));
+        }
+        let is_on = self.variable(name).map(|given| given.read(yes_or_no)).transpose()?;
+        Ok(is_on.map(|is_on| Flag { is_on, is_option: false }))
+    }
+
     /// A variable; an empty one counts as unset.
     fn variable(&self, name: &'static str) -> Option<Given> {
         let text = (self.environment)(name).filter(|text| !text.is_empty())?;
@@ -62,11 +75,14 @@ impl<E: Fn(&str) -> Option<OsString>> Written<'_, E> {
 
     pub(super) fn access(&self, written: groups::Connecting) -> Result<Access, UsageError> {
         let servers = self.option("zookeeper", "--zookeeper", environment::ZOOKEEPER, Some(written.zookeeper));
+        let servers_given = servers.is_some();
+        let servers = servers
+            .unwrap_or_else(|| Given::new("--zookeeper", cli::DEFAULT_ZOOKEEPER))
+            .read(str::parse::<ConnectString>)?;
         Ok(Access {
-            servers_given: servers.is_some(),
-            servers: servers
-                .unwrap_or_else(|| Given::new("--zookeeper", cli::DEFAULT_ZOOKEEPER))
-                .read(str::parse::<ConnectString>)?,
+            tls: tls::read(self, written.tls, &servers)?,
+            servers_given,
+            servers,
             connect_timeout: Given::new("--connect-timeout", written.connect_timeout).read(connect_timeout)?,
         })
     }
@@ -90,6 +106,14 @@ impl<E: Fn(&str) -> Option<OsString>> Written<'_, E> {
     }
 }
 
+/// What was said of a flag.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flag {
+    pub(super) is_on: bool,
+    /// By an option, not by a variable.
+    pub(super) is_option: bool,
+}
+
 /// A value, and the option or variable to name when it makes no sense.
 pub(super) struct Given {
     origin: &'static str,
@@ -99,6 +123,19 @@ pub(super) struct Given {
 impl Given {
     pub(super) fn new(origin: &'static str, text: impl Into<OsString>) -> Self {
         Self { origin, text: text.into() }
+    }
+
+    /// It was written on the command line.
+    pub(super) fn is_option(&self) -> bool {
+        self.origin.starts_with('-')
+    }
+
+    /// The path of a file.
+    pub(super) fn path(&self) -> Result<PathBuf, UsageError> {
+        if self.text.is_empty() {
+            return Err(UsageError(format!("{} '': write the path of a file", self.origin)));
+        }
+        Ok(PathBuf::from(&self.text))
     }
 
     pub(super) fn read<T>(&self, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<T, UsageError> {
@@ -124,6 +161,14 @@ fn log_filter(text: &str) -> Result<String, String> {
     match env_filter::Builder::new().try_parse(text) {
         Ok(_) if are_known => Ok(text.to_owned()),
         _ => Err("write levels, for all or for modules, such as debug or warn,zklock::session=debug".to_owned()),
+    }
+}
+
+fn yes_or_no(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "1" | "true" | "yes" | "on" => Ok(true),
+        "0" | "false" | "no" | "off" => Ok(false),
+        _ => Err("write 1 or 0".to_owned()),
     }
 }
 

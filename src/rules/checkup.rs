@@ -12,6 +12,10 @@ use super::outcome::Outcome;
 pub const LONGEST_TICK: Duration = Duration::from_secs(4);
 const LONGEST_TICK_WITH_OBSERVERS: Duration = Duration::from_secs(2);
 
+/// How many days before its end a certificate is to be renewed at the latest.
+const CERTIFICATE_DAYS: i64 = 14;
+const DAY: i64 = 86_400;
+
 /// What one address of a server has shown. What is not known is `None`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Server {
@@ -41,8 +45,21 @@ pub struct Server {
     pub chroot: Option<bool>,
     /// What the lock needs and is not permitted.
     pub lacks: Option<Vec<Lack>>,
+    /// How its connections are encrypted. `None`: they are not.
+    pub tls: Option<Tls>,
     /// Why it is of no use, or not of full use.
     pub error: Option<String>,
+    /// It wants a client certificate, or refuses ours.
+    pub is_refusing: bool,
+}
+
+/// How a connection is encrypted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// The version of the protocol, such as `TLSv1.3`.
+    pub protocol: String,
+    /// When the server's certificate expires, in seconds since the Unix epoch.
+    pub not_after: Option<i64>,
 }
 
 /// Something that a lock needs and that the servers refuse.
@@ -82,7 +99,9 @@ impl Server {
             transactions: None,
             chroot: None,
             lacks: None,
+            tls: None,
             error: None,
+            is_refusing: false,
         }
     }
 
@@ -128,6 +147,8 @@ pub enum Finding {
     NoContainers(usize),
     /// A server that refuses transactions.
     NoTransactions(usize),
+    /// The certificate of a server expires in so many days.
+    CertificateEnds(usize, i64),
     /// The chroot does not exist.
     NoChroot,
     /// The lock cannot be taken.
@@ -147,6 +168,7 @@ impl Finding {
             Self::Slow(_) => "slow",
             Self::NoContainers(_) => "no-containers",
             Self::NoTransactions(_) => "no-transactions",
+            Self::CertificateEnds(..) => "certificate-ends",
             Self::NoChroot => "no-chroot",
             Self::Lacks(Lack::Denied(..)) => "acl",
             Self::Lacks(Lack::Refused(..)) => "lock-refused",
@@ -187,8 +209,9 @@ pub struct Report {
     pub outcome: Outcome,
 }
 
-/// Judges the servers. `asked`: the session timeout that a run would ask for.
-pub fn judge(servers: &[Server], asked: Duration) -> Report {
+/// Judges the servers. `asked`: the session timeout that a run would ask for; `today`: the time, in seconds since the
+/// Unix epoch.
+pub fn judge(servers: &[Server], asked: Duration, today: i64) -> Report {
     let numbered = || servers.iter().enumerate();
     let mut findings: Vec<_> = numbered()
         .filter(|(_, server)| server.error.is_some() && !is_other_family(server, servers))
@@ -203,6 +226,9 @@ pub fn judge(servers: &[Server], asked: Duration) -> Report {
     let first = |is_it: fn(&Server) -> bool| servers.iter().position(is_it);
     findings.extend(first(|server| server.knows_containers() == Some(false)).map(Finding::NoContainers));
     findings.extend(first(|server| server.transactions == Some(false)).map(Finding::NoTransactions));
+    let days = |server: &Server| Some((server.tls.as_ref()?.not_after? - today).div_euclid(DAY));
+    let ends = |(number, server)| Some((number, days(server).filter(|days| *days < CERTIFICATE_DAYS)?));
+    findings.extend(numbered().filter_map(ends).map(|(number, days)| Finding::CertificateEnds(number, days)));
     // A server that lags may not know yet that it was created.
     let mut chroots = servers.iter().filter_map(|server| server.chroot);
     if chroots.next() == Some(false) && chroots.all(|is_there| !is_there) {
@@ -212,6 +238,7 @@ pub fn judge(servers: &[Server], asked: Duration) -> Report {
     }
     let has = |code| findings.iter().any(|finding| finding.code() == code);
     let outcome = match promise {
+        None if servers.iter().any(|server| server.is_refusing) => Outcome::Denied,
         None => Outcome::Unavailable,
         Some(_) if has("no-chroot") => Outcome::Unusable,
         Some(_) if has("acl") => Outcome::Denied,

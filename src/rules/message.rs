@@ -154,6 +154,8 @@ pub enum Loss {
 pub enum Refusal {
     /// An ACL forbids what was tried on this node.
     Denied(String),
+    /// The servers do not let us in, for this reason.
+    NotLetIn(String),
     /// The chroot of the connect string does not exist.
     NoChroot,
     /// The sequence numbers of this lock are used up, or nearly so.

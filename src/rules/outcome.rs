@@ -27,7 +27,7 @@ pub enum Outcome {
     Lost,
     /// The command ran for longer than `--max-run`, and has been stopped.
     RanOut,
-    /// ZooKeeper denied access: an ACL forbids what zklock tried, or the login failed.
+    /// ZooKeeper denied access: an ACL forbids what zklock tried, or the servers want another login or certificate.
     Denied,
     /// The lock is used by clients that would not wait for us, or cannot be used as asked, or the chroot does
     /// not exist.
@@ -87,7 +87,10 @@ pub const EXIT_STATUS: &[(&str, &str)] = &[
         "another contender had the lock (--nonblock), or still had it after --timeout; --conflict-exit-code changes it",
     ),
     ("76", "the lock was lost while the command ran, and the command has been stopped"),
-    ("77", "ZooKeeper denied access: an ACL forbids what zklock tried, or the login failed"),
+    (
+        "77",
+        "ZooKeeper denied access: an ACL forbids what zklock tried, or the servers want another login or certificate",
+    ),
     (
         "78",
         "the lock cannot be used as asked: clients that would not wait, other permits, no chroot, no sequence numbers",

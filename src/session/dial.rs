@@ -4,17 +4,15 @@ use std::future::poll_fn;
 use std::io;
 use std::mem;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsFd as _;
 use std::task::Poll;
 use std::time::Duration;
 
-use nix::poll::PollFlags;
-
 use super::Failure;
 use super::channel::{Channel as _, Rejected, shake_hands};
-use super::servers::{Servers, brief};
-use super::tcp::TcpChannel;
-use super::word::{NOT_SERVING, Word};
+use super::servers::{Address, Servers};
+use super::tcp::{TcpChannel, Unconnected};
+use super::tls;
+use super::word::{NOT_SERVING, VERSION, Word};
 use crate::clock;
 use crate::futures::or;
 use crate::reactor::Reactor;
@@ -61,7 +59,12 @@ async fn try_until_one_answers<'p>(
                 match try_each(servers, known.clone(), reactor, timeout, identity).await {
                     Ok(opened) => return Ok(opened),
                     Err(Failed::SessionOver) => return Err(Failure::SessionOver),
-                    Err(Failed::Troubles(troubles)) => tell(troubles, known[0], reactor, timeout, identity).await,
+                    Err(Failed::Troubles(troubles)) => {
+                        if let Some(why) = not_let_in(&troubles).filter(|_| identity.is_none()) {
+                            return Err(Failure::NotLetIn(why));
+                        }
+                        Round { servers, reactor, timeout, identity, known: &known }.tell(&troubles).await
+                    }
                 }
             }
         };
@@ -73,20 +76,14 @@ async fn try_until_one_answers<'p>(
     }
 }
 
-/// Why the server `first` was of no use.
-async fn tell(
-    troubles: Vec<(SocketAddr, Trouble)>,
-    first: SocketAddr,
-    reactor: &Reactor,
-    timeout: Duration,
-    identity: Option<&Identity>,
-) -> String {
-    match troubles.into_iter().find(|(server, _)| *server == first) {
-        Some((_, Trouble::Io(error))) => format!("{first}: {}", brief(&error)),
-        // While a lease is running, there is no time to ask.
-        _ if identity.is_none() => diagnose(first, reactor, silence_limit(timeout).min(DIAGNOSIS)).await,
-        _ => no_answer(first),
-    }
+/// The reason, if servers want a client certificate or refuse ours, and none of the others may let us in later.
+fn not_let_in(troubles: &[(SocketAddr, Trouble)]) -> Option<String> {
+    let may_do = |trouble: &Trouble| matches!(trouble, Trouble::NoSession { .. });
+    let refused = |(server, trouble): &(SocketAddr, Trouble)| match trouble {
+        Trouble::Unconnected(Unconnected::Tls(tls::Trouble::Refused(why))) => Some(format!("{server}: {why}")),
+        _ => None,
+    };
+    troubles.iter().find_map(refused).filter(|_| !troubles.iter().any(|(_, trouble)| may_do(trouble)))
 }
 
 /// Why a round has led to no session.
@@ -98,14 +95,17 @@ enum Failed {
 /// Why one server was of no use.
 enum Trouble {
     SessionOver,
-    Io(io::Error),
-    NoSession,
+    Unconnected(Unconnected),
+    /// `wants_certificate`: it has asked for one, and we have none.
+    NoSession {
+        wants_certificate: bool,
+    },
 }
 
 /// Tries each server once.
 async fn try_each<'p>(
     servers: &'p Servers<'p>,
-    addresses: Vec<SocketAddr>,
+    addresses: Vec<Address<'p>>,
     reactor: &'p Reactor,
     timeout: Duration,
     identity: Option<&Identity>,
@@ -140,14 +140,14 @@ async fn try_each<'p>(
             if !tried.is_empty() && clock::now() < next_at {
                 break;
             }
-            let Some(server) = waiting.next() else { break };
-            match TcpChannel::begin(servers, reactor, server) {
+            let Some(address) = waiting.next() else { break };
+            match TcpChannel::begin(servers, reactor, address) {
                 // It may be connected already, and is asked before this process does anything else.
                 Ok(channel) => {
                     next_at = clock::now() + NEXT;
                     tried.push(Try::new(channel, timeout, identity));
                 }
-                Err(error) => troubles.push((server, Trouble::Io(error))),
+                Err(error) => troubles.push((address.socket, Trouble::Unconnected(error))),
             }
         }
         if tried.is_empty() {
@@ -159,15 +159,6 @@ async fn try_each<'p>(
         Poll::Pending
     })
     .await
-}
-
-impl From<Rejected> for Trouble {
-    fn from(rejected: Rejected) -> Self {
-        match rejected {
-            Rejected::SessionOver => Self::SessionOver,
-            Rejected::NoSession => Self::NoSession,
-        }
-    }
 }
 
 /// A server that is being tried.
@@ -208,11 +199,8 @@ impl<'p> Try<'p> {
     /// Does what can be done without waiting. An error after it was asked means that it was there, but is no server
     /// that wants us.
     fn go_on(&mut self, may_ask: bool, reactor: &Reactor) -> Result<Option<Granted>, Trouble> {
-        if !self.is_connected && self.channel.is_writable() {
-            match self.channel.socket.take_error() {
-                Ok(None) => self.is_connected = true,
-                Ok(Some(error)) | Err(error) => return Err(Trouble::Io(error)),
-            }
+        if !self.is_connected {
+            self.is_connected = self.channel.connect_on().map_err(Trouble::Unconnected)?;
         }
         if self.is_connected && !self.has_asked {
             if !may_ask {
@@ -221,42 +209,104 @@ impl<'p> Try<'p> {
             (self.has_asked, self.until) = (true, clock::now() + self.patience);
         }
         if self.has_asked
-            && let Some(granted) = shake_hands(&mut self.attempt, &self.channel, self.resumes)?
+            && let Some(granted) =
+                shake_hands(&mut self.attempt, &self.channel, self.resumes).map_err(|why| self.rejected(why))?
         {
             return Ok(Some(granted));
         }
         if clock::now() >= self.until {
-            let timed_out = || Trouble::Io(io::Error::other("connection timed out"));
-            return Err(if self.is_connected { Trouble::NoSession } else { timed_out() });
+            return Err(match self.channel.is_accepted() {
+                true => self.rejected(Rejected::NoSession),
+                false => Trouble::Unconnected(io::Error::other("connection timed out").into()),
+            });
         }
         reactor.wake_at(self.until);
-        if !self.is_connected {
-            reactor.wake_on(self.channel.socket.as_fd(), PollFlags::POLLOUT);
-        }
         Ok(None)
+    }
+
+    fn rejected(&self, why: Rejected) -> Trouble {
+        match (why, self.channel.tls_trouble()) {
+            (Rejected::SessionOver, _) => Trouble::SessionOver,
+            (Rejected::NoSession, Some(trouble)) => Trouble::Unconnected(Unconnected::Tls(trouble)),
+            (Rejected::NoSession, None) => Trouble::NoSession { wants_certificate: self.channel.lacks_certificate() },
+        }
     }
 }
 
-/// Why a server that accepts connections opens no session: its answer to `srvr`, the one four letter word that servers
-/// answer by default.
-async fn diagnose(server: SocketAddr, reactor: &Reactor, patience: Duration) -> String {
-    let asked = async {
-        let mut asked = Word::ask(server, reactor, "srvr").await?;
-        asked.read(reactor).await?;
-        io::Result::Ok(asked.text())
-    };
-    let enough = async {
-        reactor.sleep_until(clock::now() + patience).await;
-        Ok(String::new())
-    };
-    match or(asked, enough).await {
-        Ok(state) if state.starts_with(NOT_SERVING) => {
-            format!("{server} is a ZooKeeper server that serves no clients now: it is starting, or has no quorum")
+/// A round in which all servers were tried in vain.
+struct Round<'a, 'p> {
+    servers: &'p Servers<'p>,
+    reactor: &'p Reactor,
+    timeout: Duration,
+    identity: Option<&'a Identity>,
+    known: &'a [Address<'p>],
+}
+
+impl Round<'_, '_> {
+    /// Why one of the servers was of no use: the first one where TLS has failed, or else the first one. The same one each
+    /// time, so that the same reason is not told again.
+    async fn tell(&self, troubles: &[(SocketAddr, Trouble)]) -> String {
+        let trouble = |server| troubles.iter().find(|(troubled, _)| *troubled == server).map(|(_, trouble)| trouble);
+        let has_failed = |server| matches!(trouble(server), Some(Trouble::Unconnected(Unconnected::Tls(_))));
+        let address = self.known.iter().find(|address| has_failed(address.socket)).unwrap_or(&self.known[0]);
+        let server = address.socket;
+        // While a lease is running, there is no time to ask.
+        let may_ask = self.identity.is_none();
+        match trouble(server) {
+            Some(Trouble::Unconnected(Unconnected::Tls(tls::Trouble::Closed)))
+                if may_ask && self.is_plain(server).await =>
+            {
+                format!("{server} speaks ZooKeeper without TLS: name its secureClientPort, or leave out --tls")
+            }
+            Some(Trouble::Unconnected(why)) => format!("{server}: {why}"),
+            other => {
+                let state = if may_ask { self.state(*address).await } else { no_answer(server) };
+                match other {
+                    Some(Trouble::NoSession { wants_certificate: true }) => {
+                        format!("{state}; it has asked for a client certificate (--tls-cert)")
+                    }
+                    _ if self.servers.security.is_none() && state == no_answer(server) => {
+                        format!("{state}; if this is its secureClientPort, use --tls")
+                    }
+                    _ => state,
+                }
+            }
         }
-        Ok(state) if state.starts_with("Zookeeper version: ") => {
-            format!("{server} is a ZooKeeper server, but opens no session now")
+    }
+
+    /// Why a server that accepts connections opens no session: its answer to `srvr`, the one four letter word that servers
+    /// answer by default.
+    async fn state(&self, address: Address<'_>) -> String {
+        let server = address.socket;
+        match self.ask(TcpChannel::begin(self.servers, self.reactor, address)).await {
+            state if state.starts_with(NOT_SERVING) => {
+                format!("{server} is a ZooKeeper server that serves no clients now: it is starting, or has no quorum")
+            }
+            state if state.starts_with(VERSION) => format!("{server} is a ZooKeeper server, but opens no session now"),
+            _ => no_answer(server),
         }
-        _ => no_answer(server),
+    }
+
+    /// Whether it is a ZooKeeper server that does not use TLS.
+    async fn is_plain(&self, server: SocketAddr) -> bool {
+        let answer = self.ask(TcpChannel::begin_plain(self.servers, self.reactor, server)).await;
+        answer.starts_with(NOT_SERVING) || answer.starts_with(VERSION)
+    }
+
+    /// What it answers to `srvr`; empty, if it does not.
+    async fn ask(&self, channel: Result<TcpChannel<'_>, Unconnected>) -> String {
+        let Ok(channel) = channel else { return String::new() };
+        let asked = async {
+            let mut asked = Word::ask(channel, "srvr").await.ok()?;
+            asked.read().await.ok()?;
+            Some(asked.text())
+        };
+        let enough = async {
+            let patience = silence_limit(self.timeout).min(DIAGNOSIS);
+            self.reactor.sleep_until(clock::now() + patience).await;
+            None
+        };
+        or(asked, enough).await.unwrap_or_default()
     }
 }
 

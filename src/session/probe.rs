@@ -3,18 +3,16 @@
 
 use std::cell::RefCell;
 use std::future::poll_fn;
-use std::io;
-use std::net::SocketAddr;
 use std::ops::Deref;
 use std::task::Poll;
 use std::time::Duration;
 
-use nix::poll::PollFlags;
-
 use super::channel::{Rejected, shake_hands};
 use super::client::ClientSession;
-use super::servers::{Servers, brief};
-use super::tcp::{TcpChannel, TcpSession};
+use super::servers::{Address, Servers};
+use super::tcp::{TcpChannel, TcpSession, Unconnected};
+use super::tls::{self, Encryption};
+use super::word::answer_to;
 use super::{Failure, Session as _};
 use crate::futures::{all, or};
 use crate::reactor::Reactor;
@@ -26,13 +24,18 @@ use crate::zookeeper::request::Request;
 pub enum NoProbe {
     /// It could not be connected to.
     Io(String),
+    /// It wants a client certificate, or refuses ours.
+    Refused(String),
     /// It accepts connections, and opens no session on them.
     NoSession,
 }
 
-impl From<io::Error> for NoProbe {
-    fn from(error: io::Error) -> Self {
-        Self::Io(brief(&error))
+impl From<Unconnected> for NoProbe {
+    fn from(error: Unconnected) -> Self {
+        match error {
+            Unconnected::Tls(tls::Trouble::Refused(why)) => Self::Refused(why),
+            error => Self::Io(error.to_string()),
+        }
     }
 }
 
@@ -48,7 +51,7 @@ pub struct Probes<'p> {
 #[derive(Debug)]
 enum Left<'p> {
     /// A server that was asked for a session, and may open it yet.
-    Asked(TcpChannel<'p>, Attempt),
+    Asked(Box<(TcpChannel<'p>, Attempt)>),
     /// A session.
     Open(Box<TcpSession<'p>>),
 }
@@ -60,25 +63,32 @@ impl<'p> Probes<'p> {
     }
 
     /// Asks one server for a session.
-    pub async fn open(&self, server: SocketAddr, timeout: Duration) -> Result<Probe<'_, 'p>, NoProbe> {
-        let channel = TcpChannel::begin(self.servers, self.reactor, server)?;
-        self.reactor.ready(&channel.socket, PollFlags::POLLOUT).await;
-        if let Some(error) = channel.socket.take_error()? {
-            return Err(error.into());
-        }
+    pub async fn open(&self, address: Address<'p>, timeout: Duration) -> Result<Probe<'_, 'p>, NoProbe> {
+        let channel = TcpChannel::begin(self.servers, self.reactor, address)?;
+        channel.connected().await?;
         let mut asked = Asked { probes: self, pair: Some((channel, Attempt::open(timeout))) };
         let granted = asked.granted().await;
         let channel = asked.pair.take().map(|(channel, _)| channel);
         match (granted, channel) {
             (Ok(granted), Some(channel)) => {
-                Ok(Probe { probes: self, session: Some(Box::new(self.session(channel, granted))) })
+                let encryption = channel.encryption();
+                Ok(Probe { probes: self, session: Some(Box::new(self.session(channel, granted))), encryption })
             }
-            _ => Err(NoProbe::NoSession),
+            (_, Some(channel)) => match channel.tls_trouble() {
+                Some(trouble) => Err(Unconnected::Tls(trouble).into()),
+                None => Err(NoProbe::NoSession),
+            },
+            (_, None) => Err(NoProbe::NoSession),
         }
     }
 
     fn session(&self, channel: TcpChannel<'p>, granted: Granted) -> TcpSession<'p> {
         ClientSession::new(channel, granted, &self.servers.connect.chroot, None)
+    }
+
+    /// What a server answers to a four letter word, as far as it does.
+    pub async fn word(&self, word: &str, address: Address<'p>) -> Option<String> {
+        answer_to(word, self.servers, address, self.reactor).await
     }
 
     /// Closes the sessions that were left open, as far as their servers answer. The caller limits the time.
@@ -87,7 +97,8 @@ impl<'p> Probes<'p> {
         all(left.into_iter().map(|left| async move {
             match left {
                 Left::Open(session) => close(&session).await,
-                Left::Asked(channel, mut attempt) => {
+                Left::Asked(asked) => {
+                    let (channel, mut attempt) = *asked;
                     // A server that is slower than this process finds it when it is ready.
                     attempt.abandon();
                     if let Ok(granted) = granted(&mut attempt, &channel).await {
@@ -133,8 +144,8 @@ impl Asked<'_, '_> {
 
 impl Drop for Asked<'_, '_> {
     fn drop(&mut self) {
-        if let Some((channel, attempt)) = self.pair.take() {
-            self.probes.left.borrow_mut().push(Left::Asked(channel, attempt));
+        if let Some(pair) = self.pair.take() {
+            self.probes.left.borrow_mut().push(Left::Asked(Box::new(pair)));
         }
     }
 }
@@ -144,6 +155,7 @@ impl Drop for Asked<'_, '_> {
 pub struct Probe<'a, 'p> {
     probes: &'a Probes<'p>,
     session: Option<Box<TcpSession<'p>>>,
+    encryption: Option<Encryption>,
 }
 
 impl<'p> Deref for Probe<'_, 'p> {
@@ -155,6 +167,11 @@ impl<'p> Deref for Probe<'_, 'p> {
 }
 
 impl Probe<'_, '_> {
+    /// How its connection is encrypted. `None`: it is not.
+    pub fn encryption(&self) -> Option<Encryption> {
+        self.encryption.clone()
+    }
+
     /// Does something with the session.
     pub async fn with<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         let lost = async {

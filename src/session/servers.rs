@@ -10,18 +10,30 @@ use std::time::Duration;
 
 use nix::poll::PollFlags;
 
+use super::tls::Security;
 use crate::clock;
 use crate::lookup::Lookup;
-use crate::plan::{ConnectString, HostPort};
+use crate::plan::{ConnectString, HostPort, Tls};
 use crate::reactor::Reactor;
 
 /// How long after one look-up of the names the next one begins: if one has failed, and if none has.
 const LOOK_UP_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
+/// An address of a server.
+#[derive(Clone, Copy, Debug)]
+pub struct Address<'p> {
+    /// Where it is.
+    pub socket: SocketAddr,
+    /// What the user calls it.
+    pub server: &'p HostPort,
+}
+
 /// The servers that a session may use.
 #[derive(Debug)]
 pub struct Servers<'p> {
     pub(super) connect: &'p ConnectString,
+    /// `None`: connections are not encrypted.
+    pub(super) security: Option<Security<'p>>,
     hosts: Vec<Host<'p>>,
     /// Why names have no addresses, once all have been looked up.
     unresolved: RefCell<Option<String>>,
@@ -40,21 +52,28 @@ struct Host<'p> {
 
 impl<'p> Servers<'p> {
     /// The servers of a connect string; nothing is looked up yet.
-    pub fn new(connect: &'p ConnectString) -> Self {
+    pub fn new(connect: &'p ConnectString, tls: Option<&'p Tls>) -> Self {
         let host = |server: &'p HostPort| {
             let literal = server.host.parse::<IpAddr>().ok().map(|address| SocketAddr::new(address, server.port));
             Host { server, is_name: literal.is_none(), known: RefCell::new(literal.into_iter().collect()) }
         };
         let hosts = connect.hosts.iter().map(host).collect();
-        Self { connect, hosts, unresolved: RefCell::default(), distrusted: Cell::new(None) }
+        let security = tls.map(Security::new);
+        Self { connect, security, hosts, unresolved: RefCell::default(), distrusted: Cell::new(None) }
     }
 
     /// The addresses that are known, in the order of the connect string.
-    pub(super) fn known(&self) -> Vec<SocketAddr> {
-        let mut addresses = vec![];
-        for address in self.hosts.iter().flat_map(|host| host.known.borrow().clone()) {
-            if !addresses.contains(&address) {
-                addresses.push(address);
+    pub(super) fn known(&self) -> Vec<Address<'p>> {
+        let mut addresses: Vec<Address<'_>> = vec![];
+        for host in &self.hosts {
+            for &socket in host.known.borrow().iter() {
+                // By another name it is another server, if it has to show a certificate for its name.
+                let is_same = |known: &Address<'_>| {
+                    known.socket == socket && (self.security.is_none() || known.server == host.server)
+                };
+                if !addresses.iter().any(is_same) {
+                    addresses.push(Address { socket, server: host.server });
+                }
             }
         }
         addresses
@@ -62,9 +81,9 @@ impl<'p> Servers<'p> {
 
     /// The order in which these are tried. A random one comes first, so that the clients of an ensemble spread over
     /// its servers.
-    pub(super) fn in_turn(&self, mut addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    pub(super) fn in_turn(&self, mut addresses: Vec<Address<'p>>) -> Vec<Address<'p>> {
         fastrand::shuffle(&mut addresses);
-        addresses.sort_by_key(|address| self.distrusted.get() == Some(*address));
+        addresses.sort_by_key(|address| self.distrusted.get() == Some(address.socket));
         addresses
     }
 

@@ -1,50 +1,52 @@
 //! The four letter words that servers answer on a connection of its own: no protocol, a text and the end.
 
-use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::future::poll_fn;
+use std::io;
+use std::task::Poll;
 
-use nix::poll::PollFlags;
-
-use super::channel::is_for_later;
-use super::tcp::begin_to_connect;
+use super::channel::{Channel as _, is_for_later};
+use super::servers::{Address, Servers};
+use super::tcp::{TcpChannel, Unconnected};
 use crate::reactor::Reactor;
 
 /// How the answer of a server begins that has no quorum, or is starting (`ZooKeeperServer.ZK_NOT_SERVING`).
 pub const NOT_SERVING: &str = "This ZooKeeper instance is not currently serving requests";
+
+/// How the answer to `srvr` begins.
+pub const VERSION: &str = "Zookeeper version: ";
 
 /// The longest answer that is read. That to `srvr` or `conf` has less than a thousand bytes.
 const LONGEST: usize = 64 * 1024;
 
 /// A connection on which a word was sent.
 #[derive(Debug)]
-pub(super) struct Word {
-    socket: TcpStream,
+pub(super) struct Word<'p> {
+    channel: TcpChannel<'p>,
     answer: Vec<u8>,
 }
 
-impl Word {
+impl<'p> Word<'p> {
     /// Sends a word.
-    pub(super) async fn ask(server: SocketAddr, reactor: &Reactor, word: &str) -> io::Result<Self> {
-        let mut socket = begin_to_connect(server)?;
-        reactor.ready(&socket, PollFlags::POLLOUT).await;
-        socket.write_all(word.as_bytes())?;
-        Ok(Self { socket, answer: vec![] })
+    pub(super) async fn ask(channel: TcpChannel<'p>, word: &str) -> Result<Self, Unconnected> {
+        channel.connected().await?;
+        // A word always has room.
+        channel.write(word.as_bytes())?;
+        Ok(Self { channel, answer: vec![] })
     }
 
     /// Reads what comes next. `Ok(false)`: this was the end.
-    pub(super) async fn read(&mut self, reactor: &Reactor) -> io::Result<bool> {
+    pub(super) async fn read(&mut self) -> io::Result<bool> {
         let mut bytes = [0; 4096];
-        loop {
-            reactor.ready(&self.socket, PollFlags::POLLIN).await;
-            match self.socket.read(&mut bytes) {
-                Ok(count) => {
-                    self.answer.extend_from_slice(&bytes[..count]);
-                    return Ok(count > 0 && self.answer.len() < LONGEST);
-                }
-                Err(error) if is_for_later(&error) => {}
-                Err(error) => return Err(error),
+        let count = poll_fn(|_| match self.channel.read(&mut bytes) {
+            Err(error) if is_for_later(&error) => {
+                self.channel.wake_on_bytes(false);
+                Poll::Pending
             }
-        }
+            read => Poll::Ready(read),
+        })
+        .await?;
+        self.answer.extend_from_slice(&bytes[..count]);
+        Ok(count > 0 && self.answer.len() < LONGEST)
     }
 
     /// What has come.
@@ -53,9 +55,15 @@ impl Word {
     }
 }
 
-/// The whole answer of a server to a word.
-pub async fn answer_to(word: &str, server: SocketAddr, reactor: &Reactor) -> io::Result<String> {
-    let mut asked = Word::ask(server, reactor, word).await?;
-    while asked.read(reactor).await? {}
-    Ok(asked.text())
+/// The whole answer of a server to a word; `None`, if it does not come.
+pub(super) async fn answer_to<'p>(
+    word: &str,
+    servers: &'p Servers<'p>,
+    address: Address<'p>,
+    reactor: &'p Reactor,
+) -> Option<String> {
+    let channel = TcpChannel::begin(servers, reactor, address).ok()?;
+    let mut asked = Word::ask(channel, word).await.ok()?;
+    while asked.read().await.ok()? {}
+    Some(asked.text())
 }

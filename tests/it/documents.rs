@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use clap::{Arg, ArgAction};
+use clap::{Arg, ArgAction, ValueHint};
 use clap_complete::Shell;
 use zklock::cli::{self, Subcommand};
 use zklock::rules::lease::Terms;
@@ -140,7 +140,11 @@ fn fish_subcommands() -> String {
                 Some(long) => format!(" -l {long}"),
                 None => format!(" -s {}", name.trim_start_matches('-')),
             });
-            let value = if arg.get_action().takes_values() { " -x" } else { "" };
+            let value = match arg.get_value_hint() {
+                ValueHint::FilePath => " -r",
+                _ if arg.get_action().takes_values() => " -x",
+                _ => "",
+            };
             let help = escaped(arg.get_help().map(ToString::to_string).unwrap_or_default());
             let names: String = names.collect();
             // Behind its COMMAND, options are those of COMMAND.
@@ -333,6 +337,7 @@ fn man_page() -> String {
         exit_status_section(),
         include_str!("../../man/sections/exit-status.roff").to_owned(),
         include_str!("../../man/sections/environment.roff").to_owned(),
+        include_str!("../../man/sections/tls.roff").to_owned(),
         include_str!("../../man/sections/modes.roff").to_owned(),
         include_str!("../../man/sections/signals.roff").to_owned(),
         include_str!("../../man/sections/loss-of-the-lock.roff").to_owned(),

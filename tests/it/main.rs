@@ -60,6 +60,9 @@ mod servers_restart;
 mod short_outage;
 mod unreachable_servers;
 
+// Who may do what.
+mod tls;
+
 // Processes that die or stop, and locks that are taken away.
 mod guard;
 mod hard_to_kill;

@@ -1,7 +1,6 @@
 //! What the servers show: each address of each server, all at the same time.
 
 use std::cell::RefCell;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::clock;
@@ -9,12 +8,13 @@ use crate::duration::show;
 use crate::futures::{all, or, zip};
 use crate::plan::{Access, Check, HostPort, LockPath};
 use crate::reactor::Reactor;
-use crate::rules::checkup::{Lack, Right, Server};
+use crate::rules::checkup::{Lack, Right, Server, Tls};
 use crate::rules::instant::Instant;
 use crate::rules::text::printable;
 use crate::session::probe::{NoProbe, Probe, Probes};
-use crate::session::servers::addresses_of;
-use crate::session::word::{NOT_SERVING, answer_to};
+use crate::session::servers::{Address, addresses_of};
+use crate::session::tls::Encryption;
+use crate::session::word::{NOT_SERVING, VERSION};
 use crate::session::{Failure, Session as _};
 
 /// What is asked for, to learn the least session timeout and the greatest one. The protocol has 32 bits for it.
@@ -37,14 +37,19 @@ struct Survey<'a, 'p> {
 }
 
 /// What all servers show.
-pub(super) async fn survey(check: &Check, access: &Access, probes: &Probes<'_>, reactor: &Reactor) -> Vec<Server> {
+pub(super) async fn survey<'p>(
+    check: &Check,
+    access: &'p Access,
+    probes: &Probes<'p>,
+    reactor: &Reactor,
+) -> Vec<Server> {
     let limit = access.connect_timeout;
     let until = clock::now() + limit;
     let survey = Survey { lock: check.lock.as_ref(), probes, reactor, until, limit };
     all(access.servers.hosts.iter().map(|host| survey.host(host))).await.concat()
 }
 
-impl Survey<'_, '_> {
+impl<'p> Survey<'_, 'p> {
     /// Does it until the time is over.
     async fn in_time<T>(&self, work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
         let late = async {
@@ -54,16 +59,19 @@ impl Survey<'_, '_> {
         or(work, late).await
     }
 
-    async fn host(&self, host: &HostPort) -> Vec<Server> {
+    async fn host(&self, host: &'p HostPort) -> Vec<Server> {
         let name = host.to_string();
         match self.in_time(addresses_of(host, self.reactor)).await {
-            Ok(addresses) => all(addresses.into_iter().map(|address| self.server(&name, address))).await,
+            Ok(addresses) => {
+                let addresses = addresses.into_iter().map(|socket| Address { socket, server: host });
+                all(addresses.map(|address| self.server(&name, address))).await
+            }
             Err(why) => vec![Server { error: Some(why), ..Server::new(name, None) }],
         }
     }
 
-    async fn server(&self, name: &str, address: SocketAddr) -> Server {
-        let seen = RefCell::new(Server::new(name.to_owned(), Some(address)));
+    async fn server(&self, name: &str, address: Address<'p>) -> Server {
+        let seen = RefCell::new(Server::new(name.to_owned(), Some(address.socket)));
         let is_serving = RefCell::new(None);
         let words = async {
             let enough = self.reactor.sleep_until(clock::now() + WORDS);
@@ -73,6 +81,10 @@ impl Survey<'_, '_> {
             let ((), sessions) = zip(words, self.sessions(address, &seen)).await;
             sessions.map_err(|why| match (why, *is_serving.borrow()) {
                 (Trouble::Open(NoProbe::Io(why)), _) | (Trouble::Lost(why), _) => why,
+                (Trouble::Open(NoProbe::Refused(why)), _) => {
+                    seen.borrow_mut().is_refusing = true;
+                    why
+                }
                 (Trouble::Open(NoProbe::NoSession), Some(false)) => {
                     "it serves no clients now: it is starting, or has no quorum".to_owned()
                 }
@@ -87,26 +99,26 @@ impl Survey<'_, '_> {
     }
 
     /// `srvr`, which servers answer unless they were told not to, and `conf`, which most do not.
-    async fn words(&self, address: SocketAddr, seen: &RefCell<Server>, is_serving: &RefCell<Option<bool>>) {
-        let Ok(answer) = answer_to("srvr", address, self.reactor).await else { return };
+    async fn words(&self, address: Address<'p>, seen: &RefCell<Server>, is_serving: &RefCell<Option<bool>>) {
+        let Some(answer) = self.probes.word("srvr", address).await else { return };
         let line = |answer: &str, start: &str| {
             answer.lines().find_map(|line| line.strip_prefix(start)).map(|rest| printable(rest.trim()))
         };
         if answer.starts_with(NOT_SERVING) {
             is_serving.replace(Some(false));
         }
-        if let Some(version) = line(&answer, "Zookeeper version: ") {
+        if let Some(version) = line(&answer, VERSION) {
             is_serving.replace(Some(true));
             let mut seen = seen.borrow_mut();
             seen.version = Some(release(&version).to_owned());
             seen.role = line(&answer, "Mode: ");
         }
-        let Ok(answer) = answer_to("conf", address, self.reactor).await else { return };
+        let Some(answer) = self.probes.word("conf", address).await else { return };
         let tick = line(&answer, "tickTime=").and_then(|millis| millis.parse().ok());
         seen.borrow_mut().tick = tick.map(Duration::from_millis);
     }
 
-    async fn sessions(&self, address: SocketAddr, seen: &RefCell<Server>) -> Result<(), Trouble> {
+    async fn sessions(&self, address: Address<'p>, seen: &RefCell<Server>) -> Result<(), Trouble> {
         let session = self.probes.open(address, SHORT).await?;
         let least = session.timeout();
         session.close().await;
@@ -114,6 +126,7 @@ impl Survey<'_, '_> {
         {
             let mut seen = seen.borrow_mut();
             (seen.least, seen.greatest) = (Some(least), Some(session.timeout()));
+            seen.tls = session.encryption().map(|Encryption { protocol, not_after }| Tls { protocol, not_after });
             // The server that opens a session puts its number into the first byte (SessionTrackerImpl).
             seen.member = Some(session.id().to_be_bytes()[0]);
         }

@@ -141,6 +141,14 @@ pub(super) fn sentences(finding: &Finding, seen: &[Server], check: &Check) -> (S
             format!("{} refuses transactions, so no lock can be held", who(&seen[*number])),
             "Use ZooKeeper 3.4 or later.".to_owned(),
         ),
+        Finding::CertificateEnds(number, days) => (
+            match days {
+                ..1 => format!("the certificate of {} expires within a day", who(&seen[*number])),
+                1 => format!("the certificate of {} expires in 1 day", who(&seen[*number])),
+                _ => format!("the certificate of {} expires in {days} days", who(&seen[*number])),
+            },
+            "Renew it: once it has expired, no new connection is made.".to_owned(),
+        ),
         Finding::NoChroot => (
             "the chroot does not exist".to_owned(),
             "Create it, or correct --zookeeper: zklock never creates it.".to_owned(),

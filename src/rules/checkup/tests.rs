@@ -2,6 +2,9 @@ use super::*;
 
 const ASKED: Duration = Duration::from_secs(30);
 
+/// A day in 2027, at noon.
+const TODAY: i64 = 1_800_014_400;
+
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
@@ -32,17 +35,17 @@ fn three() -> [Server; 3] {
 }
 
 fn codes(servers: &[Server], asked: Duration) -> Vec<&'static str> {
-    judge(servers, asked).findings.iter().map(Finding::code).collect()
+    judge(servers, asked, TODAY).findings.iter().map(Finding::code).collect()
 }
 
 fn outcome(servers: &[Server]) -> Outcome {
-    judge(servers, ASKED).outcome
+    judge(servers, ASKED, TODAY).outcome
 }
 
 #[test]
 fn servers_with_the_defaults_are_well() {
     for servers in [&[server(1, "standalone")][..], &three()] {
-        let report = judge(servers, ASKED);
+        let report = judge(servers, ASKED, TODAY);
         assert_eq!((report.findings, report.outcome), (vec![], Outcome::Exited(0)));
         let promise = report.promise.unwrap();
         assert_eq!(promise.session_timeout, ASKED);
@@ -53,10 +56,10 @@ fn servers_with_the_defaults_are_well() {
 
 #[test]
 fn a_server_that_is_down_is_found_and_cannot_be_spared() {
-    let spare = |servers: &[Server]| judge(servers, ASKED).promise.unwrap().spare;
+    let spare = |servers: &[Server]| judge(servers, ASKED, TODAY).promise.unwrap().spare;
     assert_eq!(spare(&three()), Some((3, 1)));
     let servers = [server(1, "leader"), server(2, "follower"), down(3)];
-    assert_eq!(judge(&servers, ASKED).findings, [Finding::Down(2)]);
+    assert_eq!(judge(&servers, ASKED, TODAY).findings, [Finding::Down(2)]);
     assert_eq!((spare(&servers), outcome(&servers)), (Some((3, 0)), Outcome::Exited(1)));
     assert_eq!(spare(&[server(1, "leader")]), Some((1, 0)));
     // A server by two names; an observer, which has no vote.
@@ -68,7 +71,7 @@ fn a_server_that_is_down_is_found_and_cannot_be_spared() {
 
 #[test]
 fn without_any_server_there_is_no_promise() {
-    let report = judge(&[down(1), down(2)], ASKED);
+    let report = judge(&[down(1), down(2)], ASKED, TODAY);
     assert_eq!((report.promise, report.outcome), (None, Outcome::Unavailable));
     assert_eq!(report.findings.len(), 2);
 }
@@ -89,12 +92,12 @@ fn a_name_may_have_addresses_of_a_kind_that_the_server_does_not_listen_on() {
 fn the_least_that_is_granted_counts() {
     let mut servers = three();
     servers[1].greatest = Some(millis(20_000));
-    let report = judge(&servers, ASKED);
+    let report = judge(&servers, ASKED, TODAY);
     assert_eq!(report.findings, [Finding::Differ, Finding::NotGranted(millis(20_000))]);
     assert_eq!(report.promise.unwrap().session_timeout, millis(20_000));
     assert_eq!(codes(&three(), millis(40_000)), [""; 0]);
     assert_eq!(codes(&three(), millis(60_000)), ["timeout-not-granted"]);
-    assert_eq!(judge(&three(), millis(1000)).findings, [Finding::NotGranted(millis(4000))]);
+    assert_eq!(judge(&three(), millis(1000), TODAY).findings, [Finding::NotGranted(millis(4000))]);
 }
 
 #[test]
@@ -107,7 +110,7 @@ fn the_tick_is_limited() {
     // What a server tells beats what is guessed.
     assert_eq!(codes(&with(10_000, Some(2000)), ASKED), [""; 0]);
     assert_eq!(codes(&with(1000, Some(4001)), ASKED), ["tick-too-long"]);
-    assert_eq!(judge(&with(1000, Some(4000)), ASKED).promise.unwrap().takeover, millis(34_000));
+    assert_eq!(judge(&with(1000, Some(4000)), ASKED, TODAY).promise.unwrap().takeover, millis(34_000));
     assert_eq!(codes(&with(1000, Some(4000)), millis(7999)), ["timeout-too-short"]);
     assert_eq!(codes(&with(1000, Some(4000)), millis(8000)), [""; 0]);
 }
@@ -163,4 +166,25 @@ fn what_keeps_a_lock_from_being_taken_has_a_status_of_its_own() {
     assert_eq!(outcome(&[no_chroot(1)]), Outcome::Unusable);
     // A server that lags.
     assert_eq!(codes(&[no_chroot(1), server(2, "leader")], ASKED), [""; 0]);
+}
+
+#[test]
+fn certificate_that_expires_within_two_weeks() {
+    let ends = |seconds: i64| {
+        let tls = Tls { protocol: "TLSv1.3".to_owned(), not_after: Some(TODAY + seconds) };
+        let [first, second, third] = three();
+        judge(&[first, Server { tls: Some(tls), ..second }, third], ASKED, TODAY)
+    };
+    assert_eq!(ends(14 * DAY).findings, []);
+    let report = ends(14 * DAY - 1);
+    assert_eq!(report.findings, [Finding::CertificateEnds(1, 13)]);
+    assert_eq!(report.outcome, Outcome::Exited(1));
+    assert_eq!(ends(DAY - 1).findings, [Finding::CertificateEnds(1, 0)]);
+}
+
+#[test]
+fn servers_that_let_nobody_in() {
+    let refusing = Server { is_refusing: true, ..down(1) };
+    assert_eq!(outcome(&[refusing.clone(), down(2)]), Outcome::Denied);
+    assert_eq!(outcome(&[refusing, server(2, "leader"), server(3, "follower")]), Outcome::Exited(1));
 }

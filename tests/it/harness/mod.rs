@@ -30,4 +30,5 @@ pub(crate) mod server;
 pub(crate) mod stub;
 pub(crate) mod terminal;
 pub(crate) mod times;
+pub(crate) mod tls;
 pub(crate) mod zklock;

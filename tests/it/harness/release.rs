@@ -9,6 +9,8 @@ use std::thread;
 
 const JAR: &str = "/usr/share/java/zookeeper.jar";
 const LOGGER: &str = "/usr/share/java/slf4j-simple.jar";
+/// For TLS. The manifest of Debian's jar leaves it out.
+const CODEC: &str = "/usr/share/java/netty-codec.jar";
 const MAIN: &str = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
 
 /// How to run a server.
@@ -35,13 +37,13 @@ impl Release {
     }
 
     fn of_debian() -> Self {
-        for jar in [JAR, LOGGER] {
+        for jar in [JAR, LOGGER, CODEC] {
             assert!(
                 Path::new(jar).exists(),
                 "{jar} is missing: apt-get install libzookeeper-java default-jre-headless"
             );
         }
-        Self { version: None, class_path: format!("{JAR}:{LOGGER}"), main: MAIN.to_owned() }
+        Self { version: None, class_path: format!("{JAR}:{LOGGER}:{CODEC}"), main: MAIN.to_owned() }
     }
 
     /// Panics unless this answer to `srvr` is from a server of this release.

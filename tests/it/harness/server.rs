@@ -34,6 +34,7 @@ pub(crate) struct Settings {
     lines: Vec<String>,
     properties: Vec<String>,
     pub(super) proxied: bool,
+    secure: bool,
 }
 
 impl Settings {
@@ -52,6 +53,12 @@ impl Settings {
     /// The servers of an ensemble reach each other through proxies, see [`Ensemble::link`].
     pub(crate) fn proxied(mut self) -> Self {
         self.proxied = true;
+        self
+    }
+
+    /// There is another port, for TLS; see [`Server::secure_address`].
+    pub(super) fn secure(mut self) -> Self {
+        self.secure = true;
         self
     }
 
@@ -95,6 +102,7 @@ pub(crate) enum Role {
 pub(crate) struct Server {
     pub(super) id: usize,
     port: u16,
+    secure_port: Option<u16>,
     directory: PathBuf,
     config: String,
     properties: Vec<String>,
@@ -118,19 +126,28 @@ impl Server {
         let directory = scratch().join(format!("{port}"));
         fs::create_dir(&directory).expect("a directory for a server");
         fs::write(directory.join("myid"), id.to_string()).expect("myid can be written");
+        let secure_port = settings.secure.then(free_port);
+        let secure = secure_port
+            .map_or_else(String::new, |port| format!("secureClientPort={port}\nsecureClientPortAddress=127.0.0.1\n"));
         let config = format!(
             "tickTime=200\nminSessionTimeout=400\nmaxSessionTimeout=120000\ninitLimit=50\nsyncLimit=25\n\
              dataDir={}\nclientPort={port}\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n\
-             4lw.commands.whitelist=*\nmaxClientCnxns=0\n{peers}{}\n",
+             4lw.commands.whitelist=*\nmaxClientCnxns=0\n{secure}{peers}{}\n",
             directory.display(),
             settings.lines.join("\n"),
         );
-        Self { id, port, directory, config, properties: settings.properties.clone(), process: Mutex::new(None) }
+        let properties = settings.properties.clone();
+        Self { id, port, secure_port, directory, config, properties, process: Mutex::new(None) }
     }
 
     /// `127.0.0.1:PORT`.
     pub(crate) fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
+    }
+
+    /// `HOST:PORT`, for TLS.
+    pub(crate) fn secure_address(&self, host: &str) -> String {
+        format!("{host}:{}", self.secure_port.expect("a server with a port for TLS"))
     }
 
     /// Where its configuration and its data are.

@@ -1,0 +1,179 @@
+//! TLS between a [`TcpChannel`](super::tcp::TcpChannel) and its socket.
+//!
+//! Everything here happens without waiting, like the reading and writing of the socket itself. A process that uses no TLS
+//! sets up nothing of it.
+
+mod certificate;
+mod files;
+mod stream;
+mod trouble;
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ResolvesClientCert, Resumption, WebPkiServerVerifier};
+use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+};
+
+use self::files::Stamp;
+use crate::plan::{HostPort, Tls};
+
+pub(super) use stream::Stream;
+pub(super) use trouble::Trouble;
+
+/// How many sessions of TLS are kept, eight for each server: reconnecting costs no full handshake then.
+const SESSIONS: usize = 64;
+
+/// What a server has shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Encryption {
+    /// The version of the protocol, such as `TLSv1.3`.
+    pub protocol: String,
+    /// When its certificate expires, in seconds since the Unix epoch.
+    pub not_after: Option<i64>,
+}
+
+/// Looks at our own files before anything is connected. Returns what the user is to be warned of. Fails with the reason
+/// why they are of no use.
+pub fn check(tls: &Tls) -> Result<Option<String>, String> {
+    load(tls)?;
+    Ok(tls.own.as_ref().and_then(|own| files::exposed(&own.key)))
+}
+
+/// How the connections of a process are encrypted.
+#[derive(Debug)]
+pub(super) struct Security<'p> {
+    tls: &'p Tls,
+    loaded: RefCell<Option<Loaded>>,
+}
+
+/// What was made of our files.
+#[derive(Debug)]
+struct Loaded {
+    /// What the files looked like.
+    stamps: Vec<Stamp>,
+    config: Arc<ClientConfig>,
+    shows: Arc<Shows>,
+}
+
+impl<'p> Security<'p> {
+    pub(super) const fn new(tls: &'p Tls) -> Self {
+        Self { tls, loaded: RefCell::new(None) }
+    }
+
+    /// TLS for one connection to `server`. Files that have changed are read again, and then nothing is left of earlier
+    /// sessions of TLS.
+    pub(super) fn begin(&self, server: &HostPort) -> Result<Stream, Trouble> {
+        let mut loaded = self.loaded.borrow_mut();
+        let stamps = files::stamps(self.tls);
+        if loaded.as_ref().is_none_or(|loaded| loaded.stamps != stamps) {
+            match load(self.tls) {
+                // If they changed while they were read, the stamps are old, and they are read again the next time.
+                Ok((config, shows)) => *loaded = Some(Loaded { stamps, config, shows }),
+                // They may be in the middle of being replaced. What they were goes on to be good enough.
+                Err(why) if loaded.is_some() => log::info!("using the earlier certificates: {why}"),
+                Err(why) => return Err(Trouble::Failed(why)),
+            }
+        }
+        let Loaded { config, shows, .. } = loaded.as_ref().expect("it was just loaded");
+        let failed = |why: &str| Trouble::Failed(why.to_owned());
+        let name = server.name_in_certificate().ok_or_else(|| failed("its name can be in no certificate"))?;
+        let connection = ClientConnection::new(Arc::clone(config), name).map_err(|why| failed(&why.to_string()))?;
+        Ok(Stream::new(connection, Arc::clone(shows), self.tls.clone(), server.host.clone()))
+    }
+}
+
+fn load(tls: &Tls) -> Result<(Arc<ClientConfig>, Arc<Shows>), String> {
+    let provider = Arc::new(ring::default_provider());
+    let roots: Arc<RootCertStore> = files::roots(tls.ca.as_deref())?.into();
+    let own = tls.own.as_ref().map(|own| files::own(own, &provider)).transpose()?;
+    let shows = Arc::new(Shows { own: own.map(Arc::new), was_asked: AtomicBool::new(false) });
+    let internal = |error: &dyn std::fmt::Display| format!("TLS: {error}");
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider)).build();
+    let verifier = verifier.map_err(|error| internal(&error))?;
+    let verifier: Arc<dyn ServerCertVerifier> =
+        if tls.verify_hostname { verifier } else { Arc::new(AnyName(verifier)) };
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| internal(&error))?.dangerous().with_custom_certificate_verifier(verifier);
+    let mut config = builder.with_client_cert_resolver(Arc::clone(&shows) as Arc<dyn ResolvesClientCert>);
+    config.resumption = Resumption::in_memory_sessions(SESSIONS);
+    Ok((Arc::new(config), shows))
+}
+
+/// What we show of ourselves, and whether a server has asked for it.
+#[derive(Debug)]
+struct Shows {
+    own: Option<Arc<CertifiedKey>>,
+    was_asked: AtomicBool,
+}
+
+impl Shows {
+    /// Whether a server has asked since the last call. There is one thread, so it is the one whose bytes were just read.
+    fn was_asked(&self) -> bool {
+        self.was_asked.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl ResolvesClientCert for Shows {
+    /// Whatever CAs the server names: a server that does not like our certificate says so, and then we can tell the user.
+    fn resolve(&self, _issuers: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.was_asked.store(true, Ordering::Relaxed);
+        self.own.clone()
+    }
+
+    fn has_certs(&self) -> bool {
+        self.own.is_some()
+    }
+}
+
+/// Accepts a certificate that is good but for its name.
+#[derive(Debug)]
+struct AnyName(Arc<WebPkiServerVerifier>);
+
+impl ServerCertVerifier for AnyName {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        use CertificateError::{NotValidForName, NotValidForNameContext};
+        match self.0.verify_server_cert(certificate, intermediates, name, ocsp, now) {
+            // The name is looked at last.
+            Err(Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. })) => {
+                Ok(ServerCertVerified::assertion())
+            }
+            verdict => verdict,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
