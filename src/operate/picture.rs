@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 use std::io::stdout;
+use std::time::Duration;
 
 use super::list::Lock;
-use crate::duration::show_age;
+use crate::duration::{show_age, show_measured};
 use crate::plan::LockPath;
 use crate::rules::last_run::LastRun;
 use crate::rules::roster::{Entry, Roster};
@@ -54,7 +55,8 @@ fn count(holders: usize, waiters: usize) -> String {
 
 fn last_run(last: &LastRun) -> String {
     let host = last.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
-    format!("last success{host}: began {}, took {}", short(&last.began().unwrap_or_default()), show_age(last.took))
+    let took = if last.took < Duration::from_secs(60) { show_measured(last.took) } else { show_age(last.took) };
+    format!("last success{host}: began {}, took {took}", short(&last.began().unwrap_or_default()))
 }
 
 fn strangers(names: &[String]) -> String {
