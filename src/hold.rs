@@ -49,8 +49,9 @@ pub struct Caller {
     process: Option<Lender>,
     /// Of that process, where the kernel has pidfd_open(2).
     pidfd: Option<OwnedFd>,
-    /// Whether it is still to be told that the lock is lost.
+    /// Whether it is to be told when the lock is lost, and whether it has been.
     wants_signal: bool,
+    is_told: bool,
 }
 
 impl Caller {
@@ -60,19 +61,22 @@ impl Caller {
         let Some(pid) = hold.lasts_while else {
             let until = of_stdin();
             let (process, pidfd) = parent(&until).map_or((None, None), |(process, pidfd)| (Some(process), pidfd));
-            return Ok(Self { until, process, pidfd, wants_signal });
+            return Ok(Self { until, process, pidfd, wants_signal, is_told: false });
         };
         let end = match descendants::pidfd_open(pid) {
-            Err(error) if error.raw_os_error() != Some(libc::ESRCH) => return Err(error),
+            // The last two: it is a thread of a process.
+            Err(error) if !matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL | libc::ENOENT)) => {
+                return Err(error);
+            }
             end => end.ok(),
         };
         // In this order: if it lives, the descriptor is its own.
         let process = identify(pid.cast_unsigned())?;
         let (Some(process), Some(end)) = (process, end) else {
-            return Ok(Self { until: Until::Now, process: None, pidfd: None, wants_signal });
+            return Ok(Self { until: Until::Now, process: None, pidfd: None, wants_signal, is_told: false });
         };
         let pidfd = Some(end.try_clone()?);
-        Ok(Self { until: Until::Ended(end), process: Some(process), pidfd, wants_signal })
+        Ok(Self { until: Until::Ended(end), process: Some(process), pidfd, wants_signal, is_told: false })
     }
 
     /// What to wait on while the lock is waited for.
@@ -86,17 +90,15 @@ impl Caller {
 
     /// Whether the lock is to end: its process has gone.
     pub fn has_gone(&self) -> bool {
-        let is_ready = |mut fd: PollFd<'_>| {
-            poll(std::slice::from_mut(&mut fd), PollTimeout::ZERO).is_ok()
-                && fd.revents().is_some_and(|events| !events.is_empty())
-        };
+        let is_ready =
+            |mut fd: PollFd<'_>| poll(std::slice::from_mut(&mut fd), PollTimeout::ZERO).is_ok() && has_event(&fd);
         matches!(self.until, Until::Now) || self.awaited().is_some_and(is_ready)
     }
 
     /// The lock is lost: the process is to stop. Returns whether it was told, now or before.
     pub fn signal(&mut self, signal: Signal) -> bool {
-        let Some(process) = self.process else { return false };
-        if std::mem::take(&mut self.wants_signal) {
+        let Some(process) = self.process.filter(|_| self.wants_signal) else { return false };
+        if !std::mem::replace(&mut self.is_told, true) {
             log::info!("sending {signal} to process {}", process.pid);
             let sent = match &self.pidfd {
                 Some(pidfd) => descendants::pidfd_send_signal(pidfd, signal),
@@ -113,13 +115,18 @@ impl Caller {
     }
 }
 
-/// The process that has started us, if the lock is held for it. That it is in our session tells a script from a service
-/// manager, sshd(8) or cron(8), which start what they start in a new one, and from what adopts orphans. A shell that a
-/// person types at sees for itself that we end.
+/// The process that has started us, if the lock is held for it: if standard input ties us to it, and it is in our session.
+/// So it is no service manager, no sshd(8) or cron(8), and nothing that adopts orphans. A shell that a person types at
+/// sees for itself that we end.
 fn parent(until: &Until) -> Option<(Lender, Option<OwnedFd>)> {
     let pid = getppid();
     let session = getsid(None).ok()?;
-    if pid.as_raw() <= 0 || getsid(Some(pid)) != Ok(session) || (session == pid && matches!(until, Until::Typed)) {
+    let is_tied = match until {
+        Until::HungUp => true,
+        Until::Typed => session != pid,
+        Until::Signal | Until::Ended(_) | Until::Now => false,
+    };
+    if !is_tied || pid.as_raw() <= 0 || getsid(Some(pid)) != Ok(session) {
         return None;
     }
     let pidfd = descendants::pidfd_open(pid.as_raw()).ok();
@@ -142,6 +149,12 @@ fn of_stdin() -> Until {
         Ok(kind) if kind.is_fifo() || kind.is_socket() => Until::HungUp,
         _ => Until::Signal,
     }
+}
+
+/// Whether poll(2) has told anything of this descriptor. `None` stands for events that nix has no name for: a half-closed
+/// socket.
+fn has_event(fd: &PollFd<'_>) -> bool {
+    fd.revents().is_none_or(|events| !events.is_empty())
 }
 
 fn stdin() -> BorrowedFd<'static> {

@@ -152,6 +152,12 @@ struct Borrowed {
     lifeline: Option<OwnedFd>,
 }
 
+impl Borrowed {
+    fn is_lost(&self) -> bool {
+        self.lifeline.as_ref().is_some_and(|lifeline| hangs_up(lifeline.as_fd()))
+    }
+}
+
 /// Why nothing is borrowed from a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unlent {
@@ -167,10 +173,13 @@ impl Borrowing {
         Self { offers: offers.iter().map(|offer| (*offer, Err(Unlent::Over))).collect() }
     }
 
-    /// Borrows from each run that still lends, and keeps what is borrowed already.
+    /// Borrows from each run that still lends, keeps what is borrowed already, and gives back what is lost.
     pub fn borrow(&mut self) {
         for (offer, borrowed) in &mut self.offers {
-            if borrowed.is_err() {
+            if borrowed.as_ref().is_ok_and(Borrowed::is_lost) {
+                // Its keeper waits until we have closed the pipe.
+                *borrowed = Err(Unlent::Over);
+            } else if borrowed.is_err() {
                 *borrowed = borrow(offer);
                 log::debug!("lender {}: {borrowed:?}", offer.lender.pid);
             }
@@ -182,6 +191,11 @@ impl Borrowing {
         for (_, borrowed) in &mut self.offers {
             *borrowed = Err(Unlent::Over);
         }
+    }
+
+    /// Whether a lock that we use may be lost, because the process that it hangs on has died.
+    pub fn is_lost(&self) -> bool {
+        self.borrowed().any(Borrowed::is_lost)
     }
 
     /// The descriptors that a process must keep open for as long as the locks may be used.
@@ -292,7 +306,11 @@ impl Loans {
             Err(_) => return Loan::OutOfReach(Barrier::Foreign),
         }
         match offer {
-            Some((offer, Ok(()))) if offer.stand_in.is_some() => Loan::Lent(offer.source()),
+            Some((offer, Ok(()))) if offer.stand_in.is_some() => match lives(offer.source()) {
+                Ok(true) => Loan::Lent(offer.source()),
+                Ok(false) => Loan::Over,
+                Err(_) => Loan::OutOfReach(Barrier::Foreign),
+            },
             Some((offer, Ok(()))) => match descendants::is_above(offer.root, supervisor) {
                 Ok(true) => Loan::Lent(lender),
                 // The command does not wait for us.

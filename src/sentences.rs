@@ -173,6 +173,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) 
                 }
                 LostWhy::Refused(refusal) => format!("{}; {stopping}", refused(refusal, plan)),
                 LostWhy::KeeperGone => format!("the keeper process died; {stopping}"),
+                LostWhy::Killed(signal) => format!("the process that held it died of {signal}; {stopping}"),
             };
             (Weight::Error, format!("lost the lock {lock}: {why}"))
         }

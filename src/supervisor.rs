@@ -34,10 +34,11 @@ use crate::lending::{Borrowing, Lending};
 use crate::plan::{self, Plan};
 use crate::readiness::Manager;
 use crate::rules::event::{Awaited, CommandEnd, CommandEvent, Event, Unstarted};
+use crate::rules::guarded::End;
 use crate::rules::instant::Instant;
 use crate::rules::last_run::Asked;
 use crate::rules::message::{Grant, Order};
-use crate::rules::notice::Notice;
+use crate::rules::notice::{LostWhy, Notice};
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
 use crate::signals::Signals;
@@ -71,13 +72,18 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
         asked: None,
         caller,
         caller_is_told: false,
+        is_killed: false,
         manager: Manager::new(clock::now()),
         teller,
         writer,
     };
     let outcome = supervisor.work();
     supervisor.clean_up(outcome.is_err());
-    outcome
+    // Only a command passes on its death.
+    Ok(match outcome? {
+        Outcome::Signaled(_) if plan.hold().is_some() => Outcome::Lost,
+        outcome => outcome,
+    })
 }
 
 struct Supervisor<'p> {
@@ -92,6 +98,8 @@ struct Supervisor<'p> {
     /// With `zklock hold`: the process that the lock is held for.
     caller: Option<Caller>,
     caller_is_told: bool,
+    /// The command has been sent SIGKILL.
+    is_killed: bool,
     manager: Manager,
     /// When the first contender of this run was created: a place in the queue that is lost does not change that.
     asked: Option<Asked>,
@@ -222,6 +230,8 @@ impl<'p> Supervisor<'p> {
                 }
                 Ok(None)
             }
+            // The kernel has killed what waited at the gate.
+            Err(_) if self.borrowing.is_lost() => Ok(Some(Unstarted::TooLate)),
             Err(error) => Ok(Some(self.not_started(&error))),
         }
     }
@@ -244,6 +254,17 @@ impl<'p> Supervisor<'p> {
         match &self.caller {
             Some(_) => self.keeper.as_ref()?.ties.lent.as_ref(),
             None => self.lending.as_ref(),
+        }
+    }
+
+    /// With `zklock hold`: what stands in for the command has ended. If it was killed, and not by us, the lock is about to
+    /// be released, and the caller relies on it.
+    fn look_for_death(&mut self, end: End) {
+        if let (Some(caller), End::Reaped(CommandEnd::Signaled(signal))) = (&mut self.caller, end)
+            && !self.is_killed
+        {
+            caller.signal(self.plan.settings.stop_signal);
+            self.teller.say(&Notice::Lost(LostWhy::Killed(signal)));
         }
     }
 

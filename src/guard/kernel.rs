@@ -2,11 +2,12 @@
 //! and a signal to the command when the guard or the supervisor dies. And what a process does to depend on nothing
 //! else.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
-use crate::lending::hangs_up;
 use crate::rules::instant::Instant;
 use crate::shared::Shared;
 
@@ -76,11 +77,6 @@ impl<'a> Fuse<'a> {
         self.control(libc::F_SETFL, libc::O_ASYNC)
     }
 
-    /// Whether its time has come already.
-    pub(super) fn has_burnt(&self) -> bool {
-        hangs_up(self.0)
-    }
-
     pub(super) fn remove(&self) {
         // It was laid, so it can be removed; and if not, there is nothing to be done.
         let _ = self.control(libc::F_SETFL, 0);
@@ -91,6 +87,36 @@ impl<'a> Fuse<'a> {
         // SAFETY: the descriptor is open, and these commands take a number.
         let result = unsafe { libc::fcntl(self.0.as_raw_fd(), command, argument) };
         Errno::result(result).map(drop)
+    }
+}
+
+/// The processes on which locks that we borrow hang. It is readable once one of them has died.
+pub(super) struct Lenders(Epoll);
+
+impl Lenders {
+    /// Those that have the write ends of these pipes, if there are any.
+    pub(super) fn watch<'a>(pipes: impl Iterator<Item = BorrowedFd<'a>>) -> nix::Result<Option<Self>> {
+        let mut pipes = pipes.peekable();
+        if pipes.peek().is_none() {
+            return Ok(None);
+        }
+        let watch = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        // A hang-up is told without being asked for (epoll_ctl(2)).
+        pipes.try_for_each(|pipe| watch.add(pipe, EpollEvent::new(EpollFlags::empty(), 0)))?;
+        Ok(Some(Self(watch)))
+    }
+
+    /// Whether one of them has died.
+    #[inline(never)]
+    pub(super) fn has_lost_one(&self) -> bool {
+        let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|count| count > 0)
+    }
+}
+
+impl AsFd for Lenders {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.0.as_fd()
     }
 }
 

@@ -19,7 +19,7 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, read, setpgid, 
 
 use super::below::{self, Numbers};
 use super::gate::{self, Passage};
-use super::kernel::{self, DeadlineTimer, Fuse};
+use super::kernel::{self, DeadlineTimer, Fuse, Lenders};
 use super::{Birth, Borrowed, above};
 use crate::clock::{self, Alarm};
 use crate::command::exit_now;
@@ -95,6 +95,8 @@ struct Process<'a> {
     timer: Option<DeadlineTimer>,
     /// Those of our own two pipes, then those of the runs that we borrow from.
     fuses: Vec<Fuse<'a>>,
+    /// `None` if nothing is borrowed in this way, and once one of them has died.
+    lenders: Option<Lenders>,
     /// The end of the pipe that shows that no guard is left.
     alive: OwnedFd,
     /// The end of the pipe that shows that the supervisor has died.
@@ -153,8 +155,8 @@ impl<'a> Process<'a> {
         let fuse_fd = unsafe { BorrowedFd::borrow_raw(fuse.as_raw_fd()) };
         #[expect(unsafe_code, reason = "the descriptors live as long as this process")]
         // SAFETY: they are inherited, and this process keeps them open.
-        let lifelines = birth.borrowed.lifelines.iter().map(|fd| unsafe { BorrowedFd::borrow_raw(*fd) });
-        let fuses = [ended, fuse_fd].into_iter().chain(lifelines).map(Fuse::new).collect();
+        let lifelines = || birth.borrowed.lifelines.iter().map(|fd| unsafe { BorrowedFd::borrow_raw(*fd) });
+        let fuses = [ended, fuse_fd].into_iter().chain(lifelines()).map(Fuse::new).collect();
         let second = || {
             let children = File::open(format!("/proc/self/task/{guard}/children"));
             let children = noted(shared, Part::Children, children.map_err(errno))?;
@@ -163,9 +165,10 @@ impl<'a> Process<'a> {
                 Err(error) if is_shortage(error) => return Err(error),
                 opened => opened.ok(),
             };
-            nix::Result::Ok((children, timer, proc, ChildSignals::new()?, Alarm::new()?))
+            let lenders = Lenders::watch(lifelines())?;
+            nix::Result::Ok((children, timer, proc, lenders, ChildSignals::new()?, Alarm::new()?))
         };
-        let (children, timer, proc, signals, alarm) = match second() {
+        let (children, timer, proc, lenders, signals, alarm) = match second() {
             Ok(made) => made,
             Err(error) => report.exit(&error.into()),
         };
@@ -183,6 +186,7 @@ impl<'a> Process<'a> {
             proc,
             timer,
             fuses,
+            lenders,
             alive,
             fuse,
         };
@@ -192,6 +196,8 @@ impl<'a> Process<'a> {
             Self::wait as *const (),
             <Self as Outside>::reap as *const (),
             <Self as Outside>::hear as *const (),
+            <Self as Outside>::heed_lenders as *const (),
+            Lenders::has_lost_one as *const (),
             <Self as Outside>::kill_children as *const (),
             <Self as Outside>::kill_below as *const (),
             signals::send as *const (),
@@ -222,6 +228,7 @@ impl<'a> Process<'a> {
             ended.as_raw_fd(),
         ];
         ours.extend(self.go.as_ref().map(AsRawFd::as_raw_fd));
+        ours.extend(self.lenders.as_ref().map(|lenders| lenders.as_fd().as_raw_fd()));
         ours.extend(self.children.iter().chain(&self.proc).map(AsRawFd::as_raw_fd));
         ours.extend(borrowed.pipes.iter().chain(&borrowed.lifelines));
         descriptors::close_all_but(&mut ours);
@@ -242,14 +249,16 @@ impl<'a> Process<'a> {
 
     #[inline(never)]
     fn wait(&self, has_supervisor: bool) {
+        let lenders = self.lenders.as_ref().map_or(self.bell, |lenders| lenders.as_fd());
         let mut fds = [
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.alarm.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.bell, PollFlags::POLLIN),
+            PollFd::new(lenders, PollFlags::POLLIN),
             PollFd::new(self.link.as_fd(), PollFlags::POLLIN),
         ];
         // Once the supervisor has gone, its socket is always readable.
-        let waits_for = if has_supervisor { 4 } else { 3 };
+        let waits_for = if has_supervisor { 5 } else { 4 };
         let _ = poll(&mut fds[..waits_for], PollTimeout::NONE);
         self.signals.clear();
         let _ = read(self.bell, &mut [0; 8]);
@@ -288,6 +297,16 @@ impl Outside for Process<'_> {
         self.shared.limits()
     }
 
+    #[inline(never)]
+    fn heed_lenders(&mut self) -> bool {
+        let has_died = self.lenders.as_ref().is_some_and(Lenders::has_lost_one);
+        if has_died {
+            self.shared.revoke();
+            self.lenders = None;
+        }
+        has_died
+    }
+
     fn lay_fuses(&mut self) {
         let Some(target) = self.target() else { return };
         for fuse in &self.fuses {
@@ -295,10 +314,10 @@ impl Outside for Process<'_> {
                 // There is no command yet.
                 exit_now(127);
             }
-            // That was before the fuse was laid.
-            if fuse.has_burnt() {
-                self.shared.revoke();
-            }
+        }
+        if self.lenders.as_ref().is_some_and(Lenders::has_lost_one) {
+            // That was before its fuse was laid. There is no command yet.
+            exit_now(127);
         }
     }
 

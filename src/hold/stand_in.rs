@@ -12,7 +12,7 @@ use nix::sys::prctl;
 use nix::sys::stat::Mode;
 use nix::unistd::{dup2_stdout, getpgrp, read, tcgetpgrp, write};
 
-use super::{Caller, HANG_UP, Until, stdin};
+use super::{Caller, HANG_UP, Until, has_event, stdin};
 use crate::command::exit_now;
 use crate::descriptors;
 use crate::environment;
@@ -168,24 +168,27 @@ impl Ends {
         // SAFETY: the descriptor stays open as long as this process lives.
         let borrowed = |fd| unsafe { BorrowedFd::borrow_raw(fd) };
         let is_typed = matches!(self.until, UntilWhen::Typed);
+        let is_reading = is_typed && is_in_foreground();
         let end = match self.until {
             UntilWhen::Readable(end) => Some(PollFd::new(borrowed(end), PollFlags::POLLIN)),
             UntilWhen::HungUp => Some(PollFd::new(stdin(), HANG_UP)),
-            // In the background, what is typed is for another.
-            UntilWhen::Typed if is_in_foreground() => Some(PollFd::new(stdin(), PollFlags::POLLIN)),
-            UntilWhen::Typed | UntilWhen::Signal => None,
+            UntilWhen::Typed if is_reading => Some(PollFd::new(stdin(), PollFlags::POLLIN)),
+            // In the background, what is typed is for another. That the terminal has gone is told all the same.
+            UntilWhen::Typed => Some(PollFd::new(stdin(), PollFlags::empty())),
+            UntilWhen::Signal => None,
         };
         let has_end = end.is_some();
         // No signal tells that we have come to the foreground.
-        let time = if is_typed && !has_end { PollTimeout::from(LOOK_AGAIN) } else { PollTimeout::NONE };
+        let time = if is_typed && !is_reading { PollTimeout::from(LOOK_AGAIN) } else { PollTimeout::NONE };
         fds.extend(end);
         fds.extend(room.map(|room| PollFd::new(room, PollFlags::POLLOUT)));
         match poll(&mut fds, time) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let has_ended = has_end && fds[1].revents().is_some_and(|events| !events.is_empty());
-        Ok(self.queue.take().is_some() || has_ended && (!is_typed || is_at_end()))
+        let has_ended = has_end && has_event(&fds[1]);
+        // Where nothing is read, what has come is the end of the terminal.
+        Ok(self.queue.take().is_some() || has_ended && (!is_reading || is_at_end()))
     }
 }
 
@@ -198,7 +201,8 @@ fn is_at_end() -> bool {
         Ok(count) => count == 0,
         // The last: somebody else has come to the foreground.
         Err(Errno::EINTR | Errno::EAGAIN) => false,
-        Err(_) => is_in_foreground(),
+        Err(Errno::EIO) => is_in_foreground(),
+        Err(_) => true,
     }
 }
 

@@ -23,6 +23,10 @@ pub(super) fn read(cli: Cli, written: &Written<'_, impl Fn(&str) -> Option<OsStr
     let session_timeout = written.session_timeout(cli.asked)?;
     let (stop_signal, kill_after) = stopping(cli.stopping, session_timeout)?;
     let lasts_while = cli.lasts_while.map(|text| Given::new("--while", text).read(process_id)).transpose()?;
+    if lasts_while.is_some_and(|pid| pid.cast_unsigned() == std::process::id()) {
+        let why = "--while names zklock itself; name the process that the lock is for".to_owned();
+        return Err(UsageError(why));
+    }
     let lock = lock_path("LOCK", &cli.lock, &servers)?;
     let messages = written.messages(cli.messages)?;
     Ok(Plan {

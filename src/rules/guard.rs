@@ -98,7 +98,10 @@ pub trait Outside {
     /// When the lease demands SIGKILL, and when it ends; both lie in the past where there is no lease.
     fn limits(&self) -> (Instant, Instant);
 
-    /// Has the kernel kill the command's processes as soon as the guard or the supervisor dies.
+    /// Ends the lease if a process has died on which a lock that we borrow hangs. Returns whether one has.
+    fn heed_lenders(&mut self) -> bool;
+
+    /// Has the kernel kill the command's processes as soon as the guard or the supervisor dies, or such a process.
     fn lay_fuses(&mut self);
 
     /// Undoes [`Self::lay_fuses`]. From here on the death of the guard kills nothing else, so its timer may go on: it ends
@@ -247,6 +250,10 @@ impl Guard {
                 Reaped::Other => continue,
                 Reaped::Ended(status) => {
                     self.has_command = false;
+                    // The kernel has killed it then, and that is no end of its own. What is left of it must go as well.
+                    if self.watch.is_open() && outside.heed_lenders() {
+                        outside.show(Sign::LeaseOver);
+                    }
                     Sign::Ended(status)
                 }
                 Reaped::Stopped(signal) => Sign::Stopped(signal),
@@ -299,6 +306,10 @@ impl Guard {
     /// Kills what is to be killed. Returns when to look again.
     #[inline(never)]
     fn enforce<O: Outside>(&mut self, outside: &mut O) -> Option<Instant> {
+        // What waits at the gate is killed by the kernel. Its keeper may go on with a lock of its own.
+        if self.watch.is_open() {
+            outside.heed_lenders();
+        }
         let (kill_at, ends_at) = outside.limits();
         match self.watch.judge(outside.now(), kill_at, ends_at) {
             Verdict::Idle => None,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::last_run::LastRun;
 use super::lease::{NoRoom, Terms};
 use super::message::{Grant, Loss, Refusal, View};
+use super::signal::Signal;
 
 /// One thing to tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,4 +119,6 @@ pub enum LostWhy {
     Refused(Refusal),
     /// The keeper process has gone.
     KeeperGone,
+    /// What stands in for a command, in `zklock hold`, died of this signal.
+    Killed(Signal),
 }

@@ -91,7 +91,10 @@ impl Outside for Supervisor<'_> {
     }
 
     fn failure(&mut self, end: End) -> Option<Unstarted> {
-        let error = self.job.failure(end)?;
+        let Some(error) = self.job.failure(end) else {
+            self.look_for_death(end);
+            return None;
+        };
         Some(self.not_started(&error))
     }
 
@@ -146,6 +149,7 @@ impl Outside for Supervisor<'_> {
                 }
             }
             Effect::Kill => {
+                self.is_killed = true;
                 self.job.kill();
                 self.signal_caller(self.plan.settings.stop_signal);
             }

@@ -1,8 +1,12 @@
 //! `zklock hold`: the lock is held for another process, such as a script, and ends with it.
 
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+
 use nix::sys::signal::Signal;
 
 use crate::harness::poll;
+use crate::harness::process;
 use crate::harness::running::{Running, finish, only_line};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::terminal::{CTRL_C, Terminal};
@@ -87,9 +91,40 @@ fn it_ends_by_signals_and_by_nothing_else() {
     hold.signal_all_at_once(&[Signal::SIGHUP, Signal::SIGTERM]);
     hold.wait().expect_code(0);
     let mut hold = held(self::hold(&scratch));
+    // Not meant for it.
     hold.signal(Signal::SIGUSR1);
-    hold.wait().expect_signal(Signal::SIGUSR1);
+    let output = hold.wait().expect_code(76);
+    assert!(output.stderr().contains("the process that held it died of SIGUSR1; stopping the caller"), "{output}");
     scratch.wait_queue(0);
+}
+
+/// Its other end is closed, or closed for writing.
+#[test]
+fn a_socket() {
+    let scratch = Scratch::new();
+    for how in [Shutdown::Write, Shutdown::Both] {
+        let (ours, theirs) = UnixStream::pair().expect("sockets");
+        let mut holds = held(hold(&scratch).stdin_from(theirs.try_clone().expect("a descriptor")));
+        let mut waits = hold(&scratch).arg("-w").arg("60").stdin_from(theirs).spawn();
+        scratch.wait_queue(2);
+        assert!(!holds.has_ended());
+        ours.shutdown(how).expect("a socket");
+        waits.wait().expect_code(75);
+        holds.wait().expect_code(0);
+        scratch.wait_queue(0);
+    }
+}
+
+#[test]
+fn what_stands_in_for_a_command_is_killed() {
+    let scratch = Scratch::new();
+    let mut script =
+        taken(bash(&scratch, &format!("pid=$ZK_PID; trap 'wait $pid; echo told, $?; exit 3' TERM; {LOOP}")));
+    let stand_in = script.processes().into_iter().find(|process| process.name == "lock-hold").expect("it runs");
+    process::send(stand_in.pid, Signal::SIGKILL);
+    let output = script.wait().expect_code(3);
+    assert!(output.stdout().ends_with("told, 76\n"), "{output}");
+    assert!(output.stderr().contains("the process that held it died of SIGKILL; stopping the caller"), "{output}");
 }
 
 #[test]
@@ -259,6 +294,9 @@ fn what_makes_no_sense() {
     refused(&[], "no lock; write zklock hold [OPTIONS] LOCK, such as zklock hold /jobs/backup");
     refused(&["/l", "true"], "one too many: 'true'; write zklock hold [OPTIONS] LOCK");
     refused(&["/l", "--while", "0"], "--while '0': write the number of a process, such as $$");
+    let own = scratch.zklock().program("/bin/sh").args(["-c", "exec \"$Z\" hold --while $$ /l"]).env("Z", binary());
+    let own = only_line(&own.run().expect_code(64));
+    assert_eq!(own, "--while names zklock itself; name the process that the lock is for");
     refused(&["/l", "--while=-1"], "--while '-1': write the number of a process, such as $$");
 }
 

@@ -81,6 +81,10 @@ impl Outside for SimOutside<'_> {
         (instant(kill_at), instant(ends_at))
     }
 
+    fn heed_lenders(&mut self) -> bool {
+        false
+    }
+
     fn lay_fuses(&mut self) {
         self.guard().has_fuses = true;
     }

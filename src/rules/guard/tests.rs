@@ -65,6 +65,9 @@ impl Outside for Storm {
     fn limits(&self) -> (Instant, Instant) {
         (at(900), at(1000))
     }
+    fn heed_lenders(&mut self) -> bool {
+        false
+    }
     fn lay_fuses(&mut self) {}
     fn disarm(&mut self) {}
     fn set_timer(&mut self, _: Instant) {}

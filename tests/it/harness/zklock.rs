@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
 use std::io::{Seek, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -78,6 +79,7 @@ enum Input {
     Null,
     Bytes(Vec<u8>),
     Pipe,
+    Descriptor(OwnedFd),
 }
 
 /// A run of zklock to be.
@@ -182,6 +184,12 @@ impl Zklock {
         self
     }
 
+    /// This as stdin.
+    pub(crate) fn stdin_from(mut self, descriptor: impl Into<OwnedFd>) -> Self {
+        self.input = Input::Descriptor(descriptor.into());
+        self
+    }
+
     /// Which session and process group it belongs to, and thereby which terminal.
     pub(crate) fn seat(mut self, seat: Seat) -> Self {
         self.seat = seat;
@@ -236,6 +244,7 @@ impl Input {
         match self {
             Self::Null => Stdio::null(),
             Self::Pipe => Stdio::piped(),
+            Self::Descriptor(descriptor) => descriptor.into(),
             Self::Bytes(bytes) => {
                 let mut file = tempfile::tempfile().expect("a temporary file");
                 file.write_all(&bytes).and_then(|()| file.rewind()).expect("a temporary file can be written");

@@ -94,6 +94,49 @@ fn a_process_of_the_lender_is_killed() {
     }
 }
 
+/// What has left the command's process group is not in the kernel's reach. The borrower's guard kills it, and does not
+/// take the end of the command for one of its own.
+#[test]
+fn what_has_left_the_group_of_the_borrowers_command() {
+    for killed in [0, 1, 2, 3] {
+        let scratch = Scratch::new();
+        let nested = "trap : TERM; \"$Z\" -n /lock -- \"$C\" --name outer --wait --spawn -- \
+            --name inner --log log --beat --setsid --wait; echo inner, $?; \"$C\" --until end";
+        let timeout = BRIEF_SESSION.as_secs().to_string();
+        let mut script = taken(bash(&scratch, nested).env("ZKLOCK_SESSION_TIMEOUT", timeout));
+        script.wait_stdout_all(&["inner ready", "outer ready"]);
+        let mut next = scratch.zklock().arg(LOCK).child(scratch.logged("next")).spawn();
+        scratch.wait_queue(2);
+        let [hold, guard, keeper] = processes(&script, "lock-hold");
+        let stand_in = process::children(guard)[0].pid;
+        process::send([hold, guard, keeper, stand_in][killed], Signal::SIGKILL);
+        next.wait_stdout("ready");
+        finish(&mut next);
+        assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
+        script.wait_stdout("inner, 76");
+        scratch.touch("end");
+        script.signal(Signal::SIGKILL);
+    }
+}
+
+/// The lender waits until all that it has lent is given back; so a borrower that waits for another lock gives it back.
+#[test]
+fn the_lender_dies_before_the_borrower_runs() {
+    let scratch = Scratch::new();
+    let mut busy = scratch.zklock().arg("/other").child(["--exit-on", "TERM"]).spawn();
+    busy.wait_stdout("ready");
+    let script = "trap 'echo told' TERM; \"$Z\" --and /other /lock -- \"$C\" --name inner --log log & wait; wait";
+    let mut script = taken(bash(&scratch, script));
+    scratch.client().wait_count("/other", 2);
+    let [hold, ..] = processes(&script, "lock-hold");
+    process::send(hold, Signal::SIGKILL);
+    // Queued anew, with a node of its own.
+    scratch.client().wait_count("/other", 2);
+    finish(&mut busy);
+    script.wait_stdout("inner ready");
+    script.wait();
+}
+
 /// The kernel kills the borrower's command: all that could is stopped.
 #[test]
 fn all_else_is_stopped() {
