@@ -63,7 +63,9 @@ async fn try_until_one_answers<'p>(
                         if let Some(why) = not_let_in(&troubles).filter(|_| identity.is_none()) {
                             return Err(Failure::NotLetIn(why));
                         }
-                        Round { servers, reactor, timeout, identity, known: &known }.tell(&troubles).await
+                        let round = Round { servers, reactor, timeout, identity, known: &known };
+                        // It takes much room, and is rare.
+                        Box::pin(round.tell(&troubles)).await
                     }
                 }
             }

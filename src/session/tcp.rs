@@ -51,7 +51,7 @@ pub struct TcpChannel<'p> {
     pub(super) socket: TcpStream,
     is_connected: Cell<bool>,
     /// `None`: it is not encrypted.
-    tls: Option<RefCell<Stream>>,
+    tls: Option<Box<RefCell<Stream>>>,
     /// Connections to servers that were slower, and are to close what they open. If these were closed now, a server that
     /// writes to one of them would lose what it has not read yet.
     pub(super) losers: Vec<TcpStream>,
@@ -87,7 +87,7 @@ impl<'p> TcpChannel<'p> {
         address: Address<'p>,
     ) -> Result<Self, Unconnected> {
         let tls = servers.security.as_ref().map(|security| security.begin(address.server)).transpose();
-        let tls = tls.map_err(Unconnected::Tls)?.map(RefCell::new);
+        let tls = tls.map_err(Unconnected::Tls)?.map(RefCell::new).map(Box::new);
         Ok(Self { tls, ..Self::begin_plain(servers, reactor, address.socket)? })
     }
 

@@ -69,6 +69,8 @@ impl<'p> Security<'p> {
 
     /// TLS for one connection to `server`. Files that have changed are read again, and then nothing is left of earlier
     /// sessions of TLS.
+    // The frames of what it calls are large, and those who use no TLS are not to have them on their stack.
+    #[inline(never)]
     pub(super) fn begin(&self, server: &HostPort) -> Result<Stream, Trouble> {
         let mut loaded = self.loaded.borrow_mut();
         let stamps = files::stamps(self.tls);

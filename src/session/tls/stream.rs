@@ -38,6 +38,7 @@ impl Stream {
     }
 
     /// Goes on with the handshake. Returns whether it is over.
+    #[inline(never)]
     pub(in crate::session) fn shake_hands(&mut self, socket: &TcpStream) -> Result<bool, Trouble> {
         let told = |this: &mut Self, error: &io::Error| match this.trouble.take() {
             Some(trouble) => trouble,
@@ -71,6 +72,7 @@ impl Stream {
     }
 
     /// As [`io::Read::read`] on the socket.
+    #[inline(never)]
     pub(in crate::session) fn read(&mut self, socket: &TcpStream, bytes: &mut [u8]) -> io::Result<usize> {
         // What could not be sent when it was written.
         match self.flush(socket) {
@@ -90,6 +92,7 @@ impl Stream {
 
     /// As [`io::Write::write`] on the socket. What it takes may leave a moment later: bytes count as sent when they were
     /// taken, which is no later than they leave. Nothing is taken before the bytes of the last call have all left.
+    #[inline(never)]
     pub(in crate::session) fn write(&mut self, socket: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
         let written = self.flush(socket).and_then(|()| self.connection.writer().write(bytes));
         let count = match written {
@@ -109,6 +112,7 @@ impl Stream {
     }
 
     /// Whether bytes have come that were not read.
+    #[inline(never)]
     pub(in crate::session) fn has_unread(&mut self) -> bool {
         self.connection.process_new_packets().is_ok_and(|state| state.plaintext_bytes_to_read() > 0)
     }
