@@ -3,6 +3,9 @@ complete -c zklock -n __zklock_options -l connect-timeout -d 'Give up when no se
 complete -c zklock -n __zklock_options -l tls-ca -d 'Trust the CAs whose certificates are in this file [default: those that the system trusts]' -r -F
 complete -c zklock -n __zklock_options -l tls-cert -d 'Show this certificate to servers that ask for one' -r -F
 complete -c zklock -n __zklock_options -l tls-key -d 'Private key of --tls-cert [default: in the same file]' -r -F
+complete -c zklock -n __zklock_options -l auth -d 'Log in, as in digest:USER:PASSWORD; every user can see it with ps' -r -f
+complete -c zklock -n __zklock_options -l auth-file -d 'Log in with what is in this file, one SCHEME:CREDENTIAL a line' -r -F
+complete -c zklock -n __zklock_options -l acl -d 'Who else may use the nodes that are created: open, creator, read' -r -f
 complete -c zklock -n __zklock_options -l session-timeout -d 'Session timeout to ask for' -r -f
 complete -c zklock -n __zklock_options -s p -l permits -d 'Take one of N permits: at most N hold at a time' -r -f
 complete -c zklock -n __zklock_options -l and -d 'Also take this lock: all or none; can be repeated' -r -f
@@ -16,7 +19,7 @@ complete -c zklock -n __zklock_options -l signal -d 'Signal that stops the comma
 complete -c zklock -n __zklock_options -s k -l kill-after -d 'Time from the stop signal to SIGKILL [default: 5s, or less]' -r -f
 complete -c zklock -n __zklock_options -l max-run -d 'Stop the command when it has run for this long, and exit with 124' -r -f
 complete -c zklock -n __zklock_options -l on-lost -d 'Run this through $SHELL -c when the lock was lost and the command has been stopped' -r -f -a "(__fish_complete_command)"
-complete -c zklock -n __zklock_options -l tls -d 'Encrypt connections with TLS; --help shows the options for certificates'
+complete -c zklock -n __zklock_options -l tls -d 'Encrypt connections with TLS; for certificates, see --help'
 complete -c zklock -n __zklock_options -l tls-no-verify-hostname -d 'Accept a certificate that is for another name'
 complete -c zklock -n __zklock_options -s x -s e -l exclusive -d 'Take the lock for one holder (the default)'
 complete -c zklock -n __zklock_options -s s -l shared -d 'Take a read lock: readers hold together, a writer (--exclusive) alone'
@@ -61,7 +64,7 @@ function __zklock_command
     end
     while set -q words[1]
         switch $words[1]
-            case -z --zookeeper --connect-timeout --tls-ca --tls-cert --tls-key --session-timeout -p --permits --and --dialect -w --timeout --wait -E --conflict-exit-code --describe --once-per -c --command --signal -k --kill-after --max-run --on-lost --token
+            case -z --zookeeper --connect-timeout --tls-ca --tls-cert --tls-key --auth --auth-file --acl --session-timeout -p --permits --and --dialect -w --timeout --wait -E --conflict-exit-code --describe --once-per -c --command --signal -k --kill-after --max-run --on-lost --token
                 set -e words[1]
             case --
                 if test $has_lock = yes
@@ -120,11 +123,14 @@ complete -c zklock -n '__zklock_command >/dev/null' -x -a '(__fish_complete_subc
 complete -c zklock -n __zklock_first -a hold -d 'Take a lock, and hold it until told to stop'
 complete -c zklock -n '__zklock_subcommand hold' -s z -l zookeeper -x -d 'ZooKeeper servers, separated by commas, and an optional chroot'
 complete -c zklock -n '__zklock_subcommand hold' -l connect-timeout -x -d 'Give up when no server has answered for this long at the start'
-complete -c zklock -n '__zklock_subcommand hold' -l tls -d 'Encrypt connections with TLS; --help shows the options for certificates'
+complete -c zklock -n '__zklock_subcommand hold' -l tls -d 'Encrypt connections with TLS; for certificates, see --help'
 complete -c zklock -n '__zklock_subcommand hold' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: those that the system trusts]'
 complete -c zklock -n '__zklock_subcommand hold' -l tls-cert -r -d 'Show this certificate to servers that ask for one'
 complete -c zklock -n '__zklock_subcommand hold' -l tls-key -r -d 'Private key of --tls-cert [default: in the same file]'
 complete -c zklock -n '__zklock_subcommand hold' -l tls-no-verify-hostname -d 'Accept a certificate that is for another name'
+complete -c zklock -n '__zklock_subcommand hold' -l auth -x -d 'Log in, as in digest:USER:PASSWORD; every user can see it with ps'
+complete -c zklock -n '__zklock_subcommand hold' -l auth-file -r -d 'Log in with what is in this file, one SCHEME:CREDENTIAL a line'
+complete -c zklock -n '__zklock_subcommand hold' -l acl -x -d 'Who else may use the nodes that are created: open, creator, read'
 complete -c zklock -n '__zklock_subcommand hold' -l session-timeout -x -d 'Session timeout to ask for'
 complete -c zklock -n '__zklock_subcommand hold' -s x -l exclusive -s e -d 'Take the lock for one holder (the default)'
 complete -c zklock -n '__zklock_subcommand hold' -s s -l shared -d 'Take a read lock: readers hold together, a writer (--exclusive) alone'
@@ -147,11 +153,13 @@ complete -c zklock -n '__zklock_subcommand status' -l json -d 'Print JSON, as do
 complete -c zklock -n '__zklock_subcommand status' -l watch -d 'Print again whenever something changes, until interrupted'
 complete -c zklock -n '__zklock_subcommand status' -s z -l zookeeper -x -d 'ZooKeeper servers, separated by commas, and an optional chroot'
 complete -c zklock -n '__zklock_subcommand status' -l connect-timeout -x -d 'Give up when no server has answered for this long at the start'
-complete -c zklock -n '__zklock_subcommand status' -l tls -d 'Encrypt connections with TLS; --help shows the options for certificates'
+complete -c zklock -n '__zklock_subcommand status' -l tls -d 'Encrypt connections with TLS; for certificates, see --help'
 complete -c zklock -n '__zklock_subcommand status' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: those that the system trusts]'
 complete -c zklock -n '__zklock_subcommand status' -l tls-cert -r -d 'Show this certificate to servers that ask for one'
 complete -c zklock -n '__zklock_subcommand status' -l tls-key -r -d 'Private key of --tls-cert [default: in the same file]'
 complete -c zklock -n '__zklock_subcommand status' -l tls-no-verify-hostname -d 'Accept a certificate that is for another name'
+complete -c zklock -n '__zklock_subcommand status' -l auth -x -d 'Log in, as in digest:USER:PASSWORD; every user can see it with ps'
+complete -c zklock -n '__zklock_subcommand status' -l auth-file -r -d 'Log in with what is in this file, one SCHEME:CREDENTIAL a line'
 complete -c zklock -n '__zklock_subcommand status' -s v -l verbose -d 'Say more; given twice, it also shows the ZooKeeper client\'s messages'
 complete -c zklock -n '__zklock_subcommand status' -s q -l quiet -d 'Print nothing; exit with 0 if one of the locks is held, else 1'
 complete -c zklock -n '__zklock_subcommand status' -s h -l help -d 'Print help (see more with \'--help\')'
@@ -159,11 +167,13 @@ complete -c zklock -n __zklock_first -a list -d 'List the locks that are in use'
 complete -c zklock -n '__zklock_subcommand list' -l json -d 'Print JSON, as docs/list.schema.json describes it'
 complete -c zklock -n '__zklock_subcommand list' -s z -l zookeeper -x -d 'ZooKeeper servers, separated by commas, and an optional chroot'
 complete -c zklock -n '__zklock_subcommand list' -l connect-timeout -x -d 'Give up when no server has answered for this long at the start'
-complete -c zklock -n '__zklock_subcommand list' -l tls -d 'Encrypt connections with TLS; --help shows the options for certificates'
+complete -c zklock -n '__zklock_subcommand list' -l tls -d 'Encrypt connections with TLS; for certificates, see --help'
 complete -c zklock -n '__zklock_subcommand list' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: those that the system trusts]'
 complete -c zklock -n '__zklock_subcommand list' -l tls-cert -r -d 'Show this certificate to servers that ask for one'
 complete -c zklock -n '__zklock_subcommand list' -l tls-key -r -d 'Private key of --tls-cert [default: in the same file]'
 complete -c zklock -n '__zklock_subcommand list' -l tls-no-verify-hostname -d 'Accept a certificate that is for another name'
+complete -c zklock -n '__zklock_subcommand list' -l auth -x -d 'Log in, as in digest:USER:PASSWORD; every user can see it with ps'
+complete -c zklock -n '__zklock_subcommand list' -l auth-file -r -d 'Log in with what is in this file, one SCHEME:CREDENTIAL a line'
 complete -c zklock -n '__zklock_subcommand list' -s v -l verbose -d 'Say more; given twice, it also shows the ZooKeeper client\'s messages'
 complete -c zklock -n '__zklock_subcommand list' -s q -l quiet -d 'Show no progress; the list and errors are still printed'
 complete -c zklock -n '__zklock_subcommand list' -s h -l help -d 'Print help (see more with \'--help\')'
@@ -173,22 +183,26 @@ complete -c zklock -n '__zklock_subcommand break' -l force -d 'Delete the conten
 complete -c zklock -n '__zklock_subcommand break' -s w -l timeout -x -d 'How long to wait until the contender has gone'
 complete -c zklock -n '__zklock_subcommand break' -s z -l zookeeper -x -d 'ZooKeeper servers, separated by commas, and an optional chroot'
 complete -c zklock -n '__zklock_subcommand break' -l connect-timeout -x -d 'Give up when no server has answered for this long at the start'
-complete -c zklock -n '__zklock_subcommand break' -l tls -d 'Encrypt connections with TLS; --help shows the options for certificates'
+complete -c zklock -n '__zklock_subcommand break' -l tls -d 'Encrypt connections with TLS; for certificates, see --help'
 complete -c zklock -n '__zklock_subcommand break' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: those that the system trusts]'
 complete -c zklock -n '__zklock_subcommand break' -l tls-cert -r -d 'Show this certificate to servers that ask for one'
 complete -c zklock -n '__zklock_subcommand break' -l tls-key -r -d 'Private key of --tls-cert [default: in the same file]'
 complete -c zklock -n '__zklock_subcommand break' -l tls-no-verify-hostname -d 'Accept a certificate that is for another name'
+complete -c zklock -n '__zklock_subcommand break' -l auth -x -d 'Log in, as in digest:USER:PASSWORD; every user can see it with ps'
+complete -c zklock -n '__zklock_subcommand break' -l auth-file -r -d 'Log in with what is in this file, one SCHEME:CREDENTIAL a line'
 complete -c zklock -n '__zklock_subcommand break' -s v -l verbose -d 'Say more; given twice, it also shows the ZooKeeper client\'s messages'
 complete -c zklock -n '__zklock_subcommand break' -s q -l quiet -d 'Say nothing of a contender that is not there or does not go'
 complete -c zklock -n '__zklock_subcommand break' -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c zklock -n __zklock_first -a check -d 'Say whether the servers are fit for what zklock promises'
 complete -c zklock -n '__zklock_subcommand check' -l json -d 'Print JSON, as docs/check.schema.json describes it'
 complete -c zklock -n '__zklock_subcommand check' -s z -l zookeeper -x -d 'ZooKeeper servers, separated by commas, and an optional chroot'
-complete -c zklock -n '__zklock_subcommand check' -l tls -d 'Encrypt connections with TLS; --help shows the options for certificates'
+complete -c zklock -n '__zklock_subcommand check' -l tls -d 'Encrypt connections with TLS; for certificates, see --help'
 complete -c zklock -n '__zklock_subcommand check' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: those that the system trusts]'
 complete -c zklock -n '__zklock_subcommand check' -l tls-cert -r -d 'Show this certificate to servers that ask for one'
 complete -c zklock -n '__zklock_subcommand check' -l tls-key -r -d 'Private key of --tls-cert [default: in the same file]'
 complete -c zklock -n '__zklock_subcommand check' -l tls-no-verify-hostname -d 'Accept a certificate that is for another name'
+complete -c zklock -n '__zklock_subcommand check' -l auth -x -d 'Log in, as in digest:USER:PASSWORD; every user can see it with ps'
+complete -c zklock -n '__zklock_subcommand check' -l auth-file -r -d 'Log in with what is in this file, one SCHEME:CREDENTIAL a line'
 complete -c zklock -n '__zklock_subcommand check' -l session-timeout -x -d 'Session timeout to ask for'
 complete -c zklock -n '__zklock_subcommand check' -s v -l verbose -d 'Say more; given twice, it also shows the ZooKeeper client\'s messages'
 complete -c zklock -n '__zklock_subcommand check' -s q -l quiet -d 'Print nothing; the exit status tells'

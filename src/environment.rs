@@ -12,6 +12,8 @@ pub const ZOOKEEPER: &str = "ZKLOCK_ZOOKEEPER";
 pub const TIMEOUT: &str = "ZKLOCK_TIMEOUT";
 /// Stands in for `--session-timeout`.
 pub const SESSION_TIMEOUT: &str = "ZKLOCK_SESSION_TIMEOUT";
+/// Stands in for `--auth`.
+pub const AUTH: &str = "ZKLOCK_AUTH";
 /// Stands in for `--tls`.
 pub const TLS: &str = "ZKLOCK_TLS";
 /// Stands in for `--tls-ca`.

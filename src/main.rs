@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use zklock::plan::{self, Exit, FencePlan, Plan, Task, Tls, Verbosity};
 use zklock::rules::event::Unstarted;
+use zklock::rules::login::Login;
 use zklock::rules::outcome::{End, Outcome};
 use zklock::terminal::Screen;
 use zklock::writer::{self, Writer};
@@ -12,11 +13,12 @@ use zklock::{command, operate, session, signals, supervisor};
 
 fn main() -> ExitCode {
     let outcome = match plan::from_args(std::env::args_os()) {
-        Ok(Task::Job(plan)) => run(&plan),
+        Ok(Task::Job(plan)) => run(*plan),
         Ok(Task::Fence(plan)) => fence(&plan),
-        Ok(Task::Operation(operation)) => {
+        Ok(Task::Operation(mut operation)) => {
             start_log(operation.messages.verbosity, operation.messages.log_filter.as_deref());
-            match check_files(operation.access.tls.as_ref(), operation.messages.verbosity) {
+            let access = &mut operation.access;
+            match use_files(access.tls.as_ref(), &mut access.login, operation.messages.verbosity) {
                 Ok(()) => operate::run(&operation),
                 Err(outcome) => outcome,
             }
@@ -41,9 +43,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(plan: &Plan) -> Outcome {
+fn run(mut plan: Plan) -> Outcome {
     start_log(plan.verbosity, plan.log_filter.as_deref());
-    if let Err(outcome) = check_files(plan.tls.as_ref(), plan.verbosity) {
+    if let Err(outcome) = use_files(plan.tls.as_ref(), &mut plan.login, plan.verbosity) {
         return outcome;
     }
     if let Some(line) = plan.command()
@@ -55,7 +57,7 @@ fn run(plan: &Plan) -> Outcome {
         Ok(writer) => writer,
         Err(error) => return internal(&format!("cannot create a pipe: {error}")),
     };
-    let outcome = match supervisor::run(plan, &mut writer) {
+    let outcome = match supervisor::run(&plan, &mut writer) {
         Ok(Outcome::NotFree) => Outcome::Exited(plan.conflict_exit_code),
         Ok(outcome) => outcome,
         Err(error) => internal(&format!("{error:#}")),
@@ -65,14 +67,16 @@ fn run(plan: &Plan) -> Outcome {
     outcome
 }
 
-/// Certificates and keys that are of no use are a mistake of the user, to be told before anything is connected.
-fn check_files(tls: Option<&Tls>, verbosity: Verbosity) -> Result<(), Outcome> {
-    let warning = tls.map_or(Ok(None), session::tls::check).map_err(|why| {
+/// Looks at the files of TLS, and reads that with credentials. If they are of no use, that is a mistake of the user, to be
+/// told before anything is connected.
+fn use_files(tls: Option<&Tls>, login: &mut Login, verbosity: Verbosity) -> Result<(), Outcome> {
+    let of_tls = tls.map_or(Ok(None), session::tls::check);
+    let warnings = of_tls.and_then(|of_tls| Ok([of_tls, session::login::load(login)?])).map_err(|why| {
         say(&why);
         Outcome::Usage
     })?;
-    if let Some(warning) = warning.filter(|_| verbosity != Verbosity::Quiet) {
-        say(&warning);
+    if verbosity != Verbosity::Quiet {
+        warnings.iter().flatten().for_each(|warning| say(warning));
     }
     Ok(())
 }

@@ -53,7 +53,7 @@ impl From<Failure> for Stop {
 
 /// Does what a subcommand is to do. Says on standard error why, if it cannot.
 pub fn run(operation: &Operation) -> Outcome {
-    let servers = Servers::new(&operation.access.servers, operation.access.tls.as_ref());
+    let servers = Servers::new(&operation.access.servers, operation.access.tls.as_ref(), &operation.access.login);
     let ended = Reactor::new().and_then(|reactor| {
         let endings = Endings::open()?;
         let visit = Visit::new(&operation.access, &servers, &reactor);

@@ -6,6 +6,7 @@
 mod connect;
 mod fence;
 mod hold;
+mod login;
 mod operation;
 mod refusal;
 mod taking;
@@ -25,6 +26,7 @@ use crate::cli::{self, Subcommand, groups, job};
 use crate::duration;
 use crate::rules::lease::Terms;
 use crate::rules::lender::Offer;
+use crate::rules::login::Login;
 use crate::rules::mode::Mode;
 use crate::rules::queue::Dialect;
 use crate::rules::settings::Settings;
@@ -33,6 +35,7 @@ use crate::rules::signal::{Signal, UnknownSignal};
 pub use connect::{ConnectString, HostPort};
 pub use fence::FencePlan;
 pub use hold::Hold;
+pub use login::credential;
 pub use operation::{Break, Check, Complete, List, Operation, Status, Subject};
 pub use refusal::{Exit, UsageError};
 pub use tls::{OwnCertificate, Tls};
@@ -48,6 +51,8 @@ pub struct Plan {
     pub servers_given: bool,
     /// How connections are encrypted. `None`: they are not.
     pub tls: Option<Tls>,
+    /// Who we are to the servers, and who may do what with our nodes.
+    pub login: Login,
     /// Which locks to take, and how.
     pub request: Request,
     /// How the run is to go.
@@ -189,7 +194,8 @@ pub fn from_args_and_environment(
     let matches = cli::command().try_get_matches_from(&args).map_err(|error| refused_job(error, &args))?;
     let cli = job::Cli::from_arg_matches(&matches).map_err(|error| refused_by_clap(error, None))?;
     let written = Written { matches: &matches, environment: &environment };
-    let Access { servers, servers_given, connect_timeout, tls } = written.access(cli.connecting)?;
+    let Access { servers, servers_given, connect_timeout, tls, mut login } = written.access(cli.connecting)?;
+    login::protect(&mut login, cli.protecting.acl)?;
     let taking = Taking::read(cli.taking, &written)?;
     let once_per = cli.once_per.map(|text| Given::new("--once-per", text).read(once_per)).transpose()?;
     if once_per.is_some() && taking.mode != Mode::Exclusive {
@@ -232,6 +238,7 @@ pub fn from_args_and_environment(
         servers,
         servers_given,
         tls,
+        login,
     })
 }
 

@@ -14,6 +14,7 @@ pub mod instant;
 pub mod last_run;
 pub mod lease;
 pub mod lender;
+pub mod login;
 pub mod machine;
 pub mod message;
 pub mod mode;

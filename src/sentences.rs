@@ -8,6 +8,7 @@ use crate::plan::{ConnectString, Hold, Plan, Verbosity};
 use crate::rules::instant::Instant;
 use crate::rules::last_run;
 use crate::rules::lender::Barrier;
+use crate::rules::login::Right;
 use crate::rules::message::{Loss, Refusal, View};
 use crate::rules::notice::{Blocker, LostWhy, Notice};
 use crate::rules::queue::{Dialect, Recipe};
@@ -220,7 +221,17 @@ pub fn unreachable(servers: &ConnectString, given: bool, within: Duration, reaso
 
 /// An ACL forbids what was asked.
 pub fn denied(node: &str) -> String {
-    format!("access to {node} denied by its ACL, or the login failed")
+    format!("access to {node} denied by its ACL")
+}
+
+/// The ACL of a node does not give us a permission.
+pub fn lacks(node: &str, right: Right, has_login: bool) -> String {
+    let (phrase, letter) = (right.phrase(), right.letter());
+    let hint = match has_login {
+        true => "give it to this login; or its password is wrong, which makes another identity of it",
+        false => "give it to anyone, or log in (--auth-file)",
+    };
+    format!("an ACL forbids to {phrase} {node}: the permission {letter} is missing; {hint}")
 }
 
 /// The servers do not let us in.
@@ -274,6 +285,7 @@ fn which_servers(given: bool) -> &'static str {
 fn refused(refusal: &Refusal, plan: &Plan) -> String {
     match refusal {
         Refusal::Denied(node) => denied(node),
+        Refusal::Lacks { node, right } => lacks(node, *right, plan.login.is_given()),
         Refusal::NotLetIn(why) => not_let_in(why),
         Refusal::NoChroot => no_chroot(&plan.servers),
         Refusal::Exhausted(lock) => {
@@ -396,7 +408,7 @@ mod tests {
     fn a_lock_that_is_lost_because_of_a_refusal_names_the_reason() {
         let plan = plan::from_args_and_environment(["zklock", "/l", "true"].map(Into::into), |_| None).unwrap();
         let why = LostWhy::Refused(Refusal::Denied("/l/x-lock-0000000001".to_owned()));
-        let text = "lost the lock /l: access to /l/x-lock-0000000001 denied by its ACL, or the login failed; \
+        let text = "lost the lock /l: access to /l/x-lock-0000000001 denied by its ACL; \
                     stopping the command";
         assert_eq!(sentence(&Notice::Lost(why), &plan, START), (Weight::Error, text.to_owned()));
     }

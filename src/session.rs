@@ -7,6 +7,8 @@ mod alter;
 pub mod channel;
 pub mod client;
 mod dial;
+mod failure;
+pub mod login;
 pub mod look;
 pub mod probe;
 pub mod servers;
@@ -150,6 +152,9 @@ pub trait Session: Sized {
 
     /// The names of the children of `path`, in no order.
     fn children<'s>(&'s self, path: &str) -> impl Future<Output = Result<Vec<String>, Failure>> + use<'s, Self>;
+
+    /// Like [`Session::children`], with a watch on children that come and go.
+    fn watch_children(&self, path: &str) -> impl Future<Output = Result<(Vec<String>, Watch), Failure>>;
 
     /// The data of a node and what the server says of it.
     fn read<'s>(&'s self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Failure>> + use<'s, Self>;

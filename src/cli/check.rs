@@ -41,7 +41,7 @@ Exit status:
     args_override_self = true,
 )]
 pub struct Cli {
-    /// Absolute path of a lock's node: may it be read, and children created and deleted below it?
+    /// Absolute path of a lock's node: may it be read, and children created below it?
     #[arg(value_name = "LOCK", value_hint = ValueHint::Other)]
     pub lock: Option<OsString>,
 

@@ -1,8 +1,9 @@
 //! Options that several commands share.
 
 use std::ffi::OsString;
+use std::fmt;
 
-use clap::builder::FalseyValueParser;
+use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser as _};
 use clap::{ArgAction, Args, ValueHint};
 
 use super::{DEFAULT_CONNECT_TIMEOUT, DEFAULT_SESSION_TIMEOUT, DEFAULT_ZOOKEEPER};
@@ -41,12 +42,16 @@ pub struct Connecting {
     /// How connections are encrypted.
     #[command(flatten)]
     pub tls: Tls,
+
+    /// Who we are to the servers.
+    #[command(flatten)]
+    pub login: Login,
 }
 
 /// How connections are encrypted. Each of these options asks for TLS.
 #[derive(Clone, Debug, Args)]
 pub struct Tls {
-    /// Encrypt connections with TLS; --help shows the options for certificates
+    /// Encrypt connections with TLS; for certificates, see --help
     ///
     /// TLS 1.2 and 1.3 are spoken. Name the servers' secureClientPort in --zookeeper. A server's certificate must be signed by a CA
     /// that is trusted, and be for the name or the address by which --zookeeper calls the server. The
@@ -115,6 +120,58 @@ pub struct Tls {
         help_heading = "TLS"
     )]
     pub tls_no_verify_hostname: bool,
+}
+
+/// Who we are to the servers.
+#[derive(Clone, Debug, Args)]
+pub struct Login {
+    /// Log in, as in digest:USER:PASSWORD; every user can see it with ps
+    ///
+    /// --auth-file and the variable hide it. COMMAND gets the variable as well.
+    #[arg(
+        long,
+        value_name = "SCHEME:CREDENTIAL",
+        env = environment::AUTH,
+        hide_env_values = true,
+        value_parser = OsStringValueParser::new().map(Secret),
+        hide_short_help = true,
+        value_hint = ValueHint::Other,
+        help_heading = "Login"
+    )]
+    pub auth: Option<Secret>,
+
+    /// Log in with what is in this file, one SCHEME:CREDENTIAL a line
+    ///
+    /// Empty lines and those that begin with # are skipped. The file is read once.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Login")]
+    pub auth_file: Option<OsString>,
+}
+
+/// A value that is shown nowhere.
+#[derive(Clone)]
+pub struct Secret(pub OsString);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a secret")
+    }
+}
+
+/// Who may do what with the nodes that are created.
+#[derive(Clone, Debug, Args)]
+pub struct Protecting {
+    /// Who else may use the nodes that are created: open, creator, read
+    ///
+    /// open: anyone may do everything with them; this is the default without a login. creator: only this
+    /// login. read, the default with a login: others may read them, and may queue below a lock that is
+    /// created, so that several users can share it.
+    #[arg(
+        long,
+        value_name = "WHO",
+        value_hint = ValueHint::Other,
+        help_heading = "Login"
+    )]
+    pub acl: Option<OsString>,
 }
 
 /// Which session to ask for.

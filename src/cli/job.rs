@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory as _, Parser, ValueHint};
 
-use super::groups::{Asked, Connecting, Messages, Stopping, Taking};
+use super::groups::{Asked, Connecting, Messages, Protecting, Stopping, Taking};
 
 const USAGE: &str = "zklock [OPTIONS] LOCK [OPTIONS] [--] COMMAND [ARG]...
        zklock [OPTIONS] LOCK -c 'SHELL COMMAND'
@@ -90,6 +90,10 @@ pub struct Cli {
     /// How to reach the servers.
     #[command(flatten)]
     pub connecting: Connecting,
+
+    /// Who may do what with the nodes that are created.
+    #[command(flatten)]
+    pub protecting: Protecting,
 
     /// Which session to ask for.
     #[command(flatten)]

@@ -7,12 +7,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::outside::Outside;
-use super::place::{Claim, Step, Stop, refuse};
+use super::place::{Claim, Step, Stop, lacking, refuse};
 use super::{Keeper, PAUSE};
 use crate::futures::or;
 use crate::plan::LockPath;
 use crate::rules::contacts::Contacts;
 use crate::rules::instant::Instant;
+use crate::rules::login::Right;
 use crate::rules::message::{Connection, Progress, Refusal, Report};
 use crate::rules::queue::{Contender, ContenderId, Queue};
 use crate::session::{Created, Failure, Session, Stat};
@@ -78,8 +79,16 @@ impl<O: Outside> Keeper<'_, O> {
         let nodes = self.place.borrow().own_nodes();
         for node in &nodes {
             // The name of a single node is that of the next holder as well.
-            if !self.is_single() || self.is_ours(session, node).await? {
-                self.insist(|| session.delete(node)).await?;
+            if self.is_single() && !self.is_ours(session, node).await? {
+                continue;
+            }
+            match self.insist(|| session.delete(node)).await {
+                // Servers look at the ACL of the lock before they look whether the node is there.
+                Err(Failure::Denied) => match self.insist(|| session.read(node)).await {
+                    Err(Failure::NoNode) => {}
+                    read => read.and(Err(Failure::Denied))?,
+                },
+                deleted => deleted?,
             }
         }
         self.place.take();
@@ -204,7 +213,7 @@ impl<O: Outside> Keeper<'_, O> {
                     self.outside.sleep(RECONNECT).await;
                     return Err(Stop::Reconnect);
                 }
-                Err(failure) => return Err(Stop::because(failure, lock)),
+                Err(failure) => return Err(lacking(failure, lock, Right::Create)),
             }
         }
     }
@@ -234,7 +243,7 @@ impl<O: Outside> Keeper<'_, O> {
             }
             // Nodes that exist already are no error, so the caller can simply try again.
             Err(Failure::Unknown(_)) => self.outside.sleep(PAUSE).await,
-            Err(failure) => return Err(Stop::because(failure, lock)),
+            Err(failure) => return Err(lacking(failure, format!("a parent of {lock}"), Right::Create)),
         }
         Ok(())
     }
@@ -247,7 +256,7 @@ impl<O: Outside> Keeper<'_, O> {
         }
         let children = match self.insist(|| session.children(lock.as_str())).await {
             Err(Failure::NoNode) => return self.enqueue(session, lock, id).await,
-            children => children.map_err(stop)?,
+            children => children.map_err(|failure| lacking(failure, lock, Right::Read))?,
         };
         let queue = queue_of(lock, children)?;
         let ours: Vec<&Contender> = queue.contenders().iter().filter(|contender| contender.id == Some(id)).collect();

@@ -8,6 +8,7 @@ use crate::plan::LockPath;
 use crate::rules::instant::Instant;
 use crate::rules::last_run::LastRun;
 use crate::rules::lender::Lender;
+use crate::rules::login::Right;
 use crate::rules::message::{Loss, Refusal, Report};
 use crate::rules::queue::ContenderId;
 use crate::session::Failure;
@@ -134,6 +135,14 @@ impl Stop {
             Failure::NoNode => Self::Gone(Loss::NodeDeleted),
             failure => Self::Final(refuse(failure, path)),
         }
+    }
+}
+
+/// The same, if it was this permission on `path` that was needed.
+pub(super) fn lacking(failure: Failure, path: impl Display, right: Right) -> Stop {
+    match failure {
+        Failure::Denied => Stop::Final(Report::Refused(Refusal::Lacks { node: path.to_string(), right })),
+        failure => Stop::because(failure, path),
     }
 }
 

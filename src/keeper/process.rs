@@ -73,7 +73,7 @@ pub fn run(birth: Birth<'_>) {
     // On one line, like every other message.
     std::panic::set_hook(Box::new(|panic| log::error!("keeper: {}", panic.to_string().replace('\n', " "))));
     let (plan, refresh, asked) = (birth.plan, birth.refresh, birth.asked);
-    let servers = Servers::new(&plan.servers, plan.tls.as_ref());
+    let servers = Servers::new(&plan.servers, plan.tls.as_ref(), &plan.login);
     let lived = Reactor::new().and_then(|reactor| {
         // If it has gone already, and the number is another's by now, the socket tells.
         let supervisor = i32::try_from(birth.supervisor).ok().and_then(|pid| descendants::pidfd_open(pid).ok());

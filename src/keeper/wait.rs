@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use super::contend::queue_of;
 use super::outside::Outside;
-use super::place::{Claim, Place, Step, Stop};
+use super::place::{Claim, Place, Step, Stop, lacking};
 use super::{Keeper, PAUSE};
 use crate::futures::{first_of, or};
 use crate::plan::LockPath;
 use crate::rules::card::Card;
 use crate::rules::lease::Terms;
+use crate::rules::login::Right;
 use crate::rules::message::{Grant, Granted, Loss, Progress, Refusal, Report, View};
 use crate::rules::queue::{Contender, Queue, SINGLE, Standing};
 use crate::rules::revocation::Revocation;
@@ -92,7 +93,7 @@ impl<O: Outside> Keeper<'_, O> {
     /// there was one.
     async fn wait_turn(&self, session: &O::Session, nodes: &[String], claim: &Claim) -> Result<bool, Stop> {
         let lock = &claim.lock;
-        let stop = |failure| Stop::because(failure, lock);
+        let stop = |failure| lacking(failure, lock, Right::Read);
         let mut known = claim.listed.take();
         let mut has_waited = false;
         loop {
@@ -192,14 +193,21 @@ impl<O: Outside> Keeper<'_, O> {
         let replies: Vec<_> = watched.iter().map(|path| session.read_and_watch(path)).collect();
         let mut watches = vec![];
         let mut nearest = None;
-        for reply in replies {
+        let mut hidden = vec![];
+        for (reply, path) in replies.into_iter().zip(&watched) {
             match reply.await {
                 Ok((data, stat, watch)) => {
                     if let Some(contender) = sole.filter(|_| Card::from_bytes(&data).held_since.is_some()) {
                         return Ok(Found::Holds(contender.name.clone()));
                     }
-                    nearest.get_or_insert((data, stat));
+                    if watches.is_empty() {
+                        nearest = Some((data, stat));
+                    }
                     watches.push(watch);
+                }
+                Err(Failure::Denied) => {
+                    hidden.push(path);
+                    watches.push(Box::pin(pending()));
                 }
                 // It has just left: look again.
                 Err(Failure::NoNode) => return Ok(Found::Unclear),
@@ -232,7 +240,14 @@ impl<O: Outside> Keeper<'_, O> {
         // The other waiters send the leader as little as possible. They ask it as well, because no message tells
         // a waiter that it has become the next in line.
         let period = session.timeout() * if next_in_line { 1 } else { 4 };
-        let asking = async { self.until_gone(session, &watched, period).await.map(|()| Found::Unclear) };
+        let asking = async {
+            let gone = self.until_gone(session, &watched, period);
+            match hidden.is_empty() {
+                false => or(self.until_not_listed(session, lock, &hidden), gone).await,
+                true => gone.await,
+            }
+            .map(|()| Found::Unclear)
+        };
         or(or(changed, beating), or(asking, self.look_again(session, claim, next_in_line))).await
     }
 
@@ -249,6 +264,21 @@ impl<O: Outside> Keeper<'_, O> {
                     Ok(()) | Err(_) => {}
                 }
             }
+        }
+    }
+
+    /// Waits until one of the nodes that an ACL hides from us is not among the children of the lock. No event tells of the end
+    /// of such a node: servers keep it from those who may not read the node (CVE-2024-23944). If an event of the lock is
+    /// missed, the leader tells ([`Self::until_gone`]): what does not exist has no ACL.
+    async fn until_not_listed(&self, session: &O::Session, lock: &LockPath, hidden: &[&String]) -> Result<(), Stop> {
+        loop {
+            let asked = self.insist(|| session.watch_children(lock.as_str())).await;
+            let (names, changed) = asked.map_err(|failure| lacking(failure, lock, Right::Read))?;
+            let is_listed = |node: &&String| names.iter().any(|name| lock.child(name) == **node);
+            if !hidden.iter().all(is_listed) {
+                return Ok(());
+            }
+            changed.await;
         }
     }
 

@@ -16,6 +16,7 @@ use crate::lookup;
 use crate::plan::{Break, Operation, Verbosity};
 use crate::reactor::Reactor;
 use crate::rules::card::Card;
+use crate::rules::login::Right;
 use crate::rules::outcome::Outcome;
 use crate::rules::revocation::{CURATOR_MARKER, Revocation};
 use crate::rules::roster::{Entry, Roster};
@@ -66,7 +67,7 @@ pub(super) async fn run(
         Found::There(roster) => roster,
         Found::Free => Roster::default(),
         Found::Denied => {
-            say(&sentences::denied(lock.as_str()));
+            say(&sentences::lacks(lock.as_str(), Right::Read, operation.access.login.is_given()));
             return Ok(Outcome::Denied);
         }
     };

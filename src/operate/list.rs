@@ -12,9 +12,11 @@ use super::{Stop, json_line, picture, say};
 use crate::clock;
 use crate::plan::{List, Operation, Verbosity};
 use crate::rules::card::Card;
+use crate::rules::login::Right;
 use crate::rules::outcome::Outcome;
 use crate::rules::queue::{Contender, Queue, SINGLE};
 use crate::rules::roster::{Entry, Roster};
+use crate::rules::text::legible;
 use crate::sentences;
 use crate::session::tcp::TcpSession;
 use crate::session::{Failure, Session as _};
@@ -69,7 +71,8 @@ pub(super) async fn run(
             (false, false) => picture::lines(&locks),
         })
         .await?;
-    denied.iter().for_each(|node| say(&sentences::denied(&crate::rules::text::legible(node))));
+    let has_login = operation.access.login.is_given();
+    denied.iter().for_each(|node| say(&sentences::lacks(&legible(node), Right::Read, has_login)));
     Ok(if denied.is_empty() { Outcome::Exited(0) } else { Outcome::Denied })
 }
 

@@ -15,6 +15,7 @@ use super::{Stop, json_line, say};
 use crate::futures::or;
 use crate::plan::{LockPath, Operation, Status, Verbosity};
 use crate::rules::last_run::LastRun;
+use crate::rules::login::Right;
 use crate::rules::outcome::Outcome;
 use crate::rules::roster::{Entry, Roster};
 use crate::sentences;
@@ -89,7 +90,7 @@ pub(super) async fn run(
     if quiet && is_held {
         return Ok(Outcome::Exited(0));
     }
-    Ok(if picture.tell_denied() { Outcome::Denied } else { Outcome::Exited(u8::from(quiet)) })
+    Ok(if picture.tell_denied(operation) { Outcome::Denied } else { Outcome::Exited(u8::from(quiet)) })
 }
 
 async fn views<'a>(status: &'a Status, session: &TcpSession<'_>) -> Result<Vec<View<'a>>, Stop> {
@@ -136,8 +137,9 @@ impl Picture<'_> {
     }
 
     /// Names the locks that may not be read. Returns whether there are any.
-    fn tell_denied(&self) -> bool {
-        self.denied.iter().for_each(|lock| say(&sentences::denied(lock.as_str())));
+    fn tell_denied(&self, operation: &Operation) -> bool {
+        let has_login = operation.access.login.is_given();
+        self.denied.iter().for_each(|lock| say(&sentences::lacks(lock.as_str(), Right::Read, has_login)));
         !self.denied.is_empty()
     }
 }
@@ -167,7 +169,7 @@ async fn watch(
         let mut views = views(status, session).await?;
         loop {
             let picture = look(session, &mut views, operation).await?;
-            if picture.tell_denied() {
+            if picture.tell_denied(operation) {
                 return Ok(Outcome::Denied);
             }
             let text = picture.show(status.json);

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 
+use super::login;
 use super::taking::Taking;
 use super::written::{Access, Given, Written};
 use super::{Plan, Published, UsageError, Work, lock_path, stopping};
@@ -18,7 +19,8 @@ pub struct Hold {
 }
 
 pub(super) fn read(cli: Cli, written: &Written<'_, impl Fn(&str) -> Option<OsString>>) -> Result<Plan, UsageError> {
-    let Access { servers, servers_given, connect_timeout, tls } = written.access(cli.connecting)?;
+    let Access { servers, servers_given, connect_timeout, tls, mut login } = written.access(cli.connecting)?;
+    login::protect(&mut login, cli.protecting.acl)?;
     let taking = Taking::read(cli.taking, written)?;
     let session_timeout = written.session_timeout(cli.asked)?;
     let (stop_signal, kill_after) = stopping(cli.stopping, session_timeout)?;
@@ -49,6 +51,7 @@ pub(super) fn read(cli: Cli, written: &Written<'_, impl Fn(&str) -> Option<OsStr
         servers,
         servers_given,
         tls,
+        login,
     })
 }
 

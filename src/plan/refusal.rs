@@ -62,7 +62,17 @@ pub(super) fn misplaced_subcommand(matches: &ArgMatches) -> Option<UsageError> {
     if matches.value_source("zookeeper") == Some(ValueSource::CommandLine) {
         words("zookeeper").for_each(|servers| instead += &format!(" -z {}", shown(servers)));
     }
-    words("command").for_each(|word| instead += &format!(" {}", shown(word)));
+    let mut is_secret = false;
+    for word in words("command") {
+        let (option, value) = word.to_str().and_then(|word| word.split_once('=')).unzip();
+        let shown = match option {
+            _ if is_secret => "SCHEME:CREDENTIAL".to_owned(),
+            Some("--auth") if value.is_some() => "--auth=SCHEME:CREDENTIAL".to_owned(),
+            _ => shown(word),
+        };
+        is_secret = word == "--auth";
+        instead += &format!(" {shown}");
+    }
     Some(UsageError(without_controls(&format!("{} comes first; write {instead}", subcommand.name()))))
 }
 

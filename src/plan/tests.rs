@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::rules::lender::Lender;
+use crate::rules::login::{Credential, Protection};
 use crate::rules::mode::Mode;
 use crate::rules::queue::Dialect;
 use crate::rules::settings::Patience;
@@ -61,6 +62,7 @@ fn everything_in_a_subcommand_has_its_default() {
         servers_given: false,
         connect_timeout: Duration::from_secs(15),
         tls: None,
+        login: Login::default(),
     };
     let messages = Messages { verbosity: Verbosity::Normal, log_filter: None };
     let status = Status { locks: vec![lock("/a"), lock("/b")], json: false, watch: false };
@@ -150,6 +152,7 @@ fn everything_has_its_default() {
             servers: "localhost:2181".parse().unwrap(),
             servers_given: false,
             tls: None,
+            login: Login::default(),
             request: Request {
                 lock: LockPath::parse("/jobs/backup", "").unwrap(),
                 and: vec![],
@@ -211,6 +214,7 @@ fn every_option_is_understood() {
             servers: "zk1:2181,zk2:1/app".parse().unwrap(),
             servers_given: true,
             tls: None,
+            login: Login::default(),
             request: Request {
                 lock: LockPath::parse("/l", "/app").unwrap(),
                 and: vec![LockPath::parse("/b", "").unwrap(), LockPath::parse("/a", "").unwrap()],
@@ -645,5 +649,56 @@ fn options_of_tls() {
     // What a connect string may contain.
     for servers in ["zk_1", "zk1.example.", "10.0.0.1:1", "[::1]:2281", "[fe80::1%eth0]"] {
         assert!(tls(&[], &["--tls", "-z", servers]).is_some());
+    }
+}
+
+#[test]
+fn options_of_logging_in() {
+    let login = |environment: &[(&str, &str)], args: &[&str]| {
+        plan_in(environment, &[args, &["/l", "true"]].concat()).unwrap_or_else(|exit| panic!("{exit:?}")).login
+    };
+    let bob = || vec![Credential { scheme: "digest".to_owned(), secret: b"bob:a:b".to_vec() }];
+    let by_option = Login { credentials: bob(), in_sight: true, protection: Protection::Read, file: None };
+    let by_variable = Login { in_sight: false, ..by_option.clone() };
+    let by_file = Login { credentials: vec![], file: Some("f".into()), ..by_variable.clone() };
+    let variable = [("ZKLOCK_AUTH", "digest:bob:a:b")];
+    assert_eq!(login(&[], &[]), Login::default());
+    assert_eq!(login(&[], &["--auth", "digest:bob:a:b"]), by_option);
+    assert_eq!(login(&variable, &[]), by_variable);
+    assert_eq!(login(&variable, &["--auth-file", "f"]), by_file);
+    for (acl, protection) in [("open", Protection::Open), ("creator", Protection::Creator), ("read", Protection::Read)]
+    {
+        assert_eq!(login(&variable, &["--acl", acl]).protection, protection);
+    }
+    assert_eq!(login(&[], &["--acl", "open"]), Login::default());
+    assert!(!format!("{by_option:?}").contains("bob"), "{by_option:?}");
+
+    let refused =
+        |environment: &[(&str, &str)], args: &[&str]| refusal(plan_in(environment, &[args, &["/l", "true"]].concat()));
+    let missing = "a user or a password is missing; write digest:USER:PASSWORD";
+    for (text, why) in [
+        ("digest:secret", missing),
+        ("digest:secret:", missing),
+        ("digest::secret", missing),
+        ("secret", "write digest:USER:PASSWORD"),
+        (":secret", "write digest:USER:PASSWORD"),
+        ("", "write digest:USER:PASSWORD"),
+        ("sasl:bob:secret", "SASL is not supported; write digest:USER:PASSWORD"),
+        ("digest:bob:secret\n", "it contains a control character; write digest:USER:PASSWORD"),
+    ] {
+        assert_eq!(refused(&[], &["--auth", text]), format!("--auth: {why}"));
+        if !text.is_empty() {
+            assert_eq!(refused(&[("ZKLOCK_AUTH", text)], &[]), format!("ZKLOCK_AUTH: {why}"));
+        }
+    }
+    let both = ["--auth", "digest:bob:secret", "--auth-file", "f"];
+    assert_eq!(refused(&[], &both), "--auth and --auth-file exclude each other; write one of them");
+    assert_eq!(refused(&[], &["--acl", "creator"]), "--acl 'creator': for those who log in; write --auth-file as well");
+    assert_eq!(refused(&variable, &["--acl", "all"]), "--acl 'all': write open, creator or read");
+    for secret in [&["--auth", "digest:bob:secret"][..], &["--auth=digest:bob:secret"]] {
+        let line = refusal(plan_in(&[], &[&["status"], secret, &["/l"]].concat()));
+        assert!(!line.contains("secret"), "{line}");
+        let line = refusal(plan_in(&[], &[&["-z", "zk", "status"], secret, &["/l"]].concat()));
+        assert!(line.contains("comes first") && !line.contains("secret"), "{line}");
     }
 }

@@ -8,12 +8,14 @@ use clap::ArgMatches;
 use clap::parser::ValueSource;
 use log::LevelFilter;
 
+use super::login;
 use super::refusal::quoted;
 use super::tls::{self, Tls};
 use super::{ConnectString, UsageError, Verbosity, session_timeout};
 use crate::cli::{self, groups};
 use crate::duration;
 use crate::environment;
+use crate::rules::login::Login;
 
 /// How to reach the servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +28,8 @@ pub struct Access {
     pub connect_timeout: Duration,
     /// How connections are encrypted. `None`: they are not.
     pub tls: Option<Tls>,
+    /// Who we are to the servers.
+    pub login: Login,
 }
 
 /// How much to say.
@@ -54,13 +58,18 @@ impl<E: Fn(&str) -> Option<OsString>> Written<'_, E> {
         name: &'static str,
         written: Option<OsString>,
     ) -> Option<Given> {
-        let written = written.filter(|_| self.matches.value_source(id) == Some(ValueSource::CommandLine));
+        let written = written.filter(|_| self.is_written(id));
         written.map(|text| Given { origin, text }).or_else(|| self.variable(name))
+    }
+
+    /// Whether an option is on the command line.
+    pub(super) fn is_written(&self, id: &str) -> bool {
+        self.matches.value_source(id) == Some(ValueSource::CommandLine)
     }
 
     /// A flag, or else its variable.
     pub(super) fn flag(&self, id: &str, name: &'static str) -> Result<Option<Flag>, UsageError> {
-        if self.matches.value_source(id) == Some(ValueSource::CommandLine) {
+        if self.is_written(id) {
             return Ok(Some(Flag { is_on: true, is_option: true }));
         }
         let is_on = self.variable(name).map(|given| given.read(yes_or_no)).transpose()?;
@@ -81,6 +90,7 @@ impl<E: Fn(&str) -> Option<OsString>> Written<'_, E> {
             .read(str::parse::<ConnectString>)?;
         Ok(Access {
             tls: tls::read(self, written.tls, &servers)?,
+            login: login::read(self, written.login)?,
             servers_given,
             servers,
             connect_timeout: Given::new("--connect-timeout", written.connect_timeout).read(connect_timeout)?,

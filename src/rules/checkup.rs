@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::lease::Terms;
+use super::login::Right;
 use super::outcome::Outcome;
 
 /// The longest tick of the servers that a lease allows for, and the longest with observers that follow a follower, whose
@@ -49,7 +50,7 @@ pub struct Server {
     pub tls: Option<Tls>,
     /// Why it is of no use, or not of full use.
     pub error: Option<String>,
-    /// It wants a client certificate, or refuses ours.
+    /// It wants another client certificate or another login.
     pub is_refusing: bool,
 }
 
@@ -69,17 +70,6 @@ pub enum Lack {
     Denied(Right, String),
     /// It is refused for this reason.
     Refused(String, String),
-}
-
-/// What a lock needs of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Right {
-    /// To list its children.
-    Read,
-    /// To create a child.
-    Create,
-    /// To delete a child.
-    Delete,
 }
 
 impl Server {
@@ -242,6 +232,8 @@ pub fn judge(servers: &[Server], asked: Duration, today: i64) -> Report {
         None => Outcome::Unavailable,
         Some(_) if has("no-chroot") => Outcome::Unusable,
         Some(_) if has("acl") => Outcome::Denied,
+        // They open sessions, and refuse the login on all of them.
+        Some(_) if servers.iter().all(|server| server.is_refusing) => Outcome::Denied,
         Some(_) => Outcome::Exited(u8::from(!findings.is_empty())),
     };
     Report { findings, promise: promise.map(|(promise, _)| promise), outcome }

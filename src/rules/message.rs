@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::instant::Instant;
 use super::last_run::{Asked, LastRun};
 use super::lender::Barrier;
+use super::login::Right;
 use super::mode::Mode;
 use super::queue::{Dialect, Recipe};
 
@@ -154,6 +155,13 @@ pub enum Loss {
 pub enum Refusal {
     /// An ACL forbids what was tried on this node.
     Denied(String),
+    /// The ACL of a node does not give us this permission.
+    Lacks {
+        /// The node.
+        node: String,
+        /// What we were about to do with it.
+        right: Right,
+    },
     /// The servers do not let us in, for this reason.
     NotLetIn(String),
     /// The chroot of the connect string does not exist.

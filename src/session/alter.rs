@@ -2,8 +2,8 @@
 
 use super::channel::Channel;
 use super::client::ClientSession;
-use super::{Failure, Session as _};
-use crate::zookeeper::request::{Acl, Kind, NewNode, Operation, Request};
+use super::{Failure, Session as _, login};
+use crate::zookeeper::request::{Kind, NewNode, Operation, Request};
 
 /// Like the functions of [`Session`](super::Session), these have queued their request when they return.
 impl<C: Channel> ClientSession<C> {
@@ -19,7 +19,7 @@ impl<C: Channel> ClientSession<C> {
     }
 
     /// Asks whether a child may be created below `lock`, with these missing `parents` above it (`lock` included, where it
-    /// is missing), and, if `deletes`, deleted again. [`Failure::Denied`], if not.
+    /// is missing). [`Failure::Denied`], if not.
     ///
     /// Nothing is created: the transaction ends with a check that fails. Servers look at the ACLs of all operations
     /// in their order, and apply none if one fails (`PrepRequestProcessor`).
@@ -27,17 +27,13 @@ impl<C: Channel> ClientSession<C> {
         &'s self,
         parents: &[String],
         lock: &str,
-        deletes: bool,
     ) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
         let child = format!("{lock}/zklock-check-{:016x}", self.id());
         let missing = format!("{child}-missing");
-        let node = |path| NewNode { path, data: &[], acl: &[Acl::ANYONE] };
+        let node = |path| NewNode { path, data: &[], acl: login::of_node(self.protection()) };
         let mut operations: Vec<_> =
             parents.iter().map(|path| Operation::Create { node: node(path), kind: Kind::Persistent }).collect();
         operations.push(Operation::Create { node: node(&child), kind: Kind::Ephemeral });
-        if deletes {
-            operations.push(Operation::Delete { path: &child, version: None });
-        }
         operations.push(Operation::Check { path: &missing, version: None });
         let reply = self.ask(&Request::Multi(&operations));
         async move {

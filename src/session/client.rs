@@ -11,45 +11,17 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::channel::{Channel, is_for_later};
+use super::login;
 use super::watch::{Fired, Wanted};
 use super::{Change, Created, Failure, Session, Stat, Watch};
 use crate::rules::contacts::{Contact, silence_limit};
 use crate::rules::instant::Instant;
+use crate::rules::login::{Credential, Login, Protection};
 use crate::zookeeper::connection::{Connection, Event};
-use crate::zookeeper::error::{Code, Refused, Unsendable};
+use crate::zookeeper::error::{Code, Unsendable};
 use crate::zookeeper::handshake::{Granted, Identity};
-use crate::zookeeper::reply::{self, ChangeKind, Reply};
-use crate::zookeeper::request::{Acl, Kind, NewNode, Operation, Request};
-
-impl From<Code> for Failure {
-    fn from(code: Code) -> Self {
-        match code {
-            Code::NoNode => Self::NoNode,
-            Code::NodeExists => Self::Exists,
-            Code::BadVersion => Self::Changed,
-            Code::NoAuth | Code::AuthFailed | Code::InvalidAcl => Self::Denied,
-            Code::Unimplemented => Self::Unimplemented,
-            Code::SessionExpired => Self::SessionOver,
-            // The server has broken the connection to another one, or is too busy and has done nothing.
-            Code::ConnectionLoss | Code::OperationTimeout | Code::RequestTimeout | Code::Throttled => {
-                Self::Unknown(code.to_string())
-            }
-            _ => Self::Refused(code.to_string()),
-        }
-    }
-}
-
-impl From<Refused> for Failure {
-    fn from(refused: Refused) -> Self {
-        refused.code().into()
-    }
-}
-
-impl From<reply::Stat> for Stat {
-    fn from(stat: reply::Stat) -> Self {
-        Self { czxid: stat.czxid, owner: stat.ephemeral_owner, created: stat.ctime, written: stat.mtime }
-    }
-}
+use crate::zookeeper::reply::{ChangeKind, Reply};
+use crate::zookeeper::request::{Kind, NewNode, Operation, Request, Secret};
 
 /// Where a reply is put for the future that waits for it.
 type Slot = Rc<RefCell<Option<Result<Reply, Failure>>>>;
@@ -60,6 +32,8 @@ struct Waits {
     slot: Slot,
     /// The watch that is asked for, if any.
     watch: Option<Wanted>,
+    /// It is our login. The server closes the session if it refuses that.
+    is_login: bool,
 }
 
 /// An established session over one connection.
@@ -69,6 +43,8 @@ pub struct ClientSession<C> {
     timeout: Duration,
     opened: Instant,
     identity: Identity,
+    /// Who may do what with the nodes that we create.
+    protection: Protection,
     wire: RefCell<Wire>,
 }
 
@@ -81,6 +57,8 @@ struct Wire {
     /// Where bytes are read to.
     buffer: Box<[u8]>,
     is_lost: bool,
+    /// The server has refused our login.
+    is_refused: bool,
     /// The turn in which it was last looked at.
     turn: u64,
 }
@@ -105,9 +83,27 @@ impl<C: Channel> ClientSession<C> {
                 contacts: vec![],
                 buffer: vec![0; 16 * 1024].into(),
                 is_lost: false,
+                is_refused: false,
                 turn: 0,
             }),
+            protection: Protection::Open,
         }
+    }
+
+    /// Logs in, before anything else is asked, and creates nodes with ACLs that suit it.
+    pub fn with_login(mut self, login: &Login) -> Self {
+        self.protection = login.protection;
+        for Credential { scheme, secret } in &login.credentials {
+            let request = Request::Auth { scheme, credentials: Secret(secret) };
+            let waits = Waits { slot: Slot::default(), watch: None, is_login: true };
+            // If they are longer than any server takes, the nodes are not those of this login, and that is noticed.
+            let _ = self.wire.get_mut().connection.request(&request, waits, self.channel.now());
+        }
+        self
+    }
+
+    pub(super) const fn protection(&self) -> Protection {
+        self.protection
     }
 
     /// Reads and writes what can be without waiting, once in each turn.
@@ -141,7 +137,7 @@ impl<C: Channel> ClientSession<C> {
         watch: Option<Wanted>,
     ) -> impl Future<Output = Result<Reply, Failure>> + use<'s, C> {
         let slot = Slot::default();
-        let waits = Waits { slot: Rc::clone(&slot), watch };
+        let waits = Waits { slot: Rc::clone(&slot), watch, is_login: false };
         let queued = self.wire.borrow_mut().connection.request(request, waits, self.channel.now());
         self.channel.take_another_turn();
         async move {
@@ -152,6 +148,9 @@ impl<C: Channel> ClientSession<C> {
             }
             poll_fn(|_| {
                 self.go_on();
+                if self.wire.borrow().is_refused {
+                    return Poll::Ready(Err(Code::AuthFailed.into()));
+                }
                 if self.wire.borrow().is_lost {
                     return Poll::Pending;
                 }
@@ -181,7 +180,7 @@ impl Wire {
         }
         let now = channel.now();
         if self.connection.ping_at().is_some_and(|at| at <= now) {
-            let waits = Waits { slot: Slot::default(), watch: None };
+            let waits = Waits { slot: Slot::default(), watch: None, is_login: false };
             self.connection.request(&Request::Ping, waits, now).map_err(io::Error::other)?;
         }
         self.write(channel)?;
@@ -228,7 +227,8 @@ impl Wire {
 
     fn take(&mut self, event: Event<Waits>, now: Instant) {
         match event {
-            Event::Answered { tag: Waits { slot, watch }, sent, result } => {
+            Event::Answered { tag: Waits { slot, watch, is_login }, sent, result } => {
+                self.is_refused |= is_login && result.is_err();
                 self.contacts.push(Contact { sent, answered: now });
                 let result = result.map_err(Failure::from);
                 let is_missing = result.as_ref().err() == Some(&Failure::NoNode);
@@ -304,7 +304,7 @@ impl<C: Channel> Session for ClientSession<C> {
         with_stat: bool,
     ) -> impl Future<Output = Result<Created, Failure>> + use<'s, C> {
         let kind = if numbered { Kind::EphemeralSequential } else { Kind::Ephemeral };
-        let new_node = |path| NewNode { path, data, acl: &[Acl::ANYONE] };
+        let new_node = |path| NewNode { path, data, acl: login::of_node(self.protection) };
         let reply = match prefixes {
             [path] if with_stat => self.ask(&Request::Create2 { node: new_node(path), kind }),
             [path] => self.ask(&Request::Create { node: new_node(path), kind }),
@@ -332,7 +332,7 @@ impl<C: Channel> Session for ClientSession<C> {
     async fn create_parents(&self, path: &str, containers: bool) -> Result<(), Failure> {
         let ends = path.match_indices('/').map(|(end, _)| end).filter(|end| *end > 0).chain([path.len()]);
         let create = |end| {
-            let node = NewNode { path: &path[..end], data: &[], acl: &[Acl::ANYONE] };
+            let node = NewNode { path: &path[..end], data: &[], acl: login::of_parent(self.protection) };
             let kind = Kind::Persistent;
             self.ask(&if containers { Request::CreateContainer(node) } else { Request::Create { node, kind } })
         };
@@ -360,6 +360,11 @@ impl<C: Channel> Session for ClientSession<C> {
                 other => Err(unexpected(&other)),
             }
         }
+    }
+
+    async fn watch_children(&self, path: &str) -> Result<(Vec<String>, Watch), Failure> {
+        let (names, watch) = self.names(path, true).await?;
+        Ok((names, watch.expect("it was asked for")))
     }
 
     fn read<'s>(&'s self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Failure>> + use<'s, C> {
@@ -413,7 +418,7 @@ impl<C: Channel> Session for ClientSession<C> {
         exists: bool,
         nodes: &[String],
     ) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
-        let node = NewNode { path: record, data, acl: &[Acl::ANYONE] };
+        let node = NewNode { path: record, data, acl: login::of_node(self.protection) };
         let store = Operation::SetData { path: record, data, version: None };
         let record = if exists { store } else { Operation::Create { node, kind: Kind::Persistent } };
         let deletions = nodes.iter().map(|path| Operation::Delete { path, version: None });
@@ -423,7 +428,7 @@ impl<C: Channel> Session for ClientSession<C> {
 
     async fn close(self) -> Result<(), Failure> {
         let slot = Slot::default();
-        let waits = Waits { slot: Rc::clone(&slot), watch: None };
+        let waits = Waits { slot: Rc::clone(&slot), watch: None, is_login: false };
         let queued = self.wire.borrow_mut().connection.request(&Request::Close, waits, self.channel.now());
         if let Err(error) = queued {
             return Err(Failure::Unknown(error.to_string()));

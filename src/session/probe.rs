@@ -24,7 +24,7 @@ use crate::zookeeper::request::Request;
 pub enum NoProbe {
     /// It could not be connected to.
     Io(String),
-    /// It wants a client certificate, or refuses ours.
+    /// It wants another client certificate or another login.
     Refused(String),
     /// It accepts connections, and opens no session on them.
     NoSession,
@@ -83,7 +83,7 @@ impl<'p> Probes<'p> {
     }
 
     fn session(&self, channel: TcpChannel<'p>, granted: Granted) -> TcpSession<'p> {
-        ClientSession::new(channel, granted, &self.servers.connect.chroot, None)
+        ClientSession::new(channel, granted, &self.servers.connect.chroot, None).with_login(self.servers.login)
     }
 
     /// What a server answers to a four letter word, as far as it does.

@@ -15,6 +15,7 @@ use crate::clock;
 use crate::lookup::Lookup;
 use crate::plan::{ConnectString, HostPort, Tls};
 use crate::reactor::Reactor;
+use crate::rules::login::Login;
 
 /// How long after one look-up of the names the next one begins: if one has failed, and if none has.
 const LOOK_UP_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
@@ -34,6 +35,7 @@ pub struct Servers<'p> {
     pub(super) connect: &'p ConnectString,
     /// `None`: connections are not encrypted.
     pub(super) security: Option<Security<'p>>,
+    pub(super) login: &'p Login,
     hosts: Vec<Host<'p>>,
     /// Why names have no addresses, once all have been looked up.
     unresolved: RefCell<Option<String>>,
@@ -52,14 +54,14 @@ struct Host<'p> {
 
 impl<'p> Servers<'p> {
     /// The servers of a connect string; nothing is looked up yet.
-    pub fn new(connect: &'p ConnectString, tls: Option<&'p Tls>) -> Self {
+    pub fn new(connect: &'p ConnectString, tls: Option<&'p Tls>, login: &'p Login) -> Self {
         let host = |server: &'p HostPort| {
             let literal = server.host.parse::<IpAddr>().ok().map(|address| SocketAddr::new(address, server.port));
             Host { server, is_name: literal.is_none(), known: RefCell::new(literal.into_iter().collect()) }
         };
         let hosts = connect.hosts.iter().map(host).collect();
         let security = tls.map(Security::new);
-        Self { connect, security, hosts, unresolved: RefCell::default(), distrusted: Cell::new(None) }
+        Self { connect, security, login, hosts, unresolved: RefCell::default(), distrusted: Cell::new(None) }
     }
 
     /// The addresses that are known, in the order of the connect string.

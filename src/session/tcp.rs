@@ -38,7 +38,8 @@ impl<'p> TcpSession<'p> {
         unreachable: impl FnMut(String),
     ) -> Result<Self, Failure> {
         let (channel, granted) = dial(servers, reactor, timeout, identity, unreachable).await?;
-        Ok(Self::new(channel, granted, &servers.connect.chroot, identity.map(|_| timeout)))
+        let session = Self::new(channel, granted, &servers.connect.chroot, identity.map(|_| timeout));
+        Ok(session.with_login(servers.login))
     }
 }
 

@@ -2,6 +2,8 @@
 
 pub(super) mod bytes;
 
+use std::fmt;
+
 /// Everything is allowed (`ZooDefs.Perms.ALL`).
 const ALL_PERMISSIONS: i32 = 31;
 
@@ -17,11 +19,26 @@ pub struct Acl<'a> {
 }
 
 impl Acl<'_> {
+    /// To read a node, and to list its children (`ZooDefs.Perms.READ`).
+    pub const READ: i32 = 1;
+    /// To create children (`ZooDefs.Perms.CREATE`).
+    pub const CREATE: i32 = 4;
+
     /// Anyone may do everything (`ZooDefs.Ids.OPEN_ACL_UNSAFE`).
     pub const ANYONE: Self = Self { permissions: ALL_PERMISSIONS, scheme: "world", id: "anyone" };
 
     /// The identities that this session has proved may do everything (`ZooDefs.Ids.CREATOR_ALL_ACL`).
     pub const CREATOR: Self = Self { permissions: ALL_PERMISSIONS, scheme: "auth", id: "" };
+}
+
+/// Bytes that are shown to the server, and in no message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret<'a>(pub &'a [u8]);
+
+impl fmt::Debug for Secret<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a secret")
+    }
 }
 
 /// How long a node lasts, and whether the server appends a number to its name (`CreateMode`).
@@ -171,7 +188,7 @@ pub enum Request<'a> {
         /// Of what kind they are, such as `digest`.
         scheme: &'a str,
         /// Such as `user:password`.
-        credentials: &'a [u8],
+        credentials: Secret<'a>,
     },
     /// Sets the watches of a lost connection anew. The server tells of what has changed since, before it replies.
     SetWatches {

@@ -338,6 +338,7 @@ fn man_page() -> String {
         include_str!("../../man/sections/exit-status.roff").to_owned(),
         include_str!("../../man/sections/environment.roff").to_owned(),
         include_str!("../../man/sections/tls.roff").to_owned(),
+        include_str!("../../man/sections/login.roff").to_owned(),
         include_str!("../../man/sections/modes.roff").to_owned(),
         include_str!("../../man/sections/signals.roff").to_owned(),
         include_str!("../../man/sections/loss-of-the-lock.roff").to_owned(),

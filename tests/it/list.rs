@@ -97,7 +97,11 @@ fn a_part_that_may_not_be_read_is_named() {
     let output = scratch.zklock().arg("list").run().expect_code(77);
     let paths: Vec<_> = output.stdout().lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect();
     assert_eq!(paths, ["/hidden-holder", "/open"]);
-    assert_eq!(output.stderr(), "zklock: access to /secret denied by its ACL, or the login failed\n");
+    assert_eq!(
+        output.stderr(),
+        "zklock: an ACL forbids to list the children of /secret: the permission r is missing; give it to anyone, or log in \
+         (--auth-file)\n"
+    );
     scratch.client().make_open("/secret").unwrap();
     scratch.client().make_open(&hidden).unwrap();
 }

@@ -61,6 +61,7 @@ mod short_outage;
 mod unreachable_servers;
 
 // Who may do what.
+mod login;
 mod tls;
 
 // Processes that die or stop, and locks that are taken away.

@@ -228,7 +228,11 @@ fn a_lock_that_may_not_be_read_is_named_and_the_others_are_shown() {
     scratch.client().make_unreadable(LOCK).unwrap();
     let output = scratch.zklock().args(["status", LOCK, "/other"]).run().expect_code(77);
     assert_eq!(output.stdout(), "/other: free\n");
-    assert_eq!(output.stderr(), "zklock: access to /lock denied by its ACL, or the login failed\n");
+    assert_eq!(
+        output.stderr(),
+        "zklock: an ACL forbids to list the children of /lock: the permission r is missing; give it to anyone, or log in \
+         (--auth-file)\n"
+    );
     quiet(&scratch, &[LOCK]).expect_code(77);
     let mut holder = scratch.zklock().arg("/other").child(["--exit-on", "TERM"]).spawn();
     holder.wait_stdout("ready");

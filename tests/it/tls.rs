@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::proxy::Proxy;
+use crate::harness::release::{Feature, lacks};
 use crate::harness::running::{Output, Running, finish, only_line, silent};
 use crate::harness::schema::expect_valid;
 use crate::harness::scratch::{LASTING_VERBOSE, LOCK, Scratch};
@@ -39,6 +40,9 @@ fn contend(scratch: &Scratch, address: &str, name: &str, options: &[&str]) -> Ru
 
 #[test]
 fn name_that_the_user_wrote() {
+    if lacks(Feature::Tls) {
+        return;
+    }
     let (server, authority) = (server_12(), Authority::shared());
     silent(authority.trusted(run(&server.secure_address("localhost"), &[])).run()).expect_code(0);
     let address = server.secure_address("127.0.0.1");
@@ -143,6 +147,9 @@ fn files_of_our_own() {
 
 #[test]
 fn server_that_wants_a_certificate() {
+    if lacks(Feature::Tls) {
+        return;
+    }
     let authority = Authority::shared();
     let old = authority.settings("server12", Protocol::Tls12, "need");
     server_12();
@@ -180,6 +187,9 @@ fn server_that_wants_a_certificate() {
 
 #[test]
 fn one_speaks_tls_and_the_other_does_not() {
+    if lacks(Feature::Tls) {
+        return;
+    }
     let authority = Authority::shared();
     let plain = Server::shared().address();
     let output = authority.trusted(run(&plain, &SOON)).run();
@@ -194,6 +204,9 @@ fn one_speaks_tls_and_the_other_does_not() {
 
 #[test]
 fn keys_of_all_kinds() {
+    if lacks(Feature::Tls) {
+        return;
+    }
     server_13();
     let authority = Authority::shared();
     let address = server_13().secure_address("127.0.0.1");
@@ -217,6 +230,9 @@ fn keys_of_all_kinds() {
 
 #[test]
 fn key_that_every_user_can_read() {
+    if lacks(Feature::Tls) {
+        return;
+    }
     server_13();
     let authority = Authority::shared();
     let key = authority.path("exposed.key");
@@ -234,6 +250,9 @@ fn key_that_every_user_can_read() {
 
 #[test]
 fn run_queue_status_and_check() {
+    if lacks(Feature::Tls) {
+        return;
+    }
     let (server, authority) = (server_13(), Authority::shared());
     let scratch = Scratch::on(server.chroot()).with_lock();
     let address = server.secure_address("127.0.0.1");
@@ -276,6 +295,9 @@ fn run_queue_status_and_check() {
 /// The same session over another connection, for which no full handshake is made.
 #[test]
 fn reconnection() {
+    if lacks(Feature::Tls) {
+        return;
+    }
     for (server, host, protocol) in [(server_12(), "localhost", "TLSv1.2"), (server_13(), "127.0.0.1", "TLSv1.3")] {
         server_13();
         let scratch = Scratch::on(server.chroot()).with_lock();
@@ -302,6 +324,9 @@ fn reconnection() {
 /// The lease ends as it does without TLS: it counts from a moment that is no later than that at which a beat left.
 #[test]
 fn outage_that_is_too_long() {
+    if lacks(Feature::Tls) {
+        return;
+    }
     let scratch = Scratch::on(server_13().chroot()).with_lock();
     let direct = server_13().secure_address("127.0.0.1");
     let proxy = Proxy::plain(direct.parse().unwrap());
@@ -317,6 +342,9 @@ fn outage_that_is_too_long() {
 /// Everything is replaced while zklock runs: the CA, the server's certificate, and ours.
 #[test]
 fn rotation() {
+    if lacks(Feature::Tls) {
+        return;
+    }
     let authority = Authority::new();
     authority.issue("server", LOCAL, Good::Days(30));
     authority.issue("client", "", Good::Days(30));

@@ -308,6 +308,10 @@ impl Session for SimSession {
         self.session.distrust();
     }
 
+    async fn watch_children(&self, path: &str) -> Result<(Vec<String>, Watch), Failure> {
+        self.session.watch_children(path).await
+    }
+
     fn sync<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s> {
         self.session.sync(path)
     }

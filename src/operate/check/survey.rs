@@ -8,8 +8,9 @@ use crate::duration::show;
 use crate::futures::{all, or, zip};
 use crate::plan::{Access, Check, HostPort, LockPath};
 use crate::reactor::Reactor;
-use crate::rules::checkup::{Lack, Right, Server, Tls};
+use crate::rules::checkup::{Lack, Server, Tls};
 use crate::rules::instant::Instant;
+use crate::rules::login::Right;
 use crate::rules::text::printable;
 use crate::session::probe::{NoProbe, Probe, Probes};
 use crate::session::servers::{Address, addresses_of};
@@ -132,7 +133,10 @@ impl<'p> Survey<'_, 'p> {
         }
         let ended = session.with(self.requests(&session, seen)).await;
         session.close().await;
-        ended.map_err(|failure| Trouble::Lost(failure.to_string()))
+        ended.map_err(|failure| match failure {
+            Failure::NotLetIn(why) => Trouble::Open(NoProbe::Refused(why)),
+            failure => Trouble::Lost(failure.to_string()),
+        })
     }
 
     async fn requests(&self, session: &Probe<'_, '_>, seen: &RefCell<Server>) -> Result<(), Failure> {
@@ -188,19 +192,12 @@ async fn lacks(session: &Probe<'_, '_>, lock: &LockPath) -> Result<Vec<Lack>, Fa
             _ => {}
         }
     }
-    for (right, deletes) in [(Right::Create, false), (Right::Delete, true)] {
-        match session.rehearse(&missing, lock.as_str(), deletes).await {
-            Ok(()) => {}
-            Err(Failure::Unknown(why)) => return Err(Failure::Unknown(why)),
-            Err(Failure::Denied) => {
-                lacks.push(Lack::Denied(right, above.to_owned()));
-                break;
-            }
-            Err(failure) => {
-                lacks.push(Lack::Refused(lock.to_string(), failure.to_string()));
-                break;
-            }
-        }
+    // To delete one is not needed: a contender goes with its session.
+    match session.rehearse(&missing, lock.as_str()).await {
+        Ok(()) => {}
+        Err(Failure::Unknown(why)) => return Err(Failure::Unknown(why)),
+        Err(Failure::Denied) => lacks.push(Lack::Denied(Right::Create, above.to_owned())),
+        Err(failure) => lacks.push(Lack::Refused(lock.to_string(), failure.to_string())),
     }
     Ok(lacks)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::duration::{show, show_limit};
 use crate::plan::Check;
-use crate::rules::checkup::{Finding, LONGEST_TICK, Lack, Promise, Report, Right, Server, Tick};
+use crate::rules::checkup::{Finding, LONGEST_TICK, Lack, Promise, Report, Server, Tick};
 use crate::rules::text::legible;
 
 /// The servers, what is to be mended, and what a command lives through.
@@ -154,15 +154,11 @@ pub(super) fn sentences(finding: &Finding, seen: &[Server], check: &Check) -> (S
             "Create it, or correct --zookeeper: zklock never creates it.".to_owned(),
         ),
         Finding::Lacks(Lack::Denied(right, path)) => {
-            let (what, letters) = match right {
-                Right::Read => ("list the children of", "r"),
-                Right::Create => ("create children of", "c"),
-                Right::Delete => ("delete children of", "d"),
-            };
+            let (what, letters) = (right.phrase(), right.letter());
             let path = legible(path);
             (
                 format!("an ACL forbids to {what} {path}"),
-                format!("Add the permission {letters} to the ACL of {path}; a lock needs rcd on its node."),
+                format!("Add the permission {letters} to the ACL of {path}; a lock needs rc on its node."),
             )
         }
         Finding::Lacks(Lack::Refused(path, why)) => (

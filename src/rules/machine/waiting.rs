@@ -278,7 +278,7 @@ fn revoked(now: Instant, by: Option<String>) -> (State, Vec<Effect>) {
 
 fn refused(now: Instant, refusal: Refusal) -> (State, Vec<Effect>) {
     let outcome = match refusal {
-        Refusal::Denied(_) | Refusal::NotLetIn(_) => Outcome::Denied,
+        Refusal::Denied(_) | Refusal::Lacks { .. } | Refusal::NotLetIn(_) => Outcome::Denied,
         Refusal::NoChroot
         | Refusal::Exhausted(_)
         | Refusal::Blind { .. }

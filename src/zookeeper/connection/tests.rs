@@ -4,8 +4,8 @@ use super::super::frames::LONGEST_REQUEST;
 use super::super::handshake::Attempt;
 use super::super::records::Writer;
 use super::super::reply::ChangeKind;
-use super::super::request::Operation;
 use super::super::request::bytes::{AUTH, SET_WATCHES};
+use super::super::request::{Operation, Secret};
 use super::*;
 use crate::zookeeper::request::bytes::PING;
 
@@ -124,7 +124,7 @@ fn four_xids_are_out_of_turn_by_nature() {
     let mut connection = connection();
     connection.send(&SYNC, 'a', at(1));
     connection.send(&Request::Ping, 'p', at(2));
-    connection.send(&Request::Auth { scheme: "digest", credentials: b"bob:secret" }, 'u', at(3));
+    connection.send(&Request::Auth { scheme: "digest", credentials: Secret(b"bob:secret") }, 'u', at(3));
     connection.send(&Request::SetWatches { since: 0, data: &["/a"], exists: &[], children: &[] }, 'w', at(4));
     let came = [reply(SET_WATCHES, 1, 0), reply(AUTH, 0, -115), deleted("/jobs/a"), reply(PING, 1, 0), reply(1, 1, 0)];
     let change = Event::Changed(Change { kind: ChangeKind::Deleted, path: "/a".to_owned() });

@@ -191,7 +191,7 @@ impl Request<'_> {
                 // The type of an AuthPacket, which servers do not read.
                 to.int(0);
                 to.string(scheme);
-                to.buffer(credentials);
+                to.buffer(credentials.0);
             }
             Self::SetWatches { since, data, exists, children } => {
                 to.long(*since);

@@ -38,6 +38,8 @@ pub(crate) struct Refusal(i32);
 impl Refusal {
     /// There is no such node.
     pub(crate) const NO_NODE: Self = Self(-101);
+    /// An ACL forbids it.
+    pub(crate) const NO_AUTH: Self = Self(-102);
     /// There is such a node already.
     pub(crate) const NODE_EXISTS: Self = Self(-110);
 }

@@ -55,7 +55,7 @@ impl Release {
     }
 }
 
-/// What servers before 3.5 lack.
+/// What older servers lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Feature {
     /// Nodes that go with their last child.
@@ -65,6 +65,10 @@ pub(crate) enum Feature {
     Create2,
     /// Requests that Curator 5 makes.
     Curator,
+    /// That a server can demand a login.
+    EnforcedLogin,
+    /// Connections by TLS. It takes jars that are known for Debian's release only.
+    Tls,
 }
 
 impl Feature {
@@ -72,7 +76,12 @@ impl Feature {
     pub(crate) fn is_there(self) -> bool {
         let Some(version) = &Release::used().version else { return true };
         let mut numbers = version.split('.').map(|number| number.parse::<u32>().expect("a version such as 3.4.14"));
-        (numbers.next(), numbers.next()) >= (Some(3), Some(5))
+        let since = match self {
+            Self::Containers | Self::Create2 | Self::Curator => 5,
+            Self::EnforcedLogin => 7,
+            Self::Tls => return false,
+        };
+        (numbers.next(), numbers.next()) >= (Some(3), Some(since))
     }
 }
 

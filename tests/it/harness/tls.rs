@@ -151,7 +151,7 @@ pub(crate) fn server_12() -> &'static Server {
     })
 }
 
-/// A server for TLS 1.3 with a certificate for 127.0.0.1, which lets nobody in without the certificate `client`. Not to
+/// A server for TLS 1.3 with a certificate for 127.0.0.1, which demands a certificate; `client` has one. Not to
 /// be hurt.
 pub(crate) fn server_13() -> &'static Server {
     static SHARED: OnceLock<Server> = OnceLock::new();

@@ -11,7 +11,7 @@ use zklock::zookeeper::connection::{Connection, Event};
 use zklock::zookeeper::error::{Broken, Refused};
 use zklock::zookeeper::handshake::{Attempt, Granted};
 use zklock::zookeeper::reply::Reply;
-use zklock::zookeeper::request::{Kind, NewNode, Operation, Request};
+use zklock::zookeeper::request::{Kind, NewNode, Operation, Request, Secret};
 
 use super::conversation::Conversation;
 
@@ -32,7 +32,7 @@ const REQUESTS: [(Request<'_>, i32, Option<i32>); 12] = [
     (Request::Multi(&OPERATIONS), 14, None),
     (Request::Create { node: NODE, kind: Kind::Persistent }, 1, None),
     (Request::Create2 { node: NODE, kind: Kind::Persistent }, 15, None),
-    (Request::Auth { scheme: "digest", credentials: b"bob:secret" }, 100, Some(-4)),
+    (Request::Auth { scheme: "digest", credentials: Secret(b"bob:secret") }, 100, Some(-4)),
     (Request::SetWatches { since: 1, data: &["/a"], exists: &[], children: &[] }, 101, Some(-8)),
 ];
 

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use zklock::zookeeper::error::{Code, Refused};
 use zklock::zookeeper::reply::{Change, ChangeKind, Reply};
-use zklock::zookeeper::request::{Acl, Kind, NewNode, Operation, Request};
+use zklock::zookeeper::request::{Acl, Kind, NewNode, Operation, Request, Secret};
 
 use super::conversation::{Conversation, Network, Recorder};
 use super::talk::{Line, TIMEOUT, Talk, data_of, open, path_of, resume};
@@ -144,7 +144,7 @@ fn resumed_with_watches<N: Network>(network: &N, first: Talk<N::Line>, chroot: &
     let (data, exists, children) = ([own, "/extra"], ["/none"], ["/lock"]);
     let watches =
         Request::SetWatches { since: identity.last_zxid(), data: &data, exists: &exists, children: &children };
-    talk.ask(&Request::Auth { scheme: "digest", credentials: b"bob:secret" }, "auth");
+    talk.ask(&Request::Auth { scheme: "digest", credentials: Secret(b"bob:secret") }, "auth");
     talk.ask(&watches, "watches");
     assert_eq!(talk.answer("auth"), Ok(Reply::Done));
     assert_eq!(talk.answer("watches"), Ok(Reply::Done));
@@ -157,7 +157,7 @@ fn resumed_with_watches<N: Network>(network: &N, first: Talk<N::Line>, chroot: &
     assert_eq!(stranger.call(&read), refused(Code::NoAuth));
     assert_eq!(stranger.call(&Request::Delete { path: "/extra", version: None }), Ok(Reply::Done));
     assert_eq!(talk.change(), changed(ChangeKind::Deleted, "/extra"));
-    let unknown = stranger.call(&Request::Auth { scheme: "none", credentials: b"" });
+    let unknown = stranger.call(&Request::Auth { scheme: "none", credentials: Secret(b"") });
     assert_eq!(unknown, refused(Code::AuthFailed));
     stranger.closed();
     talk

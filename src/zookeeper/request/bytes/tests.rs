@@ -1,7 +1,7 @@
 //! The bytes of requests, field by field as `zookeeper.jute` has them.
 
 use super::*;
-use crate::zookeeper::request::Acl;
+use crate::zookeeper::request::{Acl, Secret};
 
 fn written(request: &Request<'_>, chroot: &str) -> Vec<u8> {
     let mut bytes = vec![];
@@ -102,5 +102,5 @@ fn credentials_have_a_type_before_them() {
         to.string("digest");
         to.buffer(b"bob:secret");
     });
-    assert_eq!(written(&Request::Auth { scheme: "digest", credentials: b"bob:secret" }, "/jobs"), expected);
+    assert_eq!(written(&Request::Auth { scheme: "digest", credentials: Secret(b"bob:secret") }, "/jobs"), expected);
 }
