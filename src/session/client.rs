@@ -403,12 +403,8 @@ impl<C: Channel> Session for ClientSession<C> {
 
     fn delete<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
         let reply = self.ask(&Request::Delete { path, version: None });
-        async move {
-            match reply.await {
-                Ok(_) | Err(Failure::NoNode) => Ok(()),
-                Err(failure) => Err(failure),
-            }
-        }
+        let is_gone = |failure| if failure == Failure::NoNode { Ok(()) } else { Err(failure) };
+        async move { reply.await.map(drop).or_else(is_gone) }
     }
 
     fn conclude<'s>(
