@@ -55,7 +55,7 @@ pub struct Keeper<'p, O: Outside> {
     session: SessionState<O::Session>,
     beats: Beats,
     place: RefCell<Place>,
-    /// With `--once-per`: when the first contender of this run was created.
+    /// With `--once-per`: when this run asked.
     asked: Cell<Option<Asked>>,
     /// The recent run because of which our command is skipped.
     skips: RefCell<Option<LastRun>>,

@@ -101,7 +101,7 @@ struct Supervisor<'p> {
     /// The command has been sent SIGKILL.
     is_killed: bool,
     manager: Manager,
-    /// When the first contender of this run was created: a place in the queue that is lost does not change that.
+    /// When this run asked: a place in the queue that is lost does not change that.
     asked: Option<Asked>,
     teller: Teller<'p>,
     writer: &'p mut Writer,

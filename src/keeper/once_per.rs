@@ -18,11 +18,14 @@ use crate::session::{Failure, Session, Stat};
 const LAST_WORD: Duration = Duration::from_millis(200);
 
 impl<O: Outside> Keeper<'_, O> {
-    /// Notes when a contender was created, if it is the first one of this run.
+    /// Notes when this run asked, if this contender is its first one, which has just been created.
     pub(super) fn note_asked(&self, stat: Stat) {
         if self.plan.request.once_per.is_some() && self.asked.get().is_none() {
+            // A single node is created when its turn has come. Nothing shows since when it has waited but our own clock.
+            let waited = if self.is_single() { self.outside.now().saturating_since(self.born) } else { Duration::ZERO };
+            let at = stat.created.saturating_sub(last_run::signed_millis(waited));
             // Our clock may have gone on for long since the creation, if this process was stopped.
-            self.asked.set(Some(Asked { at: stat.created, after: self.born }));
+            self.asked.set(Some(Asked { at, after: self.born }));
         }
     }
 

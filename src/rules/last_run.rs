@@ -1,8 +1,9 @@
 //! `--once-per`: the record of a lock's last successful run, and what follows from it for the next run.
 //!
-//! All times are those of ZooKeeper's clock. A run asked when its first contender was created. The last one began at the
-//! time at which its record was written, less the time that had passed since then on its own machine's clock. So no
-//! host's wall clock matters.
+//! All times are those of ZooKeeper's clock. A run asked when its first contender was created. In the dialect `single`,
+//! where that is the end of the wait, it asked when its keeper was started: at the time of the creation, less the time
+//! that had passed on its own machine's clock. The last run began at the time at which its record was written, less the
+//! time that had passed since then on its own machine's clock. So no host's wall clock matters.
 
 use std::time::Duration;
 
@@ -118,7 +119,8 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn signed_millis(time: Duration) -> i64 {
+/// As ZooKeeper counts time.
+pub fn signed_millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 

@@ -1,7 +1,7 @@
 //! One lock path, zklock and other clients: they exclude each other, in the order of their arrival.
 //!
 //! Here are the clients that hold a lock alone, one kind at a time; readers and writers, and several kinds on one path,
-//! have modules of their own.
+//! have modules of their own, as have programs without a queue.
 
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ mod mixed;
 mod readers;
 mod recipes;
 mod rules;
+mod single;
 
 /// The session timeout of a peer that is to be killed: its test waits for the expiry.
 const SHORT: Duration = Duration::from_secs(4);

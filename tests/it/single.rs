@@ -12,6 +12,7 @@ use crate::harness::proxy::Fate;
 use crate::harness::running::{Running, finish, only_line, silent};
 use crate::harness::scratch::{LOCK, Scratch, direct};
 use crate::harness::terminal::Terminal;
+use crate::harness::zklock::Zklock;
 
 const SINGLE: [&str; 2] = ["--dialect", "single"];
 const NODE: &str = "/lock/lock";
@@ -285,4 +286,59 @@ fn what_it_cannot_do_is_refused() {
         let output = Scratch::new().zklock().args(options).args([LOCK, "true"]).run().expect_code(64);
         assert!(only_line(&output).contains(part), "{options:?}\n{output}");
     }
+}
+
+/// The record of [`LOCK`].
+const RECORD: &str = "/lock.zklock.last";
+
+/// A run that is skipped if the last one was in that time.
+fn once(scratch: &Scratch, period: &str) -> Zklock {
+    scratch.zklock().args(SINGLE).args(["--once-per", period, LOCK]).bare_child()
+}
+
+/// In a queue, one transaction writes the record and deletes the node. Here, the name may be another holder's by then.
+#[test]
+fn the_record_of_a_run_is_written_alone() {
+    let scratch = Scratch::new().with_lock();
+    for version in 0..2 {
+        assert_eq!(silent(once(&scratch, "1ms").run().expect_code(0)).stdout(), "ready\n");
+        let (_, record) = scratch.client().get(RECORD).expect("the run is recorded");
+        let (_, lock) = scratch.client().get(LOCK).expect("it stays");
+        assert_eq!(record.version, version);
+        assert!(record.changed < lock.children_changed, "before the end of the session: {record:?} {lock:?}");
+    }
+    assert_eq!(silent(once(&scratch, "1h").run().expect_code(0)).stdout(), "");
+    assert_eq!(scratch.client().children(LOCK), [""; 0]);
+}
+
+/// A waiter has no node that tells when it asked.
+#[test]
+fn of_runs_that_wait_together_one_runs() {
+    let scratch = Scratch::new().with_lock();
+    scratch.client().create(NODE, b"", Kind::Ephemeral).expect("the lock is free");
+    let runs = [(); 3].map(|()| once(&scratch, "1ms").spawn());
+    wait_watched(&scratch, 3);
+    scratch.delete(NODE);
+    let mut said = runs.map(|mut run| silent(run.wait().expect_code(0)).stdout());
+    said.sort();
+    assert_eq!(said, ["", "", "ready\n"]);
+    // This one asks later.
+    assert_eq!(silent(once(&scratch, "1ms").run().expect_code(0)).stdout(), "ready\n");
+}
+
+#[test]
+fn without_a_command() {
+    let scratch = Scratch::new();
+    let begin = || scratch.zklock().arg("hold").args(SINGLE).arg(LOCK).open_stdin().spawn();
+    let mut first = begin();
+    first.wait_stdout("ZKLOCK_HELD=");
+    assert_eq!(first.variable("ZKLOCK_NODE"), NODE);
+    let mut second = begin();
+    wait_watched(&scratch, 2);
+    assert_eq!(second.stdout(), "");
+    first.close_stdin();
+    silent(first.wait().expect_code(0));
+    second.wait_stdout("ZKLOCK_HELD=");
+    scratch.delete(NODE);
+    second.wait().expect_code(76);
 }

@@ -4,18 +4,20 @@
 
 KIND is lock, read, write, election, semaphore or lease: Lock, ReadLock, WriteLock, Election, Semaphore (with so many
 leases that zklock does not use them up), NonBlockingLease. lock+curator is a Lock with extra_lock_patterns=["-lock-"].
-The nodes carry `kazoo KIND` as their identifier.
+The nodes carry `kazoo KIND` as their identifier. single is one ephemeral node, PATH/lock.
 """
 
 import datetime
 import itertools
 import os
+import socket
 import sys
 import threading
 import time
+import uuid
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import LockTimeout
+from kazoo.exceptions import LockTimeout, NodeExistsError
 
 CONNECT, PATH, KIND, SESSION_MS, LOG = sys.argv[1:]
 
@@ -96,6 +98,36 @@ class Lease:
         self.renew(datetime.timedelta(0))
 
 
+class Single:
+    """One ephemeral node, without a recipe of kazoo. Its path and its data are those of `zk-flock lock COMMAND`."""
+
+    def __init__(self, client, path, identifier):
+        del identifier
+        self.client, self.parent, self.node = client, path, path + "/lock"
+        self.data = (socket.gethostname() + str(uuid.uuid4())).encode()
+
+    def create(self):
+        self.client.ensure_path(self.parent)
+        try:
+            self.client.create(self.node, self.data, ephemeral=True)
+        except NodeExistsError:
+            return False
+        return True
+
+    def acquire(self, timeout=None):
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self.create():
+            changed = threading.Event()
+            if not self.client.exists(self.node, watch=lambda event, changed=changed: changed.set()):
+                continue
+            if not changed.wait(None if until is None else max(0, until - time.monotonic())):
+                return False
+        return True
+
+    def release(self):
+        self.client.delete(self.node)
+
+
 class Contender:
     """A way to take the lock, with a session of its own."""
 
@@ -114,6 +146,7 @@ class Contender:
             "election": (Election, {"client": self.client}),
             "semaphore": (self.client.Semaphore, {"max_leases": 100}),
             "lease": (Lease, {"client": self.client}),
+            "single": (Single, {"client": self.client}),
         }[KIND]
         self.lock = recipe(path=PATH, identifier="kazoo " + KIND, **options)
         try:

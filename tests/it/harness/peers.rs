@@ -77,6 +77,8 @@ pub(crate) enum Recipe {
     KazooSemaphore,
     /// kazoo's `NonBlockingLease`.
     KazooLease,
+    /// One ephemeral node without a queue, created by means of kazoo.
+    KazooSingle,
 }
 
 impl Recipe {
@@ -99,6 +101,7 @@ impl Recipe {
             Self::CuratorSemaphore | Self::KazooSemaphore => "semaphore",
             Self::CuratorLeaderLatch => "latch",
             Self::KazooLease => "lease",
+            Self::KazooSingle => "single",
         }
     }
 
@@ -118,6 +121,7 @@ impl Recipe {
             | Self::CuratorLeaderLatch
             | Self::KazooSemaphore
             | Self::KazooLease => &[],
+            Self::KazooSingle => &["--dialect", "single"],
         }
     }
 
@@ -137,6 +141,7 @@ impl Recipe {
                 | Self::KazooElection
                 | Self::KazooSemaphore
                 | Self::KazooLease
+                | Self::KazooSingle
         )
     }
 }
