@@ -19,6 +19,8 @@ use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::terminal::Terminal;
 use crate::harness::zklock::{Zklock, binary, child};
 
+mod ssh;
+
 /// A grace that no test waits for.
 const LONG: &str = "50s";
 

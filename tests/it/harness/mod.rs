@@ -2,7 +2,7 @@
 //!
 //! [`server`] starts servers of one [`release`], [`ensemble`] three of them, [`proxy`] is a network that misbehaves,
 //! [`zklock`] runs the binary, [`terminal`] gives it a terminal, [`client`] looks at nodes, [`peers`] takes the same
-//! locks by other libraries, [`joblog`] tells which command ran when. [`scratch`] is what each test has for itself,
+//! locks by other libraries, [`sshd`] is another machine, [`joblog`] tells which command ran when. [`scratch`] is what each test has for itself,
 //! [`times`] are the durations. [`checks`] tests all of these.
 
 mod checks;
@@ -27,6 +27,7 @@ pub(crate) mod running;
 pub(crate) mod schema;
 pub(crate) mod scratch;
 pub(crate) mod server;
+pub(crate) mod sshd;
 pub(crate) mod stub;
 pub(crate) mod terminal;
 pub(crate) mod times;
