@@ -34,7 +34,7 @@ fn lock_paths() {
         (&["", "true"], "LOCK '' is empty", "write a path such as /jobs/backup"),
         (&["jobs/backup", "true"], "LOCK 'jobs/backup' does not begin with a slash", slash),
         (&["./backup", "true"], "LOCK './backup' does not begin with a slash", slash),
-        (&["hold", "/l"], "LOCK 'hold' does not begin with a slash", slash),
+        (&["take", "/l"], "LOCK 'take' does not begin with a slash", slash),
         (&["/", "true"], "LOCK '/' is the root", "write a path such as /jobs/backup"),
         (&["/a/", "true"], "LOCK '/a/' ends with a slash", "leave that out"),
         (&["/a//b", "true"], "LOCK '/a//b' has an empty component", "write each slash once"),
