@@ -264,7 +264,7 @@ impl<'r> Run<'r> {
             return Ok(());
         }
         if !(self.job.shares_group && arrival.went_to_foreground()) {
-            self.job.forward(signal);
+            self.job.forward(signal, true);
         } else if signal == Signal::TSTP && !self.job.has_command() {
             self.stop_self(signal)?;
         }

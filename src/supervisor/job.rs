@@ -231,10 +231,13 @@ impl Job {
     }
 
     /// Forwards a signal to the command, or to its descendants once it has ended.
-    pub(super) fn forward(&self, signal: Signal) {
+    /// `waits`: its descendants are waited for, so they get the signal even if its end has not been told yet.
+    pub(super) fn forward(&self, signal: Signal, waits: bool) {
         let Some(guarded) = &self.guard else { return };
         match guarded.guard.shared().command() {
-            _ if !guarded.state.has_command() => guarded.descendants(&self.children).forward(signal),
+            _ if !guarded.state.has_command() || waits && guarded.guard.ended().is_some() => {
+                guarded.descendants(&self.children).forward(signal)
+            }
             // The guard may not have made it yet; it opens the gate before it signals.
             None => guarded.guard.signal(signal),
             Some(_) if !guarded.state.is_reaped() && guarded.guard.has_own_group() => guarded.guard.signal(signal),

@@ -137,11 +137,11 @@ impl Outside for Supervisor<'_> {
             Effect::Interrupt { signal, shared } => {
                 let recalled = self.recall(Unstarted::Interrupted(signal));
                 if recalled.is_none() && !shared {
-                    self.job.forward(signal);
+                    self.job.forward(signal, self.plan.settings.wait_descendants);
                 }
                 return Ok(recalled);
             }
-            Effect::Forward(signal) => self.job.forward(signal),
+            Effect::Forward(signal) => self.job.forward(signal, self.plan.settings.wait_descendants),
             Effect::Stop(signal) => {
                 // The caller has until SIGKILL to end. What stands in for the command ends when it has.
                 if !self.signal_caller(signal) {
