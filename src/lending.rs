@@ -193,6 +193,11 @@ impl Borrowing {
         }
     }
 
+    /// The pipes that hang up when a lock that we use may be lost.
+    pub fn lifelines(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.borrowed().filter_map(|borrowed| borrowed.lifeline.as_ref()).map(AsFd::as_fd)
+    }
+
     /// Whether a lock that we use may be lost, because the process that it hangs on has died.
     pub fn is_lost(&self) -> bool {
         self.borrowed().any(Borrowed::is_lost)
@@ -201,11 +206,6 @@ impl Borrowing {
     /// The descriptors that a process must keep open for as long as the locks may be used.
     pub fn descriptors(&self) -> Vec<RawFd> {
         self.borrowed().map(|borrowed| borrowed.pipe.as_raw_fd()).collect()
-    }
-
-    /// The pipes that hang up when a lock that we use may be lost.
-    pub fn lifelines(&self) -> Vec<RawFd> {
-        self.borrowed().filter_map(|borrowed| borrowed.lifeline.as_ref()).map(AsRawFd::as_raw_fd).collect()
     }
 
     fn borrowed(&self) -> impl Iterator<Item = &Borrowed> {

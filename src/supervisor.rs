@@ -13,7 +13,7 @@ mod teller;
 pub mod turn;
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd as _};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -148,6 +148,9 @@ impl<'p> Supervisor<'p> {
         if !self.job.has_command() && !self.caller_is_told {
             fds.extend(self.caller.as_ref().and_then(Caller::awaited));
         }
+        if self.job.has_command() && !turns.is_told_over() {
+            fds.extend(self.borrowing.lifelines().map(|lost| PollFd::new(lost, PollFlags::empty())));
+        }
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(error) => Err(error).context("cannot wait for events"),
@@ -246,7 +249,16 @@ impl<'p> Supervisor<'p> {
 
     /// As long as something of the command is left, the locks that we have borrowed are in use.
     fn borrowed(&self) -> Borrowed {
-        Borrowed { pipes: self.borrowing.descriptors(), lifelines: self.borrowing.lifelines() }
+        Borrowed {
+            pipes: self.borrowing.descriptors(),
+            lifelines: self.borrowing.lifelines().map(|line| line.as_raw_fd()).collect(),
+        }
+    }
+
+    /// Whether a lock that the command runs under may be lost, because a process has died that lends it to us. As a rule
+    /// the guard acts upon that, but it may be stopped.
+    fn has_lost_a_lender(&self) -> bool {
+        self.job.has_command() && self.borrowing.is_lost()
     }
 
     /// Our part as a lender.

@@ -10,7 +10,7 @@ use crate::futures::or;
 use crate::rules::contacts::Clocks;
 use crate::rules::instant::Instant;
 use crate::rules::lease::{Lease, Terms};
-use crate::rules::message::{Connection, Progress, Report};
+use crate::rules::message::{Connection, Loss, Progress, Report};
 use crate::session::{Failure, Session};
 
 impl<O: Outside> Keeper<'_, O> {
@@ -86,6 +86,8 @@ impl<O: Outside> Keeper<'_, O> {
                 log::warn!("cannot say in {} that it is held: {failure}", nodes.join(" "));
                 self.beats.unpublished.take();
             }
+            // We may read our own nodes: this single one is another's.
+            Err(Failure::Denied) if self.is_single() => return Err(Stop::Gone(Loss::NodeDeleted)),
             Err(failure) => return Err(Stop::because(failure, nodes.first().map_or("", String::as_str))),
         }
         Ok(())

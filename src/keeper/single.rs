@@ -25,7 +25,8 @@ impl<O: Outside> Keeper<'_, O> {
     pub(super) async fn is_ours(&self, session: &O::Session, node: &str) -> Result<bool, Failure> {
         match self.insist(|| session.read(node)).await {
             Ok((_, stat)) => Ok(stat.owner == session.id()),
-            Err(Failure::NoNode) => Ok(false),
+            // We may read our own.
+            Err(Failure::NoNode | Failure::Denied) => Ok(false),
             Err(failure) => Err(failure),
         }
     }
@@ -43,7 +44,9 @@ impl<O: Outside> Keeper<'_, O> {
         }
         match self.insist(|| session.read(&lock.child(SINGLE))).await {
             Ok((_, stat)) if stat.owner != 0 => Ok(queue),
-            Ok(_) | Err(Failure::NoNode | Failure::Denied) => Ok(queue.without_single()),
+            // It may be one. To be refused is better than to run beside it.
+            Err(Failure::Denied) => Ok(queue),
+            Ok(_) | Err(Failure::NoNode) => Ok(queue.without_single()),
             Err(failure) => Err(Stop::because(failure, lock)),
         }
     }
@@ -58,8 +61,22 @@ impl<O: Outside> Keeper<'_, O> {
     ) -> Result<(), Stop> {
         let node = lock.child(SINGLE);
         let stop = |failure| Stop::because(failure, lock);
-        let (data, stat, watch) = match session.read_and_watch(&node).await {
-            Ok(read) => read,
+        let seen = match session.read_and_watch(&node).await {
+            Ok((_, stat, _)) if stat.owner == session.id() => {
+                self.record_claim(lock, vec![node], stat);
+                return Ok(());
+            }
+            Ok((_, stat, watch)) if stat.owner == 0 => Ok(("a node that is not ephemeral".to_owned(), watch)),
+            Ok((data, _, watch)) => Ok((Card::from_bytes(&data).phrase().unwrap_or_else(|| SINGLE.to_owned()), watch)),
+            // Servers do not tell of a node that may not be read, but of the children of the lock.
+            Err(Failure::Denied) => {
+                let watched = session.watch_children(lock.as_str()).await;
+                watched.map(|(_, watch)| ("a node that may not be read".to_owned(), watch))
+            }
+            Err(failure) => Err(failure),
+        };
+        let (holder, watch) = match seen {
+            Ok(seen) => seen,
             Err(Failure::NoNode) => return self.enqueue(session, lock, id).await,
             Err(Failure::Unknown(_)) => {
                 self.outside.sleep(PAUSE).await;
@@ -67,20 +84,12 @@ impl<O: Outside> Keeper<'_, O> {
             }
             Err(failure) => return Err(stop(failure)),
         };
-        if stat.owner == session.id() {
-            self.record_claim(lock, vec![node], stat);
-            return Ok(());
-        }
         let children = match self.insist(|| session.children(lock.as_str())).await {
             Err(Failure::NoNode) => return Ok(()),
             children => children.map_err(stop)?,
         };
         self.check_company(lock, &queue_of(lock, children)?, SINGLE)?;
         // There is no queue to have a place in.
-        let holder = match stat.owner {
-            0 => "a node that is not ephemeral".to_owned(),
-            _ => Card::from_bytes(&data).phrase().unwrap_or_else(|| SINGLE.to_owned()),
-        };
         let view = View { lock: lock.to_string(), position: 0, total: 0, next_in_line: true, holder, held_since: None };
         self.outside.report_if_room(&Report::Queue(Progress::Waiting(view)));
 

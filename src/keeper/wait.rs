@@ -289,8 +289,9 @@ impl<O: Outside> Keeper<'_, O> {
         self.insist(|| session.sync(node)).await.map_err(stop)?;
         match self.insist(|| session.read(node)).await {
             Err(Failure::NoNode) => return Ok(()),
-            read => read.map_err(stop)?,
-        };
+            Ok(_) | Err(Failure::Denied) => {}
+            Err(failure) => return Err(stop(failure)),
+        }
         log::info!("{node} was deleted, but this server still shows it; asking another one");
         self.ghosts.borrow_mut().insert(node.to_owned());
         session.distrust();
@@ -393,6 +394,8 @@ impl<O: Outside> Keeper<'_, O> {
                     watch.await
                 }
                 Err(Failure::Unknown(_)) => Change::Unknown,
+                // Nor is a single node ours that we may not read.
+                Err(Failure::Denied) if self.is_single() => Change::Deleted,
                 Err(failure) => return Err(Stop::because(failure, node)),
             };
             match change {

@@ -193,7 +193,8 @@ async fn delete(session: &TcpSession<'_>, nodes: &[String], target: &Entry) -> R
     }
     match session.delete_together(nodes).await {
         Ok(()) => Ok(Fate::Gone),
-        // Some have gone already.
+        // Some have gone already. A single one may be another's by now.
+        Err(Failure::NoNode) if nodes.len() == 1 => Ok(Fate::Gone),
         Err(Failure::NoNode) => {
             for node in nodes {
                 session.delete(node).await?;

@@ -227,6 +227,10 @@ impl Guard {
     fn end(&self, outside: &mut impl Outside, stage: Stage) -> Next {
         // Without an opened gate there was no command, and this guard may have been replaced.
         if self.watch.is_open() {
+            // What was left may have been killed by the kernel then, after the command had ended well.
+            if stage == Stage::Empty && outside.heed_lenders() {
+                outside.show(Sign::LeaseOver);
+            }
             outside.show(Sign::Stage(stage));
         }
         outside.tell();

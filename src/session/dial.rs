@@ -27,6 +27,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// A server that has not answered for this long is waited for on; but the next one is tried beside it.
 const NEXT: Duration = Duration::from_millis(300);
 
+/// How long to wait for the addresses of other names when there is one of the first.
+const OTHER_NAMES: Duration = Duration::from_millis(50);
+
 /// How long to wait for a server to say what is the matter with it.
 const DIAGNOSIS: Duration = Duration::from_secs(1);
 
@@ -55,12 +58,16 @@ async fn try_until_one_answers<'p>(
         let reason = match servers.until_known().await {
             Err(reason) => reason,
             Ok(()) => {
+                // The first server need not be the best one: most look-ups take as long.
+                or(servers.until_all_known(), reactor.sleep_until(clock::now() + OTHER_NAMES)).await;
                 let known = servers.known();
                 match try_each(servers, known.clone(), reactor, timeout, identity).await {
                     Ok(opened) => return Ok(opened),
                     Err(Failed::SessionOver) => return Err(Failure::SessionOver),
                     Err(Failed::Troubles(troubles)) => {
-                        if let Some(why) = not_let_in(&troubles).filter(|_| identity.is_none()) {
+                        // What was found since then may let us in.
+                        let are_all = servers.are_all_known() && servers.known().len() == known.len();
+                        if let Some(why) = not_let_in(&troubles).filter(|_| identity.is_none() && are_all) {
                             return Err(Failure::NotLetIn(why));
                         }
                         let round = Round { servers, reactor, timeout, identity, known: &known };

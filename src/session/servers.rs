@@ -100,6 +100,16 @@ impl<'p> Servers<'p> {
         .await
     }
 
+    /// Waits until there is an address of each host.
+    pub(super) async fn until_all_known(&self) {
+        poll_fn(|_| if self.are_all_known() { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    /// Whether there is an address of each host.
+    pub(super) fn are_all_known(&self) -> bool {
+        self.hosts.iter().all(|host| !host.known.borrow().is_empty())
+    }
+
     /// Looks up the names, all at the same time, again and again. Addresses that are known stay until others are
     /// found for the same name. Never ends.
     pub(super) async fn keep_looking_up<T>(&self, reactor: &Reactor) -> T {

@@ -50,7 +50,7 @@ impl Outside for Supervisor<'_> {
     }
 
     fn is_lease_over(&self) -> bool {
-        self.job.is_lease_over()
+        self.job.is_lease_over() || self.has_lost_a_lender()
     }
 
     fn signals(&mut self) -> anyhow::Result<Vec<(Signal, bool)>> {
@@ -95,6 +95,10 @@ impl Outside for Supervisor<'_> {
             self.look_for_death(end);
             return None;
         };
+        if self.borrowing.is_lost() {
+            // The kernel has killed what waited at the gate.
+            return Some(Unstarted::TooLate);
+        }
         Some(self.not_started(&error))
     }
 

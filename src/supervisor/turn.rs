@@ -126,6 +126,11 @@ impl Turns {
         self.machine.awaits()
     }
 
+    /// Whether the machine knows that the lease is over.
+    pub fn is_told_over(&self) -> bool {
+        self.told_over
+    }
+
     /// How the run has ended, once it has.
     pub fn outcome(&self) -> Option<Outcome> {
         self.outcome

@@ -342,3 +342,22 @@ fn without_a_command() {
     scratch.delete(NODE);
     second.wait().expect_code(76);
 }
+
+/// It is waited for, and kept apart from contenders of a queue, like any other.
+#[test]
+fn a_node_that_may_not_be_read() {
+    let scratch = Scratch::new().with_lock();
+    scratch.client().create(NODE, b"", Kind::Ephemeral).expect("a node can be created");
+    scratch.client().make_unreadable(NODE).expect("the node exists");
+    let busy = scratch.zklock().args(SINGLE).args(["-n", LOCK, "true"]).run().expect_code(75);
+    assert_eq!(only_line(&busy), "/lock is not free: held by a node that may not be read");
+    let beside = scratch.zklock().args([LOCK, "true"]).run().expect_code(78);
+    assert!(only_line(&beside).contains("--dialect single"), "{beside}");
+    let options = [&SINGLE[..], &["-v"]].concat();
+    let mut waiter = scratch.start(&direct(), "waiter", &options, &["--exit-on", "TERM"]);
+    waiter.wait_stderr("waiting for /lock: held by a node that may not be read");
+    scratch.client().remove(NODE);
+    waiter.wait_stdout("ready");
+    scratch.expect_ours(&waiter);
+    finish(&mut waiter);
+}
