@@ -193,6 +193,16 @@ impl Borrowing {
         }
     }
 
+    /// Gives back what is not borrowed from these. Returns whether that was anything.
+    pub fn keep(&mut self, lenders: &[Lender]) -> bool {
+        let mut gives_back = false;
+        for (_, borrowed) in self.offers.iter_mut().filter(|(offer, _)| !lenders.contains(&offer.source())) {
+            gives_back |= borrowed.is_ok();
+            *borrowed = Err(Unlent::Over);
+        }
+        gives_back
+    }
+
     /// The pipes that hang up when a lock that we use may be lost.
     pub fn lifelines(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.borrowed().filter_map(|borrowed| borrowed.lifeline.as_ref()).map(AsFd::as_fd)
@@ -278,6 +288,13 @@ pub struct Loans {
 }
 
 impl Loans {
+    /// Nothing is lent any more but by these.
+    pub fn keep(&mut self, lenders: &[Lender]) {
+        for (_, loan) in self.offers.iter_mut().filter(|(offer, _)| !lenders.contains(&offer.source())) {
+            *loan = Err(Unlent::Over);
+        }
+    }
+
     /// Whether a holder lends its lock to the run of this supervisor. `holder` is its card, `own` that of the
     /// run. Host names say nothing: containers have copies of them, or all have different ones.
     pub fn judge(&self, holder: &Card, own: &Card, supervisor: u32) -> Loan {

@@ -35,9 +35,10 @@ impl<O: Outside> Keeper<'_, O> {
                 let lock = request.lock.to_string();
                 return Err(Stop::Final(Report::Refused(Refusal::OncePerLent { lock })));
             }
-            if lent.is_empty() {
-                self.outside.report(&Report::Independent).await;
-            }
+            let mut lenders: Vec<_> = lent.iter().filter_map(|claim| claim.lender).map(|lender| lender.run).collect();
+            lenders.dedup();
+            self.outside.keep_loans(&lenders);
+            self.outside.report(&Report::Borrows(lenders)).await;
         }
         self.lent.replace(Some(lent));
         Ok(())

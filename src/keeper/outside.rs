@@ -83,6 +83,9 @@ pub trait Outside {
     /// Whether a holder of which the servers have this card lends us its lock.
     fn loan(&self, holder: &Card) -> Loan;
 
+    /// From now on no other run lends us anything: the supervisor gives back what we do not use.
+    fn keep_loans(&self, lenders: &[Lender]);
+
     /// Waits until this run has ended.
     fn until_gone(&self, lender: Lender) -> impl Future<Output = ()>;
 

@@ -1,7 +1,7 @@
 //! The keeper as a process: a fork of the supervisor, deaf to every signal that is usually sent to whole
 //! groups.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::future::pending;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -77,7 +77,9 @@ pub fn run(birth: Birth<'_>) {
     let lived = Reactor::new().and_then(|reactor| {
         // If it has gone already, and the number is another's by now, the socket tells.
         let supervisor = i32::try_from(birth.supervisor).ok().and_then(|pid| descendants::pidfd_open(pid).ok());
-        let outside = RealOutside { birth, servers: &servers, reactor: &reactor, card: OnceCell::new(), supervisor };
+        let loans = RefCell::new(birth.loans.clone());
+        let outside =
+            RealOutside { birth, loans, servers: &servers, reactor: &reactor, card: OnceCell::new(), supervisor };
         reactor.run(Keeper::new(plan, refresh, asked, outside).keep())
     });
     if let Err(error) = lived {
@@ -101,6 +103,8 @@ struct RealOutside<'p> {
     birth: Birth<'p>,
     servers: &'p Servers<'p>,
     reactor: &'p Reactor,
+    /// What the supervisor still has of what it had borrowed at our birth.
+    loans: RefCell<Loans>,
     card: OnceCell<Card>,
     /// Readable once the supervisor has died. A guard that is stopped right after its fork has a copy of the supervisor's
     /// socket, and would hide that. `None` where the kernel does not tell.
@@ -219,7 +223,11 @@ impl<'p> Outside for RealOutside<'p> {
     }
 
     fn loan(&self, holder: &Card) -> Loan {
-        self.birth.loans.judge(holder, self.card(), self.birth.supervisor)
+        self.loans.borrow().judge(holder, self.card(), self.birth.supervisor)
+    }
+
+    fn keep_loans(&self, lenders: &[Lender]) {
+        self.loans.borrow_mut().keep(lenders);
     }
 
     async fn until_gone(&self, lender: Lender) {

@@ -163,7 +163,7 @@ impl Machine {
                 Connection::Shortened { timeout, from } => lease.regrant(regranted(*timeout, kill_after), *from),
             },
             Event::Keeper(
-                Report::Independent
+                Report::Borrows(_)
                 | Report::Queue(_)
                 | Report::Lost(_)
                 | Report::Refused(_)

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::instant::Instant;
 use super::last_run::{Asked, LastRun};
-use super::lender::Barrier;
+use super::lender::{Barrier, Lender};
 use super::login::Right;
 use super::mode::Mode;
 use super::queue::{Dialect, Recipe};
@@ -17,8 +17,8 @@ use super::queue::{Dialect, Recipe};
 pub enum Report {
     /// The connection to the servers has changed.
     Connection(Connection),
-    /// We use no lock of a zklock above us (one that we descend from), and will use none.
-    Independent,
+    /// These runs lend us locks that we use, and no others do: those of other runs are not to be kept from being released.
+    Borrows(Vec<Lender>),
     /// We have come further in the queues.
     Queue(Progress),
     /// The lock, or the place in the queue, is lost.

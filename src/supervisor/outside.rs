@@ -27,8 +27,9 @@ impl Outside for Supervisor<'_> {
         if let Event::Keeper(Report::Queue(Progress::Asked(asked))) = event {
             self.asked = Some(asked);
         }
-        if event == Event::Keeper(Report::Independent) {
-            self.borrowing.give_back();
+        if let Event::Keeper(Report::Borrows(lenders)) = &event
+            && self.borrowing.keep(lenders)
+        {
             // It has copies.
             self.job.dismiss_guard();
         }

@@ -260,6 +260,8 @@ impl Outside for SimOutside {
         Loan::Stranger
     }
 
+    fn keep_loans(&self, _: &[Lender]) {}
+
     async fn until_gone(&self, _: Lender) {
         pending().await
     }

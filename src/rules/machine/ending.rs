@@ -102,7 +102,7 @@ impl Machine {
             Event::Timer
             | Event::Keeper(
                 Report::Connection(_)
-                | Report::Independent
+                | Report::Borrows(_)
                 | Report::Queue(_)
                 | Report::Lost(Loss::NodeDeleted | Loss::LeaseOver | Loss::LenderGone)
                 | Report::Refused(_)

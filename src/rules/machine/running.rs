@@ -136,7 +136,7 @@ impl Machine {
             // The keeper has released the lock by itself.
             Event::Keeper(Report::Unrecorded(why)) => (same, vec![Effect::Say(Notice::Unrecorded(why))]),
             Event::Timer
-            | Event::Keeper(Report::Connection(_) | Report::Independent | Report::Queue(_) | Report::Released)
+            | Event::Keeper(Report::Connection(_) | Report::Borrows(_) | Report::Queue(_) | Report::Released)
             | Event::Answered(_)
             | Event::CallerGone
             | Event::OnLostEnded => (same, vec![]),
@@ -225,7 +225,7 @@ impl Machine {
             | Event::Command(CommandEvent::Ended(_) | CommandEvent::EndedLending(_) | CommandEvent::Stopped(_))
             | Event::Keeper(
                 Report::Connection(_)
-                | Report::Independent
+                | Report::Borrows(_)
                 | Report::Queue(_)
                 | Report::Refused(_)
                 | Report::Revoked(_)
@@ -259,7 +259,7 @@ impl Machine {
             | Event::Command(CommandEvent::Ended(_) | CommandEvent::EndedLending(_) | CommandEvent::Stopped(_))
             | Event::Keeper(
                 Report::Connection(_)
-                | Report::Independent
+                | Report::Borrows(_)
                 | Report::Queue(_)
                 | Report::Lost(_)
                 | Report::Refused(_)
@@ -294,7 +294,7 @@ fn judge(now: Instant, lease: Lease, cause: Cause, event: &Event) -> (Cause, Opt
         Event::Timer
         | Event::Keeper(
             Report::Connection(_)
-            | Report::Independent
+            | Report::Borrows(_)
             | Report::Queue(_)
             | Report::Revoked(_)
             | Report::Unrecorded(_)

@@ -286,7 +286,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         Just(Report::Lost(Loss::SessionEnded)),
         Just(Report::Refused(Refusal::NoChroot)),
         Just(Report::Revoked(None)),
-        Just(Report::Independent),
+        Just(Report::Borrows(vec![])),
         Just(Report::Released),
     ];
     prop_oneof![

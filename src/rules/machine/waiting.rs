@@ -68,7 +68,7 @@ impl Machine {
             Event::Timer
             | Event::Keeper(
                 Report::Connection(Connection::Shortened { .. })
-                | Report::Independent
+                | Report::Borrows(_)
                 | Report::Queue(_)
                 | Report::Revoked(_)
                 | Report::Unrecorded(_)
@@ -130,7 +130,7 @@ impl Machine {
                 (None, None) => self.unavailable(now, Blocker::Late),
             },
             Event::Timer
-            | Event::Keeper(Report::Independent | Report::Unrecorded(_) | Report::Released)
+            | Event::Keeper(Report::Borrows(_) | Report::Unrecorded(_) | Report::Released)
             | Event::Extended(_)
             | Event::Answered(_)
             | Event::Command(_)
@@ -195,7 +195,7 @@ impl Machine {
             Event::Timer
             | Event::Keeper(
                 Report::Connection(_)
-                | Report::Independent
+                | Report::Borrows(_)
                 | Report::Queue(_)
                 | Report::Unrecorded(_)
                 | Report::Released,

@@ -13,6 +13,7 @@ use crate::harness::process::{self, Process};
 use crate::harness::running::{Running, finish};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::times::BRIEF_SESSION;
+use crate::harness::zklock::{binary, child};
 
 /// A script with a nested run that beats under [`BRIEF_SESSION`], and the next in the queue.
 fn nested(scratch: &Scratch) -> (Running, Running) {
@@ -134,6 +135,54 @@ fn the_lender_dies_before_the_borrower_runs() {
     scratch.client().wait_count("/other", 2);
     finish(&mut busy);
     script.wait_stdout("inner ready");
+    script.wait();
+}
+
+/// A script that holds two locks, each by a zklock of its own.
+fn two_held(scratch: &Scratch, then: &str) -> Running {
+    let script = "coproc A { exec \"$Z\" hold /a; }; set -a; source /dev/fd/\"${A[0]}\"
+        \"$Z\" hold --while $$ /b >b & b=$!; until grep -q HELD b; do sleep 0.01; done; . ./b; set +a; echo taken\n";
+    let script = scratch.zklock().program("/bin/bash").args(["-c", &format!("{script}{then}")]);
+    taken(script.env("Z", binary()).env("C", child()))
+}
+
+/// The other lock can be released, and lost, without it.
+#[test]
+fn only_what_is_used_is_borrowed() {
+    let scratch = Scratch::new();
+    let mut script = two_held(
+        &scratch,
+        "\"$Z\" -n /a -- \"$C\" --name inner --until end & inner=$!
+        \"$C\" --until go; kill $b; wait $b; echo b, $?; \"$C\" --until on; wait $inner; echo inner, $?",
+    );
+    script.wait_stdout("inner ready");
+    scratch.touch("go");
+    script.wait_stdout("b, 0");
+    scratch.touch("end");
+    scratch.touch("on");
+    script.wait_stdout("inner, 0");
+    script.wait();
+}
+
+/// One of two lenders dies while the borrower waits for a third lock.
+#[test]
+fn one_of_several_lenders_dies_before_the_borrower_runs() {
+    let scratch = Scratch::new();
+    let mut busy = scratch.zklock().arg("/c").child(["--exit-on", "TERM"]).spawn();
+    busy.wait_stdout("ready");
+    let mut script = two_held(
+        &scratch,
+        "trap : TERM; \"$Z\" --and /a --and /b /c -- \"$C\" --name inner & inner=$!
+        \"$C\" --until go; kill -9 $b; wait $inner; echo inner, $?",
+    );
+    scratch.client().wait_count("/c", 2);
+    scratch.touch("go");
+    // Its lender has released it, and it is taken for ourselves.
+    poll::until("the lock changes hands", || {
+        scratch.client().children("/b").iter().any(|name| name.ends_with("1")).then_some(())
+    });
+    finish(&mut busy);
+    script.wait_stdout("inner, 0");
     script.wait();
 }
 
