@@ -167,6 +167,7 @@ fn the_lock_ends_with_a_script_however_that_ends() {
         next.wait_stdout("ready");
         finish(&mut next);
         script.wait().expect_signal(signal);
+        script.wait_until_nothing_is_left();
     }
     // What the script has left behind keeps neither the pipe nor the lock.
     let mut script = bash(&scratch, "\"$C\" --spawn-daemon -- --until end >/dev/null\n").spawn();

@@ -178,7 +178,9 @@ fn server_that_wants_a_certificate() {
         assert_eq!(expired, format!("it refuses the certificate in {file}, which has expired on 2020-12-31"));
         let check = authority.trusted(Zklock::at(&address).args(["check", "--json"])).run().expect_code(77);
         let json: Value = serde_json::from_slice(&check.stdout).unwrap();
-        assert_eq!(json["servers"][0]["error"], without);
+        // By its name it may have another address as well, at which nothing listens.
+        let servers = json["servers"].as_array().unwrap();
+        assert!(servers.iter().any(|server| server["error"] == without), "{json}");
     }
     // A server that asks, and does not insist.
     let asks = authority.settings("server13", Protocol::Tls13, "want").server();

@@ -91,7 +91,7 @@ fn a_process_of_the_lender_is_killed() {
             process::send(processes[*index], Signal::SIGKILL);
         }
         expect_next(&scratch, &mut script, next);
-        script.wait();
+        script.wait_until_nothing_is_left();
     }
 }
 
@@ -116,7 +116,7 @@ fn what_has_left_the_group_of_the_borrowers_command() {
         assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
         script.wait_stdout("inner, 76");
         scratch.touch("end");
-        script.signal(Signal::SIGKILL);
+        script.wait_until_nothing_is_left();
     }
 }
 
@@ -217,5 +217,5 @@ fn what_is_not_below_the_caller() {
     }
     stranger.run().expect_code(75);
     script.signal(Signal::SIGTERM);
-    script.wait();
+    script.wait_until_nothing_is_left();
 }
