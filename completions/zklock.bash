@@ -23,7 +23,7 @@ _zklock() {
 
     case "${cmd}" in
         zklock)
-            opts="-z -e -x -s -p -n -w -E -c -k -q -v -h -V --zookeeper --connect-timeout --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file --acl --session-timeout --exclusive --shared --permits --and --dialect --nb --nonblock --wait --timeout --conflict-exit-code --describe --once-per --publish-command --command --signal --kill-after --max-run --wait-descendants --on-lost --quiet --verbose --help --version"
+            opts="-z -e -x -s -p -n -w -E -c -k -q -v -h -V --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file --acl --session-timeout --exclusive --shared --permits --and --dialect --nb --nonblock --wait --timeout --conflict-exit-code --describe --once-per --publish-command --command --signal --kill-after --max-run --wait-descendants --on-lost --quiet --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -47,6 +47,21 @@ _zklock() {
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --config)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
                     fi
                     return 0
                     ;;
@@ -296,11 +311,11 @@ _zklock_or_command() {
         return
     fi
     case ${COMP_WORDS[1]} in
-        hold) options='-z --zookeeper --connect-timeout --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file --acl --session-timeout -x --exclusive -e -s --shared -p --permits --and --dialect -n --nonblock --nb -w --timeout --wait -E --conflict-exit-code --describe --while --no-signal -q --quiet -v --verbose --signal -k --kill-after -h --help' ;;
-        status) options='--json --watch -z --zookeeper --connect-timeout --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file -v --verbose -q --quiet -h --help' ;;
-        list) options='--json -z --zookeeper --connect-timeout --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file -v --verbose -q --quiet -h --help' ;;
-        break) options='--node --force -w --timeout -z --zookeeper --connect-timeout --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file -v --verbose -q --quiet -h --help' ;;
-        check) options='--json -z --zookeeper --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file --session-timeout -v --verbose -q --quiet --connect-timeout -h --help' ;;
+        hold) options='-z --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file --acl --session-timeout -x --exclusive -e -s --shared -p --permits --and --dialect -n --nonblock --nb -w --timeout --wait -E --conflict-exit-code --describe --while --no-signal -q --quiet -v --verbose --signal -k --kill-after -h --help' ;;
+        status) options='--json --watch -z --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file -v --verbose -q --quiet -h --help' ;;
+        list) options='--json -z --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file -v --verbose -q --quiet -h --help' ;;
+        break) options='--node --force -w --timeout -z --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file -v --verbose -q --quiet -h --help' ;;
+        check) options='--json -z --zookeeper --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file --session-timeout -v --verbose -q --quiet --connect-timeout -h --help' ;;
     esac
     if [[ $options ]] && ((COMP_CWORD > 1)); then
         [[ $2 == -* ]] && mapfile -t COMPREPLY < <(compgen -W "$options" -- "$2")
@@ -312,7 +327,7 @@ _zklock_or_command() {
     for ((i = 1; i < COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}
         case $word in
-            -z|--zookeeper|--connect-timeout|--tls-ca|--tls-cert|--tls-key|--auth|--auth-file|--acl|--session-timeout|-p|--permits|--and|--dialect|-w|--timeout|--wait|-E|--conflict-exit-code|--describe|--once-per|-c|--command|--signal|-k|--kill-after|--max-run|--on-lost)
+            -z|--zookeeper|--connect-timeout|--config|--tls-ca|--tls-cert|--tls-key|--auth|--auth-file|--acl|--session-timeout|-p|--permits|--and|--dialect|-w|--timeout|--wait|-E|--conflict-exit-code|--describe|--once-per|-c|--command|--signal|-k|--kill-after|--max-run|--on-lost)
                 [[ ${COMP_WORDS[i + 1]} == = ]] && ((++i))
                 ((++i)) ;;
             --) ((lock && ++i)) && break ;;

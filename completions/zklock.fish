@@ -1,5 +1,6 @@
 complete -c zklock -n __zklock_options -s z -l zookeeper -d 'ZooKeeper servers, separated by commas, and an optional chroot' -r -f
 complete -c zklock -n __zklock_options -l connect-timeout -d 'Give up when no server has answered for this long at the start' -r -f
+complete -c zklock -n __zklock_options -l config -d 'Take settings from this file and from no other; /dev/null is none' -r -F
 complete -c zklock -n __zklock_options -l tls-ca -d 'Trust the CAs whose certificates are in this file [default: those that the system trusts]' -r -F
 complete -c zklock -n __zklock_options -l tls-cert -d 'Show this certificate to servers that ask for one' -r -F
 complete -c zklock -n __zklock_options -l tls-key -d 'Private key of --tls-cert [default: in the same file]' -r -F
@@ -19,7 +20,7 @@ complete -c zklock -n __zklock_options -l signal -d 'Signal that stops the comma
 complete -c zklock -n __zklock_options -s k -l kill-after -d 'Time from the stop signal to SIGKILL [default: 5s, or less]' -r -f
 complete -c zklock -n __zklock_options -l max-run -d 'Stop the command when it has run for this long, and exit with 124' -r -f
 complete -c zklock -n __zklock_options -l on-lost -d 'Run this through $SHELL -c when the lock was lost and the command has been stopped' -r -f -a "(__fish_complete_command)"
-complete -c zklock -n __zklock_options -l tls -d 'Encrypt connections with TLS; for certificates, see --help'
+complete -c zklock -n __zklock_options -l tls -d 'Encrypt with TLS; see --tls-ca, --tls-cert and --tls-key'
 complete -c zklock -n __zklock_options -l tls-no-verify-hostname -d 'Accept a certificate that is for another name'
 complete -c zklock -n __zklock_options -s x -s e -l exclusive -d 'Take the lock for one holder (the default)'
 complete -c zklock -n __zklock_options -s s -l shared -d 'Take a read lock: readers hold together, a writer (--exclusive) alone'
@@ -64,7 +65,7 @@ function __zklock_command
     end
     while set -q words[1]
         switch $words[1]
-            case -z --zookeeper --connect-timeout --tls-ca --tls-cert --tls-key --auth --auth-file --acl --session-timeout -p --permits --and --dialect -w --timeout --wait -E --conflict-exit-code --describe --once-per -c --command --signal -k --kill-after --max-run --on-lost --token
+            case -z --zookeeper --connect-timeout --config --tls-ca --tls-cert --tls-key --auth --auth-file --acl --session-timeout -p --permits --and --dialect -w --timeout --wait -E --conflict-exit-code --describe --once-per -c --command --signal -k --kill-after --max-run --on-lost --token
                 set -e words[1]
             case --
                 if test $has_lock = yes
@@ -123,7 +124,8 @@ complete -c zklock -n '__zklock_command >/dev/null' -x -a '(__fish_complete_subc
 complete -c zklock -n __zklock_first -a hold -d 'Take a lock, and hold it until told to stop'
 complete -c zklock -n '__zklock_subcommand hold' -s z -l zookeeper -x -d 'ZooKeeper servers, separated by commas, and an optional chroot'
 complete -c zklock -n '__zklock_subcommand hold' -l connect-timeout -x -d 'Give up when no server has answered for this long at the start'
-complete -c zklock -n '__zklock_subcommand hold' -l tls -d 'Encrypt connections with TLS; for certificates, see --help'
+complete -c zklock -n '__zklock_subcommand hold' -l config -r -d 'Take settings from this file and from no other; /dev/null is none'
+complete -c zklock -n '__zklock_subcommand hold' -l tls -d 'Encrypt with TLS; see --tls-ca, --tls-cert and --tls-key'
 complete -c zklock -n '__zklock_subcommand hold' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: those that the system trusts]'
 complete -c zklock -n '__zklock_subcommand hold' -l tls-cert -r -d 'Show this certificate to servers that ask for one'
 complete -c zklock -n '__zklock_subcommand hold' -l tls-key -r -d 'Private key of --tls-cert [default: in the same file]'
@@ -153,7 +155,8 @@ complete -c zklock -n '__zklock_subcommand status' -l json -d 'Print JSON, as do
 complete -c zklock -n '__zklock_subcommand status' -l watch -d 'Print again whenever something changes, until interrupted'
 complete -c zklock -n '__zklock_subcommand status' -s z -l zookeeper -x -d 'ZooKeeper servers, separated by commas, and an optional chroot'
 complete -c zklock -n '__zklock_subcommand status' -l connect-timeout -x -d 'Give up when no server has answered for this long at the start'
-complete -c zklock -n '__zklock_subcommand status' -l tls -d 'Encrypt connections with TLS; for certificates, see --help'
+complete -c zklock -n '__zklock_subcommand status' -l config -r -d 'Take settings from this file and from no other; /dev/null is none'
+complete -c zklock -n '__zklock_subcommand status' -l tls -d 'Encrypt with TLS; see --tls-ca, --tls-cert and --tls-key'
 complete -c zklock -n '__zklock_subcommand status' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: those that the system trusts]'
 complete -c zklock -n '__zklock_subcommand status' -l tls-cert -r -d 'Show this certificate to servers that ask for one'
 complete -c zklock -n '__zklock_subcommand status' -l tls-key -r -d 'Private key of --tls-cert [default: in the same file]'
@@ -167,7 +170,8 @@ complete -c zklock -n __zklock_first -a list -d 'List the locks that are in use'
 complete -c zklock -n '__zklock_subcommand list' -l json -d 'Print JSON, as docs/list.schema.json describes it'
 complete -c zklock -n '__zklock_subcommand list' -s z -l zookeeper -x -d 'ZooKeeper servers, separated by commas, and an optional chroot'
 complete -c zklock -n '__zklock_subcommand list' -l connect-timeout -x -d 'Give up when no server has answered for this long at the start'
-complete -c zklock -n '__zklock_subcommand list' -l tls -d 'Encrypt connections with TLS; for certificates, see --help'
+complete -c zklock -n '__zklock_subcommand list' -l config -r -d 'Take settings from this file and from no other; /dev/null is none'
+complete -c zklock -n '__zklock_subcommand list' -l tls -d 'Encrypt with TLS; see --tls-ca, --tls-cert and --tls-key'
 complete -c zklock -n '__zklock_subcommand list' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: those that the system trusts]'
 complete -c zklock -n '__zklock_subcommand list' -l tls-cert -r -d 'Show this certificate to servers that ask for one'
 complete -c zklock -n '__zklock_subcommand list' -l tls-key -r -d 'Private key of --tls-cert [default: in the same file]'
@@ -183,7 +187,8 @@ complete -c zklock -n '__zklock_subcommand break' -l force -d 'Delete the conten
 complete -c zklock -n '__zklock_subcommand break' -s w -l timeout -x -d 'How long to wait until the contender has gone'
 complete -c zklock -n '__zklock_subcommand break' -s z -l zookeeper -x -d 'ZooKeeper servers, separated by commas, and an optional chroot'
 complete -c zklock -n '__zklock_subcommand break' -l connect-timeout -x -d 'Give up when no server has answered for this long at the start'
-complete -c zklock -n '__zklock_subcommand break' -l tls -d 'Encrypt connections with TLS; for certificates, see --help'
+complete -c zklock -n '__zklock_subcommand break' -l config -r -d 'Take settings from this file and from no other; /dev/null is none'
+complete -c zklock -n '__zklock_subcommand break' -l tls -d 'Encrypt with TLS; see --tls-ca, --tls-cert and --tls-key'
 complete -c zklock -n '__zklock_subcommand break' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: those that the system trusts]'
 complete -c zklock -n '__zklock_subcommand break' -l tls-cert -r -d 'Show this certificate to servers that ask for one'
 complete -c zklock -n '__zklock_subcommand break' -l tls-key -r -d 'Private key of --tls-cert [default: in the same file]'
@@ -196,7 +201,8 @@ complete -c zklock -n '__zklock_subcommand break' -s h -l help -d 'Print help (s
 complete -c zklock -n __zklock_first -a check -d 'Say whether the servers are fit for what zklock promises'
 complete -c zklock -n '__zklock_subcommand check' -l json -d 'Print JSON, as docs/check.schema.json describes it'
 complete -c zklock -n '__zklock_subcommand check' -s z -l zookeeper -x -d 'ZooKeeper servers, separated by commas, and an optional chroot'
-complete -c zklock -n '__zklock_subcommand check' -l tls -d 'Encrypt connections with TLS; for certificates, see --help'
+complete -c zklock -n '__zklock_subcommand check' -l config -r -d 'Take settings from this file and from no other; /dev/null is none'
+complete -c zklock -n '__zklock_subcommand check' -l tls -d 'Encrypt with TLS; see --tls-ca, --tls-cert and --tls-key'
 complete -c zklock -n '__zklock_subcommand check' -l tls-ca -r -d 'Trust the CAs whose certificates are in this file [default: those that the system trusts]'
 complete -c zklock -n '__zklock_subcommand check' -l tls-cert -r -d 'Show this certificate to servers that ask for one'
 complete -c zklock -n '__zklock_subcommand check' -l tls-key -r -d 'Private key of --tls-cert [default: in the same file]'

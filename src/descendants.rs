@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::{Pid, getpgrp, getpid};
 
@@ -36,35 +37,60 @@ enum Root<'a> {
 }
 
 /// The children of this process.
-///
-/// The list is opened once, so that it can be read when no descriptor is left.
 #[derive(Debug)]
-pub struct OwnChildren(Option<File>);
+pub struct OwnChildren(Source);
+
+/// How they are found.
+#[derive(Debug)]
+enum Source {
+    /// In their list. It is opened once, so that it can be read when no descriptor is left.
+    List(File),
+    /// Among all processes that /proc shows.
+    All,
+    /// There is no /proc. The kernel is asked for one number after the other, see [`asked_for`].
+    Numbers,
+}
 
 impl OwnChildren {
-    /// Fails where /proc is missing or shows another PID namespace: it could not be found out which processes descend
-    /// from which. To be called by a process with one thread.
+    /// Fails where /proc shows another PID namespace: its numbers mean other processes here. To be called by a process with
+    /// one thread.
     pub fn open() -> io::Result<Self> {
         let this = getpid();
-        if fs::read_link("/proc/self")? != Path::new(&this.to_string()) {
-            return Err(io::Error::other("/proc is that of another PID namespace"));
+        let link = fs::read_link("/proc/self");
+        // A /proc of a namespace that we are not in has no such link.
+        if link.is_err() && !statfs("/proc").is_ok_and(|there| there.filesystem_type() == PROC_SUPER_MAGIC) {
+            return Ok(Self(Source::Numbers));
+        }
+        if !link.is_ok_and(|link| link == Path::new(&this.to_string())) {
+            let why = "/proc is that of another PID namespace; mount its own there, as unshare --mount-proc does";
+            return Err(io::Error::other(why));
         }
         match File::open(format!("/proc/self/task/{this}/children")) {
-            Ok(list) => Ok(Self(Some(list))),
+            Ok(list) => Ok(Self(Source::List(list))),
             // The kernel lacks the list (CONFIG_PROC_CHILDREN).
             Err(error) if error.kind() == io::ErrorKind::NotFound && hides_processes() => {
                 let why = "/proc hides processes (hidepid), and this kernel has no list of a process's children";
                 Err(io::Error::other(why))
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self(None)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self(Source::All)),
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether /proc shows processes.
+    pub fn have_proc(&self) -> bool {
+        !matches!(self.0, Source::Numbers)
     }
 
     /// All of them, alive or not, in the order in which they became our children. If they cannot be found out, there may
     /// be any.
     fn list(&self) -> io::Result<Vec<i32>> {
-        let Some(list) = &self.0 else { return children_among_all(getpid().as_raw()) };
+        let list = match &self.0 {
+            Source::List(list) => list,
+            Source::All => return children_among_all(getpid().as_raw()),
+            Source::Numbers if !has_children() => return Ok(vec![]),
+            Source::Numbers => return Ok(asked_for(getpid().as_raw(), NUMBERS).collect()),
+        };
         let (mut text, mut piece) = (vec![], [0; 4096]);
         loop {
             match list.read_at(&mut piece, text.len() as u64) {
@@ -85,11 +111,17 @@ impl OwnChildren {
 
     /// Whether this process is known to be a child of ours that has not been reaped.
     pub fn has(&self, pid: Pid) -> bool {
+        if !self.have_proc() {
+            return is_child_of_ours(pid.as_raw());
+        }
         self.list().is_ok_and(|children| children.contains(&pid.as_raw()))
     }
 
     /// Whether this process is known not to be a child of ours, alive or not.
     pub fn lack(&self, pid: Pid) -> bool {
+        if !self.have_proc() {
+            return !is_child_of_ours(pid.as_raw());
+        }
         self.list().is_ok_and(|children| !children.contains(&pid.as_raw()))
     }
 }
@@ -146,6 +178,8 @@ impl<'a> Descendants<'a> {
     fn top(&self) -> Vec<i32> {
         match self.root {
             Root::Guard(guard) => children(guard.as_raw()),
+            // What cannot be seen is not worth a search.
+            Root::Us(OwnChildren(Source::Numbers)) => vec![],
             Root::Us(children) => children.list().unwrap_or_default(),
         }
     }
@@ -181,19 +215,23 @@ impl<'a> Descendants<'a> {
 
     /// Forwards a signal to the command `command` and what shares its process group or ours. For a command in our own
     /// process group: others share that group, and only processes below us get the signal. A command that is a shell
-    /// with job control, or setsid(1), has left that group for its own.
-    pub fn forward_in_group(&self, signal: Signal, command: Pid) {
+    /// with job control, or setsid(1), has left that group for its own. Returns whether any process can be seen.
+    pub fn forward_in_group(&self, signal: Signal, command: Pid) -> bool {
         let (command, shared) = (command.as_raw(), getpgrp().as_raw());
-        for process in self.addressees() {
+        let addressees = self.addressees();
+        for process in &addressees {
             if process.pid == command || process.group == command || process.group == shared {
                 process.signal(signal);
             }
         }
+        !addressees.is_empty()
     }
 
-    /// Forwards a signal to every one of them: the command itself has ended.
-    pub fn forward(&self, signal: Signal) {
-        self.addressees().iter().for_each(|process| process.signal(signal));
+    /// Forwards a signal to every one of them: the command itself has ended. Returns whether any can be seen.
+    pub fn forward(&self, signal: Signal) -> bool {
+        let addressees = self.addressees();
+        addressees.iter().for_each(|process| process.signal(signal));
+        !addressees.is_empty()
     }
 
     /// Sends `signal` to every one of them, and SIGCONT so that those that are stopped can act on it. Returns whether
@@ -227,17 +265,24 @@ impl<'a> Descendants<'a> {
     /// Sends SIGKILL to the children of this process. Those of a child that has ended are children of ours by then.
     /// Only where the root is this process.
     pub fn kill_children(&self) {
+        let kill = |child: i32| signals::send(child, Signal::KILL);
+        if let Root::Us(OwnChildren(Source::Numbers)) = self.root {
+            // Each as soon as it is found.
+            let children = asked_for(getpid().as_raw(), NUMBERS).filter(|child| !self.is_stranger(*child));
+            children.for_each(|child| drop(kill(child)));
+            return;
+        }
         for _ in 0..CHASES {
             let mut newest_first = self.top().into_iter().rev().filter_map(Process::read);
             let Some(child) = newest_first.find(|child| child.alive && !self.is_stranger(child.pid)) else { break };
             // Without a pidfd, which would take time: the pid belongs to our child until we reap it.
-            if signals::send(child.pid, Signal::KILL).is_err() {
+            if kill(child.pid).is_err() {
                 break;
             }
         }
         // Those that /proc does not show as well.
         for child in self.top().into_iter().filter(|child| !self.is_stranger(*child)) {
-            let _ = signals::send(child, Signal::KILL);
+            let _ = kill(child);
         }
     }
 
@@ -245,6 +290,9 @@ impl<'a> Descendants<'a> {
     /// child that has been reaped has gone.
     pub fn have_gone(&self) -> bool {
         let Root::Us(children) = self.root else { return false };
+        if !children.have_proc() {
+            return asked_for(getpid().as_raw(), NUMBERS).all(|child| self.is_stranger(child));
+        }
         children.list().is_ok_and(|children| children.into_iter().all(|child| self.is_stranger(child)))
     }
 }
@@ -264,10 +312,33 @@ fn children_among_all(parent: i32) -> io::Result<Vec<i32>> {
     Ok(pids()?.into_iter().filter(|pid| is_child(*pid)).collect())
 }
 
+/// How many numbers a process can have (`PID_MAX_LIMIT` in the kernel's source). A system may use fewer
+/// (`kernel.pid_max`), but tells that in /proc only.
+pub const NUMBERS: i32 = 1 << 22;
+
+/// What is asked of waitid(2) to learn of a child and to leave it as it is.
+const LOOK: WaitPidFlag = WaitPidFlag::WEXITED.union(WaitPidFlag::WNOHANG).union(WaitPidFlag::WNOWAIT);
+
 /// Whether wait(2) knows this child.
-fn is_child_of_ours(pid: i32) -> bool {
-    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    waitid(Id::Pid(Pid::from_raw(pid)), flags) != Err(Errno::ECHILD)
+pub fn is_child_of_ours(pid: i32) -> bool {
+    waitid(Id::Pid(Pid::from_raw(pid)), LOOK) != Err(Errno::ECHILD)
+}
+
+/// Whether wait(2) knows any child.
+fn has_children() -> bool {
+    waitid(Id::All, LOOK) != Err(Errno::ECHILD)
+}
+
+/// The children of this process that have one of `count` numbers from `first` on, which go on at 1 behind the last. Every
+/// number is asked for, at up to a microsecond each. Numbers are given out in ascending order: what is younger than a
+/// process is found soon behind its number.
+pub fn asked_for(first: i32, count: i32) -> impl Iterator<Item = i32> {
+    (0..count).map(move |index| (first + index) % NUMBERS).filter(|pid| *pid > 0 && is_child_of_ours(*pid))
+}
+
+/// Whether /proc shows processes. Not whether it shows ours.
+pub fn is_proc_there() -> bool {
+    fs::read_link("/proc/self").is_ok()
 }
 
 /// Whether /proc does not list all processes (`hidepid` of proc(5)).
@@ -344,7 +415,7 @@ pub fn is_of_others(group: Pid) -> bool {
     let is_above_us = |pid: i32| is_above(pid.cast_unsigned(), this.as_raw().cast_unsigned()).unwrap_or(false);
     let is_script = |process: &Process| group == own && is_above_us(process.pid);
     // If /proc cannot be read, assume that there are some.
-    let Ok(pids) = pids() else { return true };
+    let Some(pids) = pids().ok().filter(|pids| !pids.is_empty()) else { return true };
     let processes = pids.into_iter().filter_map(Process::read);
     let mut members = processes.filter(|process| process.group == group.as_raw() && process.alive);
     members.any(|process| process.pid != this.as_raw() && !is_script(&process))

@@ -24,6 +24,12 @@ pub const TLS_CERT: &str = "ZKLOCK_TLS_CERT";
 pub const TLS_KEY: &str = "ZKLOCK_TLS_KEY";
 /// Stands in for `--tls-no-verify-hostname`.
 pub const TLS_NO_VERIFY_HOSTNAME: &str = "ZKLOCK_TLS_NO_VERIFY_HOSTNAME";
+/// Stands in for `--config`.
+pub const CONFIG: &str = "ZKLOCK_CONFIG";
+/// The user's directory for configuration files.
+pub const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";
+/// The user's home, where that directory is if the variable does not say.
+pub const HOME: &str = "HOME";
 /// The fencing token: for a command, and in place of `--token`.
 pub const TOKEN: &str = "ZKLOCK_TOKEN";
 /// The log filter, which has no option.

@@ -330,19 +330,25 @@ impl<'p, O: Outside> Keeper<'p, O> {
     /// Goes on with the session over a new connection, however long that takes.
     async fn reconnect(&self, id: i64, identity: &<O::Session as Session>::Identity) -> Result<O::Session, Failure> {
         let timeout = self.session.timeout.get();
-        let session = self.outside.resume(timeout, identity, |reason| self.report_unreachable(reason)).await?;
+        let unreachable = |reason| self.report_unreachable(reason);
+        let is_untold = Cell::new(false);
+        let shortened = |timeout, asked_at| {
+            let report = self.shorten_lease(id, timeout, asked_at);
+            is_untold.set(!self.outside.report_if_room(&report));
+        };
+        let session = self.outside.resume(timeout, identity, unreachable, shortened).await?;
         // Servers that imitate ZooKeeper may create a new session instead of saying that the old one is
         // gone.
         if session.id() != id {
             return Err(Failure::SessionOver);
         }
-        if session.timeout() < timeout {
+        if is_untold.get() {
             // If the connection is lost again meanwhile, that is noticed afterwards.
             let in_use = async {
                 session.lost().await;
                 pending().await
             };
-            or(self.shorten_lease(&session), in_use).await;
+            or(self.outside.report(&self.shortened()), in_use).await;
         }
         Ok(session)
     }
@@ -375,7 +381,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
             let closing = async {
                 let session = match self.session.connection.take().and_then(Rc::into_inner) {
                     Some(session) => session,
-                    None => self.outside.resume(self.session.timeout.get(), &identity, drop).await?,
+                    None => self.outside.resume(self.session.timeout.get(), &identity, drop, |_, _| {}).await?,
                 };
                 if let Some(to_record) = success.get() {
                     self.conclude(&session, to_record).await?;

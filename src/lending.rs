@@ -29,8 +29,8 @@ use nix::sys::stat::fstat;
 use nix::unistd::{Pid, pipe2};
 
 use crate::descendants;
-use crate::rules::card::Card;
-use crate::rules::lender::{Barrier, Lender, Loan, Offer, StandIn};
+use crate::rules::lender::{Lender, Offer, StandIn};
+use crate::rules::loans::{self, End, Loans, Pipes, Processes, Unknown, Unlent};
 
 /// The lender's side.
 #[derive(Debug)]
@@ -140,115 +140,85 @@ impl AsFd for Lending {
 
 /// The borrower's side: what other runs offer us.
 #[derive(Debug)]
-pub struct Borrowing {
-    offers: Vec<(Offer, Result<Borrowed, Unlent>)>,
-}
-
-/// What is open for as long as we use the locks of another run.
-#[derive(Debug)]
-struct Borrowed {
-    pipe: OwnedFd,
-    /// With `zklock hold`: hangs up when the lock may be lost.
-    lifeline: Option<OwnedFd>,
-}
-
-impl Borrowed {
-    fn is_lost(&self) -> bool {
-        self.lifeline.as_ref().is_some_and(|lifeline| hangs_up(lifeline.as_fd()))
-    }
-}
-
-/// Why nothing is borrowed from a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unlent {
-    /// It has ended, or lends nothing any more, or we want nothing of it.
-    Over,
-    /// We may not look into its process.
-    Denied,
-}
+pub struct Borrowing(loans::Borrowing<OwnedFd>);
 
 impl Borrowing {
     /// Nothing is borrowed yet.
     pub fn new(offers: &[Offer]) -> Self {
-        Self { offers: offers.iter().map(|offer| (*offer, Err(Unlent::Over))).collect() }
+        Self(loans::Borrowing::new(offers))
     }
 
     /// Borrows from each run that still lends, keeps what is borrowed already, and gives back what is lost.
     pub fn borrow(&mut self) {
-        for (offer, borrowed) in &mut self.offers {
-            if borrowed.as_ref().is_ok_and(Borrowed::is_lost) {
-                // Its keeper waits until we have closed the pipe.
-                *borrowed = Err(Unlent::Over);
-            } else if borrowed.is_err() {
-                *borrowed = borrow(offer);
-                log::debug!("lender {}: {borrowed:?}", offer.lender.pid);
-            }
-        }
+        self.0.borrow(&Proc);
     }
 
     /// Gives everything back. In a fork, this closes the copies of the fork.
     pub fn give_back(&mut self) {
-        for (_, borrowed) in &mut self.offers {
-            *borrowed = Err(Unlent::Over);
-        }
+        self.0.give_back();
     }
 
     /// Gives back what is not borrowed from these. Returns whether that was anything.
     pub fn keep(&mut self, lenders: &[Lender]) -> bool {
-        let mut gives_back = false;
-        for (_, borrowed) in self.offers.iter_mut().filter(|(offer, _)| !lenders.contains(&offer.source())) {
-            gives_back |= borrowed.is_ok();
-            *borrowed = Err(Unlent::Over);
-        }
-        gives_back
+        self.0.keep(lenders)
     }
 
     /// The pipes that hang up when a lock that we use may be lost.
     pub fn lifelines(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.borrowed().filter_map(|borrowed| borrowed.lifeline.as_ref()).map(AsFd::as_fd)
+        self.0.lifelines().map(AsFd::as_fd)
     }
 
     /// Whether a lock that we use may be lost, because the process that it hangs on has died.
     pub fn is_lost(&self) -> bool {
-        self.borrowed().any(Borrowed::is_lost)
+        self.0.is_lost(&Proc)
     }
 
     /// The descriptors that a process must keep open for as long as the locks may be used.
     pub fn descriptors(&self) -> Vec<RawFd> {
-        self.borrowed().map(|borrowed| borrowed.pipe.as_raw_fd()).collect()
-    }
-
-    fn borrowed(&self) -> impl Iterator<Item = &Borrowed> {
-        self.offers.iter().filter_map(|(_, borrowed)| borrowed.as_ref().ok())
+        self.0.pipes().map(AsRawFd::as_raw_fd).collect()
     }
 
     /// What is borrowed now, for a process that does not keep it open itself.
     pub fn loans(&self) -> Loans {
-        let loan = |(offer, borrowed): &(Offer, Result<Borrowed, Unlent>)| {
-            (*offer, borrowed.as_ref().map(|_| ()).map_err(|unlent| *unlent))
-        };
-        Loans { offers: self.offers.iter().map(loan).collect() }
+        self.0.loans()
     }
 }
 
-fn borrow(offer: &Offer) -> Result<Borrowed, Unlent> {
-    let source = offer.source();
-    let pipe = open(source, offer.descriptor, offer.inode, libc::O_WRONLY)?;
-    let lifeline = match offer.stand_in {
-        None => None,
-        Some(stand_in) => {
-            let lifeline = open(source, stand_in.lifeline, stand_in.lifeline_inode, libc::O_RDONLY)?;
-            if hangs_up(lifeline.as_fd()) {
-                return Err(Unlent::Over);
-            }
-            Some(lifeline)
-        }
-    };
-    Ok(Borrowed { pipe, lifeline })
+/// Pipes and processes as /proc shows them.
+#[derive(Clone, Copy, Debug)]
+pub struct Proc;
+
+impl Pipes for Proc {
+    type Pipe = OwnedFd;
+
+    fn open_to_write(&self, end: End) -> Result<OwnedFd, Unlent> {
+        let opened = open(end, libc::O_WRONLY);
+        log::debug!("lender {}: {opened:?}", end.process.pid);
+        opened
+    }
+
+    fn open_to_read(&self, end: End) -> Result<OwnedFd, Unlent> {
+        open(end, libc::O_RDONLY)
+    }
+
+    fn hangs_up(&self, pipe: &OwnedFd) -> bool {
+        hangs_up(pipe.as_fd())
+    }
+}
+
+impl Processes for Proc {
+    fn lives(&self, process: Lender) -> Result<bool, Unknown> {
+        lives(process).map_err(|_| Unknown)
+    }
+
+    fn is_above(&self, ancestor: u32, pid: u32) -> Result<bool, Unknown> {
+        descendants::is_above(ancestor, pid).map_err(|_| Unknown)
+    }
 }
 
 /// Opens the pipe of another process once more, unless that process has closed it meanwhile.
-fn open(process: Lender, descriptor: u32, inode: u64, access: i32) -> Result<OwnedFd, Unlent> {
+fn open(end: End, access: i32) -> Result<OwnedFd, Unlent> {
+    let End { process, descriptor, inode } = end;
     let path = format!("/proc/{}/fd/{descriptor}", process.pid);
     // The first look keeps us from opening what belongs to another process by now.
     look(&path, process, inode)?;
@@ -279,76 +249,6 @@ fn unlent(error: &io::Error) -> Unlent {
             Unlent::Denied
         }
     }
-}
-
-/// What a supervisor has borrowed, as its keeper knows it.
-#[derive(Clone, Debug)]
-pub struct Loans {
-    offers: Vec<(Offer, Result<(), Unlent>)>,
-}
-
-impl Loans {
-    /// Nothing is lent any more but by these.
-    pub fn keep(&mut self, lenders: &[Lender]) {
-        for (_, loan) in self.offers.iter_mut().filter(|(offer, _)| !lenders.contains(&offer.source())) {
-            *loan = Err(Unlent::Over);
-        }
-    }
-
-    /// Whether a holder lends its lock to the run of this supervisor. `holder` is its card, `own` that of the
-    /// run. Host names say nothing: containers have copies of them, or all have different ones.
-    pub fn judge(&self, holder: &Card, own: &Card, supervisor: u32) -> Loan {
-        let (Some(pid), Some(started)) = (holder.pid, holder.started) else { return Loan::Stranger };
-        if holder.boot_id != own.boot_id {
-            return Loan::Stranger;
-        }
-        if holder.pid_ns != own.pid_ns {
-            return Loan::OutOfReach(Barrier::Foreign);
-        }
-        let lender = Lender { pid, started };
-        let offer = self.offers.iter().find(|(offer, _)| offer.lender == lender);
-        let root = match offer {
-            // It holds the lock for this process, and is not above us itself.
-            Some((Offer { root, stand_in: Some(stand_in), .. }, _)) => {
-                Lender { pid: *root, started: stand_in.root_started }
-            }
-            Some(_) | None => lender,
-        };
-        // The caller of `zklock hold` may have become us (execve(2)).
-        let is_caller = root != lender && root.pid == supervisor;
-        // What cannot be found out may be so: to wait for a run above us would be to wait for ever.
-        match if is_caller { lives(root) } else { is_above(root, supervisor) } {
-            Ok(true) => {}
-            Ok(false) => return Loan::Stranger,
-            Err(_) => return Loan::OutOfReach(Barrier::Foreign),
-        }
-        match offer {
-            Some((offer, Ok(()))) if offer.stand_in.is_some() => match lives(offer.source()) {
-                Ok(true) => Loan::Lent(offer.source()),
-                Ok(false) => Loan::Over,
-                Err(_) => Loan::OutOfReach(Barrier::Foreign),
-            },
-            Some((offer, Ok(()))) => match descendants::is_above(offer.root, supervisor) {
-                Ok(true) => Loan::Lent(lender),
-                // The command does not wait for us.
-                Ok(false) => Loan::Stranger,
-                Err(_) => Loan::OutOfReach(Barrier::Foreign),
-            },
-            Some((_, Err(Unlent::Over))) => Loan::Over,
-            Some((_, Err(Unlent::Denied))) => Loan::OutOfReach(Barrier::Foreign),
-            None => Loan::OutOfReach(Barrier::NoOffer),
-        }
-    }
-}
-
-/// Whether this run is above the process `pid`, and lives. An error: it may be so.
-pub fn is_above(lender: Lender, pid: u32) -> io::Result<bool> {
-    // Before the search, because a process that /proc hides is found by its number alone.
-    if descendants::started(lender.pid)? != Some(lender.started) || !descendants::is_above(lender.pid, pid)? {
-        return Ok(false);
-    }
-    // If the process still is that run, it was so during the search.
-    Ok(descendants::started(lender.pid)? == Some(lender.started))
 }
 
 /// Whether this process lives. An error: it may.

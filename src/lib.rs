@@ -8,7 +8,8 @@
 //! | [`cli`] | the flags and their help text |
 //! | [`duration`] | durations: how they are written, read and printed |
 //! | [`environment`] | the variables: their names, and how each is written and read |
-//! | [`plan`] | flags and environment become a validated [`plan::Plan`] |
+//! | [`plan`] | flags, environment and configuration files become a validated [`plan::Plan`] |
+//! | [`config`] | the configuration files of this process: which may be read |
 //! | [`rules`] | pure: who holds, how long a lease lasts, what a run does next |
 //! | [`supervisor`] | the process the user started: command, signals, terminal, clock |
 //! | [`keeper`] | a fork of it for each ZooKeeper session: queue, beat, release |
@@ -27,6 +28,7 @@
 //! | [`signals`] | the stream of signals, and what was ignored when we started |
 //! | [`terminal`] | is there one; the status line |
 //! | [`writer`] | the process that writes to standard error, so that no other one waits for it |
+//! | [`secrets`] | which processes may have passwords and keys in their memory |
 //! | [`sentences`] | every sentence that a user reads |
 //! | [`readiness`] | what a service manager is told |
 //! | [`clock`] | the clock that counts sleep, and a timer on it; the wall clock |
@@ -39,12 +41,15 @@
 pub mod cli;
 pub mod clock;
 pub mod command;
+pub mod config;
 pub mod descendants;
 pub mod descriptors;
 pub mod duration;
 pub mod environment;
 pub mod fence;
 pub mod futures;
+#[cfg(feature = "gssapi")]
+pub mod gssapi;
 pub mod guard;
 pub mod hold;
 pub mod keeper;
@@ -55,6 +60,7 @@ pub mod plan;
 pub mod reactor;
 pub mod readiness;
 pub mod rules;
+pub mod secrets;
 pub mod sentences;
 pub mod session;
 pub mod shared;

@@ -1,9 +1,13 @@
 //! Look-ups that may take for ever: names of hosts and users. The C library asks name and directory servers, and waits
 //! for them. So each look-up has a process of its own, and is given up by killing that.
 
+#[cfg(feature = "gssapi")]
+pub mod talk;
+
+use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::Read as _;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, RawFd};
 use std::time::Duration;
 use std::{io, mem};
 
@@ -32,29 +36,16 @@ pub struct Lookup {
 impl Lookup {
     /// Forks a process that calls `look_up`. This process must have one thread only.
     pub fn begin(look_up: impl FnOnce() -> Vec<u8>) -> io::Result<Self> {
-        // Those that were given up. The keeper has no other children.
-        while waitpid(None, Some(WaitPidFlag::WNOHANG)).is_ok_and(|status| status != WaitStatus::StillAlive) {}
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
         fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        let parent = getpid();
-        #[expect(unsafe_code, reason = "the look-up is done in a fork")]
-        // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
-        match unsafe { fork() }? {
-            ForkResult::Child => {
-                let _ = prctl::set_name(c"lock-lookup");
-                let _ = prctl::set_pdeathsig(Signal::SIGKILL);
-                // A copy of our socket would hide our death from the supervisor.
-                descriptors::close_all_but(&mut [writer.as_raw_fd()]);
-                if getppid() == parent {
-                    let mut answer = &look_up()[..];
-                    while let Ok(written @ 1..) = write(&writer, answer) {
-                        answer = &answer[written..];
-                    }
-                }
-                exit_now(0)
+        let child = fork_off(c"lock-lookup", writer.as_raw_fd(), || {
+            ask_what_is_built_in();
+            let mut answer = &look_up()[..];
+            while let Ok(written @ 1..) = write(&writer, answer) {
+                answer = &answer[written..];
             }
-            ForkResult::Parent { child } => Ok(Self { child, pipe: reader.into(), answer: vec![] }),
-        }
+        })?;
+        Ok(Self { child, pipe: reader.into(), answer: vec![] })
     }
 
     /// The answer, once it is complete. Empty if there is none.
@@ -74,10 +65,57 @@ impl AsFd for Lookup {
 
 impl Drop for Lookup {
     fn drop(&mut self) {
-        // Until it is reaped here, the pid is its own.
-        if waitpid(self.child, Some(WaitPidFlag::WNOHANG)) == Ok(WaitStatus::StillAlive) {
-            let _ = kill(self.child, Signal::SIGKILL);
-            // It may sleep uninterruptibly, so it is not waited for. The next look-up reaps it.
+        give_up(self.child);
+    }
+}
+
+/// Does `work` in a fork, which dies with this process and keeps one descriptor.
+fn fork_off(name: &CStr, kept: RawFd, work: impl FnOnce()) -> io::Result<Pid> {
+    // Those that were given up. The keeper has no other children.
+    while waitpid(None, Some(WaitPidFlag::WNOHANG)).is_ok_and(|status| status != WaitStatus::StillAlive) {}
+    let parent = getpid();
+    #[expect(unsafe_code, reason = "the work is done in a fork")]
+    // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
+    match unsafe { fork() }? {
+        ForkResult::Child => {
+            let _ = prctl::set_name(name);
+            let _ = prctl::set_pdeathsig(Signal::SIGKILL);
+            // A copy of our socket would hide our death from the supervisor.
+            descriptors::close_all_but(&mut [kept]);
+            if getppid() == parent {
+                work();
+            }
+            exit_now(0)
+        }
+        ForkResult::Parent { child } => Ok(child),
+    }
+}
+
+/// Ends a fork of ours that is of no more use.
+fn give_up(child: Pid) {
+    // Until it is reaped here, the pid is its own.
+    if waitpid(child, Some(WaitPidFlag::WNOHANG)) == Ok(WaitStatus::StillAlive) {
+        let _ = kill(child, Signal::SIGKILL);
+        // It may sleep uninterruptibly, so it is not waited for. The next fork reaps it.
+    }
+}
+
+/// In a static binary: look up in files and DNS only, whatever nsswitch.conf(5) says. The modules that it names belong to
+/// the C library of this machine, and may crash in the one that is built in.
+fn ask_what_is_built_in() {
+    #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
+    {
+        use std::ffi::{c_char, c_int};
+
+        #[expect(unsafe_code, reason = "glibc's, and not in the crate libc")]
+        // SAFETY: this is how <nss.h> declares it.
+        unsafe extern "C" {
+            fn __nss_configure_lookup(database: *const c_char, services: *const c_char) -> c_int;
+        }
+        for (database, services) in [(c"hosts", c"files dns"), (c"passwd", c"files")] {
+            #[expect(unsafe_code, reason = "a call into glibc")]
+            // SAFETY: both are strings that end in NUL and live for ever, and this process has one thread.
+            let _ = unsafe { __nss_configure_lookup(database.as_ptr(), services.as_ptr()) };
         }
     }
 }

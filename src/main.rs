@@ -1,26 +1,40 @@
 //! The `zklock` command: parse, plan, supervise, exit.
 
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use zklock::plan::{self, Exit, FencePlan, Plan, Task, Tls, Verbosity};
+use nix::unistd::{getresgid, getresuid};
+use zklock::config::ThisProcess;
+use zklock::plan::{self, Exit, FencePlan, Plan, Setting, Task, Tls, Verbosity};
 use zklock::rules::event::Unstarted;
 use zklock::rules::login::Login;
 use zklock::rules::outcome::{End, Outcome};
+use zklock::rules::text::legible;
 use zklock::terminal::Screen;
 use zklock::writer::{self, Writer};
-use zklock::{command, operate, session, signals, supervisor};
+use zklock::{command, operate, secrets, session, signals, supervisor};
 
 fn main() -> ExitCode {
-    let outcome = match plan::from_args(std::env::args_os()) {
+    if is_set_id() {
+        say(
+            "zklock does not run as a set-user-ID or set-group-ID program, as its files and its command are the caller's \
+             choice: remove that bit (chmod ug-s)",
+        );
+        return ExitCode::from(70);
+    }
+    let outcome = match plan::task(std::env::args_os(), &ThisProcess) {
         Ok(Task::Job(plan)) => run(*plan),
         Ok(Task::Fence(plan)) => fence(&plan),
         Ok(Task::Operation(mut operation)) => {
             start_log(operation.messages.verbosity, operation.messages.log_filter.as_deref());
             let access = &mut operation.access;
-            match use_files(access.tls.as_ref(), &mut access.login, operation.messages.verbosity) {
-                Ok(()) => operate::run(&operation),
-                Err(outcome) => outcome,
+            secrets::enter();
+            let verbosity = operation.messages.verbosity;
+            if use_files(access.tls.as_ref(), &mut access.login, None, &access.settings, verbosity) {
+                operate::run(&operation)
+            } else {
+                Outcome::Usage
             }
         }
         Err(Exit::Help(text)) => {
@@ -43,11 +57,20 @@ fn main() -> ExitCode {
     }
 }
 
+/// Whether this program runs with the rights of another user than the one who has started it. Not AT_SECURE of getauxval(3):
+/// SELinux sets that for services as well.
+fn is_set_id() -> bool {
+    getresuid().is_ok_and(|user| user.real != user.effective)
+        || getresgid().is_ok_and(|group| group.real != group.effective)
+}
+
 fn run(mut plan: Plan) -> Outcome {
     start_log(plan.verbosity, plan.log_filter.as_deref());
-    if let Err(outcome) = use_files(plan.tls.as_ref(), &mut plan.login, plan.verbosity) {
-        return outcome;
-    }
+    let credentials = match look_at_files(&mut plan) {
+        Ok(Some(credentials)) => credentials,
+        Ok(None) => return Outcome::Usage,
+        Err(error) => return internal(&format!("cannot look at files: {error}")),
+    };
     if let Some(line) = plan.command()
         && let Err(error) = command::locate(&line.program)
     {
@@ -57,7 +80,7 @@ fn run(mut plan: Plan) -> Outcome {
         Ok(writer) => writer,
         Err(error) => return internal(&format!("cannot create a pipe: {error}")),
     };
-    let outcome = match supervisor::run(&plan, &mut writer) {
+    let outcome = match supervisor::run(&plan, credentials.as_ref(), &mut writer) {
         Ok(Outcome::NotFree) => Outcome::Exited(plan.conflict_exit_code),
         Ok(outcome) => outcome,
         Err(error) => internal(&format!("{error:#}")),
@@ -67,18 +90,54 @@ fn run(mut plan: Plan) -> Outcome {
     outcome
 }
 
+/// Looks at the files of TLS, and at that with credentials, which is copied to where only a keeper reads it. `None` if they are
+/// of no use, which has been said.
+fn look_at_files(plan: &mut Plan) -> io::Result<Option<Option<File>>> {
+    const UNFIT: u8 = 0;
+    const FIT: u8 = 1;
+    const FIT_WITH_DIGEST: u8 = 2;
+    let kept = plan.login.file.as_ref().map(|_| secrets::hidden_file()).transpose()?;
+    let look = || {
+        let mut login = plan.login.clone();
+        match use_files(plan.tls.as_ref(), &mut login, kept.as_ref(), &plan.files, plan.verbosity) {
+            false => UNFIT,
+            true if login.may_be_mistaken() => FIT_WITH_DIGEST,
+            true => FIT,
+        }
+    };
+    let has_secrets = kept.is_some() || plan.tls.as_ref().is_some_and(|tls| tls.own.is_some());
+    let found = if has_secrets { secrets::apart(look)? } else { look() };
+    plan.login.file_has_digest = kept.is_some() && found == FIT_WITH_DIGEST;
+    Ok((found != UNFIT).then_some(kept))
+}
+
 /// Looks at the files of TLS, and reads that with credentials. If they are of no use, that is a mistake of the user, to be
-/// told before anything is connected.
-fn use_files(tls: Option<&Tls>, login: &mut Login, verbosity: Verbosity) -> Result<(), Outcome> {
-    let of_tls = tls.map_or(Ok(None), session::tls::check);
-    let warnings = of_tls.and_then(|of_tls| Ok([of_tls, session::login::load(login)?])).map_err(|why| {
-        say(&why);
-        Outcome::Usage
-    })?;
-    if verbosity != Verbosity::Quiet {
-        warnings.iter().flatten().for_each(|warning| say(warning));
+/// told before anything is connected. `origins`: where their paths come from. Returns whether they are of use.
+fn use_files(
+    tls: Option<&Tls>,
+    login: &mut Login,
+    kept: Option<&File>,
+    origins: &[Setting],
+    verbosity: Verbosity,
+) -> bool {
+    let named = |setting: Option<&str>, why: String| match origins.iter().find(|origin| Some(origin.name) == setting) {
+        Some(origin) => format!("{}: {why}", origin.named()),
+        None => why,
+    };
+    let of_tls = tls.map_or(Ok(None), session::tls::check).map_err(|unfit| named(unfit.setting, unfit.why));
+    let of_login = |login| session::login::load(login, kept).map_err(|why| named(Some("auth-file"), why));
+    match of_tls.and_then(|of_tls| Ok([of_tls, of_login(login)?])) {
+        Ok(warnings) => {
+            if verbosity != Verbosity::Quiet {
+                warnings.iter().flatten().for_each(|warning| say(warning));
+            }
+            true
+        }
+        Err(why) => {
+            say(&why);
+            false
+        }
     }
-    Ok(())
 }
 
 fn fence(plan: &FencePlan) -> Outcome {
@@ -130,6 +189,7 @@ fn start_log(verbosity: Verbosity, filter: Option<&str>) {
     env_logger::Builder::new()
         .parse_filters(filter)
         .target(env_logger::Target::Pipe(Box::new(writer::Log)))
-        .format(|line, record| writeln!(line, "zklock: {}", record.args()))
+        // Names of nodes may have been made up by others.
+        .format(|line, record| writeln!(line, "zklock: {}", legible(&record.args().to_string())))
         .init();
 }

@@ -24,6 +24,7 @@ use crate::plan::{Operation, Subject};
 use crate::reactor::Reactor;
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
+use crate::rules::text::escaped_json;
 use crate::sentences;
 use crate::session::Failure;
 use crate::session::probe::Probes;
@@ -129,7 +130,7 @@ async fn expect_chroot(session: &TcpSession<'_>, operation: &Operation) -> Resul
 
 /// What `--json` prints.
 fn json_line(value: &impl Serialize) -> String {
-    let mut line = serde_json::to_string(value).expect("structs of texts and numbers have a JSON form");
+    let mut line = escaped_json(&serde_json::to_string(value).expect("structs of texts and numbers have a JSON form"));
     line.push('\n');
     line
 }

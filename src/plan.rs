@@ -1,13 +1,15 @@
-//! Flags and environment become a [`Plan`], or that of a subcommand: validated, with every default filled in.
+//! Flags, environment and configuration files become a [`Plan`], or that of a subcommand: validated, with every default filled in.
 //!
-//! Owns the meaning of what users write, and every sentence that refuses it. It looks at the arguments and
-//! the environment only: no file, no host name, no clock.
+//! Owns the meaning of what users write, and every sentence that refuses it. It looks at the arguments only, and at what
+//! its [`Surroundings`] show: no host name, no clock, and no file by itself.
 
+mod config;
 mod connect;
 mod fence;
 mod hold;
 mod login;
 mod operation;
+mod origin;
 mod refusal;
 mod taking;
 mod tls;
@@ -19,9 +21,10 @@ use std::time::Duration;
 
 use clap::FromArgMatches;
 
+use self::origin::{Given, of_files};
 use self::refusal::{misplaced_subcommand, quoted, refused_by_clap, refused_job};
 use self::taking::Taking;
-use self::written::{Given, Written};
+use self::written::Written;
 use crate::cli::{self, Subcommand, groups, job};
 use crate::duration;
 use crate::rules::lease::Terms;
@@ -32,11 +35,13 @@ use crate::rules::queue::Dialect;
 use crate::rules::settings::Settings;
 use crate::rules::signal::{Signal, UnknownSignal};
 
+pub use config::{SYSTEMS, Surroundings, Unread, keys};
 pub use connect::{ConnectString, HostPort};
 pub use fence::FencePlan;
 pub use hold::Hold;
 pub use login::credential;
 pub use operation::{Break, Check, Complete, List, Operation, Status, Subject};
+pub use origin::{Origin, Place, Setting};
 pub use refusal::{Exit, UsageError};
 pub use tls::{OwnCertificate, Tls};
 pub use written::{Access, Messages};
@@ -47,12 +52,14 @@ pub use znode::LockPath;
 pub struct Plan {
     /// The servers, and the chroot that the lock paths are relative to.
     pub servers: ConnectString,
-    /// The user has named the servers, by option or variable.
+    /// The user has named the servers, by option, variable or file.
     pub servers_given: bool,
     /// How connections are encrypted. `None`: they are not.
     pub tls: Option<Tls>,
     /// Who we are to the servers, and who may do what with our nodes.
     pub login: Login,
+    /// Where the paths of files come from, for messages.
+    pub files: Vec<Setting>,
     /// Which locks to take, and how.
     pub request: Request,
     /// How the run is to go.
@@ -166,36 +173,26 @@ pub enum Task {
     Operation(Box<Operation>),
 }
 
-/// The task for these arguments, the program's own name first, and the environment of this process.
-pub fn from_args(args: impl IntoIterator<Item = OsString>) -> Result<Task, Exit> {
-    task(args, |name| std::env::var_os(name))
-}
-
-/// The task for these arguments, the program's own name first, and the variables that `environment` knows. The first
-/// argument decides whether it is a subcommand.
-pub fn task(
-    args: impl IntoIterator<Item = OsString>,
-    environment: impl Fn(&str) -> Option<OsString>,
-) -> Result<Task, Exit> {
+/// The task for these arguments, the program's own name first, and the variables and files that `surroundings` has. The
+/// first argument decides whether it is a subcommand.
+pub fn task(args: impl IntoIterator<Item = OsString>, surroundings: &impl Surroundings) -> Result<Task, Exit> {
     let args: Vec<_> = args.into_iter().collect();
     match args.get(1).and_then(|first| first.to_str()).and_then(Subcommand::of_name) {
-        Some(subcommand) => operation::read(subcommand, &args, environment),
-        None => from_args_and_environment(args, environment).map(|plan| Task::Job(Box::new(plan))),
+        Some(subcommand) => operation::read(subcommand, &args, surroundings),
+        None => job(args, surroundings).map(|plan| Task::Job(Box::new(plan))),
     }
 }
 
-/// The plan of the main job for these arguments, the program's own name first, and the variables that
-/// `environment` knows. An option wins over its variable; an empty variable counts as unset.
-pub fn from_args_and_environment(
-    args: impl IntoIterator<Item = OsString>,
-    environment: impl Fn(&str) -> Option<OsString>,
-) -> Result<Plan, Exit> {
+/// The plan of the main job for these arguments, the program's own name first, and the variables and files that
+/// `surroundings` has. An option wins over its variable, and that over the files; an empty variable counts as unset.
+pub fn job(args: impl IntoIterator<Item = OsString>, surroundings: &impl Surroundings) -> Result<Plan, Exit> {
     let args: Vec<_> = args.into_iter().collect();
     let matches = cli::command().try_get_matches_from(&args).map_err(|error| refused_job(error, &args))?;
     let cli = job::Cli::from_arg_matches(&matches).map_err(|error| refused_by_clap(error, None))?;
-    let written = Written { matches: &matches, environment: &environment };
-    let Access { servers, servers_given, connect_timeout, tls, mut login } = written.access(cli.connecting)?;
-    login::protect(&mut login, cli.protecting.acl)?;
+    let written = Written::with_config(&matches, surroundings)?;
+    let Access { servers, servers_given, connect_timeout, tls, mut login, settings: origins } =
+        written.access(cli.connecting)?;
+    login::protect(&mut login, &origins, &written, cli.protecting.acl)?;
     let taking = Taking::read(cli.taking, &written)?;
     let once_per = cli.once_per.map(|text| Given::new("--once-per", text).read(once_per)).transpose()?;
     if once_per.is_some() && taking.mode != Mode::Exclusive {
@@ -204,7 +201,7 @@ pub fn from_args_and_environment(
         )
         .into());
     }
-    let session_timeout = written.session_timeout(cli.asked)?;
+    let (session_timeout, _) = written.session_timeout(cli.asked)?;
     let (stop_signal, kill_after) = stopping(cli.stopping, session_timeout)?;
     let settings = Settings {
         patience: taking.patience,
@@ -229,16 +226,17 @@ pub fn from_args_and_environment(
     Ok(Plan {
         settings,
         conflict_exit_code: taking.conflict_exit_code,
-        work: Work::Command(command_line(&lock, cli.command, cli.shell_command, environment("SHELL"))?),
-        on_lost: cli.on_lost.map(|script| shell_line(environment("SHELL"), script)),
+        work: Work::Command(command_line(&lock, cli.command, cli.shell_command, surroundings.variable("SHELL"))?),
+        on_lost: cli.on_lost.map(|script| shell_line(surroundings.variable("SHELL"), script)),
         published: Published { description: taking.description.clone(), arguments: cli.publish_command },
         verbosity: messages.verbosity,
         log_filter: messages.log_filter,
-        request: Request { once_per, ..taking.request(lock, &servers, environment)? },
+        request: Request { once_per, ..taking.request(lock, &servers, surroundings)? },
         servers,
         servers_given,
         tls,
         login,
+        files: of_files(origins),
     })
 }
 

@@ -6,6 +6,7 @@
 pub mod card;
 pub mod checkup;
 pub mod contacts;
+pub mod digest_md5;
 pub mod event;
 pub mod fence;
 pub mod guard;
@@ -14,6 +15,7 @@ pub mod instant;
 pub mod last_run;
 pub mod lease;
 pub mod lender;
+pub mod loans;
 pub mod login;
 pub mod machine;
 pub mod message;

@@ -8,7 +8,7 @@ use crate::plan::{ConnectString, Hold, Plan, Verbosity};
 use crate::rules::instant::Instant;
 use crate::rules::last_run;
 use crate::rules::lender::Barrier;
-use crate::rules::login::Right;
+use crate::rules::login::{Login, Right};
 use crate::rules::message::{Loss, Refusal, View};
 use crate::rules::notice::{Blocker, LostWhy, Notice};
 use crate::rules::queue::{Dialect, Recipe};
@@ -225,11 +225,12 @@ pub fn denied(node: &str) -> String {
 }
 
 /// The ACL of a node does not give us a permission.
-pub fn lacks(node: &str, right: Right, has_login: bool) -> String {
+pub fn lacks(node: &str, right: Right, login: &Login) -> String {
     let (phrase, letter) = (right.phrase(), right.letter());
-    let hint = match has_login {
-        true => "give it to this login; or its password is wrong, which makes another identity of it",
-        false => "give it to anyone, or log in (--auth-file)",
+    let hint = match (login.is_given(), login.may_be_mistaken()) {
+        (true, true) => "give it to this login; or its password is wrong, which makes another identity of it",
+        (true, false) => "give it to this login",
+        (false, _) => "give it to anyone, or log in (--auth-file)",
     };
     format!("an ACL forbids to {phrase} {node}: the permission {letter} is missing; {hint}")
 }
@@ -278,14 +279,14 @@ fn which_servers(given: bool) -> &'static str {
     if given {
         ""
     } else {
-        "; neither --zookeeper nor ZKLOCK_ZOOKEEPER names the servers (sudo and cron drop variables)"
+        "; neither --zookeeper, ZKLOCK_ZOOKEEPER nor a configuration file names the servers (sudo and cron drop variables)"
     }
 }
 
 fn refused(refusal: &Refusal, plan: &Plan) -> String {
     match refusal {
         Refusal::Denied(node) => denied(node),
-        Refusal::Lacks { node, right } => lacks(node, *right, plan.login.is_given()),
+        Refusal::Lacks { node, right } => lacks(node, *right, &plan.login),
         Refusal::NotLetIn(why) => not_let_in(why),
         Refusal::NoChroot => no_chroot(&plan.servers),
         Refusal::Exhausted(lock) => {
@@ -320,6 +321,7 @@ fn refused(refusal: &Refusal, plan: &Plan) -> String {
             let why = match barrier {
                 Barrier::Foreign => "another user or container".to_owned(),
                 Barrier::NoOffer => format!("{LENDER} does not name it"),
+                Barrier::NoProc => "/proc is missing".to_owned(),
             };
             format!("{lock} is held by the run that started this one, which cannot be reached: {why}")
         }
@@ -382,9 +384,9 @@ mod tests {
 
     #[test]
     fn a_user_who_named_no_servers_is_told_so() {
-        let hint = "neither --zookeeper nor ZKLOCK_ZOOKEEPER names the servers";
+        let hint = "neither --zookeeper, ZKLOCK_ZOOKEEPER nor a configuration file names the servers";
         for (args, hinted) in [(&["zklock", "/l", "true"][..], true), (&["zklock", "-z", "zk", "/l", "true"], false)] {
-            let plan = plan::from_args_and_environment(args.iter().map(Into::into), |_| None).unwrap();
+            let plan = plan::job(args.iter().map(Into::into), &|_: &str| None).unwrap();
             for notice in [Notice::Unreachable("refused".to_owned()), Notice::TimedOut(Blocker::Servers(None))] {
                 let (weight, text) = sentence(&notice, &plan, START);
                 assert_eq!((weight, text.contains(hint)), (Weight::Error, hinted), "{text}");
@@ -395,7 +397,7 @@ mod tests {
     #[test]
     fn a_grace_that_does_not_fit_is_compared_with_what_was_granted() {
         let args = ["zklock", "--session-timeout", "3m", "-k", "1m", "/l", "true"].map(Into::into);
-        let plan = plan::from_args_and_environment(args, |_| None).unwrap();
+        let plan = plan::job(args, &|_: &str| None).unwrap();
         let granted = Duration::from_secs(40);
         let no_room = Terms::new(granted, plan.settings.kill_after).unwrap_err();
         let text = "--kill-after 1m does not fit into the session timeout of 40s that the servers granted (3m was asked for, \
@@ -406,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_lock_that_is_lost_because_of_a_refusal_names_the_reason() {
-        let plan = plan::from_args_and_environment(["zklock", "/l", "true"].map(Into::into), |_| None).unwrap();
+        let plan = plan::job(["zklock", "/l", "true"].map(Into::into), &|_: &str| None).unwrap();
         let why = LostWhy::Refused(Refusal::Denied("/l/x-lock-0000000001".to_owned()));
         let text = "lost the lock /l: access to /l/x-lock-0000000001 denied by its ACL; \
                     stopping the command";

@@ -6,11 +6,13 @@
 mod alter;
 pub mod channel;
 pub mod client;
+mod created;
 mod dial;
 mod failure;
 pub mod login;
 pub mod look;
 pub mod probe;
+mod sasl;
 pub mod servers;
 pub mod tcp;
 pub mod tls;

@@ -12,6 +12,7 @@ mod outside;
 mod teller;
 pub mod turn;
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::time::Duration;
@@ -37,6 +38,7 @@ use crate::rules::event::{Awaited, CommandEnd, CommandEvent, Event, Unstarted};
 use crate::rules::guarded::End;
 use crate::rules::instant::Instant;
 use crate::rules::last_run::Asked;
+use crate::rules::machine::cancels;
 use crate::rules::message::{Grant, Order};
 use crate::rules::notice::{LostWhy, Notice};
 use crate::rules::outcome::Outcome;
@@ -52,17 +54,27 @@ const KEEPER_EXIT: Duration = Duration::from_millis(500);
 /// How often to look whether a process that is to go has gone.
 const CLEAN_UP_PAUSE: Duration = Duration::from_millis(10);
 
-/// Runs the plan to its end. An error means that the operating system refused something that a run
+/// Runs the plan to its end. `credentials`: what is in the file of the plan's login. An error means that the operating system refused something that a run
 /// cannot do without; everything that had been started has been ended by then.
-pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome> {
+pub fn run<'p>(plan: &'p Plan, credentials: Option<&'p File>, writer: &'p mut Writer) -> anyhow::Result<Outcome> {
     let signals = Signals::open().context("cannot read signals")?;
     let alarm = Alarm::new().context("cannot create a timer")?;
     let job = Job::new(signals.inherited())?;
+    if !job.has_proc() {
+        if plan.hold().is_some() {
+            anyhow::bail!("zklock hold needs /proc, to know its caller: mount it");
+        }
+        log::warn!(
+            "warning: /proc is missing: if the lock is lost, processes that have left the command's process group may be \
+             found late; and a run below this one cannot use its lock"
+        );
+    }
     let borrowing = Borrowing::new(&plan.request.offers);
     let teller = Teller::new(plan);
     let caller = plan.hold().map(Caller::find).transpose().context("cannot watch the caller")?;
     let mut supervisor = Supervisor {
         plan,
+        credentials,
         signals,
         alarm,
         keeper: None,
@@ -88,6 +100,8 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
 
 struct Supervisor<'p> {
     plan: &'p Plan,
+    /// For the keeper. This process never reads it.
+    credentials: Option<&'p File>,
     signals: Signals,
     alarm: Alarm,
     keeper: Option<Keeper>,
@@ -145,7 +159,7 @@ impl<'p> Supervisor<'p> {
         if awaits_borrowers {
             fds.extend(self.lending().map(|lending| PollFd::new(lending.as_fd(), PollFlags::empty())));
         }
-        if !self.job.has_command() && !self.caller_is_told {
+        if !self.caller_is_told {
             fds.extend(self.caller.as_ref().and_then(Caller::awaited));
         }
         if self.job.has_command() && !turns.is_told_over() {
@@ -184,7 +198,10 @@ impl<'p> Supervisor<'p> {
         if !self.plan.request.held.is_empty() {
             self.borrowing.borrow();
         }
-        self.keeper = Some(Keeper::start(self.plan, self.teller.refresh(), self.asked, &mut self.borrowing)?);
+        let refresh = self.teller.refresh();
+        let keeper = Keeper::start(self.plan, self.credentials, refresh, self.asked, &mut self.borrowing)?;
+        self.job.disown(keeper.pid);
+        self.keeper = Some(keeper);
         Ok(())
     }
 
@@ -195,7 +212,7 @@ impl<'p> Supervisor<'p> {
             log::info!("cannot make a guard yet: {error}");
         }
         // Now rather than at the hand-over.
-        if self.lending.is_none() && self.caller.is_none() {
+        if self.lending.is_none() && self.caller.is_none() && self.job.has_proc() {
             self.lending = Lending::begin().ok();
         }
     }
@@ -216,7 +233,8 @@ impl<'p> Supervisor<'p> {
         let Some(keeper) = &mut self.keeper else { return Ok(Some(Unstarted::TooLate)) };
         let mut variables = environment::describe(grant, self.plan.request.mode);
         variables.push(environment::held(grant, &self.plan.request.held));
-        if self.caller.is_none() && self.lending.is_none() {
+        // Without /proc no run below could find us.
+        if self.caller.is_none() && self.lending.is_none() && self.job.has_proc() {
             match Lending::begin() {
                 Ok(lending) => self.lending = Some(lending),
                 Err(error) => return Ok(Some(self.not_started(&error))),
@@ -277,6 +295,14 @@ impl<'p> Supervisor<'p> {
         {
             caller.signal(self.plan.settings.stop_signal);
             self.teller.say(&Notice::Lost(LostWhy::Killed(signal)));
+        }
+    }
+
+    fn forward(&self, signal: Signal) {
+        self.job.forward(signal, self.plan.settings.wait_descendants);
+        // What stands in for a command ends by it, also if it is stopped.
+        if self.caller.is_some() && (cancels(signal) || signal == self.plan.settings.stop_signal) {
+            self.job.forward(Signal::CONT, false);
         }
     }
 

@@ -14,6 +14,7 @@
 //! | [`frames`] | the stream of bytes, cut into packets |
 //! | [`request`], [`reply`] | what can be asked, and what is answered |
 //! | [`handshake`] | how a session is opened or resumed |
+//! | [`sasl`] | tokens of SASL, before the first request |
 //! | [`connection`] | one connection with a session: which reply belongs to which request, and when that was sent |
 //! | [`pace`] | when to ping, and when a silence is a loss |
 //! | [`error`] | what can go wrong |
@@ -26,6 +27,7 @@ pub mod pace;
 pub mod records;
 pub mod reply;
 pub mod request;
+pub mod sasl;
 
 #[cfg(test)]
 mod tests;

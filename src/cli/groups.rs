@@ -39,6 +39,22 @@ pub struct Connecting {
     )]
     pub connect_timeout: OsString,
 
+    /// Take settings from this file and from no other; /dev/null is none
+    ///
+    /// Without it, ~/.config/zklock.toml and /etc/zklock.toml are read if they exist. They are in TOML,
+    /// and the keys are names of options: zookeeper = "zk1,zk2". An option wins over its variable, that
+    /// over the user's file, and that over the system's.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = environment::CONFIG,
+        hide_env_values = true,
+        value_hint = ValueHint::FilePath,
+        hide_short_help = true,
+        help_heading = "ZooKeeper"
+    )]
+    pub config: Option<OsString>,
+
     /// How connections are encrypted.
     #[command(flatten)]
     pub tls: Tls,
@@ -51,7 +67,7 @@ pub struct Connecting {
 /// How connections are encrypted. Each of these options asks for TLS.
 #[derive(Clone, Debug, Args)]
 pub struct Tls {
-    /// Encrypt connections with TLS; for certificates, see --help
+    /// Encrypt with TLS; see --tls-ca, --tls-cert and --tls-key
     ///
     /// TLS 1.2 and 1.3 are spoken. Name the servers' secureClientPort in --zookeeper. A server's certificate must be signed by a CA
     /// that is trusted, and be for the name or the address by which --zookeeper calls the server. The
@@ -127,7 +143,8 @@ pub struct Tls {
 pub struct Login {
     /// Log in, as in digest:USER:PASSWORD; every user can see it with ps
     ///
-    /// --auth-file and the variable hide it. COMMAND gets the variable as well.
+    /// sasl:USER:PASSWORD logs in by SASL (DIGEST-MD5), and gssapi:zookeeper by Kerberos, if that is built
+    /// in. --auth-file and the variable hide the password. COMMAND gets the variable as well.
     #[arg(
         long,
         value_name = "SCHEME:CREDENTIAL",
@@ -142,7 +159,8 @@ pub struct Login {
 
     /// Log in with what is in this file, one SCHEME:CREDENTIAL a line
     ///
-    /// Empty lines and those that begin with # are skipped. The file is read once.
+    /// Empty lines and those that begin with # are skipped. The file is read once. /dev/null is
+    /// no login, in place of that of a configuration file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Login")]
     pub auth_file: Option<OsString>,
 }

@@ -36,7 +36,7 @@ Examples:
     zklock -z zk1,zk2,zk3 /jobs/backup -- ./backup.sh --full
 
   From cron on every host, each hour; one of them runs it:
-    /usr/local/bin/zklock -q --once-per 50m /jobs/report -- /usr/local/bin/report
+    /usr/bin/zklock -q --once-per 50m /jobs/report -- /usr/local/bin/report
 
   At most three at a time, from any number of hosts:
     zklock --permits 3 /downloads ./fetch.sh

@@ -2,6 +2,7 @@
 //! and a signal to the command when the guard or the supervisor dies. And what a process does to depend on nothing
 //! else.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use nix::errno::Errno;
@@ -9,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 use crate::rules::instant::Instant;
-use crate::shared::Shared;
+use crate::shared::{Part, Shared};
 
 /// A timer that sends SIGKILL to this process when the lease is over (timer_create(2)). It fires for a stopped process
 /// as well, and in a frozen cgroup, and counts sleep. The death of a guard kills the command.
@@ -55,6 +56,27 @@ impl Drop for DeadlineTimer {
             libc::timer_delete(self.0);
         }
     }
+}
+
+/// Takes note of a part that this system has not got. Fails if it is only short of something now.
+pub(super) fn noted<T>(shared: Shared, part: Part, result: nix::Result<T>) -> nix::Result<Option<T>> {
+    match result {
+        Ok(made) => Ok(Some(made)),
+        Err(error) if is_shortage(error) => Err(error),
+        Err(_) => {
+            shared.set_refused(part);
+            Ok(None)
+        }
+    }
+}
+
+/// Whether a system call may succeed later: memory, descriptors or queued signals (RLIMIT_SIGPENDING) are used up.
+pub(super) fn is_shortage(error: Errno) -> bool {
+    matches!(error, Errno::EAGAIN | Errno::ENOMEM | Errno::EMFILE | Errno::ENFILE)
+}
+
+pub(super) fn errno(error: io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
 /// fcntl(2), which the crate `libc` does not have.

@@ -19,7 +19,7 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, read, setpgid, 
 
 use super::below::{self, Numbers};
 use super::gate::{self, Passage};
-use super::kernel::{self, DeadlineTimer, Fuse, Lenders};
+use super::kernel::{self, DeadlineTimer, Fuse, Lenders, errno, is_shortage, noted};
 use super::{Birth, Borrowed, above};
 use crate::clock::{self, Alarm};
 use crate::command::exit_now;
@@ -33,6 +33,10 @@ use crate::signals::{self, ChildSignals};
 
 /// The list of children is read in this many pieces at most, each of some 600 processes.
 const PIECES: u32 = 256;
+
+/// Without /proc, how many numbers behind our own are asked for in one look, and how many elsewhere in one round.
+const NEAR: i32 = 16_384;
+const ELSEWHERE: i32 = 65_536;
 
 /// What a guard has from the supervisor.
 pub(super) struct Inherited<'a> {
@@ -56,27 +60,6 @@ pub(super) fn run(birth: &Birth<'_>, inherited: Inherited<'_>, passage: Passage<
     exit_now(0)
 }
 
-/// Takes note of a part that this system has not got. Fails if it is only short of something now.
-fn noted<T>(shared: Shared, part: Part, result: nix::Result<T>) -> nix::Result<Option<T>> {
-    match result {
-        Ok(made) => Ok(Some(made)),
-        Err(error) if is_shortage(error) => Err(error),
-        Err(_) => {
-            shared.set_refused(part);
-            Ok(None)
-        }
-    }
-}
-
-/// Whether a system call may succeed later: memory, descriptors or queued signals (RLIMIT_SIGPENDING) are used up.
-fn is_shortage(error: Errno) -> bool {
-    matches!(error, Errno::EAGAIN | Errno::ENOMEM | Errno::EMFILE | Errno::ENFILE)
-}
-
-fn errno(error: io::Error) -> Errno {
-    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
-}
-
 struct Process<'a> {
     link: OwnedFd,
     bell: BorrowedFd<'a>,
@@ -90,8 +73,10 @@ struct Process<'a> {
     own_group: bool,
     /// The list of our children; `None` where the kernel does not have it.
     children: Option<File>,
-    /// /proc, as it was before the command was started.
+    /// /proc, as it was before the command was started; `None` where there is none.
     proc: Option<File>,
+    /// Without /proc: from which number on to look for children the next time, beside those near our own.
+    asks_from: i32,
     timer: Option<DeadlineTimer>,
     /// Those of our own two pipes, then those of the runs that we borrow from.
     fuses: Vec<Fuse<'a>>,
@@ -163,7 +148,8 @@ impl<'a> Process<'a> {
             let timer = noted(shared, Part::Timer, DeadlineTimer::new())?;
             let proc = match File::open("/proc").map_err(errno) {
                 Err(error) if is_shortage(error) => return Err(error),
-                opened => opened.ok(),
+                // An empty directory shows nothing.
+                opened => opened.ok().filter(|_| children.is_some() || descendants::is_proc_there()),
             };
             let lenders = Lenders::watch(lifelines())?;
             nix::Result::Ok((children, timer, proc, lenders, ChildSignals::new()?, Alarm::new()?))
@@ -184,6 +170,7 @@ impl<'a> Process<'a> {
             own_group: birth.own_group,
             children,
             proc,
+            asks_from: 1,
             timer,
             fuses,
             lenders,
@@ -279,6 +266,11 @@ impl<'a> Process<'a> {
             offset += length as u64;
         }
         Ok(())
+    }
+
+    /// Without /proc: our children, as far as they are not much younger than we are.
+    fn near(&self) -> impl Iterator<Item = i32> + use<> {
+        descendants::asked_for(getpid().as_raw(), NEAR)
     }
 
     /// The command's process group, or the command alone where it shares ours; as kill(2) wants it.
@@ -396,18 +388,27 @@ impl Outside for Process<'_> {
     }
 
     fn signal(&mut self, signal: Signal) {
-        self.target().into_iter().for_each(|target| send_signal(target, signal));
+        match self.target() {
+            Some(target) => send_signal(target, signal),
+            // What waits for descendants signals them itself, if it can see them.
+            None if self.proc.is_none() => self.near().for_each(|child| send_signal(child, signal)),
+            None => {}
+        }
     }
 
     fn kill_group(&mut self) {
-        if self.own_group {
-            self.signal(Signal::KILL);
+        if let Some(target) = self.target().filter(|_| self.own_group) {
+            send_signal(target, Signal::KILL);
         }
     }
 
     #[inline(never)]
     fn kill_children(&mut self) -> bool {
         let Some(children) = &self.children else {
+            if self.proc.is_none() {
+                let command = self.command.map(Pid::as_raw);
+                return self.near().chain(command).map(kill_child).count() > 0;
+            }
             // Without the list, this is the only way, though it allocates.
             let command = self.command.map(Pid::as_raw);
             descendants::children(getpid().as_raw()).into_iter().chain(command).for_each(kill_child);
@@ -427,6 +428,10 @@ impl Outside for Process<'_> {
 
     #[inline(never)]
     fn kill_below(&mut self) {
+        if self.proc.is_none() {
+            descendants::asked_for(self.asks_from, ELSEWHERE).for_each(kill_child);
+            self.asks_from = (self.asks_from + ELSEWHERE) % descendants::NUMBERS;
+        }
         let (Some(children), Some(proc)) = (&self.children, &self.proc) else { return };
         let mut budget = below::MOST;
         // An error has been seen by then.

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::task::Poll;
+use std::time::Duration;
 
 use super::outside::Outside;
 use super::place::Stop;
@@ -109,18 +110,25 @@ impl<O: Outside> Keeper<'_, O> {
     }
 
     /// The servers count with a shorter session timeout from now on, whether or not they answer another
-    /// request.
-    pub(super) async fn shorten_lease(&self, session: &O::Session) {
-        let (before, timeout) = (self.session.timeout.get(), session.timeout());
-        let from = self.beats.lease_from.get().map(|from| Terms::shortened(from, before, timeout, session.opened()));
+    /// request. Returns what the supervisor is to be told.
+    pub(super) fn shorten_lease(&self, id: i64, timeout: Duration, asked_at: Instant) -> Report {
+        let before = self.session.timeout.get();
+        let from = self.beats.lease_from.get().map(|from| Terms::shortened(from, before, timeout, asked_at));
         self.beats.lease_from.set(from);
         self.session.timeout.set(timeout);
         if let Some(from) = from {
             self.outside.show_lease(Terms::span(timeout, from));
         }
-        // Both in one message: either alone would make the lease too long or too short.
-        self.outside.report(&Report::Connection(Connection::Shortened { timeout, from })).await;
-        log::info!("session {:#018x}, timeout {timeout:?}", session.id());
+        log::info!("session {id:#018x}, timeout {timeout:?}");
+        self.shortened()
+    }
+
+    /// The session timeout and the lease, both in one message: either alone would make the lease too long or too short.
+    pub(super) fn shortened(&self) -> Report {
+        Report::Connection(Connection::Shortened {
+            timeout: self.session.timeout.get(),
+            from: self.beats.lease_from.get(),
+        })
     }
 
     /// Notices when this process was paused: it was stopped, or the machine slept, or was paused in a way that

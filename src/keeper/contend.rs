@@ -65,8 +65,11 @@ impl<O: Outside> Keeper<'_, O> {
                     if let Step::Holding = self.place.borrow().step {
                         return Some(Report::Lost(loss));
                     }
-                    if let Err(failure) = self.withdraw(session).await {
-                        return Some(refuse(failure, lock));
+                    match self.withdraw(session).await {
+                        Ok(()) => {}
+                        // What we may not delete goes with the session. The supervisor begins again with another one.
+                        Err(Failure::Denied) => return Some(Report::Lost(loss)),
+                        Err(failure) => return Some(refuse(failure, lock)),
                     }
                     self.outside.report(&Report::Queue(Progress::Requeued(loss))).await;
                 }
@@ -270,8 +273,12 @@ impl<O: Outside> Keeper<'_, O> {
         let whole = ours.windows(self.plan.request.dialects.len()).find(is_whole).unwrap_or_default();
         for surplus in ours.iter().filter(|node| !whole.contains(node)) {
             let surplus = lock.child(&surplus.name);
-            log::warn!("deleting {surplus}: a second node of this session");
-            self.insist(|| session.delete(&surplus)).await.map_err(stop)?;
+            match self.insist(|| session.delete(&surplus)).await {
+                Ok(()) => log::warn!("deleted {surplus}: a second node of this session"),
+                // Whether it is in our way will be seen when we wait.
+                Err(Failure::Denied) => {}
+                Err(failure) => return Err(stop(failure)),
+            }
         }
         let nodes: Vec<_> = whole.iter().map(|node| lock.child(&node.name)).collect();
         let Some(first) = nodes.first() else { return self.enqueue(session, lock, id).await };

@@ -15,7 +15,7 @@ use crate::rules::card::Card;
 use crate::rules::lender::Loan;
 use crate::rules::message::{Loss, Refusal, Report};
 use crate::rules::mode::Mode;
-use crate::rules::queue::{Contender, Queue, Standing};
+use crate::rules::queue::{Contender, Queue, SINGLE, Standing};
 use crate::session::{Failure, Session};
 
 impl<O: Outside> Keeper<'_, O> {
@@ -73,6 +73,8 @@ impl<O: Outside> Keeper<'_, O> {
             let run = match self.outside.loan(&Card::from_bytes(&data)) {
                 Loan::Lent(run) => run,
                 Loan::Over => continue,
+                // All nodes of the dialect `single` have this name: the environment does not mean this one.
+                Loan::Stranger if contender.name == SINGLE => continue,
                 Loan::Stranger => {
                     log::warn!("{node} is in {HELD}, but no zklock that this one descends from holds it; queueing");
                     continue;

@@ -38,8 +38,10 @@ pub trait Outside {
     ) -> impl Future<Output = Result<Self::Session, Failure>>;
 
     /// Goes on with a session whose connection was lost, however long that takes. [`Failure::SessionOver`]
-    /// means that the servers say they no longer have it. They may grant another timeout than before, and the
-    /// caller has to compare the id.
+    /// means that the servers say they no longer have it. The caller has to compare the id.
+    ///
+    /// They may grant another timeout than before. If it is shorter, they count with it at once, whatever comes of this
+    /// connection: `shortened` is told the timeout, and when the server was asked.
     ///
     /// The server may lag behind the one before: [`Session::sync`] comes before anything else.
     fn resume(
@@ -47,6 +49,7 @@ pub trait Outside {
         timeout: Duration,
         identity: &<Self::Session as Session>::Identity,
         unreachable: impl FnMut(String),
+        shortened: impl FnMut(Duration, Instant),
     ) -> impl Future<Output = Result<Self::Session, Failure>>;
 
     /// Shows the supervisor and the guard the lease, even if they are stopped now.

@@ -2,6 +2,7 @@
 //! groups.
 
 use std::cell::{OnceCell, RefCell};
+use std::fs::File;
 use std::future::pending;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -19,7 +20,7 @@ use crate::clock;
 use crate::descendants;
 use crate::futures::or;
 use crate::guard::KeeperTies;
-use crate::lending::{self, Loans};
+use crate::lending;
 use crate::lookup;
 use crate::plan::Plan;
 use crate::reactor::Reactor;
@@ -29,10 +30,12 @@ use crate::rules::instant::Instant;
 use crate::rules::last_run::Asked;
 use crate::rules::lease::Span;
 use crate::rules::lender::{Lender, Loan};
+use crate::rules::loans::Loans;
 use crate::rules::message::{Order, Report};
-use crate::session::Failure;
+use crate::secrets;
 use crate::session::servers::Servers;
 use crate::session::tcp::TcpSession;
+use crate::session::{self, Failure};
 use crate::signals;
 use crate::wire::{Link, Received};
 use crate::zookeeper::handshake::Identity;
@@ -46,6 +49,8 @@ const LENDER_WATCH: Duration = Duration::from_millis(50);
 pub struct Birth<'p> {
     /// What the run is to do.
     pub plan: &'p Plan,
+    /// What is in the file of the plan's login.
+    pub credentials: Option<&'p File>,
     /// The process id of the supervisor, which is the one that users know.
     pub supervisor: u32,
     /// When that process started, in clock ticks since boot. It could see itself; another process may not see it.
@@ -64,6 +69,7 @@ pub struct Birth<'p> {
 
 /// Lives as a keeper until there is nothing left to keep. To be called in a fresh fork.
 pub fn run(birth: Birth<'_>) {
+    secrets::enter();
     if let Err(error) = detach() {
         log::error!("keeper: {error}");
         return;
@@ -73,7 +79,13 @@ pub fn run(birth: Birth<'_>) {
     // On one line, like every other message.
     std::panic::set_hook(Box::new(|panic| log::error!("keeper: {}", panic.to_string().replace('\n', " "))));
     let (plan, refresh, asked) = (birth.plan, birth.refresh, birth.asked);
-    let servers = Servers::new(&plan.servers, plan.tls.as_ref(), &plan.login);
+    let mut login = plan.login.clone();
+    // The same text has been read without an error.
+    if let Err(why) = session::login::load(&mut login, birth.credentials) {
+        log::error!("keeper: {why}");
+        return;
+    }
+    let servers = Servers::new(&plan.servers, plan.tls.as_ref(), &login);
     let lived = Reactor::new().and_then(|reactor| {
         // If it has gone already, and the number is another's by now, the socket tells.
         let supervisor = i32::try_from(birth.supervisor).ok().and_then(|pid| descendants::pidfd_open(pid).ok());
@@ -135,7 +147,7 @@ impl<'p> Outside for RealOutside<'p> {
     }
 
     async fn open(&self, timeout: Duration, unreachable: impl FnMut(String)) -> Result<TcpSession<'p>, Failure> {
-        TcpSession::connect(self.servers, self.reactor, timeout, None, unreachable).await
+        TcpSession::connect(self.servers, self.reactor, timeout, None, unreachable, |_, _| {}).await
     }
 
     async fn resume(
@@ -143,8 +155,9 @@ impl<'p> Outside for RealOutside<'p> {
         timeout: Duration,
         identity: &Identity,
         unreachable: impl FnMut(String),
+        shortened: impl FnMut(Duration, Instant),
     ) -> Result<TcpSession<'p>, Failure> {
-        TcpSession::connect(self.servers, self.reactor, timeout, Some(identity), unreachable).await
+        TcpSession::connect(self.servers, self.reactor, timeout, Some(identity), unreachable, shortened).await
     }
 
     fn show_lease(&self, span: Span) {
@@ -223,7 +236,7 @@ impl<'p> Outside for RealOutside<'p> {
     }
 
     fn loan(&self, holder: &Card) -> Loan {
-        self.loans.borrow().judge(holder, self.card(), self.birth.supervisor)
+        self.loans.borrow().judge(holder, self.card(), self.birth.supervisor, &lending::Proc)
     }
 
     fn keep_loans(&self, lenders: &[Lender]) {

@@ -7,7 +7,7 @@ use std::future::pending;
 
 use super::contend::queue_of;
 use super::outside::Outside;
-use super::place::Stop;
+use super::place::{Step, Stop};
 use super::{Keeper, PAUSE};
 use crate::futures::or;
 use crate::plan::LockPath;
@@ -77,7 +77,15 @@ impl<O: Outside> Keeper<'_, O> {
         };
         let (holder, watch) = match seen {
             Ok(seen) => seen,
-            Err(Failure::NoNode) => return self.enqueue(session, lock, id).await,
+            Err(Failure::NoNode) => {
+                self.enqueue(session, lock, id).await?;
+                let is_uncertain = matches!(self.place.borrow().step, Step::Uncertain(_));
+                if is_uncertain {
+                    // Our server may lack a node that the leader has, for good (ZOOKEEPER-5010).
+                    self.outside.sleep(PAUSE).await;
+                }
+                return Ok(());
+            }
             Err(Failure::Unknown(_)) => {
                 self.outside.sleep(PAUSE).await;
                 return Ok(());

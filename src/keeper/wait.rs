@@ -115,8 +115,15 @@ impl<O: Outside> Keeper<'_, O> {
             };
             if let Some(twin) = queue.contenders().iter().find(is_twin) {
                 let path = lock.child(&twin.name);
-                log::warn!("deleting {path}: a second node of this session");
-                self.insist(|| session.delete(&path)).await.map_err(|failure| Stop::because(failure, &path))?;
+                match self.insist(|| session.delete(&path)).await {
+                    Ok(()) => log::warn!("deleted {path}: a second node of this session"),
+                    // If it is ours, it goes with the session. Before our node, it would make us wait for ourselves.
+                    Err(Failure::Denied) if queue.comes_before(twin, claim.name()) => {
+                        return Err(Stop::Final(Report::Lost(Loss::SessionExpired)));
+                    }
+                    Err(Failure::Denied) => {}
+                    Err(failure) => return Err(Stop::because(failure, &path)),
+                }
                 // Not listed anew: a server that has missed the deletion would go on showing it.
                 known = Some(names.into_iter().filter(|name| *name != twin.name).collect());
                 continue;

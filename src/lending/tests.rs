@@ -4,6 +4,8 @@ use std::thread;
 use nix::unistd::getpid;
 
 use super::*;
+use crate::rules::card::Card;
+use crate::rules::lender::{Barrier, Loan};
 
 fn borrowing(offer: Offer) -> Borrowing {
     let mut borrowing = Borrowing::new(&[offer]);
@@ -11,8 +13,10 @@ fn borrowing(offer: Offer) -> Borrowing {
     borrowing
 }
 
-fn unlent(borrowing: &Borrowing) -> Option<Unlent> {
-    borrowing.offers[0].1.as_ref().err().copied()
+/// Why the pipe of this offer cannot be opened, if it cannot.
+fn unlent(offer: Offer) -> Option<Unlent> {
+    let Offer { descriptor, inode, .. } = offer;
+    Proc.open_to_write(End { process: offer.source(), descriptor, inode }).err()
 }
 
 /// Waits for the hang-up. It comes a little late where another test has just forked: until a child executes its
@@ -56,7 +60,8 @@ fn nothing_is_borrowed_after_the_end() {
     let lending = Lending::begin().unwrap();
     lending.end();
     expect_over(&lending);
-    assert_eq!(unlent(&borrowing(offer(&lending))), Some(Unlent::Over));
+    assert_eq!(unlent(offer(&lending)), Some(Unlent::Over));
+    assert!(borrowing(offer(&lending)).descriptors().is_empty());
 }
 
 #[test]
@@ -76,9 +81,9 @@ fn an_offer_that_does_not_stand() {
         Offer { inode: offer.inode + 1, ..offer },
     ];
     for forged in forged {
-        assert_eq!(unlent(&borrowing(forged)), Some(Unlent::Over), "{forged}");
+        assert_eq!(unlent(forged), Some(Unlent::Over), "{forged}");
     }
-    assert_eq!(unlent(&borrowing(offer)), None);
+    assert_eq!(unlent(offer), None);
 }
 
 /// A run borrows at the moment at which the lender ends. Without the second look, a few in ten thousand borrow although
@@ -112,7 +117,7 @@ fn nothing_is_borrowed_after_the_hang_up() {
             (0..delay).for_each(|_| std::hint::spin_loop());
             let is_over = lending.end();
             let borrowed = taken(&result);
-            let is_lent = unlent(&borrowed).is_none();
+            let is_lent = !borrowed.descriptors().is_empty();
             (lent, over, both) =
                 (lent + u32::from(is_lent), over + u32::from(is_over), both + u32::from(is_lent && is_over));
             drop(borrowed);
@@ -142,7 +147,7 @@ fn who_lends_us_a_lock() {
     let mut sleep = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     let (own, nested) = (Card { host: Some("db3".to_owned()), ..card(this()) }, sleep.id());
     let mut borrowed = borrowing(offer);
-    let judge = |borrowing: &Borrowing, holder: &Card| borrowing.loans().judge(holder, &own, nested);
+    let judge = |borrowing: &Borrowing, holder: &Card| borrowing.loans().judge(holder, &own, nested, &Proc);
 
     let holder = card(offer.lender);
     assert_eq!(judge(&borrowed, &holder), Loan::Lent(offer.lender));
@@ -168,8 +173,6 @@ fn who_lends_us_a_lock() {
 
     borrowed.give_back();
     assert_eq!(judge(&borrowed, &holder), Loan::Over);
-    borrowed.offers[0].1 = Err(Unlent::Denied);
-    assert_eq!(judge(&borrowed, &holder), Loan::OutOfReach(Barrier::Foreign));
     sleep.kill().unwrap();
     sleep.wait().unwrap();
 }

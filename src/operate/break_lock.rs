@@ -67,7 +67,7 @@ pub(super) async fn run(
         Found::There(roster) => roster,
         Found::Free => Roster::default(),
         Found::Denied => {
-            say(&sentences::lacks(lock.as_str(), Right::Read, operation.access.login.is_given()));
+            say(&sentences::lacks(lock.as_str(), Right::Read, &operation.access.login));
             return Ok(Outcome::Denied);
         }
     };

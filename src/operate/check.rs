@@ -3,6 +3,7 @@
 mod survey;
 mod text;
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -12,12 +13,13 @@ use super::visit::LAST_ANSWER;
 use super::{Stop, json_line};
 use crate::clock;
 use crate::futures::or;
-use crate::plan::{Check, Operation, Verbosity};
+use crate::plan::{Access, Check, Operation, Origin, Setting, Verbosity};
 use crate::reactor::Reactor;
 use crate::rules::checkup::{Report, Server, judge};
 use crate::rules::outcome::Outcome;
 use crate::rules::rfc3339::rfc3339;
 use crate::session::probe::Probes;
+use crate::session::tls;
 
 /// `--json`; docs/check.schema.json describes it.
 #[derive(Serialize)]
@@ -25,8 +27,11 @@ struct Json<'a> {
     v: u32,
     ok: bool,
     servers: Vec<JsonServer<'a>>,
+    /// `None`: there is none.
+    client_certificate: Option<JsonCertificate>,
     findings: Vec<JsonFinding>,
     promise: Option<JsonPromise>,
+    settings: Vec<JsonSetting<'a>>,
 }
 
 #[derive(Serialize)]
@@ -52,10 +57,25 @@ struct JsonTls<'a> {
 }
 
 #[derive(Serialize)]
+struct JsonCertificate {
+    not_after: Option<String>,
+}
+
+#[derive(Serialize)]
 struct JsonFinding {
     code: &'static str,
     text: String,
     remedy: String,
+}
+
+#[derive(Serialize)]
+struct JsonSetting<'a> {
+    name: &'a str,
+    value: Option<&'a str>,
+    source: &'static str,
+    variable: Option<&'a str>,
+    file: Option<Cow<'a, str>>,
+    line: Option<usize>,
 }
 
 #[derive(Serialize)]
@@ -75,9 +95,17 @@ pub(super) async fn run<'p>(
     let seen = survey::survey(check, &operation.access, probes, reactor).await;
     close(probes, reactor).await;
     let today = i64::try_from(clock::wall_millis() / 1000).unwrap_or(i64::MAX);
-    let report = judge(&seen, check.session_timeout, today);
+    let mut report = judge(&seen, check.session_timeout, today);
+    let own = operation.access.tls.as_ref().filter(|tls| tls.own.is_some()).map(tls::own_not_after);
+    if let Some(Some(not_after)) = own {
+        report.add_own_certificate(not_after, today);
+    }
     if operation.messages.verbosity != Verbosity::Quiet {
-        let text = if check.json { json(&seen, &report, check) } else { text::of(&seen, &report, check) };
+        let text = if check.json {
+            json(&seen, own, &report, check, &operation.access)
+        } else {
+            text::of(&seen, &report, check, &operation.access) + &text::settings(&operation.access.settings)
+        };
         output.print(&text).await?;
     }
     Ok(report.outcome)
@@ -88,22 +116,45 @@ pub(super) async fn close(probes: &Probes<'_>, reactor: &Reactor) {
     or(probes.close(), reactor.sleep_until(clock::now() + LAST_ANSWER)).await;
 }
 
-fn json(seen: &[Server], report: &Report, check: &Check) -> String {
+fn json(seen: &[Server], own: Option<Option<i64>>, report: &Report, check: &Check, access: &Access) -> String {
     let findings = report.findings.iter().map(|finding| {
-        let (text, remedy) = text::sentences(finding, seen, check);
+        let (text, remedy) = text::sentences(finding, seen, check, access);
         JsonFinding { code: finding.code(), text, remedy }
     });
     json_line(&Json {
         v: 1,
         ok: report.findings.is_empty(),
         servers: seen.iter().map(server).collect(),
+        client_certificate: own.map(|not_after| JsonCertificate { not_after: not_after.and_then(time) }),
         findings: findings.collect(),
         promise: report.promise.map(|promise| JsonPromise {
             session_timeout_ms: promise.session_timeout.as_millis(),
             patience_ms: promise.patience.as_millis(),
             takeover_ms: promise.takeover.as_millis(),
         }),
+        settings: access.settings.iter().map(setting).collect(),
     })
+}
+
+fn setting(setting: &Setting) -> JsonSetting<'_> {
+    let (source, variable, place) = match &setting.origin {
+        Origin::Default => ("default", None, None),
+        Origin::File(place) => ("file", None, Some(place)),
+        Origin::Variable(name) => ("variable", Some(*name), None),
+        Origin::Option(_) => ("option", None, None),
+    };
+    JsonSetting {
+        name: setting.name,
+        value: setting.value.as_deref(),
+        source,
+        variable,
+        file: place.map(|place| place.path.to_string_lossy()),
+        line: place.map(|place| place.line),
+    }
+}
+
+fn time(seconds: i64) -> Option<String> {
+    rfc3339(seconds.saturating_mul(1000))
 }
 
 fn server(server: &Server) -> JsonServer<'_> {
@@ -118,10 +169,10 @@ fn server(server: &Server) -> JsonServer<'_> {
         max_session_timeout_ms: server.greatest.map(|greatest| greatest.as_millis()),
         read_ms: server.read.map(millis),
         beat_ms: server.beat.map(millis),
-        tls: server.tls.as_ref().map(|tls| JsonTls {
-            protocol: &tls.protocol,
-            not_after: tls.not_after.and_then(|seconds| rfc3339(seconds.saturating_mul(1000))),
-        }),
+        tls: server
+            .tls
+            .as_ref()
+            .map(|tls| JsonTls { protocol: &tls.protocol, not_after: tls.not_after.and_then(time) }),
         error: server.error.as_deref(),
     }
 }

@@ -71,8 +71,8 @@ pub(super) async fn run(
             (false, false) => picture::lines(&locks),
         })
         .await?;
-    let has_login = operation.access.login.is_given();
-    denied.iter().for_each(|node| say(&sentences::lacks(&legible(node), Right::Read, has_login)));
+    let login = &operation.access.login;
+    denied.iter().for_each(|node| say(&sentences::lacks(&legible(node), Right::Read, login)));
     Ok(if denied.is_empty() { Outcome::Exited(0) } else { Outcome::Denied })
 }
 

@@ -138,8 +138,8 @@ impl Picture<'_> {
 
     /// Names the locks that may not be read. Returns whether there are any.
     fn tell_denied(&self, operation: &Operation) -> bool {
-        let has_login = operation.access.login.is_given();
-        self.denied.iter().for_each(|lock| say(&sentences::lacks(lock.as_str(), Right::Read, has_login)));
+        let login = &operation.access.login;
+        self.denied.iter().for_each(|lock| say(&sentences::lacks(lock.as_str(), Right::Read, login)));
         !self.denied.is_empty()
     }
 }

@@ -124,7 +124,8 @@ impl<'p> Visit<'p> {
                     reason.replace(why);
                 };
                 let timeout = self.timeout.get();
-                let opened = TcpSession::connect(self.servers, self.reactor, timeout, identity.as_ref(), unreachable);
+                let identity = identity.as_ref();
+                let opened = TcpSession::connect(self.servers, self.reactor, timeout, identity, unreachable, |_, _| {});
                 match opened.await {
                     Ok(session) => {
                         let granted = duration::show(session.timeout());

@@ -1,11 +1,13 @@
 //! `zklock fence`.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::config::Surroundings;
+use super::origin::Given;
 use super::refusal::quoted;
-use super::written::{Given, Messages, Written};
+use super::written::{Messages, Written};
 use super::{CommandLine, UsageError};
 use crate::cli::Subcommand;
 use crate::cli::fence::Cli;
@@ -28,10 +30,7 @@ pub struct FencePlan {
     pub messages: Messages,
 }
 
-pub(super) fn read(
-    cli: Cli,
-    written: &Written<'_, impl Fn(&str) -> Option<OsString>>,
-) -> Result<FencePlan, UsageError> {
+pub(super) fn read(cli: Cli, written: &Written<'_, impl Surroundings>) -> Result<FencePlan, UsageError> {
     let token = written.option("token", "--token", environment::TOKEN, cli.token);
     let token = token.ok_or_else(|| {
         UsageError(

@@ -1,10 +1,10 @@
 //! `zklock hold`.
 
-use std::ffi::OsString;
-
+use super::config::Surroundings;
 use super::login;
+use super::origin::{Given, of_files};
 use super::taking::Taking;
-use super::written::{Access, Given, Written};
+use super::written::{Access, Written};
 use super::{Plan, Published, UsageError, Work, lock_path, stopping};
 use crate::cli::hold::Cli;
 use crate::rules::settings::Settings;
@@ -18,11 +18,12 @@ pub struct Hold {
     pub signals_caller: bool,
 }
 
-pub(super) fn read(cli: Cli, written: &Written<'_, impl Fn(&str) -> Option<OsString>>) -> Result<Plan, UsageError> {
-    let Access { servers, servers_given, connect_timeout, tls, mut login } = written.access(cli.connecting)?;
-    login::protect(&mut login, cli.protecting.acl)?;
+pub(super) fn read(cli: Cli, written: &Written<'_, impl Surroundings>) -> Result<Plan, UsageError> {
+    let Access { servers, servers_given, connect_timeout, tls, mut login, settings: origins } =
+        written.access(cli.connecting)?;
+    login::protect(&mut login, &origins, written, cli.protecting.acl)?;
     let taking = Taking::read(cli.taking, written)?;
-    let session_timeout = written.session_timeout(cli.asked)?;
+    let (session_timeout, _) = written.session_timeout(cli.asked)?;
     let (stop_signal, kill_after) = stopping(cli.stopping, session_timeout)?;
     let lasts_while = cli.lasts_while.map(|text| Given::new("--while", text).read(process_id)).transpose()?;
     if lasts_while.is_some_and(|pid| pid.cast_unsigned() == std::process::id()) {
@@ -47,11 +48,12 @@ pub(super) fn read(cli: Cli, written: &Written<'_, impl Fn(&str) -> Option<OsStr
         published: Published { description: taking.description.clone(), arguments: false },
         verbosity: messages.verbosity,
         log_filter: messages.log_filter,
-        request: taking.request(lock, &servers, &written.environment)?,
+        request: taking.request(lock, &servers, written.surroundings)?,
         servers,
         servers_given,
         tls,
         login,
+        files: of_files(origins),
     })
 }
 

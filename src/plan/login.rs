@@ -1,70 +1,117 @@
 //! `--auth`, `--auth-file` and `--acl`.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
 use super::UsageError;
-use super::written::{Given, Written};
+use super::config::Surroundings;
+use super::origin::{Given, Setting};
+use super::written::Written;
 use crate::cli::groups::{self, Secret};
 use crate::environment;
-use crate::rules::login::{Credential, Login, Protection};
+use crate::rules::login::{Credential, DIGEST, GSSAPI, Login, Protection, SASL};
+
+/// The `--auth-file` that is no login, in place of that of a weaker file.
+const NONE: &str = "/dev/null";
 
 /// Reads `SCHEME:CREDENTIAL`. The error says what to write, and nothing of what was written.
 pub fn credential(text: &[u8]) -> Result<Credential, String> {
-    const DIGEST: &str = "write digest:USER:PASSWORD";
+    const HOW: &str = "write digest:USER:PASSWORD or sasl:USER:PASSWORD";
     let mut halves = text.splitn(2, |byte| *byte == b':');
     let scheme = halves.next().and_then(|scheme| std::str::from_utf8(scheme).ok()).unwrap_or_default();
     let is_name = !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    let Some(secret) = halves.next().filter(|_| is_name) else { return Err(DIGEST.to_owned()) };
-    if scheme == "sasl" {
-        return Err(format!("SASL is not supported; {DIGEST}"));
+    let Some(secret) = halves.next().filter(|_| is_name) else { return Err(HOW.to_owned()) };
+    if scheme == GSSAPI && !cfg!(feature = "gssapi") {
+        return Err("this zklock is built without GSSAPI (cargo's --features gssapi)".to_owned());
+    }
+    if scheme == GSSAPI && secret.is_empty() {
+        return Err("the service is missing; write gssapi:zookeeper".to_owned());
     }
     // A server takes `bob` alone for another user.
     let colon = secret.iter().position(|byte| *byte == b':');
-    if scheme == "digest" && !colon.is_some_and(|colon| colon > 0 && colon + 1 < secret.len()) {
-        return Err(format!("a user or a password is missing; {DIGEST}"));
+    let is_whole = colon.is_some_and(|colon| colon > 0 && colon + 1 < secret.len());
+    if matches!(scheme, DIGEST | SASL) && !is_whole {
+        return Err(format!("a user or a password is missing; write {scheme}:USER:PASSWORD"));
     }
     if secret.iter().any(u8::is_ascii_control) {
-        return Err(format!("it contains a control character; {DIGEST}"));
+        return Err(format!("it contains a control character; {HOW}"));
+    }
+    if matches!(scheme, SASL | GSSAPI) && std::str::from_utf8(secret).is_err() {
+        return Err(format!("it is not UTF-8; {HOW}"));
     }
     Ok(Credential { scheme: scheme.to_owned(), secret: secret.to_vec() })
 }
-/// Reads the options of logging in.
-pub(super) fn read<E: Fn(&str) -> Option<OsString>>(
-    written: &Written<'_, E>,
+
+/// Reads the settings of logging in. A credential of the run is not to be shown together with those of a file.
+pub(super) fn read(
+    written: &Written<'_, impl Surroundings>,
     login: groups::Login,
+    settings: &mut Vec<Setting>,
 ) -> Result<Login, UsageError> {
-    let parse =
-        |origin: &str, text: &OsStr| credential(text.as_bytes()).map_err(|why| UsageError(format!("{origin}: {why}")));
-    let file = login.auth_file.map(|path| Given::new("--auth-file", path).path()).transpose()?;
-    let credentials = match (login.auth.filter(|_| written.is_written("auth")), &file) {
-        (Some(_), Some(_)) => {
+    let secret = login.auth.map(|Secret(text)| text);
+    let secret = written.option("auth", "--auth", environment::AUTH, secret);
+    let file = written.option("auth_file", "--auth-file", None, login.auth_file);
+    let mut login = Login::default();
+    match (secret, file) {
+        (Some(secret), Some(file)) if secret.origin.strength() == file.origin.strength() => {
             return Err(UsageError("--auth and --auth-file exclude each other; write one of them".to_owned()));
         }
-        (Some(Secret(text)), None) => vec![parse("--auth", &text)?],
-        (None, Some(_)) => vec![],
-        (None, None) => {
-            let text = (written.environment)(environment::AUTH).filter(|text| !text.is_empty());
-            text.map(|text| parse(environment::AUTH, &text)).transpose()?.into_iter().collect()
+        (Some(secret), file) if file.as_ref().is_none_or(|file| file.origin.strength() < secret.origin.strength()) => {
+            let credential =
+                credential(secret.text.as_bytes()).map_err(|why| UsageError(format!("{}: {why}", secret.name())))?;
+            // The service of Kerberos is no secret.
+            login.in_sight = written.is_written("auth") && credential.scheme != GSSAPI;
+            login.credentials.push(credential);
+            settings.push(secret.setting("auth", None));
         }
-    };
-    let mut login = Login { credentials, file, in_sight: written.is_written("auth"), protection: Protection::Open };
+        (_, Some(file)) => {
+            let path = file.path()?;
+            settings.push(file.setting("auth-file", path.to_string_lossy().into_owned()));
+            login.file = Some(path).filter(|path| path != Path::new(NONE));
+        }
+        _ => {}
+    }
     if login.is_given() {
         login.protection = Protection::Read;
     }
     Ok(login)
 }
 
-/// Reads `--acl`.
-pub(super) fn protect(login: &mut Login, acl: Option<OsString>) -> Result<(), UsageError> {
-    let Some(acl) = acl else { return Ok(()) };
-    let is_given = login.is_given();
-    login.protection = Given::new("--acl", acl).read(|text| match text {
+/// Reads `--acl`. `settings`: where the login comes from.
+pub(super) fn protect(
+    login: &mut Login,
+    settings: &[Setting],
+    written: &Written<'_, impl Surroundings>,
+    acl: Option<OsString>,
+) -> Result<(), UsageError> {
+    let Some(acl) = written.option("acl", "--acl", None, acl) else { return Ok(()) };
+    let wanted = acl.read(protection)?;
+    // It belongs to the login that was taken back.
+    if !login.is_given() && settings.iter().any(|setting| takes_back(setting, &acl)) {
+        return Ok(());
+    }
+    if wanted != Protection::Open && !login.is_given() {
+        let why = format!("for those who log in; write {} as well", acl.spelling("--auth-file"));
+        return Err(acl.refused(&why));
+    }
+    login.protection = wanted;
+    Ok(())
+}
+
+/// Whether this is a `--auth-file` that takes back the login of something weaker, as this `--acl` is.
+fn takes_back(setting: &Setting, acl: &Given) -> bool {
+    setting.name == "auth-file"
+        && setting.value.as_deref() == Some(NONE)
+        && setting.origin.strength() > acl.origin.strength()
+}
+
+/// Reads who may do what with the nodes that are created.
+pub(super) fn protection(text: &str) -> Result<Protection, String> {
+    match text {
         "open" => Ok(Protection::Open),
-        "creator" | "read" if !is_given => Err("for those who log in; write --auth-file as well".to_owned()),
         "creator" => Ok(Protection::Creator),
         "read" => Ok(Protection::Read),
         _ => Err("write open, creator or read".to_owned()),
-    })?;
-    Ok(())
+    }
 }

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use clap::FromArgMatches as _;
 
+use super::config::Surroundings;
+use super::origin::Given;
 use super::refusal::{quoted, refused_by_clap};
-use super::written::{Access, Given, Messages, Written};
+use super::written::{Access, Messages, Written};
 use super::znode::{self, LockPath};
 use super::{ConnectString, Exit, Task, UsageError, Verbosity, lock_path};
 use super::{fence, hold};
@@ -93,14 +95,13 @@ pub struct Check {
 }
 
 /// Reads the arguments of a subcommand, the program's own name and the subcommand's included.
-pub(super) fn read(
-    subcommand: Subcommand,
-    args: &[OsString],
-    environment: impl Fn(&str) -> Option<OsString>,
-) -> Result<Task, Exit> {
+pub(super) fn read(subcommand: Subcommand, args: &[OsString], surroundings: &impl Surroundings) -> Result<Task, Exit> {
     let refused = |error| refused_by_clap(error, Some(subcommand));
     let matches = subcommand.command().try_get_matches_from(&args[1..]).map_err(refused)?;
-    let written = Written { matches: &matches, environment };
+    let written = match subcommand {
+        Subcommand::Fence => Written::without_config(&matches, surroundings),
+        _ => Written::with_config(&matches, surroundings)?,
+    };
     let operation = match subcommand {
         Subcommand::Hold => {
             let cli = cli::hold::Cli::from_arg_matches(&matches).map_err(refused)?;
@@ -155,9 +156,11 @@ pub(super) fn read(
         }
         Subcommand::Check => {
             let cli = check::Cli::from_arg_matches(&matches).map_err(refused)?;
-            let access = written.access(cli.connecting)?;
+            let mut access = written.access(cli.connecting)?;
             let messages = written.messages(cli.messages)?;
-            let session_timeout = written.session_timeout(cli.asked)?;
+            let (session_timeout, setting) = written.session_timeout(cli.asked)?;
+            access.settings.push(setting);
+            access.settings.extend(written.acl_of_file());
             let lock = cli.lock.map(|text| lock_path("LOCK", &text, &access.servers)).transpose()?;
             let subject = Subject::Check(Check { lock, session_timeout, json: cli.json });
             Operation { access, messages, subject }

@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::written::{Given, Written};
+use super::config::Surroundings;
+use super::origin::Given;
+use super::written::Written;
 use super::{ConnectString, LockPath, Request, UsageError, lock_path};
 use crate::cli::groups;
 use crate::duration;
@@ -24,10 +26,7 @@ pub(super) struct Taking {
 }
 
 impl Taking {
-    pub(super) fn read(
-        cli: groups::Taking,
-        written: &Written<'_, impl Fn(&str) -> Option<OsString>>,
-    ) -> Result<Self, UsageError> {
+    pub(super) fn read(cli: groups::Taking, written: &Written<'_, impl Surroundings>) -> Result<Self, UsageError> {
         let mode = mode(cli.exclusive, cli.shared, cli.permits)?;
         let dialects = cli.dialect.map(|text| Given::new("--dialect", text).read(dialects)).transpose()?;
         if let (Some(_), Some(dialects)) = (mode.permits(), &dialects)
@@ -58,9 +57,9 @@ impl Taking {
         self,
         lock: LockPath,
         servers: &ConnectString,
-        environment: impl Fn(&str) -> Option<OsString>,
+        surroundings: &impl Surroundings,
     ) -> Result<Request, UsageError> {
-        let lines = |name| environment(name).unwrap_or_default();
+        let lines = |name| surroundings.variable(name).unwrap_or_default();
         Ok(Request {
             and: also(&lock, &self.and, servers)?,
             lock,

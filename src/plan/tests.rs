@@ -7,17 +7,20 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::rules::lender::Lender;
-use crate::rules::login::{Credential, Protection};
+use crate::rules::login::{Credential, Protection, Sasl};
 use crate::rules::mode::Mode;
 use crate::rules::queue::Dialect;
 use crate::rules::settings::Patience;
 
+/// An empty environment, without files.
+fn nothing(_: &str) -> Option<OsString> {
+    None
+}
+
 /// The plan for the words of `args` after `zklock`, in this environment.
 fn plan_in(environment: &[(&str, &str)], args: &[&str]) -> Result<Plan, Exit> {
     let args = std::iter::once("zklock").chain(args.iter().copied()).map(OsString::from);
-    from_args_and_environment(args, |name| {
-        environment.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into())
-    })
+    job(args, &|name: &str| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into()))
 }
 
 fn plan(args: &[&str]) -> Plan {
@@ -41,7 +44,7 @@ fn work(words: &[&str]) -> Work {
 
 /// The operation for the words of `args` after `zklock`.
 fn operation(args: &[&str]) -> Result<Operation, Exit> {
-    match task(std::iter::once("zklock").chain(args.iter().copied()).map(OsString::from), |_| None)? {
+    match task(std::iter::once("zklock").chain(args.iter().copied()).map(OsString::from), &nothing)? {
         Task::Operation(operation) => Ok(*operation),
         job => panic!("{args:?}: {job:?}"),
     }
@@ -54,6 +57,15 @@ fn operation_refusal(args: &[&str]) -> String {
     }
 }
 
+fn defaults(settings: &[(&'static str, &str)]) -> Vec<Setting> {
+    let setting = |(name, value): &(&'static str, &str)| Setting {
+        name,
+        value: Some((*value).to_owned()),
+        origin: Origin::Default,
+    };
+    settings.iter().map(setting).collect()
+}
+
 #[test]
 fn everything_in_a_subcommand_has_its_default() {
     let lock = |path| LockPath::parse(path, "").unwrap();
@@ -63,6 +75,7 @@ fn everything_in_a_subcommand_has_its_default() {
         connect_timeout: Duration::from_secs(15),
         tls: None,
         login: Login::default(),
+        settings: defaults(&[("zookeeper", "localhost:2181"), ("connect-timeout", "15s"), ("tls", "false")]),
     };
     let messages = Messages { verbosity: Verbosity::Normal, log_filter: None };
     let status = Status { locks: vec![lock("/a"), lock("/b")], json: false, watch: false };
@@ -74,6 +87,8 @@ fn everything_in_a_subcommand_has_its_default() {
     let subject = Subject::List(List { root: "/".to_owned(), json: false });
     assert_eq!(operation(&["list"]), Ok(Operation { access: access.clone(), messages: messages.clone(), subject }));
     let subject = Subject::Check(Check { lock: None, session_timeout: Duration::from_secs(30), json: false });
+    let mut access = access;
+    access.settings.extend(defaults(&[("session-timeout", "30s")]));
     assert_eq!(operation(&["check"]), Ok(Operation { access, messages, subject }));
 }
 
@@ -153,6 +168,7 @@ fn everything_has_its_default() {
             servers_given: false,
             tls: None,
             login: Login::default(),
+            files: vec![],
             request: Request {
                 lock: LockPath::parse("/jobs/backup", "").unwrap(),
                 and: vec![],
@@ -215,6 +231,7 @@ fn every_option_is_understood() {
             servers_given: true,
             tls: None,
             login: Login::default(),
+            files: vec![],
             request: Request {
                 lock: LockPath::parse("/l", "/app").unwrap(),
                 and: vec![LockPath::parse("/b", "").unwrap(), LockPath::parse("/a", "").unwrap()],
@@ -338,16 +355,16 @@ fn every_byte_reaches_the_command() {
         .map(|bytes| OsStr::from_bytes(bytes).to_owned())
         .collect();
     let args = ["zklock", "/l"].into_iter().map(OsString::from).chain(odd.clone());
-    let plan = from_args_and_environment(args, |_| None).unwrap();
+    let plan = job(args, &nothing).unwrap();
     assert_eq!(plan.work, Work::Command(CommandLine { program: odd[0].clone(), args: odd[1..].to_vec() }));
 
     let script = OsStr::from_bytes(b"echo \xff");
     let args = [OsStr::new("zklock"), OsStr::new("/l"), OsStr::new("-c"), script].map(OsStr::to_owned);
-    let plan = from_args_and_environment(args, |_| None).unwrap();
+    let plan = job(args, &nothing).unwrap();
     assert_eq!(plan.command().unwrap().args, ["-c".into(), script.to_owned()]);
 
     let args = [OsStr::new("zklock"), OsStr::new("--on-lost"), script, OsStr::new("/l"), OsStr::new("x")];
-    let plan = from_args_and_environment(args.map(OsStr::to_owned), |_| None).unwrap();
+    let plan = job(args.map(OsStr::to_owned), &nothing).unwrap();
     assert_eq!(plan.on_lost.unwrap().args, ["-c".into(), script.to_owned()]);
 }
 
@@ -531,11 +548,11 @@ fn what_is_not_utf_8_is_refused_by_name() {
     ] {
         let args =
             std::iter::once(&b"zklock"[..]).chain(args.iter().copied()).map(|arg| OsString::from_vec(arg.into()));
-        assert_eq!(refusal(from_args_and_environment(args, |_| None)), message);
+        assert_eq!(refusal(job(args, &nothing)), message);
     }
     let odd = |name: &str| (name == "ZKLOCK_LOG").then(|| OsString::from_vec(b"\xff".into()));
     let args = ["zklock", "/l", "x"].map(OsString::from);
-    assert_eq!(refusal(from_args_and_environment(args, odd)), "ZKLOCK_LOG '\u{fffd}': not UTF-8; write it in UTF-8");
+    assert_eq!(refusal(job(args, &odd)), "ZKLOCK_LOG '\u{fffd}': not UTF-8; write it in UTF-8");
 }
 
 #[test]
@@ -575,7 +592,7 @@ proptest! {
     #[test]
     fn no_arguments_are_too_odd(args in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..12), 0..6)) {
         let args = std::iter::once(b"zklock".to_vec()).chain(args).map(OsString::from_vec);
-        if let Err(Exit::Usage(error)) = from_args_and_environment(args, |_| None) {
+        if let Err(Exit::Usage(error)) = job(args, &nothing) {
             let message = error.to_string();
             prop_assert!(!message.is_empty() && !message.contains(char::is_control), "{:?}", message);
         }
@@ -591,7 +608,7 @@ proptest! {
     ) {
         let args = if glued { vec![format!("{option}={value}")] } else { vec![option.to_owned(), value] };
         let args = std::iter::once("zklock".to_owned()).chain(args).chain(["/l".to_owned(), "x".to_owned()]);
-        if let Err(Exit::Usage(error)) = from_args_and_environment(args.map(OsString::from), |_| None) {
+        if let Err(Exit::Usage(error)) = job(args.map(OsString::from), &nothing) {
             prop_assert!(!error.to_string().contains(char::is_control), "{:?}", error);
         }
     }
@@ -600,7 +617,7 @@ proptest! {
     fn the_command_is_passed_on_unchanged(words in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..8), 1..6)) {
         let words: Vec<OsString> = words.into_iter().map(OsString::from_vec).collect();
         let args = ["zklock", "/l", "--"].into_iter().map(OsString::from).chain(words.clone());
-        let plan = from_args_and_environment(args, |_| None).unwrap();
+        let plan = job(args, &nothing).unwrap();
         prop_assert_eq!(
             plan.work,
             Work::Command(CommandLine { program: words[0].clone(), args: words[1..].to_vec() })
@@ -658,7 +675,7 @@ fn options_of_logging_in() {
         plan_in(environment, &[args, &["/l", "true"]].concat()).unwrap_or_else(|exit| panic!("{exit:?}")).login
     };
     let bob = || vec![Credential { scheme: "digest".to_owned(), secret: b"bob:a:b".to_vec() }];
-    let by_option = Login { credentials: bob(), in_sight: true, protection: Protection::Read, file: None };
+    let by_option = Login { credentials: bob(), in_sight: true, protection: Protection::Read, ..Login::default() };
     let by_variable = Login { in_sight: false, ..by_option.clone() };
     let by_file = Login { credentials: vec![], file: Some("f".into()), ..by_variable.clone() };
     let variable = [("ZKLOCK_AUTH", "digest:bob:a:b")];
@@ -672,19 +689,25 @@ fn options_of_logging_in() {
     }
     assert_eq!(login(&[], &["--acl", "open"]), Login::default());
     assert!(!format!("{by_option:?}").contains("bob"), "{by_option:?}");
+    assert_eq!((by_option.shown().count(), by_option.sasl()), (1, None));
+    let by_sasl = login(&[("ZKLOCK_AUTH", "sasl:bob:a:b")], &[]);
+    assert_eq!((by_sasl.shown().count(), by_sasl.sasl()), (0, Some(Sasl::DigestMd5 { user: "bob", password: "a:b" })));
+    assert!(!format!("{:?}", by_sasl.sasl()).contains("bob"));
 
     let refused =
         |environment: &[(&str, &str)], args: &[&str]| refusal(plan_in(environment, &[args, &["/l", "true"]].concat()));
+    const HOW: &str = "write digest:USER:PASSWORD or sasl:USER:PASSWORD";
     let missing = "a user or a password is missing; write digest:USER:PASSWORD";
     for (text, why) in [
         ("digest:secret", missing),
         ("digest:secret:", missing),
         ("digest::secret", missing),
-        ("secret", "write digest:USER:PASSWORD"),
-        (":secret", "write digest:USER:PASSWORD"),
-        ("", "write digest:USER:PASSWORD"),
-        ("sasl:bob:secret", "SASL is not supported; write digest:USER:PASSWORD"),
-        ("digest:bob:secret\n", "it contains a control character; write digest:USER:PASSWORD"),
+        ("sasl:secret", "a user or a password is missing; write sasl:USER:PASSWORD"),
+        ("sasl:bob:", "a user or a password is missing; write sasl:USER:PASSWORD"),
+        ("secret", HOW),
+        (":secret", HOW),
+        ("", HOW),
+        ("digest:bob:secret\n", &format!("it contains a control character; {HOW}")),
     ] {
         assert_eq!(refused(&[], &["--auth", text]), format!("--auth: {why}"));
         if !text.is_empty() {

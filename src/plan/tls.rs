@@ -1,10 +1,12 @@
 //! How connections are encrypted.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
+use super::config::Surroundings;
+use super::origin::{Given, Origin, Setting};
 use super::refusal::quoted;
-use super::written::{Given, Written};
+use super::written::Written;
 use super::{ConnectString, UsageError};
 use crate::cli::groups;
 use crate::environment;
@@ -29,42 +31,66 @@ pub struct OwnCertificate {
     pub key: PathBuf,
 }
 
-/// Reads the options of TLS. `None`: connections are not encrypted.
-pub(super) fn read<E: Fn(&str) -> Option<OsString>>(
-    written: &Written<'_, E>,
+/// Reads the settings of TLS. `None`: connections are not encrypted.
+pub(super) fn read(
+    written: &Written<'_, impl Surroundings>,
     tls: groups::Tls,
     servers: &ConnectString,
+    settings: &mut Vec<Setting>,
 ) -> Result<Option<Tls>, UsageError> {
-    let is_asked = written.flag("tls", environment::TLS)?;
-    let no_verify = written.flag("tls_no_verify_hostname", environment::TLS_NO_VERIFY_HOSTNAME)?;
-    let options = [
-        written.option("tls_ca", "--tls-ca", environment::TLS_CA, tls.tls_ca),
-        written.option("tls_cert", "--tls-cert", environment::TLS_CERT, tls.tls_cert),
-        written.option("tls_key", "--tls-key", environment::TLS_KEY, tls.tls_key),
-    ];
-    let is_wanted = match is_asked {
-        Some(given) if given.is_on => true,
-        // A variable that says no is overruled by an option, and by no other variable.
-        Some(_) => options.iter().flatten().any(Given::is_option) || no_verify.is_some_and(|flag| flag.is_option),
-        None => options.iter().any(Option::is_some) || no_verify.is_some_and(|flag| flag.is_on),
+    let is_asked = written.flag("tls", "--tls", environment::TLS)?;
+    let no_verify =
+        written.flag("tls_no_verify_hostname", "--tls-no-verify-hostname", environment::TLS_NO_VERIFY_HOSTNAME)?;
+    let ca = written.option("tls_ca", "--tls-ca", environment::TLS_CA, tls.tls_ca);
+    let certificate = written.option("tls_cert", "--tls-cert", environment::TLS_CERT, tls.tls_cert);
+    let key = written.option("tls_key", "--tls-key", environment::TLS_KEY, tls.tls_key);
+    // Each of them implies TLS.
+    let implying = [&ca, &certificate, &key].into_iter().flatten().map(|given| &given.origin);
+    let implying = implying.chain(no_verify.iter().filter(|flag| flag.is_on).map(|flag| &flag.origin));
+    let implying = implying.max_by_key(|origin| origin.strength());
+    let (is_wanted, origin) = match (&is_asked, implying) {
+        (None, None) => (false, &Origin::Default),
+        (None, Some(origin)) => (true, origin),
+        // A no is overruled by something stronger only: that of a variable by an option, and by no other variable.
+        (Some(asked), Some(origin)) if !asked.is_on && origin.strength() > asked.origin.strength() => (true, origin),
+        (Some(asked), _) => (asked.is_on, &asked.origin),
     };
+    settings.push(Setting { name: "tls", value: Some(is_wanted.to_string()), origin: origin.clone() });
     if !is_wanted {
         return Ok(None);
     }
-    let [ca, certificate, key] = options.map(|given| given.map(|given| given.path()).transpose());
-    let own = match (certificate?, key?) {
+    // The key of a file belongs to the certificate there. Another one, of the run or of a stronger file, brings its own.
+    let key = key.filter(|key| {
+        !key.origin.is_file()
+            || certificate.as_ref().is_none_or(|certificate| certificate.origin.strength() <= key.origin.strength())
+    });
+    let mut path = |name: &'static str, given: Option<&Given>| {
+        let Some(given) = given else { return Ok(None) };
+        let path = given.path()?;
+        settings.push(given.setting(name, path.to_string_lossy().into_owned()));
+        Ok(Some(path))
+    };
+    let ca = path("tls-ca", ca.as_ref())?;
+    let own = match (path("tls-cert", certificate.as_ref())?, path("tls-key", key.as_ref())?) {
         (Some(certificate), key) => {
             Some(OwnCertificate { key: key.unwrap_or_else(|| certificate.clone()), certificate })
         }
         (None, None) => None,
-        (None, Some(key)) => {
+        (None, Some(path)) => {
+            let key = key.as_ref().filter(|key| key.origin.is_file());
+            let name = key.map_or_else(|| "--tls-key".to_owned(), Given::name);
+            let certificate = key.map_or("--tls-cert", |key| key.spelling("--tls-cert"));
             return Err(UsageError(format!(
-                "--tls-key {}: a key without a certificate; write --tls-cert as well",
-                quoted(key.as_os_str())
+                "{name} {}: a key without a certificate; write {certificate} as well",
+                quoted(path.as_os_str())
             )));
         }
     };
-    let tls = Tls { ca: ca?, own, verify_hostname: !no_verify.is_some_and(|flag| flag.is_on) };
+    if let Some(flag) = &no_verify {
+        let value = Some(flag.is_on.to_string());
+        settings.push(Setting { name: "tls-no-verify-hostname", value, origin: flag.origin.clone() });
+    }
+    let tls = Tls { ca, own, verify_hostname: !no_verify.is_some_and(|flag| flag.is_on) };
     let odd = servers.hosts.iter().find(|server| server.name_in_certificate().is_none());
     match odd {
         Some(odd) => Err(UsageError(format!(

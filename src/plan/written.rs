@@ -1,15 +1,15 @@
 //! What every command reads alike: where the servers are, how long to try, how much to say.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use log::LevelFilter;
 
+use super::config::{Config, Surroundings};
 use super::login;
-use super::refusal::quoted;
+use super::origin::{Given, Origin, Setting};
 use super::tls::{self, Tls};
 use super::{ConnectString, UsageError, Verbosity, session_timeout};
 use crate::cli::{self, groups};
@@ -22,7 +22,7 @@ use crate::rules::login::Login;
 pub struct Access {
     /// The servers, and the chroot that all paths are relative to.
     pub servers: ConnectString,
-    /// The user has named the servers, by option or variable.
+    /// The user has named the servers, by option, variable or file.
     pub servers_given: bool,
     /// `--connect-timeout`
     pub connect_timeout: Duration,
@@ -30,6 +30,8 @@ pub struct Access {
     pub tls: Option<Tls>,
     /// Who we are to the servers.
     pub login: Login,
+    /// Where all of this comes from, and the configuration files that were read.
+    pub settings: Vec<Setting>,
 }
 
 /// How much to say.
@@ -41,25 +43,42 @@ pub struct Messages {
     pub log_filter: Option<String>,
 }
 
-/// The arguments as clap has matched them, and the environment.
+/// The arguments as clap has matched them, the environment, and the configuration files.
 ///
-/// clap has read the variables of this process, for the help text. Here, only what `environment` knows counts.
-pub(super) struct Written<'a, E> {
+/// clap has read the variables of this process, for the help text. Here, only what `surroundings` knows counts.
+pub(super) struct Written<'a, S> {
     pub(super) matches: &'a ArgMatches,
-    pub(super) environment: E,
+    pub(super) surroundings: &'a S,
+    config: Config,
 }
 
-impl<E: Fn(&str) -> Option<OsString>> Written<'_, E> {
-    /// The value of an option that is `written`, or else of its variable.
+impl<'a, S: Surroundings> Written<'a, S> {
+    /// For a command that connects: reads the configuration files.
+    pub(super) fn with_config(matches: &'a ArgMatches, surroundings: &'a S) -> Result<Self, UsageError> {
+        let written = Self::without_config(matches, surroundings);
+        let named = matches.get_one::<OsString>("config").cloned();
+        let named = written.option("config", "--config", environment::CONFIG, named);
+        Ok(Self { config: Config::read(named, surroundings)?, ..written })
+    }
+
+    /// For a command that does not connect.
+    pub(super) fn without_config(matches: &'a ArgMatches, surroundings: &'a S) -> Self {
+        Self { matches, surroundings, config: Config::default() }
+    }
+
+    /// The value of an option that is `written`, or else of its variable, or else of its key in a configuration file.
     pub(super) fn option(
         &self,
         id: &str,
-        origin: &'static str,
-        name: &'static str,
+        option: &'static str,
+        variable: impl Into<Option<&'static str>>,
         written: Option<OsString>,
     ) -> Option<Given> {
         let written = written.filter(|_| self.is_written(id));
-        written.map(|text| Given { origin, text }).or_else(|| self.variable(name))
+        written
+            .map(|text| Given::new(option, text))
+            .or_else(|| self.variable(variable.into()?))
+            .or_else(|| self.config.get(option.trim_start_matches('-')).cloned())
     }
 
     /// Whether an option is on the command line.
@@ -67,41 +86,58 @@ impl<E: Fn(&str) -> Option<OsString>> Written<'_, E> {
         self.matches.value_source(id) == Some(ValueSource::CommandLine)
     }
 
-    /// A flag, or else its variable.
-    pub(super) fn flag(&self, id: &str, name: &'static str) -> Result<Option<Flag>, UsageError> {
-        if self.is_written(id) {
-            return Ok(Some(Flag { is_on: true, is_option: true }));
-        }
-        let is_on = self.variable(name).map(|given| given.read(yes_or_no)).transpose()?;
-        Ok(is_on.map(|is_on| Flag { is_on, is_option: false }))
+    /// A flag, or else its variable, or else its key in a configuration file.
+    pub(super) fn flag(
+        &self,
+        id: &str,
+        option: &'static str,
+        variable: &'static str,
+    ) -> Result<Option<Flag>, UsageError> {
+        let written = self.is_written(id).then(|| "1".into());
+        let given = self.option(id, option, variable, written);
+        given.map(|given| Ok(Flag { is_on: given.read(yes_or_no)?, origin: given.origin })).transpose()
     }
 
     /// A variable; an empty one counts as unset.
     fn variable(&self, name: &'static str) -> Option<Given> {
-        let text = (self.environment)(name).filter(|text| !text.is_empty())?;
-        Some(Given { origin: name, text })
+        let text = self.surroundings.variable(name).filter(|text| !text.is_empty())?;
+        Some(Given { origin: Origin::Variable(name), key: "", text })
     }
 
     pub(super) fn access(&self, written: groups::Connecting) -> Result<Access, UsageError> {
-        let servers = self.option("zookeeper", "--zookeeper", environment::ZOOKEEPER, Some(written.zookeeper));
-        let servers_given = servers.is_some();
-        let servers = servers
-            .unwrap_or_else(|| Given::new("--zookeeper", cli::DEFAULT_ZOOKEEPER))
-            .read(str::parse::<ConnectString>)?;
+        let mut settings: Vec<_> = self.config.files().collect();
+        let given = self.option("zookeeper", "--zookeeper", environment::ZOOKEEPER, Some(written.zookeeper));
+        let servers_given = given.is_some();
+        let given = given.unwrap_or_else(|| Given::default("--zookeeper", cli::DEFAULT_ZOOKEEPER));
+        let servers = given.read(str::parse::<ConnectString>)?;
+        settings.push(given.setting("zookeeper", servers.to_string()));
+        let given = self
+            .option("connect_timeout", "--connect-timeout", None, Some(written.connect_timeout))
+            .unwrap_or_else(|| Given::default("--connect-timeout", cli::DEFAULT_CONNECT_TIMEOUT));
+        let connect_timeout = given.read(connect_timeout)?;
+        settings.push(given.setting("connect-timeout", duration::show(connect_timeout)));
         Ok(Access {
-            tls: tls::read(self, written.tls, &servers)?,
-            login: login::read(self, written.login)?,
+            tls: tls::read(self, written.tls, &servers, &mut settings)?,
+            login: login::read(self, written.login, &mut settings)?,
             servers_given,
             servers,
-            connect_timeout: Given::new("--connect-timeout", written.connect_timeout).read(connect_timeout)?,
+            connect_timeout,
+            settings,
         })
     }
 
-    pub(super) fn session_timeout(&self, written: groups::Asked) -> Result<Duration, UsageError> {
+    pub(super) fn session_timeout(&self, written: groups::Asked) -> Result<(Duration, Setting), UsageError> {
         let text = Some(written.session_timeout);
-        self.option("session_timeout", "--session-timeout", environment::SESSION_TIMEOUT, text)
-            .unwrap_or_else(|| Given::new("--session-timeout", cli::DEFAULT_SESSION_TIMEOUT))
-            .read(session_timeout)
+        let given = self
+            .option("session_timeout", "--session-timeout", environment::SESSION_TIMEOUT, text)
+            .unwrap_or_else(|| Given::default("--session-timeout", cli::DEFAULT_SESSION_TIMEOUT));
+        let timeout = given.read(session_timeout)?;
+        Ok((timeout, given.setting("session-timeout", duration::show(timeout))))
+    }
+
+    /// What a configuration file says of `--acl`, for a command without that option.
+    pub(super) fn acl_of_file(&self) -> Option<Setting> {
+        self.config.get("acl").map(|given| given.setting("acl", given.text.to_string_lossy().into_owned()))
     }
 
     pub(super) fn messages(&self, written: groups::Messages) -> Result<Messages, UsageError> {
@@ -117,44 +153,10 @@ impl<E: Fn(&str) -> Option<OsString>> Written<'_, E> {
 }
 
 /// What was said of a flag.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Flag {
     pub(super) is_on: bool,
-    /// By an option, not by a variable.
-    pub(super) is_option: bool,
-}
-
-/// A value, and the option or variable to name when it makes no sense.
-pub(super) struct Given {
-    origin: &'static str,
-    text: OsString,
-}
-
-impl Given {
-    pub(super) fn new(origin: &'static str, text: impl Into<OsString>) -> Self {
-        Self { origin, text: text.into() }
-    }
-
-    /// It was written on the command line.
-    pub(super) fn is_option(&self) -> bool {
-        self.origin.starts_with('-')
-    }
-
-    /// The path of a file.
-    pub(super) fn path(&self) -> Result<PathBuf, UsageError> {
-        if self.text.is_empty() {
-            return Err(UsageError(format!("{} '': write the path of a file", self.origin)));
-        }
-        Ok(PathBuf::from(&self.text))
-    }
-
-    pub(super) fn read<T>(&self, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<T, UsageError> {
-        self.text
-            .to_str()
-            .ok_or_else(|| "not UTF-8; write it in UTF-8".to_owned())
-            .and_then(parse)
-            .map_err(|why| UsageError(format!("{} {}: {why}", self.origin, quoted(&self.text))))
-    }
+    pub(super) origin: Origin,
 }
 
 /// The package whose modules log.
@@ -182,7 +184,7 @@ fn yes_or_no(text: &str) -> Result<bool, String> {
     }
 }
 
-fn connect_timeout(text: &str) -> Result<Duration, String> {
+pub(super) fn connect_timeout(text: &str) -> Result<Duration, String> {
     match duration::parse(text)? {
         Duration::ZERO => Err("no server can answer in no time; write a longer one, such as 15s".to_owned()),
         timeout => Ok(timeout),

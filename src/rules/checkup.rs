@@ -50,8 +50,28 @@ pub struct Server {
     pub tls: Option<Tls>,
     /// Why it is of no use, or not of full use.
     pub error: Option<String>,
-    /// It wants another client certificate or another login.
-    pub is_refusing: bool,
+    /// What helps, if there is an error.
+    pub cure: Cure,
+}
+
+/// What helps against a server that does not answer as it should.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cure {
+    /// Something is to be done about the server, or about its address.
+    #[default]
+    Server,
+    /// To use TLS, or another port.
+    Tls,
+    /// To use no TLS, or another port.
+    NoTls,
+    /// To call it what its certificate says.
+    Name,
+    /// To trust its certificate, or to give it another one.
+    Trust,
+    /// To show it another client certificate.
+    Certificate,
+    /// To log in, or to log in otherwise.
+    Login,
 }
 
 /// How a connection is encrypted.
@@ -91,7 +111,7 @@ impl Server {
             lacks: None,
             tls: None,
             error: None,
-            is_refusing: false,
+            cure: Cure::default(),
         }
     }
 
@@ -103,6 +123,11 @@ impl Server {
     /// What it grants to a client that asks for this session timeout (`ZooKeeperServer.processConnectRequest`).
     fn grants(&self, asked: Duration) -> Option<Duration> {
         Some(asked.max(self.least?).min(self.greatest?))
+    }
+
+    /// Whether it wants another client certificate or another login.
+    const fn is_refusing(&self) -> bool {
+        matches!(self.cure, Cure::Certificate | Cure::Login)
     }
 
     fn is_observer(&self) -> bool {
@@ -139,6 +164,8 @@ pub enum Finding {
     NoTransactions(usize),
     /// The certificate of a server expires in so many days.
     CertificateEnds(usize, i64),
+    /// Our own certificate expires in so many days.
+    OwnCertificateEnds(i64),
     /// The chroot does not exist.
     NoChroot,
     /// The lock cannot be taken.
@@ -159,6 +186,7 @@ impl Finding {
             Self::NoContainers(_) => "no-containers",
             Self::NoTransactions(_) => "no-transactions",
             Self::CertificateEnds(..) => "certificate-ends",
+            Self::OwnCertificateEnds(_) => "client-certificate-ends",
             Self::NoChroot => "no-chroot",
             Self::Lacks(Lack::Denied(..)) => "acl",
             Self::Lacks(Lack::Refused(..)) => "lock-refused",
@@ -199,6 +227,23 @@ pub struct Report {
     pub outcome: Outcome,
 }
 
+impl Report {
+    /// Adds what there is to say about our own certificate, which expires at `not_after`.
+    pub fn add_own_certificate(&mut self, not_after: i64, today: i64) {
+        if let Some(days) = days_left(not_after, today) {
+            self.findings.push(Finding::OwnCertificateEnds(days));
+            if self.outcome == Outcome::Exited(0) {
+                self.outcome = Outcome::Exited(1);
+            }
+        }
+    }
+}
+
+/// For how many days a certificate is still good, if it is to be renewed.
+fn days_left(not_after: i64, today: i64) -> Option<i64> {
+    Some((not_after - today).div_euclid(DAY)).filter(|days| *days < CERTIFICATE_DAYS)
+}
+
 /// Judges the servers. `asked`: the session timeout that a run would ask for; `today`: the time, in seconds since the
 /// Unix epoch.
 pub fn judge(servers: &[Server], asked: Duration, today: i64) -> Report {
@@ -216,8 +261,7 @@ pub fn judge(servers: &[Server], asked: Duration, today: i64) -> Report {
     let first = |is_it: fn(&Server) -> bool| servers.iter().position(is_it);
     findings.extend(first(|server| server.knows_containers() == Some(false)).map(Finding::NoContainers));
     findings.extend(first(|server| server.transactions == Some(false)).map(Finding::NoTransactions));
-    let days = |server: &Server| Some((server.tls.as_ref()?.not_after? - today).div_euclid(DAY));
-    let ends = |(number, server)| Some((number, days(server).filter(|days| *days < CERTIFICATE_DAYS)?));
+    let ends = |(number, server): (_, &Server)| Some((number, days_left(server.tls.as_ref()?.not_after?, today)?));
     findings.extend(numbered().filter_map(ends).map(|(number, days)| Finding::CertificateEnds(number, days)));
     // A server that lags may not know yet that it was created.
     let mut chroots = servers.iter().filter_map(|server| server.chroot);
@@ -228,12 +272,12 @@ pub fn judge(servers: &[Server], asked: Duration, today: i64) -> Report {
     }
     let has = |code| findings.iter().any(|finding| finding.code() == code);
     let outcome = match promise {
-        None if servers.iter().any(|server| server.is_refusing) => Outcome::Denied,
+        None if servers.iter().any(Server::is_refusing) => Outcome::Denied,
         None => Outcome::Unavailable,
         Some(_) if has("no-chroot") => Outcome::Unusable,
         Some(_) if has("acl") => Outcome::Denied,
         // They open sessions, and refuse the login on all of them.
-        Some(_) if servers.iter().all(|server| server.is_refusing) => Outcome::Denied,
+        Some(_) if servers.iter().all(Server::is_refusing) => Outcome::Denied,
         Some(_) => Outcome::Exited(u8::from(!findings.is_empty())),
     };
     Report { findings, promise: promise.map(|(promise, _)| promise), outcome }

@@ -116,6 +116,8 @@ pub enum Barrier {
     Foreign,
     /// Our environment does not say where to look.
     NoOffer,
+    /// There is no /proc, here or there.
+    NoProc,
 }
 
 #[cfg(test)]

@@ -8,10 +8,12 @@ use serde::{Deserialize, Serialize};
 /// Who we are to the servers, and who may do what with the nodes that we create.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Login {
-    /// What is shown to the servers over each connection.
+    /// What we log in with over each connection.
     pub credentials: Vec<Credential>,
     /// A file with credentials that has not been read yet.
     pub file: Option<PathBuf>,
+    /// That file has a credential of digest, as another process has found.
+    pub file_has_digest: bool,
     /// The credentials were on the command line.
     pub in_sight: bool,
     /// Who may do what with the nodes that we create.
@@ -22,6 +24,61 @@ impl Login {
     /// Whether there is one at all.
     pub fn is_given(&self) -> bool {
         !self.credentials.is_empty() || self.file.is_some()
+    }
+
+    /// What is shown to the servers as it is.
+    pub fn shown(&self) -> impl Iterator<Item = &Credential> {
+        self.credentials.iter().filter(|credential| !credential.is_for_sasl())
+    }
+
+    /// What SASL is to prove. A connection has one identity of SASL.
+    pub fn sasl(&self) -> Option<Sasl<'_>> {
+        #[cfg(feature = "gssapi")]
+        if let Some(gssapi) = self.credentials.iter().find(|credential| credential.scheme == GSSAPI) {
+            return Some(Sasl::Gssapi { service: std::str::from_utf8(&gssapi.secret).ok()? });
+        }
+        let credential = self.credentials.iter().find(|credential| credential.scheme == SASL)?;
+        let (user, password) = std::str::from_utf8(&credential.secret).ok()?.split_once(':')?;
+        Some(Sasl::DigestMd5 { user, password })
+    }
+
+    /// Whether servers take a wrong password, and make another identity of it.
+    pub fn may_be_mistaken(&self) -> bool {
+        self.file_has_digest || self.credentials.iter().any(|credential| credential.scheme == DIGEST)
+    }
+}
+
+/// The scheme of a user and a password that the servers take as they are.
+pub const DIGEST: &str = "digest";
+
+/// The scheme of a user and a password that are proved by SASL.
+pub const SASL: &str = "sasl";
+
+/// The scheme of a login by Kerberos, where the credential is the service and no secret.
+pub const GSSAPI: &str = "gssapi";
+
+/// How SASL proves who we are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Sasl<'l> {
+    /// By a password.
+    DigestMd5 {
+        /// Whose it is.
+        user: &'l str,
+        /// The password.
+        password: &'l str,
+    },
+    /// By a ticket of Kerberos.
+    #[cfg(feature = "gssapi")]
+    Gssapi {
+        /// What the ticket is for: a service on the host, such as `zookeeper`, or a principal.
+        service: &'l str,
+    },
+}
+
+impl fmt::Debug for Sasl<'_> {
+    /// Without the secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a login by SASL")
     }
 }
 
@@ -44,6 +101,13 @@ pub struct Credential {
     pub scheme: String,
     /// Such as `user:password`.
     pub secret: Vec<u8>,
+}
+
+impl Credential {
+    /// Whether it is not shown to the servers, but proved.
+    pub fn is_for_sasl(&self) -> bool {
+        self.scheme == SASL || self.scheme == GSSAPI
+    }
 }
 
 impl fmt::Debug for Credential {

@@ -114,6 +114,11 @@ impl Machine {
         }
     }
 
+    /// Whether the lock is held until all descendants of the command have ended.
+    pub fn waits_for_descendants(&self) -> bool {
+        self.settings.wait_descendants
+    }
+
     /// Which processes must be gone before [`super::event::CommandEvent::TreeGone`] is told, once the command
     /// itself has ended.
     pub fn awaits(&self) -> Option<Awaited> {

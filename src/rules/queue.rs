@@ -10,7 +10,7 @@ mod recipes;
 
 use std::num::NonZeroU32;
 
-pub use names::{Contender, ContenderId, Dialect, SINGLE};
+pub use names::{Contender, ContenderId, Dialect, SINGLE, is_numbered};
 pub use recipes::Recipe;
 
 use super::mode::Mode;
@@ -107,6 +107,12 @@ impl Queue {
         &self.contenders
     }
 
+    /// Whether `first` is before the contender with this name.
+    pub fn comes_before(&self, first: &Contender, name: &str) -> bool {
+        let mut both = self.contenders.iter().filter(|contender| [&first.name, name].contains(&&*contender.name));
+        both.next() == Some(first) && both.next().is_some()
+    }
+
     /// How many contenders there are: neighbouring nodes with the same id count as one.
     pub fn size(&self) -> usize {
         self.place(self.contenders.len())
@@ -115,7 +121,7 @@ impl Queue {
     /// How many contenders the first `nodes` nodes belong to.
     fn place(&self, nodes: usize) -> usize {
         let nodes = &self.contenders[..nodes];
-        let same = nodes.windows(2).filter(|pair| pair[0].id.is_some() && pair[0].id == pair[1].id).count();
+        let same = nodes.windows(2).filter(|pair| pair[0].is_same(&pair[1])).count();
         nodes.len() - same
     }
 
@@ -143,7 +149,17 @@ impl Queue {
 
     /// Every contender with its standing, first come first.
     pub fn standings(&self) -> impl Iterator<Item = (&Contender, Standing<'_>)> {
-        self.contenders.iter().enumerate().map(|(index, contender)| (contender, self.standing_at(index)))
+        // One step each, for the sake of long queues.
+        let (mut position, mut exclusive) = (0, None);
+        self.contenders.iter().enumerate().map(move |(index, contender)| {
+            let previous = index.checked_sub(1).map(|previous| &self.contenders[previous]);
+            position += usize::from(!previous.is_some_and(|previous| previous.is_same(contender)));
+            let standing = self.judge(index, position, exclusive);
+            if contender.mode == Mode::Exclusive {
+                exclusive = Some(index);
+            }
+            (contender, standing)
+        })
     }
 
     /// The number of permits of an earlier contender, if it differs from this one's. The two cannot share
@@ -207,22 +223,27 @@ impl Queue {
     /// - Taking the nearest keeps the release of an exclusive holder from waking a herd: with N permits, only the
     ///   first N contenders after the holder watch it, and later ones watch each other. The release of one
     ///   permit wakes the N after it at most.
-    fn standing_at(&self, index: usize) -> Standing<'_> {
-        let position = self.place(index + 1);
+    ///
+    /// `position`: its place; `exclusive`: the nearest exclusive contender before it.
+    fn judge(&self, index: usize, position: usize, exclusive: Option<usize>) -> Standing<'_> {
         let mode = self.contenders[index].mode;
-        let mut passed = Vec::new();
-        for other in self.contenders[..index].iter().rev() {
-            if mode == Mode::Exclusive || other.mode == Mode::Exclusive {
-                return Standing::Waits { position, watch: vec![other] };
-            }
-            if let Some(permits) = mode.permits() {
-                passed.push(other);
-                if passed.len() >= permits.get() as usize {
-                    return Standing::Waits { position, watch: passed };
-                }
-            }
+        let nearest = if mode == Mode::Exclusive { index.checked_sub(1) } else { exclusive };
+        // Those that hold together with it, if there is room.
+        let passed = &self.contenders[nearest.map_or(0, |nearest| nearest + 1)..index];
+        if let Some(permits) = mode.permits().map(|permits| permits.get() as usize)
+            && passed.len() >= permits
+        {
+            return Standing::Waits { position, watch: passed.iter().rev().take(permits).collect() };
         }
-        Standing::Holds
+        match nearest {
+            Some(nearest) => Standing::Waits { position, watch: vec![&self.contenders[nearest]] },
+            None => Standing::Holds,
+        }
+    }
+
+    fn standing_at(&self, index: usize) -> Standing<'_> {
+        let exclusive = self.contenders[..index].iter().rposition(|other| other.mode == Mode::Exclusive);
+        self.judge(index, self.place(index + 1), exclusive)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Text of unknown origin, made safe to print.
 
+use std::fmt::Write as _;
+
 /// The longest text, in characters, that [`printable`] returns.
 pub const TEXT_LIMIT: usize = 100;
 
@@ -31,6 +33,23 @@ pub fn printable(text: &str) -> String {
 /// when it is cut.
 pub fn legible(name: &str) -> String {
     name.chars().map(|character| if is_unsafe(character) { char::REPLACEMENT_CHARACTER } else { character }).collect()
+}
+
+/// A text in JSON with escapes for the characters that [`printable`] replaces: another program reads the same, and a terminal
+/// shows it as it is.
+pub fn escaped_json(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for character in json.chars() {
+        if is_unsafe(character) {
+            // They can be in strings only.
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                let _ = write!(escaped, "\\u{unit:04x}");
+            }
+        } else {
+            escaped.push(character);
+        }
+    }
+    escaped
 }
 
 /// [`printable`], or `None` when nothing legible is left.
@@ -87,6 +106,14 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn json_means_the_same_when_escaped(text in any::<String>()) {
+            let text = text + "\u{9b}31m\u{202e}\u{e0041}";
+            let escaped = escaped_json(&serde_json::to_string(&text).unwrap());
+            prop_assert!(!escaped.contains(is_unsafe));
+            prop_assert_eq!(serde_json::from_str::<String>(&escaped).unwrap(), text);
+        }
+
         #[test]
         fn any_text_becomes_printable(text in any::<String>()) {
             let shown = printable(&text);

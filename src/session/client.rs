@@ -11,14 +11,14 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::channel::{Channel, is_for_later};
-use super::login;
 use super::watch::{Fired, Wanted};
 use super::{Change, Created, Failure, Session, Stat, Watch};
+use super::{created, failure, login};
 use crate::rules::contacts::{Contact, silence_limit};
 use crate::rules::instant::Instant;
 use crate::rules::login::{Credential, Login, Protection};
 use crate::zookeeper::connection::{Connection, Event};
-use crate::zookeeper::error::{Code, Unsendable};
+use crate::zookeeper::error::Unsendable;
 use crate::zookeeper::handshake::{Granted, Identity};
 use crate::zookeeper::reply::{ChangeKind, Reply};
 use crate::zookeeper::request::{Kind, NewNode, Operation, Request, Secret};
@@ -32,8 +32,8 @@ struct Waits {
     slot: Slot,
     /// The watch that is asked for, if any.
     watch: Option<Wanted>,
-    /// It is our login. The server closes the session if it refuses that.
-    is_login: bool,
+    /// The scheme of our login, if it is one: refused, it ends the session; granted, it is no sign of life to the leader.
+    login: Option<String>,
 }
 
 /// An established session over one connection.
@@ -57,8 +57,8 @@ struct Wire {
     /// Where bytes are read to.
     buffer: Box<[u8]>,
     is_lost: bool,
-    /// The server has refused our login.
-    is_refused: bool,
+    /// The scheme of a login that the server has refused.
+    refused: Option<String>,
     /// The turn in which it was last looked at.
     turn: u64,
 }
@@ -83,7 +83,7 @@ impl<C: Channel> ClientSession<C> {
                 contacts: vec![],
                 buffer: vec![0; 16 * 1024].into(),
                 is_lost: false,
-                is_refused: false,
+                refused: None,
                 turn: 0,
             }),
             protection: Protection::Open,
@@ -93,9 +93,9 @@ impl<C: Channel> ClientSession<C> {
     /// Logs in, before anything else is asked, and creates nodes with ACLs that suit it.
     pub fn with_login(mut self, login: &Login) -> Self {
         self.protection = login.protection;
-        for Credential { scheme, secret } in &login.credentials {
+        for Credential { scheme, secret } in login.shown() {
             let request = Request::Auth { scheme, credentials: Secret(secret) };
-            let waits = Waits { slot: Slot::default(), watch: None, is_login: true };
+            let waits = Waits { slot: Slot::default(), watch: None, login: Some(scheme.clone()) };
             // If they are longer than any server takes, the nodes are not those of this login, and that is noticed.
             let _ = self.wire.get_mut().connection.request(&request, waits, self.channel.now());
         }
@@ -137,7 +137,7 @@ impl<C: Channel> ClientSession<C> {
         watch: Option<Wanted>,
     ) -> impl Future<Output = Result<Reply, Failure>> + use<'s, C> {
         let slot = Slot::default();
-        let waits = Waits { slot: Rc::clone(&slot), watch, is_login: false };
+        let waits = Waits { slot: Rc::clone(&slot), watch, login: None };
         let queued = self.wire.borrow_mut().connection.request(request, waits, self.channel.now());
         self.channel.take_another_turn();
         async move {
@@ -148,8 +148,8 @@ impl<C: Channel> ClientSession<C> {
             }
             poll_fn(|_| {
                 self.go_on();
-                if self.wire.borrow().is_refused {
-                    return Poll::Ready(Err(Code::AuthFailed.into()));
+                if let Some(scheme) = &self.wire.borrow().refused {
+                    return Poll::Ready(Err(failure::of_login(scheme)));
                 }
                 if self.wire.borrow().is_lost {
                     return Poll::Pending;
@@ -180,7 +180,7 @@ impl Wire {
         }
         let now = channel.now();
         if self.connection.ping_at().is_some_and(|at| at <= now) {
-            let waits = Waits { slot: Slot::default(), watch: None, is_login: false };
+            let waits = Waits { slot: Slot::default(), watch: None, login: None };
             self.connection.request(&Request::Ping, waits, now).map_err(io::Error::other)?;
         }
         self.write(channel)?;
@@ -227,9 +227,9 @@ impl Wire {
 
     fn take(&mut self, event: Event<Waits>, now: Instant) {
         match event {
-            Event::Answered { tag: Waits { slot, watch, is_login }, sent, result } => {
-                self.is_refused |= is_login && result.is_err();
-                self.contacts.push(Contact { sent, answered: now });
+            Event::Answered { tag: Waits { slot, watch, login }, sent, result } => {
+                self.contacts.extend(login.is_none().then_some(Contact { sent, answered: now }));
+                self.refused = self.refused.take().or_else(|| login.filter(|_| result.is_err()));
                 let result = result.map_err(Failure::from);
                 let is_missing = result.as_ref().err() == Some(&Failure::NoNode);
                 if let Some(watch) = watch.filter(|watch| result.is_ok() || watch.even_if_missing && is_missing) {
@@ -314,19 +314,7 @@ impl<C: Channel> Session for ClientSession<C> {
                 self.ask(&Request::Multi(&creations))
             }
         };
-        async move {
-            match reply.await? {
-                Reply::Created { path, stat } => Ok(Created { paths: vec![path], stat: stat.map(Stat::from) }),
-                Reply::Multi(results) => {
-                    let path = |result| match result {
-                        Reply::Created { path, .. } => Ok(path),
-                        other => Err(unexpected(&other)),
-                    };
-                    Ok(Created { paths: results.into_iter().map(path).collect::<Result<_, _>>()?, stat: None })
-                }
-                other => Err(unexpected(&other)),
-            }
-        }
+        async move { created::read(reply.await?, prefixes, numbered) }
     }
 
     async fn create_parents(&self, path: &str, containers: bool) -> Result<(), Failure> {
@@ -424,7 +412,7 @@ impl<C: Channel> Session for ClientSession<C> {
 
     async fn close(self) -> Result<(), Failure> {
         let slot = Slot::default();
-        let waits = Waits { slot: Rc::clone(&slot), watch: None, is_login: false };
+        let waits = Waits { slot: Rc::clone(&slot), watch: None, login: None };
         let queued = self.wire.borrow_mut().connection.request(&Request::Close, waits, self.channel.now());
         if let Err(error) = queued {
             return Err(Failure::Unknown(error.to_string()));

@@ -21,8 +21,8 @@ use crate::rules::instant::Instant;
 use crate::zookeeper::handshake::{Attempt, Granted, Identity};
 
 /// Servers that are down are tried again after this long, then after twice that, and so on.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(50);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// A server that has not answered for this long is waited for on; but the next one is tried beside it.
 const NEXT: Duration = Duration::from_millis(300);
@@ -263,7 +263,7 @@ impl Round<'_, '_> {
         let may_ask = self.identity.is_none();
         match trouble(server) {
             Some(Trouble::Unconnected(Unconnected::Tls(tls::Trouble::Closed)))
-                if may_ask && self.is_plain(server).await =>
+                if may_ask && self.is_plain(*address).await =>
             {
                 format!("{server} speaks ZooKeeper without TLS: name its secureClientPort, or leave out --tls")
             }
@@ -297,8 +297,8 @@ impl Round<'_, '_> {
     }
 
     /// Whether it is a ZooKeeper server that does not use TLS.
-    async fn is_plain(&self, server: SocketAddr) -> bool {
-        let answer = self.ask(TcpChannel::begin_plain(self.servers, self.reactor, server)).await;
+    async fn is_plain(&self, address: Address<'_>) -> bool {
+        let answer = self.ask(TcpChannel::begin_plain(self.servers, self.reactor, address)).await;
         answer.starts_with(NOT_SERVING) || answer.starts_with(VERSION)
     }
 

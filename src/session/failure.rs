@@ -25,6 +25,16 @@ impl From<Code> for Failure {
     }
 }
 
+/// The servers refuse a login by this scheme, which is no secret.
+pub(super) fn of_login(scheme: &str) -> Failure {
+    // Those that ZooKeeper itself knows, or has known. Plug-ins of the servers may add others.
+    let is_known = matches!(scheme, "digest" | "ip" | "x509" | "world" | "auth");
+    Failure::NotLetIn(match is_known {
+        true => format!("they refuse the login by {scheme}"),
+        false => format!("they refuse the login: do they know the scheme \"{scheme}\"? write digest:USER:PASSWORD"),
+    })
+}
+
 impl From<Refused> for Failure {
     fn from(refused: Refused) -> Self {
         refused.code().into()

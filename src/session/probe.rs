@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::channel::{Rejected, shake_hands};
 use super::client::ClientSession;
+use super::sasl::{Line, Trouble};
 use super::servers::{Address, Servers};
 use super::tcp::{TcpChannel, TcpSession, Unconnected};
 use super::tls::{self, Encryption};
@@ -16,16 +17,18 @@ use super::word::answer_to;
 use super::{Failure, Session as _};
 use crate::futures::{all, or};
 use crate::reactor::Reactor;
+use crate::rules::checkup::Cure;
 use crate::zookeeper::handshake::{Attempt, Granted};
 use crate::zookeeper::request::Request;
+
+/// How long a server may take over each step of a login.
+const LOGIN: Duration = Duration::from_secs(5);
 
 /// Why a server has opened no session.
 #[derive(Debug)]
 pub enum NoProbe {
-    /// It could not be connected to.
-    Io(String),
-    /// It wants another client certificate or another login.
-    Refused(String),
+    /// It could not be connected to, or wants something else of us: what helps, and the reason.
+    Failed(Cure, String),
     /// It accepts connections, and opens no session on them.
     NoSession,
 }
@@ -33,9 +36,19 @@ pub enum NoProbe {
 impl From<Unconnected> for NoProbe {
     fn from(error: Unconnected) -> Self {
         match error {
-            Unconnected::Tls(tls::Trouble::Refused(why)) => Self::Refused(why),
-            error => Self::Io(error.to_string()),
+            Unconnected::Tls(trouble) => Self::Failed(cure(&trouble), trouble.to_string()),
+            error => Self::Failed(Cure::Server, error.to_string()),
         }
+    }
+}
+
+const fn cure(trouble: &tls::Trouble) -> Cure {
+    match trouble {
+        tls::Trouble::Closed => Cure::NoTls,
+        tls::Trouble::Refused(_) => Cure::Certificate,
+        tls::Trouble::OtherName(_) => Cure::Name,
+        tls::Trouble::Untrusted(_) => Cure::Trust,
+        tls::Trouble::Failed(_) => Cure::Server,
     }
 }
 
@@ -68,6 +81,10 @@ impl<'p> Probes<'p> {
         channel.connected().await?;
         let mut asked = Asked { probes: self, pair: Some((channel, Attempt::open(timeout))) };
         let granted = asked.granted().await;
+        let granted = match granted {
+            Ok(granted) => Ok(asked.log_in(granted).await?),
+            rejected => rejected,
+        };
         let channel = asked.pair.take().map(|(channel, _)| channel);
         match (granted, channel) {
             (Ok(granted), Some(channel)) => {
@@ -139,6 +156,21 @@ impl Asked<'_, '_> {
             Some((channel, attempt)) => granted(attempt, channel).await,
             None => Err(Rejected::NoSession),
         }
+    }
+
+    /// Logs in by SASL, if we do that.
+    async fn log_in(&mut self, granted: Granted) -> Result<Granted, NoProbe> {
+        let (Some(sasl), Some((channel, _))) = (self.probes.servers.login.sasl(), &self.pair) else {
+            return Ok(granted);
+        };
+        let mut line = Line::new(channel, granted, LOGIN);
+        let Err(trouble) = line.log_in(sasl).await else { return Ok(line.finish()) };
+        line.close().await;
+        self.pair.take();
+        Err(match trouble {
+            Trouble::Lost(why) => NoProbe::Failed(Cure::Server, why),
+            trouble => NoProbe::Failed(Cure::Login, trouble.why().to_owned()),
+        })
     }
 }
 

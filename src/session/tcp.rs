@@ -16,10 +16,12 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, conne
 use super::Failure;
 use super::channel::Channel;
 use super::client::ClientSession;
-use super::dial::dial;
+use super::sasl::enter;
 use super::servers::{Address, Servers, brief};
 use super::tls::{self, Encryption, Stream};
 use crate::clock;
+#[cfg(feature = "gssapi")]
+use crate::plan::HostPort;
 use crate::reactor::Reactor;
 use crate::rules::instant::Instant;
 use crate::zookeeper::handshake::Identity;
@@ -36,9 +38,15 @@ impl<'p> TcpSession<'p> {
         timeout: Duration,
         identity: Option<&Identity>,
         unreachable: impl FnMut(String),
+        mut shortened: impl FnMut(Duration, Instant),
     ) -> Result<Self, Failure> {
-        let (channel, granted) = dial(servers, reactor, timeout, identity, unreachable).await?;
-        let session = Self::new(channel, granted, &servers.connect.chroot, identity.map(|_| timeout));
+        let before = Cell::new(timeout);
+        let shortened = |timeout, asked_at| {
+            before.set(timeout);
+            shortened(timeout, asked_at);
+        };
+        let (channel, granted) = enter(servers, reactor, timeout, identity, unreachable, shortened).await?;
+        let session = Self::new(channel, granted, &servers.connect.chroot, identity.map(|_| before.get()));
         Ok(session.with_login(servers.login))
     }
 }
@@ -47,8 +55,11 @@ impl<'p> TcpSession<'p> {
 #[derive(Debug)]
 pub struct TcpChannel<'p> {
     servers: &'p Servers<'p>,
-    reactor: &'p Reactor,
+    pub(super) reactor: &'p Reactor,
     pub(super) server: SocketAddr,
+    /// What the user calls it.
+    #[cfg(feature = "gssapi")]
+    pub(super) called: &'p HostPort,
     pub(super) socket: TcpStream,
     is_connected: Cell<bool>,
     /// `None`: it is not encrypted.
@@ -89,17 +100,26 @@ impl<'p> TcpChannel<'p> {
     ) -> Result<Self, Unconnected> {
         let tls = servers.security.as_ref().map(|security| security.begin(address.server)).transpose();
         let tls = tls.map_err(Unconnected::Tls)?.map(RefCell::new).map(Box::new);
-        Ok(Self { tls, ..Self::begin_plain(servers, reactor, address.socket)? })
+        Ok(Self { tls, ..Self::begin_plain(servers, reactor, address)? })
     }
 
     /// Begins to connect, without TLS whatever the servers are said to want.
     pub(super) fn begin_plain(
         servers: &'p Servers<'p>,
         reactor: &'p Reactor,
-        server: SocketAddr,
+        address: Address<'p>,
     ) -> Result<Self, Unconnected> {
-        let socket = begin_to_connect(server)?;
-        Ok(Self { servers, reactor, server, socket, is_connected: Cell::new(false), tls: None, losers: vec![] })
+        Ok(Self {
+            servers,
+            reactor,
+            server: address.socket,
+            #[cfg(feature = "gssapi")]
+            called: address.server,
+            socket: begin_to_connect(address.socket)?,
+            is_connected: Cell::new(false),
+            tls: None,
+            losers: vec![],
+        })
     }
 
     /// Goes on with connecting, without waiting. Returns whether that is done.

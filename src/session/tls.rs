@@ -39,11 +39,25 @@ pub struct Encryption {
     pub not_after: Option<i64>,
 }
 
+/// Why one of our own files is of no use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfit {
+    /// The setting that names the file. `None`: it is not about one file that a setting names.
+    pub setting: Option<&'static str>,
+    /// The reason, with the path.
+    pub why: String,
+}
+
 /// Looks at our own files before anything is connected. Returns what the user is to be warned of. Fails with the reason
 /// why they are of no use.
-pub fn check(tls: &Tls) -> Result<Option<String>, String> {
+pub fn check(tls: &Tls) -> Result<Option<String>, Unfit> {
     load(tls)?;
     Ok(tls.own.as_ref().and_then(|own| files::exposed(&own.key)))
+}
+
+/// When our own certificate expires, in seconds since the Unix epoch. `None`: there is none, or it cannot be read.
+pub fn own_not_after(tls: &Tls) -> Option<i64> {
+    files::own_not_after(tls.own.as_ref()?)
 }
 
 /// How the connections of a process are encrypted.
@@ -79,8 +93,8 @@ impl<'p> Security<'p> {
                 // If they changed while they were read, the stamps are old, and they are read again the next time.
                 Ok((config, shows)) => *loaded = Some(Loaded { stamps, config, shows }),
                 // They may be in the middle of being replaced. What they were goes on to be good enough.
-                Err(why) if loaded.is_some() => log::info!("using the earlier certificates: {why}"),
-                Err(why) => return Err(Trouble::Failed(why)),
+                Err(unfit) if loaded.is_some() => log::info!("using the earlier certificates: {}", unfit.why),
+                Err(unfit) => return Err(Trouble::Failed(unfit.why)),
             }
         }
         let Loaded { config, shows, .. } = loaded.as_ref().expect("it was just loaded");
@@ -91,12 +105,13 @@ impl<'p> Security<'p> {
     }
 }
 
-fn load(tls: &Tls) -> Result<(Arc<ClientConfig>, Arc<Shows>), String> {
+fn load(tls: &Tls) -> Result<(Arc<ClientConfig>, Arc<Shows>), Unfit> {
     let provider = Arc::new(ring::default_provider());
-    let roots: Arc<RootCertStore> = files::roots(tls.ca.as_deref())?.into();
+    let of_ca = |why| Unfit { setting: tls.ca.as_ref().map(|_| "tls-ca"), why };
+    let roots: Arc<RootCertStore> = files::roots(tls.ca.as_deref()).map_err(of_ca)?.into();
     let own = tls.own.as_ref().map(|own| files::own(own, &provider)).transpose()?;
     let shows = Arc::new(Shows { own: own.map(Arc::new), was_asked: AtomicBool::new(false) });
-    let internal = |error: &dyn std::fmt::Display| format!("TLS: {error}");
+    let internal = |error: &dyn std::fmt::Display| Unfit { setting: None, why: format!("TLS: {error}") };
     let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider)).build();
     let verifier = verifier.map_err(|error| internal(&error))?;
     let verifier: Arc<dyn ServerCertVerifier> =

@@ -91,6 +91,10 @@ impl<'r> Run<'r> {
         let signals = Signals::open().context("cannot read signals")?;
         let alarm = Alarm::new().context("cannot create a timer")?;
         let job = Job::new(signals.inherited())?;
+        if !job.has_proc() {
+            let why = "zklock fence needs /proc, to find the run of an earlier holder: mount it";
+            return Err(Trouble::System(why.to_owned()));
+        }
         Ok(Self { plan, signals, alarm, job, screen, writer })
     }
 

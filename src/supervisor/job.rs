@@ -30,6 +30,9 @@ pub(super) struct Job {
     guard: Option<Guarded>,
     /// Processes of guards that were dismissed, until they have been reaped.
     dismissed: Vec<Pid>,
+    /// Children of ours that do not belong to the command, as far as we know without a look: those that we were started
+    /// with, and those that we have made.
+    known: Vec<Stranger>,
     /// The locks that the command runs, or ran, under.
     pub(super) grant: Option<Grant>,
     /// The command of `--on-lost`, until it has been reaped.
@@ -59,17 +62,24 @@ impl Job {
         // which is told.
         let _ = prctl::set_child_subreaper(true);
         let children = OwnChildren::open().context("cannot look after descendants")?;
+        let known = if children.have_proc() { vec![] } else { children.others(|_| false)? };
         Ok(Self {
             inherited,
             children,
             guard: None,
             dismissed: vec![],
+            known,
             grant: None,
             on_lost: None,
             shares_group: false,
             terminal: None,
             interrupted: false,
         })
+    }
+
+    /// Whether /proc shows processes.
+    pub(super) fn has_proc(&self) -> bool {
+        self.children.have_proc()
     }
 
     /// Makes a guard, and with it the command's process, so that the lock need not wait for them.
@@ -80,7 +90,8 @@ impl Job {
         // One that has died, if there is any, is still to be reaped.
         self.dismiss_guard();
         self.shares_group = terminal::is_controlled();
-        let strangers = self.children.others(|_| false)?;
+        // To ask for every number would take seconds.
+        let strangers = if self.has_proc() { self.children.others(|_| false)? } else { self.known.clone() };
         let (inherited, own_group) = (self.inherited, !self.shares_group);
         let birth = Birth { work, inherited, own_group, borrowed: borrowed.clone() };
         let guard = Guard::start(&birth, ties)?;
@@ -91,6 +102,7 @@ impl Job {
 
     /// A child of ours that does not belong to the command.
     pub(super) fn disown(&mut self, child: Pid) {
+        self.known.push(Stranger::new(child));
         if let Some(guarded) = &mut self.guard {
             guarded.strangers.push(Stranger::new(child));
         }
@@ -101,6 +113,7 @@ impl Job {
         if let Some(guarded) = self.guard.take_if(|guarded| guarded.state.is_gated())
             && !guarded.state.is_reaped()
         {
+            self.disown(guarded.guard.pid());
             self.dismissed.push(guarded.guard.pid());
             self.dismissed.extend(guarded.guard.shared().command());
             guarded.guard.kill_guard();
@@ -167,6 +180,7 @@ impl Job {
     /// A child of ours has ended; perhaps it was one of the job's.
     pub(super) fn reaped(&mut self, pid: Pid, end: CommandEnd) {
         self.dismissed.retain(|dismissed| *dismissed != pid);
+        self.known.retain(|known| !known.is(pid));
         let Some(guarded) = &mut self.guard else { return };
         // From here on the number may be that of a process of the command.
         guarded.strangers.retain(|stranger| !stranger.is(pid));
@@ -210,8 +224,8 @@ impl Job {
         // Without a terminal no shell waits for the job to stop, and whoever continues the command does not know that
         // we would have to be continued as well. If we were stopped with the command, we hear of it when we have been
         // continued with it: then the stop is over.
-        let stopped =
-            shared.take_stopped().filter(|_| self.shares_group && command.is_some_and(descendants::is_stopped));
+        let is_stopped = |command| !self.children.have_proc() || descendants::is_stopped(command);
+        let stopped = shared.take_stopped().filter(|_| self.shares_group && command.is_some_and(is_stopped));
         let shown = Shown { stage: guarded.guard.stage(), ended: guarded.guard.ended() };
         guarded.state.news(shown, stopped, || command.is_some_and(|command| !self.children.lack(command)))
     }
@@ -236,12 +250,16 @@ impl Job {
         let Some(guarded) = &self.guard else { return };
         match guarded.guard.shared().command() {
             _ if !guarded.state.has_command() || waits && guarded.guard.ended().is_some() => {
-                guarded.descendants(&self.children).forward(signal)
+                if !guarded.descendants(&self.children).forward(signal) {
+                    // Nothing can be seen in /proc, or nothing is left.
+                    guarded.guard.signal(signal);
+                }
             }
             // The guard may not have made it yet; it opens the gate before it signals.
             None => guarded.guard.signal(signal),
             Some(_) if !guarded.state.is_reaped() && guarded.guard.has_own_group() => guarded.guard.signal(signal),
-            Some(command) => guarded.descendants(&self.children).forward_in_group(signal, command),
+            Some(command) if guarded.descendants(&self.children).forward_in_group(signal, command) => {}
+            Some(_) => guarded.guard.signal(signal),
         }
     }
 
@@ -324,7 +342,8 @@ impl Job {
         // The process that waited at the gate comes to us only if it outlives its guard.
         let dismissed = self.dismissed.clone();
         let is_ours = |parent: Pid| parent == getpid() || dismissed.contains(&parent);
-        self.dismissed.retain(|pid| descendants::parent(*pid).is_some_and(is_ours));
+        let is_child = |pid: Pid| descendants::is_child_of_ours(pid.as_raw());
+        self.dismissed.retain(|pid| descendants::parent(*pid).map_or_else(|| is_child(*pid), is_ours));
         let Some(guarded) = &self.guard else { return !self.dismissed.is_empty() };
         let (stage, reaped) = (guarded.guard.stage(), guarded.state.is_reaped());
         if !reaped && matches!(stage, Stage::Left | Stage::Empty) {

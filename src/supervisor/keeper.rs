@@ -1,5 +1,6 @@
 //! The keeper's process, as the supervisor sees it.
 
+use std::fs::File;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -29,6 +30,7 @@ impl Keeper {
     /// Forks a keeper. This process must have one thread only.
     pub(super) fn start(
         plan: &Plan,
+        credentials: Option<&File>,
         refresh: Option<Duration>,
         asked: Option<Asked>,
         borrowing: &mut Borrowing,
@@ -48,7 +50,8 @@ impl Keeper {
                 let loans = borrowing.loans();
                 borrowing.give_back();
                 let ties = ties.into_keeper();
-                process::run(Birth { plan, supervisor, started, refresh, asked, loans, link: theirs, ties });
+                let link = theirs;
+                process::run(Birth { plan, credentials, supervisor, started, refresh, asked, loans, link, ties });
                 std::process::exit(0);
             }
             ForkResult::Parent { child: pid } => Ok(Self { pid, link: Some(ours), ties, reaped: false }),

@@ -103,10 +103,11 @@ impl Outside for Supervisor<'_> {
         Some(self.not_started(&error))
     }
 
-    fn end_lending(&mut self) -> bool {
+    fn end_lending(&mut self, lends_on: bool) -> bool {
         match self.caller {
             // What stands in for the command has ended its lending itself, unless it was killed.
             Some(_) => self.lending().is_none_or(Lending::is_over),
+            None if lends_on => self.lending().is_none_or(Lending::is_over),
             None => self.lending().is_none_or(Lending::end),
         }
     }
@@ -142,11 +143,11 @@ impl Outside for Supervisor<'_> {
             Effect::Interrupt { signal, shared } => {
                 let recalled = self.recall(Unstarted::Interrupted(signal));
                 if recalled.is_none() && !shared {
-                    self.job.forward(signal, self.plan.settings.wait_descendants);
+                    self.forward(signal);
                 }
                 return Ok(recalled);
             }
-            Effect::Forward(signal) => self.job.forward(signal, self.plan.settings.wait_descendants),
+            Effect::Forward(signal) => self.forward(signal),
             Effect::Stop(signal) => {
                 // The caller has until SIGKILL to end. What stands in for the command ends when it has.
                 if !self.signal_caller(signal) {

@@ -75,8 +75,9 @@ pub trait Outside {
     /// Why the program was not executed, if it was not; the user is told.
     fn failure(&mut self, end: End) -> Option<Unstarted>;
 
-    /// The command has ended: from now on nothing more is lent. Returns whether no run below uses our locks.
-    fn end_lending(&mut self) -> bool;
+    /// The command has ended: from now on nothing more is lent, unless `lends_on`. Returns whether no run below uses our
+    /// locks.
+    fn end_lending(&mut self, lends_on: bool) -> bool;
 
     /// Whether the command has been started, and its end has not been told.
     fn has_command(&self) -> bool;
@@ -251,10 +252,12 @@ impl Turns {
             self.happen(outside, Event::GuardGone)?;
         }
         let Some(ended) = ended else { return Ok(()) };
+        // Descendants that are waited for would wait for themselves in the queue.
+        let lends_on = self.machine.waits_for_descendants();
         let event = match (outside.failure(ended), ended) {
             (Some(why), _) => CommandEvent::StartFailed(why),
             (None, End::Stillborn) => CommandEvent::StartFailed(Unstarted::NoProcess),
-            (None, End::Reaped(end)) if outside.end_lending() => CommandEvent::Ended(end),
+            (None, End::Reaped(end)) if outside.end_lending(lends_on) => CommandEvent::Ended(end),
             (None, End::Reaped(end)) => CommandEvent::EndedLending(end),
         };
         self.happen(outside, Event::Command(event))?;

@@ -15,7 +15,7 @@ fn cron_mails_the_commands_output_only() {
     let scratch = Scratch::new();
     // The variables of crontab(5), those of the test, and no others.
     let cron = r#"exec env -i HOME=/ LOGNAME=root SHELL=/bin/sh PATH=/usr/bin:/bin \
-        ZKLOCK_TEST="$ZKLOCK_TEST" ZKLOCK_ZOOKEEPER="$ZKLOCK_ZOOKEEPER" "$@" 2>&1"#;
+        ZKLOCK_TEST="$ZKLOCK_TEST" ZKLOCK_CONFIG=/dev/null ZKLOCK_ZOOKEEPER="$ZKLOCK_ZOOKEEPER" "$@" 2>&1"#;
     let run = |command: &str| scratch.zklock().arg(LOCK).args(["-c", command]).run_by(["sh", "-c", cron, "sh"]).run();
     assert_eq!(run("echo done").expect_code(0).stdout(), "done\n");
     assert_eq!(run("exit 4").expect_code(4).stdout(), "");

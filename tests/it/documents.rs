@@ -14,6 +14,7 @@ use std::time::Duration;
 use clap::{Arg, ArgAction, ValueHint};
 use clap_complete::Shell;
 use zklock::cli::{self, Subcommand};
+use zklock::plan;
 use zklock::rules::lease::Terms;
 use zklock::rules::outcome::EXIT_STATUS;
 use zklock::rules::queue::Dialect;
@@ -65,6 +66,13 @@ fn documents_are_up_to_date() {
             panic!("{path} is stale from line {line} on; run: SNAPSHOTS=overwrite cargo test --test it documents");
         }
     }
+}
+
+#[test]
+fn the_changelog_has_this_version() {
+    let changelog = fs::read_to_string(in_repository("CHANGELOG.md")).expect("text");
+    let heading = format!("## [{}] - ", env!("CARGO_PKG_VERSION"));
+    assert!(changelog.lines().any(|line| line.starts_with(&heading)), "no line begins with {heading:?}");
 }
 
 fn first_difference(found: &str, wanted: &str) -> Option<usize> {
@@ -241,8 +249,11 @@ fn options_section() -> String {
         match line.strip_prefix(".SH ") {
             Some(group) if i > 0 && group != "OPTIONS" => {
                 let (first, rest) = group.split_at(1);
-                let group =
-                    if group == "ZOOKEEPER" { "ZooKeeper".to_owned() } else { first.to_owned() + &rest.to_lowercase() };
+                let group = match group {
+                    "ZOOKEEPER" => "ZooKeeper".to_owned(),
+                    "TLS" => group.to_owned(),
+                    _ => first.to_owned() + &rest.to_lowercase(),
+                };
                 let _ = writeln!(lines, ".SS {group}");
             }
             _ => {
@@ -270,7 +281,9 @@ fn subcommands_section() -> String {
     let is_shared = |arg: &&Arg| same(arg).is_some_and(|other| other.get_help() == arg.get_help());
     let bold = |arg: &Arg| {
         let names: Vec<_> = spellings(arg).iter().map(|name| format!("\\fB{}\\fR", roff(name))).collect();
-        names.join(", ")
+        let values = arg.get_value_names().filter(|_| arg.get_action().takes_values()).unwrap_or_default();
+        let values: String = values.iter().map(|value| format!(" \\fI{}\\fR", roff(value))).collect();
+        names.join(", ") + &values
     };
     let mut section = ".SH SUBCOMMANDS\nA subcommand is the first argument.\n".to_owned();
     for subcommand in Subcommand::ALL {
@@ -337,6 +350,7 @@ fn man_page() -> String {
         exit_status_section(),
         include_str!("../../man/sections/exit-status.roff").to_owned(),
         include_str!("../../man/sections/environment.roff").to_owned(),
+        include_str!("../../man/sections/configuration.roff").to_owned(),
         include_str!("../../man/sections/tls.roff").to_owned(),
         include_str!("../../man/sections/login.roff").to_owned(),
         include_str!("../../man/sections/modes.roff").to_owned(),
@@ -383,11 +397,23 @@ fn man_page_has_every_option_with_its_variable() {
         let is_it = |word: &str| word.trim_end_matches(',') == spelling;
         page.lines().any(|line| line.trim_start().starts_with('-') && line.split_whitespace().any(is_it))
     };
+    let synopsis = page.split_once("\nDESCRIPTION\n").expect("the section").0;
+    let subcommands = page.split_once("\nSUBCOMMANDS\n").expect("the section").1;
+    let subcommands = subcommands.split_whitespace().collect::<Vec<_>>().join(" ");
     for subcommand in Subcommand::ALL {
-        assert!(page.contains(subcommand.usage()), "{subcommand:?} is missing");
+        for text in [synopsis, &page[synopsis.len()..]] {
+            assert!(text.contains(subcommand.usage()), "{subcommand:?} is missing");
+        }
         let command = subcommand.command();
-        for spelling in shown_options(&command).flat_map(spellings) {
-            assert!(described(&spelling), "{spelling} of {subcommand:?} is missing");
+        for arg in shown_options(&command) {
+            for spelling in spellings(arg) {
+                assert!(described(&spelling), "{spelling} of {subcommand:?} is missing");
+            }
+            if arg.get_action().takes_values() {
+                let name = spellings(arg).pop().expect("an option has a name");
+                let value = arg.get_value_names().expect("a value has a name").join(" ");
+                assert!(subcommands.contains(&format!("{name} {value}")), "{name} of {subcommand:?} lacks {value}");
+            }
         }
     }
     for arg in cli::command().get_arguments() {
@@ -400,6 +426,25 @@ fn man_page_has_every_option_with_its_variable() {
         if matches!(arg.get_action(), ArgAction::Set) && !arg.is_positional() {
             assert!(arg.get_value_names().is_some(), "{arg:?} needs a name for its value");
         }
+    }
+}
+
+#[test]
+fn man_page_and_readme_have_every_key_of_a_configuration_file() {
+    let page = man_page_as_read();
+    let section = |text: &str, begin: &str, end: &str| {
+        let rest = text.split_once(begin).expect("the section").1;
+        rest.split_once(end).expect("the next section").0.to_owned()
+    };
+    let manual = section(&page, "\nCONFIGURATION FILES\n", "\nFILES\n");
+    let readme = section(include_str!("../../README.md"), "\n## Configuration file\n", "\n## ");
+    for key in plan::keys() {
+        let is_key = |word: &str| word.trim_end_matches([',', '.']) == key;
+        assert!(manual.split_whitespace().any(is_key), "{key} is missing in the man page");
+        assert!(readme.contains(&format!("`{key}`")), "{key} is missing in the README");
+    }
+    for text in [&page, include_str!("../../README.md"), &cli::command().render_long_help().to_string()] {
+        assert!(text.contains(plan::SYSTEMS) && text.contains("~/.config/zklock.toml"));
     }
 }
 
@@ -418,7 +463,7 @@ fn man_page_has_every_exit_status() {
 fn long_help_and_man_page_have_the_same_examples() {
     for example in [
         "zklock -z zk1,zk2,zk3 /jobs/backup -- ./backup.sh --full",
-        "/usr/local/bin/zklock -q --once-per 50m /jobs/report -- /usr/local/bin/report",
+        "/usr/bin/zklock -q --once-per 50m /jobs/report -- /usr/local/bin/report",
     ] {
         assert!(cli::command().render_long_help().to_string().contains(example));
         assert!(man_page_as_read().contains(example));

@@ -61,7 +61,10 @@ mod short_outage;
 mod unreachable_servers;
 
 // Who may do what.
+mod hostile; // servers that mean harm
 mod login;
+mod sasl;
+mod secrets;
 mod tls;
 
 // Processes that die or stop, and locks that are taken away.
@@ -76,6 +79,8 @@ mod shortage;
 mod zklock_killed; // kill -9
 
 // Signals, terminals and surroundings.
+mod config;
+mod confined; // users without rights, no /proc, seccomp
 mod cron_and_systemd;
 mod ctrl_z;
 mod pid_1;
@@ -101,6 +106,7 @@ mod stderr;
 mod verbosity; // -q, -v, ZKLOCK_LOG
 
 // The protocol, below all of this.
+mod fuzz;
 mod protocol;
 
 // Documents and source.

@@ -136,6 +136,12 @@ fn refused_without_a_proc_of_its_own() {
     let output = in_namespace(scratch.job(&direct(), "holder", &[], &[]), &[]).run().expect_code(70);
     assert_eq!(output.stdout(), "");
     let stderr = output.stderr();
-    assert!(stderr.starts_with("zklock: ") && stderr.ends_with("/proc is that of another PID namespace\n"), "{output}");
+    assert!(
+        stderr.starts_with("zklock: ")
+            && stderr.ends_with(
+                "/proc is that of another PID namespace; mount its own there, as unshare --mount-proc does\n"
+            ),
+        "{output}"
+    );
     scratch.expect_tidy(&[]);
 }

@@ -7,6 +7,6 @@
 
 mod conversation;
 mod faults;
-mod fuzz;
+pub(crate) mod fuzz;
 mod scenario;
 mod talk;

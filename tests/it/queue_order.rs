@@ -13,6 +13,7 @@ use crate::harness::proxy::{Fate, Proxy};
 use crate::harness::release::{Feature, lacks};
 use crate::harness::running::{Running, finish, silent};
 use crate::harness::scratch::{LOCK, Scratch, direct};
+use crate::harness::secure::Secure;
 
 /// Twenty commands of which each runs until it is told to end: two at a time would be there to be seen.
 #[test]
@@ -119,13 +120,18 @@ fn release_wakes_one_waiter() {
     assert_eq!(lists(&proxy)[1..], [1; WAITERS]);
 }
 
-/// The kinds of requests that went over each connection, in their order. The pings depend on time and are left out.
+/// The kinds of requests that went over each connection, in their order. The pings depend on time and are left out, and a
+/// login comes first.
 fn requests(proxy: &Proxy) -> Vec<Vec<Op>> {
     let mut requests: BTreeMap<usize, Vec<Op>> = BTreeMap::new();
     for request in proxy.requests().into_iter().filter(|request| request.op != Op::Ping) {
         requests.entry(request.connection).or_default().push(request.op);
     }
-    requests.into_values().collect()
+    let mut requests: Vec<_> = requests.into_values().collect();
+    if Secure::used().is_some() {
+        requests.iter_mut().for_each(|requests| assert_eq!(requests.remove(0), Op::Auth));
+    }
+    requests
 }
 
 #[test]

@@ -290,11 +290,11 @@ fn command_lines(text: &str) -> Vec<Vec<OsString>> {
 fn other_command_lines_are_understood() {
     let mut understood = 0;
     let blocks = || [README, PROMISES].into_iter().flat_map(blocks_of);
-    for block in blocks().filter(|block| !["bash", "console", "sh", "text"].contains(&block.language)) {
+    for block in blocks().filter(|block| !["bash", "console", "sh", "text", "toml"].contains(&block.language)) {
         let lines = command_lines(&block.text);
         assert!(!lines.is_empty(), "no zklock in {block:?}");
         for words in lines {
-            let plan = plan::from_args_and_environment(words.clone(), |_| None);
+            let plan = plan::job(words.clone(), &|_: &str| None);
             assert!(plan.is_ok(), "{words:?}: {plan:?}");
             understood += 1;
         }
@@ -353,7 +353,7 @@ fn session_timeouts_hold_what_they_say() {
         let _ = writeln!(table, "| {} |", row.join(" | "));
     }
     assert_has(PROMISES, &table);
-    let plan = plan::from_args_and_environment(["zklock", "/l", "true"].map(OsString::from), |_| None).expect("a plan");
+    let plan = plan::job(["zklock", "/l", "true"].map(OsString::from), &|_: &str| None).expect("a plan");
     let outage = in_tenths(Terms::with_default_grace(plan.settings.session_timeout).patience());
     assert!(README.contains(&format!("an outage of {outage} ")), "{outage}");
 }

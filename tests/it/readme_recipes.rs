@@ -1,9 +1,14 @@
 //! The recipes of the README, each run with nothing in its environment but what cron, a CI
 //! system, systemd or a script has there.
 //!
-//! A directory stands in for /usr/local/bin, and a server of the tests for zk1, zk2 and zk3.
+//! A directory stands in for /usr/local/bin and for that of zklock, and a server of the tests for zk1, zk2 and zk3.
 
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use zklock::plan::{self, Surroundings, Unread};
 
 use crate::harness::running::finish;
 use crate::harness::running::{Output, Running};
@@ -18,8 +23,11 @@ impl Place {
     }
 
     pub(super) fn adapted(&self, text: &str) -> String {
+        assert!(!text.contains("/usr/local/bin/zklock"), "the package has /usr/bin/zklock: {text}");
         let bin = self.path("bin/");
-        text.replace("/usr/local/bin/", bin.to_str().expect("UTF-8")).replace("zk1,zk2,zk3", &self.chroot.to_string())
+        let bin = bin.to_str().expect("UTF-8");
+        let text = text.replace("/usr/bin/zklock ", &format!("{bin}zklock ")).replace("/usr/local/bin/", bin);
+        text.replace("zk1,zk2,zk3", &self.chroot.to_string())
     }
 
     /// `program` with this `PATH` and what the programs that recipes call need.
@@ -50,6 +58,63 @@ impl Place {
 /// What cron would mail.
 pub(super) fn mail(output: &Output) -> String {
     output.stdout() + &output.stderr()
+}
+
+/// The system's configuration file and that of a user.
+struct Files(String, String);
+
+impl Surroundings for Files {
+    fn variable(&self, name: &str) -> Option<OsString> {
+        (name == "HOME").then(|| "/home/ops".into())
+    }
+
+    fn file(&self, path: &Path) -> Result<Vec<u8>, Unread> {
+        let Self(systems, users) = self;
+        if path == Path::new(plan::SYSTEMS) {
+            return Ok(systems.clone().into());
+        }
+        assert_eq!(path, Path::new("/home/ops/.config/zklock.toml"));
+        Ok(users.clone().into())
+    }
+}
+
+/// Fails unless these are the settings that the README shows.
+fn expect_settings(files: &Files) {
+    let plan = plan::job(["zklock", "/l", "true"].map(OsString::from), files).expect("a plan");
+    assert_eq!(plan.servers.to_string(), "zk1:2281,zk2:2281,zk3:2281/prod");
+    assert_eq!(plan.settings.session_timeout.as_secs(), 60);
+    let tls = plan.tls.expect("TLS");
+    assert_eq!(tls.ca.as_deref(), Some(Path::new("/etc/zklock/ca.pem")));
+    let own = tls.own.expect("a certificate");
+    assert_eq!(own.certificate, Path::new("/home/ops/.config/zklock/client.pem"));
+    assert_eq!(own.key, Path::new("/home/ops/.config/zklock/client.key"));
+    assert_eq!(plan.login.file.as_deref(), Some(Path::new("/home/ops/.config/zklock/login")));
+}
+
+#[test]
+fn configuration_file_of_the_package() {
+    let text = include_str!("../../packaging/zklock.toml");
+    assert!(text.lines().all(|line| line.is_empty() || line.starts_with('#')), "it sets something");
+    // A comment has a blank behind the sign.
+    let settings = |part: &str| part.replace("\n#", "\n").replace("\n ", "\n# ");
+    let (systems, users) = text.split_once("\n# In ~/").expect("two parts");
+    expect_settings(&Files(settings(systems), settings(&format!("#{users}"))));
+}
+
+#[test]
+fn configuration_file() {
+    let [systems, users] = <[_; 2]>::try_from(blocks_in("toml")).expect("two files");
+    expect_settings(&Files(systems.text, users.text));
+
+    let place = Place::new();
+    let job = blocks_in("text").into_iter().find(|block| block.text.starts_with("0 2 * * * ")).expect("the crontab");
+    let job = place.adapted(job.text.splitn(6, ' ').nth(5).expect("five fields and a command").trim());
+    let file = place.path("zklock.toml");
+    fs::write(&file, format!("zookeeper = '{}'", place.chroot)).expect("a file can be written");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("it is ours");
+    let file = file.to_str().expect("UTF-8");
+    assert_eq!(mail(&place.cron(&[("ZKLOCK_CONFIG", file)], &job).run().expect_code(0)), "");
+    assert_eq!(place.calls(), "backup under /jobs/backup: \n");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The recipes of docs/recipes.md, as the systems run them for which they are written. The scripts among them are run by
 //! readme.rs as well.
 //!
-//! A directory stands in for /usr/local/bin, and a server of the tests for zk1, zk2 and zk3.
+//! A directory stands in for /usr/local/bin and for that of zklock, and a server of the tests for zk1, zk2 and zk3.
 
 use std::fs;
 use std::io::Write;

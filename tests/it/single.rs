@@ -1,11 +1,13 @@
 //! `--dialect single`: one ephemeral node, `LOCK/lock`, and no queue.
 
+use std::time::{Duration, Instant};
+
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::client::{Kind, expire_session};
 use crate::harness::creation::creations;
-use crate::harness::frames::Request;
+use crate::harness::frames::{Op, Request};
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::proxy::Fate;
@@ -45,8 +47,8 @@ fn one_after_the_other() {
     assert_eq!(holder.variable("ZKLOCK_NODE"), NODE);
     let busy = scratch.zklock().args(SINGLE).args(["-n", LOCK, "true"]).run().expect_code(75);
     assert!(only_line(&busy).starts_with("/lock is not free: held by "), "{busy}");
-    let late = scratch.zklock().args(SINGLE).args(["-w", "200ms", LOCK, "true"]).run().expect_code(75);
-    assert!(only_line(&late).starts_with("gave up waiting for /lock after 200ms: held by "), "{late}");
+    let late = scratch.zklock().args(SINGLE).args(["-w", "1s", LOCK, "true"]).run().expect_code(75);
+    assert!(only_line(&late).starts_with("gave up waiting for /lock after 1s: held by "), "{late}");
 
     let mut waiters = wait(&scratch, &["one", "two", "three"]);
     silent(finish(&mut holder));
@@ -258,6 +260,35 @@ fn nested_runs_use_it() {
         let zklock = crate::harness::zklock::binary();
         scratch.zklock().args(SINGLE).args([LOCK, "--"]).arg(zklock).args(inner).run().expect_code(0);
     }
+}
+
+/// It tries again and again to create the node, because the leader decides, but not in a loop without a pause.
+#[test]
+fn holder_that_the_server_does_not_show() {
+    const TRIES: u32 = 50;
+    let (scratch, proxy) = Scratch::proxied();
+    let mut holder = hold(&scratch);
+    proxy.hide_node(format!("{}{NODE}", scratch.chroot().path()));
+    let began = Instant::now();
+    let mut job = scratch.start(&proxy.address(), "job", &SINGLE, &[]);
+    proxy.wait_count(Op::GetData, TRIES as usize);
+    assert!(began.elapsed() > TRIES * Duration::from_millis(10), "{:?}", began.elapsed());
+    job.signal(Signal::SIGTERM);
+    job.wait().expect_signal(Signal::SIGTERM);
+    finish(&mut holder);
+    scratch.expect_tidy(&["holder"]);
+}
+
+/// Every holder's node has the same name.
+#[test]
+fn a_nested_run_waits_for_the_holder_of_another_lock() {
+    let scratch = Scratch::new();
+    let mut other = scratch.zklock().args(SINGLE).arg("/other").child(["--exit-on", "TERM"]).spawn();
+    other.wait_stdout("ready");
+    let inner = [crate::harness::zklock::binary().to_str().unwrap(), "-n", SINGLE[0], SINGLE[1], "/other", "true"];
+    let output = scratch.zklock().args(SINGLE).args([LOCK, "--"]).args(inner).run().expect_code(75);
+    assert!(only_line(&output).starts_with("/other is not free: held by "), "{output}");
+    finish(&mut other);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use crate::harness::poll;
 use crate::harness::proxy::Proxy;
 use crate::harness::running::finish;
 use crate::harness::scratch::{LOCK, Scratch, direct};
+use crate::harness::secure::Secure;
 
 /// It opens a session all the same, and would keep that until it expires.
 #[test]
@@ -20,8 +21,14 @@ fn its_session_is_closed() {
     fast.pass();
     job.wait_stdout("ready");
     slow.pass();
-    slow.wait_count(Op::CloseSession, 1);
-    assert_eq!(slow.requests().len(), 1);
+    if Secure::used().is_some() {
+        // It has not come to the end of the handshake, so it was not asked for a session.
+        poll::until("the connection is closed", || (slow.open() == 0).then_some(()));
+        assert_eq!(slow.requests(), []);
+    } else {
+        slow.wait_count(Op::CloseSession, 1);
+        assert_eq!(slow.requests().len(), 1);
+    }
     assert_eq!(fast.count(Op::CloseSession), 0);
     finish(&mut job);
     scratch.expect_tidy(&["job"]);

@@ -226,7 +226,7 @@ fn a_contender_that_may_not_be_read_is_there_all_the_same() {
 fn a_lock_that_may_not_be_read_is_named_and_the_others_are_shown() {
     let scratch = Scratch::new().with_lock();
     scratch.client().make_unreadable(LOCK).unwrap();
-    let output = scratch.zklock().args(["status", LOCK, "/other"]).run().expect_code(77);
+    let output = scratch.zklock().anonymous().args(["status", LOCK, "/other"]).run().expect_code(77);
     assert_eq!(output.stdout(), "/other: free\n");
     assert_eq!(
         output.stderr(),

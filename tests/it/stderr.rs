@@ -47,6 +47,7 @@ fn run_talkers<T>(make_stderr: impl Fn() -> (Stdio, T), listen: impl Fn(T, &str)
         let (stderr, listener) = make_stderr();
         let mut command = Command::new(binary());
         command.env_clear().env("PATH", "/usr/bin:/bin").env("ZKLOCK_ZOOKEEPER", scratch.chroot().to_string());
+        command.env("ZKLOCK_CONFIG", "/dev/null");
         command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
         let mut job = process::spawn(command, Seat::OwnSession, &[]).expect("zklock can be started");
         let what = args.join(" ");

@@ -1,5 +1,6 @@
 //! TLS: it works as without, and each thing that can be wrong with it has a sentence of its own.
 
+use std::fmt;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
@@ -12,16 +13,21 @@ use crate::harness::release::{Feature, lacks};
 use crate::harness::running::{Output, Running, finish, only_line, silent};
 use crate::harness::schema::expect_valid;
 use crate::harness::scratch::{LASTING_VERBOSE, LOCK, Scratch};
-use crate::harness::server::{Data, Server};
+use crate::harness::server::Data;
 use crate::harness::tls::{Authority, Good, LOCAL, Protocol, server_12, server_13};
 use crate::harness::zklock::Zklock;
 
 /// Options of a run that does not wait for a server that is of no use.
 const SOON: [&str; 2] = ["--connect-timeout", "1s"];
 
+/// Without the TLS of the harness.
+fn at(servers: impl fmt::Display) -> Zklock {
+    Zklock::at(servers).own_tls()
+}
+
 /// Runs `true` under a lock on this server.
 fn run(address: &str, args: &[&str]) -> Zklock {
-    Zklock::at(address).args(args).arg(LOCK).arg("true")
+    at(address).args(args).arg(LOCK).arg("true")
 }
 
 /// What is said of a server that cannot be used, without the address.
@@ -48,6 +54,8 @@ fn name_that_the_user_wrote() {
     let address = server.secure_address("127.0.0.1");
     let output = authority.trusted(run(&address, &SOON)).run();
     assert_eq!(reason(&address, output), "its certificate is for localhost, zk.example, not for 127.0.0.1");
+    let check = authority.trusted(at(&address).arg("check")).run().expect_code(69).stdout();
+    assert!(check.contains("\n  Name it as its certificate does, "), "{check}");
     silent(authority.trusted(run(&address, &["--tls-no-verify-hostname"])).run()).expect_code(0);
     silent(authority.trusted(run(&address, &[])).env("ZKLOCK_TLS_NO_VERIFY_HOSTNAME", "1").run()).expect_code(0);
     // Two names of one address. The certificate is for the second one.
@@ -115,10 +123,25 @@ fn files_of_our_own() {
     fs::write(authority.path("empty.pem"), "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n").unwrap();
     let (one, two, ca) = (file("one.pem"), file("two.key"), file("ca.pem"));
     let cases = [
-        (vec!["--tls-ca", "/nowhere"], "/nowhere: No such file or directory".to_owned()),
-        (vec!["--tls-ca", "/dev/null"], "/dev/null: no regular file; write one that can be read again".to_owned()),
-        (vec!["--tls-ca", &two], format!("{two}: no certificate in this file; write one in PEM (BEGIN CERTIFICATE)")),
-        (vec!["--tls-cert", &ca], format!("{ca}: no private key in this file; write one in PEM (BEGIN PRIVATE KEY)")),
+        (vec!["--tls-ca", "/nowhere"], "--tls-ca: /nowhere: No such file or directory".to_owned()),
+        (
+            vec!["--tls-ca", "/dev/null"],
+            "--tls-ca: /dev/null: no regular file; write one that can be read again".to_owned(),
+        ),
+        (
+            vec!["--tls-ca", &two],
+            format!("--tls-ca: {two}: no certificate in this file; write one in PEM (BEGIN CERTIFICATE)"),
+        ),
+        (
+            vec!["--tls-cert", &ca],
+            format!(
+                "--tls-cert: {ca}: no private key in this file; name the key's file with --tls-key, or append the key"
+            ),
+        ),
+        (
+            vec!["--tls-cert", &one, "--tls-key", &ca],
+            format!("--tls-key: {ca}: no private key in this file; write one in PEM (BEGIN PRIVATE KEY)"),
+        ),
         (
             vec!["--tls-cert", &one, "--tls-key", &two],
             format!("the key in {two} does not belong to the certificate in {one}"),
@@ -130,18 +153,18 @@ fn files_of_our_own() {
     for (args, why) in cases {
         let output = run("127.0.0.1:1", &args).run().expect_code(64);
         assert_eq!(only_line(&output), why);
-        let status = Zklock::at("127.0.0.1:1").args(["status", LOCK]).args(&args).run().expect_code(64);
+        let status = at("127.0.0.1:1").args(["status", LOCK]).args(&args).run().expect_code(64);
         assert_eq!(only_line(&status), why);
     }
     for key in ["encrypted.key", "encrypted1.key"] {
         let key = file(key);
         let output = run("127.0.0.1:1", &["--tls-cert", &one, "--tls-key", &key]).run().expect_code(64);
-        let why = format!("{key}: the key is encrypted; decrypt it: openssl pkey -in {key} -out NEW.pem");
+        let why = format!("--tls-key: {key}: the key is encrypted; decrypt it: openssl pkey -in {key} -out NEW.pem");
         assert_eq!(only_line(&output), why);
     }
     for damaged in ["damaged.pem", "empty.pem"] {
         let output = run("127.0.0.1:1", &["--tls-ca", &file(damaged)]).run().expect_code(64);
-        assert!(only_line(&output).starts_with(&file(damaged)), "{}", output.stderr());
+        assert!(only_line(&output).starts_with(&format!("--tls-ca: {}", file(damaged))), "{}", output.stderr());
     }
 }
 
@@ -168,7 +191,7 @@ fn server_that_wants_a_certificate() {
         };
         let without = "it wants a client certificate: use --tls-cert and --tls-key";
         assert_eq!(refused(authority.trusted(run(&address, &[])).run()), without);
-        let status = Zklock::at(&address).args(["status", LOCK]);
+        let status = at(&address).args(["status", LOCK]);
         assert_eq!(refused(authority.trusted(status).run()), without);
         let stranger = other.known_as("stranger", run(&address, &[])).env("ZKLOCK_TLS_CA", authority.path("ca.pem"));
         let why = refused(stranger.run());
@@ -176,11 +199,14 @@ fn server_that_wants_a_certificate() {
         let expired = refused(authority.known_as("ex-client", run(&address, &[])).run());
         let file = authority.file("ex-client.pem");
         assert_eq!(expired, format!("it refuses the certificate in {file}, which has expired on 2020-12-31"));
-        let check = authority.trusted(Zklock::at(&address).args(["check", "--json"])).run().expect_code(77);
+        let check = authority.trusted(at(&address).args(["check", "--json"])).run().expect_code(77);
         let json: Value = serde_json::from_slice(&check.stdout).unwrap();
         // By its name it may have another address as well, at which nothing listens.
         let servers = json["servers"].as_array().unwrap();
         assert!(servers.iter().any(|server| server["error"] == without), "{json}");
+        let cured = |remedy: &str| remedy == "Give a client certificate: --tls-cert and --tls-key.";
+        let findings = json["findings"].as_array().unwrap();
+        assert!(findings.iter().any(|finding| finding["remedy"].as_str().is_some_and(cured)), "{json}");
     }
     // A server that asks, and does not insist.
     let asks = authority.settings("server13", Protocol::Tls13, "want").server();
@@ -193,7 +219,7 @@ fn one_speaks_tls_and_the_other_does_not() {
         return;
     }
     let authority = Authority::shared();
-    let plain = Server::shared().address();
+    let plain = server_13().address();
     let output = authority.trusted(run(&plain, &SOON)).run();
     assert_eq!(reason(&plain, output), "speaks ZooKeeper without TLS: name its secureClientPort, or leave out --tls");
     let secure = server_13().secure_address("127.0.0.1");
@@ -202,6 +228,14 @@ fn one_speaks_tls_and_the_other_does_not() {
         reason(&secure, run(&secure, &["--connect-timeout", "3s"]).run()),
         "accepts connections but does not answer as ZooKeeper; if this is its secureClientPort, use --tls"
     );
+    let remedy = |check: Zklock| {
+        let json: Value = serde_json::from_slice(&check.run().expect_code(69).stdout).unwrap();
+        json["findings"][0]["remedy"].as_str().unwrap().to_owned()
+    };
+    let check = |address: &str| at(address).args(["check", "--json", "--connect-timeout", "3s"]);
+    assert_eq!(remedy(authority.trusted(check(&plain))), "Name its secureClientPort, or leave out --tls.");
+    let forgotten = "If this is its secureClientPort, use --tls; otherwise name its clientPort.";
+    assert_eq!(remedy(check(&secure)), forgotten);
 }
 
 #[test]
@@ -245,7 +279,7 @@ fn key_that_every_user_can_read() {
         authority.known_as("client", zklock).env("ZKLOCK_TLS_KEY", &key)
     };
     let path = key.display();
-    let warning = format!("warning: every user can read the key in {path}: chmod o-r {path}");
+    let warning = format!("warning: every user can read the key in {path}: chmod 600 {path}");
     assert_eq!(only_line(&zklock(&[]).run().expect_code(0)), warning);
     silent(zklock(&["-q"]).run()).expect_code(0);
 }
@@ -262,9 +296,8 @@ fn run_queue_status_and_check() {
     holder.wait_stdout("holder ready");
     let mut next = contend(&scratch, &address, "next", &[]);
     scratch.wait_queue(2);
-    let subcommand = |args: &[&str]| {
-        silent(authority.known_as("client", Zklock::at(scratch.chroot().by(&address)).args(args)).run())
-    };
+    let subcommand =
+        |args: &[&str]| silent(authority.known_as("client", at(scratch.chroot().by(&address)).args(args)).run());
     assert!(subcommand(&["status", LOCK]).expect_code(0).stdout().contains("1 holds, 1 waits"));
     let list = subcommand(&["list"]).expect_code(0).stdout();
     assert!(list.starts_with("/lock\t1\t1\t"), "{list}");
@@ -280,18 +313,37 @@ fn run_queue_status_and_check() {
     let one = &json["servers"][0];
     assert_eq!(one["tls"]["protocol"], "TLSv1.3");
     assert!(server.tell("srvr").contains(one["version"].as_str().unwrap()), "{one}");
+    assert_eq!(json["client_certificate"]["not_after"], authority.end("client"));
     assert_eq!(json["findings"][0]["code"], "certificate-ends");
     let text = json["findings"][0]["text"].as_str().unwrap();
     assert!(text.ends_with(" expires in 9 days"), "{text}");
     assert_eq!(json["findings"].as_array().unwrap().len(), 1);
 
-    let old = authority.trusted(Zklock::at(server_12().secure_address("localhost"))).args(["check", "--json"]).run();
+    let old = authority.trusted(at(server_12().secure_address("localhost"))).args(["check", "--json"]).run();
     let json: Value = serde_json::from_slice(&old.expect_code(0).stdout).unwrap();
     let mut tls = json["servers"].as_array().unwrap().iter().map(|server| &server["tls"]).filter(|tls| !tls.is_null());
     let tls = tls.next().expect("127.0.0.1");
     assert_eq!(tls["protocol"], "TLSv1.2");
     assert_eq!(tls["not_after"], authority.end("server12"));
     assert_eq!(json["findings"], json!([]));
+    assert_eq!(json["client_certificate"], json!(null));
+}
+
+#[test]
+fn certificate_of_our_own_that_is_to_be_renewed() {
+    if lacks(Feature::Tls) {
+        return;
+    }
+    let authority = Authority::new();
+    authority.issue("soon", "", Good::Days(3));
+    let zklock = authority.known_as("soon", Zklock::at(server_12().secure_address("localhost")));
+    let output = Authority::shared().trusted(zklock).args(["check", "--json"]).run().expect_code(1);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    expect_valid("check", &json);
+    assert_eq!(json["client_certificate"]["not_after"], authority.end("soon"));
+    assert_eq!(json["findings"].as_array().unwrap().len(), 1);
+    assert_eq!(json["findings"][0]["code"], "client-certificate-ends");
+    assert_eq!(json["findings"][0]["text"], "the certificate of --tls-cert expires in 2 days");
 }
 
 /// The same session over another connection, for which no full handshake is made.

@@ -216,20 +216,14 @@ fn send(client: &mut TcpStream, frame: &[u8]) -> io::Result<()> {
 #[test]
 fn nonsense_for_a_reply() {
     let huge = i32::MAX.to_be_bytes().to_vec();
-    // The first request creates the node, the second lists the children.
-    let nonsense = [
-        vec![created(), huge.clone()],
-        vec![huge.clone(), huge],
-        vec![created(), vec![]],
-        vec![vec![]],
-        // A created node without a path.
-        vec![vec![0; 72]],
-    ];
+    let nonsense = [vec![huge.clone(), huge], vec![vec![]]];
     thread::scope(|scope| {
         for bodies in nonsense {
-            scope.spawn(|| {
-                let impostor = Impostor::answering(bodies);
-                let (output, spent) = measured(Zklock::at(&impostor.address), &["-w", "1s", LOCK, "true"]);
+            let impostor = Impostor::answering(bodies);
+            let zklock = Zklock::at(&impostor.address).plain();
+            scope.spawn(move || {
+                let _impostor = impostor;
+                let (output, spent) = measured(zklock, &["-w", "1s", LOCK, "true"]);
                 let output = output.expect_code(69);
                 let line = "gave up waiting for /lock after 1s: ZooKeeper did not answer in time";
                 assert_eq!(only_line(&output), line, "{output}");
@@ -239,6 +233,17 @@ fn nonsense_for_a_reply() {
             });
         }
     });
+}
+
+/// Its name would reach the command.
+#[test]
+fn another_node_than_asked_for() {
+    for (body, shown) in [(created(), "/lock/_c_x-lock-0000000000"), (vec![0; 72], "/")] {
+        let impostor = Impostor::answering(vec![body]);
+        let output = Zklock::at(&impostor.address).plain().args(["-w", "1s", LOCK, "true"]).run().expect_code(70);
+        let line = only_line(&output);
+        assert!(line.starts_with(&format!("ZooKeeper refused: /lock: the server has created [{shown:?}]")), "{line}");
+    }
 }
 
 /// The body of a reply to the creation of a node: a path, and what the server knows of the node.

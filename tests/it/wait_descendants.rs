@@ -138,12 +138,13 @@ fn ctrl_z_at_a_terminal() {
     terminal.press(CTRL_Z);
     terminal.wait_count("stopped", 1);
     assert_eq!(scratch.contenders().len(), 1);
+    let left = poll::until("what is left is stopped", || {
+        let is_left = |process: &process::Process| process.session == shell.pid() && process.name == "child";
+        process::all().into_iter().find(|process| is_left(process) && process.state == 'T')
+    });
     terminal.enter("");
     // The shell has given the terminal to its job when it continues it.
-    poll::until("it goes on", || {
-        let is_left = |process: &process::Process| process.session == shell.pid() && process.name == "child";
-        process::all().into_iter().find(|process| is_left(process) && process.state != 'T')
-    });
+    poll::until("it goes on", || process::look(left.pid).filter(|process| process.state != 'T'));
     terminal.press(CTRL_C);
     terminal.wait_count("left signal INT", 1);
     terminal.wait_count("ended 0", 1);

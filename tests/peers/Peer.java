@@ -55,8 +55,14 @@ import org.apache.zookeeper.recipes.lock.WriteLock;
  * The first line is `ready SESSION`. A command that fails answers `failed WHY`. At the end of stdin the session is
  * closed. To LOG it writes `begin TIME ID KIND` when it has the lock, `alive` every few milliseconds while it
  * believes that it still has it (in case it is killed), and `end` before it releases. A crowd does not write `alive`.
+ *
+ * With the variable ZKLOCK_AUTH it logs in.
  */
 public final class Peer {
+    /** As for zklock: a scheme and what is shown for it; null without one. */
+    private static final String[] LOGIN =
+            System.getenv("ZKLOCK_AUTH") == null ? null : System.getenv("ZKLOCK_AUTH").split(":", 2);
+
     /** A way to take the lock, with its own session. */
     private interface Contender extends AutoCloseable {
         /** Waits for the lock, forever if {@code milliseconds} is negative. Returns whether it was acquired. */
@@ -232,7 +238,16 @@ public final class Peer {
 
         Curator() throws Exception {
             int patience = 15_000;
-            client = CuratorFrameworkFactory.newClient(connect, sessionTimeout, patience, new RetryOneTime(100));
+            CuratorFrameworkFactory.Builder builder =
+                    CuratorFrameworkFactory.builder()
+                            .connectString(connect)
+                            .sessionTimeoutMs(sessionTimeout)
+                            .connectionTimeoutMs(patience)
+                            .retryPolicy(new RetryOneTime(100));
+            if (LOGIN != null) {
+                builder.authorization(LOGIN[0], LOGIN[1].getBytes(StandardCharsets.UTF_8));
+            }
+            client = builder.build();
             client.start();
             client.blockUntilConnected(patience, TimeUnit.MILLISECONDS);
             turns = switch (kind) {
@@ -341,6 +356,9 @@ public final class Peer {
             Semaphore connected = new Semaphore(0);
             client = new ZooKeeper(connect, sessionTimeout, event -> connected.release());
             connected.acquire();
+            if (LOGIN != null) {
+                client.addAuthInfo(LOGIN[0], LOGIN[1].getBytes(StandardCharsets.UTF_8));
+            }
         }
 
         @Override

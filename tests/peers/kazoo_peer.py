@@ -21,6 +21,9 @@ from kazoo.exceptions import LockTimeout, NodeExistsError
 
 CONNECT, PATH, KIND, SESSION_MS, LOG = sys.argv[1:]
 
+# As for zklock.
+LOGIN = [tuple(login.split(":", 1)) for login in [os.environ.get("ZKLOCK_AUTH")] if login]
+
 # How long a contender of a crowd holds the lock: long enough for a second holder to be noticed.
 TURN_SECONDS = 0.001
 
@@ -132,7 +135,7 @@ class Contender:
     """A way to take the lock, with a session of its own."""
 
     def __init__(self):
-        self.client = KazooClient(hosts=CONNECT, timeout=int(SESSION_MS) / 1000)
+        self.client = KazooClient(hosts=CONNECT, timeout=int(SESSION_MS) / 1000, auth_data=LOGIN)
         self.client.start(timeout=15)
         self.lock = None
 

@@ -27,9 +27,13 @@ const AFTER_THE_NEWS: Time = 80 * MS;
 impl State {
     /// Whether this host's command may still be running without the lock.
     fn is_excused(&self, host: usize) -> bool {
-        let host = &self.hosts[host];
-        self.now <= host.paused_until.max(host.operator_until).max(host.shortened_from)
-            || host.grant.as_ref().is_some_and(|grant| self.is_unheard(grant) || self.is_raised(grant))
+        let is_excused = |host: usize| {
+            let host = &self.hosts[host];
+            self.now <= host.paused_until.max(host.operator_until).max(host.shortened_from)
+                || host.grant.as_ref().is_some_and(|grant| self.is_unheard(grant) || self.is_raised(grant))
+        };
+        // The lock may be that of a run above.
+        is_excused(host) || self.above(host).any(is_excused) || self.is_out_of_reach(host)
     }
 
     /// Whether the session of this grant had expired, unknown to its client, and came back with an older copy of the
@@ -65,7 +69,7 @@ impl State {
 
     pub(crate) fn unpause(&mut self, host: usize) {
         self.hosts[host].paused_until = self.now + AFTER_A_PAUSE;
-        self.after(AFTER_A_PAUSE + 1, Event::Verify(host));
+        self.verify_all_after(AFTER_A_PAUSE + 1, host);
     }
 
     /// The supervisor or the guard runs, and sees the lease as it is. If both are stopped when the lease is made shorter,
@@ -82,7 +86,14 @@ impl State {
     pub(crate) fn interfere(&mut self, host: usize) {
         let reaction = if self.calm { HEARSAY } else { self.servers.timeout };
         self.hosts[host].operator_until = self.now + reaction;
-        self.after(reaction + 1, Event::Verify(host));
+        self.verify_all_after(reaction + 1, host);
+    }
+
+    /// Looks at the command of a host, and at those of the runs below it.
+    fn verify_all_after(&mut self, time: Time, host: usize) {
+        for host in self.below(host).into_iter().chain([host]) {
+            self.after(time, Event::Verify(host));
+        }
     }
 
     /// Something else goes wrong before the keepers have heard what an operator did: their commands now have until the
@@ -91,7 +102,7 @@ impl State {
         for host in 0..self.hosts.len() {
             if self.hosts[host].operator_until > self.now {
                 self.hosts[host].operator_until = self.now + self.servers.timeout;
-                self.after(self.servers.timeout + 1, Event::Verify(host));
+                self.verify_all_after(self.servers.timeout + 1, host);
             }
         }
     }
@@ -123,11 +134,24 @@ impl State {
             for other in &running[index + 1..] {
                 let (a, b) = (&self.hosts[*one], &self.hosts[*other]);
                 let together = a.takes_all || b.takes_all || a.lock == b.lock;
-                if together && (a.mode == Mode::Exclusive || b.mode == Mode::Exclusive) {
+                let is_excluded = a.mode == Mode::Exclusive || b.mode == Mode::Exclusive;
+                let is_nested = one.max(other) >= &self.first_nested;
+                if if is_nested { self.exclude(*one, *other) } else { together && is_excluded } {
                     return self.fail(format!("the commands of hosts {one} and {other} run at the same time"));
                 }
             }
         }
+    }
+
+    /// Whether these commands use nodes of which one excludes the other.
+    fn exclude(&self, one: usize, other: usize) -> bool {
+        let used = |host: usize| self.hosts[host].grant.iter().flat_map(Grant::all);
+        let is_exclusive = |granted: &Granted| {
+            let name = granted.node.rsplit('/').next().unwrap_or_default();
+            Contender::parse(name).is_none_or(|contender| contender.mode == Mode::Exclusive)
+        };
+        used(one)
+            .any(|a| used(other).any(|b| a.lock == b.lock && a.node != b.node && (is_exclusive(a) || is_exclusive(b))))
     }
 
     pub(crate) fn check_spawn(&mut self, host: usize, grant: &Grant) {
@@ -142,6 +166,7 @@ impl State {
             return self.fail(format!("host {host} starts its command, but {} was gone by then", gone.node));
         }
         self.check_bereft(host, grant);
+        self.check_loans(host, grant);
         if self.is_excused(host) || self.is_unheard(grant) || self.is_raised(grant) {
             return;
         }
@@ -153,7 +178,8 @@ impl State {
             }
             let earlier = self.hosts.iter().filter(|other| exclusive || other.mode == Mode::Exclusive);
             let earlier = earlier.filter_map(|other| other.grant.as_ref()).flat_map(Grant::all);
-            let highest = earlier.filter(|other| other.lock == granted.lock).map(|other| other.token).max();
+            let earlier = earlier.filter(|other| other.lock == granted.lock && other.node != granted.node);
+            let highest = earlier.map(|other| other.token).max();
             let token = self.servers.head.get(&granted.node).map(|node| node.czxid);
             if highest >= Some(granted.token) || token != Some(granted.token) {
                 self.fail(format!("host {host} has {granted:?}; node {token:?}, highest before {highest:?}"));
@@ -171,6 +197,11 @@ impl State {
         if !has_learnt || !self.calm || !alike {
             return;
         }
+        if self.hosts[host].nesting.is_some() {
+            // What it relies on may be the session of another run.
+            return;
+        }
+        let state = &self.hosts[host];
         let excludes = |other: &&Host| {
             other.is_running()
                 && (state.takes_all || other.takes_all || state.lock == other.lock)
@@ -238,7 +269,7 @@ impl State {
     /// The command of `--on-lost` starts only if the command was started before, and nothing is left of it.
     pub(crate) fn check_on_lost(&mut self, host: usize) {
         let state = &self.hosts[host];
-        if state.grant.is_none() || !state.is_empty() {
+        if state.grant.is_none() || !self.is_empty(host) {
             self.fail(format!("host {host} starts the command of --on-lost out of turn"));
         }
     }
@@ -256,7 +287,7 @@ impl State {
 
     /// When a keeper releases, nothing is left of the command.
     pub(crate) fn check_release(&mut self, host: usize) {
-        if self.hosts[host].is_running() {
+        if self.is_running(host) {
             self.fail(format!("host {host} releases the lock while its command still runs"));
         }
         if self.hosts[host].abandoned {
@@ -297,7 +328,8 @@ impl State {
             Outcome::Lost => (self.faulty || state.stopped_early) && (ran && state.stopped_by_us || state.never_ran),
             Outcome::RanOut => (ran || state.never_ran) && settings.max_run.is_some() && state.stopped_by_us,
             Outcome::NotFree => !ran && settings.patience != Patience::Forever,
-            Outcome::Interrupted(signal) => !ran && self.faulty && signal == Signal::TERM,
+            Outcome::Interrupted(signal) => !ran && (self.faulty || state.is_passed_on) && signal == Signal::TERM,
+            Outcome::Unusable => !ran && self.is_upgrade(host),
             // Without a fault only if the time to wait is shorter than connecting takes.
             Outcome::Unavailable => !ran && (self.faulty || matches!(settings.patience, Patience::AtMost(_))),
             Outcome::Internal => state.keeper_kills >= 3 || state.guard_died,
@@ -312,6 +344,7 @@ impl State {
             Outcome::NotFree => Some(Kind::NotFree),
             Outcome::Interrupted(_) => Some(Kind::Interrupted),
             Outcome::Unavailable => Some(Kind::Unavailable),
+            Outcome::Unusable => Some(Kind::Upgrade),
             _ => None,
         };
         if let Some(kind) = kind {
@@ -320,7 +353,7 @@ impl State {
         if !explained {
             self.fail(format!("host {host} ends with {outcome:?} for no reason"));
         }
-        if self.hosts[host].is_running() {
+        if self.is_running(host) {
             self.fail(format!("host {host} ends while its command still runs"));
         }
     }

@@ -102,6 +102,15 @@ kinds! {
     Recorded,
     Skipped,
     Unrecorded,
+    /// A nested run has started its command under a lock that is lent to it, has given back what it does not use, has found
+    /// that its outer run lends nothing any more, or wanted more than is held above it.
+    Borrowed,
+    GaveBack,
+    LoanOver,
+    Upgrade,
+    /// A command has ended, and nested runs go on under the lock of its run. A nested run has lost its lender.
+    LentOn,
+    LenderGone,
     /// A server has shown a node that it should have deleted, and still does; a waiter has found that out.
     SeenThrough,
 }

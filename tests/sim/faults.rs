@@ -162,6 +162,8 @@ impl State {
     fn happens(&mut self, fault: Fault) -> bool {
         let host = &self.hosts[fault.host];
         match fault.kind {
+            // A terminal would have to be shared with the nested runs; and they know an outer run by the data of its node.
+            Kind::CtrlZ | Kind::SetData if self.machine(fault.host).len() > 1 => false,
             Kind::FreezeSupervisor | Kind::KillSupervisor | Kind::CtrlZ => self.has_supervisor(fault.host),
             Kind::FreezeKeeper | Kind::KillKeeper | Kind::FreezeAndCut => self.has_keeper(fault.host),
             Kind::FreezeGuard | Kind::KillGuard => self.has_guard(fault.host),
@@ -278,28 +280,36 @@ impl State {
             }
             Kind::KillGuard => self.guard_dies(host),
             Kind::FreezeAll => {
-                self.hosts[host].frozen = true;
-                self.excuse_stragglers(host);
-                self.guard(host).frozen = true;
-                self.freeze(keeper, true);
-                self.stop_processes(host);
+                for host in self.below(host).into_iter().chain([host]) {
+                    self.hosts[host].frozen = true;
+                    self.excuse_stragglers(host);
+                    self.guard(host).frozen = true;
+                    self.freeze(self.hosts[host].keeper, true);
+                    self.stop_processes(host);
+                }
                 self.after(time, later(Kind::ThawAll));
             }
             Kind::ThawAll => {
-                self.continue_processes(host);
-                self.guard(host).frozen = false;
-                self.wake_guard(host);
-                self.freeze(keeper, false);
-                self.thaw_supervisor(host);
+                for host in self.below(host).into_iter().chain([host]) {
+                    self.continue_processes(host);
+                    self.guard(host).frozen = false;
+                    self.wake_guard(host);
+                    self.freeze(self.hosts[host].keeper, false);
+                    self.thaw_supervisor(host);
+                }
             }
             Kind::Sleep => {
-                self.pause(host);
-                self.hosts[host].asleep = Some(self.now);
+                for host in self.machine(host) {
+                    self.pause(host);
+                    self.hosts[host].asleep = Some(self.now);
+                }
                 self.after(time, later(Kind::Awake));
             }
             Kind::Awake => {
-                self.unpause(host);
-                self.awake(host);
+                for host in self.machine(host) {
+                    self.unpause(host);
+                    self.awake(host);
+                }
             }
             Kind::KillSupervisor => self.kill_supervisor(host),
             Kind::KillKeeper => {
@@ -364,7 +374,11 @@ impl State {
                     self.operate(&node.path, Some(data.as_deref().unwrap_or(CURATOR_MARKER)));
                 }
             }
-            Kind::SetClock => self.hosts[host].fast += time,
+            Kind::SetClock => {
+                for host in self.machine(host) {
+                    self.hosts[host].fast += time;
+                }
+            }
             Kind::Terminate => {
                 let signals = &mut self.hosts[host];
                 let signals = if time % 2 == 0 { &mut signals.signals } else { &mut signals.late_signals };
@@ -380,9 +394,11 @@ impl State {
     }
 
     fn cut(&mut self, host: usize, but: Option<usize>, (up, down): (Time, Time)) {
-        for (server, cut) in self.hosts[host].cuts.iter_mut().enumerate() {
-            if Some(server) != but {
-                *cut = (cut.0.max(up), cut.1.max(down));
+        for host in self.machine(host) {
+            for (server, cut) in self.hosts[host].cuts.iter_mut().enumerate() {
+                if Some(server) != but {
+                    *cut = (cut.0.max(up), cut.1.max(down));
+                }
             }
         }
     }
@@ -393,7 +409,7 @@ impl State {
         }
     }
 
-    fn thaw_supervisor(&mut self, host: usize) {
+    pub(crate) fn thaw_supervisor(&mut self, host: usize) {
         self.hosts[host].frozen = false;
         self.hosts[host].signals.push((Signal::CONT, false));
         self.wake_supervisor(host);

@@ -6,6 +6,7 @@ use zklock::rules::instant::Instant;
 use zklock::rules::signal::Signal;
 
 use crate::coverage::Kind;
+use crate::nested::WriteEnd;
 use crate::state::{Event, State, Time, instant, micros};
 
 /// How long the kernel takes to deliver a signal.
@@ -28,6 +29,8 @@ pub(crate) struct Guard {
     /// Whether the kernel kills the command's process group when the guard or the supervisor ends.
     has_fuses: bool,
     armed: Option<Time>,
+    /// What is borrowed from runs above, open for as long as it lives.
+    pub(crate) borrowed: Vec<WriteEnd>,
     /// What it shows to the others.
     pub(crate) stage: Stage,
     pub(crate) ended: Option<i32>,
@@ -49,6 +52,7 @@ impl Guard {
             timer: None,
             has_fuses: false,
             armed: None,
+            borrowed: vec![],
             stage: Stage::Gated,
             ended: None,
             stopped: None,
@@ -100,12 +104,13 @@ impl Outside for SimOutside<'_> {
     }
 
     fn reap(&mut self) -> Reaped {
+        let is_empty = self.state.is_empty(self.host);
         let host = &mut self.state.hosts[self.host];
         if let Some(status) = host.root_status.take() {
             Reaped::Ended(status)
         } else if let Some(signal) = host.stopped_by.take() {
             Reaped::Stopped(signal.number())
-        } else if host.guard.is_gated || !host.is_empty() {
+        } else if host.guard.is_gated || !is_empty {
             Reaped::NoMore
         } else {
             Reaped::NoneLeft
@@ -157,9 +162,10 @@ impl Outside for SimOutside<'_> {
     fn kill_group(&mut self) {}
 
     fn kill_children(&mut self) -> bool {
+        let is_empty = self.state.is_empty(self.host);
         let host = &mut self.state.hosts[self.host];
         host.stopped_by_us = true;
-        if host.released && !host.is_empty() {
+        if host.released && !is_empty {
             self.state.fail(format!("the guard of host {} kills what it is to leave", self.host));
         }
         self.state.kill_processes(self.host);
@@ -249,12 +255,14 @@ impl State {
     fn guard_ends(&mut self, host: usize) {
         let guard = self.guard(host);
         (guard.alive, guard.is_zombie, guard.is_gated) = (false, true, false);
+        guard.borrowed.clear();
         self.blow_fuse(host);
         if let Some(keeper) = self.hosts[host].keeper {
             self.touch_keeper(keeper);
         }
         self.excuse_stragglers(host);
         self.wake_supervisor(host);
+        self.wake_above(host);
     }
 
     /// The guard or the supervisor has ended: the kernel sends SIGKILL to the command's process group, if it was told
@@ -283,13 +291,14 @@ impl State {
 
     /// With the guard dead and the supervisor dead or stopped, what has left the group is beyond reach. That stays.
     pub(crate) fn excuse_stragglers(&mut self, host: usize) {
+        let is_running = self.is_running(host);
         let state = &mut self.hosts[host];
         if !state.guard.alive && (!state.alive || state.frozen) {
             for process in state.processes.iter_mut().filter(|process| !process.in_group) {
                 process.counted = false;
             }
             let is_over = matches!(state.guard.stage, Stage::Gated | Stage::Empty | Stage::Left);
-            let is_running = state.processes.iter().any(|process| process.alive);
+            let is_running = is_running || state.processes.iter().any(|process| process.alive);
             state.abandoned |= !state.alive && !state.released && !is_over && is_running;
         }
     }

@@ -11,6 +11,8 @@ use zklock::rules::guard::Stage;
 use zklock::rules::guarded::{End, Guarded, Kill, News, Shown};
 use zklock::rules::instant::Instant;
 use zklock::rules::last_run::Asked;
+use zklock::rules::lender::Offer;
+use zklock::rules::loans::Borrowing;
 use zklock::rules::message::{Grant, Order, Progress, Report};
 use zklock::rules::mode::Mode;
 use zklock::rules::outcome::Outcome;
@@ -21,6 +23,7 @@ use zklock::supervisor::turn::{Change, Outside, Turns};
 
 use crate::coverage::Kind;
 use crate::guard::Guard;
+use crate::nested::{Lending, Nesting, WriteEnd, end_of};
 use crate::state::{Event, KeeperState, MS, State, Time, instant, micros};
 
 /// How long a supervisor that has finished waits for its keeper to exit.
@@ -51,13 +54,15 @@ pub(crate) struct Script {
 
 pub(crate) struct Process {
     pub(crate) alive: bool,
-    stopped: bool,
-    exit_at: Time,
+    pub(crate) stopped: bool,
+    pub(crate) exit_at: Time,
     pub(crate) forks: u8,
     /// Whether it must not run without the lock.
     pub(crate) counted: bool,
     /// Whether it has stayed in the command's process group.
     pub(crate) in_group: bool,
+    /// The run whose supervisor it is.
+    pub(crate) nested: Option<usize>,
 }
 
 pub(crate) struct Host {
@@ -69,6 +74,18 @@ pub(crate) struct Host {
     pub(crate) once_per: Option<Duration>,
     pub(crate) settings: Settings,
     pub(crate) script: Script,
+    /// How it is nested in another run, if it is.
+    pub(crate) nesting: Option<Nesting>,
+    /// Its part as a lender, and as a borrower.
+    pub(crate) lending: Lending,
+    pub(crate) borrowing: Borrowing<WriteEnd>,
+    /// What its environment says of the runs above.
+    pub(crate) held: Vec<String>,
+    pub(crate) offers: Vec<Offer>,
+    /// What is left of its command is meant to live on.
+    pub(crate) leaves: bool,
+    /// Whether it has got a signal from the command that it is part of.
+    pub(crate) is_passed_on: bool,
     /// Whether the user has started zklock.
     pub(crate) started: bool,
     /// `None` until then, and during a turn.
@@ -102,7 +119,7 @@ pub(crate) struct Host {
     /// The status of the command's own process, the first of `processes`, from its end until it has been reaped.
     pub(crate) root_status: Option<i32>,
     /// The signal that the command's own process is about to die of.
-    root_dies_of: Option<Signal>,
+    pub(crate) root_dies_of: Option<Signal>,
     /// When the command passed the gate, and whether it has been stopped, or was about to be, since then.
     pub(crate) began: Option<Time>,
     pub(crate) is_spoiled: bool,
@@ -156,6 +173,13 @@ impl Host {
             once_per: None,
             settings,
             script,
+            nesting: None,
+            lending: Lending::default(),
+            borrowing: Borrowing::new(&[]),
+            held: vec![],
+            offers: vec![],
+            leaves: false,
+            is_passed_on: false,
             started: false,
             turns: None,
             alive: true,
@@ -261,6 +285,7 @@ impl Outside for SimOutside<'_> {
                 Report::Lost(_) | Report::Refused(_) => self.this().told_loss = true,
                 Report::Revoked(_) => self.this().told_revoked = true,
                 Report::Queue(Progress::Asked(asked)) => self.state.check_asked(self.host, asked),
+                Report::Borrows(ref lenders) => self.state.keep_loans(self.host, lenders),
                 _ => {}
             }
             return Some(Happening::Keeper(report));
@@ -337,7 +362,7 @@ impl Outside for SimOutside<'_> {
         this.failure.take()
     }
 
-    fn end_lending(&mut self) -> bool {
+    fn end_lending(&mut self, lends_on: bool) -> bool {
         let this = self.this();
         if !this.stopped_by_supervisor {
             // The processes that it has left behind are meant to stay.
@@ -345,9 +370,17 @@ impl Outside for SimOutside<'_> {
             for process in &mut this.processes {
                 process.counted &= waits;
             }
+            this.leaves = !waits;
             this.natural_end = this.told_end;
         }
-        true
+        if !lends_on {
+            this.lending.end();
+        }
+        let is_over = this.lending.is_over();
+        if !is_over {
+            self.state.coverage.count(Kind::LentOn);
+        }
+        is_over
     }
 
     fn has_caller_gone(&mut self) -> bool {
@@ -364,8 +397,13 @@ impl Outside for SimOutside<'_> {
 
     fn have_gone(&self, awaited: Awaited) -> bool {
         let host = &self.state.hosts[self.host];
-        let Some(guarded) = host.guarded.as_ref().filter(|_| awaited == Awaited::Everyone) else { return true };
-        guarded.has_gone(host.guard.stage, || host.is_empty() && host.root_status.is_none())
+        match (&host.guarded, awaited) {
+            (_, Awaited::Borrowers) => host.lending.is_over(),
+            (None, Awaited::Everyone) => true,
+            (Some(guarded), Awaited::Everyone) => {
+                guarded.has_gone(host.guard.stage, || self.state.is_empty(self.host) && host.root_status.is_none())
+            }
+        }
     }
 
     fn perform(&mut self, effect: Effect) -> Result<Option<Happening>, Infallible> {
@@ -381,7 +419,7 @@ impl State {
         if self.hosts[host].asleep.is_some() {
             return self.hosts[host].deferred.push(Event::Start(host));
         }
-        if !self.hosts[host].alive {
+        if !self.is_nested_now(host) || !self.hosts[host].alive {
             return;
         }
         self.note(|| format!("host {host} starts"));
@@ -475,6 +513,8 @@ impl State {
             }
             Effect::Release => {
                 self.dismiss_guard(host);
+                self.hosts[host].borrowing.give_back();
+                self.wake_above(host);
                 self.hosts[host].released = true;
                 self.ask_guard(host, Request::Leave);
                 if let Some(keeper) = self.hosts[host].keeper {
@@ -543,10 +583,13 @@ impl State {
         }
         self.dismiss_guard(host);
         (self.hosts[host].guard, self.hosts[host].guarded) = (Guard::new(true), Some(Guarded::default()));
+        let state = &mut self.hosts[host];
+        state.guard.borrowed = state.borrowing.pipes().cloned().collect();
+        state.lending.begin();
         self.wake_guard(host);
     }
 
-    fn dismiss_guard(&mut self, host: usize) {
+    pub(crate) fn dismiss_guard(&mut self, host: usize) {
         if self.hosts[host].guarded.take_if(|guarded| guarded.is_gated()).is_some() {
             self.hosts[host].guard = Guard::new(false);
         }
@@ -556,7 +599,10 @@ impl State {
         self.end_keeper(host);
         // Its guard belongs to it.
         self.dismiss_guard(host);
-        self.keepers.push(KeeperState::new(host));
+        self.hosts[host].lending.end();
+        self.borrow(host);
+        let loans = self.hosts[host].borrowing.loans();
+        self.keepers.push(KeeperState::new(host, loans));
         let keeper = self.keepers.len() - 1;
         (self.hosts[host].keeper, self.hosts[host].linked) = (Some(keeper), true);
         self.born.push(keeper);
@@ -577,6 +623,7 @@ impl State {
         self.wake_guard(host);
         self.after(KEEPER_EXIT, Event::EndKeeper(host));
         self.check_outcome(host, outcome);
+        self.supervisor_has_gone(host, end_of(outcome));
     }
 
     /// SIGKILL to the supervisor. The kernel then kills the command's process group, and the guard all of it.
@@ -588,6 +635,7 @@ impl State {
         self.blow_fuse(host);
         self.excuse_stragglers(host);
         self.wake_guard(host);
+        self.supervisor_has_gone(host, CommandEnd::Signaled(Signal::KILL));
     }
 
     fn spawn(&mut self, host: usize, grant: Grant, until: Time) {
@@ -628,12 +676,14 @@ impl State {
             let stays = if daemon && number == children { 1000 * MS } else { 0 };
             let exit_at = self.now + length + stays;
             let in_group = !leaves_group || number < children;
-            let process = Process { alive: true, stopped: false, exit_at, forks, counted: true, in_group };
+            let nested = None;
+            let process = Process { alive: true, stopped: false, exit_at, forks, counted: true, in_group, nested };
             self.hosts[host].processes.push(process);
             self.schedule(exit_at, Event::Exit { host, process: number, killed: false });
         }
         self.hosts[host].grant = Some(grant);
         self.hosts[host].began = Some(self.now);
+        self.plan_nested(host);
     }
 
     /// A process ends, if it is due or killed. A stopped process ends only if it is killed.
@@ -641,27 +691,46 @@ impl State {
         if self.hosts[host].asleep.is_some() {
             return self.hosts[host].deferred.push(Event::Exit { host, process, killed });
         }
+        let waits = process == 0 && self.awaits_nested(host);
         let state = &mut self.hosts[host];
         let ends = &mut state.processes[process];
         if !ends.alive || (!killed && (ends.stopped || ends.exit_at > self.now)) {
+            return;
+        }
+        if let Some(nested) = ends.nested {
+            // It ends by itself when its run is over.
+            if killed {
+                self.kill_supervisor(nested);
+            }
+            return;
+        }
+        if !killed && waits && state.root_dies_of.is_none() {
             return;
         }
         ends.alive = false;
         if process == 0 {
             let signal = if killed { Some(Signal::KILL) } else { state.root_dies_of };
             let end = signal.map_or(CommandEnd::Exited(state.script.status), CommandEnd::Signaled);
-            state.root_status = Some(status_of(end));
-            if !killed && !state.script.daemon {
-                for process in &mut state.processes {
-                    process.alive = false;
-                }
-            }
+            self.root_ends(host, end);
         }
-        if self.hosts[host].is_empty() {
+        if self.is_empty(host) {
             self.note(|| format!("host {host}: nothing is left of the command"));
         }
         self.wake_guard(host);
         self.wake_supervisor(host);
+        self.wake_above(host);
+    }
+
+    /// The command's own process has ended.
+    pub(crate) fn root_ends(&mut self, host: usize, end: CommandEnd) {
+        let state = &mut self.hosts[host];
+        state.root_status = Some(status_of(end));
+        if end != CommandEnd::Signaled(Signal::KILL) && !state.script.daemon {
+            // The runs that it has started go on in the background.
+            for process in state.processes.iter_mut().filter(|process| process.nested.is_none()) {
+                process.alive = false;
+            }
+        }
     }
 
     /// Sends SIGKILL to all processes of the command.
@@ -676,7 +745,7 @@ impl State {
                 process.forks -= 1;
                 let (forks, exit_at) = (process.forks, process.exit_at);
                 let (counted, in_group) = (process.counted, process.in_group);
-                let child = Process { alive: true, stopped: false, exit_at, forks, counted, in_group };
+                let child = Process { alive: true, stopped: false, exit_at, forks, counted, in_group, nested: None };
                 self.hosts[host].processes.push(child);
                 let process = self.hosts[host].processes.len() - 1;
                 self.schedule(exit_at, Event::Exit { host, process, killed: false });
@@ -684,6 +753,7 @@ impl State {
             let late = self.latency();
             self.after(late, Event::Exit { host, process: number, killed: true });
         }
+        self.kill_orphans(host);
     }
 
     pub(crate) fn stop_processes(&mut self, host: usize) {
@@ -701,6 +771,9 @@ impl State {
                 let exit_at = process.exit_at;
                 self.schedule(exit_at, Event::Exit { host, process: number, killed: false });
             }
+        }
+        for nested in self.started_by(host) {
+            self.thaw_supervisor(nested);
         }
     }
 
@@ -723,6 +796,7 @@ impl State {
     }
 
     pub(crate) fn signal_command(&mut self, host: usize, signal: Signal) {
+        self.signal_nested(host, signal);
         if self.hosts[host].script.stubborn {
             return;
         }
@@ -756,7 +830,7 @@ impl State {
 }
 
 /// The status of waitpid(2) for this end.
-fn status_of(end: CommandEnd) -> i32 {
+pub(crate) fn status_of(end: CommandEnd) -> i32 {
     match end {
         CommandEnd::Exited(status) => i32::from(status) << 8,
         CommandEnd::Signaled(signal) => signal.number(),

@@ -11,6 +11,7 @@ mod coverage;
 mod faults;
 mod guard;
 mod host;
+mod nested;
 mod network;
 mod once_per;
 mod run;
@@ -42,6 +43,7 @@ const FAILED_ONCE: &[u64] = &[
     6_400_263_064_271_981_102,
     8_483_881_579_242_760_044,
     506_284_596_450_680_838,
+    7_699_324_814_390_662_289,
     5_156_041_139_441_912_247,
     5_603_759_676_980_344_251,
     12_005_906_449_509_460_623,
@@ -55,7 +57,7 @@ fn plans() -> Vec<Plan> {
     (0..2)
         .map(|lock| {
             let args = ["zklock", &lock_path(lock), "true"].map(OsString::from);
-            plan::from_args_and_environment(args, |_| None).expect("a plan")
+            plan::job(args, &|_: &str| None).expect("a plan")
         })
         .collect()
 }

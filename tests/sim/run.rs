@@ -1,6 +1,6 @@
 //! One run from one seed: the scene, the faults, and the event loop.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::future::Future;
 use std::num::NonZeroU32;
 use std::pin::Pin;
@@ -12,6 +12,7 @@ use fastrand::Rng;
 use zklock::keeper::Keeper;
 use zklock::plan::{Plan, Request};
 use zklock::rules::card::Card;
+use zklock::rules::lender::Lender;
 use zklock::rules::mode::Mode;
 use zklock::rules::queue::Dialect;
 use zklock::rules::settings::{Patience, Settings};
@@ -21,6 +22,7 @@ use crate::chance::Chance;
 use crate::coverage::{Coverage, Kind};
 use crate::faults::{AIMED, FAULTS, Fault, MOMENTS, REGRANTING, Trap, UNTOLD, some_time};
 use crate::host::{Host, Script};
+use crate::nested::{lender, nest};
 use crate::servers::Servers;
 use crate::state::{Event, MS, State, Time};
 use crate::world::{Shared, SimOutside};
@@ -58,7 +60,7 @@ pub(crate) fn play(state: State, plans: &[Plan], strikes: &[(u32, Fault)]) -> Op
     let last_fault = state.now + 8 * state.servers.timeout;
     let hosts = state.hosts.len() as Time;
     let limit = last_fault + (hosts + 2) * (6 * state.servers.timeout + 30_000 * MS);
-    let plans: Vec<Plan> = state.hosts.iter().map(|host| plan_of(plans, host)).collect();
+    let (by_lock, plans) = (plans, state.hosts.iter().map(|_| OnceCell::new()).collect::<Vec<_>>());
     let state: Shared = Rc::new(RefCell::new(state));
     let mut tasks: Vec<Option<Task<'_>>> = vec![];
     let mut events = 0;
@@ -75,7 +77,7 @@ pub(crate) fn play(state: State, plans: &[Plan], strikes: &[(u32, Fault)]) -> Op
         }
         events += 1;
         dispatch(&mut state.borrow_mut(), event);
-        settle(&state, &plans, &mut tasks);
+        settle(&state, by_lock, &plans, &mut tasks);
         let mut state = state.borrow_mut();
         state.check_overlap();
         if state.now > limit && state.hosts.iter().any(|host| host.alive) {
@@ -116,6 +118,7 @@ fn dispatch(state: &mut State, event: Event) {
             state.hosts[host].on_lost_ended = true;
             state.wake_supervisor(host);
         }
+        Event::KillOrphans(host) => state.orphans_die(host),
         Event::Verify(host) => state.verify(host),
         Event::Fault(fault) => {
             state.strike(fault);
@@ -124,7 +127,7 @@ fn dispatch(state: &mut State, event: Event) {
 }
 
 /// Starts new keepers, drops dead ones, and polls those that may have something to do.
-fn settle<'p>(state: &Shared, plans: &'p [Plan], tasks: &mut Vec<Option<Task<'p>>>) {
+fn settle<'p>(state: &Shared, by_lock: &[Plan], plans: &'p [OnceCell<Plan>], tasks: &mut Vec<Option<Task<'p>>>) {
     loop {
         let dead = std::mem::take(&mut state.borrow_mut().dead);
         for keeper in dead {
@@ -135,8 +138,13 @@ fn settle<'p>(state: &Shared, plans: &'p [Plan], tasks: &mut Vec<Option<Task<'p>
         let born = std::mem::take(&mut state.borrow_mut().born);
         for keeper in born {
             let host = state.borrow().keepers[keeper].host;
-            let (plan, asked) = (&plans[host], state.borrow().hosts[host].asked);
-            let card = Card { pid: u32::try_from(host).ok(), mode: Some(plan.request.mode), ..Card::default() };
+            let plan = plans[host].get_or_init(|| plan_of(by_lock, &state.borrow().hosts[host]));
+            let asked = state.borrow().hosts[host].asked;
+            let Lender { pid, started } = lender(host);
+            let machine = state.borrow().top(host).to_string();
+            let (pid, started, boot_id) = (Some(pid), Some(started), Some(machine));
+            let card =
+                Card { pid, started, boot_id, pid_ns: Some(1), mode: Some(plan.request.mode), ..Card::default() };
             let outside = SimOutside { state: Rc::clone(state), keeper, card };
             let alive = state.borrow().keepers[keeper].alive;
             tasks.push(alive.then(|| {
@@ -243,7 +251,8 @@ fn scene(rng: &mut Rng, seed: u64, traced: bool) -> State {
         }
     }
     // A node that a server had missed the deletion of would come back.
-    if !remade && !haunted && apart.u32(0..10) == 0 {
+    let restored = !remade && !haunted && apart.u32(0..10) == 0;
+    if restored {
         // As a rule it is the only fault, so that nothing that happens is excused because of another.
         if apart.bool() {
             state.forget_faults();
@@ -266,6 +275,12 @@ fn scene(rng: &mut Rng, seed: u64, traced: bool) -> State {
             let (delay, time) = (apart.u64(0..=timeout / 8), apart.u64(timeout / 2..=timeout));
             state.traps.push(Trap { moment: *moment, countdown: 1, delay, fault: *fault, time });
         }
+    }
+    // Another one of its own, for the same reason. A nested run takes an outer one for a waiter if a node has come before
+    // it.
+    let mut nesting = Rng::with_seed(seed.rotate_left(32));
+    if nesting.u32(0..8) == 0 && !remade && !restored {
+        nest(&mut nesting, &mut state, timeout);
     }
     state
 }
@@ -304,7 +319,7 @@ fn remaking(rng: &mut Rng, timeout: Time) -> [Trap; 3] {
     [away, trap(delay, Kind::Break, 0), trap(delay, Kind::RemakeNode, time)]
 }
 
-fn settings(rng: &mut Rng, timeout: Time) -> Settings {
+pub(crate) fn settings(rng: &mut Rng, timeout: Time) -> Settings {
     let session_timeout = Duration::from_micros(timeout);
     let no_wait = rng.u32(0..20) == 0;
     let wait = (rng.u32(0..8) == 0).then(|| Duration::from_micros(rng.u64(1..3 * timeout)));
@@ -319,7 +334,7 @@ fn settings(rng: &mut Rng, timeout: Time) -> Settings {
     }
 }
 
-fn script(rng: &mut Rng, timeout: Time) -> Script {
+pub(crate) fn script(rng: &mut Rng, timeout: Time) -> Script {
     Script {
         on_lost: rng.u32(0..4) == 0,
         length: some_time(rng, timeout * 3 / 2),
@@ -339,6 +354,7 @@ fn plan_of(plans: &[Plan], host: &Host) -> Plan {
     let plan = plans[host.lock].clone();
     let and = others.map(|(_, plan)| plan.request.lock.clone()).collect();
     let (mode, once_per, dialects) = (host.mode, host.once_per, host.dialects.clone());
-    let request = Request { mode, and, once_per, dialects, ..plan.request };
+    let (held, offers) = (host.held.clone(), host.offers.clone());
+    let request = Request { mode, and, once_per, dialects, held, offers, ..plan.request };
     Plan { request, settings: host.settings, ..plan }
 }

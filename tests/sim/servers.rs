@@ -341,10 +341,14 @@ impl State {
         self.coverage.count(Kind::Expiry);
         if relied_on > self.now {
             self.servers.sessions[index].unheard_until = relied_on;
-            self.schedule(relied_on + 1, Event::Verify(host));
+            for host in self.machine(host) {
+                self.schedule(relied_on + 1, Event::Verify(host));
+            }
         }
         self.close_session(index, None);
-        self.verify(host);
+        for host in self.machine(host) {
+            self.verify(host);
+        }
     }
 
     /// Ends a session and deletes all nodes that it owns.

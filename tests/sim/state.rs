@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use zklock::rules::instant::Instant;
+use zklock::rules::loans::Loans;
 use zklock::rules::message::Order;
 use zklock::rules::message::Report;
 
@@ -67,6 +68,8 @@ pub(crate) enum Event {
     },
     /// The command of `--on-lost` ends.
     OnLostEnds(usize),
+    /// What a nested run has left to the guard above it is killed.
+    KillOrphans(usize),
     /// An excuse of this host's command is over.
     Verify(usize),
     Fault(Fault),
@@ -85,6 +88,8 @@ pub(crate) struct KeeperState {
     /// When the lease demands SIGKILL, and when it ends.
     pub(crate) limits: Option<(Time, Time)>,
     pub(crate) revoked: bool,
+    /// What its supervisor has borrowed.
+    pub(crate) loans: Loans,
     /// When it last reported anything.
     pub(crate) reported_at: Time,
     pub(crate) last_beat: Option<Time>,
@@ -101,9 +106,10 @@ pub(crate) struct KeeperState {
 }
 
 impl KeeperState {
-    pub(crate) fn new(host: usize) -> Self {
+    pub(crate) fn new(host: usize, loans: Loans) -> Self {
         Self {
             host,
+            loans,
             alive: true,
             frozen: false,
             reports: vec![],
@@ -129,6 +135,8 @@ pub(crate) struct State {
     sequence: u64,
     pub(crate) chance: Chance,
     pub(crate) hosts: Vec<Host>,
+    /// Those from this one on are nested in others.
+    pub(crate) first_nested: usize,
     pub(crate) keepers: Vec<KeeperState>,
     pub(crate) conns: Vec<Conn>,
     pub(crate) servers: Servers,
@@ -184,6 +192,7 @@ impl State {
             heap: BinaryHeap::new(),
             sequence: 0,
             chance,
+            first_nested: hosts.len(),
             hosts,
             keepers: vec![],
             conns: vec![],
@@ -327,6 +336,7 @@ impl State {
             self.hang_up(conn);
         }
         self.wake_supervisor(self.keepers[keeper].host);
+        self.wake_above(self.keepers[keeper].host);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The simulated outside of a keeper, and its sessions.
 
 use std::cell::RefCell;
-use std::future::{Future, pending, poll_fn};
+use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
@@ -14,13 +14,15 @@ use zklock::rules::guard::Stage;
 use zklock::rules::instant::Instant;
 use zklock::rules::lease::Span;
 use zklock::rules::lender::{Lender, Loan};
-use zklock::rules::message::{Connection, Order, Progress, Report};
+use zklock::rules::loans::Processes;
+use zklock::rules::message::{Connection, Loss, Order, Progress, Report};
 use zklock::session::channel::{Rejected, shake_hands};
 use zklock::session::client::ClientSession;
 use zklock::session::{Created, Failure, Session, Stat, Watch};
 use zklock::zookeeper::handshake::{Attempt, Granted, Identity};
 
 use crate::coverage::Kind;
+use crate::nested::{Proc, pid};
 use crate::network::{SimChannel, mark};
 use crate::state::{Event, MS, State, instant, micros};
 
@@ -43,6 +45,7 @@ impl SimOutside {
         timeout: Duration,
         identity: Option<&Identity>,
         mut unreachable: impl FnMut(String),
+        mut shortened: impl FnMut(Duration, Instant),
     ) -> Result<SimSession, Failure> {
         let mut pause = Duration::from_millis(50);
         loop {
@@ -55,11 +58,10 @@ impl SimOutside {
                 let channel = SimChannel { state: Rc::clone(&self.state), keeper: self.keeper, conn };
                 match self.ask(&channel, timeout, identity).await {
                     Ok(granted) => {
-                        let mut state = self.state.borrow_mut();
-                        state.note(|| format!("keeper {} is connected to {server}", self.keeper));
-                        let session = state.servers.session_of(granted.identity.id());
-                        state.hear_of_timeout(session, micros(granted.timeout));
-                        drop(state);
+                        self.connected(server, &granted);
+                        if identity.is_some() && granted.timeout < timeout {
+                            shortened(granted.timeout, granted.asked_at);
+                        }
                         let session = ClientSession::new(channel, granted, "", identity.map(|_| timeout));
                         return Ok(SimSession { session, state: Rc::clone(&self.state), conn });
                     }
@@ -71,6 +73,13 @@ impl SimOutside {
             self.sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));
         }
+    }
+
+    fn connected(&self, server: usize, granted: &Granted) {
+        let mut state = self.state.borrow_mut();
+        state.note(|| format!("keeper {} is connected to {server}", self.keeper));
+        let session = state.servers.session_of(granted.identity.id());
+        state.hear_of_timeout(session, micros(granted.timeout));
     }
 
     /// Asks a server for a session, and waits for the answer as long as the product does.
@@ -113,6 +122,9 @@ impl SimOutside {
         match report {
             Report::Queue(Progress::Skipped(last)) => state.check_skip(host, last),
             Report::Unrecorded(why) => state.check_unrecorded(host, why),
+            Report::Lost(Loss::LenderGone) | Report::Queue(Progress::Requeued(Loss::LenderGone)) => {
+                state.coverage.count(Kind::LenderGone);
+            }
             _ => {}
         }
         let held = matches!(report, Report::Queue(Progress::Held { .. }));
@@ -158,7 +170,7 @@ impl Outside for SimOutside {
     }
 
     async fn open(&self, timeout: Duration, unreachable: impl FnMut(String)) -> Result<SimSession, Failure> {
-        self.connect(timeout, None, unreachable).await
+        self.connect(timeout, None, unreachable, |_, _| {}).await
     }
 
     async fn resume(
@@ -166,8 +178,9 @@ impl Outside for SimOutside {
         timeout: Duration,
         identity: &Identity,
         unreachable: impl FnMut(String),
+        shortened: impl FnMut(Duration, Instant),
     ) -> Result<SimSession, Failure> {
-        self.connect(timeout, Some(identity), unreachable).await
+        self.connect(timeout, Some(identity), unreachable, shortened).await
     }
 
     fn show_lease(&self, span: Span) {
@@ -256,14 +269,25 @@ impl Outside for SimOutside {
         state.recall_by_keeper(host)
     }
 
-    fn loan(&self, _: &Card) -> Loan {
-        Loan::Stranger
+    fn loan(&self, holder: &Card) -> Loan {
+        let mut state = self.state.borrow_mut();
+        let keeper = &state.keepers[self.keeper];
+        let loan = keeper.loans.judge(holder, &self.card, pid(keeper.host), &Proc(&state));
+        let host = keeper.host;
+        state.note(|| format!("keeper {} of host {host}: {loan:?}", self.keeper));
+        if loan == Loan::Over {
+            state.coverage.count(Kind::LoanOver);
+        }
+        loan
     }
 
-    fn keep_loans(&self, _: &[Lender]) {}
+    fn keep_loans(&self, lenders: &[Lender]) {
+        self.state.borrow_mut().keepers[self.keeper].loans.keep(lenders);
+    }
 
-    async fn until_gone(&self, _: Lender) {
-        pending().await
+    async fn until_gone(&self, lender: Lender) {
+        poll_fn(|_| if Proc(&self.state.borrow()).lives(lender) == Ok(true) { Poll::Pending } else { Poll::Ready(()) })
+            .await
     }
 
     fn card(&self) -> &Card {

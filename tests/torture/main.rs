@@ -2,6 +2,9 @@
 //! scripts/torture runs it; see docs/torture.md.
 
 #[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
+#[path = "../it/harness/authority.rs"]
+mod authority;
+#[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
 #[path = "../it/harness/client.rs"]
 mod client;
 #[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
@@ -20,6 +23,9 @@ mod proxy;
 #[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
 #[path = "../it/harness/release.rs"]
 mod release;
+#[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
+#[path = "../it/harness/secure.rs"]
+mod secure;
 #[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
 #[path = "../it/harness/server.rs"]
 mod server;

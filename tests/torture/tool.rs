@@ -152,6 +152,7 @@ fn zklock(entry: &mut Entry, locks: &[String], connect_string: &str, mut job: Jo
         command.env_remove(name);
     }
     command.env("ZKLOCK_ZOOKEEPER", connect_string).env("ZKLOCK_LOG", "zklock=debug");
+    command.env("ZKLOCK_CONFIG", "/dev/null");
     // In the environment, so that nested runs use it as well.
     command.env("ZKLOCK_SESSION_TIMEOUT", format!("{}ms", timeout.as_millis()));
     let claim = Claim::draw(locks, rng);

@@ -8,7 +8,7 @@ use crate::duration::show;
 use crate::futures::{all, or, zip};
 use crate::plan::{Access, Check, HostPort, LockPath};
 use crate::reactor::Reactor;
-use crate::rules::checkup::{Lack, Server, Tls};
+use crate::rules::checkup::{Cure, Lack, Server, Tls};
 use crate::rules::instant::Instant;
 use crate::rules::login::Right;
 use crate::rules::text::printable;
@@ -31,6 +31,7 @@ const TIMES: usize = 3;
 /// Where the survey goes on.
 struct Survey<'a, 'p> {
     lock: Option<&'a LockPath>,
+    uses_tls: bool,
     probes: &'a Probes<'p>,
     reactor: &'a Reactor,
     until: Instant,
@@ -46,7 +47,7 @@ pub(super) async fn survey<'p>(
 ) -> Vec<Server> {
     let limit = access.connect_timeout;
     let until = clock::now() + limit;
-    let survey = Survey { lock: check.lock.as_ref(), probes, reactor, until, limit };
+    let survey = Survey { lock: check.lock.as_ref(), uses_tls: access.tls.is_some(), probes, reactor, until, limit };
     all(access.servers.hosts.iter().map(|host| survey.host(host))).await.concat()
 }
 
@@ -81,9 +82,9 @@ impl<'p> Survey<'_, 'p> {
         let work = async {
             let ((), sessions) = zip(words, self.sessions(address, &seen)).await;
             sessions.map_err(|why| match (why, *is_serving.borrow()) {
-                (Trouble::Open(NoProbe::Io(why)), _) | (Trouble::Lost(why), _) => why,
-                (Trouble::Open(NoProbe::Refused(why)), _) => {
-                    seen.borrow_mut().is_refusing = true;
+                (Trouble::Lost(why), _) => why,
+                (Trouble::Open(NoProbe::Failed(cure, why)), _) => {
+                    seen.borrow_mut().cure = cure;
                     why
                 }
                 (Trouble::Open(NoProbe::NoSession), Some(false)) => {
@@ -91,6 +92,9 @@ impl<'p> Survey<'_, 'p> {
                 }
                 (Trouble::Open(NoProbe::NoSession), Some(true)) => "it opens no session".to_owned(),
                 (Trouble::Open(NoProbe::NoSession), None) => {
+                    if !self.uses_tls {
+                        seen.borrow_mut().cure = Cure::Tls;
+                    }
                     "it accepts connections but does not answer as ZooKeeper".to_owned()
                 }
             })
@@ -134,7 +138,7 @@ impl<'p> Survey<'_, 'p> {
         let ended = session.with(self.requests(&session, seen)).await;
         session.close().await;
         ended.map_err(|failure| match failure {
-            Failure::NotLetIn(why) => Trouble::Open(NoProbe::Refused(why)),
+            Failure::NotLetIn(why) => Trouble::Open(NoProbe::Failed(Cure::Login, why)),
             failure => Trouble::Lost(failure.to_string()),
         })
     }

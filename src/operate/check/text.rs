@@ -4,15 +4,15 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::duration::{show, show_limit};
-use crate::plan::Check;
-use crate::rules::checkup::{Finding, LONGEST_TICK, Lack, Promise, Report, Server, Tick};
+use crate::plan::{Access, Check, Setting};
+use crate::rules::checkup::{Cure, Finding, LONGEST_TICK, Lack, Promise, Report, Server, Tick};
 use crate::rules::text::legible;
 
 /// The servers, what is to be mended, and what a command lives through.
-pub(super) fn of(seen: &[Server], report: &Report, check: &Check) -> String {
+pub(super) fn of(seen: &[Server], report: &Report, check: &Check, access: &Access) -> String {
     let mut text = table(seen);
     for finding in &report.findings {
-        let (what, remedy) = sentences(finding, seen, check);
+        let (what, remedy) = sentences(finding, seen, check, access);
         let _ = write!(text, "\n{}: {what}\n  {remedy}\n", finding.code());
     }
     if let Some(promise) = &report.promise {
@@ -23,6 +23,19 @@ pub(super) fn of(seen: &[Server], report: &Report, check: &Check) -> String {
     }
     if check.lock.is_none() && report.promise.is_some() {
         text += "\nWithout LOCK, permissions were not looked at.\n";
+    }
+    text
+}
+
+/// The settings, and where each comes from.
+pub(super) fn settings(settings: &[Setting]) -> String {
+    let value = |setting: &Setting| legible(setting.value.as_deref().unwrap_or("(not shown)"));
+    let name_width = settings.iter().map(|setting| setting.name.len()).max().unwrap_or(0);
+    let value_width = settings.iter().map(|setting| value(setting).chars().count()).max().unwrap_or(0);
+    let mut text = "\nSettings:\n".to_owned();
+    for setting in settings {
+        let (name, value, origin) = (setting.name, value(setting), &setting.origin);
+        let _ = writeln!(text, "  {name:name_width$}  {value:value_width$}  {origin}");
     }
     text
 }
@@ -89,13 +102,21 @@ fn through(promise: &Promise) -> Vec<(&'static str, String)> {
     ]
 }
 
+fn in_days(days: i64) -> String {
+    match days {
+        ..1 => "within a day".to_owned(),
+        1 => "in 1 day".to_owned(),
+        _ => format!("in {days} days"),
+    }
+}
+
 /// What is the matter, and what to do about it.
-pub(super) fn sentences(finding: &Finding, seen: &[Server], check: &Check) -> (String, String) {
+pub(super) fn sentences(finding: &Finding, seen: &[Server], check: &Check, access: &Access) -> (String, String) {
     let asked = show(check.session_timeout);
     match finding {
         Finding::Down(number) => (
             format!("{} does not answer as it should: {}", who(&seen[*number]), why(&seen[*number])),
-            "Mend or start this server, or take it out of --zookeeper.".to_owned(),
+            cure(&seen[*number], access).to_owned(),
         ),
         Finding::Differ => (
             format!("the servers do not grant the same session timeouts: {}", ranges(seen)),
@@ -142,12 +163,12 @@ pub(super) fn sentences(finding: &Finding, seen: &[Server], check: &Check) -> (S
             "Use ZooKeeper 3.4 or later.".to_owned(),
         ),
         Finding::CertificateEnds(number, days) => (
-            match days {
-                ..1 => format!("the certificate of {} expires within a day", who(&seen[*number])),
-                1 => format!("the certificate of {} expires in 1 day", who(&seen[*number])),
-                _ => format!("the certificate of {} expires in {days} days", who(&seen[*number])),
-            },
+            format!("the certificate of {} expires {}", who(&seen[*number]), in_days(*days)),
             "Renew it: once it has expired, no new connection is made.".to_owned(),
+        ),
+        Finding::OwnCertificateEnds(days) => (
+            format!("the certificate of --tls-cert expires {}", in_days(*days)),
+            "Renew it: once it has expired, servers that want one refuse new connections.".to_owned(),
         ),
         Finding::NoChroot => (
             "the chroot does not exist".to_owned(),
@@ -156,15 +177,42 @@ pub(super) fn sentences(finding: &Finding, seen: &[Server], check: &Check) -> (S
         Finding::Lacks(Lack::Denied(right, path)) => {
             let (what, letters) = (right.phrase(), right.letter());
             let path = legible(path);
-            (
-                format!("an ACL forbids to {what} {path}"),
-                format!("Add the permission {letters} to the ACL of {path}; a lock needs rc on its node."),
-            )
+            let add = format!("dd the permission {letters} to the ACL of {path}");
+            let remedy = match (access.login.is_given(), access.login.may_be_mistaken()) {
+                (true, true) => {
+                    format!("A{add} for this login, or correct its password: a wrong one makes another identity of it")
+                }
+                (true, false) => format!("A{add} for this login"),
+                (false, _) => format!("Log in (--auth-file), or a{add}"),
+            };
+            (format!("an ACL forbids to {what} {path}"), format!("{remedy}; a lock needs rc on its node."))
         }
         Finding::Lacks(Lack::Refused(path, why)) => (
             format!("the servers refuse a contender below {}: {why}", legible(path)),
             "Choose another path for the lock, or mend its node.".to_owned(),
         ),
+    }
+}
+
+/// What to do about a server that does not answer as it should.
+fn cure(server: &Server, access: &Access) -> &'static str {
+    match server.cure {
+        Cure::Server if !access.servers_given => {
+            "Start a server there, or name the servers: --zookeeper, ZKLOCK_ZOOKEEPER or a configuration file."
+        }
+        Cure::Server => "Mend or start this server, or take it out of --zookeeper.",
+        Cure::Tls => "If this is its secureClientPort, use --tls; otherwise name its clientPort.",
+        Cure::NoTls => "Name its secureClientPort, or leave out --tls.",
+        Cure::Name => {
+            "Name it as its certificate does, or give it a certificate with this name (subjectAltName);              --tls-no-verify-hostname accepts any name."
+        }
+        Cure::Trust => "Give the server another certificate, or name the CA of this one (--tls-ca).",
+        Cure::Certificate if access.tls.as_ref().is_some_and(|tls| tls.own.is_some()) => {
+            "Give a certificate that this server accepts (--tls-cert and --tls-key)."
+        }
+        Cure::Certificate => "Give a client certificate: --tls-cert and --tls-key.",
+        Cure::Login if access.login.is_given() => "Correct the login (--auth-file), or let the server accept it.",
+        Cure::Login => "Log in (--auth-file).",
     }
 }
 
@@ -199,6 +247,43 @@ fn ranges(seen: &[Server]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::{self, Subject, Task};
+    use crate::rules::login::Right;
+
+    /// The remedy, as these arguments have it.
+    fn remedy(finding: &Finding, cure: Cure, args: &[&str]) -> String {
+        let args = ["zklock", "check"].iter().chain(args).map(Into::into);
+        let Ok(Task::Operation(operation)) = plan::task(args, &|_: &str| None) else { panic!("a subcommand") };
+        let Subject::Check(check) = &operation.subject else { panic!("check") };
+        let server = Server { cure, ..Server::new("zk1:2181".to_owned(), None) };
+        sentences(finding, &[server], check, &operation.access).1
+    }
+
+    #[test]
+    fn remedies_fit_the_settings() {
+        let (down, lacks) = (Finding::Down(0), Finding::Lacks(Lack::Denied(Right::Create, "/l".to_owned())));
+        for (finding, cure, args, expected) in [
+            (&down, Cure::Server, &["-z", "zk1"][..], "Mend or start this server, or take it out of --zookeeper."),
+            (&down, Cure::Server, &[], "Start a server there, or name the servers: "),
+            (&down, Cure::Name, &["--tls"], "Name it as its certificate does, "),
+            (&down, Cure::Trust, &["--tls"], "Give the server another certificate, or name the CA"),
+            (&down, Cure::Certificate, &["--tls"], "Give a client certificate: "),
+            (&down, Cure::Certificate, &["--tls-cert", "c"], "Give a certificate that this server accepts "),
+            (&down, Cure::Login, &[], "Log in (--auth-file)."),
+            (&down, Cure::Login, &["--auth", "digest:a:b"], "Correct the login "),
+            (&lacks, Cure::Server, &[], "Log in (--auth-file), or add the permission c to the ACL of /l; "),
+            (
+                &lacks,
+                Cure::Server,
+                &["--auth", "digest:a:b"],
+                "Add the permission c to the ACL of /l for this login, or",
+            ),
+            (&lacks, Cure::Server, &["--auth", "sasl:a:b"], "Add the permission c to the ACL of /l for this login; "),
+        ] {
+            let remedy = remedy(finding, cure, args);
+            assert!(remedy.starts_with(expected), "{remedy}");
+        }
+    }
 
     #[test]
     fn a_cell_at_the_end_of_its_line_makes_no_column_wide() {

@@ -184,7 +184,7 @@ fn certificate_that_expires_within_two_weeks() {
 
 #[test]
 fn servers_that_refuse_our_certificate() {
-    let refusing = Server { is_refusing: true, ..down(1) };
+    let refusing = Server { cure: Cure::Certificate, ..down(1) };
     assert_eq!(outcome(&[refusing.clone(), down(2)]), Outcome::Denied);
     assert_eq!(outcome(&[refusing, server(2, "leader"), server(3, "follower")]), Outcome::Exited(1));
 }

@@ -10,6 +10,7 @@ use crate::rules::lease::Lease;
 use crate::rules::message::{Loss, Progress, Report};
 use crate::rules::notice::{LostWhy, Notice};
 use crate::rules::outcome::Outcome;
+use crate::rules::signal::Signal;
 
 /// Descendants may fork while they are being killed, so SIGKILL goes out again: first after this pause, then
 /// after pauses that grow up to the other one.
@@ -135,10 +136,11 @@ impl Machine {
             }
             // The keeper has released the lock by itself.
             Event::Keeper(Report::Unrecorded(why)) => (same, vec![Effect::Say(Notice::Unrecorded(why))]),
+            // What stands in for the command sees that as well, unless it is stopped.
+            Event::CallerGone => (same, vec![Effect::Forward(Signal::CONT)]),
             Event::Timer
             | Event::Keeper(Report::Connection(_) | Report::Borrows(_) | Report::Queue(_) | Report::Released)
             | Event::Answered(_)
-            | Event::CallerGone
             | Event::OnLostEnded => (same, vec![]),
         }
     }
@@ -220,6 +222,7 @@ impl Machine {
             Event::Signal { signal, shared: false } if matches!(cause, Cause::MaxRun | Cause::Revoked) => {
                 (State::Stopping(stopping), vec![Effect::Forward(signal)])
             }
+            Event::CallerGone => (State::Stopping(stopping), vec![Effect::Forward(Signal::CONT)]),
             Event::Timer
             | Event::Signal { .. }
             | Event::Command(CommandEvent::Ended(_) | CommandEvent::EndedLending(_) | CommandEvent::Stopped(_))
@@ -235,7 +238,6 @@ impl Machine {
             | Event::KeeperGone
             | Event::Extended(_)
             | Event::Answered(_)
-            | Event::CallerGone
             | Event::OnLostEnded => (State::Stopping(stopping), said(why)),
         }
     }

@@ -141,6 +141,11 @@ pub struct Contender {
 }
 
 impl Contender {
+    /// Whether this is another node of the same contender.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.id.is_some() && self.id == other.id
+    }
+
     /// Reads a child's name. `None`: the child is not a contender. A node with the name [`SINGLE`] is one only if it is
     /// ephemeral, see [`Queue::without_single`](super::Queue::without_single).
     pub fn parse(name: &str) -> Option<Self> {
@@ -157,6 +162,11 @@ impl Contender {
             Some(Self { name: name.to_owned(), sequence, mode, reads, id: ContenderId::parse(name) })
         })
     }
+}
+
+/// Whether a server may give this path to a sequential node with this prefix.
+pub fn is_numbered(path: &str, prefix: &str) -> bool {
+    path.strip_prefix(prefix).is_some_and(|digits| parse_sequence(digits).is_some())
 }
 
 /// Reads `%010d` of a signed 32-bit integer, and nothing that printf(3) would not have written.

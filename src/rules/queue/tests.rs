@@ -279,6 +279,9 @@ proptest! {
     fn watches_are_necessary_and_sufficient(names in children()) {
         let all = queue(&names);
         for (contender, standing) in all.standings() {
+            if names.iter().filter(|name| **name == contender.name).count() == 1 {
+                prop_assert_eq!(&all.standing(&contender.name), &standing);
+            }
             let Standing::Waits { watch, .. } = standing else { continue };
             let mut few: Vec<_> = watch.iter().map(|other| other.name.clone()).collect();
             few.push(contender.name.clone());

@@ -10,8 +10,10 @@ use rustls::pki_types::pem::{Error as PemError, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
+use super::super::login::open_to_all;
 use super::super::servers::brief;
-use super::certificate::public_key;
+use super::Unfit;
+use super::certificate::{not_after, public_key};
 use crate::plan::{OwnCertificate, Tls};
 use crate::rules::text::legible;
 
@@ -63,18 +65,27 @@ pub(super) fn roots(file: Option<&Path>) -> Result<RootCertStore, String> {
 }
 
 /// Our own certificate with its key.
-pub(super) fn own(own: &OwnCertificate, provider: &CryptoProvider) -> Result<CertifiedKey, String> {
-    let (path, chain) = (shown(&own.certificate), certificates(&own.certificate)?);
+pub(super) fn own(own: &OwnCertificate, provider: &CryptoProvider) -> Result<CertifiedKey, Unfit> {
+    let are_one = own.key == own.certificate;
+    let of_certificate = |why| Unfit { setting: Some("tls-cert"), why };
+    let of_key = |why| Unfit { setting: Some(if are_one { "tls-cert" } else { "tls-key" }), why };
+    let (path, chain) = (shown(&own.certificate), certificates(&own.certificate).map_err(of_certificate)?);
     let public = chain.first().and_then(|first| public_key(first));
-    let public = public.ok_or_else(|| format!("{path}: a certificate that cannot be read"))?;
-    let key = provider.key_provider.load_private_key(key(&own.key)?);
-    let key = key.map_err(|why| format!("{}: a key that cannot be used: {why}", shown(&own.key)))?;
+    let public = public.ok_or_else(|| of_certificate(format!("{path}: a certificate that cannot be read")))?;
+    let key = provider.key_provider.load_private_key(key(&own.key, are_one).map_err(of_key)?);
+    let key = key.map_err(|why| of_key(format!("{}: a key that cannot be used: {why}", shown(&own.key))))?;
     // rustls would compare them as well, but it reads no certificates of version 1, which `openssl x509 -req` makes by
     // default.
     if key.public_key().is_some_and(|belonging| belonging.as_ref() != public) {
-        return Err(format!("the key in {} does not belong to the certificate in {path}", shown(&own.key)));
+        let why = format!("the key in {} does not belong to the certificate in {path}", shown(&own.key));
+        return Err(Unfit { setting: None, why });
     }
     Ok(CertifiedKey::new(chain, key))
+}
+
+/// When our own certificate expires.
+pub(super) fn own_not_after(own: &OwnCertificate) -> Option<i64> {
+    not_after(certificates(&own.certificate).ok()?.first()?)
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
@@ -88,7 +99,8 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     }
 }
 
-fn key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
+/// `has_certificate`: no other file is named for the key.
+fn key(path: &Path, has_certificate: bool) -> Result<PrivateKeyDer<'static>, String> {
     let text = read(path)?;
     match PrivateKeyDer::from_pem_slice(&text) {
         // As PKCS#8, and as openssl wrote the others in its time.
@@ -98,7 +110,11 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
         }
         Ok(key) => Ok(key),
         Err(PemError::NoItemsFound) => {
-            Err(format!("{}: no private key in this file; write one in PEM (BEGIN PRIVATE KEY)", shown(path)))
+            let how = match has_certificate {
+                true => "name the key's file with --tls-key, or append the key",
+                false => "write one in PEM (BEGIN PRIVATE KEY)",
+            };
+            Err(format!("{}: no private key in this file; {how}", shown(path)))
         }
         Err(why) => Err(format!("{}: damaged PEM: {why}", shown(path))),
     }
@@ -122,9 +138,9 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(failed)
 }
 
-/// A warning, if every user of this machine can read the key.
+/// A warning, if every user of this machine can read or write the key.
 pub(super) fn exposed(key: &Path) -> Option<String> {
     let mode = fs::metadata(key).ok()?.permissions().mode();
     let path = shown(key);
-    (mode & 0o004 != 0).then(|| format!("warning: every user can read the key in {path}: chmod o-r {path}"))
+    open_to_all(mode).map(|can| format!("warning: every user can {can} the key in {path}: chmod 600 {path}"))
 }

@@ -12,6 +12,10 @@ use super::trouble::{Seen, Trouble};
 use super::{Encryption, Shows};
 use crate::plan::Tls;
 
+/// How often the socket is read in one call. A server that goes on sending what is not for us, such as tickets of TLS 1.3,
+/// must not keep us from all else.
+const READS: u32 = 32;
+
 /// TLS on one connection.
 pub(in crate::session) struct Stream {
     connection: Box<ClientConnection>,
@@ -45,6 +49,7 @@ impl Stream {
             None if error.kind() == io::ErrorKind::UnexpectedEof => Trouble::Closed,
             None => Trouble::Failed(format!("{} in the TLS handshake", super::super::servers::brief(error))),
         };
+        let mut reads = 0..READS;
         loop {
             match self.flush(socket) {
                 Ok(()) => {}
@@ -52,7 +57,11 @@ impl Stream {
                 Err(error) => return Err(told(self, &error)),
             }
             if !self.connection.is_handshaking() {
-                break;
+                self.note_handshake();
+                return Ok(true);
+            }
+            if reads.next().is_none() {
+                return Ok(false);
             }
             match self.take_in(socket) {
                 Ok(0) => return Err(told(self, &io::ErrorKind::UnexpectedEof.into())),
@@ -61,6 +70,9 @@ impl Stream {
                 Err(error) => return Err(told(self, &error)),
             }
         }
+    }
+
+    fn note_handshake(&mut self) {
         if !std::mem::replace(&mut self.is_ready, true) {
             let kind = match self.connection.handshake_kind() {
                 Some(HandshakeKind::Resumed) => "resumed",
@@ -68,7 +80,6 @@ impl Stream {
             };
             log::debug!("{}: {}, {kind} handshake", self.host, self.protocol());
         }
-        Ok(true)
     }
 
     /// As [`io::Read::read`] on the socket.
@@ -79,9 +90,11 @@ impl Stream {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
             _ => {}
         }
+        let mut reads = 0..READS;
         loop {
             match self.connection.reader().read(bytes) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // After the last one, poll(2) tells of what is left in the socket.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && reads.next().is_some() => {}
                 // ZooKeeper's packets have lengths, so nothing is lost unseen.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 read => return read,

@@ -17,6 +17,10 @@ pub(in crate::session) enum Trouble {
     Closed,
     /// The server wants a client certificate, or refuses ours.
     Refused(String),
+    /// The server's certificate is for another name.
+    OtherName(String),
+    /// The server's certificate is not good.
+    Untrusted(String),
     /// Anything else.
     Failed(String),
 }
@@ -25,7 +29,7 @@ impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Closed => f.write_str("it does not answer with TLS: is this its secureClientPort?"),
-            Self::Refused(why) | Self::Failed(why) => f.write_str(why),
+            Self::Refused(why) | Self::OtherName(why) | Self::Untrusted(why) | Self::Failed(why) => f.write_str(why),
         }
     }
 }
@@ -43,7 +47,10 @@ pub(super) struct Seen<'a> {
 impl Trouble {
     pub(super) fn of(error: &Error, seen: &Seen<'_>) -> Self {
         match error {
-            Error::InvalidCertificate(why) => Self::Failed(of_certificate(why, seen)),
+            Error::InvalidCertificate(
+                why @ (CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }),
+            ) => Self::OtherName(of_certificate(why, seen)),
+            Error::InvalidCertificate(why) => Self::Untrusted(of_certificate(why, seen)),
             Error::InvalidMessage(_) | Error::InappropriateMessage { .. } => Self::Closed,
             Error::AlertReceived(alert) if seen.was_asked && is_about_certificates(*alert) => {
                 Self::Refused(of_own(*alert, seen))

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::frames::Op;
 use super::poll;
+use super::secure::{LOGIN, Secure};
 
 /// The session timeout that a client asks for. Long: only zklock's sessions are to expire in tests.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(60);
@@ -99,15 +100,31 @@ impl Client {
         self.session.id
     }
 
-    /// Creates a node that anyone may change. Returns its path as the server named it, without the chroot.
+    /// Logs in as one more user, for as long as the connection lasts.
+    #[track_caller]
+    pub(crate) fn log_in(&self, login: &str) {
+        let login = login.split_once(':').expect("a scheme and what is shown for it");
+        lock(&self.shared).log_in(login).expect("the server knows the scheme");
+    }
+
+    /// Creates a node. Anyone may change it, or [those who have logged in](Secure), as with zklock. Returns its path as
+    /// the server named it, without the chroot.
     pub(crate) fn create(&self, path: &str, data: &[u8], kind: Kind) -> Result<String, Refusal> {
         let flags = match kind {
             Kind::Persistent => 0,
             Kind::Ephemeral => 1,
             Kind::EphemeralSequential => 3,
         };
-        // One ACL entry, all permissions, for anyone.
-        let body = self.path(path).bytes(data).int(1).int(31).bytes(b"world").bytes(b"anyone").int(flags);
+        let (read, create, all) = (1, 4, 31);
+        let body = self.path(path).bytes(data);
+        let body = match Secure::used() {
+            None => body.int(1).int(all).bytes(b"world").bytes(b"anyone"),
+            Some(_) => {
+                let others = if kind == Kind::Persistent { create + read } else { read };
+                body.int(2).int(all).bytes(b"auth").bytes(b"").int(others).bytes(b"world").bytes(b"anyone")
+            }
+        };
+        let body = body.int(flags);
         let answer = self.write(Op::Create, &body)?;
         let created = Answer(&answer).string();
         Ok(created.strip_prefix(&self.chroot).unwrap_or(&created).to_owned())
@@ -389,7 +406,18 @@ impl Wire {
         wire.session_timeout = Duration::from_millis(granted.try_into().unwrap_or(0));
         let id = answer.long();
         let password = answer.bytes().try_into().map_err(|_| io::ErrorKind::InvalidData)?;
+        if Secure::used().is_some() && id != 0 {
+            wire.log_in(LOGIN)?;
+        }
         Ok((wire, Session { id, password }))
+    }
+
+    fn log_in(&mut self, (scheme, secret): (&str, &str)) -> io::Result<()> {
+        const AUTH: i32 = -4;
+        let kind = 0;
+        let login = Body::default().int(kind).bytes(scheme.as_bytes()).bytes(secret.as_bytes());
+        let answer = self.exchange(AUTH, Op::Auth, &login)?;
+        answer.map(drop).map_err(|refusal| io::Error::other(refusal.to_string()))
     }
 
     fn ping(&mut self) -> io::Result<()> {

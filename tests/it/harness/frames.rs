@@ -33,15 +33,19 @@ pub(crate) enum Op {
     Create2,
     /// `createContainer`
     CreateContainer,
+    /// `auth`
+    Auth,
     /// `setWatches`
     SetWatches,
+    /// `sasl`
+    Sasl,
     /// `closeSession`
     CloseSession,
     /// Another one, by its code.
     Other(i32),
 }
 
-const CODES: [(Op, i32); 15] = [
+const CODES: [(Op, i32); 17] = [
     (Op::Create, 1),
     (Op::Delete, 2),
     (Op::Exists, 3),
@@ -55,7 +59,9 @@ const CODES: [(Op, i32); 15] = [
     (Op::Multi, 14),
     (Op::Create2, 15),
     (Op::CreateContainer, 19),
+    (Op::Auth, 100),
     (Op::SetWatches, 101),
+    (Op::Sasl, 102),
     (Op::CloseSession, -11),
 ];
 
@@ -102,20 +108,30 @@ impl Request {
     }
 }
 
-/// A server that makes a mistake about the deletion of one node, as seen by its clients.
+/// A server that makes a mistake about one node, as seen by its clients.
 #[derive(Debug)]
 pub(crate) struct Mistake {
     /// Chroot and all.
     path: String,
-    /// Whether it goes on showing the node (ZOOKEEPER-5010), besides telling no watcher.
-    haunts: bool,
+    kind: Wrong,
     /// The body of the last reply to `getData`, while the node was there.
     shown: Vec<u8>,
 }
 
+/// What a server does wrong. It may go on for good (ZOOKEEPER-5010).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wrong {
+    /// It tells no watcher of the deletion of the node.
+    Silent,
+    /// The same, and it goes on showing the node.
+    Haunted,
+    /// It does not show the node, which is there.
+    Lacking,
+}
+
 impl Mistake {
-    pub(crate) fn new(path: String, haunts: bool) -> Self {
-        Self { path, haunts, shown: Vec::new() }
+    pub(crate) fn new(path: String, kind: Wrong) -> Self {
+        Self { path, kind, shown: Vec::new() }
     }
 
     /// Changes a frame from the server, which answers `request` if it answers any. Returns whether the frame passes.
@@ -130,20 +146,21 @@ impl Mistake {
             const DELETED: i32 = 2;
             let is_event = int(header).is_some_and(|(xid, _)| xid == EVENT);
             let deleted = int(body).filter(|(kind, _)| *kind == DELETED).and_then(|(_, rest)| string(rest.get(4..)?));
-            return !(is_event && deleted.as_deref() == Some(&self.path));
+            return self.kind == Wrong::Lacking || !(is_event && deleted.as_deref() == Some(&self.path));
         };
         let (parent, name) = self.path.rsplit_once('/').expect("a path");
         match request.op {
+            Op::GetData if request.path == self.path && self.kind == Wrong::Lacking => frame.set_answer(NO_NODE, &[]),
             Op::GetData if request.path == self.path && error == 0 => self.shown = body.to_vec(),
-            _ if !self.haunts => {}
-            Op::GetData if request.path == self.path && error == NO_NODE => frame.set_answer(&self.shown),
+            _ if self.kind != Wrong::Haunted => {}
+            Op::GetData if request.path == self.path && error == NO_NODE => frame.set_answer(0, &self.shown),
             Op::GetChildren if request.path == parent && error == 0 => {
                 let (count, names) = int(body).expect("a list");
                 let is_listed = names.windows(name.len()).any(|part| part == name.as_bytes());
                 if !is_listed {
                     let length = i32::try_from(name.len()).expect("a short name");
                     let more = [&(count + 1).to_be_bytes(), names, &length.to_be_bytes(), name.as_bytes()];
-                    frame.set_answer(&more.concat());
+                    frame.set_answer(0, &more.concat());
                 }
             }
             _ => {}
@@ -184,11 +201,11 @@ impl Frame {
 }
 
 impl Frame {
-    /// Makes the reply a success with this body.
-    fn set_answer(&mut self, body: &[u8]) {
+    /// Makes the reply one with this error, 0 for none, and this body.
+    fn set_answer(&mut self, error: i32, body: &[u8]) {
         // Length, xid and zxid come before the error.
         self.bytes.truncate(16);
-        self.bytes.extend_from_slice(&0_i32.to_be_bytes());
+        self.bytes.extend_from_slice(&error.to_be_bytes());
         self.bytes.extend_from_slice(body);
         let length = u32::try_from(self.bytes.len() - 4).expect("a short reply");
         self.bytes[..4].copy_from_slice(&length.to_be_bytes());

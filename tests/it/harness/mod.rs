@@ -2,11 +2,12 @@
 //!
 //! [`server`] starts servers of one [`release`], [`ensemble`] three of them, [`proxy`] is a network that misbehaves,
 //! [`zklock`] runs the binary, [`terminal`] gives it a terminal, [`client`] looks at nodes, [`peers`] takes the same
-//! locks by other libraries, [`sshd`] is another machine, [`joblog`] tells which command ran when. [`scratch`] is what each test has for itself,
+//! locks by other libraries, [`jaas`] has the servers' users, [`sshd`] is another machine, [`joblog`] tells which command ran when. [`scratch`] is what each test has for itself,
 //! [`times`] are the durations. [`checks`] tests all of these.
 
 mod checks;
 
+pub(crate) mod authority;
 pub(crate) mod client;
 pub(crate) mod compare;
 pub(crate) mod counter;
@@ -15,6 +16,7 @@ pub(crate) mod daemon;
 pub(crate) mod ensemble;
 pub(crate) mod fault;
 pub(crate) mod frames;
+pub(crate) mod jaas;
 pub(crate) mod joblog;
 pub(crate) mod moment;
 pub(crate) mod peers;
@@ -26,6 +28,7 @@ pub(crate) mod restless;
 pub(crate) mod running;
 pub(crate) mod schema;
 pub(crate) mod scratch;
+pub(crate) mod secure;
 pub(crate) mod server;
 pub(crate) mod sshd;
 pub(crate) mod stub;

@@ -1,7 +1,7 @@
 //! A network that misbehaves: a TCP proxy on loopback whose behaviour can be changed while it runs.
 //!
 //! A [`Proxy::zookeeper`] reads the frames that pass: it counts requests, and can lose or hold back the reply to a
-//! chosen one. A [`Proxy::plain`] passes bytes, such as those that servers exchange.
+//! chosen one. A [`Proxy::plain`] passes bytes, such as those that servers exchange, and TLS as it is.
 //!
 //! Every proxy has one thread for its listener and one for each connection, which waits in poll(2) for the two sockets
 //! and for a word from the test.
@@ -19,12 +19,14 @@ use nix::poll::PollFlags;
 use nix::sys::socket;
 
 use self::relay::{Connection, End, linger_never};
-use super::frames::{Greeting, Mistake, Op, Request};
+use super::frames::{Greeting, Mistake, Op, Request, Wrong};
 use super::poll::{self, PATIENCE};
 use super::server::free_port;
 
 #[path = "proxy/relay.rs"]
 mod relay;
+#[path = "proxy/side.rs"]
+mod side;
 
 pub(super) use self::relay::{interest, is_ready, wait_for};
 /// What happens to the bytes of one direction.
@@ -246,7 +248,13 @@ impl Proxy {
     /// Clients are not told of the deletion of the node at `path`, chroot and all. `haunts`: they are also shown the
     /// node as if it were still there; they must have read it before.
     pub(crate) fn hide_deletion(&self, path: String, haunts: bool) {
-        self.shared.change(|state| state.mistakes.push(Mistake::new(path, haunts)));
+        let kind = if haunts { Wrong::Haunted } else { Wrong::Silent };
+        self.shared.change(|state| state.mistakes.push(Mistake::new(path, kind)));
+    }
+
+    /// Clients are shown no node at `path`, chroot and all, although it is there.
+    pub(crate) fn hide_node(&self, path: String) {
+        self.shared.change(|state| state.mistakes.push(Mistake::new(path, Wrong::Lacking)));
     }
 
     /// Decides on the reply to the next request of any of these kinds. Once.
@@ -371,7 +379,7 @@ fn connect(shared: &Arc<Shared>, client: TcpStream) {
             match connection.serve(&shared) {
                 Ok(End::Both) => {}
                 Ok(End::Reset) | Err(_) => {
-                    linger_never(&connection.client);
+                    linger_never(&connection.client.stream);
                     linger_never(&connection.server);
                 }
             }

@@ -67,6 +67,8 @@ pub(crate) enum Feature {
     Curator,
     /// That a server can demand a login.
     EnforcedLogin,
+    /// That a server can demand a login by SASL, and says that it refuses one.
+    EnforcedSasl,
     /// Connections by TLS. It takes jars that are known for Debian's release only.
     Tls,
 }
@@ -77,7 +79,7 @@ impl Feature {
         let Some(version) = &Release::used().version else { return true };
         let mut numbers = version.split('.').map(|number| number.parse::<u32>().expect("a version such as 3.4.14"));
         let since = match self {
-            Self::Containers | Self::Create2 | Self::Curator => 5,
+            Self::Containers | Self::Create2 | Self::Curator | Self::EnforcedSasl => 5,
             Self::EnforcedLogin => 7,
             Self::Tls => return false,
         };

@@ -27,6 +27,7 @@ use super::ensemble::Chroot;
 use super::poll;
 use super::process::{self, Seat};
 use super::release::Release;
+use super::secure::{self, Secure};
 
 /// How to run a server, beyond what every server here has.
 #[derive(Clone, Debug, Default)]
@@ -129,10 +130,12 @@ impl Server {
         let secure_port = settings.secure.then(free_port);
         let secure = secure_port
             .map_or_else(String::new, |port| format!("secureClientPort={port}\nsecureClientPortAddress=127.0.0.1\n"));
+        // Those that serve TLS on a port of its own have certificates of their own.
+        let switched = Secure::used().filter(|_| !settings.secure).map_or_else(String::new, Secure::lines);
         let config = format!(
             "tickTime=200\nminSessionTimeout=400\nmaxSessionTimeout=120000\ninitLimit=50\nsyncLimit=25\n\
              dataDir={}\nclientPort={port}\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n\
-             4lw.commands.whitelist=*\nmaxClientCnxns=0\n{secure}{peers}{}\n",
+             4lw.commands.whitelist=*\nmaxClientCnxns=0\n{secure}{switched}{peers}{}\n",
             directory.display(),
             settings.lines.join("\n"),
         );
@@ -291,7 +294,7 @@ impl Server {
         let limit = Duration::from_secs(2);
         let mut stream = TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, self.port)), limit)?;
         stream.set_read_timeout(Some(limit))?;
-        stream.write_all(word.as_bytes())?;
+        stream.write_all(secure::word(word).as_bytes())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         Ok(answer)
@@ -357,7 +360,7 @@ pub(crate) fn free_port() -> u16 {
 }
 
 /// The directory for this process's servers. It is removed when the process ends, however it ends.
-fn scratch() -> &'static Path {
+pub(super) fn scratch() -> &'static Path {
     // A shared server is a static, and statics are not dropped. So a janitor waits for the end of a pipe that only
     // this process holds, and cleans up then.
     static SCRATCH: OnceLock<(PathBuf, ChildStdin)> = OnceLock::new();

@@ -16,10 +16,11 @@ use nix::unistd::Pid;
 
 use super::process::{self, Process, Seat};
 use super::running::{Capture, Output, Running};
+use super::secure::{Secure, say_plain};
 
 /// The environment variable by which whatever a [`Zklock`] started is found again. Its value is the path of a file,
 /// which is there once a child of tests/child/main.rs has panicked.
-pub(super) const MARK: &str = "ZKLOCK_TEST";
+pub(crate) const MARK: &str = "ZKLOCK_TEST";
 
 /// Whether it is a keeper.
 pub(crate) fn is_keeper(process: &Process) -> bool {
@@ -85,7 +86,7 @@ enum Input {
 /// A run of zklock to be.
 ///
 /// Without further words it has the environment of the tests except `ZKLOCK_*` and the variables by which CI systems
-/// make themselves known, an empty stdin, and a session of its own, as from cron.
+/// make themselves known, no configuration file, an empty stdin, and a session of its own, as from cron.
 #[derive(Debug)]
 pub(crate) struct Zklock {
     program: OsString,
@@ -109,7 +110,7 @@ impl Zklock {
         Self {
             program: binary().into(),
             args: Vec::new(),
-            environment: Vec::new(),
+            environment: Secure::used().map_or_else(Vec::new, Secure::environment),
             directory: None,
             input: Input::Null,
             seat: Seat::OwnSession,
@@ -166,6 +167,36 @@ impl Zklock {
         self
     }
 
+    /// Without TLS and without a login, even when the whole suite is run [with both](Secure): the test is about plain
+    /// connections, or about a TLS or a login of its own.
+    pub(crate) fn plain(mut self) -> Self {
+        if let Some(secure) = Secure::used() {
+            say_plain();
+            let ours = secure.environment();
+            self.environment.retain(|variable| !ours.contains(variable));
+        }
+        self
+    }
+
+    /// Without the TLS that the whole suite may be run [with](Secure): what the test has is its own.
+    pub(crate) fn own_tls(mut self) -> Self {
+        if let Some(secure) = Secure::used() {
+            let ours = secure.tls();
+            self.environment.retain(|variable| !ours.contains(variable));
+        }
+        self
+    }
+
+    /// Without the login that the whole suite may be run [with](Secure), and without the certificate, which is an
+    /// identity as well.
+    pub(crate) fn anonymous(mut self) -> Self {
+        if let Some(secure) = Secure::used() {
+            let ours = secure.identity();
+            self.environment.retain(|variable| !ours.contains(variable));
+        }
+        self
+    }
+
     /// The working directory.
     pub(crate) fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = Some(directory.into());
@@ -219,6 +250,8 @@ impl Zklock {
                 command.env_remove(name);
             }
         }
+        // Whatever this machine or this user has. A test of these files has an empty variable, which counts as unset.
+        command.env("ZKLOCK_CONFIG", "/dev/null");
         command.envs(self.environment).env(MARK, &mark);
         if let Some(directory) = self.directory {
             command.current_dir(directory);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{borrower, borrowers, inner_guard, next, script, wait_until_it_lends_no_more};
+use super::{borrower, borrowers, find, inner_guard, next, script, wait_until_it_lends_no_more};
 use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::process;
@@ -63,6 +63,24 @@ fn held_until_the_inner_run_has_ended() {
     next.wait_stdout("ready");
     finish(&mut next);
     assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
+}
+
+/// The command has ended, and a descendant that the outer run waits for starts an inner one: it would wait for itself if it
+/// queued.
+#[test]
+fn borrowed_by_a_descendant_that_is_waited_for() {
+    let scratch = Scratch::new();
+    let late = r#"("$C" --name left --log log --beat --until go; exec "$Z" -n /lock -- "$C" --name inner --exit 6) & "$C" --until end"#;
+    let mut outer = script(&scratch, &["--wait-descendants"], late).spawn();
+    outer.wait_stdout("left ready");
+    let command = find(&outer, "the command", |process| process.name == "sh" && process.parent == outer.guard());
+    scratch.touch("end");
+    poll::until("the command has ended", || process::look(command.pid).is_none().then_some(()));
+    // It has been told by then.
+    scratch.wait_alive_at("left", Moment::now().after(Duration::from_millis(100)));
+    scratch.touch("go");
+    outer.wait_stdout("inner ready");
+    silent(outer.wait().expect_code(0));
 }
 
 #[test]

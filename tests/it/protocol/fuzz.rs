@@ -79,7 +79,7 @@ fn number(rng: &mut Rng) -> i32 {
 }
 
 /// Changes a few bytes, cuts some out or doubles some.
-fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>) {
+pub(crate) fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>) {
     for _ in 0..rng.usize(0..4) {
         let at = rng.usize(0..=bytes.len());
         match rng.u8(0..5) {

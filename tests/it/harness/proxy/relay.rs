@@ -1,7 +1,7 @@
 //! What one connection through the proxy does with the bytes of its two directions.
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -12,6 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::super::frames::{Frame, Frames, Op, Request, answered_xid};
+use super::side::{self, Side};
 use super::{Fate, Flow, Shared, Stage, State, TrapState};
 
 /// One of the two directions of a connection.
@@ -87,12 +88,11 @@ impl Lane {
     }
 
     /// Passes the end of the stream on, when everything before it has been.
-    fn finish(&mut self, flow: Flow, to: &TcpStream) {
+    fn finish(&mut self, flow: Flow, end: impl FnOnce()) {
         if flow != Flow::Hold && self.at_end && !self.end_is_passed && self.queue.is_empty() && self.pending.is_empty()
         {
             self.end_is_passed = true;
-            // The other side may have closed at the same time.
-            let _ = to.shutdown(Shutdown::Write);
+            end();
         }
     }
 }
@@ -100,7 +100,7 @@ impl Lane {
 #[derive(Debug)]
 pub(crate) struct Connection {
     number: usize,
-    pub(super) client: TcpStream,
+    pub(super) client: Side,
     pub(super) server: TcpStream,
     word: UnixStream,
     up: Lane,
@@ -126,6 +126,7 @@ impl Connection {
         }
         let frames = || if shared.reads_frames { Frames::default() } else { Frames::bytes() };
         let (up, down) = (Lane::new(frames()), Lane::new(frames()));
+        let client = Side::new(client, shared.reads_frames);
         Ok(Self { number, client, server, word, up, down, is_dead: false })
     }
 
@@ -143,17 +144,18 @@ impl Connection {
             }
             self.up.advance(up);
             self.down.advance(down);
-            self.up.finish(up, &self.server);
-            self.down.finish(down, &self.client);
+            // The other side may have closed at the same time.
+            self.up.finish(up, || drop(self.server.shutdown(Shutdown::Write)));
+            self.down.finish(down, || self.client.finish());
             if self.up.end_is_passed && self.down.end_is_passed {
                 return Ok(End::Both);
             }
             let (client, server) = self.wait(up, down);
             if client.contains(PollFlags::POLLOUT) {
-                pass_on(&mut self.down.pending, &mut self.client)?;
+                self.client.write(&mut self.down.pending)?;
             }
             if server.contains(PollFlags::POLLOUT) {
-                pass_on(&mut self.up.pending, &mut self.server)?;
+                side::write(&mut self.up.pending, &mut self.server)?;
             }
             if self.up.wants_to_read(up) && client.intersects(READABLE) {
                 self.read_requests(shared, up)?;
@@ -173,11 +175,13 @@ impl Connection {
             let read = if reads { PollFlags::POLLIN } else { PollFlags::empty() };
             if writes { read | PollFlags::POLLOUT } else { read }
         };
-        let client = flags(self.up.wants_to_read(up), self.down.wants_to_write(down));
+        // TLS has words of its own, such as those of a handshake.
+        let tells_client = self.down.wants_to_write(down) || down != Flow::Hold && self.client.wants_to_write();
+        let client = flags(self.up.wants_to_read(up), tells_client);
         let server = flags(self.down.wants_to_read(down), self.up.wants_to_write(up));
         // A socket of which nothing is wanted must not be polled: poll(2) reports a hang-up unasked, again and again.
         let mut interests = vec![interest(&self.word, PollFlags::POLLIN)];
-        interests.extend((!client.is_empty()).then(|| interest(&self.client, client)));
+        interests.extend((!client.is_empty()).then(|| interest(&self.client.stream, client)));
         interests.extend((!server.is_empty()).then(|| interest(&self.server, server)));
         let due = self.up.due(up).into_iter().chain(self.down.due(down)).min();
         wait_for(&mut interests, due);
@@ -192,7 +196,7 @@ impl Connection {
     }
 
     fn read_requests(&mut self, shared: &Shared, flow: Flow) -> io::Result<()> {
-        let Some(bytes) = read(&mut self.client)? else {
+        let Some(bytes) = self.client.read()? else {
             self.up.at_end = true;
             return Ok(());
         };
@@ -221,7 +225,7 @@ impl Connection {
     }
 
     fn read_replies(&mut self, shared: &Shared, flow: Flow) -> io::Result<Option<End>> {
-        let Some(bytes) = read(&mut self.server)? else {
+        let Some(bytes) = side::read(&mut self.server)? else {
             self.down.at_end = true;
             return Ok(None);
         };
@@ -271,29 +275,6 @@ impl Connection {
 }
 
 const READABLE: PollFlags = PollFlags::POLLIN.union(PollFlags::POLLHUP).union(PollFlags::POLLERR);
-
-/// Some bytes; none when there are none yet; `None` at the end.
-fn read(from: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
-    let mut bytes = vec![0; 64 * 1024];
-    match from.read(&mut bytes) {
-        Ok(0) => Ok(None),
-        Ok(length) => {
-            bytes.truncate(length);
-            Ok(Some(bytes))
-        }
-        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(Some(Vec::new())),
-        Err(error) => Err(error),
-    }
-}
-
-fn pass_on(pending: &mut Vec<u8>, to: &mut TcpStream) -> io::Result<()> {
-    match to.write(pending) {
-        Ok(length) => drop(pending.drain(..length)),
-        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-        Err(error) => return Err(error),
-    }
-    Ok(())
-}
 
 /// Makes the coming close(2) send a reset: socket(7), SO_LINGER with a time of zero.
 pub(crate) fn linger_never(stream: &TcpStream) {

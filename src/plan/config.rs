@@ -1,0 +1,234 @@
+//! Configuration files: which there are, and what may be in them. [`Surroundings`] reads them.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, Error};
+
+use super::origin::{Given, Origin, Place, Setting};
+use super::refusal::quoted;
+use super::{ConnectString, UsageError, login, session_timeout, written};
+use crate::cli;
+use crate::environment;
+use crate::rules::text::legible;
+
+/// The system's file.
+pub const SYSTEMS: &str = "/etc/zklock.toml";
+
+/// The user's file, in the directory for such files.
+const USERS: &str = "zklock.toml";
+
+/// What there is besides the arguments.
+pub trait Surroundings {
+    /// A variable of the environment.
+    fn variable(&self, name: &str) -> Option<OsString>;
+
+    /// The content of a configuration file.
+    fn file(&self, path: &Path) -> Result<Vec<u8>, Unread>;
+}
+
+/// Variables, and no files.
+impl<E: Fn(&str) -> Option<OsString>> Surroundings for E {
+    fn variable(&self, name: &str) -> Option<OsString> {
+        self(name)
+    }
+
+    fn file(&self, _: &Path) -> Result<Vec<u8>, Unread> {
+        Err(Unread::Missing("no such file".to_owned()))
+    }
+}
+
+/// Why a file was not read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// It is not there, as far as can be seen.
+    Missing(String),
+    /// It is there, but must not or cannot be used.
+    Unusable(String),
+}
+
+/// What a key stands for.
+enum Kind {
+    /// A text that this accepts.
+    Text(fn(&str) -> Result<(), String>),
+    /// A duration that this accepts.
+    Duration(fn(&str) -> Result<(), String>),
+    /// `true` or `false`.
+    Switch,
+    /// A file.
+    Path,
+}
+
+/// The keys: what belongs to a machine or a user. They are named as the options, without the dashes.
+const KEYS: [(&str, Kind); 10] = [
+    ("zookeeper", Kind::Text(|text| text.parse::<ConnectString>().map(drop))),
+    ("connect-timeout", Kind::Duration(|text| written::connect_timeout(text).map(drop))),
+    ("session-timeout", Kind::Duration(|text| session_timeout(text).map(drop))),
+    ("tls", Kind::Switch),
+    ("tls-ca", Kind::Path),
+    ("tls-cert", Kind::Path),
+    ("tls-key", Kind::Path),
+    ("tls-no-verify-hostname", Kind::Switch),
+    ("auth-file", Kind::Path),
+    ("acl", Kind::Text(|text| login::protection(text).map(drop))),
+];
+
+/// The names of the keys, for documents and tests.
+pub fn keys() -> impl Iterator<Item = &'static str> {
+    KEYS.iter().map(|(name, _)| *name)
+}
+
+/// What the files say.
+#[derive(Debug, Default)]
+pub(super) struct Config {
+    /// The files that were read, and why these.
+    files: Vec<(PathBuf, Origin)>,
+    /// What is in them, the strongest file first.
+    given: Vec<Given>,
+}
+
+impl Config {
+    /// Reads the file that is named, or else those that there are.
+    pub(super) fn read(named: Option<Given>, surroundings: &impl Surroundings) -> Result<Self, UsageError> {
+        let mut config = Self::default();
+        if let Some(named) = named {
+            if named.text.is_empty() {
+                return Err(named.refused("write the path of a file, or /dev/null for none"));
+            }
+            let path = PathBuf::from(&named.text);
+            let content = surroundings.file(&path).map_err(|(Unread::Missing(why) | Unread::Unusable(why))| {
+                UsageError(format!("{}: {}: {why}", named.name(), shown(&path)))
+            })?;
+            config.add(path, named.origin, false, &content)?;
+            return Ok(config);
+        }
+        let systems = (PathBuf::from(SYSTEMS), true);
+        for (path, is_systems) in users_file(surroundings).map(|path| (path, false)).into_iter().chain([systems]) {
+            match surroundings.file(&path) {
+                Ok(content) => config.add(path, Origin::Default, is_systems, &content)?,
+                Err(Unread::Missing(_)) => {}
+                Err(Unread::Unusable(why)) => return Err(UsageError(format!("{}: {why}", shown(&path)))),
+            }
+        }
+        Ok(config)
+    }
+
+    /// What the strongest file says of a key.
+    pub(super) fn get(&self, key: &str) -> Option<&Given> {
+        self.given.iter().find(|given| given.key == key)
+    }
+
+    /// The files that were read.
+    pub(super) fn files(&self) -> impl Iterator<Item = Setting> {
+        self.files.iter().map(|(path, origin)| Setting {
+            name: "config",
+            value: Some(path.to_string_lossy().into_owned()),
+            origin: origin.clone(),
+        })
+    }
+
+    fn add(&mut self, path: PathBuf, origin: Origin, is_systems: bool, content: &[u8]) -> Result<(), UsageError> {
+        self.given.extend(entries(&path, is_systems, content)?);
+        self.files.push((path, origin));
+        Ok(())
+    }
+}
+
+/// Where the user's file would be. Without a home there is none: a service of systemd may have no HOME.
+fn users_file(surroundings: &impl Surroundings) -> Option<PathBuf> {
+    // The specification of XDG has a relative path ignored.
+    let folder = |name| surroundings.variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let folder = folder(environment::XDG_CONFIG_HOME).or_else(|| Some(folder(environment::HOME)?.join(".config")));
+    folder.map(|folder| folder.join(USERS))
+}
+
+/// What is in a file.
+fn entries(path: &Path, is_systems: bool, content: &[u8]) -> Result<Vec<Given>, UsageError> {
+    let line_of = |at: usize| content[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
+    let refused = |at: usize, why: &str| UsageError(format!("{}: line {}: {why}", shown(path), line_of(at)));
+    let text = std::str::from_utf8(content)
+        .map_err(|error| refused(error.valid_up_to(), "not UTF-8; write the file in UTF-8"))?;
+    let (table, errors) = DeTable::parse_recoverable(text);
+    // The first line that is wrong is the one to tell.
+    let at = |error: &Error| error.span().map_or(0, |span| span.start);
+    if let Some(error) = errors.iter().min_by_key(|error| at(error)) {
+        let why = legible(error.message());
+        return Err(refused(at(error), &format!("not TOML: {why}; write lines such as zookeeper = \"zk1,zk2\"")));
+    }
+    let mut lines: Vec<_> = table.get_ref().iter().collect();
+    lines.sort_by_key(|(name, _)| name.span().start);
+    let entry = |(name, value): (&Spanned<Cow<'_, str>>, &Spanned<DeValue<'_>>)| {
+        let at = name.span().start;
+        let (key, kind) =
+            KEYS.iter().find(|(key, _)| key == name.get_ref()).ok_or_else(|| refused(at, &unknown(name.get_ref())))?;
+        let origin = Origin::File(Place { path: path.to_owned(), line: line_of(at), is_systems });
+        let text = text_of(kind, value.get_ref()).map_err(|why| refused(at, &format!("{key}: {why}")))?;
+        let given = Given { origin, key, text: text.into() };
+        match kind {
+            Kind::Text(check) | Kind::Duration(check) => given.read(check)?,
+            Kind::Switch => {}
+            Kind::Path if given.text.as_encoded_bytes().starts_with(b"~") => {
+                return Err(given.refused("no shell expands ~ here; write the whole path"));
+            }
+            Kind::Path => {
+                let file = path.parent().unwrap_or(Path::new("")).join(given.path()?);
+                return Ok(Given { text: file.into(), ..given });
+            }
+        }
+        Ok(given)
+    };
+    lines.into_iter().map(entry).collect()
+}
+
+/// A value as it would be written as an option.
+fn text_of(kind: &Kind, value: &DeValue<'_>) -> Result<String, String> {
+    let wanted = match (kind, value) {
+        (Kind::Text(_) | Kind::Path | Kind::Duration(_), DeValue::String(text)) => {
+            return Ok(text.clone().into_owned());
+        }
+        (Kind::Duration(_), DeValue::Integer(number)) if number.radix() == 10 => {
+            return Ok(number.as_str().to_owned());
+        }
+        (Kind::Duration(_), DeValue::Float(number)) => return Ok(number.as_str().to_owned()),
+        (Kind::Switch, DeValue::Boolean(is_on)) => return Ok(is_on.to_string()),
+        (Kind::Switch, _) => "write true or false",
+        (Kind::Duration(_), _) => "write a duration such as \"30s\"",
+        (Kind::Text(_) | Kind::Path, _) => "write a text, in quotes",
+    };
+    Err(format!("{wanted}, not {}", a_type(value)))
+}
+
+fn a_type(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a text",
+        DeValue::Integer(_) | DeValue::Float(_) => "a number",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+/// What to say of a key that is none of ours.
+fn unknown(key: &str) -> String {
+    let options: BTreeSet<_> =
+        cli::command().get_arguments().filter_map(|arg| arg.get_long().map(str::to_owned)).collect();
+    if key == "auth" {
+        return "auth: no password belongs in this file; write it into a file of its own, and name that with auth-file"
+            .to_owned();
+    }
+    if options.contains(key) {
+        return format!("{key} does not belong in this file, but to a single run; write --{key} there");
+    }
+    format!("unknown key {}; write one of {}", quoted(OsStr::new(key)), keys().collect::<Vec<_>>().join(", "))
+}
+
+fn shown(path: &Path) -> String {
+    legible(&path.to_string_lossy())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,267 @@
+//! With as few rights as a container, a service manager or an administrator may leave.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+use nix::sys::statvfs::{FsFlags, statvfs};
+use nix::unistd::{Pid, geteuid};
+use tempfile::TempDir;
+
+use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::release::not_tested;
+use crate::harness::running::{Running, only_line, silent};
+use crate::harness::scratch::{GRACE, LASTING, LOCK, Scratch, direct};
+use crate::harness::zklock::{Zklock, binary};
+
+/// What a run without /proc says first.
+const WARNING: &str = "zklock: warning: /proc is missing: if the lock is lost, processes that have left the command's \
+                       process group may be found late; and a run below this one cannot use its lock\n";
+
+/// A copy of zklock that every user may execute, with this mode.
+struct Copied(TempDir);
+
+impl Copied {
+    fn new(mode: u32) -> Self {
+        let place = tempfile::tempdir_in("/tmp").expect("a temporary directory");
+        let allow = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a file of ours");
+        };
+        allow(place.path(), 0o777);
+        let copied = Self(place);
+        fs::copy(binary(), copied.zklock()).expect("a copy of the binary");
+        allow(&copied.zklock(), mode);
+        copied
+    }
+
+    fn zklock(&self) -> PathBuf {
+        self.0.path().join("zklock")
+    }
+}
+
+fn is_root() -> bool {
+    let is_root = geteuid().is_root();
+    if !is_root {
+        not_tested("root");
+    }
+    is_root
+}
+
+/// Words that start a program after this line of shell, in a mount namespace of its own.
+fn mounted(line: &str) -> [String; 6] {
+    ["unshare", "--mount", "sh", "-c", &format!(r#"{line} && exec "$@""#), "sh"].map(str::to_owned)
+}
+
+fn without_proc(zklock: Zklock) -> Zklock {
+    zklock.run_by(mounted("mount -t tmpfs none /proc"))
+}
+
+/// A command that starts a process in a session of its own, which writes its number to this file, and then does `then`.
+fn with_daemon(scratch: &Scratch, number: &Path, then: &str) -> [String; 4] {
+    let script = scratch.file("daemon.sh");
+    let daemon = "trap 'echo told >$0.told; exit' TERM; echo $$ >$0.new; mv $0.new $0; while :; do sleep 0.1; done";
+    fs::write(&script, daemon.replace("$0", &number.display().to_string())).expect("a file can be written");
+    ["--", "sh", "-c", &format!("setsid sh {} & {then}", script.display())].map(str::to_owned)
+}
+
+fn number_in(file: &Path) -> Pid {
+    poll::until("the number of the daemon", || fs::read_to_string(file).ok()?.trim().parse().ok().map(Pid::from_raw))
+}
+
+/// The keeper is killed: the lock is lost.
+fn lose(mut job: Running, daemon: Pid) {
+    process::send(job.keeper(), Signal::SIGKILL);
+    job.wait().expect_code(76);
+    expect_dead(daemon);
+}
+
+fn expect_dead(pid: Pid) {
+    assert!(process::look(pid).is_none_or(|process| process.state == 'Z'), "{pid} lives");
+}
+
+#[test]
+fn any_user_on_a_read_only_root() {
+    if !is_root() {
+        return;
+    }
+    let copied = Copied::new(0o755);
+    let bare = "mount -o remount,bind,ro / && exec setpriv --reuid=65534 --regid=65534 --clear-groups \
+                --bounding-set=-all --inh-caps=-all --no-new-privs";
+    let line = format!(r#"{bare} "$@"; :"#);
+    let scratch = Scratch::new().with_lock();
+    let zklock = |args: &[&str]| scratch.zklock().program(copied.zklock()).args(args).run_by(mounted(&line));
+    let script = r#"grep -E "^(Cap|NoNew)" /proc/self/status; touch "$0" 2>&1; exit 3"#;
+    let place = std::env::temp_dir();
+    let file = place.join(format!("zklock-{}", fastrand::u64(..)));
+    let output = zklock(&[LOCK, "--", "sh", "-c", script, file.to_str().unwrap()]).run().expect_code(3);
+    assert!(
+        output.stdout().contains("CapBnd:\t0000000000000000\nCapAmb:\t0000000000000000\nNoNewPrivs:\t1\n"),
+        "{output}"
+    );
+    assert!(!file.exists(), "{output}");
+    silent(output);
+    silent(zklock(&["status", LOCK]).run().expect_code(0));
+    let script = "setsid sh -c 'echo $$; exec sleep 1000' & wait";
+    let job = zklock(&GRACE).args([LOCK, "--", "sh", "-c", script]).spawn();
+    let daemon = poll::until("the daemon", || job.stdout().trim().parse().ok().map(Pid::from_raw));
+    lose(job, daemon);
+    scratch.wait_queue(0);
+}
+
+/// Denies what the profile of Docker denies to a container without further rights (profiles/seccomp/default.json of
+/// Moby): with EPERM, and clone3(2) with ENOSYS.
+const SECCOMP: &str = r#"
+    #include <errno.h>
+    #include <linux/filter.h>
+    #include <linux/seccomp.h>
+    #include <stddef.h>
+    #include <sys/prctl.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
+    #define DENY(number, error) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1), \
+                                BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error)
+    int main(int count, char **words) {
+        struct sock_filter filter[] = {
+            BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+            DENY(SYS_clone3, ENOSYS),
+            DENIED
+            BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, 450, 0, 1),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        };
+        struct sock_fprog program = { sizeof filter / sizeof *filter, filter };
+        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) return 99;
+        execvp(words[1], words + 1);
+        return 98;
+    }"#;
+
+const DENIED: &str = "acct add_key bpf chroot clock_settime delete_module fanotify_init finit_module fsconfig fsmount \
+                      fsopen fspick get_mempolicy init_module io_uring_enter io_uring_register io_uring_setup kcmp \
+                      kexec_file_load kexec_load keyctl lookup_dcookie mbind migrate_pages mount mount_setattr \
+                      move_mount move_pages nfsservctl open_by_handle_at open_tree perf_event_open pidfd_getfd \
+                      pivot_root process_madvise quotactl quotactl_fd reboot request_key set_mempolicy \
+                      set_mempolicy_home_node setdomainname sethostname setns settimeofday swapoff swapon syslog umount2 \
+                      unshare userfaultfd vhangup";
+
+#[test]
+fn seccomp_profile_of_docker() {
+    let scratch = Scratch::new().with_lock();
+    let (source, filtered) = (scratch.file("seccomp.c"), scratch.file("seccomp"));
+    let denied: String = DENIED
+        .split_whitespace()
+        .map(|name| format!("\n#ifdef SYS_{name}\nDENY(SYS_{name}, EPERM),\n#endif\n"))
+        .collect();
+    fs::write(&source, SECCOMP.replace("DENIED\n", &denied)).expect("a file can be written");
+    let compiler = Command::new("cc").arg("-o").args([&filtered, &source]).status();
+    assert!(compiler.expect("a C compiler").success());
+    let by = || [filtered.as_os_str()];
+    let output =
+        scratch.zklock().args(["-v", LOCK, "--", "unshare", "--user", "true"]).run_by(by()).run().expect_code(1);
+    assert!(!output.stderr().contains("going on without"), "{output}");
+    let number = scratch.file("daemon");
+    let job = scratch.zklock().args(GRACE).arg(LOCK).args(with_daemon(&scratch, &number, "wait")).run_by(by()).spawn();
+    lose(job, number_in(&number));
+    scratch.wait_queue(0);
+}
+
+#[test]
+fn without_proc_a_run_warns_and_goes_on() {
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let output = without_proc(scratch.zklock().args([LOCK, "--", "sh", "-c", "echo ran; exit 3"])).run().expect_code(3);
+    assert_eq!((output.stdout().as_str(), output.stderr().as_str()), ("ran\n", WARNING));
+    silent(without_proc(scratch.zklock().args(["-q", LOCK, "true"])).run().expect_code(0));
+    silent(without_proc(scratch.zklock().args(["status", LOCK])).run().expect_code(0));
+}
+
+/// Descendants that have left the command's process group are found by their numbers.
+#[test]
+fn without_proc_nothing_outlives_the_lock() {
+    if !is_root() {
+        return;
+    }
+    for victim in ["keeper", "guard", "supervisor"] {
+        let scratch = Scratch::new().with_lock();
+        let number = scratch.file("daemon");
+        let job = scratch.zklock().args(GRACE).arg(LOCK).args(with_daemon(&scratch, &number, "wait"));
+        let mut job = without_proc(job).spawn();
+        let daemon = number_in(&number);
+        match victim {
+            "keeper" => lose(job, daemon),
+            "guard" => {
+                process::send(job.guard(), Signal::SIGKILL);
+                job.wait().expect_code(70);
+                expect_dead(daemon);
+            }
+            _ => {
+                process::send(job.zklock(), Signal::SIGKILL);
+                process::wait_dead(daemon);
+                job.wait();
+                job.wait_until_nothing_is_left();
+            }
+        }
+        scratch.wait_queue(0);
+    }
+}
+
+/// They are waited for, and get the signals that zklock gets.
+#[test]
+fn without_proc_descendants_are_waited_for() {
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let number = scratch.file("daemon");
+    let job = scratch.zklock().args(LASTING).args(["--wait-descendants", LOCK]);
+    let mut job = without_proc(job.args(with_daemon(&scratch, &number, "exit"))).spawn();
+    let daemon = number_in(&number);
+    poll::until("the end of the command", || {
+        let left = process::children(job.guard());
+        (left.len() == 1 && left[0].pid == daemon).then_some(())
+    });
+    assert_eq!(scratch.contenders().len(), 1);
+    process::send(job.zklock(), Signal::SIGTERM);
+    job.wait();
+    assert_eq!(fs::read_to_string(number.with_extension("told")).unwrap(), "told\n");
+}
+
+#[test]
+fn without_proc_what_needs_it_is_refused() {
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let nested = [LOCK, "--", binary().to_str().unwrap(), "-q", LOCK, "true"];
+    let output = without_proc(scratch.zklock().arg("-q").args(nested)).run().expect_code(78);
+    let refused = format!("{LOCK} is held by the run that started this one, which cannot be reached: /proc is missing");
+    assert_eq!(only_line(&output), refused);
+    let output = without_proc(scratch.zklock().args(["hold", LOCK])).run().expect_code(70);
+    assert!(only_line(&output).ends_with("zklock hold needs /proc, to know its caller: mount it"), "{output}");
+    let fence = Zklock::bare().args(["fence", "--token", "1"]).arg(scratch.file("fence")).arg("true");
+    let output = without_proc(fence).run().expect_code(70);
+    assert_eq!(only_line(&output), "zklock fence needs /proc, to find the run of an earlier holder: mount it");
+}
+
+#[test]
+fn set_user_id_is_refused() {
+    let copied = Copied::new(0o6755);
+    let no_suid = statvfs(copied.0.path()).is_ok_and(|data| data.flags().contains(FsFlags::ST_NOSUID));
+    if !geteuid().is_root() || no_suid {
+        return not_tested("root, and a /tmp with set-user-ID programs");
+    }
+    let user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    for mode in [0o4755, 0o2755] {
+        fs::set_permissions(copied.zklock(), fs::Permissions::from_mode(mode)).unwrap();
+        for args in [&["-z", &direct(), LOCK, "true"][..], &["--version"]] {
+            let zklock = Zklock::bare().program(copied.zklock()).args(args);
+            let output = zklock.run_by(user).run().expect_code(70);
+            assert_eq!(output.stdout(), "");
+            assert!(only_line(&output).starts_with("zklock does not run as a set-user-ID"), "{output}");
+        }
+    }
+}

@@ -1,0 +1,499 @@
+//! Nested runs: a zklock that the command of another run starts, on the same machine. What it borrows, and from which run,
+//! is decided by the product. The pipes and the process table are imitated here.
+
+use std::rc::{Rc, Weak};
+
+use fastrand::Rng;
+use zklock::rules::event::CommandEnd;
+use zklock::rules::lender::{Lender, Offer};
+use zklock::rules::loans::{Borrowing, End, Pipes, Processes, Unknown, Unlent};
+use zklock::rules::message::{Grant, Granted};
+use zklock::rules::mode::Mode;
+use zklock::rules::outcome::{self, Outcome};
+use zklock::rules::signal::Signal;
+
+use crate::coverage::Kind;
+use crate::faults::{FAULTS, Fault, MOMENTS, Trap, some_time};
+use crate::host::{Host, Process};
+use crate::run::{script, settings};
+use crate::state::{Event, MS, State, Time};
+
+/// How long a stopped script takes to start what it starts next.
+const NEXT_STEP: Time = 20 * MS;
+
+/// When each supervisor started: a number is not given to another process.
+const STARTED: u64 = 1;
+
+/// The number of a lender's pipe in its process.
+const DESCRIPTOR: u32 = 5;
+
+/// How a run is nested in another.
+#[derive(Clone, Copy)]
+pub(crate) struct Nesting {
+    /// The run whose command starts it.
+    pub(crate) outer: usize,
+    /// It is that command: `zklock A -- zklock B`.
+    pub(crate) is_command: bool,
+    /// How long after its start the command starts it, and whether the command waits for it.
+    pub(crate) delay: Time,
+    pub(crate) is_awaited: bool,
+    /// Whether it stays in the command's process group.
+    pub(crate) in_group: bool,
+}
+
+/// The write end of a pipe. The pipe hangs up when none is left.
+pub(crate) type WriteEnd = Rc<()>;
+
+/// The pipe of a lender.
+#[derive(Default)]
+pub(crate) struct Lending {
+    /// `None` once nothing more is lent.
+    writes: Option<WriteEnd>,
+    reads: Weak<()>,
+    /// How many pipes there have been.
+    inode: u64,
+}
+
+impl Lending {
+    /// This run lends from now on, if it does not already.
+    pub(crate) fn begin(&mut self) {
+        if self.writes.is_none() {
+            let writes = Rc::new(());
+            self.reads = Rc::downgrade(&writes);
+            self.writes = Some(writes);
+            self.inode += 1;
+        }
+    }
+
+    pub(crate) fn end(&mut self) {
+        self.writes = None;
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.reads.strong_count() == 0
+    }
+
+    /// Whether this is an end of the newest pipe.
+    fn is_ours(&self, pipe: &WriteEnd) -> bool {
+        std::ptr::eq(Rc::as_ptr(pipe), self.reads.as_ptr())
+    }
+}
+
+/// The process ids of a run's supervisor and of its guard.
+pub(crate) fn pid(host: usize) -> u32 {
+    1000 + 2 * u32::try_from(host).unwrap_or(0)
+}
+
+fn guard_pid(host: usize) -> u32 {
+    pid(host) + 1
+}
+
+/// A supervisor.
+pub(crate) fn lender(host: usize) -> Lender {
+    Lender { pid: pid(host), started: STARTED }
+}
+
+fn host_of(pid: u32) -> usize {
+    (pid as usize - 1000) / 2
+}
+
+/// Pipes and processes as /proc shows them.
+pub(crate) struct Proc<'s>(pub(crate) &'s State);
+
+impl Pipes for Proc<'_> {
+    type Pipe = WriteEnd;
+
+    fn open_to_write(&self, end: End) -> Result<WriteEnd, Unlent> {
+        let host = &self.0.hosts[host_of(end.process.pid)];
+        let writes = host.lending.writes.as_ref().filter(|_| host.alive && host.lending.inode == end.inode);
+        writes.cloned().ok_or(Unlent::Over)
+    }
+
+    /// No run has a lifeline: none is a `zklock hold`.
+    fn open_to_read(&self, _: End) -> Result<WriteEnd, Unlent> {
+        Err(Unlent::Over)
+    }
+
+    fn hangs_up(&self, _: &WriteEnd) -> bool {
+        false
+    }
+}
+
+impl Processes for Proc<'_> {
+    fn lives(&self, process: Lender) -> Result<bool, Unknown> {
+        Ok(process.started == STARTED && self.0.hosts[host_of(process.pid)].alive)
+    }
+
+    fn is_above(&self, ancestor: u32, pid: u32) -> Result<bool, Unknown> {
+        let above = self.0.above(host_of(pid)).any(|outer| {
+            let state = &self.0.hosts[outer];
+            (ancestor == guard_pid(outer) && state.guard.alive) || (ancestor == self::pid(outer) && state.alive)
+        });
+        Ok(above)
+    }
+}
+
+impl State {
+    /// The runs that a run is nested in, the nearest first.
+    pub(crate) fn above(&self, host: usize) -> impl Iterator<Item = usize> {
+        std::iter::successors(self.outer(host), |outer| self.outer(*outer))
+    }
+
+    fn outer(&self, host: usize) -> Option<usize> {
+        self.hosts[host].nesting.map(|nesting| nesting.outer)
+    }
+
+    /// The runs that are nested in this one, each after the one that it is nested in.
+    pub(crate) fn below(&self, host: usize) -> Vec<usize> {
+        self.nested().filter(|below| self.above(*below).any(|above| above == host)).collect()
+    }
+
+    fn nested(&self) -> std::ops::Range<usize> {
+        self.first_nested..self.hosts.len()
+    }
+
+    /// The runs on the same machine, this one included.
+    pub(crate) fn machine(&self, host: usize) -> Vec<usize> {
+        let top = self.top(host);
+        std::iter::once(top).chain(self.below(top)).collect()
+    }
+
+    /// The run on the same machine that is nested in no other.
+    pub(crate) fn top(&self, host: usize) -> usize {
+        self.above(host).last().unwrap_or(host)
+    }
+
+    /// What this run tells its command.
+    fn offer(&self, host: usize) -> Offer {
+        let inode = self.hosts[host].lending.inode;
+        Offer { lender: lender(host), root: guard_pid(host), descriptor: DESCRIPTOR, inode, stand_in: None }
+    }
+
+    /// The command of a run has begun: it will start these.
+    pub(crate) fn plan_nested(&mut self, host: usize) {
+        for nested in self.nested() {
+            let Some(nesting) = self.hosts[nested].nesting.filter(|nesting| nesting.outer == host) else { continue };
+            if nesting.is_command {
+                self.hosts[nested].alive = true;
+                self.hosts[host].processes[0].nested = Some(nested);
+            }
+            self.after(nesting.delay, Event::Start(nested));
+        }
+    }
+
+    /// The command of another run starts this one. Returns false if it does not.
+    pub(crate) fn is_nested_now(&mut self, host: usize) -> bool {
+        let Some(Nesting { outer, is_command, in_group, .. }) = self.hosts[host].nesting else { return true };
+        // What is lent to the run that starts this one cannot be borrowed once its lender's command has ended.
+        let is_gone = |above: usize| self.hosts[above].alive && self.hosts[above].lending.writes.is_none();
+        if self.above(outer).any(is_gone) {
+            if std::mem::take(&mut self.hosts[host].alive) {
+                self.supervisor_has_gone(host, CommandEnd::Exited(1));
+            }
+            return false;
+        }
+        let state = &self.hosts[outer];
+        let pending = if is_command {
+            state.root_dies_of
+        } else {
+            let script = state.processes.iter().find(|process| process.alive && process.nested.is_none());
+            match script {
+                None => return false,
+                Some(script) if script.stopped => {
+                    self.after(NEXT_STEP, Event::Start(host));
+                    return false;
+                }
+                Some(_) => {}
+            }
+            let process = Process {
+                alive: true,
+                stopped: false,
+                exit_at: Time::MAX,
+                forks: 0,
+                counted: !state.leaves,
+                in_group: in_group && state.processes[0].in_group,
+                nested: Some(host),
+            };
+            self.hosts[outer].processes.push(process);
+            self.hosts[host].alive = true;
+            None
+        };
+        if !self.hosts[host].alive {
+            return false;
+        }
+        let (state, offer) = (&self.hosts[outer], self.offer(outer));
+        let nodes = state.grant.iter().flat_map(Grant::all).map(|granted| &granted.node);
+        let names = nodes.filter_map(|node| node.rsplit('/').next()).map(str::to_owned);
+        let mut held = state.held.clone();
+        held.extend(names.filter(|name| !state.held.contains(name)));
+        let offers: Vec<Offer> = state.offers.iter().copied().chain([offer]).collect();
+        let nested = &mut self.hosts[host];
+        nested.borrowing = Borrowing::new(&offers);
+        (nested.held, nested.offers) = (held, offers);
+        nested.signals.extend(pending.map(|signal| (signal, false)));
+        nested.is_passed_on |= pending.is_some();
+        self.note(|| format!("host {host} is nested in {outer}"));
+        true
+    }
+
+    /// A supervisor makes a keeper: it borrows what is offered.
+    pub(crate) fn borrow(&mut self, host: usize) {
+        if !self.hosts[host].held.is_empty() {
+            let mut borrowing = std::mem::replace(&mut self.hosts[host].borrowing, Borrowing::new(&[]));
+            borrowing.borrow(&Proc(self));
+            self.hosts[host].borrowing = borrowing;
+        }
+    }
+
+    /// The supervisor hears which runs lend it something, and gives back the rest.
+    pub(crate) fn keep_loans(&mut self, host: usize, lenders: &[Lender]) {
+        let gives_back = self.hosts[host].borrowing.keep(lenders);
+        if gives_back {
+            self.coverage.count(Kind::GaveBack);
+            // It has copies.
+            self.dismiss_guard(host);
+        }
+        let is_idle = |outer: &usize| self.has_borrowed(host, *outer) && !lenders.contains(&lender(*outer));
+        let idle = self.above(host).find(is_idle);
+        if let Some(outer) = idle {
+            self.fail(format!("host {host} uses nothing of host {outer}, and gives nothing back"));
+        }
+        self.wake_above(host);
+    }
+
+    /// Whether a run has a pipe of another open.
+    fn has_borrowed(&self, host: usize, from: usize) -> bool {
+        let (state, lending) = (&self.hosts[host], &self.hosts[from].lending);
+        state.borrowing.pipes().chain(&state.guard.borrowed).any(|pipe| lending.is_ours(pipe))
+    }
+
+    /// Something of a nested run has ended: the guards and the supervisors above it may wait for that.
+    pub(crate) fn wake_above(&mut self, host: usize) {
+        let above: Vec<usize> = self.above(host).collect();
+        for outer in above {
+            self.wake_guard(outer);
+            self.wake_supervisor(outer);
+        }
+    }
+
+    /// A supervisor has ended, in whatever way. The kernel closes its pipes, and others see that it has gone.
+    pub(crate) fn supervisor_has_gone(&mut self, host: usize, end: CommandEnd) {
+        self.hosts[host].lending.end();
+        self.hosts[host].borrowing.give_back();
+        for nested in self.below(host) {
+            if let Some(keeper) = self.hosts[nested].keeper {
+                self.touch_keeper(keeper);
+            }
+        }
+        let Some(outer) = self.outer(host) else { return };
+        let processes = &mut self.hosts[outer].processes;
+        if let Some(number) = processes.iter().position(|process| process.alive && process.nested == Some(host)) {
+            processes[number].alive = false;
+            if number == 0 {
+                self.root_ends(outer, end);
+            } else {
+                // A script that has waited for it goes on.
+                self.schedule(self.now, Event::Exit { host: outer, process: 0, killed: false });
+            }
+        }
+        self.wake_above(host);
+    }
+
+    /// Whether the command of a run waits for a run that it has started.
+    pub(crate) fn awaits_nested(&self, host: usize) -> bool {
+        let is_awaited = |nested: usize| self.hosts[nested].nesting.is_some_and(|nesting| nesting.is_awaited);
+        self.hosts[host].processes.iter().any(|process| process.alive && process.nested.is_some_and(is_awaited))
+    }
+
+    /// Whether nothing is left of a run's command: neither its processes, nor those of runs below.
+    pub(crate) fn is_empty(&self, host: usize) -> bool {
+        let is_gone = |nested: &usize| {
+            let state = &self.hosts[*nested];
+            !state.guard.alive
+                && state.is_empty()
+                && self.keepers.iter().all(|keeper| keeper.host != *nested || !keeper.alive)
+        };
+        self.hosts[host].is_empty() && self.below(host).iter().all(is_gone)
+    }
+
+    /// Whether any process is alive that must not run without the lock of this run.
+    pub(crate) fn is_running(&self, host: usize) -> bool {
+        let counts = |nested: &usize| {
+            let mut between = std::iter::once(*nested).chain(self.above(*nested)).take_while(|above| *above != host);
+            let is_left = self.hosts[host].leaves || between.any(|run| run != *nested && self.hosts[run].leaves);
+            self.hosts[*nested].is_running() && (!is_left || self.uses(*nested, host))
+        };
+        self.hosts[host].is_running() || self.below(host).iter().any(counts)
+    }
+
+    /// Whether a run uses a lock that another holds.
+    pub(crate) fn uses(&self, host: usize, outer: usize) -> bool {
+        let nodes = |run: usize| self.hosts[run].grant.iter().flat_map(Grant::all).map(|granted| &granted.node);
+        let is_own = |node: &String| self.above(outer).all(|above| nodes(above).all(|lent| lent != node));
+        nodes(outer).any(|node| is_own(node) && nodes(host).any(|used| used == node))
+    }
+
+    /// SIGKILL to what has come to the guard, or the supervisor, of this run because its own supervisor had died.
+    pub(crate) fn kill_orphans(&mut self, host: usize) {
+        for nested in self.below(host) {
+            let state = &self.hosts[nested];
+            let is_orphan = !state.alive && (state.guard.alive || state.keeper.is_some());
+            // If the run between is alive, they are its own.
+            if is_orphan && self.above(nested).take_while(|above| *above != host).all(|run| !self.hosts[run].alive) {
+                let late = self.latency();
+                self.after(late, Event::KillOrphans(nested));
+            }
+        }
+    }
+
+    pub(crate) fn orphans_die(&mut self, host: usize) {
+        if self.hosts[host].asleep.is_some() {
+            return self.hosts[host].deferred.push(Event::KillOrphans(host));
+        }
+        self.end_keeper(host);
+        if self.hosts[host].guard.alive {
+            self.guard_dies(host);
+        } else {
+            self.kill_processes(host);
+        }
+    }
+
+    /// A signal reaches the runs that the command has started.
+    pub(crate) fn signal_nested(&mut self, host: usize, signal: Signal) {
+        for nested in self.started_by(host) {
+            self.hosts[nested].signals.push((signal, false));
+            self.hosts[nested].is_passed_on = true;
+            self.wake_supervisor(nested);
+        }
+    }
+
+    /// The runs that the command of this one has started, as far as their supervisors live.
+    pub(crate) fn started_by(&self, host: usize) -> Vec<usize> {
+        self.hosts[host].processes.iter().filter(|process| process.alive).filter_map(|process| process.nested).collect()
+    }
+
+    /// Whether this run is out of reach for a run above, of which neither guard nor supervisor can act: it is not in that
+    /// command's process group, and no run between dies with that group, because one has left it or has ended.
+    pub(crate) fn is_out_of_reach(&self, host: usize) -> bool {
+        self.above(host).any(|outer| {
+            let state = &self.hosts[outer];
+            let is_helpless = !state.guard.alive && (!state.alive || state.frozen);
+            let mut links = std::iter::once(host).chain(self.above(host)).take_while(|run| *run != outer);
+            is_helpless
+                && links.any(|run| {
+                    let has_left = self.hosts[run].nesting.is_some_and(|nesting| !nesting.in_group);
+                    has_left || (run != host && self.hosts[run].released)
+                })
+        })
+    }
+
+    /// What a nested command has been granted is its own, or is lent by a run that knows of that.
+    pub(crate) fn check_loans(&mut self, host: usize, grant: &Grant) {
+        if self.hosts[host].nesting.is_none() {
+            return;
+        }
+        let above: Vec<usize> = self.above(host).collect();
+        let holds = |outer: usize, granted: &Granted| {
+            self.hosts[outer].grant.iter().flat_map(Grant::all).any(|held| held.node == granted.node)
+        };
+        // The highest one that holds it is the lender.
+        let lenders: Vec<usize> =
+            grant.all().filter_map(|granted| above.iter().copied().rfind(|outer| holds(*outer, granted))).collect();
+        for outer in &above {
+            match (lenders.contains(outer), self.has_borrowed(host, *outer)) {
+                (true, true) => self.coverage.count(Kind::Borrowed),
+                (true, false) => {
+                    return self.fail(format!("host {outer} does not know that host {host} uses its lock"));
+                }
+                (false, true) => {
+                    return self.fail(format!("host {host} uses nothing of host {outer}, and gives nothing back"));
+                }
+                (false, false) => {}
+            }
+        }
+    }
+
+    /// Whether this refusal was to be expected: a run that is nested wants more than is held above.
+    pub(crate) fn is_upgrade(&self, host: usize) -> bool {
+        let mode = self.hosts[host].mode;
+        self.above(host).any(|outer| {
+            let held = self.hosts[outer].mode;
+            held != Mode::Exclusive && mode != Mode::Shared && held != mode
+        })
+    }
+}
+
+/// The end of the process that was the supervisor of a run.
+pub(crate) fn end_of(outcome: Outcome) -> CommandEnd {
+    match outcome.end() {
+        outcome::End::DieOf(signal) => CommandEnd::Signaled(signal),
+        outcome::End::Exit(status) => CommandEnd::Exited(status),
+    }
+}
+
+/// Nests further runs in those of a scene, and makes faults that may concern them.
+pub(crate) fn nest(rng: &mut Rng, state: &mut State, timeout: Time) {
+    state.first_nested = state.hosts.len();
+    let first = rng.usize(0..state.hosts.len());
+    for _ in 0..rng.usize(1..4) {
+        let count = state.hosts.len();
+        // Most often in the newest, so that there are several levels.
+        let outer = match count - state.first_nested {
+            0 => first,
+            nested => [first, count - 1, state.first_nested + rng.usize(0..nested)][rng.usize(0..3)],
+        };
+        let takes = |lock: usize, host: &Host| host.takes_all || host.lock == lock;
+        let holds =
+            |lock: usize| std::iter::once(outer).chain(state.above(outer)).any(|host| takes(lock, &state.hosts[host]));
+        // A run that holds the second lock and waits for the first would wait for those that do the opposite.
+        let may_take_first = !holds(1);
+        let both = may_take_first && rng.u32(0..4) == 0;
+        let lock = if may_take_first && rng.u32(0..3) > 0 { 0 } else { usize::from(!may_take_first || rng.bool()) };
+        let host = &state.hosts[outer];
+        let mode = match (host.mode, rng.u32(0..6)) {
+            (Mode::Exclusive, 0) if host.dialects.len() == 1 => Mode::Shared,
+            (Mode::Shared, 0) => Mode::Exclusive,
+            (mode, _) => mode,
+        };
+        let servers = host.cuts.len();
+        let is_first = !state.hosts.iter().any(|host| host.nesting.is_some_and(|nesting| nesting.outer == outer));
+        let dialects = host.dialects.clone();
+        let mut nested = Host::new(lock, mode, settings(rng, timeout), script(rng, timeout), servers);
+        (nested.takes_all, nested.dialects, nested.alive) = (both, dialects, false);
+        let is_command = is_first && rng.u32(0..3) == 0;
+        nested.nesting = Some(Nesting {
+            outer,
+            is_command,
+            delay: if is_command { 2 * MS } else { some_time(rng, timeout / 2) },
+            is_awaited: rng.bool(),
+            in_group: is_command || rng.u32(0..8) > 0,
+        });
+        state.hosts.push(nested);
+        let host = &mut state.hosts[outer];
+        (host.once_per, host.script.missing) = (None, false);
+        if is_command {
+            host.script.children = 0;
+        }
+    }
+    let target =
+        |rng: &mut Rng| if rng.u32(0..3) == 0 { first } else { rng.usize(state.first_nested..state.hosts.len()) };
+    let faults: Vec<Fault> = (0..rng.usize(0..3))
+        .map(|_| Fault {
+            kind: FAULTS[rng.usize(0..FAULTS.len())],
+            host: target(rng),
+            time: some_time(rng, timeout * 3 / 2),
+        })
+        .collect();
+    for fault in faults {
+        state.after(rng.u64(0..=2 * timeout), Event::Fault(fault));
+    }
+    if rng.bool() {
+        state.traps.push(Trap {
+            moment: MOMENTS[rng.usize(0..MOMENTS.len())],
+            countdown: rng.u32(1..8),
+            delay: some_time(rng, timeout / 8),
+            fault: FAULTS[rng.usize(0..FAULTS.len())],
+            time: some_time(rng, timeout * 3 / 2),
+        });
+    }
+}
