@@ -1,0 +1,183 @@
+# shellcheck shell=bash
+# The tests of what is in target/dist. To be sourced by scripts/package, whose `distribute` and variables they use.
+# shellcheck disable=SC2154 # scripts/package and scripts/lib.sh set glibc, triple, version and zookeeper_port
+
+zookeeper_pid=
+scratch=$(mktemp -d)
+
+clean_up() {
+    trap - EXIT
+    if [[ $zookeeper_pid ]]; then
+        kill -KILL "$zookeeper_pid" 2>/dev/null || true
+        wait "$zookeeper_pid" 2>/dev/null || true
+    fi
+    rm -rf --one-file-system -- "$scratch"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# says TEXT COMMAND... - fails unless COMMAND succeeds and TEXT is in its output.
+says() {
+    local text=$1 output
+    shift
+    output=$("$@" 2>&1) || die "$*: status $?: $output"
+    [[ $output == *"$text"* ]] || die "$*: wanted $text: $output"
+}
+
+# inside ROOT COMMAND... - runs COMMAND as the first process of a PID namespace, with ROOT as its root directory and
+# almost no environment. /proc and /dev are there if ROOT has directories for them.
+inside() {
+    # shellcheck disable=SC2016 # the inner shell expands these
+    unshare --mount --pid --fork --kill-child --propagation private bash -euc '
+        root=$1
+        shift
+        [[ ! -d $root/proc ]] || mount -t proc proc "$root/proc"
+        [[ ! -d $root/dev ]] || mount --rbind /dev "$root/dev"
+        exec env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot "$root" "$@"' bash "$@"
+}
+
+# files ROOT - lists the files of a Debian, without those in which dpkg and the users of a program leave notes.
+files() {
+    (cd "$1" && find . -xdev \
+        \( -path ./proc -o -path ./dev -o -path ./root -o -path ./tmp -o -path ./var/log -o -path ./var/cache \
+        -o -path ./var/lib/dpkg \) -prune -o -print | sort)
+}
+
+check_binaries() {
+    heading 'check: what the binaries need'
+    local needed newest binary path
+    needed=$(objdump --private-headers "$gnu" | sed -n 's/^ *NEEDED *//p')
+    # Only what Debian's libc6 has.
+    ! grep -Ev '^(libc|libm|libpthread|libdl|librt)\.so\.|^ld-linux' <<<"$needed" || die 'these libraries are needed'
+    newest=$(objdump --dynamic-syms "$gnu" | grep -o 'GLIBC_[0-9.]*' | sort --version-sort --unique | tail -n 1)
+    [[ $(printf '%s\n' "GLIBC_$glibc" "$newest" | sort --version-sort | tail -n 1) == "GLIBC_$glibc" ]] ||
+        die "a symbol is of $newest"
+    ! readelf --program-headers "$static" | grep INTERP || die 'the static binary has an interpreter'
+    for binary in "$gnu" "$static"; do
+        for path in "$PWD" "$crates"; do
+            ! grep --quiet --text --fixed-strings "$path" "$binary" || die "$path is in $binary"
+        done
+    done
+}
+
+check_crate() {
+    heading 'check: the crate has all that is needed to build it'
+    cargo package --quiet --locked --no-verify --target-dir "$scratch/crate"
+    tar --directory "$scratch" -xf "$scratch/crate/package/zklock-$version.crate"
+    # As the tests are built, so that the dependencies are there already.
+    quietly cargo install --locked --debug --path "$scratch/zklock-$version" --root "$scratch/root" --target-dir target
+    says "zklock $version" "$scratch/root/bin/zklock" --version
+}
+
+check_deb() {
+    heading 'check: the Debian package'
+    says '' lintian --allow-root --fail-on=error,warning "$deb"
+    local root=$scratch/debian in=(inside "$scratch/debian")
+    quietly debootstrap --variant=minbase --include=man-db,bash-completion,zsh,fish bookworm "$root"
+    echo '127.0.0.1 zk.test' >"$root/etc/hosts"
+    files "$root" >"$scratch/before"
+    cp "$deb" "$root/tmp/zklock.deb"
+    says 'Setting up zklock' "${in[@]}" dpkg --install /tmp/zklock.deb
+
+    says "zklock $version" "${in[@]}" zklock --version
+    says held "${in[@]}" zklock -z "127.0.0.1:$zookeeper_port" /deb -- echo held
+    says held "${in[@]}" zklock -z "zk.test:$zookeeper_port" /deb -- echo held
+    says 'ZKLOCK(1)' "${in[@]}" man --pager=cat zklock
+    # shellcheck disable=SC2016 # the other shells expand these
+    {
+        says ' zklock' "${in[@]}" bash -c \
+            '. /usr/share/bash-completion/bash_completion; _completion_loader zklock; complete -p zklock'
+        says _zklock "${in[@]}" zsh -fc 'autoload -U compinit; compinit -D; print $_comps[zklock]'
+        says --shared "${in[@]}" fish -c 'complete --do-complete "zklock --sha"'
+    }
+    says 'Version' "${in[@]}" gzip -dc /usr/share/doc/zklock/changelog.Debian.gz
+    says "$version" "${in[@]}" gzip -dc /usr/share/doc/zklock/changelog.gz
+    says 'MIT License' "${in[@]}" cat /usr/share/doc/zklock/copyright
+    says 'zklock status --json' "${in[@]}" cat /usr/share/doc/zklock/docs/status.schema.json
+    says zookeeper "${in[@]}" cat /usr/share/doc/zklock/examples/zklock.toml
+
+    says 'Removing zklock' "${in[@]}" dpkg --purge zklock
+    files "$root" | diff "$scratch/before" - || die 'the package leaves these files'
+}
+
+check_static() {
+    heading 'check: the static binary, with only /proc and /dev beside it'
+    local root=$scratch/alone
+    install -D "$static" "$root/zklock"
+    says "zklock $version" inside "$root" /zklock --version
+    mkdir "$root/dev" "$root/proc"
+    says "zklock $version" inside "$root" /zklock -z "127.0.0.1:$zookeeper_port" /static -- /zklock --version
+
+    # Names: a module that is named in nsswitch.conf is not loaded.
+    mkdir "$root/etc"
+    echo 'hosts: resolve [!SUCCESS=return] files' >"$root/etc/nsswitch.conf"
+    echo '127.0.0.1 zk.test' >"$root/etc/hosts"
+    says "zklock $version" inside "$root" /zklock -z "zk.test:$zookeeper_port" /static -- /zklock --version
+
+    # A name server, in a network namespace, as its port is 53. It answers each question with 127.0.0.77.
+    rm "$root/etc/hosts"
+    echo 'nameserver 127.0.0.1' >"$root/etc/resolv.conf"
+    cat >"$scratch/dns.py" <<'EOF'
+import socket, subprocess, sys, threading
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("127.0.0.1", 53))
+def serve():
+    while True:
+        query, client = server.recvfrom(512)
+        end = query.index(b"\0", 12) + 5
+        ours = query[end - 4 : end - 2] == b"\0\1"
+        answer = b"\xc0\x0c\0\1\0\1\0\0\0\0\0\4\x7f\0\0\x4d" if ours else b""
+        counts = b"\0\1" + (b"\0\1" if ours else b"\0\0") + b"\0\0\0\0"
+        server.sendto(query[:2] + b"\x81\x80" + counts + query[12:end] + answer, client)
+threading.Thread(target=serve, daemon=True).start()
+sys.exit(subprocess.run(sys.argv[1:]).returncode == 0)
+EOF
+    # Nothing serves there, so the check fails.
+    says '(127.0.0.77:2181)' unshare --net bash -euc 'ip link set lo up; exec python3 "$@"' bash "$scratch/dns.py" \
+        bash -euc "$(declare -f inside); inside \"\$@\"" bash "$root" /zklock check -z zk.test
+}
+
+# Docker itself needs a service; its recipe is followed by hand.
+check_image() {
+    heading 'check: the image'
+    local root=$scratch/image word arguments from to entry=
+    while read -r word arguments; do
+        case $word in
+            '' | '#'*) ;;
+            FROM) [[ $arguments == scratch ]] || die "an image from $arguments" ;;
+            COPY) read -r from to <<<"$arguments" && install -D "target/dist/static/$from" "$root$to" ;;
+            ENTRYPOINT) entry=$(tr -d '[]"' <<<"$arguments") ;;
+            *) die "$word in packaging/Dockerfile" ;;
+        esac
+    done <packaging/Dockerfile
+    # As a container has them.
+    mkdir -p "$root"/{dev,etc,proc}
+    echo '127.0.0.1 zk.test' >"$root/etc/hosts"
+    says "zklock $version" inside "$root" "$entry" -z "zk.test:$zookeeper_port" /image -- /zklock --version
+}
+
+check_again() {
+    heading 'check: the same from another directory'
+    git clone --quiet --no-hardlinks . "$scratch/somewhere/else"
+    (cd "$scratch/somewhere/else" && distribute "$scratch/cargo")
+    diff target/dist/SHA256SUMS "$scratch/somewhere/else/target/dist/SHA256SUMS" || die 'the checksums differ'
+}
+
+install_zookeeper
+install_missing lintian:lintian debootstrap:debootstrap objdump:binutils ip:iproute2
+crates=${CARGO_HOME:-$HOME/.cargo}/registry
+deb=$(realpath target/dist/*.deb)
+for archive in "target/dist/zklock-$version-${triple%%-*}-linux"{,-static}; do
+    tar --directory "$scratch" -xf "$archive.tar.gz"
+done
+gnu=$scratch/zklock-$version-${triple%%-*}-linux/zklock
+static=$scratch/zklock-$version-${triple%%-*}-linux-static/zklock
+start_zookeeper "$scratch/zookeeper"
+
+check_binaries
+check_static
+check_image
+check_deb
+check_crate
+check_again
