@@ -155,13 +155,19 @@ fn completes(kind: &Kind) {
 fn expect(kind: &Kind, servers: Option<&str>, completed: &[(&str, &str)], left: &[&str]) {
     let shell = Shell::start(kind, servers);
     let left = left.iter().map(|line| (*line, *line));
+    // On a loaded machine the servers' answer may be too late for a shell that waits for it.
+    let tries = if servers.is_some() { 5 } else { 1 };
     let wrong: Vec<_> = completed
         .iter()
         .copied()
         .chain(left)
         .filter_map(|(typed, wanted)| {
-            let called = shell.complete(typed);
-            (called.trim_end() != wanted).then(|| format!("{typed:?} became {called:?}, not {wanted:?}"))
+            let mut called = String::new();
+            let is_right = (0..tries).any(|_| {
+                called = shell.complete(typed);
+                called.trim_end() == wanted
+            });
+            (!is_right).then(|| format!("{typed:?} became {called:?}, not {wanted:?}"))
         })
         .collect();
     let said: Vec<_> = shell.terminal.lines().into_iter().filter(|line| line.starts_with("zklock: ")).collect();

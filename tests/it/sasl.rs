@@ -11,6 +11,7 @@ use crate::harness::running::{Output, finish, only_line, silent};
 use crate::harness::scratch::{LASTING_VERBOSE, LOCK, Scratch, direct};
 use crate::harness::server::{Data, Server};
 use crate::harness::stub::Stub;
+use crate::harness::times::SHORT_SESSION;
 use crate::harness::zklock::Zklock;
 
 const AUTH: &str = "ZKLOCK_AUTH";
@@ -88,6 +89,26 @@ fn a_reconnection_logs_in_again() {
     assert!(!holder.has_ended());
     finish(&mut holder);
     scratch.wait_queue(0);
+}
+
+/// The servers count with the shorter one from the moment they grant it, so before the login.
+#[test]
+fn shorter_timeout_and_then_silence() {
+    let scratch = Scratch::on(shared().chroot()).with_lock();
+    let proxy = Proxy::zookeeper(&shared().address());
+    let options = ["--session-timeout", "60", "--kill-after", "0"];
+    let mut holder = scratch.job(&proxy.address(), "holder", &options, &["--wait"]).env(AUTH, ALICE).spawn();
+    holder.wait_stdout("holder ready");
+    let mut next = scratch.queue("next", 1);
+    proxy.ask_for(SHORT_SESSION);
+    let cut = proxy.trap_ops(Fate::ResetAndHold, &[Op::Sasl]);
+    proxy.reset();
+    cut.wait();
+    holder.wait().expect_code(76);
+    finish(&mut next);
+    proxy.pass();
+    holder.wait_until_nothing_is_left();
+    scratch.expect_tidy(&["holder", "next"]);
 }
 
 #[test]

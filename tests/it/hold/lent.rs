@@ -128,11 +128,10 @@ fn the_lender_dies_before_the_borrower_runs() {
     busy.wait_stdout("ready");
     let script = "trap 'echo told' TERM; \"$Z\" --and /other /lock -- \"$C\" --name inner --log log & wait; wait";
     let mut script = taken(bash(&scratch, script));
-    scratch.client().wait_count("/other", 2);
+    let before = scratch.client().wait_count("/other", 2);
     let [hold, ..] = processes(&script, "lock-hold");
     process::send(hold, Signal::SIGKILL);
-    // Queued anew, with a node of its own.
-    scratch.client().wait_count("/other", 2);
+    scratch.client().wait_children("/other", "it queues anew", |now| now.iter().any(|node| !before.contains(node)));
     finish(&mut busy);
     script.wait_stdout("inner ready");
     script.wait();
