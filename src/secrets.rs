@@ -8,9 +8,9 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::os::fd::FromRawFd as _;
 
 use nix::fcntl::OFlag;
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::sys::wait::waitpid;
@@ -23,9 +23,18 @@ pub fn enter() {
     let _ = prctl::set_dumpable(false);
 }
 
-/// An empty file that no path leads to.
+/// An empty file that no path leads to (memfd_create(2)). By syscall(2): the C library has a function for it since glibc
+/// 2.27, and the published binary runs with 2.17.
 pub fn hidden_file() -> io::Result<File> {
-    Ok(memfd_create(c"credentials", MFdFlags::MFD_CLOEXEC)?.into())
+    #[expect(unsafe_code, reason = "the function of the C library is too new")]
+    // SAFETY: the name is a C string; a result that is not negative is a new descriptor that is owned here alone.
+    unsafe {
+        let result = libc::syscall(libc::SYS_memfd_create, c"credentials".as_ptr(), libc::MFD_CLOEXEC);
+        match i32::try_from(result) {
+            Ok(fd) if fd >= 0 => Ok(File::from_raw_fd(fd)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
 }
 
 /// Calls `reads` in a fork, so that nothing of what it reads stays in this process. Returns what it returns. This process must
