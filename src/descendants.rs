@@ -61,7 +61,12 @@ impl OwnChildren {
         if link.is_err() && !statfs("/proc").is_ok_and(|there| there.filesystem_type() == PROC_SUPER_MAGIC) {
             return Ok(Self(Source::Numbers));
         }
-        if !link.is_ok_and(|link| link == Path::new(&this.to_string())) {
+        let is_foreign = match link {
+            Ok(link) => link != Path::new(&this.to_string()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+            Err(error) => return Err(error),
+        };
+        if is_foreign {
             let why = "/proc is that of another PID namespace; mount its own there, as unshare --mount-proc does";
             return Err(io::Error::other(why));
         }

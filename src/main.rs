@@ -18,8 +18,8 @@ use zklock::{command, operate, secrets, session, signals, supervisor};
 fn main() -> ExitCode {
     if is_set_id() {
         say(
-            "zklock does not run as a set-user-ID or set-group-ID program, as its files and its command are the caller's \
-             choice: remove that bit (chmod ug-s)",
+            "zklock does not run with the rights of another user than its caller, who chooses its files and its command: \
+             remove the set-user-ID or set-group-ID bit of it, or of what starts it (chmod ug-s)",
         );
         return ExitCode::from(70);
     }

@@ -177,6 +177,12 @@ fn without_proc_a_run_warns_and_goes_on() {
     assert_eq!((output.stdout().as_str(), output.stderr().as_str()), ("ran\n", WARNING));
     silent(without_proc(scratch.zklock().args(["-q", LOCK, "true"])).run().expect_code(0));
     silent(without_proc(scratch.zklock().args(["status", LOCK])).run().expect_code(0));
+    let daemon = ["sh", "-c", "setsid sleep 3 & exit 0"];
+    let output = without_proc(scratch.zklock().args([LOCK, "--"]).args(daemon)).run().expect_code(0);
+    assert!(
+        output.stderr().ends_with("some processes that the command left behind go on without the lock\n"),
+        "{output}"
+    );
 }
 
 /// Descendants that have left the command's process group are found by their numbers.
@@ -261,7 +267,7 @@ fn set_user_id_is_refused() {
             let zklock = Zklock::bare().program(copied.zklock()).args(args);
             let output = zklock.run_by(user).run().expect_code(70);
             assert_eq!(output.stdout(), "");
-            assert!(only_line(&output).starts_with("zklock does not run as a set-user-ID"), "{output}");
+            assert!(only_line(&output).starts_with("zklock does not run with the rights of another user"), "{output}");
         }
     }
 }
