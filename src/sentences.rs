@@ -200,11 +200,12 @@ pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) 
             ),
         ),
         Notice::GuardDied => (Weight::Error, GUARD_DIED.to_owned()),
-        Notice::LeftBehind(1) => {
+        Notice::LeftBehind(Some(1)) => {
             (Weight::Notable, "a process that the command left behind goes on without the lock".to_owned())
         }
         Notice::LeftBehind(number) => {
-            (Weight::Notable, format!("{number} processes that the command left behind go on without the lock"))
+            let some = number.map_or_else(|| "some".to_owned(), |number| number.to_string());
+            (Weight::Notable, format!("{some} processes that the command left behind go on without the lock"))
         }
         Notice::KeeperDied => (Weight::Error, "internal error: the keeper process died repeatedly".to_owned()),
     }

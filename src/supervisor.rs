@@ -39,7 +39,7 @@ use crate::rules::guarded::End;
 use crate::rules::instant::Instant;
 use crate::rules::last_run::Asked;
 use crate::rules::machine::cancels;
-use crate::rules::message::{Grant, Order};
+use crate::rules::message::{Grant, Loss, Order};
 use crate::rules::notice::{LostWhy, Notice};
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
@@ -252,7 +252,7 @@ impl<'p> Supervisor<'p> {
                 Ok(None)
             }
             // The kernel has killed what waited at the gate.
-            Err(_) if self.borrowing.is_lost() => Ok(Some(Unstarted::TooLate)),
+            Err(_) if self.borrowing.is_lost() => Ok(Some(Unstarted::Lost(Loss::LenderGone))),
             Err(error) => Ok(Some(self.not_started(&error))),
         }
     }
@@ -271,12 +271,6 @@ impl<'p> Supervisor<'p> {
             pipes: self.borrowing.descriptors(),
             lifelines: self.borrowing.lifelines().map(|line| line.as_raw_fd()).collect(),
         }
-    }
-
-    /// Whether a lock that the command runs under may be lost, because a process has died that lends it to us. As a rule
-    /// the guard acts upon that, but it may be stopped.
-    fn has_lost_a_lender(&self) -> bool {
-        self.job.has_command() && self.borrowing.is_lost()
     }
 
     /// Our part as a lender.
@@ -354,9 +348,8 @@ impl<'p> Supervisor<'p> {
         while self.job.is_left() {
             self.pause(CLEAN_UP_PAUSE);
         }
-        match self.job.left_behind() {
-            0 => {}
-            number => drop(self.teller.say(&Notice::LeftBehind(number))),
+        if let Some(notice) = self.job.left_behind() {
+            self.teller.say(&notice);
         }
         let until = clock::now() + KEEPER_EXIT;
         // It exits when its socket is closed. After a run that has failed, it does not know that nothing is left.

@@ -1,7 +1,7 @@
 //! What can happen in a run, and what is to be done about it.
 
 use super::instant::Instant;
-use super::message::{Grant, Report};
+use super::message::{Grant, Loss, Report};
 use super::notice::Notice;
 use super::outcome::Outcome;
 use super::signal::Signal;
@@ -78,6 +78,8 @@ pub enum Unstarted {
     TooLate,
     /// It had not passed the gate when this signal ended the run.
     Interrupted(Signal),
+    /// It had not passed the gate when the lock was lost.
+    Lost(Loss),
 }
 
 /// How the command ended.

@@ -298,7 +298,9 @@ impl<'r> Run<'r> {
         match command::unstarted(error) {
             Unstarted::NotFound => Outcome::NotFound,
             Unstarted::CannotExecute => Outcome::CannotExecute,
-            Unstarted::NoProcess | Unstarted::TooLate | Unstarted::Interrupted(_) => Outcome::Internal,
+            Unstarted::NoProcess | Unstarted::TooLate | Unstarted::Interrupted(_) | Unstarted::Lost(_) => {
+                Outcome::Internal
+            }
         }
     }
 

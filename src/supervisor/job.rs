@@ -19,6 +19,7 @@ use crate::rules::guard::Stage;
 use crate::rules::guarded::{self as rules, End, Kill, News, Shown};
 use crate::rules::instant::Instant;
 use crate::rules::message::Grant;
+use crate::rules::notice::Notice;
 use crate::rules::signal::Signal;
 use crate::shared::{PARTS, Part};
 use crate::signals::{self, Inherited};
@@ -154,6 +155,14 @@ impl Job {
         if !guarded.guard.shared().recall() {
             return false;
         }
+        guarded.state.recall();
+        self.dismiss_guard();
+        true
+    }
+
+    /// The same for a command that has ended: whether it ended at the gate.
+    pub(super) fn take_back_dead(&mut self) -> bool {
+        let Some(guarded) = self.guard.as_mut().filter(|guarded| guarded.guard.shared().recall()) else { return false };
         guarded.state.recall();
         self.dismiss_guard();
         true
@@ -308,13 +317,16 @@ impl Job {
         }
     }
 
-    /// How many processes the command has left behind.
-    pub(super) fn left_behind(&self) -> usize {
-        match &self.guard {
-            Some(guarded) if guarded.leaves && guarded.guard.stage() != Stage::Empty => {
-                guarded.descendants(&self.children).count()
+    /// What the command has left behind, if anything.
+    pub(super) fn left_behind(&self) -> Option<Notice> {
+        let guarded = self.guard.as_ref().filter(|guarded| guarded.leaves)?;
+        match guarded.guard.stage() {
+            Stage::Empty => None,
+            stage if !self.has_proc() => (stage == Stage::Left).then_some(Notice::LeftBehind(None)),
+            _ => {
+                let number = guarded.descendants(&self.children).count();
+                (number > 0).then_some(Notice::LeftBehind(Some(number)))
             }
-            _ => 0,
         }
     }
 

@@ -11,7 +11,7 @@ use crate::lending::Lending;
 use crate::rules::event::{Awaited, CommandEvent, Effect, Event, Unstarted};
 use crate::rules::guarded::{End, News};
 use crate::rules::instant::Instant;
-use crate::rules::message::{Order, Progress, Report};
+use crate::rules::message::{Loss, Order, Progress, Report};
 use crate::rules::signal::Signal;
 use crate::signals;
 
@@ -50,8 +50,18 @@ impl Outside for Supervisor<'_> {
         has_gone
     }
 
-    fn is_lease_over(&self) -> bool {
-        self.job.is_lease_over() || self.has_lost_a_lender()
+    fn loss(&self) -> Option<Loss> {
+        let is_over = self.job.is_lease_over();
+        // As a rule the guard acts upon the death of a lender, but it may be stopped.
+        if (is_over || self.job.has_command()) && self.borrowing.is_lost() {
+            return Some(Loss::LenderGone);
+        }
+        is_over.then_some(Loss::LeaseOver)
+    }
+
+    fn take_back(&mut self) -> bool {
+        // What stands in for a command is to write to a standard output that we have left.
+        self.caller.is_none() && self.job.recall()
     }
 
     fn signals(&mut self) -> anyhow::Result<Vec<(Signal, bool)>> {
@@ -92,12 +102,15 @@ impl Outside for Supervisor<'_> {
     }
 
     fn failure(&mut self, end: End) -> Option<Unstarted> {
+        if self.caller.is_none() && self.borrowing.is_lost() && self.job.take_back_dead() {
+            // The kernel has killed what waited at the gate.
+            return Some(Unstarted::Lost(Loss::LenderGone));
+        }
         let Some(error) = self.job.failure(end) else {
             self.look_for_death(end);
             return None;
         };
-        if self.borrowing.is_lost() {
-            // The kernel has killed what waited at the gate.
+        if self.caller.is_some() && self.borrowing.is_lost() {
             return Some(Unstarted::TooLate);
         }
         Some(self.not_started(&error))
@@ -168,6 +181,10 @@ impl Outside for Supervisor<'_> {
                 }
                 self.teller.screen.keep();
                 self.job.restore_terminal();
+                // That has been told once, and no confirmation comes.
+                if self.keeper.as_ref().is_none_or(|keeper| keeper.link.is_none()) {
+                    return Ok(Some(Event::KeeperGone));
+                }
             }
             Effect::StartOnLost => return Ok(self.start_on_lost()),
             Effect::ForwardToOnLost(signal) => self.job.forward_to_on_lost(signal),

@@ -15,7 +15,7 @@ use crate::rules::event::{Awaited, CommandEvent, Effect, Event, Unstarted};
 use crate::rules::guarded::{End, News};
 use crate::rules::instant::Instant;
 use crate::rules::machine::{Machine, cancels};
-use crate::rules::message::Report;
+use crate::rules::message::{Loss, Report};
 use crate::rules::outcome::Outcome;
 use crate::rules::settings::Settings;
 use crate::rules::signal::Signal;
@@ -54,8 +54,12 @@ pub trait Outside {
     /// Whether the process that `zklock hold` holds for has gone; told once.
     fn has_caller_gone(&mut self) -> bool;
 
-    /// Whether the guard has killed the command because the lease was over.
-    fn is_lease_over(&self) -> bool;
+    /// Why the lock is lost, if it is not the keeper that says so: the guard has killed the command because the lease was
+    /// over, or a process has died that lends us a lock.
+    fn loss(&self) -> Option<Loss>;
+
+    /// Takes the command back. Returns false if there is none, or it has passed the gate.
+    fn take_back(&mut self) -> bool;
 
     /// The signals that have come. With each: whether the terminal has sent it to the command as well.
     fn signals(&mut self) -> Result<Vec<(Signal, bool)>, Self::Error>;
@@ -100,7 +104,7 @@ pub struct Turns {
     /// What the machine was last told of what this keeper shows.
     answered: Option<Instant>,
     lease_from: Option<Instant>,
-    /// The machine has been told that the guard has found the lease to be over.
+    /// The machine has been told of a loss that the keeper has not told.
     told_over: bool,
     /// There may be more children to reap, since this turn.
     behind_since: Option<Instant>,
@@ -127,7 +131,7 @@ impl Turns {
         self.machine.awaits()
     }
 
-    /// Whether the machine knows that the lease is over.
+    /// Whether the machine knows of a loss that the keeper has not told.
     pub fn is_told_over(&self) -> bool {
         self.told_over
     }
@@ -170,15 +174,15 @@ impl Turns {
         Ok(())
     }
 
-    /// What the keeper tells, and whether the guard has found the lease to be over. The guard's word is read first and
-    /// told last: the keeper reports a loss before it has the command killed.
+    /// What the keeper tells, and whether the lock is lost without its word. The latter is read first and told last: the
+    /// keeper reports a loss before it has the command killed.
     fn hear_keeper<O: Outside>(&mut self, outside: &mut O) -> Result<(), O::Error> {
         self.take_reports(outside, false).map(drop)
     }
 
     /// The same. `is_telling`: the end of the command is about to be told; what is not to come before that is returned.
     fn take_reports<O: Outside>(&mut self, outside: &mut O, is_telling: bool) -> Result<Vec<Event>, O::Error> {
-        let is_over = outside.is_lease_over();
+        let is_lost = outside.loss().is_some();
         let mut postponed = vec![];
         while let Some(event) = outside.hear_keeper() {
             let is_too_late = match event {
@@ -197,6 +201,7 @@ impl Turns {
                 self.hear_guard(outside)?;
                 self.look_what_is_left(outside)?;
             }
+            let event = if_started(outside, event);
             self.happen(outside, event)?;
         }
         if let Some(at) = newer(outside.answered(), &mut self.answered) {
@@ -205,8 +210,15 @@ impl Turns {
         if let Some(from) = newer(outside.lease_from(), &mut self.lease_from) {
             self.happen(outside, Event::Extended(from))?;
         }
-        if is_over && !std::mem::replace(&mut self.told_over, true) {
-            self.happen(outside, Event::LeaseOver)?;
+        // What the keeper has told may have been the end of that command.
+        if let Some(loss) = outside.loss().filter(|_| is_lost)
+            && !std::mem::replace(&mut self.told_over, true)
+        {
+            let event = match loss {
+                Loss::LeaseOver => Event::LeaseOver,
+                loss => if_started(outside, Event::Keeper(Report::Lost(loss))),
+            };
+            self.happen(outside, event)?;
         }
         Ok(postponed)
     }
@@ -277,7 +289,7 @@ impl Turns {
         for effect in effects {
             log::debug!("effect {effect:?}");
             match effect {
-                Effect::StartKeeper => (self.answered, self.lease_from) = (None, None),
+                Effect::StartKeeper => (self.answered, self.lease_from, self.told_over) = (None, None, false),
                 Effect::Finish(outcome) => self.outcome = Some(outcome),
                 Effect::Stop(_) | Effect::Kill => outside.spoil(),
                 _ => {}
@@ -287,6 +299,16 @@ impl Turns {
             }
         }
         Ok(())
+    }
+}
+
+/// A loss before the command has passed the gate is one of a place in the queue.
+fn if_started<O: Outside>(outside: &mut O, event: Event) -> Event {
+    match event {
+        Event::Keeper(Report::Lost(loss)) if outside.take_back() => {
+            Event::Command(CommandEvent::StartFailed(Unstarted::Lost(loss)))
+        }
+        event => event,
     }
 }
 

@@ -13,7 +13,7 @@ use zklock::rules::instant::Instant;
 use zklock::rules::last_run::Asked;
 use zklock::rules::lender::Offer;
 use zklock::rules::loans::Borrowing;
-use zklock::rules::message::{Grant, Order, Progress, Report};
+use zklock::rules::message::{Grant, Loss, Order, Progress, Report};
 use zklock::rules::mode::Mode;
 use zklock::rules::outcome::Outcome;
 use zklock::rules::queue::Dialect;
@@ -308,8 +308,17 @@ impl Outside for SimOutside<'_> {
         keeper.lease.filter(|_| !keeper.revoked).map(instant)
     }
 
-    fn is_lease_over(&self) -> bool {
-        self.state.hosts[self.host].guard.lease_over && !self.hears_late
+    fn loss(&self) -> Option<Loss> {
+        let is_over = self.state.hosts[self.host].guard.lease_over && !self.hears_late;
+        is_over.then_some(Loss::LeaseOver)
+    }
+
+    fn take_back(&mut self) -> bool {
+        let taken = self.state.recall(self.host, Unstarted::TooLate).is_some();
+        if taken {
+            self.state.coverage.count(Kind::TakenBack);
+        }
+        taken
     }
 
     fn signals(&mut self) -> Result<Vec<(Signal, bool)>, Infallible> {
@@ -521,6 +530,9 @@ impl State {
                     self.keepers[keeper].orders.push(Order::Release);
                     self.touch_keeper(keeper);
                 }
+                if !self.hosts[host].linked {
+                    return Some(Happening::KeeperGone);
+                }
             }
             Effect::StartOnLost if !self.hosts[host].script.on_lost => return Some(Happening::OnLostEnded),
             Effect::StartOnLost => {
@@ -646,6 +658,7 @@ impl State {
             self.fail(format!("host {host} starts its command although a signal had come before"));
         }
         self.make_guard(host);
+        self.hosts[host].never_ran = false;
         self.hosts[host].opening = Some((grant, until));
         self.ask_guard(host, Request::Open);
         self.hosts[host].guarded.iter_mut().for_each(Guarded::start);

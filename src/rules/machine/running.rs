@@ -88,7 +88,7 @@ enum Cause {
 }
 
 impl Machine {
-    pub(super) fn running(&self, now: Instant, run: Run, event: Event) -> (State, Vec<Effect>) {
+    pub(super) fn running(&mut self, now: Instant, run: Run, event: Event) -> (State, Vec<Effect>) {
         let same = State::Running(run);
         match event {
             Event::Extended(_) => {
@@ -146,12 +146,14 @@ impl Machine {
     }
 
     /// Something happened to a command that we have no reason to stop.
-    fn command(&self, now: Instant, run: Run, event: CommandEvent) -> (State, Vec<Effect>) {
+    fn command(&mut self, now: Instant, run: Run, event: CommandEvent) -> (State, Vec<Effect>) {
         let timeout = Some(run.lease.terms().timeout());
         match event {
             CommandEvent::Stopped(signal) => (State::Running(run), vec![Effect::StopSelf(signal)]),
             CommandEvent::StartFailed(why) => {
                 let outcome = match why {
+                    // As if it had been lost before the command was to start.
+                    Unstarted::Lost(loss) => return self.lost_place(now, run.lease.terms(), loss),
                     Unstarted::NotFound => Outcome::NotFound,
                     Unstarted::CannotExecute => Outcome::CannotExecute,
                     Unstarted::NoProcess => Outcome::Internal,

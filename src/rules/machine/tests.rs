@@ -134,6 +134,13 @@ impl Harness {
         if event == Event::OnLostEnded {
             self.on_lost_runs = false;
         }
+        if let (Event::Command(CommandEvent::StartFailed(Unstarted::Lost(_))), State::Running(_)) =
+            (&event, &self.machine.state)
+        {
+            // The run begins again.
+            (self.spawned, self.unstarted) = (false, false);
+            (self.gated_until, self.ends_at) = (None, None);
+        }
         let before = format!("{:?}", self.machine);
         let effects = self.machine.step(self.now, event.clone());
         for effect in effects {
@@ -302,6 +309,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         3 => (proptest::sample::select(signals.to_vec()), any::<bool>()).prop_map(|(s, k)| Happening::Signal(s, k)),
         1 => Just(Happening::StartFailed(Unstarted::NotFound)),
         1 => Just(Happening::StartFailed(Unstarted::TooLate)),
+        1 => Just(Happening::StartFailed(Unstarted::Lost(Loss::LenderGone))),
         1 => Just(Happening::CommandEnds(CommandEnd::Exited(3))),
         1 => Just(Happening::CommandEnds(CommandEnd::Signaled(Signal::KILL))),
         1 => Just(Happening::CommandStops),

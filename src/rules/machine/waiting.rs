@@ -237,7 +237,7 @@ impl Machine {
     }
 
     /// The place in the queue is lost, and a new one is taken.
-    fn lost_place(&mut self, now: Instant, terms: Terms, loss: Loss) -> (State, Vec<Effect>) {
+    pub(super) fn lost_place(&mut self, now: Instant, terms: Terms, loss: Loss) -> (State, Vec<Effect>) {
         if loss == Loss::SessionEnded {
             // The servers may have forgotten a holder that has not learnt of it yet. That holder still relies
             // on its lease, which is shorter than this timeout.

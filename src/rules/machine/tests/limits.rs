@@ -315,6 +315,25 @@ fn signals_reach_the_command_of_on_lost() {
 }
 
 #[test]
+fn a_lock_lost_before_the_gate_is_queued_for_again() {
+    let mut run = Harness::running(settings());
+    (run.has_on_lost, run.alive) = (true, false);
+    run.event(Event::Command(CommandEvent::StartFailed(Unstarted::Lost(Loss::SessionEnded))));
+    assert!(run.said(|notice| *notice == Notice::Requeued(Loss::SessionEnded)));
+    assert!(!run.released && !run.on_lost);
+    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
+    run.held();
+    // The servers may have forgotten a holder that relies on its lease.
+    run.pass(Duration::from_secs(1));
+    assert!(!run.alive);
+    for _ in 0..TIMEOUT.as_secs() {
+        run.beat();
+        run.pass(Duration::from_secs(1));
+    }
+    assert!(run.alive);
+}
+
+#[test]
 fn a_start_that_came_too_late_runs_no_on_lost() {
     // The child that was to become the command is heard of before the end of the lease, after it, or after SIGKILL.
     let silence = lease(START).stop_at().saturating_since(START);
