@@ -29,6 +29,7 @@ use self::outside::Outside;
 use self::place::{Claim, Place, refuse};
 use crate::futures::{or, zip};
 use crate::plan::{LockPath, Plan};
+use crate::rules::card::Card;
 use crate::rules::contacts::Contacts;
 use crate::rules::instant::Instant;
 use crate::rules::last_run::{Asked, LastRun, Success};
@@ -123,8 +124,8 @@ struct Beats {
     contacts: RefCell<Contacts>,
     /// Whether the next beat is due at once, whatever the lease.
     urged: Cell<bool>,
-    /// What the next beat is to store in the nodes.
-    unpublished: RefCell<Option<Vec<u8>>>,
+    /// What the next beat is to store in the nodes, and since when the lock has been held.
+    unpublished: RefCell<Option<(Card, Instant)>>,
 }
 
 /// What the supervisor has been told and is not told again. Repetitions would fill the socket to a supervisor

@@ -8,6 +8,7 @@ use super::outside::Outside;
 use super::place::Stop;
 use super::{Keeper, PAUSE};
 use crate::futures::or;
+use crate::rules::card::Card;
 use crate::rules::contacts::Clocks;
 use crate::rules::instant::Instant;
 use crate::rules::lease::{Lease, Terms};
@@ -64,8 +65,11 @@ impl<O: Outside> Keeper<'_, O> {
 
     /// Sends one beat. If it is not answered, the lease stays what it was.
     async fn beat(&self, session: &O::Session, nodes: &[String]) -> Result<(), Stop> {
-        let publish = self.beats.unpublished.borrow().clone();
         let sent = self.outside.now();
+        let publish = self.beats.unpublished.borrow().as_ref().map(|(card, since)| {
+            let held_for = u64::try_from(sent.saturating_since(*since).as_millis()).ok();
+            Card { held_for, ..card.clone() }.to_bytes()
+        });
         match session.beat(nodes, publish.as_deref()).await {
             Ok(()) => {
                 self.extend_lease(session, sent);

@@ -278,6 +278,7 @@ impl<'p> Outside for RealOutside<'p> {
                 describe: plan.published.description.clone(),
                 mode: Some(plan.request.mode),
                 held_since: None,
+                held_for: None,
             }
         })
     }

@@ -52,7 +52,7 @@ impl<O: Outside> Keeper<'_, O> {
         // free lock costs no further transaction. Otherwise there may be one behind us that has to know.
         if won.iter().all(|claim| claim.is_own()) {
             let card = Card { held_since: Some(self.outside.wall_millis()), ..self.outside.card().clone() };
-            self.beats.unpublished.replace(Some(card.to_bytes()));
+            self.beats.unpublished.replace(Some((card, self.outside.now())));
             if has_waited {
                 self.beats.urged.set(true);
             }
@@ -357,15 +357,14 @@ impl<O: Outside> Keeper<'_, O> {
             None => session.read(&lock.child(holder)).await.ok(),
         };
         let card = read.as_ref().map(|(data, _)| Card::from_bytes(data)).unwrap_or_default();
-        // The card has the time of the holder's own clock, which may be wrong. It was written at that time.
-        let written = read.filter(|_| card.held_since.is_some()).map(|(_, stat)| stat.written);
+        let held_at = read.and_then(|(_, stat)| card.held_at(stat.created, stat.written));
         View {
             lock: lock.to_string(),
             position,
             total: queue.size(),
             next_in_line: is_next_in_line(queue, watch),
             holder: card.phrase().unwrap_or_else(|| printable(holder)),
-            held_since: written.map(|written| claim.on_our_clock(written)),
+            held_since: held_at.map(|held_at| claim.on_our_clock(held_at)),
         }
     }
 

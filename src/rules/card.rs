@@ -54,6 +54,9 @@ pub struct Card {
     /// Since when it has held the lock, in milliseconds since the Unix epoch on its own clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_since: Option<u64>,
+    /// For how long it had held the lock when this was stored, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_for: Option<u64>,
 }
 
 /// What is stored: the card, and what goes with it.
@@ -111,7 +114,17 @@ impl Card {
             describe: text("describe"),
             mode: mode.or_else(|| permits().map(Mode::Permits)),
             held_since: number("held_since"),
+            held_for: number("held_for"),
         }
+    }
+
+    /// Since when it has held the lock, in milliseconds since the Unix epoch on ZooKeeper's clock; `None` if it does not say
+    /// that it does. By the same clock, its node was created and this was stored.
+    pub fn held_at(&self, created: i64, stored: i64) -> Option<i64> {
+        self.held_since?;
+        let held_for = i64::try_from(self.held_for.unwrap_or(0)).unwrap_or(i64::MAX);
+        // It may say what it likes.
+        Some(stored.saturating_sub(held_for).max(created))
     }
 
     /// The phrase that names this contender to a reader. `None` when nothing is known of it; show the
@@ -157,11 +170,21 @@ mod tests {
     }
 
     #[test]
+    fn it_has_held_no_longer_than_it_was_there() {
+        let card = |held_since, held_for| Card { held_since, held_for, ..Card::default() };
+        assert_eq!(card(Some(1), Some(400)).held_at(5000, 7000), Some(6600));
+        assert_eq!(card(Some(1), None).held_at(5000, 7000), Some(7000));
+        assert_eq!(card(Some(1), Some(u64::MAX)).held_at(5000, 7000), Some(5000));
+        assert_eq!(card(None, Some(400)).held_at(5000, 7000), None);
+    }
+
+    #[test]
     fn data_as_it_is_stored() {
         let card = Card {
             describe: Some("nightly".to_owned()),
             mode: Some(Mode::Permits(NonZeroU32::new(3).unwrap())),
             held_since: Some(1_700_000_000_123),
+            held_for: Some(4000),
             started: Some(77),
             pid_ns: Some(4_026_531_836),
             boot_id: Some("7b38".to_owned()),
@@ -172,7 +195,7 @@ mod tests {
             concat!(
                 r#"{"v":1,"host":"db3","pid":4242,"started":77,"pid_ns":4026531836,"boot_id":"7b38","user":"ops","#,
                 r#""command":"backup.sh","describe":"nightly","#,
-                r#""mode":"permits:3","held_since":1700000000123,"permits":3}"#
+                r#""mode":"permits:3","held_since":1700000000123,"held_for":4000,"permits":3}"#
             )
         );
         assert_eq!(Card::from_bytes(&card.to_bytes()), card);

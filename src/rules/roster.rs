@@ -135,8 +135,10 @@ fn entry(position: usize, contender: &Contender, holds: bool, seen: &Seen) -> En
         client: Queue::client(contender, seen.session),
         phrase: card.phrase(),
         queued_since: seen.created.and_then(rfc3339),
-        // The card has the time of the holder's own clock. ZooKeeper's is that of the transaction that stored it.
-        held_since: seen.written.filter(|_| holds && card.held_since.is_some()).and_then(rfc3339),
+        held_since: Some(seen)
+            .filter(|_| holds)
+            .and_then(|seen| card.held_at(seen.created?, seen.written?))
+            .and_then(rfc3339),
         host: card.host,
         pid: card.pid,
         user: card.user,
@@ -220,7 +222,7 @@ mod tests {
     fn times_are_those_of_zookeeper() {
         let holding = |session| {
             let mut seen = seen(session, session);
-            seen.card.held_since = Some(7);
+            (seen.card.held_since, seen.card.held_for) = (Some(7), Some(1500));
             seen
         };
         let roster = roster(vec![
@@ -229,7 +231,7 @@ mod tests {
         ]);
         let [holder, waiter] = &roster.contenders[..] else { panic!("{roster:?}") };
         assert_eq!(holder.queued_since.as_deref(), Some("1970-01-01T00:00:01.000Z"));
-        assert_eq!(holder.held_since.as_deref(), Some("1970-01-01T00:00:05.000Z"));
+        assert_eq!(holder.held_since.as_deref(), Some("1970-01-01T00:00:03.500Z"));
         // It says so, but it cannot be.
         assert_eq!(waiter.held_since, None);
     }
