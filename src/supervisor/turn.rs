@@ -244,6 +244,10 @@ impl Turns {
             if cancels(signal) {
                 outside.spoil();
             }
+            // A command that has ended cannot be stopped by Ctrl-Z, and so not tell us of it.
+            if signal == Signal::TSTP && outside.has_ended() {
+                self.hear_guard(outside)?;
+            }
             self.happen(outside, Event::Signal { signal, shared })?;
         }
         Ok(())

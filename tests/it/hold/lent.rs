@@ -151,7 +151,8 @@ fn the_lender_dies_before_the_gate_is_open() {
     let script = bash(&scratch, &script).env("ZKLOCK_ZOOKEEPER", servers);
     let mut script = taken(script.env("ZKLOCK_SESSION_TIMEOUT", BRIEF_SESSION.as_secs().to_string()));
     scratch.client().wait_count("/other", 2);
-    let [hold, ..] = processes(&script, "lock-hold");
+    let [hold, guard, _] = processes(&script, "lock-hold");
+    let stand_in = process::children(guard)[0].pid;
     let runs = process::children(script.pid());
     let borrower = runs.iter().find(|run| run.pid != hold && run.name == "zklock").expect("it waits").pid;
     let keeper =
@@ -165,6 +166,7 @@ fn the_lender_dies_before_the_gate_is_open() {
     poll::until("its keeper holds the locks", || (count() > before + 2).then_some(()));
     process::stop(keeper);
     process::send(hold, Signal::SIGKILL);
+    process::wait_dead(stand_in);
     process::send(borrower, Signal::SIGCONT);
     process::send(keeper, Signal::SIGCONT);
     script.wait_stdout("inner, 0");
