@@ -1,6 +1,7 @@
 //! The keeper as a process: a fork of the supervisor, deaf to every signal that is usually sent to whole
 //! groups.
 
+use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
 use std::fs::File;
 use std::future::pending;
@@ -31,7 +32,7 @@ use crate::rules::last_run::Asked;
 use crate::rules::lease::Span;
 use crate::rules::lender::{Lender, Loan};
 use crate::rules::loans::Loans;
-use crate::rules::message::{Order, Report};
+use crate::rules::message::{Order, Refusal, Report};
 use crate::secrets;
 use crate::session::servers::Servers;
 use crate::session::tcp::TcpSession;
@@ -169,8 +170,16 @@ impl<'p> Outside for RealOutside<'p> {
     }
 
     async fn report(&self, report: &Report) {
-        while let Err(error) = self.birth.link.send(report) {
+        let mut report = Cow::Borrowed(report);
+        while let Err(error) = self.birth.link.send(&*report) {
             match error.raw_os_error() {
+                // A name of a node in it is longer than any that a client would choose. Without a word, the supervisor would
+                // wait for ever.
+                Some(libc::EMSGSIZE) => {
+                    report = Cow::Owned(Report::Refused(Refusal::Server(
+                        "a name that is too long is in an answer".to_owned(),
+                    )));
+                }
                 Some(libc::EAGAIN) => self.reactor.ready(&self.birth.link, PollFlags::POLLOUT).await,
                 Some(libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => self.sleep(PAUSE).await,
                 _ => return,

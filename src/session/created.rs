@@ -3,6 +3,7 @@
 use super::client::unexpected;
 use super::{Created, Failure, Stat};
 use crate::rules::queue::is_numbered;
+use crate::rules::text::printable;
 use crate::zookeeper::reply::Reply;
 
 /// Reads the reply to the creation of nodes with these prefixes. Names that were not asked for are refused: they would reach
@@ -19,10 +20,19 @@ pub(super) fn read(reply: Reply, prefixes: &[String], numbered: bool) -> Result<
         }
         other => return Err(unexpected(&other)),
     };
+    if paths.len() != prefixes.len() {
+        return Err(Failure::Refused(format!(
+            "the server has created {} nodes in place of {}",
+            paths.len(),
+            prefixes.len()
+        )));
+    }
     let is_asked =
-        |(path, prefix): (&String, &String)| if numbered { is_numbered(path, prefix) } else { path == prefix };
-    if paths.len() != prefixes.len() || !paths.iter().zip(prefixes).all(is_asked) {
-        return Err(Failure::Refused(format!("the server has created {paths:?} in place of {prefixes:?}")));
+        |(path, prefix): &(&String, &String)| if numbered { is_numbered(path, prefix) } else { path == prefix };
+    if let Some((path, prefix)) = paths.iter().zip(prefixes).find(|pair| !is_asked(pair)) {
+        // It may be as long as an answer.
+        let path = printable(path);
+        return Err(Failure::Refused(format!("the server has created \"{path}\" in place of \"{prefix}\"")));
     }
     Ok(Created { paths, stat })
 }
@@ -51,5 +61,7 @@ mod tests {
             assert!(matches!(read(&["/l/_c_1-lock-0000000007", path], true), Err(Failure::Refused(_))), "{path:?}");
         }
         assert!(matches!(read(&["/l/_c_1-lock-0000000007"], false), Err(Failure::Refused(_))));
+        let Err(Failure::Refused(why)) = read(&[&"/l".repeat(100_000)], true) else { panic!() };
+        assert!(why.len() < 200, "{why}");
     }
 }

@@ -3,8 +3,8 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use rustls::crypto::ring;
@@ -21,8 +21,8 @@ use crate::harness::server::free_port;
 use crate::harness::tls::{Authority, Good, LOCAL};
 use crate::harness::zklock::Zklock;
 
-/// What is sent: for the opening of the session if `xid` is `None`, or to a
-/// request with this opcode. `None`: the connection is closed.
+/// What is sent: for the opening of the session if there is no request, or to a request with this opcode, which
+/// begins with its xid. `None`: the connection is closed.
 type Answer = dyn Fn(Option<&[u8]>, i32) -> Option<Vec<u8>> + Send + Sync;
 
 /// A server that says what it is told to say.
@@ -106,9 +106,8 @@ fn talk(mut client: impl Read + Write, answer: &Answer) -> io::Result<()> {
         }
         let mut packet = vec![0; u32::from_be_bytes(length) as usize];
         client.read_exact(&mut packet)?;
-        let (xid, code) = packet.split_at(4);
-        let code = i32::from_be_bytes(code[..4].try_into().unwrap());
-        let said = answer(Some(xid).filter(|_| std::mem::replace(&mut is_open, true)), code);
+        let code = i32::from_be_bytes(packet[4..8].try_into().unwrap());
+        let said = answer(Some(&packet[..]).filter(|_| std::mem::replace(&mut is_open, true)), code);
         client.write_all(&said.ok_or(io::ErrorKind::ConnectionReset)?)?;
         client.flush()?;
     }
@@ -128,8 +127,8 @@ fn greeting(session: i64) -> Vec<u8> {
 }
 
 /// A reply without an error.
-fn reply(xid: &[u8], body: &[u8]) -> Vec<u8> {
-    packet(&[xid, &1_i64.to_be_bytes(), &0_i32.to_be_bytes(), body].concat())
+fn reply(request: &[u8], body: &[u8]) -> Vec<u8> {
+    packet(&[&request[..4], &1_i64.to_be_bytes(), &0_i32.to_be_bytes(), body].concat())
 }
 
 const STAT: [u8; 68] = [0; 68];
@@ -252,6 +251,50 @@ fn a_hundred_thousand_children() {
     assert!(output.stdout().contains("1 holds, 99999 wait"), "{output}");
     let output = server.zklock().args(["-n", "--connect-timeout", "2s", LOCK, "true"]).run();
     expect_sane(&output);
+}
+
+/// Names that are longer than the processes of a run can tell each other: of a node that was created, and of one that is
+/// found when no answer came.
+#[test]
+fn names_that_are_too_long() {
+    let created = |request: Option<&[u8]>, code| match code {
+        15 => request.map(|request| reply(request, &[packet(&[b'/'; 400_000]), STAT.to_vec()].concat())),
+        _ => with(children(["a"]), vec![])(request, code),
+    };
+    let asked = Mutex::new(None);
+    let found = move |request: Option<&[u8]>, code| match (code, request) {
+        (15, Some(request)) => {
+            // The path begins after the xid, the opcode and its length, and ends in `-lock-`.
+            let id = request[12..].split(|byte| *byte == b'/').find(|name| name.starts_with(b"_c_")).unwrap();
+            asked.lock().unwrap().replace(id[..39].to_vec());
+            None
+        }
+        (8 | 12, _) => {
+            let id = asked.lock().unwrap().clone().unwrap_or_default();
+            let name = [&id[..], b"-", &[b'x'; 400_000], b"-lock-0000000001"].concat();
+            with(children([name]), vec![])(request, code)
+        }
+        (4, Some(request)) => {
+            let mut stat = STAT;
+            stat[44..52].copy_from_slice(&0x1234_i64.to_be_bytes());
+            Some(reply(request, &[&packet(b"")[..], &stat].concat()))
+        }
+        (14, Some(request)) => {
+            // One check succeeds.
+            let results = [&13_i32.to_be_bytes()[..], &[0], &[0; 4], &[255; 4], &[1], &[255; 4]].concat();
+            Some(reply(request, &results))
+        }
+        _ => with(vec![0; 72], vec![])(request, code),
+    };
+    for (server, why) in [
+        (Hostile::start(false, created), "the server has created \"///"),
+        (Hostile::start(false, found), "a name that is too long is in an answer\n"),
+    ] {
+        let output = server.zklock().args(["-vv", "--timeout", "10s", LOCK, "true"]).run().expect_code(70);
+        expect_sane(&output);
+        let said = output.stderr();
+        assert!(said.contains(why) && said.lines().last().unwrap().len() < 500, "{output}");
+    }
 }
 
 /// The longest list that is believed, of the shortest names.
