@@ -640,6 +640,18 @@ fn a_lost_connection_does_not_make_a_lock_busy() {
 }
 
 #[test]
+fn a_shorter_timeout_alone_is_no_connection() {
+    let mut run = Harness::new(Settings { patience: Patience::AtMost(Duration::from_secs(60)), ..settings() });
+    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
+    run.event(Event::Keeper(Report::Connection(Connection::Unreachable("refused".to_owned()))));
+    run.event(Event::Keeper(Report::Connection(Connection::Shortened { timeout: TIMEOUT / 2, from: None })));
+    assert!(!run.said(|notice| *notice == Notice::Reconnected));
+    run.pass(Duration::from_secs(60));
+    run.event(Event::Keeper(Report::Released));
+    expect_unavailable(&run, Some("refused"));
+}
+
+#[test]
 fn each_silence_is_told_once() {
     let mut run = Harness::running(settings());
     // One beat interval, plus half of the longest silence that is harmless even if it begins just before a

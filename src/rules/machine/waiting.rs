@@ -109,9 +109,11 @@ impl Machine {
                 // What is known of the contenders before us may be outdated from now on.
                 (State::Queued(Queued { view: None, reason: Some(reason), ..queued }), vec![say])
             }
-            Event::Keeper(Report::Connection(
-                Connection::Connected { timeout } | Connection::Shortened { timeout, .. },
-            )) => {
+            // There is a connection, but the login over it may still fail.
+            Event::Keeper(Report::Connection(Connection::Shortened { timeout, .. })) => {
+                (State::Queued(Queued { terms: regranted(timeout, self.settings.kill_after), ..queued }), vec![])
+            }
+            Event::Keeper(Report::Connection(Connection::Connected { timeout })) => {
                 let terms = regranted(timeout, self.settings.kill_after);
                 let back = queued.reason.map(|_| Effect::Say(Notice::Reconnected));
                 (State::Queued(Queued { terms, reason: None, ..queued }), back.into_iter().collect())
