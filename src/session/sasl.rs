@@ -36,6 +36,9 @@ const URI: &str = "zookeeper/zk-sasl-md5";
 /// Of a server that answers the first token with nothing.
 const NO_SASL: &str = "SASL is not set up there, so it would ignore the login";
 
+/// How long to wait for the answer to the request that closes the session. The server carries it out all the same.
+const LAST_ANSWER: Duration = Duration::from_millis(200);
+
 /// Why there is no login.
 #[derive(Debug)]
 pub(super) enum Trouble {
@@ -89,9 +92,12 @@ pub(super) async fn enter<'p>(
         // A server that is being stopped closes connections as well, but not twice.
         let is_refused = matches!(trouble, Trouble::Refused(_)) || has_closed && matches!(trouble, Trouble::Closed);
         has_closed = matches!(trouble, Trouble::Closed);
-        if is_refused && identity.is_none() {
+        if identity.is_none() {
+            // Each attempt has another one, and those that are left would add up.
             line.close().await;
-            return Err(Failure::NotLetIn(why));
+            if is_refused {
+                return Err(Failure::NotLetIn(why));
+            }
         }
         // Another server may take the login with which the session began. But each try prolongs the session, and those
         // who wait behind its node must not wait for ever.
@@ -217,7 +223,7 @@ impl<'c, 'p> Line<'c, 'p> {
     /// Closes the session, as far as the server does that. It closes the connection after it, or has already.
     pub(super) async fn close(mut self) {
         self.exchange.close();
-        self.until = self.channel.now() + self.patience;
+        self.until = self.channel.now() + LAST_ANSWER;
         poll_fn(|_| match self.go_on() {
             Ok(None) => Poll::Pending,
             Ok(Some(_)) | Err(_) => Poll::Ready(()),

@@ -253,6 +253,43 @@ fn a_hundred_thousand_children() {
     expect_sane(&output);
 }
 
+/// Nor does it take longer because the server never answers the request to close it.
+#[test]
+fn a_login_that_fails_leaves_no_session() {
+    // Garbage, silence, and what a server says that has no SASL.
+    for (said, status) in [(Some(packet(b"abc")), 69), (Some(vec![]), 69), (None, 77)] {
+        let counts = Arc::new(Mutex::new((0, 0)));
+        let seen = Arc::clone(&counts);
+        let server = Hostile::start(false, move |request, code| {
+            let mut seen = seen.lock().unwrap();
+            match (request, code) {
+                (None, _) => {
+                    seen.0 += 1;
+                    let mut greeting = greeting(0x1234);
+                    if said.is_none() {
+                        greeting[8..12].copy_from_slice(&120_000_i32.to_be_bytes());
+                    }
+                    Some(greeting)
+                }
+                (_, -11) => {
+                    seen.1 += 1;
+                    Some(vec![])
+                }
+                (Some(request), _) => said.clone().or_else(|| Some(reply(request, &[0; 4]))),
+            }
+        });
+        let options = ["--session-timeout", "2m", "--connect-timeout", "4s"];
+        let zklock = server.zklock().args(options).args([LOCK, "true"]).env("ZKLOCK_AUTH", "sasl:alice:hidden-1");
+        let output = zklock.run().expect_code(status);
+        let (opened, closed) = *counts.lock().unwrap();
+        match status {
+            77 => assert_eq!((opened, closed), (1, 1), "{output}"),
+            // The end of the run may come before that of the last one.
+            _ => assert!(opened > 1 && closed + 1 >= opened, "{closed} of {opened}: {output}"),
+        }
+    }
+}
+
 /// Names that are longer than the processes of a run can tell each other: of a node that was created, and of one that is
 /// found when no answer came.
 #[test]
