@@ -78,25 +78,25 @@ pub(super) fn read(
     Ok(login)
 }
 
-/// Reads `--acl`. `settings`: where the login comes from.
+/// Reads `--acl`, and returns it if it applies. `settings`: where the login comes from.
 pub(super) fn protect(
     login: &mut Login,
     settings: &[Setting],
     written: &Written<'_, impl Surroundings>,
     acl: Option<OsString>,
-) -> Result<(), UsageError> {
-    let Some(acl) = written.option("acl", "--acl", None, acl) else { return Ok(()) };
+) -> Result<Option<Setting>, UsageError> {
+    let Some(acl) = written.option("acl", "--acl", None, acl) else { return Ok(None) };
     let wanted = acl.read(protection)?;
     // It belongs to the login that was taken back.
     if !login.is_given() && settings.iter().any(|setting| takes_back(setting, &acl)) {
-        return Ok(());
+        return Ok(None);
     }
     if wanted != Protection::Open && !login.is_given() {
         let why = format!("for those who log in; write {} as well", acl.spelling("--auth-file"));
         return Err(acl.refused(&why));
     }
     login.protection = wanted;
-    Ok(())
+    Ok(Some(acl.setting("acl", acl.text.to_string_lossy().into_owned())))
 }
 
 /// Whether this is a `--auth-file` that takes back the login of something weaker, as this `--acl` is.

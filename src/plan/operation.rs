@@ -11,7 +11,7 @@ use super::refusal::{quoted, refused_by_clap};
 use super::written::{Access, Messages, Written};
 use super::znode::{self, LockPath};
 use super::{ConnectString, Exit, Task, UsageError, Verbosity, lock_path};
-use super::{fence, hold};
+use super::{fence, hold, login};
 use crate::cli::{self, Subcommand, break_lock, check, list, status};
 use crate::duration;
 
@@ -160,7 +160,9 @@ pub(super) fn read(subcommand: Subcommand, args: &[OsString], surroundings: &imp
             let messages = written.messages(cli.messages)?;
             let (session_timeout, setting) = written.session_timeout(cli.asked)?;
             access.settings.push(setting);
-            access.settings.extend(written.acl_of_file());
+            // It has no such option, but shows what a job would do.
+            let acl = login::protect(&mut access.login, &access.settings, &written, None)?;
+            access.settings.extend(acl);
             let lock = cli.lock.map(|text| lock_path("LOCK", &text, &access.servers)).transpose()?;
             let subject = Subject::Check(Check { lock, session_timeout, json: cli.json });
             Operation { access, messages, subject }

@@ -135,11 +135,6 @@ impl<'a, S: Surroundings> Written<'a, S> {
         Ok((timeout, given.setting("session-timeout", duration::show(timeout))))
     }
 
-    /// What a configuration file says of `--acl`, for a command without that option.
-    pub(super) fn acl_of_file(&self) -> Option<Setting> {
-        self.config.get("acl").map(|given| given.setting("acl", given.text.to_string_lossy().into_owned()))
-    }
-
     pub(super) fn messages(&self, written: groups::Messages) -> Result<Messages, UsageError> {
         Ok(Messages {
             verbosity: match (written.quiet, written.verbose) {

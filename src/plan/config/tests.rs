@@ -341,6 +341,21 @@ fn every_setting_says_where_it_comes_from() {
 }
 
 #[test]
+fn check_shows_the_acl_that_a_run_would_use() {
+    let both = Fake::files("", "auth-file = 'login'\nacl = 'creator'");
+    assert_eq!(both.origins(&[])["acl"], format!("{SYSTEMS}, line 2"));
+    assert_eq!(both.check(&[]).access.login, both.plan(&[]).login);
+    assert_eq!(both.origins(&["--auth-file", "/dev/null"]).get("acl"), None);
+    for text in ["acl = 'creator'", "acl = 'read'\nauth-file = '/dev/null'"] {
+        let nobody = Fake::files("", text);
+        let Err(Exit::Usage(refused)) = task(["zklock", "check"].map(OsString::from), &nobody) else {
+            panic!("{text}")
+        };
+        assert_eq!(refused.to_string(), nobody.refusal(&[]));
+    }
+}
+
+#[test]
 fn a_fence_reads_no_configuration() {
     let fake = Fake::files("frobnicate", "frobnicate").variable("ZKLOCK_CONFIG", "/gone");
     let args = ["zklock", "fence", "--token", "1", "file", "true"].map(OsString::from);
