@@ -66,8 +66,15 @@ const CONTINUE: u32 = 1;
 /// `GSS_C_GSS_CODE` and `GSS_C_MECH_CODE`
 const OF_GSS: c_int = 1;
 const OF_MECHANISM: c_int = 2;
-/// `KRB5_KDC_UNREACH` and `KRB5_REALM_CANT_RESOLVE`
-const UNREACHABLE: [u32; 2] = [(-1_765_328_228_i32).cast_unsigned(), (-1_765_328_164_i32).cast_unsigned()];
+/// `KRB5_KDC_UNREACH`, `KRB5_REALM_CANT_RESOLVE`, and what there is in place of these when no name server answers:
+/// `KRB5_REALM_UNKNOWN` if that is to name the key distribution centers, `EAGAIN` if it is to find their addresses. So a realm
+/// that does not exist is tried for as long as one that cannot be reached.
+const UNREACHABLE: [u32; 4] = [
+    (-1_765_328_228_i32).cast_unsigned(),
+    (-1_765_328_164_i32).cast_unsigned(),
+    (-1_765_328_230_i32).cast_unsigned(),
+    libc::EAGAIN.cast_unsigned(),
+];
 
 /// In what a server offers and we choose: nothing is signed or encrypted after the login.
 const NO_LAYER: u8 = 1;

@@ -59,14 +59,12 @@ impl Realm {
         let this = Self { directory: tempfile::tempdir().unwrap(), center: free_port(), server: free_port() };
         let (at, center) = (this.directory.path().display(), this.center);
         // Whatever other names this machine has.
-        let client = |port: u16| {
-            format!(
-                "[libdefaults]\ndefault_realm = TEST\nrdns = false\ndns_canonicalize_hostname = false\n\
-                 dns_lookup_kdc = false\nudp_preference_limit = 1\n[realms]\nTEST = {{\n kdc = 127.0.0.1:{port}\n}}\n"
-            )
-        };
+        let defaults = "[libdefaults]\ndefault_realm = TEST\nrdns = false\ndns_canonicalize_hostname = false\n\
+                        dns_lookup_kdc = false\nudp_preference_limit = 1\n";
+        let client = |port: u16| format!("{defaults}[realms]\nTEST = {{\n kdc = 127.0.0.1:{port}\n}}\n");
         this.write("krb5.conf", &client(center));
         this.write("unreachable.conf", &client(1));
+        this.write("unknown.conf", defaults);
         let center = format!(
             "[kdcdefaults]\nkdc_listen = 127.0.0.1:{center}\nkdc_tcp_listen = 127.0.0.1:{center}\n\
              [realms]\nTEST = {{\n database_name = {at}/database\n key_stash_file = {at}/stash\n}}\n"
@@ -232,11 +230,16 @@ fn kerberos() {
     });
     drop(holder);
 
-    // No key distribution center: it may come back.
+    // No key distribution center, or nobody who knows where one is: that may change.
     fs::remove_file(realm.file("cache")).unwrap();
-    let mut lost = realm.by_key(&["--connect-timeout", "2s", "/l", "true"]);
-    lost.env("KRB5_CONFIG", realm.file("unreachable.conf"));
-    let said = fails(lost, 69);
-    assert!(said.contains("Kerberos: Cannot contact any KDC for realm 'TEST'"), "{said}");
+    for (file, why) in [
+        ("unreachable.conf", "Kerberos: Cannot contact any KDC for realm 'TEST'"),
+        ("unknown.conf", "Kerberos: Cannot find KDC for realm \"TEST\""),
+    ] {
+        let mut lost = realm.by_key(&["--connect-timeout", "2s", "/l", "true"]);
+        lost.env("KRB5_CONFIG", realm.file(file));
+        let said = fails(lost, 69);
+        assert!(said.contains(why), "{said}");
+    }
     drop((server, center));
 }
