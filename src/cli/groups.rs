@@ -159,8 +159,9 @@ pub struct Login {
 
     /// Log in with what is in this file, one SCHEME:CREDENTIAL a line
     ///
-    /// Empty lines and those that begin with # are skipped. The file is read once. /dev/null is
-    /// no login, in place of that of a configuration file.
+    /// Empty lines and those that begin with # are skipped. The file is read once, at the start. If it is a
+    /// pipe, its end is waited for, and no timeout counts before that. /dev/null is no login, in place of
+    /// that of a configuration file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Login")]
     pub auth_file: Option<OsString>,
 }
