@@ -11,7 +11,7 @@ use super::Failure;
 use super::channel::{Channel as _, Rejected, shake_hands};
 use super::servers::{Address, Servers};
 use super::tcp::{TcpChannel, Unconnected};
-use super::tls;
+use super::tls::{self, Security};
 use super::word::{NOT_SERVING, VERSION, Word};
 use crate::clock;
 use crate::futures::or;
@@ -65,9 +65,11 @@ async fn try_until_one_answers<'p>(
                     Ok(opened) => return Ok(opened),
                     Err(Failed::SessionOver) => return Err(Failure::SessionOver),
                     Err(Failed::Troubles(troubles)) => {
-                        // What was found since then may let us in.
-                        let are_all = servers.are_all_known() && servers.known().len() == known.len();
-                        if let Some(why) = not_let_in(&troubles).filter(|_| identity.is_none() && are_all) {
+                        // What was found since then may let us in, and so may a certificate that was being replaced.
+                        let is_final = servers.are_all_known()
+                            && servers.known().len() == known.len()
+                            && !servers.security.as_ref().is_some_and(Security::is_outdated);
+                        if let Some(why) = not_let_in(&troubles).filter(|_| identity.is_none() && is_final) {
                             return Err(Failure::NotLetIn(why));
                         }
                         let round = Round { servers, reactor, timeout, identity, known: &known };

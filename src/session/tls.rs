@@ -81,6 +81,11 @@ impl<'p> Security<'p> {
         Self { tls, loaded: RefCell::new(None) }
     }
 
+    /// Whether our files have changed since they were read.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.loaded.borrow().as_ref().is_some_and(|loaded| loaded.stamps != files::stamps(self.tls))
+    }
+
     /// TLS for one connection to `server`. Files that have changed are read again, and then nothing is left of earlier
     /// sessions of TLS.
     // The frames of what it calls are large, and those who use no TLS are not to have them on their stack.

@@ -346,6 +346,27 @@ fn certificate_of_our_own_that_is_to_be_renewed() {
     assert_eq!(json["findings"][0]["text"], "the certificate of --tls-cert expires in 2 days");
 }
 
+#[test]
+fn refused_certificate_that_was_replaced_meanwhile() {
+    if lacks(Feature::Tls) {
+        return;
+    }
+    let (authority, other) = (Authority::new(), Authority::new());
+    authority.issue("server", LOCAL, Good::Days(30));
+    let server = authority.settings("server", Protocol::Tls13, "need").server();
+    other.issue("client", "", Good::Days(30));
+    for file in ["client.pem", "client.key"] {
+        fs::copy(other.path(file), authority.path(file)).unwrap();
+    }
+    let proxy = Proxy::plain(server.secure_address("127.0.0.1").parse().unwrap());
+    proxy.hold();
+    let mut zklock = authority.known_as("client", run(&proxy.address(), &[])).spawn();
+    poll::until("a handshake", || (proxy.accepted() > 0).then_some(()));
+    authority.issue("client", "", Good::Days(30));
+    proxy.pass();
+    silent(zklock.wait()).expect_code(0);
+}
+
 /// The same session over another connection, for which no full handshake is made.
 #[test]
 fn reconnection() {
