@@ -78,7 +78,7 @@ pub enum Unstarted {
     TooLate,
     /// It had not passed the gate when this signal ended the run.
     Interrupted(Signal),
-    /// It had not passed the gate when the lock was lost.
+    /// It had not passed the gate when a lock that it needs was lost.
     Lost(Loss),
 }
 

@@ -306,11 +306,11 @@ impl Turns {
     }
 }
 
-/// A loss before the command has passed the gate is one of a place in the queue.
+/// A lender that dies before the command has passed the gate costs a place in the queue only.
 fn if_started<O: Outside>(outside: &mut O, event: Event) -> Event {
     match event {
-        Event::Keeper(Report::Lost(loss)) if outside.take_back() => {
-            Event::Command(CommandEvent::StartFailed(Unstarted::Lost(loss)))
+        Event::Keeper(Report::Lost(Loss::LenderGone)) if outside.take_back() => {
+            Event::Command(CommandEvent::StartFailed(Unstarted::Lost(Loss::LenderGone)))
         }
         event => event,
     }

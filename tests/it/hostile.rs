@@ -65,7 +65,7 @@ impl Hostile {
 
     /// zklock, within a gigabyte of address space.
     fn zklock(&self) -> Zklock {
-        let zklock = Zklock::at(format!("localhost:{}", self.port));
+        let zklock = Zklock::at(format!("localhost:{}", self.port)).plain();
         let zklock = match &self.authority {
             Some(authority) => authority.trusted(zklock),
             None => zklock,

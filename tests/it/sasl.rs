@@ -43,7 +43,7 @@ fn shared() -> &'static Server {
 
 /// Runs `true` under a lock.
 fn run(servers: impl fmt::Display, login: &str, options: &[&str]) -> Zklock {
-    Zklock::at(servers).args(options).args([LOCK, "true"]).env(AUTH, login)
+    Zklock::at(servers).plain().args(options).args([LOCK, "true"]).env(AUTH, login)
 }
 
 /// Fails unless this server has refused the login.
@@ -58,7 +58,7 @@ fn what_is_created_is_the_users() {
     let chroot = shared().chroot();
     silent(run(&chroot, ALICE, &["--acl", "creator"]).run()).expect_code(0);
     silent(run(&chroot, ALICE, &[]).run()).expect_code(0);
-    let stranger = Zklock::at(&chroot).args([LOCK, "true"]).run().expect_code(77);
+    let stranger = Zklock::at(&chroot).plain().args([LOCK, "true"]).run().expect_code(77);
     assert!(only_line(&stranger).ends_with("is missing; give it to anyone, or log in (--auth-file)"), "{stranger}");
     // A password of SASL cannot be wrong without being refused.
     let other = run(&chroot, BOB, &[]).run().expect_code(77);

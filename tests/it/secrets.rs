@@ -113,12 +113,12 @@ fn no_core_of_what_has_them() {
         if geteuid().is_root() { zklock.program(&copy).run_by(by) } else { zklock }
     };
     let mut holder =
-        as_user(scratch.zklock().args([LOCK, "--", "sh", "-c", "echo ready; read line"])).open_stdin().spawn();
+        as_user(scratch.zklock().plain().args([LOCK, "--", "sh", "-c", "echo ready; read line"])).open_stdin().spawn();
     holder.wait_stdout("ready");
     assert!(!is_dumpable(holder.keeper()));
     // A nested run looks at them.
     assert!(is_dumpable(holder.pid()) && is_dumpable(holder.guard()));
-    let mut watch = as_user(scratch.zklock().args(["status", "--watch", LOCK])).spawn();
+    let mut watch = as_user(scratch.zklock().plain().args(["status", "--watch", LOCK])).spawn();
     watch.wait_stdout("holds");
     assert!(!is_dumpable(watch.pid()));
     watch.end();
@@ -155,7 +155,7 @@ fn credentials_from_a_pipe() {
     let chroot = Server::shared().chroot();
     let by = |zklock: Zklock| zklock.run_by(["sh", "-c", r#"printf 'digest:ops:hidden-in-a-pipe\n' | "$@""#, "sh"]);
     let options = ["--acl", "creator", "--auth-file", "/dev/stdin", LOCK, "true"];
-    silent(by(Zklock::at(&chroot).args(options)).run()).expect_code(0);
-    Zklock::at(&chroot).args([LOCK, "true"]).run().expect_code(77);
-    silent(by(Zklock::at(&chroot).args(options)).run()).expect_code(0);
+    silent(by(Zklock::at(&chroot).plain().args(options)).run()).expect_code(0);
+    Zklock::at(&chroot).plain().args([LOCK, "true"]).run().expect_code(77);
+    silent(by(Zklock::at(&chroot).plain().args(options)).run()).expect_code(0);
 }
