@@ -21,13 +21,22 @@ where it must not run without the lock.
 
 Examples:
   From here to the end of a bash script:
+    ZKLOCK_TOKEN=    # an outer zklock, or an earlier hold, may have set it
     coproc ZK { exec zklock hold /deploy; }
+    hold=$!
     set -a; source /dev/fd/\"${ZK[0]}\"; set +a
-    [ -n \"$ZKLOCK_TOKEN\" ] || exit
+    [ -n \"$ZKLOCK_TOKEN\" ] || { wait $hold; exit; }
+  To release the lock before the script ends:
+    exec {ZK[1]}>&-; wait $hold
 
   In any shell:
-    mkfifo lock; zklock hold --while $$ /deploy >lock &
-    set -a; . ./lock; set +a; rm lock
+    ZKLOCK_TOKEN=
+    dir=$(mktemp -d); mkfifo \"$dir/lock\"
+    zklock hold --while $$ /deploy >\"$dir/lock\" & hold=$!
+    set -a; . \"$dir/lock\"; set +a; rm -r \"$dir\"
+    [ -n \"$ZKLOCK_TOKEN\" ] || { wait $hold; exit; }
+  To release the lock before the script ends:
+    kill $hold; wait $hold
 
 Exit status:
     0  it was told to stop

@@ -16,9 +16,11 @@ use crate::harness::zklock::{Zklock, binary, child};
 mod lent;
 
 /// What a script begins with to take [`LOCK`].
-const TAKE: &str = "coproc ZK { exec \"$Z\" hold $OPTIONS /lock; }
+const TAKE: &str = "ZKLOCK_TOKEN=
+coproc ZK { exec \"$Z\" hold $OPTIONS /lock; }
+hold=$!
 set -a; source /dev/fd/\"${ZK[0]}\"; set +a
-[ -n \"$ZKLOCK_TOKEN\" ] || exit 7
+[ -n \"$ZKLOCK_TOKEN\" ] || { wait $hold; exit; }
 ";
 
 /// A script that goes on until it is killed, or until a trap ends it.
@@ -200,8 +202,11 @@ fn the_lock_ends_with_a_script_however_that_ends() {
 #[test]
 fn while_a_process_lives() {
     let scratch = Scratch::new();
-    let script = "mkfifo lock; \"$Z\" hold --while $$ /lock >lock &
-        set -a; . ./lock; set +a
+    let script = "ZKLOCK_TOKEN=
+        dir=$(mktemp -d); mkfifo \"$dir/lock\"
+        \"$Z\" hold --while $$ /lock >\"$dir/lock\" & hold=$!
+        set -a; . \"$dir/lock\"; set +a; rm -r \"$dir\"
+        [ -n \"$ZKLOCK_TOKEN\" ] || { wait $hold; exit; }
         echo taken; \"$Z\" -n /lock echo nested; exec \"$Z\" -n /lock -- \"$C\" --exit-on TERM";
     let script = scratch.zklock().program("/bin/sh").args(["-c", script]).env("Z", binary()).env("C", child());
     let mut script = taken(script);

@@ -8,6 +8,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use clap::CommandFactory as _;
 use zklock::plan::{self, Surroundings, Unread};
 
 use crate::harness::running::finish;
@@ -215,6 +216,93 @@ fn script_tells_busy_from_unreachable() {
     run(&chroot, " -w 1m ").expect_code(127);
 }
 
+/// The beginnings of scripts that hold a lock, as the README, the man page and `--help` show them, each with its shell and
+/// the line that releases the lock.
+fn holding_scripts() -> Vec<(&'static str, String, &'static str)> {
+    let close = "exec {ZK[1]}>&-; wait $hold";
+    let kill = "kill $hold; wait $hold";
+    let readme = only_block_of_the_readme("bash").text;
+    let page = include_str!("../../man/sections/hold.roff").replace("\\-", "-");
+    let mut of_page = page.split("\n.nf\n").skip(1).map(|rest| rest.split(".fi\n").next().expect("a block").to_owned());
+    let mut hold = zklock::cli::hold::Cli::command();
+    let help = hold.render_long_help().to_string();
+    let mut of_help = help.split("\n    ZKLOCK_TOKEN=").skip(1).map(|rest| {
+        let lines = rest.lines().skip(1).take_while(|line| line.starts_with("    "));
+        lines.fold("ZKLOCK_TOKEN=\n".to_owned(), |script, line| script + line.trim_start() + "\n")
+    });
+    let next = |shell, scripts: &mut dyn Iterator<Item = String>, release| {
+        let script = scripts.next().expect("two scripts");
+        assert!(script.contains("zklock hold "), "{script}");
+        (shell, script, release)
+    };
+    for text in [include_str!("../../README.md"), &page, &help] {
+        assert!(text.contains(close), "{text}");
+    }
+    for text in [&page, &help] {
+        assert!(text.contains(kill), "{text}");
+    }
+    vec![
+        ("bash", readme.replace("./deploy.sh\n", "").replace(" -w 10m ", " "), close),
+        next("bash", &mut of_page, close),
+        next("sh", &mut of_page, kill),
+        next("bash", &mut of_help, close),
+        next("sh", &mut of_help, kill),
+    ]
+}
+
+/// Runs a script, in a shell that stops at errors and at unset variables, and in one that does not.
+fn in_both_ways(place: &Place, shell: &str, script: &str) -> [Output; 2] {
+    ["-eu", "+e"].map(|how| {
+        let shell = place.in_bare_environment(shell, "/usr/local/bin/:/usr/bin:/bin").args([how, "-c", script]);
+        shell.env("ZKLOCK_ZOOKEEPER", place.chroot.to_string()).env("ZKLOCK_TOKEN", "1").run()
+    })
+}
+
+#[test]
+fn scripts_that_do_not_get_a_lock_end_with_the_status_of_hold() {
+    let place = Place::new();
+    let mut holder = place.hold("/deploy");
+    for (shell, take, _) in holding_scripts() {
+        let twice =
+            take.replace(" /deploy", " /other") + "echo first\n" + &take.replace("zklock hold ", "zklock hold -n ");
+        let again = format!("{twice}echo second\n");
+        for output in in_both_ways(&place, shell, &take.replace("zklock hold ", "zklock hold -n ")) {
+            assert!(mail(&output.expect_code(75)).starts_with("zklock: /deploy is not free"), "{take}");
+        }
+        // The first one has left its token in the environment, and so has an outer zklock.
+        let outer = "export ZKLOCK_TOKEN; exec zklock /outer -- ".to_owned() + shell + " -c '" + &again + "'";
+        for script in [&again, &outer] {
+            for output in in_both_ways(&place, shell, script) {
+                assert_eq!(output.expect_code(75).stdout(), "first\n", "{script}");
+            }
+        }
+        let unreachable = format!("zklock hold -z 127.0.0.1:{} --connect-timeout 100ms ", free_port());
+        for output in in_both_ways(&place, shell, &(take.replace("zklock hold ", &unreachable) + "echo went on\n")) {
+            assert_eq!(output.expect_code(69).stdout(), "", "{take}");
+        }
+    }
+    finish(&mut holder);
+}
+
+#[test]
+fn scripts_that_release_a_lock_before_they_end() {
+    let place = Place::new();
+    for (shell, take, release) in holding_scripts() {
+        let section = format!("{take}zklock -n /deploy echo nested\n{release}\necho released, $?\n");
+        let free = "zklock status -q /deploy || echo free\nzklock -n /deploy echo alone\n";
+        let script = section.clone() + free + &section;
+        for output in in_both_ways(&place, shell, &script) {
+            let expected = "nested\nreleased, 0\nfree\nalone\nnested\nreleased, 0\n";
+            assert_eq!(mail(&output.expect_code(0)), expected, "{script}");
+        }
+        // With the same lock outside.
+        let outer = format!("exec zklock /deploy -- {shell} -c '{section}'");
+        for output in in_both_ways(&place, shell, &outer) {
+            assert_eq!(mail(&output.expect_code(0)), "nested\nreleased, 0\n", "{outer}");
+        }
+    }
+}
+
 #[test]
 fn script_that_holds_a_lock() {
     let place = Place::new();
@@ -229,7 +317,7 @@ fn script_that_holds_a_lock() {
     let mut holder = place.hold("/deploy");
     let text = fs::read_to_string(place.path("script")).expect("it is ours");
     place.executable("script", &text.replace(" -w 10m ", " -n "));
-    assert!(mail(&script().run()).contains("/deploy is not free"));
+    assert!(mail(&script().run().expect_code(75)).contains("/deploy is not free"));
     finish(&mut holder);
     assert_eq!(place.calls(), "deploy.sh under /deploy: \n");
 }
