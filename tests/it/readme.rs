@@ -115,6 +115,7 @@ impl Place {
             "bin/backup",
             "bin/curl",
             "bin/fetch",
+            "bin/prune",
             "bin/psql",
             "bin/report",
             "bin/rsync",

@@ -108,35 +108,38 @@ fn configuration_file() {
     expect_settings(&Files(systems.text, users.text));
 
     let place = Place::new();
-    let job = blocks_in("text").into_iter().find(|block| block.text.starts_with("0 2 * * * ")).expect("the crontab");
-    let job = place.adapted(job.text.splitn(6, ' ').nth(5).expect("five fields and a command").trim());
+    let job = blocks_in("text").into_iter().find(|block| block.text.contains("0 3 * * * ")).expect("the crontab");
+    let job = place.adapted(
+        job.text.lines().nth(1).expect("a job").splitn(6, ' ').nth(5).expect("five fields and a command").trim(),
+    );
     let file = place.path("zklock.toml");
     fs::write(&file, format!("zookeeper = '{}'", place.chroot)).expect("a file can be written");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("it is ours");
     let file = file.to_str().expect("UTF-8");
     assert_eq!(mail(&place.cron(&[("ZKLOCK_CONFIG", file)], &job).run().expect_code(0)), "");
-    assert_eq!(place.calls(), "backup under /jobs/backup: \n");
+    assert_eq!(place.calls(), "prune under /jobs/prune: \n");
 }
 
 #[test]
 fn crontab() {
     let place = Place::new();
     let crontab = place.recipe("crontab");
-    let (jobs, variables): (Vec<_>, Vec<_>) = crontab.lines().partition(|line| line.starts_with(['*', '0']));
+    let lines = crontab.lines().filter(|line| !line.starts_with('#'));
+    let (jobs, variables): (Vec<_>, Vec<_>) = lines.partition(|line| line.starts_with(['*', '0']));
     let variables: Vec<_> = variables.into_iter().map(|line| line.split_once('=').expect("NAME=value")).collect();
     let commands: Vec<_> = jobs
         .iter()
         .map(|job| job.splitn(6, [' ', '\t']).nth(5).expect("five fields and a command").trim_start())
         .collect();
-    let [waiting, hourly, skipping] = commands[..] else { panic!("three jobs: {commands:?}") };
-    for job in [waiting, hourly, skipping] {
+    let [waiting, nightly, hourly, skipping] = commands[..] else { panic!("four jobs: {commands:?}") };
+    for job in [waiting, nightly, hourly, skipping] {
         assert_eq!(mail(&place.cron(&variables, job).run().expect_code(0)), "");
     }
-    let once = "backup under /jobs/backup: \nreport under /jobs/report: \nfetch under /jobs/fetch: \n";
+    let once = "backup under /jobs/backup: \nprune under /jobs/prune: \nreport under /jobs/report: \nfetch under /jobs/fetch: \n";
     assert_eq!(place.calls(), once);
 
     let mut holder = place.hold("/jobs/fetch");
-    for job in [hourly, skipping] {
+    for job in [nightly, hourly, skipping] {
         assert_eq!(mail(&place.cron(&variables, job).run().expect_code(0)), "");
     }
     finish(&mut holder);
