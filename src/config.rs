@@ -30,7 +30,11 @@ impl Surroundings for ThisProcess {
         // Without waiting for a writer, if it is a pipe; without making a terminal ours.
         let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
         let file = opened.map_err(|error| {
-            if is_missing(path, &error) { Unread::Missing(brief(&error)) } else { Unread::Unusable(brief(&error)) }
+            if is_missing(path, &error) {
+                Unread::Missing(brief(&error))
+            } else {
+                Unread::Unusable(unopened(path, &error))
+            }
         })?;
         content(file, path).map_err(Unread::Unusable)
     }
@@ -42,6 +46,14 @@ fn is_missing(path: &Path, error: &io::Error) -> bool {
         ErrorKind::NotFound | ErrorKind::NotADirectory => true,
         ErrorKind::PermissionDenied => fs::symlink_metadata(path).is_err(),
         _ => false,
+    }
+}
+
+/// Why a file that is there cannot be opened. No secret belongs in it, so all may read it.
+fn unopened(path: &Path, error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::PermissionDenied => format!("{}; chmod 644 {}", brief(error), legible(&path.to_string_lossy())),
+        _ => brief(error),
     }
 }
 

@@ -11,6 +11,7 @@ mod login;
 mod operation;
 mod origin;
 mod refusal;
+mod slip;
 mod taking;
 mod tls;
 mod written;
@@ -23,6 +24,7 @@ use clap::FromArgMatches;
 
 use self::origin::{Given, of_files};
 use self::refusal::{misplaced_subcommand, quoted, refused_by_clap, refused_job};
+use self::slip::with_hint;
 use self::taking::Taking;
 use self::written::Written;
 use crate::cli::{self, Subcommand, groups, job};
@@ -221,7 +223,7 @@ pub fn job(args: impl IntoIterator<Item = OsString>, surroundings: &impl Surroun
     if let Some(misplaced) = misplaced_subcommand(&matches) {
         return Err(misplaced.into());
     }
-    let lock = lock_path("LOCK", &cli.lock, &servers)?;
+    let lock = lock_path("LOCK", &cli.lock, &servers).map_err(|error| with_hint(error, &args, &cli.lock))?;
     let messages = written.messages(cli.messages)?;
     Ok(Plan {
         settings,

@@ -10,6 +10,7 @@ use toml::de::{DeTable, DeValue, Error};
 
 use super::origin::{Given, Origin, Place, Setting};
 use super::refusal::quoted;
+use super::slip::nearest;
 use super::{ConnectString, UsageError, login, session_timeout, written};
 use crate::cli;
 use crate::environment;
@@ -156,7 +157,12 @@ fn entries(path: &Path, is_systems: bool, content: &[u8]) -> Result<Vec<Given>, 
     let at = |error: &Error| error.span().map_or(0, |span| span.start);
     if let Some(error) = errors.iter().min_by_key(|error| at(error)) {
         let why = legible(error.message());
-        return Err(refused(at(error), &format!("not TOML: {why}; write lines such as zookeeper = \"zk1,zk2\"")));
+        let key = error.span().and_then(|span| text.get(span)).map(|key| quoted(OsStr::new(key)));
+        let (what, how) = match key {
+            Some(key) if why == "duplicate key" => (format!(" {key}"), "write it once"),
+            _ => (String::new(), "write lines such as zookeeper = \"zk1,zk2\""),
+        };
+        return Err(refused(at(error), &format!("not TOML: {why}{what}; {how}")));
     }
     let mut lines: Vec<_> = table.get_ref().iter().collect();
     lines.sort_by_key(|(name, _)| name.span().start);
@@ -223,7 +229,11 @@ fn unknown(key: &str) -> String {
     if options.contains(key) {
         return format!("{key} does not belong in this file, but to a single run; write --{key} there");
     }
-    format!("unknown key {}; write one of {}", quoted(OsStr::new(key)), keys().collect::<Vec<_>>().join(", "))
+    let how = match nearest(key, keys()) {
+        Some(meant) => format!("did you mean {meant}?"),
+        None => format!("write one of {}", keys().collect::<Vec<_>>().join(", ")),
+    };
+    format!("unknown key {}; {how}", quoted(OsStr::new(key)))
 }
 
 fn shown(path: &Path) -> String {

@@ -455,6 +455,21 @@ fn the_last_of_a_repeated_option_counts() {
 }
 
 #[test]
+fn a_slip_is_told_from_a_lock() {
+    let slash = "does not begin with a slash; write an absolute path such as /jobs/backup";
+    for (args, lock, hint) in [
+        (&["stauts", "/l"][..], "stauts", "; did you mean zklock status?"),
+        (&["chekc"], "chekc", "; did you mean zklock check?"),
+        (&["-n", "chekc"], "chekc", ""),
+        (&["help"], "help", "; zklock --help tells how to use it"),
+        (&["-w", "5", "min", "/l", "x"], "min", "; write 5m, in one word"),
+        (&["-n", "min", "x"], "min", ""),
+    ] {
+        assert_eq!(refusal(plan_in(&[], args)), format!("LOCK '{lock}' {slash}{hint}"));
+    }
+}
+
+#[test]
 fn refusals_say_what_to_write() {
     let duration = "write a duration such as 30, 1.5, 500ms, 90s, 5m, 1h30m or 2d";
     let status = "write a number from 0 to 255";

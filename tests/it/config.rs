@@ -272,7 +272,8 @@ fn a_file_of_another_user_is_refused() {
     // A file that is there is not passed over.
     set_mode(&scratch.file("home/.config/zklock.toml"), 0o600);
     let line = only_line(&home().run().expect_code(64));
-    assert!(line.ends_with("home/.config/zklock.toml: Permission denied"), "{line}");
+    let file = scratch.file("home/.config/zklock.toml");
+    assert!(line.ends_with(&format!("{0}: Permission denied; chmod 644 {0}", file.display())), "{line}");
 }
 
 #[test]

@@ -243,6 +243,9 @@ fn what_is_wrong_is_named_with_its_line() {
                 auth-file, acl";
     for (text, why) in [
         ("\n# servers\nservers = 'zk1'\n", format!("line 3: unknown key 'servers'; write one of {keys}")),
+        ("tls_ca = 'a'", "line 1: unknown key 'tls_ca'; did you mean tls-ca?".to_owned()),
+        ("zookeper = 'a'", "line 1: unknown key 'zookeper'; did you mean zookeeper?".to_owned()),
+        ("tls = true\ntls = false", "line 2: not TOML: duplicate key 'tls'; write it once".to_owned()),
         ("'a\\u001bb' = 1", format!("line 1: unknown key 'a\\u001bb'; write one of {keys}")),
         ("\"a\\u001bb\" = 1", format!("line 1: unknown key 'a\\u{{1b}}b'; write one of {keys}")),
         ("zookeeper.host = 'a'", "line 1: zookeeper: write a text, in quotes, not a table".to_owned()),
