@@ -87,7 +87,8 @@ pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) 
         Notice::Unrecorded(why) => (
             Weight::Error,
             format!(
-                "{} could not be written: {why}; --once-per may not know of this run",
+                "{} could not be written: {why}; the next run will not be skipped because of this one; this login has to \
+                 be able to create and to write that node",
                 last_run::path(lock.as_str())
             ),
         ),
@@ -234,9 +235,13 @@ pub fn denied(node: &str) -> String {
 pub fn lacks(node: &str, right: Right, login: &Login) -> String {
     let (phrase, letter) = (right.phrase(), right.letter());
     let hint = match (login.is_given(), login.may_be_mistaken()) {
-        (true, true) => "give it to this login; or its password is wrong, which makes another identity of it",
-        (true, false) => "give it to this login",
-        (false, _) => "give it to anyone, or log in (--auth-file)",
+        (true, true) => {
+            format!(
+                "is the password right? a wrong one makes another identity of it; if it is, ask for {letter} on {node}"
+            )
+        }
+        (true, false) => format!("ask for {letter} on {node} for this login"),
+        (false, _) => format!("log in (--auth-file), or ask for {letter} on {node}"),
     };
     format!("an ACL forbids to {phrase} {node}: the permission {letter} is missing; {hint}")
 }

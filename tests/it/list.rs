@@ -99,8 +99,8 @@ fn a_part_that_may_not_be_read_is_named() {
     assert_eq!(paths, ["/hidden-holder", "/open"]);
     assert_eq!(
         output.stderr(),
-        "zklock: an ACL forbids to list the children of /secret: the permission r is missing; give it to anyone, or log in \
-         (--auth-file)\n"
+        "zklock: an ACL forbids to list the children of /secret: the permission r is missing; log in (--auth-file), or \
+         ask for r on /secret\n"
     );
     scratch.client().make_open("/secret").unwrap();
     scratch.client().make_open(&hidden).unwrap();

@@ -165,15 +165,15 @@ fn others_and_wrong_passwords() {
     silent(run(&chroot, &["--acl", "creator"]).env(AUTH, ALICE).run()).expect_code(0);
     let missing = format!("an ACL forbids to create children of {LOCK}: the permission c is missing; ");
     let nobody = run(&chroot, &[]).run().expect_code(77);
-    assert_eq!(only_line(&nobody), format!("{missing}give it to anyone, or log in (--auth-file)"));
+    assert_eq!(only_line(&nobody), format!("{missing}log in (--auth-file), or ask for c on {LOCK}"));
     let wrong = run(&chroot, &[]).env(AUTH, "digest:alice:hidden-3").run().expect_code(77);
-    let hint = "give it to this login; or its password is wrong, which makes another identity of it";
-    assert_eq!(only_line(&wrong), format!("{missing}{hint}"));
+    let hint = "is the password right? a wrong one makes another identity of it; if it is, ask for";
+    assert_eq!(only_line(&wrong), format!("{missing}{hint} c on {LOCK}"));
     // The process that says so has not read the file.
     let scratch = Scratch::new();
     let file = credentials(&scratch, "digest:alice:hidden-3", 0o600);
     let wrong = run(&chroot, &["--auth-file", file.to_str().unwrap()]).run().expect_code(77);
-    assert_eq!(only_line(&wrong), format!("{missing}{hint}"));
+    assert_eq!(only_line(&wrong), format!("{missing}{hint} c on {LOCK}"));
     silent(run(&chroot, &[]).env(AUTH, ALICE).run()).expect_code(0);
     let check = |login| at(&chroot).args(["check", "-q", LOCK]).env(AUTH, login).run();
     check(ALICE).expect_code(0);
@@ -188,7 +188,8 @@ fn others_and_wrong_passwords() {
     assert!(remedy(Some(BOB)).contains("/lock for this login, or correct its password: a wrong one makes"));
     for subcommand in [&["status"][..], &["break", "--node", "x"]] {
         let output = at(&chroot).args(subcommand).arg(LOCK).env(AUTH, BOB).run().expect_code(77);
-        let denied = format!("an ACL forbids to list the children of {LOCK}: the permission r is missing; {hint}");
+        let denied =
+            format!("an ACL forbids to list the children of {LOCK}: the permission r is missing; {hint} r on {LOCK}");
         assert_eq!(only_line(&output), denied);
     }
 }

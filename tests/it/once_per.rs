@@ -226,7 +226,8 @@ fn a_record_that_cannot_be_written_costs_one_line() {
     scratch.client().allow(RECORD, read + admin).unwrap();
     let output = run(&scratch, "1h").expect_code(0);
     assert_eq!(output.stdout(), "ready\n");
-    let line = "zklock: /lock.zklock.last could not be written: not permitted; --once-per may not know of this run\n";
+    let line = "zklock: /lock.zklock.last could not be written: not permitted; the next run will not be skipped because of \
+                this one; this login has to be able to create and to write that node\n";
     assert_eq!(output.stderr(), line);
     assert_eq!(scratch.client().children(LOCK), [""; 0]);
     let output = once(&scratch, "1h", &[]).child(["--exit", "3"]).run().expect_code(3);

@@ -59,10 +59,10 @@ fn what_is_created_is_the_users() {
     silent(run(&chroot, ALICE, &["--acl", "creator"]).run()).expect_code(0);
     silent(run(&chroot, ALICE, &[]).run()).expect_code(0);
     let stranger = Zklock::at(&chroot).plain().args([LOCK, "true"]).run().expect_code(77);
-    assert!(only_line(&stranger).ends_with("is missing; give it to anyone, or log in (--auth-file)"), "{stranger}");
+    assert!(only_line(&stranger).ends_with("is missing; log in (--auth-file), or ask for c on /lock"), "{stranger}");
     // A password of SASL cannot be wrong without being refused.
     let other = run(&chroot, BOB, &[]).run().expect_code(77);
-    assert!(only_line(&other).ends_with("is missing; give it to this login"), "{other}");
+    assert!(only_line(&other).ends_with("is missing; ask for c on /lock for this login"), "{other}");
     // It finds nothing but a missing kind of nodes.
     let check = Zklock::at(&chroot).args(["check", "-q", LOCK]).env(AUTH, ALICE).run();
     check.expect_code(i32::from(!Feature::Containers.is_there()));

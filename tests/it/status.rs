@@ -230,8 +230,8 @@ fn a_lock_that_may_not_be_read_is_named_and_the_others_are_shown() {
     assert_eq!(output.stdout(), "/other: free\n");
     assert_eq!(
         output.stderr(),
-        "zklock: an ACL forbids to list the children of /lock: the permission r is missing; give it to anyone, or log in \
-         (--auth-file)\n"
+        "zklock: an ACL forbids to list the children of /lock: the permission r is missing; log in (--auth-file), or \
+         ask for r on /lock\n"
     );
     quiet(&scratch, &[LOCK]).expect_code(77);
     let mut holder = scratch.zklock().arg("/other").child(["--exit-on", "TERM"]).spawn();
