@@ -51,10 +51,6 @@ pub(super) async fn run(
         }
     };
     let lock = &order.lock;
-    if order.node.is_none() && !(stdin().is_terminal() && stderr().is_terminal()) {
-        say("there is no terminal to ask on: name the contender that you have seen, with --node");
-        return Ok(Outcome::Usage);
-    }
     let found = visit.ask(Patience::Limited, async |session| {
         session.sync("/").await?;
         let found = View::new(lock, false).look(session).await?;
@@ -71,6 +67,13 @@ pub(super) async fn run(
             return Ok(Outcome::Denied);
         }
     };
+    let is_held = roster.contenders.iter().any(|entry| entry.holds);
+    if order.node.is_none() && is_held && !(stdin().is_terminal() && stderr().is_terminal()) {
+        say(&format!(
+            "there is no terminal to ask on: name the contender with --node (field node of zklock status --json {lock})"
+        ));
+        return Ok(Outcome::Usage);
+    }
     let named = |node: &String| roster.contenders.iter().find(|entry| entry.nodes.contains(node));
     let target = match &order.node {
         Some(node) => named(node).ok_or_else(|| format!("{} is not there any more", lock.child(&printable(node)))),

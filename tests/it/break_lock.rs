@@ -130,9 +130,13 @@ fn clients_that_cannot_be_asked() {
 #[test]
 fn without_a_terminal_it_must_be_named() {
     let scratch = Scratch::new().with_lock();
+    let free = breaking(&scratch, &[]).run().expect_code(75);
+    assert_eq!(free.stderr(), "zklock: /lock is free\n");
     let mut holder = holder(&scratch);
     let output = breaking(&scratch, &[]).run().expect_code(64);
-    assert!(output.stderr().contains("with --node"), "{output}");
+    let line = "zklock: there is no terminal to ask on: name the contender with --node (field node of zklock status \
+                --json /lock)\n";
+    assert_eq!(output.stderr(), line);
     let output = breaking(&scratch, &["--node", "/other/x"]).run().expect_code(64);
     assert!(output.stderr().contains("not a node of /lock"), "{output}");
     finish(&mut holder);
