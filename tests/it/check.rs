@@ -164,6 +164,9 @@ fn an_acl_that_forbids_what_a_lock_needs() {
     let below = format!("{LOCK}/a/b");
     assert_eq!(checked(&servers, &[LOCK]).1, 0);
     assert_eq!(checked(&servers, &[&below]).1, 0);
+    let says = |text: &str| check(&servers, &[&below]).stdout().lines().any(|line| line == text);
+    let usable = format!("{below}: may be used");
+    assert!(says(&usable));
     for (permissions, lock, what) in [
         (CREATE + ADMIN, LOCK, vec!["list the children of"]),
         (READ + ADMIN, LOCK, vec!["create children of"]),
@@ -177,6 +180,7 @@ fn an_acl_that_forbids_what_a_lock_needs() {
         assert_eq!((found, status), (texts, 77), "{permissions}");
         assert!(codes(&json).iter().all(|code| *code == "acl"));
     }
+    assert!(!says(&usable));
     // A contender goes with its session.
     scratch.client().allow(LOCK, READ + CREATE + ADMIN).unwrap();
     assert_eq!(checked(&servers, &[LOCK]).1, 0);

@@ -21,10 +21,21 @@ pub(super) fn of(seen: &[Server], report: &Report, check: &Check, access: &Acces
             let _ = writeln!(text, "  {what:25}  {comes}");
         }
     }
-    if check.lock.is_none() && report.promise.is_some() {
-        text += "\nWithout LOCK, permissions were not looked at.\n";
+    match &check.lock {
+        None if report.promise.is_some() => text += "\nWithout LOCK, permissions were not looked at.\n",
+        Some(lock) if may_be_used(seen, report) => {
+            let _ = writeln!(text, "\n{}: may be used", legible(lock.as_str()));
+        }
+        _ => {}
     }
     text
+}
+
+/// Whether a server was asked for all that the lock needs, and nothing is in its way.
+fn may_be_used(seen: &[Server], report: &Report) -> bool {
+    let is_in_the_way =
+        |finding: &Finding| matches!(finding, Finding::Lacks(_) | Finding::NoChroot | Finding::NoTransactions(_));
+    seen.iter().any(|server| server.lacks.is_some()) && !report.findings.iter().any(is_in_the_way)
 }
 
 /// The settings, and where each comes from.
@@ -204,7 +215,8 @@ fn cure(server: &Server, access: &Access) -> &'static str {
         Cure::Tls => "If this is its secureClientPort, use --tls; otherwise name its clientPort.",
         Cure::NoTls => "Name its secureClientPort, or leave out --tls.",
         Cure::Name => {
-            "Name it as its certificate does, or give it a certificate with this name (subjectAltName);              --tls-no-verify-hostname accepts any name."
+            "Name it as its certificate does, or give it a certificate with this name (subjectAltName). \
+             --tls-no-verify-hostname accepts any name, and so an impostor with a certificate of the same CA."
         }
         Cure::Trust => "Give the server another certificate, or name the CA of this one (--tls-ca).",
         Cure::Certificate if access.tls.as_ref().is_some_and(|tls| tls.own.is_some()) => {
@@ -265,7 +277,13 @@ mod tests {
         for (finding, cure, args, expected) in [
             (&down, Cure::Server, &["-z", "zk1"][..], "Mend or start this server, or take it out of --zookeeper."),
             (&down, Cure::Server, &[], "Start a server there, or name the servers: "),
-            (&down, Cure::Name, &["--tls"], "Name it as its certificate does, "),
+            (
+                &down,
+                Cure::Name,
+                &["--tls"],
+                "Name it as its certificate does, or give it a certificate with this name (subjectAltName). \
+                 --tls-no-verify-hostname accepts any name, and so an impostor ",
+            ),
             (&down, Cure::Trust, &["--tls"], "Give the server another certificate, or name the CA"),
             (&down, Cure::Certificate, &["--tls"], "Give a client certificate: "),
             (&down, Cure::Certificate, &["--tls-cert", "c"], "Give a certificate that this server accepts "),
