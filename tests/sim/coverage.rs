@@ -98,8 +98,6 @@ kinds! {
     KilledByTimer,
     /// A command was taken back because its guard was stopped at the gate.
     Recalled,
-    /// The lock was lost before the command had passed the gate.
-    TakenBack,
     /// A run was recorded as successful, a command was skipped because of one, and a record was lost with its session.
     Recorded,
     Skipped,

@@ -314,11 +314,7 @@ impl Outside for SimOutside<'_> {
     }
 
     fn take_back(&mut self) -> bool {
-        let taken = self.state.recall(self.host, Unstarted::TooLate).is_some();
-        if taken {
-            self.state.coverage.count(Kind::TakenBack);
-        }
-        taken
+        self.state.recall(self.host, Unstarted::TooLate).is_some()
     }
 
     fn signals(&mut self) -> Result<Vec<(Signal, bool)>, Infallible> {
