@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::OnceLock;
 
+use crate::granted_timeout::shorten_and_cut;
 use crate::harness::frames::Op;
 use crate::harness::jaas::Users;
 use crate::harness::proxy::{Fate, Proxy};
@@ -11,7 +12,6 @@ use crate::harness::running::{Output, finish, only_line, silent};
 use crate::harness::scratch::{LASTING_VERBOSE, LOCK, Scratch, direct};
 use crate::harness::server::{Data, Server};
 use crate::harness::stub::Stub;
-use crate::harness::times::SHORT_SESSION;
 use crate::harness::zklock::Zklock;
 
 const AUTH: &str = "ZKLOCK_AUTH";
@@ -100,15 +100,7 @@ fn shorter_timeout_and_then_silence() {
     let mut holder = scratch.job(&proxy.address(), "holder", &options, &["--wait"]).env(AUTH, ALICE).spawn();
     holder.wait_stdout("holder ready");
     let mut next = scratch.queue("next", 1);
-    proxy.ask_for(SHORT_SESSION);
-    let cut = proxy.trap_ops(Fate::ResetAndHold, &[Op::Sasl]);
-    proxy.reset();
-    cut.wait();
-    holder.wait().expect_code(76);
-    finish(&mut next);
-    proxy.pass();
-    holder.wait_until_nothing_is_left();
-    scratch.expect_tidy(&["holder", "next"]);
+    shorten_and_cut(&scratch, &proxy, Op::Sasl, &mut holder, &mut next);
 }
 
 #[test]
