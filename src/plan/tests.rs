@@ -645,7 +645,9 @@ fn options_of_tls() {
     let tls = |environment: &[(&str, &str)], args: &[&str]| {
         plan_in(environment, &[args, &["/l", "true"]].concat()).unwrap_or_else(|exit| panic!("{exit:?}")).tls
     };
-    let own = |certificate: &str, key: &str| Some(OwnCertificate { certificate: certificate.into(), key: key.into() });
+    let own = |certificate: &str, key: Option<&str>| {
+        Some(OwnCertificate { certificate: certificate.into(), key: key.map(Into::into) })
+    };
     let plain = Tls { ca: None, own: None, verify_hostname: true };
     let with_ca = Tls { ca: Some("ca".into()), ..plain.clone() };
     let unverified = Tls { verify_hostname: false, ..plain.clone() };
@@ -659,10 +661,10 @@ fn options_of_tls() {
     assert_eq!(tls(&[], &["--tls-no-verify-hostname"]), Some(unverified.clone()));
     assert_eq!(tls(&[("ZKLOCK_TLS_NO_VERIFY_HOSTNAME", "yes")], &[]), Some(unverified));
     assert_eq!(tls(&[("ZKLOCK_TLS_NO_VERIFY_HOSTNAME", "0")], &[]), None);
-    assert_eq!(tls(&[], &["--tls-cert", "both"]), Some(Tls { own: own("both", "both"), ..plain.clone() }));
+    assert_eq!(tls(&[], &["--tls-cert", "both"]), Some(Tls { own: own("both", None), ..plain.clone() }));
     let variables = [("ZKLOCK_TLS_CERT", "c"), ("ZKLOCK_TLS_KEY", "k")];
-    assert_eq!(tls(&variables, &[]), Some(Tls { own: own("c", "k"), ..plain.clone() }));
-    assert_eq!(tls(&variables, &["--tls-key", "k2"]), Some(Tls { own: own("c", "k2"), ..plain }));
+    assert_eq!(tls(&variables, &[]), Some(Tls { own: own("c", Some("k")), ..plain.clone() }));
+    assert_eq!(tls(&variables, &["--tls-key", "k2"]), Some(Tls { own: own("c", Some("k2")), ..plain }));
     // No by a variable is no to other variables, and to no option.
     let no = [("ZKLOCK_TLS", "0"), ("ZKLOCK_TLS_CA", "ca"), ("ZKLOCK_TLS_NO_VERIFY_HOSTNAME", "0")];
     assert_eq!(tls(&no, &[]), None);

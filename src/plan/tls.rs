@@ -1,7 +1,7 @@
 //! How connections are encrypted.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::config::Surroundings;
 use super::origin::{Given, Origin, Setting};
@@ -27,8 +27,15 @@ pub struct Tls {
 pub struct OwnCertificate {
     /// The file with the certificate, and with those of intermediate CAs.
     pub certificate: PathBuf,
+    /// The file with the private key, if it is another one.
+    pub key: Option<PathBuf>,
+}
+
+impl OwnCertificate {
     /// The file with the private key.
-    pub key: PathBuf,
+    pub fn key(&self) -> &Path {
+        self.key.as_ref().unwrap_or(&self.certificate)
+    }
 }
 
 /// Reads the settings of TLS. `None`: connections are not encrypted.
@@ -72,9 +79,7 @@ pub(super) fn read(
     };
     let ca = path("tls-ca", ca.as_ref())?;
     let own = match (path("tls-cert", certificate.as_ref())?, path("tls-key", key.as_ref())?) {
-        (Some(certificate), key) => {
-            Some(OwnCertificate { key: key.unwrap_or_else(|| certificate.clone()), certificate })
-        }
+        (Some(certificate), key) => Some(OwnCertificate { certificate, key }),
         (None, None) => None,
         (None, Some(path)) => {
             let key = key.as_ref().filter(|key| key.origin.is_file());

@@ -52,7 +52,7 @@ pub struct Unfit {
 /// why they are of no use.
 pub fn check(tls: &Tls) -> Result<Option<String>, Unfit> {
     load(tls)?;
-    Ok(tls.own.as_ref().and_then(|own| files::exposed(&own.key)))
+    Ok(tls.own.as_ref().and_then(|own| files::exposed(own.key())))
 }
 
 /// When our own certificate expires, in seconds since the Unix epoch. `None`: there is none, or it cannot be read.

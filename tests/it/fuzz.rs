@@ -85,7 +85,7 @@ fn certificates_and_keys() {
         fs::write(path("a.pem"), changed(rng, &read(certificate))).unwrap();
         fs::write(path("a.key"), changed(rng, &read(key))).unwrap();
         fs::write(path("a.ca"), changed(rng, &read("ca.pem"))).unwrap();
-        let own = OwnCertificate { certificate: path("a.pem"), key: path("a.key") };
+        let own = OwnCertificate { certificate: path("a.pem"), key: Some(path("a.key")) };
         let tls = Tls { ca: Some(path("a.ca")), own: Some(own), verify_hostname: true };
         match session::tls::check(&tls) {
             Ok(_) => taken += 1,

@@ -88,7 +88,7 @@ fn expect_settings(files: &Files) {
     assert_eq!(tls.ca.as_deref(), Some(Path::new("/etc/zklock/ca.pem")));
     let own = tls.own.expect("a certificate");
     assert_eq!(own.certificate, Path::new("/home/ops/.config/zklock/client.pem"));
-    assert_eq!(own.key, Path::new("/home/ops/.config/zklock/client.key"));
+    assert_eq!(own.key(), Path::new("/home/ops/.config/zklock/client.key"));
     assert_eq!(plan.login.file.as_deref(), Some(Path::new("/home/ops/.config/zklock/login")));
 }
 

@@ -139,6 +139,10 @@ fn files_of_our_own() {
             ),
         ),
         (
+            vec!["--tls-cert", &one, "--tls-key", &one],
+            format!("--tls-key: {one}: no private key in this file; write one in PEM (BEGIN PRIVATE KEY)"),
+        ),
+        (
             vec!["--tls-cert", &one, "--tls-key", &ca],
             format!("--tls-key: {ca}: no private key in this file; write one in PEM (BEGIN PRIVATE KEY)"),
         ),

@@ -31,7 +31,7 @@ pub(super) type Stamp = Option<(u64, u64, u64, i64, i64)>;
 /// The stamps of all files.
 pub(super) fn stamps(tls: &Tls) -> Vec<Stamp> {
     let stamp = |file: Metadata| (file.dev(), file.ino(), file.len(), file.ctime(), file.ctime_nsec());
-    let own = tls.own.iter().flat_map(|own| [own.certificate.as_path(), own.key.as_path()]);
+    let own = tls.own.iter().flat_map(|own| [own.certificate.as_path(), own.key()]);
     let ca = tls.ca.as_deref().or_else(|| system().map(Path::new));
     ca.into_iter().chain(own).map(|path| fs::metadata(path).ok().map(stamp)).collect()
 }
@@ -66,18 +66,18 @@ pub(super) fn roots(file: Option<&Path>) -> Result<RootCertStore, String> {
 
 /// Our own certificate with its key.
 pub(super) fn own(own: &OwnCertificate, provider: &CryptoProvider) -> Result<CertifiedKey, Unfit> {
-    let are_one = own.key == own.certificate;
+    let are_one = own.key.is_none();
     let of_certificate = |why| Unfit { setting: Some("tls-cert"), why };
     let of_key = |why| Unfit { setting: Some(if are_one { "tls-cert" } else { "tls-key" }), why };
     let (path, chain) = (shown(&own.certificate), certificates(&own.certificate).map_err(of_certificate)?);
     let public = chain.first().and_then(|first| public_key(first));
     let public = public.ok_or_else(|| of_certificate(format!("{path}: a certificate that cannot be read")))?;
-    let key = provider.key_provider.load_private_key(key(&own.key, are_one).map_err(of_key)?);
-    let key = key.map_err(|why| of_key(format!("{}: a key that cannot be used: {why}", shown(&own.key))))?;
+    let key = provider.key_provider.load_private_key(key(own.key(), are_one).map_err(of_key)?);
+    let key = key.map_err(|why| of_key(format!("{}: a key that cannot be used: {why}", shown(own.key()))))?;
     // rustls would compare them as well, but it reads no certificates of version 1, which `openssl x509 -req` makes by
     // default.
     if key.public_key().is_some_and(|belonging| belonging.as_ref() != public) {
-        let why = format!("the key in {} does not belong to the certificate in {path}", shown(&own.key));
+        let why = format!("the key in {} does not belong to the certificate in {path}", shown(own.key()));
         return Err(Unfit { setting: None, why });
     }
     Ok(CertifiedKey::new(chain, key))
