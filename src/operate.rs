@@ -38,8 +38,6 @@ use crate::terminal::Screen;
 enum Stop {
     /// No server has answered in time, for this reason.
     Unreachable(String),
-    /// Servers open sessions, but do not answer what they are asked, for this reason.
-    Unanswered(String),
     /// The chroot does not exist.
     NoChroot,
     /// A request has failed.
@@ -99,10 +97,6 @@ fn explained(stop: Stop, operation: &Operation) -> Outcome {
     match stop {
         Stop::Unreachable(reason) => {
             say(&sentences::unreachable(&access.servers, access.servers_given, access.connect_timeout, &reason));
-            Outcome::Unavailable
-        }
-        Stop::Unanswered(why) => {
-            say(&sentences::unanswered(&access.servers, &why));
             Outcome::Unavailable
         }
         Stop::NoChroot => {

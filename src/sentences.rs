@@ -221,11 +221,6 @@ pub fn unreachable(servers: &ConnectString, given: bool, within: Duration, reaso
     format!("no ZooKeeper server of {servers} answered within {}: {reason}{hint}", show(within))
 }
 
-/// A subcommand got a session, and no answers.
-pub fn unanswered(servers: &ConnectString, why: &str) -> String {
-    format!("ZooKeeper at {servers} opens sessions, but does not answer: {why}; zklock check looks at each server")
-}
-
 /// An ACL forbids what was asked.
 pub fn denied(node: &str) -> String {
     format!("access to {node} denied by its ACL")

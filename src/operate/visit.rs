@@ -4,7 +4,6 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::Duration;
 
 use super::Stop;
@@ -13,7 +12,6 @@ use crate::duration;
 use crate::futures::or;
 use crate::plan::Access;
 use crate::reactor::Reactor;
-use crate::rules::instant::Instant;
 use crate::session::servers::Servers;
 use crate::session::tcp::TcpSession;
 use crate::session::{Failure, Session as _};
@@ -26,11 +24,10 @@ const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the end waits for the answer to the request that closes the session. The server carries it out all the same.
 pub(super) const LAST_ANSWER: Duration = Duration::from_millis(200);
 
-/// The pause after a connection was lost. It doubles while that goes on.
+/// The pause after a connection was lost.
 const PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How many connections that were of use are lost before it is given up, unless it goes on for ever.
+/// How many connections are lost before it is given up, unless it goes on for ever.
 const CONNECTIONS: usize = 5;
 
 /// See the module.
@@ -74,33 +71,21 @@ impl<'p> Visit<'p> {
         patience: Patience<'_>,
         ask: impl AsyncFn(&TcpSession<'p>) -> Result<T, Stop>,
     ) -> Result<T, Stop> {
-        let enough = self.access.connect_timeout;
-        let (mut number, mut pause, mut trouble_since) = (0, PAUSE, clock::now());
-        let mut last: Option<String> = None;
+        let mut number = 0;
         loop {
-            self.connect(&patience, last.as_deref(), trouble_since + enough).await?;
-            let connected = clock::now();
+            let has_been_connected = number > 0;
+            self.connect(&patience, has_been_connected).await?;
+            number += 1;
             let session = self.session.borrow().clone().expect("it was just opened");
             let lost = async {
                 let mut lost = pin!(session.lost());
                 poll_fn(|context| {
                     // They are of use to a lease alone.
                     session.take_contacts();
-                    if lost.as_mut().poll(context).is_ready() {
-                        let why = "the connection was lost again and again";
-                        return Poll::Ready(Err(Stop::Failed(Failure::Unknown(why.to_owned()))));
-                    }
-                    // Even of a server that answers pings.
-                    if let (Patience::Limited, Some(since)) = (&patience, session.waits_since()) {
-                        if clock::now() >= since + enough {
-                            let why = format!("a request waited for {}", duration::show(enough));
-                            return Poll::Ready(Err(Stop::Unanswered(why)));
-                        }
-                        self.reactor.wake_at(since + enough);
-                    }
-                    Poll::Pending
+                    lost.as_mut().poll(context)
                 })
-                .await
+                .await;
+                Err(Stop::Failed(Failure::Unknown("the connection was lost again and again".to_owned())))
             };
             let why = match or(lost, ask(&session)).await {
                 Err(Stop::Failed(why @ (Failure::Unknown(_) | Failure::SessionOver))) => why,
@@ -110,38 +95,29 @@ impl<'p> Visit<'p> {
             if why == Failure::SessionOver {
                 self.identity.take();
             }
-            // It has answered, or had nothing to answer.
-            if clock::now() >= connected + enough {
-                (number, pause, trouble_since) = (number + 1, PAUSE, clock::now());
+            if matches!(patience, Patience::Limited) && number == CONNECTIONS {
+                return Err(Stop::Unreachable(why.to_string()));
             }
-            if matches!(patience, Patience::Limited)
-                && (number == CONNECTIONS || clock::now() >= trouble_since + enough)
-            {
-                return Err(Stop::Unanswered(why.to_string()));
-            }
-            last = Some(why.to_string());
             // The connection is closed, and not the session.
             self.session.take();
             drop(session);
-            self.sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            self.sleep(PAUSE).await;
         }
     }
 
-    /// Opens a session, or goes on with the one that there is. `last`: why the connection before this was lost, if there was
-    /// one.
-    async fn connect(&self, patience: &Patience<'_>, last: Option<&str>, until: Instant) -> Result<(), Stop> {
+    /// Opens a session, or goes on with the one that there is.
+    async fn connect(&self, patience: &Patience<'_>, has_been_connected: bool) -> Result<(), Stop> {
         if self.session.borrow().is_some() {
             return Ok(());
         }
-        let reason = RefCell::new(last.unwrap_or("no answer").to_owned());
+        let reason = RefCell::new("no answer".to_owned());
         let opening = async {
             loop {
                 let identity = self.identity.borrow().clone();
                 let unreachable = |why: String| {
                     log::info!("no connection: {why}");
                     if let Patience::Endless(tell) = patience
-                        && last.is_some()
+                        && has_been_connected
                     {
                         tell(&why);
                     }
@@ -164,13 +140,12 @@ impl<'p> Visit<'p> {
                 }
             }
         };
-        if last.is_some() && matches!(patience, Patience::Endless(_)) {
+        if has_been_connected && matches!(patience, Patience::Endless(_)) {
             return opening.await;
         }
         let enough = async {
-            self.reactor.sleep_until(until).await;
-            let reason = reason.borrow().clone();
-            Err(if last.is_some() { Stop::Unanswered(reason) } else { Stop::Unreachable(reason) })
+            self.sleep(self.access.connect_timeout).await;
+            Err(Stop::Unreachable(reason.borrow().clone()))
         };
         or(opening, enough).await
     }

@@ -102,11 +102,6 @@ impl<C: Channel> ClientSession<C> {
         self
     }
 
-    /// See [`Connection::waits_since`].
-    pub fn waits_since(&self) -> Option<Instant> {
-        self.wire.borrow().connection.waits_since()
-    }
-
     pub(super) const fn protection(&self) -> Protection {
         self.protection
     }

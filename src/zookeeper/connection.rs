@@ -223,12 +223,6 @@ impl<T> Connection<T> {
         Some(self.pace.lost_at(self.last_received, oldest.asked))
     }
 
-    /// When the oldest of the unanswered requests was made, pings aside. `None`: there is none, or an answer is coming in.
-    pub fn waits_since(&self) -> Option<Instant> {
-        let oldest = self.pending.iter().find(|request| request.xid >= 0).filter(|_| self.inbox.is_empty())?;
-        Some(oldest.asked)
-    }
-
     /// The connection is lost, or given up. Returns what is known of the requests that were not answered, in their
     /// order.
     pub fn lost(self) -> impl Iterator<Item = Unanswered<T>> {

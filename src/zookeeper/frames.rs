@@ -29,11 +29,6 @@ impl Inbox {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Whether all that came was taken.
-    pub fn is_empty(&self) -> bool {
-        self.taken == self.bytes.len()
-    }
-
     /// Takes the next packet, without its length. `None`: it has not come as a whole. `longest`: the longest that
     /// is believed.
     pub fn next_packet(&mut self, longest: usize) -> Result<Option<&[u8]>, Malformed> {

@@ -6,7 +6,6 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Instant;
 
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
@@ -252,32 +251,6 @@ fn a_hundred_thousand_children() {
     assert!(output.stdout().contains("1 holds, 99999 wait"), "{output}");
     let output = server.zklock().args(["-n", "--connect-timeout", "2s", LOCK, "true"]).run();
     expect_sane(&output);
-}
-
-/// Servers that open a session and then answer no request: they say nothing, answer pings alone, or close the connection.
-#[test]
-fn sessions_without_answers() {
-    type Case = (&'static str, fn(&[u8], i32) -> Option<Vec<u8>>);
-    let lost = "the connection was lost again and again";
-    let cases: [Case; 3] = [
-        (lost, |_, _| Some(vec![])),
-        ("a request waited for 2s", |request, code| Some(if code == 11 { reply(request, &[]) } else { vec![] })),
-        (lost, |_, _| None),
-    ];
-    for (why, answer) in cases {
-        let server = Hostile::start(false, move |request, code| match request {
-            Some(request) => answer(request, code),
-            None => Some(greeting(0x1234)),
-        });
-        for args in [&["status", LOCK][..], &["list"]] {
-            let began = Instant::now();
-            let output = server.zklock().args(args).args(["--connect-timeout", "2s"]).run().expect_code(69);
-            let said = format!("ZooKeeper at localhost:{} opens sessions, but does not answer: {why}", server.port);
-            assert!(output.stderr().contains(&said), "{output}");
-            // The last attempt begins before that.
-            assert!((1..8).contains(&began.elapsed().as_secs()), "{output}");
-        }
-    }
 }
 
 /// Nor does it take longer because the server never answers the request to close it.
