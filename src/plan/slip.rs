@@ -14,6 +14,19 @@ const UNITS: [(&[&str], &str); 5] = [
     (&["d", "day", "days"], "d"),
 ];
 
+/// The options whose value is a duration.
+const DURATIONS: [&str; 9] = [
+    "-w",
+    "--wait",
+    "--timeout",
+    "-k",
+    "--kill-after",
+    "--max-run",
+    "--once-per",
+    "--connect-timeout",
+    "--session-timeout",
+];
+
 /// Adds what was meant to the refusal of the LOCK of the main job. `args`: all of them, the program's own name first.
 pub(super) fn with_hint(error: UsageError, args: &[OsString], lock: &OsStr) -> UsageError {
     match hint(args, lock) {
@@ -34,6 +47,9 @@ fn hint(args: &[OsString], lock: &OsStr) -> Option<String> {
     let (_, unit) = UNITS.iter().find(|(words, _)| words.contains(&word))?;
     let at = args.iter().position(|arg| arg == lock)?;
     let number = args[at.checked_sub(1)?].to_str()?;
+    if !DURATIONS.iter().any(|option| args[at.saturating_sub(2)] == *option) {
+        return None;
+    }
     let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     is_number.then(|| format!("write {number}{unit}, in one word"))
 }

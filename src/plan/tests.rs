@@ -463,6 +463,7 @@ fn a_slip_is_told_from_a_lock() {
         (&["-n", "chekc"], "chekc", ""),
         (&["help"], "help", "; zklock --help tells how to use it"),
         (&["-w", "5", "min", "/l", "x"], "min", "; write 5m, in one word"),
+        (&["-p", "3", "d", "x"], "d", ""),
         (&["-n", "min", "x"], "min", ""),
     ] {
         assert_eq!(refusal(plan_in(&[], args)), format!("LOCK '{lock}' {slash}{hint}"));
