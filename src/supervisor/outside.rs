@@ -64,6 +64,10 @@ impl Outside for Supervisor<'_> {
         self.caller.is_none() && self.job.recall()
     }
 
+    fn has_died_at_the_gate(&mut self) -> bool {
+        self.caller.is_none() && self.borrowing.is_lost() && self.job.take_back_dead()
+    }
+
     fn signals(&mut self) -> anyhow::Result<Vec<(Signal, bool)>> {
         let arrivals = self.signals.drain().context("cannot read signals")?;
         let shares = self.job.shares_group;
@@ -102,10 +106,6 @@ impl Outside for Supervisor<'_> {
     }
 
     fn failure(&mut self, end: End) -> Option<Unstarted> {
-        if self.caller.is_none() && self.borrowing.is_lost() && self.job.take_back_dead() {
-            // The kernel has killed what waited at the gate.
-            return Some(Unstarted::Lost(Loss::LenderGone));
-        }
         let Some(error) = self.job.failure(end) else {
             self.look_for_death(end);
             return None;

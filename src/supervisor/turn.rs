@@ -61,6 +61,9 @@ pub trait Outside {
     /// Takes the command back. Returns false if there is none, or it has passed the gate.
     fn take_back(&mut self) -> bool;
 
+    /// Whether the process that has ended had not passed the gate, and was killed there because a lender has died.
+    fn has_died_at_the_gate(&mut self) -> bool;
+
     /// The signals that have come. With each: whether the terminal has sent it to the command as well.
     fn signals(&mut self) -> Result<Vec<(Signal, bool)>, Self::Error>;
 
@@ -257,6 +260,10 @@ impl Turns {
     /// before it has the command killed, and a command that was killed must not pass for one that ended by itself.
     fn hear_guard<O: Outside>(&mut self, outside: &mut O) -> Result<(), O::Error> {
         let News { stopped, guard_gone, ended } = outside.hear_guard();
+        if ended.is_some() && outside.has_died_at_the_gate() {
+            let why = Unstarted::Lost(Loss::LenderGone);
+            return self.happen(outside, Event::Command(CommandEvent::StartFailed(why)));
+        }
         let mut postponed = vec![];
         if ended.is_some() || guard_gone {
             postponed = self.take_reports(outside, ended.is_some())?;
@@ -298,8 +305,12 @@ impl Turns {
                 Effect::Stop(_) | Effect::Kill => outside.spoil(),
                 _ => {}
             }
-            if let Some(event) = outside.perform(effect)? {
-                self.happen(outside, event)?;
+            let Some(event) = outside.perform(effect)? else { continue };
+            let begins_again = matches!(event, Event::Command(CommandEvent::StartFailed(Unstarted::Lost(_))));
+            self.happen(outside, event)?;
+            if begins_again {
+                // That the lock is held is not to be said after that.
+                return Ok(());
             }
         }
         Ok(())

@@ -317,6 +317,11 @@ impl Outside for SimOutside<'_> {
         self.state.recall(self.host, Unstarted::TooLate).is_some()
     }
 
+    /// Here a guard does not look at lenders.
+    fn has_died_at_the_gate(&mut self) -> bool {
+        false
+    }
+
     fn signals(&mut self) -> Result<Vec<(Signal, bool)>, Infallible> {
         self.hears_late = false;
         let signals = std::mem::take(&mut self.this().signals);
