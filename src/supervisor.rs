@@ -54,8 +54,8 @@ const KEEPER_EXIT: Duration = Duration::from_millis(500);
 /// How often to look whether a process that is to go has gone.
 const CLEAN_UP_PAUSE: Duration = Duration::from_millis(10);
 
-/// Runs the plan to its end. `credentials`: what is in the file of the plan's login. An error means that the operating system refused something that a run
-/// cannot do without; everything that had been started has been ended by then.
+/// Runs the plan to its end. `credentials`: what is in the file of the plan's login. An error means that the operating
+/// system refused something that a run cannot do without; everything that had been started has been ended by then.
 pub fn run<'p>(plan: &'p Plan, credentials: Option<&'p File>, writer: &'p mut Writer) -> anyhow::Result<Outcome> {
     let signals = Signals::open().context("cannot read signals")?;
     let alarm = Alarm::new().context("cannot create a timer")?;
@@ -193,6 +193,8 @@ impl<'p> Supervisor<'p> {
         self.kill_keeper();
         // Its guard belongs to it.
         self.job.dismiss_guard();
+        // What waited at the gate writes to the terminal no more.
+        self.teller.screen.keep();
         // It is to have no copy of our end.
         self.lending = None;
         if !self.plan.request.held.is_empty() {

@@ -1,5 +1,7 @@
 //! The keeper dies: its holder stops the command, its waiter starts another keeper.
 
+use std::time::{Duration, Instant};
+
 use nix::sys::signal::Signal;
 
 use crate::harness::fault::{EXPIRY, Fault, KEEPER_DIED};
@@ -9,7 +11,7 @@ use crate::harness::process;
 use crate::harness::running::{finish, only_line};
 use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
 use crate::harness::stub::Stub;
-use crate::harness::times::LEASE;
+use crate::harness::times::{LEASE, expect_once_below};
 
 #[test]
 fn keeper_killed() {
@@ -29,6 +31,20 @@ fn command_may_end_by_itself() {
     let why = "the keeper process died; stopping the command";
     scratch.expect_handover(&mut holder, &mut next, killed, why);
     assert!(scratch.log().runs()[0].ended);
+}
+
+/// No confirmation of the release can come, so none is waited for.
+#[test]
+fn the_run_ends_at_once() {
+    expect_once_below(Duration::from_millis(800), || {
+        let scratch = Scratch::new().with_lock();
+        let mut holder = scratch.start(&direct(), "holder", &GRACE, &["--exit-on", "TERM"]);
+        holder.wait_stdout("ready");
+        process::send(holder.keeper(), Signal::SIGKILL);
+        let killed = Instant::now();
+        holder.wait().expect_code(76);
+        killed.elapsed()
+    });
 }
 
 #[test]
