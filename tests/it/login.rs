@@ -12,6 +12,7 @@ use crate::harness::ensemble::Chroot;
 use crate::harness::frames::Op;
 use crate::harness::poll;
 use crate::harness::process::Process;
+use crate::harness::proxy::Proxy;
 use crate::harness::release::{Feature, lacks};
 use crate::harness::running::{Output, Running, finish, only_line, silent};
 use crate::harness::scratch::{Contender, LASTING, LASTING_VERBOSE, LOCK, Scratch, direct};
@@ -144,9 +145,15 @@ fn users_who_cannot_hurt_each_other() {
 #[test]
 fn a_reconnection_logs_in_again() {
     let (scratch, proxy) = Scratch::proxied();
+    expect_login_again(&scratch, &proxy, ALICE);
+}
+
+/// A holder with this login, whose nodes others may not read, holds on when the connection was lost.
+#[track_caller]
+pub(crate) fn expect_login_again(scratch: &Scratch, proxy: &Proxy, login: &str) {
     let options = [&LASTING_VERBOSE[..], &["--acl", "creator"]].concat();
     let job = scratch.job(&proxy.address(), "holder", &options, &["--exit-on", "TERM"]);
-    let mut holder = job.env(AUTH, ALICE).spawn();
+    let mut holder = job.env(AUTH, login).spawn();
     holder.wait_stdout("holder ready");
     proxy.reset();
     holder.wait_stderr("connection to ZooKeeper restored");

@@ -13,6 +13,7 @@ use crate::harness::scratch::{LASTING_VERBOSE, LOCK, Scratch, direct};
 use crate::harness::server::{Data, Server};
 use crate::harness::stub::Stub;
 use crate::harness::zklock::Zklock;
+use crate::login::expect_login_again;
 
 const AUTH: &str = "ZKLOCK_AUTH";
 const USERS: [(&str, &str); 3] = [("alice", "hidden-1"), ("bob", "hidden, =:\u{f6}"), ("eve", "hidden\u{f6}\u{20ac}")];
@@ -43,7 +44,7 @@ fn shared() -> &'static Server {
 
 /// Runs `true` under a lock.
 fn run(servers: impl fmt::Display, login: &str, options: &[&str]) -> Zklock {
-    Zklock::at(servers).plain().args(options).args([LOCK, "true"]).env(AUTH, login)
+    Zklock::at(servers).args(options).args([LOCK, "true"]).env(AUTH, login)
 }
 
 /// Fails unless this server has refused the login.
@@ -61,14 +62,15 @@ fn what_is_created_is_the_users() {
     let stranger = Zklock::at(&chroot).plain().args([LOCK, "true"]).run().expect_code(77);
     assert!(only_line(&stranger).ends_with("is missing; log in (--auth-file), or ask for c on /lock"), "{stranger}");
     // A password of SASL cannot be wrong without being refused.
-    let other = run(&chroot, BOB, &[]).run().expect_code(77);
+    // The certificate of the suite would be an identity that both have.
+    let other = run(&chroot, BOB, &[]).plain().run().expect_code(77);
     assert!(only_line(&other).ends_with("is missing; ask for c on /lock for this login"), "{other}");
     // It finds nothing but a missing kind of nodes.
     let check = Zklock::at(&chroot).args(["check", "-q", LOCK]).env(AUTH, ALICE).run();
     check.expect_code(i32::from(!Feature::Containers.is_there()));
     silent(run(shared().chroot(), EVE, &[]).run()).expect_code(0);
     // It is free.
-    let status = |login| Zklock::at(&chroot).args(["status", "-q", LOCK]).env(AUTH, login).run();
+    let status = |login| Zklock::at(&chroot).plain().args(["status", "-q", LOCK]).env(AUTH, login).run();
     silent(status(ALICE)).expect_code(1);
     status(BOB).expect_code(77);
 }
@@ -77,18 +79,7 @@ fn what_is_created_is_the_users() {
 fn a_reconnection_logs_in_again() {
     let scratch = Scratch::on(shared().chroot()).with_lock();
     let proxy = Proxy::zookeeper(&shared().address());
-    let options = [&LASTING_VERBOSE[..], &["--acl", "creator"]].concat();
-    let job = scratch.job(&proxy.address(), "holder", &options, &["--exit-on", "TERM"]);
-    let mut holder = job.env(AUTH, ALICE).spawn();
-    holder.wait_stdout("holder ready");
-    proxy.reset();
-    holder.wait_stderr("connection to ZooKeeper restored");
-    // The beats of this connection check a node that others may not read.
-    let beats = proxy.count(Op::Multi);
-    proxy.wait_count(Op::Multi, beats + 2);
-    assert!(!holder.has_ended());
-    finish(&mut holder);
-    scratch.wait_queue(0);
+    expect_login_again(&scratch, &proxy, ALICE);
 }
 
 /// The servers count with the shorter one from the moment they grant it, so before the login.
@@ -177,7 +168,7 @@ fn server_that_does_not_know_the_password() {
     let proof = answer(2, "rspauth=00000000000000000000000000000000");
     let stub = Stub::answering([session, challenge, proof].concat());
     // It never answers the request to close the session.
-    let output = run(stub.address(), ALICE, &["--session-timeout", "4s"]).run().expect_code(77);
+    let output = run(stub.address(), ALICE, &["--session-timeout", "4s"]).plain().run().expect_code(77);
     let why = "it does not know the password itself";
     assert_eq!(only_line(&output), format!("ZooKeeper does not let us in: {}: {why}", stub.address()));
 }
@@ -201,7 +192,8 @@ fn another_server_of_an_ensemble() {
     assert_eq!(finish(&mut holder).stderr().matches(" by SASL").count(), 2);
 }
 
-/// The login may be taken again, or by another server. But a waiter that is not let in must not keep its place for ever.
+/// The login may be taken again, or by another server. But a waiter that is not let in must not keep its place for
+/// ever.
 #[test]
 fn password_that_is_changed_meanwhile() {
     let users = users();
