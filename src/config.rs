@@ -13,6 +13,7 @@ use nix::unistd::geteuid;
 
 use crate::plan::{Surroundings, Unread};
 use crate::rules::text::legible;
+use crate::session::servers::brief;
 
 /// The largest file that is read, in bytes. The settings take a few hundred.
 const LARGEST: u64 = 64 * 1024;
@@ -40,7 +41,8 @@ impl Surroundings for ThisProcess {
     }
 }
 
-/// Whether there is no file, as far as this user can see: HOME may be that of a user who lets no other one look into it.
+/// Whether there is no file, as far as this user can see: HOME may be that of a user who lets no other one look into
+/// it.
 fn is_missing(path: &Path, error: &io::Error) -> bool {
     match error.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => true,
@@ -89,10 +91,4 @@ fn content(file: File, path: &Path) -> Result<Vec<u8>, String> {
 /// Not by its path: it may be a link.
 fn is_dev_null(found: &Metadata) -> bool {
     found.file_type().is_char_device() && found.rdev() == makedev(1, 3)
-}
-
-/// An error without its number.
-fn brief(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
 }

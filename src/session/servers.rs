@@ -202,7 +202,7 @@ pub async fn addresses_of(server: &HostPort, reactor: &Reactor) -> Result<Vec<So
 }
 
 /// An I/O error without the words that std puts around it.
-pub(super) fn brief(error: &io::Error) -> String {
+pub fn brief(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
     let text = text.split(" (os error").next().unwrap_or(text);
