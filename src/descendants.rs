@@ -52,8 +52,8 @@ enum Source {
 }
 
 impl OwnChildren {
-    /// Fails where /proc shows another PID namespace: its numbers mean other processes here. To be called by a process with
-    /// one thread.
+    /// Fails where /proc shows another PID namespace: its numbers mean other processes here. To be called by a process
+    /// with one thread.
     pub fn open() -> io::Result<Self> {
         let this = getpid();
         let link = fs::read_link("/proc/self");
@@ -334,9 +334,9 @@ fn has_children() -> bool {
     waitid(Id::All, LOOK) != Err(Errno::ECHILD)
 }
 
-/// The children of this process that have one of `count` numbers from `first` on, which go on at 1 behind the last. Every
-/// number is asked for, at up to a microsecond each. Numbers are given out in ascending order: what is younger than a
-/// process is found soon behind its number.
+/// The children of this process that have one of `count` numbers from `first` on, which go on at 1 behind the last.
+/// Every number is asked for, at up to a microsecond each. Numbers are given out in ascending order: what is younger
+/// than a process is found soon behind its number.
 pub fn asked_for(first: i32, count: i32) -> impl Iterator<Item = i32> {
     (0..count).map(move |index| (first + index) % NUMBERS).filter(|pid| *pid > 0 && is_child_of_ours(*pid))
 }

@@ -1,8 +1,8 @@
 //! Kerberos by way of the C library: GSSAPI as a mechanism of SASL (RFC 4752).
 //!
-//! The library reads tickets and keys where it is told to (krb5.conf(5), `KRB5CCNAME`, `KRB5_CLIENT_KTNAME`) and asks key
-//! distribution centers, for as long as it takes. So a [`Client`] is for a process of its own, which ends after the login:
-//! what the library has allocated goes with it.
+//! The library reads tickets and keys where it is told to (krb5.conf(5), `KRB5CCNAME`, `KRB5_CLIENT_KTNAME`) and asks
+//! key distribution centers, for as long as it takes. So a [`Client`] is for a process of its own, which ends after the
+//! login: what the library has allocated goes with it.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
@@ -154,8 +154,8 @@ impl Client {
     fn establish(&mut self, token: &[u8]) -> Result<Vec<u8>, Failure> {
         let (mut minor, mut flags, mut answer) = (0, 0, given(&[]));
         #[expect(unsafe_code, reason = "a call of the library")]
-        // SAFETY: name and context are the library's, and it takes null for each of what is not given. It reads token and
-        // mechanism, which live on, and writes to the others.
+        // SAFETY: name and context are the library's, and it takes null for each of what is not given. It reads token
+        // and mechanism, which live on, and writes to the others.
         let major = unsafe {
             gss_init_sec_context(
                 &raw mut minor,

@@ -100,8 +100,8 @@ fn give_up(child: Pid) {
     }
 }
 
-/// In a static binary: look up in files and DNS only, whatever nsswitch.conf(5) says. The modules that it names belong to
-/// the C library of this machine, and may crash in the one that is built in.
+/// In a static binary: look up in files and DNS only, whatever nsswitch.conf(5) says. The modules that it names belong
+/// to the C library of this machine, and may crash in the one that is built in.
 fn ask_what_is_built_in() {
     #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
     {

@@ -57,8 +57,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether this program runs with the rights of another user than the one who has started it. Not AT_SECURE of getauxval(3):
-/// SELinux sets that for services as well.
+/// Whether this program runs with the rights of another user than the one who has started it. Not AT_SECURE of
+/// getauxval(3): SELinux sets that for services as well.
 fn is_set_id() -> bool {
     getresuid().is_ok_and(|user| user.real != user.effective)
         || getresgid().is_ok_and(|group| group.real != group.effective)
@@ -90,8 +90,8 @@ fn run(mut plan: Plan) -> Outcome {
     outcome
 }
 
-/// Looks at the files of TLS, and at that with credentials, which is copied to where only a keeper reads it. `None` if they are
-/// of no use, which has been said.
+/// Looks at the files of TLS, and at that with credentials, which is copied to where only a keeper reads it. `None` if
+/// they are of no use, which has been said.
 fn look_at_files(plan: &mut Plan) -> io::Result<Option<Option<File>>> {
     const UNFIT: u8 = 0;
     const FIT: u8 = 1;

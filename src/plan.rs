@@ -1,7 +1,8 @@
-//! Flags, environment and configuration files become a [`Plan`], or that of a subcommand: validated, with every default filled in.
+//! Flags, environment and configuration files become a [`Plan`], or that of a subcommand: validated, with every default
+//! filled in.
 //!
-//! Owns the meaning of what users write, and every sentence that refuses it. It looks at the arguments only, and at what
-//! its [`Surroundings`] show: no host name, no clock, and no file by itself.
+//! Owns the meaning of what users write, and every sentence that refuses it. It looks at the arguments only, and at
+//! what its [`Surroundings`] show: no host name, no clock, and no file by itself.
 
 mod config;
 mod connect;

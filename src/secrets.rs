@@ -1,10 +1,10 @@
-//! Passwords and private keys: in the memory of the processes that need them, which are the keeper and the subcommands that
-//! talk to servers, and in no core file.
+//! Passwords and private keys: in the memory of the processes that need them, which are the keeper and the subcommands
+//! that talk to servers, and in no core file.
 //!
-//! Those processes are not dumpable. The supervisor and the guard have to be: a nested run looks at them in /proc, and what
-//! is there of a process that is not dumpable belongs to root. So they never read a file with a secret. That the files are
-//! of use is found out in a fork; what the file with credentials holds is kept in a file that only exists in the kernel,
-//! because the file may be a pipe, which can be read once.
+//! Those processes are not dumpable. The supervisor and the guard have to be: a nested run looks at them in /proc, and
+//! what is there of a process that is not dumpable belongs to root. So they never read a file with a secret. That the
+//! files are of use is found out in a fork; what the file with credentials holds is kept in a file that only exists in
+//! the kernel, because the file may be a pipe, which can be read once.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -23,8 +23,8 @@ pub fn enter() {
     let _ = prctl::set_dumpable(false);
 }
 
-/// An empty file that no path leads to (memfd_create(2)). By syscall(2): the C library has a function for it since glibc
-/// 2.27, and the published binary runs with 2.17.
+/// An empty file that no path leads to (memfd_create(2)). By syscall(2): the C library has a function for it since
+/// glibc 2.27, and the published binary runs with 2.17.
 pub fn hidden_file() -> io::Result<File> {
     #[expect(unsafe_code, reason = "the function of the C library is too new")]
     // SAFETY: the name is a C string; a result that is not negative is a new descriptor that is owned here alone.
@@ -37,8 +37,8 @@ pub fn hidden_file() -> io::Result<File> {
     }
 }
 
-/// Calls `reads` in a fork, so that nothing of what it reads stays in this process. Returns what it returns. This process must
-/// have one thread only.
+/// Calls `reads` in a fork, so that nothing of what it reads stays in this process. Returns what it returns. This
+/// process must have one thread only.
 pub fn apart(reads: impl FnOnce() -> u8) -> io::Result<u8> {
     let (answer, says) = pipe2(OFlag::O_CLOEXEC)?;
     #[expect(unsafe_code, reason = "the files are read in a fork")]

@@ -173,8 +173,8 @@ impl<'p> Outside for RealOutside<'p> {
         let mut report = Cow::Borrowed(report);
         while let Err(error) = self.birth.link.send(&*report) {
             match error.raw_os_error() {
-                // A name of a node in it is longer than any that a client would choose. Without a word, the supervisor would
-                // wait for ever.
+                // A name of a node in it is longer than any that a client would choose. Without a word, the supervisor
+                // would wait for ever.
                 Some(libc::EMSGSIZE) => {
                     report = Cow::Owned(Report::Refused(Refusal::Server(
                         "a name that is too long is in an answer".to_owned(),

@@ -66,7 +66,8 @@ pub(super) fn read(
     if !is_wanted {
         return Ok(None);
     }
-    // The key of a file belongs to the certificate there. Another one, of the run or of a stronger file, brings its own.
+    // The key of a file belongs to the certificate there. Another one, of the run or of a stronger file, brings its
+    // own.
     let key = key.filter(|key| {
         !key.origin.is_file()
             || certificate.as_ref().is_none_or(|certificate| certificate.origin.strength() <= key.origin.strength())

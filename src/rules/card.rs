@@ -118,8 +118,8 @@ impl Card {
         }
     }
 
-    /// Since when it has held the lock, in milliseconds since the Unix epoch on ZooKeeper's clock; `None` if it does not say
-    /// that it does. By the same clock, its node was created and this was stored.
+    /// Since when it has held the lock, in milliseconds since the Unix epoch on ZooKeeper's clock; `None` if it does
+    /// not say that it does. By the same clock, its node was created and this was stored.
     pub fn held_at(&self, created: i64, stored: i64) -> Option<i64> {
         self.held_since?;
         let held_for = i64::try_from(self.held_for.unwrap_or(0)).unwrap_or(i64::MAX);

@@ -35,8 +35,8 @@ pub fn legible(name: &str) -> String {
     name.chars().map(|character| if is_unsafe(character) { char::REPLACEMENT_CHARACTER } else { character }).collect()
 }
 
-/// A text in JSON with escapes for the characters that [`printable`] replaces: another program reads the same, and a terminal
-/// shows it as it is.
+/// A text in JSON with escapes for the characters that [`printable`] replaces: another program reads the same, and a
+/// terminal shows it as it is.
 pub fn escaped_json(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for character in json.chars() {

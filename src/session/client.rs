@@ -32,7 +32,8 @@ struct Waits {
     slot: Slot,
     /// The watch that is asked for, if any.
     watch: Option<Wanted>,
-    /// The scheme of our login, if it is one: refused, it ends the session; granted, it is no sign of life to the leader.
+    /// The scheme of our login, if it is one: refused, it ends the session; granted, it is no sign of life to the
+    /// leader.
     login: Option<String>,
 }
 

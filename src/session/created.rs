@@ -6,8 +6,8 @@ use crate::rules::queue::is_numbered;
 use crate::rules::text::printable;
 use crate::zookeeper::reply::Reply;
 
-/// Reads the reply to the creation of nodes with these prefixes. Names that were not asked for are refused: they would reach
-/// the environment of the command.
+/// Reads the reply to the creation of nodes with these prefixes. Names that were not asked for are refused: they would
+/// reach the environment of the command.
 pub(super) fn read(reply: Reply, prefixes: &[String], numbered: bool) -> Result<Created, Failure> {
     let (paths, stat) = match reply {
         Reply::Created { path, stat } => (vec![path], stat.map(Stat::from)),

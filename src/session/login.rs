@@ -15,9 +15,9 @@ use crate::zookeeper::request::Acl;
 const OTHERS_READ: Acl<'_> = Acl { permissions: Acl::READ, ..Acl::ANYONE };
 const OTHERS_QUEUE: Acl<'_> = Acl { permissions: Acl::READ | Acl::CREATE, ..Acl::ANYONE };
 
-/// Adds the credentials in the file of a login, once. `kept`: an empty file, which gets a copy of what is in there; or that
-/// copy, which is then read in its place. Returns what the user is to be warned of. Fails with the reason why the file is of no
-/// use.
+/// Adds the credentials in the file of a login, once. `kept`: an empty file, which gets a copy of what is in there; or
+/// that copy, which is then read in its place. Returns what the user is to be warned of. Fails with the reason why the
+/// file is of no use.
 pub fn load(login: &mut Login, kept: Option<&File>) -> Result<Option<String>, String> {
     if login.in_sight {
         let warning = "warning: every user can see the password with ps: use --auth-file or ZKLOCK_AUTH";

@@ -59,8 +59,8 @@ impl Trouble {
     }
 }
 
-/// Like [`dial`], and logs in. If a resumed session gets a shorter timeout, that counts from the handshake, however the login
-/// goes: `shortened` is told of it, and of when the server was asked.
+/// Like [`dial`], and logs in. If a resumed session gets a shorter timeout, that counts from the handshake, however the
+/// login goes: `shortened` is told of it, and of when the server was asked.
 pub(super) async fn enter<'p>(
     servers: &'p Servers<'p>,
     reactor: &'p Reactor,

@@ -54,8 +54,8 @@ pub trait Outside {
     /// Whether the process that `zklock hold` holds for has gone; told once.
     fn has_caller_gone(&mut self) -> bool;
 
-    /// Why the lock is lost, if it is not the keeper that says so: the guard has killed the command because the lease was
-    /// over, or a process has died that lends us a lock.
+    /// Why the lock is lost, if it is not the keeper that says so: the guard has killed the command because the lease
+    /// was over, or a process has died that lends us a lock.
     fn loss(&self) -> Option<Loss>;
 
     /// Takes the command back. Returns false if there is none, or it has passed the gate.
@@ -82,8 +82,8 @@ pub trait Outside {
     /// Why the program was not executed, if it was not; the user is told.
     fn failure(&mut self, end: End) -> Option<Unstarted>;
 
-    /// The command has ended: from now on nothing more is lent, unless `lends_on`. Returns whether no run below uses our
-    /// locks.
+    /// The command has ended: from now on nothing more is lent, unless `lends_on`. Returns whether no run below uses
+    /// our locks.
     fn end_lending(&mut self, lends_on: bool) -> bool;
 
     /// Whether the command has been started, and its end has not been told.
@@ -177,8 +177,8 @@ impl Turns {
         Ok(())
     }
 
-    /// What the keeper tells, and whether the lock is lost without its word. The latter is read first and told last: the
-    /// keeper reports a loss before it has the command killed.
+    /// What the keeper tells, and whether the lock is lost without its word. The latter is read first and told last:
+    /// the keeper reports a loss before it has the command killed.
     fn hear_keeper<O: Outside>(&mut self, outside: &mut O) -> Result<(), O::Error> {
         self.take_reports(outside, false).map(drop)
     }

@@ -57,7 +57,8 @@ impl Exchange {
         self.granted.inbox.push(bytes);
     }
 
-    /// Takes the answer, a `SetSASLResponse`, once it is there as a whole. It is empty if the server has nothing to say.
+    /// Takes the answer, a `SetSASLResponse`, once it is there as a whole. It is empty if the server has nothing to
+    /// say.
     pub fn answer(&mut self) -> Result<Option<Result<Vec<u8>, Code>>, Malformed> {
         let Some(packet) = self.granted.inbox.next_packet(LONGEST)? else { return Ok(None) };
         let mut from = Reader::new(packet);

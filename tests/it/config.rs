@@ -36,8 +36,8 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// zklock as cron starts it, with home and /etc in the directory of the test: nothing of the environment is left, and no
-/// variable names a configuration file.
+/// zklock as cron starts it, with home and /etc in the directory of the test: nothing of the environment is left, and
+/// no variable names a configuration file.
 fn from_cron(scratch: &Scratch) -> Zklock {
     let home = scratch.file("home");
     let script =

@@ -1,5 +1,5 @@
-//! Files and nodes with contents that no program of ours has written, and TLS with bytes that no server sends; made from
-//! what is right. `protocol::fuzz` has the bytes of ZooKeeper's protocol.
+//! Files and nodes with contents that no program of ours has written, and TLS with bytes that no server sends; made
+//! from what is right. `protocol::fuzz` has the bytes of ZooKeeper's protocol.
 //!
 //! `ZKLOCK_FUZZ_SECONDS=600 cargo test --release --test it fuzz` goes on for ten minutes with each.
 

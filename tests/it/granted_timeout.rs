@@ -107,8 +107,8 @@ fn shorter_one_and_then_silence() {
     shorten_and_cut(&scratch, &proxy, Op::Sync, &mut holder, &mut next);
 }
 
-/// The connection breaks. With the next one [`SHORT_SESSION`] is granted, and then the reply to `op` is lost, with all that
-/// follows. The command is dead before the next one starts.
+/// The connection breaks. With the next one [`SHORT_SESSION`] is granted, and then the reply to `op` is lost, with all
+/// that follows. The command is dead before the next one starts.
 #[track_caller]
 pub(crate) fn shorten_and_cut(scratch: &Scratch, proxy: &Proxy, op: Op, holder: &mut Running, next: &mut Running) {
     proxy.ask_for(SHORT_SESSION);

@@ -290,8 +290,8 @@ fn a_login_that_fails_leaves_no_session() {
     }
 }
 
-/// Names that are longer than the processes of a run can tell each other: of a node that was created, and of one that is
-/// found when no answer came.
+/// Names that are longer than the processes of a run can tell each other: of a node that was created, and of one that
+/// is found when no answer came.
 #[test]
 fn names_that_are_too_long() {
     let created = |request: Option<&[u8]>, code| match code {

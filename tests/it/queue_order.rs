@@ -120,8 +120,8 @@ fn release_wakes_one_waiter() {
     assert_eq!(lists(&proxy)[1..], [1; WAITERS]);
 }
 
-/// The kinds of requests that went over each connection, in their order. The pings depend on time and are left out, and a
-/// login comes first.
+/// The kinds of requests that went over each connection, in their order. The pings depend on time and are left out, and
+/// a login comes first.
 fn requests(proxy: &Proxy) -> Vec<Vec<Op>> {
     let mut requests: BTreeMap<usize, Vec<Op>> = BTreeMap::new();
     for request in proxy.requests().into_iter().filter(|request| request.op != Op::Ping) {

@@ -219,8 +219,8 @@ fn script_tells_busy_from_unreachable() {
     run(&chroot, " -w 1m ").expect_code(127);
 }
 
-/// The beginnings of scripts that hold a lock, as the README, the man page and `--help` show them, each with its shell and
-/// the line that releases the lock.
+/// The beginnings of scripts that hold a lock, as the README, the man page and `--help` show them, each with its shell
+/// and the line that releases the lock.
 fn holding_scripts() -> Vec<(&'static str, String, &'static str)> {
     let close = "exec {ZK[1]}>&-; wait $hold";
     let kill = "kill $hold; wait $hold";

@@ -102,8 +102,8 @@ kinds! {
     Recorded,
     Skipped,
     Unrecorded,
-    /// A nested run has started its command under a lock that is lent to it, has given back what it does not use, has found
-    /// that its outer run lends nothing any more, or wanted more than is held above it.
+    /// A nested run has started its command under a lock that is lent to it, has given back what it does not use, has
+    /// found that its outer run lends nothing any more, or wanted more than is held above it.
     Borrowed,
     GaveBack,
     LoanOver,

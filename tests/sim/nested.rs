@@ -1,5 +1,5 @@
-//! Nested runs: a zklock that the command of another run starts, on the same machine. What it borrows, and from which run,
-//! is decided by the product. The pipes and the process table are imitated here.
+//! Nested runs: a zklock that the command of another run starts, on the same machine. What it borrows, and from which
+//! run, is decided by the product. The pipes and the process table are imitated here.
 
 use std::rc::{Rc, Weak};
 
@@ -372,8 +372,8 @@ impl State {
         self.hosts[host].processes.iter().filter(|process| process.alive).filter_map(|process| process.nested).collect()
     }
 
-    /// Whether this run is out of reach for a run above, of which neither guard nor supervisor can act: it is not in that
-    /// command's process group, and no run between dies with that group, because one has left it or has ended.
+    /// Whether this run is out of reach for a run above, of which neither guard nor supervisor can act: it is not in
+    /// that command's process group, and no run between dies with that group, because one has left it or has ended.
     pub(crate) fn is_out_of_reach(&self, host: usize) -> bool {
         self.above(host).any(|outer| {
             let state = &self.hosts[outer];

@@ -276,8 +276,8 @@ fn scene(rng: &mut Rng, seed: u64, traced: bool) -> State {
             state.traps.push(Trap { moment: *moment, countdown: 1, delay, fault: *fault, time });
         }
     }
-    // Another one of its own, for the same reason. A nested run takes an outer one for a waiter if a node has come before
-    // it.
+    // Another one of its own, for the same reason. A nested run takes an outer one for a waiter if a node has come
+    // before it.
     let mut nesting = Rng::with_seed(seed.rotate_left(32));
     if nesting.u32(0..8) == 0 && !remade && !restored {
         nest(&mut nesting, &mut state, timeout);

@@ -12,8 +12,8 @@ use super::trouble::{Seen, Trouble};
 use super::{Encryption, Shows};
 use crate::plan::Tls;
 
-/// How often the socket is read in one call. A server that goes on sending what is not for us, such as tickets of TLS 1.3,
-/// must not keep us from all else.
+/// How often the socket is read in one call. A server that goes on sending what is not for us, such as tickets of TLS
+/// 1.3, must not keep us from all else.
 const READS: u32 = 32;
 
 /// TLS on one connection.

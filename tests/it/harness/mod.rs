@@ -2,8 +2,9 @@
 //!
 //! [`server`] starts servers of one [`release`], [`ensemble`] three of them, [`proxy`] is a network that misbehaves,
 //! [`zklock`] runs the binary, [`terminal`] gives it a terminal, [`client`] looks at nodes, [`peers`] takes the same
-//! locks by other libraries, [`jaas`] has the servers' users, [`sshd`] is another machine, [`joblog`] tells which command ran when. [`scratch`] is what each test has for itself,
-//! [`times`] are the durations. [`checks`] tests all of these.
+//! locks by other libraries, [`jaas`] has the servers' users, [`sshd`] is another machine, [`joblog`] tells which
+//! command ran when. [`scratch`] is what each test has for itself, [`times`] are the durations. [`checks`] tests all of
+//! these.
 
 mod checks;
 

@@ -59,7 +59,8 @@ impl Secure {
         Self { authority, proxies: proxies.into() }
     }
 
-    /// The lines of zoo.cfg by which a server takes both kinds of connections. It asks for a certificate, and does without.
+    /// The lines of zoo.cfg by which a server takes both kinds of connections. It asks for a certificate, and does
+    /// without.
     pub(super) fn lines(&self) -> String {
         format!(
             "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\nclient.portUnification=true\n\

@@ -138,8 +138,8 @@ fn the_lender_dies_before_the_borrower_runs() {
     script.wait();
 }
 
-/// The supervisor of the borrower opens the gate after the lender has died, and before it is told so: no command has run, so
-/// it queues anew.
+/// The supervisor of the borrower opens the gate after the lender has died, and before it is told so: no command has
+/// run, so it queues anew.
 #[test]
 fn the_lender_dies_before_the_gate_is_open() {
     let (scratch, proxy) = Scratch::proxied();

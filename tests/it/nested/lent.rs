@@ -65,8 +65,8 @@ fn held_until_the_inner_run_has_ended() {
     assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
 }
 
-/// The command has ended, and a descendant that the outer run waits for starts an inner one: it would wait for itself if it
-/// queued.
+/// The command has ended, and a descendant that the outer run waits for starts an inner one: it would wait for itself
+/// if it queued.
 #[test]
 fn borrowed_by_a_descendant_that_is_waited_for() {
     let scratch = Scratch::new();
