@@ -320,7 +320,7 @@ fn run_queue_status_and_check() {
     assert_eq!(json["client_certificate"]["not_after"], authority.end("client"));
     assert_eq!(json["findings"][0]["code"], "certificate-ends");
     let text = json["findings"][0]["text"].as_str().unwrap();
-    assert!(text.ends_with(" expires in 9 days"), "{text}");
+    assert!(text.ends_with(" expires in 10 days"), "{text}");
     assert_eq!(json["findings"].as_array().unwrap().len(), 1);
 
     let old = authority.trusted(at(server_12().secure_address("localhost"))).args(["check", "--json"]).run();
@@ -347,7 +347,7 @@ fn certificate_of_our_own_that_is_to_be_renewed() {
     assert_eq!(json["client_certificate"]["not_after"], authority.end("soon"));
     assert_eq!(json["findings"].as_array().unwrap().len(), 1);
     assert_eq!(json["findings"][0]["code"], "client-certificate-ends");
-    assert_eq!(json["findings"][0]["text"], "the certificate of --tls-cert expires in 2 days");
+    assert_eq!(json["findings"][0]["text"], "the certificate of --tls-cert expires in 3 days");
 }
 
 #[test]

@@ -5,8 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tempfile::TempDir;
+use zklock::rules::rfc3339::rfc3339;
 
 use super::server::scratch;
 
@@ -27,7 +29,7 @@ pub(crate) struct Authority {
 /// What a certificate is to say beyond a name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Good {
-    /// From yesterday on, for this number of days.
+    /// From now on, for this number of days and an hour: so many whole days are left for as long as a test lasts.
     Days(u32),
     /// In the year 2020.
     Past,
@@ -82,7 +84,7 @@ impl Authority {
         ));
         fs::write(self.path("extensions"), extensions).expect("a file can be written");
         let time = match good {
-            Good::Days(days) => format!("-days {days}"),
+            Good::Days(days) => format!("-enddate {}", in_days(days)),
             Good::Past => "-startdate 20200101000000Z -enddate 20201231235959Z".to_owned(),
         };
         self.openssl(&format!(
@@ -93,4 +95,13 @@ impl Authority {
         fs::write(&file, both.concat()).expect("a file can be written");
         fs::set_permissions(file, Permissions::from_mode(0o600)).expect("and made private");
     }
+}
+
+/// An hour after the time that is so many days from now, as openssl wants it: `20261222173428Z`.
+fn in_days(days: u32) -> String {
+    let hours = u64::from(days) * 24 + 1;
+    let end = SystemTime::now() + Duration::from_secs(hours * 3600);
+    let since_epoch = end.duration_since(UNIX_EPOCH).expect("a clock that is set");
+    let end = rfc3339(since_epoch.as_millis().try_into().expect("a time")).expect("a year of four digits");
+    end[..19].chars().filter(char::is_ascii_digit).chain(['Z']).collect()
 }
