@@ -288,6 +288,7 @@ impl<'p> Outside for RealOutside<'p> {
                 mode: Some(plan.request.mode),
                 held_since: None,
                 held_for: None,
+                held_at: None,
             }
         })
     }

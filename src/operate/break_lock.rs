@@ -228,7 +228,7 @@ async fn ask(session: &TcpSession<'_>, node: &str, target: &Entry, by: &str) -> 
         }
         let asked = Revocation { seen_holding: Some(target.holds), by: Some(by.to_owned()) };
         let data = match target.client {
-            Some("zklock") => asked.add_to(&data),
+            Some("zklock") => asked.add_to(&data, stat.ctime, stat.mtime),
             Some("curator") => Some(CURATOR_MARKER.to_vec()),
             _ => None,
         };

@@ -57,6 +57,10 @@ pub struct Card {
     /// For how long it had held the lock when this was stored, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_for: Option<u64>,
+    /// Since when it has held the lock, in milliseconds since the Unix epoch on ZooKeeper's clock, as it was known to
+    /// another that has stored this card anew since then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_at: Option<i64>,
 }
 
 /// What is stored: the card, and what goes with it.
@@ -115,6 +119,7 @@ impl Card {
             mode: mode.or_else(|| permits().map(Mode::Permits)),
             held_since: number("held_since"),
             held_for: number("held_for"),
+            held_at: object.get("held_at").and_then(Value::as_i64),
         }
     }
 
@@ -123,8 +128,9 @@ impl Card {
     pub fn held_at(&self, created: i64, stored: i64) -> Option<i64> {
         self.held_since?;
         let held_for = i64::try_from(self.held_for.unwrap_or(0)).unwrap_or(i64::MAX);
+        let held_at = self.held_at.unwrap_or_else(|| stored.saturating_sub(held_for));
         // It may say what it likes.
-        Some(stored.saturating_sub(held_for).max(created))
+        Some(held_at.min(stored).max(created))
     }
 
     /// The phrase that names this contender to a reader. `None` when nothing is known of it; show the
@@ -176,6 +182,10 @@ mod tests {
         assert_eq!(card(Some(1), None).held_at(5000, 7000), Some(7000));
         assert_eq!(card(Some(1), Some(u64::MAX)).held_at(5000, 7000), Some(5000));
         assert_eq!(card(None, Some(400)).held_at(5000, 7000), None);
+        let stored_anew = |held_at| Card { held_at: Some(held_at), ..card(Some(1), Some(400)) };
+        for (held_at, read) in [(6600, 6600), (4000, 5000), (9500, 9000)] {
+            assert_eq!(stored_anew(held_at).held_at(5000, 9000), Some(read));
+        }
     }
 
     #[test]

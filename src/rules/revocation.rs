@@ -5,6 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::card::Card;
 use super::text::readable;
 
 /// What Curator writes (`LockInternals.REVOKE_MESSAGE`).
@@ -40,10 +41,14 @@ impl Revocation {
         Some(Self { seen_holding: Some(seen_holding), by })
     }
 
-    /// Adds the request to the data of a zklock's node. `None` if this is not the data of a zklock.
-    pub fn add_to(&self, data: &[u8]) -> Option<Vec<u8>> {
+    /// Adds the request to the data of a zklock's node; `None` if this is not the data of a zklock. By ZooKeeper's clock,
+    /// the node was created and its data was stored then. Storing it anew must not change since when the lock is held.
+    pub fn add_to(&self, data: &[u8], created: i64, stored: i64) -> Option<Vec<u8>> {
         let mut card: Map<String, Value> = serde_json::from_slice(data).ok()?;
         card.get("v")?.as_u64()?;
+        if let Some(held_at) = Card::from_bytes(data).held_at(created, stored) {
+            card.insert("held_at".to_owned(), held_at.into());
+        }
         let seen = if self.seen_holding == Some(false) { "waiter" } else { "holder" };
         card.insert(FIELD.to_owned(), json!({ "seen": seen, "by": self.by }));
         serde_json::to_vec(&card).ok()
@@ -59,16 +64,18 @@ impl Revocation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::card::Card;
 
     #[test]
     fn a_request_is_added_to_a_card_that_stays_readable() {
         let card = Card { host: Some("db3".to_owned()), held_since: Some(7), ..Card::default() };
         for seen_holding in [true, false] {
             let asked = Revocation { seen_holding: Some(seen_holding), by: Some("ops@db1".to_owned()) };
-            let data = asked.add_to(&card.to_bytes()).unwrap();
-            assert_eq!(Revocation::from_bytes(&data), Some(asked));
-            assert_eq!(Card::from_bytes(&data), card);
+            let data = asked.add_to(&card.to_bytes(), 5000, 7000).unwrap();
+            assert_eq!(Revocation::from_bytes(&data).as_ref(), Some(&asked));
+            assert_eq!(Card::from_bytes(&data), Card { held_at: Some(7000), ..card.clone() });
+            // Whoever asks again.
+            let again = asked.add_to(&data, 5000, 9000).unwrap();
+            assert_eq!(Card::from_bytes(&again).held_at(5000, 9500), Some(7000));
         }
     }
 
@@ -88,7 +95,7 @@ mod tests {
         }
         let asked = Revocation { seen_holding: Some(true), by: None };
         for data in ["", "10.0.0.1", "{}", "[]"] {
-            assert_eq!(asked.add_to(data.as_bytes()), None, "{data}");
+            assert_eq!(asked.add_to(data.as_bytes(), 5000, 7000), None, "{data}");
         }
     }
 

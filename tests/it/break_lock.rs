@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::harness::peers::{Peer, Recipe};
+use crate::harness::poll;
 use crate::harness::running::{Output, Running, finish, silent};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::terminal::Terminal;
@@ -15,9 +16,20 @@ fn breaking(scratch: &Scratch, options: &[&str]) -> Zklock {
 /// The name of the node of the contender in this place, as a script would find it.
 #[track_caller]
 fn node(scratch: &Scratch, place: usize) -> String {
+    contenders(scratch)[place]["node"].as_str().expect("a name").to_owned()
+}
+
+#[track_caller]
+fn contenders(scratch: &Scratch) -> Value {
     let output = silent(scratch.zklock().args(["status", "--json", LOCK]).run().expect_code(0));
-    let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    json["locks"][0]["contenders"][place]["node"].as_str().expect("a name").to_owned()
+    let mut json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    json["locks"][0]["contenders"].take()
+}
+
+/// Since when the first contender holds, once it has said so.
+#[track_caller]
+fn holds_since(scratch: &Scratch) -> String {
+    poll::until("the holder says since when", || contenders(scratch)[0]["held_since"].as_str().map(str::to_owned))
 }
 
 fn holder(scratch: &Scratch) -> Running {
@@ -86,10 +98,12 @@ fn by_force() {
 fn one_that_does_not_go_in_time() {
     let scratch = Scratch::new().with_lock();
     let mut holder = scratch.hold_with(&["-k", "4s"], &["--wait"]);
+    let since = holds_since(&scratch);
     let output = breaking(&scratch, &["-w", "100ms", "--node", &node(&scratch, 0)]).run().expect_code(75);
     assert!(output.stderr().ends_with(" has not left /lock within 100ms; --force deletes its node\n"), "{output}");
     assert_eq!(output.stderr().lines().count(), 1, "{output}");
-    // It was asked all the same.
+    // It was asked all the same, and that is no new beginning.
+    assert_eq!(holds_since(&scratch), since);
     holder.wait().expect_code(76);
 }
 

@@ -370,7 +370,7 @@ impl State {
                 if let Some(node) = node.cloned() {
                     let seen_holding = [None, Some(true), Some(false)][time as usize % 3];
                     let asked = Revocation { seen_holding, by: None };
-                    let data = asked.add_to(&node.data).filter(|_| seen_holding.is_some());
+                    let data = asked.add_to(&node.data, 0, 0).filter(|_| seen_holding.is_some());
                     self.hosts[host].revoked = true;
                     self.operate(&node.path, Some(data.as_deref().unwrap_or(CURATOR_MARKER)));
                 }
