@@ -149,8 +149,9 @@ pub trait Session: Sized {
 
     /// Creates `path` and what is missing above it: containers, which the server removes again when their
     /// last child has gone, or plain nodes. [`Failure::NoNode`] means that the chroot does not exist,
-    /// [`Failure::Unimplemented`] that the server knows no containers, as those before 3.5. Lazy.
-    fn create_parents(&self, path: &str, containers: bool) -> impl Future<Output = Result<(), Failure>>;
+    /// [`Failure::Unimplemented`] that the server knows no containers, as those before 3.5. With the failure: the node
+    /// that could not be created. Lazy.
+    fn create_parents(&self, path: &str, containers: bool) -> impl Future<Output = Result<(), (Failure, String)>>;
 
     /// The names of the children of `path`, in no order.
     fn children<'s>(&'s self, path: &str) -> impl Future<Output = Result<Vec<String>, Failure>> + use<'s, Self>;

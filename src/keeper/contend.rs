@@ -238,15 +238,18 @@ impl<O: Outside> Keeper<'_, O> {
         containers.inspect(|containers| containers.answered());
         match created {
             Ok(()) => {}
-            Err(Failure::NoNode) => return Err(Stop::Final(Report::Refused(Refusal::NoChroot))),
-            Err(Failure::Unimplemented) if containers.is_some() => {
+            Err((Failure::NoNode, _)) => return Err(Stop::Final(Report::Refused(Refusal::NoChroot))),
+            Err((Failure::Unimplemented, _)) if containers.is_some() => {
                 log::info!("the server has no containers");
                 self.session.containers.is_unknown();
                 return Err(Stop::Reconnect);
             }
             // Nodes that exist already are no error, so the caller can simply try again.
-            Err(Failure::Unknown(_)) => self.outside.sleep(PAUSE).await,
-            Err(failure) => return Err(lacking(failure, format!("a parent of {lock}"), Right::Create)),
+            Err((Failure::Unknown(_), _)) => self.outside.sleep(PAUSE).await,
+            Err((failure, node)) => {
+                let above = node.rsplit_once('/').map(|(above, _)| above).filter(|above| !above.is_empty());
+                return Err(lacking(failure, above.unwrap_or("/"), Right::Create));
+            }
         }
         Ok(())
     }

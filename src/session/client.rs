@@ -318,27 +318,28 @@ impl<C: Channel> Session for ClientSession<C> {
         async move { created::read(reply.await?, prefixes, numbered) }
     }
 
-    async fn create_parents(&self, path: &str, containers: bool) -> Result<(), Failure> {
+    async fn create_parents(&self, path: &str, containers: bool) -> Result<(), (Failure, String)> {
         let ends = path.match_indices('/').map(|(end, _)| end).filter(|end| *end > 0).chain([path.len()]);
         let create = |end| {
             let node = NewNode { path: &path[..end], data: &[], acl: login::of_parent(self.protection) };
             let kind = Kind::Persistent;
-            self.ask(&if containers { Request::CreateContainer(node) } else { Request::Create { node, kind } })
+            (end, self.ask(&if containers { Request::CreateContainer(node) } else { Request::Create { node, kind } }))
         };
         // All in one flight.
         let replies: Vec<_> = ends.map(create).collect();
-        let mut failure = None;
-        let mut outcome = Ok(());
-        for reply in replies {
-            outcome = match reply.await {
-                Err(Failure::Exists) | Ok(_) => Ok(()),
+        let mut failed = None;
+        for (end, reply) in replies {
+            match reply.await {
+                // It is there, so it does not matter that one above it could not be created.
+                Err(Failure::Exists) | Ok(_) => failed = None,
                 // The server closes the connection, and answers nothing more.
-                Err(Failure::Unimplemented) => return Err(Failure::Unimplemented),
-                Err(other) => Err(failure.get_or_insert(other).clone()),
-            };
+                Err(Failure::Unimplemented) => return Err((Failure::Unimplemented, path.to_owned())),
+                // The reason is what happened to those above it.
+                Err(Failure::NoNode) => failed = failed.or(Some((Failure::NoNode, end))),
+                Err(other) => failed = Some((other, end)),
+            }
         }
-        // The last one is there: then it does not matter that one above it could not be created.
-        outcome
+        failed.map_or(Ok(()), |(failure, end)| Err((failure, path[..end].to_owned())))
     }
 
     fn children<'s>(&'s self, path: &str) -> impl Future<Output = Result<Vec<String>, Failure>> + use<'s, C> {

@@ -173,6 +173,9 @@ fn others_and_wrong_passwords() {
     let missing = format!("an ACL forbids to create children of {LOCK}: the permission c is missing; ");
     let nobody = run(&chroot, &[]).run().expect_code(77);
     assert_eq!(only_line(&nobody), format!("{missing}log in (--auth-file), or ask for c on {LOCK}"));
+    // The deepest node that is there is the one that forbids it.
+    let below = at(&chroot).args([&format!("{LOCK}/a/b"), "true"]).run().expect_code(77);
+    assert_eq!(only_line(&below), only_line(&nobody));
     let wrong = run(&chroot, &[]).env(AUTH, "digest:alice:hidden-3").run().expect_code(77);
     let hint = "is the password right? a wrong one makes another identity of it; if it is, ask for";
     assert_eq!(only_line(&wrong), format!("{missing}{hint} c on {LOCK}"));

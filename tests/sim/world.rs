@@ -358,7 +358,7 @@ impl Session for SimSession {
         }
     }
 
-    fn create_parents(&self, path: &str, containers: bool) -> impl Future<Output = Result<(), Failure>> {
+    fn create_parents(&self, path: &str, containers: bool) -> impl Future<Output = Result<(), (Failure, String)>> {
         self.session.create_parents(path, containers)
     }
 
