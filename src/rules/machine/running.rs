@@ -109,6 +109,10 @@ impl Machine {
                 effects.push(Effect::Say(Notice::GuardDied));
                 (state, effects)
             }
+            Event::Timer if now >= run.lease.kill_at() => {
+                // We were stopped. The guard has killed the command, or the kernel has, with the guard.
+                self.stop(now, run.lease, LostWhy::Told(Loss::LeaseOver))
+            }
             Event::Timer if now >= run.lease.stop_at() => {
                 self.stop(now, run.lease, LostWhy::Silence(run.lease.silence(now)))
             }
