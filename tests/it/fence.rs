@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
-use nix::unistd::{Pid, geteuid, mkfifo};
+use nix::unistd::{geteuid, mkfifo};
 use tempfile::TempDir;
 
 use crate::harness::joblog::JobLog;
@@ -17,6 +17,7 @@ use crate::harness::process;
 use crate::harness::running::{Output, Running, finish, only_line, silent};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::terminal::Terminal;
+use crate::harness::traced::Traced;
 use crate::harness::zklock::{Zklock, binary, child};
 
 mod ssh;
@@ -289,7 +290,7 @@ fn a_fence_that_is_stopped_makes_way() {
 fn a_fence_that_does_not_react_is_killed() {
     let far = Far::new();
     let mut first = far.start("first", 7, &["-k", "0"], &["--wait"]);
-    trace(first.pid());
+    let _held = Traced::hold(first.pid());
     let mut second = far.job("second", 8, &[], &[]).spawn();
     let output = second.wait().expect_code(0);
     let said = "zklock: the zklock that uses file did not stop its command in time; killed it\n";
@@ -297,20 +298,6 @@ fn a_fence_that_does_not_react_is_killed() {
     first.wait().expect_signal(Signal::SIGKILL);
     first.wait_until_nothing_is_left();
     far.expect_order(&["first", "second"]);
-}
-
-/// Stops a process as a debugger does: no SIGCONT continues it. The debugger is this thread.
-fn trace(pid: Pid) {
-    ptrace(libc::PTRACE_ATTACH, pid);
-    process::wait_state(pid, &['t']);
-}
-
-#[expect(unsafe_code, reason = "the crate nix is used without ptrace(2)")]
-fn ptrace(request: libc::c_uint, pid: Pid) {
-    let null = std::ptr::null_mut::<libc::c_void>();
-    // SAFETY: these requests touch no memory of ours.
-    let result = unsafe { libc::ptrace(request, pid.as_raw(), null, null) };
-    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
 #[test]
@@ -325,13 +312,13 @@ fn the_next_one_begins_when_the_tree_of_a_killed_fence_is_gone() {
         let guard = first.guard();
         // So that there is a time in which the fence has gone, and the daemon has not. A process that is merely stopped is
         // continued by the kernel when the leader of its session dies.
-        trace(guard);
+        let held = Traced::hold(guard);
         first.signal(Signal::SIGKILL);
         first.wait().expect_signal(Signal::SIGKILL);
         let mut second = far.job("second", token, &[], &[]).spawn();
         wait_waiting(&second);
         assert!(second.stdout().is_empty(), "{second}");
-        ptrace(libc::PTRACE_DETACH, guard);
+        drop(held);
         silent(second.wait().expect_code(0));
         first.wait_until_nothing_is_left();
         far.expect_order(&["daemon", "second"]);

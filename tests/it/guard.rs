@@ -9,9 +9,10 @@ use nix::unistd::Pid;
 use crate::harness::fault::{EXPIRY, Fault};
 use crate::harness::poll;
 use crate::harness::process::{self, Process};
-use crate::harness::running::{Running, finish};
-use crate::harness::scratch::{GRACE, LASTING_VERBOSE, LOCK, Scratch, direct};
+use crate::harness::running::{Running, finish, only_line};
+use crate::harness::scratch::{GRACE, LASTING, LASTING_VERBOSE, LOCK, Scratch, direct};
 use crate::harness::times::{AT_ONCE, LEASE, SOON};
+use crate::harness::traced::Traced;
 
 const DIED: &str = "zklock: internal error: the guard process died; killed the command\n";
 
@@ -247,6 +248,54 @@ fn stopped_at_the_gate_until_it_is_too_late() {
         finish(&mut next);
         scratch.expect_tidy(&["holder", "next"]);
     }
+}
+
+/// The guard, or the process at its gate, dies as the supervisor is about to send the first or the second of two messages
+/// that open the gate. After the first one, no other guard can be made.
+#[test]
+fn killed_as_the_gate_is_opened() {
+    let is_message = |call: &[u64]| {
+        let flags = u64::from((libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT).cast_unsigned());
+        call[0] == libc::SYS_sendto.cast_unsigned() && call[4] == flags
+    };
+    for (message, gated) in [(1, false), (1, true), (2, false), (2, true)] {
+        let scratch = Scratch::new().with_lock();
+        let mut holder = scratch.hold();
+        let mut victim = scratch.start(&direct(), "victim", &LASTING, &["--exit-on", "TERM"]);
+        scratch.wait_queue(2);
+        let guard = victim.guard();
+        let at_the_gate = poll::until("a process at the gate", || process::children(guard).pop()).pid;
+        let held = Traced::hold(victim.pid());
+        finish(&mut holder);
+        held.until_call(message, is_message);
+        process::send(if gated { at_the_gate } else { guard }, Signal::SIGKILL);
+        [guard, at_the_gate].into_iter().for_each(process::wait_dead);
+        drop(held);
+        if message == 1 {
+            finish(&mut victim);
+            scratch.expect_tidy(&["holder", "victim"]);
+        } else {
+            only_line(&victim.wait().expect_code(70));
+            victim.wait_until_nothing_is_left();
+            scratch.expect_tidy(&["holder"]);
+        }
+    }
+}
+
+/// What waited at the gate is dead, and its guard can neither see nor say that.
+#[test]
+fn killed_at_the_gate_of_a_stopped_guard() {
+    let scratch = Scratch::new().with_lock();
+    let mut holder = scratch.hold();
+    let mut next = scratch.queue("next", 1);
+    let guard = next.guard();
+    let at_the_gate = poll::until("a process at the gate", || process::children(guard).pop()).pid;
+    process::stop(guard);
+    process::send(at_the_gate, Signal::SIGKILL);
+    process::wait_dead(at_the_gate);
+    finish(&mut holder);
+    finish(&mut next);
+    scratch.expect_tidy(&["holder", "next"]);
 }
 
 /// A zklock that its caller has left with a child of that caller's own, and the child's child, which comes to zklock

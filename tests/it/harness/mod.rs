@@ -3,7 +3,7 @@
 //! [`server`] starts servers of one [`release`], [`ensemble`] three of them, [`proxy`] is a network that misbehaves,
 //! [`zklock`] runs the binary, [`terminal`] gives it a terminal, [`client`] looks at nodes, [`peers`] takes the same
 //! locks by other libraries, [`jaas`] has the servers' users, [`sshd`] is another machine, [`joblog`] tells which
-//! command ran when. [`scratch`] is what each test has for itself, [`times`] are the durations. [`checks`] tests all of
+//! command ran when, [`traced`] holds a process at a system call. [`scratch`] is what each test has for itself, [`times`] are the durations. [`checks`] tests all of
 //! these.
 
 mod checks;
@@ -36,4 +36,5 @@ pub(crate) mod stub;
 pub(crate) mod terminal;
 pub(crate) mod times;
 pub(crate) mod tls;
+pub(crate) mod traced;
 pub(crate) mod zklock;

@@ -1,0 +1,81 @@
+//! A process that is held as a debugger holds one, also at a system call, so that a test can act at that very moment.
+
+use std::fs;
+use std::ptr;
+
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use super::poll;
+
+/// A process that is held: no SIGCONT continues it. It goes on when this is dropped. The debugger is the thread that has
+/// made this.
+#[derive(Debug)]
+pub(crate) struct Traced(Pid);
+
+impl Traced {
+    /// Holds a process.
+    #[track_caller]
+    pub(crate) fn hold(pid: Pid) -> Self {
+        let traced = Self(pid);
+        traced.ptrace(libc::PTRACE_ATTACH, 0).expect("ptrace(2)");
+        traced.wait();
+        traced
+    }
+
+    /// Lets it go on, and holds it again as it is about to make a system call like this for the `count`th time.
+    /// `is_it` gets the number of the call, and its arguments behind that. To be called once.
+    #[track_caller]
+    pub(crate) fn until_call(&self, count: usize, is_it: impl Fn(&[u64]) -> bool) {
+        let (mut left, mut begins, mut signal) = (count, false, 0);
+        while left > 0 {
+            self.ptrace(libc::PTRACE_SYSCALL, signal).expect("ptrace(2)");
+            signal = match self.wait() {
+                // At the beginning and at the end of each call.
+                Signal::SIGTRAP => 0,
+                other => other as libc::c_int,
+            };
+            begins ^= signal == 0;
+            if signal == 0 && begins && is_it(&self.call()) {
+                left -= 1;
+            }
+        }
+    }
+
+    /// The system call that it makes (proc_pid_syscall(5)).
+    #[track_caller]
+    fn call(&self) -> Vec<u64> {
+        let line = fs::read_to_string(format!("/proc/{}/syscall", self.0)).expect("a system call");
+        let number = |word: &str| match word.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16).ok(),
+            None => word.parse().ok(),
+        };
+        line.split_whitespace().map_while(number).collect()
+    }
+
+    /// Waits until it is held. Nobody else may wait for this process before that: its parent would take this for its end.
+    #[track_caller]
+    fn wait(&self) -> Signal {
+        poll::until("it is held", || match waitpid(self.0, Some(WaitPidFlag::WNOHANG | WaitPidFlag::__WALL)) {
+            Ok(WaitStatus::StillAlive) => None,
+            Ok(WaitStatus::Stopped(_, signal)) => Some(signal),
+            other => panic!("{other:?}"),
+        })
+    }
+
+    #[expect(unsafe_code, reason = "the crate nix is used without ptrace(2)")]
+    fn ptrace(&self, request: libc::c_uint, signal: libc::c_int) -> nix::Result<()> {
+        let signal = ptr::without_provenance_mut::<libc::c_void>(usize::try_from(signal).expect("a signal"));
+        // SAFETY: these requests touch no memory of ours; what looks like a pointer is a number.
+        let result = unsafe { libc::ptrace(request, self.0.as_raw(), ptr::null_mut::<libc::c_void>(), signal) };
+        nix::errno::Errno::result(result).map(drop)
+    }
+}
+
+impl Drop for Traced {
+    fn drop(&mut self) {
+        // It may have been killed.
+        let _ = self.ptrace(libc::PTRACE_DETACH, 0);
+    }
+}
