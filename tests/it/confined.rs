@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use nix::sys::signal::Signal;
 use nix::sys::statvfs::{FsFlags, statvfs};
@@ -15,6 +14,7 @@ use crate::harness::process;
 use crate::harness::release::not_tested;
 use crate::harness::running::{Running, only_line, silent};
 use crate::harness::scratch::{GRACE, LASTING, LOCK, Scratch, direct};
+use crate::harness::seccomp::filtering;
 use crate::harness::zklock::{Zklock, binary};
 
 /// What a run without /proc says first.
@@ -112,33 +112,8 @@ fn any_user_on_a_read_only_root() {
     scratch.wait_queue(0);
 }
 
-/// Denies what the profile of Docker denies to a container without further rights (profiles/seccomp/default.json of
-/// Moby): with EPERM, and clone3(2) with ENOSYS.
-const SECCOMP: &str = r#"
-    #include <errno.h>
-    #include <linux/filter.h>
-    #include <linux/seccomp.h>
-    #include <stddef.h>
-    #include <sys/prctl.h>
-    #include <sys/syscall.h>
-    #include <unistd.h>
-    #define DENY(number, error) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1), \
-                                BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error)
-    int main(int count, char **words) {
-        struct sock_filter filter[] = {
-            BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-            DENY(SYS_clone3, ENOSYS),
-            DENIED
-            BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, 450, 0, 1),
-            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-        };
-        struct sock_fprog program = { sizeof filter / sizeof *filter, filter };
-        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) return 99;
-        execvp(words[1], words + 1);
-        return 98;
-    }"#;
-
+/// What the profile of Docker denies to a container without further rights (profiles/seccomp/default.json of Moby): with
+/// EPERM, and clone3(2) with ENOSYS.
 const DENIED: &str = "acct add_key bpf chroot clock_settime delete_module fanotify_init finit_module fsconfig fsmount \
                       fsopen fspick get_mempolicy init_module io_uring_enter io_uring_register io_uring_setup kcmp \
                       kexec_file_load kexec_load keyctl lookup_dcookie mbind migrate_pages mount mount_setattr \
@@ -150,14 +125,12 @@ const DENIED: &str = "acct add_key bpf chroot clock_settime delete_module fanoti
 #[test]
 fn seccomp_profile_of_docker() {
     let scratch = Scratch::new().with_lock();
-    let (source, filtered) = (scratch.file("seccomp.c"), scratch.file("seccomp"));
     let denied: String = DENIED
         .split_whitespace()
         .map(|name| format!("\n#ifdef SYS_{name}\nDENY(SYS_{name}, EPERM),\n#endif\n"))
         .collect();
-    fs::write(&source, SECCOMP.replace("DENIED\n", &denied)).expect("a file can be written");
-    let compiler = Command::new("cc").arg("-o").args([&filtered, &source]).status();
-    assert!(compiler.expect("a C compiler").success());
+    let later = "UNLESS(JGT, 450, 1), FAIL(EPERM),";
+    let filtered = filtering(&scratch, &format!("DENY(SYS_clone3, ENOSYS),{denied}{later}"));
     let by = || [filtered.as_os_str()];
     let output =
         scratch.zklock().args(["-v", LOCK, "--", "unshare", "--user", "true"]).run_by(by()).run().expect_code(1);

@@ -3,7 +3,7 @@
 //! [`server`] starts servers of one [`release`], [`ensemble`] three of them, [`proxy`] is a network that misbehaves,
 //! [`zklock`] runs the binary, [`terminal`] gives it a terminal, [`client`] looks at nodes, [`peers`] takes the same
 //! locks by other libraries, [`jaas`] has the servers' users, [`sshd`] is another machine, [`joblog`] tells which
-//! command ran when, [`traced`] holds a process at a system call. [`scratch`] is what each test has for itself, [`times`] are the durations. [`checks`] tests all of
+//! command ran when, [`seccomp`] has system calls fail, [`traced`] holds a process at one. [`scratch`] is what each test has for itself, [`times`] are the durations. [`checks`] tests all of
 //! these.
 
 mod checks;
@@ -29,6 +29,7 @@ pub(crate) mod restless;
 pub(crate) mod running;
 pub(crate) mod schema;
 pub(crate) mod scratch;
+pub(crate) mod seccomp;
 pub(crate) mod secure;
 pub(crate) mod server;
 pub(crate) mod sshd;
