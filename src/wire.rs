@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::poll::poll;
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+use nix::sys::socket::{AddressFamily, MsgFlags, Shutdown, SockFlag, SockType, recv, send, shutdown, socketpair};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -27,6 +27,11 @@ impl Link {
     /// socket is full.
     pub fn send(&self, message: &impl Serialize) -> io::Result<()> {
         Ok(send_whole(self.as_fd(), &serde_json::to_vec(message)?)?)
+    }
+
+    /// Lets the other side see that we have gone. That takes no memory, and its messages still arrive.
+    pub fn end(&self) {
+        let _ = shutdown(self.0.as_raw_fd(), Shutdown::Write);
     }
 
     /// Receives a message if there is one.

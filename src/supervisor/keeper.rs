@@ -82,6 +82,8 @@ impl Keeper {
             && let Err(error) = link.send(&order)
         {
             log::info!("cannot tell the keeper {order:?}: {error}");
+            // It then releases as if we had died. There is no other order.
+            link.end();
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::harness::running::silent;
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::seccomp::filtering;
+use crate::harness::zklock::child;
 
 /// Rules by which nothing of a length from `from` to `to` can be sent to another process of the run.
 fn no_room(from: usize, to: usize, error: &str) -> String {
@@ -72,4 +73,20 @@ fn no_room_for_the_guard_to_wake_the_supervisor() {
     let output = scratch.zklock().args([LOCK, "--", "sh", "-c", "echo ran; exit 3"]).run_by([filtered]).run();
     assert_eq!(silent(output.expect_code(3)).stdout(), "ran\n");
     scratch.wait_queue(0);
+}
+
+/// The command has left a process behind, so without the order the keeper would go on with its beats.
+#[test]
+fn no_room_for_the_order_to_release() {
+    let scratch = Scratch::new();
+    let length = r#""Release""#.len();
+    let filtered = filtering(&scratch, &no_room(length, length, "ENOBUFS"));
+    let script = r#"setsid "$C" --until end & exit 3"#;
+    let zklock = scratch.zklock().args([LOCK, "--", "sh", "-c", script]).env("C", child());
+    let mut job = zklock.run_by([filtered]).spawn();
+    let output = job.wait().expect_code(3);
+    assert_eq!(output.stderr(), "zklock: a process that the command left behind goes on without the lock\n");
+    scratch.wait_queue(0);
+    scratch.touch("end");
+    job.wait_until_nothing_is_left();
 }
