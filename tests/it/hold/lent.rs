@@ -14,6 +14,7 @@ use crate::harness::process::{self, Process};
 use crate::harness::running::{Running, finish};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::times::BRIEF_SESSION;
+use crate::harness::traced::Traced;
 use crate::harness::zklock::{binary, child};
 
 /// A script with a nested run that beats under [`BRIEF_SESSION`], and the next in the queue.
@@ -169,6 +170,38 @@ fn the_lender_dies_before_the_gate_is_open() {
     process::wait_dead(stand_in);
     process::send(borrower, Signal::SIGCONT);
     process::send(keeper, Signal::SIGCONT);
+    script.wait_stdout("inner, 0");
+    assert!(!script.wait().stdout().contains("cleaned"));
+}
+
+/// The supervisor of the borrower has looked for the death of the lender, and not yet for that of its command. Between the
+/// two the lender dies, and with it the command's process, which has not passed the gate: so it queues anew.
+#[test]
+fn the_lender_dies_after_the_gate_is_open() {
+    let scratch = Scratch::new();
+    let mut busy = scratch.zklock().arg("/other").child(["--exit-on", "TERM"]).spawn();
+    busy.wait_stdout("ready");
+    let borrower = "\"$Z\" -v --on-lost 'echo cleaned' --and /other /lock -- \"$C\" --name inner";
+    let script = format!("trap : TERM; {borrower} & inner=$!; wait $inner; wait $inner; echo inner, $?");
+    let mut script = taken(bash(&scratch, &script));
+    scratch.client().wait_count("/other", 2);
+    let [hold, ..] = processes(&script, "lock-hold");
+    let runs = process::children(script.pid());
+    let borrower = runs.iter().find(|run| run.pid != hold && run.name == "zklock").expect("it waits").pid;
+    let at_the_gate = poll::until("a process at its gate", || process::below_guard(borrower).pop()).pid;
+    process::stop(at_the_gate);
+    finish(&mut busy);
+    script.wait_stderr("holding /lock");
+    let held = Traced::hold(borrower);
+    // A signal that is forwarded. It is read between the two.
+    process::send(borrower, Signal::SIGUSR1);
+    held.until_call(1, |call| {
+        let file = fs::read_link(format!("/proc/{borrower}/fd/{}", call[1]));
+        call[0] == libc::SYS_read.cast_unsigned() && file.is_ok_and(|file| file.ends_with("anon_inode:[signalfd]"))
+    });
+    process::send(hold, Signal::SIGKILL);
+    poll::until("it is reaped", || process::look(at_the_gate).is_none().then_some(()));
+    drop(held);
     script.wait_stdout("inner, 0");
     assert!(!script.wait().stdout().contains("cleaned"));
 }
