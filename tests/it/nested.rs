@@ -19,6 +19,7 @@ use crate::harness::zklock::{Zklock, binary, child, is_guard, is_keeper};
 
 mod killed;
 mod lent;
+mod recycled;
 mod unreachable;
 
 const OTHER: &str = "/other";
