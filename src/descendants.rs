@@ -16,7 +16,9 @@ use nix::unistd::{Pid, getpgrp, getpid};
 use crate::rules::signal::Signal;
 use crate::signals;
 
-pub use self::process::{Process, is_exiting, is_stopped, parent, pidfd_open, pidfd_send_signal, started};
+pub use self::process::{
+    Process, is_exiting, is_seen_to_exit, is_stopped, parent, pidfd_open, pidfd_send_signal, started,
+};
 
 mod process;
 

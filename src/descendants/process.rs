@@ -114,6 +114,11 @@ pub fn is_exiting(pid: Pid) -> bool {
     Process::read(pid.as_raw()).is_none_or(|process| process.exiting)
 }
 
+/// Whether a process that has not been reaped can be seen to exit, or to have exited.
+pub fn is_seen_to_exit(pid: Pid) -> bool {
+    matches!(Process::look(pid.as_raw()), Ok(Some(process)) if process.exiting)
+}
+
 /// Whether a process is stopped by a signal at this moment.
 pub fn is_stopped(pid: Pid) -> bool {
     Process::read(pid.as_raw()).is_some_and(|process| process.stopped)

@@ -20,7 +20,7 @@ use crate::rules::signal::Signal;
 use crate::signals;
 
 /// How deep to look below a child. What can die is killed at whatever depth it is found, and what was below that comes
-/// up: so only processes that cannot die make a tree deep.
+/// up: so only processes that cannot die, or that take long to, make a tree deep.
 const DEPTH: u32 = 8;
 
 /// How many processes to look at in one round.

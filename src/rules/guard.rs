@@ -20,6 +20,9 @@ const SHORTEST_LOOK: Duration = Duration::from_millis(10);
 const CHASES: u32 = 100;
 const CHASE_AT_MOST: Duration = Duration::from_millis(50);
 
+/// A guard that kills, and does not get round to the next child for so long, is itself killed by the kernel.
+const WORK_AT_MOST: Duration = Duration::from_secs(5);
+
 /// How many children to reap in a row: processes that fork all the time must not keep the guard from all else.
 const REAPS: u32 = 1000;
 
@@ -183,13 +186,14 @@ impl Guard {
     }
 
     /// The functions that a guard needs to work.
-    pub fn functions<O: Outside>() -> [*const (); 5] {
+    pub fn functions<O: Outside>() -> [*const (); 6] {
         [
             Self::turn::<O> as *const (),
             Self::reap::<O> as *const (),
             Self::obey::<O> as *const (),
             Self::enforce::<O> as *const (),
             Self::kill_all::<O> as *const (),
+            Self::postpone::<O> as *const (),
         ]
     }
 
@@ -333,11 +337,7 @@ impl Guard {
                 self.kill_all(outside);
                 if again {
                     outside.kill_below();
-                    // That may have taken a while.
-                    let (kill_at, ends_at) = outside.limits();
-                    if outside.now() < kill_at {
-                        outside.set_timer(ends_at);
-                    }
+                    Self::postpone(outside);
                 }
                 outside.show(Sign::Killed);
                 Some(again_at)
@@ -350,10 +350,20 @@ impl Guard {
         outside.kill_group();
         let until = outside.now() + CHASE_AT_MOST;
         for _ in 0..CHASES {
-            if !outside.kill_children() || !self.reap(outside) || outside.now() >= until {
+            let may_be_more = outside.kill_children();
+            Self::postpone(outside);
+            if !may_be_more || !self.reap(outside) || outside.now() >= until {
                 return;
             }
         }
+    }
+
+    /// Moves the timer of a guard that works. What the death of the guard would kill has had its SIGKILL by now; what had
+    /// left the command's group may take longer to die than the rest of the lease, and it comes up to this guard only.
+    #[inline(never)]
+    fn postpone<O: Outside>(outside: &mut O) {
+        let ((kill_at, ends_at), now) = (outside.limits(), outside.now());
+        outside.set_timer(if now < kill_at { ends_at } else { now + WORK_AT_MOST });
     }
 }
 

@@ -161,6 +161,13 @@ impl Guarded {
         }
     }
 
+    /// Whether what can be seen below the guard is to be killed as well. `kills`: how often the guard has killed. Then a
+    /// child that cannot die may keep its own children from coming up to where children are killed. Or the guard did not
+    /// kill when it was asked to: it may be stopped, and even beyond SIGKILL, as in the hands of a debugger.
+    pub fn kills_below(&self, kills: u32) -> bool {
+        self.is_reaped || kills > 0 || self.kills > 1
+    }
+
     /// Whether nothing is left of the command. `have_gone`: whether no child of ours is left that was the guard's.
     pub fn has_gone(&self, stage: Stage, have_gone: impl FnOnce() -> bool) -> bool {
         // The children of a guard that has died are ours only once it has been reaped.
@@ -231,8 +238,9 @@ mod tests {
     #[test]
     fn a_guard_that_never_kills_is_killed() {
         let mut guarded = started();
-        for _ in 1..KILLS_BY_GUARD {
+        for ask in 1..KILLS_BY_GUARD {
             assert_eq!(guarded.kill(0), Kill::AskGuard);
+            assert_eq!(guarded.kills_below(0), ask > 1, "it is given the time of one look");
         }
         assert_eq!((guarded.kill(1), guarded.kill(0)), (Kill::AskGuard, Kill::KillGuard));
         guarded.guard_reaped();

@@ -299,11 +299,13 @@ impl Job {
         match guarded.state.kill(kills) {
             Kill::AskGuard => guarded.guard.kill(),
             Kill::KillGuard => guarded.guard.kill_guard(),
-            Kill::KillChildren => guarded.descendants(&self.children).kill_children(),
+            Kill::KillChildren => {}
         }
-        if kills > 0 || guarded.state.is_reaped() {
-            // A child that cannot die yet, because a file system does not answer, keeps its own children from
-            // coming up to where children are killed.
+        let has_fallen = guarded.has_fallen(&self.children);
+        if has_fallen {
+            guarded.descendants(&self.children).kill_children();
+        }
+        if has_fallen || guarded.state.kills_below(kills) {
             guarded.descendants(&self.children).kill();
         }
     }
@@ -402,8 +404,13 @@ impl Guarded {
         }
     }
 
+    /// Whether what was below the guard comes to us. A guard that has died is not ours to reap while a debugger has it.
+    fn has_fallen(&self, children: &OwnChildren) -> bool {
+        self.state.is_reaped() || children.have_proc() && descendants::is_seen_to_exit(self.guard.pid())
+    }
+
     fn descendants<'a>(&self, children: &'a OwnChildren) -> Descendants<'a> {
-        if self.state.is_reaped() {
+        if self.has_fallen(children) {
             Descendants::of_us(children, self.strangers.clone())
         } else {
             Descendants::of_guard(self.guard.pid())

@@ -51,16 +51,31 @@ fn the_deadline_is_moved_between_two_kills() {
     assert_eq!(again_at, now + KILL_AGAIN_AT_MOST);
 }
 
-/// A guard whose children end faster than it can reap them.
-#[derive(Default)]
-struct Storm {
+/// What is outside of a guard whose children never end.
+struct World {
+    now: Instant,
+    requests: Vec<Request>,
+    /// Children end faster than they can be reaped.
+    is_storm: bool,
     reaped: u32,
-    is_killed: bool,
+    timer: Option<Instant>,
 }
 
-impl Outside for Storm {
+impl World {
+    fn new(requests: &[Request]) -> Self {
+        Self { now: at(0), requests: requests.to_vec(), is_storm: false, reaped: 0, timer: None }
+    }
+
+    /// Time passes, and the kernel's timer does not fire.
+    fn pass(&mut self, time: Duration) {
+        self.now = self.now + time;
+        assert!(self.timer.is_none_or(|timer| self.now < timer), "the kernel has killed the guard at {:?}", self.timer);
+    }
+}
+
+impl Outside for World {
     fn now(&self) -> Instant {
-        at(0)
+        self.now
     }
     fn limits(&self) -> (Instant, Instant) {
         (at(900), at(1000))
@@ -70,14 +85,16 @@ impl Outside for Storm {
     }
     fn lay_fuses(&mut self) {}
     fn disarm(&mut self) {}
-    fn set_timer(&mut self, _: Instant) {}
+    fn set_timer(&mut self, deadline: Instant) {
+        self.timer = Some(deadline);
+    }
     fn reap(&mut self) -> Reaped {
         self.reaped += 1;
         assert!(self.reaped < 1_000_000, "it does nothing but reap");
-        Reaped::Other
+        if self.is_storm { Reaped::Other } else { Reaped::NoMore }
     }
     fn hear(&mut self) -> Heard {
-        if std::mem::replace(&mut self.is_killed, true) { Heard::Nothing } else { Heard::Request(Request::Kill) }
+        self.requests.pop().map_or(Heard::Nothing, Heard::Request)
     }
     fn show(&mut self, _: Sign) {}
     fn tell(&mut self) -> bool {
@@ -88,15 +105,32 @@ impl Outside for Storm {
     fn signal(&mut self, _: Signal) {}
     fn kill_group(&mut self) {}
     fn kill_children(&mut self) -> bool {
+        // Each takes a while to give back its memory.
+        self.pass(Duration::from_millis(if self.is_storm { 0 } else { 20 }));
         true
     }
-    fn kill_below(&mut self) {}
+    fn kill_below(&mut self) {
+        self.pass(Duration::from_millis(300));
+    }
 }
 
 #[test]
 fn children_that_end_all_the_time_do_not_keep_a_guard() {
-    let mut storm = Storm::default();
+    let mut storm = World { is_storm: true, ..World::new(&[Request::Kill]) };
     let mut guard = Guard::begin(&mut storm);
     assert_eq!(guard.turn(&mut storm), Next::Wait(Some(at(0))));
-    assert!(storm.is_killed);
+    assert!(storm.requests.is_empty());
+}
+
+/// What has left the command's group, and dies slowly, dies of this guard only.
+#[test]
+fn a_guard_that_kills_is_not_killed_at_the_end_of_the_lease() {
+    let mut slow = World::new(&[Request::Open]);
+    let mut guard = Guard::begin(&mut slow);
+    while slow.now < at(20_000) {
+        let Next::Wait(Some(wake_at)) = guard.turn(&mut slow) else { panic!("it has something to do") };
+        slow.pass(wake_at.saturating_since(slow.now));
+    }
+    let last = slow.timer.expect("it is set").saturating_since(slow.now);
+    assert!(last <= WORK_AT_MOST, "it still works: {last:?}");
 }

@@ -24,6 +24,13 @@ impl Traced {
         traced
     }
 
+    /// Has a process as a debugger has it that takes no notice of what happens to it: it goes on until it is stopped, or
+    /// exits, and stays like that. `options` are those of ptrace(2). Fails where that is not allowed.
+    pub(crate) fn seize(pid: Pid, options: libc::c_int) -> nix::Result<Self> {
+        let traced = Self(pid);
+        traced.ptrace(libc::PTRACE_SEIZE, options).map(|()| traced)
+    }
+
     /// Lets it go on, and holds it again as it is about to make a system call like this for the `count`th time.
     /// `is_it` gets the number of the call, and its arguments behind that. To be called once.
     #[track_caller]
@@ -65,17 +72,19 @@ impl Traced {
     }
 
     #[expect(unsafe_code, reason = "the crate nix is used without ptrace(2)")]
-    fn ptrace(&self, request: libc::c_uint, signal: libc::c_int) -> nix::Result<()> {
-        let signal = ptr::without_provenance_mut::<libc::c_void>(usize::try_from(signal).expect("a signal"));
+    fn ptrace(&self, request: libc::c_uint, data: libc::c_int) -> nix::Result<()> {
+        let data = ptr::without_provenance_mut::<libc::c_void>(usize::try_from(data).expect("no negative number"));
         // SAFETY: these requests touch no memory of ours; what looks like a pointer is a number.
-        let result = unsafe { libc::ptrace(request, self.0.as_raw(), ptr::null_mut::<libc::c_void>(), signal) };
+        let result = unsafe { libc::ptrace(request, self.0.as_raw(), ptr::null_mut::<libc::c_void>(), data) };
         nix::errno::Errno::result(result).map(drop)
     }
 }
 
 impl Drop for Traced {
     fn drop(&mut self) {
-        // It may have been killed.
-        let _ = self.ptrace(libc::PTRACE_DETACH, 0);
+        if self.ptrace(libc::PTRACE_DETACH, 0).is_err() {
+            // It has been killed. Its parent hears of that only when this thread has.
+            let _ = waitpid(self.0, Some(WaitPidFlag::WNOHANG | WaitPidFlag::__WALL));
+        }
     }
 }
