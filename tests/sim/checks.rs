@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use zklock::rules::event::CommandEnd;
+use zklock::rules::event::{CommandEnd, Effect};
 use zklock::rules::lease::Terms;
 use zklock::rules::message::{Grant, Granted};
 use zklock::rules::mode::Mode;
@@ -209,6 +209,24 @@ impl State {
         };
         if self.hosts.iter().any(|other| excludes(&other)) {
             self.fail(format!("host {host} starts its command beside one of which the servers have lost the node"));
+        }
+    }
+
+    /// The supervisor has learnt that its lender has died. If its command has not passed the gate, and nothing else was to
+    /// stop that, it has lost no more than its place in the queue.
+    pub(crate) fn lender_dies(&mut self, host: usize) {
+        let state = &mut self.hosts[host];
+        if state.waits_at_gate() && !state.stopped_by_supervisor {
+            state.has_to_queue = true;
+            self.coverage.count(Kind::LostAtGate);
+        }
+    }
+
+    /// Whether the supervisor does what it has to do next.
+    pub(crate) fn check_effect(&mut self, host: usize, effect: &Effect) {
+        let state = &mut self.hosts[host];
+        if std::mem::take(&mut state.has_to_queue) && *effect != Effect::StartKeeper {
+            self.fail(format!("host {host} does not queue anew, although its lender has died before its command ran"));
         }
     }
 

@@ -53,6 +53,8 @@ kinds! {
     KillKeeper,
     KillGuard,
     KillCommand,
+    /// A run that lends its lock to this one dies, and nothing of it kills this one at once.
+    KillLender,
     /// Ctrl-Z and `fg`.
     CtrlZ,
     Foreground,
@@ -75,6 +77,8 @@ kinds! {
     AtBeat,
     AtHeld,
     AtSpawn,
+    /// A nested run opens the gate of its command.
+    AtNestedSpawn,
     /// While a command runs, a connection is granted a shorter session timeout.
     AtShortened,
     // Consequences.
@@ -111,6 +115,8 @@ kinds! {
     /// A command has ended, and nested runs go on under the lock of its run. A nested run has lost its lender.
     LentOn,
     LenderGone,
+    /// A nested run has lost its lender when its command had been started and had not passed the gate.
+    LostAtGate,
     /// A server has shown a node that it should have deleted, and still does; a waiter has found that out.
     SeenThrough,
 }

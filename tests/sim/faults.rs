@@ -134,6 +134,11 @@ impl State {
         state.asleep.is_none() && state.guard.alive && !state.guard.frozen
     }
 
+    /// A run that lends to this one, and that can be killed now.
+    fn mortal_lender(&self, host: usize) -> Option<usize> {
+        self.lenders(host).find(|lender| self.has_supervisor(*lender) && self.has_guard(*lender))
+    }
+
     /// Makes a fault. Returns false if that is not possible now.
     pub(crate) fn strike(&mut self, fault: Fault) -> bool {
         let Fault { kind, host, time } = fault;
@@ -169,6 +174,7 @@ impl State {
             Kind::FreezeKeeper | Kind::KillKeeper | Kind::FreezeAndCut => self.has_keeper(fault.host),
             Kind::FreezeGuard | Kind::KillGuard => self.has_guard(fault.host),
             Kind::FreezeAll | Kind::Sleep => self.has_supervisor(fault.host) && self.has_keeper(fault.host),
+            Kind::KillLender => self.mortal_lender(fault.host).is_some(),
             Kind::KillCommand => host.is_running() && host.asleep.is_none() && !host.stopped_by_us,
             Kind::Terminate => host.alive && host.started,
             Kind::DeleteNode | Kind::RemakeNode | Kind::ExpireSession | Kind::SetData | Kind::Revoke => {
@@ -316,6 +322,12 @@ impl State {
             Kind::KillKeeper => {
                 self.hosts[host].keeper_kills += 1;
                 self.end_keeper(host);
+            }
+            Kind::KillLender => {
+                let Some(lender) = self.mortal_lender(host) else { return };
+                // It would kill this run as well.
+                self.do_fault(Fault { kind: Kind::FreezeGuard, host: lender, time });
+                self.kill_supervisor(lender);
             }
             Kind::KillCommand => {
                 self.schedule(self.now, Event::Exit { host, process: 0, killed: true });

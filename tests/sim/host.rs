@@ -116,6 +116,8 @@ pub(crate) struct Host {
     opening: Option<(Grant, Time)>,
     /// It may not pass any more.
     is_recalled: bool,
+    /// Its lender has died before its command had passed the gate: it has to queue anew.
+    pub(crate) has_to_queue: bool,
     /// The status of the command's own process, the first of `processes`, from its end until it has been reaped.
     pub(crate) root_status: Option<i32>,
     /// The signal that the command's own process is about to die of.
@@ -199,6 +201,7 @@ impl Host {
             processes: vec![],
             opening: None,
             is_recalled: false,
+            has_to_queue: false,
             root_status: None,
             root_dies_of: None,
             began: None,
@@ -236,6 +239,11 @@ impl Host {
 
     pub(crate) fn is_empty(&self) -> bool {
         !self.processes.iter().any(|process| process.alive)
+    }
+
+    /// Whether its command has been started, and has not passed the gate.
+    pub(crate) fn waits_at_gate(&self) -> bool {
+        self.opening.is_some()
     }
 
     fn signals_come(&mut self) {
@@ -282,7 +290,13 @@ impl Outside for SimOutside<'_> {
                 Report::Queue(Progress::Held { .. }) => {
                     self.this().is_cancelled = self.this().signals.contains(&(Signal::TERM, false));
                 }
-                Report::Lost(_) | Report::Refused(_) => self.this().told_loss = true,
+                Report::Lost(why) => {
+                    self.this().told_loss = true;
+                    if why == Loss::LenderGone {
+                        self.state.lender_dies(self.host);
+                    }
+                }
+                Report::Refused(_) => self.this().told_loss = true,
                 Report::Revoked(_) => self.this().told_revoked = true,
                 Report::Queue(Progress::Asked(asked)) => self.state.check_asked(self.host, asked),
                 Report::Borrows(ref lenders) => self.state.keep_loans(self.host, lenders),
@@ -419,6 +433,7 @@ impl Outside for SimOutside<'_> {
     fn perform(&mut self, effect: Effect) -> Result<Option<Happening>, Infallible> {
         if !matches!(effect, Effect::Say(_)) {
             self.state.note(|| format!("host {}: {effect:?}", self.host));
+            self.state.check_effect(self.host, &effect);
         }
         Ok(self.state.perform(self.host, effect))
     }
@@ -610,6 +625,9 @@ impl State {
 
     fn start_keeper(&mut self, host: usize) {
         self.end_keeper(host);
+        if self.hosts[host].waits_at_gate() {
+            self.fail(format!("host {host} queues anew, and its command may still pass the gate"));
+        }
         // Its guard belongs to it.
         self.dismiss_guard(host);
         self.hosts[host].lending.end();
@@ -664,6 +682,9 @@ impl State {
         self.ask_guard(host, Request::Open);
         self.hosts[host].guarded.iter_mut().for_each(Guarded::start);
         self.spring(Kind::AtSpawn, host);
+        if self.hosts[host].nesting.is_some() {
+            self.spring(Kind::AtNestedSpawn, host);
+        }
     }
 
     /// What has waited at the gate becomes the command.

@@ -387,6 +387,11 @@ impl State {
         })
     }
 
+    /// The runs whose locks this one has borrowed, the nearest first.
+    pub(crate) fn lenders(&self, host: usize) -> impl Iterator<Item = usize> {
+        self.above(host).filter(move |outer| self.has_borrowed(host, *outer))
+    }
+
     /// What a nested command has been granted is its own, or is lent by a run that knows of that.
     pub(crate) fn check_loans(&mut self, host: usize, grant: &Grant) {
         if self.hosts[host].nesting.is_none() {
@@ -486,6 +491,18 @@ pub(crate) fn nest(rng: &mut Rng, state: &mut State, timeout: Time) {
         .collect();
     for fault in faults {
         state.after(rng.u64(0..=2 * timeout), Event::Fault(fault));
+    }
+    if rng.u32(0..4) == 0 {
+        // Some are not killed with the group of a command.
+        let nested = rng.usize(state.first_nested..state.hosts.len());
+        state.hosts[nested].nesting.iter_mut().for_each(|nesting| nesting.in_group = nesting.is_command);
+        state.traps.push(Trap {
+            moment: Kind::AtNestedSpawn,
+            countdown: rng.u32(1..4),
+            delay: rng.u64(0..MS / 2),
+            fault: Kind::KillLender,
+            time: some_time(rng, timeout),
+        });
     }
     if rng.bool() {
         state.traps.push(Trap {
