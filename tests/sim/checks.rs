@@ -12,7 +12,9 @@ use zklock::rules::settings::{Patience, Settings};
 use zklock::rules::signal::Signal;
 
 use crate::coverage::Kind;
+use crate::hold::Hold;
 use crate::host::Host;
+use crate::nested::Proc;
 use crate::state::{Event, MS, State, Time, micros};
 
 /// How long a command that has to die may live on after its paused machine runs again.
@@ -215,17 +217,34 @@ impl State {
     /// The supervisor has learnt that its lender has died. If its command has not passed the gate, and nothing else was to
     /// stop that, it has lost no more than its place in the queue.
     pub(crate) fn lender_dies(&mut self, host: usize) {
-        let state = &mut self.hosts[host];
-        if state.waits_at_gate() && !state.stopped_by_supervisor {
-            state.has_to_queue = true;
-            self.coverage.count(Kind::LostAtGate);
+        let state = &self.hosts[host];
+        let has_died_there = state.is_untold && state.borrowing.is_lost(&Proc(self)) && !state.has_passed;
+        if (state.waits_at_gate() || has_died_there) && !state.stopped_by_supervisor {
+            state.has_to_queue.set(true);
         }
+    }
+
+    /// The supervisor sees that by itself. What its keeper has reported, or that this has gone, is told first.
+    pub(crate) fn see_loss(&self, host: usize, hears_late: bool) {
+        let state = &self.hosts[host];
+        let keeper = state.keeper.map(|keeper| &self.keepers[keeper]);
+        let is_told = hears_late || keeper.is_some_and(|keeper| !keeper.alive || !keeper.reports.is_empty());
+        if state.waits_at_gate() && !state.stopped_by_supervisor && !is_told && !state.told_loss {
+            state.has_to_queue.set(true);
+        }
+    }
+
+    /// The kernel has killed what waited at the gate, because the lender has died.
+    pub(crate) fn die_at_gate(&mut self, host: usize) {
+        self.coverage.count(Kind::DiedAtGate);
+        self.hosts[host].has_to_queue.set(!self.hosts[host].stopped_by_supervisor);
+        self.leave_gate(host);
     }
 
     /// Whether the supervisor does what it has to do next.
     pub(crate) fn check_effect(&mut self, host: usize, effect: &Effect) {
         let state = &mut self.hosts[host];
-        if std::mem::take(&mut state.has_to_queue) && *effect != Effect::StartKeeper {
+        if state.has_to_queue.take() && *effect != Effect::StartKeeper {
             self.fail(format!("host {host} does not queue anew, although its lender has died before its command ran"));
         }
     }
@@ -249,7 +268,9 @@ impl State {
     pub(crate) fn check_stop(&mut self, host: usize) {
         let state = &self.hosts[host];
         let is_told = state.told_loss || state.told_revoked;
-        let has_reason = is_told || state.guard.lease_over || state.guard_died || state.stopped_by_supervisor;
+        let has_lost_lender = state.borrowing.is_lost(&Proc(self));
+        let has_reason =
+            is_told || has_lost_lender || state.guard.lease_over || state.guard_died || state.stopped_by_supervisor;
         let keeper = state.keeper.map(|keeper| &self.keepers[keeper]);
         // The report that comes before a revocation may have come just after the reports were read.
         let lease = keeper.filter(|keeper| !keeper.revoked).and_then(|keeper| keeper.lease.zip(keeper.limits));
@@ -287,7 +308,7 @@ impl State {
     /// The command of `--on-lost` starts only if the command was started before, and nothing is left of it.
     pub(crate) fn check_on_lost(&mut self, host: usize) {
         let state = &self.hosts[host];
-        if state.grant.is_none() || !self.is_empty(host) {
+        if state.grant.is_none() && !state.died_behind_gate || !self.is_empty(host) {
             self.fail(format!("host {host} starts the command of --on-lost out of turn"));
         }
     }
@@ -332,6 +353,7 @@ impl State {
     pub(crate) fn check_outcome(&mut self, host: usize, outcome: Outcome) {
         let state = &self.hosts[host];
         let (settings, ran) = (&state.settings, state.grant.is_some());
+        let never_ran = state.never_ran || state.died_behind_gate;
         let explained = match outcome {
             Outcome::Exited(0) if state.is_skipped => !ran,
             Outcome::Exited(status) => {
@@ -343,9 +365,12 @@ impl State {
             // Without a fault only under a lease that was still short: there, one slow answer is enough.
             Outcome::Lost if state.told_revoked && !state.revoked => false,
             Outcome::Lost if state.told_revoked && !ran => true,
-            Outcome::Lost => (self.faulty || state.stopped_early) && (ran && state.stopped_by_us || state.never_ran),
-            Outcome::RanOut => (ran || state.never_ran) && settings.max_run.is_some() && state.stopped_by_us,
-            Outcome::NotFree => !ran && settings.patience != Patience::Forever,
+            Outcome::Lost => (self.faulty || state.stopped_early) && (ran && state.stopped_by_us || never_ran),
+            Outcome::RanOut => (ran || never_ran) && settings.max_run.is_some() && state.stopped_by_us,
+            Outcome::NotFree => {
+                let has_caller = state.hold.as_ref().is_none_or(Hold::has_caller);
+                !ran && (settings.patience != Patience::Forever || !has_caller)
+            }
             Outcome::Interrupted(signal) => !ran && (self.faulty || state.is_passed_on) && signal == Signal::TERM,
             Outcome::Unusable => !ran && self.is_upgrade(host),
             // Without a fault only if the time to wait is shorter than connecting takes.

@@ -117,6 +117,13 @@ kinds! {
     LenderGone,
     /// A nested run has lost its lender when its command had been started and had not passed the gate.
     LostAtGate,
+    /// The kernel has killed what waited at the gate of a nested run, because the lender had died.
+    DiedAtGate,
+    /// The caller of `zklock hold` has ended. A nested run has started its command under a lock of `zklock hold`, and has lost
+    /// it because what stood in for the lender's command had died.
+    CallerEnded,
+    BorrowedFromHold,
+    LostHold,
     /// A server has shown a node that it should have deleted, and still does; a waiter has found that out.
     SeenThrough,
 }

@@ -136,7 +136,10 @@ impl State {
 
     /// A run that lends to this one, and that can be killed now.
     fn mortal_lender(&self, host: usize) -> Option<usize> {
-        self.lenders(host).find(|lender| self.has_supervisor(*lender) && self.has_guard(*lender))
+        self.lenders(host).find(|lender| match &self.hosts[*lender].hold {
+            Some(hold) => hold.stands && self.hosts[*lender].asleep.is_none(),
+            None => self.has_supervisor(*lender) && self.has_guard(*lender),
+        })
     }
 
     /// Makes a fault. Returns false if that is not possible now.
@@ -279,6 +282,7 @@ impl State {
             Kind::ThawKeeper => self.freeze(keeper, false),
             Kind::FreezeGuard => {
                 self.guard(host).frozen = true;
+                self.excuse_stragglers(host);
                 self.after(time, later(Kind::ThawGuard));
             }
             Kind::ThawGuard => {
@@ -289,8 +293,8 @@ impl State {
             Kind::FreezeAll => {
                 for host in self.below(host).into_iter().chain([host]) {
                     self.hosts[host].frozen = true;
-                    self.excuse_stragglers(host);
                     self.guard(host).frozen = true;
+                    self.excuse_stragglers(host);
                     self.freeze(self.hosts[host].keeper, true);
                     self.stop_processes(host);
                 }
@@ -325,6 +329,9 @@ impl State {
             }
             Kind::KillLender => {
                 let Some(lender) = self.mortal_lender(host) else { return };
+                if self.hosts[lender].hold.is_some() {
+                    return self.schedule(self.now, Event::Exit { host: lender, process: 0, killed: true });
+                }
                 // It would kill this run as well.
                 self.do_fault(Fault { kind: Kind::FreezeGuard, host: lender, time });
                 self.kill_supervisor(lender);

@@ -1,12 +1,14 @@
 //! The process of a guard: what it finds outside itself, and what the kernel does when it or its supervisor dies. The
 //! guard in it is the product's.
 
+use zklock::rules::event::CommandEnd;
 use zklock::rules::guard::{self as rules, Heard, Next, Outside, Reaped, Request, Sign, Stage};
 use zklock::rules::instant::Instant;
 use zklock::rules::signal::Signal;
 
 use crate::coverage::Kind;
-use crate::nested::WriteEnd;
+use crate::host::status_of;
+use crate::nested::PipeEnd;
 use crate::state::{Event, State, Time, instant, micros};
 
 /// How long the kernel takes to deliver a signal.
@@ -24,13 +26,20 @@ pub(crate) struct Guard {
     pub(crate) requests: Vec<Request>,
     /// Whether a process waits at the gate.
     pub(crate) is_gated: bool,
+    /// The gate is open, and the process is about to pass it.
+    is_opened: bool,
     /// When the kernel kills it, unless the timer is moved.
     timer: Option<Time>,
     /// Whether the kernel kills the command's process group when the guard or the supervisor ends.
     has_fuses: bool,
     armed: Option<Time>,
     /// What is borrowed from runs above, open for as long as it lives.
-    pub(crate) borrowed: Vec<WriteEnd>,
+    pub(crate) borrowed: Vec<PipeEnd>,
+    /// Those that hang up when a lock that is borrowed from `zklock hold` may be lost, and whether it looks at them.
+    pub(crate) lifelines: Vec<PipeEnd>,
+    is_watching: bool,
+    /// One of them had hung up before its fuse was laid.
+    is_too_late: bool,
     /// What it shows to the others.
     pub(crate) stage: Stage,
     pub(crate) ended: Option<i32>,
@@ -49,16 +58,25 @@ impl Guard {
             rules: None,
             requests: vec![],
             is_gated: alive,
+            is_opened: false,
             timer: None,
             has_fuses: false,
             armed: None,
             borrowed: vec![],
+            lifelines: vec![],
+            is_watching: true,
+            is_too_late: false,
             stage: Stage::Gated,
             ended: None,
             stopped: None,
             lease_over: false,
             kills: 0,
         }
+    }
+
+    /// Whether a lock that its command uses may be lost, because what stands in for the lender's command has gone.
+    pub(crate) fn has_lost_lender(&self) -> bool {
+        self.alive && self.lifelines.iter().any(PipeEnd::hangs_up)
     }
 }
 
@@ -86,11 +104,21 @@ impl Outside for SimOutside<'_> {
     }
 
     fn heed_lenders(&mut self) -> bool {
-        false
+        let guard = self.guard();
+        let has_died = guard.is_watching && guard.has_lost_lender();
+        if has_died {
+            guard.is_watching = false;
+            if let Some(keeper) = self.state.hosts[self.host].keeper {
+                self.state.keepers[keeper].revoked = true;
+            }
+        }
+        has_died
     }
 
     fn lay_fuses(&mut self) {
-        self.guard().has_fuses = true;
+        let guard = self.guard();
+        guard.has_fuses = true;
+        guard.is_too_late = guard.has_lost_lender();
     }
 
     fn disarm(&mut self) {
@@ -146,13 +174,19 @@ impl Outside for SimOutside<'_> {
     }
 
     fn open_gate(&mut self) {
-        if std::mem::take(&mut self.guard().is_gated) {
-            self.state.pass_gate(self.host);
+        let guard = self.guard();
+        guard.is_opened = guard.is_gated;
+        if self.state.once_in(4) {
+            let late = self.state.latency();
+            self.state.after(late, Event::Pass(self.host));
+        } else {
+            self.state.pass(self.host);
         }
     }
 
     fn close_gate(&mut self) {
-        self.guard().is_gated = false;
+        let guard = self.guard();
+        guard.is_gated &= guard.is_opened;
     }
 
     fn signal(&mut self, signal: Signal) {
@@ -168,6 +202,7 @@ impl Outside for SimOutside<'_> {
         if host.released && !is_empty {
             self.state.fail(format!("the guard of host {} kills what it is to leave", self.host));
         }
+        self.state.die_behind_gate(self.host);
         self.state.kill_processes(self.host);
         false
     }
@@ -199,6 +234,9 @@ impl State {
         let rules = self.guard(host).rules.take();
         let mut outside = SimOutside { state: self, host };
         let mut rules = rules.unwrap_or_else(|| rules::Guard::begin(&mut outside));
+        if outside.guard().is_too_late {
+            return self.guard_ends(host);
+        }
         let next = rules.turn(&mut outside);
         let (kill_at, ends_at) = outside.limits();
         let is_set = outside.guard().timer.map(instant) == Some(ends_at);
@@ -253,9 +291,13 @@ impl State {
 
     /// The guard's process ends.
     fn guard_ends(&mut self, host: usize) {
+        self.die_behind_gate(host);
         let guard = self.guard(host);
         (guard.alive, guard.is_zombie, guard.is_gated) = (false, true, false);
         guard.borrowed.clear();
+        if self.hosts[host].has_opening() {
+            self.stand_in_has_gone(host);
+        }
         self.blow_fuse(host);
         if let Some(keeper) = self.hosts[host].keeper {
             self.touch_keeper(keeper);
@@ -271,6 +313,7 @@ impl State {
         if !self.guard(host).has_fuses {
             return;
         }
+        self.die_behind_gate(host);
         for number in 0..self.hosts[host].processes.len() {
             let state = &self.hosts[host];
             if state.processes[number].alive && state.processes[number].in_group {
@@ -279,6 +322,35 @@ impl State {
                 }
                 self.kernel_kills(host, number);
             }
+        }
+    }
+
+    /// What has waited at the gate passes it now.
+    pub(crate) fn pass(&mut self, host: usize) {
+        if self.hosts[host].asleep.is_some() {
+            return self.hosts[host].deferred.push(Event::Pass(host));
+        }
+        let guard = self.guard(host);
+        if guard.is_opened && std::mem::take(&mut guard.is_gated) {
+            self.pass_gate(host);
+        }
+    }
+
+    /// SIGKILL to what has not passed the gate yet although that is open.
+    fn die_behind_gate(&mut self, host: usize) {
+        let guard = self.guard(host);
+        if guard.is_opened && std::mem::take(&mut guard.is_gated) {
+            self.hosts[host].died_behind_gate = true;
+            self.hosts[host].root_status = Some(status_of(CommandEnd::Signaled(Signal::KILL)));
+        }
+    }
+
+    /// SIGKILL to what waits at the gate, if its process group can be named by now.
+    pub(crate) fn kill_at_gate(&mut self, host: usize) {
+        let guard = self.guard(host);
+        if guard.has_fuses && std::mem::take(&mut guard.is_gated) {
+            self.hosts[host].died_behind_gate = self.hosts[host].guard.is_opened;
+            self.hosts[host].root_status = Some(status_of(CommandEnd::Signaled(Signal::KILL)));
         }
     }
 
@@ -293,10 +365,14 @@ impl State {
     pub(crate) fn excuse_stragglers(&mut self, host: usize) {
         let is_running = self.is_running(host);
         let state = &mut self.hosts[host];
-        if !state.guard.alive && (!state.alive || state.frozen) {
+        let is_unguarded = !state.guard.alive && (!state.alive || state.frozen);
+        // The kernel kills the group when the lender dies. For the rest it takes this guard, and it may be stopped.
+        if is_unguarded || state.guard.frozen && state.guard.has_lost_lender() {
             for process in state.processes.iter_mut().filter(|process| !process.in_group) {
                 process.counted = false;
             }
+        }
+        if is_unguarded {
             let is_over = matches!(state.guard.stage, Stage::Gated | Stage::Empty | Stage::Left);
             let is_running = is_running || state.processes.iter().any(|process| process.alive);
             state.abandoned |= !state.alive && !state.released && !is_over && is_running;

@@ -1,6 +1,7 @@
 //! A machine on which a user runs zklock: what the product's supervisor finds outside itself, and the command's
 //! processes.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use zklock::rules::lender::Offer;
 use zklock::rules::loans::Borrowing;
 use zklock::rules::message::{Grant, Loss, Order, Progress, Report};
 use zklock::rules::mode::Mode;
+use zklock::rules::notice::Notice;
 use zklock::rules::outcome::Outcome;
 use zklock::rules::queue::Dialect;
 use zklock::rules::settings::Settings;
@@ -23,7 +25,8 @@ use zklock::supervisor::turn::{Change, Outside, Turns};
 
 use crate::coverage::Kind;
 use crate::guard::Guard;
-use crate::nested::{Lending, Nesting, WriteEnd, end_of};
+use crate::hold::Hold;
+use crate::nested::{Lending, Nesting, PipeEnd, Proc, end_of};
 use crate::state::{Event, KeeperState, MS, State, Time, instant, micros};
 
 /// How long a supervisor that has finished waits for its keeper to exit.
@@ -78,12 +81,16 @@ pub(crate) struct Host {
     pub(crate) nesting: Option<Nesting>,
     /// Its part as a lender, and as a borrower.
     pub(crate) lending: Lending,
-    pub(crate) borrowing: Borrowing<WriteEnd>,
+    pub(crate) borrowing: Borrowing<PipeEnd>,
+    /// What it has in place of a command, if it is a `zklock hold`.
+    pub(crate) hold: Option<Hold>,
     /// What its environment says of the runs above.
     pub(crate) held: Vec<String>,
     pub(crate) offers: Vec<Offer>,
     /// What is left of its command is meant to live on.
     pub(crate) leaves: bool,
+    /// When what stands in for a command above has gone.
+    pub(crate) lender_lost_at: Time,
     /// Whether it has got a signal from the command that it is part of.
     pub(crate) is_passed_on: bool,
     /// Whether the user has started zklock.
@@ -117,7 +124,13 @@ pub(crate) struct Host {
     /// It may not pass any more.
     is_recalled: bool,
     /// Its lender has died before its command had passed the gate: it has to queue anew.
-    pub(crate) has_to_queue: bool,
+    pub(crate) has_to_queue: Cell<bool>,
+    /// Something has passed the gate, if only to find that its program does not exist.
+    pub(crate) has_passed: bool,
+    /// The gate was asked to open, and what has become of that has not been told.
+    pub(crate) is_untold: bool,
+    /// What was about to pass the gate was killed. Nobody can tell whether the command had begun.
+    pub(crate) died_behind_gate: bool,
     /// The status of the command's own process, the first of `processes`, from its end until it has been reaped.
     pub(crate) root_status: Option<i32>,
     /// The signal that the command's own process is about to die of.
@@ -178,9 +191,11 @@ impl Host {
             nesting: None,
             lending: Lending::default(),
             borrowing: Borrowing::new(&[]),
+            hold: None,
             held: vec![],
             offers: vec![],
             leaves: false,
+            lender_lost_at: 0,
             is_passed_on: false,
             started: false,
             turns: None,
@@ -201,7 +216,10 @@ impl Host {
             processes: vec![],
             opening: None,
             is_recalled: false,
-            has_to_queue: false,
+            has_to_queue: Cell::new(false),
+            has_passed: false,
+            is_untold: false,
+            died_behind_gate: false,
             root_status: None,
             root_dies_of: None,
             began: None,
@@ -243,6 +261,11 @@ impl Host {
 
     /// Whether its command has been started, and has not passed the gate.
     pub(crate) fn waits_at_gate(&self) -> bool {
+        !self.has_passed && self.guarded.as_ref().is_some_and(Guarded::has_command)
+    }
+
+    /// Whether the gate was asked to open, and has not opened.
+    pub(crate) fn has_opening(&self) -> bool {
         self.opening.is_some()
     }
 
@@ -257,11 +280,18 @@ struct SimOutside<'s> {
     host: usize,
     /// What the keeper has just reported, and all that follows from it, comes in the middle of the turn.
     hears_late: bool,
+    /// The same for the death of a lender.
+    sees_late: bool,
 }
 
 impl SimOutside<'_> {
     fn this(&mut self) -> &mut Host {
         &mut self.state.hosts[self.host]
+    }
+
+    /// Whether what stands in for a lender's command has gone.
+    fn has_lost_lender(&self) -> bool {
+        !self.sees_late && self.state.hosts[self.host].borrowing.is_lost(&Proc(self.state))
     }
 
     fn keeper(&self) -> Option<&KeeperState> {
@@ -324,20 +354,32 @@ impl Outside for SimOutside<'_> {
 
     fn loss(&self) -> Option<Loss> {
         let is_over = self.state.hosts[self.host].guard.lease_over && !self.hears_late;
+        if (is_over || self.has_command()) && self.has_lost_lender() {
+            self.state.see_loss(self.host, self.hears_late);
+            return Some(Loss::LenderGone);
+        }
         is_over.then_some(Loss::LeaseOver)
     }
 
     fn take_back(&mut self) -> bool {
-        self.state.recall(self.host, Unstarted::TooLate).is_some()
+        let is_back = self.state.recall(self.host, Unstarted::TooLate).is_some();
+        if is_back {
+            self.state.coverage.count(Kind::LostAtGate);
+        }
+        is_back
     }
 
-    /// Here a guard does not look at lenders.
     fn has_died_at_the_gate(&mut self) -> bool {
-        false
+        let this = &self.state.hosts[self.host];
+        if this.has_passed || !self.has_lost_lender() {
+            return false;
+        }
+        self.state.die_at_gate(self.host);
+        true
     }
 
     fn signals(&mut self) -> Result<Vec<(Signal, bool)>, Infallible> {
-        self.hears_late = false;
+        (self.hears_late, self.sees_late) = (false, false);
         let signals = std::mem::take(&mut self.this().signals);
         self.this().signals_come();
         Ok(signals)
@@ -382,6 +424,12 @@ impl Outside for SimOutside<'_> {
 
     fn failure(&mut self, end: End) -> Option<Unstarted> {
         let this = self.this();
+        if this.failure.is_none() && matches!(end, End::Reaped(CommandEnd::Signaled(_))) && !this.stopped_by_supervisor
+        {
+            self.state.signal_caller(self.host, Signal::TERM);
+        }
+        let this = self.this();
+        this.is_untold = false;
         this.never_ran = end == End::Stillborn || this.failure.is_some();
         this.failure.take()
     }
@@ -397,7 +445,8 @@ impl Outside for SimOutside<'_> {
             this.leaves = !waits;
             this.natural_end = this.told_end;
         }
-        if !lends_on {
+        // What stands in for a command ends its lending itself.
+        if !lends_on && this.hold.is_none() {
             this.lending.end();
         }
         let is_over = this.lending.is_over();
@@ -408,7 +457,7 @@ impl Outside for SimOutside<'_> {
     }
 
     fn has_caller_gone(&mut self) -> bool {
-        false
+        self.this().hold.as_mut().is_some_and(Hold::has_caller_gone)
     }
 
     fn has_command(&self) -> bool {
@@ -422,6 +471,7 @@ impl Outside for SimOutside<'_> {
     fn have_gone(&self, awaited: Awaited) -> bool {
         let host = &self.state.hosts[self.host];
         match (&host.guarded, awaited) {
+            (_, Awaited::Everyone) if host.hold.is_some() && !host.lending.is_over() => false,
             (_, Awaited::Borrowers) => host.lending.is_over(),
             (None, Awaited::Everyone) => true,
             (Some(guarded), Awaited::Everyone) => {
@@ -450,7 +500,8 @@ impl State {
         self.note(|| format!("host {host} starts"));
         self.hosts[host].started = true;
         let settings = self.hosts[host].settings;
-        let Ok(turns) = Turns::begin(settings, &mut SimOutside { state: self, host, hears_late: false });
+        let Ok(turns) =
+            Turns::begin(settings, &mut SimOutside { state: self, host, hears_late: false, sees_late: false });
         self.hosts[host].turns = Some(turns);
         self.turn(host);
     }
@@ -479,10 +530,12 @@ impl State {
         }
         let reported_at = self.hosts[host].keeper.map_or(0, |keeper| self.keepers[keeper].reported_at);
         let hears_late = self.now < reported_at + LATE && self.once_in(4);
-        if hears_late {
+        let lost_at = self.hosts[host].lender_lost_at;
+        let sees_late = lost_at > 0 && self.now < lost_at + LATE && self.once_in(2);
+        let Ok(()) = turns.turn(&mut SimOutside { state: self, host, hears_late, sees_late });
+        if hears_late || sees_late {
             self.wake_supervisor(host);
         }
-        let Ok(()) = turns.turn(&mut SimOutside { state: self, host, hears_late });
         let (outcome, deadline) = (turns.outcome(), turns.deadline());
         self.hosts[host].turns = Some(turns);
         if let Some(outcome) = outcome {
@@ -501,7 +554,9 @@ impl State {
             Effect::StartKeeper => self.start_keeper(host),
             Effect::MakeGuard => self.make_guard(host),
             Effect::DismissGuard => self.dismiss_guard(host),
-            Effect::Spawn { grant, until } => self.spawn(host, grant, micros(until.since_boot())),
+            Effect::Spawn { grant, until } => return self.spawn(host, grant, micros(until.since_boot())),
+            // A process of our own needs no lease to go on.
+            Effect::Forward(Signal::CONT) if self.hosts[host].hold.is_some() => self.continue_processes(host),
             // What was stopped was stopped by a terminal: there zklock signals by itself.
             Effect::Forward(Signal::CONT) => {
                 self.check_continue(host);
@@ -520,11 +575,14 @@ impl State {
                 let keeper = self.hosts[host].keeper.map(|keeper| &self.keepers[keeper]);
                 self.hosts[host].stopped_early = keeper.is_some_and(|keeper| keeper.lease < keeper.last_beat);
                 self.is_stopped_by_supervisor(host);
-                self.signal_command(host, signal);
-                self.continue_processes(host);
+                if !self.signal_caller(host, signal) {
+                    self.signal_command(host, signal);
+                    self.continue_processes(host);
+                }
             }
             Effect::Kill => {
                 self.is_stopped_by_supervisor(host);
+                self.signal_caller(host, Signal::TERM);
                 let Host { guard, guarded, .. } = &mut self.hosts[host];
                 match guarded.as_mut()?.kill(guard.kills) {
                     Kill::AskGuard => self.ask_guard(host, Request::Kill),
@@ -557,6 +615,11 @@ impl State {
                 let time = self.up_to(300 * MS);
                 self.after(time, Event::OnLostEnds(host));
             }
+            Effect::Say(Notice::Starting { .. })
+                if !self.hosts[host].guarded.as_ref().is_some_and(Guarded::has_command) =>
+            {
+                self.fail(format!("host {host} says that it starts its command, and does not"));
+            }
             Effect::ForwardToOnLost(_) | Effect::Say(_) | Effect::Finish(_) => {}
             Effect::StopSelf(_) => self.hosts[host].frozen = true,
             Effect::EndKeeper => self.end_keeper(host),
@@ -574,20 +637,32 @@ impl State {
 
     /// Takes the command back, unless it has passed the gate.
     fn recall(&mut self, host: usize, why: Unstarted) -> Option<Happening> {
-        self.hosts[host].opening.take()?;
+        if !self.hosts[host].waits_at_gate() {
+            return None;
+        }
         self.coverage.count(Kind::Recalled);
-        self.hosts[host].guarded.iter_mut().for_each(Guarded::recall);
-        self.dismiss_guard(host);
-        self.hosts[host].never_ran = true;
+        self.leave_gate(host);
         Some(Happening::Command(CommandEvent::StartFailed(why)))
+    }
+
+    /// What waits at the gate, or has died there, is not to pass any more.
+    pub(crate) fn leave_gate(&mut self, host: usize) {
+        self.stand_in_has_gone(host);
+        let state = &mut self.hosts[host];
+        (state.opening, state.failure) = (None, None);
+        // A guard that has killed what had not begun has stopped nothing.
+        state.stopped_by_us = state.stopped_by_supervisor;
+        (state.died_behind_gate, state.is_untold) = (false, false);
+        state.guarded.iter_mut().for_each(Guarded::recall);
+        state.never_ran = true;
+        self.dismiss_guard(host);
     }
 
     /// The keeper of a supervisor that has died takes the command back, unless it has passed the gate.
     pub(crate) fn recall_by_keeper(&mut self, host: usize) -> bool {
         let state = &mut self.hosts[host];
-        let has_passed = state.opening.is_none() && (state.grant.is_some() || state.failure.is_some());
-        state.is_recalled |= !has_passed;
-        !has_passed
+        state.is_recalled |= !state.has_passed;
+        !state.has_passed
     }
 
     fn is_stopped_by_supervisor(&mut self, host: usize) {
@@ -613,24 +688,31 @@ impl State {
         (self.hosts[host].guard, self.hosts[host].guarded) = (Guard::new(true), Some(Guarded::default()));
         let state = &mut self.hosts[host];
         state.guard.borrowed = state.borrowing.pipes().cloned().collect();
-        state.lending.begin();
+        state.guard.lifelines = state.borrowing.lifelines().cloned().collect();
+        if state.hold.is_none() {
+            state.lending.begin();
+        }
         self.wake_guard(host);
     }
 
     pub(crate) fn dismiss_guard(&mut self, host: usize) {
         if self.hosts[host].guarded.take_if(|guarded| guarded.is_gated()).is_some() {
             self.hosts[host].guard = Guard::new(false);
+            self.hosts[host].root_status = None;
         }
     }
 
     fn start_keeper(&mut self, host: usize) {
         self.end_keeper(host);
-        if self.hosts[host].waits_at_gate() {
+        if self.hosts[host].has_opening() {
             self.fail(format!("host {host} queues anew, and its command may still pass the gate"));
         }
         // Its guard belongs to it.
         self.dismiss_guard(host);
         self.hosts[host].lending.end();
+        if self.hosts[host].hold.is_some() {
+            self.hosts[host].lending.begin();
+        }
         self.borrow(host);
         let loans = self.hosts[host].borrowing.loans();
         self.keepers.push(KeeperState::new(host, loans));
@@ -669,15 +751,20 @@ impl State {
         self.supervisor_has_gone(host, CommandEnd::Signaled(Signal::KILL));
     }
 
-    fn spawn(&mut self, host: usize, grant: Grant, until: Time) {
+    fn spawn(&mut self, host: usize, grant: Grant, until: Time) -> Option<Happening> {
         if until <= self.now {
             self.fail(format!("host {host} starts its command, but would have to stop it already"));
         }
         if self.hosts[host].is_cancelled {
             self.fail(format!("host {host} starts its command although a signal had come before"));
         }
+        if self.hosts[host].borrowing.is_lost(&Proc(self)) && self.once_in(2) {
+            // The kernel has killed what waited at the gate, and what would wait there now.
+            self.die_at_gate(host);
+            return Some(Happening::Command(CommandEvent::StartFailed(Unstarted::Lost(Loss::LenderGone))));
+        }
         self.make_guard(host);
-        self.hosts[host].never_ran = false;
+        (self.hosts[host].never_ran, self.hosts[host].is_untold) = (false, true);
         self.hosts[host].opening = Some((grant, until));
         self.ask_guard(host, Request::Open);
         self.hosts[host].guarded.iter_mut().for_each(Guarded::start);
@@ -685,6 +772,7 @@ impl State {
         if self.hosts[host].nesting.is_some() {
             self.spring(Kind::AtNestedSpawn, host);
         }
+        None
     }
 
     /// What has waited at the gate becomes the command.
@@ -698,16 +786,20 @@ impl State {
             () if self.hosts[host].script.missing => Some(Unstarted::NotFound),
             () => None,
         };
+        self.hosts[host].has_passed = failure != Some(Unstarted::TooLate);
         if failure.is_some() {
+            self.stand_in_has_gone(host);
             self.hosts[host].failure = failure;
             self.hosts[host].root_status = Some(status_of(CommandEnd::Exited(1)));
             return self.wake_guard(host);
         }
         self.check_spawn(host, &grant);
+        self.begin_to_stand(host);
         let Script { length, children, forks, daemon, leaves_group, .. } = self.hosts[host].script;
         // A signal that came before has waited at the gate.
         let length = if self.hosts[host].root_dies_of.is_some() { 0 } else { length };
-        for number in 0..=children {
+        let count = if self.hosts[host].hold.is_some() { 0 } else { children + 1 };
+        for number in 0..count {
             let stays = if daemon && number == children { 1000 * MS } else { 0 };
             let exit_at = self.now + length + stays;
             let in_group = !leaves_group || number < children;
@@ -744,6 +836,8 @@ impl State {
         }
         ends.alive = false;
         if process == 0 {
+            self.stand_in_has_gone(host);
+            let state = &mut self.hosts[host];
             let signal = if killed { Some(Signal::KILL) } else { state.root_dies_of };
             let end = signal.map_or(CommandEnd::Exited(state.script.status), CommandEnd::Signaled);
             self.root_ends(host, end);
@@ -807,6 +901,7 @@ impl State {
                 self.schedule(exit_at, Event::Exit { host, process: number, killed: false });
             }
         }
+        self.wake_stand_in(host);
         for nested in self.started_by(host) {
             self.thaw_supervisor(nested);
         }
@@ -832,6 +927,9 @@ impl State {
 
     pub(crate) fn signal_command(&mut self, host: usize, signal: Signal) {
         self.signal_nested(host, signal);
+        if self.hosts[host].hold.is_some() {
+            return self.end_stand_in(host);
+        }
         if self.hosts[host].script.stubborn {
             return;
         }

@@ -10,6 +10,7 @@ mod checks;
 mod coverage;
 mod faults;
 mod guard;
+mod hold;
 mod host;
 mod nested;
 mod network;

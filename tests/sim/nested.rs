@@ -14,6 +14,7 @@ use zklock::rules::signal::Signal;
 
 use crate::coverage::Kind;
 use crate::faults::{FAULTS, Fault, MOMENTS, Trap, some_time};
+use crate::hold::Hold;
 use crate::host::{Host, Process};
 use crate::run::{script, settings};
 use crate::state::{Event, MS, State, Time};
@@ -21,8 +22,8 @@ use crate::state::{Event, MS, State, Time};
 /// How long a stopped script takes to start what it starts next.
 const NEXT_STEP: Time = 20 * MS;
 
-/// When each supervisor started: a number is not given to another process.
-const STARTED: u64 = 1;
+/// When each process started: a number is not given to another process.
+pub(crate) const STARTED: u64 = 1;
 
 /// The number of a lender's pipe in its process.
 const DESCRIPTOR: u32 = 5;
@@ -41,14 +42,24 @@ pub(crate) struct Nesting {
     pub(crate) in_group: bool,
 }
 
-/// The write end of a pipe. The pipe hangs up when none is left.
-pub(crate) type WriteEnd = Rc<()>;
+/// An end of a pipe. The pipe hangs up when no write end is left.
+#[derive(Clone, Debug)]
+pub(crate) enum PipeEnd {
+    Writes(Rc<()>),
+    Reads(Weak<()>),
+}
+
+impl PipeEnd {
+    pub(crate) fn hangs_up(&self) -> bool {
+        matches!(self, Self::Reads(reads) if reads.strong_count() == 0)
+    }
+}
 
 /// The pipe of a lender.
 #[derive(Default)]
 pub(crate) struct Lending {
     /// `None` once nothing more is lent.
-    writes: Option<WriteEnd>,
+    writes: Option<Rc<()>>,
     reads: Weak<()>,
     /// How many pipes there have been.
     inode: u64,
@@ -73,19 +84,35 @@ impl Lending {
         self.reads.strong_count() == 0
     }
 
+    pub(crate) fn inode(&self) -> u64 {
+        self.inode
+    }
+
     /// Whether this is an end of the newest pipe.
-    fn is_ours(&self, pipe: &WriteEnd) -> bool {
-        std::ptr::eq(Rc::as_ptr(pipe), self.reads.as_ptr())
+    fn is_ours(&self, pipe: &PipeEnd) -> bool {
+        matches!(pipe, PipeEnd::Writes(pipe) if std::ptr::eq(Rc::as_ptr(pipe), self.reads.as_ptr()))
     }
 }
 
-/// The process ids of a run's supervisor and of its guard.
+/// The second pipe of a process that stands in for a command.
+pub(crate) type Lifeline = Lending;
+
+/// The process ids of a run's supervisor and of its guard; with `zklock hold`, of what stands in for a command and of the
+/// caller.
 pub(crate) fn pid(host: usize) -> u32 {
-    1000 + 2 * u32::try_from(host).unwrap_or(0)
+    1000 + 4 * u32::try_from(host).unwrap_or(0)
 }
 
-fn guard_pid(host: usize) -> u32 {
+pub(crate) fn guard_pid(host: usize) -> u32 {
     pid(host) + 1
+}
+
+pub(crate) fn stand_in_pid(host: usize) -> u32 {
+    pid(host) + 2
+}
+
+pub(crate) fn caller_pid(host: usize) -> u32 {
+    pid(host) + 3
 }
 
 /// A supervisor.
@@ -94,39 +121,56 @@ pub(crate) fn lender(host: usize) -> Lender {
 }
 
 fn host_of(pid: u32) -> usize {
-    (pid as usize - 1000) / 2
+    (pid as usize - 1000) / 4
 }
 
 /// Pipes and processes as /proc shows them.
 pub(crate) struct Proc<'s>(pub(crate) &'s State);
 
 impl Pipes for Proc<'_> {
-    type Pipe = WriteEnd;
+    type Pipe = PipeEnd;
 
-    fn open_to_write(&self, end: End) -> Result<WriteEnd, Unlent> {
-        let host = &self.0.hosts[host_of(end.process.pid)];
-        let writes = host.lending.writes.as_ref().filter(|_| host.alive && host.lending.inode == end.inode);
-        writes.cloned().ok_or(Unlent::Over)
+    fn open_to_write(&self, end: End) -> Result<PipeEnd, Unlent> {
+        let lending = &self.0.hosts[host_of(end.process.pid)].lending;
+        let is_there = self.lives(end.process) == Ok(true) && lending.inode == end.inode;
+        lending.writes.clone().filter(|_| is_there).map(PipeEnd::Writes).ok_or(Unlent::Over)
     }
 
-    /// No run has a lifeline: none is a `zklock hold`.
-    fn open_to_read(&self, _: End) -> Result<WriteEnd, Unlent> {
-        Err(Unlent::Over)
+    fn open_to_read(&self, end: End) -> Result<PipeEnd, Unlent> {
+        let hold = self.0.hosts[host_of(end.process.pid)].hold.as_ref();
+        let lifeline = hold.map(|hold| &hold.lifeline).filter(|lifeline| lifeline.inode == end.inode);
+        let lifeline = lifeline.filter(|_| self.lives(end.process) == Ok(true));
+        lifeline.map(|lifeline| PipeEnd::Reads(lifeline.reads.clone())).ok_or(Unlent::Over)
     }
 
-    fn hangs_up(&self, _: &WriteEnd) -> bool {
-        false
+    fn hangs_up(&self, pipe: &PipeEnd) -> bool {
+        pipe.hangs_up()
     }
 }
 
 impl Processes for Proc<'_> {
     fn lives(&self, process: Lender) -> Result<bool, Unknown> {
-        Ok(process.started == STARTED && self.0.hosts[host_of(process.pid)].alive)
+        let number = host_of(process.pid);
+        let host = &self.0.hosts[number];
+        let lives = match (&host.hold, process.pid) {
+            (Some(hold), pid) if pid == stand_in_pid(number) => hold.stands,
+            (Some(hold), pid) if pid == caller_pid(number) => hold.has_caller(),
+            _ => host.alive,
+        };
+        Ok(process.started == STARTED && lives)
     }
 
     fn is_above(&self, ancestor: u32, pid: u32) -> Result<bool, Unknown> {
-        let above = self.0.above(host_of(pid)).any(|outer| {
+        let host = host_of(pid);
+        let above = self.0.above(host).any(|outer| {
             let state = &self.0.hosts[outer];
+            if let Some(hold) = &state.hold {
+                // What a run leaves when it dies does not come to the caller.
+                let mut between = self.0.above(host).take_while(|run| *run != outer);
+                return ancestor == caller_pid(outer)
+                    && hold.has_caller()
+                    && between.all(|run| self.0.hosts[run].alive);
+            }
             (ancestor == guard_pid(outer) && state.guard.alive) || (ancestor == self::pid(outer) && state.alive)
         });
         Ok(above)
@@ -166,7 +210,8 @@ impl State {
     /// What this run tells its command.
     fn offer(&self, host: usize) -> Offer {
         let inode = self.hosts[host].lending.inode;
-        Offer { lender: lender(host), root: guard_pid(host), descriptor: DESCRIPTOR, inode, stand_in: None }
+        let (root, stand_in) = (self.root(host), self.stand_in(host));
+        Offer { lender: lender(host), root, descriptor: DESCRIPTOR, inode, stand_in }
     }
 
     /// The command of a run has begun: it will start these.
@@ -185,7 +230,11 @@ impl State {
     pub(crate) fn is_nested_now(&mut self, host: usize) -> bool {
         let Some(Nesting { outer, is_command, in_group, .. }) = self.hosts[host].nesting else { return true };
         // What is lent to the run that starts this one cannot be borrowed once its lender's command has ended.
-        let is_gone = |above: usize| self.hosts[above].alive && self.hosts[above].lending.writes.is_none();
+        let is_gone = |above: usize| {
+            let state = &self.hosts[above];
+            let has_caller = state.hold.as_ref().is_none_or(Hold::has_caller);
+            state.alive && (state.lending.writes.is_none() || !has_caller)
+        };
         if self.above(outer).any(is_gone) {
             if std::mem::take(&mut self.hosts[host].alive) {
                 self.supervisor_has_gone(host, CommandEnd::Exited(1));
@@ -193,7 +242,10 @@ impl State {
             return false;
         }
         let state = &self.hosts[outer];
-        let pending = if is_command {
+        let pending = if let Some(hold) = &state.hold {
+            self.hosts[host].alive = hold.has_caller();
+            None
+        } else if is_command {
             state.root_dies_of
         } else {
             let script = state.processes.iter().find(|process| process.alive && process.nested.is_none());
@@ -253,7 +305,7 @@ impl State {
             // It has copies.
             self.dismiss_guard(host);
         }
-        let is_idle = |outer: &usize| self.has_borrowed(host, *outer) && !lenders.contains(&lender(*outer));
+        let is_idle = |outer: &usize| self.has_borrowed(host, *outer) && !lenders.contains(&self.source(*outer));
         let idle = self.above(host).find(is_idle);
         if let Some(outer) = idle {
             self.fail(format!("host {host} uses nothing of host {outer}, and gives nothing back"));
@@ -273,12 +325,19 @@ impl State {
         for outer in above {
             self.wake_guard(outer);
             self.wake_supervisor(outer);
+            self.wake_stand_in(outer);
+            if let Some(keeper) = self.hosts[outer].keeper {
+                self.touch_keeper(keeper);
+            }
         }
     }
 
     /// A supervisor has ended, in whatever way. The kernel closes its pipes, and others see that it has gone.
     pub(crate) fn supervisor_has_gone(&mut self, host: usize, end: CommandEnd) {
-        self.hosts[host].lending.end();
+        // The pipe of what stands in for a command is its own.
+        if self.hosts[host].hold.as_ref().is_none_or(|hold| !hold.stands) {
+            self.hosts[host].lending.end();
+        }
         self.hosts[host].borrowing.give_back();
         for nested in self.below(host) {
             if let Some(keeper) = self.hosts[nested].keeper {
@@ -313,14 +372,18 @@ impl State {
                 && state.is_empty()
                 && self.keepers.iter().all(|keeper| keeper.host != *nested || !keeper.alive)
         };
-        self.hosts[host].is_empty() && self.below(host).iter().all(is_gone)
+        // What the caller of `zklock hold` starts is not below the guard.
+        let below = if self.hosts[host].hold.is_some() { vec![] } else { self.below(host) };
+        self.hosts[host].is_empty() && below.iter().all(is_gone)
     }
 
     /// Whether any process is alive that must not run without the lock of this run.
     pub(crate) fn is_running(&self, host: usize) -> bool {
         let counts = |nested: &usize| {
             let mut between = std::iter::once(*nested).chain(self.above(*nested)).take_while(|above| *above != host);
-            let is_left = self.hosts[host].leaves || between.any(|run| run != *nested && self.hosts[run].leaves);
+            let is_left = self.hosts[host].leaves
+                || self.hosts[host].hold.is_some()
+                || between.any(|run| run != *nested && self.hosts[run].leaves);
             self.hosts[*nested].is_running() && (!is_left || self.uses(*nested, host))
         };
         self.hosts[host].is_running() || self.below(host).iter().any(counts)
@@ -335,6 +398,9 @@ impl State {
 
     /// SIGKILL to what has come to the guard, or the supervisor, of this run because its own supervisor had died.
     pub(crate) fn kill_orphans(&mut self, host: usize) {
+        if self.hosts[host].hold.is_some() {
+            return;
+        }
         for nested in self.below(host) {
             let state = &self.hosts[nested];
             let is_orphan = !state.alive && (state.guard.alive || state.keeper.is_some());
@@ -377,7 +443,7 @@ impl State {
     pub(crate) fn is_out_of_reach(&self, host: usize) -> bool {
         self.above(host).any(|outer| {
             let state = &self.hosts[outer];
-            let is_helpless = !state.guard.alive && (!state.alive || state.frozen);
+            let is_helpless = state.hold.is_none() && !state.guard.alive && (!state.alive || state.frozen);
             let mut links = std::iter::once(host).chain(self.above(host)).take_while(|run| *run != outer);
             is_helpless
                 && links.any(|run| {
@@ -406,7 +472,10 @@ impl State {
             grant.all().filter_map(|granted| above.iter().copied().rfind(|outer| holds(*outer, granted))).collect();
         for outer in &above {
             match (lenders.contains(outer), self.has_borrowed(host, *outer)) {
-                (true, true) => self.coverage.count(Kind::Borrowed),
+                (true, true) => {
+                    let is_held = self.hosts[*outer].hold.is_some();
+                    self.coverage.count(if is_held { Kind::BorrowedFromHold } else { Kind::Borrowed });
+                }
                 (true, false) => {
                     return self.fail(format!("host {outer} does not know that host {host} uses its lock"));
                 }
@@ -440,6 +509,13 @@ pub(crate) fn end_of(outcome: Outcome) -> CommandEnd {
 pub(crate) fn nest(rng: &mut Rng, state: &mut State, timeout: Time) {
     state.first_nested = state.hosts.len();
     let first = rng.usize(0..state.hosts.len());
+    if rng.u32(0..3) == 0 {
+        let hold = Hold::new(some_time(rng, timeout * 3 / 2), rng.u32(0..4) > 0, rng.u32(0..4) > 0);
+        state.hosts[first].holds(hold);
+        if rng.u32(0..8) == 0 {
+            state.after(rng.u64(0..=timeout), Event::CallerEnds(first));
+        }
+    }
     for _ in 0..rng.usize(1..4) {
         let count = state.hosts.len();
         // Most often in the newest, so that there are several levels.
@@ -447,6 +523,9 @@ pub(crate) fn nest(rng: &mut Rng, state: &mut State, timeout: Time) {
             0 => first,
             nested => [first, count - 1, state.first_nested + rng.usize(0..nested)][rng.usize(0..3)],
         };
+        // What is left behind of a run is not below the caller of `zklock hold` any more.
+        let is_deep = state.hosts[first].hold.is_some() && state.above(outer).count() > 1;
+        let outer = if is_deep { state.outer(outer).unwrap_or(outer) } else { outer };
         let takes = |lock: usize, host: &Host| host.takes_all || host.lock == lock;
         let holds =
             |lock: usize| std::iter::once(outer).chain(state.above(outer)).any(|host| takes(lock, &state.hosts[host]));
@@ -465,7 +544,7 @@ pub(crate) fn nest(rng: &mut Rng, state: &mut State, timeout: Time) {
         let dialects = host.dialects.clone();
         let mut nested = Host::new(lock, mode, settings(rng, timeout), script(rng, timeout), servers);
         (nested.takes_all, nested.dialects, nested.alive) = (both, dialects, false);
-        let is_command = is_first && rng.u32(0..3) == 0;
+        let is_command = is_first && state.hosts[outer].hold.is_none() && rng.u32(0..3) == 0;
         nested.nesting = Some(Nesting {
             outer,
             is_command,
@@ -492,14 +571,14 @@ pub(crate) fn nest(rng: &mut Rng, state: &mut State, timeout: Time) {
     for fault in faults {
         state.after(rng.u64(0..=2 * timeout), Event::Fault(fault));
     }
-    if rng.u32(0..4) == 0 {
+    if rng.u32(0..4) == 0 || state.hosts[first].hold.is_some() && rng.bool() {
         // Some are not killed with the group of a command.
         let nested = rng.usize(state.first_nested..state.hosts.len());
         state.hosts[nested].nesting.iter_mut().for_each(|nesting| nesting.in_group = nesting.is_command);
         state.traps.push(Trap {
-            moment: Kind::AtNestedSpawn,
+            moment: if rng.u32(0..4) == 0 { Kind::AtHeld } else { Kind::AtNestedSpawn },
             countdown: rng.u32(1..4),
-            delay: rng.u64(0..MS / 2),
+            delay: rng.u64(0..MS / 4),
             fault: Kind::KillLender,
             time: some_time(rng, timeout),
         });

@@ -100,6 +100,7 @@ pub(crate) fn play(state: State, plans: &[Plan], strikes: &[(u32, Fault)]) -> Op
 fn dispatch(state: &mut State, event: Event) {
     match event {
         Event::Wake(keeper) => state.wake_keeper(keeper),
+        Event::Touch(keeper) => state.touch_keeper(keeper),
         Event::Up(conn) => state.arrive_up(conn),
         Event::Down(conn) => state.arrive_down(conn),
         Event::Forward(server) => state.forward(server),
@@ -112,6 +113,9 @@ fn dispatch(state: &mut State, event: Event) {
         Event::Turn(host) => state.turn(host),
         Event::Guard(host) => state.guard_turn(host),
         Event::Deadline(host) => state.deadline_passes(host),
+        Event::Pass(host) => state.pass(host),
+        Event::StandIn(host) => state.stand(host),
+        Event::CallerEnds(host) => state.caller_ends(host),
         Event::EndKeeper(host) => state.end_keeper(host),
         Event::Exit { host, process, killed } => state.exit(host, process, killed),
         Event::OnLostEnds(host) => {

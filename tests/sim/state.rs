@@ -35,6 +35,8 @@ pub(crate) fn micros(time: Duration) -> Time {
 pub(crate) enum Event {
     /// A timer of a keeper.
     Wake(usize),
+    /// Something has happened to a process that a keeper watches.
+    Touch(usize),
     /// Bytes on their way to a server over this connection.
     Up(usize),
     /// Bytes on their way to a client over this connection.
@@ -58,6 +60,11 @@ pub(crate) enum Event {
     Guard(usize),
     /// The kernel's timer for this host's guard.
     Deadline(usize),
+    /// What has waited at the gate of this host passes it.
+    Pass(usize),
+    /// With `zklock hold`: what stands in for a command takes a turn, and the caller ends.
+    StandIn(usize),
+    CallerEnds(usize),
     /// A supervisor that has finished stops waiting for its keeper.
     EndKeeper(usize),
     /// A process of this host's command ends by itself, or because it was killed.

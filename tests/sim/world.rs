@@ -105,6 +105,10 @@ impl SimOutside {
         or(shaken, enough).await
     }
 
+    fn host(&self) -> usize {
+        self.state.borrow().keepers[self.keeper].host
+    }
+
     fn has_room(&self) -> bool {
         self.state.borrow().keepers[self.keeper].reports.len() < ROOM
     }
@@ -246,7 +250,8 @@ impl Outside for SimOutside {
         poll_fn(|_| {
             let state = self.state.borrow();
             let guard = &state.hosts[state.keepers[self.keeper].host].guard;
-            if !guard.alive && guard.stage == Stage::Empty { Poll::Ready(()) } else { Poll::Pending }
+            let is_empty = !guard.alive && guard.stage == Stage::Empty && !state.lends_by_hold(self.host());
+            if is_empty { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }
@@ -255,7 +260,7 @@ impl Outside for SimOutside {
         poll_fn(|_| {
             let state = self.state.borrow();
             let host = &state.hosts[state.keepers[self.keeper].host];
-            if host.alive || host.guard.alive {
+            if host.alive || host.guard.alive || state.lends_by_hold(self.host()) {
                 return Poll::Pending;
             }
             Poll::Ready(matches!(host.guard.stage, Stage::Gated | Stage::Empty | Stage::Left))

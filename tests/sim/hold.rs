@@ -1,0 +1,217 @@
+//! `zklock hold`: the process that stands in for a command, and the caller that the lock is held for. The caller starts
+//! nested runs that borrow the lock, and that are not below the guard.
+
+use zklock::rules::lender::{Lender, StandIn};
+use zklock::rules::signal::Signal;
+
+use crate::coverage::Kind;
+use crate::host::{Host, Process};
+use crate::nested::{self, Lifeline, STARTED};
+use crate::state::{Event, MS, State, Time};
+
+/// How much longer a caller goes on at a time if its end would make a run wait for ever.
+const PATIENCE: Time = 50 * MS;
+
+/// The number of the lifeline in the process that stands in.
+const LIFELINE: u32 = 6;
+
+/// What a run of `zklock hold` has in place of a command.
+pub(crate) struct Hold {
+    /// How long the caller goes on once the lock is held.
+    work: Time,
+    /// Whether the caller is told that the lock is lost, and whether it heeds that.
+    wants_signal: bool,
+    heeds_signal: bool,
+    is_signaled: bool,
+    has_caller: bool,
+    /// The supervisor has been told that the caller has gone.
+    is_told: bool,
+    /// What stands in for the command lives.
+    pub(crate) stands: bool,
+    /// It was told to end.
+    is_ending: bool,
+    pub(crate) lifeline: Lifeline,
+}
+
+impl Hold {
+    pub(crate) fn new(work: Time, wants_signal: bool, heeds_signal: bool) -> Self {
+        Self {
+            work,
+            wants_signal,
+            heeds_signal,
+            is_signaled: false,
+            has_caller: true,
+            is_told: false,
+            stands: false,
+            is_ending: false,
+            lifeline: Lifeline::default(),
+        }
+    }
+
+    pub(crate) fn has_caller(&self) -> bool {
+        self.has_caller
+    }
+
+    /// Tells the supervisor once that the caller has gone.
+    pub(crate) fn has_caller_gone(&mut self) -> bool {
+        !self.has_caller && !std::mem::replace(&mut self.is_told, true)
+    }
+}
+
+impl Host {
+    /// Makes this run a `zklock hold`. It knows fewer options.
+    pub(crate) fn holds(&mut self, hold: Hold) {
+        let script = &mut self.script;
+        (script.on_lost, script.daemon, script.missing, script.status) = (false, false, false, 0);
+        (self.once_per, self.settings.max_run, self.settings.wait_descendants) = (None, None, false);
+        self.hold = Some(hold);
+    }
+}
+
+impl State {
+    /// What the caller of this run finds in its environment, if there is one.
+    pub(crate) fn stand_in(&self, host: usize) -> Option<StandIn> {
+        let hold = self.hosts[host].hold.as_ref()?;
+        Some(StandIn {
+            process: Lender { pid: nested::stand_in_pid(host), started: STARTED },
+            root_started: STARTED,
+            lifeline: LIFELINE,
+            lifeline_inode: hold.lifeline.inode(),
+        })
+    }
+
+    /// Who has the pipes of this run.
+    pub(crate) fn source(&self, host: usize) -> Lender {
+        self.stand_in(host).map_or(nested::lender(host), |stand_in| stand_in.process)
+    }
+
+    /// The process of an offer below which the run lends.
+    pub(crate) fn root(&self, host: usize) -> u32 {
+        if self.hosts[host].hold.is_some() { nested::caller_pid(host) } else { nested::guard_pid(host) }
+    }
+
+    /// Whether a run may use a lock that this one holds for its caller.
+    pub(crate) fn lends_by_hold(&self, host: usize) -> bool {
+        self.hosts[host].hold.is_some() && !self.hosts[host].lending.is_over()
+    }
+
+    /// What has waited at the gate stands in for a command from now on. The caller begins its work.
+    pub(crate) fn begin_to_stand(&mut self, host: usize) {
+        let Some(hold) = &mut self.hosts[host].hold else { return };
+        hold.stands = true;
+        hold.lifeline.begin();
+        let (work, exit_at) = (hold.work, Time::MAX);
+        let process =
+            Process { alive: true, stopped: false, exit_at, forks: 0, counted: true, in_group: true, nested: None };
+        self.hosts[host].processes.push(process);
+        self.after(work, Event::CallerEnds(host));
+        self.wake_stand_in(host);
+    }
+
+    pub(crate) fn wake_stand_in(&mut self, host: usize) {
+        if self.hosts[host].hold.is_some() {
+            let late = self.latency();
+            self.after(late, Event::StandIn(host));
+        }
+    }
+
+    /// What stands in for a command looks whether the lock is to end, and ends once no run uses it.
+    pub(crate) fn stand(&mut self, host: usize) {
+        if self.hosts[host].asleep.is_some() {
+            return self.hosts[host].deferred.push(Event::StandIn(host));
+        }
+        let now = self.now;
+        let Host { hold: Some(hold), processes, lending, .. } = &mut self.hosts[host] else { return };
+        let Some(process) = processes.first_mut().filter(|process| process.alive && !process.stopped) else { return };
+        if hold.has_caller && !hold.is_ending {
+            return;
+        }
+        lending.end();
+        if lending.is_over() {
+            process.exit_at = now;
+            self.exit(host, 0, false);
+        }
+    }
+
+    /// It has got a signal that ends it.
+    pub(crate) fn end_stand_in(&mut self, host: usize) {
+        if let Some(hold) = &mut self.hosts[host].hold {
+            hold.is_ending = true;
+        }
+        for process in &mut self.hosts[host].processes {
+            process.stopped = false;
+        }
+        self.wake_stand_in(host);
+    }
+
+    pub(crate) fn caller_ends(&mut self, host: usize) {
+        if self.hosts[host].asleep.is_some() {
+            return self.hosts[host].deferred.push(Event::CallerEnds(host));
+        }
+        if self.below(host).iter().any(|below| self.would_wait_for(*below, host)) {
+            return self.after(PATIENCE, Event::CallerEnds(host));
+        }
+        let Some(hold) = &mut self.hosts[host].hold else { return };
+        if std::mem::replace(&mut hold.has_caller, false) {
+            self.coverage.count(Kind::CallerEnded);
+            self.note(|| format!("host {host}: the caller has ended"));
+            self.wake_supervisor(host);
+            self.wake_stand_in(host);
+        }
+    }
+
+    /// Whether a run is nested in one that the caller has started, and has still to find out what is lent to it. Without the
+    /// caller, it would queue behind this run, which waits for the run between.
+    fn would_wait_for(&self, below: usize, host: usize) -> bool {
+        let state = &self.hosts[below];
+        let mut between = self.above(below).take_while(|run| *run != host).peekable();
+        let is_direct = between.peek().is_none();
+        !is_direct && between.all(|run| self.hosts[run].alive) && state.alive && state.started && state.grant.is_none()
+    }
+
+    /// Tells the caller that the lock is lost. Returns whether it was told, now or before.
+    pub(crate) fn signal_caller(&mut self, host: usize, signal: Signal) -> bool {
+        let Some(hold) = self.hosts[host].hold.as_mut().filter(|hold| hold.wants_signal) else { return false };
+        if hold.is_signaled {
+            return true;
+        }
+        if !hold.has_caller {
+            return false;
+        }
+        hold.is_signaled = true;
+        if hold.heeds_signal {
+            let tidy = self.up_to(300 * MS);
+            self.after(tidy, Event::CallerEnds(host));
+        }
+        self.note(|| format!("host {host}: the caller gets {signal}"));
+        true
+    }
+
+    /// What stands in for a command, or waits at the gate for that, has ended: the kernel closes its pipes. It kills what
+    /// the lifeline is a fuse for.
+    pub(crate) fn stand_in_has_gone(&mut self, host: usize) {
+        let Some(hold) = &mut self.hosts[host].hold else { return };
+        hold.stands = false;
+        hold.lifeline.end();
+        self.hosts[host].lending.end();
+        for below in self.below(host) {
+            if let Some(keeper) = self.hosts[below].keeper {
+                let late = self.latency();
+                self.after(late, Event::Touch(keeper));
+            }
+            self.wake_supervisor(below);
+            self.hosts[below].lender_lost_at = self.now;
+            if self.hosts[below].guard.has_lost_lender() {
+                if self.hosts[below].is_running() {
+                    self.coverage.count(Kind::LostHold);
+                }
+                self.wake_guard(below);
+                self.kill_at_gate(below);
+                let state = &mut self.hosts[below];
+                state.stopped_by_us |= state.processes.first().is_some_and(|root| root.alive && root.in_group);
+                self.blow_fuse(below);
+                self.excuse_stragglers(below);
+            }
+        }
+    }
+}
