@@ -66,9 +66,11 @@ impl<O: Outside> Keeper<'_, O> {
                         return Some(Report::Lost(loss));
                     }
                     match self.withdraw(session).await {
-                        Ok(()) => {}
-                        // What we may not delete goes with the session. The supervisor begins again with another one.
-                        Err(Failure::Denied) => return Some(Report::Lost(loss)),
+                        Ok(()) if self.locks.len() < 2 => {}
+                        // The supervisor begins again with another session. What we may not delete goes with this one;
+                        // and so does a node of ours that a restored backup brings back in a queue where we are not yet.
+                        // Whoever waits behind it there, holding the lock that we wait for here, would wait for ever.
+                        Ok(()) | Err(Failure::Denied) => return Some(Report::Lost(loss)),
                         Err(failure) => return Some(refuse(failure, lock)),
                     }
                     self.outside.report(&Report::Queue(Progress::Requeued(loss))).await;
