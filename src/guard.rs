@@ -185,7 +185,8 @@ impl Guard {
     /// Forks a guard, and that forks the command's process, which waits at the gate. This process must have one thread
     /// only. An error means that no guard could be forked. A guard that cannot fork the command's process exits.
     pub fn start(birth: &Birth<'_>, ties: &Ties) -> io::Result<Self> {
-        let Some(alive) = &ties.alive else { return Err(Errno::EBADF.into()) };
+        // A guard has died that had been asked to open its gate.
+        let Some(alive) = &ties.alive else { return Err(Errno::EAGAIN.into()) };
         ties.shared.reset();
         let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
         let (link, guards_link) = pair()?;

@@ -347,6 +347,9 @@ impl<'p> Supervisor<'p> {
     fn clean_up(&mut self, has_failed: bool) {
         self.teller.screen.clear();
         self.start_writer();
+        if has_failed && self.job.has_command() {
+            self.signal_caller(self.plan.settings.stop_signal);
+        }
         while self.job.is_left() {
             self.pause(CLEAN_UP_PAUSE);
         }
@@ -354,9 +357,10 @@ impl<'p> Supervisor<'p> {
             self.teller.say(&notice);
         }
         let until = clock::now() + KEEPER_EXIT;
-        // It exits when its socket is closed. After a run that has failed, it does not know that nothing is left.
+        // It exits when its socket is closed. After a run that has failed, it does not know that nothing is left. What a
+        // caller runs below our locks is not below our guard: the keeper waits for that, but not if it is told to release.
         if let Some(keeper) = &mut self.keeper {
-            if has_failed {
+            if has_failed && self.caller.is_none() {
                 keeper.order(Order::Release);
             }
             keeper.link = None;

@@ -243,7 +243,13 @@ impl Job {
     pub(super) fn failure(&self, end: End) -> Option<io::Error> {
         match end {
             End::Reaped(_) => self.guard.as_ref()?.guard.failure(),
-            End::Stillborn => Some(Errno::EAGAIN.into()),
+            End::Stillborn => {
+                let guard = self.guard.as_ref().map(|guarded| &guarded.guard);
+                // The timer of a guard that is to open its gate after the lease ends that guard.
+                let is_over = guard.is_some_and(|guard| guard.shared().is_revoked());
+                let why = if is_over { Errno::ETIME } else { Errno::EAGAIN };
+                guard.and_then(Guard::failure).or(Some(why.into()))
+            }
         }
     }
 
@@ -323,7 +329,8 @@ impl Job {
     pub(super) fn left_behind(&self) -> Option<Notice> {
         let guarded = self.guard.as_ref().filter(|guarded| guarded.leaves)?;
         match guarded.guard.stage() {
-            Stage::Empty => None,
+            // Without an opened gate there was no command.
+            Stage::Gated | Stage::Empty => None,
             stage if !self.has_proc() => (stage == Stage::Left).then_some(Notice::LeftBehind(None)),
             _ => {
                 let number = guarded.descendants(&self.children).count();
