@@ -83,6 +83,9 @@ pub(super) fn wait(birth: &Birth<'_>, passage: Passage<'_>, go: &OwnedFd, guard:
         if getppid() != guard {
             return Err(Errno::ESRCH.into());
         }
+        if let Work::Hold(stand_in) = birth.work {
+            stand_in.let_go()?;
+        }
         Ok(())
     };
     if let Err(error) = tied() {

@@ -10,7 +10,7 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::stat::Mode;
-use nix::unistd::{dup2_stdout, getpgrp, read, tcgetpgrp, write};
+use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout, getpgrp, read, tcgetpgrp, write};
 
 use super::{Caller, HANG_UP, Until, has_event, stdin};
 use crate::command::exit_now;
@@ -59,6 +59,18 @@ impl StandIn {
             Some(Until::Signal | Until::Now) | None => UntilWhen::Signal,
         };
         Self { stop_signal, until, root: caller.and_then(|caller| caller.process) }
+    }
+
+    /// Lets go of what the caller has open here, but for what is still needed: standard output, and a standard input that
+    /// tells when to end. At the end of a process the kernel first flushes each of its files, and only then closes its
+    /// pipes. On a file system that does not answer, a flush takes for ever, and the lifeline would hang up as late.
+    pub(crate) fn let_go(self) -> io::Result<()> {
+        let null = nix::fcntl::open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
+        dup2_stderr(&null)?;
+        if matches!(self.until, UntilWhen::Readable(_) | UntilWhen::Signal) {
+            dup2_stdin(&null)?;
+        }
+        Ok(())
     }
 
     /// Lives as what stands in for a command: prints what a command would find in its environment, and holds. To be called

@@ -1,7 +1,10 @@
 //! `zklock hold`: the lock is held for another process, such as a script, and ends with it.
 
+use std::ffi::OsStr;
+use std::fs;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use nix::sys::signal::Signal;
 
@@ -127,6 +130,28 @@ fn what_stands_in_for_a_command_is_killed() {
     let output = script.wait().expect_code(3);
     assert!(output.stdout().ends_with("told, 76\n"), "{output}");
     assert!(output.stderr().contains("the process that held it died of SIGKILL; stopping the caller"), "{output}");
+}
+
+/// Where one does not answer, the kernel would wait for it before it tells the borrowers that this process is dead.
+#[test]
+fn what_stands_in_for_a_command_has_no_file_of_the_caller() {
+    let scratch = Scratch::new();
+    scratch.touch("in");
+    let to_files = r#"exec "$@" <in >out 2>err"#;
+    let mut holder = hold(&scratch).arg("-v").run_by(["sh", "-c", to_files, "sh"]).spawn();
+    let find = || holder.processes().into_iter().find(|process| process.name == "lock-hold");
+    let stand_in = poll::until("it holds", || find().filter(|_| scratch.read("out").contains("ZKLOCK_HELD="))).pid;
+    let link = |number: &OsStr| fs::read_link(format!("/proc/{stand_in}/fd/{}", number.display())).unwrap_or_default();
+    let null = Path::new("/dev/null");
+    poll::until("it has left standard output", || (link(OsStr::new("1")) == null).then_some(()));
+    let numbers = fs::read_dir(format!("/proc/{stand_in}/fd")).expect("it lives");
+    let files: Vec<_> = numbers.map(|number| link(&number.expect("it lives").file_name())).collect();
+    let (nulls, others): (Vec<_>, Vec<_>) = files.iter().partition(|file| *file == null);
+    assert_eq!(nulls.len(), 3, "{files:?}");
+    assert!(others.iter().all(|file| file.is_relative()), "{files:?}");
+    holder.signal(Signal::SIGTERM);
+    holder.wait().expect_code(0);
+    assert!(scratch.read("err").contains("holding"));
 }
 
 /// What is stopped cannot see that its caller has gone; the supervisor sees it as well.
