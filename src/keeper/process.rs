@@ -281,6 +281,7 @@ impl<'p> Outside for RealOutside<'p> {
                 pid: Some(self.birth.supervisor),
                 started: self.birth.started,
                 pid_ns: lending::pid_namespace(),
+                time_ns: lending::time_namespace(),
                 boot_id: lending::boot_id(),
                 user: lookup::user_name(),
                 command,

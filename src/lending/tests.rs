@@ -135,6 +135,7 @@ fn card(lender: Lender) -> Card {
         pid: Some(lender.pid),
         started: Some(lender.started),
         pid_ns: pid_namespace(),
+        time_ns: time_namespace(),
         boot_id: boot_id(),
         ..Card::default()
     }
@@ -170,6 +171,12 @@ fn who_lends_us_a_lock() {
     assert_eq!(judge(&elsewhere, &holder), Loan::Stranger);
     let container = Card { pid_ns: Some(1), ..holder.clone() };
     assert_eq!(judge(&borrowed, &container), Loan::OutOfReach(Barrier::Foreign));
+    // Its start is counted from another boot.
+    let elsewhen = Card { time_ns: Some(1), started: Some(0), ..holder.clone() };
+    let elsewhen = borrowed.loans().judge(&elsewhen, &Card { time_ns: Some(2), ..own.clone() }, nested, &Proc);
+    assert_eq!(elsewhen, Loan::OutOfReach(Barrier::Foreign));
+    // Before Linux 5.6, or an older zklock.
+    assert_eq!(judge(&borrowed, &Card { time_ns: None, ..holder.clone() }), Loan::Lent(offer.lender));
 
     borrowed.give_back();
     assert_eq!(judge(&borrowed, &holder), Loan::Over);

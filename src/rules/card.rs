@@ -35,6 +35,9 @@ pub struct Card {
     /// The PID namespace in which it has that pid (pid_namespaces(7)).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid_ns: Option<u64>,
+    /// The time namespace in which it has started then (time_namespaces(7)).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_ns: Option<u64>,
     /// A random text for the time that the machine has been running since its last boot (proc_sys_kernel(5)).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
@@ -112,6 +115,7 @@ impl Card {
             pid: number("pid").and_then(|pid| u32::try_from(pid).ok()),
             started: number("started"),
             pid_ns: number("pid_ns"),
+            time_ns: number("time_ns"),
             boot_id: text("boot_id"),
             user: text("user"),
             command: text("command"),
@@ -197,14 +201,15 @@ mod tests {
             held_for: Some(4000),
             started: Some(77),
             pid_ns: Some(4_026_531_836),
+            time_ns: Some(4_026_531_834),
             boot_id: Some("7b38".to_owned()),
             ..backup()
         };
         assert_eq!(
             String::from_utf8(card.to_bytes()).unwrap(),
             concat!(
-                r#"{"v":1,"host":"db3","pid":4242,"started":77,"pid_ns":4026531836,"boot_id":"7b38","user":"ops","#,
-                r#""command":"backup.sh","describe":"nightly","#,
+                r#"{"v":1,"host":"db3","pid":4242,"started":77,"pid_ns":4026531836,"time_ns":4026531834,"#,
+                r#""boot_id":"7b38","user":"ops","command":"backup.sh","describe":"nightly","#,
                 r#""mode":"permits:3","held_since":1700000000123,"held_for":4000,"permits":3}"#
             )
         );

@@ -177,7 +177,9 @@ impl Loans {
         if holder.boot_id != own.boot_id {
             return Loan::Stranger;
         }
-        if holder.pid_ns != own.pid_ns {
+        // Where the time of the start cannot be compared, a run above us would pass for a stranger.
+        let counts_otherwise = holder.time_ns.zip(own.time_ns).is_some_and(|(theirs, ours)| theirs != ours);
+        if holder.pid_ns != own.pid_ns || counts_otherwise {
             return Loan::OutOfReach(Barrier::Foreign);
         }
         let lender = Lender { pid, started };

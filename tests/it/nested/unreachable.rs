@@ -1,8 +1,10 @@
 //! A run whose outer run it cannot reach would wait for itself: it refuses to.
 
 use std::fs;
+use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use nix::unistd::geteuid;
 use tempfile::TempDir;
@@ -56,6 +58,21 @@ fn another_user() {
 fn another_pid_namespace() {
     let user = if geteuid().is_root() { "" } else { "--user --map-root-user" };
     expect_refused(&format!("unshare --pid --fork --mount-proc {user}"), FOREIGN);
+}
+
+/// /proc says otherwise there when the outer run started.
+#[test]
+fn another_time_namespace() {
+    let user = if geteuid().is_root() { "" } else { "--user --map-root-user" };
+    let unshare = format!("unshare --time --boottime 1000 --fork {user}");
+    let tries = Command::new("sh").args(["-c", &format!("{unshare} true")]).stderr(Stdio::null()).status();
+    if tries.is_ok_and(|status| status.success()) {
+        expect_refused(&unshare, FOREIGN);
+    } else {
+        // Not by `eprintln`, which libtest captures.
+        let _ =
+            writeln!(io::stderr(), "another_time_namespace DID NOT RUN: it takes Linux 5.6 and the right to unshare");
+    }
 }
 
 #[test]
