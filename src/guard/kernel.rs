@@ -12,8 +12,9 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use crate::rules::instant::Instant;
 use crate::shared::{Part, Shared};
 
-/// A timer that sends SIGKILL to this process when the lease is over (timer_create(2)). It fires for a stopped process
-/// as well, and in a frozen cgroup, and counts sleep. The death of a guard kills the command.
+/// A timer that sends SIGKILL to this process when the lease is over (timer_create(2)), and counts sleep. That ends a
+/// stopped process as well, and one in a frozen cgroup of version 2, but not in one of version 1. The death of a guard
+/// kills the command.
 pub(super) struct DeadlineTimer(libc::timer_t);
 
 impl DeadlineTimer {
