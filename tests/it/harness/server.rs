@@ -251,6 +251,8 @@ impl Server {
         java.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"])
             // Nothing left in /tmp/hsperfdata_USER.
             .arg("-XX:-UsePerfData")
+            // 3.5 and 3.6 take the names of containers for the locale's, and would not remove one with an umlaut.
+            .arg("-Dfile.encoding=UTF-8")
             // Nothing here needs to outlive a power cut, and a test machine's disk may be slow.
             .args(["-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=1024"])
             // Containers stay where they are, unless a test is about that.
