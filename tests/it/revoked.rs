@@ -118,8 +118,10 @@ fn curators_revoker_is_obeyed() {
     peer.revoke(&node);
     let output = holder.wait().expect_code(76);
     assert_eq!(output.stderr(), format!("zklock: asked to give up {LOCK} (zklock break): stopping the command\n"));
-    peer.acquire();
-    peer.release();
+    if !Recipe::CuratorMutex.needs_newer_servers() {
+        peer.acquire();
+        peer.release();
+    }
 }
 
 /// All nodes of a contender of several dialects count, and those of each lock of `--and`.
