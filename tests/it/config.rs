@@ -9,6 +9,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{geteuid, mkfifo};
 use serde_json::{Value, json};
 
+use crate::harness::release::well;
 use crate::harness::running::{Output, only_line, silent};
 use crate::harness::schema::expect_valid;
 use crate::harness::scratch::{LOCK, Scratch};
@@ -91,7 +92,7 @@ fn the_users_file_beats_the_systems() {
     write(&scratch, "etc/zklock.toml", &format!("{}session-timeout = 40\n", servers(&scratch)));
     let settings = || {
         let check = from_cron(&scratch).args(["check", "--json"]);
-        let output = silent(check.run().expect_code(0));
+        let output = silent(check.run().expect_code(well()));
         let json: Value = serde_json::from_slice(&output.stdout).unwrap();
         expect_valid("check", &json);
         json["settings"].as_array().unwrap().clone()
@@ -111,7 +112,7 @@ fn the_users_file_beats_the_systems() {
     // Where XDG says otherwise, the home is not looked at.
     let xdg = Zklock::bare().env("ZKLOCK_CONFIG", "").env("HOME", scratch.file("home"));
     let xdg = with_etc(&scratch, xdg.env("XDG_CONFIG_HOME", scratch.file("no")).arg("check"));
-    let text = xdg.run().expect_code(0).stdout();
+    let text = xdg.run().expect_code(well()).stdout();
     let timeout = text.lines().find(|line| line.trim().starts_with("session-timeout"));
     assert!(timeout.is_some_and(|line| line.contains("40s ") && line.ends_with("/etc/zklock.toml, line 2")), "{text}");
     // No file at all.
@@ -130,7 +131,7 @@ fn every_command_that_connects_uses_it() {
     assert!(silent(zklock(&["status", LOCK]).run().expect_code(0)).stdout().contains("1 holds"));
     assert!(silent(zklock(&["list"]).run().expect_code(0)).stdout().contains(LOCK));
     assert_eq!(silent(zklock(&["list", "--complete", "/lo"]).run().expect_code(0)).stdout(), format!("{LOCK}\n"));
-    silent(zklock(&["check", LOCK]).run().expect_code(0));
+    silent(zklock(&["check", LOCK]).run().expect_code(well()));
     let node = scratch.client().children(LOCK).remove(0);
     zklock(&["break", "--node", &node, LOCK]).run().expect_code(0);
     holder.wait().expect_code(76);
@@ -144,7 +145,7 @@ fn check_says_where_settings_come_from() {
     let file = write(&scratch, "zklock.toml", &text);
     set_mode(&write(&scratch, "login", "digest:ops:hidden\n"), 0o600);
     let check = || with(&file).plain().env("ZKLOCK_SESSION_TIMEOUT", "20s").args(["check", "--connect-timeout", "5s"]);
-    let text = silent(check().run().expect_code(0)).stdout();
+    let text = silent(check().run().expect_code(well())).stdout();
     let (_, settings) = text.split_once("\nSettings:\n").expect("the settings");
     let lines: Vec<Vec<_>> = settings.lines().map(|line| line.trim().split("  ").map(str::trim).collect()).collect();
     let lines: Vec<Vec<_>> =
@@ -164,7 +165,7 @@ fn check_says_where_settings_come_from() {
         ]
     );
     let json = |zklock: Zklock| -> Value {
-        let output = silent(zklock.arg("--json").run().expect_code(0));
+        let output = silent(zklock.arg("--json").run().expect_code(well()));
         let json = serde_json::from_slice(&output.stdout).unwrap();
         expect_valid("check", &json);
         json
