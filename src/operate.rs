@@ -122,7 +122,7 @@ fn explained(stop: Stop, operation: &Operation) -> Outcome {
 
 /// Where nothing was found, there may be no chroot either.
 async fn expect_chroot(session: &TcpSession<'_>, operation: &Operation) -> Result<(), Stop> {
-    if !operation.access.servers.chroot.is_empty() && session.exists("/", false).await?.0.is_none() {
+    if !operation.access.servers.chroot.is_empty() && !session.is_there("/").await? {
         return Err(Stop::NoChroot);
     }
     Ok(())

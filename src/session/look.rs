@@ -27,7 +27,18 @@ impl<C: Channel> ClientSession<C> {
         }
     }
 
-    /// What the server says of a node. It says so even to those who may not read the node. `Ok(None)`: there is none.
+    /// Whether there is this node. Newer servers (3.9.5) refuse to tell more of it to those who may not read it, and of
+    /// one that is not there say so to all.
+    pub async fn is_there(&self, path: &str) -> Result<bool, Failure> {
+        match self.exists(path, false).await {
+            Ok((stat, _)) => Ok(stat.is_some()),
+            Err(Failure::Denied) => Ok(true),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// What the server says of a node. Older ones (3.8) say so even to those who may not read it. `Ok(None)`: there is
+    /// none.
     pub fn exists<'s>(
         &'s self,
         path: &str,

@@ -149,7 +149,7 @@ impl<'p> Survey<'_, 'p> {
         let mut beats = vec![];
         for _ in 0..TIMES {
             let begin = clock::now();
-            let there = session.exists("/", false).await?.0.is_some();
+            let there = session.is_there("/").await?;
             reads.push(clock::now().saturating_since(begin));
             seen.borrow_mut().chroot = Some(there);
         }
@@ -184,7 +184,7 @@ async fn lacks(session: &Probe<'_, '_>, lock: &LockPath) -> Result<Vec<Lack>, Fa
     let mut lacks = vec![];
     let mut missing = vec![];
     let mut above = lock.as_str();
-    while !above.is_empty() && session.exists(above, false).await?.0.is_none() {
+    while !above.is_empty() && !session.is_there(above).await? {
         missing.insert(0, above.to_owned());
         above = above.rsplit_once('/').map_or("", |(above, _)| above);
     }
