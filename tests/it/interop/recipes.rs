@@ -3,7 +3,7 @@
 
 use nix::sys::signal::Signal;
 
-use super::{excludes_both_ways, queue};
+use super::{beside, excludes_both_ways, queue};
 use crate::harness::client::Kind;
 use crate::harness::peers::{Peer, Recipe};
 use crate::harness::running::{Output, finish, only_line, silent};
@@ -57,7 +57,10 @@ fn is_refused_when_it_came_later(recipe: Recipe, words: &str) {
     }
     let scratch = Scratch::new();
     let mut holder = scratch.hold();
-    let mut between = queue(&scratch, recipe, "between", 2);
+    // With a beat, it would list the queue and be refused itself.
+    let between = beside(&scratch, recipe).args(["--session-timeout", "2m"]).child(scratch.logged("between"));
+    let mut between = between.spawn();
+    scratch.wait_queue(2);
     let mut waiter = queue(&scratch, recipe, "waiter", 3);
     let mut peer = Peer::start(&scratch, recipe);
     peer.acquire();
