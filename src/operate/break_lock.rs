@@ -211,8 +211,12 @@ async fn delete(session: &TcpSession<'_>, nodes: &[String], target: &Entry) -> R
 /// Whether the node is the one that was seen. If the lock's own node was made anew, its sequence numbers begin again, and
 /// the names of some clients have nothing else that tells them apart.
 async fn is_same(session: &TcpSession<'_>, node: &str, target: &Entry) -> Result<bool, Stop> {
-    let (stat, _) = session.exists(node, false).await?;
-    Ok(stat.is_some_and(|stat| target.token.is_none_or(|token| token == stat.czxid)))
+    match session.exists(node, false).await {
+        Ok((stat, _)) => Ok(stat.is_some_and(|stat| target.token.is_none_or(|token| token == stat.czxid))),
+        // Newer servers tell nothing of a node to those who may not read it, and told nothing before.
+        Err(Failure::Denied) => Ok(target.token.is_none()),
+        Err(failure) => Err(failure.into()),
+    }
 }
 
 /// Stores the request in a node.
@@ -252,10 +256,15 @@ async fn until_gone(session: &TcpSession<'_>, node: &str, target: &Entry) -> Res
             }
             Ok((_, _, watch)) => watch,
             Err(Failure::NoNode) => return Ok(Fate::Gone),
-            Err(Failure::Denied) => match session.exists(node, true).await? {
-                (None, _) => return Ok(Fate::Gone),
-                (Some(_), watch) => watch,
-            },
+            // Its end is told only to those who may read it (CVE-2024-23944). The list tells all who may read that.
+            Err(Failure::Denied) => {
+                let (lock, name) = node.rsplit_once('/').expect("a node of a lock");
+                let (names, watch) = session.names(lock, true).await?;
+                if !names.iter().any(|listed| listed == name) {
+                    return Ok(Fate::Gone);
+                }
+                watch
+            }
             Err(failure) => return Err(failure.into()),
         };
         if let Some(watch) = watch {

@@ -78,7 +78,12 @@ async fn search(
         }
         // The replies come in this order.
         let Some((path, stat, names)) = in_flight.pop_front() else { break };
-        let is_ephemeral = stat.await?.0.is_none_or(|stat| stat.ephemeral_owner != 0);
+        let is_ephemeral = match stat.await {
+            Ok((stat, _)) => stat.is_none_or(|stat| stat.ephemeral_owner != 0),
+            // Newer servers tell nothing of a node to those who may not read it. It may be one that they may lock.
+            Err(Failure::Denied) => false,
+            Err(failure) => return Err(failure.into()),
+        };
         let names = match names.await {
             Ok((names, _)) => names,
             Err(Failure::NoNode) => continue,

@@ -77,7 +77,11 @@ impl<'a> View<'a> {
                 Ok((data, stat, watch)) => break (LastRun::from_bytes(&data, stat.mtime), watch),
                 Err(Failure::NoNode) if !self.is_watched => break (None, None),
                 Err(why @ (Failure::NoNode | Failure::Denied)) => {
-                    let (stat, watch) = session.exists(&record, self.is_watched).await?;
+                    let (stat, watch) = match session.exists(&record, self.is_watched).await {
+                        // Newer servers tell nothing of a node to those who may not read it.
+                        Err(Failure::Denied) => break (None, None),
+                        told => told?,
+                    };
                     let has_just_come = why == Failure::NoNode && stat.is_some();
                     if !has_just_come {
                         break (None, watch);
@@ -111,17 +115,19 @@ impl<'a> View<'a> {
             }
             // The replies come in this order.
             let Some((name, reply)) = in_flight.pop_front() else { return Ok(gone) };
-            let (stat, watch, card) = match reply.await {
-                Ok((data, stat, watch)) => (Some(stat), watch, Card::from_bytes(&data)),
-                Err(Failure::NoNode) => (None, None, Card::default()),
-                Err(Failure::Denied) => {
-                    let (stat, watch) = session.exists(&self.lock.child(&name), self.is_watched).await?;
-                    (stat, watch, Card::default())
-                }
+            let (known, watch) = match reply.await {
+                Ok((data, stat, watch)) => (Some(seen(&stat, Card::from_bytes(&data))), watch),
+                Err(Failure::NoNode) => (None, None),
+                Err(Failure::Denied) => match session.exists(&self.lock.child(&name), self.is_watched).await {
+                    Ok((stat, watch)) => (stat.map(|stat| seen(&stat, Card::default())), watch),
+                    // It is there; the list will tell when it has gone.
+                    Err(Failure::Denied) => (Some(Seen::default()), None),
+                    Err(failure) => return Err(failure.into()),
+                },
                 Err(failure) => return Err(failure.into()),
             };
-            match stat {
-                Some(stat) => drop(self.nodes.insert(name, (seen(&stat, card), watch))),
+            match known {
+                Some(known) => drop(self.nodes.insert(name, (known, watch))),
                 None => drop(gone.insert(name)),
             }
         }

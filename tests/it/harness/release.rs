@@ -69,6 +69,8 @@ pub(crate) enum Feature {
     EnforcedLogin,
     /// That a server can demand a login by SASL, and says that it refuses one.
     EnforcedSasl,
+    /// What a server says of a node to those who may not read it. Later ones say only that it is there.
+    OpenStat,
     /// Connections by TLS. It takes jars that are known for Debian's release only.
     Tls,
 }
@@ -78,12 +80,14 @@ impl Feature {
     pub(crate) fn is_there(self) -> bool {
         let Some(version) = &Release::used().version else { return true };
         let mut numbers = version.split('.').map(|number| number.parse::<u32>().expect("a version such as 3.4.14"));
+        let used = (numbers.next(), numbers.next());
         let since = match self {
             Self::Containers | Self::Create2 | Self::Curator | Self::EnforcedSasl => 5,
             Self::EnforcedLogin => 7,
+            Self::OpenStat => return used < (Some(3), Some(9)),
             Self::Tls => return false,
         };
-        (numbers.next(), numbers.next()) >= (Some(3), Some(since))
+        used >= (Some(3), Some(since))
     }
 }
 
