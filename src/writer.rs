@@ -29,8 +29,9 @@ use crate::rules::instant::Instant;
 use crate::sentences;
 use crate::signals;
 
-/// How long a run waits for its writer in the end.
-const LAST_TEXTS: Duration = Duration::from_millis(200);
+/// How long a run waits for its writer in the end. On a busy machine the writer may get a processor late, and the last
+/// text is often the reason why the run has failed.
+const LAST_TEXTS: Duration = Duration::from_secs(1);
 
 /// How long a run waits for its writer before something that has to come after the text on the screen.
 const PATIENCE: Duration = Duration::from_millis(50);
