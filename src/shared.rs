@@ -38,6 +38,7 @@ struct Cells {
     began: AtomicU64,
     kills: AtomicU32,
     refused: AtomicU32,
+    released: AtomicBool,
 }
 
 /// What waits at the gate may still pass it, or has passed it, or may not pass it any more.
@@ -113,6 +114,16 @@ impl Shared {
     /// Whether the lease was revoked.
     pub fn is_revoked(self) -> bool {
         self.0.revoked.load(SeqCst)
+    }
+
+    /// The supervisor: the keeper is to release the lock, and the message that says so cannot be sent.
+    pub fn release(self) {
+        self.0.released.store(true, SeqCst);
+    }
+
+    /// Whether the keeper is to release the lock, if it hears no more.
+    pub fn is_released(self) -> bool {
+        self.0.released.load(SeqCst)
     }
 
     /// From when the lease counts, if there is one.

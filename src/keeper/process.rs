@@ -207,7 +207,7 @@ impl<'p> Outside for RealOutside<'p> {
             let has_gone = self.supervisor.as_ref().is_some_and(is_readable);
             match self.birth.link.receive() {
                 Received::Message(order) => return Some(order),
-                Received::Gone => return None,
+                Received::Gone => return self.birth.ties.shared.is_released().then_some(Order::Release),
                 Received::Nothing if has_gone => return None,
                 Received::Nothing => may_come().await,
             }

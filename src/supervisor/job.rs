@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::unistd::{Pid, getpid};
 
+use crate::clock;
 use crate::command::{Launch, Program};
 use crate::descendants::{self, Descendants, OwnChildren, Stranger};
 use crate::environment::Variable;
@@ -246,9 +247,10 @@ impl Job {
             End::Stillborn => {
                 let guard = self.guard.as_ref().map(|guarded| &guarded.guard);
                 // The timer of a guard that is to open its gate after the lease ends that guard.
-                let is_over = guard.is_some_and(|guard| guard.shared().is_revoked());
-                let why = if is_over { Errno::ETIME } else { Errno::EAGAIN };
-                guard.and_then(Guard::failure).or(Some(why.into()))
+                if guard.is_some_and(|guard| guard.shared().limits().0 <= clock::now()) {
+                    return Some(Errno::ETIME.into());
+                }
+                guard.and_then(Guard::failure).or(Some(Errno::EAGAIN.into()))
             }
         }
     }

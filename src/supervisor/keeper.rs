@@ -82,7 +82,8 @@ impl Keeper {
             && let Err(error) = link.send(&order)
         {
             log::info!("cannot tell the keeper {order:?}: {error}");
-            // It then releases as if we had died. There is no other order.
+            // There is no other order.
+            self.ties.shared.release();
             link.end();
         }
     }

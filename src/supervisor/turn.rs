@@ -191,10 +191,6 @@ impl Turns {
             let is_too_late = match event {
                 // What others ask of a command that has ended.
                 Event::Keeper(Report::Revoked(_)) => is_telling || outside.has_ended(),
-                // It died after the end of the command: otherwise the guard says that it does not count.
-                Event::Keeper(Report::Lost(Loss::LenderGone)) => {
-                    (is_telling || outside.has_ended()) && outside.loss().is_none()
-                }
                 // When nothing is left of the command, the keeper releases the lock by itself. What happens to it after
                 // that is no loss.
                 Event::KeeperGone => outside.is_emptied(),

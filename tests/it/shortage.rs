@@ -90,3 +90,16 @@ fn no_room_for_the_order_to_release() {
     scratch.touch("end");
     job.wait_until_nothing_is_left();
 }
+
+/// The same if the run is to be recorded.
+#[test]
+fn no_room_for_the_order_to_record() {
+    let scratch = Scratch::new();
+    let length = r#""Release""#.len();
+    let filtered = filtering(&scratch, &no_room(length, length, "ENOBUFS"));
+    let once = || scratch.zklock().args(["--once-per", "1h", LOCK, "echo", "ran"]);
+    let first = silent(once().run_by([filtered]).run()).expect_code(0);
+    assert_eq!(first.stdout(), "ran\n");
+    scratch.wait_queue(0);
+    assert_eq!(once().run().expect_code(0).stdout(), "", "it was recorded");
+}

@@ -354,7 +354,7 @@ impl Outside for SimOutside<'_> {
 
     fn loss(&self) -> Option<Loss> {
         let is_over = self.state.hosts[self.host].guard.lease_over && !self.hears_late;
-        if (is_over || self.has_command()) && self.has_lost_lender() {
+        if (is_over || self.has_command() && !self.has_ended()) && self.has_lost_lender() {
             self.state.see_loss(self.host, self.hears_late);
             return Some(Loss::LenderGone);
         }
