@@ -172,7 +172,10 @@ impl Turns {
         let awaited = self.awaits().filter(|_| !outside.has_command());
         if awaited.is_some_and(|awaited| outside.have_gone(awaited)) {
             self.hear_keeper(outside)?;
-            self.happen(outside, Event::Command(CommandEvent::TreeGone))?;
+            // After a loss everyone has to go, where borrowers alone were waited for.
+            if self.awaits() == awaited {
+                self.happen(outside, Event::Command(CommandEvent::TreeGone))?;
+            }
         }
         Ok(())
     }

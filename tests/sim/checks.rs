@@ -305,11 +305,10 @@ impl State {
         if free { Ok(()) } else { Err(format!("{path} is not first")) }
     }
 
-    /// The command of `--on-lost` starts only if the command was started before, and nothing of it runs any more. A
-    /// loss that comes while only borrowers are waited for does not wait for the keeper of a nested run, which exits.
+    /// The command of `--on-lost` starts only if the command was started before, and nothing is left of it.
     pub(crate) fn check_on_lost(&mut self, host: usize) {
         let state = &self.hosts[host];
-        if state.grant.is_none() && !state.died_behind_gate || self.is_running(host) {
+        if state.grant.is_none() && !state.died_behind_gate || !self.is_empty(host) {
             self.fail(format!("host {host} starts the command of --on-lost out of turn"));
         }
     }
