@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::outside::Outside;
 use super::place::{Claim, Step, Stop, lacking, refuse};
 use super::{Keeper, PAUSE};
-use crate::futures::or;
+use crate::futures::{or, zip};
 use crate::plan::LockPath;
 use crate::rules::contacts::Contacts;
 use crate::rules::instant::Instant;
@@ -111,12 +111,24 @@ impl<O: Outside> Keeper<'_, O> {
             self.catch_up(session).await?;
         }
         let timeout = session.timeout();
-        let first_told = || !std::mem::replace(&mut self.told.borrow_mut().connected, true);
-        if self.session.timeout.replace(timeout) != timeout || first_told() {
-            self.outside.report(&Report::Connection(Connection::Connected { timeout })).await;
-            log::info!("session {:#018x}, timeout {timeout:?}", session.id());
+        if self.session.timeout.replace(timeout) != timeout {
+            self.told.borrow_mut().connected = false;
+        }
+        // Else when our creation is on its way.
+        if !is_first || !self.plan.request.held.is_empty() {
+            self.tell_of_session(session).await;
         }
         Ok(())
+    }
+
+    /// Tells the supervisor of a session, or of a timeout, that it has not heard of.
+    async fn tell_of_session(&self, session: &O::Session) {
+        if std::mem::replace(&mut self.told.borrow_mut().connected, true) {
+            return;
+        }
+        let timeout = session.timeout();
+        self.outside.report(&Report::Connection(Connection::Connected { timeout })).await;
+        log::info!("session {:#018x}, timeout {timeout:?}", session.id());
     }
 
     /// Makes sure that this server is no older than the one that we lost. A server that lags might show a
@@ -187,7 +199,8 @@ impl<O: Outside> Keeper<'_, O> {
             // Both requests leave back to back and are answered in order, so the list contains the nodes.
             let created = session.create(&prefixes, &data, !self.is_single(), stats.is_some());
             let listed = session.children(lock.as_str());
-            let created = created.await;
+            // The requests leave before the supervisor is told. It forks the guard then, perhaps on our processor.
+            let (created, ()) = zip(created, self.tell_of_session(session)).await;
             stats.inspect(|stats| stats.answered());
             match created {
                 Ok(Created { paths, stat }) => {

@@ -107,14 +107,15 @@ impl<C: Channel> ClientSession<C> {
         self.protection
     }
 
-    /// Reads and writes what can be without waiting, once in each turn.
+    /// Reads and writes what can be without waiting, once in each turn. What is asked later in it leaves in it too.
     fn go_on(&self) {
         let mut wire = self.wire.borrow_mut();
         let turn = self.channel.turn();
-        if wire.is_lost || std::mem::replace(&mut wire.turn, turn) == turn {
+        if wire.is_lost {
             return;
         }
-        match wire.exchange(&self.channel) {
+        let is_next_turn = std::mem::replace(&mut wire.turn, turn) != turn;
+        match if is_next_turn { wire.exchange(&self.channel) } else { wire.write(&self.channel) } {
             Ok(()) => {}
             Err(why) => {
                 log::info!("connection to {} lost: {why}", self.channel);
