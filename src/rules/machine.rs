@@ -97,7 +97,8 @@ impl Machine {
         };
         let state = State::Connecting(Connecting { until: Some(connect_by), reason: None });
         let machine = Self { settings, state, started_at: now, waited: false, give_up_at, start_at: now, crashes: 0 };
-        (machine, vec![Effect::StartKeeper])
+        // Now, because the servers take a while to open the session and to make our node.
+        (machine, vec![Effect::StartKeeper, Effect::MakeGuard])
     }
 
     /// When [`Event::Timer`] is due, if ever.

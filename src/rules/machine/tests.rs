@@ -85,7 +85,7 @@ struct Harness {
 impl Harness {
     fn new(settings: Settings) -> Self {
         let (machine, effects) = Machine::start(settings, START);
-        assert_eq!(effects, [Effect::StartKeeper]);
+        assert_eq!(effects, [Effect::StartKeeper, Effect::MakeGuard]);
         Self {
             now: START,
             machine,

@@ -54,7 +54,8 @@ impl Machine {
         match event {
             Event::Keeper(Report::Connection(Connection::Unreachable(reason))) => {
                 let say = Effect::Say(Notice::Connecting(reason.clone()));
-                (State::Connecting(Connecting { reason: Some(reason), ..connecting }), vec![say])
+                // It may take long now. Another is made over the first connection.
+                (State::Connecting(Connecting { reason: Some(reason), ..connecting }), vec![say, Effect::DismissGuard])
             }
             Event::Keeper(Report::Connection(Connection::Connected { timeout })) => self.connected(now, timeout),
             Event::Keeper(Report::Refused(refusal)) => refused(now, refusal),
@@ -86,7 +87,7 @@ impl Machine {
     fn connected(&self, now: Instant, timeout: Duration) -> (State, Vec<Effect>) {
         match Terms::new(timeout, self.settings.kill_after) {
             Ok(terms) => {
-                // Now, because the servers take a while to make our node.
+                // The first may have died, or the system was short of something.
                 let mut effects = vec![Effect::MakeGuard];
                 if timeout != self.settings.session_timeout {
                     effects.push(Effect::Say(Notice::Granted(timeout)));
