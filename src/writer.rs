@@ -229,7 +229,10 @@ impl Writer {
     }
 
     fn has_texts(&self) -> bool {
-        poll(&mut [PollFd::new(self.texts.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(1)
+        let mut pipe = [PollFd::new(self.texts.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut pipe, PollTimeout::ZERO);
+        // And not the end of the pipe alone: no buffer is needed for that.
+        pipe[0].revents().is_some_and(|seen| seen.contains(PollFlags::POLLIN))
     }
 
     /// In this order: the writer is not idle from before it reads a text until it has written it.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use nix::unistd::{ForkResult, Pid, fork};
 
+use crate::command::exit_now;
 use crate::descendants;
 use crate::guard::Ties;
 use crate::keeper::process::{self, Birth};
@@ -52,7 +53,7 @@ impl Keeper {
                 let ties = ties.into_keeper();
                 let link = theirs;
                 process::run(Birth { plan, credentials, supervisor, started, refresh, asked, loans, link, ties });
-                std::process::exit(0);
+                exit_now(0);
             }
             ForkResult::Parent { child: pid } => Ok(Self { pid, link: Some(ours), ties, reaped: false }),
         }
