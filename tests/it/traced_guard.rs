@@ -14,8 +14,9 @@ use crate::harness::traced::Traced;
 fn holder(what: &'static str) -> (Fault, Proxy) {
     let (scratch, proxy) = Scratch::proxied();
     let child = ["--wait", "--spawn", "--", "--name", "session", "--setsid", "--wait"];
-    let mut fault = Fault::with(what, scratch, &proxy.address(), &GRACE, &child);
-    fault.holder.wait_stdout("session ready");
+    let fault = Fault::with(what, scratch, &proxy.address(), &GRACE, &child);
+    // It may have come before the line of the holder.
+    fault.holder.wait_stdout_all(&["session ready"]);
     (fault, proxy)
 }
 
