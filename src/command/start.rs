@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use nix::fcntl::OFlag;
 use nix::unistd::{ForkResult, Pid, fork, pipe2, read, setpgid, write};
@@ -32,8 +33,7 @@ impl Program<'_> {
         environment: impl IntoIterator<Item = (OsString, OsString)>,
         check: impl Fn() -> io::Result<()> + Send + Sync + 'static,
     ) -> io::Error {
-        let mut command = std::process::Command::new(&self.line.program);
-        command.args(&self.line.args).envs(environment);
+        let mut command = self.command(environment);
         let inherited = self.inherited;
         #[expect(unsafe_code, reason = "only some calls are safe in the child before exec")]
         // SAFETY: the closure makes system calls only and allocates nothing.
@@ -45,6 +45,13 @@ impl Program<'_> {
             });
         }
         command.exec()
+    }
+
+    /// What is to be executed, with `environment` added to that of this process.
+    pub fn command(&self, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Command {
+        let mut command = Command::new(&self.line.program);
+        command.args(&self.line.args).envs(environment);
+        command
     }
 }
 
