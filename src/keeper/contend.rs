@@ -123,11 +123,13 @@ impl<O: Outside> Keeper<'_, O> {
 
     /// Tells the supervisor of a session, or of a timeout, that it has not heard of.
     async fn tell_of_session(&self, session: &O::Session) {
-        if std::mem::replace(&mut self.told.borrow_mut().connected, true) {
+        if self.told.borrow().connected {
             return;
         }
         let timeout = session.timeout();
         self.outside.report(&Report::Connection(Connection::Connected { timeout })).await;
+        // Not before: the connection may be lost while there is no room for it.
+        self.told.borrow_mut().connected = true;
         log::info!("session {:#018x}, timeout {timeout:?}", session.id());
     }
 

@@ -32,8 +32,8 @@ impl<O: Outside> Keeper<'_, O> {
     /// Tells the supervisor when this run asked, for the keeper that may come after this one.
     pub(super) async fn tell_asked(&self) {
         if let Some(asked) = self.asked.get().filter(|_| !self.told.borrow().asked) {
-            self.told.borrow_mut().asked = true;
             self.outside.report(&Report::Queue(Progress::Asked(asked))).await;
+            self.told.borrow_mut().asked = true;
         }
     }
 
