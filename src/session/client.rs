@@ -1,7 +1,8 @@
 //! The session: ZooKeeper's protocol over a [`Channel`].
 //!
 //! [`ClientSession::lost`] has to be polled for as long as the session is used: it reads, writes, and sees to it that
-//! the server hears from us. Requests that are made in the same turn leave together, in the next.
+//! the server hears from us. Requests that are made in the same turn leave together: in the next, or in this one if the
+//! server owes no answer.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -107,14 +108,15 @@ impl<C: Channel> ClientSession<C> {
         self.protection
     }
 
-    /// Reads and writes what can be without waiting, once in each turn. What is asked later in it leaves in it too.
+    /// Reads and writes what can be without waiting, once in each turn. What is asked later in it, of a server that owes no
+    /// answer, leaves in it too. If there are others to wait for, many requests leave in one write.
     fn go_on(&self) {
         let mut wire = self.wire.borrow_mut();
         let turn = self.channel.turn();
-        if wire.is_lost {
+        let is_next_turn = std::mem::replace(&mut wire.turn, turn) != turn;
+        if wire.is_lost || !is_next_turn && wire.connection.is_owed() {
             return;
         }
-        let is_next_turn = std::mem::replace(&mut wire.turn, turn) != turn;
         match if is_next_turn { wire.exchange(&self.channel) } else { wire.write(&self.channel) } {
             Ok(()) => {}
             Err(why) => {
@@ -153,9 +155,7 @@ impl<C: Channel> ClientSession<C> {
                 if let Some(scheme) = &self.wire.borrow().refused {
                     return Poll::Ready(Err(failure::of_login(scheme)));
                 }
-                if self.wire.borrow().is_lost {
-                    return Poll::Pending;
-                }
+                // After the loss as well: the reply may have come in the same turn, before it.
                 slot.take().map_or(Poll::Pending, Poll::Ready)
             })
             .await

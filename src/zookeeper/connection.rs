@@ -142,6 +142,11 @@ impl<T> Connection<T> {
         Ok(())
     }
 
+    /// Whether a request was sent that is not answered yet.
+    pub fn is_owed(&self) -> bool {
+        self.pending.front().is_some_and(|request| request.sent.is_some())
+    }
+
     /// The bytes that are to be sent.
     pub fn to_send(&self) -> &[u8] {
         self.outbox.to_send()
