@@ -124,6 +124,7 @@ impl<'a> Process<'a> {
             Err(error) => report.exit(&error.into()),
         };
         drop((waits, gate));
+        kernel::go_first();
         if birth.own_group {
             // Also here, because the group must exist before a fuse can name it.
             let _ = setpgid(child, child);
@@ -236,7 +237,8 @@ impl<'a> Process<'a> {
 
     #[inline(never)]
     fn wait(&self, has_supervisor: bool) {
-        let lenders = self.lenders.as_ref().map_or(self.bell, |lenders| lenders.as_fd());
+        // What waits at the gate is killed by the kernel.
+        let lenders = self.lenders.as_ref().filter(|_| self.go.is_none()).map_or(self.bell, |lenders| lenders.as_fd());
         let mut fds = [
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.alarm.as_fd(), PollFlags::POLLIN),
@@ -253,9 +255,7 @@ impl<'a> Process<'a> {
 
     /// Calls `act` with each of our children. Fails if the list cannot be read.
     fn each_child(children: &File, mut act: impl FnMut(i32)) -> io::Result<()> {
-        let mut list = [0; 4096];
-        let mut numbers = Numbers::default();
-        let mut offset = 0;
+        let (mut list, mut numbers, mut offset) = ([0; 4096], Numbers::default(), 0);
         // The bound is for a list that grows while it is read.
         for _ in 0..PIECES {
             let length = children.read_at(&mut list, offset)?;
@@ -384,7 +384,7 @@ impl Outside for Process<'_> {
     }
 
     fn close_gate(&mut self) {
-        self.go = None;
+        (self.go, self.lenders) = (None, None);
     }
 
     fn signal(&mut self, signal: Signal) {

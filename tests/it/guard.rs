@@ -9,6 +9,7 @@ use nix::unistd::Pid;
 use crate::harness::fault::{EXPIRY, Fault};
 use crate::harness::poll;
 use crate::harness::process::{self, Process};
+use crate::harness::release::not_tested;
 use crate::harness::running::{Running, finish, only_line};
 use crate::harness::scratch::{GRACE, LASTING, LASTING_VERBOSE, LOCK, Scratch, direct};
 use crate::harness::times::{AT_ONCE, LEASE, SOON};
@@ -398,4 +399,23 @@ fn no_stray_copy_of_what_shows_that_a_process_lives() {
     process::send(holder.command(), Signal::SIGKILL);
     holder.wait();
     wait_dead(&holder.processes());
+}
+
+/// Among hundreds of busy processes a guard that takes its turn would come too late. The command takes its turn.
+#[test]
+fn goes_before_all_others() {
+    if !Command::new("chrt").args(["--fifo", "1", "true"]).status().is_ok_and(|status| status.success()) {
+        return not_tested("a real-time priority (chrt --fifo 1 true)");
+    }
+    let scratch = Scratch::new();
+    let mut job = scratch.hold_with(&[], &["--exit-on", "TERM"]);
+    // proc_pid_stat(5): priority and policy.
+    let of = |pid: Pid| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
+        let fields: Vec<_> = stat.rsplit_once(')').expect("a name").1.split_whitespace().skip(37).take(2).collect();
+        fields.join(" ")
+    };
+    assert_eq!(of(job.guard()), format!("1 {}", libc::SCHED_FIFO));
+    assert_eq!(of(job.command()), "0 0");
+    finish(&mut job);
 }
