@@ -15,7 +15,7 @@ use crate::coverage::Kind;
 use crate::hold::Hold;
 use crate::host::Host;
 use crate::nested::Proc;
-use crate::state::{Event, MS, State, Time, micros};
+use crate::state::{Event, KeeperState, MS, State, Time, micros};
 
 /// How long a command that has to die may live on after its paused machine runs again.
 const AFTER_A_PAUSE: Time = 80 * MS;
@@ -186,6 +186,21 @@ impl State {
             if highest >= Some(granted.token) || token != Some(granted.token) {
                 self.fail(format!("host {host} has {granted:?}; node {token:?}, highest before {highest:?}"));
             }
+        }
+    }
+
+    /// A keeper takes no lock if the last list that it has read of the queue does not show its node. Of a nested run, the
+    /// node may be that of a run above.
+    pub(crate) fn check_listed(&mut self, keeper: usize, grant: &Grant) {
+        let KeeperState { host, listed, .. } = &self.keepers[keeper];
+        let is_shown = |granted: &Granted| {
+            let (lock, name) = granted.node.rsplit_once('/').unwrap_or_default();
+            let list = listed.iter().find(|(path, _)| path == lock);
+            list.is_none_or(|(_, names)| names.iter().any(|other| other == name))
+        };
+        let missing = grant.all().find(|granted| !is_shown(granted)).filter(|_| self.hosts[*host].nesting.is_none());
+        if let Some(granted) = missing {
+            self.fail(format!("keeper {keeper} takes the lock, although it has read that {} is gone", granted.node));
         }
     }
 

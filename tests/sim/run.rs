@@ -280,6 +280,12 @@ fn scene(rng: &mut Rng, seed: u64, traced: bool) -> State {
             state.traps.push(Trap { moment: *moment, countdown: 1, delay, fault: *fault, time });
         }
     }
+    if apart.u32(0..32) == 0 {
+        // Between a creation and the list that was asked for with it.
+        let (moment, fault) = (Kind::AtCreate, Kind::DeleteNode);
+        let (countdown, delay) = (apart.u32(1..4), apart.u64(0..5 * MS));
+        state.traps.push(Trap { moment, countdown, delay, fault, time: 0 });
+    }
     // Another one of its own, for the same reason. A nested run takes an outer one for a waiter if a node has come
     // before it.
     let mut nesting = Rng::with_seed(seed.rotate_left(32));

@@ -105,6 +105,8 @@ pub(crate) struct KeeperState {
     pub(crate) conns: Vec<usize>,
     /// The server that is asked last.
     pub(crate) distrusted: Option<usize>,
+    /// The children of each lock in the last list that it has read since it created a node.
+    pub(crate) listed: Vec<(String, Vec<String>)>,
     /// How often it was polled.
     pub(crate) turn: u64,
     /// When it asks to be polled again, and when it will be.
@@ -129,6 +131,7 @@ impl KeeperState {
             answered: None,
             conns: vec![],
             distrusted: None,
+            listed: vec![],
             turn: 0,
             wake_at: None,
             armed: None,

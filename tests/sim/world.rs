@@ -131,6 +131,9 @@ impl SimOutside {
             }
             _ => {}
         }
+        if let Report::Queue(Progress::Held { grant, .. }) = report {
+            state.check_listed(self.keeper, grant);
+        }
         let held = matches!(report, Report::Queue(Progress::Held { .. }));
         state.keepers[self.keeper].reports.push(report.clone());
         state.keepers[self.keeper].reported_at = state.now;
@@ -358,7 +361,12 @@ impl Session for SimSession {
         let created = self.session.create(prefixes, data, numbered, with_stat);
         async move {
             let created = created.await;
-            self.state.borrow_mut().conns[self.conn].creating -= 1;
+            let mut state = self.state.borrow_mut();
+            state.conns[self.conn].creating -= 1;
+            let keeper = state.conns[self.conn].keeper;
+            // They show nothing of the new node.
+            state.keepers[keeper].listed.clear();
+            drop(state);
             created
         }
     }
@@ -368,7 +376,16 @@ impl Session for SimSession {
     }
 
     fn children<'s>(&'s self, path: &str) -> impl Future<Output = Result<Vec<String>, Failure>> + use<'s> {
-        self.session.children(path)
+        let (path, names) = (path.to_owned(), self.session.children(path));
+        async move {
+            let names = names.await?;
+            let mut state = self.state.borrow_mut();
+            let keeper = state.conns[self.conn].keeper;
+            let listed = &mut state.keepers[keeper].listed;
+            listed.retain(|(lock, _)| *lock != path);
+            listed.push((path, names.clone()));
+            Ok(names)
+        }
     }
 
     fn read<'s>(&'s self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Failure>> + use<'s> {
