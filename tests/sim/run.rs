@@ -286,6 +286,13 @@ fn scene(rng: &mut Rng, seed: u64, traced: bool) -> State {
         let (countdown, delay) = (apart.u32(1..4), apart.u64(0..5 * MS));
         state.traps.push(Trap { moment, countdown, delay, fault, time: 0 });
     }
+    if apart.u32(0..24) == 0 {
+        state.forget_faults();
+        state.traps.extend(silencing(&mut apart, timeout));
+        for host in &mut state.hosts {
+            host.script.stubborn = true;
+        }
+    }
     // Another one of its own, for the same reason. A nested run takes an outer one for a waiter if a node has come
     // before it.
     let mut nesting = Rng::with_seed(seed.rotate_left(32));
@@ -315,6 +322,17 @@ fn regranting(rng: &mut Rng, timeout: Time) -> Vec<Trap> {
         }
     }
     traps
+}
+
+/// Traps by which the servers hear late of a ping: it is under way for long, while its keeper is stopped. When they have
+/// answered it and a beat, they are cut off before the leader has been told of it.
+fn silencing(rng: &mut Rng, timeout: Time) -> [Trap; 3] {
+    let (moment, countdown) = (Kind::AtBeat, rng.u32(1..5));
+    let trap = |delay, fault, time| Trap { moment, countdown, delay, fault, time };
+    let (delay, before) = (rng.u64(0..=timeout / 5), rng.u64(0..=timeout / 8));
+    let (cut, after) = (rng.u64(timeout / 4..=timeout / 2), rng.u64(0..=timeout / 16));
+    let later = Trap { countdown: countdown + rng.u32(1..5), ..trap(rng.u64(0..5 * MS), Kind::Rack, timeout * 3 / 2) };
+    [trap(delay, Kind::CutUp, cut), trap(delay + before, Kind::FreezeKeeper, cut - before + after), later]
 }
 
 /// Traps that put another node in place of a contender's while its keeper is out of touch.
