@@ -78,22 +78,20 @@ fn after_it_has_released_the_lock() {
 fn again_and_again_is_an_internal_error() {
     let scratch = Scratch::new();
     let mut holder = scratch.hold();
-    let mut seen = scratch.client().children(LOCK);
     // Only the server can remove the node of a keeper that was killed.
-    let mut run = scratch.zklock().env("ZKLOCK_SESSION_TIMEOUT", "4s").args([LOCK, "true"]).spawn();
+    let mut run = scratch.zklock().env("ZKLOCK_SESSION_TIMEOUT", "4s").args(["-v", LOCK, "true"]).spawn();
     for _ in 0..3 {
         let keeper = run.keeper();
-        // Each has queued before it dies; its node stays for as long as its session.
-        scratch.client().wait_children(LOCK, "a node of this keeper's", |nodes| {
-            nodes.iter().filter(|node| !seen.contains(*node)).count() == 1
-        });
-        seen = scratch.client().children(LOCK);
+        // Each has queued before it dies, and the supervisor was told of its session before that; its node stays for as
+        // long as its session.
+        run.wait_stderr("contender /");
         process::send(keeper, Signal::SIGKILL);
         poll::until("the keeper is gone", || process::look(keeper).is_none().then_some(()));
     }
     let output = run.wait().expect_code(70);
     let stderr = output.stderr();
-    let lines: Vec<&str> = stderr.lines().collect();
+    let is_told = |line: &&str| line.contains("queueing again") || line.contains("internal error");
+    let lines: Vec<&str> = stderr.lines().filter(is_told).collect();
     let queued_again = "zklock: lost our place in the queue for /lock: the session ended; queueing again";
     let died = "zklock: internal error: the keeper process died repeatedly";
     assert_eq!(lines, [queued_again, queued_again, died]);
