@@ -123,7 +123,10 @@ fn keeper_killed() {
     // Only the server removes the node of a keeper that was killed.
     let mut waiter = scratch.start(&direct(), "waiter", &[], &["--exit-on", "TERM"]);
     scratch.wait_queue(2);
-    let first = scratch.contenders().pop().unwrap();
+    let mut queue = scratch.contenders();
+    let first = queue.pop().unwrap();
+    // By then its supervisor was told of the session.
+    scratch.wait_watched(&queue[0].path);
     process::send(waiter.keeper(), Signal::SIGKILL);
     waiter.wait_stderr(&format!("{REQUEUED}the session ended; queueing again"));
     scratch.client().wait_children(LOCK, "a new contender in the old one's place", |names| {
