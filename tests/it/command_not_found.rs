@@ -3,6 +3,7 @@
 use crate::harness::proxy::Proxy;
 use crate::harness::running::{finish, only_line};
 use crate::harness::scratch::{LOCK, Scratch, direct};
+use crate::harness::zklock::copy_program;
 
 #[test]
 fn refused_before_a_server_is_asked() {
@@ -26,7 +27,7 @@ fn gone_while_zklock_waits() {
     let scratch = Scratch::new();
     let mut holder = scratch.hold();
     let command = scratch.file("command");
-    std::fs::copy("/bin/true", &command).unwrap();
+    copy_program("/bin/true", &command);
     let mut waiter = scratch.zklock().arg(LOCK).arg(&command).spawn();
     scratch.wait_queue(2);
     std::fs::remove_file(&command).unwrap();

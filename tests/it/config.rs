@@ -13,7 +13,7 @@ use crate::harness::release::well;
 use crate::harness::running::{Output, only_line, silent};
 use crate::harness::schema::expect_valid;
 use crate::harness::scratch::{LOCK, Scratch};
-use crate::harness::zklock::{MARK, Zklock, binary};
+use crate::harness::zklock::{MARK, Zklock, binary, copy_program};
 
 /// A user that owns nothing, and another one.
 const NOBODY: u32 = 65534;
@@ -241,7 +241,7 @@ fn a_file_of_another_user_is_refused() {
     let file = write(&scratch, "zklock.toml", &servers(&scratch));
     // Where others may not go, they find a copy.
     let copy = scratch.file("zklock");
-    fs::copy(binary(), &copy).unwrap();
+    copy_program(binary(), &copy);
     // The user may not read the key of a certificate.
     let as_root = || with(&file).plain().program(&copy).args([LOCK, "true"]);
     let by = format!("--reuid={NOBODY}");

@@ -15,7 +15,7 @@ use crate::harness::release::not_tested;
 use crate::harness::running::{Running, only_line, silent};
 use crate::harness::scratch::{GRACE, LASTING, LOCK, Scratch, direct};
 use crate::harness::seccomp::filtering;
-use crate::harness::zklock::{Zklock, binary};
+use crate::harness::zklock::{Zklock, binary, copy_program};
 
 /// What a run without /proc says first.
 const WARNING: &str = "zklock: warning: /proc is missing: if the lock is lost, processes that have left the command's \
@@ -32,7 +32,7 @@ impl Copied {
         };
         allow(place.path(), 0o777);
         let copied = Self(place);
-        fs::copy(binary(), copied.zklock()).expect("a copy of the binary");
+        copy_program(binary(), copied.zklock());
         allow(&copied.zklock(), mode);
         copied
     }

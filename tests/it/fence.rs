@@ -18,7 +18,7 @@ use crate::harness::running::{Output, Running, finish, only_line, silent};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::terminal::Terminal;
 use crate::harness::traced::Traced;
-use crate::harness::zklock::{Zklock, binary, child};
+use crate::harness::zklock::{Zklock, binary, child, copy_program};
 
 mod ssh;
 
@@ -415,7 +415,7 @@ fn another_users_command_is_waited_for() {
     let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
     // Where others may not go, they find a copy.
     let copy = far.file("zklock");
-    fs::copy(binary(), &copy).unwrap();
+    copy_program(binary(), &copy);
     let mut second = far.fence(8, &[]).arg("true").program(&copy).run_by(nobody).spawn();
     let line = second.wait_stderr("of another user");
     let said = "with a lower token; it cannot be stopped from here, so waiting until it has ended";

@@ -15,7 +15,7 @@ use crate::harness::process;
 use crate::harness::release::not_tested;
 use crate::harness::restless::Restless;
 use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
-use crate::harness::zklock::{Zklock, binary};
+use crate::harness::zklock::{Zklock, binary, copy_program};
 
 /// A cgroup of version 2, removed when this is dropped.
 struct Cgroup(PathBuf);
@@ -92,8 +92,8 @@ fn hidden_descendant() {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a file of ours");
     };
     let (copy, sleep) = (place.path().join("zklock"), place.path().join("sleep"));
-    fs::copy(binary(), &copy).expect("a copy of the binary");
-    fs::copy("/bin/sleep", &sleep).expect("a copy of sleep");
+    copy_program(binary(), &copy);
+    copy_program("/bin/sleep", &sleep);
     allow(place.path(), 0o777);
     allow(&sleep, 0o4755);
     for victim in ["supervisor", "keeper"] {
@@ -139,7 +139,7 @@ fn below_a_process_of_another_user() {
     }
     let copy = |program: &Path, name: &str, mode| {
         let path = place.path().join(name);
-        fs::copy(program, &path).expect("a copy of a program");
+        copy_program(program, &path);
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a file of ours");
         path
     };

@@ -12,7 +12,7 @@ use crate::harness::running::{Running, finish, silent};
 use crate::harness::scratch::{LASTING, LOCK, Scratch};
 use crate::harness::server::Server;
 use crate::harness::tls::{Authority, server_13};
-use crate::harness::zklock::{Zklock, binary};
+use crate::harness::zklock::{Zklock, binary, copy_program};
 
 const PASSWORD: &[u8] = b"hidden-in-a-file";
 
@@ -107,7 +107,7 @@ fn no_core_of_what_has_them() {
     let place = tempfile::tempdir_in("/tmp").expect("a temporary directory");
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let copy = place.path().join("zklock");
-    fs::copy(binary(), &copy).expect("a copy of the binary");
+    copy_program(binary(), &copy);
     let as_user = |zklock: Zklock| {
         let by = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
         if geteuid().is_root() { zklock.program(&copy).run_by(by) } else { zklock }

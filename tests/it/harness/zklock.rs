@@ -47,6 +47,13 @@ pub(crate) fn binary() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_zklock"))
 }
 
+/// Makes a copy that can be executed. A process of its own writes it: a child that another test forks meanwhile would
+/// inherit a file of ours that is open for writing, and execve(2) fails as long as there is one (ETXTBSY).
+pub(crate) fn copy_program(program: impl AsRef<Path>, copy: impl AsRef<Path>) {
+    let copied = Command::new("cp").arg(program.as_ref()).arg(copy.as_ref()).status().expect("cp can be run");
+    assert!(copied.success(), "{} is copied", program.as_ref().display());
+}
+
 /// The command for zklock to run, tests/child/main.rs.
 ///
 /// `cargo test` builds it with the other examples. `cargo test --test it` builds no examples, so it is built here when

@@ -11,14 +11,14 @@ use tempfile::TempDir;
 
 use super::script;
 use crate::harness::scratch::{LOCK, Scratch};
-use crate::harness::zklock::binary;
+use crate::harness::zklock::{binary, copy_program};
 
 /// The binary where any user may execute it.
 fn for_all() -> (TempDir, PathBuf) {
     let place = tempfile::tempdir_in("/tmp").expect("a temporary directory");
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).expect("a directory of ours");
     let copy = place.path().join("zklock");
-    fs::copy(binary(), &copy).expect("a copy of the binary");
+    copy_program(binary(), &copy);
     (place, copy)
 }
 
