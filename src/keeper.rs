@@ -10,6 +10,7 @@
 
 mod beat;
 mod contend;
+mod leader;
 mod lent;
 mod once_per;
 pub mod outside;
@@ -19,12 +20,13 @@ mod single;
 mod wait;
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::future::pending;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use self::leader::Seen;
 use self::outside::Outside;
 use self::place::{Claim, Place, refuse};
 use crate::futures::{or, zip};
@@ -67,6 +69,8 @@ pub struct Keeper<'p, O: Outside> {
     told: RefCell<Told>,
     /// Nodes of others that the leader no longer has, but that a server went on showing: as good as deleted.
     ghosts: RefCell<HashSet<String>>,
+    /// The contenders of others that we have seen, whatever became of our own.
+    seen: RefCell<HashMap<LockPath, Seen>>,
 }
 
 /// The session, whatever the connection.
@@ -190,6 +194,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
             lent: RefCell::new(None),
             told: RefCell::default(),
             ghosts: RefCell::default(),
+            seen: RefCell::default(),
             born: outside.now(),
             outside,
         }

@@ -14,7 +14,7 @@ use crate::plan::LockPath;
 use crate::rules::contacts::Contacts;
 use crate::rules::instant::Instant;
 use crate::rules::login::Right;
-use crate::rules::message::{Connection, Progress, Refusal, Report};
+use crate::rules::message::{Connection, Loss, Progress, Refusal, Report};
 use crate::rules::queue::{Contender, ContenderId, Queue};
 use crate::session::{Created, Failure, Session, Stat};
 
@@ -56,26 +56,35 @@ impl<O: Outside> Keeper<'_, O> {
                     or(self.until_deleted(session, &place), self.keep_beating(session, &nodes)).await
                 }
             };
-            match step {
-                Ok(()) => {}
+            let loss = match step {
+                Ok(()) => continue,
                 Err(Stop::Final(report)) => return Some(report),
-                Err(Stop::Skip(last)) => drop(self.skips.replace(Some(last))),
-                Err(Stop::Reconnect) => return None,
-                Err(Stop::Gone(loss)) => {
-                    if let Step::Holding = self.place.borrow().step {
-                        return Some(Report::Lost(loss));
-                    }
-                    match self.withdraw(session).await {
-                        Ok(()) if self.locks.len() < 2 => {}
-                        // The supervisor begins again with another session. What we may not delete goes with this one;
-                        // and so does a node of ours that a restored backup brings back in a queue where we are not yet.
-                        // Whoever waits behind it there, holding the lock that we wait for here, would wait for ever.
-                        Ok(()) | Err(Failure::Denied) => return Some(Report::Lost(loss)),
-                        Err(failure) => return Some(refuse(failure, lock)),
-                    }
-                    self.outside.report(&Report::Queue(Progress::Requeued(loss))).await;
+                Err(Stop::Skip(last)) => {
+                    self.skips.replace(Some(last));
+                    continue;
                 }
+                Err(Stop::Reconnect) => return None,
+                Err(Stop::Gone(loss)) => loss,
+                // As a holder we believe it: there may be another one already.
+                Err(Stop::Unseen(_)) if self.told.borrow().held => Loss::NodeDeleted,
+                Err(Stop::Unseen(node)) => match self.are_hidden(session, &[node]).await {
+                    Ok(false) => Loss::NodeDeleted,
+                    Ok(true) => return None,
+                    Err(failure) => return Some(refuse(failure, lock)),
+                },
+            };
+            if let Step::Holding = self.place.borrow().step {
+                return Some(Report::Lost(loss));
             }
+            match self.withdraw(session).await {
+                Ok(()) if self.locks.len() < 2 => {}
+                // The supervisor begins again with another session. What we may not delete goes with this one; and so does
+                // a node of ours that a restored backup brings back in a queue where we are not yet. Whoever waits behind
+                // it there, holding the lock that we wait for here, would wait for ever.
+                Ok(()) | Err(Failure::Denied) => return Some(Report::Lost(loss)),
+                Err(failure) => return Some(refuse(failure, lock)),
+            }
+            self.outside.report(&Report::Queue(Progress::Requeued(loss))).await;
         }
     }
 
@@ -108,6 +117,10 @@ impl<O: Outside> Keeper<'_, O> {
         self.beats.contacts.replace(Contacts::new(session.opened()));
         let is_first = self.place.borrow().is_nowhere();
         if !is_first {
+            // It came over another connection.
+            if let Step::Queued(claim) = &self.place.borrow().step {
+                claim.listed.take();
+            }
             self.catch_up(session).await?;
         }
         let timeout = session.timeout();

@@ -42,7 +42,7 @@ impl<O: Outside> Keeper<'_, O> {
     /// What our server shows of the record is new enough. The record of a run is written in the transaction that deletes
     /// the contender of that run, or before that. If a contender was before us, this server has shown us that it is gone.
     /// If none was, our own contender is newer than all that went before, and this server knows ours. Only a server that
-    /// has missed a deletion for good, and has to be believed because no other one answers, may have missed the record
+    /// has missed transactions for good, and has to be believed because no other one answers, may have missed the record
     /// as well.
     pub(super) async fn judge_last_run(&self, session: &O::Session) -> Result<(), Stop> {
         let (Some(period), Some(asked)) = (self.plan.request.once_per, self.asked.get()) else { return Ok(()) };

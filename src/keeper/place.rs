@@ -119,6 +119,8 @@ impl Claim {
 pub(super) enum Stop {
     /// Our contender, or one that is lent to us, no longer exists.
     Gone(Loss),
+    /// Our server does not show this node, which is ours or is lent to us.
+    Unseen(String),
     /// There is nothing more to do in this session.
     Final(Report),
     /// It is our turn, but the command is not to run: this run was recent.

@@ -2,8 +2,6 @@
 
 use std::future::pending;
 use std::rc::Rc;
-use std::slice;
-use std::time::Duration;
 
 use super::contend::queue_of;
 use super::outside::Outside;
@@ -96,12 +94,16 @@ impl<O: Outside> Keeper<'_, O> {
         let stop = |failure| lacking(failure, lock, Right::Read);
         let mut known = claim.listed.take();
         let mut has_waited = false;
+        let mut is_first_list = true;
         loop {
             let names = match known.take() {
                 Some(names) => names,
                 None => self.insist(|| session.children(lock.as_str())).await.map_err(stop)?,
             };
             let mut names = self.without_ghosts(lock, names);
+            if std::mem::take(&mut is_first_list) {
+                self.compare(lock, &names);
+            }
             let queue = self.queue(session, lock, names.clone()).await?;
             if !queue.has_single() {
                 names.retain(|name| name != SINGLE);
@@ -132,13 +134,16 @@ impl<O: Outside> Keeper<'_, O> {
             self.report_foreign(lock, &queue);
             match queue.standing(claim.name()) {
                 // This never means that we are not queued yet: the list is at least as new as our node, so
-                // the node has been deleted.
-                Standing::Missing => return Err(Stop::Gone(Loss::NodeDeleted)),
-                // This holds however old the list is: contenders that were before us are gone for good, and
-                // new ones come after us. Whether our session lives is for the beat to say.
-                Standing::Holds => return Ok(has_waited),
+                // the node has been deleted, or this server has lost it.
+                Standing::Missing => return Err(Stop::Unseen(claim.nodes[0].clone())),
+                // This holds however old the list is: new contenders come after us, and those that were before us are
+                // gone for good, unless this server has lost them. Whether our session lives is for the beat to say.
+                Standing::Holds => {
+                    return self.ask_for_vanished(session, claim, names).await.map(|()| has_waited);
+                }
                 Standing::Waits { position, watch } => {
                     has_waited = true;
+                    self.remember(claim, &queue);
                     // The contenders before us only ever become fewer. So if an old list without those that are known
                     // to have gone shows our turn, a new list would do the same, a round trip later.
                     known = match self.wait_for_change(session, nodes, claim, &queue, position, &watch).await? {
@@ -258,22 +263,6 @@ impl<O: Outside> Keeper<'_, O> {
         or(or(changed, beating), or(asking, self.look_again(session, claim, next_in_line))).await
     }
 
-    /// Asks the leader every `period` whether the nodes that we watch exist. Completes when one of them does not,
-    /// although no watch of ours has fired: a server may miss a deletion for good (ZOOKEEPER-5010).
-    async fn until_gone(&self, session: &O::Session, watched: &[String], period: Duration) -> Result<(), Stop> {
-        loop {
-            self.outside.sleep(period).await;
-            for node in watched {
-                // Apart from the beats: a beat fails if any node is missing.
-                match session.beat(slice::from_ref(node), None).await {
-                    Err(Failure::NoNode) => return self.see_through(session, node).await,
-                    Err(failure @ Failure::SessionOver) => return Err(Stop::because(failure, node)),
-                    Ok(()) | Err(_) => {}
-                }
-            }
-        }
-    }
-
     /// Waits until one of the nodes that an ACL hides from us is not among the children of the lock. No event tells of the end
     /// of such a node: servers keep it from those who may not read the node (CVE-2024-23944). If an event of the lock is
     /// missed, the leader tells ([`Self::until_gone`]): what does not exist has no ACL.
@@ -287,32 +276,6 @@ impl<O: Outside> Keeper<'_, O> {
             }
             changed.await;
         }
-    }
-
-    /// The leader does not have `node`, which we watch. Completes if our server does not have it either.
-    async fn see_through(&self, session: &O::Session, node: &str) -> Result<(), Stop> {
-        let stop = |failure| Stop::because(failure, node);
-        // Our server may not have heard of the deletion yet.
-        self.insist(|| session.sync(node)).await.map_err(stop)?;
-        match self.insist(|| session.read(node)).await {
-            Err(Failure::NoNode) => return Ok(()),
-            Ok(_) | Err(Failure::Denied) => {}
-            Err(failure) => return Err(stop(failure)),
-        }
-        log::info!("{node} was deleted, but this server still shows it; asking another one");
-        self.ghosts.borrow_mut().insert(node.to_owned());
-        session.distrust();
-        Err(Stop::Reconnect)
-    }
-
-    /// The children of a lock without those that the leader no longer has. If no other server can be reached, its
-    /// word is enough: numbers are not given out twice, so such a node never comes back.
-    pub(super) fn without_ghosts(&self, lock: &LockPath, mut names: Vec<String>) -> Vec<String> {
-        let ghosts = self.ghosts.borrow();
-        if !ghosts.is_empty() {
-            names.retain(|name| !ghosts.contains(&lock.child(name)));
-        }
-        names
     }
 
     /// Looks at the queue from time to time. If a user is watching, our standing is reported. If we are next in line, our
@@ -400,6 +363,7 @@ impl<O: Outside> Keeper<'_, O> {
                     watch.await
                 }
                 Err(Failure::Unknown(_)) => Change::Unknown,
+                Err(Failure::NoNode) if !self.is_single() => return Err(Stop::Unseen(node.to_owned())),
                 // Nor is a single node ours that we may not read.
                 Err(Failure::Denied) if self.is_single() => Change::Deleted,
                 Err(failure) => return Err(Stop::because(failure, node)),

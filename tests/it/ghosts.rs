@@ -1,5 +1,6 @@
-//! A server misses the deletion of the node that a waiter watches (ZOOKEEPER-5010): the waiter learns of it from the
-//! leader.
+//! A server differs from its leader. It misses the deletion of the node that a waiter watches (ZOOKEEPER-5010): the waiter
+//! learns of it from the leader. It lacks a node that a waiter has seen at another server: the waiter asks the leader before
+//! it believes that.
 //!
 //! A proxy in front of a sound server makes the mistake.
 
@@ -12,6 +13,7 @@ use crate::harness::scratch::{LOCK, Scratch, direct};
 use crate::harness::times::SHORT_SESSION;
 use crate::harness::zklock::binary;
 
+const LACKING: &str = "exists, but this server does not show it; asking another one";
 const SEEN_THROUGH: &str = "was deleted, but this server still shows it; asking another one";
 
 /// The server behind this proxy will go on showing the node.
@@ -113,6 +115,86 @@ fn lost_event() {
     starts_within_two_timeouts(&scratch, &mut job, &holder);
     assert!(!job.stderr().contains(SEEN_THROUGH), "{job}");
     assert_eq!(proxy.accepted(), connections());
+    finish(&mut job);
+    scratch.expect_tidy(&["job"]);
+}
+
+/// A job that has set its watch on `watched`, and then lost its connection. The server behind the proxy does not show `lost`
+/// any more.
+fn reconnected(scratch: &Scratch, proxy: &Proxy, addresses: &str, watched: &str, lost: &str) -> Running {
+    let mut job = watching(scratch, addresses, watched, &[]);
+    proxy.hide_node(format!("{}{lost}", scratch.chroot().path()));
+    proxy.reset();
+    job.wait_stderr(LACKING);
+    job
+}
+
+#[test]
+fn another_server_shows_the_holder() {
+    let (scratch, lacking) = Scratch::proxied();
+    let sound = Proxy::zookeeper(&direct());
+    sound.refuse();
+    let holder = scratch.occupy("");
+    let addresses = format!("{},{}", lacking.address(), sound.address());
+    let mut job = reconnected(&scratch, &lacking, &addresses, &holder, &holder);
+    sound.accept();
+    scratch.wait_watched(&holder);
+    assert!(scratch.log().order().is_empty(), "{job}");
+    starts_within_two_timeouts(&scratch, &mut job, &holder);
+    finish(&mut job);
+    scratch.expect_tidy(&["job"]);
+}
+
+/// There is no other server. The job asks the leader again and again.
+#[test]
+fn no_other_server_shows_the_holder() {
+    let (scratch, lacking) = Scratch::proxied();
+    let holder = scratch.occupy("");
+    let address = lacking.address();
+    let mut job = reconnected(&scratch, &lacking, &address, &holder, &holder);
+    poll::until("another connection", || (lacking.accepted() >= 4).then_some(()));
+    assert!(scratch.log().order().is_empty(), "{job}");
+    starts_within_two_timeouts(&scratch, &mut job, &holder);
+    finish(&mut job);
+    scratch.expect_tidy(&["job"]);
+}
+
+/// The waiter that it watches has gone, and the holder is not to be seen.
+#[test]
+fn the_holder_is_further_ahead() {
+    let (scratch, lacking) = Scratch::proxied();
+    let holder = scratch.occupy("");
+    let waiter = scratch.occupy("");
+    let address = lacking.address();
+    let mut job = watching(&scratch, &address, &waiter, &[]);
+    lacking.hide_node(format!("{}{holder}", scratch.chroot().path()));
+    lacking.reset();
+    scratch.wait_watched(&waiter);
+    scratch.delete(&waiter);
+    job.wait_stderr(LACKING);
+    assert!(scratch.log().order().is_empty(), "{job}");
+    starts_within_two_timeouts(&scratch, &mut job, &holder);
+    finish(&mut job);
+    scratch.expect_tidy(&["job"]);
+}
+
+/// It keeps its place in the queue.
+#[test]
+fn another_server_shows_our_own_node() {
+    let (scratch, lacking) = Scratch::proxied();
+    let sound = Proxy::zookeeper(&direct());
+    sound.refuse();
+    let holder = scratch.occupy("");
+    let addresses = format!("{},{}", lacking.address(), sound.address());
+    let mut job = watching(&scratch, &addresses, &holder, &[]);
+    let own = scratch.contenders().pop().expect("the job is in the queue").path;
+    lacking.hide_node(format!("{}{own}", scratch.chroot().path()));
+    lacking.reset();
+    job.wait_stderr(LACKING);
+    sound.accept();
+    scratch.wait_watched(&own);
+    starts_within_two_timeouts(&scratch, &mut job, &holder);
+    assert!(!job.stderr().contains("queueing again"), "{job}");
     finish(&mut job);
     scratch.expect_tidy(&["job"]);
 }

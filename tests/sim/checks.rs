@@ -350,12 +350,13 @@ impl State {
     }
 
     /// The end of an exclusive node in a queue of exclusive ones wakes at most one waiter. Readers, and contenders with
-    /// permits, may wake together.
+    /// permits, may wake together; so may those whose server hides a contender between them.
     pub(crate) fn check_wakes(&mut self, path: &str) {
         let Some((lock, name)) = path.rsplit_once('/') else { return };
         let exclusive = |name: &str| Contender::parse(name).is_some_and(|contender| contender.mode == Mode::Exclusive);
         let Some(owner) = self.servers.head.get(path).map(|node| node.owner) else { return };
-        if !exclusive(name) || !self.servers.head.children(lock).all(exclusive) {
+        let hides = self.servers.all.iter().any(|server| !server.lacks.is_empty());
+        if hides || !exclusive(name) || !self.servers.head.children(lock).all(exclusive) {
             return;
         }
         let watchers = self.watchers(path, owner);

@@ -29,6 +29,8 @@ kinds! {
     EndLag,
     /// A server misses the deletion of a contender's node, and shows that node for ever.
     Ghost,
+    /// The servers follow a new leader, and one of them has lost a contender's node.
+    Lacking,
     /// All servers come back with an older copy of their data.
     Restore,
     /// A machine and its server are cut off from all others.
@@ -126,6 +128,8 @@ kinds! {
     LostHold,
     /// A server has shown a node that it should have deleted, and still does; a waiter has found that out.
     SeenThrough,
+    /// A server has not shown a node that exists, and a waiter has found that out.
+    FoundLacking,
 }
 
 /// How often each kind has happened.

@@ -5,7 +5,7 @@ use zklock::rules::revocation::{CURATOR_MARKER, Revocation};
 use zklock::rules::signal::Signal;
 
 use crate::coverage::Kind;
-use crate::state::{Event, MS, State, Time};
+use crate::state::{Event, MS, Path, State, Time};
 
 /// A fault that lasts for a while, at one host or at the server that it is connected to.
 #[derive(Clone, Copy, Debug)]
@@ -184,6 +184,7 @@ impl State {
                 self.node_of(fault.host).is_some()
             }
             Kind::Ghost => self.servers.all.len() > 1,
+            Kind::Lacking => self.servers.all.len() > 1 && self.node_of(fault.host).is_some(),
             // What an operator has created would come back and stay.
             Kind::Restore => self.servers.lost.is_empty() && self.remade.is_empty(),
             Kind::ReapParent => self.servers.head.children(&lock_path(host.lock)).next().is_none(),
@@ -256,6 +257,19 @@ impl State {
             Kind::Ghost => {
                 let server = self.server_of(host);
                 self.servers.all[server].misses += 1;
+            }
+            Kind::Lacking => {
+                let Some(node) = self.node_of(host) else { return };
+                let mut lost = vec![node];
+                if self.once_in(2) {
+                    let other = self.chance.one_of(self.hosts.len());
+                    lost.extend(self.node_of(other));
+                }
+                self.elect(time / 4, None);
+                let followers: Vec<_> = (0..self.servers.all.len()).filter(|it| *it != self.servers.leader).collect();
+                let server = followers[self.chance.one_of(followers.len())];
+                self.note(|| format!("server {server} lacks {}", lost.join(" ")));
+                self.servers.all[server].lacks.extend(lost.into_iter().map(Path::from));
             }
             Kind::Rack => {
                 let server = self.server_of(host);

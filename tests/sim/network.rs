@@ -48,6 +48,10 @@ pub(crate) struct Conn {
     pub(crate) slots: VecDeque<(i32, Slot)>,
     /// The nodes with watches that are set on the server.
     pub(crate) watched: Vec<Path>,
+    /// The nodes that the last list sent over it has shown.
+    pub(crate) shown: Vec<Path>,
+    /// The nodes that the server hides: it lacks them, and the client has known them before it connected.
+    pub(crate) hidden: Vec<Path>,
     /// The watches that the client still waits for, or has asked for. A mark lives as long as the future.
     pub(crate) awaited: Vec<(String, Weak<()>)>,
     /// How many creations the client has asked for and has no reply to.
@@ -85,6 +89,8 @@ impl State {
             client_open: true,
             slots: VecDeque::new(),
             watched: vec![],
+            shown: vec![],
+            hidden: vec![],
             awaited: vec![],
             creating: 0,
         });
@@ -330,8 +336,9 @@ impl Channel for SimChannel {
 
     fn distrust(&self) {
         let mut state = self.state.borrow_mut();
-        state.coverage.count(Kind::SeenThrough);
-        let server = state.conns[self.conn].server;
+        let Conn { server, ref hidden, .. } = state.conns[self.conn];
+        let kind = if hidden.is_empty() { Kind::SeenThrough } else { Kind::FoundLacking };
+        state.coverage.count(kind);
         state.keepers[self.keeper].distrusted = Some(server);
         state.note(|| format!("keeper {} distrusts server {server}", self.keeper));
     }

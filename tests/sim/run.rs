@@ -254,6 +254,12 @@ fn scene(rng: &mut Rng, seed: u64, traced: bool) -> State {
             state.after(apart.u64(0..=2 * timeout), Event::Fault(fault));
         }
     }
+    if apart.u32(0..12) == 0 {
+        for _ in 0..apart.usize(1..3) {
+            let (host, time) = (apart.usize(0..state.hosts.len()), some_time(&mut apart, timeout));
+            state.after(apart.u64(0..=2 * timeout), Event::Fault(Fault { kind: Kind::Lacking, host, time }));
+        }
+    }
     // A node that a server had missed the deletion of would come back.
     let restored = !remade && !haunted && apart.u32(0..10) == 0;
     if restored {

@@ -10,8 +10,8 @@
 //! - A server that is cut off from the leader still answers reads and pings for a while.
 //! - A client sees a watch event before it sees the new state.
 //!
-//! And two things that it should not do: a follower may miss a deletion for good (ZOOKEEPER-5010), and all servers may
-//! come back with an older copy of their data.
+//! And three things that it should not do: a follower may miss a deletion for good (ZOOKEEPER-5010), one that follows a
+//! new leader may lack a node for good, and all servers may come back with an older copy of their data.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,7 +20,7 @@ use std::rc::Rc;
 use zklock::session::Stat;
 
 use crate::coverage::Kind;
-use crate::network::Slot;
+use crate::network::{Conn, Slot};
 use crate::state::{Event, MS, Path, State, Time};
 use crate::tree::{Effect, Node, Tree};
 use crate::wire::{
@@ -126,6 +126,9 @@ pub(crate) struct Server {
     pub(crate) lag: Time,
     /// How many of the next deletions of contenders' nodes it misses.
     pub(crate) misses: u32,
+    /// The contenders' nodes that it lacks, as a follower. It shows them nevertheless to clients that have not known them
+    /// before they connected: those could not find out.
+    pub(crate) lacks: Vec<Path>,
     /// Whether it was the leader and has not noticed that another server is now.
     deposed: bool,
 }
@@ -147,6 +150,8 @@ pub(crate) struct Session {
     pub(crate) unheard_until: Time,
     /// The server that last opened or resumed it.
     server: usize,
+    /// The nodes that its client certainly knows of.
+    knows: Vec<Path>,
 }
 
 impl Session {
@@ -194,6 +199,7 @@ impl Servers {
             frozen_until: 0,
             lag: 0,
             misses: 0,
+            lacks: vec![],
             deposed: false,
         };
         Self {
@@ -283,6 +289,7 @@ impl State {
                         relied_on: deadline,
                         unheard_until: 0,
                         server,
+                        knows: vec![],
                     });
                     self.schedule(deadline, Event::Expire(index));
                     self.commit(Transaction { effects: vec![], origin: None, closes: None });
@@ -494,6 +501,7 @@ impl State {
                 Effect::Delete(path) => {
                     let path = Rc::clone(path);
                     self.check_wakes(&path);
+                    self.servers.all.iter_mut().for_each(|server| server.lacks.retain(|lacked| *lacked != path));
                     self.note(|| format!("deleted {path}"));
                 }
                 Effect::Set { path, .. } => {
@@ -603,12 +611,17 @@ impl State {
             return self.server_hangs_up(conn);
         };
         // A second connection of a session replaces the first.
-        for other in self.servers.all[self.conns[conn].server].conns.clone() {
+        let server = self.conns[conn].server;
+        for other in self.servers.all[server].conns.clone() {
             if other != conn && self.conns[other].session == Some(session) {
                 self.server_hangs_up(other);
             }
         }
         self.conns[conn].session = Some(session);
+        if server != self.servers.leader {
+            let (lacks, knows) = (&self.servers.all[server].lacks, &self.servers.sessions[session].knows);
+            self.conns[conn].hidden = lacks.iter().filter(|node| knows.contains(node)).cloned().collect();
+        }
         let granted = self.conns[conn].granted;
         self.send_down(conn, wire::welcome(Some((Session::id(session), granted, Session::password(session)))));
     }
@@ -696,17 +709,27 @@ impl State {
     }
 
     fn look_up(&mut self, conn: usize, request: &Request) -> Answer {
-        let tree = &self.servers.all[self.conns[conn].server].tree;
+        let server = self.conns[conn].server;
+        let tree = &self.servers.all[server].tree;
+        let Conn { session, watched, shown, hidden, .. } = &mut self.conns[conn];
+        let Some(session) = *session else { unreachable!("a read before there is a session") };
+        let (owner, knows) = (Session::id(session), &mut self.servers.sessions[session].knows);
+        let is_shown = |node: &&Node| !hidden.contains(&node.path);
         let (Request::Children(path) | Request::Data { path, .. }) = request else { unreachable!("not a read") };
-        let Some(node) = tree.get(path) else { return Answer::error(NO_NODE) };
+        let Some(node) = tree.get(path).filter(is_shown) else { return Answer::error(NO_NODE) };
         if let Request::Data { watch, .. } = request {
-            let watched = &mut self.conns[conn].watched;
             if *watch && !watched.contains(&node.path) {
                 watched.push(Rc::clone(&node.path));
             }
+            // It has read the list before it watches another's node.
+            if *watch && node.owner != owner {
+                knows.append(shown);
+            }
             Answer::data(&node.data, node.stat())
         } else {
-            Answer::children(tree.children(path))
+            let children = tree.below(path).filter(is_shown);
+            *shown = children.clone().map(|node| Rc::clone(&node.path)).collect();
+            Answer::children(children.map(|node| &node.path[path.len() + 1..]))
         }
     }
 
@@ -783,8 +806,9 @@ impl State {
             session.relied_on = session.deadline;
         }
         let leader = self.servers.leader;
-        // A server that is elected can talk to the others.
+        // A server that is elected can talk to the others, and what it has is what the others get.
         self.servers.all[leader].isolated_until = 0;
+        self.servers.all[leader].lacks.clear();
         self.note(|| format!("server {leader} will lead"));
     }
 

@@ -37,6 +37,7 @@ const LASTING: &[Kind] = &[
     Kind::Crash,
     Kind::Isolate,
     Kind::Elect,
+    Kind::Lacking,
     Kind::Restore,
     Kind::FreezeServer,
     Kind::Lag,

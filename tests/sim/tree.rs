@@ -42,9 +42,14 @@ impl Tree {
         &self.0
     }
 
-    /// The names of the children of `path`.
-    pub(crate) fn children<'t>(&'t self, path: &'t str) -> impl Iterator<Item = &'t str> {
-        self.0.iter().filter_map(move |node| node.path.strip_prefix(path)?.strip_prefix('/'))
+    /// The children of `path`.
+    pub(crate) fn below<'t>(&'t self, path: &'t str) -> impl Iterator<Item = &'t Node> + Clone {
+        self.0.iter().filter(move |node| node.path.strip_prefix(path).is_some_and(|name| name.starts_with('/')))
+    }
+
+    /// Their names.
+    pub(crate) fn children<'t>(&'t self, path: &'t str) -> impl Iterator<Item = &'t str> + Clone {
+        self.below(path).map(|node| &node.path[path.len() + 1..])
     }
 
     pub(crate) fn apply(&mut self, effect: &Effect) {

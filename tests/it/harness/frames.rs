@@ -152,15 +152,23 @@ impl Mistake {
         match request.op {
             Op::GetData if request.path == self.path && self.kind == Wrong::Lacking => frame.set_answer(NO_NODE, &[]),
             Op::GetData if request.path == self.path && error == 0 => self.shown = body.to_vec(),
-            _ if self.kind != Wrong::Haunted => {}
-            Op::GetData if request.path == self.path && error == NO_NODE => frame.set_answer(0, &self.shown),
+            Op::GetData if request.path == self.path && error == NO_NODE && self.kind == Wrong::Haunted => {
+                frame.set_answer(0, &self.shown);
+            }
             Op::GetChildren if request.path == parent && error == 0 => {
+                let length = i32::try_from(name.len()).expect("a short name");
+                let name = [&length.to_be_bytes(), name.as_bytes()].concat();
                 let (count, names) = int(body).expect("a list");
-                let is_listed = names.windows(name.len()).any(|part| part == name.as_bytes());
-                if !is_listed {
-                    let length = i32::try_from(name.len()).expect("a short name");
-                    let more = [&(count + 1).to_be_bytes(), names, &length.to_be_bytes(), name.as_bytes()];
-                    frame.set_answer(0, &more.concat());
+                let listed = names.windows(name.len()).position(|part| part == name);
+                match (self.kind, listed) {
+                    (Wrong::Haunted, None) => {
+                        frame.set_answer(0, &[&(count + 1).to_be_bytes(), names, &name].concat());
+                    }
+                    (Wrong::Lacking, Some(at)) => {
+                        let (before, rest) = (&names[..at], &names[at + name.len()..]);
+                        frame.set_answer(0, &[&(count - 1).to_be_bytes(), before, rest].concat());
+                    }
+                    _ => {}
                 }
             }
             _ => {}

@@ -1,0 +1,154 @@
+//! Holds what our server shows against what the leader knows.
+//!
+//! A server of an ensemble may differ from its leader for good. It may go on showing a node that was deleted
+//! (ZOOKEEPER-5010), which would make us wait for ever. It may lack a node that exists, because it lost a transaction when
+//! it came to follow another leader; then two would hold.
+
+use std::collections::HashSet;
+use std::slice;
+use std::time::Duration;
+
+use super::Keeper;
+use super::contend::queue_of;
+use super::outside::Outside;
+use super::place::{Claim, Stop};
+use crate::plan::LockPath;
+use crate::rules::queue::{Queue, Standing};
+use crate::session::{Failure, Session};
+
+/// The other contenders for a lock that we have seen in its lists, and that may still be there.
+///
+/// A server that comes to follow another leader closes the connections of its clients first. So what vanishes from the
+/// lists over one connection has gone; what has vanished over the next one may still be there.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// Those in the last list.
+    listed: HashSet<String>,
+    /// Those that were missing in the first list over a later connection.
+    vanished: HashSet<String>,
+}
+
+/// How many questions are sent to the leader together.
+const TOGETHER: usize = 100;
+
+impl<O: Outside> Keeper<'_, O> {
+    /// Takes the first list of a lock over a connection.
+    pub(super) fn compare(&self, lock: &LockPath, names: &[String]) {
+        let names: HashSet<&String> = names.iter().collect();
+        if let Some(Seen { listed, vanished }) = self.seen.borrow_mut().get_mut(lock) {
+            let known = listed.drain().chain(vanished.drain()).collect::<Vec<_>>();
+            (*listed, *vanished) = known.into_iter().partition(|name| names.contains(name));
+        }
+    }
+
+    /// We wait in this queue.
+    pub(super) fn remember(&self, claim: &Claim, queue: &Queue) {
+        let names = queue.contenders().iter().map(|contender| &contender.name);
+        let others = names.filter(|name| claim.names().all(|own| own != *name));
+        self.seen.borrow_mut().entry(claim.lock.clone()).or_default().listed = others.cloned().collect();
+    }
+
+    /// By these names, it is our turn. Completes if the leader has none of the vanished contenders that come before us, or
+    /// if they do not keep us from the lock.
+    pub(super) async fn ask_for_vanished(
+        &self,
+        session: &O::Session,
+        claim: &Claim,
+        mut names: Vec<String>,
+    ) -> Result<(), Stop> {
+        let lock = &claim.lock;
+        let vanished = self.seen.borrow().get(lock).map(|seen| seen.vanished.iter().cloned().collect());
+        let vanished: Vec<_> = self.without_ghosts(lock, vanished.unwrap_or_default());
+        if vanished.is_empty() {
+            return Ok(());
+        }
+        names.extend(vanished.iter().cloned());
+        let queue = queue_of(lock, names)?;
+        if let Standing::Holds = queue.standing(claim.name()) {
+            return Ok(());
+        }
+        let before = queue.contenders().iter().take_while(|contender| contender.name != claim.name());
+        let before = before.filter(|contender| vanished.contains(&contender.name));
+        let nodes: Vec<String> = before.map(|contender| lock.child(&contender.name)).collect();
+        if self.are_hidden(session, &nodes).await.map_err(|failure| Stop::because(failure, lock))? {
+            return Err(Stop::Reconnect);
+        }
+        if let Some(seen) = self.seen.borrow_mut().get_mut(lock) {
+            seen.vanished.clear();
+        }
+        Ok(())
+    }
+
+    /// Our server does not show these nodes. Returns whether the leader has one of them; the next connection is to another
+    /// server then.
+    pub(super) async fn are_hidden(&self, session: &O::Session, nodes: &[String]) -> Result<bool, Failure> {
+        for nodes in nodes.chunks(TOGETHER) {
+            let ask = |node| session.beat(slice::from_ref(node), None);
+            let answers: Vec<_> = nodes.iter().map(ask).collect();
+            for (answer, node) in answers.into_iter().zip(nodes) {
+                let answer = match answer.await {
+                    Err(Failure::Unknown(_)) => self.insist(|| ask(node)).await,
+                    answer => answer,
+                };
+                match answer {
+                    Err(Failure::NoNode) => {}
+                    // What does not exist has no ACL.
+                    Ok(()) | Err(Failure::Denied) => {
+                        log::warn!("{node} exists, but this server does not show it; asking another one");
+                        session.distrust();
+                        return Ok(true);
+                    }
+                    Err(failure) => return Err(failure),
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Asks the leader every `period` whether the nodes that we watch exist. Completes when one of them does not,
+    /// although no watch of ours has fired: a server may miss a deletion for good (ZOOKEEPER-5010).
+    pub(super) async fn until_gone(
+        &self,
+        session: &O::Session,
+        watched: &[String],
+        period: Duration,
+    ) -> Result<(), Stop> {
+        loop {
+            self.outside.sleep(period).await;
+            for node in watched {
+                // Apart from the beats: a beat fails if any node is missing.
+                match session.beat(slice::from_ref(node), None).await {
+                    Err(Failure::NoNode) => return self.see_through(session, node).await,
+                    Err(failure @ Failure::SessionOver) => return Err(Stop::because(failure, node)),
+                    Ok(()) | Err(_) => {}
+                }
+            }
+        }
+    }
+
+    /// The leader does not have `node`, which we watch. Completes if our server does not have it either.
+    async fn see_through(&self, session: &O::Session, node: &str) -> Result<(), Stop> {
+        let stop = |failure| Stop::because(failure, node);
+        // Our server may not have heard of the deletion yet.
+        self.insist(|| session.sync(node)).await.map_err(stop)?;
+        match self.insist(|| session.read(node)).await {
+            Err(Failure::NoNode) => return Ok(()),
+            Ok(_) | Err(Failure::Denied) => {}
+            Err(failure) => return Err(stop(failure)),
+        }
+        log::info!("{node} was deleted, but this server still shows it; asking another one");
+        self.ghosts.borrow_mut().insert(node.to_owned());
+        session.distrust();
+        Err(Stop::Reconnect)
+    }
+
+    /// The children of a lock without those that the leader no longer has. If no other server can be reached, its
+    /// word is enough: numbers are not given out twice, so such a node never comes back.
+    pub(super) fn without_ghosts(&self, lock: &LockPath, mut names: Vec<String>) -> Vec<String> {
+        let ghosts = self.ghosts.borrow();
+        if !ghosts.is_empty() {
+            names.retain(|name| !ghosts.contains(&lock.child(name)));
+        }
+        names
+    }
+}
