@@ -254,6 +254,8 @@ impl Machine {
         match event {
             Event::Command(CommandEvent::TreeGone) => gone(now, killing.lease, cause),
             Event::Command(CommandEvent::StartFailed(why)) => unstarted(now, killing.lease, cause, why),
+            // What was below it comes up to us, and perhaps none of that has been killed yet: the guard was stopped.
+            Event::GuardGone => kill(now, killing.lease, cause, why),
             Event::Timer if now >= killing.again_at => {
                 // A process that we may not kill, because it became another user's, is not tried for ever
                 // at this pace.
@@ -277,7 +279,6 @@ impl Machine {
             )
             | Event::KeeperGone
             | Event::LeaseOver
-            | Event::GuardGone
             | Event::Extended(_)
             | Event::Answered(_)
             | Event::CallerGone

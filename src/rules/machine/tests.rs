@@ -479,6 +479,19 @@ fn a_deleted_node_kills_at_once() {
     }
 }
 
+/// What was below a guard that was stopped has not been killed yet, and may fork.
+#[test]
+fn death_of_the_guard_begins_the_killing_anew() {
+    let mut run = Harness::running(settings());
+    run.event(Event::Keeper(Report::Lost(Loss::NodeDeleted)));
+    run.pass(Duration::from_millis(310));
+    for pause in [0, 10, 20].map(Duration::from_millis) {
+        run.now = run.now + pause;
+        let event = if pause.is_zero() { Event::GuardGone } else { Event::Timer };
+        assert_eq!(run.machine.step(run.now, event), [Effect::Kill]);
+    }
+}
+
 #[test]
 fn waking_past_the_lease_kills_at_once() {
     let mut run = Harness::running(settings());
