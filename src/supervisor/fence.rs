@@ -215,7 +215,7 @@ impl<'r> Run<'r> {
             self.sleep(if is_behind { Some(clock::now()) } else { phase.deadline() })?;
             for arrival in self.signals.drain().context("cannot read signals")? {
                 let later = self.later(fence, arrival.signal);
-                if let Some(later) = later.filter(|_| matches!(phase, Phase::Running)) {
+                if let Some(later) = later.filter(|_| matches!(phase, Phase::Running) && !self.job.is_emptied()) {
                     phase = self.make_way();
                     cause = Some(Outcome::Lost);
                     let file = self.plan.file.display();
