@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::resource::{Resource, getrlimit};
 
 use crate::rules::instant::Instant;
 use crate::shared::{Part, Shared};
@@ -143,18 +144,28 @@ impl AsFd for Lenders {
     }
 }
 
+/// The highest real-time priority but one (sched(7)).
+const FIRST: i32 = 98;
+
 /// Puts this process before all others that share its processor, as far as that is allowed (CAP_SYS_NICE,
 /// RLIMIT_RTPRIO): among hundreds of busy processes of a command, a guard that waits for its turn comes too late to kill
-/// those that no fuse reaches. One step above a real-time priority that it was started with. It sleeps but for that.
+/// those that no fuse reaches. The command may have a real-time priority as well, and what the kernel sets aside for
+/// processes without one would not be the guard's then: so it asks for the highest but that of the kernel's own threads,
+/// and if that is refused, for the highest that the limit allows. It sleeps but for that.
 pub(super) fn go_first() {
-    #[expect(unsafe_code, reason = "nix has no sched_setscheduler(2), and that of musl does nothing")]
-    // SAFETY: zeroes are a valid sched_param, and the pointers to it are valid for the calls.
-    unsafe {
-        let mut param: libc::sched_param = std::mem::zeroed();
-        libc::syscall(libc::SYS_sched_getparam, 0, &raw mut param);
-        let most = libc::syscall(libc::SYS_sched_get_priority_max, libc::SCHED_FIFO);
-        param.sched_priority = (param.sched_priority + 1).min(i32::try_from(most).unwrap_or(1));
-        libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const param);
+    let allowed = getrlimit(Resource::RLIMIT_RTPRIO).map_or(0, |(soft, _)| soft);
+    for priority in [FIRST, i32::try_from(allowed).unwrap_or(FIRST).min(FIRST)] {
+        #[expect(unsafe_code, reason = "nix has no sched_setscheduler(2), and that of musl does nothing")]
+        // SAFETY: zeroes are a valid sched_param, and the pointer to it is valid for the call.
+        let refused = unsafe {
+            let mut param: libc::sched_param = std::mem::zeroed();
+            param.sched_priority = priority;
+            let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+            libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const param)
+        };
+        if refused == 0 {
+            return;
+        }
     }
 }
 
