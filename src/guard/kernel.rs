@@ -151,20 +151,22 @@ const FIRST: i32 = 98;
 /// RLIMIT_RTPRIO): among hundreds of busy processes of a command, a guard that waits for its turn comes too late to kill
 /// those that no fuse reaches. The command may have a real-time priority as well, and what the kernel sets aside for
 /// processes without one would not be the guard's then: so it asks for the highest but that of the kernel's own threads,
-/// and if that is refused, for the highest that the limit allows. It sleeps but for that.
+/// and if that is refused, for the highest that the limit allows, but not for less than it was started with. It sleeps but
+/// for that.
 pub(super) fn go_first() {
     let allowed = getrlimit(Resource::RLIMIT_RTPRIO).map_or(0, |(soft, _)| soft);
-    for priority in [FIRST, i32::try_from(allowed).unwrap_or(FIRST).min(FIRST)] {
-        #[expect(unsafe_code, reason = "nix has no sched_setscheduler(2), and that of musl does nothing")]
-        // SAFETY: zeroes are a valid sched_param, and the pointer to it is valid for the call.
-        let refused = unsafe {
-            let mut param: libc::sched_param = std::mem::zeroed();
+    #[expect(unsafe_code, reason = "nix has no sched_setscheduler(2), and that of musl does nothing")]
+    // SAFETY: zeroes are a valid sched_param, and the pointers to it are valid for the calls.
+    unsafe {
+        let mut param: libc::sched_param = std::mem::zeroed();
+        libc::syscall(libc::SYS_sched_getparam, 0, &raw mut param);
+        let before = param.sched_priority;
+        for priority in [FIRST, i32::try_from(allowed).unwrap_or(FIRST)] {
             param.sched_priority = priority;
             let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
-            libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const param)
-        };
-        if refused == 0 {
-            return;
+            if priority <= before || libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const param) == 0 {
+                return;
+            }
         }
     }
 }
