@@ -21,9 +21,19 @@ mod start;
 pub fn unstarted(error: &io::Error) -> Unstarted {
     match error.kind() {
         _ if error.raw_os_error() == Some(libc::ETIME) => Unstarted::TooLate,
+        // The guard has gone, or could not make what it needs.
         _ if matches!(
             error.raw_os_error(),
-            Some(libc::EAGAIN | libc::ENOMEM | libc::ENOBUFS | libc::EMFILE | libc::ENFILE | libc::EPIPE | libc::EBADF)
+            Some(
+                libc::ESRCH
+                    | libc::EAGAIN
+                    | libc::ENOMEM
+                    | libc::ENOBUFS
+                    | libc::EMFILE
+                    | libc::ENFILE
+                    | libc::EPIPE
+                    | libc::EBADF
+            )
         ) =>
         {
             Unstarted::NoProcess
@@ -31,6 +41,15 @@ pub fn unstarted(error: &io::Error) -> Unstarted {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Unstarted::NotFound,
         _ => Unstarted::CannotExecute,
     }
+}
+
+/// What the user is told of an attempt to start `program` that has failed with `error`.
+pub fn describe(program: &OsStr, error: &io::Error) -> String {
+    let name = program.display();
+    if error.kind() == io::ErrorKind::NotFound && locate(program).is_ok() {
+        return format!("{name}: its interpreter is missing: see its first line, which must not end in CR LF");
+    }
+    format!("{name}: {error}")
 }
 
 /// Looks for `program` as execvp(3) will, so that a typo is reported before the wait for the lock. Fails if it

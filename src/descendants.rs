@@ -5,7 +5,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -54,8 +54,8 @@ enum Source {
 }
 
 impl OwnChildren {
-    /// Fails where /proc shows another PID namespace: its numbers mean other processes here. To be called by a process
-    /// with one thread.
+    /// Fails where /proc shows another PID namespace: its numbers mean other processes here. Fails also where our children
+    /// would be in another one than we are. To be called by a process with one thread.
     pub fn open() -> io::Result<Self> {
         let this = getpid();
         let link = fs::read_link("/proc/self");
@@ -70,6 +70,10 @@ impl OwnChildren {
         };
         if is_foreign {
             let why = "/proc is that of another PID namespace; mount its own there, as unshare --mount-proc does";
+            return Err(io::Error::other(why));
+        }
+        if have_namespace_of_their_own() {
+            let why = "its processes would be in a PID namespace of their own; give --fork to unshare";
             return Err(io::Error::other(why));
         }
         match File::open(format!("/proc/self/task/{this}/children")) {
@@ -346,6 +350,14 @@ pub fn asked_for(first: i32, count: i32) -> impl Iterator<Item = i32> {
 /// Whether /proc shows processes. Not whether it shows ours.
 pub fn is_proc_there() -> bool {
     fs::read_link("/proc/self").is_ok()
+}
+
+/// Whether the children of this process are made in another PID namespace than its own (pid_namespaces(7)).
+fn have_namespace_of_their_own() -> bool {
+    let (ours, theirs) = ("/proc/self/ns/pid", "/proc/self/ns/pid_for_children");
+    let namespace = |link| fs::metadata(link).map(|namespace| (namespace.dev(), namespace.ino()));
+    // Before Linux 4.12 there is no such link. A namespace without a first process has one that cannot be followed.
+    fs::symlink_metadata(theirs).is_ok() && namespace(ours).is_ok_and(|ours| namespace(theirs).ok() != Some(ours))
 }
 
 /// Whether /proc does not list all processes (`hidepid` of proc(5)).

@@ -14,6 +14,7 @@ mod below;
 mod gate;
 mod kernel;
 mod process;
+mod round;
 
 use std::ffi::OsString;
 use std::io;

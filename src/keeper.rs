@@ -337,24 +337,16 @@ impl<'p, O: Outside> Keeper<'p, O> {
     async fn reconnect(&self, id: i64, identity: &<O::Session as Session>::Identity) -> Result<O::Session, Failure> {
         let timeout = self.session.timeout.get();
         let unreachable = |reason| self.report_unreachable(reason);
-        let is_untold = Cell::new(false);
         let shortened = |timeout, asked_at| {
-            let report = self.shorten_lease(id, timeout, asked_at);
-            is_untold.set(!self.outside.report_if_room(&report));
+            self.shorten_lease(id, timeout, asked_at);
+            // So that the supervisor looks. If there is no room, it has other reports to read.
+            self.outside.report_if_room(&Report::Connection(Connection::Shortened { timeout }));
         };
         let session = self.outside.resume(timeout, identity, unreachable, shortened).await?;
         // Servers that imitate ZooKeeper may create a new session instead of saying that the old one is
         // gone.
         if session.id() != id {
             return Err(Failure::SessionOver);
-        }
-        if is_untold.get() {
-            // If the connection is lost again meanwhile, that is noticed afterwards.
-            let in_use = async {
-                session.lost().await;
-                pending().await
-            };
-            or(self.outside.report(&self.shortened()), in_use).await;
         }
         Ok(session)
     }

@@ -37,11 +37,7 @@ fn main() -> ExitCode {
                 Outcome::Usage
             }
         }
-        Err(Exit::Help(text)) => {
-            // It is no error if the reader has seen enough (`zklock --help | head`).
-            let _ = std::io::stdout().write_all(text.as_bytes());
-            Outcome::Exited(0)
-        }
+        Err(Exit::Help(text)) => print(&text),
         Err(Exit::Usage(error)) => {
             say(&error.to_string());
             Outcome::Usage
@@ -168,6 +164,19 @@ fn not_located(program: &str, error: &io::Error) -> Outcome {
     let hint = if program.contains(is_for_shell) { "; write -c before a line for the shell" } else { "" };
     say(&format!("{program}: command not found{hint}"));
     Outcome::NotFound
+}
+
+/// Writes to standard output, before there is anything to wait for.
+fn print(text: &str) -> Outcome {
+    let mut output = std::io::stdout().lock();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        // It is no error if the reader has seen enough (`zklock --help | head`).
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            say(&format!("cannot write to standard output: {error}"));
+            Outcome::Internal
+        }
+        _ => Outcome::Exited(0),
+    }
 }
 
 /// Writes a line to standard error. Not with `eprintln`, which writes it piece by piece, so that the

@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 
 use crate::rules::guard::{Sign, Stage};
 use crate::rules::instant::Instant;
-use crate::rules::lease::Span;
+use crate::rules::lease::{Span, Terms};
 use crate::rules::signal::Signal;
 
 /// Memory that a supervisor shares with a keeper, and with the guards that belong to that keeper.
@@ -22,6 +22,8 @@ pub struct Shared(&'static Cells);
 /// Instants are in nanoseconds since boot, 0 for never.
 #[derive(Debug)]
 struct Cells {
+    /// In nanoseconds.
+    timeout: AtomicU64,
     from: AtomicU64,
     kill_at: AtomicU64,
     ends_at: AtomicU64,
@@ -103,6 +105,7 @@ impl Shared {
     pub fn lease(self, span: Span) {
         self.0.kill_at.store(nanos(span.kill_at), SeqCst);
         self.0.ends_at.store(nanos(span.ends_at), SeqCst);
+        self.0.timeout.store(u64::try_from(span.timeout.as_nanos()).unwrap_or(u64::MAX), SeqCst);
         self.0.from.store(nanos(span.from), SeqCst);
     }
 
@@ -126,9 +129,11 @@ impl Shared {
         self.0.released.load(SeqCst)
     }
 
-    /// From when the lease counts, if there is one.
-    pub fn from(self) -> Option<Instant> {
-        if self.is_revoked() { None } else { instant(self.0.from.load(SeqCst)) }
+    /// The lease, if there is one. `None` as well while the keeper is about to write another one.
+    pub fn shown(self) -> Option<Span> {
+        let from = instant(self.0.from.load(SeqCst))?;
+        let span = Terms::span(Duration::from_nanos(self.0.timeout.load(SeqCst)), from);
+        Some(span).filter(|span| self.limits() == (span.kill_at, span.ends_at))
     }
 
     /// When the command must be sent SIGKILL at the latest, and when the lease ends. Both lie in the past where there
@@ -174,9 +179,14 @@ impl Shared {
         self.0.spoiled.store(true, SeqCst);
     }
 
+    /// Whether [`Self::spoil`] was called.
+    pub fn is_spoiled(self) -> bool {
+        self.0.spoiled.load(SeqCst)
+    }
+
     /// When the command began, if it was successful: it has ended with status 0, and was not stopped.
     pub fn success(self) -> Option<Instant> {
-        let was_stopped = self.0.spoiled.load(SeqCst) || self.is_lease_over() || self.is_revoked();
+        let was_stopped = self.is_spoiled() || self.is_lease_over() || self.is_revoked();
         instant(self.0.began.load(SeqCst)).filter(|_| self.ended() == Some(0) && !was_stopped)
     }
 
@@ -263,17 +273,17 @@ mod tests {
     #[test]
     fn the_lease_is_shared_until_it_is_revoked() {
         let shared = Shared::new().unwrap();
-        assert_eq!((shared.from(), shared.is_revoked()), (None, false));
+        assert_eq!((shared.shown(), shared.is_revoked()), (None, false));
         let from = Instant::from_boot(Duration::from_millis(1234));
         let span = Terms::span(Duration::from_secs(10), from);
         shared.lease(span);
-        assert_eq!((shared.from(), shared.answered()), (Some(from), None));
+        assert_eq!((shared.shown(), shared.answered()), (Some(span), None));
         assert_eq!(shared.limits(), (span.kill_at, span.ends_at));
         let now = Instant::from_boot(Duration::from_millis(1240));
         shared.answer(now);
-        assert_eq!((shared.from(), shared.answered()), (Some(from), Some(now)));
+        assert_eq!((shared.shown(), shared.answered()), (Some(span), Some(now)));
         shared.revoke();
-        assert_eq!((shared.from(), shared.is_revoked()), (None, true));
+        assert_eq!((shared.shown(), shared.is_revoked()), (None, true));
         assert!(shared.limits().0 < from);
     }
 

@@ -241,7 +241,8 @@ impl AsFd for Resizes {
     }
 }
 
-/// Blocks every signal that can be blocked, until the value that is returned is dropped.
+/// Blocks every signal that can be blocked, until the value that is returned is dropped. Not the two that the C
+/// library keeps for its threads (32 and 33 on Linux): they end the process, as SIGKILL does.
 pub fn block_all() -> nix::Result<AllBlocked> {
     let mut before = SigSet::empty();
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
@@ -390,17 +391,26 @@ pub fn send(pid: i32, signal: Signal) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Stops this process by `signal`, so that a shell tells the user the same as it would without zklock.
+/// Stops this process by `signal`, so that a shell tells the user the same as it would without zklock; by SIGTSTP in
+/// place of SIGSTOP.
 /// Returns when the process has been continued, or at once where the kernel does not let it stop
 /// because no shell could continue it (an orphaned process group, setpgid(2)).
 pub fn stop_by(signal: Signal) -> io::Result<()> {
+    // SIGSTOP would stop us there as well, and whoever continues the command does not know of us.
+    let is_uncaught = signal == Signal::STOP;
+    let signal = if is_uncaught { Signal::TSTP } else { signal };
     let Ok(named) = Named::try_from(signal.number()) else { return Ok(()) };
     let mut set = SigSet::empty();
     set.add(named);
     let mut before = SigSet::empty();
+    // SIGTSTP may be ignored, as after `trap '' TSTP`. That does not keep the command from being stopped by SIGSTOP.
+    let action = if is_uncaught { Some(set_handler(named, SigHandler::SigDfl)?) } else { None };
     sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&set), Some(&mut before))?;
     let result = send(std::process::id().cast_signed(), signal);
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
+    if let Some(action) = action {
+        set_action(named, &action)?;
+    }
     result
 }
 
@@ -416,12 +426,15 @@ pub fn die_of(signal: Signal) {
     let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
 }
 
-fn set_handler(signal: Named, handler: SigHandler) -> nix::Result<()> {
-    let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());
+/// Returns the action before.
+fn set_handler(signal: Named, handler: SigHandler) -> nix::Result<SigAction> {
+    set_action(signal, &SigAction::new(handler, SaFlags::empty(), SigSet::empty()))
+}
+
+fn set_action(signal: Named, action: &SigAction) -> nix::Result<SigAction> {
     #[expect(unsafe_code, reason = "sigaction(2) can install handlers that do harm")]
-    // SAFETY: only SIG_IGN and SIG_DFL are installed, no handler function.
+    // SAFETY: only SIG_IGN and SIG_DFL are installed, no handler function; nor was there one before.
     unsafe {
-        sigaction(signal, &action)?;
+        sigaction(signal, action)
     }
-    Ok(())
 }

@@ -6,6 +6,7 @@
 //! It has one loop. What comes first in it, and what follows from what, is in [`turn`].
 
 mod fence;
+mod guarded;
 mod job;
 mod keeper;
 mod outside;
@@ -69,6 +70,10 @@ pub fn run<'p>(plan: &'p Plan, credentials: Option<&'p File>, writer: &'p mut Wr
              found late; and a run below this one cannot use its lock"
         );
     }
+    if plan.settings.wait_descendants && !job.adopts_orphans() {
+        anyhow::bail!("--wait-descendants needs the adoption of orphans, which this system refuses");
+    }
+    job.warn_of_orphans();
     let borrowing = Borrowing::new(&plan.request.offers);
     let teller = Teller::new(plan);
     let caller = plan.hold().map(Caller::find).transpose().context("cannot watch the caller")?;
@@ -316,8 +321,11 @@ impl<'p> Supervisor<'p> {
         self.teller.screen.keep();
         let why = command::unstarted(error);
         if why != Unstarted::TooLate {
-            let what = self.plan.command().map_or("hold".into(), |line| line.program.to_string_lossy());
-            self.teller.screen.line(&format!("{what}: {error}"));
+            let line = match self.plan.command() {
+                Some(line) => command::describe(&line.program, error),
+                None => format!("hold: {error}"),
+            };
+            self.teller.screen.line(&line);
         }
         why
     }

@@ -292,6 +292,8 @@ pub struct Taking {
     pub conflict_exit_code: OsString,
 
     /// A text that others see while the lock is held or waited for
+    ///
+    /// One line of at most 200 characters; anything else is refused.
     #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other, help_heading = "Lock")]
     pub describe: Option<OsString>,
 }

@@ -110,7 +110,12 @@ pub struct Cli {
 pub fn command() -> clap::Command {
     Cli::command()
         .mut_arg("signal", |signal| {
-            signal.help("Signal that the caller gets when the lock is lost").help_heading("Hold")
+            signal
+                .help("Signal that the caller gets when the lock is lost")
+                .long_help(
+                    "Signal that the caller gets when the lock is lost\n\nBy name or by number: TERM, SIGINT, RTMIN+1, 15.",
+                )
+                .help_heading("Hold")
         })
         .mut_arg("kill_after", |kill_after| {
             kill_after

@@ -2,7 +2,7 @@ use super::*;
 
 #[test]
 fn a_lack_of_processes_is_not_the_programs_fault() {
-    for errno in [libc::EAGAIN, libc::ENOMEM, libc::ENOBUFS, libc::EMFILE, libc::EPIPE] {
+    for errno in [libc::ESRCH, libc::EAGAIN, libc::ENOMEM, libc::ENOBUFS, libc::EMFILE, libc::EPIPE] {
         assert_eq!(unstarted(&io::Error::from_raw_os_error(errno)), Unstarted::NoProcess);
     }
     assert_eq!(unstarted(&io::Error::from_raw_os_error(libc::EACCES)), Unstarted::CannotExecute);

@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::utsname::uname;
 
 use crate::rules::instant::Instant;
 use crate::shared::{Part, Shared};
@@ -114,6 +115,18 @@ impl<'a> Fuse<'a> {
     }
 }
 
+/// Whether a [`Fuse`] can be laid on a pipe that other processes have opened for reading as well. Before Linux 5.6 the end
+/// of any of them signals all readers, as the end of the last writer does (`pipe_release` in fs/pipe.c).
+pub(super) fn tells_ends_apart() -> bool {
+    uname().is_ok_and(|system| version(&system.release().to_string_lossy()) >= (5, 6))
+}
+
+/// The first two numbers of a kernel's release; zeroes if there are none.
+fn version(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(|char: char| !char.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
 /// The processes on which locks that we borrow hang. It is readable once one of them has died.
 pub(super) struct Lenders(Epoll);
 
@@ -193,6 +206,8 @@ pub(super) fn lock_in_memory(shared: Shared, functions: &[*const ()]) {
         code(libc::poll as *const ()),
         code(libc::waitpid as *const ()),
         code(libc::kill as *const ()),
+        code(libc::getpgid as *const ()),
+        code(libc::getsid as *const ()),
         code(libc::recv as *const ()),
         code(libc::send as *const ()),
         code(libc::read as *const ()),
@@ -211,5 +226,18 @@ pub(super) fn lock_in_memory(shared: Shared, functions: &[*const ()]) {
         unsafe {
             libc::mlock(address as *const libc::c_void, length);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_kernels() {
+        assert!(
+            version("6.1.0-37-amd64") >= (5, 6) && version("5.10.0-34-cloud") >= (5, 6) && version("5.6.0") >= (5, 6)
+        );
+        assert!(version("5.4.0-216-generic") < (5, 6) && version("4.18.0-553.el8") < (5, 6) && version("?") < (5, 6));
     }
 }

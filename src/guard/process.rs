@@ -1,8 +1,8 @@
 //! The guard itself.
 //!
-//! It has one thread, blocks every signal that can be blocked, allocates nothing once it waits, writes to no inherited
-//! descriptor, and waits for no other process. It touches no file but the list of its children, and others in /proc only
-//! when it has to kill once more ([`below`]).
+//! It has one thread, blocks every signal that a C library lets it block, allocates nothing once it waits, writes to no
+//! inherited descriptor, and waits for no other process. It touches no file but the list of its children, and others in
+//! /proc only when it has to kill once more ([`below`]).
 
 use std::fs::File;
 use std::io;
@@ -20,6 +20,7 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, read, setpgid, 
 use super::below::{self, Numbers};
 use super::gate::{self, Passage};
 use super::kernel::{self, DeadlineTimer, Fuse, Lenders, errno, is_shortage, noted};
+use super::round::{Origin, Round};
 use super::{Birth, Borrowed, above};
 use crate::clock::{self, Alarm};
 use crate::command::exit_now;
@@ -71,6 +72,7 @@ struct Process<'a> {
     /// The command's process, until it has been reaped.
     command: Option<Pid>,
     own_group: bool,
+    origin: Origin,
     /// The list of our children; `None` where the kernel does not have it.
     children: Option<File>,
     /// /proc, as it was before the command was started; `None` where there is none.
@@ -78,7 +80,7 @@ struct Process<'a> {
     /// Without /proc: from which number on to look for children the next time, beside those near our own.
     asks_from: i32,
     timer: Option<DeadlineTimer>,
-    /// Those of our own two pipes, then those of the runs that we borrow from.
+    /// Those of our own two pipes, then those of the runs that we borrow from, if the kernel can do that.
     fuses: Vec<Fuse<'a>>,
     /// `None` if nothing is borrowed in this way, and once one of them has died.
     lenders: Option<Lenders>,
@@ -124,6 +126,7 @@ impl<'a> Process<'a> {
             Err(error) => report.exit(&error.into()),
         };
         drop((waits, gate));
+        let origin = Origin::ours();
         kernel::go_first();
         if birth.own_group {
             // Also here, because the group must exist before a fuse can name it.
@@ -142,7 +145,8 @@ impl<'a> Process<'a> {
         #[expect(unsafe_code, reason = "the descriptors live as long as this process")]
         // SAFETY: they are inherited, and this process keeps them open.
         let lifelines = || birth.borrowed.lifelines.iter().map(|fd| unsafe { BorrowedFd::borrow_raw(*fd) });
-        let fuses = [ended, fuse_fd].into_iter().chain(lifelines()).map(Fuse::new).collect();
+        let shared_pipes = lifelines().filter(|_| kernel::tells_ends_apart());
+        let fuses = [ended, fuse_fd].into_iter().chain(shared_pipes).map(Fuse::new).collect();
         let second = || {
             let children = File::open(format!("/proc/self/task/{guard}/children"));
             let children = noted(shared, Part::Children, children.map_err(errno))?;
@@ -169,6 +173,7 @@ impl<'a> Process<'a> {
             go: Some(go),
             command: Some(child),
             own_group: birth.own_group,
+            origin,
             children,
             proc,
             asks_from: 1,
@@ -188,6 +193,7 @@ impl<'a> Process<'a> {
             Lenders::has_lost_one as *const (),
             <Self as Outside>::kill_children as *const (),
             <Self as Outside>::kill_below as *const (),
+            Round::kill as *const (),
             signals::send as *const (),
         ];
         kernel::lock_in_memory(shared, &[&own[..], &below::functions(), &Guard::functions::<Self>()].concat());
@@ -195,8 +201,7 @@ impl<'a> Process<'a> {
         process
     }
 
-    /// Looks for what is to be killed, so that what it takes is in memory: the library's small functions cannot be named.
-    /// The process at the gate has no children.
+    /// Looks for what is to be killed, so that what it takes is in memory. The process at the gate has no children.
     fn rehearse(&self, gated: Pid) {
         let _ = self.children.as_ref().map(|children| Self::each_child(children, |_| {}));
         let mut budget = below::MOST;
@@ -317,6 +322,10 @@ impl Outside for Process<'_> {
         self.fuses.iter().for_each(Fuse::remove);
     }
 
+    fn ended_by_itself(&self) -> bool {
+        !self.shared.is_spoiled() && !self.shared.is_refused(Part::Adoption)
+    }
+
     fn set_timer(&mut self, deadline: Instant) {
         if self.timer.as_ref().is_some_and(|timer| timer.set(deadline).is_err()) {
             self.shared.set_refused(Part::Timer);
@@ -384,7 +393,10 @@ impl Outside for Process<'_> {
     }
 
     fn close_gate(&mut self) {
-        (self.go, self.lenders) = (None, None);
+        if self.go.take().is_some() {
+            // Its keeper may go on with a lock of its own.
+            self.lenders = None;
+        }
     }
 
     fn signal(&mut self, signal: Signal) {
@@ -403,33 +415,26 @@ impl Outside for Process<'_> {
     }
 
     #[inline(never)]
-    fn kill_children(&mut self) -> bool {
-        let Some(children) = &self.children else {
-            if self.proc.is_none() {
-                let command = self.command.map(Pid::as_raw);
-                return self.near().chain(command).map(kill_child).count() > 0;
-            }
-            // Without the list, this is the only way, though it allocates.
-            let command = self.command.map(Pid::as_raw);
-            descendants::children(getpid().as_raw()).into_iter().chain(command).for_each(kill_child);
-            return false;
-        };
-        let mut has_children = false;
-        let kill = |child| {
-            has_children = true;
-            kill_child(child);
-        };
-        if Self::each_child(children, kill).is_err() {
-            self.command.into_iter().for_each(|command| kill_child(command.as_raw()));
-            return false;
+    fn kill_children(&mut self) {
+        let mut round = Round::new(self.origin);
+        let mut kill = |child| round.kill(child);
+        if self.children.as_ref().is_some_and(|children| Self::each_child(children, &mut kill).is_ok()) {
+            return;
         }
-        has_children
+        self.command.into_iter().for_each(|command| kill(command.as_raw()));
+        match (&self.children, &self.proc) {
+            (None, None) => self.near().for_each(kill),
+            // Without the list, this is the only way, though it allocates.
+            (None, Some(_)) => descendants::children(getpid().as_raw()).into_iter().for_each(kill),
+            (Some(_), _) => {}
+        }
     }
 
     #[inline(never)]
     fn kill_below(&mut self) {
         if self.proc.is_none() {
-            descendants::asked_for(self.asks_from, ELSEWHERE).for_each(kill_child);
+            let mut round = Round::new(self.origin);
+            descendants::asked_for(self.asks_from, ELSEWHERE).for_each(|child| round.kill(child));
             self.asks_from = (self.asks_from + ELSEWHERE) % descendants::NUMBERS;
         }
         let (Some(children), Some(proc)) = (&self.children, &self.proc) else { return };
@@ -437,11 +442,6 @@ impl Outside for Process<'_> {
         // An error has been seen by then.
         let _ = Self::each_child(children, |child| below::kill(proc.as_fd(), child, &mut budget));
     }
-}
-
-/// Sends SIGKILL to a child, which keeps its pid until it is reaped.
-fn kill_child(pid: i32) {
-    send_signal(pid, Signal::KILL);
 }
 
 /// Sends a signal to a process, or to a group if the number is negative. It may have gone.

@@ -12,7 +12,7 @@ use crate::rules::card::Card;
 use crate::rules::contacts::Clocks;
 use crate::rules::instant::Instant;
 use crate::rules::lease::{Lease, Terms};
-use crate::rules::message::{Connection, Loss, Progress, Report};
+use crate::rules::message::{Loss, Progress, Report};
 use crate::session::{Failure, Session};
 
 impl<O: Outside> Keeper<'_, O> {
@@ -114,8 +114,8 @@ impl<O: Outside> Keeper<'_, O> {
     }
 
     /// The servers count with a shorter session timeout from now on, whether or not they answer another
-    /// request. Returns what the supervisor is to be told.
-    pub(super) fn shorten_lease(&self, id: i64, timeout: Duration, asked_at: Instant) -> Report {
+    /// request.
+    pub(super) fn shorten_lease(&self, id: i64, timeout: Duration, asked_at: Instant) {
         let before = self.session.timeout.get();
         let from = self.beats.lease_from.get().map(|from| Terms::shortened(from, before, timeout, asked_at));
         self.beats.lease_from.set(from);
@@ -124,15 +124,6 @@ impl<O: Outside> Keeper<'_, O> {
             self.outside.show_lease(Terms::span(timeout, from));
         }
         log::info!("session {id:#018x}, timeout {timeout:?}");
-        self.shortened()
-    }
-
-    /// The session timeout and the lease, both in one message: either alone would make the lease too long or too short.
-    pub(super) fn shortened(&self) -> Report {
-        Report::Connection(Connection::Shortened {
-            timeout: self.session.timeout.get(),
-            from: self.beats.lease_from.get(),
-        })
     }
 
     /// Notices when this process was paused: it was stopped, or the machine slept, or was paused in a way that

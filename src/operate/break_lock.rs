@@ -76,7 +76,7 @@ pub(super) async fn run(
     }
     let named = |node: &String| roster.contenders.iter().find(|entry| entry.nodes.contains(node));
     let target = match &order.node {
-        Some(node) => named(node).ok_or_else(|| format!("{} is not there any more", lock.child(&printable(node)))),
+        Some(node) => named(node).ok_or_else(|| format!("{} is not there", lock.child(&printable(node)))),
         None => match choose(order, &roster, reactor).await {
             Some(Ok(target)) => Ok(target),
             Some(Err(())) => return Ok(Outcome::Exited(1)),

@@ -11,6 +11,7 @@ use super::view::IN_FLIGHT;
 use super::visit::{Patience, Visit};
 use crate::futures::or;
 use crate::plan::{Complete, Operation};
+use crate::rules::last_run;
 use crate::rules::outcome::Outcome;
 use crate::rules::queue::{Contender, SINGLE};
 use crate::session::Failure;
@@ -60,7 +61,8 @@ async fn search(
     let has_own = operation.access.servers.chroot.is_empty();
     // A node with the name of a single one may be a lock as well.
     let is_contender = |name: &str| name != SINGLE && Contender::parse(name).is_some();
-    let is_wanted = |name: &String| name.starts_with(&typed.begun) && is_plain(name) && !is_contender(name);
+    let is_lock = |name: &str| is_plain(name) && !is_contender(name) && last_run::lock(name).is_none();
+    let is_wanted = |name: &String| name.starts_with(&typed.begun) && is_lock(name);
     let nodes = names.into_iter().filter(is_wanted).map(|name| child(&typed.directory, &name));
     let nodes: Vec<_> = nodes.filter(|path| !has_own || path != OWN).collect();
     // If time runs out now, they are all there, if without slashes: a shell goes on as far as they agree.

@@ -1,5 +1,7 @@
 //! What can happen in a run, and what is to be done about it.
 
+use std::time::Duration;
+
 use super::instant::Instant;
 use super::message::{Grant, Loss, Report};
 use super::notice::Notice;
@@ -13,8 +15,13 @@ pub enum Event {
     Keeper(Report),
     /// The keeper is gone, whatever the reason.
     KeeperGone,
-    /// A beat was answered: the lease counts from here.
-    Extended(Instant),
+    /// The lease counts from here and with this session timeout: a beat was answered, or a server has granted less.
+    Extended {
+        /// From when it counts.
+        from: Instant,
+        /// The session timeout.
+        timeout: Duration,
+    },
     /// The servers answered something then, a beat or not.
     Answered(Instant),
     /// We got a signal.

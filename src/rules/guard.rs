@@ -4,16 +4,12 @@ use std::time::Duration;
 
 use super::instant::Instant;
 use super::signal::Signal;
+use watch::{KILL_AGAIN, Verdict, Watch};
 
-/// SIGKILL goes out again: first after this pause, then after pauses that grow up to the other one.
-const KILL_AGAIN: Duration = Duration::from_millis(10);
-const KILL_AGAIN_AT_MOST: Duration = Duration::from_secs(1);
+mod watch;
 
 /// What the system had no memory to tell is told again after this pause.
 const TELL_AGAIN: Duration = Duration::from_millis(10);
-
-/// A guard looks at a lease no more often than this.
-const SHORTEST_LOOK: Duration = Duration::from_millis(10);
 
 /// How many times in a row to chase processes that fork and exit faster than they can be killed, and for how long. The
 /// timer has to be moved meanwhile.
@@ -111,6 +107,9 @@ pub trait Outside {
     /// a guard that is stopped before it exits.
     fn disarm(&mut self);
 
+    /// Whether nothing has stopped the command, and every process that has lost its parent has come to the guard.
+    fn ended_by_itself(&self) -> bool;
+
     /// Has the kernel kill the guard at this instant, unless it is moved by then.
     fn set_timer(&mut self, deadline: Instant);
 
@@ -138,8 +137,8 @@ pub trait Outside {
     /// SIGKILL to the command's own process group, if it has one.
     fn kill_group(&mut self);
 
-    /// SIGKILL to all children. Returns whether there may be more once these have been reaped.
-    fn kill_children(&mut self) -> bool;
+    /// SIGKILL to all children.
+    fn kill_children(&mut self);
 
     /// SIGKILL to all that can be found below the children. A child that cannot die keeps its own children from becoming
     /// the guard's.
@@ -160,6 +159,8 @@ pub struct Guard {
     is_behind: bool,
     /// The supervisor has not been woken for something new.
     is_untold: bool,
+    /// What is being killed has the processor until then.
+    rests_until: Instant,
 }
 
 /// What comes after a turn of a guard's loop.
@@ -182,6 +183,7 @@ impl Guard {
             is_orphan: false,
             is_behind: false,
             is_untold: false,
+            rests_until: outside.now(),
         }
     }
 
@@ -205,13 +207,11 @@ impl Guard {
     /// One turn of its loop.
     #[inline(never)]
     pub fn turn<O: Outside>(&mut self, outside: &mut O) -> Next {
-        if !self.reap(outside) {
+        if self.reap(outside).is_none() {
             return self.end(outside, Stage::Empty);
         }
         self.obey(outside);
         if self.leaves {
-            // What the command has left behind lives on.
-            outside.disarm();
             return self.end(outside, Stage::Left);
         }
         let wake_at = self.enforce(outside);
@@ -235,29 +235,37 @@ impl Guard {
             if stage == Stage::Empty && outside.heed_lenders() {
                 outside.show(Sign::LeaseOver);
             }
+            // What the command has left behind lives on, also where its orphans come to another process than the guard.
+            let lasts = !self.watch.is_killing() && outside.now() < outside.limits().0;
+            if stage == Stage::Left || lasts && outside.ended_by_itself() {
+                outside.disarm();
+            }
             outside.show(Sign::Stage(stage));
         }
         outside.tell();
         Next::Exit
     }
 
-    /// Reaps what has ended. Returns whether anything is left.
+    /// Reaps what has ended. Returns whether that was anything; `None` if nothing is left.
     #[inline(never)]
-    fn reap<O: Outside>(&mut self, outside: &mut O) -> bool {
-        let mut has_news = false;
+    fn reap<O: Outside>(&mut self, outside: &mut O) -> Option<bool> {
+        let (mut has_news, mut has_reaped) = (false, false);
         // Until there is no more, or too many have ended for one turn.
         self.is_behind = true;
         for _ in 0..REAPS {
             let sign = match outside.reap() {
                 // Told with the end of all: so the supervisor is woken once.
-                Reaped::NoneLeft => return false,
+                Reaped::NoneLeft => return None,
                 Reaped::NoMore => {
                     self.is_behind = false;
                     break;
                 }
-                Reaped::Other => continue,
+                Reaped::Other => {
+                    has_reaped = true;
+                    continue;
+                }
                 Reaped::Ended(status) => {
-                    self.has_command = false;
+                    (self.has_command, has_reaped) = (false, true);
                     // The kernel has killed it then, and that is no end of its own. What is left of it must go as well.
                     if self.watch.is_open() && outside.heed_lenders() {
                         outside.show(Sign::LeaseOver);
@@ -275,7 +283,7 @@ impl Guard {
         if has_news {
             self.tell(outside);
         }
-        true
+        Some(has_reaped)
     }
 
     /// Does what the supervisor asks. When the supervisor has gone, all is killed.
@@ -318,6 +326,10 @@ impl Guard {
         if self.watch.is_open() {
             outside.heed_lenders();
         }
+        if outside.now() < self.rests_until {
+            Self::postpone(outside);
+            return Some(self.rests_until);
+        }
         let (kill_at, ends_at) = outside.limits();
         match self.watch.judge(outside.now(), kill_at, ends_at) {
             Verdict::Idle => None,
@@ -325,7 +337,7 @@ impl Guard {
                 outside.set_timer(deadline);
                 Some(look_at)
             }
-            Verdict::Kill { lease_over, again, again_at, deadline } => {
+            Verdict::Kill { lease_over, again, wake_at, deadline } => {
                 if let Some(deadline) = deadline {
                     outside.set_timer(deadline);
                 }
@@ -334,28 +346,43 @@ impl Guard {
                     outside.show(Sign::LeaseOver);
                     self.tell(outside);
                 }
+                let began = outside.now();
                 self.kill_all(outside);
                 if again {
                     outside.kill_below();
                     Self::postpone(outside);
+                    self.rest(outside, began);
                 }
                 outside.show(Sign::Killed);
-                Some(again_at)
+                Some(wake_at)
             }
         }
     }
 
+    /// Kills again for as long as what has been killed ends meanwhile, because what was below it has come up then. If
+    /// nothing ends, it may need the processor that we are on.
     #[inline(never)]
     fn kill_all<O: Outside>(&mut self, outside: &mut O) {
         outside.kill_group();
-        let until = outside.now() + CHASE_AT_MOST;
+        let began = outside.now();
+        let mut from = began;
         for _ in 0..CHASES {
-            let may_be_more = outside.kill_children();
+            outside.kill_children();
             Self::postpone(outside);
-            if !may_be_more || !self.reap(outside) || outside.now() >= until {
+            if self.reap(outside) != Some(true) {
+                return self.rest(outside, from);
+            }
+            from = outside.now();
+            if from >= began + CHASE_AT_MOST {
                 return;
             }
         }
+    }
+
+    /// Rests for as long as it has worked since then.
+    fn rest(&mut self, outside: &impl Outside, from: Instant) {
+        let now = outside.now();
+        self.rests_until = now + now.saturating_since(from).min(KILL_AGAIN);
     }
 
     /// Moves the timer of a guard that works. What the death of the guard would kill has had its SIGKILL by now; what had
@@ -365,83 +392,6 @@ impl Guard {
         let ((kill_at, ends_at), now) = (outside.limits(), outside.now());
         outside.set_timer(if now < kill_at { ends_at } else { now + WORK_AT_MOST });
     }
-}
-
-/// What a guard decides: when to kill, and when to look again.
-#[derive(Clone, Copy, Debug, Default)]
-struct Watch {
-    is_open: bool,
-    /// The command is being killed; the pause before it is killed again.
-    killing: Option<Duration>,
-}
-
-/// What to do now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    /// There is no command yet.
-    Idle,
-    /// The lease lasts.
-    Watch {
-        /// When to look again.
-        look_at: Instant,
-        /// When the kernel is to kill the guard, unless it moves this by then.
-        deadline: Instant,
-    },
-    /// Kill all that is left.
-    Kill {
-        /// The reason is that the lease is over, and this is the first time that it is.
-        lease_over: bool,
-        /// This is not the first time that it is killed.
-        again: bool,
-        /// When to kill again.
-        again_at: Instant,
-        /// While the lease lasts: when the kernel is to kill the guard, unless it moves this by then.
-        deadline: Option<Instant>,
-    },
-}
-
-impl Watch {
-    /// The gate is to be opened: from here on the lease counts. Returns false if the gate was opened already, or was
-    /// closed for good.
-    fn open(&mut self) -> bool {
-        self.killing.is_none() && !std::mem::replace(&mut self.is_open, true)
-    }
-
-    /// Whether the gate was opened.
-    fn is_open(&self) -> bool {
-        self.is_open
-    }
-
-    /// The command is to be killed, whatever the lease.
-    fn kill(&mut self) {
-        self.killing.get_or_insert(KILL_AGAIN);
-    }
-
-    /// What to do at `now`. `kill_at` and `ends_at`: when the lease demands SIGKILL, and when it ends; both lie in the
-    /// past where there is no lease. The guard looks half-way to the end of the lease, so that it moves its deadline in
-    /// time even if it is scheduled late.
-    fn judge(&mut self, now: Instant, kill_at: Instant, ends_at: Instant) -> Verdict {
-        if self.killing.is_none() {
-            if !self.is_open {
-                return Verdict::Idle;
-            }
-            if now < kill_at {
-                return Verdict::Watch { look_at: kill_at.min(half_way(now, ends_at)), deadline: ends_at };
-            }
-        }
-        let lease_over = self.killing.is_none();
-        let pause = self.killing.unwrap_or(KILL_AGAIN);
-        self.killing = Some((pause * 2).min(KILL_AGAIN_AT_MOST));
-        let deadline = (now < kill_at).then_some(ends_at);
-        let again_at = now + pause;
-        let again_at = deadline.map_or(again_at, |_| again_at.min(half_way(now, ends_at)));
-        Verdict::Kill { lease_over, again: pause > KILL_AGAIN, again_at, deadline }
-    }
-}
-
-/// When to look at the lease again, so that the deadline is moved in time.
-fn half_way(now: Instant, ends_at: Instant) -> Instant {
-    now + (ends_at.saturating_since(now) / 2).max(SHORTEST_LOOK)
 }
 
 #[cfg(test)]

@@ -26,6 +26,14 @@ pub fn path(lock: &str) -> String {
     format!("{lock}{SUFFIX}")
 }
 
+/// The lock whose record is at this path or above, if any may be.
+pub fn lock(path: &str) -> Option<&str> {
+    let ends = path.match_indices(SUFFIX).map(|(at, _)| at);
+    ends.filter(|at| matches!(path.as_bytes().get(at + SUFFIX.len()), None | Some(b'/')))
+        .map(|at| &path[..at])
+        .find(|lock| !lock.is_empty() && !lock.ends_with('/'))
+}
+
 /// When a run asked for its first lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asked {

@@ -39,6 +39,8 @@ pub struct Terms {
 /// When a lease ends, for those that only have to enforce its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
+    /// The session timeout that it counts with.
+    pub timeout: Duration,
     /// From when it counts.
     pub from: Instant,
     /// When SIGKILL must go out at the latest.
@@ -50,8 +52,9 @@ pub struct Span {
 impl Span {
     /// A lease that outlasts every run: a hundred years, which every timer can count.
     pub fn without_end(from: Instant) -> Self {
-        let ends_at = from + Duration::from_secs(100 * 365 * 24 * 3600);
-        Self { from, kill_at: ends_at, ends_at }
+        let timeout = Duration::from_secs(100 * 365 * 24 * 3600);
+        let ends_at = from + timeout;
+        Self { timeout, from, kill_at: ends_at, ends_at }
     }
 }
 
@@ -121,7 +124,7 @@ impl Terms {
     /// When a lease that counts from `from` ends under a granted session timeout.
     pub fn span(timeout: Duration, from: Instant) -> Span {
         let kill_at = from + Self::with_default_grace(timeout).kill;
-        Span { from, kill_at, ends_at: from + Self::validity(timeout) }
+        Span { timeout, from, kill_at, ends_at: from + Self::validity(timeout) }
     }
 
     /// The start of a lease under a shorter session timeout: it counted from `from` under a timeout of
@@ -194,22 +197,19 @@ impl Lease {
         self.terms
     }
 
-    /// A beat was answered: the lease counts from `from`, if that is later than before.
-    pub fn extend(&mut self, from: Instant) {
+    /// The lease counts from `from`, if that is later than before, and with these terms.
+    pub fn renew(&mut self, terms: Terms, from: Instant) {
+        // A server that grants less has answered no beat.
+        if terms.timeout == self.terms.timeout {
+            self.answer(from);
+        }
+        self.terms = terms;
         self.from = self.from.max(from);
-        self.answer(from);
     }
 
     /// The servers answered something at `now`. That extends nothing.
     pub fn answer(&mut self, now: Instant) {
         self.answered = self.answered.max(now);
-    }
-
-    /// The servers count with another session timeout now. `from`: the new start of the lease, if the start
-    /// changes with the timeout ([`Terms::shortened`]).
-    pub fn regrant(&mut self, terms: Terms, from: Option<Instant>) {
-        self.terms = terms;
-        self.from = from.map_or(self.from, |from| from.max(self.from));
     }
 
     /// For how long the servers have not answered.
@@ -219,7 +219,12 @@ impl Lease {
 
     /// When to warn, unless the lease is extended: half-way between the next beat and the stop signal.
     pub fn warn_at(&self) -> Instant {
-        self.from + self.terms.beat + self.terms.patience() / 2
+        self.from + self.warn_after()
+    }
+
+    /// How long a silence is that the user is warned of.
+    pub fn warn_after(&self) -> Duration {
+        self.terms.beat + self.terms.patience() / 2
     }
 
     /// When the stop signal must go out, unless the lease is extended.

@@ -28,7 +28,7 @@ use self::waiting::{Connecting, Held, Queued};
 use super::event::{Awaited, Effect, Event};
 use super::instant::Instant;
 use super::lease::{Lease, Terms};
-use super::message::{Connection, Report};
+use super::message::Report;
 use super::outcome::Outcome;
 use super::settings::{Patience, Settings};
 use super::signal::Signal;
@@ -120,6 +120,11 @@ impl Machine {
         self.settings.wait_descendants
     }
 
+    /// Whether there is a lease.
+    pub fn has_lease(&self) -> bool {
+        matches!(self.state, State::Held(_) | State::Running(_) | State::Stopping(_) | State::Killing(_))
+    }
+
     /// Which processes must be gone before [`super::event::CommandEvent::TreeGone`] is told, once the command
     /// itself has ended.
     pub fn awaits(&self) -> Option<Awaited> {
@@ -160,16 +165,11 @@ impl Machine {
         let kill_after = self.settings.kill_after;
         let Some(lease) = self.state.lease() else { return };
         match event {
-            Event::Extended(from) => lease.extend(*from),
+            Event::Extended { from, timeout } => lease.renew(regranted(*timeout, kill_after), *from),
             Event::Answered(at) => lease.answer(*at),
-            // Over a new connection, the servers count with the session timeout that they granted for it.
-            Event::Keeper(Report::Connection(connection)) => match connection {
-                Connection::Unreachable(_) => {}
-                Connection::Connected { timeout } => lease.regrant(regranted(*timeout, kill_after), None),
-                Connection::Shortened { timeout, from } => lease.regrant(regranted(*timeout, kill_after), *from),
-            },
             Event::Keeper(
-                Report::Borrows(_)
+                Report::Connection(_)
+                | Report::Borrows(_)
                 | Report::Queue(_)
                 | Report::Lost(_)
                 | Report::Refused(_)

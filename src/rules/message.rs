@@ -44,12 +44,11 @@ pub enum Connection {
         /// The session timeout that the server granted, which may be another each time.
         timeout: Duration,
     },
-    /// A new connection has a shorter timeout than the one before, and no beat over it has been answered yet.
+    /// A new connection has a shorter timeout than the one before: the lease that is shown may end sooner. No beat over it
+    /// has been answered yet.
     Shortened {
         /// The session timeout that the server granted.
         timeout: Duration,
-        /// From when the lease counts with that timeout, if there is a lease.
-        from: Option<Instant>,
     },
 }
 

@@ -95,6 +95,7 @@ impl<'r> Run<'r> {
             let why = "zklock fence needs /proc, to find the run of an earlier holder: mount it";
             return Err(Trouble::System(why.to_owned()));
         }
+        job.warn_of_orphans();
         Ok(Self { plan, signals, alarm, job, screen, writer })
     }
 
@@ -294,7 +295,7 @@ impl<'r> Run<'r> {
 
     fn not_started(&mut self, error: &std::io::Error) -> Outcome {
         self.screen.keep();
-        self.screen.line(&format!("{}: {error}", self.plan.command.program.display()));
+        self.screen.line(&command::describe(&self.plan.command.program, error));
         match command::unstarted(error) {
             Unstarted::NotFound => Outcome::NotFound,
             Unstarted::CannotExecute => Outcome::CannotExecute,

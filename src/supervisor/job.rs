@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::unistd::{Pid, getpid};
 
+use super::guarded::Guarded;
 use crate::clock;
 use crate::command::{Launch, Program};
 use crate::descendants::{self, Descendants, OwnChildren, Stranger};
@@ -17,17 +18,17 @@ use crate::guard::{Birth, Borrowed, Guard, Ties, Work};
 use crate::plan::CommandLine;
 use crate::rules::event::CommandEnd;
 use crate::rules::guard::Stage;
-use crate::rules::guarded::{self as rules, End, Kill, News, Shown};
+use crate::rules::guarded::{End, Kill, News, Shown};
 use crate::rules::instant::Instant;
 use crate::rules::message::Grant;
 use crate::rules::notice::Notice;
 use crate::rules::signal::Signal;
-use crate::shared::{PARTS, Part};
 use crate::signals::{self, Inherited};
 use crate::terminal::{self, Attributes};
 
 pub(super) struct Job {
     inherited: Inherited,
+    adopts_orphans: bool,
     children: OwnChildren,
     guard: Option<Guarded>,
     /// Processes of guards that were dismissed, until they have been reaped.
@@ -46,27 +47,15 @@ pub(super) struct Job {
     interrupted: bool,
 }
 
-/// A guard and the command that it answers for.
-struct Guarded {
-    guard: Guard,
-    /// Our children that are not the command's, should the guard die.
-    strangers: Vec<Stranger>,
-    state: rules::Guarded,
-    /// The guard has been told to leave alone what the command has left behind.
-    leaves: bool,
-    /// What the guard has to do without has been told.
-    is_told: bool,
-}
-
 impl Job {
     pub(super) fn new(inherited: Inherited) -> anyhow::Result<Self> {
-        // What a guard that has died leaves behind comes to us. A system that refuses this refuses it to the guard as well,
-        // which is told.
-        let _ = prctl::set_child_subreaper(true);
+        // What a guard that has died leaves behind comes to us. A system that refuses this refuses it to the guard as well.
+        let adopts_orphans = prctl::set_child_subreaper(true).is_ok();
         let children = OwnChildren::open().context("cannot look after descendants")?;
         let known = if children.have_proc() { vec![] } else { children.others(|_| false)? };
         Ok(Self {
             inherited,
+            adopts_orphans,
             children,
             guard: None,
             dismissed: vec![],
@@ -77,6 +66,21 @@ impl Job {
             terminal: None,
             interrupted: false,
         })
+    }
+
+    /// Whether processes that have lost their parent come to the guard, or to us.
+    pub(super) fn adopts_orphans(&self) -> bool {
+        self.adopts_orphans
+    }
+
+    /// Tells the user if they do not.
+    pub(super) fn warn_of_orphans(&self) {
+        if !self.adopts_orphans {
+            log::warn!(
+                "warning: this system refuses the adoption of orphans (PR_SET_CHILD_SUBREAPER): if the lock is lost, \
+                 processes that have left the command's process group may go on"
+            );
+        }
     }
 
     /// Whether /proc shows processes.
@@ -97,8 +101,7 @@ impl Job {
         let (inherited, own_group) = (self.inherited, !self.shares_group);
         let birth = Birth { work, inherited, own_group, borrowed: borrowed.clone() };
         let guard = Guard::start(&birth, ties)?;
-        self.guard =
-            Some(Guarded { guard, strangers, state: rules::Guarded::default(), leaves: false, is_told: false });
+        self.guard = Some(Guarded::new(guard, strangers));
         Ok(())
     }
 
@@ -264,7 +267,7 @@ impl Job {
     /// Forwards a signal to the command, or to its descendants once it has ended.
     /// `waits`: its descendants are waited for, so they get the signal even if its end has not been told yet.
     pub(super) fn forward(&self, signal: Signal, waits: bool) {
-        let Some(guarded) = &self.guard else { return };
+        let Some(guarded) = self.guard.as_ref().filter(|guarded| !guarded.is_over()) else { return };
         match guarded.guard.shared().command() {
             _ if !guarded.state.has_command() || waits && guarded.guard.ended().is_some() => {
                 if !guarded.descendants(&self.children).forward(signal) {
@@ -292,7 +295,8 @@ impl Job {
 
     pub(super) fn stop(&mut self, signal: Signal) {
         self.interrupted = true;
-        let Some(guarded) = &self.guard else { return };
+        let Some(guarded) = self.guard.as_ref().filter(|guarded| !guarded.is_over()) else { return };
+        guarded.guard.shared().spoil();
         if !guarded.descendants(&self.children).stop(signal) {
             // Nothing can be seen in /proc.
             guarded.guard.signal(signal);
@@ -302,7 +306,8 @@ impl Job {
 
     pub(super) fn kill(&mut self) {
         self.interrupted = true;
-        let Some(guarded) = &mut self.guard else { return };
+        let Some(guarded) = self.guard.as_mut().filter(|guarded| !guarded.is_over()) else { return };
+        guarded.guard.shared().spoil();
         let kills = guarded.guard.shared().kills();
         match guarded.state.kill(kills) {
             Kill::AskGuard => guarded.guard.kill(),
@@ -329,7 +334,7 @@ impl Job {
 
     /// What the command has left behind, if anything.
     pub(super) fn left_behind(&self) -> Option<Notice> {
-        let guarded = self.guard.as_ref().filter(|guarded| guarded.leaves)?;
+        let guarded = self.guard.as_ref().filter(|guarded| guarded.leaves && !guarded.is_followed)?;
         match guarded.guard.stage() {
             // Without an opened gate there was no command.
             Stage::Gated | Stage::Empty => None,
@@ -355,6 +360,7 @@ impl Job {
         let program = Program { line, inherited: self.inherited };
         let variables = variables.iter().map(|(name, value)| (OsString::from(name), value.clone()));
         self.on_lost = Some(Launch::new(program, !self.shares_group, variables)?);
+        self.guard.iter_mut().for_each(|guarded| guarded.is_followed = true);
         Ok(())
     }
 
@@ -369,7 +375,7 @@ impl Job {
         self.dismissed.retain(|pid| descendants::parent(*pid).map_or_else(|| is_child(*pid), is_ours));
         let Some(guarded) = &self.guard else { return !self.dismissed.is_empty() };
         let (stage, reaped) = (guarded.guard.stage(), guarded.state.is_reaped());
-        if !reaped && matches!(stage, Stage::Left | Stage::Empty) {
+        if !reaped && guarded.is_over() {
             // It has nothing left to do, and may be stopped.
             guarded.guard.kill_guard();
         }
@@ -383,46 +389,5 @@ impl Job {
             return true;
         }
         !reaped || !self.dismissed.is_empty()
-    }
-}
-
-impl Guarded {
-    /// Logs what the guard has to do without, once. By the time that it has opened the gate it has tried everything.
-    fn tell_refused(&mut self) {
-        if self.guard.stage() == Stage::Gated || std::mem::replace(&mut self.is_told, true) {
-            return;
-        }
-        for part in PARTS.into_iter().filter(|part| self.guard.shared().is_refused(*part)) {
-            log::info!("this system has not got {}; going on without", part.name());
-        }
-    }
-
-    /// Takes note of the orphans that have come to us. As long as the guard lives, they are not the command's: those
-    /// come to the guard.
-    fn find_strangers(&mut self, children: &OwnChildren) {
-        let lacks = |part| self.guard.shared().is_refused(part);
-        if !self.state.is_guarded() || self.leaves || lacks(Part::Adoption) || lacks(Part::Children) {
-            return;
-        }
-        let is_known = |child: Pid| child == self.guard.pid() || self.strangers.iter().any(|known| known.is(child));
-        // What cannot be found out now may be at the next turn.
-        let Ok(found) = children.others(is_known) else { return };
-        // In this order: if the guard still adopts orphans now, it did so when these came to us.
-        if !found.is_empty() && !descendants::is_exiting(self.guard.pid()) {
-            self.strangers.extend(found);
-        }
-    }
-
-    /// Whether what was below the guard comes to us. A guard that has died is not ours to reap while a debugger has it.
-    fn has_fallen(&self, children: &OwnChildren) -> bool {
-        self.state.is_reaped() || children.have_proc() && descendants::is_seen_to_exit(self.guard.pid())
-    }
-
-    fn descendants<'a>(&self, children: &'a OwnChildren) -> Descendants<'a> {
-        if self.has_fallen(children) {
-            Descendants::of_us(children, self.strangers.clone())
-        } else {
-            Descendants::of_guard(self.guard.pid())
-        }
     }
 }

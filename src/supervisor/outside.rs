@@ -11,6 +11,7 @@ use crate::lending::Lending;
 use crate::rules::event::{Awaited, CommandEvent, Effect, Event, Unstarted};
 use crate::rules::guarded::{End, News};
 use crate::rules::instant::Instant;
+use crate::rules::lease::Span;
 use crate::rules::message::{Loss, Order, Progress, Report};
 use crate::rules::signal::Signal;
 use crate::signals;
@@ -40,8 +41,8 @@ impl Outside for Supervisor<'_> {
         self.keeper.as_ref()?.ties.shared.answered()
     }
 
-    fn lease_from(&self) -> Option<Instant> {
-        self.keeper.as_ref()?.ties.shared.from()
+    fn lease(&self) -> Option<Span> {
+        self.keeper.as_ref()?.ties.shared.shown()
     }
 
     fn has_caller_gone(&mut self) -> bool {

@@ -4,7 +4,8 @@
 //! 1. the keeper's reports, the last answered beat, and whether the guard has found the lease to be over: the lease
 //!    is judged by the newest news;
 //! 2. signals except SIGCONT. The report that the lock is ours comes before them, so a signal that arrived
-//!    before that report was read still keeps the command from being started;
+//!    before that report was read still keeps the command from being started. If Ctrl-Z has stopped us, the turn
+//!    begins anew;
 //! 3. the end of the command. If nothing is left of it, the keeper releases the lock by itself, and the lease is extended
 //!    no more;
 //! 4. the deadline, which also starts the command;
@@ -14,6 +15,7 @@
 use crate::rules::event::{Awaited, CommandEvent, Effect, Event, Unstarted};
 use crate::rules::guarded::{End, News};
 use crate::rules::instant::Instant;
+use crate::rules::lease::Span;
 use crate::rules::machine::{Machine, cancels};
 use crate::rules::message::{Loss, Report};
 use crate::rules::outcome::Outcome;
@@ -48,8 +50,8 @@ pub trait Outside {
     /// When the servers last answered the keeper anything, as it shows.
     fn answered(&self) -> Option<Instant>;
 
-    /// From when the lease counts, as the keeper shows.
-    fn lease_from(&self) -> Option<Instant>;
+    /// The lease, as the keeper shows it.
+    fn lease(&self) -> Option<Span>;
 
     /// Whether the process that `zklock hold` holds for has gone; told once.
     fn has_caller_gone(&mut self) -> bool;
@@ -106,9 +108,11 @@ pub struct Turns {
     machine: Machine,
     /// What the machine was last told of what this keeper shows.
     answered: Option<Instant>,
-    lease_from: Option<Instant>,
+    lease: Option<Span>,
     /// The machine has been told of a loss that the keeper has not told.
     told_over: bool,
+    /// We have stopped ourselves, and gone on, since the keeper and the signals were heard.
+    has_stopped: bool,
     /// There may be more children to reap, since this turn.
     behind_since: Option<Instant>,
     outcome: Option<Outcome>,
@@ -118,8 +122,15 @@ impl Turns {
     /// A run that begins now. An error is one of [`Outside::perform`].
     pub fn begin<O: Outside>(settings: Settings, outside: &mut O) -> Result<Self, O::Error> {
         let (machine, effects) = Machine::start(settings, outside.now());
-        let mut turns =
-            Self { machine, answered: None, lease_from: None, told_over: false, behind_since: None, outcome: None };
+        let mut turns = Self {
+            machine,
+            answered: None,
+            lease: None,
+            told_over: false,
+            has_stopped: false,
+            behind_since: None,
+            outcome: None,
+        };
         turns.perform(outside, effects)?;
         Ok(turns)
     }
@@ -150,6 +161,11 @@ impl Turns {
         let signals = outside.signals()?.into_iter().filter(|(signal, _)| *signal != Signal::CHLD);
         let (continues, others) = signals.partition(|(signal, _)| *signal == Signal::CONT);
         self.take_signals(outside, others)?;
+        if std::mem::take(&mut self.has_stopped) {
+            // Perhaps for long: what was heard before that is old.
+            self.turn(outside)?;
+            return self.take_signals(outside, continues);
+        }
         if outside.has_caller_gone() {
             self.happen(outside, Event::CallerGone)?;
         }
@@ -157,7 +173,8 @@ impl Turns {
             self.hear_guard(outside)?;
             self.look_what_is_left(outside)?;
         }
-        if self.machine.deadline().is_some_and(|deadline| deadline <= outside.now()) {
+        // If we have stopped just now, it is judged in the next turn.
+        if !self.has_stopped && self.machine.deadline().is_some_and(|deadline| deadline <= outside.now()) {
             self.happen(outside, Event::Timer)?;
         }
         self.take_signals(outside, continues)?;
@@ -189,6 +206,30 @@ impl Turns {
     /// The same. `is_telling`: the end of the command is about to be told; what is not to come before that is returned.
     fn take_reports<O: Outside>(&mut self, outside: &mut O, is_telling: bool) -> Result<Vec<Event>, O::Error> {
         let is_lost = outside.loss().is_some();
+        let postponed = self.take_events(outside, is_telling)?;
+        let lease = outside.lease().filter(|lease| self.machine.has_lease() && self.lease != Some(*lease));
+        if let Some(Span { from, timeout, .. }) = lease {
+            self.lease = lease;
+            self.happen(outside, Event::Extended { from, timeout })?;
+        }
+        if let Some(at) = newer(outside.answered(), &mut self.answered) {
+            self.happen(outside, Event::Answered(at))?;
+        }
+        // What the keeper has told may have been the end of that command.
+        if let Some(loss) = outside.loss().filter(|_| is_lost)
+            && !std::mem::replace(&mut self.told_over, true)
+        {
+            let event = match loss {
+                Loss::LeaseOver => Event::LeaseOver,
+                loss => if_started(outside, Event::Keeper(Report::Lost(loss))),
+            };
+            self.happen(outside, event)?;
+        }
+        Ok(postponed)
+    }
+
+    /// The keeper's reports that have come.
+    fn take_events<O: Outside>(&mut self, outside: &mut O, is_telling: bool) -> Result<Vec<Event>, O::Error> {
         let mut postponed = vec![];
         while let Some(event) = outside.hear_keeper() {
             let is_too_late = match event {
@@ -208,22 +249,6 @@ impl Turns {
                 self.look_what_is_left(outside)?;
             }
             let event = if_started(outside, event);
-            self.happen(outside, event)?;
-        }
-        if let Some(at) = newer(outside.answered(), &mut self.answered) {
-            self.happen(outside, Event::Answered(at))?;
-        }
-        if let Some(from) = newer(outside.lease_from(), &mut self.lease_from) {
-            self.happen(outside, Event::Extended(from))?;
-        }
-        // What the keeper has told may have been the end of that command.
-        if let Some(loss) = outside.loss().filter(|_| is_lost)
-            && !std::mem::replace(&mut self.told_over, true)
-        {
-            let event = match loss {
-                Loss::LeaseOver => Event::LeaseOver,
-                loss => if_started(outside, Event::Keeper(Report::Lost(loss))),
-            };
             self.happen(outside, event)?;
         }
         Ok(postponed)
@@ -303,9 +328,10 @@ impl Turns {
         for effect in effects {
             log::debug!("effect {effect:?}");
             match effect {
-                Effect::StartKeeper => (self.answered, self.lease_from, self.told_over) = (None, None, false),
+                Effect::StartKeeper => (self.answered, self.lease, self.told_over) = (None, None, false),
                 Effect::Finish(outcome) => self.outcome = Some(outcome),
                 Effect::Stop(_) | Effect::Kill => outside.spoil(),
+                Effect::StopSelf(_) => self.has_stopped = true,
                 _ => {}
             }
             let Some(event) = outside.perform(effect)? else { continue };

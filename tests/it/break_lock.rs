@@ -78,7 +78,7 @@ fn a_contender_that_has_gone_is_not_replaced_by_another() {
     second.wait_stdout("ready");
     for options in [&["--node", &node][..], &["--force", "--node", &node]] {
         let output = breaking(&scratch, options).run().expect_code(75);
-        assert_eq!(output.stderr(), format!("zklock: {LOCK}/{node} is not there any more\n"));
+        assert_eq!(output.stderr(), format!("zklock: {LOCK}/{node} is not there\n"));
     }
     finish(&mut second);
     scratch.expect_tidy(&["holder", "second"]);

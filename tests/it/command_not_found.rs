@@ -35,3 +35,14 @@ fn gone_while_zklock_waits() {
     only_line(&waiter.wait().expect_code(127));
     assert!(scratch.client().children(LOCK).is_empty());
 }
+
+/// As with CR LF at the end of its first line.
+#[test]
+fn a_script_whose_interpreter_is_missing() {
+    let scratch = Scratch::new();
+    let script = scratch.file("script");
+    copy_program("/bin/sh", &script);
+    std::fs::write(&script, "#!/bin/sh\r\n").unwrap();
+    let output = scratch.zklock().arg(LOCK).arg(&script).run().expect_code(127);
+    assert!(only_line(&output).contains("script: its interpreter is missing"), "{output}");
+}

@@ -190,13 +190,14 @@ fn fish_completes() {
     completes(&FISH);
 }
 
-/// Locks in ZooKeeper: one that is held, one that is free, one with another below it, and names that shells would cut.
+/// Locks in ZooKeeper: one that is held and has a record beside it, one that is free, one with another below it, and names
+/// that shells would cut.
 fn with_locks() -> Scratch {
     let scratch = Scratch::new();
     for node in ["/jobs", "/jobs/backup", "/jobs/report", "/jobs/with space", "/jobs/with:colon", "/jobs/x$(odd)"] {
         scratch.client().create(node, b"", Node::Persistent).expect("a node can be created");
     }
-    for node in ["/nest", "/nest/outer", "/nest/outer/inner"] {
+    for node in ["/jobs/backup.zklock.last", "/nest", "/nest/outer", "/nest/outer/inner"] {
         scratch.client().create(node, b"", Node::Persistent).expect("a node can be created");
     }
     for lock in ["/jobs/backup", "/nest/outer"] {

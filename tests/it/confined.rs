@@ -142,6 +142,25 @@ fn seccomp_profile_of_docker() {
 }
 
 #[test]
+fn without_the_adoption_of_orphans() {
+    let scratch = Scratch::new();
+    let filtered = filtering(&scratch, "UNLESS(JEQ, SYS_prctl, 3), LOAD(args[0]), UNLESS(JEQ, 36, 1), FAIL(EPERM),");
+    let run = |args: &[&str]| scratch.zklock().args(args).args([LOCK, "true"]).run_by([filtered.as_os_str()]).run();
+    let warning = "zklock: warning: this system refuses the adoption of orphans (PR_SET_CHILD_SUBREAPER): if the lock is \
+                   lost, processes that have left the command's process group may go on\n";
+    assert_eq!(run(&[]).expect_code(0).stderr(), warning);
+    silent(run(&["-q"]).expect_code(0));
+    let why = "--wait-descendants needs the adoption of orphans, which this system refuses";
+    assert!(only_line(&run(&["--wait-descendants"]).expect_code(70)).ends_with(why));
+    // The command ends by the stop signal, and what does not is in its process group: it dies with the guard.
+    let script = "(trap '' TERM; echo $$; exec sleep 600) & wait";
+    let options = ["-q", "--max-run", "500ms", LOCK, "--", "sh", "-c", script];
+    let mut job = scratch.zklock().args(options).run_by([filtered.as_os_str()]).spawn();
+    job.wait().expect_code(124);
+    job.wait_until_nothing_is_left();
+}
+
+#[test]
 fn without_proc_a_run_warns_and_goes_on() {
     if !is_root() {
         return;

@@ -1,5 +1,7 @@
 //! Ctrl-Z stops the job, `fg` and `bg` continue it.
 
+use std::time::Duration;
+
 use nix::sys::signal::Signal;
 
 use crate::harness::frames::Op;
@@ -36,6 +38,25 @@ fn stops_the_job_and_fg_continues_it() {
     });
     terminal.press(CTRL_C);
     terminal.wait_count("signal INT", 1);
+    terminal.wait_count("ended 0", 1);
+    job.wait().expect_code(0);
+}
+
+/// The lock comes while the waiter is stopped, and what it is stopped for lasts longer than it was to wait.
+#[test]
+fn a_waiter_that_has_the_lock_when_it_goes_on_runs_its_command() {
+    let scratch = Scratch::new();
+    let holder = scratch.occupy("");
+    let terminal = Terminal::new(80);
+    let zklock = scratch.zklock().args(["-w", "3", LOCK]).bare_child();
+    let mut job = terminal.spawn_by(STOP_AND_CONTINUE, zklock);
+    terminal.wait_count("waiting for /lock", 1);
+    terminal.press(CTRL_Z);
+    terminal.wait_count("stopped", 1);
+    scratch.delete(&holder);
+    poll::until("its time is over", || (job.elapsed() > Duration::from_secs(5)).then_some(()));
+    terminal.enter("");
+    terminal.wait_count("ready", 1);
     terminal.wait_count("ended 0", 1);
     job.wait().expect_code(0);
 }
@@ -91,6 +112,23 @@ fn stops_no_leader_of_a_session() {
     let mut job = terminal.spawn(scratch.zklock().arg(LOCK).child(["--default", "TSTP,CONT", "--exit-on", "INT"]));
     terminal.wait_count("ready", 1);
     terminal.press(CTRL_Z);
+    terminal.press(CTRL_C);
+    terminal.wait_count("signal INT", 1);
+    job.wait().expect_code(0);
+}
+
+/// No shell would continue zklock there, and who continues the command does not know of it.
+#[test]
+fn a_command_that_is_stopped_stops_no_leader_of_a_session() {
+    let scratch = Scratch::new();
+    let terminal = Terminal::new(80);
+    let zklock = scratch.zklock().env("ZKLOCK_LOG", "debug").arg(LOCK);
+    let mut job = terminal.spawn(zklock.child(["--exit-on", "INT"]));
+    terminal.wait_count("ready", 1);
+    let command = process::command(job.pid());
+    process::send(command, Signal::SIGSTOP);
+    terminal.wait_count("effect StopSelf", 1);
+    process::send(command, Signal::SIGCONT);
     terminal.press(CTRL_C);
     terminal.wait_count("signal INT", 1);
     job.wait().expect_code(0);

@@ -301,7 +301,17 @@ fn subcommands_section() -> String {
         for arg in own {
             let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
             let help = roff(&help).replace("\n\n", "\n.IP\n");
-            let _ = writeln!(section, ".TP\n{}\n{help}", bold(arg));
+            let default: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+            let is_told = arg.get_action().takes_values() && !arg.is_hide_default_value_set() && !default.is_empty();
+            let default = if is_told { format!(" [default: {}]", roff(&default.join(" "))) } else { String::new() };
+            let _ = writeln!(section, ".TP\n{}{default}\n{help}", bold(arg));
+            if let Some(variable) = arg.get_env() {
+                let variable = roff(&variable.to_string_lossy());
+                let _ = writeln!(
+                    section,
+                    ".RS\nMay also be specified with the \\fB{variable}\\fR environment variable.\n.RE"
+                );
+            }
         }
         let shared: Vec<_> = shared.into_iter().map(bold).collect();
         let _ = writeln!(section, ".PP\nOptions as above: {}.", shared.join("; "));

@@ -10,7 +10,7 @@ use crate::harness::client::Kind;
 use crate::harness::running::{Output, finish, only_line, silent};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::server::free_port;
-use crate::harness::zklock::binary;
+use crate::harness::zklock::{Zklock, binary};
 
 /// How zklock is to end.
 #[derive(Clone, Copy, Debug)]
@@ -167,4 +167,22 @@ fn death_without_a_second_core_dump() {
 fn death_by_a_real_time_signal() {
     let output = Scratch::new().zklock().arg(LOCK).args(["--", "sh", "-c", "kill -37 $$"]).run();
     assert!(output.died_of(37), "{output}");
+}
+
+/// A script that keeps the help or the version must not take nothing for it.
+#[test]
+fn help_that_cannot_be_written() {
+    for (args, status, said) in [
+        ("--help >/dev/full", 70, "zklock: cannot write to standard output: No space left on device (os error 28)\n"),
+        (
+            "--version >/dev/full",
+            70,
+            "zklock: cannot write to standard output: No space left on device (os error 28)\n",
+        ),
+        // The reader has seen enough.
+        ("--help | head -n 1 >/dev/null", 0, ""),
+    ] {
+        let output = Zklock::bare().run_by(["sh", "-c", &format!(r#""$@" {args}"#), "sh"]).run().expect_code(status);
+        assert_eq!(output.stderr(), said);
+    }
 }

@@ -9,7 +9,6 @@ use nix::unistd::Pid;
 use crate::harness::fault::{EXPIRY, Fault};
 use crate::harness::poll;
 use crate::harness::process::{self, Process};
-use crate::harness::release::not_tested;
 use crate::harness::running::{Running, finish, only_line};
 use crate::harness::scratch::{GRACE, LASTING, LASTING_VERBOSE, LOCK, Scratch, direct};
 use crate::harness::times::{AT_ONCE, LEASE, SOON};
@@ -324,9 +323,26 @@ fn orphans_of_others_are_not_counted_as_left_behind() {
     job.wait_until_nothing_is_left();
 }
 
-/// A run whose command has a daemon, and a process that has come to zklock meanwhile and is not the command's.
+/// The guard has ended all and has gone before zklock learns of the loss. So nothing is left to kill.
+#[test]
+fn orphans_of_others_outlive_a_loss() {
+    let scratch = Scratch::new().with_lock();
+    let mut job = with_caller(&scratch);
+    let guard = job.guard();
+    process::stop(job.pid());
+    scratch.delete(&scratch.only_contender().path);
+    process::wait_state(guard, &['Z']);
+    let stranger = new_orphan(&scratch, &job);
+    process::send(job.pid(), Signal::SIGCONT);
+    job.wait().expect_code(76);
+    assert!(process::look(stranger).is_some_and(|process| process.state != 'Z'), "{stranger} was killed");
+    process::send(stranger, Signal::SIGKILL);
+    job.wait_until_nothing_is_left();
+}
+
+/// A run whose command has a daemon, and which its caller has left with a child of that caller's own.
 #[track_caller]
-fn with_stranger(scratch: &Scratch) -> (Running, Pid) {
+fn with_caller(scratch: &Scratch) -> Running {
     let caller = r#"
         (while [ ! -e go ]; do sleep 0.02; done; sleep 1000 & echo $! >noted; mv noted stranger) >/dev/null 2>&1 &
         echo $! >between
@@ -335,12 +351,30 @@ fn with_stranger(scratch: &Scratch) -> (Running, Pid) {
     let zklock = scratch.zklock().args([LOCK, "--", "sh", "-c", command]).run_by(["sh", "-c", caller, "sh"]);
     let mut job = zklock.spawn();
     job.wait_stdout("ready");
+    job
+}
+
+fn noted(scratch: &Scratch, file: &str) -> Pid {
+    let read = || fs::read_to_string(scratch.file(file)).ok()?.trim().parse().ok().map(Pid::from_raw);
+    poll::until(file, read)
+}
+
+/// That child's child, once it has come to zklock.
+#[track_caller]
+fn new_orphan(scratch: &Scratch, job: &Running) -> Pid {
     scratch.touch("go");
-    let noted = |file| fs::read_to_string(scratch.file(file)).ok()?.trim().parse().ok().map(Pid::from_raw);
-    let stranger = poll::until("the stranger", || noted("stranger"));
-    let between = poll::until("its parent", || noted("between"));
+    let stranger = noted(scratch, "stranger");
+    poll::until("it has come to zklock", || (process::look(stranger)?.parent == job.pid()).then_some(()));
+    stranger
+}
+
+/// The same, and that has been noticed.
+#[track_caller]
+fn with_stranger(scratch: &Scratch) -> (Running, Pid) {
+    let job = with_caller(scratch);
+    let stranger = new_orphan(scratch, &job);
+    let between = noted(scratch, "between");
     poll::until("its parent is reaped", || process::look(between).is_none().then_some(()));
-    assert_eq!(process::look(stranger).map(|process| process.parent), Some(job.pid()));
     (job, stranger)
 }
 
@@ -399,24 +433,4 @@ fn no_stray_copy_of_what_shows_that_a_process_lives() {
     process::send(holder.command(), Signal::SIGKILL);
     holder.wait();
     wait_dead(&holder.processes());
-}
-
-/// Among hundreds of busy processes, or beside one with a real-time priority, a guard that takes its turn would come too
-/// late. The command takes its turn.
-#[test]
-fn goes_before_all_others() {
-    if !Command::new("chrt").args(["--fifo", "98", "true"]).status().is_ok_and(|status| status.success()) {
-        return not_tested("a real-time priority (chrt --fifo 98 true)");
-    }
-    let scratch = Scratch::new();
-    let mut job = scratch.hold_with(&[], &["--exit-on", "TERM"]);
-    // proc_pid_stat(5): priority and policy.
-    let of = |pid: Pid| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
-        let fields: Vec<_> = stat.rsplit_once(')').expect("a name").1.split_whitespace().skip(37).take(2).collect();
-        fields.join(" ")
-    };
-    assert_eq!(of(job.guard()), format!("98 {}", libc::SCHED_FIFO));
-    assert_eq!(of(job.command()), "0 0");
-    finish(&mut job);
 }

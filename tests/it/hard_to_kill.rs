@@ -1,9 +1,11 @@
-//! What has kept processes of a command alive: a cgroup that is frozen, a /proc that hides them, and processes that fork
-//! all the time.
+//! What has kept processes of a command alive: a cgroup that is frozen, a /proc that hides them, processes that fork all
+//! the time, and a guard that kept the only processor for itself.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use nix::sys::statvfs::{FsFlags, statvfs};
@@ -14,7 +16,9 @@ use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::release::not_tested;
 use crate::harness::restless::Restless;
+use crate::harness::running::finish;
 use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
+use crate::harness::times::expect_once_below;
 use crate::harness::zklock::{Zklock, binary, copy_program};
 
 /// A cgroup of version 2, removed when this is dropped.
@@ -195,4 +199,49 @@ fn processes_that_fork_all_the_time() {
         assert!((0..50).all(|_| run.processes().iter().all(|process| process.name != "restless")), "{run}");
         run.wait_until_nothing_is_left();
     }
+}
+
+/// A process needs the processor to die, and a guard with a real-time priority goes before it.
+#[test]
+fn hundreds_on_one_processor() {
+    let status = fs::read_to_string("/proc/self/status").expect("our own process");
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("a list").trim();
+    let first = allowed.split([',', '-']).next().expect("a processor");
+    let script = "for number in $(seq 200); do setsid sleep 600 & done; wait";
+    expect_once_below(Duration::from_millis(400), || {
+        let scratch = Scratch::new();
+        let job = scratch.zklock().args([LOCK, "--", "sh", "-c", script]).run_by(["taskset", "--cpu-list", first]);
+        let mut job = job.spawn();
+        let guard = job.guard();
+        let sleeps = || process::children(job.command()).iter().filter(|process| process.name == "sleep").count();
+        poll::until("all of them", || (sleeps() == 200).then_some(()));
+        let killed = Instant::now();
+        job.signal(Signal::SIGKILL);
+        // It goes when nothing is left.
+        process::wait_dead(guard);
+        let took = killed.elapsed();
+        job.wait().expect_signal(Signal::SIGKILL);
+        scratch.wait_left([LOCK], [0]);
+        took
+    });
+}
+
+/// Among hundreds of busy processes, or beside one with a real-time priority, a guard that takes its turn would come too
+/// late. The command takes its turn.
+#[test]
+fn goes_before_all_others() {
+    if !Command::new("chrt").args(["--fifo", "98", "true"]).status().is_ok_and(|status| status.success()) {
+        return not_tested("a real-time priority (chrt --fifo 98 true)");
+    }
+    let scratch = Scratch::new();
+    let mut job = scratch.hold_with(&[], &["--exit-on", "TERM"]);
+    // proc_pid_stat(5): priority and policy.
+    let of = |pid: Pid| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
+        let fields: Vec<_> = stat.rsplit_once(')').expect("a name").1.split_whitespace().skip(37).take(2).collect();
+        fields.join(" ")
+    };
+    assert_eq!(of(job.guard()), format!("98 {}", libc::SCHED_FIFO));
+    assert_eq!(of(job.command()), "0 0");
+    finish(&mut job);
 }

@@ -1,12 +1,15 @@
-//! zklock as PID 1 of a container, and `docker stop`.
+//! PID namespaces: zklock as PID 1 of a container, `docker stop`, and commands that enter another namespace.
+
+use std::process::Command;
 
 use nix::sys::signal::Signal;
-use nix::unistd::geteuid;
+use nix::unistd::{Pid, geteuid};
 
 use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::process;
-use crate::harness::running::finish;
+use crate::harness::release::not_tested;
+use crate::harness::running::{finish, only_line};
 use crate::harness::scratch::{BRIEF, LOCK, Scratch, direct};
 use crate::harness::times::SOON;
 use crate::harness::zklock::Zklock;
@@ -144,4 +147,41 @@ fn refused_without_a_proc_of_its_own() {
         "{output}"
     );
     scratch.expect_tidy(&[]);
+}
+
+/// As `unshare --pid` without `--fork` starts it: every process that it makes would be in a namespace of its own.
+#[test]
+fn refused_where_its_processes_would_be_elsewhere() {
+    let scratch = Scratch::new().with_lock();
+    let user: &[&str] = if geteuid().is_root() { &[] } else { &["--user", "--map-root-user"] };
+    let zklock = scratch.job(&direct(), "holder", &[], &[]).run_by(["unshare", "--pid"].iter().chain(user).copied());
+    let why = "its processes would be in a PID namespace of their own; give --fork to unshare";
+    assert!(only_line(&zklock.run().expect_code(70)).ends_with(why));
+    scratch.expect_tidy(&[]);
+}
+
+/// What the command has left behind elsewhere is in its process group, and its orphans never come to the guard.
+#[test]
+fn what_is_left_in_another_namespace_lives_on() {
+    if !geteuid().is_root() {
+        return not_tested("root");
+    }
+    let scratch = Scratch::new();
+    let mut other = Command::new("unshare").args(["--pid", "--fork", "--kill-child", "sleep", "600"]).spawn().unwrap();
+    let unshare = Pid::from_raw(other.id().try_into().expect("a process id"));
+    let first = poll::until("its first process", || {
+        process::children(unshare).into_iter().find(|process| process.name == "sleep").map(|process| process.pid)
+    });
+    let (target, script) = (first.to_string(), "sleep 600 </dev/null >/dev/null 2>&1 & exit 0");
+    let command = ["nsenter", "--target", &target, "--pid", "sh", "-c", script];
+    let mut job = scratch.zklock().args([LOCK, "--"]).args(command).spawn();
+    job.wait().expect_code(0);
+    let left = process::children(first);
+    let lives = |process: &process::Process| process.state != 'Z' && !process::is_pending(process.pid, Signal::SIGKILL);
+    let is_left = left.len() == 1 && lives(&left[0]);
+    other.kill().expect("it lives");
+    other.wait().expect("it is a child of ours");
+    job.wait_until_nothing_is_left();
+    scratch.wait_queue(0);
+    assert!(is_left, "{left:?}");
 }

@@ -29,10 +29,10 @@ const AFTER_THE_NEWS: Time = 80 * MS;
 impl State {
     /// Whether this host's command may still be running without the lock.
     fn is_excused(&self, host: usize) -> bool {
-        let is_excused = |host: usize| {
-            let host = &self.hosts[host];
+        let is_excused = |index: usize| {
+            let host = &self.hosts[index];
             self.now <= host.paused_until.max(host.operator_until).max(host.shortened_from)
-                || host.grant.as_ref().is_some_and(|grant| self.is_unheard(grant) || self.is_raised(grant))
+                || host.grant.as_ref().is_some_and(|grant| self.is_unheard(index, grant) || self.is_raised(grant))
         };
         // The lock may be that of a run above.
         is_excused(host) || self.above(host).any(is_excused) || self.is_out_of_reach(host)
@@ -44,10 +44,14 @@ impl State {
         grant.all().any(|granted| self.servers.raised.iter().any(|path| **path == *granted.node))
     }
 
-    /// Whether the session of this grant has expired because a server granted a shorter timeout that the client does
-    /// not know of yet.
-    fn is_unheard(&self, grant: &Grant) -> bool {
-        self.now <= self.servers.sessions[self.servers.session_of(grant.session)].unheard_until
+    /// Whether a session of this grant has expired because a server granted a shorter timeout that the client does not
+    /// know of yet. The first lock may be borrowed, and the others in a session of the host's own.
+    fn is_unheard(&self, host: usize, grant: &Grant) -> bool {
+        let sessions = &self.servers.sessions;
+        let own = sessions.iter().rfind(|session| session.host == host);
+        own.into_iter()
+            .chain(sessions.get(self.servers.session_of(grant.session)))
+            .any(|session| self.now <= session.unheard_until)
     }
 
     /// A client hears which timeout a server has granted. From now on it has no excuse for relying on a longer one.
@@ -118,7 +122,7 @@ impl State {
         let token = |granted: &Granted| self.servers.head.get(&granted.node).map(|node| node.czxid);
         let lost = grant.all().find(|granted| token(granted) != Some(granted.token));
         let Some(node) = lost.map(|granted| granted.node.clone()) else { return };
-        if self.is_unheard(grant) {
+        if self.is_unheard(host, grant) {
             self.coverage.count(Kind::LostUnheard);
         } else if self.is_excused(host) {
             self.coverage.count(Kind::LostWhileFrozen);
@@ -169,7 +173,7 @@ impl State {
         }
         self.check_bereft(host, grant);
         self.check_loans(host, grant);
-        if self.is_excused(host) || self.is_unheard(grant) || self.is_raised(grant) {
+        if self.is_excused(host) || self.is_unheard(host, grant) || self.is_raised(grant) {
             return;
         }
         self.check_once(host);

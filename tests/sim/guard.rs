@@ -125,6 +125,10 @@ impl Outside for SimOutside<'_> {
         self.guard().has_fuses = false;
     }
 
+    fn ended_by_itself(&self) -> bool {
+        !self.state.hosts[self.host].is_spoiled
+    }
+
     fn set_timer(&mut self, deadline: Instant) {
         let deadline = micros(deadline.since_boot());
         self.guard().timer = Some(deadline);
@@ -195,7 +199,7 @@ impl Outside for SimOutside<'_> {
 
     fn kill_group(&mut self) {}
 
-    fn kill_children(&mut self) -> bool {
+    fn kill_children(&mut self) {
         let is_empty = self.state.is_empty(self.host);
         let host = &mut self.state.hosts[self.host];
         host.stopped_by_us = true;
@@ -204,7 +208,6 @@ impl Outside for SimOutside<'_> {
         }
         self.state.die_behind_gate(self.host);
         self.state.kill_processes(self.host);
-        false
     }
 
     /// No process of the simulator is out of reach of [`Self::kill_children`].

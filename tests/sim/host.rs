@@ -12,6 +12,7 @@ use zklock::rules::guard::Stage;
 use zklock::rules::guarded::{End, Guarded, Kill, News, Shown};
 use zklock::rules::instant::Instant;
 use zklock::rules::last_run::Asked;
+use zklock::rules::lease::Span;
 use zklock::rules::lender::Offer;
 use zklock::rules::loans::Borrowing;
 use zklock::rules::message::{Grant, Loss, Order, Progress, Report};
@@ -347,9 +348,9 @@ impl Outside for SimOutside<'_> {
         self.keeper()?.answered.map(instant)
     }
 
-    fn lease_from(&self) -> Option<Instant> {
+    fn lease(&self) -> Option<Span> {
         let keeper = self.keeper()?;
-        keeper.lease.filter(|_| !keeper.revoked).map(instant)
+        keeper.span.filter(|_| !keeper.revoked)
     }
 
     fn loss(&self) -> Option<Loss> {

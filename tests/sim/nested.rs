@@ -242,6 +242,8 @@ impl State {
             return false;
         }
         let state = &self.hosts[outer];
+        // What a process starts that nobody looks after any more is not looked after either.
+        let counted = !state.leaves && state.processes.iter().any(|process| process.alive && process.counted);
         let pending = if let Some(hold) = &state.hold {
             self.hosts[host].alive = hold.has_caller();
             None
@@ -262,7 +264,7 @@ impl State {
                 stopped: false,
                 exit_at: Time::MAX,
                 forks: 0,
-                counted: !state.leaves,
+                counted,
                 in_group: in_group && state.processes[0].in_group,
                 nested: Some(host),
             };

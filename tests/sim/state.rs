@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use zklock::rules::instant::Instant;
+use zklock::rules::lease::Span;
 use zklock::rules::loans::Loans;
-use zklock::rules::message::Order;
-use zklock::rules::message::Report;
+use zklock::rules::message::{Order, Report};
 
 use crate::chance::Chance;
 use crate::coverage::Coverage;
@@ -94,6 +94,8 @@ pub(crate) struct KeeperState {
     pub(crate) lease: Option<Time>,
     /// When the lease demands SIGKILL, and when it ends.
     pub(crate) limits: Option<(Time, Time)>,
+    /// The lease as it shows.
+    pub(crate) span: Option<Span>,
     pub(crate) revoked: bool,
     /// What its supervisor has borrowed.
     pub(crate) loans: Loans,
@@ -125,6 +127,7 @@ impl KeeperState {
             orders: vec![],
             lease: None,
             limits: None,
+            span: None,
             revoked: false,
             reported_at: 0,
             last_beat: None,

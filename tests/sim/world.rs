@@ -117,11 +117,11 @@ impl SimOutside {
         let mut state = self.state.borrow_mut();
         let host = state.keepers[self.keeper].host;
         state.note(|| format!("keeper {} of host {host}: {report:?}", self.keeper));
-        if let Report::Queue(Progress::Requeued(_)) = report {
-            state.coverage.count(Kind::Requeued);
-        }
         if let (Report::Connection(Connection::Shortened { .. }), true) = (report, state.hosts[host].is_running()) {
             state.spring(Kind::AtShortened, host);
+        }
+        if let Report::Queue(Progress::Requeued(_)) = report {
+            state.coverage.count(Kind::Requeued);
         }
         match report {
             Report::Queue(Progress::Skipped(last)) => state.check_skip(host, last),
@@ -195,7 +195,7 @@ impl Outside for SimOutside {
         let mut state = self.state.borrow_mut();
         let keeper = &mut state.keepers[self.keeper];
         let (before, host) = (keeper.limits, keeper.host);
-        (keeper.lease, keeper.limits) = (Some(from), Some((kill_at, ends_at)));
+        (keeper.lease, keeper.limits, keeper.span) = (Some(from), Some((kill_at, ends_at)), Some(span));
         if let Some((_, before)) = before.filter(|before| ends_at < before.1) {
             // The kernel takes a moment to kill.
             state.hosts[host].shortened_from = before + MS;

@@ -1,3 +1,4 @@
+use super::watch::KILL_AGAIN_AT_MOST;
 use super::*;
 
 fn at(millis: u64) -> Instant {
@@ -12,10 +13,10 @@ fn a_lease_is_watched_until_it_demands_the_kill() {
     let verdict = |look| Verdict::Watch { look_at: at(look), deadline: at(1000) };
     assert_eq!(watch.judge(at(0), at(900), at(1000)), verdict(500));
     assert_eq!(watch.judge(at(880), at(900), at(1000)), verdict(900));
-    let kill = |lease_over, again_at, deadline: Option<u64>| Verdict::Kill {
+    let kill = |lease_over, wake_at, deadline: Option<u64>| Verdict::Kill {
         lease_over,
         again: !lease_over,
-        again_at: at(again_at),
+        wake_at: at(wake_at),
         deadline: deadline.map(at),
     };
     assert_eq!(watch.judge(at(900), at(900), at(1000)), kill(true, 910, None));
@@ -28,8 +29,16 @@ fn a_guard_is_told_to_kill_whatever_the_lease() {
     let mut watch = Watch::default();
     watch.open();
     watch.kill();
-    let kill = Verdict::Kill { lease_over: false, again: false, again_at: at(10), deadline: Some(at(1000)) };
-    assert_eq!(watch.judge(at(0), at(900), at(1000)), kill);
+    let kill = |again, wake_at| {
+        let deadline = Some(at(1000));
+        Verdict::Kill { lease_over: false, again, wake_at: at(wake_at), deadline }
+    };
+    assert_eq!(watch.judge(at(0), at(900), at(1000)), kill(false, 10));
+    // However often it is woken meanwhile.
+    assert_eq!(watch.judge(at(3), at(900), at(1000)), kill(false, 10));
+    assert_eq!(watch.judge(at(7), at(900), at(1000)), kill(false, 10));
+    assert_eq!(watch.judge(at(11), at(900), at(1000)), kill(true, 31));
+    assert_eq!(watch.judge(at(30), at(900), at(1000)), kill(false, 31));
 }
 
 /// What cannot be killed is killed again and again, by a guard that its own timer would end.
@@ -42,13 +51,14 @@ fn the_deadline_is_moved_between_two_kills() {
     for _ in 0..100 {
         // A keeper that beats all the time.
         let ends_at = now + Duration::from_millis(450);
-        let Verdict::Kill { again_at, deadline, .. } = watch.judge(now, ends_at, ends_at) else { panic!() };
-        assert!(again_at < ends_at && deadline == Some(ends_at));
-        now = again_at;
+        let Verdict::Kill { wake_at, deadline, .. } = watch.judge(now, ends_at, ends_at) else { panic!() };
+        assert!(wake_at < ends_at && deadline == Some(ends_at));
+        now = wake_at;
     }
     // Once there is no lease, there is no such limit.
-    let Verdict::Kill { again_at, deadline: None, .. } = watch.judge(now, at(0), at(0)) else { panic!() };
-    assert_eq!(again_at, now + KILL_AGAIN_AT_MOST);
+    now = now + KILL_AGAIN_AT_MOST;
+    let Verdict::Kill { wake_at, deadline: None, .. } = watch.judge(now, at(0), at(0)) else { panic!() };
+    assert_eq!(wake_at, now + KILL_AGAIN_AT_MOST);
 }
 
 /// What is outside of a guard whose children never end.
@@ -58,12 +68,14 @@ struct World {
     /// Children end faster than they can be reaped.
     is_storm: bool,
     reaped: u32,
+    /// How many times SIGKILL went to all children.
+    kills: u32,
     timer: Option<Instant>,
 }
 
 impl World {
     fn new(requests: &[Request]) -> Self {
-        Self { now: at(0), requests: requests.to_vec(), is_storm: false, reaped: 0, timer: None }
+        Self { now: at(0), requests: requests.to_vec(), is_storm: false, reaped: 0, kills: 0, timer: None }
     }
 
     /// Time passes, and the kernel's timer does not fire.
@@ -85,6 +97,9 @@ impl Outside for World {
     }
     fn lay_fuses(&mut self) {}
     fn disarm(&mut self) {}
+    fn ended_by_itself(&self) -> bool {
+        true
+    }
     fn set_timer(&mut self, deadline: Instant) {
         self.timer = Some(deadline);
     }
@@ -104,10 +119,10 @@ impl Outside for World {
     fn close_gate(&mut self) {}
     fn signal(&mut self, _: Signal) {}
     fn kill_group(&mut self) {}
-    fn kill_children(&mut self) -> bool {
+    fn kill_children(&mut self) {
+        self.kills += 1;
         // Each takes a while to give back its memory.
         self.pass(Duration::from_millis(if self.is_storm { 0 } else { 20 }));
-        true
     }
     fn kill_below(&mut self) {
         self.pass(Duration::from_millis(300));
@@ -120,6 +135,21 @@ fn children_that_end_all_the_time_do_not_keep_a_guard() {
     let mut guard = Guard::begin(&mut storm);
     assert_eq!(guard.turn(&mut storm), Next::Wait(Some(at(0))));
     assert!(storm.requests.is_empty());
+}
+
+/// On a single processor nothing dies as long as a guard with a real-time priority works.
+#[test]
+fn what_has_been_killed_gets_the_processor() {
+    let mut busy = World::new(&[Request::Kill]);
+    let mut guard = Guard::begin(&mut busy);
+    let first = guard.turn(&mut busy);
+    assert_eq!((first, busy.kills), (Next::Wait(Some(at(10))), 1));
+    // It has taken 20 ms. Whatever wakes the guard now, the others get half as much.
+    let Next::Wait(Some(wake_at)) = guard.turn(&mut busy) else { panic!("it has something to do") };
+    assert_eq!((wake_at, busy.kills), (at(30), 1));
+    busy.now = wake_at;
+    guard.turn(&mut busy);
+    assert_eq!(busy.kills, 2);
 }
 
 /// What has left the command's group, and dies slowly, dies of this guard only.

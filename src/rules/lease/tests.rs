@@ -47,9 +47,9 @@ proptest! {
         let (mut lease, extended) = (Lease::new(terms, early), Lease::new(terms, late));
         prop_assert!(lease.stop_at() <= extended.stop_at());
         prop_assert!(lease.kill_at() <= extended.kill_at());
-        lease.extend(late);
+        lease.renew(terms, late);
         prop_assert_eq!(lease, extended);
-        lease.extend(early);
+        lease.renew(terms, early);
         prop_assert_eq!(lease, extended);
         prop_assert!(Terms::span(terms.timeout(), early).ends_at <= Terms::span(terms.timeout(), late).ends_at);
     }

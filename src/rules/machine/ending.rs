@@ -108,7 +108,7 @@ impl Machine {
                 | Report::Refused(_)
                 | Report::Revoked(_),
             )
-            | Event::Extended(_)
+            | Event::Extended { .. }
             | Event::Answered(_)
             | Event::LeaseOver
             | Event::GuardGone
@@ -129,7 +129,7 @@ impl Machine {
             Event::Signal { signal, shared } => forward_to_on_lost(signal, shared),
             Event::Keeper(_)
             | Event::KeeperGone
-            | Event::Extended(_)
+            | Event::Extended { .. }
             | Event::Answered(_)
             | Event::LeaseOver
             | Event::GuardGone

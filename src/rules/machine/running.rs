@@ -91,7 +91,7 @@ impl Machine {
     pub(super) fn running(&mut self, now: Instant, run: Run, event: Event) -> (State, Vec<Effect>) {
         let same = State::Running(run);
         match event {
-            Event::Extended(_) => {
+            Event::Extended { .. } if run.lease.silence(now) < run.lease.warn_after() => {
                 let back = run.warned.then_some(Effect::Say(Notice::Back));
                 (State::Running(Run { warned: false, ..run }), back.into_iter().collect())
             }
@@ -144,6 +144,7 @@ impl Machine {
             Event::CallerGone => (same, vec![Effect::Forward(Signal::CONT)]),
             Event::Timer
             | Event::Keeper(Report::Connection(_) | Report::Borrows(_) | Report::Queue(_) | Report::Released)
+            | Event::Extended { .. }
             | Event::Answered(_)
             | Event::OnLostEnded => (same, vec![]),
         }
@@ -242,7 +243,7 @@ impl Machine {
                 | Report::Released,
             )
             | Event::KeeperGone
-            | Event::Extended(_)
+            | Event::Extended { .. }
             | Event::Answered(_)
             | Event::OnLostEnded => (State::Stopping(stopping), said(why)),
         }
@@ -279,7 +280,7 @@ impl Machine {
             )
             | Event::KeeperGone
             | Event::LeaseOver
-            | Event::Extended(_)
+            | Event::Extended { .. }
             | Event::Answered(_)
             | Event::CallerGone
             | Event::OnLostEnded => (State::Killing(killing), said(why)),
@@ -309,7 +310,7 @@ fn judge(now: Instant, lease: Lease, cause: Cause, event: &Event) -> (Cause, Opt
             | Report::Unrecorded(_)
             | Report::Released,
         )
-        | Event::Extended(_)
+        | Event::Extended { .. }
         | Event::Answered(_)
         | Event::Signal { .. }
         | Event::Command(_)

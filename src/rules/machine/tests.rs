@@ -231,7 +231,7 @@ impl Harness {
     /// A beat that is answered at once.
     fn beat(&mut self) {
         self.last_beat = Some(self.now);
-        self.event(Event::Extended(self.now));
+        self.event(Event::Extended { from: self.now, timeout: TIMEOUT });
     }
 
     /// Lets time pass, with the timer on time.
@@ -348,7 +348,7 @@ impl Harness {
                 if self.last_beat.is_some() {
                     self.last_beat = Some(sent);
                 }
-                self.event(Event::Extended(sent));
+                self.event(Event::Extended { from: sent, timeout: TIMEOUT });
             }
             Happening::KeeperGone => self.event(Event::KeeperGone),
             Happening::CallerGone => self.event(Event::CallerGone),
@@ -648,18 +648,6 @@ fn a_lost_connection_does_not_make_a_lock_busy() {
     run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
     run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
     run.event(Event::Keeper(Report::Connection(Connection::Unreachable("refused".to_owned()))));
-    run.pass(Duration::from_secs(60));
-    run.event(Event::Keeper(Report::Released));
-    expect_unavailable(&run, Some("refused"));
-}
-
-#[test]
-fn a_shorter_timeout_alone_is_no_connection() {
-    let mut run = Harness::new(Settings { patience: Patience::AtMost(Duration::from_secs(60)), ..settings() });
-    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
-    run.event(Event::Keeper(Report::Connection(Connection::Unreachable("refused".to_owned()))));
-    run.event(Event::Keeper(Report::Connection(Connection::Shortened { timeout: TIMEOUT / 2, from: None })));
-    assert!(!run.said(|notice| *notice == Notice::Reconnected));
     run.pass(Duration::from_secs(60));
     run.event(Event::Keeper(Report::Released));
     expect_unavailable(&run, Some("refused"));

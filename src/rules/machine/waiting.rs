@@ -75,7 +75,7 @@ impl Machine {
                 | Report::Unrecorded(_)
                 | Report::Released,
             )
-            | Event::Extended(_)
+            | Event::Extended { .. }
             | Event::Answered(_)
             | Event::Command(_)
             | Event::LeaseOver
@@ -111,7 +111,7 @@ impl Machine {
                 (State::Queued(Queued { view: None, reason: Some(reason), ..queued }), vec![say])
             }
             // There is a connection, but the login over it may still fail.
-            Event::Keeper(Report::Connection(Connection::Shortened { timeout, .. })) => {
+            Event::Keeper(Report::Connection(Connection::Shortened { timeout })) => {
                 (State::Queued(Queued { terms: regranted(timeout, self.settings.kill_after), ..queued }), vec![])
             }
             Event::Keeper(Report::Connection(Connection::Connected { timeout })) => {
@@ -134,7 +134,7 @@ impl Machine {
             },
             Event::Timer
             | Event::Keeper(Report::Borrows(_) | Report::Unrecorded(_) | Report::Released)
-            | Event::Extended(_)
+            | Event::Extended { .. }
             | Event::Answered(_)
             | Event::Command(_)
             | Event::LeaseOver
@@ -203,7 +203,7 @@ impl Machine {
                 | Report::Unrecorded(_)
                 | Report::Released,
             )
-            | Event::Extended(_)
+            | Event::Extended { .. }
             | Event::Answered(_)
             | Event::Command(_)
             | Event::LeaseOver

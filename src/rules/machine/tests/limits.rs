@@ -151,7 +151,7 @@ fn the_end_of_the_lease_cuts_the_grace() {
     let mut run = Harness::running(Settings { kill_after, max_run: Some(max_run), ..settings() });
     run.pass(max_run);
     // A server grants less than before.
-    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT / 2 })));
+    run.event(Event::Extended { from: START, timeout: TIMEOUT / 2 });
     run.pass(Duration::from_secs(1));
     assert!(run.killed);
     assert!(run.said(|notice| matches!(notice, Notice::Lost(LostWhy::Silence(_)))));
@@ -168,7 +168,7 @@ fn a_silence_after_max_run_is_as_long() {
     run.pass(max_run - answered);
     assert!(run.doomed && !run.killed);
     // With what a server grants now, the lease is over.
-    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT / 2 })));
+    run.event(Event::Extended { from: START, timeout: TIMEOUT / 2 });
     run.pass(Duration::ZERO);
     let lost = Notice::Lost(LostWhy::Silence(max_run - answered));
     assert!(run.said(|notice| *notice == lost), "{:?}", run.notices);
@@ -181,12 +181,24 @@ fn a_shorter_timeout_comes_with_its_lease() {
     let (timeout, from) = (Duration::from_secs(6), START + Duration::from_secs(8));
     let mut run = Harness::running(settings());
     run.pass(Duration::from_secs(9));
-    run.event(Event::Keeper(Report::Connection(Connection::Shortened { timeout, from: Some(from) })));
+    run.event(Event::Extended { from, timeout });
     let left = Lease::new(Terms::new(timeout, None).unwrap(), from).stop_at().saturating_since(run.now);
     run.pass(left - Duration::from_millis(1));
     assert!(!run.doomed);
     run.pass(Duration::from_millis(1));
     assert!(run.doomed);
+}
+
+/// It is no answer to a beat.
+#[test]
+fn a_shorter_timeout_ends_no_silence() {
+    let mut run = Harness::running(settings());
+    run.pass(lease(START).warn_at().saturating_since(START));
+    assert!(run.said(|notice| matches!(notice, Notice::Silent { .. })), "{:?}", run.notices);
+    run.event(Event::Extended { from: run.now, timeout: TIMEOUT / 2 });
+    assert!(!run.said(|notice| *notice == Notice::Back));
+    run.event(Event::Extended { from: run.now, timeout: TIMEOUT / 2 });
+    assert!(run.said(|notice| *notice == Notice::Back));
 }
 
 #[test]
@@ -201,7 +213,7 @@ fn a_shorter_timeout_shortens_the_grace() {
     assert!(kill_at < lease(START).kill_at());
     // A later lease does not give back what the stop signal has taken.
     for from in [from, stop_at] {
-        run.event(Event::Keeper(Report::Connection(Connection::Shortened { timeout, from: Some(from) })));
+        run.event(Event::Extended { from, timeout });
     }
     run.pass(kill_at.saturating_since(stop_at) - Duration::from_millis(1));
     assert!(!run.killed);
