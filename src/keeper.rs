@@ -69,7 +69,7 @@ pub struct Keeper<'p, O: Outside> {
     told: RefCell<Told>,
     /// Nodes of others that the leader no longer has, but that a server went on showing: as good as deleted.
     ghosts: RefCell<HashSet<String>>,
-    /// The contenders of others that we have seen, whatever became of our own.
+    /// What we have seen in the lists of each lock, whatever became of our own nodes.
     seen: RefCell<HashMap<LockPath, Seen>>,
 }
 

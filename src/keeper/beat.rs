@@ -65,6 +65,19 @@ impl<O: Outside> Keeper<'_, O> {
 
     /// Sends one beat. If it is not answered, the lease stays what it was.
     async fn beat(&self, session: &O::Session, nodes: &[String]) -> Result<(), Stop> {
+        let asked = self.outside.now();
+        let wants_sync = self.beats.contacts.borrow().wants_sync(session.timeout(), asked);
+        if wants_sync {
+            match session.sync(self.plan.request.lock.as_str()).await {
+                Ok(()) => self.beats.contacts.borrow_mut().sync(asked),
+                Err(Failure::Unknown(why)) => {
+                    log::info!("sync not answered: {why}");
+                    self.outside.sleep(PAUSE).await;
+                    return Ok(());
+                }
+                Err(failure) => return Err(Stop::because(failure, &self.plan.request.lock)),
+            }
+        }
         let sent = self.outside.now();
         let publish = self.beats.unpublished.borrow().as_ref().map(|(card, since)| {
             let held_for = u64::try_from(sent.saturating_since(*since).as_millis()).ok();

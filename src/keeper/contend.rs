@@ -115,6 +115,7 @@ impl<O: Outside> Keeper<'_, O> {
     /// What comes first over each connection.
     async fn arrive(&self, session: &O::Session) -> Result<(), Failure> {
         self.beats.contacts.replace(Contacts::new(session.opened()));
+        self.expect_other_lists();
         let is_first = self.place.borrow().is_nowhere();
         if !is_first {
             // It came over another connection.
@@ -226,7 +227,8 @@ impl<O: Outside> Keeper<'_, O> {
                     }
                     // Without a token, the nodes are looked for as if the reply had been lost.
                     if let Some(stat) = stat {
-                        self.record_claim(lock, paths, stat).listed.set(listed.await.ok());
+                        let listed = listed.await.ok().inspect(|names| self.remember(lock, names));
+                        self.record_claim(lock, paths, stat).listed.set(listed);
                     }
                     return Ok(());
                 }
@@ -290,7 +292,7 @@ impl<O: Outside> Keeper<'_, O> {
         if self.is_single() {
             return self.wait_for_single(session, lock, id).await;
         }
-        let children = match self.insist(|| session.children(lock.as_str())).await {
+        let children = match self.insist(|| self.list(session, lock)).await {
             Err(Failure::NoNode) => return self.enqueue(session, lock, id).await,
             children => children.map_err(|failure| lacking(failure, lock, Right::Read))?,
         };

@@ -13,18 +13,18 @@ use super::contend::queue_of;
 use super::outside::Outside;
 use super::place::{Claim, Stop};
 use crate::plan::LockPath;
-use crate::rules::queue::{Queue, Standing};
+use crate::rules::queue::Standing;
 use crate::session::{Failure, Session};
 
-/// The other contenders for a lock that we have seen in its lists, and that may still be there.
+/// The children of a lock that we have seen in its lists, and that may still be there.
 ///
 /// A server that comes to follow another leader closes the connections of its clients first. So what vanishes from the
 /// lists over one connection has gone; what has vanished over the next one may still be there.
 #[derive(Default)]
 pub(super) struct Seen {
-    /// Those in the last list.
+    /// Those in the last list over this connection.
     listed: HashSet<String>,
-    /// Those that were missing in the first list over a later connection.
+    /// Those that were in the last list over an earlier connection, and in none since.
     vanished: HashSet<String>,
 }
 
@@ -32,20 +32,24 @@ pub(super) struct Seen {
 const TOGETHER: usize = 100;
 
 impl<O: Outside> Keeper<'_, O> {
-    /// Takes the first list of a lock over a connection.
-    pub(super) fn compare(&self, lock: &LockPath, names: &[String]) {
-        let names: HashSet<&String> = names.iter().collect();
-        if let Some(Seen { listed, vanished }) = self.seen.borrow_mut().get_mut(lock) {
-            let known = listed.drain().chain(vanished.drain()).collect::<Vec<_>>();
-            (*listed, *vanished) = known.into_iter().partition(|name| names.contains(name));
-        }
+    /// The children of a lock, which are remembered.
+    pub(super) async fn list(&self, session: &O::Session, lock: &LockPath) -> Result<Vec<String>, Failure> {
+        let names = session.children(lock.as_str()).await?;
+        self.remember(lock, &names);
+        Ok(names)
     }
 
-    /// We wait in this queue.
-    pub(super) fn remember(&self, claim: &Claim, queue: &Queue) {
-        let names = queue.contenders().iter().map(|contender| &contender.name);
-        let others = names.filter(|name| claim.names().all(|own| own != *name));
-        self.seen.borrow_mut().entry(claim.lock.clone()).or_default().listed = others.cloned().collect();
+    /// Our server has listed these children of a lock.
+    pub(super) fn remember(&self, lock: &LockPath, names: &[String]) {
+        let mut seen = self.seen.borrow_mut();
+        let Seen { listed, vanished } = seen.entry(lock.clone()).or_default();
+        *listed = names.iter().cloned().collect();
+        vanished.retain(|name| !listed.contains(name));
+    }
+
+    /// What comes now comes over another connection.
+    pub(super) fn expect_other_lists(&self) {
+        self.seen.borrow_mut().values_mut().for_each(|Seen { listed, vanished }| vanished.extend(listed.drain()));
     }
 
     /// By these names, it is our turn. Completes if the leader has none of the vanished contenders that come before us, or
@@ -58,7 +62,8 @@ impl<O: Outside> Keeper<'_, O> {
     ) -> Result<(), Stop> {
         let lock = &claim.lock;
         let vanished = self.seen.borrow().get(lock).map(|seen| seen.vanished.iter().cloned().collect());
-        let vanished: Vec<_> = self.without_ghosts(lock, vanished.unwrap_or_default());
+        let mut vanished: Vec<_> = self.without_ghosts(lock, vanished.unwrap_or_default());
+        vanished.retain(|name| claim.names().all(|own| own != name));
         if vanished.is_empty() {
             return Ok(());
         }

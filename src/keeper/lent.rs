@@ -53,7 +53,7 @@ impl<O: Outside> Keeper<'_, O> {
     /// environment can be copied and kept. So the servers must say so as well, and the node must name a
     /// run above us from which the supervisor has borrowed.
     async fn lent_by_ancestor(&self, session: &O::Session, lock: &LockPath) -> Result<Option<Claim>, Stop> {
-        let children = match self.insist(|| session.children(lock.as_str())).await {
+        let children = match self.insist(|| self.list(session, lock)).await {
             Err(Failure::NoNode) => return Ok(None),
             children => children.map_err(|failure| Stop::because(failure, lock))?,
         };

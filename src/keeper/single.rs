@@ -92,7 +92,7 @@ impl<O: Outside> Keeper<'_, O> {
             }
             Err(failure) => return Err(stop(failure)),
         };
-        let children = match self.insist(|| session.children(lock.as_str())).await {
+        let children = match self.insist(|| self.list(session, lock)).await {
             Err(Failure::NoNode) => return Ok(()),
             children => children.map_err(stop)?,
         };

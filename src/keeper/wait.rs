@@ -64,7 +64,7 @@ impl<O: Outside> Keeper<'_, O> {
     async fn look_beside(&self, session: &O::Session, won: &[Rc<Claim>]) -> Result<(), Stop> {
         self.outside.sleep(Terms::beat_of(session.timeout())).await;
         for claim in won.iter().filter(|claim| claim.is_own()) {
-            let Ok(children) = session.children(claim.lock.as_str()).await else { continue };
+            let Ok(children) = self.list(session, &claim.lock).await else { continue };
             let Ok(queue) = self.queue(session, &claim.lock, children).await else { continue };
             if let Some(refusal) = self.unsuitable(&claim.lock, &queue, claim.name()) {
                 self.outside.report_if_room(&Report::Queue(Progress::Beside(refusal)));
@@ -94,16 +94,12 @@ impl<O: Outside> Keeper<'_, O> {
         let stop = |failure| lacking(failure, lock, Right::Read);
         let mut known = claim.listed.take();
         let mut has_waited = false;
-        let mut is_first_list = true;
         loop {
             let names = match known.take() {
                 Some(names) => names,
-                None => self.insist(|| session.children(lock.as_str())).await.map_err(stop)?,
+                None => self.insist(|| self.list(session, lock)).await.map_err(stop)?,
             };
             let mut names = self.without_ghosts(lock, names);
-            if std::mem::take(&mut is_first_list) {
-                self.compare(lock, &names);
-            }
             let queue = self.queue(session, lock, names.clone()).await?;
             if !queue.has_single() {
                 names.retain(|name| name != SINGLE);
@@ -143,7 +139,6 @@ impl<O: Outside> Keeper<'_, O> {
                 }
                 Standing::Waits { position, watch } => {
                     has_waited = true;
-                    self.remember(claim, &queue);
                     // The contenders before us only ever become fewer. So if an old list without those that are known
                     // to have gone shows our turn, a new list would do the same, a round trip later.
                     known = match self.wait_for_change(session, nodes, claim, &queue, position, &watch).await? {
@@ -270,6 +265,7 @@ impl<O: Outside> Keeper<'_, O> {
         loop {
             let asked = self.insist(|| session.watch_children(lock.as_str())).await;
             let (names, changed) = asked.map_err(|failure| lacking(failure, lock, Right::Read))?;
+            self.remember(lock, &names);
             let is_listed = |node: &&String| names.iter().any(|name| lock.child(name) == **node);
             if !hidden.iter().all(is_listed) {
                 return Ok(());
@@ -290,7 +286,7 @@ impl<O: Outside> Keeper<'_, O> {
         let lock = &claim.lock;
         loop {
             self.outside.sleep(period).await;
-            let Ok(children) = session.children(lock.as_str()).await else { continue };
+            let Ok(children) = self.list(session, lock).await else { continue };
             let children = self.without_ghosts(lock, children);
             let Ok(queue) = self.queue(session, lock, children).await else { continue };
             self.check_company(lock, &queue, claim.name())?;

@@ -32,6 +32,11 @@ pub struct Contact {
 /// ago. But after a silence (the keeper was suspended, or the network stood still) it is long ago, and a
 /// lease that counted from the beat would outlast the session.
 ///
+/// A relay is a follower's answer to a ping of the leader (Learner.ping), so there is none while the two are cut off from
+/// each other. The answer to a `sync` comes to the follower behind the leader's pings, in the same stream. So once it is
+/// here, the follower has sent a relay that is no older than half a tick before the `sync` was sent; and what it forwards
+/// from then on, such as a beat, reaches the leader behind that relay.
+///
 /// Nothing is taken for granted that no answer proves. That our pings leave in time, or that bytes come in, does not
 /// prove that our server hears us.
 #[derive(Debug)]
@@ -40,6 +45,8 @@ pub struct Contacts {
     opened: Instant,
     /// The contacts in the order of their answers. Of those that have been relayed, only the newest is kept.
     answered: VecDeque<Contact>,
+    /// When the last `sync` that was answered was sent.
+    synced: Option<Instant>,
     /// Since when we have been running without a pause.
     steady_since: Instant,
     /// When we were last seen running before that pause.
@@ -51,7 +58,14 @@ pub struct Contacts {
 impl Contacts {
     /// Nothing answered yet, over a connection that was opened no earlier than `opened`.
     pub fn new(opened: Instant) -> Self {
-        Self { opened, answered: VecDeque::new(), steady_since: opened, paused_at: opened, awake_at: opened }
+        Self {
+            opened,
+            answered: VecDeque::new(),
+            synced: None,
+            steady_since: opened,
+            paused_at: opened,
+            awake_at: opened,
+        }
     }
 
     /// These requests of this connection were answered after those before.
@@ -103,12 +117,24 @@ impl Contacts {
         timeout / 16 * 2
     }
 
-    /// The start of the lease, now that the quorum has answered a beat that was sent at `sent`: that instant,
-    /// or an earlier one. The beats come in the order in which they were sent.
+    /// Whether a `sync` before a beat that is sent at `now` makes the lease longer. It does not while the opening of the
+    /// connection is recent enough.
+    pub fn wants_sync(&self, timeout: Duration, now: Instant) -> bool {
+        self.opened + Terms::reach(timeout) < now
+    }
+
+    /// A `sync` that was sent at `sent` has been answered.
+    pub const fn sync(&mut self, sent: Instant) {
+        self.synced = Some(sent);
+    }
+
+    /// The start of the lease, now that the quorum has answered a beat that was sent at `sent`, after the answer to the last
+    /// `sync`: that instant, or an earlier one. The beats come in the order in which they were sent.
     pub fn lease_from(&mut self, timeout: Duration, sent: Instant, now: Instant) -> Instant {
         self.awake(timeout, now);
-        // A request that was answered this long before `sent` has been relayed to the leader by then.
-        let relayed = |answered: Instant| answered + Terms::relay(timeout) <= sent;
+        // A request that was answered this long before the `sync` was sent has been relayed to the leader by then.
+        let synced = self.synced;
+        let relayed = |answered: Instant| synced.is_some_and(|synced| answered + Terms::relay(timeout) <= synced);
         self.forget(relayed);
         let contact = self.answered.front().filter(|first| relayed(first.answered));
         let heard = contact.map_or(self.opened, |contact| contact.sent.max(self.opened));

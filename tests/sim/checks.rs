@@ -27,12 +27,14 @@ const PATIENCE_WITH_A_GUARD: Time = 310 * MS;
 const AFTER_THE_NEWS: Time = 80 * MS;
 
 impl State {
-    /// Whether this host's command may still be running without the lock.
-    fn is_excused(&self, host: usize) -> bool {
+    /// Whether this host's command may still be running without the lock. `node`: the one that is gone, if it is only one.
+    fn is_excused(&self, host: usize, node: Option<&str>) -> bool {
+        let may_be_unheard =
+            |granted: &Granted| node.is_none_or(|node| node == granted.node) && self.is_unheard(granted);
         let is_excused = |index: usize| {
             let host = &self.hosts[index];
             self.now <= host.paused_until.max(host.operator_until).max(host.shortened_from)
-                || host.grant.as_ref().is_some_and(|grant| self.is_unheard(index, grant) || self.is_raised(grant))
+                || host.grant.as_ref().is_some_and(|grant| grant.all().any(may_be_unheard) || self.is_raised(grant))
         };
         // The lock may be that of a run above.
         is_excused(host) || self.above(host).any(is_excused) || self.is_out_of_reach(host)
@@ -44,14 +46,13 @@ impl State {
         grant.all().any(|granted| self.servers.raised.iter().any(|path| **path == *granted.node))
     }
 
-    /// Whether a session of this grant has expired because a server granted a shorter timeout that the client does not
-    /// know of yet. The first lock may be borrowed, and the others in a session of the host's own.
-    fn is_unheard(&self, host: usize, grant: &Grant) -> bool {
-        let sessions = &self.servers.sessions;
-        let own = sessions.iter().rfind(|session| session.host == host);
-        own.into_iter()
-            .chain(sessions.get(self.servers.session_of(grant.session)))
-            .any(|session| self.now <= session.unheard_until)
+    /// Whether the session of this node has expired because a server granted a shorter timeout that the client does not
+    /// know of yet.
+    fn is_unheard(&self, granted: &Granted) -> bool {
+        let name = granted.node.rsplit('/').next().unwrap_or_default();
+        let id = Contender::parse(name).and_then(|contender| contender.id);
+        let session = id.and_then(|id| self.servers.sessions.get(self.servers.session_of(id.session())));
+        session.is_some_and(|session| self.now <= session.unheard_until)
     }
 
     /// A client hears which timeout a server has granted. From now on it has no excuse for relying on a longer one.
@@ -121,20 +122,21 @@ impl State {
         let Some(grant) = &self.hosts[host].grant else { return };
         let token = |granted: &Granted| self.servers.head.get(&granted.node).map(|node| node.czxid);
         let lost = grant.all().find(|granted| token(granted) != Some(granted.token));
-        let Some(node) = lost.map(|granted| granted.node.clone()) else { return };
-        if self.is_unheard(host, grant) {
+        let Some(lost) = lost else { return };
+        if self.is_unheard(lost) {
             self.coverage.count(Kind::LostUnheard);
-        } else if self.is_excused(host) {
+        } else if self.is_excused(host, Some(&lost.node)) {
             self.coverage.count(Kind::LostWhileFrozen);
         } else {
-            self.fail(format!("the command of host {host} runs, and {node} is gone"));
+            self.fail(format!("the command of host {host} runs, and {} is gone", lost.node));
         }
     }
 
     /// No two commands that exclude each other run at the same time. [`State::verify`] and [`State::check_spawn`] find
     /// the same faults, even if no other command happens to run at that moment.
     pub(crate) fn check_overlap(&mut self) {
-        let running = (0..self.hosts.len()).filter(|host| self.hosts[*host].is_running() && !self.is_excused(*host));
+        let running =
+            (0..self.hosts.len()).filter(|host| self.hosts[*host].is_running() && !self.is_excused(*host, None));
         let running: Vec<usize> = running.collect();
         for (index, one) in running.iter().enumerate() {
             for other in &running[index + 1..] {
@@ -173,7 +175,8 @@ impl State {
         }
         self.check_bereft(host, grant);
         self.check_loans(host, grant);
-        if self.is_excused(host) || self.is_unheard(host, grant) || self.is_raised(grant) {
+        let is_unheard = grant.all().any(|granted| self.is_unheard(granted));
+        if self.is_excused(host, None) || is_unheard || self.is_raised(grant) {
             return;
         }
         self.check_once(host);

@@ -227,6 +227,11 @@ impl State {
                 let server = self.server_of(host);
                 let patience = self.up_to(2 * self.servers.timeout);
                 self.isolate(server, time, patience);
+                // In touch for a moment, and then cut off again.
+                if self.once_in(4) {
+                    let (touch, again) = (self.up_to(10 * MS), self.up_to(2 * self.servers.timeout));
+                    self.after(time + touch, Event::Fault(Fault { kind: Kind::Isolate, host, time: again }));
+                }
             }
             Kind::Elect => self.elect(time / 4, None),
             Kind::Restore => {

@@ -3,7 +3,8 @@
 //! The keepers, the supervisors' loops and the guards are the product's own code. `docs/simulator.md` says what is imitated
 //! and what is left out.
 //!
-//! `ZKLOCK_SIM_SEED=N` replays one run and prints what happened; `ZKLOCK_SIM_RUNS=N` makes N runs.
+//! `ZKLOCK_SIM_SEED=N` replays one run and prints what happened; `ZKLOCK_SIM_RUNS=N` makes N runs, from the seed
+//! `ZKLOCK_SIM_FIRST` on if that is set.
 
 mod chance;
 mod checks;
@@ -91,7 +92,7 @@ fn no_command_runs_without_the_lock() {
         return;
     }
     let runs = variable("ZKLOCK_SIM_RUNS").unwrap_or(RUNS);
-    let first = fastrand::u64(..);
+    let first = variable("ZKLOCK_SIM_FIRST").unwrap_or_else(|| fastrand::u64(..));
     let next = AtomicU64::new(0);
     let failed = AtomicBool::new(false);
     let total = Mutex::new((Coverage::default(), Vec::<(u64, String)>::new()));

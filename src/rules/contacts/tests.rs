@@ -21,6 +21,12 @@ fn contact(sent: u64, answered: u64) -> Contact {
     Contact { sent: at(sent), answered: at(answered) }
 }
 
+/// The start of the lease after a `sync` that was sent at `synced`, and a beat that was sent at `sent`, on its answer.
+fn beat(contacts: &mut Contacts, timeout: Duration, synced: Instant, sent: Instant) -> Instant {
+    contacts.sync(synced);
+    contacts.lease_from(timeout, sent, sent)
+}
+
 /// An idle session: a ping is sent when it is due, and the way there and back takes `delay`.
 fn idle_until(timeout: Duration, delay: Duration, end: Instant) -> Contacts {
     let mut contacts = Contacts::new(BOOT);
@@ -54,8 +60,9 @@ proptest! {
         let delay = (timeout / 10 - timeout / 16).mul_f64(answer);
         let sent = BOOT + timeout.mul_f64(age);
         let mut contacts = idle_until(timeout, delay, sent);
-        prop_assert_eq!(contacts.lease_from(timeout, sent, sent + delay), sent);
-        prop_assert!(worth_starting(timeout, sent, sent + delay));
+        let from = beat(&mut contacts, timeout, sent, sent + delay);
+        prop_assert!(sent <= from && from <= sent + delay, "{from:?}");
+        prop_assert!(worth_starting(timeout, sent, sent + delay * 2));
     }
 
     /// Whatever was answered, and however late: the leader has heard of what the lease relies on.
@@ -63,6 +70,7 @@ proptest! {
     fn a_lease_ends_before_the_session_can(
         millis in 1000u64..300_000,
         gaps in proptest::collection::vec((0.0..0.5, 0.0..0.5), 0..20),
+        cut in 0.0..5.0,
         phase in 0.0..1.0,
     ) {
         let timeout = Duration::from_millis(millis);
@@ -74,13 +82,17 @@ proptest! {
             all.push(Contact { sent, answered });
             contacts.add(timeout, [Contact { sent, answered }]);
         }
-        // A relay at any time in the last half tick.
-        let relayed_at = answered - Terms::relay(timeout).mul_f64(phase);
+        // A last relay at any time in the half tick before a `sync` is sent. Its answer comes late, because our server is cut
+        // off from the leader; and before the next relay, it is cut off again.
+        let synced = answered;
+        let relayed_at = synced - Terms::relay(timeout).mul_f64(phase);
         let heard = all.iter().filter(|contact| contact.answered <= relayed_at).map(|contact| contact.sent).max();
         let leader = heard.unwrap_or(BOOT).max(BOOT) + (timeout - timeout / 1000);
-        let from = contacts.lease_from(timeout, answered, answered);
+        let sent = synced + timeout.mul_f64(cut);
+        contacts.add(timeout, [Contact { sent: synced, answered: sent }]);
+        let from = beat(&mut contacts, timeout, synced, sent);
         prop_assert!(Terms::span(timeout, from).ends_at <= leader, "{from:?}");
-        prop_assert!(from <= answered);
+        prop_assert!(from <= sent);
     }
 }
 
@@ -90,11 +102,22 @@ fn a_beat_after_a_silence_counts_from_before_it() {
     // The last ping before 60 s was sent at 58.125 s. Then the keeper is stopped for nine seconds.
     let mut contacts = contacts_until(59_000);
     let before = at(58_125) + reach;
-    assert_eq!(contacts.lease_from(HALF_MINUTE, at(69_000), at(69_005)), before);
+    assert_eq!(beat(&mut contacts, HALF_MINUTE, at(69_000), at(69_005)), before);
     contacts.add(HALF_MINUTE, [contact(69_000, 69_005)]);
     // Too early: the leader may not know of the previous beat yet.
-    assert_eq!(contacts.lease_from(HALF_MINUTE, at(71_000), at(71_005)), before);
-    assert_eq!(contacts.lease_from(HALF_MINUTE, at(71_005), at(71_010)), at(71_005));
+    assert_eq!(beat(&mut contacts, HALF_MINUTE, at(71_000), at(71_010)), before);
+    assert_eq!(beat(&mut contacts, HALF_MINUTE, at(71_005), at(71_010)), at(71_010));
+}
+
+/// Our server may be cut off from the leader, and answers pings all the same.
+#[test]
+fn without_a_sync_only_the_opening_counts() {
+    let reach = Terms::reach(HALF_MINUTE);
+    let mut contacts = contacts_until(60_000);
+    assert!(!contacts.wants_sync(HALF_MINUTE, BOOT + reach));
+    assert_eq!(contacts.lease_from(HALF_MINUTE, BOOT + reach, at(60_000)), BOOT + reach);
+    assert!(contacts.wants_sync(HALF_MINUTE, at(60_000)));
+    assert_eq!(contacts.lease_from(HALF_MINUTE, at(60_000), at(60_000)), BOOT + reach);
 }
 
 /// The way to the server is dead, and bytes of a long reply come in: the connection is not given up.
@@ -104,7 +127,7 @@ fn a_connection_that_only_brings_bytes_proves_nothing() {
     for now in (60_300..=90_000).step_by(300) {
         contacts.awake(HALF_MINUTE, at(now));
     }
-    let lease = contacts.lease_from(HALF_MINUTE, at(90_000), at(90_000));
+    let lease = beat(&mut contacts, HALF_MINUTE, at(90_000), at(90_000));
     assert_eq!(lease, at(58_125) + Terms::reach(HALF_MINUTE));
     assert!(!worth_starting(HALF_MINUTE, lease, at(90_000)));
 }
@@ -114,7 +137,8 @@ fn a_connection_that_only_brings_bytes_proves_nothing() {
 fn answers_may_overtake_each_other() {
     let mut contacts = Contacts::new(BOOT);
     contacts.add(HALF_MINUTE, [contact(40_000, 40_010), contact(38_000, 40_020)]);
-    assert_eq!(contacts.lease_from(HALF_MINUTE, at(60_000), at(60_010)), at(40_000) + Terms::reach(HALF_MINUTE));
+    let lease = beat(&mut contacts, HALF_MINUTE, at(60_000), at(60_010));
+    assert_eq!(lease, at(40_000) + Terms::reach(HALF_MINUTE));
 }
 
 #[test]
