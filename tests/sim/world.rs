@@ -198,7 +198,9 @@ impl Outside for SimOutside {
         (keeper.lease, keeper.limits, keeper.span) = (Some(from), Some((kill_at, ends_at)), Some(span));
         if let Some((_, before)) = before.filter(|before| ends_at < before.1) {
             // The kernel takes a moment to kill.
-            state.hosts[host].shortened_from = before + MS;
+            // It may have been made shorter before, with neither of them to see it.
+            let from = &mut state.hosts[host].shortened_from;
+            *from = (before + MS).max(*from);
             state.schedule(before + MS + 1, Event::Verify(host));
             state.wake_guard(host);
         }
