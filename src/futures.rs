@@ -77,6 +77,11 @@ pub fn zip<A: Future, B: Future>(first: A, second: B) -> impl Future<Output = (A
     Zip { first, second, left: None, right: None }
 }
 
+/// Completes once this is so. Whatever makes it so happens in the same task, or wakes it.
+pub async fn until(is_so: impl Fn() -> bool) {
+    poll_fn(|_| if is_so() { Poll::Ready(()) } else { Poll::Pending }).await;
+}
+
 /// The outputs of all, in their order.
 pub async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut futures: Vec<_> = futures.into_iter().map(|future| (Box::pin(future), None)).collect();

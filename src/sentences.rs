@@ -51,13 +51,9 @@ pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) 
         }
         Notice::Reconnected => (Weight::Status, "connected to ZooKeeper again".to_owned()),
         Notice::Back => (Weight::News, "ZooKeeper answers again".to_owned()),
-        Notice::Silent { silence, left } => (
+        Notice::Silent { silence, age, left } => (
             Weight::News,
-            format!(
-                "ZooKeeper has not answered for {}; the lock is lost in {} unless it does",
-                show_measured(*silence),
-                show_measured(*left)
-            ),
+            format!("{}; the lock is lost in {} unless it does", unconfirmed(*silence, *age), show_measured(*left)),
         ),
         Notice::Impatient(terms) => (
             Weight::Hint,
@@ -97,6 +93,14 @@ pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) 
             let why = cause(*loss);
             (Weight::Notable, format!("lost our place in the queue for {lock}: {why}; queueing again"))
         }
+        Notice::TooSlow(vain) => (
+            Weight::Notable,
+            format!(
+                "it is our turn for {lock}, but for {} ZooKeeper has been too slow to start under it; trying on \
+                 (a longer --session-timeout helps)",
+                show_measured(*vain)
+            ),
+        ),
         Notice::Pausing(pause) => (
             Weight::Status,
             format!(
@@ -170,9 +174,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) 
                     format!("{}; killed the command", cause(*loss))
                 }
                 LostWhy::Told(loss) => format!("{}; {killing}", cause(*loss)),
-                LostWhy::Silence(silence) => {
-                    format!("ZooKeeper has not answered for {}; {stopping}", show_measured(*silence))
-                }
+                LostWhy::Silence { silence, age } => format!("{}; {stopping}", unconfirmed(*silence, *age)),
                 LostWhy::Refused(refusal) => format!("{}; {stopping}", refused(refusal, plan)),
                 LostWhy::KeeperGone => format!("the keeper process died; {stopping}"),
                 LostWhy::Killed(signal) => format!("the process that held it died of {signal}; {stopping}"),
@@ -267,6 +269,15 @@ pub fn recipe(recipe: Recipe) -> &'static str {
 pub fn dropped(count: u64) -> String {
     let (messages, them) = if count == 1 { ("message was", "it") } else { ("messages were", "them") };
     format!("{count} {messages} dropped: standard error did not take {them}")
+}
+
+/// For how long a lock was not confirmed. `silence`: for how long ZooKeeper has answered nothing at all.
+fn unconfirmed(silence: Duration, age: Duration) -> String {
+    // Then the beats are answered, only too late.
+    if silence < age / 2 {
+        return format!("ZooKeeper answers too slowly, and has not confirmed the lock for {}", show_measured(age));
+    }
+    format!("ZooKeeper has not answered for {}", show_measured(silence))
 }
 
 /// Why the lock, or the place in its queue, is lost.

@@ -1,5 +1,6 @@
 //! Beats, and the lease that they extend.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
@@ -7,9 +8,9 @@ use std::time::Duration;
 use super::outside::Outside;
 use super::place::Stop;
 use super::{Keeper, PAUSE};
-use crate::futures::or;
+use crate::futures::{or, until};
 use crate::rules::card::Card;
-use crate::rules::contacts::Clocks;
+use crate::rules::contacts::{Beat, Clocks};
 use crate::rules::instant::Instant;
 use crate::rules::lease::{Lease, Terms};
 use crate::rules::message::{Loss, Progress, Report};
@@ -24,18 +25,25 @@ impl<O: Outside> Keeper<'_, O> {
         // With a single lock of our own, the creation itself says that its nodes exist. With several locks,
         // or one that is lent to us, only a beat that checks all nodes says so.
         let mut checked = self.locks.len() == 1 && self.lent().is_empty();
+        let (begun, mut is_slow) = (self.outside.now(), false);
         loop {
             match self.beats.lease_from.get() {
                 Some(from) if checked && is_fresh(from) => return Ok(from),
                 _ => {
                     self.outside.report_if_room(&Report::Queue(Progress::Turn));
                     let before = self.beats.last.get();
-                    self.beat(session, nodes).await?;
+                    if self.sync(session).await? {
+                        self.beat(session, nodes).await?;
+                    }
                     checked |= self.beats.last.get() > before;
                 }
             }
             // A first beat after a silence extends the lease by little.
             if !self.beats.lease_from.get().is_some_and(is_fresh) {
+                let vain = self.outside.now().saturating_since(begun);
+                if !is_slow && vain > session.timeout() {
+                    is_slow = self.outside.report_if_room(&Report::Queue(Progress::TooSlow(vain)));
+                }
                 self.outside.sleep(terms.beat() / 4).await;
             }
         }
@@ -45,47 +53,74 @@ impl<O: Outside> Keeper<'_, O> {
     pub(super) async fn keep_beating(&self, session: &O::Session, nodes: &[String]) -> Result<(), Stop> {
         let interval = Terms::beat_of(session.timeout());
         let age = |since: Option<Instant>| since.map_or(interval, |since| self.outside.now().saturating_since(since));
+        let last = Cell::new(self.beats.last.get());
         // If the lease counts from long before the last beat, as after a silence, more beats will mend that;
         // but they are limited to four per interval.
-        let due = || {
-            let (lease, beat) = (age(self.beats.lease_from.get()), age(self.beats.last.get()));
-            interval.saturating_sub(lease).max((interval / 4).saturating_sub(beat))
+        let pause = || (interval / 4).saturating_sub(age(last.get()));
+        let due = || interval.saturating_sub(age(self.beats.lease_from.get())).max(pause());
+        // How many beats are to be sent, and how many were. If a beat takes long, the next `sync` does not wait for it: with
+        // both in each round, servers that are only slow would cost twice their delay.
+        let (ready, done) = (Cell::new(0u64), Cell::new(0u64));
+        let syncing = async {
+            loop {
+                or(until(|| self.beats.urged.take()), self.outside.sleep(due())).await;
+                last.set(Some(self.outside.now()));
+                if self.sync(session).await? {
+                    ready.update(|ready| ready + 1);
+                    or(until(|| done.get() == ready.get()), self.outside.sleep(pause())).await;
+                }
+            }
         };
-        loop {
-            or(self.until_urged(), self.outside.sleep(due())).await;
-            self.beat(session, nodes).await?;
+        let beating = async {
+            loop {
+                until(|| done.get() < ready.get()).await;
+                let covers = ready.get();
+                self.beat(session, nodes).await?;
+                done.set(covers);
+            }
+        };
+        or(syncing, beating).await
+    }
+
+    /// Sees to it that a beat which is sent now extends the lease as far as it can. Returns false if that failed for now.
+    async fn sync(&self, session: &O::Session) -> Result<bool, Stop> {
+        match self.ask_for_sync(session).await {
+            Ok(()) => Ok(true),
+            Err(Failure::Unknown(why)) => {
+                log::info!("sync not answered: {why}");
+                self.outside.sleep(PAUSE).await;
+                Ok(false)
+            }
+            Err(failure) => Err(Stop::because(failure, &self.plan.request.lock)),
         }
     }
 
-    /// Waits until a beat is due at once.
-    async fn until_urged(&self) {
-        // No waker is needed: it becomes due within the same task, before this is polled.
-        poll_fn(|_| if self.beats.urged.take() { Poll::Ready(()) } else { Poll::Pending }).await;
+    /// Sends a `sync`, if a beat that comes soon wants it; see [`Contacts`](crate::rules::contacts::Contacts).
+    pub(super) async fn ask_for_sync(&self, session: &O::Session) -> Result<(), Failure> {
+        let sent = self.outside.now();
+        let is_wanted = self.beats.contacts.borrow().wants_sync(session.timeout(), sent);
+        if is_wanted {
+            session.sync(self.plan.request.lock.as_str()).await?;
+            self.beats.contacts.borrow_mut().sync(sent);
+        }
+        Ok(())
+    }
+
+    /// A beat is sent now.
+    pub(super) fn beat_now(&self) -> Beat {
+        self.beats.contacts.borrow().beat(self.outside.now())
     }
 
     /// Sends one beat. If it is not answered, the lease stays what it was.
     async fn beat(&self, session: &O::Session, nodes: &[String]) -> Result<(), Stop> {
-        let asked = self.outside.now();
-        let wants_sync = self.beats.contacts.borrow().wants_sync(session.timeout(), asked);
-        if wants_sync {
-            match session.sync(self.plan.request.lock.as_str()).await {
-                Ok(()) => self.beats.contacts.borrow_mut().sync(asked),
-                Err(Failure::Unknown(why)) => {
-                    log::info!("sync not answered: {why}");
-                    self.outside.sleep(PAUSE).await;
-                    return Ok(());
-                }
-                Err(failure) => return Err(Stop::because(failure, &self.plan.request.lock)),
-            }
-        }
-        let sent = self.outside.now();
+        let beat = self.beat_now();
         let publish = self.beats.unpublished.borrow().as_ref().map(|(card, since)| {
-            let held_for = u64::try_from(sent.saturating_since(*since).as_millis()).ok();
+            let held_for = u64::try_from(beat.sent.saturating_since(*since).as_millis()).ok();
             Card { held_for, ..card.clone() }.to_bytes()
         });
         match session.beat(nodes, publish.as_deref()).await {
             Ok(()) => {
-                self.extend_lease(session, sent);
+                self.extend_lease(session, beat);
                 self.beats.unpublished.take();
             }
             Err(Failure::Unknown(why)) => {
@@ -111,15 +146,14 @@ impl<O: Outside> Keeper<'_, O> {
         Ok(())
     }
 
-    /// Extends the lease, now that a beat which was sent at `sent` was answered, or another transaction that
-    /// says as much.
-    pub(super) fn extend_lease(&self, session: &O::Session, sent: Instant) {
+    /// Extends the lease, now that a beat was answered, or another transaction that says as much.
+    pub(super) fn extend_lease(&self, session: &O::Session, beat: Beat) {
         let now = self.outside.now();
         let mut contacts = self.beats.contacts.borrow_mut();
         contacts.add(session.timeout(), session.take_contacts());
-        let from = contacts.lease_from(session.timeout(), sent, now);
+        let from = contacts.lease_from(session.timeout(), beat, now);
         self.outside.show_answered(now);
-        self.beats.last.set(Some(sent));
+        self.beats.last.set(Some(beat.sent));
         // A new connection knows less of the past than the one before.
         let from = self.beats.lease_from.get().map_or(from, |before| before.max(from));
         self.beats.lease_from.set(Some(from));

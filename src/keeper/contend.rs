@@ -11,8 +11,7 @@ use super::place::{Claim, Step, Stop, lacking, refuse};
 use super::{Keeper, PAUSE};
 use crate::futures::{or, zip};
 use crate::plan::LockPath;
-use crate::rules::contacts::Contacts;
-use crate::rules::instant::Instant;
+use crate::rules::contacts::{Beat, Contacts};
 use crate::rules::login::Right;
 use crate::rules::message::{Connection, Loss, Progress, Refusal, Report};
 use crate::rules::queue::{Contender, ContenderId, Queue};
@@ -157,7 +156,7 @@ impl<O: Outside> Keeper<'_, O> {
             return self.sync_and_check(session, &[lock]).await.map(|_| ());
         }
         let (paths, created): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
-        let Some(sent) = self.sync_and_check(session, &paths).await? else { return Ok(()) };
+        let Some(beat) = self.sync_and_check(session, &paths).await? else { return Ok(()) };
         // A lease says that our nodes exist, so only an answer that says so extends it. If one was deleted
         // while we were away, the watch that is set on it next will tell, even if someone has created it anew.
         let stamps: Vec<_> = paths.iter().map(|path| session.read(path)).collect();
@@ -166,26 +165,26 @@ impl<O: Outside> Keeper<'_, O> {
                 return Ok(());
             }
         }
-        self.extend_lease(session, sent);
+        self.extend_lease(session, beat);
         Ok(())
     }
 
-    /// Waits until our server knows all that was done before this, and the quorum has answered. Returns the
-    /// instant at which this was asked; `None` if one of `nodes` does not exist, or an ACL forbids the check.
+    /// Waits until our server knows all that was done before this, and the quorum has answered. Returns what was
+    /// sent, as a beat; `None` if one of `nodes` does not exist, or an ACL forbids the check.
     ///
     /// `sync` makes a server catch up with its leader. But that leader may just have been deposed and not
     /// know it yet; a transaction goes through only where there is a quorum.
-    async fn sync_and_check(&self, session: &O::Session, nodes: &[String]) -> Result<Option<Instant>, Failure> {
+    async fn sync_and_check(&self, session: &O::Session, nodes: &[String]) -> Result<Option<Beat>, Failure> {
         let ask = || {
-            let sent = self.outside.now();
+            let beat = self.beat_now();
             let (synced, checked) = (session.sync(&nodes[0]), session.beat(nodes, None));
             async move {
                 synced.await?;
-                checked.await.map(|()| sent)
+                checked.await.map(|()| beat)
             }
         };
         match self.insist(ask).await {
-            Ok(sent) => Ok(Some(sent)),
+            Ok(beat) => Ok(Some(beat)),
             Err(Failure::NoNode | Failure::Denied) => Ok(None),
             Err(failure) => Err(failure),
         }
@@ -208,7 +207,7 @@ impl<O: Outside> Keeper<'_, O> {
         let data = self.outside.card().to_bytes();
         loop {
             self.place.borrow_mut().step = Step::Uncertain(id);
-            let sent = self.outside.now();
+            let beat = self.beat_now();
             // Of several nodes the servers would say nothing anyway.
             let stats = Some(&self.session.stats).filter(|stats| prefixes.len() == 1 && stats.may_be_known());
             stats.inspect(|stats| stats.ask());
@@ -223,7 +222,7 @@ impl<O: Outside> Keeper<'_, O> {
                     // A creation goes through the quorum, as a beat does; but it says nothing about nodes
                     // that we had before.
                     if self.place.borrow().won.is_empty() {
-                        self.extend_lease(session, sent);
+                        self.extend_lease(session, beat);
                     }
                     // Without a token, the nodes are looked for as if the reply had been lost.
                     if let Some(stat) = stat {

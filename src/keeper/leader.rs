@@ -79,7 +79,7 @@ impl<O: Outside> Keeper<'_, O> {
             return Err(Stop::Reconnect);
         }
         if let Some(seen) = self.seen.borrow_mut().get_mut(lock) {
-            seen.vanished.clear();
+            seen.vanished.retain(|name| !nodes.contains(&lock.child(name)));
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use super::contend::queue_of;
 use super::outside::Outside;
 use super::place::{Claim, Place, Step, Stop, lacking};
 use super::{Keeper, PAUSE};
-use crate::futures::{first_of, or};
+use crate::futures::{first_of, or, zip};
 use crate::plan::LockPath;
 use crate::rules::card::Card;
 use crate::rules::lease::Terms;
@@ -97,7 +97,11 @@ impl<O: Outside> Keeper<'_, O> {
         loop {
             let names = match known.take() {
                 Some(names) => names,
-                None => self.insist(|| self.list(session, lock)).await.map_err(stop)?,
+                // If it shows our turn, a beat is sent: with a `sync` that leaves together with this.
+                None => {
+                    let listed = self.insist(|| self.list(session, lock));
+                    zip(listed, self.ask_for_sync(session)).await.0.map_err(stop)?
+                }
             };
             let mut names = self.without_ghosts(lock, names);
             let queue = self.queue(session, lock, names.clone()).await?;

@@ -22,6 +22,15 @@ pub struct Contact {
     pub answered: Instant,
 }
 
+/// A beat that is on its way, or another transaction that says as much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Beat {
+    /// When it was sent.
+    pub sent: Instant,
+    /// When the last `sync` was sent that had been answered by then.
+    synced: Option<Instant>,
+}
+
 /// The answered requests of one connection, pings included. They decide from when the lease counts after an answered
 /// beat.
 ///
@@ -117,10 +126,11 @@ impl Contacts {
         timeout / 16 * 2
     }
 
-    /// Whether a `sync` before a beat that is sent at `now` makes the lease longer. It does not while the opening of the
-    /// connection is recent enough.
+    /// Whether a `sync` makes the lease longer that a beat gives, if that is about to be sent. It does not while the opening
+    /// of the connection is recent enough; and by little if the last one is recent.
     pub fn wants_sync(&self, timeout: Duration, now: Instant) -> bool {
-        self.opened + Terms::reach(timeout) < now
+        let is_old = self.synced.is_none_or(|synced| synced + Terms::beat_of(timeout) / 4 <= now);
+        is_old && self.opened + Terms::reach(timeout) < now
     }
 
     /// A `sync` that was sent at `sent` has been answered.
@@ -128,12 +138,17 @@ impl Contacts {
         self.synced = Some(sent);
     }
 
-    /// The start of the lease, now that the quorum has answered a beat that was sent at `sent`, after the answer to the last
-    /// `sync`: that instant, or an earlier one. The beats come in the order in which they were sent.
-    pub fn lease_from(&mut self, timeout: Duration, sent: Instant, now: Instant) -> Instant {
+    /// A beat is sent now.
+    pub const fn beat(&self, sent: Instant) -> Beat {
+        Beat { sent, synced: self.synced }
+    }
+
+    /// The start of the lease, now that the quorum has answered a beat: the instant at which it was sent, or an earlier one.
+    /// The beats come in the order in which they were sent.
+    pub fn lease_from(&mut self, timeout: Duration, beat: Beat, now: Instant) -> Instant {
         self.awake(timeout, now);
+        let Beat { sent, synced } = beat;
         // A request that was answered this long before the `sync` was sent has been relayed to the leader by then.
-        let synced = self.synced;
         let relayed = |answered: Instant| synced.is_some_and(|synced| answered + Terms::relay(timeout) <= synced);
         self.forget(relayed);
         let contact = self.answered.front().filter(|first| relayed(first.answered));

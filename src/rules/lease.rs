@@ -217,6 +217,11 @@ impl Lease {
         now.saturating_since(self.answered)
     }
 
+    /// For how long the servers have not extended it.
+    pub fn age(&self, now: Instant) -> Duration {
+        now.saturating_since(self.from)
+    }
+
     /// When to warn, unless the lease is extended: half-way between the next beat and the stop signal.
     pub fn warn_at(&self) -> Instant {
         self.from + self.warn_after()

@@ -77,6 +77,8 @@ pub enum Progress {
     /// No contender keeps us from this lock any more, but we do not hold yet: there is a further lock to
     /// take, or no recent beat.
     Turn,
+    /// No contender keeps us from this lock, but for this long no beat has been answered in time to rely on it.
+    TooSlow(Duration),
     /// The lock is ours.
     Held {
         /// What is ours.

@@ -18,10 +18,12 @@ pub enum Notice {
     Reconnected,
     /// ZooKeeper answers again, after [`Notice::Silent`].
     Back,
-    /// ZooKeeper has been silent until half-way between the time of the next beat and the stop signal.
+    /// ZooKeeper has confirmed nothing until half-way between the time of the next beat and the stop signal.
     Silent {
-        /// For how long.
+        /// For how long it has answered nothing at all.
         silence: Duration,
+        /// For how long it has not confirmed the lock.
+        age: Duration,
         /// How much is left.
         left: Duration,
     },
@@ -46,6 +48,8 @@ pub enum Notice {
     Waiting(View),
     /// The place in the queue was lost; at the tail again.
     Requeued(Loss),
+    /// The lock would be ours, but for this long ZooKeeper has been too slow to rely on it.
+    TooSlow(Duration),
     /// The lock is ours, and the command starts after this pause.
     Pausing(Duration),
     /// The command starts.
@@ -113,8 +117,13 @@ pub enum Blocker {
 pub enum LostWhy {
     /// ZooKeeper said so; the next holder may run already.
     Told(Loss),
-    /// ZooKeeper has been silent for this long.
-    Silence(Duration),
+    /// ZooKeeper has not confirmed it in time.
+    Silence {
+        /// For how long it has answered nothing at all.
+        silence: Duration,
+        /// For how long it has not confirmed the lock.
+        age: Duration,
+    },
     /// ZooKeeper refuses what it takes to keep the lock.
     Refused(Refusal),
     /// The keeper process has gone.

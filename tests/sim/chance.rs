@@ -4,6 +4,9 @@ use fastrand::Rng;
 
 use crate::state::{MS, Time};
 
+/// The longest that a message takes, without a fault.
+pub(crate) const LATEST: Time = 200 * MS;
+
 pub(crate) enum Chance {
     Random(Rng),
     /// Always the same. The number is that of the numbers drawn so far.
@@ -56,7 +59,7 @@ impl Chance {
     pub(crate) fn delay(&mut self) -> Time {
         match self {
             Self::Random(rng) => match rng.u32(0..64) {
-                0 => rng.u64(0..=200 * MS),
+                0 => rng.u64(0..=LATEST),
                 1..8 => rng.u64(0..=20 * MS),
                 _ => 100 + rng.u64(0..=2 * MS),
             },

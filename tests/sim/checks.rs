@@ -388,7 +388,9 @@ impl State {
             // Without a fault only under a lease that was still short: there, one slow answer is enough.
             Outcome::Lost if state.told_revoked && !state.revoked => false,
             Outcome::Lost if state.told_revoked && !ran => true,
-            Outcome::Lost => (self.faulty || state.stopped_early) && (ran && state.stopped_by_us || never_ran),
+            Outcome::Lost => {
+                (self.faulty || state.stopped_early || state.was_silent) && (ran && state.stopped_by_us || never_ran)
+            }
             Outcome::RanOut => (ran || never_ran) && settings.max_run.is_some() && state.stopped_by_us,
             Outcome::NotFree => {
                 let has_caller = state.hold.as_ref().is_none_or(Hold::has_caller);

@@ -158,6 +158,8 @@ pub(crate) struct Host {
     pub(crate) on_lost_ended: bool,
     /// Whether the command was stopped under a lease that had not reached its full length.
     pub(crate) stopped_early: bool,
+    /// Its connection was given up, for messages that were late by chance.
+    pub(crate) was_silent: bool,
     /// How many of its keepers were killed.
     pub(crate) keeper_kills: u32,
     pub(crate) grant: Option<Grant>,
@@ -237,6 +239,7 @@ impl Host {
             released: false,
             on_lost_ended: false,
             stopped_early: false,
+            was_silent: false,
             keeper_kills: 0,
             grant: None,
             asleep: None,

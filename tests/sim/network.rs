@@ -7,10 +7,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::rc::{Rc, Weak};
+use std::time::Duration;
 
+use zklock::rules::contacts::silence_limit;
 use zklock::rules::instant::Instant;
 use zklock::session::channel::Channel;
 
+use crate::chance::LATEST;
 use crate::coverage::Kind;
 use crate::servers::{Lane, Session};
 use crate::state::{Event, MS, Path, State, Time, instant, micros};
@@ -197,6 +200,10 @@ impl State {
         self.note(|| format!("keeper {keeper} loses its connection to server {server}"));
         if !has_ended {
             self.coverage.count(Kind::Silence);
+            // Under a short timeout, chance alone can do that: three messages that are late, one after the other.
+            let Conn { host, granted, .. } = self.conns[conn];
+            self.hosts[host].was_silent |=
+                silence_limit(Duration::from_micros(granted)) < Duration::from_micros(3 * LATEST);
         }
         // A creation whose reply will not come is counted by whether it was done.
         if let Some(session) = session.filter(|_| creating > 0) {

@@ -640,6 +640,7 @@ impl State {
             Request::Ping if self.once_in(2) => return self.reply(conn, xid, &Answer::done()),
             Request::Ping => Slot::Answered(Answer::done()),
             Request::Sync(path) if self.servers.all[server].deposed => Slot::Answered(Answer::synced(&path)),
+            Request::Sync(_) if self.faulty && self.once_in(500) => Slot::Answered(Answer::error(THROTTLED)),
             Request::Sync(path) => {
                 self.send_to_leader(server, ToLeader::Sync { conn, xid, path });
                 Slot::Asked

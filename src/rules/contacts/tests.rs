@@ -24,7 +24,8 @@ fn contact(sent: u64, answered: u64) -> Contact {
 /// The start of the lease after a `sync` that was sent at `synced`, and a beat that was sent at `sent`, on its answer.
 fn beat(contacts: &mut Contacts, timeout: Duration, synced: Instant, sent: Instant) -> Instant {
     contacts.sync(synced);
-    contacts.lease_from(timeout, sent, sent)
+    let beat = contacts.beat(sent);
+    contacts.lease_from(timeout, beat, sent)
 }
 
 /// An idle session: a ping is sent when it is due, and the way there and back takes `delay`.
@@ -115,9 +116,15 @@ fn without_a_sync_only_the_opening_counts() {
     let reach = Terms::reach(HALF_MINUTE);
     let mut contacts = contacts_until(60_000);
     assert!(!contacts.wants_sync(HALF_MINUTE, BOOT + reach));
-    assert_eq!(contacts.lease_from(HALF_MINUTE, BOOT + reach, at(60_000)), BOOT + reach);
+    let early = contacts.beat(BOOT + reach);
+    assert_eq!(contacts.lease_from(HALF_MINUTE, early, at(60_000)), BOOT + reach);
     assert!(contacts.wants_sync(HALF_MINUTE, at(60_000)));
-    assert_eq!(contacts.lease_from(HALF_MINUTE, at(60_000), at(60_000)), BOOT + reach);
+    let beat = contacts.beat(at(60_000));
+    // Answered while the beat was on its way: that may have overtaken the relay.
+    contacts.sync(at(60_000));
+    assert!(!contacts.wants_sync(HALF_MINUTE, at(61_499)));
+    assert!(contacts.wants_sync(HALF_MINUTE, at(61_500)));
+    assert_eq!(contacts.lease_from(HALF_MINUTE, beat, at(60_000)), BOOT + reach);
 }
 
 /// The way to the server is dead, and bytes of a long reply come in: the connection is not given up.

@@ -113,9 +113,7 @@ impl Machine {
                 // We were stopped. The guard has killed the command, or the kernel has, with the guard.
                 self.stop(now, run.lease, LostWhy::Told(Loss::LeaseOver))
             }
-            Event::Timer if now >= run.lease.stop_at() => {
-                self.stop(now, run.lease, LostWhy::Silence(run.lease.silence(now)))
-            }
+            Event::Timer if now >= run.lease.stop_at() => self.stop(now, run.lease, silence(now, run.lease)),
             Event::Timer if run.ends_at.is_some_and(|ends_at| now >= ends_at) => self.ran_out(now, run.lease),
             // What waits at the gate, or the guard, may be stopped. The lock is not kept for a command that cannot start
             // any more.
@@ -123,8 +121,9 @@ impl Machine {
                 (State::Running(Run { start_by: None, ..run }), vec![Effect::Recall])
             }
             Event::Timer if !run.warned && now >= run.lease.warn_at() => {
-                let (silence, left) = (run.lease.silence(now), run.lease.stop_at().saturating_since(now));
-                (State::Running(Run { warned: true, ..run }), vec![Effect::Say(Notice::Silent { silence, left })])
+                let (silence, age) = (run.lease.silence(now), run.lease.age(now));
+                let left = run.lease.stop_at().saturating_since(now);
+                (State::Running(Run { warned: true, ..run }), vec![Effect::Say(Notice::Silent { silence, age, left })])
             }
             Event::Signal { signal, shared } if run.start_by.is_some() && run.ended.is_none() && cancels(signal) => {
                 (same, vec![Effect::Interrupt { signal, shared }])
@@ -288,6 +287,11 @@ impl Machine {
     }
 }
 
+/// The lease was not extended in time.
+fn silence(now: Instant, lease: Lease) -> LostWhy {
+    LostWhy::Silence { silence: lease.silence(now), age: lease.age(now) }
+}
+
 /// What an event means for the lock while the command is being stopped: it may still be held, or just have
 /// been lost.
 fn judge(now: Instant, lease: Lease, cause: Cause, event: &Event) -> (Cause, Option<LostWhy>) {
@@ -300,7 +304,7 @@ fn judge(now: Instant, lease: Lease, cause: Cause, event: &Event) -> (Cause, Opt
         Event::Keeper(Report::Refused(refusal)) => lost(LostWhy::Refused(refusal.clone())),
         Event::KeeperGone => lost(LostWhy::KeeperGone),
         Event::LeaseOver => lost(LostWhy::Told(Loss::LeaseOver)),
-        Event::Timer if now >= lease.kill_at() => lost(LostWhy::Silence(lease.silence(now))),
+        Event::Timer if now >= lease.kill_at() => lost(silence(now, lease)),
         Event::Timer
         | Event::Keeper(
             Report::Connection(_)

@@ -436,7 +436,7 @@ fn silence_stops_then_kills_then_ends_in_76() {
     assert!(!run.doomed);
     run.pass(Duration::from_millis(1));
     assert!(run.doomed && !run.killed, "the stop signal comes --kill-after before SIGKILL");
-    assert!(run.said(|notice| matches!(notice, Notice::Lost(LostWhy::Silence(_)))));
+    assert!(run.said(|notice| matches!(notice, Notice::Lost(LostWhy::Silence { .. }))));
     run.pass(Duration::from_secs(5));
     assert!(run.killed);
     run.event(Event::Command(CommandEvent::Ended(CommandEnd::Exited(0))));
@@ -638,7 +638,8 @@ fn a_silence_is_as_long_as_nothing_was_answered() {
     run.pass(Duration::from_secs(3));
     run.event(Event::Answered(run.now));
     run.pass(lease(START).stop_at().saturating_since(run.now));
-    let why = |silence| LostWhy::Silence(lease(START).stop_at().saturating_since(START) - silence);
+    let age = lease(START).stop_at().saturating_since(START);
+    let why = |answered| LostWhy::Silence { silence: age - answered, age };
     assert!(run.said(|notice| *notice == Notice::Lost(why(Duration::from_secs(3)))), "{:?}", run.notices);
 }
 
@@ -665,7 +666,7 @@ fn each_silence_is_told_once() {
         assert_eq!(run.notices.len(), before);
         run.pass(Duration::from_millis(1));
         let left = terms().patience() - terms().patience() / 2;
-        assert_eq!(run.notices[before..], [Notice::Silent { silence: half, left }]);
+        assert_eq!(run.notices[before..], [Notice::Silent { silence: half, age: half, left }]);
         run.beat();
         assert_eq!(run.notices[before + 1..], [Notice::Back]);
         run.beat();

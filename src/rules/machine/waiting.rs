@@ -167,6 +167,7 @@ impl Machine {
             Progress::Requeued(loss) => {
                 (State::Queued(Queued { view: None, ..queued }), vec![Effect::Say(Notice::Requeued(loss))])
             }
+            Progress::TooSlow(vain) => (State::Queued(queued), vec![Effect::Say(Notice::TooSlow(vain))]),
             Progress::Turn => (State::Queued(Queued { view: None, ..queued }), vec![Effect::MakeGuard]),
             Progress::Held { .. } if no_wait && now < self.start_at => self.unavailable(now, Blocker::OldLease),
             // The command is not started here: signals that have come already are heard first, because a

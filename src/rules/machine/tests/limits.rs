@@ -136,7 +136,7 @@ fn the_grace_of_max_run_extends_no_lease() {
     assert!(run.killed && !run.said(|notice| matches!(notice, Notice::Lost(_))), "the lease lasts longer");
     // What cannot be killed outlives the lease; that is said once.
     run.pass(Duration::from_secs(60));
-    assert_eq!(run.notices.iter().filter(|notice| matches!(notice, Notice::Lost(LostWhy::Silence(_)))).count(), 1);
+    assert_eq!(run.notices.iter().filter(|notice| matches!(notice, Notice::Lost(LostWhy::Silence { .. }))).count(), 1);
     run.event(Event::Command(CommandEvent::Ended(CommandEnd::Signaled(Signal::KILL))));
     run.event(Event::Command(CommandEvent::TreeGone));
     run.event(Event::Keeper(Report::Released));
@@ -154,7 +154,7 @@ fn the_end_of_the_lease_cuts_the_grace() {
     run.event(Event::Extended { from: START, timeout: TIMEOUT / 2 });
     run.pass(Duration::from_secs(1));
     assert!(run.killed);
-    assert!(run.said(|notice| matches!(notice, Notice::Lost(LostWhy::Silence(_)))));
+    assert!(run.said(|notice| matches!(notice, Notice::Lost(LostWhy::Silence { .. }))));
 }
 
 /// As in [`a_silence_is_as_long_as_nothing_was_answered`](super), while the command is being stopped.
@@ -170,7 +170,7 @@ fn a_silence_after_max_run_is_as_long() {
     // With what a server grants now, the lease is over.
     run.event(Event::Extended { from: START, timeout: TIMEOUT / 2 });
     run.pass(Duration::ZERO);
-    let lost = Notice::Lost(LostWhy::Silence(max_run - answered));
+    let lost = Notice::Lost(LostWhy::Silence { silence: max_run - answered, age: max_run });
     assert!(run.said(|notice| *notice == lost), "{:?}", run.notices);
 }
 
