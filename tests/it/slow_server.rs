@@ -1,8 +1,10 @@
-//! A server that answers later than another one: that other one is used.
+//! Servers that answer late.
+
+use std::time::Duration;
 
 use crate::harness::frames::Op;
 use crate::harness::poll;
-use crate::harness::proxy::Proxy;
+use crate::harness::proxy::{Flow, Proxy};
 use crate::harness::running::finish;
 use crate::harness::scratch::{LOCK, Scratch, direct};
 use crate::harness::secure::Secure;
@@ -30,6 +32,24 @@ fn its_session_is_closed() {
         assert_eq!(slow.requests().len(), 1);
     }
     assert_eq!(fast.count(Op::CloseSession), 0);
+    finish(&mut job);
+    scratch.expect_tidy(&["job"]);
+}
+
+/// A beat takes two round trips. The first one of the next beat does not wait for the second one of this: else the lease
+/// would end before it is extended.
+#[test]
+fn a_command_lives_on_with_slow_answers() {
+    let scratch = Scratch::new().with_lock();
+    let proxy = Proxy::zookeeper(&direct());
+    let half = Flow::Delay(Duration::from_millis(1275));
+    proxy.flows(half, half);
+    let zklock = scratch.zklock_by(proxy.address()).args(["--session-timeout", "20", LOCK]);
+    let mut job = zklock.child(scratch.logged("job")).spawn();
+    job.wait_stdout("ready");
+    let beats = proxy.count(Op::Multi);
+    proxy.wait_count(Op::Multi, beats + 5);
+    proxy.pass();
     finish(&mut job);
     scratch.expect_tidy(&["job"]);
 }
