@@ -53,3 +53,26 @@ fn a_command_lives_on_with_slow_answers() {
     finish(&mut job);
     scratch.expect_tidy(&["job"]);
 }
+
+/// What is next in line beats while it waits. Its lease is never young enough to start a command under.
+#[test]
+fn a_waiter_says_that_answers_are_too_slow() {
+    let scratch = Scratch::new().with_lock();
+    let mut holder = scratch.zklock().arg(LOCK).child(scratch.logged("holder")).spawn();
+    holder.wait_stdout("ready");
+    let proxy = Proxy::zookeeper(&direct());
+    let zklock = scratch.zklock_by(proxy.address()).args(["--session-timeout", "6", LOCK]);
+    let mut waiter = zklock.child(scratch.logged("waiter")).spawn();
+    scratch.wait_queue(2);
+    let half = Flow::Delay(Duration::from_millis(430));
+    proxy.flows(half, half);
+    // The opening of the connection is too long ago to help.
+    let beats = proxy.count(Op::Multi);
+    proxy.wait_count(Op::Multi, beats + 4);
+    finish(&mut holder);
+    waiter.wait_stderr("it is our turn");
+    proxy.pass();
+    waiter.wait_stdout("ready");
+    finish(&mut waiter);
+    scratch.expect_tidy(&["holder", "waiter"]);
+}
