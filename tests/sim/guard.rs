@@ -234,6 +234,7 @@ impl State {
             return self.hosts[host].deferred.push(Event::Guard(host));
         }
         self.look_at_lease(host);
+        self.hosts[host].longest_lease = 0;
         let rules = self.guard(host).rules.take();
         let mut outside = SimOutside { state: self, host };
         let mut rules = rules.unwrap_or_else(|| rules::Guard::begin(&mut outside));
@@ -367,7 +368,11 @@ impl State {
     /// With the guard dead and the supervisor dead or stopped, what has left the group is beyond reach. That stays.
     pub(crate) fn excuse_stragglers(&mut self, host: usize) {
         let is_running = self.is_running(host);
-        let state = &mut self.hosts[host];
+        let (now, state) = (self.now, &mut self.hosts[host]);
+        // The supervisor has seen that the lease was made shorter, and was stopped before it could do without the guard.
+        if state.frozen && state.guard.frozen && now <= state.shortened_from {
+            state.shortened_from = state.shortened_from.max(state.longest_lease);
+        }
         let is_unguarded = !state.guard.alive && (!state.alive || state.frozen);
         // The kernel kills the group when the lender dies. For the rest it takes this guard, and it may be stopped.
         if is_unguarded || state.guard.frozen && state.guard.has_lost_lender() {

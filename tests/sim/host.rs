@@ -177,6 +177,8 @@ pub(crate) struct Host {
     pub(crate) bereft: Option<usize>,
     /// The end of a lease that was made shorter, until the supervisor or the guard has looked at it.
     pub(crate) shortened_from: Time,
+    /// The same, until the guard has looked at it: the kernel goes by that.
+    pub(crate) longest_lease: Time,
     /// For each server, until when nothing passes from this host to it, and back.
     pub(crate) cuts: Vec<(Time, Time)>,
 }
@@ -250,6 +252,7 @@ impl Host {
             abandoned: false,
             bereft: None,
             shortened_from: 0,
+            longest_lease: 0,
             cuts: vec![(0, 0); servers],
         }
     }

@@ -199,8 +199,9 @@ impl Outside for SimOutside {
         if let Some((_, before)) = before.filter(|before| ends_at < before.1) {
             // The kernel takes a moment to kill.
             // It may have been made shorter before, with neither of them to see it.
-            let from = &mut state.hosts[host].shortened_from;
-            *from = (before + MS).max(*from);
+            let shortened = &mut state.hosts[host];
+            shortened.longest_lease = (before + MS).max(shortened.longest_lease);
+            shortened.shortened_from = shortened.longest_lease;
             state.schedule(before + MS + 1, Event::Verify(host));
             state.wake_guard(host);
         }
