@@ -245,6 +245,12 @@ impl<'a> Descendants<'a> {
         !addressees.is_empty()
     }
 
+    /// Forwards a signal to those that do not share our process group, which has had it.
+    pub fn forward_outside(&self, signal: Signal) {
+        let shared = getpgrp().as_raw();
+        self.addressees().iter().filter(|process| process.group != shared).for_each(|process| process.signal(signal));
+    }
+
     /// Sends `signal` to every one of them, and SIGCONT so that those that are stopped can act on it. Returns whether
     /// there was any that can be seen.
     pub fn stop(&self, signal: Signal) -> bool {

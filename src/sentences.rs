@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use crate::duration::{show, show_age, show_limit, show_measured};
-use crate::environment::LENDER;
-use crate::plan::{ConnectString, Hold, Plan, Verbosity};
+use crate::plan::{ConnectString, Plan, Verbosity};
 use crate::rules::instant::Instant;
 use crate::rules::last_run;
-use crate::rules::lender::Barrier;
-use crate::rules::login::{Login, Right};
-use crate::rules::message::{Loss, Refusal, View};
+use crate::rules::message::{Loss, View};
 use crate::rules::notice::{Blocker, LostWhy, Notice};
-use crate::rules::queue::{Dialect, Recipe};
 use crate::rules::settings::Patience;
+
+use self::refusals::refused;
+pub use self::refusals::{denied, lacks, no_chroot, not_let_in, recipe};
+
+mod refusals;
 
 /// Who is to see a sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,10 @@ pub enum Weight {
 /// The sentence for a notice, without the program's name, and who is to see it.
 pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) {
     let lock = &plan.request.lock;
+    // Of which of several locks something is true is not known.
+    let several = !plan.request.and.is_empty();
+    let locks = plan.request.locks().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+    let the_lock = if several { "locks" } else { "lock" };
     match notice {
         Notice::Connecting(reason) => (Weight::Status, format!("connecting to ZooKeeper: {reason}")),
         Notice::Granted(timeout) => {
@@ -90,8 +95,8 @@ pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) 
         ),
         Notice::Waiting(view) => (Weight::Status, format!("waiting for {}: {}", view.lock, queue(view, now))),
         Notice::Requeued(loss) => {
-            let why = cause(*loss);
-            (Weight::Notable, format!("lost our place in the queue for {lock}: {why}; queueing again"))
+            let (why, queue) = (cause(*loss, several), if several { "queues" } else { "queue" });
+            (Weight::Notable, format!("lost our place in the {queue} for {locks}: {why}; queueing again"))
         }
         Notice::TooSlow(vain) => (
             Weight::Notable,
@@ -164,45 +169,46 @@ pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) 
             (Weight::Error, format!("the command has run for {}, the time of --max-run; stopping it", show(*max_run)))
         }
         Notice::Lost(why) => {
-            let (stopping, killing) = match plan.hold() {
-                None => ("stopping the command", "killing the command"),
-                Some(Hold { signals_caller: true, .. }) => ("stopping the caller", "stopping the caller"),
-                Some(Hold { signals_caller: false, .. }) => ("the caller is not told", "the caller is not told"),
-            };
+            let (stopping, killing) = (
+                told_to_caller(plan).unwrap_or("stopping the command"),
+                told_to_caller(plan).unwrap_or("killing the command"),
+            );
             let why = match why {
                 LostWhy::Told(loss @ Loss::LeaseOver) if plan.hold().is_none() => {
-                    format!("{}; killed the command", cause(*loss))
+                    format!("{}; killed the command", cause(*loss, several))
                 }
-                LostWhy::Told(loss) => format!("{}; {killing}", cause(*loss)),
+                LostWhy::Told(loss) => format!("{}; {killing}", cause(*loss, several)),
                 LostWhy::Silence { silence, age } => format!("{}; {stopping}", unconfirmed(*silence, *age)),
                 LostWhy::Refused(refusal) => format!("{}; {stopping}", refused(refusal, plan)),
                 LostWhy::KeeperGone => format!("the keeper process died; {stopping}"),
                 LostWhy::Killed(signal) => format!("the process that held it died of {signal}; {stopping}"),
             };
-            (Weight::Error, format!("lost the lock {lock}: {why}"))
+            (Weight::Error, format!("lost the {the_lock} {locks}: {why}"))
         }
         Notice::Revoked { by, stops } => {
             let by = by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
-            let what = match (stops, plan.hold()) {
-                (false, _) => "leaving the queue",
-                (true, None) => "stopping the command",
-                (true, Some(Hold { signals_caller: true, .. })) => "stopping the caller",
-                (true, Some(Hold { signals_caller: false, .. })) => "the caller is not told",
+            let what = match stops {
+                false => "leaving the queue",
+                true => told_to_caller(plan).unwrap_or("stopping the command"),
             };
-            (Weight::Error, format!("asked{by} to give up {lock} (zklock break): {what}"))
+            (Weight::Error, format!("asked{by} to give up {locks} (zklock break): {what}"))
         }
         Notice::TooLate => {
-            (Weight::Error, format!("lost the lock {lock}: this machine stalled; the command was not started"))
+            (Weight::Error, format!("lost the {the_lock} {locks}: this machine stalled; the command was not started"))
         }
         Notice::NotReleased(timeout) => (
             Weight::Notable,
             format!(
-                "the release of {lock} was not confirmed; it frees itself within {}{}",
+                "the release of {locks} was not confirmed; {} within {}{}",
+                if several { "they free themselves" } else { "it frees itself" },
                 show(*timeout),
                 plan.request.once_per.map_or("", |_| "; --once-per may not know of this run")
             ),
         ),
-        Notice::GuardDied => (Weight::Error, GUARD_DIED.to_owned()),
+        Notice::GuardDied => {
+            let why = told_to_caller(plan).map(|told| format!("the guard process died; {told}"));
+            (Weight::Error, why.unwrap_or_else(|| GUARD_DIED.to_owned()))
+        }
         Notice::LeftBehind(Some(1)) => {
             (Weight::Notable, "a process that the command left behind goes on without the lock".to_owned())
         }
@@ -223,52 +229,15 @@ pub fn unreachable(servers: &ConnectString, given: bool, within: Duration, reaso
     format!("no ZooKeeper server of {servers} answered within {}: {reason}{hint}", show(within))
 }
 
-/// An ACL forbids what was asked.
-pub fn denied(node: &str) -> String {
-    format!("access to {node} denied by its ACL")
-}
-
-/// The ACL of a node does not give us a permission.
-pub fn lacks(node: &str, right: Right, login: &Login) -> String {
-    let (phrase, letter) = (right.phrase(), right.letter());
-    let hint = match (login.is_given(), login.may_be_mistaken()) {
-        (true, true) => {
-            format!(
-                "is the password right? a wrong one makes another identity of it; if it is, ask for {letter} on {node}"
-            )
-        }
-        (true, false) => format!("ask for {letter} on {node} for this login"),
-        (false, _) => format!("log in (--auth-file), or ask for {letter} on {node}"),
-    };
-    format!("an ACL forbids to {phrase} {node}: the permission {letter} is missing; {hint}")
-}
-
-/// The servers do not let us in.
-pub fn not_let_in(why: &str) -> String {
-    format!("ZooKeeper does not let us in: {why}")
-}
-
-/// The chroot does not exist.
-pub fn no_chroot(servers: &ConnectString) -> String {
-    format!("the chroot {} does not exist: create it, or correct --zookeeper", servers.chroot)
-}
-
-/// A recipe of another library, and how it was known.
-pub fn recipe(recipe: Recipe) -> &'static str {
-    match recipe {
-        Recipe::CuratorSemaphore => {
-            "Curator's InterProcessSemaphoreMutex or InterProcessSemaphoreV2 (children locks and leases)"
-        }
-        Recipe::CuratorLeaderLatch => "Curator's LeaderLatch (children named ...-latch-NUMBER)",
-        Recipe::KazooSemaphore => "kazoo's Semaphore (children of 32 hex digits)",
-        Recipe::KazooLease => "kazoo's NonBlockingLease (child lease_holder)",
-    }
-}
-
 /// What is told in place of messages that were dropped.
 pub fn dropped(count: u64) -> String {
     let (messages, them) = if count == 1 { ("message was", "it") } else { ("messages were", "them") };
     format!("{count} {messages} dropped: standard error did not take {them}")
+}
+
+/// What becomes of the caller of `zklock hold` when the lock is lost; `None` where there is a command.
+fn told_to_caller(plan: &Plan) -> Option<&'static str> {
+    plan.hold().map(|hold| if hold.signals_caller { "stopping the caller" } else { "the caller is not told" })
 }
 
 /// For how long a lock was not confirmed. `silence`: for how long ZooKeeper has answered nothing at all.
@@ -281,10 +250,12 @@ fn unconfirmed(silence: Duration, age: Duration) -> String {
 }
 
 /// Why the lock, or the place in its queue, is lost.
-fn cause(loss: Loss) -> &'static str {
+fn cause(loss: Loss, several: bool) -> &'static str {
     match loss {
+        Loss::NodeDeleted if several => "one of their nodes was deleted",
         Loss::NodeDeleted => "its node was deleted",
         Loss::LeaseOver => "ZooKeeper has not answered in time",
+        Loss::LenderGone if several => "an outer zklock that held one of them has gone",
         Loss::LenderGone => "the outer zklock that held it has gone",
         Loss::SessionExpired => "the session ended",
         Loss::SessionEnded => "the session ended before its time",
@@ -297,55 +268,6 @@ fn which_servers(given: bool) -> &'static str {
         ""
     } else {
         "; neither --zookeeper, ZKLOCK_ZOOKEEPER nor a configuration file names the servers (sudo and cron drop variables)"
-    }
-}
-
-fn refused(refusal: &Refusal, plan: &Plan) -> String {
-    match refusal {
-        Refusal::Denied(node) => denied(node),
-        Refusal::Lacks { node, right } => lacks(node, *right, &plan.login),
-        Refusal::NotLetIn(why) => not_let_in(why),
-        Refusal::NoChroot => no_chroot(&plan.servers),
-        Refusal::Exhausted(lock) => {
-            format!(
-                "the sequence numbers below {lock} are used up: delete that node while the lock is not in use, \
-                 or use another path"
-            )
-        }
-        Refusal::Blind { lock, contender, reads } => {
-            let mut dialects = plan.request.dialects.clone();
-            dialects.push(*reads);
-            // That one stands alone.
-            let with_single = dialects.contains(&Dialect::Single);
-            dialects.retain(|dialect| !with_single || dialect == reads);
-            dialects.sort_unstable();
-            let dialects: Vec<_> = dialects.iter().map(|dialect| dialect.name()).collect();
-            let dialects = dialects.join(",");
-            format!("{lock} is used by a client that would not wait for us ({contender}): use --dialect {dialects}")
-        }
-        Refusal::OtherPermits { lock, permits } => {
-            format!("{lock} is used with --permits {permits}: use the same number")
-        }
-        Refusal::OtherRecipe { lock, recipe } => {
-            format!("{lock} is used by {}, and cannot be shared with it: use another path", self::recipe(*recipe))
-        }
-        Refusal::Upgrade { lock, held } => format!(
-            "{lock} is held as {held} by the outer zklock, and cannot become {}: ask the outer one for \
-             that",
-            plan.request.mode
-        ),
-        Refusal::OutOfReach { lock, barrier } => {
-            let why = match barrier {
-                Barrier::Foreign => "another user or container".to_owned(),
-                Barrier::NoOffer => format!("{LENDER} does not name it"),
-                Barrier::NoProc => "/proc is missing".to_owned(),
-            };
-            format!("{lock} is held by the run that started this one, which cannot be reached: {why}")
-        }
-        Refusal::OncePerLent { lock } => {
-            format!("{lock} is held by the run that started this one: give --once-per to that run")
-        }
-        Refusal::Server(why) => format!("ZooKeeper refused: {why}"),
     }
 }
 
@@ -387,6 +309,7 @@ mod tests {
     use super::*;
     use crate::plan;
     use crate::rules::lease::Terms;
+    use crate::rules::message::Refusal;
 
     const START: Instant = Instant::from_boot(Duration::ZERO);
 

@@ -127,6 +127,9 @@ pub enum Effect {
     },
     /// Pass a signal on to the command's process group, or to its descendants when it has ended.
     Forward(Signal),
+    /// The command has ended. Pass a signal of the terminal on to those of its descendants that have not had it, because
+    /// they are not in our process group.
+    ForwardOutside(Signal),
     /// Ask the command and all its descendants to stop.
     Stop(Signal),
     /// SIGKILL the command and all its descendants; report [`CommandEvent::TreeGone`].

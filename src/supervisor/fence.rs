@@ -235,7 +235,7 @@ impl<'r> Run<'r> {
             let News { stopped, guard_gone, ended } = self.job.news();
             if guard_gone {
                 phase = self.kill(phase);
-                cause = Some(Outcome::Internal);
+                cause.get_or_insert(Outcome::Internal);
                 self.screen.line(sentences::GUARD_DIED);
             }
             if let Some(signal) = stopped {
@@ -270,8 +270,11 @@ impl<'r> Run<'r> {
         }
         if !(self.job.shares_group && arrival.went_to_foreground()) {
             self.job.forward(signal, true);
-        } else if signal == Signal::TSTP && !self.job.has_command() {
-            self.stop_self(signal)?;
+        } else if !self.job.has_command() {
+            match signal {
+                Signal::TSTP => self.stop_self(signal)?,
+                _ => self.job.forward_outside(signal),
+            }
         }
         Ok(())
     }

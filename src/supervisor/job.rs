@@ -283,6 +283,13 @@ impl Job {
         }
     }
 
+    /// The command has ended. Forwards a signal of the terminal to those of its descendants that it has not reached.
+    pub(super) fn forward_outside(&self, signal: Signal) {
+        if let Some(guarded) = self.guard.as_ref().filter(|guarded| !guarded.is_over()) {
+            guarded.descendants(&self.children).forward_outside(signal);
+        }
+    }
+
     pub(super) fn forward_to_on_lost(&self, signal: Signal) {
         let Some(on_lost) = &self.on_lost else { return };
         if on_lost.own_group {

@@ -164,6 +164,7 @@ impl Outside for Supervisor<'_> {
                 return Ok(recalled);
             }
             Effect::Forward(signal) => self.forward(signal),
+            Effect::ForwardOutside(signal) => self.job.forward_outside(signal),
             Effect::Stop(signal) => {
                 // The caller has until SIGKILL to end. What stands in for the command ends when it has.
                 if !self.signal_caller(signal) {

@@ -142,7 +142,12 @@ fn losing_one_is_losing_all() {
         let mut job = hold(&scratch, "job", &[B, A, C]);
         let node = &scratch.client().children(lost)[0];
         scratch.delete(&format!("{lost}/{node}"));
-        job.wait().expect_code(76);
+        let output = job.wait().expect_code(76);
+        // Which one it was is not known.
+        let lost = format!(
+            "zklock: lost the locks {B} and {A} and {C}: one of their nodes was deleted; killing the command\n"
+        );
+        assert_eq!(output.stderr(), lost, "{output}");
         wait_left(&scratch, [0, 0, 0]);
     }
 }

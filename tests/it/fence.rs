@@ -16,7 +16,7 @@ use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::running::{Output, Running, finish, only_line, silent};
 use crate::harness::scratch::{LOCK, Scratch};
-use crate::harness::terminal::Terminal;
+use crate::harness::terminal::{CTRL_C, Terminal};
 use crate::harness::traced::Traced;
 use crate::harness::zklock::{Zklock, binary, child, copy_program};
 
@@ -323,6 +323,34 @@ fn the_next_one_begins_when_the_tree_of_a_killed_fence_is_gone() {
         first.wait_until_nothing_is_left();
         far.expect_order(&["daemon", "second"]);
     }
+}
+
+/// A later holder has come, and the command is being stopped.
+#[test]
+fn guard_killed_while_it_makes_way() {
+    let far = Far::new();
+    let mut first = far.start("first", 7, &["-k", LONG], &["--wait"]);
+    let mut second = far.job("second", 8, &[], &[]).spawn();
+    first.wait_stdout("first signal TERM");
+    process::send(first.guard(), Signal::SIGKILL);
+    first.wait().expect_code(76);
+    finish(&mut second);
+    far.expect_order(&["first", "second"]);
+}
+
+/// A daemon is in a session of its own, so the terminal does not signal it.
+#[test]
+fn ctrl_c_at_a_terminal_reaches_a_daemon() {
+    let far = Far::new();
+    let terminal = Terminal::new(100);
+    let words = ["--name", "child", "--exit", "3", "--spawn-daemon", "--", "--name", "daemon", "--exit-on", "INT"];
+    let mut run = terminal.spawn(far.fence(7, &[]).arg(child()).args(words));
+    terminal.wait_count("daemon ready", 1);
+    poll::until("only the daemon is left", || (process::below_guard(run.pid()).len() == 1).then_some(()));
+    terminal.press(CTRL_C);
+    terminal.wait_count("daemon signal INT", 1);
+    run.wait().expect_code(3);
+    terminal.close();
 }
 
 #[test]

@@ -125,6 +125,23 @@ fn zklock_killed() {
     finish(&mut next);
 }
 
+/// A daemon is in a session of its own, so the terminal does not signal it.
+#[test]
+fn ctrl_c_at_a_terminal_reaches_a_daemon() {
+    let scratch = Scratch::new().with_lock();
+    let terminal = Terminal::new(80);
+    let child = ["--exit", "3", "--spawn-daemon", "--", "--name", "left", "--exit-on", "INT"];
+    let job = scratch.job(&direct(), "holder", &[&LASTING[..], &["--wait-descendants"]].concat(), &child);
+    let mut shell = terminal.spawn_by(r#""$@"; echo "ended $?""#, job);
+    terminal.wait_count("left ready", 1);
+    wait_until_reaped(&scratch);
+    terminal.press(CTRL_C);
+    terminal.wait_count("left signal INT", 1);
+    terminal.wait_count("ended 3", 1);
+    shell.wait().expect_code(0);
+    scratch.wait_queue(0);
+}
+
 #[test]
 fn ctrl_z_at_a_terminal() {
     let scratch = Scratch::new().with_lock();

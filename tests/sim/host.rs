@@ -627,7 +627,7 @@ impl State {
             {
                 self.fail(format!("host {host} says that it starts its command, and does not"));
             }
-            Effect::ForwardToOnLost(_) | Effect::Say(_) | Effect::Finish(_) => {}
+            Effect::ForwardOutside(_) | Effect::ForwardToOnLost(_) | Effect::Say(_) | Effect::Finish(_) => {}
             Effect::StopSelf(_) => self.hosts[host].frozen = true,
             Effect::EndKeeper => self.end_keeper(host),
         }

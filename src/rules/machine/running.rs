@@ -130,7 +130,13 @@ impl Machine {
             }
             // As a rule we learn of a Ctrl-Z because the command stops; this command has ended, so we stop
             // ourselves.
-            Event::Signal { signal, shared: true } if run.ended.is_some() => (same, stop_self(signal)),
+            Event::Signal { signal: Signal::TSTP, shared: true } if run.ended.is_some() => {
+                (same, stop_self(Signal::TSTP))
+            }
+            // What has left our process group has not had it.
+            Event::Signal { signal, shared: true } if run.ended.is_some() && self.settings.wait_descendants => {
+                (same, vec![Effect::ForwardOutside(signal)])
+            }
             Event::Signal { shared: true, .. } => (same, vec![]),
             Event::Signal { signal, .. } => (same, vec![Effect::Forward(signal)]),
             Event::Command(event) => self.command(now, run, event),

@@ -166,6 +166,9 @@ impl Harness {
                         "{signal} sent to a command that has been reaped"
                     );
                 }
+                Effect::ForwardOutside(signal) => {
+                    assert!(self.waited_for(), "{signal} sent to descendants that are not waited for");
+                }
                 Effect::StartOnLost => {
                     assert!(!self.on_lost, "--on-lost twice");
                     assert!(!self.alive && !self.left, "--on-lost beside the command, on {event:?} in {before}");

@@ -276,7 +276,7 @@ fn signals_reach_descendants_after_the_command() {
     let now = run.now;
     let mut sent = |signal, shared| run.machine.step(now, Event::Signal { signal, shared });
     assert_eq!(sent(Signal::TERM, false), [Effect::Forward(Signal::TERM)]);
-    assert_eq!(sent(Signal::INT, true), []);
+    assert_eq!(sent(Signal::INT, true), [Effect::ForwardOutside(Signal::INT)]);
     assert_eq!(sent(Signal::TSTP, true), [Effect::StopSelf(Signal::TSTP)]);
     assert_eq!(sent(Signal::TSTP, false), [Effect::Forward(Signal::TSTP)]);
 }

@@ -1,0 +1,100 @@
+//! Why a lock cannot be taken.
+
+use crate::environment::LENDER;
+use crate::plan::{ConnectString, Plan};
+use crate::rules::lender::Barrier;
+use crate::rules::login::{Login, Right};
+use crate::rules::message::Refusal;
+use crate::rules::queue::{Dialect, Recipe};
+
+/// An ACL forbids what was asked.
+pub fn denied(node: &str) -> String {
+    format!("access to {node} denied by its ACL")
+}
+
+/// The ACL of a node does not give us a permission.
+pub fn lacks(node: &str, right: Right, login: &Login) -> String {
+    let (phrase, letter) = (right.phrase(), right.letter());
+    let hint = match (login.is_given(), login.may_be_mistaken()) {
+        (true, true) => {
+            format!(
+                "is the password right? a wrong one makes another identity of it; if it is, ask for {letter} on {node}"
+            )
+        }
+        (true, false) => format!("ask for {letter} on {node} for this login"),
+        (false, _) => format!("log in (--auth-file), or ask for {letter} on {node}"),
+    };
+    format!("an ACL forbids to {phrase} {node}: the permission {letter} is missing; {hint}")
+}
+
+/// The servers do not let us in.
+pub fn not_let_in(why: &str) -> String {
+    format!("ZooKeeper does not let us in: {why}")
+}
+
+/// The chroot does not exist.
+pub fn no_chroot(servers: &ConnectString) -> String {
+    format!("the chroot {} does not exist: create it, or correct --zookeeper", servers.chroot)
+}
+
+/// A recipe of another library, and how it was known.
+pub fn recipe(recipe: Recipe) -> &'static str {
+    match recipe {
+        Recipe::CuratorSemaphore => {
+            "Curator's InterProcessSemaphoreMutex or InterProcessSemaphoreV2 (children locks and leases)"
+        }
+        Recipe::CuratorLeaderLatch => "Curator's LeaderLatch (children named ...-latch-NUMBER)",
+        Recipe::KazooSemaphore => "kazoo's Semaphore (children of 32 hex digits)",
+        Recipe::KazooLease => "kazoo's NonBlockingLease (child lease_holder)",
+    }
+}
+
+/// The sentence for a refusal.
+pub(super) fn refused(refusal: &Refusal, plan: &Plan) -> String {
+    match refusal {
+        Refusal::Denied(node) => denied(node),
+        Refusal::Lacks { node, right } => lacks(node, *right, &plan.login),
+        Refusal::NotLetIn(why) => not_let_in(why),
+        Refusal::NoChroot => no_chroot(&plan.servers),
+        Refusal::Exhausted(lock) => {
+            format!(
+                "the sequence numbers below {lock} are used up: delete that node while the lock is not in use, \
+                 or use another path"
+            )
+        }
+        Refusal::Blind { lock, contender, reads } => {
+            let mut dialects = plan.request.dialects.clone();
+            dialects.push(*reads);
+            // That one stands alone.
+            let with_single = dialects.contains(&Dialect::Single);
+            dialects.retain(|dialect| !with_single || dialect == reads);
+            dialects.sort_unstable();
+            let dialects: Vec<_> = dialects.iter().map(|dialect| dialect.name()).collect();
+            let dialects = dialects.join(",");
+            format!("{lock} is used by a client that would not wait for us ({contender}): use --dialect {dialects}")
+        }
+        Refusal::OtherPermits { lock, permits } => {
+            format!("{lock} is used with --permits {permits}: use the same number")
+        }
+        Refusal::OtherRecipe { lock, recipe } => {
+            format!("{lock} is used by {}, and cannot be shared with it: use another path", self::recipe(*recipe))
+        }
+        Refusal::Upgrade { lock, held } => format!(
+            "{lock} is held as {held} by the outer zklock, and cannot become {}: ask the outer one for \
+             that",
+            plan.request.mode
+        ),
+        Refusal::OutOfReach { lock, barrier } => {
+            let why = match barrier {
+                Barrier::Foreign => "another user or container".to_owned(),
+                Barrier::NoOffer => format!("{LENDER} does not name it"),
+                Barrier::NoProc => "/proc is missing".to_owned(),
+            };
+            format!("{lock} is held by the run that started this one, which cannot be reached: {why}")
+        }
+        Refusal::OncePerLent { lock } => {
+            format!("{lock} is held by the run that started this one: give --once-per to that run")
+        }
+        Refusal::Server(why) => format!("ZooKeeper refused: {why}"),
+    }
+}
