@@ -53,21 +53,20 @@ impl<O: Outside> Keeper<'_, O> {
     pub(super) async fn keep_beating(&self, session: &O::Session, nodes: &[String]) -> Result<(), Stop> {
         let interval = Terms::beat_of(session.timeout());
         let age = |since: Option<Instant>| since.map_or(interval, |since| self.outside.now().saturating_since(since));
-        let last = Cell::new(self.beats.last.get());
         // If the lease counts from long before the last beat, as after a silence, more beats will mend that;
         // but they are limited to four per interval.
-        let pause = || (interval / 4).saturating_sub(age(last.get()));
-        let due = || interval.saturating_sub(age(self.beats.lease_from.get())).max(pause());
+        let pause = |since| (interval / 4).saturating_sub(age(since));
+        let due = || interval.saturating_sub(age(self.beats.lease_from.get())).max(pause(self.beats.last.get()));
         // How many beats are to be sent, and how many were. If a beat takes long, the next `sync` does not wait for it: with
         // both in each round, servers that are only slow would cost twice their delay.
         let (ready, done) = (Cell::new(0u64), Cell::new(0u64));
         let syncing = async {
             loop {
                 or(until(|| self.beats.urged.take()), self.outside.sleep(due())).await;
-                last.set(Some(self.outside.now()));
+                let asked = self.outside.now();
                 if self.sync(session).await? {
                     ready.update(|ready| ready + 1);
-                    or(until(|| done.get() == ready.get()), self.outside.sleep(pause())).await;
+                    or(until(|| done.get() == ready.get()), self.outside.sleep(pause(Some(asked)))).await;
                 }
             }
         };
