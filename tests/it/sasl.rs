@@ -187,6 +187,8 @@ fn another_server_of_an_ensemble() {
     let job = scratch.job(&ensemble.addresses(), "holder", &options, &["--exit-on", "TERM"]);
     let mut holder = job.env(AUTH, ALICE).spawn();
     holder.wait_stdout("holder ready");
+    // Its lines come through a process of their own; that of the login is before this one.
+    holder.wait_stderr("contender /");
     let said = holder.stderr();
     let used = said.lines().rfind(|line| line.ends_with(" by SASL")).expect("it says which one it uses");
     let is_used = |server: &&Server| used.contains(&format!("logged in to {} by SASL", server.address()));

@@ -51,15 +51,20 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|window| window == part)
 }
 
-/// The number that an EC key is made of, and its text in PEM.
-fn key_parts(authority: &Authority) -> [Vec<u8>; 2] {
+/// The number that the client's key, of P-256, is made of. Writes a file: for one test only.
+fn key_number(authority: &Authority) -> Vec<u8> {
     authority.openssl("pkey -in client.key -outform DER -out client.der");
     let der = fs::read(authority.path("client.der")).expect("it was written");
     // ECPrivateKey: version 1, then an octet string of 32 bytes (RFC 5915).
     let mark = [2, 1, 1, 4, 32];
     let at = der.windows(mark.len()).position(|window| window == mark).expect("a key of P-256") + mark.len();
+    der[at..at + 32].to_vec()
+}
+
+/// The first line of that key in PEM.
+fn key_text(authority: &Authority) -> Vec<u8> {
     let pem = fs::read_to_string(authority.path("client.key")).expect("it was written");
-    [der[at..at + 32].to_vec(), pem.lines().nth(1).expect("a line").as_bytes().to_vec()]
+    pem.lines().nth(1).expect("a line").as_bytes().to_vec()
 }
 
 fn auth_file(scratch: &Scratch) -> PathBuf {
@@ -88,7 +93,8 @@ fn memory_of_the_processes() {
     }
     let scratch = Scratch::on(server_13().chroot());
     let mut holder = holder(&scratch);
-    let [number, text] = key_parts(Authority::shared());
+    let authority = Authority::shared();
+    let (number, text) = (key_number(authority), key_text(authority));
     // Not at each moment in one piece that is listed.
     poll::until("the keeper's password", || contains(&memory(holder.keeper()), PASSWORD).then_some(()));
     for pid in [holder.pid(), holder.guard(), holder.writer(), holder.command()] {
@@ -137,7 +143,7 @@ fn neither_messages_nor_nodes_nor_the_command() {
     }
     let scratch = Scratch::on(server_13().chroot());
     let mut holder = holder(&scratch);
-    let [_, text] = key_parts(Authority::shared());
+    let text = key_text(Authority::shared());
     let card = scratch.card(&scratch.wait_queue(1)[0]).to_string();
     let command = holder.command();
     let seen = ["environ", "cmdline"].map(|file| fs::read(format!("/proc/{command}/{file}")).expect("it lives"));
