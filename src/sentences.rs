@@ -95,7 +95,10 @@ pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) 
         ),
         Notice::Waiting(view) => (Weight::Status, format!("waiting for {}: {}", view.lock, queue(view, now))),
         Notice::Requeued(loss) => {
-            let (why, queue) = (cause(*loss, several), if several { "queues" } else { "queue" });
+            let (why, queue) = (
+                loss.map_or("the keeper process died", |loss| cause(loss, several)),
+                if several { "queues" } else { "queue" },
+            );
             (Weight::Notable, format!("lost our place in the {queue} for {locks}: {why}; queueing again"))
         }
         Notice::TooSlow(vain) => (

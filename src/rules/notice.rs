@@ -46,8 +46,8 @@ pub enum Notice {
     Unrecorded(String),
     /// In the queue.
     Waiting(View),
-    /// The place in the queue was lost; at the tail again.
-    Requeued(Loss),
+    /// The place in the queue was lost, for this reason, or because the keeper process died; at the tail again.
+    Requeued(Option<Loss>),
     /// The lock would be ours, but for this long ZooKeeper has been too slow to rely on it.
     TooSlow(Duration),
     /// The lock is ours, and the command starts after this pause.

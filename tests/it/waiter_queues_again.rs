@@ -128,7 +128,7 @@ fn keeper_killed() {
     // By then its supervisor was told of the session.
     scratch.wait_watched(&queue[0].path);
     process::send(waiter.keeper(), Signal::SIGKILL);
-    waiter.wait_stderr(&format!("{REQUEUED}the session ended; queueing again"));
+    waiter.wait_stderr(&format!("{REQUEUED}the keeper process died; queueing again"));
     scratch.client().wait_children(LOCK, "a new contender in the old one's place", |names| {
         names.len() == 2 && names.iter().all(|name| !first.path.ends_with(name.as_str()))
     });

@@ -59,7 +59,7 @@ impl Machine {
             }
             Event::Keeper(Report::Connection(Connection::Connected { timeout })) => self.connected(now, timeout),
             Event::Keeper(Report::Refused(refusal)) => refused(now, refusal),
-            Event::Keeper(Report::Lost(loss)) => requeue(loss),
+            Event::Keeper(Report::Lost(loss)) => requeue(Some(loss)),
             Event::KeeperGone => self.keeper_crashed((State::Connecting(connecting), vec![Effect::StartKeeper])),
             Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), vec![]),
             Event::CallerGone => give_up(now, Outcome::NotFree, vec![Effect::Say(Notice::CallerGone)]),
@@ -123,7 +123,7 @@ impl Machine {
             Event::Keeper(Report::Refused(refusal)) => refused(now, refusal),
             Event::Keeper(Report::Lost(loss)) => self.lost_place(now, queued.terms, loss),
             Event::Keeper(Report::Revoked(by)) => revoked(now, by),
-            Event::KeeperGone => self.keeper_crashed(requeue(Loss::SessionExpired)),
+            Event::KeeperGone => self.keeper_crashed(requeue(None)),
             Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), vec![]),
             Event::CallerGone => give_up(now, Outcome::NotFree, vec![Effect::Say(Notice::CallerGone)]),
             Event::Signal { signal, .. } => (State::Queued(queued), stop_self(signal)),
@@ -165,7 +165,7 @@ impl Machine {
                 (State::Queued(Queued { view: Some(view), reason: None, ..queued }), effects)
             }
             Progress::Requeued(loss) => {
-                (State::Queued(Queued { view: None, ..queued }), vec![Effect::Say(Notice::Requeued(loss))])
+                (State::Queued(Queued { view: None, ..queued }), vec![Effect::Say(Notice::Requeued(Some(loss)))])
             }
             Progress::TooSlow(vain) => (State::Queued(queued), vec![Effect::Say(Notice::TooSlow(vain))]),
             Progress::Turn => (State::Queued(Queued { view: None, ..queued }), vec![Effect::MakeGuard]),
@@ -192,7 +192,7 @@ impl Machine {
             Event::Keeper(Report::Refused(refusal)) => refused(now, refusal),
             Event::Keeper(Report::Lost(loss)) => self.lost_place(now, held.lease.terms(), loss),
             Event::Keeper(Report::Revoked(by)) => revoked(now, by),
-            Event::KeeperGone => self.keeper_crashed(requeue(Loss::SessionExpired)),
+            Event::KeeperGone => self.keeper_crashed(requeue(None)),
             Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), vec![]),
             Event::CallerGone => give_up(now, Outcome::NotFree, vec![Effect::Say(Notice::CallerGone)]),
             Event::Signal { signal, .. } => (State::Held(held), stop_self(signal)),
@@ -247,7 +247,7 @@ impl Machine {
             // on its lease, which is shorter than this timeout.
             self.start_at = self.start_at.max(now + terms.timeout());
         }
-        requeue(loss)
+        requeue(Some(loss))
     }
 
     /// The keeper died without a word before the command was started. If it had a place in the queue, we have
@@ -263,8 +263,8 @@ impl Machine {
 }
 
 /// Begins again with a new session, at the tail of the queue. `--timeout` goes on counting;
-/// `--connect-timeout` does not come back, because a server had answered.
-fn requeue(loss: Loss) -> (State, Vec<Effect>) {
+/// `--connect-timeout` does not come back, because a server had answered. `loss`: as in [`Notice::Requeued`].
+fn requeue(loss: Option<Loss>) -> (State, Vec<Effect>) {
     let effects = vec![Effect::Say(Notice::Requeued(loss)), Effect::StartKeeper];
     (State::Connecting(Connecting { until: None, reason: None }), effects)
 }

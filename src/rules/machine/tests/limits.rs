@@ -331,7 +331,7 @@ fn a_lock_lost_before_the_gate_is_queued_for_again() {
     let mut run = Harness::running(settings());
     (run.has_on_lost, run.alive) = (true, false);
     run.event(Event::Command(CommandEvent::StartFailed(Unstarted::Lost(Loss::SessionEnded))));
-    assert!(run.said(|notice| *notice == Notice::Requeued(Loss::SessionEnded)));
+    assert!(run.said(|notice| *notice == Notice::Requeued(Some(Loss::SessionEnded))));
     assert!(!run.released && !run.on_lost);
     run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
     run.held();
