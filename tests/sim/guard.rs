@@ -367,6 +367,14 @@ impl State {
 
     /// With the guard dead and the supervisor dead or stopped, what has left the group is beyond reach. That stays.
     pub(crate) fn excuse_stragglers(&mut self, host: usize) {
+        for host in self.below(host).into_iter().chain([host]) {
+            self.excuse_stragglers_of(host);
+        }
+    }
+
+    fn excuse_stragglers_of(&mut self, host: usize) {
+        // The lease that is over may be that of a run above. A guard that is stopped is then not killed in time.
+        let is_beyond_all = self.above(host).any(|outer| self.is_helpless(outer));
         let is_running = self.is_running(host);
         let (now, state) = (self.now, &mut self.hosts[host]);
         // The supervisor has seen that the lease was made shorter, and was stopped before it could do without the guard.
@@ -375,7 +383,8 @@ impl State {
         }
         let is_unguarded = !state.guard.alive && (!state.alive || state.frozen);
         // The kernel kills the group when the lender dies. For the rest it takes this guard, and it may be stopped.
-        if is_unguarded || state.guard.frozen && state.guard.has_lost_lender() {
+        let is_stopped = state.guard.frozen && (!state.alive || state.frozen);
+        if is_unguarded || state.guard.frozen && state.guard.has_lost_lender() || is_stopped && is_beyond_all {
             for process in state.processes.iter_mut().filter(|process| !process.in_group) {
                 process.counted = false;
             }

@@ -440,14 +440,19 @@ impl State {
         self.hosts[host].processes.iter().filter(|process| process.alive).filter_map(|process| process.nested).collect()
     }
 
+    /// Whether nobody of this run can stop what its command has started: the guard is dead, and the supervisor dead or
+    /// stopped.
+    pub(crate) fn is_helpless(&self, host: usize) -> bool {
+        let state = &self.hosts[host];
+        state.hold.is_none() && !state.guard.alive && (!state.alive || state.frozen)
+    }
+
     /// Whether this run is out of reach for a run above, of which neither guard nor supervisor can act: it is not in
     /// that command's process group, and no run between dies with that group, because one has left it or has ended.
     pub(crate) fn is_out_of_reach(&self, host: usize) -> bool {
         self.above(host).any(|outer| {
-            let state = &self.hosts[outer];
-            let is_helpless = state.hold.is_none() && !state.guard.alive && (!state.alive || state.frozen);
             let mut links = std::iter::once(host).chain(self.above(host)).take_while(|run| *run != outer);
-            is_helpless
+            self.is_helpless(outer)
                 && links.any(|run| {
                     let has_left = self.hosts[run].nesting.is_some_and(|nesting| !nesting.in_group);
                     has_left || (run != host && self.hosts[run].released)
