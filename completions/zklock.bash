@@ -23,7 +23,7 @@ _zklock() {
 
     case "${cmd}" in
         zklock)
-            opts="-z -e -x -s -p -n -w -E -c -k -q -v -h -V --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file --acl --session-timeout --exclusive --shared --permits --and --dialect --nb --nonblock --wait --timeout --conflict-exit-code --describe --once-per --publish-command --command --signal --kill-after --max-run --wait-descendants --on-lost --quiet --verbose --help --version"
+            opts="-z -e -x -s -p -n -w -E -k -q -v -c -h -V --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file --acl --session-timeout --exclusive --shared --permits --and --dialect --nb --nonblock --wait --timeout --conflict-exit-code --describe --once-per --publish-command --signal --kill-after --max-run --wait-descendants --on-lost --quiet --verbose --command --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -223,14 +223,6 @@ _zklock() {
                     fi
                     return 0
                     ;;
-                --command)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -c)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 --signal)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
@@ -260,6 +252,14 @@ _zklock() {
                     return 0
                     ;;
                 --on-lost)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --command)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -c)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

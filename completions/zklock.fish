@@ -15,11 +15,11 @@ complete -c zklock -n __zklock_options -s w -l timeout -l wait -d 'Give up after
 complete -c zklock -n __zklock_options -s E -l conflict-exit-code -d 'Exit status when another contender has the lock, 0 to 255' -r -f
 complete -c zklock -n __zklock_options -l describe -d 'A text that others see while the lock is held or waited for' -r -f
 complete -c zklock -n __zklock_options -l once-per -d 'Skip the command, with status 0, if the last successful run began less than this ago' -r -f
-complete -c zklock -n __zklock_options -s c -l command -d 'Run this through $SHELL -c (or /bin/sh -c) instead of COMMAND' -r -f -a "(__fish_complete_command)"
 complete -c zklock -n __zklock_options -l signal -d 'Signal that stops the command when the lock is lost, or after --max-run' -r -f
 complete -c zklock -n __zklock_options -s k -l kill-after -d 'Time from the stop signal to SIGKILL [default: 5s, or less]' -r -f
 complete -c zklock -n __zklock_options -l max-run -d 'Stop the command when it has run for this long, and exit with 124' -r -f
 complete -c zklock -n __zklock_options -l on-lost -d 'Run this through $SHELL -c when the lock was lost and the command has been stopped' -r -f -a "(__fish_complete_command)"
+complete -c zklock -n __zklock_options -s c -l command -d 'Run this through $SHELL -c (or /bin/sh -c) instead of COMMAND' -r -f -a "(__fish_complete_command)"
 complete -c zklock -n __zklock_options -l tls -d 'Encrypt with TLS; see --tls-ca, --tls-cert and --tls-key'
 complete -c zklock -n __zklock_options -l tls-no-verify-hostname -d 'Accept a certificate that is for another name'
 complete -c zklock -n __zklock_options -s x -s e -l exclusive -d 'Take the lock for one holder (the default)'

@@ -300,11 +300,19 @@ fn kill_after(text: &str, session_timeout: Duration) -> Result<Duration, String>
 fn command_line(
     lock: &LockPath,
     command: Vec<OsString>,
-    shell_command: Option<OsString>,
+    shell_commands: Vec<OsString>,
     shell: Option<OsString>,
 ) -> Result<CommandLine, UsageError> {
-    let mut words = command.into_iter();
-    match (words.next(), shell_command) {
+    let (mut words, mut scripts) = (command.into_iter(), shell_commands.into_iter());
+    let (program, script) = (words.next(), scripts.next());
+    if let (Some(script), Some(next)) = (&script, scripts.next()) {
+        return Err(UsageError(format!(
+            "-c {} and -c {} exclude each other; write all that is to run in one argument",
+            quoted(script),
+            quoted(&next)
+        )));
+    }
+    match (program, script) {
         (Some(program), None) => Ok(CommandLine { program, args: words.collect() }),
         (None, Some(script)) => Ok(shell_line(shell, script)),
         (Some(program), Some(_)) => Err(UsageError(format!(

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use clap::{CommandFactory as _, Parser, ValueHint};
+use clap::{ArgAction, CommandFactory as _, Parser, ValueHint};
 
 use super::groups::{Asked, Connecting, Messages, Protecting, Stopping, Taking};
 
@@ -130,11 +130,12 @@ pub struct Cli {
         short = 'c',
         long = "command",
         value_name = "SHELL COMMAND",
+        action = ArgAction::Append,
         allow_hyphen_values = true,
         value_hint = ValueHint::CommandString,
         help_heading = "Command"
     )]
-    pub shell_command: Option<OsString>,
+    pub shell_command: Vec<OsString>,
 
     /// How the command is stopped.
     #[command(flatten)]

@@ -488,6 +488,10 @@ fn refusals_say_what_to_write() {
             &["/l", "-c", "a", "b"],
             "-c and the command 'b' exclude each other; write one of them, and all that belongs to -c in one argument",
         ),
+        (
+            &["-c", "a", "/l", "-c", "b"],
+            "-c 'a' and -c 'b' exclude each other; write all that is to run in one argument",
+        ),
         (&["--timout", "3", "/l", "x"], "unknown option '--timout'; did you mean --timeout?"),
         (
             &["--frobnicate", "/l", "x"],

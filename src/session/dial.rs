@@ -267,7 +267,7 @@ impl Round<'_, '_> {
             Some(Trouble::Unconnected(Unconnected::Tls(tls::Trouble::Closed)))
                 if may_ask && self.is_plain(*address).await =>
             {
-                format!("{server} speaks ZooKeeper without TLS: name its secureClientPort, or leave out --tls")
+                format!("{server} speaks ZooKeeper without TLS: name its secureClientPort, or connect without TLS")
             }
             Some(Trouble::Unconnected(why)) => format!("{server}: {why}"),
             other => {

@@ -166,7 +166,9 @@ fn fish_subcommands() -> String {
 
 fn completion(shell: Shell) -> String {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut cli::command(), "zklock", &mut script);
+    // A second -c is read, to be refused. It is not to be offered.
+    let mut command = cli::command().mut_arg("shell_command", |script| script.action(ArgAction::Set));
+    clap_complete::generate(shell, &mut command, "zklock", &mut script);
     let mut script = String::from_utf8(script).expect("a completion is text");
     let mut replace = |old: &str, new: &str| {
         assert!(script.contains(old), "the completions for {shell} have no {old:?} any more");

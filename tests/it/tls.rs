@@ -225,7 +225,10 @@ fn one_speaks_tls_and_the_other_does_not() {
     let authority = Authority::shared();
     let plain = server_13().address();
     let output = authority.trusted(run(&plain, &SOON)).run();
-    assert_eq!(reason(&plain, output), "speaks ZooKeeper without TLS: name its secureClientPort, or leave out --tls");
+    assert_eq!(
+        reason(&plain, output),
+        "speaks ZooKeeper without TLS: name its secureClientPort, or connect without TLS"
+    );
     let secure = server_13().secure_address("127.0.0.1");
     // It waits for a fifth byte of the word srvr before it says anything.
     assert_eq!(
@@ -237,7 +240,7 @@ fn one_speaks_tls_and_the_other_does_not() {
         json["findings"][0]["remedy"].as_str().unwrap().to_owned()
     };
     let check = |address: &str| at(address).args(["check", "--json", "--connect-timeout", "3s"]);
-    assert_eq!(remedy(authority.trusted(check(&plain))), "Name its secureClientPort, or leave out --tls.");
+    assert_eq!(remedy(authority.trusted(check(&plain))), "Name its secureClientPort, or connect without TLS.");
     let forgotten = "If this is its secureClientPort, use --tls; otherwise name its clientPort.";
     assert_eq!(remedy(check(&secure)), forgotten);
 }

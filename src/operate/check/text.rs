@@ -213,7 +213,7 @@ fn cure(server: &Server, access: &Access) -> &'static str {
         }
         Cure::Server => "Mend or start this server, or take it out of --zookeeper.",
         Cure::Tls => "If this is its secureClientPort, use --tls; otherwise name its clientPort.",
-        Cure::NoTls => "Name its secureClientPort, or leave out --tls.",
+        Cure::NoTls => "Name its secureClientPort, or connect without TLS.",
         Cure::Name => {
             "Name it as its certificate does, or give it a certificate with this name (subjectAltName). \
              --tls-no-verify-hostname accepts any name, and so an impostor with a certificate of the same CA."
