@@ -49,6 +49,9 @@ pub fn describe(program: &OsStr, error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::NotFound && locate(program).is_ok() {
         return format!("{name}: its interpreter is missing: see its first line, which must not end in CR LF");
     }
+    if error.raw_os_error() == Some(libc::ESRCH) {
+        return format!("{name}: not started, because a process of zklock has died");
+    }
     format!("{name}: {error}")
 }
 

@@ -187,7 +187,7 @@ impl Guard {
     /// only. An error means that no guard could be forked. A guard that cannot fork the command's process exits.
     pub fn start(birth: &Birth<'_>, ties: &Ties) -> io::Result<Self> {
         // A guard has died that had been asked to open its gate.
-        let Some(alive) = &ties.alive else { return Err(Errno::EAGAIN.into()) };
+        let Some(alive) = &ties.alive else { return Err(Errno::ESRCH.into()) };
         ties.shared.reset();
         let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
         let (link, guards_link) = pair()?;

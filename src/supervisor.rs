@@ -13,6 +13,7 @@ mod outside;
 mod teller;
 pub mod turn;
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _};
@@ -321,11 +322,8 @@ impl<'p> Supervisor<'p> {
         self.teller.screen.keep();
         let why = command::unstarted(error);
         if why != Unstarted::TooLate {
-            let line = match self.plan.command() {
-                Some(line) => command::describe(&line.program, error),
-                None => format!("hold: {error}"),
-            };
-            self.teller.screen.line(&line);
+            let name = self.plan.command().map_or(OsStr::new("hold"), |line| &line.program);
+            self.teller.screen.line(&command::describe(name, error));
         }
         why
     }

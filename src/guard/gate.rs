@@ -101,7 +101,7 @@ pub(super) fn wait(birth: &Birth<'_>, passage: Passage<'_>, go: &OwnedFd, guard:
             Err(Errno::EINTR) => {}
             Err(error) => report.exit(&error.into()),
             // The guard has not opened the gate. If it was asked to, and could not, the supervisor reads this.
-            Ok(0) => report.exit(&Errno::EAGAIN.into()),
+            Ok(0) => report.exit(&Errno::ESRCH.into()),
             Ok(_) => break,
         }
     }

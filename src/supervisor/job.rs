@@ -253,7 +253,7 @@ impl Job {
                 if guard.is_some_and(|guard| guard.shared().limits().0 <= clock::now()) {
                     return Some(Errno::ETIME.into());
                 }
-                guard.and_then(Guard::failure).or(Some(Errno::EAGAIN.into()))
+                guard.and_then(Guard::failure).or(Some(Errno::ESRCH.into()))
             }
         }
     }

@@ -275,7 +275,9 @@ fn killed_as_the_gate_is_opened() {
             finish(&mut victim);
             scratch.expect_tidy(&["holder", "victim"]);
         } else {
-            only_line(&victim.wait().expect_code(70));
+            let output = victim.wait().expect_code(70);
+            let why = ": not started, because a process of zklock has died";
+            assert!(only_line(&output).ends_with(why), "{output}");
             victim.wait_until_nothing_is_left();
             scratch.expect_tidy(&["holder"]);
         }
