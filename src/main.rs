@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::process::ExitCode;
 
 use nix::unistd::{getresgid, getresuid};
 use zklock::config::ThisProcess;
@@ -15,15 +14,28 @@ use zklock::terminal::Screen;
 use zklock::writer::{self, Writer};
 use zklock::{command, operate, secrets, session, signals, supervisor};
 
-fn main() -> ExitCode {
+fn main() -> ! {
+    let status = match work().end() {
+        End::Exit(status) => status,
+        End::DieOf(signal) => {
+            signals::die_of(signal);
+            // PID 1 of a container does not die of it: exit as a shell would.
+            u8::try_from(128 + signal.number()).unwrap_or(u8::MAX)
+        }
+    };
+    // All has been written by now. What exit(3) would still do costs some twenty page faults, in a run of four hundred.
+    command::exit_now(status.into())
+}
+
+fn work() -> Outcome {
     if is_set_id() {
         say(
             "zklock does not run with the rights of another user than its caller, who chooses its files and its command: \
              remove the set-user-ID or set-group-ID bit of it, or of what starts it (chmod ug-s)",
         );
-        return ExitCode::from(70);
+        return Outcome::Internal;
     }
-    let outcome = match plan::task(std::env::args_os(), &ThisProcess) {
+    match plan::task(std::env::args_os(), &ThisProcess) {
         Ok(Task::Job(plan)) => run(*plan),
         Ok(Task::Fence(plan)) => fence(&plan),
         Ok(Task::Operation(mut operation)) => {
@@ -41,14 +53,6 @@ fn main() -> ExitCode {
         Err(Exit::Usage(error)) => {
             say(&error.to_string());
             Outcome::Usage
-        }
-    };
-    match outcome.end() {
-        End::Exit(status) => ExitCode::from(status),
-        End::DieOf(signal) => {
-            signals::die_of(signal);
-            // PID 1 of a container does not die of it: exit as a shell would.
-            ExitCode::from(u8::try_from(128 + signal.number()).unwrap_or(u8::MAX))
         }
     }
 }
