@@ -7,7 +7,7 @@ use std::future::pending;
 
 use super::contend::queue_of;
 use super::outside::Outside;
-use super::place::{Step, Stop};
+use super::place::Stop;
 use super::{Keeper, PAUSE};
 use crate::futures::or;
 use crate::plan::LockPath;
@@ -78,9 +78,7 @@ impl<O: Outside> Keeper<'_, O> {
         let (holder, watch) = match seen {
             Ok(seen) => seen,
             Err(Failure::NoNode) => {
-                self.enqueue(session, lock, id).await?;
-                let is_uncertain = matches!(self.place.borrow().step, Step::Uncertain(_));
-                if is_uncertain {
+                if !self.create(session, lock, id).await? {
                     // Our server may lack a node that the leader has, for good (ZOOKEEPER-5010).
                     self.outside.sleep(PAUSE).await;
                 }
