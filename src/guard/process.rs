@@ -26,7 +26,7 @@ use crate::clock::{self, Alarm};
 use crate::command::exit_now;
 use crate::descendants;
 use crate::descriptors;
-use crate::rules::guard::{Guard, Heard, Next, Outside, Reaped, Sign};
+use crate::rules::guard::{Guard, Heard, Next, Outside, Reaped, Sign, Stage};
 use crate::rules::instant::Instant;
 use crate::rules::signal::Signal;
 use crate::shared::{Part, Shared};
@@ -84,8 +84,8 @@ struct Process<'a> {
     fuses: Vec<Fuse<'a>>,
     /// `None` if nothing is borrowed in this way, and once one of them has died.
     lenders: Option<Lenders>,
-    /// The end of the pipe that shows that no guard is left.
-    alive: OwnedFd,
+    /// The end of the pipe that shows that no guard is left; `None` once nothing is left to answer for.
+    alive: Option<OwnedFd>,
     /// The end of the pipe that shows that the supervisor has died.
     fuse: OwnedFd,
 }
@@ -180,7 +180,7 @@ impl<'a> Process<'a> {
             timer,
             fuses,
             lenders,
-            alive,
+            alive: Some(alive),
             fuse,
         };
         process.close_others(ended, &birth.borrowed);
@@ -216,11 +216,10 @@ impl<'a> Process<'a> {
             self.bell.as_raw_fd(),
             self.signals.as_fd().as_raw_fd(),
             self.alarm.as_fd().as_raw_fd(),
-            self.alive.as_raw_fd(),
             self.fuse.as_raw_fd(),
             ended.as_raw_fd(),
         ];
-        ours.extend(self.go.as_ref().map(AsRawFd::as_raw_fd));
+        ours.extend(self.go.iter().chain(&self.alive).map(AsRawFd::as_raw_fd));
         ours.extend(self.lenders.as_ref().map(|lenders| lenders.as_fd().as_raw_fd()));
         ours.extend(self.children.iter().chain(&self.proc).map(AsRawFd::as_raw_fd));
         ours.extend(borrowed.pipes.iter().chain(&borrowed.lifelines));
@@ -374,6 +373,10 @@ impl Outside for Process<'_> {
 
     fn show(&mut self, sign: Sign) {
         self.shared.show(sign);
+        if let Sign::Stage(Stage::Empty | Stage::Left) = sign {
+            // The keeper hears of it now, and need not wait until the kernel has taken our memory apart.
+            self.alive = None;
+        }
     }
 
     fn tell(&mut self) -> bool {

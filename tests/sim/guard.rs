@@ -19,6 +19,8 @@ const DELIVERY: Time = 50;
 pub(crate) struct Guard {
     pub(crate) alive: bool,
     pub(crate) frozen: bool,
+    /// It has shown that it answers for nothing any more, so its keeper waits for it no longer. It is about to exit.
+    pub(crate) is_done: bool,
     /// It has ended, and the supervisor has not reaped it.
     pub(crate) is_zombie: bool,
     /// `None` until it has taken its first turn, and during a turn.
@@ -54,6 +56,7 @@ impl Guard {
         Self {
             alive,
             frozen: false,
+            is_done: false,
             is_zombie: false,
             rules: None,
             requests: vec![],
@@ -160,7 +163,13 @@ impl Outside for SimOutside<'_> {
     fn show(&mut self, sign: Sign) {
         let guard = self.guard();
         match sign {
-            Sign::Stage(stage) => guard.stage = stage,
+            Sign::Stage(stage) => {
+                guard.stage = stage;
+                guard.is_done = matches!(stage, Stage::Empty | Stage::Left);
+                if let Some(keeper) = self.state.hosts[self.host].keeper {
+                    self.state.touch_keeper(keeper);
+                }
+            }
             Sign::Ended(status) => guard.ended = Some(status),
             Sign::Stopped(signal) => guard.stopped = Signal::new(signal),
             Sign::LeaseOver => {
@@ -233,6 +242,9 @@ impl State {
         if state.asleep.is_some() {
             return self.hosts[host].deferred.push(Event::Guard(host));
         }
+        if state.guard.is_done {
+            return self.guard_ends(host);
+        }
         self.look_at_lease(host);
         self.hosts[host].longest_lease = 0;
         let rules = self.guard(host).rules.take();
@@ -249,6 +261,8 @@ impl State {
         }
         self.guard(host).rules = Some(rules);
         match next {
+            // It may be stopped before it exits.
+            Next::Exit if self.once_in(4) => self.wake_guard(host),
             Next::Exit => self.guard_ends(host),
             Next::Wait(None) => {}
             Next::Wait(Some(at)) => {

@@ -256,7 +256,7 @@ impl Outside for SimOutside {
         poll_fn(|_| {
             let state = self.state.borrow();
             let guard = &state.hosts[state.keepers[self.keeper].host].guard;
-            let is_empty = !guard.alive && guard.stage == Stage::Empty && !state.lends_by_hold(self.host());
+            let is_empty = guard.stage == Stage::Empty && !state.lends_by_hold(self.host());
             if is_empty { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
@@ -266,7 +266,7 @@ impl Outside for SimOutside {
         poll_fn(|_| {
             let state = self.state.borrow();
             let host = &state.hosts[state.keepers[self.keeper].host];
-            if host.alive || host.guard.alive || state.lends_by_hold(self.host()) {
+            if host.alive || host.guard.alive && !host.guard.is_done || state.lends_by_hold(self.host()) {
                 return Poll::Pending;
             }
             Poll::Ready(matches!(host.guard.stage, Stage::Gated | Stage::Empty | Stage::Left))
