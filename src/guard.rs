@@ -112,8 +112,7 @@ impl KeeperTies {
     }
 }
 
-/// A request as the guard is sent it: what is wanted, with a signal's number after it. The guard's own messages only say
-/// that there is something new in [`Shared`].
+/// A request as the guard is sent it: what is wanted, with a signal's number after it.
 type Message = [u8; 2];
 
 fn to_message(request: Request) -> Message {
@@ -173,8 +172,10 @@ pub struct Guard {
     pid: Pid,
     own_group: bool,
     shared: Shared,
-    /// `None` once the guard has closed its end.
+    /// Where the guard is sent requests; `None` once it has closed its end.
     link: Option<OwnedFd>,
+    /// Readable when there is something new in [`Shared`].
+    news: EventFd,
     /// Where the command's process gets its environment from.
     gate: Option<OwnedFd>,
     failure: Failure,
@@ -192,6 +193,7 @@ impl Guard {
         let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
         let (link, guards_link) = pair()?;
         let (gate, childs_gate) = pair()?;
+        let news = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let (failure, report) = Failure::pipe()?;
         let (guards_fuse, fuse) = pipe2(OFlag::O_CLOEXEC)?;
         // At the end of a process the kernel closes its descriptors, those with higher numbers first: ours must be
@@ -207,6 +209,7 @@ impl Guard {
                 drop((link, gate, failure, fuse));
                 let inherited = process::Inherited {
                     link: guards_link,
+                    news,
                     ended: ties.ended.as_fd(),
                     alive: alive.as_fd(),
                     bell: ties.bell.as_fd(),
@@ -226,6 +229,7 @@ impl Guard {
                     own_group: birth.own_group,
                     shared: ties.shared,
                     link: Some(link),
+                    news,
                     gate: Some(gate),
                     failure,
                     _fuse: fuse,
@@ -245,9 +249,9 @@ impl Guard {
         self.own_group
     }
 
-    /// Becomes readable when the guard has something to say; `None` once it has gone.
-    pub fn link(&self) -> Option<BorrowedFd<'_>> {
-        self.link.as_ref().map(AsFd::as_fd)
+    /// One of these becomes readable when there is something new, or when the guard has gone. None once that was heard.
+    pub fn awaited(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.link.iter().flat_map(|link| [link.as_fd(), self.news.as_fd()])
     }
 
     /// Lets the command start with this environment added to ours, if that is before `until`. Fails if the guard, or
@@ -287,20 +291,19 @@ impl Guard {
         let _ = signals::send(self.pid.as_raw(), Signal::KILL);
     }
 
-    /// Takes in what the guard has sent. Fails once it has gone.
+    /// Takes note that there was something new. Fails once the guard has gone.
     pub fn hear(&mut self) -> io::Result<()> {
+        // It fails if there was nothing.
+        let _ = self.news.read();
         let Some(link) = &self.link else { return Err(Errno::EPIPE.into()) };
         loop {
-            match recv(link.as_raw_fd(), &mut [0; 8], MsgFlags::MSG_DONTWAIT) {
-                Ok(0) => {
-                    self.link = None;
-                    return Err(Errno::EPIPE.into());
-                }
-                Ok(_) | Err(Errno::EINTR) => {}
+            match recv(link.as_raw_fd(), &mut [0], MsgFlags::MSG_DONTWAIT) {
+                Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) => return Ok(()),
-                Err(error) => {
+                // It sends nothing, so this is its end.
+                gone => {
                     self.link = None;
-                    return Err(error.into());
+                    return Err(gone.err().unwrap_or(Errno::EPIPE).into());
                 }
             }
         }

@@ -153,7 +153,7 @@ impl<'p> Supervisor<'p> {
             PollFd::new(self.alarm.as_fd(), PollFlags::POLLIN),
         ];
         let link = self.keeper.as_ref().and_then(|keeper| keeper.link.as_ref());
-        let links = link.map(AsFd::as_fd).into_iter().chain(self.job.link());
+        let links = link.map(AsFd::as_fd).into_iter().chain(self.job.awaited());
         fds.extend(links.map(|link| PollFd::new(link, PollFlags::POLLIN)));
         fds.extend(self.writer.awaited().map(|texts| PollFd::new(texts, PollFlags::POLLIN)));
         let awaits_borrowers = match turns.awaits() {

@@ -209,7 +209,7 @@ pub(super) fn lock_in_memory(shared: Shared, functions: &[*const ()]) {
         code(libc::getpgid as *const ()),
         code(libc::getsid as *const ()),
         code(libc::recv as *const ()),
-        code(libc::send as *const ()),
+        code(libc::write as *const ()),
         code(libc::read as *const ()),
         code(libc::pread64 as *const ()),
         code(libc::openat as *const ()),

@@ -12,9 +12,10 @@ use std::os::unix::fs::FileExt;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::EventFd;
 use nix::sys::prctl;
 use nix::sys::signal::Signal as Named;
-use nix::sys::socket::{MsgFlags, recv, send};
+use nix::sys::socket::{MsgFlags, recv};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, read, setpgid, setsid, write};
 
 use super::below::{self, Numbers};
@@ -42,6 +43,8 @@ const ELSEWHERE: i32 = 65_536;
 /// What a guard has from the supervisor.
 pub(super) struct Inherited<'a> {
     pub(super) link: OwnedFd,
+    /// Wakes the supervisor when there is something new in `shared`.
+    pub(super) news: EventFd,
     /// The end of the pipe that shows that no guard is left. The kernel kills the command at that moment.
     pub(super) ended: BorrowedFd<'a>,
     /// The other end of that pipe.
@@ -63,6 +66,7 @@ pub(super) fn run(birth: &Birth<'_>, inherited: Inherited<'_>, passage: Passage<
 
 struct Process<'a> {
     link: OwnedFd,
+    news: EventFd,
     bell: BorrowedFd<'a>,
     signals: ChildSignals,
     alarm: Alarm,
@@ -95,7 +99,7 @@ impl<'a> Process<'a> {
     /// supervisor is told why, and there is no guard: another may have more luck.
     fn begin(birth: &Birth<'_>, inherited: Inherited<'a>, passage: Passage<'_>) -> Self {
         let Passage { gate, report, supervisor, lent } = passage;
-        let Inherited { link, ended, alive, bell, fuse, shared } = inherited;
+        let Inherited { link, news, ended, alive, bell, fuse, shared } = inherited;
         let _ = prctl::set_name(c"lock-guard");
         // As long as there is no command, a guard dies with its supervisor even while it is stopped. Otherwise the
         // keeper would wait for it, and hold the lock.
@@ -166,6 +170,7 @@ impl<'a> Process<'a> {
         drop(report);
         let process = Self {
             link,
+            news,
             bell,
             signals,
             alarm,
@@ -213,6 +218,7 @@ impl<'a> Process<'a> {
     fn close_others(&self, ended: BorrowedFd<'_>, borrowed: &Borrowed) {
         let mut ours = vec![
             self.link.as_raw_fd(),
+            self.news.as_fd().as_raw_fd(),
             self.bell.as_raw_fd(),
             self.signals.as_fd().as_raw_fd(),
             self.alarm.as_fd().as_raw_fd(),
@@ -322,7 +328,7 @@ impl Outside for Process<'_> {
     }
 
     fn ended_by_itself(&self) -> bool {
-        !self.shared.is_spoiled() && !self.shared.is_refused(Part::Adoption)
+        !self.shared.is_spoiled()
     }
 
     fn set_timer(&mut self, deadline: Instant) {
@@ -379,12 +385,10 @@ impl Outside for Process<'_> {
         }
     }
 
-    fn tell(&mut self) -> bool {
-        match send(self.link.as_raw_fd(), &[0], MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT) {
-            // If there is no room, the supervisor has been told already.
-            Ok(_) | Err(Errno::EAGAIN | Errno::EPIPE | Errno::ECONNRESET) => true,
-            Err(_) => false,
-        }
+    fn tell(&mut self) {
+        // Not by the socket: for a message the kernel needs memory, and where that is short it may first wait for a disk.
+        // This fails only if the supervisor has not been awake for ages, and will wake.
+        let _ = self.news.write(1);
     }
 
     fn open_gate(&mut self) {

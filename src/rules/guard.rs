@@ -8,9 +8,6 @@ use watch::{KILL_AGAIN, Verdict, Watch};
 
 mod watch;
 
-/// What the system had no memory to tell is told again after this pause.
-const TELL_AGAIN: Duration = Duration::from_millis(10);
-
 /// How many times in a row to chase processes that fork and exit faster than they can be killed, and for how long. The
 /// timer has to be moved meanwhile.
 const CHASES: u32 = 100;
@@ -107,7 +104,7 @@ pub trait Outside {
     /// a guard that is stopped before it exits.
     fn disarm(&mut self);
 
-    /// Whether nothing has stopped the command, and every process that has lost its parent has come to the guard.
+    /// Whether nothing has stopped the command.
     fn ended_by_itself(&self) -> bool;
 
     /// Has the kernel kill the guard at this instant, unless it is moved by then.
@@ -122,8 +119,8 @@ pub trait Outside {
     /// Shows something for as long as the run lasts.
     fn show(&mut self, sign: Sign);
 
-    /// Wakes the supervisor: something new is shown. Returns whether it will wake.
-    fn tell(&mut self) -> bool;
+    /// Wakes the supervisor: something new is shown. Waits for nothing, not even for memory.
+    fn tell(&mut self);
 
     /// Lets the process that waits at the gate become the command.
     fn open_gate(&mut self);
@@ -157,8 +154,6 @@ pub struct Guard {
     is_orphan: bool,
     /// There may be more children to reap.
     is_behind: bool,
-    /// The supervisor has not been woken for something new.
-    is_untold: bool,
     /// What is being killed has the processor until then.
     rests_until: Instant,
 }
@@ -182,7 +177,6 @@ impl Guard {
             leaves: false,
             is_orphan: false,
             is_behind: false,
-            is_untold: false,
             rests_until: outside.now(),
         }
     }
@@ -215,17 +209,9 @@ impl Guard {
             return self.end(outside, Stage::Left);
         }
         let wake_at = self.enforce(outside);
-        if self.is_untold {
-            self.tell(outside);
-        }
-        let now = outside.now();
         // No signal tells again of children that have ended before.
-        let again = self.is_behind.then_some(now).or(self.is_untold.then_some(now + TELL_AGAIN));
+        let again = self.is_behind.then(|| outside.now());
         Next::Wait(again.into_iter().chain(wake_at).min())
-    }
-
-    fn tell(&mut self, outside: &mut impl Outside) {
-        self.is_untold = !outside.tell();
     }
 
     fn end(&self, outside: &mut impl Outside, stage: Stage) -> Next {
@@ -281,7 +267,7 @@ impl Guard {
             }
         }
         if has_news {
-            self.tell(outside);
+            outside.tell();
         }
         Some(has_reaped)
     }
@@ -344,7 +330,7 @@ impl Guard {
                 if lease_over && self.watch.is_open() {
                     // Before the kill: a command that we killed must not pass for one that ended by itself.
                     outside.show(Sign::LeaseOver);
-                    self.tell(outside);
+                    outside.tell();
                 }
                 let began = outside.now();
                 self.kill_all(outside);

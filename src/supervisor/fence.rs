@@ -321,7 +321,7 @@ impl<'r> Run<'r> {
         self.start_writer();
         self.alarm.set(deadline).context("cannot set the timer")?;
         let own = [self.signals.as_fd(), self.alarm.as_fd()];
-        let awaited = own.into_iter().chain(self.job.link()).chain(self.writer.awaited());
+        let awaited = own.into_iter().chain(self.job.awaited()).chain(self.writer.awaited());
         let mut fds: Vec<_> = awaited.map(|fd: BorrowedFd<'_>| PollFd::new(fd, PollFlags::POLLIN)).collect();
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),

@@ -180,9 +180,9 @@ impl Job {
         Ok(())
     }
 
-    /// Becomes readable when there may be news.
-    pub(super) fn link(&self) -> Option<BorrowedFd<'_>> {
-        self.guard.as_ref().and_then(|guarded| guarded.guard.link())
+    /// One of these becomes readable when there may be news.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.guard.iter().flat_map(|guarded| guarded.guard.awaited())
     }
 
     /// Whether the command has been started, and its end has not been told.

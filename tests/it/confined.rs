@@ -158,6 +158,14 @@ fn without_the_adoption_of_orphans() {
     let mut job = scratch.zklock().args(options).run_by([filtered.as_os_str()]).spawn();
     job.wait().expect_code(124);
     job.wait_until_nothing_is_left();
+    // What a command leaves behind when it ends by itself goes on, as ever.
+    let script = "until [ -e end ]; do sleep 0.01; done >&- 2>&- & echo $!";
+    let mut job = scratch.zklock().args(["-q", LOCK, "--", "sh", "-c", script]).run_by([filtered.as_os_str()]).spawn();
+    let daemon = Pid::from_raw(job.wait_stdout("").parse().expect("a pid"));
+    job.wait().expect_code(0);
+    assert!(process::look(daemon).is_some_and(|process| process.state != 'Z'), "{daemon} was killed");
+    fs::write(scratch.file("end"), "").expect("a file of ours");
+    job.wait_until_nothing_is_left();
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! The guard killed or stopped, alone and together with others: nothing of the command outlives the lease.
 
+use std::cell::RefCell;
 use std::fs;
 use std::process::Command;
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::harness::fault::{EXPIRY, Fault};
+use crate::harness::fault::{DELETED, EXPIRY, Fault};
 use crate::harness::poll;
 use crate::harness::process::{self, Process};
 use crate::harness::running::{Running, finish, only_line};
@@ -102,6 +103,59 @@ fn its_code_stays_in_memory() {
     }
     assert!(found > 1, "{maps}");
     finish(&mut holder);
+}
+
+/// Where the kernel needs memory for a system call, it may first wait for a disk, or for a file server. Not even its timer
+/// ends a guard that waits so. Hence it makes only such calls, until it has killed all that it can reach.
+#[test]
+fn it_kills_without_memory_of_the_kernel() {
+    const CALLS: &[libc::c_long] = &[
+        libc::SYS_clock_gettime,
+        libc::SYS_getpgid,
+        libc::SYS_getsid,
+        libc::SYS_kill,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_poll,
+        libc::SYS_ppoll,
+        // Its buffer was allocated when the list was read before.
+        libc::SYS_pread64,
+        libc::SYS_read,
+        libc::SYS_recvfrom,
+        libc::SYS_restart_syscall,
+        libc::SYS_timer_settime,
+        libc::SYS_timerfd_settime,
+        libc::SYS_wait4,
+        libc::SYS_waitid,
+        // To an eventfd.
+        libc::SYS_write,
+    ];
+    // The child outside of the group comes up to the guard when its parent has died.
+    let child = ["--wait", "--spawn", "--", "--name", "session", "--setsid", "--wait"];
+    let mut fault = Fault::with("node: deleted, guard: traced", Scratch::new().with_lock(), &direct(), &[], &child);
+    fault.holder.wait_stdout_all(&["session ready"]);
+    let debugger = Traced::hold(fault.holder.guard());
+    let session = process::children(fault.command).pop().expect("a child").pid;
+    // It would do without a guard that is as slow as a debugger makes it.
+    process::send(fault.supervisor, Signal::SIGSTOP);
+    process::wait_state(fault.supervisor, &['T']);
+    fault.delete_node();
+    let others = RefCell::new(vec![]);
+    debugger.until_call(1, |call| {
+        let [number, target, signal, ..] = *call else { panic!("{call:?}") };
+        let number = libc::c_long::try_from(number).expect("the number of a system call");
+        if !CALLS.contains(&number) {
+            others.borrow_mut().push(number);
+        }
+        let is_session = i32::try_from(target.cast_signed()).is_ok_and(|pid| pid.abs() == session.as_raw());
+        number == libc::SYS_kill && is_session && signal == libc::SIGKILL as u64
+    });
+    drop(debugger);
+    assert_eq!(others.into_inner(), [0; 0], "system calls that may wait");
+    process::wait_dead(session);
+    process::send(fault.supervisor, Signal::SIGCONT);
+    fault.lost(DELETED);
+    fault.next_starts(AT_ONCE);
+    fault.end_with_overlap("76");
 }
 
 /// It cannot move its timer, and the kernel kills it at the end of the lease that it knew.

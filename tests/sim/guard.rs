@@ -181,9 +181,8 @@ impl Outside for SimOutside<'_> {
         }
     }
 
-    fn tell(&mut self) -> bool {
+    fn tell(&mut self) {
         self.state.wake_supervisor(self.host);
-        true
     }
 
     fn open_gate(&mut self) {
