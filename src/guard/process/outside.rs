@@ -1,0 +1,226 @@
+//! What a guard finds outside itself: its children, the supervisor's requests, and the kernel.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::FileExt;
+
+use nix::errno::Errno;
+use nix::sys::prctl;
+use nix::sys::socket::{MsgFlags, recv};
+use nix::unistd::{Pid, getpid, write};
+
+use super::Process;
+use crate::clock;
+use crate::command::exit_now;
+use crate::descendants;
+use crate::guard::below::{self, Numbers};
+use crate::guard::from_message;
+use crate::guard::kernel::{Fuse, Lenders, noted};
+use crate::guard::round::Round;
+use crate::rules::guard::{Heard, Outside, Reaped, Sign, Stage};
+use crate::rules::instant::Instant;
+use crate::rules::signal::Signal;
+use crate::shared::Part;
+use crate::signals;
+
+/// The list of children is read in this many pieces at most, each of some 600 processes.
+const PIECES: u32 = 256;
+
+/// Without /proc, how many numbers behind our own are asked for in one look, and how many elsewhere in one round.
+const NEAR: i32 = 16_384;
+const ELSEWHERE: i32 = 65_536;
+
+impl Process<'_> {
+    /// Calls `act` with each of our children. Fails if the list cannot be read.
+    pub(super) fn each_child(children: &File, mut act: impl FnMut(i32)) -> io::Result<()> {
+        let (mut list, mut numbers, mut offset) = ([0; 4096], Numbers::default(), 0);
+        // The bound is for a list that grows while it is read.
+        for _ in 0..PIECES {
+            let length = children.read_at(&mut list, offset)?;
+            if length == 0 {
+                break;
+            }
+            numbers.each(&list[..length], &mut act);
+            offset += length as u64;
+        }
+        Ok(())
+    }
+
+    /// Without /proc: our children, as far as they are not much younger than we are.
+    fn near(&self) -> impl Iterator<Item = i32> + use<> {
+        descendants::asked_for(getpid().as_raw(), NEAR)
+    }
+
+    /// The command's process group, or the command alone where it shares ours; as kill(2) wants it.
+    fn target(&self) -> Option<i32> {
+        let command = self.command?.as_raw();
+        Some(if self.own_group { -command } else { command })
+    }
+}
+
+impl Outside for Process<'_> {
+    fn now(&self) -> Instant {
+        clock::now()
+    }
+
+    fn limits(&self) -> (Instant, Instant) {
+        self.shared.limits()
+    }
+
+    #[inline(never)]
+    fn heed_lenders(&mut self) -> bool {
+        let has_died = self.lenders.as_ref().is_some_and(Lenders::has_lost_one);
+        if has_died {
+            self.shared.revoke();
+            self.lenders = None;
+        }
+        has_died
+    }
+
+    fn lay_fuses(&mut self) {
+        let Some(target) = self.target() else { return };
+        for fuse in &self.fuses {
+            if noted(self.shared, Part::Fuse, fuse.lay(target)).is_err() {
+                // There is no command yet.
+                exit_now(127);
+            }
+        }
+        if self.lenders.as_ref().is_some_and(Lenders::has_lost_one) {
+            // That was before its fuse was laid. There is no command yet.
+            exit_now(127);
+        }
+    }
+
+    fn disarm(&mut self) {
+        self.fuses.iter().for_each(Fuse::remove);
+    }
+
+    fn ended_by_itself(&self) -> bool {
+        !self.shared.is_spoiled()
+    }
+
+    fn set_timer(&mut self, deadline: Instant) {
+        if self.timer.as_ref().is_some_and(|timer| timer.set(deadline).is_err()) {
+            self.shared.set_refused(Part::Timer);
+        }
+    }
+
+    #[inline(never)]
+    fn reap(&mut self) -> Reaped {
+        loop {
+            let mut status = 0;
+            #[expect(unsafe_code, reason = "nix's waitpid loses a child that a real-time signal killed")]
+            // SAFETY: waitpid(2) writes to `status` and nothing else.
+            let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
+            return match pid {
+                0 => Reaped::NoMore,
+                // The proof that nothing is left.
+                ..0 if Errno::last() == Errno::ECHILD => Reaped::NoneLeft,
+                ..0 if Errno::last() == Errno::EINTR => continue,
+                ..0 => Reaped::NoMore,
+                _ if self.command.map(Pid::as_raw) != Some(pid) => Reaped::Other,
+                _ if libc::WIFSTOPPED(status) => Reaped::Stopped(libc::WSTOPSIG(status)),
+                _ => {
+                    self.command = None;
+                    Reaped::Ended(status)
+                }
+            };
+        }
+    }
+
+    #[inline(never)]
+    fn hear(&mut self) -> Heard {
+        let mut message = [0; 2];
+        loop {
+            match recv(self.link.as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT) {
+                Ok(2) => {
+                    if let Some(request) = from_message(message) {
+                        return Heard::Request(request);
+                    }
+                }
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return Heard::Nothing,
+                _ => return Heard::Gone,
+            }
+        }
+    }
+
+    fn show(&mut self, sign: Sign) {
+        self.shared.show(sign);
+        if let Sign::Stage(Stage::Empty | Stage::Left) = sign {
+            // The keeper hears of it now, and need not wait until the kernel has taken our memory apart.
+            self.alive = None;
+        }
+    }
+
+    fn tell(&mut self) {
+        // Not by the socket: for a message the kernel needs memory, and where that is short it may first wait for a disk.
+        // This fails only if the supervisor has not been awake for ages, and will wake.
+        let _ = self.news.write(1);
+    }
+
+    fn open_gate(&mut self) {
+        if let Some(go) = self.go.take() {
+            // From here on the death of the supervisor is for us to act upon.
+            let _ = prctl::set_pdeathsig(None);
+            let _ = write(&go, &[1]);
+        }
+    }
+
+    fn close_gate(&mut self) {
+        if self.go.take().is_some() {
+            // Its keeper may go on with a lock of its own.
+            self.lenders = None;
+        }
+    }
+
+    fn signal(&mut self, signal: Signal) {
+        match self.target() {
+            Some(target) => send_signal(target, signal),
+            // What waits for descendants signals them itself, if it can see them.
+            None if self.proc.is_none() => self.near().for_each(|child| send_signal(child, signal)),
+            None => {}
+        }
+    }
+
+    fn kill_group(&mut self) {
+        if let Some(target) = self.target().filter(|_| self.own_group) {
+            send_signal(target, Signal::KILL);
+        }
+    }
+
+    #[inline(never)]
+    fn kill_children(&mut self) {
+        let mut round = Round::new(self.origin);
+        let mut kill = |child| round.kill(child);
+        if self.children.as_ref().is_some_and(|children| Self::each_child(children, &mut kill).is_ok()) {
+            return;
+        }
+        self.command.into_iter().for_each(|command| kill(command.as_raw()));
+        match (&self.children, &self.proc) {
+            (None, None) => self.near().for_each(kill),
+            // Without the list, this is the only way, though it allocates.
+            (None, Some(_)) => descendants::children(getpid().as_raw()).into_iter().for_each(kill),
+            (Some(_), _) => {}
+        }
+    }
+
+    #[inline(never)]
+    fn kill_below(&mut self) {
+        if self.proc.is_none() {
+            let mut round = Round::new(self.origin);
+            descendants::asked_for(self.asks_from, ELSEWHERE).for_each(|child| round.kill(child));
+            self.asks_from = (self.asks_from + ELSEWHERE) % descendants::NUMBERS;
+        }
+        let (Some(children), Some(proc)) = (&self.children, &self.proc) else { return };
+        let mut budget = below::MOST;
+        // An error has been seen by then.
+        let _ = Self::each_child(children, |child| below::kill(proc.as_fd(), child, &mut budget));
+    }
+}
+
+/// Sends a signal to a process, or to a group if the number is negative. It may have gone.
+fn send_signal(target: i32, signal: Signal) {
+    let _ = signals::send(target, signal);
+}
