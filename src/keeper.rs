@@ -148,6 +148,8 @@ struct Told {
     revoked: bool,
     /// Why no server can be reached; empty while one can.
     unreachable: String,
+    /// The lock that we wait for, and our node in its queue; `None` if it has no queue.
+    waits: Option<(LockPath, Option<String>)>,
     /// The locks with children that are no contenders.
     foreign: HashSet<LockPath>,
 }
@@ -373,7 +375,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
     /// Closes the session, with which our contender nodes go as well. Records a run that was a success before that. Returns
     /// what is known of the end of the session for sure.
     async fn release(&self, success: Option<Success>) -> Option<Report> {
-        let Some(identity) = self.session.identity.take() else { return Some(Report::Released) };
+        let Some(identity) = self.session.identity.take() else { return Some(Report::Released { was_busy: false }) };
         let success = Cell::new(success);
         loop {
             let closing = async {
@@ -385,10 +387,11 @@ impl<'p, O: Outside> Keeper<'p, O> {
                     self.conclude(&session, to_record).await?;
                     success.take();
                 }
-                session.close().await
+                let was_busy = self.is_busy(&session).await?;
+                session.close().await.map(|()| was_busy)
             };
             match closing.await {
-                Ok(()) => return Some(Report::Released),
+                Ok(was_busy) => return Some(Report::Released { was_busy }),
                 // Whether a contender was still before us is no longer known.
                 Err(Failure::SessionOver) => return Some(Report::Lost(Loss::SessionExpired)),
                 Err(Failure::Unknown(why)) => log::info!("not released yet: {why}"),

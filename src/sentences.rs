@@ -136,6 +136,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) 
                 Blocker::OldLease => {
                     failed("our session ended early, and an earlier holder may still be running".to_owned())
                 }
+                Blocker::Freed => failed("we have learnt too late that it is free".to_owned()),
                 Blocker::Late => failed("ZooKeeper did not answer in time".to_owned()),
                 Blocker::Servers(None) => failed(format!(
                     "no ZooKeeper server of {} answered{}",

@@ -113,10 +113,10 @@ mod tests {
     fn messages_arrive_whole_and_the_end_is_seen() {
         let (ours, theirs) = Link::pair().unwrap();
         assert_eq!(ours.receive::<Report>(), Received::Nothing);
-        theirs.send(&Report::Released).unwrap();
+        theirs.send(&Report::Released { was_busy: true }).unwrap();
         theirs.send(&Report::Connection(Connection::Unreachable("x".repeat(20_000)))).unwrap();
         drop(theirs);
-        assert_eq!(ours.receive(), Received::Message(Report::Released));
+        assert_eq!(ours.receive(), Received::Message(Report::Released { was_busy: true }));
         assert_eq!(ours.receive(), Received::Message(Report::Connection(Connection::Unreachable("x".repeat(20_000)))));
         assert_eq!(ours.receive::<Report>(), Received::Gone);
         assert!(ours.send(&Order::Release).is_err());

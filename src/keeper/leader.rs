@@ -12,8 +12,10 @@ use super::Keeper;
 use super::contend::queue_of;
 use super::outside::Outside;
 use super::place::{Claim, Stop};
+use crate::futures::{or, zip};
 use crate::plan::LockPath;
-use crate::rules::queue::Standing;
+use crate::rules::queue::{SINGLE, Standing};
+use crate::rules::settings::Patience;
 use crate::session::{Failure, Session};
 
 /// The children of a lock that we have seen in its lists, and that may still be there.
@@ -108,6 +110,35 @@ impl<O: Outside> Keeper<'_, O> {
             }
         }
         Ok(false)
+    }
+
+    /// Whether a contender is still before us at the lock that we have told that we wait for. What we have told may be old:
+    /// this process may have been stopped since then, or the network silent. Our own node may have gone by now. Fails only
+    /// if that is to be asked again, or the session is over.
+    pub(super) async fn is_busy(&self, session: &O::Session) -> Result<bool, Failure> {
+        let waits = self.told.borrow().waits.clone();
+        // Without waiting, it has just been told.
+        let is_asked = !self.told.borrow().held && self.plan.settings.patience != Patience::NoWait;
+        let Some((lock, own)) = waits.filter(|_| is_asked) else { return Ok(false) };
+        let lost = async {
+            session.lost().await;
+            Err(Failure::Unknown("the connection was lost".to_owned()))
+        };
+        let asking = async {
+            // They leave together.
+            let (synced, listed) = zip(session.sync(lock.as_str()), session.children(lock.as_str())).await;
+            let mut names = self.without_ghosts(&lock, synced.and(listed)?);
+            let Some(own) = own else { return Ok(names.iter().any(|name| name == SINGLE)) };
+            if !names.contains(&own) {
+                names.push(own.clone());
+            }
+            let queue = self.queue(session, &lock, names).await;
+            Ok(queue.is_ok_and(|queue| matches!(queue.standing(&own), Standing::Waits { .. })))
+        };
+        match or(lost, asking).await {
+            Err(failure @ (Failure::Unknown(_) | Failure::SessionOver)) => Err(failure),
+            answer => Ok(answer.unwrap_or(false)),
+        }
     }
 
     /// Asks the leader every `period` whether the nodes that we watch exist. Completes when one of them does not,

@@ -97,6 +97,7 @@ impl<O: Outside> Keeper<'_, O> {
         self.check_company(lock, &queue_of(lock, children)?, SINGLE)?;
         // There is no queue to have a place in.
         let view = View { lock: lock.to_string(), position: 0, total: 0, next_in_line: true, holder, held_since: None };
+        self.told.borrow_mut().waits = Some((lock.clone(), None));
         self.outside.report_if_room(&Report::Queue(Progress::Waiting(view)));
 
         // Tried again now and then in any case: the leader decides, so it does not matter if our server goes on showing a

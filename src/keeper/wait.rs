@@ -230,6 +230,7 @@ impl<O: Outside> Keeper<'_, O> {
             }
         }
         let view = self.view(session, claim, queue, position, watch, nearest).await;
+        self.told.borrow_mut().waits = Some((lock.clone(), Some(claim.name().to_owned())));
         self.outside.report_if_room(&Report::Queue(Progress::Waiting(view)));
 
         let changed = async {

@@ -175,7 +175,7 @@ impl Machine {
                 | Report::Refused(_)
                 | Report::Revoked(_)
                 | Report::Unrecorded(_)
-                | Report::Released,
+                | Report::Released { .. },
             )
             | Event::KeeperGone
             | Event::Signal { .. }

@@ -31,7 +31,10 @@ pub enum Report {
     /// A successful run could not be recorded, for this reason.
     Unrecorded(String),
     /// The contender node is gone and the session is closed.
-    Released,
+    Released {
+        /// Whether a contender of which we had told was before us up to the end.
+        was_busy: bool,
+    },
 }
 
 /// How the connection to the servers is.

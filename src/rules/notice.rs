@@ -108,6 +108,8 @@ pub enum Blocker {
     Servers(Option<String>),
     /// The servers had answered, but at the end their answer was late or missing.
     Late,
+    /// None was left at the end, but that was learnt too late.
+    Freed,
     /// A holder may still rely on a lease from before the session ended.
     OldLease,
 }

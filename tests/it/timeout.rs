@@ -98,6 +98,45 @@ fn unnoticed_silence_is_no_busy_lock() {
     scratch.expect_tidy(&["holder"]);
 }
 
+/// The network is back before the release is given up, but what was known of the queue is old by then.
+#[test]
+fn a_lock_that_became_free_in_a_silence_is_no_busy_lock() {
+    let (scratch, proxy) = Scratch::proxied();
+    let mut holder = scratch.hold();
+    let limit = Duration::from_secs(5);
+    let options = ["-E", "0", "--timeout", "5", "--session-timeout", "60"];
+    let mut waiter = scratch.job(&proxy.address(), "waiter", &options, &[]).env("CI", "true").spawn();
+    waiter.wait_stderr("2nd of 2");
+    proxy.hold();
+    finish(&mut holder);
+    poll::until("the time to wait is over", || (waiter.has_ended() || waiter.elapsed() > limit).then_some(()));
+    proxy.pass();
+    let said = waiter.wait().expect_code(69).stderr();
+    let line = "zklock: gave up waiting for /lock after 5s: we have learnt too late that it is free\n";
+    assert!(said.ends_with(line), "{said}");
+    scratch.expect_tidy(&["holder"]);
+}
+
+/// The same crontab on many hosts has them give up at the same moment.
+#[test]
+fn busy_although_the_waiter_before_us_has_given_up() {
+    let (scratch, proxy) = Scratch::proxied();
+    let mut holder = scratch.hold();
+    let before = scratch.client().create(&format!("{LOCK}/x-1-"), b"", Kind::EphemeralSequential).unwrap();
+    let limit = Duration::from_secs(5);
+    let options = ["-E", "3", "--timeout", "5", "--session-timeout", "60"];
+    let mut waiter = scratch.job(&proxy.address(), "waiter", &options, &[]).env("CI", "true").spawn();
+    waiter.wait_stderr("3rd of 3");
+    proxy.hold();
+    scratch.delete(&before);
+    poll::until("the time to wait is over", || (waiter.has_ended() || waiter.elapsed() > limit).then_some(()));
+    proxy.pass();
+    let said = waiter.wait().expect_code(3).stderr();
+    assert!(said.contains("gave up waiting for /lock after 5s: ") && said.contains(", held by "), "{said}");
+    finish(&mut holder);
+    scratch.expect_tidy(&["holder"]);
+}
+
 /// As on a laptop that was asleep: what it knew of the queue before is not the servers' word.
 #[test]
 fn expired_session_is_no_busy_lock() {

@@ -15,6 +15,7 @@ use crate::coverage::Kind;
 use crate::hold::Hold;
 use crate::host::Host;
 use crate::nested::Proc;
+use crate::servers::Session;
 use crate::state::{Event, KeeperState, MS, State, Time, micros};
 
 /// How long a command that has to die may live on after its paused machine runs again.
@@ -372,6 +373,19 @@ impl State {
         }
     }
 
+    /// Whether there was a contender of another session than the host's last one at `end` or later, or a server shows one
+    /// that the leader no longer has.
+    fn was_busy(&self, host: usize, end: Time) -> bool {
+        let servers = &self.servers;
+        let own = servers.sessions.iter().rposition(|session| session.host == host).map(Session::id);
+        let mut trees = servers.all.iter().map(|server| &server.tree).chain([&servers.head]);
+        // An operator's nodes belong to no session. The locks themselves are not among them.
+        let is_contender = |path: &str| path.matches('/').count() > 1;
+        trees.any(|tree| tree.nodes().iter().any(|node| is_contender(&node.path) && Some(node.owner) != own))
+            || servers.departures.iter().any(|(at, owner)| *at >= end && Some(*owner) != own)
+            || !servers.lost.is_empty()
+    }
+
     /// Every exit status has a reason.
     pub(crate) fn check_outcome(&mut self, host: usize, outcome: Outcome) {
         let state = &self.hosts[host];
@@ -394,7 +408,11 @@ impl State {
             Outcome::RanOut => (ran || never_ran) && settings.max_run.is_some() && state.stopped_by_us,
             Outcome::NotFree => {
                 let has_caller = state.hold.as_ref().is_none_or(Hold::has_caller);
-                !ran && (settings.patience != Patience::Forever || !has_caller)
+                !ran && match settings.patience {
+                    Patience::NoWait => true,
+                    Patience::AtMost(time) => !has_caller || self.was_busy(host, state.started_at + micros(time)),
+                    Patience::Forever => !has_caller,
+                }
             }
             Outcome::Interrupted(signal) => !ran && (self.faulty || state.is_passed_on) && signal == Signal::TERM,
             Outcome::Unusable => !ran && self.is_upgrade(host),

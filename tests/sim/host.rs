@@ -96,6 +96,8 @@ pub(crate) struct Host {
     pub(crate) is_passed_on: bool,
     /// Whether the user has started zklock.
     pub(crate) started: bool,
+    /// When that was.
+    pub(crate) started_at: Time,
     /// `None` until then, and during a turn.
     turns: Option<Turns>,
     /// Whether the supervisor's process has not ended; it may not have been started yet.
@@ -203,6 +205,7 @@ impl Host {
             lender_lost_at: 0,
             is_passed_on: false,
             started: false,
+            started_at: 0,
             turns: None,
             alive: true,
             frozen: false,
@@ -506,6 +509,7 @@ impl State {
         }
         self.note(|| format!("host {host} starts"));
         self.hosts[host].started = true;
+        self.hosts[host].started_at = self.now;
         let settings = self.hosts[host].settings;
         let Ok(turns) =
             Turns::begin(settings, &mut SimOutside { state: self, host, hears_late: false, sees_late: false });

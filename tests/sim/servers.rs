@@ -105,7 +105,7 @@ enum FromLeader {
 }
 
 pub(crate) struct Server {
-    tree: Tree,
+    pub(crate) tree: Tree,
     applied: usize,
     to_leader: Lane<ToLeader>,
     from_leader: Lane<FromLeader>,
@@ -176,6 +176,8 @@ pub(crate) struct Servers {
     pub(crate) raised: Vec<Path>,
     /// The nodes, as the leader knows them.
     pub(crate) head: Tree,
+    /// When nodes were deleted, and the sessions that they belonged to.
+    pub(crate) departures: Vec<(Time, i64)>,
     pub(crate) sessions: Vec<Session>,
     /// The session timeout that contenders ask for. No server grants more.
     pub(crate) timeout: Time,
@@ -209,6 +211,7 @@ impl Servers {
             lost: 0..0,
             raised: vec![],
             head: Tree::default(),
+            departures: vec![],
             sessions: vec![],
             timeout,
             tick,
@@ -504,6 +507,8 @@ impl State {
                 Effect::Delete(path) => {
                     let path = Rc::clone(path);
                     self.check_wakes(&path);
+                    let owner = self.servers.head.get(&path).map_or(0, |node| node.owner);
+                    self.servers.departures.push((self.now, owner));
                     self.servers.all.iter_mut().for_each(|server| server.lacks.retain(|lacked| *lacked != path));
                     self.note(|| format!("deleted {path}"));
                 }

@@ -49,27 +49,33 @@ impl Release {
 pub(super) enum Verdict {
     /// This, whether or not it is confirmed.
     Known(Outcome),
-    /// These were before us when `--timeout` ended, if the servers confirm it by answering once more.
+    /// These were before us when `--timeout` ended, if the servers confirm that there still is one.
     NotFreeIfConfirmed(View),
 }
 
 impl Verdict {
     /// The outcome, and what is still to be said about it.
-    fn end(self, confirmed: bool) -> (Outcome, Option<Notice>) {
-        match self {
-            Self::Known(outcome) => (outcome, None),
-            Self::NotFreeIfConfirmed(view) if confirmed => {
-                (Outcome::NotFree, Some(Notice::TimedOut(Blocker::Queue(view))))
+    fn end(self, confirmation: Confirmation) -> (Outcome, Option<Notice>) {
+        let (outcome, blocker) = match (self, confirmation) {
+            (Self::Known(outcome), _) => return (outcome, None),
+            (Self::NotFreeIfConfirmed(view), Confirmation::Confirmed { was_busy: true }) => {
+                (Outcome::NotFree, Blocker::Queue(view))
             }
-            Self::NotFreeIfConfirmed(_) => (Outcome::Unavailable, Some(Notice::TimedOut(Blocker::Late))),
-        }
+            (Self::NotFreeIfConfirmed(_), Confirmation::Confirmed { was_busy: false }) => {
+                (Outcome::Unavailable, Blocker::Freed)
+            }
+            (Self::NotFreeIfConfirmed(_), Confirmation::SessionOver | Confirmation::Unconfirmed) => {
+                (Outcome::Unavailable, Blocker::Late)
+            }
+        };
+        (outcome, Some(Notice::TimedOut(blocker)))
     }
 }
 
 impl Machine {
     pub(super) fn releasing(now: Instant, release: Release, event: Event) -> (State, Vec<Effect>) {
         match event {
-            Event::Keeper(Report::Released) => finish(release, Confirmation::Confirmed),
+            Event::Keeper(Report::Released { was_busy }) => finish(release, Confirmation::Confirmed { was_busy }),
             // An expired session has taken the node with it, but says nothing about other contenders.
             Event::Keeper(Report::Lost(Loss::SessionExpired | Loss::SessionEnded)) => {
                 finish(release, Confirmation::SessionOver)
@@ -150,7 +156,10 @@ impl Machine {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Confirmation {
     /// The node is gone, and the session closed.
-    Confirmed,
+    Confirmed {
+        /// Whether a contender was before us up to the end.
+        was_busy: bool,
+    },
     /// The session was over.
     SessionOver,
     /// No server has answered.
@@ -164,7 +173,7 @@ fn finish(release: Release, confirmation: Confirmation) -> (State, Vec<Effect>) 
         effects.push(Effect::EndKeeper);
         effects.extend(release.frees_within.map(|timeout| Effect::Say(Notice::NotReleased(timeout))));
     }
-    let (outcome, notice) = release.verdict.end(confirmation == Confirmation::Confirmed);
+    let (outcome, notice) = release.verdict.end(confirmation);
     effects.extend(notice.map(Effect::Say));
     if release.on_lost_runs {
         return (State::Outlasted(outcome), effects);

@@ -148,7 +148,7 @@ impl Machine {
             // What stands in for the command sees that as well, unless it is stopped.
             Event::CallerGone => (same, vec![Effect::Forward(Signal::CONT)]),
             Event::Timer
-            | Event::Keeper(Report::Connection(_) | Report::Borrows(_) | Report::Queue(_) | Report::Released)
+            | Event::Keeper(Report::Connection(_) | Report::Borrows(_) | Report::Queue(_) | Report::Released { .. })
             | Event::Extended { .. }
             | Event::Answered(_)
             | Event::OnLostEnded => (same, vec![]),
@@ -245,7 +245,7 @@ impl Machine {
                 | Report::Refused(_)
                 | Report::Revoked(_)
                 | Report::Unrecorded(_)
-                | Report::Released,
+                | Report::Released { .. },
             )
             | Event::KeeperGone
             | Event::Extended { .. }
@@ -281,7 +281,7 @@ impl Machine {
                 | Report::Refused(_)
                 | Report::Revoked(_)
                 | Report::Unrecorded(_)
-                | Report::Released,
+                | Report::Released { .. },
             )
             | Event::KeeperGone
             | Event::LeaseOver
@@ -318,7 +318,7 @@ fn judge(now: Instant, lease: Lease, cause: Cause, event: &Event) -> (Cause, Opt
             | Report::Queue(_)
             | Report::Revoked(_)
             | Report::Unrecorded(_)
-            | Report::Released,
+            | Report::Released { .. },
         )
         | Event::Extended { .. }
         | Event::Answered(_)

@@ -297,7 +297,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         Just(Report::Refused(Refusal::NoChroot)),
         Just(Report::Revoked(None)),
         Just(Report::Borrows(vec![])),
-        Just(Report::Released),
+        Just(Report::Released { was_busy: true }),
     ];
     prop_oneof![
         8 => (0u64..8000).prop_map(Happening::Pass),
@@ -428,7 +428,7 @@ fn the_status_of_the_command_is_kept() {
     let mut run = Harness::running(settings());
     run.event(Event::Command(CommandEvent::Ended(CommandEnd::Exited(3))));
     assert!(run.released);
-    run.event(Event::Keeper(Report::Released));
+    run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::Exited(3)));
 }
 
@@ -446,7 +446,7 @@ fn silence_stops_then_kills_then_ends_in_76() {
     assert!(!run.released, "descendants may be left");
     run.event(Event::Command(CommandEvent::TreeGone));
     assert!(run.released);
-    run.event(Event::Keeper(Report::Released));
+    run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::Lost));
 }
 
@@ -466,7 +466,7 @@ fn a_caller_that_goes_ends_the_wait() {
     let mut run = Harness::new(settings());
     run.event(Event::CallerGone);
     assert!(run.said(|notice| *notice == Notice::CallerGone));
-    run.event(Event::Keeper(Report::Released));
+    run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::NotFree));
     let mut run = Harness::running(settings());
     run.event(Event::CallerGone);
@@ -581,7 +581,7 @@ fn the_timeout_counts_once_over_everything() {
     assert!(!run.released);
     run.pass(Duration::from_millis(1));
     assert!(run.released);
-    run.event(Event::Keeper(Report::Released));
+    run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert!(run.said(|notice| matches!(notice, Notice::TimedOut(Blocker::Queue(_)))));
     assert_eq!(run.finished, Some(Outcome::NotFree));
 }
@@ -622,7 +622,7 @@ fn a_turn_that_came_is_not_a_busy_lock() {
     run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
     run.event(Event::Keeper(Report::Queue(Progress::Turn)));
     run.pass(Duration::from_secs(60));
-    run.event(Event::Keeper(Report::Released));
+    run.event(Event::Keeper(Report::Released { was_busy: true }));
     expect_unavailable(&run, None);
 }
 
@@ -630,7 +630,7 @@ fn a_turn_that_came_is_not_a_busy_lock() {
 fn a_signal_ends_the_wait_for_a_verdict() {
     let mut run = waited_in_vain();
     run.event(Event::Signal { signal: Signal::INT, shared: false });
-    run.event(Event::Keeper(Report::Released));
+    run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::Interrupted(Signal::INT)));
     assert!(!run.said(|notice| matches!(notice, Notice::TimedOut(_))));
 }
@@ -653,7 +653,7 @@ fn a_lost_connection_does_not_make_a_lock_busy() {
     run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
     run.event(Event::Keeper(Report::Connection(Connection::Unreachable("refused".to_owned()))));
     run.pass(Duration::from_secs(60));
-    run.event(Event::Keeper(Report::Released));
+    run.event(Event::Keeper(Report::Released { was_busy: true }));
     expect_unavailable(&run, Some("refused"));
 }
 
@@ -710,7 +710,7 @@ fn the_timeout_counts_while_old_leases_run_out() {
     });
     run.pass(Duration::from_secs(5));
     assert!(run.said(|notice| matches!(notice, Notice::TimedOut(Blocker::OldLease))));
-    run.event(Event::Keeper(Report::Released));
+    run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::Unavailable));
 }
 
@@ -719,7 +719,7 @@ fn the_timeout_counts_while_old_leases_run_out() {
 fn nonblock_does_not_wait_for_old_leases() {
     let mut run = first_after_the_session_was_ended(Settings { patience: Patience::NoWait, ..settings() });
     assert!(run.said(|notice| matches!(notice, Notice::TimedOut(Blocker::OldLease))));
-    run.event(Event::Keeper(Report::Released));
+    run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::Unavailable));
 }
 
@@ -740,7 +740,7 @@ fn silence_until_connect_timeout_ends_in_69() {
     let mut run = Harness::new(settings());
     run.event(Event::Keeper(Report::Connection(Connection::Unreachable("refused".to_owned()))));
     run.pass(Duration::from_secs(15));
-    run.event(Event::Keeper(Report::Released));
+    run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::Unavailable));
     assert!(run.said(|notice| *notice == Notice::Unreachable("refused".to_owned())));
 }
@@ -750,7 +750,7 @@ fn nonblock_gives_up_on_the_first_look() {
     let mut run = Harness::new(Settings { patience: Patience::NoWait, ..settings() });
     run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
     run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
-    run.event(Event::Keeper(Report::Released));
+    run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::NotFree));
 }
 
@@ -758,7 +758,7 @@ fn nonblock_gives_up_on_the_first_look() {
 fn kill_after_beyond_the_granted_timeout_is_64() {
     let mut run = Harness::new(Settings { kill_after: Some(Duration::from_secs(5)), ..settings() });
     run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: Duration::from_secs(6) })));
-    run.event(Event::Keeper(Report::Released));
+    run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::Usage));
 }
 
@@ -787,7 +787,7 @@ fn a_command_that_is_skipped_is_a_success() {
     run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
     run.event(Event::Keeper(Report::Queue(Progress::Skipped(last))));
     assert!(run.released && !run.spawned);
-    run.event(Event::Keeper(Report::Released));
+    run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::Exited(0)));
 }
 
@@ -803,7 +803,7 @@ fn a_run_that_could_not_be_recorded_keeps_its_status() {
         let (first, second) = if hears_first { (0, 1) } else { (1, 0) };
         run.event(events[first].clone());
         run.event(events[second].clone());
-        run.event(Event::Keeper(Report::Released));
+        run.event(Event::Keeper(Report::Released { was_busy: true }));
         assert_eq!(run.finished, Some(Outcome::Exited(0)));
         assert!(run.said(|notice| *notice == Notice::Unrecorded("why".to_owned())));
     }

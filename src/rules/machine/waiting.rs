@@ -73,7 +73,7 @@ impl Machine {
                 | Report::Queue(_)
                 | Report::Revoked(_)
                 | Report::Unrecorded(_)
-                | Report::Released,
+                | Report::Released { .. },
             )
             | Event::Extended { .. }
             | Event::Answered(_)
@@ -133,7 +133,7 @@ impl Machine {
                 (None, None) => self.unavailable(now, Blocker::Late),
             },
             Event::Timer
-            | Event::Keeper(Report::Borrows(_) | Report::Unrecorded(_) | Report::Released)
+            | Event::Keeper(Report::Borrows(_) | Report::Unrecorded(_) | Report::Released { .. })
             | Event::Extended { .. }
             | Event::Answered(_)
             | Event::Command(_)
@@ -202,7 +202,7 @@ impl Machine {
                 | Report::Borrows(_)
                 | Report::Queue(_)
                 | Report::Unrecorded(_)
-                | Report::Released,
+                | Report::Released { .. },
             )
             | Event::Extended { .. }
             | Event::Answered(_)

@@ -27,7 +27,7 @@ fn max_run_stops_then_kills_then_ends_in_124() {
     assert!(!run.released, "descendants may be left");
     run.event(Event::Command(CommandEvent::TreeGone));
     assert!(run.released);
-    run.event(Event::Keeper(Report::Released));
+    run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::RanOut));
     assert_eq!(run.notices.len(), 2, "that it started, and why it was stopped: {:?}", run.notices);
 }
@@ -37,7 +37,7 @@ fn a_clean_end_after_max_run_is_still_124() {
     let mut run = ran_out(settings());
     run.event(Event::Command(CommandEvent::Ended(CommandEnd::Exited(0))));
     run.event(Event::Command(CommandEvent::TreeGone));
-    run.event(Event::Keeper(Report::Released));
+    run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::RanOut));
 }
 
@@ -93,7 +93,7 @@ fn a_holder_that_is_asked_to_give_up_stops_then_kills_then_ends_in_76() {
     // The same patience as after any other command: the node is still there.
     run.pass(GIVE_UP_PATIENCE);
     assert_eq!(run.finished, None);
-    run.event(Event::Keeper(Report::Released));
+    run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::Lost));
     let told = Notice::Revoked { by: Some("ops@db1".to_owned()), stops: true };
     assert_eq!(run.notices[1..], [told]);
@@ -119,7 +119,7 @@ fn a_contender_without_a_command_that_is_asked_to_give_up_leaves() {
         }
         run.event(Event::Keeper(Report::Revoked(None)));
         assert!(run.released && !run.spawned);
-        run.event(Event::Keeper(Report::Released));
+        run.event(Event::Keeper(Report::Released { was_busy: true }));
         assert_eq!(run.finished, Some(Outcome::Lost));
         assert!(run.said(|notice| *notice == Notice::Revoked { by: None, stops: false }));
     }
@@ -139,7 +139,7 @@ fn the_grace_of_max_run_extends_no_lease() {
     assert_eq!(run.notices.iter().filter(|notice| matches!(notice, Notice::Lost(LostWhy::Silence { .. }))).count(), 1);
     run.event(Event::Command(CommandEvent::Ended(CommandEnd::Signaled(Signal::KILL))));
     run.event(Event::Command(CommandEvent::TreeGone));
-    run.event(Event::Keeper(Report::Released));
+    run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::Lost));
 }
 
@@ -239,7 +239,7 @@ fn wait_descendants_keeps_the_lock() {
     assert!(!run.doomed && !run.released);
     run.event(Event::Command(CommandEvent::TreeGone));
     assert!(run.released);
-    run.event(Event::Keeper(Report::Released));
+    run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::Exited(3)));
 }
 
@@ -256,7 +256,7 @@ fn descendants_are_killed_with_the_lease() {
     run.pass(TIMEOUT);
     assert!(run.killed && !run.released);
     run.event(Event::Command(CommandEvent::TreeGone));
-    run.event(Event::Keeper(Report::Released));
+    run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::Lost));
 }
 
@@ -266,7 +266,7 @@ fn max_run_covers_descendants() {
     run.pass(Duration::from_secs(15));
     assert!(run.doomed);
     run.event(Event::Command(CommandEvent::TreeGone));
-    run.event(Event::Keeper(Report::Released));
+    run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::RanOut));
 }
 
@@ -296,7 +296,7 @@ fn lost(settings: Settings) -> Harness {
 #[test]
 fn on_lost_is_waited_for_and_changes_no_status() {
     let mut run = lost(settings());
-    run.event(Event::Keeper(Report::Released));
+    run.event(Event::Keeper(Report::Released { was_busy: true }));
     run.pass(Duration::from_secs(3600));
     assert_eq!(run.finished, None);
     run.event(Event::OnLostEnded);
@@ -316,7 +316,7 @@ fn on_lost_may_end_before_the_release() {
 fn signals_reach_the_command_of_on_lost() {
     let mut run = lost(settings());
     let now = run.now;
-    for report in [Report::Queue(Progress::Requeued(Loss::NodeDeleted)), Report::Released] {
+    for report in [Report::Queue(Progress::Requeued(Loss::NodeDeleted)), Report::Released { was_busy: true }] {
         run.event(Event::Keeper(report));
         let mut sent = |event| run.machine.step(now, event);
         let signal = Signal::TERM;
@@ -356,7 +356,7 @@ fn a_start_that_came_too_late_runs_no_on_lost() {
         run.alive = false;
         run.event(Event::Command(CommandEvent::StartFailed(Unstarted::TooLate)));
         assert!(run.released && !run.on_lost && run.said(|notice| matches!(notice, Notice::TooLate)));
-        run.event(Event::Keeper(Report::Released));
+        run.event(Event::Keeper(Report::Released { was_busy: true }));
         assert_eq!(run.finished, Some(Outcome::Lost));
     }
 }
