@@ -359,10 +359,10 @@ impl<O: Outside> Keeper<'_, O> {
                     log::info!("{node} is not our node any more: it was deleted and created anew");
                     Change::Deleted
                 }
-                Ok((data, _, watch)) => {
-                    self.heed(node, &data)?;
-                    watch.await
-                }
+                Ok((data, _, watch)) => match self.heed(node, &data)? {
+                    Some(report) => or(watch, self.report_revoked(&report)).await,
+                    None => watch.await,
+                },
                 Err(Failure::Unknown(_)) => Change::Unknown,
                 Err(Failure::NoNode) if !self.is_single() => return Err(Stop::Unseen(node.to_owned())),
                 // Nor is a single node ours that we may not read.
@@ -380,20 +380,23 @@ impl<O: Outside> Keeper<'_, O> {
         }
     }
 
-    /// Does what is asked of us in the data of `node`, if anything is. A waiter leaves; a holder tells the supervisor, and
+    /// What the data of `node` asks of us, if anything. A waiter leaves; a holder tells the supervisor what is returned, and
     /// holds until the command has been stopped. A lender sees to its own nodes.
-    fn heed(&self, node: &str, data: &[u8]) -> Result<(), Stop> {
-        let mut told = self.told.borrow_mut();
-        let Some(asked) = Revocation::from_bytes(data).filter(|asked| asked.is_for(told.held)) else { return Ok(()) };
+    fn heed(&self, node: &str, data: &[u8]) -> Result<Option<Report>, Stop> {
+        let told = self.told.borrow();
+        let Some(asked) = Revocation::from_bytes(data).filter(|asked| asked.is_for(told.held)) else { return Ok(None) };
         if !self.place.borrow().own_nodes().iter().any(|own| own == node) {
-            return Ok(());
+            return Ok(None);
         }
         let report = Report::Revoked(asked.by);
-        if !told.held {
-            return Err(Stop::Final(report));
-        }
-        told.revoked = told.revoked || self.outside.report_if_room(&report);
-        Ok(())
+        if told.held { Ok(Some(report).filter(|_| !told.revoked)) } else { Err(Stop::Final(report)) }
+    }
+
+    /// Tells the supervisor once, as soon as there is room: nothing would ask again. Never ends.
+    async fn report_revoked<T>(&self, report: &Report) -> T {
+        self.outside.report(report).await;
+        self.told.borrow_mut().revoked = true;
+        pending().await
     }
 }
 

@@ -3,10 +3,12 @@
 use nix::sys::signal::Signal;
 use serde_json::json;
 
+use crate::harness::client::Kind;
 use crate::harness::peers::{Peer, Recipe};
+use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::running::{Running, finish};
-use crate::harness::scratch::{LOCK, Scratch};
+use crate::harness::scratch::{LOCK, Scratch, direct};
 
 /// Asks the contender with this node to give up, as `zklock break` does.
 fn ask(scratch: &Scratch, node: &str, seen: &str) {
@@ -46,6 +48,30 @@ fn a_command_that_does_not_stop_is_killed() {
     holder.wait_stdout("signal TERM");
     holder.wait().expect_code(76);
     scratch.wait_queue(0);
+}
+
+/// A supervisor that was stopped for so long that its keeper could not tell it is told when it goes on.
+#[test]
+fn a_supervisor_without_room_is_told_later() {
+    // Each takes a message; a socket has room for some 280 of them.
+    const CHANGES: usize = 400;
+    let scratch = Scratch::new().with_lock();
+    let client = scratch.client();
+    let before = client.create(&format!("{LOCK}/x-1-"), b"", Kind::EphemeralSequential).unwrap();
+    let mut job = scratch.start(&direct(), "job", &["--session-timeout", "60"], &["--exit-on", "TERM"]);
+    scratch.wait_watched(&before);
+    process::stop(job.pid());
+    for change in 0..CHANGES {
+        client.set(&before, change.to_string().as_bytes()).expect("the node exists");
+        scratch.wait_watched(&before);
+    }
+    scratch.delete(&before);
+    ask(&scratch, &scratch.contenders()[0].path, "holder");
+    let node = scratch.contenders()[0].path.clone();
+    poll::until("the keeper has read it", || scratch.watchers().contains_key(&node).then_some(()));
+    process::send(job.pid(), Signal::SIGCONT);
+    job.wait().expect_code(76);
+    scratch.expect_tidy(&[]);
 }
 
 #[test]
