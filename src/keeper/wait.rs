@@ -402,5 +402,5 @@ impl<O: Outside> Keeper<'_, O> {
 
 /// Whether one of the contenders that we watch holds: then its end may make it our turn.
 fn is_next_in_line(queue: &Queue, watch: &[&Contender]) -> bool {
-    watch.iter().any(|contender| matches!(queue.standing(&contender.name), Standing::Holds))
+    watch.iter().any(|contender| queue.holds(contender))
 }

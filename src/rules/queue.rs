@@ -147,6 +147,12 @@ impl Queue {
         self.find(name).map_or(Standing::Missing, |index| self.standing_at(index))
     }
 
+    /// Whether the contender that this node belongs to holds. Of several nodes, the first decides: the others wait for it.
+    pub fn holds(&self, node: &Contender) -> bool {
+        let first = self.contenders.iter().find(|other| other.is_same(node)).unwrap_or(node);
+        matches!(self.standing(&first.name), Standing::Holds)
+    }
+
     /// Every contender with its standing, first come first.
     pub fn standings(&self) -> impl Iterator<Item = (&Contender, Standing<'_>)> {
         // One step each, for the sake of long queues.

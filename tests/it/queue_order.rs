@@ -170,6 +170,23 @@ fn requests_of_a_free_lock() {
     assert_eq!(requests_of_runs(&proxy), [[came(), &[Op::Delete, Op::CloseSession]].concat()]);
 }
 
+/// A contender of several dialects holds by its first node; the one behind it watches its last.
+#[test]
+fn the_next_in_line_behind_several_nodes_beats() {
+    let (scratch, proxy) = Scratch::proxied();
+    let options = [LOCK, "--dialect", "curator,kazoo"];
+    let mut holder = scratch.zklock().args(options).child(scratch.logged("holder")).spawn();
+    holder.wait_stdout("ready");
+    let mut next = scratch.zklock_by(proxy.address()).args(options).child(scratch.logged("next")).spawn();
+    scratch.wait_queue(4);
+    // Others ask the leader once in four session timeouts.
+    proxy.wait_count(Op::Multi, proxy.count(Op::Multi) + 1);
+    next.guard();
+    finish(&mut holder);
+    finish(&mut next);
+    scratch.expect_tidy(&["holder", "next"]);
+}
+
 /// What a hand-over costs does not depend on the length of the queue.
 #[test]
 fn requests_of_a_hand_over() {

@@ -94,6 +94,27 @@ fn the_nodes_of_one_contender_count_as_one() {
 }
 
 #[test]
+fn a_contender_holds_by_its_first_node() {
+    let node = |random, dialect, mode, sequence: i32| format!("{}{sequence:010}", id(random).prefix(dialect, mode));
+    let both = |random, mode, sequence| {
+        [(Dialect::Curator, sequence), (Dialect::Kazoo, sequence + 1)]
+            .map(|(dialect, sequence)| node(random, dialect, mode, sequence))
+    };
+    let nodes = |mode| [both(1, mode, 1), both(2, mode, 3), both(3, Mode::Exclusive, 5)].concat();
+    for (mode, expected) in [
+        (Mode::Exclusive, [true, true, false, false, false, false]),
+        (Mode::Shared, [true, true, true, true, false, false]),
+    ] {
+        let queue = queue(&nodes(mode));
+        let holds: Vec<_> = queue.contenders().iter().map(|node| queue.holds(node)).collect();
+        assert_eq!(holds, expected, "{mode:?}");
+    }
+    // Without an id, each node stands for itself.
+    let queue = Queue::from_children(["lock-0000000001", "lock-0000000002"]).unwrap();
+    assert_eq!([0, 1].map(|index| queue.holds(&queue.contenders()[index])), [true, false]);
+}
+
+#[test]
 fn who_does_not_see_us_is_told() {
     let blind = |names: &[&str], dialects: &[Dialect], given| {
         let queue = Queue::from_children(names.iter().copied()).unwrap();
