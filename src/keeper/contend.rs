@@ -201,12 +201,6 @@ impl<O: Outside> Keeper<'_, O> {
 
     /// Creates the contender's nodes. If the reply is lost, the step stays uncertain.
     pub(super) async fn enqueue(&self, session: &O::Session, lock: &LockPath, id: ContenderId) -> Result<(), Stop> {
-        self.create(session, lock, id).await.map(|_| ())
-    }
-
-    /// As [`enqueue`](Self::enqueue). Returns whether the nodes have been created; if not, there is one of the name of a
-    /// single node already, which may be our own.
-    pub(super) async fn create(&self, session: &O::Session, lock: &LockPath, id: ContenderId) -> Result<bool, Stop> {
         let request = &self.plan.request;
         let prefixes: Vec<_> =
             request.dialects.iter().map(|dialect| lock.child(&id.prefix(*dialect, request.mode))).collect();
@@ -235,11 +229,11 @@ impl<O: Outside> Keeper<'_, O> {
                         let listed = listed.await.ok().inspect(|names| self.remember(lock, names));
                         self.record_claim(lock, paths, stat).listed.set(listed);
                     }
-                    return Ok(true);
+                    return Ok(());
                 }
                 Err(Failure::NoNode) => self.create_parents(session, lock).await?,
                 // Another's, or our own of which we do not know: the step is still uncertain.
-                Err(Failure::Exists) if self.is_single() => return Ok(false),
+                Err(Failure::Exists) if self.is_single() => return self.single_exists(session, lock, listed.await),
                 // Servers before 3.5. They have no containers either.
                 Err(Failure::Unimplemented) if stats.is_some() => {
                     log::info!("the server is older than ZooKeeper 3.5");

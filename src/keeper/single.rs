@@ -77,13 +77,7 @@ impl<O: Outside> Keeper<'_, O> {
         };
         let (holder, watch) = match seen {
             Ok(seen) => seen,
-            Err(Failure::NoNode) => {
-                if !self.create(session, lock, id).await? {
-                    // Our server may lack a node that the leader has, for good (ZOOKEEPER-5010).
-                    self.outside.sleep(PAUSE).await;
-                }
-                return Ok(());
-            }
+            Err(Failure::NoNode) => return self.enqueue(session, lock, id).await,
             Err(Failure::Unknown(_)) => {
                 self.outside.sleep(PAUSE).await;
                 return Ok(());
@@ -95,10 +89,7 @@ impl<O: Outside> Keeper<'_, O> {
             children => children.map_err(stop)?,
         };
         self.check_company(lock, &queue_of(lock, children)?, SINGLE)?;
-        // There is no queue to have a place in.
-        let view = View { lock: lock.to_string(), position: 0, total: 0, next_in_line: true, holder, held_since: None };
-        self.told.borrow_mut().waits = Some((lock.clone(), None));
-        self.outside.report_if_room(&Report::Queue(Progress::Waiting(view)));
+        self.report_waiting(lock, holder);
 
         // Tried again now and then in any case: the leader decides, so it does not matter if our server goes on showing a
         // node that has gone (ZOOKEEPER-5010).
@@ -123,5 +114,34 @@ impl<O: Outside> Keeper<'_, O> {
             Change::Deleted => self.enqueue(session, lock, id).await,
             Change::Data | Change::Unknown => Ok(()),
         }
+    }
+
+    /// The leader has the node. `listed`: the children that our server has shown just after that.
+    ///
+    /// It may lack the node for good (ZOOKEEPER-5010): then it shows no holder, and nothing would ever be watched.
+    pub(super) fn single_exists(
+        &self,
+        session: &O::Session,
+        lock: &LockPath,
+        listed: Result<Vec<String>, Failure>,
+    ) -> Result<(), Stop> {
+        match listed {
+            Ok(names) if names.iter().all(|name| name != SINGLE) => {
+                self.report_waiting(lock, "a node that this server does not show".to_owned());
+                log::info!("{} exists, but this server does not show it; asking another one", lock.child(SINGLE));
+                session.distrust();
+                Err(Stop::Reconnect)
+            }
+            // Without this permission we could not wait either.
+            Err(Failure::Denied) => Err(Stop::because(Failure::Denied, lock)),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    fn report_waiting(&self, lock: &LockPath, holder: String) {
+        // There is no queue to have a place in.
+        let view = View { lock: lock.to_string(), position: 0, total: 0, next_in_line: true, holder, held_since: None };
+        self.told.borrow_mut().waits = Some((lock.clone(), None));
+        self.outside.report_if_room(&Report::Queue(Progress::Waiting(view)));
     }
 }

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use crate::harness::client::{Kind, expire_session};
 use crate::harness::creation::creations;
-use crate::harness::frames::{Op, Request};
+use crate::harness::frames::Request;
 use crate::harness::poll;
 use crate::harness::process;
-use crate::harness::proxy::Fate;
+use crate::harness::proxy::{Fate, Proxy};
 use crate::harness::running::{Running, finish, only_line, silent};
 use crate::harness::scratch::{LOCK, Scratch, direct};
 use crate::harness::terminal::Terminal;
@@ -262,21 +262,49 @@ fn nested_runs_use_it() {
     }
 }
 
-/// It tries again and again to create the node, because the leader decides, but not in a loop without a pause.
+/// The leader has the node, so the lock is not free. There is no other server: this one is asked again and again, but not in
+/// a loop without a pause.
 #[test]
-fn holder_that_the_server_does_not_show() {
-    const TRIES: u32 = 50;
+fn holder_that_the_only_server_does_not_show() {
+    const TRIES: usize = 7;
     let (scratch, proxy) = Scratch::proxied();
     let mut holder = hold(&scratch);
     proxy.hide_node(format!("{}{NODE}", scratch.chroot().path()));
-    let began = Instant::now();
+    let zklock = || scratch.zklock_by(proxy.address()).args(SINGLE);
+    let busy = zklock().args(["-n", LOCK, "true"]).run().expect_code(75);
+    assert_eq!(only_line(&busy), "/lock is not free: held by a node that this server does not show");
+    let late = zklock().args(["-w", "1s", LOCK, "true"]).run().expect_code(75);
+    assert!(only_line(&late).starts_with("gave up waiting for /lock after 1s: held by "), "{late}");
+
+    let tries = || proxy.requests().iter().filter(|request| creates_node(request)).count();
+    let (before, began) = (tries(), Instant::now());
     let mut job = scratch.start(&proxy.address(), "job", &SINGLE, &[]);
-    proxy.wait_count(Op::GetData, TRIES as usize);
-    assert!(began.elapsed() > TRIES * Duration::from_millis(10), "{:?}", began.elapsed());
+    poll::until("it tries again", || (tries() >= before + TRIES).then_some(()));
+    assert!(began.elapsed() > Duration::from_secs(1), "{:?}", began.elapsed());
     job.signal(Signal::SIGTERM);
     job.wait().expect_signal(Signal::SIGTERM);
     finish(&mut holder);
     scratch.expect_tidy(&["holder"]);
+}
+
+#[test]
+fn holder_that_another_server_shows() {
+    let (scratch, lacking) = Scratch::proxied();
+    let sound = Proxy::zookeeper(&direct());
+    sound.refuse();
+    let mut holder = hold(&scratch);
+    lacking.hide_node(format!("{}{NODE}", scratch.chroot().path()));
+    let addresses = format!("{},{}", lacking.address(), sound.address());
+    let options = [&SINGLE[..], &["-v"]].concat();
+    let mut job = scratch.start(&addresses, "job", &options, &["--exit-on", "TERM"]);
+    job.wait_stderr("exists, but this server does not show it; asking another one");
+    sound.accept();
+    wait_watched(&scratch, 2);
+    finish(&mut holder);
+    job.wait_stdout("job ready");
+    scratch.expect_ours(&job);
+    finish(&mut job);
+    scratch.expect_tidy(&["holder", "job"]);
 }
 
 /// Every holder's node has the same name.
