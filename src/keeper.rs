@@ -231,12 +231,14 @@ impl<'p, O: Outside> Keeper<'p, O> {
                 } else {
                     self.outside.report(report).await;
                 }
-                // The other locks need not wait for the order either.
-                end = or(self.follow_orders(), emptied.as_mut()).await;
-                if let End::Orphaned = end
-                    && self.told.borrow().held
-                {
-                    nothing_left = self.outside.recall() || self.outside.guard_gone().await;
+                // Before a lock was reported there is no command to end, and the order may never come from a supervisor
+                // that is stopped.
+                if self.told.borrow().held {
+                    // The other locks need not wait for the order either.
+                    end = or(self.follow_orders(), emptied.as_mut()).await;
+                    if let End::Orphaned = end {
+                        nothing_left = self.outside.recall() || self.outside.guard_gone().await;
+                    }
                 }
             }
             // The order to release follows, but the next holder need not wait for it.
@@ -267,7 +269,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
             None
         };
         let report = or(self.release(success), enough).await;
-        if let End::Emptied = end {
+        if let End::Emptied | End::Over(_) = end {
             // The supervisor expects no answer before it has asked.
             self.follow_orders().await;
         }

@@ -90,6 +90,22 @@ fn a_waiter_leaves_the_queue() {
     scratch.expect_tidy(&["holder"]);
 }
 
+/// It does not keep its place for a supervisor that is stopped.
+#[test]
+fn a_waiter_that_is_stopped_leaves_at_once() {
+    let scratch = Scratch::new().with_lock();
+    let (mut holder, _) = holder(&scratch, &[]);
+    let mut waiter = scratch.queue("waiter", 1);
+    process::stop(waiter.pid());
+    ask(&scratch, &scratch.contenders()[1].path, "waiter");
+    scratch.wait_left([LOCK], [1]);
+    process::send(waiter.pid(), Signal::SIGCONT);
+    let output = waiter.wait().expect_code(76);
+    assert!(output.stderr().contains("leaving the queue"), "{output}");
+    finish(&mut holder);
+    scratch.expect_tidy(&["holder"]);
+}
+
 #[test]
 fn a_holder_ignores_what_is_meant_for_a_waiter_and_what_means_nothing() {
     let scratch = Scratch::new().with_lock();
