@@ -105,6 +105,8 @@ impl<O: Outside> Keeper<'_, O> {
             }
         }
         self.place.take();
+        // There was no room to report it, or the step would be another.
+        self.told.borrow_mut().held = false;
         // Look again for what is lent to us: queueing for it would be waiting for ourselves. The supervisor has
         // given nothing back, because we have not said that nothing is lent to us.
         self.lent.borrow_mut().take_if(|lent| !lent.is_empty());

@@ -4,6 +4,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::harness::client::Kind;
+use crate::harness::frames::Op;
 use crate::harness::peers::{Peer, Recipe};
 use crate::harness::poll;
 use crate::harness::process;
@@ -104,6 +105,39 @@ fn a_waiter_that_is_stopped_leaves_at_once() {
     assert!(output.stderr().contains("leaving the queue"), "{output}");
     finish(&mut holder);
     scratch.expect_tidy(&["holder"]);
+}
+
+/// It got the lock and lost it again before there was room to tell its supervisor.
+#[test]
+fn a_waiter_that_has_held_unnoticed_leaves_the_queue() {
+    // More than its supervisor's socket has room for.
+    const REPORTS: usize = 400;
+    let (scratch, proxy) = Scratch::proxied();
+    let first = scratch.occupy("");
+    let mut job = scratch.start(&proxy.address(), "job", &[], &["--exit-on", "TERM"]);
+    scratch.wait_watched(&first);
+    process::stop(job.pid());
+    for _ in 0..REPORTS {
+        scratch.client().set(&first, b"").expect("the node exists");
+        scratch.wait_watched(&first);
+    }
+    let own = scratch.contenders()[1].path.clone();
+    let other = scratch.occupy("");
+    scratch.delete(&first);
+    // While it beats, it has nothing to ping for.
+    proxy.wait_count(Op::Ping, proxy.count(Op::Ping) + 1);
+    scratch.delete(&own);
+    proxy.wait_count(Op::Delete, 1);
+    process::send(job.pid(), Signal::SIGCONT);
+    job.wait_stderr("queueing again");
+    scratch.wait_queue(2);
+    let own = scratch.contenders()[1].path.clone();
+    scratch.wait_watched(&own);
+    ask(&scratch, &own, "waiter");
+    let output = job.wait().expect_code(76);
+    assert!(output.stderr().contains("leaving the queue"), "{output}");
+    scratch.delete(&other);
+    scratch.expect_tidy(&[]);
 }
 
 #[test]
