@@ -21,16 +21,6 @@ impl<O: Outside> Keeper<'_, O> {
         self.plan.request.dialects == [Dialect::Single]
     }
 
-    /// Whether this node belongs to our session.
-    pub(super) async fn is_ours(&self, session: &O::Session, node: &str) -> Result<bool, Failure> {
-        match self.insist(|| session.read(node)).await {
-            Ok((_, stat)) => Ok(stat.owner == session.id()),
-            // We may read our own.
-            Err(Failure::NoNode | Failure::Denied) => Ok(false),
-            Err(failure) => Err(failure),
-        }
-    }
-
     /// The queue of a lock with these children. A node with the name of a single one is a contender if it is ephemeral.
     pub(super) async fn queue(
         &self,

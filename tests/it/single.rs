@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::client::{Kind, expire_session};
 use crate::harness::creation::creations;
-use crate::harness::frames::Request;
+use crate::harness::frames::{Op, Request};
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::proxy::{Fate, Proxy};
@@ -383,6 +383,25 @@ fn of_runs_that_wait_together_one_runs() {
     assert_eq!(said, ["", "", "ready\n"]);
     // This one asks later.
     assert_eq!(silent(once(&scratch, "1ms").run().expect_code(0)).stdout(), "ready\n");
+}
+
+/// A deletion by name could hit the next holder's node. So the session is ended, and not only on the order of a supervisor,
+/// which may be stopped.
+#[test]
+fn a_run_that_is_skipped_leaves_with_its_session() {
+    let (scratch, proxy) = Scratch::proxied();
+    silent(once(&scratch, "1ms").run().expect_code(0));
+    scratch.client().create(NODE, b"", Kind::Ephemeral).expect("the lock is free");
+    let skipped = scratch.zklock_by(proxy.address()).args(SINGLE).args(["--once-per", "1h", LOCK]).bare_child();
+    let mut skipped = skipped.spawn();
+    wait_watched(&scratch, 1);
+    process::stop(skipped.pid());
+    scratch.delete(NODE);
+    proxy.wait_count(Op::CloseSession, 1);
+    assert_eq!(proxy.count(Op::Delete), 0);
+    scratch.wait_queue(0);
+    process::send(skipped.pid(), Signal::SIGCONT);
+    assert_eq!(silent(skipped.wait().expect_code(0)).stdout(), "");
 }
 
 #[test]
