@@ -125,10 +125,16 @@ impl<O: Outside> Keeper<'_, O> {
             Err(Failure::Unknown("the connection was lost".to_owned()))
         };
         let asking = async {
+            let Some(own) = own else {
+                return match session.beat(&[lock.child(SINGLE)], None).await {
+                    // What does not exist has no ACL.
+                    Ok(()) | Err(Failure::Denied) => Ok(true),
+                    Err(failure) => Err(failure),
+                };
+            };
             // They leave together.
             let (synced, listed) = zip(session.sync(lock.as_str()), session.children(lock.as_str())).await;
             let mut names = self.without_ghosts(&lock, synced.and(listed)?);
-            let Some(own) = own else { return Ok(names.iter().any(|name| name == SINGLE)) };
             if !names.contains(&own) {
                 names.push(own.clone());
             }

@@ -3,7 +3,6 @@
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use crate::harness::client::Kind;
 use crate::harness::frames::Op;
 use crate::harness::peers::{Peer, Recipe};
 use crate::harness::poll;
@@ -22,6 +21,21 @@ fn ask(scratch: &Scratch, node: &str, seen: &str) {
 fn holder(scratch: &Scratch, options: &[&str]) -> (Running, String) {
     let holder = scratch.hold_with(options, &["--exit-on", "TERM"]);
     (holder, scratch.contenders()[0].path.clone())
+}
+
+/// A waiter whose supervisor is stopped, and whose keeper has no room to tell it anything, and the node before it.
+fn waiter_without_room(scratch: &Scratch, addresses: &str, options: &[&str]) -> (String, Running) {
+    // Each change takes a message; a socket has room for some 280 of them.
+    const CHANGES: usize = 400;
+    let first = scratch.occupy("");
+    let job = scratch.start(addresses, "job", options, &["--exit-on", "TERM"]);
+    scratch.wait_watched(&first);
+    process::stop(job.pid());
+    for _ in 0..CHANGES {
+        scratch.client().set(&first, b"").expect("the node exists");
+        scratch.wait_watched(&first);
+    }
+    (first, job)
 }
 
 #[test]
@@ -54,19 +68,9 @@ fn a_command_that_does_not_stop_is_killed() {
 /// A supervisor that was stopped for so long that its keeper could not tell it is told when it goes on.
 #[test]
 fn a_supervisor_without_room_is_told_later() {
-    // Each takes a message; a socket has room for some 280 of them.
-    const CHANGES: usize = 400;
     let scratch = Scratch::new().with_lock();
-    let client = scratch.client();
-    let before = client.create(&format!("{LOCK}/x-1-"), b"", Kind::EphemeralSequential).unwrap();
-    let mut job = scratch.start(&direct(), "job", &["--session-timeout", "60"], &["--exit-on", "TERM"]);
-    scratch.wait_watched(&before);
-    process::stop(job.pid());
-    for change in 0..CHANGES {
-        client.set(&before, change.to_string().as_bytes()).expect("the node exists");
-        scratch.wait_watched(&before);
-    }
-    scratch.delete(&before);
+    let (first, mut job) = waiter_without_room(&scratch, &direct(), &["--session-timeout", "60"]);
+    scratch.delete(&first);
     ask(&scratch, &scratch.contenders()[0].path, "holder");
     let node = scratch.contenders()[0].path.clone();
     poll::until("the keeper has read it", || scratch.watchers().contains_key(&node).then_some(()));
@@ -110,17 +114,8 @@ fn a_waiter_that_is_stopped_leaves_at_once() {
 /// It got the lock and lost it again before there was room to tell its supervisor.
 #[test]
 fn a_waiter_that_has_held_unnoticed_leaves_the_queue() {
-    // More than its supervisor's socket has room for.
-    const REPORTS: usize = 400;
     let (scratch, proxy) = Scratch::proxied();
-    let first = scratch.occupy("");
-    let mut job = scratch.start(&proxy.address(), "job", &[], &["--exit-on", "TERM"]);
-    scratch.wait_watched(&first);
-    process::stop(job.pid());
-    for _ in 0..REPORTS {
-        scratch.client().set(&first, b"").expect("the node exists");
-        scratch.wait_watched(&first);
-    }
+    let (first, mut job) = waiter_without_room(&scratch, &proxy.address(), &[]);
     let own = scratch.contenders()[1].path.clone();
     let other = scratch.occupy("");
     scratch.delete(&first);

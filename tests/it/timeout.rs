@@ -5,9 +5,11 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::harness::client::Kind;
+use crate::harness::frames::Op;
 use crate::harness::poll;
 use crate::harness::process;
-use crate::harness::running::{finish, only_line};
+use crate::harness::proxy::{Flow, Proxy};
+use crate::harness::running::{Running, finish, only_line};
 use crate::harness::scratch::{LOCK, Scratch, direct};
 use crate::harness::times::AT_ONCE;
 
@@ -84,9 +86,7 @@ fn busy_after_a_reconnection() {
 fn unnoticed_silence_is_no_busy_lock() {
     let (scratch, proxy) = Scratch::proxied();
     let mut holder = scratch.hold();
-    // The connection is given up after a sixth of the session timeout.
-    let options = ["-E", "0", "--timeout", "5", "--session-timeout", "60"];
-    let mut waiter = scratch.job(&proxy.address(), "waiter", &options, &[]).env("CI", "true").spawn();
+    let mut waiter = waiter(&scratch, &proxy, "0");
     // It knows who is before it.
     waiter.wait_stderr("2nd of 2");
     proxy.hold();
@@ -98,18 +98,17 @@ fn unnoticed_silence_is_no_busy_lock() {
     scratch.expect_tidy(&["holder"]);
 }
 
-/// The network is back before the release is given up, but what was known of the queue is old by then.
+/// The answers come again before the release is given up, but what was known of the queue is old by then.
 #[test]
 fn a_lock_that_became_free_in_a_silence_is_no_busy_lock() {
     let (scratch, proxy) = Scratch::proxied();
     let mut holder = scratch.hold();
-    let limit = Duration::from_secs(5);
-    let options = ["-E", "0", "--timeout", "5", "--session-timeout", "60"];
-    let mut waiter = scratch.job(&proxy.address(), "waiter", &options, &[]).env("CI", "true").spawn();
+    let mut waiter = waiter(&scratch, &proxy, "0");
     waiter.wait_stderr("2nd of 2");
-    proxy.hold();
+    proxy.flows(Flow::Pass, Flow::Hold);
     finish(&mut holder);
-    poll::until("the time to wait is over", || (waiter.has_ended() || waiter.elapsed() > limit).then_some(()));
+    // It gives up.
+    proxy.wait_count(Op::Delete, 1);
     proxy.pass();
     let said = waiter.wait().expect_code(69).stderr();
     let line = "zklock: gave up waiting for /lock after 5s: we have learnt too late that it is free\n";
@@ -123,18 +122,23 @@ fn busy_although_the_waiter_before_us_has_given_up() {
     let (scratch, proxy) = Scratch::proxied();
     let mut holder = scratch.hold();
     let before = scratch.client().create(&format!("{LOCK}/x-1-"), b"", Kind::EphemeralSequential).unwrap();
-    let limit = Duration::from_secs(5);
-    let options = ["-E", "3", "--timeout", "5", "--session-timeout", "60"];
-    let mut waiter = scratch.job(&proxy.address(), "waiter", &options, &[]).env("CI", "true").spawn();
+    let mut waiter = waiter(&scratch, &proxy, "3");
     waiter.wait_stderr("3rd of 3");
-    proxy.hold();
+    proxy.flows(Flow::Pass, Flow::Hold);
     scratch.delete(&before);
-    poll::until("the time to wait is over", || (waiter.has_ended() || waiter.elapsed() > limit).then_some(()));
+    proxy.wait_count(Op::Delete, 1);
     proxy.pass();
     let said = waiter.wait().expect_code(3).stderr();
     assert!(said.contains("gave up waiting for /lock after 5s: ") && said.contains(", held by "), "{said}");
     finish(&mut holder);
     scratch.expect_tidy(&["holder"]);
+}
+
+/// A run that gives up after five seconds, and does not notice a silence in that time.
+fn waiter(scratch: &Scratch, proxy: &Proxy, status: &str) -> Running {
+    // The connection is given up after a sixth of the session timeout.
+    let options = ["-E", status, "--timeout", "5", "--session-timeout", "60"];
+    scratch.job(&proxy.address(), "waiter", &options, &[]).env("CI", "true").spawn()
 }
 
 /// As on a laptop that was asleep: what it knew of the queue before is not the servers' word.
