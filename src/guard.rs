@@ -162,6 +162,8 @@ pub struct Birth<'a> {
 pub struct Borrowed {
     /// The guard is to keep them open for as long as something of the command is left.
     pub pipes: Vec<RawFd>,
+    /// Those of them that have a pledge once the gate is open.
+    pub pledges: Vec<RawFd>,
     /// When one of them hangs up, the kernel kills the command.
     pub lifelines: Vec<RawFd>,
 }

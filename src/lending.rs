@@ -11,6 +11,10 @@
 //! borrower opened it, and the pipe does not hang up. If it does not, the lender may have seen the hang-up
 //! already: nothing is borrowed.
 //!
+//! A borrower whose zklock and guard are killed closes the pipe as well, and what has left the group of its command goes
+//! on. So it leaves a pledge in the pipe, one byte, before its command can start, and takes it out when nothing of that
+//! is left that needs the locks. If the pipe hangs up with a pledge in it, the lender leaves nothing behind.
+//!
 //! What borrows from a command's run is below its guard, and dies with the lease. What borrows from `zklock hold` is
 //! below the process that the lock is held for. So there the pipe belongs to the process that stands in for the command
 //! ([`crate::hold`]), which dies with the lease, and has a second pipe that tells of its death: the lifeline. The kernel
@@ -26,7 +30,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::fstat;
-use nix::unistd::{Pid, pipe2};
+use nix::unistd::{Pid, pipe2, read, write};
 
 use crate::descendants;
 use crate::rules::lender::{Lender, Offer, StandIn};
@@ -82,6 +86,11 @@ impl Lending {
         hangs_up(self.reads.as_fd())
     }
 
+    /// Whether a run below has died that used our locks, and has not seen the end of its command. Once all is over.
+    pub fn has_pledge(&self) -> bool {
+        has(self.reads.as_fd(), PollFlags::POLLIN)
+    }
+
     /// The end that shows this, for another process.
     pub fn into_reads(self) -> OwnedFd {
         self.reads
@@ -95,9 +104,13 @@ impl Lending {
 
 /// Whether a pipe hangs up: no process has its write end.
 pub fn hangs_up(reads: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::new(reads, PollFlags::empty())];
+    has(reads, PollFlags::POLLHUP)
+}
+
+fn has(reads: BorrowedFd<'_>, event: PollFlags) -> bool {
+    let mut fds = [PollFd::new(reads, event)];
     let polled = poll(&mut fds, PollTimeout::ZERO);
-    polled.is_ok() && fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
+    polled.is_ok() && fds[0].revents().is_some_and(|events| events.contains(event))
 }
 
 /// The pipe of a process that stands in for a command. It hangs up when that process ends.
@@ -163,6 +176,16 @@ impl Borrowing {
         self.0.keep(lenders)
     }
 
+    /// A command is about to run under what is borrowed. An error: there is no room for a pledge.
+    pub fn pledge(&self) -> io::Result<()> {
+        if self.0.pledge(&Proc) { Ok(()) } else { Err(Errno::ENOBUFS.into()) }
+    }
+
+    /// Nothing is left of that command that needs the locks.
+    pub fn redeem(&self) {
+        self.0.redeem(&Proc);
+    }
+
     /// The pipes that hang up when a lock that we use may be lost.
     pub fn lifelines(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.0.lifelines().map(AsFd::as_fd)
@@ -176,6 +199,11 @@ impl Borrowing {
     /// The descriptors that a process must keep open for as long as the locks may be used.
     pub fn descriptors(&self) -> Vec<RawFd> {
         self.0.pipes().map(AsRawFd::as_raw_fd).collect()
+    }
+
+    /// Those of them that have a pledge while a command runs.
+    pub fn pledges(&self) -> Vec<RawFd> {
+        self.0.pledges().map(AsRawFd::as_raw_fd).collect()
     }
 
     /// What is borrowed now, for a process that does not keep it open itself.
@@ -192,7 +220,8 @@ impl Pipes for Proc {
     type Pipe = OwnedFd;
 
     fn open_to_write(&self, end: End) -> Result<OwnedFd, Unlent> {
-        let opened = open(end, libc::O_WRONLY);
+        // To read as well: that takes the pledge out again.
+        let opened = open(end, libc::O_RDWR);
         log::debug!("lender {}: {opened:?}", end.process.pid);
         opened
     }
@@ -204,6 +233,19 @@ impl Pipes for Proc {
     fn hangs_up(&self, pipe: &OwnedFd) -> bool {
         hangs_up(pipe.as_fd())
     }
+
+    fn pledge(&self, pipe: &OwnedFd) -> bool {
+        write(pipe, &[0]).is_ok()
+    }
+
+    fn redeem(&self, pipe: &OwnedFd) {
+        redeem(pipe.as_fd());
+    }
+}
+
+/// Takes a pledge out of a pipe. There is one, so this does not wait.
+pub fn redeem(pipe: BorrowedFd<'_>) {
+    let _ = read(pipe, &mut [0]);
 }
 
 impl Processes for Proc {
@@ -222,8 +264,7 @@ fn open(end: End, access: i32) -> Result<OwnedFd, Unlent> {
     let path = format!("/proc/{}/fd/{descriptor}", process.pid);
     // The first look keeps us from opening what belongs to another process by now.
     look(&path, process, inode)?;
-    let (reads, writes) = (access == libc::O_RDONLY, access == libc::O_WRONLY);
-    let opened = OpenOptions::new().read(reads).write(writes).custom_flags(libc::O_NONBLOCK).open(&path);
+    let opened = OpenOptions::new().read(true).write(access == libc::O_RDWR).custom_flags(libc::O_NONBLOCK).open(&path);
     let pipe = opened.map_err(|error| unlent(&error))?;
     let opened = pipe.metadata().map_err(|error| unlent(&error))?;
     let there = look(&path, process, inode)?;
@@ -241,9 +282,8 @@ fn look(path: &str, process: Lender, inode: u64) -> Result<Metadata, Unlent> {
 
 fn unlent(error: &io::Error) -> Unlent {
     match error.raw_os_error() {
-        // The process has gone, or that number is free there; or the process is just ending, and has closed the
-        // read end.
-        Some(libc::ENOENT | libc::ESRCH | libc::ENXIO) => Unlent::Over,
+        // The process has gone, or that number is free there.
+        Some(libc::ENOENT | libc::ESRCH) => Unlent::Over,
         _ => {
             log::info!("cannot borrow: {error}");
             Unlent::Denied

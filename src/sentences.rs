@@ -213,6 +213,9 @@ pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) 
             let why = told_to_caller(plan).map(|told| format!("the guard process died; {told}"));
             (Weight::Error, why.unwrap_or_else(|| GUARD_DIED.to_owned()))
         }
+        Notice::BorrowerDied => {
+            (Weight::Error, "a nested zklock was killed; killing what the command has left behind".to_owned())
+        }
         Notice::LeftBehind(Some(1)) => {
             (Weight::Notable, "a process that the command left behind goes on without the lock".to_owned())
         }

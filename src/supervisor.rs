@@ -196,6 +196,7 @@ impl<'p> Supervisor<'p> {
     }
 
     fn start_keeper(&mut self) -> anyhow::Result<()> {
+        self.redeem();
         self.kill_keeper();
         // Its guard belongs to it.
         self.job.dismiss_guard();
@@ -225,6 +226,13 @@ impl<'p> Supervisor<'p> {
         }
     }
 
+    /// Nothing is left of the command that needs the locks that we have borrowed.
+    fn redeem(&self) {
+        if self.keeper.as_ref().is_some_and(|keeper| keeper.ties.shared.take_pledged()) {
+            self.borrowing.redeem();
+        }
+    }
+
     fn kill_keeper(&self) {
         if let Some(keeper) = &self.keeper {
             keeper.kill();
@@ -248,6 +256,10 @@ impl<'p> Supervisor<'p> {
                 Err(error) => return Ok(Some(self.not_started(&error))),
             }
         }
+        if let Err(error) = self.borrowing.pledge() {
+            return Ok(Some(self.not_started(&error)));
+        }
+        keeper.ties.shared.set_pledged();
         let offer = |guard| self.lending.as_ref().map(|lending| environment::lender(&lending.offer(guard)));
         let variables = |guard| variables.iter().cloned().chain(offer(guard)).collect();
         match self.job.start(work, &mut keeper.ties, &borrowed, &variables, until) {
@@ -277,6 +289,7 @@ impl<'p> Supervisor<'p> {
     fn borrowed(&self) -> Borrowed {
         Borrowed {
             pipes: self.borrowing.descriptors(),
+            pledges: self.borrowing.pledges(),
             lifelines: self.borrowing.lifelines().map(|line| line.as_raw_fd()).collect(),
         }
     }

@@ -7,7 +7,7 @@
 mod outside;
 
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -76,6 +76,8 @@ struct Process<'a> {
     timer: Option<DeadlineTimer>,
     /// Those of our own two pipes, then those of the runs that we borrow from, if the kernel can do that.
     fuses: Vec<Fuse<'a>>,
+    /// What has a pledge in it from the opening of the gate on.
+    pledges: Vec<BorrowedFd<'a>>,
     /// `None` if nothing is borrowed in this way, and once one of them has died.
     lenders: Option<Lenders>,
     /// The end of the pipe that shows that no guard is left; `None` once nothing is left to answer for.
@@ -138,8 +140,9 @@ impl<'a> Process<'a> {
         let fuse_fd = unsafe { BorrowedFd::borrow_raw(fuse.as_raw_fd()) };
         #[expect(unsafe_code, reason = "the descriptors live as long as this process")]
         // SAFETY: they are inherited, and this process keeps them open.
-        let lifelines = || birth.borrowed.lifelines.iter().map(|fd| unsafe { BorrowedFd::borrow_raw(*fd) });
-        let shared_pipes = lifelines().filter(|_| kernel::tells_ends_apart());
+        let kept = |fds: &[RawFd]| fds.iter().map(|fd| unsafe { BorrowedFd::borrow_raw(*fd) }).collect::<Vec<_>>();
+        let (pledges, lifelines) = (kept(&birth.borrowed.pledges), kept(&birth.borrowed.lifelines));
+        let shared_pipes = lifelines.iter().copied().filter(|_| kernel::tells_ends_apart());
         let fuses = [ended, fuse_fd].into_iter().chain(shared_pipes).map(Fuse::new).collect();
         let second = || {
             let children = File::open(format!("/proc/self/task/{guard}/children"));
@@ -150,7 +153,7 @@ impl<'a> Process<'a> {
                 // An empty directory shows nothing.
                 opened => opened.ok().filter(|_| children.is_some() || descendants::is_proc_there()),
             };
-            let lenders = Lenders::watch(lifelines())?;
+            let lenders = Lenders::watch(lifelines.iter().copied())?;
             nix::Result::Ok((children, timer, proc, lenders, ChildSignals::new()?, Alarm::new()?))
         };
         let (children, timer, proc, lenders, signals, alarm) = match second() {
@@ -174,6 +177,7 @@ impl<'a> Process<'a> {
             asks_from: 1,
             timer,
             fuses,
+            pledges,
             lenders,
             alive: Some(alive),
             fuse,

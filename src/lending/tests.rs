@@ -56,6 +56,27 @@ fn the_pipe_hangs_up_when_the_last_borrower_is_done() {
 }
 
 #[test]
+fn a_pledge_outlives_a_borrower_that_does_not_redeem_it() {
+    for redeems in [false, true] {
+        let lending = Lending::begin().unwrap();
+        let (dies, lives) = (borrowing(offer(&lending)), borrowing(offer(&lending)));
+        for borrower in [&dies, &lives] {
+            borrower.pledge().unwrap();
+        }
+        lending.end();
+        if redeems {
+            dies.redeem();
+        }
+        drop(dies);
+        assert!(!lending.is_over());
+        lives.redeem();
+        drop(lives);
+        expect_over(&lending);
+        assert_eq!(lending.has_pledge(), !redeems);
+    }
+}
+
+#[test]
 fn nothing_is_borrowed_after_the_end() {
     let lending = Lending::begin().unwrap();
     lending.end();

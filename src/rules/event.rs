@@ -54,8 +54,10 @@ pub enum CommandEvent {
     StartFailed(Unstarted),
     /// It ended and has been reaped.
     Ended(CommandEnd),
-    /// The same, and zklocks that it started go on under our locks.
+    /// The same, and zklocks that it started go on under our locks, or were killed under them.
     EndedLending(CommandEnd),
+    /// It has ended, and of the zklocks that used our locks one was killed, with its guard: what that ran may go on.
+    BorrowerDied,
     /// It, or the command of `--on-lost`, was stopped by this signal (Ctrl-Z).
     Stopped(Signal),
     /// It has gone, and so have those of its descendants that the machine waits for ([`Awaited`]).

@@ -116,6 +116,9 @@ pub trait Outside {
     /// The next message of the supervisor.
     fn hear(&mut self) -> Heard;
 
+    /// Lets the runs that we borrow from know that nothing is left that needs their locks, if the supervisor has not.
+    fn redeem(&mut self);
+
     /// Shows something for as long as the run lasts.
     fn show(&mut self, sign: Sign);
 
@@ -227,6 +230,8 @@ impl Guard {
                 outside.disarm();
             }
             outside.show(Sign::Stage(stage));
+            // The supervisor may be dead, or die before it does so.
+            outside.redeem();
         }
         outside.tell();
         Next::Exit

@@ -36,6 +36,12 @@ pub trait Pipes {
 
     /// Whether no process has the write end of this pipe.
     fn hangs_up(&self, pipe: &Self::Pipe) -> bool;
+
+    /// Puts a pledge into a pipe whose write end we have. Returns false if there is no room.
+    fn pledge(&self, pipe: &Self::Pipe) -> bool;
+
+    /// Takes a pledge out again.
+    fn redeem(&self, pipe: &Self::Pipe);
 }
 
 /// Something about other processes cannot be found out.
@@ -114,6 +120,28 @@ impl<P> Borrowing<P> {
     /// The pipes that must be open for as long as the locks may be used.
     pub fn pipes(&self) -> impl Iterator<Item = &P> {
         self.borrowed().map(|borrowed| &borrowed.pipe)
+    }
+
+    /// The pipes for pledges. What borrows from `zklock hold` is not below its guard, so a pledge would tell it nothing
+    /// that it could act upon.
+    pub fn pledges(&self) -> impl Iterator<Item = &P> {
+        self.borrowed().filter(|borrowed| borrowed.lifeline.is_none()).map(|borrowed| &borrowed.pipe)
+    }
+
+    /// A command is about to run under what is borrowed: each lender is to know if we die without having seen the end
+    /// of it. Returns false, with nothing pledged, if there is no room.
+    pub fn pledge(&self, pipes: &impl Pipes<Pipe = P>) -> bool {
+        let pledged = self.pledges().take_while(|pipe| pipes.pledge(pipe)).count();
+        if pledged == self.pledges().count() {
+            return true;
+        }
+        self.pledges().take(pledged).for_each(|pipe| pipes.redeem(pipe));
+        false
+    }
+
+    /// Nothing is left of that command that needs the locks.
+    pub fn redeem(&self, pipes: &impl Pipes<Pipe = P>) {
+        self.pledges().for_each(|pipe| pipes.redeem(pipe));
     }
 
     /// Whether a lock that we use may be lost, because the process that it hangs on has died.
@@ -251,6 +279,12 @@ mod tests {
         fn hangs_up(&self, _: &()) -> bool {
             false
         }
+
+        fn pledge(&self, _: &()) -> bool {
+            false
+        }
+
+        fn redeem(&self, _: &()) {}
     }
 
     impl Processes for Hidden {

@@ -93,6 +93,8 @@ pub enum Notice {
     NotReleased(Duration),
     /// The guard process died; what is left of the command is killed.
     GuardDied,
+    /// A zklock below the command was killed, with its guard; what is left of the command is killed.
+    BorrowerDied,
     /// This many processes that the command has left behind go on without the lock; `None` if they cannot be counted.
     LeftBehind(Option<usize>),
     /// The keeper process died too often.

@@ -128,6 +128,10 @@ impl Outside for Supervisor<'_> {
         }
     }
 
+    fn has_lost_borrower(&self) -> bool {
+        self.lending().is_some_and(Lending::has_pledge)
+    }
+
     fn has_command(&self) -> bool {
         self.job.has_command()
     }
@@ -179,6 +183,7 @@ impl Outside for Supervisor<'_> {
             Effect::Release => {
                 self.job.leave();
                 // No process uses a lock any more.
+                self.redeem();
                 self.borrowing.give_back();
                 if let Some(keeper) = &self.keeper {
                     keeper.order(Order::Release);

@@ -88,6 +88,9 @@ pub trait Outside {
     /// our locks.
     fn end_lending(&mut self, lends_on: bool) -> bool;
 
+    /// Once no run below uses our locks: whether one has died that did, and may have left something that still does.
+    fn has_lost_borrower(&self) -> bool;
+
     /// Whether the command has been started, and its end has not been told.
     fn has_command(&self) -> bool;
 
@@ -191,7 +194,10 @@ impl Turns {
             self.hear_keeper(outside)?;
             // After a loss everyone has to go, where borrowers alone were waited for.
             if self.awaits() == awaited {
-                self.happen(outside, Event::Command(CommandEvent::TreeGone))?;
+                let may_leave = awaited == Some(Awaited::Borrowers) && !outside.have_gone(Awaited::Everyone);
+                let has_lost_borrower = may_leave && outside.has_lost_borrower();
+                let gone = if has_lost_borrower { CommandEvent::BorrowerDied } else { CommandEvent::TreeGone };
+                self.happen(outside, Event::Command(gone))?;
             }
         }
         Ok(())
@@ -308,7 +314,9 @@ impl Turns {
         let event = match (outside.failure(ended), ended) {
             (Some(why), _) => CommandEvent::StartFailed(why),
             (None, End::Stillborn) => CommandEvent::StartFailed(Unstarted::NoProcess),
-            (None, End::Reaped(end)) if outside.end_lending(lends_on) => CommandEvent::Ended(end),
+            (None, End::Reaped(end)) if outside.end_lending(lends_on) && !outside.has_lost_borrower() => {
+                CommandEvent::Ended(end)
+            }
             (None, End::Reaped(end)) => CommandEvent::EndedLending(end),
         };
         self.happen(outside, Event::Command(event))?;

@@ -292,8 +292,13 @@ impl State {
         let state = &self.hosts[host];
         let is_told = state.told_loss || state.told_revoked;
         let has_lost_lender = state.borrowing.is_lost(&Proc(self));
-        let has_reason =
-            is_told || has_lost_lender || state.guard.lease_over || state.guard_died || state.stopped_by_supervisor;
+        let has_lost_borrower = state.lending.has_lost_borrower();
+        let has_reason = is_told
+            || has_lost_lender
+            || has_lost_borrower
+            || state.guard.lease_over
+            || state.guard_died
+            || state.stopped_by_supervisor;
         let keeper = state.keeper.map(|keeper| &self.keepers[keeper]);
         // The report that comes before a revocation may have come just after the reports were read.
         let lease = keeper.filter(|keeper| !keeper.revoked).and_then(|keeper| keeper.lease.zip(keeper.limits));
@@ -391,13 +396,12 @@ impl State {
         let state = &self.hosts[host];
         let (settings, ran) = (&state.settings, state.grant.is_some());
         let never_ran = state.never_ran || state.died_behind_gate;
+        let ended_by_itself = !state.stopped_by_us || state.lending.has_lost_borrower();
         let explained = match outcome {
             Outcome::Exited(0) if state.is_skipped => !ran,
-            Outcome::Exited(status) => {
-                !state.stopped_by_us && state.natural_end == Some(CommandEnd::Exited(status)) && ran
-            }
+            Outcome::Exited(status) => ended_by_itself && state.natural_end == Some(CommandEnd::Exited(status)) && ran,
             Outcome::Signaled(signal) => {
-                !state.stopped_by_us && state.natural_end == Some(CommandEnd::Signaled(signal)) && ran
+                ended_by_itself && state.natural_end == Some(CommandEnd::Signaled(signal)) && ran
             }
             // Without a fault only under a lease that was still short: there, one slow answer is enough.
             Outcome::Lost if state.told_revoked && !state.revoked => false,

@@ -55,6 +55,8 @@ kinds! {
     KillKeeper,
     KillGuard,
     KillCommand,
+    /// The supervisor of a nested run and its guard, at once.
+    KillPair,
     /// A run that lends its lock to this one dies, and nothing of it kills this one at once.
     KillLender,
     /// Ctrl-Z and `fg`.
@@ -117,6 +119,8 @@ kinds! {
     /// A command has ended, and nested runs go on under the lock of its run. A nested run has lost its lender.
     LentOn,
     LenderGone,
+    /// A run has killed what its command had left behind, because a nested run had died under its lock.
+    BorrowerDied,
     /// A nested run has lost its lender when its command had been started and had not passed the gate.
     LostAtGate,
     /// The kernel has killed what waited at the gate of a nested run, because the lender had died.

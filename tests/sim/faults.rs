@@ -176,6 +176,7 @@ impl State {
             Kind::FreezeSupervisor | Kind::KillSupervisor | Kind::CtrlZ => self.has_supervisor(fault.host),
             Kind::FreezeKeeper | Kind::KillKeeper | Kind::FreezeAndCut => self.has_keeper(fault.host),
             Kind::FreezeGuard | Kind::KillGuard => self.has_guard(fault.host),
+            Kind::KillPair => self.has_supervisor(fault.host) && self.has_guard(fault.host),
             Kind::FreezeAll | Kind::Sleep => self.has_supervisor(fault.host) && self.has_keeper(fault.host),
             Kind::KillLender => self.mortal_lender(fault.host).is_some(),
             Kind::KillCommand => host.is_running() && host.asleep.is_none() && !host.stopped_by_us,
@@ -345,6 +346,10 @@ impl State {
             Kind::KillKeeper => {
                 self.hosts[host].keeper_kills += 1;
                 self.end_keeper(host);
+            }
+            Kind::KillPair => {
+                self.guard_dies(host);
+                self.kill_supervisor(host);
             }
             Kind::KillLender => {
                 let Some(lender) = self.mortal_lender(host) else { return };

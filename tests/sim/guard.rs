@@ -37,6 +37,8 @@ pub(crate) struct Guard {
     armed: Option<Time>,
     /// What is borrowed from runs above, open for as long as it lives.
     pub(crate) borrowed: Vec<PipeEnd>,
+    /// Those of them with a pledge once the gate is open.
+    pub(crate) pledges: Vec<PipeEnd>,
     /// Those that hang up when a lock that is borrowed from `zklock hold` may be lost, and whether it looks at them.
     pub(crate) lifelines: Vec<PipeEnd>,
     is_watching: bool,
@@ -66,6 +68,7 @@ impl Guard {
             has_fuses: false,
             armed: None,
             borrowed: vec![],
+            pledges: vec![],
             lifelines: vec![],
             is_watching: true,
             is_too_late: false,
@@ -158,6 +161,13 @@ impl Outside for SimOutside<'_> {
             return Heard::Request(host.guard.requests.remove(0));
         }
         if host.alive { Heard::Nothing } else { Heard::Gone }
+    }
+
+    fn redeem(&mut self) {
+        let host = &mut self.state.hosts[self.host];
+        if std::mem::take(&mut host.is_pledged) {
+            host.guard.pledges.iter().for_each(PipeEnd::redeem);
+        }
     }
 
     fn show(&mut self, sign: Sign) {
@@ -312,6 +322,7 @@ impl State {
         let guard = self.guard(host);
         (guard.alive, guard.is_zombie, guard.is_gated) = (false, true, false);
         guard.borrowed.clear();
+        guard.pledges.clear();
         if self.hosts[host].has_opening() {
             self.stand_in_has_gone(host);
         }
@@ -389,6 +400,7 @@ impl State {
         // The lease that is over may be that of a run above. A guard that is stopped is then not killed in time.
         let is_beyond_all = self.above(host).any(|outer| self.is_helpless(outer));
         let is_running = self.is_running(host);
+        let has_heirs = self.has_heirs(host);
         let (now, state) = (self.now, &mut self.hosts[host]);
         // The supervisor has seen that the lease was made shorter, and was stopped before it could do without the guard.
         if state.frozen && state.guard.frozen && now <= state.shortened_from {
@@ -397,7 +409,10 @@ impl State {
         let is_unguarded = !state.guard.alive && (!state.alive || state.frozen);
         // The kernel kills the group when the lender dies. For the rest it takes this guard, and it may be stopped.
         let is_stopped = state.guard.frozen && (!state.alive || state.frozen);
-        if is_unguarded || state.guard.frozen && state.guard.has_lost_lender() || is_stopped && is_beyond_all {
+        if is_unguarded && !has_heirs
+            || state.guard.frozen && state.guard.has_lost_lender()
+            || is_stopped && is_beyond_all
+        {
             for process in state.processes.iter_mut().filter(|process| !process.in_group) {
                 process.counted = false;
             }

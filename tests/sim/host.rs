@@ -88,6 +88,8 @@ pub(crate) struct Host {
     /// What its environment says of the runs above.
     pub(crate) held: Vec<String>,
     pub(crate) offers: Vec<Offer>,
+    /// It has told its lenders that a command may run under their locks, and not that nothing is left of it.
+    pub(crate) is_pledged: bool,
     /// What is left of its command is meant to live on.
     pub(crate) leaves: bool,
     /// When what stands in for a command above has gone.
@@ -201,6 +203,7 @@ impl Host {
             hold: None,
             held: vec![],
             offers: vec![],
+            is_pledged: false,
             leaves: false,
             lender_lost_at: 0,
             is_passed_on: false,
@@ -466,6 +469,10 @@ impl Outside for SimOutside<'_> {
         is_over
     }
 
+    fn has_lost_borrower(&self) -> bool {
+        self.state.hosts[self.host].lending.has_lost_borrower()
+    }
+
     fn has_caller_gone(&mut self) -> bool {
         self.this().hold.as_mut().is_some_and(Hold::has_caller_gone)
     }
@@ -607,6 +614,7 @@ impl State {
             }
             Effect::Release => {
                 self.dismiss_guard(host);
+                self.redeem(host);
                 self.hosts[host].borrowing.give_back();
                 self.wake_above(host);
                 self.hosts[host].released = true;
@@ -630,6 +638,13 @@ impl State {
                 if !self.hosts[host].guarded.as_ref().is_some_and(Guarded::has_command) =>
             {
                 self.fail(format!("host {host} says that it starts its command, and does not"));
+            }
+            Effect::Say(Notice::BorrowerDied) => {
+                let has_died = |nested: &usize| !self.hosts[*nested].alive && self.hosts[*nested].guard_died;
+                if !self.below(host).iter().any(has_died) {
+                    self.fail(format!("host {host} kills what its command has left behind on purpose"));
+                }
+                self.coverage.count(Kind::BorrowerDied);
             }
             Effect::ForwardOutside(_) | Effect::ForwardToOnLost(_) | Effect::Say(_) | Effect::Finish(_) => {}
             Effect::StopSelf(_) => self.hosts[host].frozen = true,
@@ -699,6 +714,7 @@ impl State {
         (self.hosts[host].guard, self.hosts[host].guarded) = (Guard::new(true), Some(Guarded::default()));
         let state = &mut self.hosts[host];
         state.guard.borrowed = state.borrowing.pipes().cloned().collect();
+        state.guard.pledges = state.borrowing.pledges().cloned().collect();
         state.guard.lifelines = state.borrowing.lifelines().cloned().collect();
         if state.hold.is_none() {
             state.lending.begin();
@@ -714,6 +730,7 @@ impl State {
     }
 
     fn start_keeper(&mut self, host: usize) {
+        self.redeem(host);
         self.end_keeper(host);
         if self.hosts[host].has_opening() {
             self.fail(format!("host {host} queues anew, and its command may still pass the gate"));
@@ -774,6 +791,8 @@ impl State {
             self.die_at_gate(host);
             return Some(Happening::Command(CommandEvent::StartFailed(Unstarted::Lost(Loss::LenderGone))));
         }
+        self.hosts[host].borrowing.pledge(&Proc(self));
+        self.hosts[host].is_pledged = true;
         self.make_guard(host);
         (self.hosts[host].never_ran, self.hosts[host].is_untold) = (false, true);
         self.hosts[host].opening = Some((grant, until));

@@ -1,6 +1,7 @@
 //! Nested runs: a zklock that the command of another run starts, on the same machine. What it borrows, and from which
 //! run, is decided by the product. The pipes and the process table are imitated here.
 
+use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
 use fastrand::Rng;
@@ -45,13 +46,19 @@ pub(crate) struct Nesting {
 /// An end of a pipe. The pipe hangs up when no write end is left.
 #[derive(Clone, Debug)]
 pub(crate) enum PipeEnd {
-    Writes(Rc<()>),
+    Writes { open: Rc<()>, pledges: Rc<Cell<u32>> },
     Reads(Weak<()>),
 }
 
 impl PipeEnd {
     pub(crate) fn hangs_up(&self) -> bool {
         matches!(self, Self::Reads(reads) if reads.strong_count() == 0)
+    }
+
+    pub(crate) fn redeem(&self) {
+        if let Self::Writes { pledges, .. } = self {
+            pledges.update(|pledges| pledges - 1);
+        }
     }
 }
 
@@ -61,6 +68,8 @@ pub(crate) struct Lending {
     /// `None` once nothing more is lent.
     writes: Option<Rc<()>>,
     reads: Weak<()>,
+    /// How many pledges are in it.
+    pledges: Rc<Cell<u32>>,
     /// How many pipes there have been.
     inode: u64,
 }
@@ -72,6 +81,7 @@ impl Lending {
             let writes = Rc::new(());
             self.reads = Rc::downgrade(&writes);
             self.writes = Some(writes);
+            self.pledges = Rc::default();
             self.inode += 1;
         }
     }
@@ -84,13 +94,18 @@ impl Lending {
         self.reads.strong_count() == 0
     }
 
+    /// Whether all is over, and a run has died that had borrowed, without having seen the end of its command.
+    pub(crate) fn has_lost_borrower(&self) -> bool {
+        self.is_over() && self.pledges.get() > 0
+    }
+
     pub(crate) fn inode(&self) -> u64 {
         self.inode
     }
 
     /// Whether this is an end of the newest pipe.
     fn is_ours(&self, pipe: &PipeEnd) -> bool {
-        matches!(pipe, PipeEnd::Writes(pipe) if std::ptr::eq(Rc::as_ptr(pipe), self.reads.as_ptr()))
+        matches!(pipe, PipeEnd::Writes { open, .. } if std::ptr::eq(Rc::as_ptr(open), self.reads.as_ptr()))
     }
 }
 
@@ -133,7 +148,8 @@ impl Pipes for Proc<'_> {
     fn open_to_write(&self, end: End) -> Result<PipeEnd, Unlent> {
         let lending = &self.0.hosts[host_of(end.process.pid)].lending;
         let is_there = self.lives(end.process) == Ok(true) && lending.inode == end.inode;
-        lending.writes.clone().filter(|_| is_there).map(PipeEnd::Writes).ok_or(Unlent::Over)
+        let open = lending.writes.clone().filter(|_| is_there).ok_or(Unlent::Over)?;
+        Ok(PipeEnd::Writes { open, pledges: Rc::clone(&lending.pledges) })
     }
 
     fn open_to_read(&self, end: End) -> Result<PipeEnd, Unlent> {
@@ -145,6 +161,17 @@ impl Pipes for Proc<'_> {
 
     fn hangs_up(&self, pipe: &PipeEnd) -> bool {
         pipe.hangs_up()
+    }
+
+    fn pledge(&self, pipe: &PipeEnd) -> bool {
+        if let PipeEnd::Writes { pledges, .. } = pipe {
+            pledges.update(|pledges| pledges + 1);
+        }
+        true
+    }
+
+    fn redeem(&self, pipe: &PipeEnd) {
+        pipe.redeem();
     }
 }
 
@@ -297,6 +324,25 @@ impl State {
             borrowing.borrow(&Proc(self));
             self.hosts[host].borrowing = borrowing;
         }
+    }
+
+    /// The supervisor lets its lenders know that nothing is left of the command that needs their locks.
+    pub(crate) fn redeem(&mut self, host: usize) {
+        if std::mem::take(&mut self.hosts[host].is_pledged) {
+            self.hosts[host].borrowing.redeem(&Proc(self));
+        }
+    }
+
+    /// Whether all locks of a run are lent to it by runs that see to what it has left, should it die.
+    pub(crate) fn has_heirs(&self, host: usize) -> bool {
+        let sees_to_it = |granted: &Granted| {
+            let holds = |outer: &usize| {
+                self.hosts[*outer].grant.iter().flat_map(Grant::all).any(|held| held.node == granted.node)
+            };
+            let lender = self.above(host).filter(holds).last();
+            lender.is_some_and(|lender| self.hosts[lender].hold.is_none() && !self.is_helpless(lender))
+        };
+        self.hosts[host].grant.as_ref().is_some_and(|grant| grant.all().all(sees_to_it))
     }
 
     /// The supervisor hears which runs lend it something, and gives back the rest.
@@ -588,6 +634,17 @@ pub(crate) fn nest(rng: &mut Rng, state: &mut State, timeout: Time) {
             delay: rng.u64(0..MS / 4),
             fault: Kind::KillLender,
             time: some_time(rng, timeout),
+        });
+    }
+    if rng.u32(0..4) == 0 {
+        let nested = rng.usize(state.first_nested..state.hosts.len());
+        state.hosts[nested].script.leaves_group = true;
+        state.traps.push(Trap {
+            moment: Kind::AtNestedSpawn,
+            countdown: rng.u32(1..4),
+            delay: some_time(rng, timeout / 8),
+            fault: Kind::KillPair,
+            time: 0,
         });
     }
     if rng.bool() {

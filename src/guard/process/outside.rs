@@ -18,6 +18,7 @@ use crate::guard::below::{self, Numbers};
 use crate::guard::from_message;
 use crate::guard::kernel::{Fuse, Lenders, noted};
 use crate::guard::round::Round;
+use crate::lending;
 use crate::rules::guard::{Heard, Outside, Reaped, Sign, Stage};
 use crate::rules::instant::Instant;
 use crate::rules::signal::Signal;
@@ -143,6 +144,12 @@ impl Outside for Process<'_> {
                 Err(Errno::EAGAIN) => return Heard::Nothing,
                 _ => return Heard::Gone,
             }
+        }
+    }
+
+    fn redeem(&mut self) {
+        if self.shared.take_pledged() {
+            self.pledges.iter().for_each(|pipe| lending::redeem(*pipe));
         }
     }
 

@@ -111,6 +111,7 @@ impl Outside for World {
     fn hear(&mut self) -> Heard {
         self.requests.pop().map_or(Heard::Nothing, Heard::Request)
     }
+    fn redeem(&mut self) {}
     fn show(&mut self, _: Sign) {}
     fn tell(&mut self) {}
     fn open_gate(&mut self) {}

@@ -123,6 +123,7 @@ impl Machine {
                 CommandEvent::StartFailed(_)
                 | CommandEvent::Ended(_)
                 | CommandEvent::EndedLending(_)
+                | CommandEvent::BorrowerDied
                 | CommandEvent::TreeGone,
             ) => (State::Releasing(release), vec![]),
         }
@@ -144,6 +145,7 @@ impl Machine {
                 CommandEvent::StartFailed(_)
                 | CommandEvent::Ended(_)
                 | CommandEvent::EndedLending(_)
+                | CommandEvent::BorrowerDied
                 | CommandEvent::TreeGone,
             )
             | Event::Timer => vec![],

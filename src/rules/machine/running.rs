@@ -69,7 +69,9 @@ impl Killing {
     pub(super) fn deadline(&self) -> Instant {
         match self.cause {
             Cause::Loss => self.again_at,
-            Cause::MaxRun | Cause::Revoked | Cause::GuardGone => self.again_at.min(self.lease.kill_at()),
+            Cause::MaxRun | Cause::Revoked | Cause::GuardGone | Cause::BorrowerDied(_) => {
+                self.again_at.min(self.lease.kill_at())
+            }
         }
     }
 }
@@ -85,6 +87,8 @@ enum Cause {
     Revoked,
     /// The guard has died. The lock is still held.
     GuardGone,
+    /// The command has ended like this, and a zklock below it that used our locks was killed. They are still held.
+    BorrowerDied(CommandEnd),
 }
 
 impl Machine {
@@ -183,6 +187,14 @@ impl Machine {
                 Some(end) => release(now, outcome(end), timeout),
                 None => (State::Running(run), vec![]),
             },
+            CommandEvent::BorrowerDied => match run.ended {
+                Some(end) => {
+                    let (state, mut effects) = kill(now, run.lease, Cause::BorrowerDied(end), None);
+                    effects.push(Effect::Say(Notice::BorrowerDied));
+                    (state, effects)
+                }
+                None => (State::Running(run), vec![]),
+            },
         }
     }
 
@@ -221,7 +233,7 @@ impl Machine {
             // If a short lease has brought SIGKILL forward, a later extension of the lease does not put it
             // off again.
             Cause::Loss => stopping.deadline(),
-            Cause::MaxRun | Cause::Revoked | Cause::GuardGone => stopping.kill_at,
+            Cause::MaxRun | Cause::Revoked | Cause::GuardGone | Cause::BorrowerDied(_) => stopping.kill_at,
         };
         let stopping = Stopping { cause, kill_at, ..stopping };
         match event {
@@ -237,7 +249,12 @@ impl Machine {
             Event::CallerGone => (State::Stopping(stopping), vec![Effect::Forward(Signal::CONT)]),
             Event::Timer
             | Event::Signal { .. }
-            | Event::Command(CommandEvent::Ended(_) | CommandEvent::EndedLending(_) | CommandEvent::Stopped(_))
+            | Event::Command(
+                CommandEvent::Ended(_)
+                | CommandEvent::EndedLending(_)
+                | CommandEvent::BorrowerDied
+                | CommandEvent::Stopped(_),
+            )
             | Event::Keeper(
                 Report::Connection(_)
                 | Report::Borrows(_)
@@ -272,7 +289,12 @@ impl Machine {
             }
             Event::Timer
             | Event::Signal { .. }
-            | Event::Command(CommandEvent::Ended(_) | CommandEvent::EndedLending(_) | CommandEvent::Stopped(_))
+            | Event::Command(
+                CommandEvent::Ended(_)
+                | CommandEvent::EndedLending(_)
+                | CommandEvent::BorrowerDied
+                | CommandEvent::Stopped(_),
+            )
             | Event::Keeper(
                 Report::Connection(_)
                 | Report::Borrows(_)
@@ -333,7 +355,7 @@ fn judge(now: Instant, lease: Lease, cause: Cause, event: &Event) -> (Cause, Opt
 /// We stopped the child before it had executed the command, and it never did.
 fn unstarted(now: Instant, lease: Lease, cause: Cause, why: Unstarted) -> (State, Vec<Effect>) {
     match cause {
-        Cause::MaxRun | Cause::GuardGone => gone(now, lease, cause),
+        Cause::MaxRun | Cause::GuardGone | Cause::BorrowerDied(_) => gone(now, lease, cause),
         // No command ran, so --on-lost has nothing to clean up.
         Cause::Loss => never_ran(now, Outcome::Lost, None, why),
         Cause::Revoked => never_ran(now, Outcome::Lost, Some(lease.terms().timeout()), why),
@@ -345,6 +367,7 @@ fn gone(now: Instant, lease: Lease, cause: Cause) -> (State, Vec<Effect>) {
     match cause {
         Cause::MaxRun => release(now, Outcome::RanOut, Some(lease.terms().timeout())),
         Cause::GuardGone => release(now, Outcome::Internal, Some(lease.terms().timeout())),
+        Cause::BorrowerDied(end) => release(now, outcome(end), Some(lease.terms().timeout())),
         Cause::Loss | Cause::Revoked => {
             let frees_within = Some(lease.terms().timeout()).filter(|_| cause == Cause::Revoked);
             let release = Release { on_lost_runs: true, ..Release::after(now, Outcome::Lost, frees_within) };

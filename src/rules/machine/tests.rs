@@ -124,7 +124,7 @@ impl Harness {
     }
 
     fn event(&mut self, event: Event) {
-        if matches!(event, Event::Command(CommandEvent::Ended(_))) {
+        if matches!(event, Event::Command(CommandEvent::Ended(_) | CommandEvent::EndedLending(_))) {
             self.alive = false;
         }
         if matches!(event, Event::Command(CommandEvent::TreeGone) | Event::Command(CommandEvent::StartFailed(_))) {
@@ -429,6 +429,18 @@ fn the_status_of_the_command_is_kept() {
     run.event(Event::Command(CommandEvent::Ended(CommandEnd::Exited(3))));
     assert!(run.released);
     run.event(Event::Keeper(Report::Released { was_busy: true }));
+    assert_eq!(run.finished, Some(Outcome::Exited(3)));
+}
+
+#[test]
+fn what_a_dead_borrower_has_left_is_killed_and_the_status_kept() {
+    let mut run = Harness::running(settings());
+    run.event(Event::Command(CommandEvent::EndedLending(CommandEnd::Exited(3))));
+    run.event(Event::Command(CommandEvent::BorrowerDied));
+    assert!(run.killed && !run.released && run.said(|notice| *notice == Notice::BorrowerDied));
+    run.event(Event::Command(CommandEvent::TreeGone));
+    assert!(run.released);
+    run.event(Event::Keeper(Report::Released));
     assert_eq!(run.finished, Some(Outcome::Exited(3)));
 }
 

@@ -9,7 +9,7 @@ use super::{inner_guard, inner_keeper, next, script, wait_until_it_lends_no_more
 use crate::harness::fault::EXPIRY;
 use crate::harness::moment::Moment;
 use crate::harness::poll;
-use crate::harness::process;
+use crate::harness::process::{self, Process};
 use crate::harness::running::{Running, finish};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::terminal::Terminal;
@@ -273,4 +273,101 @@ fn outer_lock_lost_inner_has_another() {
     scratch.client().wait_count(INNER, 0);
     Moment::now().expect_within(EXPIRY, deleted, "the inner node has gone");
     outer.wait_until_nothing_is_left();
+}
+
+/// Kills an inner zklock together with its guard, which has no time to kill what is below it.
+#[track_caller]
+fn kill_pair(guard: &Process) {
+    process::stop(guard.pid);
+    process::send(guard.parent, Signal::SIGKILL);
+    process::send(guard.pid, Signal::SIGKILL);
+}
+
+const BORROWER_DIED: &str = "zklock: a nested zklock was killed; killing what the command has left behind\n";
+
+/// What has left the group of the inner command comes to the outer guard, and nobody has left it behind on purpose.
+#[test]
+fn inner_zklock_killed_with_its_guard() {
+    const INNER: &str =
+        r#""$Z" /lock -- "$C" --name inner --wait --spawn-daemon -- --name daemon --log log --beat --wait"#;
+    for (shell, status) in [(format!("exec {INNER}"), None), (format!("{INNER}; exit 7"), Some(7))] {
+        let scratch = Scratch::new();
+        let mut outer = script(&scratch, &[], &shell).spawn();
+        outer.wait_stdout("daemon ready");
+        let mut next = next(&scratch);
+        kill_pair(&inner_guard(&outer));
+        let output = outer.wait();
+        let output = match status {
+            Some(status) => output.expect_code(status),
+            None => output.expect_signal(Signal::SIGKILL),
+        };
+        assert_eq!(output.stderr().trim_start_matches("Killed\n"), BORROWER_DIED);
+        outer.wait_until_nothing_is_left();
+        next.wait_stdout("ready");
+        finish(&mut next);
+        assert_eq!(scratch.log().expect_no_overlap().order(), ["daemon", "next"]);
+    }
+}
+
+/// The lock is held for as long as one of the inner runs uses it, and then what the other one has left is killed.
+#[test]
+fn one_of_two_inner_zklocks_killed_with_its_guard() {
+    let scratch = Scratch::new();
+    let first = r#""$Z" /lock -- "$C" --name inner --wait --spawn-daemon -- --name daemon --log log --beat --wait"#;
+    let second = r#""$Z" /lock -- "$C" --name second --until end"#;
+    let shell = format!(r#"{first} 2>first & first=$!; "$C" --until go; {second} & wait $first; exit 0"#);
+    let mut outer = script(&scratch, &[], &shell).spawn();
+    outer.wait_stdout("daemon ready");
+    let guard = inner_guard(&outer);
+    scratch.touch("go");
+    outer.wait_stdout("second ready");
+    let mut next = next(&scratch);
+    kill_pair(&guard);
+    wait_until_it_lends_no_more(&outer);
+    assert_eq!(scratch.client().children(LOCK).len(), 2);
+    scratch.touch("end");
+    assert_eq!(outer.wait().expect_code(0).stderr().trim_start_matches("Killed\n"), BORROWER_DIED);
+    outer.wait_until_nothing_is_left();
+    next.wait_stdout("ready");
+    finish(&mut next);
+    scratch.log().expect_no_overlap();
+}
+
+/// What the outer command leaves behind goes on if each inner run has seen the end of its own command, or had none.
+#[test]
+fn what_is_left_beside_an_inner_run_goes_on() {
+    let inner_is_killed: fn(&Running) = |outer| process::send(inner_guard(outer).parent, Signal::SIGKILL);
+    let guard_is_killed: fn(&Running) = |outer| process::send(inner_guard(outer).pid, Signal::SIGKILL);
+    let keeper_is_killed: fn(&Running) = |outer| process::send(inner_keeper(outer).pid, Signal::SIGKILL);
+    let waiter_is_killed: fn(&Running) = |outer| process::send(inner_keeper(outer).parent, Signal::SIGKILL);
+    let cases: [(&str, &str, fn(&Running)); 6] = [
+        ("ends", r#""$Z" /lock true"#, |_| ()),
+        ("fails", r#""$Z" /lock -- "$C" --exit 3"#, |_| ()),
+        ("zklock is killed", r#""$Z" /lock -- "$C" --name inner --wait"#, inner_is_killed),
+        ("guard is killed", r#""$Z" /lock -- "$C" --name inner --wait"#, guard_is_killed),
+        ("keeper is killed", r#""$Z" /lock -- "$C" --name inner --wait"#, keeper_is_killed),
+        ("waits, and is killed", r#""$Z" /lock --and /other -- "$C" --name inner"#, waiter_is_killed),
+    ];
+    for (what, inner, act) in cases {
+        let scratch = Scratch::new();
+        let mut other = scratch.zklock().arg("/other").child(scratch.logged("other")).spawn();
+        other.wait_stdout("ready");
+        let shell = format!(r#"setsid "$C" --name daemon --wait & {inner} 2>inner; "$C" --name outer --until end"#);
+        let mut outer = script(&scratch, &["--session-timeout", "10"], &shell).spawn();
+        outer.wait_stdout("daemon ready");
+        if inner.ends_with("--wait") {
+            outer.wait_stdout("inner ready");
+        } else if inner.contains("/other") {
+            scratch.client().wait_count("/other", 2);
+        }
+        act(&outer);
+        outer.wait_stdout("outer ready");
+        scratch.touch("end");
+        let line = "zklock: a process that the command left behind goes on without the lock\n";
+        assert_eq!(outer.wait().expect_code(0).stderr(), line, "{what}");
+        let daemon = outer.processes().into_iter().filter(|process| process.name == "child");
+        daemon.for_each(|daemon| process::send(daemon.pid, Signal::SIGKILL));
+        outer.wait_until_nothing_is_left();
+        finish(&mut other);
+    }
 }
