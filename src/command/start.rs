@@ -4,11 +4,13 @@
 //! can come. So nobody waits for it, and whether there was a command is found out when the child is reaped.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::unistd::{ForkResult, Pid, fork, pipe2, read, setpgid, write};
 
@@ -55,6 +57,36 @@ impl Program<'_> {
     }
 }
 
+/// A call that the process of a command cannot do without before it is the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// A process group of its own.
+    Group,
+    /// The end with the guard.
+    ParentDeath,
+}
+
+const CALLS: [Call; 2] = [Call::Group, Call::ParentDeath];
+
+/// The system refuses such a call. That is not the program's fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    call: Call,
+    errno: Errno,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let call = match self.call {
+            Call::Group => "setpgid",
+            Call::ParentDeath => "prctl(PR_SET_PDEATHSIG)",
+        };
+        write!(f, "the system refuses {call}: {}", io::Error::from(self.errno))
+    }
+}
+
+impl std::error::Error for Refused {}
+
 /// Tells why a program was not executed.
 #[derive(Debug)]
 pub struct Failure(OwnedFd);
@@ -72,22 +104,41 @@ impl Failure {
 
     /// Why there was no program, once the child has ended. See [`unstarted`](super::unstarted).
     pub fn read(&self) -> Option<io::Error> {
-        let mut errno = [0; size_of::<i32>()];
+        let mut message = [0; size_of::<[i32; 2]>()];
         // execve(2) closes the write end without a message. So does SIGKILL before execve(2); that counts as
         // a command that was killed.
-        let length = read(&self.0, &mut errno).unwrap_or(0);
-        (length == errno.len()).then(|| io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
+        let length = read(&self.0, &mut message).unwrap_or(0);
+        let numbers = message.split_first_chunk().filter(|_| length == message.len());
+        let (errno, call) = numbers.map(|(errno, call)| (i32::from_ne_bytes(*errno), call))?;
+        let refused = CALLS.into_iter().find(|known| to_number(Some(*known)).to_ne_bytes() == *call);
+        Some(match refused {
+            Some(call) => io::Error::other(Refused { call, errno: Errno::from_raw(errno) }),
+            None => io::Error::from_raw_os_error(errno),
+        })
     }
 }
 
 impl FailureReport {
     /// Tells it, and exits.
     pub fn exit(self, error: &io::Error) -> ! {
-        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        self.tell(error.raw_os_error().unwrap_or(libc::EIO), None)
+    }
+
+    /// Tells that the system refuses a call, and exits.
+    pub fn refused(self, call: Call, errno: Errno) -> ! {
+        self.tell(errno as i32, Some(call))
+    }
+
+    fn tell(self, errno: i32, call: Option<Call>) -> ! {
         // It does not matter if the reader has died.
-        let _ = write(&self.0, &errno.to_ne_bytes());
+        let _ = write(&self.0, &[errno.to_ne_bytes(), to_number(call).to_ne_bytes()].concat());
         exit_now(127)
     }
+}
+
+/// A call as it is told: 0 for none.
+fn to_number(call: Option<Call>) -> i32 {
+    call.map_or(0, |call| call as i32 + 1)
 }
 
 /// Exits without running what exit(3) runs: in a fork that is not its own, and nothing is left to be written.

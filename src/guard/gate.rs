@@ -14,7 +14,7 @@ use nix::unistd::{Pid, getppid, read, setpgid};
 
 use super::{Birth, Work};
 use crate::clock;
-use crate::command::{FailureReport, Program};
+use crate::command::{Call, FailureReport, Program};
 use crate::lending::Lending;
 use crate::rules::instant::Instant;
 use crate::shared::Shared;
@@ -76,13 +76,17 @@ const VARIABLES: u32 = 12;
 /// exits; and the guard goes if the supervisor does.
 pub(super) fn wait(birth: &Birth<'_>, passage: Passage<'_>, go: &OwnedFd, guard: Pid, shared: Shared) -> ! {
     let Passage { gate, report, supervisor, lent } = passage;
+    if birth.own_group
+        && let Err(errno) = setpgid(Pid::from_raw(0), Pid::from_raw(0))
+    {
+        report.refused(Call::Group, errno);
+    }
+    // The parent is the guard, a process with one thread: the signal comes when that thread ends.
+    if let Err(errno) = prctl::set_pdeathsig(Named::SIGKILL) {
+        report.refused(Call::ParentDeath, errno);
+    }
     let tied = || -> io::Result<()> {
-        if birth.own_group {
-            setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
-        }
-        // The parent is the guard, a process with one thread: the signal comes when that thread ends.
-        prctl::set_pdeathsig(Named::SIGKILL)?;
-        // The guard may have died before the line above: then the signal never comes.
+        // The guard may have died before the call above: then the signal never comes.
         if getppid() != guard {
             return Err(Errno::ESRCH.into());
         }

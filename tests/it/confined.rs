@@ -254,6 +254,22 @@ fn without_proc_what_needs_it_is_refused() {
     assert_eq!(only_line(&output), "zklock fence needs /proc, to find the run of an earlier holder: mount it");
 }
 
+/// The command is not to blame.
+#[test]
+fn without_what_ties_the_command_to_the_guard_it_is_not_started() {
+    for (rules, call) in [
+        ("DENY(SYS_setpgid, EPERM),", "setpgid"),
+        ("UNLESS(JEQ, SYS_prctl, 3), LOAD(args[0]), UNLESS(JEQ, 1, 1), FAIL(EPERM),", "prctl(PR_SET_PDEATHSIG)"),
+    ] {
+        let scratch = Scratch::new().with_lock();
+        let filtered = filtering(&scratch, rules);
+        let output = scratch.zklock().args([LOCK, "--", "echo", "ran"]).run_by([filtered]).run().expect_code(70);
+        let line = format!("zklock: echo: the system refuses {call}: Operation not permitted (os error 1)\n");
+        assert_eq!((output.stdout(), output.stderr()), (String::new(), line));
+        scratch.wait_queue(0);
+    }
+}
+
 #[test]
 fn set_user_id_is_refused() {
     let copied = Copied::new(0o6755);
