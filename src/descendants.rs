@@ -334,7 +334,7 @@ fn children_among_all(parent: i32) -> io::Result<Vec<i32>> {
 pub const NUMBERS: i32 = 1 << 22;
 
 /// What is asked of waitid(2) to learn of a child and to leave it as it is.
-const LOOK: WaitPidFlag = WaitPidFlag::WEXITED.union(WaitPidFlag::WNOHANG).union(WaitPidFlag::WNOWAIT);
+pub const LOOK: WaitPidFlag = WaitPidFlag::WEXITED.union(WaitPidFlag::WNOHANG).union(WaitPidFlag::WNOWAIT);
 
 /// Whether wait(2) knows this child.
 pub fn is_child_of_ours(pid: i32) -> bool {

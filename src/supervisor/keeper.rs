@@ -4,10 +4,11 @@ use std::fs::File;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use nix::sys::wait::{Id, WaitStatus, waitid};
 use nix::unistd::{ForkResult, Pid, fork};
 
 use crate::command::exit_now;
-use crate::descendants;
+use crate::descendants::{self, LOOK};
 use crate::guard::Ties;
 use crate::keeper::process::{self, Birth};
 use crate::lending::Borrowing;
@@ -25,6 +26,8 @@ pub(super) struct Keeper {
     pub(super) link: Option<Link>,
     pub(super) ties: Ties,
     pub(super) reaped: bool,
+    /// It was reaped, and had not exited by itself.
+    died: bool,
 }
 
 impl Keeper {
@@ -55,8 +58,15 @@ impl Keeper {
                 process::run(Birth { plan, credentials, supervisor, started, refresh, asked, loans, link, ties });
                 exit_now(0);
             }
-            ForkResult::Parent { child: pid } => Ok(Self { pid, link: Some(ours), ties, reaped: false }),
+            ForkResult::Parent { child: pid } => Ok(Self { pid, link: Some(ours), ties, reaped: false, died: false }),
         }
+    }
+
+    /// Whether it has gone, and did not exit by itself.
+    pub(super) fn has_died(&self) -> bool {
+        let by_itself = [WaitStatus::StillAlive, WaitStatus::Exited(self.pid, 0)];
+        let has_failed = || waitid(Id::Pid(self.pid), LOOK).is_ok_and(|end| !by_itself.contains(&end));
+        if self.reaped { self.died } else { has_failed() }
     }
 
     /// It was reaped, and that it has gone is still to be heard. As a rule its socket tells, but another process may have
@@ -100,5 +110,6 @@ impl Keeper {
     pub(super) fn ended(&mut self, end: CommandEnd) {
         log::debug!("keeper {}: {end:?}", self.pid);
         self.reaped = true;
+        self.died = end != CommandEnd::Exited(0);
     }
 }

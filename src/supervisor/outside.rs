@@ -3,6 +3,7 @@
 use anyhow::Context as _;
 
 use super::Supervisor;
+use super::keeper::Keeper;
 use super::turn::{Change, Outside};
 use crate::clock;
 use crate::command::{self, Reaped};
@@ -35,6 +36,10 @@ impl Outside for Supervisor<'_> {
             self.job.dismiss_guard();
         }
         Some(event)
+    }
+
+    fn has_keeper_died(&self) -> bool {
+        self.keeper.as_ref().is_some_and(Keeper::has_died)
     }
 
     fn answered(&self) -> Option<Instant> {

@@ -47,6 +47,9 @@ pub trait Outside {
     /// The keeper's next report, or that it has gone.
     fn hear_keeper(&mut self) -> Option<Event>;
 
+    /// Whether the keeper has gone, and did not exit by itself.
+    fn has_keeper_died(&self) -> bool;
+
     /// When the servers last answered the keeper anything, as it shows.
     fn answered(&self) -> Option<Instant>;
 
@@ -242,8 +245,12 @@ impl Turns {
                 // What others ask of a command that has ended.
                 Event::Keeper(Report::Revoked(_)) => is_telling || outside.has_ended(),
                 // When nothing is left of the command, the keeper releases the lock by itself. What happens to it after
-                // that is no loss.
-                Event::KeeperGone => outside.is_emptied(),
+                // that is no loss. But if the guard had to end the command, and the keeper did not exit by itself, that is
+                // why the lease was over.
+                Event::KeeperGone => {
+                    let is_cause = outside.loss() == Some(Loss::LeaseOver) && outside.has_keeper_died();
+                    outside.is_emptied() && !is_cause
+                }
                 _ => false,
             };
             if is_too_late && is_telling {

@@ -356,6 +356,10 @@ impl Outside for SimOutside<'_> {
         Some(Happening::KeeperGone)
     }
 
+    fn has_keeper_died(&self) -> bool {
+        self.state.hosts[self.host].keeper_kills > 0
+    }
+
     fn answered(&self) -> Option<Instant> {
         self.keeper()?.answered.map(instant)
     }

@@ -440,7 +440,7 @@ fn what_a_dead_borrower_has_left_is_killed_and_the_status_kept() {
     assert!(run.killed && !run.released && run.said(|notice| *notice == Notice::BorrowerDied));
     run.event(Event::Command(CommandEvent::TreeGone));
     assert!(run.released);
-    run.event(Event::Keeper(Report::Released));
+    run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::Exited(3)));
 }
 

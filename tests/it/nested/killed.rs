@@ -336,11 +336,12 @@ fn one_of_two_inner_zklocks_killed_with_its_guard() {
 /// What the outer command leaves behind goes on if each inner run has seen the end of its own command, or had none.
 #[test]
 fn what_is_left_beside_an_inner_run_goes_on() {
-    let inner_is_killed: fn(&Running) = |outer| process::send(inner_guard(outer).parent, Signal::SIGKILL);
-    let guard_is_killed: fn(&Running) = |outer| process::send(inner_guard(outer).pid, Signal::SIGKILL);
-    let keeper_is_killed: fn(&Running) = |outer| process::send(inner_keeper(outer).pid, Signal::SIGKILL);
-    let waiter_is_killed: fn(&Running) = |outer| process::send(inner_keeper(outer).parent, Signal::SIGKILL);
-    let cases: [(&str, &str, fn(&Running)); 6] = [
+    type Act = fn(&Running);
+    let inner_is_killed: Act = |outer| process::send(inner_guard(outer).parent, Signal::SIGKILL);
+    let guard_is_killed: Act = |outer| process::send(inner_guard(outer).pid, Signal::SIGKILL);
+    let keeper_is_killed: Act = |outer| process::send(inner_keeper(outer).pid, Signal::SIGKILL);
+    let waiter_is_killed: Act = |outer| process::send(inner_keeper(outer).parent, Signal::SIGKILL);
+    let cases: [(&str, &str, Act); 6] = [
         ("ends", r#""$Z" /lock true"#, |_| ()),
         ("fails", r#""$Z" /lock -- "$C" --exit 3"#, |_| ()),
         ("zklock is killed", r#""$Z" /lock -- "$C" --name inner --wait"#, inner_is_killed),
