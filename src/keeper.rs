@@ -389,8 +389,10 @@ impl<'p, O: Outside> Keeper<'p, O> {
                     self.conclude(&session, to_record).await?;
                     success.take();
                 }
-                let was_busy = self.is_busy(&session).await?;
-                session.close().await.map(|()| was_busy)
+                // They leave together, and are answered in their order.
+                let is_busy = self.ask_if_busy(&session);
+                session.close().await?;
+                Ok(or(is_busy, async { false }).await)
             };
             match closing.await {
                 Ok(was_busy) => return Some(Report::Released { was_busy }),

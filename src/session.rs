@@ -195,5 +195,5 @@ pub trait Session: Sized {
 
     /// Closes the session, and waits until that is done. The ephemeral nodes that it had created go with it.
     /// [`Failure::Unknown`]: the connection was lost on the way. To be called when no watch is left. Lazy.
-    fn close(self) -> impl Future<Output = Result<(), Failure>>;
+    fn close(&self) -> impl Future<Output = Result<(), Failure>>;
 }

@@ -12,7 +12,6 @@ use super::Keeper;
 use super::contend::queue_of;
 use super::outside::Outside;
 use super::place::{Claim, Stop};
-use crate::futures::{or, zip};
 use crate::plan::LockPath;
 use crate::rules::queue::{SINGLE, Standing};
 use crate::rules::settings::Patience;
@@ -112,38 +111,37 @@ impl<O: Outside> Keeper<'_, O> {
         Ok(false)
     }
 
-    /// Whether a contender is still before us at the lock that we have told that we wait for. What we have told may be old:
-    /// this process may have been stopped since then, or the network silent. Our own node may have gone by now. Fails only
-    /// if that is to be asked again, or the session is over.
-    pub(super) async fn is_busy(&self, session: &O::Session) -> Result<bool, Failure> {
+    /// Asks whether a contender is still before us at the lock that we have told that we wait for. What we have told may be
+    /// old: this process may have been stopped since then, or the network silent. Our own node may have gone by now. The
+    /// requests are queued at once; the answer is false if one of them is not answered as it should be.
+    pub(super) fn ask_if_busy<'s>(&'s self, session: &'s O::Session) -> impl Future<Output = bool> + use<'s, O> {
         let waits = self.told.borrow().waits.clone();
         // Without waiting, it has just been told.
         let is_asked = !self.told.borrow().held && self.plan.settings.patience != Patience::NoWait;
-        let Some((lock, own)) = waits.filter(|_| is_asked) else { return Ok(false) };
-        let lost = async {
-            session.lost().await;
-            Err(Failure::Unknown("the connection was lost".to_owned()))
-        };
-        let asking = async {
-            let Some(own) = own else {
-                return match session.beat(&[lock.child(SINGLE)], None).await {
-                    // What does not exist has no ACL.
-                    Ok(()) | Err(Failure::Denied) => Ok(true),
-                    Err(failure) => Err(failure),
-                };
-            };
-            // They leave together.
-            let (synced, listed) = zip(session.sync(lock.as_str()), session.children(lock.as_str())).await;
-            let mut names = self.without_ghosts(&lock, synced.and(listed)?);
+        let asked = waits.filter(|_| is_asked).map(|(lock, own)| {
+            let single = lock.child(SINGLE);
+            let synced = session.sync(lock.as_str());
+            let (listed, read) = (session.children(lock.as_str()), session.read(&single));
+            // Our server may lack it.
+            let exists = own.is_none().then(|| session.beat(slice::from_ref(&single), None));
+            (lock, own, synced, listed, read, exists)
+        });
+        async move {
+            let Some((lock, own, synced, listed, read, exists)) = asked else { return false };
+            let owner = read.await.map(|(_, stat)| stat.owner);
+            if let Some(exists) = exists {
+                // What does not exist has no ACL.
+                return owner != Ok(session.id()) && matches!(exists.await, Ok(()) | Err(Failure::Denied));
+            }
+            let (Some(own), Ok(()), Ok(names)) = (own, synced.await, listed.await) else { return false };
+            let mut names = self.without_ghosts(&lock, names);
             if !names.contains(&own) {
                 names.push(own.clone());
             }
-            let queue = self.queue(session, &lock, names).await;
-            Ok(queue.is_ok_and(|queue| matches!(queue.standing(&own), Standing::Waits { .. })))
-        };
-        match or(lost, asking).await {
-            Err(failure @ (Failure::Unknown(_) | Failure::SessionOver)) => Err(failure),
-            answer => Ok(answer.unwrap_or(false)),
+            let Ok(queue) = queue_of(&lock, names) else { return false };
+            let has_single = !matches!(owner, Ok(0) | Err(Failure::NoNode));
+            let queue = if has_single { queue } else { queue.without_single() };
+            matches!(queue.standing(&own), Standing::Waits { .. })
         }
     }
 

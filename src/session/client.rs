@@ -413,7 +413,7 @@ impl<C: Channel> Session for ClientSession<C> {
         async move { reply.await.map(drop) }
     }
 
-    async fn close(self) -> Result<(), Failure> {
+    async fn close(&self) -> Result<(), Failure> {
         let slot = Slot::default();
         let waits = Waits { slot: Rc::clone(&slot), watch: None, login: None };
         let queued = self.wire.borrow_mut().connection.request(&Request::Close, waits, self.channel.now());

@@ -8,7 +8,7 @@ use crate::harness::client::Kind;
 use crate::harness::frames::Op;
 use crate::harness::poll;
 use crate::harness::process;
-use crate::harness::proxy::{Flow, Proxy};
+use crate::harness::proxy::{Fate, Flow, Proxy};
 use crate::harness::running::{Running, finish, only_line};
 use crate::harness::scratch::{LOCK, Scratch, direct};
 use crate::harness::times::AT_ONCE;
@@ -131,6 +131,28 @@ fn busy_although_the_waiter_before_us_has_given_up() {
     let said = waiter.wait().expect_code(3).stderr();
     assert!(said.contains("gave up waiting for /lock after 5s: ") && said.contains(", held by "), "{said}");
     finish(&mut holder);
+    scratch.expect_tidy(&["holder"]);
+}
+
+/// The node that it finds is its own: the reply to its creation came too late.
+#[test]
+fn our_own_single_node_makes_no_busy_lock() {
+    let (scratch, proxy) = Scratch::proxied();
+    let single = ["--dialect", "single"];
+    let mut holder = scratch.hold_with(&single, &["--exit-on", "TERM"]);
+    let options = ["-E", "0", "--timeout", "5", "--session-timeout", "60", "--dialect", "single"];
+    let mut waiter = scratch.job(&proxy.address(), "waiter", &options, &[]).env("CI", "true").spawn();
+    waiter.wait_stderr("waiting for /lock");
+    let creation = proxy.trap(Fate::Wait, |request| {
+        matches!(request.op, Op::Create | Op::Create2) && request.path.ends_with("/lock/lock")
+    });
+    finish(&mut holder);
+    creation.wait();
+    // It gives up, and what it asks then leaves together with the end of its session.
+    proxy.wait_count(Op::CloseSession, 1);
+    creation.release();
+    let said = waiter.wait().expect_code(69).stderr();
+    assert!(said.ends_with("we have learnt too late that it is free\n"), "{said}");
     scratch.expect_tidy(&["holder"]);
 }
 

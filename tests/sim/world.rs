@@ -442,7 +442,7 @@ impl Session for SimSession {
         self.session.conclude(record, data, exists, nodes)
     }
 
-    fn close(self) -> impl Future<Output = Result<(), Failure>> {
+    fn close(&self) -> impl Future<Output = Result<(), Failure>> {
         self.session.close()
     }
 }
