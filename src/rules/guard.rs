@@ -376,8 +376,9 @@ impl Guard {
         self.rests_until = now + now.saturating_since(from).min(KILL_AGAIN);
     }
 
-    /// Moves the timer of a guard that works. What the death of the guard would kill has had its SIGKILL by now; what had
-    /// left the command's group may take longer to die than the rest of the lease, and it comes up to this guard only.
+    /// Moves the timer of a guard that works. What the death of the guard would kill has had its SIGKILL by now, or, once
+    /// the command has been reaped, is killed child by child. What had left the command's group may take longer to die than
+    /// the rest of the lease, and it comes up to this guard only.
     #[inline(never)]
     fn postpone<O: Outside>(outside: &mut O) {
         let ((kill_at, ends_at), now) = (outside.limits(), outside.now());
