@@ -173,11 +173,10 @@ impl Launch {
         #[expect(unsafe_code, reason = "the program's process is a fork of this one")]
         // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
         match unsafe { fork() }? {
-            ForkResult::Child => {
-                let joined = join_group(Pid::from_raw(0));
-                let error = joined.map_or_else(io::Error::from, |()| program.execute(environment, || Ok(())));
-                report.exit(&error)
-            }
+            ForkResult::Child => match join_group(Pid::from_raw(0)) {
+                Ok(()) => report.exit(&program.execute(environment, || Ok(()))),
+                Err(errno) => report.refused(Call::Group, errno),
+            },
             ForkResult::Parent { child: pid } => {
                 // Also here, because we may signal the group before the child makes it. It fails if the
                 // child has already executed the program.
