@@ -3,10 +3,10 @@
 //! A pid that may have been recycled must never be signalled. A direct child keeps its pid until we reap
 //! it; everything else is signalled through a pidfd that was checked after it was opened.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
@@ -16,10 +16,12 @@ use nix::unistd::{Pid, getpgrp, getpid};
 use crate::rules::signal::Signal;
 use crate::signals;
 
+pub use self::proc::directory as proc;
 pub use self::process::{
     Process, is_exiting, is_seen_to_exit, is_stopped, parent, pidfd_open, pidfd_send_signal, started,
 };
 
+mod proc;
 mod process;
 
 /// How many times in a row to chase a process that forks and exits faster than we can kill it.
@@ -58,13 +60,13 @@ impl OwnChildren {
     /// would be in another one than we are. To be called by a process with one thread.
     pub fn open() -> io::Result<Self> {
         let this = getpid();
-        let link = fs::read_link("/proc/self");
+        let link = proc::read_link("self");
         // A /proc of a namespace that we are not in has no such link.
         if link.is_err() && !statfs("/proc").is_ok_and(|there| there.filesystem_type() == PROC_SUPER_MAGIC) {
             return Ok(Self(Source::Numbers));
         }
         let is_foreign = match link {
-            Ok(link) => link != Path::new(&this.to_string()),
+            Ok(link) => link != *this.to_string(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => true,
             Err(error) => return Err(error),
         };
@@ -76,7 +78,7 @@ impl OwnChildren {
             let why = "its processes would be in a PID namespace of their own; give --fork to unshare";
             return Err(io::Error::other(why));
         }
-        match File::open(format!("/proc/self/task/{this}/children")) {
+        match own_list() {
             Ok(list) => Ok(Self(Source::List(list))),
             // The kernel lacks the list (CONFIG_PROC_CHILDREN).
             Err(error) if error.kind() == io::ErrorKind::NotFound && hides_processes() => {
@@ -111,7 +113,7 @@ impl OwnChildren {
                 Err(error) => return Err(error),
             }
         }
-        Ok(numbers(&String::from_utf8_lossy(&text)))
+        Ok(numbers(&text))
     }
 
     /// Those that are not known.
@@ -326,7 +328,7 @@ fn children_among_all(parent: i32) -> io::Result<Vec<i32>> {
         // It belongs to another user, for example.
         Err(_) => parent == getpid().as_raw() && is_child_of_ours(pid),
     };
-    Ok(pids()?.into_iter().filter(|pid| is_child(*pid)).collect())
+    Ok(proc::numbers(".")?.into_iter().filter(|pid| is_child(*pid)).collect())
 }
 
 /// How many numbers a process can have (`PID_MAX_LIMIT` in the kernel's source). A system may use fewer
@@ -353,9 +355,14 @@ pub fn asked_for(first: i32, count: i32) -> impl Iterator<Item = i32> {
     (0..count).map(move |index| (first + index) % NUMBERS).filter(|pid| *pid > 0 && is_child_of_ours(*pid))
 }
 
+/// The list of the children of this process, which must have one thread.
+pub fn own_list() -> io::Result<File> {
+    proc::open(&format!("self/task/{}/children", getpid()))
+}
+
 /// Whether /proc shows processes. Not whether it shows ours.
 pub fn is_proc_there() -> bool {
-    fs::read_link("/proc/self").is_ok()
+    proc::read_link("self").is_ok()
 }
 
 /// Whether the children of this process are made in another PID namespace than its own (pid_namespaces(7)).
@@ -374,35 +381,28 @@ fn hides_processes() -> bool {
     options.flat_map(|options| options.split(',')).any(|option| hiding.contains(&option))
 }
 
-fn numbers(list: &str) -> Vec<i32> {
-    list.split_whitespace().filter_map(|number| number.parse().ok()).collect()
+fn numbers(list: &[u8]) -> Vec<i32> {
+    String::from_utf8_lossy(list).split_whitespace().filter_map(|number| number.parse().ok()).collect()
 }
 
 fn listed_children(parent: i32) -> Option<Vec<i32>> {
     let mut children = vec![];
-    let tasks = fs::read_dir(format!("/proc/{parent}/task"));
-    let Ok(tasks) = tasks else { return Some(children) };
-    for task in tasks.flatten() {
-        match fs::read_to_string(task.path().join("children")) {
+    let Ok(threads) = proc::numbers(&format!("{parent}/task")) else { return Some(children) };
+    for thread in threads {
+        let task = format!("{parent}/task/{thread}");
+        match proc::read(&format!("{task}/children")) {
             Ok(list) => children.extend(numbers(&list)),
             // The thread has ended, or there is no such list.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && task.path().exists() => return None,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && proc::exists(&task) => return None,
             Err(_) => {}
         }
     }
     Some(children)
 }
 
-/// Every process that /proc lists.
-fn pids() -> io::Result<Vec<i32>> {
-    let names = fs::read_dir("/proc")?.map(|entry| Ok(entry?.file_name()));
-    let names: Vec<_> = names.collect::<io::Result<_>>()?;
-    Ok(names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect())
-}
-
 /// The program that a process executes. Not what stat(2) says of it: a file server that does not answer would block us.
-fn program(pid: &str) -> Option<PathBuf> {
-    fs::read_link(format!("/proc/{pid}/exe")).ok()
+fn program(pid: &str) -> Option<OsString> {
+    proc::read_link(&format!("{pid}/exe")).ok()
 }
 
 /// Whether the process `ancestor` is above the process `pid`. If `ancestor` is a subreaper, this stays true
@@ -440,7 +440,7 @@ pub fn is_of_others(group: Pid) -> bool {
     let is_above_us = |pid: i32| is_above(pid.cast_unsigned(), this.as_raw().cast_unsigned()).unwrap_or(false);
     let is_script = |process: &Process| group == own && is_above_us(process.pid);
     // If /proc cannot be read, assume that there are some.
-    let Some(pids) = pids().ok().filter(|pids| !pids.is_empty()) else { return true };
+    let Some(pids) = proc::numbers(".").ok().filter(|pids| !pids.is_empty()) else { return true };
     let processes = pids.into_iter().filter_map(Process::read);
     let mut members = processes.filter(|process| process.group == group.as_raw() && process.alive);
     members.any(|process| process.pid != this.as_raw() && !is_script(&process))

@@ -1,6 +1,5 @@
 //! One process, as /proc shows it.
 
-use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -8,6 +7,7 @@ use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
+use super::proc;
 use crate::rules::signal::Signal;
 use crate::signals;
 
@@ -40,7 +40,7 @@ impl Process {
         if pid <= 0 {
             return Ok(None);
         }
-        let read = || match fs::read(format!("/proc/{pid}/stat")) {
+        let read = || match proc::read(&format!("{pid}/stat")) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(None),
             stat => stat.map(Some),
         };

@@ -23,7 +23,7 @@ fn we_find_ourselves_in_proc() {
     let this = Process::read(getpid().as_raw()).unwrap();
     assert_eq!(this.parent, getppid().as_raw());
     assert!(this.alive);
-    assert!(pids().unwrap().contains(&this.pid));
+    assert!(proc::numbers(".").unwrap().contains(&this.pid));
     assert!(!is_child_of_ours(this.pid));
 }
 

@@ -70,7 +70,7 @@ struct Process<'a> {
     /// The list of our children; `None` where the kernel does not have it.
     children: Option<File>,
     /// /proc, as it was before the command was started; `None` where there is none.
-    proc: Option<File>,
+    proc: Option<BorrowedFd<'static>>,
     /// Without /proc: from which number on to look for children the next time, beside those near our own.
     asks_from: i32,
     timer: Option<DeadlineTimer>,
@@ -145,10 +145,9 @@ impl<'a> Process<'a> {
         let shared_pipes = lifelines.iter().copied().filter(|_| kernel::tells_ends_apart());
         let fuses = [ended, fuse_fd].into_iter().chain(shared_pipes).map(Fuse::new).collect();
         let second = || {
-            let children = File::open(format!("/proc/self/task/{guard}/children"));
-            let children = noted(shared, Part::Children, children.map_err(errno))?;
+            let children = noted(shared, Part::Children, descendants::own_list().map_err(errno))?;
             let timer = noted(shared, Part::Timer, DeadlineTimer::new())?;
-            let proc = match File::open("/proc").map_err(errno) {
+            let proc = match descendants::proc().map_err(errno) {
                 Err(error) if is_shortage(error) => return Err(error),
                 // An empty directory shows nothing.
                 opened => opened.ok().filter(|_| children.is_some() || descendants::is_proc_there()),
@@ -204,7 +203,7 @@ impl<'a> Process<'a> {
     fn rehearse(&self, gated: Pid) {
         let _ = self.children.as_ref().map(|children| Self::each_child(children, |_| {}));
         let mut budget = below::MOST;
-        self.proc.iter().for_each(|proc| below::kill(proc.as_fd(), gated.as_raw(), &mut budget));
+        self.proc.into_iter().for_each(|proc| below::kill(proc, gated.as_raw(), &mut budget));
     }
 
     /// Closes all descriptors but ours and those that a guard is to keep. A copy of an end that only the supervisor
@@ -221,7 +220,8 @@ impl<'a> Process<'a> {
         ];
         ours.extend(self.go.iter().chain(&self.alive).map(AsRawFd::as_raw_fd));
         ours.extend(self.lenders.as_ref().map(|lenders| lenders.as_fd().as_raw_fd()));
-        ours.extend(self.children.iter().chain(&self.proc).map(AsRawFd::as_raw_fd));
+        ours.extend(self.children.iter().map(AsRawFd::as_raw_fd));
+        ours.extend(self.proc.iter().map(AsRawFd::as_raw_fd));
         ours.extend(borrowed.pipes.iter().chain(&borrowed.lifelines));
         descriptors::close_all_but(&mut ours);
     }

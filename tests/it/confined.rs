@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use nix::sys::signal::Signal;
 use nix::sys::statvfs::{FsFlags, statvfs};
@@ -235,6 +236,50 @@ fn without_proc_descendants_are_waited_for() {
     process::send(job.zklock(), Signal::SIGTERM);
     job.wait();
     assert_eq!(fs::read_to_string(number.with_extension("told")).unwrap(), "told\n");
+}
+
+/// Where the numbers of processes can be chosen, those of a new PID namespace among them.
+const NEXT: &str = "/proc/sys/kernel/ns_last_pid";
+
+/// A command has mounted the /proc of another PID namespace over that of zklock. The numbers there are those of other
+/// processes here: one like that of the guard, or of the keeper, with a child like a process that zklock does not know.
+#[test]
+fn what_a_command_mounts_on_proc_is_not_looked_at() {
+    if !is_root() {
+        return;
+    }
+    if !Path::new(NEXT).exists() {
+        return not_tested(NEXT);
+    }
+    for (victim, status) in [("keeper", 76), ("guard", 70)] {
+        let scratch = Scratch::new().with_lock();
+        let (numbers, ready) = (scratch.file("numbers"), scratch.file("ready"));
+        let inner = format!(
+            r#"until [ -e {numbers} ]; do sleep 0.01; done; read parent child <{numbers}; mount -t proc proc /proc
+            echo $((parent - 1)) >{NEXT}
+            sh -c 'echo $(('$child' - 1)) >{NEXT}; sleep 1000 & echo $$ $! >{ready}.new; mv {ready}.new {ready}; wait' &
+            wait"#,
+            numbers = numbers.display(),
+            ready = ready.display(),
+        );
+        let command = ["--", "unshare", "--pid", "--fork", "sh", "-c", &inner];
+        let job = scratch.zklock().args(GRACE).arg(LOCK).args(command).run_by(mounted("true"));
+        let mut job = job.spawn();
+        let mut bystander = Command::new("sleep").arg("1000").spawn().expect("sleep");
+        let (keeper, guard) = (job.keeper(), job.guard());
+        let (killed, other) = if victim == "keeper" { (keeper, guard) } else { (guard, keeper) };
+        let text = format!("{other} {}\n", bystander.id());
+        fs::write(numbers.with_extension("new"), &text).expect("a file of ours");
+        fs::rename(numbers.with_extension("new"), &numbers).expect("a file of ours");
+        assert_eq!(poll::until("the other /proc", || fs::read_to_string(&ready).ok()), text);
+        process::send(killed, Signal::SIGKILL);
+        job.wait().expect_code(status);
+        let lives = bystander.try_wait().expect("a child of ours").is_none();
+        let _ = bystander.kill();
+        bystander.wait().expect("a child of ours");
+        assert!(lives, "a process was killed that is not the command's");
+        scratch.wait_queue(0);
+    }
 }
 
 #[test]

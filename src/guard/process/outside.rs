@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
 use nix::errno::Errno;
@@ -220,10 +220,10 @@ impl Outside for Process<'_> {
             descendants::asked_for(self.asks_from, ELSEWHERE).for_each(|child| round.kill(child));
             self.asks_from = (self.asks_from + ELSEWHERE) % descendants::NUMBERS;
         }
-        let (Some(children), Some(proc)) = (&self.children, &self.proc) else { return };
+        let (Some(children), Some(proc)) = (&self.children, self.proc) else { return };
         let mut budget = below::MOST;
         // An error has been seen by then.
-        let _ = Self::each_child(children, |child| below::kill(proc.as_fd(), child, &mut budget));
+        let _ = Self::each_child(children, |child| below::kill(proc, child, &mut budget));
     }
 }
 
