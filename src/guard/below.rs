@@ -62,7 +62,7 @@ impl Directory {
         #[expect(unsafe_code, reason = "neither nix nor std has pidfd_send_signal(2)")]
         // SAFETY: the descriptor is open; with no siginfo the call reads no memory of ours.
         let result = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, number, nothing, 0) };
-        // Before Linux 5.1, or in a sandbox that does not know the call.
+        // Before Linux 5.1, or in a sandbox that refuses the call: its parent has just been seen.
         if result < 0 && Errno::last() != Errno::ESRCH {
             let _ = signals::send(self.pid, Signal::KILL);
         }

@@ -8,6 +8,8 @@ mod outside;
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::thread;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -30,6 +32,9 @@ use crate::rules::guard::{Guard, Next, Outside};
 use crate::shared::{Part, Shared};
 use crate::signals::{self, ChildSignals};
 
+/// How often to look at everything if nothing can be waited for.
+const BLIND: Duration = Duration::from_millis(10);
+
 /// What a guard has from the supervisor.
 pub(super) struct Inherited<'a> {
     pub(super) link: OwnedFd,
@@ -50,7 +55,7 @@ pub(super) fn run(birth: &Birth<'_>, inherited: Inherited<'_>, passage: Passage<
     let mut process = Process::begin(birth, inherited, passage);
     let guard = Guard::begin(&mut process);
     process.work(guard);
-    // The kernel closes what it has left, and stops the timer last: so that ends a guard that is stopped here.
+    // Up to here the timer ends a guard that is stopped. What it has open the kernel closes.
     exit_now(0)
 }
 
@@ -74,8 +79,12 @@ struct Process<'a> {
     /// Without /proc: from which number on to look for children the next time, beside those near our own.
     asks_from: i32,
     timer: Option<DeadlineTimer>,
-    /// Those of our own two pipes, then those of the runs that we borrow from, if the kernel can do that.
+    /// Those of our own three pipes, then those of the runs that we borrow from, if the kernel can do that.
     fuses: Vec<Fuse<'a>>,
+    /// The end of a pipe of ours alone, with a fuse: to close it kills the command's process group.
+    spark: Option<OwnedFd>,
+    /// The other end of that pipe.
+    charge: OwnedFd,
     /// What has a pledge in it from the opening of the gate on.
     pledges: Vec<BorrowedFd<'a>>,
     /// `None` if nothing is borrowed in this way, and once one of them has died.
@@ -136,15 +145,11 @@ impl<'a> Process<'a> {
             let _ = setsid();
         }
         #[expect(unsafe_code, reason = "the descriptors live as long as this process")]
-        // SAFETY: `fuse` is owned by the value that is returned, and closed no earlier than this process ends.
-        let fuse_fd = unsafe { BorrowedFd::borrow_raw(fuse.as_raw_fd()) };
-        #[expect(unsafe_code, reason = "the descriptors live as long as this process")]
-        // SAFETY: they are inherited, and this process keeps them open.
+        // SAFETY: they are inherited, or owned by the value that is returned; either way this process keeps them open.
         let kept = |fds: &[RawFd]| fds.iter().map(|fd| unsafe { BorrowedFd::borrow_raw(*fd) }).collect::<Vec<_>>();
         let (pledges, lifelines) = (kept(&birth.borrowed.pledges), kept(&birth.borrowed.lifelines));
-        let shared_pipes = lifelines.iter().copied().filter(|_| kernel::tells_ends_apart());
-        let fuses = [ended, fuse_fd].into_iter().chain(shared_pipes).map(Fuse::new).collect();
         let second = || {
+            let pipe = pipe2(OFlag::O_CLOEXEC)?;
             let children = noted(shared, Part::Children, descendants::own_list().map_err(errno))?;
             let timer = noted(shared, Part::Timer, DeadlineTimer::new())?;
             let proc = match descendants::proc().map_err(errno) {
@@ -153,13 +158,16 @@ impl<'a> Process<'a> {
                 opened => opened.ok().filter(|_| children.is_some() || descendants::is_proc_there()),
             };
             let lenders = Lenders::watch(lifelines.iter().copied())?;
-            nix::Result::Ok((children, timer, proc, lenders, ChildSignals::new()?, Alarm::new()?))
+            nix::Result::Ok((pipe, children, timer, proc, lenders, ChildSignals::new()?, Alarm::new()?))
         };
-        let (children, timer, proc, lenders, signals, alarm) = match second() {
+        let ((charge, spark), children, timer, proc, lenders, signals, alarm) = match second() {
             Ok(made) => made,
             Err(error) => report.exit(&error.into()),
         };
         drop(report);
+        let own_pipes = kept(&[ended.as_raw_fd(), fuse.as_raw_fd(), charge.as_raw_fd()]);
+        let shared_pipes = lifelines.iter().copied().filter(|_| kernel::tells_ends_apart());
+        let fuses = own_pipes.into_iter().chain(shared_pipes).map(Fuse::new).collect();
         let process = Self {
             link,
             news,
@@ -176,6 +184,8 @@ impl<'a> Process<'a> {
             asks_from: 1,
             timer,
             fuses,
+            spark: Some(spark),
+            charge,
             pledges,
             lenders,
             alive: Some(alive),
@@ -216,9 +226,10 @@ impl<'a> Process<'a> {
             self.signals.as_fd().as_raw_fd(),
             self.alarm.as_fd().as_raw_fd(),
             self.fuse.as_raw_fd(),
+            self.charge.as_raw_fd(),
             ended.as_raw_fd(),
         ];
-        ours.extend(self.go.iter().chain(&self.alive).map(AsRawFd::as_raw_fd));
+        ours.extend(self.go.iter().chain(&self.alive).chain(&self.spark).map(AsRawFd::as_raw_fd));
         ours.extend(self.lenders.as_ref().map(|lenders| lenders.as_fd().as_raw_fd()));
         ours.extend(self.children.iter().map(AsRawFd::as_raw_fd));
         ours.extend(self.proc.iter().map(AsRawFd::as_raw_fd));
@@ -252,7 +263,10 @@ impl<'a> Process<'a> {
         ];
         // Once the supervisor has gone, its socket is always readable.
         let waits_for = if has_supervisor { 5 } else { 4 };
-        let _ = poll(&mut fds[..waits_for], PollTimeout::NONE);
+        if poll(&mut fds[..waits_for], PollTimeout::NONE) == Err(Errno::EINVAL) {
+            // RLIMIT_NOFILE is smaller than their number by now (poll(2)). At its priority it must not ask all the time.
+            thread::sleep(BLIND);
+        }
         self.signals.clear();
         let _ = read(self.bell, &mut [0; 8]);
     }

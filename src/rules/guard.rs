@@ -134,7 +134,7 @@ pub trait Outside {
     /// Signals the command, unless it has been reaped.
     fn signal(&mut self, signal: Signal);
 
-    /// SIGKILL to the command's own process group, if it has one.
+    /// SIGKILL to the command's own process group, if it has one; also once the command has been reaped.
     fn kill_group(&mut self);
 
     /// SIGKILL to all children.
@@ -376,9 +376,8 @@ impl Guard {
         self.rests_until = now + now.saturating_since(from).min(KILL_AGAIN);
     }
 
-    /// Moves the timer of a guard that works. What the death of the guard would kill has had its SIGKILL by now, or, once
-    /// the command has been reaped, is killed child by child. What had left the command's group may take longer to die than
-    /// the rest of the lease, and it comes up to this guard only.
+    /// Moves the timer of a guard that works. What the death of the guard would kill has had its SIGKILL by now. What had
+    /// left the command's group may take longer to die than the rest of the lease, and it comes up to this guard only.
     #[inline(never)]
     fn postpone<O: Outside>(outside: &mut O) {
         let ((kill_at, ends_at), now) = (outside.limits(), outside.now());

@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
 
 use nix::sys::signal::Signal;
 use nix::sys::statvfs::{FsFlags, statvfs};
@@ -16,6 +18,7 @@ use crate::harness::release::not_tested;
 use crate::harness::running::{Running, only_line, silent};
 use crate::harness::scratch::{GRACE, LASTING, LOCK, Scratch, direct};
 use crate::harness::seccomp::filtering;
+use crate::harness::traced::Traced;
 use crate::harness::zklock::{Zklock, binary, copy_program};
 
 /// What a run without /proc says first.
@@ -236,6 +239,48 @@ fn without_proc_descendants_are_waited_for() {
     process::send(job.zklock(), Signal::SIGTERM);
     job.wait();
     assert_eq!(fs::read_to_string(number.with_extension("told")).unwrap(), "told\n");
+}
+
+/// The command has been reaped, so its number may be another's by now, and what has been killed first cannot die: a debugger
+/// has it. The rest of the group is killed all the same, and not only once it has come up to the guard.
+#[test]
+fn without_proc_the_group_of_a_command_that_has_ended_is_killed() {
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new().with_lock();
+    let numbers = scratch.file("numbers");
+    let parent = r#"sleep 1000 & echo $$ $! >"$0.new"; mv "$0.new" "$0"; wait"#;
+    let script = format!("sh -c '{parent}' {} & exit", numbers.display());
+    let job = scratch.zklock().args(LASTING).args(["--wait-descendants", LOCK, "--", "sh", "-c", &script]);
+    let mut job = without_proc(job).spawn();
+    let (parent, child) = poll::until("two numbers", || {
+        let text = fs::read_to_string(&numbers).ok()?;
+        let (parent, child) = text.trim().split_once(' ')?;
+        Some((Pid::from_raw(parent.parse().ok()?), Pid::from_raw(child.parse().ok()?)))
+    });
+    let guard = job.guard();
+    poll::until("the end of the command", || {
+        let left = process::children(guard);
+        (left.len() == 1 && left[0].pid == parent).then_some(())
+    });
+    let (seized, is_seized) = mpsc::channel();
+    let (end, ended) = mpsc::channel::<()>();
+    // What is killed over and over can be let go of only by the end of the thread that has it.
+    let debugger = thread::spawn(move || {
+        let traced = Traced::seize(parent, libc::PTRACE_O_TRACEEXIT);
+        seized.send(traced.is_ok()).expect("the test waits for it");
+        let _ = ended.recv();
+    });
+    if !is_seized.recv().expect("the thread tells") {
+        return not_tested("ptrace(2)");
+    }
+    scratch.delete_holder();
+    process::wait_dead(child);
+    assert!(process::look(parent).is_some_and(|process| process.state == 't'), "{parent} was not held");
+    drop(end);
+    debugger.join().expect("a thread of ours");
+    job.wait().expect_code(76);
 }
 
 /// Where the numbers of processes can be chosen, those of a new PID namespace among them.

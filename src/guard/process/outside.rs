@@ -192,8 +192,11 @@ impl Outside for Process<'_> {
     }
 
     fn kill_group(&mut self) {
-        if let Some(target) = self.target().filter(|_| self.own_group) {
-            send_signal(target, Signal::KILL);
+        match self.target() {
+            _ if !self.own_group => {}
+            Some(target) => send_signal(target, Signal::KILL),
+            // Its number may be another's by now. But the fuse holds the group itself.
+            None => self.spark = None,
         }
     }
 
