@@ -131,7 +131,7 @@ impl<'a> Process<'a> {
             Err(error) => report.exit(&error.into()),
         };
         drop((waits, gate));
-        let origin = Origin::ours();
+        let origin = Origin::ours(birth.own_group.then_some(child));
         kernel::go_first();
         if birth.own_group {
             // Also here, because the group must exist before a fuse can name it.

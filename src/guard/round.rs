@@ -10,12 +10,24 @@ use crate::signals;
 pub(super) struct Origin {
     session: Option<Pid>,
     group: Pid,
+    /// The process group that was made for the command, if any.
+    own_group: Option<Pid>,
 }
 
 impl Origin {
-    /// Those of this process.
-    pub(super) fn ours() -> Self {
-        Self { session: getsid(None).ok(), group: getpgrp() }
+    /// Those of this process. `own_group`: the process group that the command gets instead.
+    pub(super) fn ours(own_group: Option<Pid>) -> Self {
+        Self { session: getsid(None).ok(), group: getpgrp(), own_group }
+    }
+
+    /// The process group of a process that descends from the command, if all of that group is the command's. Below the guard
+    /// all processes of any other session than that of the start are: a session is begun by a process and joined by none
+    /// (setsid(2)).
+    fn group_of_command(&self, pid: Pid) -> Option<Pid> {
+        // In this order: what has left that session does not come back. But setsid(2) changes the session before the group.
+        let is_elsewhere = self.session.is_some_and(|own| getsid(Some(pid)).is_ok_and(|session| session != own));
+        let group = getpgid(Some(pid)).ok()?;
+        (self.own_group == Some(group) || is_elsewhere && group != self.group).then_some(group)
     }
 }
 
@@ -32,22 +44,14 @@ impl Round {
         Self { origin, killed: [0; 256] }
     }
 
-    /// Sends SIGKILL to a child that has not been reaped, and so keeps its number. Below the guard all processes of any
-    /// other session than that of the command's start are the command's, because a session is begun by a process and
-    /// joined by none (setsid(2)). There its whole group is killed, at one moment, so that none of them gets away by
-    /// forking and exiting.
+    /// Sends SIGKILL to a child that has not been reaped, and so keeps its number. If its whole group is the command's, that
+    /// is killed, at one moment, so that none of them gets away by forking and exiting.
     #[inline(never)]
     pub(super) fn kill(&mut self, child: i32) {
         // First: what is dying changes its group no more, and keeps the number of that group in use until it is reaped.
         let _ = signals::send(child, Signal::KILL);
-        let pid = Some(Pid::from_raw(child));
-        // In this order: what has left that session does not come back. But setsid(2) changes the session before the group.
-        if let Some(own) = self.origin.session
-            && getsid(pid).is_ok_and(|session| session != own)
-            // Not the group of a process outside of our PID namespace, nor the number that kill(2) takes for all processes.
-            && let Ok(group @ 2..) = getpgid(pid).map(Pid::as_raw)
-            && group != self.origin.group.as_raw()
-        {
+        // Not the group of a process outside of our PID namespace, nor the number that kill(2) takes for all processes.
+        if let Some(group @ 2..) = self.origin.group_of_command(Pid::from_raw(child)).map(Pid::as_raw) {
             let place = &mut self.killed[group.unsigned_abs() as usize % self.killed.len()];
             if std::mem::replace(place, group) != group {
                 let _ = signals::send(-group, Signal::KILL);
@@ -94,10 +98,12 @@ mod tests {
 
     #[test]
     fn groups_of_other_sessions_are_killed_as_a_whole() {
-        let ours = |_| Origin::ours();
+        let ours = |_| Origin::ours(None);
         assert!(kills_group("setsid", ours));
         // What else is in the session or the group in which the command starts may not be its own.
         assert!(!kills_group("sh", ours));
-        assert!(!kills_group("setsid", |group| Origin { group, ..Origin::ours() }));
+        assert!(!kills_group("setsid", |group| Origin { group, ..Origin::ours(None) }));
+        // That was made for it.
+        assert!(kills_group("sh", |group| Origin::ours(Some(group))));
     }
 }

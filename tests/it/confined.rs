@@ -241,8 +241,9 @@ fn without_proc_descendants_are_waited_for() {
     assert_eq!(fs::read_to_string(number.with_extension("told")).unwrap(), "told\n");
 }
 
-/// The command has been reaped, so its number may be another's by now, and what has been killed first cannot die: a debugger
-/// has it. The rest of the group is killed all the same, and not only once it has come up to the guard.
+/// The command has been reaped, so its number may be another's by now. The only child of the guard has left the group, and
+/// cannot die, because a debugger has it. What it has started is killed all the same, and not only once it has come up to
+/// the guard.
 #[test]
 fn without_proc_the_group_of_a_command_that_has_ended_is_killed() {
     if !is_root() {
@@ -250,7 +251,7 @@ fn without_proc_the_group_of_a_command_that_has_ended_is_killed() {
     }
     let scratch = Scratch::new().with_lock();
     let numbers = scratch.file("numbers");
-    let parent = r#"sleep 1000 & echo $$ $! >"$0.new"; mv "$0.new" "$0"; wait"#;
+    let parent = r#"sleep 1000 & echo $$ $! >"$0.new"; mv "$0.new" "$0"; exec setsid sleep 1000"#;
     let script = format!("sh -c '{parent}' {} & exit", numbers.display());
     let job = scratch.zklock().args(LASTING).args(["--wait-descendants", LOCK, "--", "sh", "-c", &script]);
     let mut job = without_proc(job).spawn();
@@ -263,6 +264,9 @@ fn without_proc_the_group_of_a_command_that_has_ended_is_killed() {
     poll::until("the end of the command", || {
         let left = process::children(guard);
         (left.len() == 1 && left[0].pid == parent).then_some(())
+    });
+    poll::until("a session of its own", || {
+        (fs::read_to_string(format!("/proc/{parent}/comm")).ok()? == "sleep\n").then_some(())
     });
     let (seized, is_seized) = mpsc::channel();
     let (end, ended) = mpsc::channel::<()>();

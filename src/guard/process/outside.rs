@@ -195,7 +195,8 @@ impl Outside for Process<'_> {
         match self.target() {
             _ if !self.own_group => {}
             Some(target) => send_signal(target, Signal::KILL),
-            // Its number may be another's by now. But the fuse holds the group itself.
+            // Its number may be another's by now, unless a child of ours is in the group ([`Round`]). But the fuse holds the
+            // group itself.
             None => self.spark = None,
         }
     }
