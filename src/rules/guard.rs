@@ -134,7 +134,8 @@ pub trait Outside {
     /// Signals the command, unless it has been reaped.
     fn signal(&mut self, signal: Signal);
 
-    /// SIGKILL to the command's own process group, if it has one; also once the command has been reaped.
+    /// SIGKILL to the command's own process group, also once the command has been reaped; or, if it has none, to the command.
+    /// That is what the kernel kills if the guard dies.
     fn kill_group(&mut self);
 
     /// SIGKILL to all children.
@@ -355,6 +356,7 @@ impl Guard {
     #[inline(never)]
     fn kill_all<O: Outside>(&mut self, outside: &mut O) {
         outside.kill_group();
+        Self::postpone(outside);
         let began = outside.now();
         let mut from = began;
         for _ in 0..CHASES {

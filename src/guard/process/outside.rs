@@ -193,7 +193,6 @@ impl Outside for Process<'_> {
 
     fn kill_group(&mut self) {
         match self.target() {
-            _ if !self.own_group => {}
             Some(target) => send_signal(target, Signal::KILL),
             // Its number may be another's by now, unless a child of ours is in the group ([`Round`]). But the fuse holds the
             // group itself.
