@@ -109,6 +109,16 @@ impl Guarded {
         self.command == Command::Started
     }
 
+    /// Whether what runs needs the locks that are borrowed. `waits`: what the command leaves behind is waited for.
+    pub fn uses_loans(&self, shown: Shown, waits: bool) -> bool {
+        match self.command {
+            Command::Gated => false,
+            // What the guard has reaped by now has ended by itself.
+            Command::Started => shown.ended.is_none(),
+            Command::Over => waits && !self.is_reaped && shown.stage == Stage::Open,
+        }
+    }
+
     /// We have reaped the guard.
     pub fn guard_reaped(&mut self) {
         self.is_reaped = true;

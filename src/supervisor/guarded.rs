@@ -55,6 +55,11 @@ impl Guarded {
         }
     }
 
+    /// What the guard shows of the command.
+    pub(super) fn shown(&self) -> rules::Shown {
+        rules::Shown { stage: self.guard.stage(), ended: self.guard.ended() }
+    }
+
     /// Whether nothing is left of the command, or only what is to be left alone.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.guard.stage(), Stage::Left | Stage::Empty)

@@ -18,7 +18,7 @@ use crate::guard::{Birth, Borrowed, Guard, Ties, Work};
 use crate::plan::CommandLine;
 use crate::rules::event::CommandEnd;
 use crate::rules::guard::Stage;
-use crate::rules::guarded::{End, Kill, News, Shown};
+use crate::rules::guarded::{End, Kill, News};
 use crate::rules::instant::Instant;
 use crate::rules::message::Grant;
 use crate::rules::notice::Notice;
@@ -221,6 +221,11 @@ impl Job {
         self.guard.as_ref().is_some_and(ended)
     }
 
+    /// Whether what runs needs the locks that are borrowed. `waits`: what the command leaves behind is waited for.
+    pub(super) fn uses_loans(&self, waits: bool) -> bool {
+        self.guard.as_ref().is_some_and(|guarded| guarded.state.uses_loans(guarded.shown(), waits))
+    }
+
     /// Whether the guard has reaped the command and all that was below it.
     pub(super) fn is_emptied(&self) -> bool {
         self.guard.as_ref().is_some_and(|guarded| guarded.guard.stage() == Stage::Empty)
@@ -239,7 +244,7 @@ impl Job {
         // continued with it: then the stop is over.
         let is_stopped = |command| !self.children.have_proc() || descendants::is_stopped(command);
         let stopped = shared.take_stopped().filter(|_| self.shares_group && command.is_some_and(is_stopped));
-        let shown = Shown { stage: guarded.guard.stage(), ended: guarded.guard.ended() };
+        let shown = guarded.shown();
         guarded.state.news(shown, stopped, || command.is_some_and(|command| !self.children.lack(command)))
     }
 

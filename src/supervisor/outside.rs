@@ -58,10 +58,8 @@ impl Outside for Supervisor<'_> {
 
     fn loss(&self) -> Option<Loss> {
         let is_over = self.job.is_lease_over();
-        // As a rule the guard acts upon the death of a lender, but it may be stopped. A command that it had reaped by then
-        // has ended by itself.
-        let has_command = self.job.has_command() && !self.job.has_ended();
-        if (is_over || has_command) && self.borrowing.is_lost() {
+        // As a rule the guard acts upon the death of a lender, but it may be stopped.
+        if (is_over || self.uses_loans()) && self.borrowing.is_lost() {
             return Some(Loss::LenderGone);
         }
         is_over.then_some(Loss::LeaseOver)

@@ -271,6 +271,35 @@ fn all_else_is_stopped() {
     script.wait_until_nothing_is_left();
 }
 
+/// The borrower's command has ended, and its guard and its keeper are stopped. Its supervisor kills what is waited for.
+#[test]
+fn what_the_borrowers_command_has_left_behind() {
+    let scratch = Scratch::new();
+    let nested = format!(
+        "trap : TERM; \"$Z\" -n --wait-descendants /lock -- \"$C\" --name outer --spawn -- --name inner --log log --beat --setsid --wait
+        echo inner, $?; {LOOP}"
+    );
+    let timeout = BRIEF_SESSION.as_secs().to_string();
+    let mut script = taken(bash(&scratch, &nested).env("ZKLOCK_SESSION_TIMEOUT", timeout));
+    script.wait_stdout_all(&["inner ready", "outer ready"]);
+    let next = scratch.zklock().arg(LOCK).child(scratch.logged("next")).spawn();
+    scratch.wait_queue(2);
+    let [_, guard, keeper] = processes(&script, "child");
+    poll::until("the end of the command", || {
+        let left = process::children(guard);
+        (left.len() == 1 && process::children(left[0].pid).is_empty()).then_some(())
+    });
+    [guard, keeper].into_iter().for_each(process::stop);
+    let [_, holds, _] = processes(&script, "lock-hold");
+    let killed = Moment::now();
+    process::send(process::children(holds)[0].pid, Signal::SIGKILL);
+    script.wait_stdout("inner, 76");
+    assert!(scratch.last_alive("inner") < killed.after(BRIEF_SESSION / 4), "{:?}", scratch.log());
+    process::send(keeper, Signal::SIGCONT);
+    expect_next(&scratch, &mut script, next);
+    script.wait_until_nothing_is_left();
+}
+
 /// The environment alone does not make a process one of those for which the lock is held.
 #[test]
 fn what_is_not_below_the_caller() {
