@@ -282,9 +282,12 @@ impl Guard {
         let _ = self.request(Request::Kill);
     }
 
-    /// Has the guard leave alone what the command has left behind. From here on it lives on without the lock.
+    /// Has the guard leave alone what the command has left behind. From here on it lives on without the lock. Only while the
+    /// guard has not been reaped.
     pub fn leave(&self) {
         let _ = self.request(Request::Leave);
+        // If it stayed stopped, its timer would end it with the lease, and its end would kill what is to live on.
+        let _ = signals::send(self.pid.as_raw(), Signal::CONT);
     }
 
     /// Kills a guard whose gate was never opened, or that does not do what it is asked to. The kernel then kills the

@@ -8,8 +8,6 @@ mod outside;
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::thread;
-use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -32,8 +30,8 @@ use crate::rules::guard::{Guard, Next, Outside};
 use crate::shared::{Part, Shared};
 use crate::signals::{self, ChildSignals};
 
-/// How often to look at everything if nothing can be waited for.
-const BLIND: Duration = Duration::from_millis(10);
+/// How often to look at everything if nothing can be waited for, in milliseconds.
+const BLIND: u8 = 10;
 
 /// What a guard has from the supervisor.
 pub(super) struct Inherited<'a> {
@@ -265,7 +263,7 @@ impl<'a> Process<'a> {
         let waits_for = if has_supervisor { 5 } else { 4 };
         if poll(&mut fds[..waits_for], PollTimeout::NONE) == Err(Errno::EINVAL) {
             // RLIMIT_NOFILE is smaller than their number by now (poll(2)). At its priority it must not ask all the time.
-            thread::sleep(BLIND);
+            let _ = poll(&mut [], BLIND);
         }
         self.signals.clear();
         let _ = read(self.bell, &mut [0; 8]);

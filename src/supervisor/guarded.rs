@@ -55,6 +55,13 @@ impl Guarded {
         }
     }
 
+    /// Has the guard leave alone what the command has left behind.
+    pub(super) fn leave(&self) {
+        if !self.state.is_reaped() {
+            self.guard.leave();
+        }
+    }
+
     /// What the guard shows of the command.
     pub(super) fn shown(&self) -> rules::Shown {
         rules::Shown { stage: self.guard.stage(), ended: self.guard.ended() }

@@ -340,7 +340,7 @@ impl Job {
         self.dismiss_guard();
         if let Some(guarded) = &mut self.guard {
             guarded.leaves = true;
-            guarded.guard.leave();
+            guarded.leave();
         }
     }
 
@@ -393,7 +393,7 @@ impl Job {
         }
         if guarded.leaves {
             // Once more: if it was stopped, its socket may have been full.
-            guarded.guard.leave();
+            guarded.leave();
             return !reaped || !self.dismissed.is_empty();
         }
         if matches!(stage, Stage::Gated | Stage::Open) && !(reaped && self.has_gone()) {

@@ -5,9 +5,10 @@ use nix::unistd::Pid;
 
 use crate::harness::fault::{EXPIRY, Fault, NO_ANSWER, SILENCE, UNDISTURBED};
 use crate::harness::moment::Moment;
+use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::running::finish;
-use crate::harness::scratch::{LASTING, Scratch, direct};
+use crate::harness::scratch::{LASTING, LOCK, Scratch, direct};
 use crate::harness::times::{AT_ONCE, LEASE, SHORT_SESSION};
 
 #[test]
@@ -131,4 +132,28 @@ fn command_without_a_terminal() {
     job.wait().expect_code(7);
     job.wait_until_nothing_is_left();
     scratch.expect_tidy(&["job"]);
+}
+
+/// The command has ended, and what it leaves behind is meant to live on. The guard is stopped before it can be told.
+#[test]
+fn guard_at_the_orderly_end() {
+    let scratch = Scratch::new().with_lock();
+    let until = |file: &str| format!("until [ -e {file} ]; do sleep 0.01; done");
+    let script = format!("({}) >&- 2>&- & echo $!; {}", until("end"), until("go"));
+    let mut job = scratch.zklock().args(LASTING).args([LOCK, "--", "sh", "-c", &script]).spawn();
+    let daemon = Pid::from_raw(job.wait_stdout("").parse().expect("a pid"));
+    let (zklock, guard) = (job.zklock(), job.guard());
+    process::stop(zklock);
+    scratch.touch("go");
+    poll::until("the end of the command", || {
+        let left = process::children(guard);
+        (left.len() == 1 && left[0].pid == daemon).then_some(())
+    });
+    process::stop(guard);
+    process::send(zklock, Signal::SIGCONT);
+    let output = job.wait().expect_code(0);
+    assert!(output.stderr().ends_with("go on without the lock\n"), "{output}");
+    assert!(process::look(daemon).is_some_and(|process| process.state != 'Z'), "{daemon} was killed");
+    scratch.touch("end");
+    job.wait_until_nothing_is_left();
 }
