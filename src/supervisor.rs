@@ -168,7 +168,7 @@ impl<'p> Supervisor<'p> {
         if !self.caller_is_told {
             fds.extend(self.caller.as_ref().and_then(Caller::awaited));
         }
-        if self.uses_loans() && !turns.is_told_over() {
+        if self.job.uses_loans(turns.awaits().is_some()) && !turns.is_told_over() {
             fds.extend(self.borrowing.lifelines().map(|lost| PollFd::new(lost, PollFlags::empty())));
         }
         match poll(&mut fds, PollTimeout::NONE) {
@@ -292,10 +292,6 @@ impl<'p> Supervisor<'p> {
             pledges: self.borrowing.pledges(),
             lifelines: self.borrowing.lifelines().map(|line| line.as_raw_fd()).collect(),
         }
-    }
-
-    fn uses_loans(&self) -> bool {
-        self.job.uses_loans(self.plan.settings.wait_descendants)
     }
 
     /// Our part as a lender.

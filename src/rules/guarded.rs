@@ -109,7 +109,7 @@ impl Guarded {
         self.command == Command::Started
     }
 
-    /// Whether what runs needs the locks that are borrowed. `waits`: what the command leaves behind is waited for.
+    /// Whether what runs needs the locks that are borrowed. `waits`: whether any processes are waited for.
     pub fn uses_loans(&self, shown: Shown, waits: bool) -> bool {
         match self.command {
             Command::Gated => false,

@@ -221,7 +221,7 @@ impl Job {
         self.guard.as_ref().is_some_and(ended)
     }
 
-    /// Whether what runs needs the locks that are borrowed. `waits`: what the command leaves behind is waited for.
+    /// Whether what runs needs the locks that are borrowed. `waits`: whether any processes are waited for.
     pub(super) fn uses_loans(&self, waits: bool) -> bool {
         self.guard.as_ref().is_some_and(|guarded| guarded.state.uses_loans(guarded.shown(), waits))
     }

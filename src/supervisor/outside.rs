@@ -56,10 +56,10 @@ impl Outside for Supervisor<'_> {
         has_gone
     }
 
-    fn loss(&self) -> Option<Loss> {
+    fn loss(&self, waits: bool) -> Option<Loss> {
         let is_over = self.job.is_lease_over();
         // As a rule the guard acts upon the death of a lender, but it may be stopped.
-        if (is_over || self.uses_loans()) && self.borrowing.is_lost() {
+        if (is_over || self.job.uses_loans(waits)) && self.borrowing.is_lost() {
             return Some(Loss::LenderGone);
         }
         is_over.then_some(Loss::LeaseOver)

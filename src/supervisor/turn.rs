@@ -60,8 +60,8 @@ pub trait Outside {
     fn has_caller_gone(&mut self) -> bool;
 
     /// Why the lock is lost, if it is not the keeper that says so: the guard has killed the command because the lease
-    /// was over, or a process has died that lends us a lock.
-    fn loss(&self) -> Option<Loss>;
+    /// was over, or a process has died that lends us a lock. `waits`: whether any processes are waited for.
+    fn loss(&self, waits: bool) -> Option<Loss>;
 
     /// Takes the command back. Returns false if there is none, or it has passed the gate.
     fn take_back(&mut self) -> bool;
@@ -214,7 +214,7 @@ impl Turns {
 
     /// The same. `is_telling`: the end of the command is about to be told; what is not to come before that is returned.
     fn take_reports<O: Outside>(&mut self, outside: &mut O, is_telling: bool) -> Result<Vec<Event>, O::Error> {
-        let is_lost = outside.loss().is_some();
+        let is_lost = outside.loss(self.awaits().is_some()).is_some();
         let postponed = self.take_events(outside, is_telling)?;
         let lease = outside.lease().filter(|lease| self.machine.has_lease() && self.lease != Some(*lease));
         if let Some(Span { from, timeout, .. }) = lease {
@@ -225,7 +225,7 @@ impl Turns {
             self.happen(outside, Event::Answered(at))?;
         }
         // What the keeper has told may have been the end of that command.
-        if let Some(loss) = outside.loss().filter(|_| is_lost)
+        if let Some(loss) = outside.loss(self.awaits().is_some()).filter(|_| is_lost)
             && !std::mem::replace(&mut self.told_over, true)
         {
             let event = match loss {
@@ -248,7 +248,7 @@ impl Turns {
                 // that is no loss. But if the guard had to end the command, and the keeper did not exit by itself, that is
                 // why the lease was over.
                 Event::KeeperGone => {
-                    let is_cause = outside.loss() == Some(Loss::LeaseOver) && outside.has_keeper_died();
+                    let is_cause = outside.loss(false) == Some(Loss::LeaseOver) && outside.has_keeper_died();
                     outside.is_emptied() && !is_cause
                 }
                 _ => false,

@@ -281,7 +281,7 @@ fn without_proc_the_group_of_a_command_that_has_ended_is_killed() {
     }
     scratch.delete_holder();
     process::wait_dead(child);
-    assert!(process::look(parent).is_some_and(|process| process.state == 't'), "{parent} was not held");
+    process::wait_state(parent, &['t']);
     drop(end);
     debugger.join().expect("a thread of ours");
     job.wait().expect_code(76);

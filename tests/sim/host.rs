@@ -369,11 +369,11 @@ impl Outside for SimOutside<'_> {
         keeper.span.filter(|_| !keeper.revoked)
     }
 
-    fn loss(&self) -> Option<Loss> {
+    fn loss(&self, waits: bool) -> Option<Loss> {
         let is_over = self.state.hosts[self.host].guard.lease_over && !self.hears_late;
         let this = &self.state.hosts[self.host];
         let shown = Shown { stage: this.guard.stage, ended: this.guard.ended.map(command::end_of) };
-        let uses = |guarded: &Guarded| guarded.uses_loans(shown, this.settings.wait_descendants);
+        let uses = |guarded: &Guarded| guarded.uses_loans(shown, waits);
         if (is_over || this.guarded.as_ref().is_some_and(uses)) && self.has_lost_lender() {
             self.state.see_loss(self.host, self.hears_late);
             return Some(Loss::LenderGone);

@@ -192,12 +192,12 @@ impl Outside for Process<'_> {
     }
 
     fn kill_group(&mut self) {
-        match self.target() {
-            Some(target) => send_signal(target, Signal::KILL),
-            // Its number may be another's by now, unless a child of ours is in the group ([`Round`]). But the fuse holds the
-            // group itself.
-            None => self.spark = None,
+        // Once the command has been reaped, its number may be another's, unless a child of ours is in the group ([`Round`]).
+        if let Some(target) = self.target() {
+            send_signal(target, Signal::KILL);
         }
+        // But the fuse holds the group itself. And it asks for user ids only, where kill(2) asks root for CAP_KILL as well.
+        self.spark = None;
     }
 
     #[inline(never)]
