@@ -197,6 +197,7 @@ impl<'a> Process<'a> {
             <Self as Outside>::hear as *const (),
             <Self as Outside>::heed_lenders as *const (),
             Lenders::has_lost_one as *const (),
+            <Self as Outside>::kill_group as *const (),
             <Self as Outside>::kill_children as *const (),
             <Self as Outside>::kill_below as *const (),
             Round::kill as *const (),

@@ -23,6 +23,7 @@ impl Origin {
     /// The process group of a process that descends from the command, if all of that group is the command's. Below the guard
     /// all processes of any other session than that of the start are: a session is begun by a process and joined by none
     /// (setsid(2)).
+    #[inline(always)] // Its page is then that of `Round::kill`, which is locked in memory.
     fn group_of_command(&self, pid: Pid) -> Option<Pid> {
         // In this order: what has left that session does not come back. But setsid(2) changes the session before the group.
         let is_elsewhere = self.session.is_some_and(|own| getsid(Some(pid)).is_ok_and(|session| session != own));

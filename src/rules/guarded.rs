@@ -207,6 +207,23 @@ mod tests {
         guarded
     }
 
+    /// Before its end, the command; after it, what is waited for, whatever for, until nothing is left or the guard has died.
+    #[test]
+    fn who_uses_what_is_borrowed() {
+        assert!(!Guarded::default().uses_loans(shown(Stage::Gated, None), true));
+        let mut guarded = started();
+        assert!(guarded.uses_loans(shown(Stage::Open, None), false));
+        assert!(!guarded.uses_loans(shown(Stage::Open, Some(KILLED)), true));
+        assert!(guarded.news(shown(Stage::Open, Some(KILLED)), None, || false).ended.is_some());
+        assert!(guarded.uses_loans(shown(Stage::Open, Some(KILLED)), true));
+        assert!(!guarded.uses_loans(shown(Stage::Open, Some(KILLED)), false));
+        for over in [Stage::Empty, Stage::Left] {
+            assert!(!guarded.uses_loans(shown(over, Some(KILLED)), true));
+        }
+        guarded.guard_reaped();
+        assert!(!guarded.uses_loans(shown(Stage::Open, Some(KILLED)), true));
+    }
+
     #[test]
     fn an_end_that_the_guard_has_seen_is_told_once() {
         for mut guarded in [started(), died()] {

@@ -191,6 +191,7 @@ impl Outside for Process<'_> {
         }
     }
 
+    #[inline(never)]
     fn kill_group(&mut self) {
         // Once the command has been reaped, its number may be another's, unless a child of ours is in the group ([`Round`]).
         if let Some(target) = self.target() {
