@@ -123,15 +123,16 @@ impl<O: Outside> Keeper<'_, O> {
         Ok(false)
     }
 
-    /// Waits until one of our lenders has gone. A lender never ends before we do unless it is killed; and if
-    /// its keeper is killed too, no process is left to end us, and its node lasts no longer than its session.
-    pub(super) async fn until_lender_dies(&self) -> Result<(), Stop> {
+    /// Waits until one of our lenders has gone, and returns what that means for us. A lender never ends before we do unless
+    /// it is killed; and if its keeper is killed too, no process is left to end us, and its node lasts no longer than its
+    /// session.
+    pub(super) async fn until_lender_dies(&self) -> Loss {
         let lenders: Vec<_> = self.lent().iter().filter_map(|claim| claim.lender).collect();
         if lenders.is_empty() {
             return pending().await;
         }
         first_of(lenders.iter().map(|lender| self.outside.until_gone(lender.run))).await;
-        Err(Stop::Gone(Loss::LenderGone))
+        Loss::LenderGone
     }
 }
 

@@ -347,7 +347,7 @@ impl<O: Outside> Keeper<'_, O> {
         let nodes = place.stamped_nodes();
         let each = nodes.iter().map(|(node, created)| self.until_one_is_deleted(session, node, *created));
         let deleted = async { first_of(each).await.1 };
-        or(deleted, self.until_lender_dies()).await
+        or(deleted, async { Err(Stop::Gone(self.until_lender_dies().await)) }).await
     }
 
     /// `created`: the transaction that has created the node.

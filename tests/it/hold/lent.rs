@@ -11,8 +11,9 @@ use crate::harness::frames::{Op, Request};
 use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::process::{self, Process};
+use crate::harness::proxy::Proxy;
 use crate::harness::running::{Running, finish};
-use crate::harness::scratch::{LOCK, Scratch};
+use crate::harness::scratch::{LOCK, Scratch, direct};
 use crate::harness::times::BRIEF_SESSION;
 use crate::harness::traced::Traced;
 use crate::harness::zklock::{binary, child};
@@ -134,6 +135,29 @@ fn the_lender_dies_before_the_borrower_runs() {
     let [hold, ..] = processes(&script, "lock-hold");
     process::send(hold, Signal::SIGKILL);
     scratch.client().wait_children("/other", "it queues anew", |now| now.iter().any(|node| !before.contains(node)));
+    finish(&mut busy);
+    script.wait_stdout("inner ready");
+    script.wait();
+}
+
+/// The same while the borrower is cut off from all servers.
+#[test]
+fn the_lender_dies_while_the_borrower_is_cut_off() {
+    let scratch = Scratch::new();
+    let proxy = Proxy::zookeeper(&direct());
+    let mut busy = scratch.zklock().arg("/other").child(["--exit-on", "TERM"]).spawn();
+    busy.wait_stdout("ready");
+    let inner = format!("\"$Z\" -v -z {} --and /other /lock", scratch.chroot().by(proxy.address()));
+    let script = format!("trap 'echo told' TERM; {inner} -- \"$C\" --name inner & wait; wait");
+    let mut script = taken(bash(&scratch, &script));
+    scratch.client().wait_count("/other", 2);
+    proxy.refuse();
+    proxy.reset();
+    script.wait_stderr("connecting to ZooKeeper: ");
+    let [hold, ..] = processes(&script, "lock-hold");
+    process::send(hold, Signal::SIGKILL);
+    scratch.client().wait_children("/lock", "it is released", <[_]>::is_empty);
+    proxy.accept();
     finish(&mut busy);
     script.wait_stdout("inner ready");
     script.wait();
