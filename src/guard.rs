@@ -29,12 +29,13 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, pipe2};
 use self::gate::Passage;
 use crate::command::Failure;
 use crate::hold::StandIn;
-use crate::lending::Lending;
+use crate::lending::{self, Lending, Lifeline};
 use crate::plan::CommandLine;
 use crate::rules::event::CommandEnd;
 use crate::rules::guard::{Request, Stage};
 use crate::rules::instant::Instant;
 use crate::rules::lease::Span;
+use crate::rules::lender::{self, Lender, Offer};
 use crate::rules::signal::Signal;
 use crate::shared::Shared;
 use crate::signals::{self, Inherited};
@@ -155,6 +156,8 @@ pub struct Birth<'a> {
     pub own_group: bool,
     /// What is borrowed from other runs.
     pub borrowed: Borrowed,
+    /// Whether it has a lifeline, by which the runs that borrow our locks hear of its death.
+    pub has_lifeline: bool,
 }
 
 /// The descriptors by which a guard borrows.
@@ -181,6 +184,9 @@ pub struct Guard {
     /// Where the command's process gets its environment from.
     gate: Option<OwnedFd>,
     failure: Failure,
+    /// What a run below the command needs to borrow our locks: the guard, as it is found in /proc, and its lifeline.
+    root: Option<Lender>,
+    lifeline: Option<lender::Lifeline>,
     /// The end of a pipe that only we have: when we die, the kernel kills the command.
     _fuse: OwnedFd,
 }
@@ -201,6 +207,7 @@ impl Guard {
         // At the end of a process the kernel closes its descriptors, those with higher numbers first: ours must be
         // closed before the end that tells us of the guard.
         let fuse = above(fuse, ties.ended.as_fd())?;
+        let lifeline = if birth.has_lifeline { Some(Lifeline::new()?) } else { None };
         let all_blocked = signals::block_all()?;
         let supervisor = getpid();
         #[expect(unsafe_code, reason = "the guard is a fork of the supervisor")]
@@ -216,6 +223,7 @@ impl Guard {
                     alive: alive.as_fd(),
                     bell: ties.bell.as_fd(),
                     fuse: guards_fuse,
+                    lifeline,
                     shared: ties.shared,
                 };
                 process::run(
@@ -226,8 +234,12 @@ impl Guard {
             }
             Ok(ForkResult::Parent { child: pid }) => {
                 drop(all_blocked);
+                // Now rather than at the hand-over. Without /proc nothing is lent.
+                let root = lending::process(pid.as_raw().cast_unsigned()).ok();
                 Ok(Self {
                     pid,
+                    root,
+                    lifeline: lifeline.zip(root).map(|(lifeline, root)| lifeline.of(root)),
                     own_group: birth.own_group,
                     shared: ties.shared,
                     link: Some(link),
@@ -244,6 +256,11 @@ impl Guard {
     /// Its process.
     pub fn pid(&self) -> Pid {
         self.pid
+    }
+
+    /// What the command is to be told of what we lend. `None` where there is no /proc.
+    pub fn offer(&self, lending: &Lending) -> Option<Offer> {
+        self.root.map(|root| lending.offer(root, self.lifeline))
     }
 
     /// Whether the command has a process group of its own.

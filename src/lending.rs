@@ -15,10 +15,12 @@
 //! on. So it leaves a pledge in the pipe, one byte, before its command can start, and takes it out when nothing of that
 //! is left that needs the locks. If the pipe hangs up with a pledge in it, the lender leaves nothing behind.
 //!
-//! What borrows from a command's run is below its guard, and dies with the lease. What borrows from `zklock hold` is
-//! below the process that the lock is held for. So there the pipe belongs to the process that stands in for the command
-//! ([`crate::hold`]), which dies with the lease, and has a second pipe that tells of its death: the lifeline. The kernel
-//! kills what the borrower runs when the lifeline hangs up.
+//! When the lease is over, the lender's guard is dead. If it had no time to kill what is below it, the kernel has killed the
+//! command's process group, and a borrower may not be in that. So the guard has a second pipe that tells of its death: the
+//! lifeline. The kernel kills what the borrower runs when the lifeline hangs up.
+//!
+//! What borrows from `zklock hold` is not below the guard, but below the process that the lock is held for. So there both
+//! pipes belong to the process that stands in for the command ([`crate::hold`]), which dies with the lease as well.
 
 use std::cell::RefCell;
 use std::fs::{self, Metadata, OpenOptions};
@@ -30,10 +32,10 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::fstat;
-use nix::unistd::{Pid, pipe2, read, write};
+use nix::unistd::{pipe2, read, write};
 
 use crate::descendants;
-use crate::rules::lender::{Lender, Offer, StandIn};
+use crate::rules::lender::{self, Lender, Offer};
 use crate::rules::loans::{self, End, Loans, Pipes, Processes, Unknown, Unlent};
 
 /// The lender's side.
@@ -56,23 +58,10 @@ impl Lending {
         Ok(Self { reads, writes: RefCell::new(Some(writes)), lender: own()?, descriptor, inode })
     }
 
-    /// What the command of this run, below this guard, is to be told.
-    pub fn offer(&self, guard: Pid) -> Offer {
+    /// What the processes below `root` are to be told, which may borrow the locks of this run.
+    pub fn offer(&self, root: Lender, lifeline: Option<lender::Lifeline>) -> Offer {
         let Self { lender, descriptor, inode, .. } = *self;
-        Offer { lender, root: guard.as_raw().cast_unsigned(), descriptor, inode, stand_in: None }
-    }
-
-    /// What the processes below `root` are to be told, for which this run holds its locks. To be called in the process that
-    /// stands in for a command.
-    pub fn offer_to(&self, root: Lender, lifeline: &Lifeline) -> io::Result<Offer> {
-        let Self { lender, descriptor, inode, .. } = *self;
-        let stand_in = StandIn {
-            process: own()?,
-            root_started: root.started,
-            lifeline: lifeline.descriptor,
-            lifeline_inode: lifeline.inode,
-        };
-        Ok(Offer { lender, root: root.pid, descriptor, inode, stand_in: Some(stand_in) })
+        Offer { lender, root, descriptor, inode, lifeline }
     }
 
     /// From now on nothing more is lent. Returns whether all is over: no run below may use our locks.
@@ -113,11 +102,10 @@ fn has(reads: BorrowedFd<'_>, event: PollFlags) -> bool {
     polled.is_ok() && fds[0].revents().is_some_and(|events| events.contains(event))
 }
 
-/// The pipe of a process that stands in for a command. It hangs up when that process ends.
+/// The pipe of a process that does not outlive the lease. It hangs up when that process ends.
 #[derive(Debug)]
 pub struct Lifeline {
-    _writes: OwnedFd,
-    descriptor: u32,
+    writes: OwnedFd,
     inode: u64,
 }
 
@@ -126,8 +114,19 @@ impl Lifeline {
     pub fn new() -> io::Result<Self> {
         // Each borrower opens a read end of its own.
         let (_, writes) = pipe2(OFlag::O_CLOEXEC)?;
-        let (descriptor, inode) = numbers(&writes)?;
-        Ok(Self { _writes: writes, descriptor, inode })
+        let (_, inode) = numbers(&writes)?;
+        Ok(Self { writes, inode })
+    }
+
+    /// What a borrower finds it by, if it is this process that has it.
+    pub fn of(&self, process: Lender) -> lender::Lifeline {
+        lender::Lifeline { process, descriptor: self.writes.as_raw_fd().cast_unsigned(), inode: self.inode }
+    }
+}
+
+impl AsRawFd for Lifeline {
+    fn as_raw_fd(&self) -> RawFd {
+        self.writes.as_raw_fd()
     }
 }
 
@@ -139,7 +138,11 @@ fn numbers(pipe: &OwnedFd) -> io::Result<(u32, u64)> {
 
 /// This process.
 pub fn own() -> io::Result<Lender> {
-    let pid = std::process::id();
+    process(std::process::id())
+}
+
+/// The process with this number.
+pub fn process(pid: u32) -> io::Result<Lender> {
     let started = descendants::started(pid)?.ok_or(io::ErrorKind::NotFound)?;
     Ok(Lender { pid, started })
 }

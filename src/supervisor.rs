@@ -31,7 +31,7 @@ use self::turn::{REAPS, Turns};
 use crate::clock::{self, Alarm};
 use crate::command::{self, Reaped};
 use crate::environment;
-use crate::guard::{Borrowed, Work};
+use crate::guard::{Borrowed, Guard, Work};
 use crate::hold::{Caller, StandIn, leave_stdout};
 use crate::lending::{Borrowing, Lending};
 use crate::plan::{self, Plan};
@@ -61,7 +61,7 @@ const CLEAN_UP_PAUSE: Duration = Duration::from_millis(10);
 pub fn run<'p>(plan: &'p Plan, credentials: Option<&'p File>, writer: &'p mut Writer) -> anyhow::Result<Outcome> {
     let signals = Signals::open().context("cannot read signals")?;
     let alarm = Alarm::new().context("cannot create a timer")?;
-    let job = Job::new(signals.inherited())?;
+    let job = Job::new(signals.inherited(), plan.hold().is_none())?;
     if !job.has_proc() {
         if plan.hold().is_some() {
             anyhow::bail!("zklock hold needs /proc, to know its caller: mount it");
@@ -260,8 +260,8 @@ impl<'p> Supervisor<'p> {
             return Ok(Some(self.not_started(&error)));
         }
         keeper.ties.shared.set_pledged();
-        let offer = |guard| self.lending.as_ref().map(|lending| environment::lender(&lending.offer(guard)));
-        let variables = |guard| variables.iter().cloned().chain(offer(guard)).collect();
+        let offer = |guard: &Guard| Some(environment::lender(&guard.offer(self.lending.as_ref()?)?));
+        let variables = |guard: &Guard| variables.iter().cloned().chain(offer(guard)).collect();
         match self.job.start(work, &mut keeper.ties, &borrowed, &variables, until) {
             Ok(()) => {
                 self.teller.screen.share();

@@ -26,6 +26,7 @@ use crate::clock::Alarm;
 use crate::command::exit_now;
 use crate::descendants;
 use crate::descriptors;
+use crate::lending::Lifeline;
 use crate::rules::guard::{Guard, Next, Outside};
 use crate::shared::{Part, Shared};
 use crate::signals::{self, ChildSignals};
@@ -45,6 +46,8 @@ pub(super) struct Inherited<'a> {
     pub(super) bell: BorrowedFd<'a>,
     /// The end of a pipe that shows that the supervisor has died. The kernel kills the command at that moment.
     pub(super) fuse: OwnedFd,
+    /// The end of a pipe that shows that the guard has died, to the runs below that use our locks. It is the only one.
+    pub(super) lifeline: Option<Lifeline>,
     pub(super) shared: Shared,
 }
 
@@ -91,6 +94,7 @@ struct Process<'a> {
     alive: Option<OwnedFd>,
     /// The end of the pipe that shows that the supervisor has died.
     fuse: OwnedFd,
+    lifeline: Option<Lifeline>,
 }
 
 impl<'a> Process<'a> {
@@ -98,7 +102,7 @@ impl<'a> Process<'a> {
     /// supervisor is told why, and there is no guard: another may have more luck.
     fn begin(birth: &Birth<'_>, inherited: Inherited<'a>, passage: Passage<'_>) -> Self {
         let Passage { gate, report, supervisor, lent } = passage;
-        let Inherited { link, news, ended, alive, bell, fuse, shared } = inherited;
+        let Inherited { link, news, ended, alive, bell, fuse, lifeline, shared } = inherited;
         let _ = prctl::set_name(c"lock-guard");
         // As long as there is no command, a guard dies with its supervisor even while it is stopped. Otherwise the
         // keeper would wait for it, and hold the lock.
@@ -122,7 +126,7 @@ impl<'a> Process<'a> {
         // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
         let child = match unsafe { fork() } {
             Ok(ForkResult::Child) => {
-                drop((link, fuse, alive, go));
+                drop((link, fuse, lifeline, alive, go));
                 gate::wait(birth, Passage { gate, report, supervisor, lent }, &waits, guard, shared)
             }
             Ok(ForkResult::Parent { child }) => child,
@@ -188,6 +192,7 @@ impl<'a> Process<'a> {
             lenders,
             alive: Some(alive),
             fuse,
+            lifeline,
         };
         process.close_others(ended, &birth.borrowed);
         let own = [
@@ -229,6 +234,7 @@ impl<'a> Process<'a> {
             ended.as_raw_fd(),
         ];
         ours.extend(self.go.iter().chain(&self.alive).chain(&self.spark).map(AsRawFd::as_raw_fd));
+        ours.extend(self.lifeline.iter().map(AsRawFd::as_raw_fd));
         ours.extend(self.lenders.as_ref().map(|lenders| lenders.as_fd().as_raw_fd()));
         ours.extend(self.children.iter().map(AsRawFd::as_raw_fd));
         ours.extend(self.proc.iter().map(AsRawFd::as_raw_fd));

@@ -17,7 +17,7 @@ use crate::command::exit_now;
 use crate::descendants;
 use crate::descriptors;
 use crate::environment;
-use crate::lending::{Lending, Lifeline};
+use crate::lending::{self, Lending, Lifeline};
 use crate::rules::lender::Lender;
 use crate::rules::outcome::INTERNAL;
 use crate::rules::signal::Signal;
@@ -92,7 +92,8 @@ impl StandIn {
         self.close_others(lent);
         let ends = Ends { queue: self.queue(inherited)?, until: self.until };
         let lifeline = Lifeline::new()?;
-        let offer = self.root.map(|root| lent.offer_to(root, &lifeline)).transpose()?;
+        let process = lending::own()?;
+        let offer = self.root.map(|root| lent.offer(root, Some(lifeline.of(process))));
         let mut text = vec![];
         for (name, value) in variables {
             push_line(&mut text, name, value);

@@ -1,8 +1,6 @@
 use std::sync::Mutex;
 use std::thread;
 
-use nix::unistd::getpid;
-
 use super::*;
 use crate::rules::card::Card;
 use crate::rules::lender::{Barrier, Loan};
@@ -30,7 +28,7 @@ fn expect_over(lending: &Lending) {
 
 /// To what is below this process.
 fn offer(lending: &Lending) -> Offer {
-    lending.offer(getpid())
+    lending.offer(this(), None)
 }
 
 fn this() -> Lender {
@@ -188,7 +186,7 @@ fn who_lends_us_a_lock() {
     for stranger in strangers {
         assert_eq!(judge(&borrowed, &stranger), Loan::Stranger, "{stranger:?}");
     }
-    let elsewhere = borrowing(Offer { root: u32::MAX, ..offer });
+    let elsewhere = borrowing(Offer { root: Lender { pid: u32::MAX, started: 1 }, ..offer });
     assert_eq!(judge(&elsewhere, &holder), Loan::Stranger);
     let container = Card { pid_ns: Some(1), ..holder.clone() };
     assert_eq!(judge(&borrowed, &container), Loan::OutOfReach(Barrier::Foreign));

@@ -318,9 +318,12 @@ fn held_locks_are_read_from_the_environment() {
 #[test]
 fn offers_are_read_from_the_environment() {
     let offers = |text| plan_in(&[("ZKLOCK_LENDER", text)], &["/l", "job"]).unwrap().request.offers;
-    let offer = |pid| Offer { lender: Lender { pid, started: 2 }, root: 5, descriptor: 3, inode: 4, stand_in: None };
-    assert_eq!(offers("1 2 5 3 4\n7 2 5 3 4"), [offer(1), offer(7)]);
-    assert_eq!(offers("x\n\n1 2 3 4\n1 2 5 3 4\n"), [offer(1)]);
+    let offer = |pid| {
+        let lender = Lender { pid, started: 2 };
+        Offer { lender, root: Lender { pid: 5, started: 2 }, descriptor: 3, inode: 4, lifeline: None }
+    };
+    assert_eq!(offers("1 2 5 2 3 4\n7 2 5 2 3 4"), [offer(1), offer(7)]);
+    assert_eq!(offers("x\n\n1 2 3 4\n1 2 5 2 3 4\n"), [offer(1)]);
 }
 
 #[test]

@@ -24,46 +24,53 @@ pub struct Offer {
     pub lender: Lender,
     /// It lends only below this process: its guard, because what is not there is not waited for when the command ends;
     /// with `zklock hold`, the process that it holds the lock for.
-    pub root: u32,
+    pub root: Lender,
     /// The number that the write end of its pipe has.
     pub descriptor: u32,
     /// The inode of that pipe.
     pub inode: u64,
-    /// With `zklock hold`: what else has to be known.
-    pub stand_in: Option<StandIn>,
+    /// What tells that the lock may be lost; `None` where the guard may end before what has borrowed it, because it adopts no
+    /// orphans.
+    pub lifeline: Option<Lifeline>,
 }
 
-/// The process of `zklock hold` that has the pipes, in place of the run itself. It is below the guard, so that it does not
-/// outlive the lease.
+/// The second pipe. Its write end is closed only when a process ends that does not outlive the lease, and no other process
+/// has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StandIn {
-    /// The process.
+pub struct Lifeline {
+    /// That process: the guard. With `zklock hold`, what borrows is not below the guard, so it is the process that stands in
+    /// for a command, and has the first pipe as well.
     pub process: Lender,
-    /// When the root of the offer started.
-    pub root_started: u64,
-    /// The number that the write end of its second pipe has. That end is closed only when the process ends, and no other
-    /// process has it.
-    pub lifeline: u32,
-    /// The inode of the second pipe.
-    pub lifeline_inode: u64,
+    /// The number that the write end has there.
+    pub descriptor: u32,
+    /// The inode of that pipe.
+    pub inode: u64,
 }
 
 impl Offer {
-    /// The process that has the pipes.
+    /// With `zklock hold`: the process that stands in for a command.
+    pub fn stand_in(&self) -> Option<Lender> {
+        self.lifeline.map(|lifeline| lifeline.process).filter(|process| *process != self.root)
+    }
+
+    /// The process that has the first pipe.
     pub fn source(&self) -> Lender {
-        self.stand_in.map_or(self.lender, |stand_in| stand_in.process)
+        self.stand_in().unwrap_or(self.lender)
+    }
+}
+
+impl fmt::Display for Lender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.pid, self.started)
     }
 }
 
 impl fmt::Display for Offer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { lender: Lender { pid, started }, root, descriptor, inode, stand_in } = self;
-        write!(f, "{pid} {started} {root} {descriptor} {inode}")?;
-        let Some(StandIn { process: Lender { pid, started }, root_started, lifeline, lifeline_inode }) = stand_in
-        else {
-            return Ok(());
-        };
-        write!(f, " {pid} {started} {root_started} {lifeline} {lifeline_inode}")
+        let Self { lender, root, descriptor, inode, lifeline } = self;
+        write!(f, "{lender} {root} {descriptor} {inode}")?;
+        let Some(Lifeline { process, descriptor, inode }) = lifeline else { return Ok(()) };
+        write!(f, " {process} {descriptor} {inode}")
     }
 }
 
@@ -77,21 +84,19 @@ impl FromStr for Offer {
     fn from_str(text: &str) -> Result<Self, NoOffer> {
         let numbers: Vec<u64> = text.split(' ').map(str::parse).collect::<Result<_, _>>().map_err(|_| NoOffer)?;
         let narrow = |number: u64| u32::try_from(number).map_err(|_| NoOffer);
-        let Some((&[pid, started, root, descriptor, inode], rest)) = numbers.split_first_chunk() else {
+        let process = |pid: u64, started: u64| Ok(Lender { pid: narrow(pid)?, started });
+        let Some((&[pid, started, root, root_started, descriptor, inode], rest)) = numbers.split_first_chunk() else {
             return Err(NoOffer);
         };
-        let lender = Lender { pid: narrow(pid)?, started };
-        let stand_in = match *rest {
+        let (lender, root) = (process(pid, started)?, process(root, root_started)?);
+        let lifeline = match *rest {
             [] => None,
-            [pid, started, root_started, lifeline, lifeline_inode] => Some(StandIn {
-                process: Lender { pid: narrow(pid)?, started },
-                root_started,
-                lifeline: narrow(lifeline)?,
-                lifeline_inode,
-            }),
+            [pid, started, descriptor, inode] => {
+                Some(Lifeline { process: process(pid, started)?, descriptor: narrow(descriptor)?, inode })
+            }
             _ => return Err(NoOffer),
         };
-        Ok(Self { lender, root: narrow(root)?, descriptor: narrow(descriptor)?, inode, stand_in })
+        Ok(Self { lender, root, descriptor: narrow(descriptor)?, inode, lifeline })
     }
 }
 
@@ -131,13 +136,14 @@ mod tests {
         for text in [
             "",
             " ",
-            "1 2 3 4",
-            "1 2 3 4 5 6",
+            "1 2 3 4 5",
+            "1 2 3 4 5 6 7",
             "1 2 3 4 5 6 7 8 9",
-            "1  2 3 4 5",
-            "1 2 3 4 -5",
-            "1 2 3 4 x",
-            "4294967296 2 3 4 5",
+            "1 2 3 4 5 6 7 8 9 10 11",
+            "1  2 3 4 5 6",
+            "1 2 3 4 5 -6",
+            "1 2 3 4 5 x",
+            "4294967296 2 3 4 5 6",
         ] {
             assert_eq!(text.parse::<Offer>(), Err(NoOffer), "{text:?}");
         }
@@ -145,11 +151,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn offers_come_back_as_they_were_written(pid: u32, started: u64, root: u32, descriptor: u32, inode: u64) {
-            let lender = Lender { pid, started };
-            let stand_in = StandIn { process: lender, root_started: inode, lifeline: root, lifeline_inode: started };
-            for stand_in in [None, Some(stand_in)] {
-                let offer = Offer { lender, root, descriptor, inode, stand_in };
+        fn offers_come_back_as_they_were_written(pid: u32, started: u64, descriptor: u32, inode: u64) {
+            let (lender, root) = (Lender { pid, started }, Lender { pid: descriptor, started: inode });
+            let by = |process| Some(Lifeline { process, descriptor: pid, inode: started });
+            for lifeline in [None, by(root), by(lender)] {
+                let offer = Offer { lender, root, descriptor, inode, lifeline };
                 prop_assert_eq!(offer.to_string().parse(), Ok(offer));
             }
         }

@@ -1,7 +1,7 @@
 //! What a nested run borrows from the runs above it, and which of them lends it a lock.
 
 use super::card::Card;
-use super::lender::{Barrier, Lender, Loan, Offer};
+use super::lender::{Barrier, Lender, Lifeline, Loan, Offer};
 
 /// Why nothing is borrowed from a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub struct Borrowing<P> {
 #[derive(Debug)]
 struct Borrowed<P> {
     pipe: P,
-    /// With `zklock hold`: hangs up when the lock may be lost.
+    /// Hangs up when the lock may be lost.
     lifeline: Option<P>,
 }
 
@@ -125,7 +125,8 @@ impl<P> Borrowing<P> {
     /// The pipes for pledges. What borrows from `zklock hold` is not below its guard, so a pledge would tell it nothing
     /// that it could act upon.
     pub fn pledges(&self) -> impl Iterator<Item = &P> {
-        self.borrowed().filter(|borrowed| borrowed.lifeline.is_none()).map(|borrowed| &borrowed.pipe)
+        let below = self.offers.iter().filter(|(offer, _)| offer.stand_in().is_none());
+        below.filter_map(|(_, borrowed)| borrowed.as_ref().ok()).map(|borrowed| &borrowed.pipe)
     }
 
     /// A command is about to run under what is borrowed: each lender is to know if we die without having seen the end
@@ -163,13 +164,12 @@ impl<P> Borrowing<P> {
 }
 
 fn borrow<T: Pipes>(offer: &Offer, pipes: &T) -> Result<Borrowed<T::Pipe>, Unlent> {
-    let process = offer.source();
-    let pipe = pipes.open_to_write(End { process, descriptor: offer.descriptor, inode: offer.inode })?;
-    let lifeline = match offer.stand_in {
+    let Offer { descriptor, inode, .. } = *offer;
+    let pipe = pipes.open_to_write(End { process: offer.source(), descriptor, inode })?;
+    let lifeline = match offer.lifeline {
         None => None,
-        Some(stand_in) => {
-            let end = End { process, descriptor: stand_in.lifeline, inode: stand_in.lifeline_inode };
-            let lifeline = pipes.open_to_read(end)?;
+        Some(Lifeline { process, descriptor, inode }) => {
+            let lifeline = pipes.open_to_read(End { process, descriptor, inode })?;
             if pipes.hangs_up(&lifeline) {
                 return Err(Unlent::Over);
             }
@@ -214,9 +214,7 @@ impl Loans {
         let offer = self.offers.iter().find(|(offer, _)| offer.lender == lender);
         let root = match offer {
             // It holds the lock for this process, and is not above us itself.
-            Some((Offer { root, stand_in: Some(stand_in), .. }, _)) => {
-                Lender { pid: *root, started: stand_in.root_started }
-            }
+            Some((offer, _)) if offer.stand_in().is_some() => offer.root,
             Some(_) | None => lender,
         };
         // The caller of `zklock hold` may have become us (execve(2)).
@@ -228,16 +226,18 @@ impl Loans {
             Err(Unknown) => return Loan::OutOfReach(Barrier::Foreign),
         }
         match offer {
-            Some((offer, Ok(()))) if offer.stand_in.is_some() => match processes.lives(offer.source()) {
-                Ok(true) => Loan::Lent(offer.source()),
-                Ok(false) => Loan::Over,
-                Err(Unknown) => Loan::OutOfReach(Barrier::Foreign),
-            },
-            Some((offer, Ok(()))) => match processes.is_above(offer.root, supervisor) {
-                Ok(true) => Loan::Lent(lender),
-                // The command does not wait for us.
-                Ok(false) => Loan::Stranger,
-                Err(Unknown) => Loan::OutOfReach(Barrier::Foreign),
+            Some((offer, Ok(()))) => match offer.stand_in() {
+                Some(stand_in) => match processes.lives(stand_in) {
+                    Ok(true) => Loan::Lent(stand_in),
+                    Ok(false) => Loan::Over,
+                    Err(Unknown) => Loan::OutOfReach(Barrier::Foreign),
+                },
+                None => match processes.is_above(offer.root.pid, supervisor) {
+                    Ok(true) => Loan::Lent(lender),
+                    // The command does not wait for us.
+                    Ok(false) => Loan::Stranger,
+                    Err(Unknown) => Loan::OutOfReach(Barrier::Foreign),
+                },
             },
             Some((_, Err(Unlent::Over))) => Loan::Over,
             Some((_, Err(Unlent::Denied))) => Loan::OutOfReach(Barrier::Foreign),
@@ -299,7 +299,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_found_out_may_be_above_us() {
-        let offer = Offer { lender: Lender { pid: 7, started: 1 }, root: 8, descriptor: 5, inode: 6, stand_in: None };
+        let [lender, root] = [7, 8].map(|pid| Lender { pid, started: 1 });
+        let offer = Offer { lender, root, descriptor: 5, inode: 6, lifeline: None };
         let own = Card { pid_ns: Some(4), ..Card::default() };
         let holder = Card { pid: Some(7), started: Some(1), ..own.clone() };
         for can_be_seen in [true, false] {

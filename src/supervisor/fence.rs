@@ -16,7 +16,7 @@ use crate::clock::{self, Alarm};
 use crate::command::{self, Reaped};
 use crate::environment;
 use crate::fence::{Entry, Fence, Found, Runner, Trouble};
-use crate::guard::{Borrowed, Ties, Work};
+use crate::guard::{Borrowed, Guard, Ties, Work};
 use crate::plan::{FencePlan, Verbosity};
 use crate::rules::event::{CommandEnd, Unstarted};
 use crate::rules::fence::Holder;
@@ -90,7 +90,7 @@ impl<'r> Run<'r> {
     fn begin(plan: &'r FencePlan, screen: &'r mut Screen, writer: &'r mut Writer) -> Result<Self, Trouble> {
         let signals = Signals::open().context("cannot read signals")?;
         let alarm = Alarm::new().context("cannot create a timer")?;
-        let job = Job::new(signals.inherited())?;
+        let job = Job::new(signals.inherited(), false)?;
         if !job.has_proc() {
             let why = "zklock fence needs /proc, to find the run of an earlier holder: mount it";
             return Err(Trouble::System(why.to_owned()));
@@ -200,7 +200,7 @@ impl<'r> Run<'r> {
         let lease = Span::without_end(clock::now());
         ties.shared.lease(lease);
         self.job.prepare();
-        let variables = |_| vec![(environment::TOKEN, self.plan.token.to_string().into())];
+        let variables = |_: &Guard| vec![(environment::TOKEN, self.plan.token.to_string().into())];
         let borrowed = Borrowed { pipes: vec![fence.descriptor()], ..Borrowed::default() };
         let work = Work::Command(&self.plan.command);
         if let Err(error) = self.job.start(work, &mut ties, &borrowed, &variables, lease.kill_at) {

@@ -29,6 +29,8 @@ use crate::terminal::{self, Attributes};
 pub(super) struct Job {
     inherited: Inherited,
     adopts_orphans: bool,
+    /// Whether guards have a lifeline for the runs that borrow our locks.
+    has_lifeline: bool,
     children: OwnChildren,
     guard: Option<Guarded>,
     /// Processes of guards that were dismissed, until they have been reaped.
@@ -48,7 +50,8 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn new(inherited: Inherited) -> anyhow::Result<Self> {
+    /// `lends`: runs below the command may borrow our locks.
+    pub(super) fn new(inherited: Inherited, lends: bool) -> anyhow::Result<Self> {
         // What a guard that has died leaves behind comes to us. A system that refuses this refuses it to the guard as well.
         let adopts_orphans = prctl::set_child_subreaper(true).is_ok();
         let children = OwnChildren::open().context("cannot look after descendants")?;
@@ -56,6 +59,8 @@ impl Job {
         Ok(Self {
             inherited,
             adopts_orphans,
+            // Without /proc none can borrow. Without the adoption of orphans the guard may end before one that has.
+            has_lifeline: lends && children.have_proc() && adopts_orphans,
             children,
             guard: None,
             dismissed: vec![],
@@ -99,7 +104,7 @@ impl Job {
         // To ask for every number would take seconds.
         let strangers = if self.has_proc() { self.children.others(|_| false)? } else { self.known.clone() };
         let (inherited, own_group) = (self.inherited, !self.shares_group);
-        let birth = Birth { work, inherited, own_group, borrowed: borrowed.clone() };
+        let birth = Birth { work, inherited, own_group, borrowed: borrowed.clone(), has_lifeline: self.has_lifeline };
         let guard = Guard::start(&birth, ties)?;
         self.guard = Some(Guarded::new(guard, strangers));
         Ok(())
@@ -137,7 +142,7 @@ impl Job {
         work: Work<'_>,
         ties: &mut Ties,
         borrowed: &Borrowed,
-        variables: &dyn Fn(Pid) -> Vec<Variable>,
+        variables: &dyn Fn(&Guard) -> Vec<Variable>,
         until: Instant,
     ) -> io::Result<()> {
         self.make_guard(work, ties, borrowed)?;
@@ -172,9 +177,9 @@ impl Job {
         true
     }
 
-    fn open(&mut self, ties: &mut Ties, variables: &dyn Fn(Pid) -> Vec<Variable>, until: Instant) -> io::Result<()> {
+    fn open(&mut self, ties: &mut Ties, variables: &dyn Fn(&Guard) -> Vec<Variable>, until: Instant) -> io::Result<()> {
         let guarded = self.guard.as_mut().ok_or(Errno::ECHILD)?;
-        let variables = variables(guarded.guard.pid());
+        let variables = variables(&guarded.guard);
         guarded.guard.open(ties, &variables, until)?;
         guarded.state.start();
         Ok(())

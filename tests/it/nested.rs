@@ -62,7 +62,7 @@ fn pipe(run: &Running) -> (String, String) {
         let lines = offers.flat_map(|rest| rest.split(['\n', '\0']).map(str::to_owned).collect::<Vec<_>>());
         lines.map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>()).find(|words| words[0] == pid)
     });
-    (offer[3].clone(), format!("pipe:[{}]", offer[4]))
+    (offer[4].clone(), format!("pipe:[{}]", offer[5]))
 }
 
 fn environment(pid: Pid) -> Option<String> {

@@ -59,6 +59,8 @@ kinds! {
     KillPair,
     /// A run that lends its lock to this one dies, and nothing of it kills this one at once.
     KillLender,
+    /// A run that lends its lock to this one is stopped, and later the keeper of this one.
+    StopLender,
     /// Ctrl-Z and `fg`.
     CtrlZ,
     Foreground,
@@ -130,6 +132,7 @@ kinds! {
     CallerEnded,
     BorrowedFromHold,
     LostHold,
+    LostGuard,
     /// A server has shown a node that it should have deleted, and still does; a waiter has found that out.
     SeenThrough,
     /// A server has not shown a node that exists, and a waiter has found that out.

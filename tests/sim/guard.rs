@@ -326,6 +326,9 @@ impl State {
         if self.hosts[host].has_opening() {
             self.stand_in_has_gone(host);
         }
+        if self.hosts[host].hold.is_none() {
+            self.end_lifeline(host);
+        }
         self.blow_fuse(host);
         if let Some(keeper) = self.hosts[host].keeper {
             self.touch_keeper(keeper);
@@ -409,10 +412,7 @@ impl State {
         let is_unguarded = !state.guard.alive && (!state.alive || state.frozen);
         // The kernel kills the group when the lender dies. For the rest it takes this guard, and it may be stopped.
         let is_stopped = state.guard.frozen && (!state.alive || state.frozen);
-        if is_unguarded && !has_heirs
-            || state.guard.frozen && state.guard.has_lost_lender()
-            || is_stopped && is_beyond_all
-        {
+        if is_unguarded && !has_heirs || is_stopped && (is_beyond_all || state.guard.has_lost_lender()) {
             for process in state.processes.iter_mut().filter(|process| !process.in_group) {
                 process.counted = false;
             }

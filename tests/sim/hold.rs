@@ -1,19 +1,14 @@
 //! `zklock hold`: the process that stands in for a command, and the caller that the lock is held for. The caller starts
 //! nested runs that borrow the lock, and that are not below the guard.
 
-use zklock::rules::lender::{Lender, StandIn};
 use zklock::rules::signal::Signal;
 
 use crate::coverage::Kind;
 use crate::host::{Host, Process};
-use crate::nested::{self, Lifeline, STARTED};
 use crate::state::{Event, MS, State, Time};
 
 /// How much longer a caller goes on at a time if its end would make a run wait for ever.
 const PATIENCE: Time = 50 * MS;
-
-/// The number of the lifeline in the process that stands in.
-const LIFELINE: u32 = 6;
 
 /// What a run of `zklock hold` has in place of a command.
 pub(crate) struct Hold {
@@ -30,7 +25,6 @@ pub(crate) struct Hold {
     pub(crate) stands: bool,
     /// It was told to end.
     is_ending: bool,
-    pub(crate) lifeline: Lifeline,
 }
 
 impl Hold {
@@ -44,7 +38,6 @@ impl Hold {
             is_told: false,
             stands: false,
             is_ending: false,
-            lifeline: Lifeline::default(),
         }
     }
 
@@ -69,27 +62,6 @@ impl Host {
 }
 
 impl State {
-    /// What the caller of this run finds in its environment, if there is one.
-    pub(crate) fn stand_in(&self, host: usize) -> Option<StandIn> {
-        let hold = self.hosts[host].hold.as_ref()?;
-        Some(StandIn {
-            process: Lender { pid: nested::stand_in_pid(host), started: STARTED },
-            root_started: STARTED,
-            lifeline: LIFELINE,
-            lifeline_inode: hold.lifeline.inode(),
-        })
-    }
-
-    /// Who has the pipes of this run.
-    pub(crate) fn source(&self, host: usize) -> Lender {
-        self.stand_in(host).map_or(nested::lender(host), |stand_in| stand_in.process)
-    }
-
-    /// The process of an offer below which the run lends.
-    pub(crate) fn root(&self, host: usize) -> u32 {
-        if self.hosts[host].hold.is_some() { nested::caller_pid(host) } else { nested::guard_pid(host) }
-    }
-
     /// Whether a run may use a lock that this one holds for its caller.
     pub(crate) fn lends_by_hold(&self, host: usize) -> bool {
         self.hosts[host].hold.is_some() && !self.hosts[host].lending.is_over()
@@ -97,9 +69,9 @@ impl State {
 
     /// What has waited at the gate stands in for a command from now on. The caller begins its work.
     pub(crate) fn begin_to_stand(&mut self, host: usize) {
-        let Some(hold) = &mut self.hosts[host].hold else { return };
+        let Host { hold: Some(hold), lifeline, .. } = &mut self.hosts[host] else { return };
         hold.stands = true;
-        hold.lifeline.begin();
+        lifeline.begin();
         let (work, exit_at) = (hold.work, Time::MAX);
         let process =
             Process { alive: true, stopped: false, exit_at, forks: 0, counted: true, in_group: true, nested: None };
@@ -187,31 +159,11 @@ impl State {
         true
     }
 
-    /// What stands in for a command, or waits at the gate for that, has ended: the kernel closes its pipes. It kills what
-    /// the lifeline is a fuse for.
+    /// What stands in for a command, or waits at the gate for that, has ended: the kernel closes its pipes.
     pub(crate) fn stand_in_has_gone(&mut self, host: usize) {
         let Some(hold) = &mut self.hosts[host].hold else { return };
         hold.stands = false;
-        hold.lifeline.end();
         self.hosts[host].lending.end();
-        for below in self.below(host) {
-            if let Some(keeper) = self.hosts[below].keeper {
-                let late = self.latency();
-                self.after(late, Event::Touch(keeper));
-            }
-            self.wake_supervisor(below);
-            self.hosts[below].lender_lost_at = self.now;
-            if self.hosts[below].guard.has_lost_lender() {
-                if self.hosts[below].is_running() {
-                    self.coverage.count(Kind::LostHold);
-                }
-                self.wake_guard(below);
-                self.kill_at_gate(below);
-                let state = &mut self.hosts[below];
-                state.stopped_by_us |= state.processes.first().is_some_and(|root| root.alive && root.in_group);
-                self.blow_fuse(below);
-                self.excuse_stragglers(below);
-            }
-        }
+        self.end_lifeline(host);
     }
 }

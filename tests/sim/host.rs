@@ -27,7 +27,7 @@ use zklock::supervisor::turn::{Change, Outside, Turns};
 use crate::coverage::Kind;
 use crate::guard::Guard;
 use crate::hold::Hold;
-use crate::nested::{Lending, Nesting, PipeEnd, Proc, end_of};
+use crate::nested::{Lending, Lifeline, Nesting, PipeEnd, Proc, end_of};
 use crate::state::{Event, KeeperState, MS, State, Time, instant, micros};
 
 /// How long a supervisor that has finished waits for its keeper to exit.
@@ -82,6 +82,7 @@ pub(crate) struct Host {
     pub(crate) nesting: Option<Nesting>,
     /// Its part as a lender, and as a borrower.
     pub(crate) lending: Lending,
+    pub(crate) lifeline: Lifeline,
     pub(crate) borrowing: Borrowing<PipeEnd>,
     /// What it has in place of a command, if it is a `zklock hold`.
     pub(crate) hold: Option<Hold>,
@@ -199,6 +200,7 @@ impl Host {
             script,
             nesting: None,
             lending: Lending::default(),
+            lifeline: Lifeline::default(),
             borrowing: Borrowing::new(&[]),
             hold: None,
             held: vec![],
@@ -725,6 +727,8 @@ impl State {
         state.guard.lifelines = state.borrowing.lifelines().cloned().collect();
         if state.hold.is_none() {
             state.lending.begin();
+            state.lifeline.end();
+            state.lifeline.begin();
         }
         self.wake_guard(host);
     }

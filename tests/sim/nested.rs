@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 
 use fastrand::Rng;
 use zklock::rules::event::CommandEnd;
-use zklock::rules::lender::{Lender, Offer};
+use zklock::rules::lender::{self, Lender, Offer};
 use zklock::rules::loans::{Borrowing, End, Pipes, Processes, Unknown, Unlent};
 use zklock::rules::message::{Grant, Granted};
 use zklock::rules::mode::Mode;
@@ -28,6 +28,9 @@ pub(crate) const STARTED: u64 = 1;
 
 /// The number of a lender's pipe in its process.
 const DESCRIPTOR: u32 = 5;
+
+/// The number of a lifeline in its process.
+const LIFELINE: u32 = 6;
 
 /// How a run is nested in another.
 #[derive(Clone, Copy)]
@@ -99,17 +102,13 @@ impl Lending {
         self.is_over() && self.pledges.get() > 0
     }
 
-    pub(crate) fn inode(&self) -> u64 {
-        self.inode
-    }
-
     /// Whether this is an end of the newest pipe.
     fn is_ours(&self, pipe: &PipeEnd) -> bool {
         matches!(pipe, PipeEnd::Writes { open, .. } if std::ptr::eq(Rc::as_ptr(open), self.reads.as_ptr()))
     }
 }
 
-/// The second pipe of a process that stands in for a command.
+/// The second pipe: that of a guard, or of a process that stands in for a command.
 pub(crate) type Lifeline = Lending;
 
 /// The process ids of a run's supervisor and of its guard; with `zklock hold`, of what stands in for a command and of the
@@ -153,10 +152,9 @@ impl Pipes for Proc<'_> {
     }
 
     fn open_to_read(&self, end: End) -> Result<PipeEnd, Unlent> {
-        let hold = self.0.hosts[host_of(end.process.pid)].hold.as_ref();
-        let lifeline = hold.map(|hold| &hold.lifeline).filter(|lifeline| lifeline.inode == end.inode);
-        let lifeline = lifeline.filter(|_| self.lives(end.process) == Ok(true));
-        lifeline.map(|lifeline| PipeEnd::Reads(lifeline.reads.clone())).ok_or(Unlent::Over)
+        let lifeline = &self.0.hosts[host_of(end.process.pid)].lifeline;
+        let is_there = self.lives(end.process) == Ok(true) && lifeline.inode == end.inode;
+        if is_there { Ok(PipeEnd::Reads(lifeline.reads.clone())) } else { Err(Unlent::Over) }
     }
 
     fn hangs_up(&self, pipe: &PipeEnd) -> bool {
@@ -182,6 +180,7 @@ impl Processes for Proc<'_> {
         let lives = match (&host.hold, process.pid) {
             (Some(hold), pid) if pid == stand_in_pid(number) => hold.stands,
             (Some(hold), pid) if pid == caller_pid(number) => hold.has_caller(),
+            (None, pid) if pid == guard_pid(number) => host.guard.alive,
             _ => host.alive,
         };
         Ok(process.started == STARTED && lives)
@@ -236,9 +235,13 @@ impl State {
 
     /// What this run tells its command.
     fn offer(&self, host: usize) -> Offer {
-        let inode = self.hosts[host].lending.inode;
-        let (root, stand_in) = (self.root(host), self.stand_in(host));
-        Offer { lender: lender(host), root, descriptor: DESCRIPTOR, inode, stand_in }
+        let Host { hold, lending, lifeline, .. } = &self.hosts[host];
+        let is_hold = hold.is_some();
+        let process = |pid| Lender { pid, started: STARTED };
+        let root = process(if is_hold { caller_pid(host) } else { guard_pid(host) });
+        let has_lifeline = if is_hold { process(stand_in_pid(host)) } else { root };
+        let lifeline = lender::Lifeline { process: has_lifeline, descriptor: LIFELINE, inode: lifeline.inode };
+        Offer { lender: lender(host), root, descriptor: DESCRIPTOR, inode: lending.inode, lifeline: Some(lifeline) }
     }
 
     /// The command of a run has begun: it will start these.
@@ -353,7 +356,8 @@ impl State {
             // It has copies.
             self.dismiss_guard(host);
         }
-        let is_idle = |outer: &usize| self.has_borrowed(host, *outer) && !lenders.contains(&self.source(*outer));
+        let is_idle =
+            |outer: &usize| self.has_borrowed(host, *outer) && !lenders.contains(&self.offer(*outer).source());
         let idle = self.above(host).find(is_idle);
         if let Some(outer) = idle {
             self.fail(format!("host {host} uses nothing of host {outer}, and gives nothing back"));
@@ -365,6 +369,31 @@ impl State {
     fn has_borrowed(&self, host: usize, from: usize) -> bool {
         let (state, lending) = (&self.hosts[host], &self.hosts[from].lending);
         state.borrowing.pipes().chain(&state.guard.borrowed).any(|pipe| lending.is_ours(pipe))
+    }
+
+    /// The process that has the lifeline of a run has ended: the kernel kills what that is a fuse for.
+    pub(crate) fn end_lifeline(&mut self, host: usize) {
+        self.hosts[host].lifeline.end();
+        for below in self.below(host) {
+            if let Some(keeper) = self.hosts[below].keeper {
+                let late = self.latency();
+                self.after(late, Event::Touch(keeper));
+            }
+            self.wake_supervisor(below);
+            self.hosts[below].lender_lost_at = self.now;
+            if self.hosts[below].guard.has_lost_lender() {
+                if self.hosts[below].is_running() {
+                    let is_hold = self.hosts[host].hold.is_some();
+                    self.coverage.count(if is_hold { Kind::LostHold } else { Kind::LostGuard });
+                }
+                self.wake_guard(below);
+                self.kill_at_gate(below);
+                let state = &mut self.hosts[below];
+                state.stopped_by_us |= state.processes.first().is_some_and(|root| root.alive && root.in_group);
+                self.blow_fuse(below);
+                self.excuse_stragglers(below);
+            }
+        }
     }
 
     /// Something of a nested run has ended: the guards and the supervisors above it may wait for that.
@@ -493,12 +522,14 @@ impl State {
         state.hold.is_none() && !state.guard.alive && (!state.alive || state.frozen)
     }
 
-    /// Whether this run is out of reach for a run above, of which neither guard nor supervisor can act: it is not in
-    /// that command's process group, and no run between dies with that group, because one has left it or has ended.
+    /// Whether this run is out of reach for a run above, of which neither guard nor supervisor can act: it has not borrowed
+    /// the lock of that run, it is not in that command's process group, and no run between dies with that group, because
+    /// one has left it or has ended.
     pub(crate) fn is_out_of_reach(&self, host: usize) -> bool {
         self.above(host).any(|outer| {
             let mut links = std::iter::once(host).chain(self.above(host)).take_while(|run| *run != outer);
             self.is_helpless(outer)
+                && !self.uses(host, outer)
                 && links.any(|run| {
                     let has_left = self.hosts[run].nesting.is_some_and(|nesting| !nesting.in_group);
                     has_left || (run != host && self.hosts[run].released)
@@ -632,7 +663,7 @@ pub(crate) fn nest(rng: &mut Rng, state: &mut State, timeout: Time) {
             moment: if rng.u32(0..4) == 0 { Kind::AtHeld } else { Kind::AtNestedSpawn },
             countdown: rng.u32(1..4),
             delay: rng.u64(0..MS / 4),
-            fault: Kind::KillLender,
+            fault: if rng.bool() { Kind::KillLender } else { Kind::StopLender },
             time: some_time(rng, timeout),
         });
     }

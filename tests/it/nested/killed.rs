@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::{inner_guard, inner_keeper, next, script, wait_until_it_lends_no_more};
+use super::{find, inner_guard, inner_keeper, next, script, wait_until_it_lends_no_more};
 use crate::harness::fault::EXPIRY;
 use crate::harness::moment::Moment;
 use crate::harness::poll;
@@ -281,6 +281,62 @@ fn kill_pair(guard: &Process) {
     process::stop(guard.pid);
     process::send(guard.parent, Signal::SIGKILL);
     process::send(guard.pid, Signal::SIGKILL);
+}
+
+/// `zklock LOCK`, with a nested run that no signal to the group of its command reaches. Nothing of the inner one but its
+/// keeper asks the servers, and that may be stopped.
+#[track_caller]
+fn nested_elsewhere(scratch: &Scratch, timeout: Duration) -> Running {
+    let timeout = format!("{}s", timeout.as_secs());
+    let inner = r#"setsid "$Z" --session-timeout 60s /lock -- "$C" --name inner --log log --beat --wait"#;
+    let mut outer = script(scratch, &["--session-timeout", &timeout], &format!("{inner} & wait")).spawn();
+    outer.wait_stdout("inner ready");
+    outer
+}
+
+/// The outer guard has no time to kill what is below it, and the inner keeper cannot see that.
+#[test]
+fn outer_zklock_killed_with_its_guard() {
+    let scratch = Scratch::new();
+    let mut outer = nested_elsewhere(&scratch, Duration::from_secs(60));
+    let (inner, keeper) = (inner_guard(&outer), inner_keeper(&outer));
+    process::stop(keeper.pid);
+    let command = process::children(inner.pid)[0].pid;
+    let killed = Moment::now();
+    kill_pair(&find(&outer, "the outer guard", |process| process.pid == outer.guard()));
+    process::wait_dead(command);
+    Moment::now().expect_within(SOON, killed, "the inner command is dead");
+    process::send(keeper.pid, Signal::SIGCONT);
+    outer.wait().expect_signal(Signal::SIGKILL);
+    outer.wait_until_nothing_is_left();
+    let nodes = scratch.wait_queue(1);
+    scratch.delete(&format!("{LOCK}/{}", nodes[0]));
+}
+
+/// The same at a terminal, where no process of the outer command but its first is in the reach of the kernel.
+#[test]
+fn outer_zklock_killed_with_its_guard_at_a_terminal() {
+    let scratch = Scratch::new();
+    let terminal = Terminal::new(80);
+    let (mut outer, next) = nested_at(&terminal, &scratch, "INNER & wait");
+    process::stop(inner_keeper(&outer).pid);
+    kill_pair(&find(&outer, "the outer guard", |process| process.pid == outer.guard()));
+    outer.wait().expect_signal(Signal::SIGKILL);
+    expect_next(&scratch, next);
+    outer.wait_until_nothing_is_left();
+}
+
+/// The inner session outlives the outer one, and nobody has told the inner run.
+#[test]
+fn outer_run_stopped_and_the_inner_keeper() {
+    let scratch = Scratch::new();
+    let mut outer = nested_elsewhere(&scratch, BRIEF_SESSION);
+    let next = next(&scratch);
+    let (keeper, inner) = (outer.keeper(), inner_keeper(&outer).pid);
+    [keeper, outer.guard(), outer.pid(), inner].into_iter().for_each(process::stop);
+    expect_next(&scratch, next);
+    [keeper, outer.pid()].into_iter().for_each(|stopped| process::send(stopped, Signal::SIGCONT));
+    outer.wait_until_nothing_is_left();
 }
 
 const BORROWER_DIED: &str = "zklock: a nested zklock was killed; killing what the command has left behind\n";
