@@ -216,6 +216,12 @@ pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) 
         Notice::BorrowerDied => {
             (Weight::Error, "a nested zklock was killed; killing what the command has left behind".to_owned())
         }
+        Notice::LeftKilled => (
+            Weight::Error,
+            "internal error: the guard process died when the command had ended; what that left in its process group was \
+             killed"
+                .to_owned(),
+        ),
         Notice::LeftBehind(Some(1)) => {
             (Weight::Notable, "a process that the command left behind goes on without the lock".to_owned())
         }

@@ -372,7 +372,7 @@ impl<'p> Supervisor<'p> {
         while self.job.is_left() {
             self.pause(CLEAN_UP_PAUSE);
         }
-        if let Some(notice) = self.job.left_behind() {
+        for notice in self.job.left_behind() {
             self.teller.say(&notice);
         }
         let until = clock::now() + KEEPER_EXIT;

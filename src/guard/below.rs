@@ -19,9 +19,12 @@ use nix::unistd::read;
 use crate::rules::signal::Signal;
 use crate::signals;
 
-/// How deep to look below a child. What can die is killed at whatever depth it is found, and what was below that comes
-/// up: so only processes that cannot die, or that take long to, make a tree deep.
+/// How deep to look below a process before its siblings are looked at, because each level needs room on the stack.
 const DEPTH: u32 = 8;
+
+/// How many of the processes that are deeper are kept to be looked at after that. What finds no room is found in another
+/// round.
+const KEPT: usize = 64;
 
 /// How many processes to look at in one round.
 pub(super) const MOST: u32 = 10_000;
@@ -38,8 +41,36 @@ pub(super) fn functions() -> [*const (); 4] {
 /// /proc. `budget`: how many processes may still be looked at.
 #[inline(never)]
 pub(super) fn kill(proc: BorrowedFd<'_>, child: i32, budget: &mut u32) {
-    if let Some(directory) = Directory::open(proc, child) {
-        walk(proc, &directory, DEPTH, budget);
+    let mut deep = Deep::default();
+    deep.push(Directory::open(proc, child));
+    while let Some(directory) = deep.pop() {
+        walk(proc, &directory, DEPTH, &mut deep, budget);
+    }
+}
+
+/// Processes to look below.
+struct Deep {
+    kept: [Option<Directory>; KEPT],
+    length: usize,
+}
+
+impl Default for Deep {
+    fn default() -> Self {
+        Self { kept: [const { None }; KEPT], length: 0 }
+    }
+}
+
+impl Deep {
+    fn push(&mut self, directory: Option<Directory>) {
+        if let Some(place) = self.kept.get_mut(self.length) {
+            *place = directory;
+            self.length += 1;
+        }
+    }
+
+    fn pop(&mut self) -> Option<Directory> {
+        self.length = self.length.checked_sub(1)?;
+        self.kept[self.length].take()
     }
 }
 
@@ -69,9 +100,9 @@ impl Directory {
     }
 }
 
-/// Sends SIGKILL to all that is found below `parent`.
+/// Sends SIGKILL to all that is found below `parent`, so many levels deep. `deep`: those in the last of them.
 #[inline(never)]
-fn walk(proc: BorrowedFd<'_>, parent: &Directory, depth: u32, budget: &mut u32) {
+fn walk(proc: BorrowedFd<'_>, parent: &Directory, depth: u32, deep: &mut Deep, budget: &mut u32) {
     let Some(tasks) = open(parent.fd.as_fd(), &[Word::Text(b"task")], OFlag::O_DIRECTORY) else { return };
     let mut entries = [0; PIECE];
     loop {
@@ -86,7 +117,7 @@ fn walk(proc: BorrowedFd<'_>, parent: &Directory, depth: u32, budget: &mut u32) 
             let mut numbers = Numbers::default();
             let mut piece = [0; PIECE];
             while let Ok(length @ 1..) = read(&children, &mut piece) {
-                numbers.each(&piece[..length], |child| kill_with_all_below(proc, parent, child, depth, budget));
+                numbers.each(&piece[..length], |child| kill_with_all_below(proc, parent, child, depth, deep, budget));
                 if *budget == 0 {
                     return;
                 }
@@ -100,7 +131,14 @@ fn walk(proc: BorrowedFd<'_>, parent: &Directory, depth: u32, budget: &mut u32) 
 
 /// Sends SIGKILL to a process that was listed as a child of `above`, if it is one, and to all below it.
 #[inline(never)]
-fn kill_with_all_below(proc: BorrowedFd<'_>, above: &Directory, child: i32, depth: u32, budget: &mut u32) {
+fn kill_with_all_below(
+    proc: BorrowedFd<'_>,
+    above: &Directory,
+    child: i32,
+    depth: u32,
+    deep: &mut Deep,
+    budget: &mut u32,
+) {
     if *budget == 0 {
         return;
     }
@@ -111,7 +149,9 @@ fn kill_with_all_below(proc: BorrowedFd<'_>, above: &Directory, child: i32, dept
     }
     directory.kill();
     if depth > 1 {
-        walk(proc, &directory, depth - 1, budget);
+        walk(proc, &directory, depth - 1, deep, budget);
+    } else {
+        deep.push(Some(directory));
     }
 }
 

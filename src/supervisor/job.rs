@@ -349,18 +349,21 @@ impl Job {
         }
     }
 
-    /// What the command has left behind, if anything.
-    pub(super) fn left_behind(&self) -> Option<Notice> {
-        let guarded = self.guard.as_ref().filter(|guarded| guarded.leaves && !guarded.is_followed)?;
-        match guarded.guard.stage() {
+    /// What has become of what the command has left behind, if that was anything.
+    pub(super) fn left_behind(&self) -> Vec<Notice> {
+        let left = |guarded: &&Guarded| guarded.leaves && !guarded.is_followed;
+        let Some(guarded) = self.guard.as_ref().filter(left) else { return vec![] };
+        let stage = guarded.guard.stage();
+        let number = match stage {
             // Without an opened gate there was no command.
             Stage::Gated | Stage::Empty => None,
-            stage if !self.has_proc() => (stage == Stage::Left).then_some(Notice::LeftBehind(None)),
-            _ => {
-                let number = guarded.descendants(&self.children).count();
-                (number > 0).then_some(Notice::LeftBehind(Some(number)))
-            }
-        }
+            Stage::Open | Stage::Left if !self.has_proc() => (stage == Stage::Left).then_some(None),
+            Stage::Open | Stage::Left => Some(Some(guarded.descendants(&self.children).count())),
+        };
+        // The fuses were laid when the guard died, and nobody has wanted it to kill.
+        let has_died_late = stage == Stage::Open && guarded.guard.has_own_group();
+        let killed = (has_died_late && !guarded.guard.shared().is_spoiled()).then_some(Notice::LeftKilled);
+        killed.into_iter().chain(number.filter(|number| *number != Some(0)).map(Notice::LeftBehind)).collect()
     }
 
     /// Restores the terminal after a command that was stopped. A command that used the whole screen or asked

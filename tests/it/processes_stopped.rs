@@ -7,7 +7,7 @@ use crate::harness::fault::{EXPIRY, Fault, NO_ANSWER, SILENCE, UNDISTURBED};
 use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::process;
-use crate::harness::running::finish;
+use crate::harness::running::{Running, finish};
 use crate::harness::scratch::{LASTING, LOCK, Scratch, direct};
 use crate::harness::times::{AT_ONCE, LEASE, SHORT_SESSION};
 
@@ -134,26 +134,47 @@ fn command_without_a_terminal() {
     scratch.expect_tidy(&["job"]);
 }
 
-/// The command has ended, and what it leaves behind is meant to live on. The guard is stopped before it can be told.
-#[test]
-fn guard_at_the_orderly_end() {
-    let scratch = Scratch::new().with_lock();
+/// A command has left a daemon in its process group, while zklock was stopped, and so its guard has not been told that the
+/// daemon is to live on. Returns the guard and the daemon. The daemon ends with a file.
+#[track_caller]
+fn untold(scratch: &Scratch) -> (Running, Pid, Pid) {
     let until = |file: &str| format!("until [ -e {file} ]; do sleep 0.01; done");
     let script = format!("({}) >&- 2>&- & echo $!; {}", until("end"), until("go"));
     let mut job = scratch.zklock().args(LASTING).args([LOCK, "--", "sh", "-c", &script]).spawn();
     let daemon = Pid::from_raw(job.wait_stdout("").parse().expect("a pid"));
-    let (zklock, guard) = (job.zklock(), job.guard());
-    process::stop(zklock);
+    let guard = job.guard();
+    process::stop(job.zklock());
     scratch.touch("go");
     poll::until("the end of the command", || {
         let left = process::children(guard);
         (left.len() == 1 && left[0].pid == daemon).then_some(())
     });
+    (job, guard, daemon)
+}
+
+/// The command has ended, and what it leaves behind is meant to live on. The guard is stopped before it can be told.
+#[test]
+fn guard_at_the_orderly_end() {
+    let scratch = Scratch::new().with_lock();
+    let (mut job, guard, daemon) = untold(&scratch);
     process::stop(guard);
-    process::send(zklock, Signal::SIGCONT);
+    process::send(job.zklock(), Signal::SIGCONT);
     let output = job.wait().expect_code(0);
     assert!(output.stderr().ends_with("go on without the lock\n"), "{output}");
     assert!(process::look(daemon).is_some_and(|process| process.state != 'Z'), "{daemon} was killed");
     scratch.touch("end");
+    job.wait_until_nothing_is_left();
+}
+
+/// It is killed. Then the daemon dies with it, which is told.
+#[test]
+fn guard_killed_at_the_orderly_end() {
+    let scratch = Scratch::new().with_lock();
+    let (mut job, guard, daemon) = untold(&scratch);
+    process::send(guard, Signal::SIGKILL);
+    process::wait_dead(daemon);
+    process::send(job.zklock(), Signal::SIGCONT);
+    let output = job.wait().expect_code(0);
+    assert!(output.stderr().ends_with("what that left in its process group was killed\n"), "{output}");
     job.wait_until_nothing_is_left();
 }
