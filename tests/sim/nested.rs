@@ -281,13 +281,10 @@ impl State {
             state.root_dies_of
         } else {
             let script = state.processes.iter().find(|process| process.alive && process.nested.is_none());
-            match script {
-                None => return false,
-                Some(script) if script.stopped => {
-                    self.after(NEXT_STEP, Event::Start(host));
-                    return false;
-                }
-                Some(_) => {}
+            let Some(script) = script else { return false };
+            if script.stopped {
+                self.after(NEXT_STEP, Event::Start(host));
+                return false;
             }
             let process = Process {
                 alive: true,
@@ -295,7 +292,7 @@ impl State {
                 exit_at: Time::MAX,
                 forks: 0,
                 counted,
-                in_group: in_group && state.processes[0].in_group,
+                in_group: in_group && script.in_group,
                 nested: Some(host),
             };
             self.hosts[outer].processes.push(process);
