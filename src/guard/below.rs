@@ -23,7 +23,7 @@ use crate::signals;
 const DEPTH: u32 = 8;
 
 /// How many of the processes that are deeper are kept to be looked at after that. What finds no room is found in another
-/// round.
+/// round, when some of these have died.
 const KEPT: usize = 64;
 
 /// How many processes to look at in one round.

@@ -17,7 +17,7 @@ pub struct Lender {
 
 /// What a run tells the processes that may borrow its locks.
 ///
-/// As text: the numbers in the order of the fields, separated by spaces.
+/// As text: [`FORM`], then the numbers in the order of the fields, separated by spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// The run.
@@ -33,6 +33,10 @@ pub struct Offer {
     /// orphans.
     pub lifeline: Option<Lifeline>,
 }
+
+/// The form of an offer as text. With an offer of another form nothing is borrowed: zklock refuses to wait for a run above it
+/// that it does not understand. Up to version 0.2.0 this number was missing, and there were five or ten others.
+const FORM: u64 = 2;
 
 /// The second pipe. Its write end is closed only when a process ends that does not outlive the lease, and no other process
 /// has it.
@@ -68,7 +72,7 @@ impl fmt::Display for Lender {
 impl fmt::Display for Offer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { lender, root, descriptor, inode, lifeline } = self;
-        write!(f, "{lender} {root} {descriptor} {inode}")?;
+        write!(f, "{FORM} {lender} {root} {descriptor} {inode}")?;
         let Some(Lifeline { process, descriptor, inode }) = lifeline else { return Ok(()) };
         write!(f, " {process} {descriptor} {inode}")
     }
@@ -85,7 +89,8 @@ impl FromStr for Offer {
         let numbers: Vec<u64> = text.split(' ').map(str::parse).collect::<Result<_, _>>().map_err(|_| NoOffer)?;
         let narrow = |number: u64| u32::try_from(number).map_err(|_| NoOffer);
         let process = |pid: u64, started: u64| Ok(Lender { pid: narrow(pid)?, started });
-        let Some((&[pid, started, root, root_started, descriptor, inode], rest)) = numbers.split_first_chunk() else {
+        let Some((&[FORM, pid, started, root, root_started, descriptor, inode], rest)) = numbers.split_first_chunk()
+        else {
             return Err(NoOffer);
         };
         let (lender, root) = (process(pid, started)?, process(root, root_started)?);
@@ -138,12 +143,14 @@ mod tests {
             " ",
             "1 2 3 4 5",
             "1 2 3 4 5 6 7",
-            "1 2 3 4 5 6 7 8 9",
-            "1 2 3 4 5 6 7 8 9 10 11",
-            "1  2 3 4 5 6",
-            "1 2 3 4 5 -6",
-            "1 2 3 4 5 x",
-            "4294967296 2 3 4 5 6",
+            "2 1 2 3 4 5",
+            "2 1 2 3 4 5 6 7",
+            "2 1 2 3 4 5 6 7 8 9",
+            "2 1 2 3 4 5 6 7 8 9 10 11",
+            "2 1  2 3 4 5 6",
+            "2 1 2 3 4 5 -6",
+            "2 1 2 3 4 5 x",
+            "2 4294967296 2 3 4 5 6",
         ] {
             assert_eq!(text.parse::<Offer>(), Err(NoOffer), "{text:?}");
         }

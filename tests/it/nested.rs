@@ -60,9 +60,9 @@ fn pipe(run: &Running) -> (String, String) {
         let environments = run.processes().into_iter().filter_map(|process| environment(process.pid));
         let offers = environments.filter_map(|all| Some(all.split_once("\0ZKLOCK_LENDER=")?.1.to_owned()));
         let lines = offers.flat_map(|rest| rest.split(['\n', '\0']).map(str::to_owned).collect::<Vec<_>>());
-        lines.map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>()).find(|words| words[0] == pid)
+        lines.map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>()).find(|words| words[1] == pid)
     });
-    (offer[4].clone(), format!("pipe:[{}]", offer[5]))
+    (offer[5].clone(), format!("pipe:[{}]", offer[6]))
 }
 
 fn environment(pid: Pid) -> Option<String> {

@@ -69,8 +69,8 @@ fn the_lock_is_released_after_the_last_of_them() {
     let offer = script.variable("ZKLOCK_LENDER");
     let numbers: Vec<_> = offer.split(' ').collect();
     let ends = || {
-        let descriptors = fs::read_dir(format!("/proc/{}/fd", numbers[6])).expect("it lives");
-        let pipe = PathBuf::from(format!("pipe:[{}]", numbers[5]));
+        let descriptors = fs::read_dir(format!("/proc/{}/fd", numbers[7])).expect("it lives");
+        let pipe = PathBuf::from(format!("pipe:[{}]", numbers[6]));
         descriptors.filter(|fd| fd.as_ref().is_ok_and(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == pipe))).count()
     };
     poll::until("it lends no more", || (ends() == 1).then_some(()));

@@ -84,7 +84,7 @@ fn variable_removed() {
 #[test]
 fn offer_that_does_not_stand() {
     let scratch = Scratch::new();
-    for change in ["$3 += 500", "$4 += 1", "$5 += 500", "$6 += 1", "$8 += 1", "$9 += 500", "$10 += 1"] {
+    for change in ["$4 += 500", "$5 += 1", "$6 += 500", "$7 += 1", "$9 += 1", "$10 += 500", "$11 += 1"] {
         let forged =
             format!(r#"ZKLOCK_LENDER=$(echo "$ZKLOCK_LENDER" | awk '{{ {change}; print }}') "$Z" -n /lock -- true"#);
         script(&scratch, &[], &forged).run().expect_code(75);
