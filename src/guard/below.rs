@@ -41,36 +41,25 @@ pub(super) fn functions() -> [*const (); 4] {
 /// /proc. `budget`: how many processes may still be looked at.
 #[inline(never)]
 pub(super) fn kill(proc: BorrowedFd<'_>, child: i32, budget: &mut u32) {
-    let mut deep = Deep::default();
-    deep.push(Directory::open(proc, child));
+    let mut deep = Deep([const { None }; KEPT]);
+    Directory::open(proc, child).into_iter().for_each(|directory| deep.push(directory));
     while let Some(directory) = deep.pop() {
         walk(proc, &directory, DEPTH, &mut deep, budget);
     }
 }
 
-/// Processes to look below.
-struct Deep {
-    kept: [Option<Directory>; KEPT],
-    length: usize,
-}
-
-impl Default for Deep {
-    fn default() -> Self {
-        Self { kept: [const { None }; KEPT], length: 0 }
-    }
-}
+/// Processes to look below, in any order.
+struct Deep([Option<Directory>; KEPT]);
 
 impl Deep {
-    fn push(&mut self, directory: Option<Directory>) {
-        if let Some(place) = self.kept.get_mut(self.length) {
-            *place = directory;
-            self.length += 1;
+    fn push(&mut self, directory: Directory) {
+        if let Some(place) = self.0.iter_mut().find(|place| place.is_none()) {
+            *place = Some(directory);
         }
     }
 
     fn pop(&mut self) -> Option<Directory> {
-        self.length = self.length.checked_sub(1)?;
-        self.kept[self.length].take()
+        self.0.iter_mut().find_map(Option::take)
     }
 }
 
@@ -151,7 +140,7 @@ fn kill_with_all_below(
     if depth > 1 {
         walk(proc, &directory, depth - 1, deep, budget);
     } else {
-        deep.push(Some(directory));
+        deep.push(directory);
     }
 }
 
