@@ -1,13 +1,16 @@
-//! A debugger has the guard: SIGKILL does not end it, or nobody can reap it.
+//! A debugger has the guard, or what is below it: SIGKILL does not end it, or nobody can reap it.
+
+use std::iter;
 
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 
 use crate::harness::fault::{EXPIRY, Fault, SILENCE};
 use crate::harness::process;
 use crate::harness::proxy::Proxy;
 use crate::harness::release::not_tested;
-use crate::harness::scratch::{GRACE, Scratch};
-use crate::harness::times::LEASE;
+use crate::harness::scratch::{GRACE, LOCK, Scratch};
+use crate::harness::times::{BRIEF_SESSION, LEASE};
 use crate::harness::traced::Traced;
 
 /// A holder behind a proxy whose command has a process in a session of its own.
@@ -60,4 +63,30 @@ fn dead_and_not_reaped() {
     drop(debugger);
     fault.lost(SILENCE);
     fault.end("76");
+}
+
+/// A chain of processes, each in a session of its own. SIGKILL ends none but the lowest one, and that is in the reach of the
+/// guard alone: zklock is stopped.
+#[test]
+fn far_below_what_does_not_die() {
+    let chain = r#"if [ "$1" -gt 1 ]; then setsid sh -c "$0" "$0" $(($1 - 1)); exit; fi; echo $$; exec sleep 600"#;
+    let scratch = Scratch::new();
+    let timeout = format!("{}s", BRIEF_SESSION.as_secs());
+    let job = scratch.zklock().args(["--session-timeout", &timeout, LOCK, "--", "sh", "-c", chain, chain, "20"]);
+    let mut job = job.spawn();
+    let lowest = Pid::from_raw(job.wait_stdout("").parse().expect("a pid"));
+    let only_child = |pid: &Pid| Some(process::children(*pid).first()?.pid);
+    let chain = iter::successors(only_child(&job.guard()), only_child).take_while(|pid| *pid != lowest);
+    let debuggers = chain.map(|pid| Traced::seize(pid, libc::PTRACE_O_TRACEEXIT));
+    let Ok(debuggers) = debuggers.collect::<Result<Vec<_>, _>>() else {
+        return not_tested("ptrace(2)");
+    };
+    assert_eq!(debuggers.len(), 19);
+    let stopped = [job.zklock(), job.keeper()];
+    stopped.into_iter().for_each(process::stop);
+    process::wait_dead(lowest);
+    drop(debuggers);
+    stopped.into_iter().for_each(|stopped| process::send(stopped, Signal::SIGCONT));
+    job.wait().expect_code(76);
+    job.wait_until_nothing_is_left();
 }
