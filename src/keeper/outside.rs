@@ -70,7 +70,8 @@ pub trait Outside {
     /// The lock is lost for sure: the guard is to kill the command at once.
     fn revoke_lease(&self);
 
-    /// Waits until the guard has reaped the command and all that was below it. Never ends if the guard dies before that.
+    /// Waits until the guard has reaped the command and all that was below it. Never ends if the guard dies before that, or
+    /// cannot tell.
     fn emptied(&self) -> impl Future<Output = ()>;
 
     /// Waits until no guard is left, and none can come. Returns whether nothing is left of the command that must not

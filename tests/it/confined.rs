@@ -17,7 +17,7 @@ use crate::harness::process;
 use crate::harness::release::not_tested;
 use crate::harness::running::{Running, only_line, silent};
 use crate::harness::scratch::{GRACE, LASTING, LOCK, Scratch, direct};
-use crate::harness::seccomp::filtering;
+use crate::harness::seccomp::{filtering, refusing_adoption};
 use crate::harness::traced::Traced;
 use crate::harness::zklock::{Zklock, binary, copy_program};
 
@@ -148,7 +148,7 @@ fn seccomp_profile_of_docker() {
 #[test]
 fn without_the_adoption_of_orphans() {
     let scratch = Scratch::new();
-    let filtered = filtering(&scratch, "UNLESS(JEQ, SYS_prctl, 3), LOAD(args[0]), UNLESS(JEQ, 36, 1), FAIL(EPERM),");
+    let filtered = refusing_adoption(&scratch);
     let run = |args: &[&str]| scratch.zklock().args(args).args([LOCK, "true"]).run_by([filtered.as_os_str()]).run();
     let warning = "zklock: warning: this system refuses the adoption of orphans (PR_SET_CHILD_SUBREAPER): if the lock is \
                    lost, processes that have left the command's process group may go on\n";

@@ -2,14 +2,18 @@
 
 use std::time::Duration;
 
-use super::{borrower, borrowers, find, inner_guard, next, script, wait_until_it_lends_no_more};
+use nix::sys::signal::Signal;
+
+use super::{borrower, borrowers, find, inner_guard, inner_keeper, next, script, wait_until_it_lends_no_more};
 use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::proxy::Proxy;
 use crate::harness::running::{Running, finish, silent};
 use crate::harness::scratch::{LOCK, Scratch, direct};
-use crate::harness::times::{SOON, expect_once_below};
+use crate::harness::seccomp::refusing_adoption;
+use crate::harness::times::{BRIEF_SESSION, SOON, expect_once_below};
+use crate::harness::zklock::Zklock;
 
 /// A run that has nothing of its own to release closes its session at once, not with the next ping (after 3.75 s here).
 #[test]
@@ -47,13 +51,50 @@ fn beside_a_busy_lock() {
 #[test]
 fn held_until_the_inner_run_has_ended() {
     let scratch = Scratch::new();
+    expect_held(&scratch, |outer| outer);
+}
+
+/// The guard has no child left then, but is no proof of anything.
+#[test]
+fn held_without_the_adoption_of_orphans() {
+    let scratch = Scratch::new();
+    let filtered = refusing_adoption(&scratch);
+    expect_held(&scratch, |outer| outer.run_by([filtered]));
+}
+
+/// What it leaves behind is told by its keeper alone, and that is stopped here.
+#[test]
+fn left_to_the_session_timeout_without_the_adoption_of_orphans() {
+    let scratch = Scratch::new();
+    let filtered = refusing_adoption(&scratch);
+    let timeout = BRIEF_SESSION.as_secs().to_string();
+    let (mut outer, mut next) =
+        left_behind(&scratch, |outer| outer.env("ZKLOCK_SESSION_TIMEOUT", timeout).run_by([filtered]));
+    process::send(inner_keeper(&outer).pid, Signal::SIGSTOP);
+    outer.signal(Signal::SIGKILL);
+    outer.wait().expect_signal(Signal::SIGKILL);
+    next.wait_stdout("ready");
+    finish(&mut next);
+    assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
+}
+
+/// A run whose command has ended and has left an inner run behind, which uses the lock; and the next in the queue.
+#[track_caller]
+fn left_behind(scratch: &Scratch, by: impl FnOnce(Zklock) -> Zklock) -> (Running, Running) {
     let background =
         r#""$Z" /lock -- "$C" --name inner --log log --beat --until go & "$C" --until end --exit 3; exit 3"#;
-    let mut outer = script(&scratch, &[], background).spawn();
+    let mut outer = by(script(scratch, &[], background)).spawn();
     outer.wait_stdout("inner ready");
-    let mut next = next(&scratch);
+    let next = next(scratch);
     scratch.touch("end");
     wait_until_it_lends_no_more(&outer);
+    (outer, next)
+}
+
+/// Holds while the inner run uses the lock.
+#[track_caller]
+fn expect_held(scratch: &Scratch, by: impl FnOnce(Zklock) -> Zklock) {
+    let (mut outer, mut next) = left_behind(scratch, by);
     // It has decided by then.
     let decided = Moment::now().after(Duration::from_millis(100));
     scratch.wait_alive_at("inner", decided);
