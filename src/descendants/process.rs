@@ -14,8 +14,10 @@ use crate::signals;
 /// One process as /proc shows it (proc_pid_stat(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    pub(super) pid: i32,
-    pub(super) parent: i32,
+    /// Its number.
+    pub pid: i32,
+    /// That of its parent.
+    pub parent: i32,
     pub(super) group: i32,
     /// In clock ticks since boot; together with the pid it identifies a process for ever.
     pub(super) started: u64,
@@ -52,21 +54,26 @@ impl Process {
         Ok(stat.and_then(|stat| Self::parse(pid, &stat)))
     }
 
-    pub(super) fn parse(pid: i32, stat: &[u8]) -> Option<Self> {
+    /// The process with this id, of which `stat` is the file or its beginning. Allocates nothing, and its page can be locked
+    /// in memory.
+    #[inline(never)]
+    pub fn parse(pid: i32, stat: &[u8]) -> Option<Self> {
         // The second field is the name, in parentheses, and may contain anything, even parentheses.
         let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
-        let fields: Vec<&str> = str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace().collect();
-        let number = |index: usize| fields.get(index)?.parse::<i64>().ok();
-        let threads = number(17)?;
+        let mut fields = str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace();
+        let state = fields.next()?;
+        let mut number = |skipped: usize| fields.nth(skipped)?.parse::<i64>().ok();
+        let (parent, group) = (number(0)?, number(0)?);
+        let (flags, threads, started) = (number(3)?, number(10)?, number(1)?);
         Some(Self {
             pid,
-            parent: i32::try_from(number(1)?).ok()?,
-            group: i32::try_from(number(2)?).ok()?,
-            started: u64::try_from(number(19)?).ok()?,
+            parent: i32::try_from(parent).ok()?,
+            group: i32::try_from(group).ok()?,
+            started: u64::try_from(started).ok()?,
             // A zombie does not run, unless only its first thread has ended.
-            alive: !matches!(fields.first()?, &"Z" | &"X") || threads > 1,
-            stopped: fields.first()? == &"T",
-            exiting: number(6)? & PF_EXITING != 0,
+            alive: !matches!(state, "Z" | "X") || threads > 1,
+            stopped: state == "T",
+            exiting: flags & PF_EXITING != 0,
         })
     }
 

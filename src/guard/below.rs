@@ -16,6 +16,7 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 use nix::unistd::read;
 
+use crate::descendants::Process;
 use crate::rules::signal::Signal;
 use crate::signals;
 
@@ -33,8 +34,14 @@ pub(super) const MOST: u32 = 10_000;
 const PIECE: usize = 512;
 
 /// The functions of this module that a guard needs, which are not inlined: their pages are locked in memory.
-pub(super) fn functions() -> [*const (); 4] {
-    [kill as *const (), walk as *const (), kill_with_all_below as *const (), parent as *const ()]
+pub(super) fn functions() -> [*const (); 5] {
+    [
+        kill as *const (),
+        walk as *const (),
+        kill_with_all_below as *const (),
+        Directory::look as *const (),
+        Process::parse as *const (),
+    ]
 }
 
 /// Sends SIGKILL to all that is found below `child`, which is a child of this process that has not been reaped. `proc`:
@@ -42,23 +49,27 @@ pub(super) fn functions() -> [*const (); 4] {
 #[inline(never)]
 pub(super) fn kill(proc: BorrowedFd<'_>, child: i32, budget: &mut u32) {
     let mut deep = Deep([const { None }; KEPT]);
-    Directory::open(proc, child).into_iter().for_each(|directory| deep.push(directory));
-    while let Some(directory) = deep.pop() {
-        walk(proc, &directory, DEPTH, &mut deep, budget);
+    let top = Directory::open(proc, child);
+    top.and_then(|directory| directory.look()).into_iter().for_each(|process| deep.push(process));
+    while let Some(process) = deep.pop() {
+        // Its number may be another's by now.
+        let there =
+            Directory::open(proc, process.pid).filter(|there| there.look().is_some_and(|now| now.is_same(&process)));
+        there.into_iter().for_each(|directory| walk(proc, &directory, DEPTH, &mut deep, budget));
     }
 }
 
-/// Processes to look below, in any order.
-struct Deep([Option<Directory>; KEPT]);
+/// Processes to look below, in any order. None is kept open, because only so many descriptors may be.
+struct Deep([Option<Process>; KEPT]);
 
 impl Deep {
-    fn push(&mut self, directory: Directory) {
+    fn push(&mut self, process: Process) {
         if let Some(place) = self.0.iter_mut().find(|place| place.is_none()) {
-            *place = Some(directory);
+            *place = Some(process);
         }
     }
 
-    fn pop(&mut self) -> Option<Directory> {
+    fn pop(&mut self) -> Option<Process> {
         self.0.iter_mut().find_map(Option::take)
     }
 }
@@ -73,6 +84,15 @@ impl Directory {
     fn open(proc: BorrowedFd<'_>, pid: i32) -> Option<Self> {
         let fd = open(proc, &[Word::Number(pid)], OFlag::O_DIRECTORY)?;
         Some(Self { pid, fd })
+    }
+
+    /// What /proc shows of it; `None` if it has been reaped.
+    #[inline(never)]
+    fn look(&self) -> Option<Process> {
+        let stat = open(self.fd.as_fd(), &[Word::Text(b"stat")], OFlag::empty())?;
+        let mut text = [0; PIECE];
+        let length = read(&stat, &mut text).ok()?;
+        Process::parse(self.pid, &text[..length])
     }
 
     /// SIGKILL to this process.
@@ -133,35 +153,16 @@ fn kill_with_all_below(
     }
     *budget -= 1;
     let Some(directory) = Directory::open(proc, child) else { return };
-    if parent(&directory) != Some(above.pid) || parent(above).is_none() {
+    let Some(process) = directory.look().filter(|process| process.parent == above.pid) else { return };
+    if above.look().is_none() {
         return;
     }
     directory.kill();
     if depth > 1 {
         walk(proc, &directory, depth - 1, deep, budget);
     } else {
-        deep.push(directory);
+        deep.push(process);
     }
-}
-
-/// The parent of a process; `None` if the process has been reaped.
-#[inline(never)]
-fn parent(process: &Directory) -> Option<i32> {
-    let stat = open(process.fd.as_fd(), &[Word::Text(b"stat")], OFlag::empty())?;
-    let mut text = [0; PIECE];
-    let length = read(&stat, &mut text).ok()?;
-    parse_parent(&text[..length])
-}
-
-/// The parent in a file `stat` (proc_pid_stat(5)). The second field is a name in parentheses, which may contain anything.
-fn parse_parent(stat: &[u8]) -> Option<i32> {
-    let name_ends = stat.iter().rposition(|byte| *byte == b')')?;
-    // A blank, the state, a blank.
-    let mut found = None;
-    Numbers::default().each(stat.get(name_ends + 4..)?, |number| {
-        found.get_or_insert(number);
-    });
-    found
 }
 
 /// A part of a path.
@@ -253,12 +254,6 @@ mod tests {
             numbers.each(piece, |number| found.push(number));
         }
         assert_eq!(found, [12, 345, 6]);
-    }
-
-    #[test]
-    fn names_in_proc_may_hold_anything() {
-        assert_eq!(parse_parent(b"42 (a) Z 1 (b) R 7 9 9 0"), Some(7));
-        assert_eq!(parse_parent(b"42 (a)"), None);
     }
 
     #[test]

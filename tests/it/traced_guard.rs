@@ -1,7 +1,5 @@
 //! A debugger has the guard, or what is below it: SIGKILL does not end it, or nobody can reap it.
 
-use std::iter;
-
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
@@ -12,6 +10,7 @@ use crate::harness::release::not_tested;
 use crate::harness::scratch::{GRACE, LOCK, Scratch};
 use crate::harness::times::{BRIEF_SESSION, LEASE};
 use crate::harness::traced::Traced;
+use crate::harness::zklock::Zklock;
 
 /// A holder behind a proxy whose command has a process in a session of its own.
 fn holder(what: &'static str) -> (Fault, Proxy) {
@@ -65,26 +64,49 @@ fn dead_and_not_reaped() {
     fault.end("76");
 }
 
-/// A chain of processes, each in a session of its own. SIGKILL ends none but the lowest one, and that is in the reach of the
-/// guard alone: zklock is stopped.
+/// A chain of processes, each in a session of its own.
+const CHAIN: &str = r#"if [ "$1" -gt 1 ]; then setsid sh -c "$0" "$0" $(($1 - 1)) "$2"; exit; fi; eval "$2""#;
+
 #[test]
 fn far_below_what_does_not_die() {
-    let chain = r#"if [ "$1" -gt 1 ]; then setsid sh -c "$0" "$0" $(($1 - 1)); exit; fi; echo $$; exec sleep 600"#;
     let scratch = Scratch::new();
+    expect_lowest_dead(scratch.zklock(), 20, "echo $$; exec sleep 600", 19);
+}
+
+/// At the eighth level, and with fewer descriptors than there are of them.
+#[test]
+fn beside_many_that_do_not_die() {
+    let scratch = Scratch::new();
+    let last = "for _ in $(seq 40); do setsid sleep 600 & done; setsid sh -c 'echo $$; exec sleep 600' & wait";
+    let few = ["sh", "-c", r#"ulimit -n 64; exec "$@""#, "sh"];
+    expect_lowest_dead(scratch.zklock().run_by(few), 8, last, 48);
+}
+
+/// A command that is a chain of so many processes, and the last of them runs a script. SIGKILL ends none of these, and of the
+/// others none but the one that writes its number; that is in the reach of the guard alone, because zklock is stopped.
+#[track_caller]
+fn expect_lowest_dead(zklock: Zklock, length: u32, last: &str, immortal: usize) {
     let timeout = format!("{}s", BRIEF_SESSION.as_secs());
-    let job = scratch.zklock().args(["--session-timeout", &timeout, LOCK, "--", "sh", "-c", chain, chain, "20"]);
-    let mut job = job.spawn();
+    let job = zklock.args(["--session-timeout", &timeout, LOCK, "--", "sh", "-c", CHAIN, CHAIN]);
+    let mut job = job.args([&length.to_string(), last]).spawn();
     let lowest = Pid::from_raw(job.wait_stdout("").parse().expect("a pid"));
-    let only_child = |pid: &Pid| Some(process::children(*pid).first()?.pid);
-    let chain = iter::successors(only_child(&job.guard()), only_child).take_while(|pid| *pid != lowest);
-    let debuggers = chain.map(|pid| Traced::seize(pid, libc::PTRACE_O_TRACEEXIT));
+    let mut above = vec![];
+    let mut unseen = vec![job.guard()];
+    while let Some(parent) = unseen.pop() {
+        let children = process::children(parent).into_iter().map(|child| child.pid).filter(|pid| *pid != lowest);
+        unseen.extend(children.clone());
+        above.extend(children);
+    }
+    let debuggers = above.iter().map(|pid| Traced::seize(*pid, libc::PTRACE_O_TRACEEXIT));
     let Ok(debuggers) = debuggers.collect::<Result<Vec<_>, _>>() else {
         return not_tested("ptrace(2)");
     };
-    assert_eq!(debuggers.len(), 19);
+    assert_eq!(debuggers.len(), immortal);
     let stopped = [job.zklock(), job.keeper()];
     stopped.into_iter().for_each(process::stop);
     process::wait_dead(lowest);
+    // A debugger leaves only what it has stopped.
+    above.into_iter().for_each(|pid| process::wait_state(pid, &['t']));
     drop(debuggers);
     stopped.into_iter().for_each(|stopped| process::send(stopped, Signal::SIGCONT));
     job.wait().expect_code(76);
