@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 use nix::sys::utsname::uname;
 
 use crate::rules::instant::Instant;
@@ -165,8 +165,13 @@ const FIRST: i32 = 98;
 /// those that no fuse reaches. The command may have a real-time priority as well, and what the kernel sets aside for
 /// processes without one would not be the guard's then: so it asks for the highest but that of the kernel's own threads,
 /// and if that is refused, for the highest that the limit allows, but not for less than it was started with. It sleeps but
-/// for that.
+/// for that. It asks for none where the kernel kills what has one and works for too long (RLIMIT_RTTIME): to kill thousands
+/// of processes takes long.
 pub(super) fn go_first() {
+    let is_timed = getrlimit(Resource::RLIMIT_RTTIME).is_ok_and(|(_, hard)| hard != RLIM_INFINITY);
+    if is_timed && setrlimit(Resource::RLIMIT_RTTIME, RLIM_INFINITY, RLIM_INFINITY).is_err() {
+        return;
+    }
     let allowed = getrlimit(Resource::RLIMIT_RTPRIO).map_or(0, |(soft, _)| soft);
     #[expect(unsafe_code, reason = "nix has no sched_setscheduler(2), and that of musl does nothing")]
     // SAFETY: zeroes are a valid sched_param, and the pointers to it are valid for the calls.

@@ -235,13 +235,32 @@ fn goes_before_all_others() {
     }
     let scratch = Scratch::new();
     let mut job = scratch.hold_with(&[], &["--exit-on", "TERM"]);
-    // proc_pid_stat(5): priority and policy.
-    let of = |pid: Pid| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
-        let fields: Vec<_> = stat.rsplit_once(')').expect("a name").1.split_whitespace().skip(37).take(2).collect();
-        fields.join(" ")
-    };
-    assert_eq!(of(job.guard()), format!("98 {}", libc::SCHED_FIFO));
-    assert_eq!(of(job.command()), "0 0");
+    assert_eq!(priority(job.guard()), format!("98 {}", libc::SCHED_FIFO));
+    assert_eq!(priority(job.command()), "0 0");
     finish(&mut job);
+}
+
+/// The kernel kills what has a real-time priority and works for longer than this limit.
+#[test]
+fn goes_before_others_only_where_it_may_work_for_long() {
+    let scratch = Scratch::new();
+    let job = scratch.zklock().arg(LOCK).child(["--exit-on", "TERM"]).run_by(["prlimit", "--rttime=50000:50000"]);
+    let mut job = job.spawn();
+    job.wait_stdout("ready");
+    let limit = |pid: Pid| {
+        let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("it lives");
+        let line = limits.lines().find(|line| line.starts_with("Max realtime timeout")).expect("a limit");
+        line.split_whitespace().nth(4).expect("the hard limit").to_owned()
+    };
+    assert!(limit(job.guard()) == "unlimited" || priority(job.guard()) == "0 0", "{job}");
+    assert_eq!(limit(job.command()), "50000");
+    finish(&mut job);
+}
+
+/// The real-time priority of a process, and its policy (proc_pid_stat(5)).
+#[track_caller]
+fn priority(pid: Pid) -> String {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
+    let fields: Vec<_> = stat.rsplit_once(')').expect("a name").1.split_whitespace().skip(37).take(2).collect();
+    fields.join(" ")
 }
