@@ -165,27 +165,44 @@ const FIRST: i32 = 98;
 /// those that no fuse reaches. The command may have a real-time priority as well, and what the kernel sets aside for
 /// processes without one would not be the guard's then: so it asks for the highest but that of the kernel's own threads,
 /// and if that is refused, for the highest that the limit allows, but not for less than it was started with. It sleeps but
-/// for that. It asks for none where the kernel kills what has one and works for too long (RLIMIT_RTTIME): to kill thousands
-/// of processes takes long.
+/// for that. It has none where the kernel kills what has one and works for too long (RLIMIT_RTTIME): to kill thousands of
+/// processes takes long. The command has that limit as well then.
 pub(super) fn go_first() {
     let is_timed = getrlimit(Resource::RLIMIT_RTTIME).is_ok_and(|(_, hard)| hard != RLIM_INFINITY);
+    let before = priority();
     if is_timed && setrlimit(Resource::RLIMIT_RTTIME, RLIM_INFINITY, RLIM_INFINITY).is_err() {
+        if before > 0 {
+            schedule(libc::SCHED_OTHER, 0);
+        }
         return;
     }
     let allowed = getrlimit(Resource::RLIMIT_RTPRIO).map_or(0, |(soft, _)| soft);
-    #[expect(unsafe_code, reason = "nix has no sched_setscheduler(2), and that of musl does nothing")]
-    // SAFETY: zeroes are a valid sched_param, and the pointers to it are valid for the calls.
+    for priority in [FIRST, i32::try_from(allowed).unwrap_or(FIRST)] {
+        if priority <= before || schedule(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, priority) {
+            return;
+        }
+    }
+}
+
+/// The real-time priority of this process, 0 for none.
+fn priority() -> i32 {
+    #[expect(unsafe_code, reason = "nix has no sched_getparam(2), and that of musl does nothing")]
+    // SAFETY: zeroes are a valid sched_param, and the pointer to it is valid for the call.
     unsafe {
         let mut param: libc::sched_param = std::mem::zeroed();
         libc::syscall(libc::SYS_sched_getparam, 0, &raw mut param);
-        let before = param.sched_priority;
-        for priority in [FIRST, i32::try_from(allowed).unwrap_or(FIRST)] {
-            param.sched_priority = priority;
-            let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
-            if priority <= before || libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const param) == 0 {
-                return;
-            }
-        }
+        param.sched_priority
+    }
+}
+
+/// Gives this process a policy and a priority. Returns whether that is allowed.
+fn schedule(policy: i32, priority: i32) -> bool {
+    #[expect(unsafe_code, reason = "nix has no sched_setscheduler(2), and that of musl does nothing")]
+    // SAFETY: zeroes are a valid sched_param, and the pointer to it is valid for the call.
+    unsafe {
+        let mut param: libc::sched_param = std::mem::zeroed();
+        param.sched_priority = priority;
+        libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const param) == 0
     }
 }
 
