@@ -294,9 +294,11 @@ impl Guard {
         let _ = self.request(Request::Signal(signal));
     }
 
-    /// Has the command killed, and all that is below it.
+    /// Has the command killed, and all that is below it. Only while the guard has not been reaped.
     pub fn kill(&self) {
         let _ = self.request(Request::Kill);
+        // A guard that is stopped reaps nothing, and nobody else kills whole process groups below it.
+        self.cont();
     }
 
     /// Has the guard leave alone what the command has left behind. From here on it lives on without the lock. Only while the
@@ -304,6 +306,11 @@ impl Guard {
     pub fn leave(&self) {
         let _ = self.request(Request::Leave);
         // If it stayed stopped, its timer would end it with the lease, and its end would kill what is to live on.
+        self.cont();
+    }
+
+    /// Continues a guard that is stopped.
+    fn cont(&self) {
         let _ = signals::send(self.pid.as_raw(), Signal::CONT);
     }
 

@@ -64,6 +64,24 @@ fn dead_and_not_reaped() {
     fault.end("76");
 }
 
+/// Nobody else reaps what comes to it, or kills whole process groups. SIGKILL does not end the command, so the run stays as
+/// it is.
+#[test]
+fn stopped_and_continued_to_kill() {
+    let scratch = Scratch::new();
+    let mut job = scratch.zklock().args(["--max-run", "2s", "--kill-after", "0s", LOCK]).child(["--wait"]).spawn();
+    job.wait_stdout("ready");
+    let (command, guard) = (job.command(), job.guard());
+    let Ok(debugger) = Traced::seize(command, libc::PTRACE_O_TRACEEXIT) else {
+        return not_tested("ptrace(2)");
+    };
+    process::stop(guard);
+    process::wait_state(guard, &['S']);
+    process::wait_state(command, &['t']);
+    drop(debugger);
+    job.wait().expect_code(124);
+}
+
 /// A chain of processes, each in a session of its own.
 const CHAIN: &str = r#"if [ "$1" -gt 1 ]; then setsid sh -c "$0" "$0" $(($1 - 1)) "$2"; exit; fi; eval "$2""#;
 
