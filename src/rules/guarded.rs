@@ -5,7 +5,7 @@ use super::guard::Stage;
 use super::outcome::Outcome;
 use super::signal::Signal;
 
-/// A guard that has not killed once when it is asked this many times, within 310 ms, is stopped.
+/// A guard that has not killed once when it is asked this many times, within 310 ms, does not run, though it was continued.
 const KILLS_BY_GUARD: u32 = 6;
 
 /// A guard and its command, as their supervisor knows them.
@@ -66,7 +66,7 @@ pub enum End {
 pub enum Kill {
     /// The guard is to do it.
     AskGuard,
-    /// The guard is stopped. With its death the kernel kills the command, and what it leaves comes to us.
+    /// The guard does not run. With its death the kernel kills the command, and what it leaves comes to us.
     KillGuard,
     /// The guard has gone: its children are ours.
     KillChildren,
