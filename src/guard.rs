@@ -309,8 +309,8 @@ impl Guard {
         self.cont();
     }
 
-    /// Continues a guard that is stopped.
-    fn cont(&self) {
+    /// Continues a guard that is stopped. Only while the guard has not been reaped.
+    pub fn cont(&self) {
         let _ = signals::send(self.pid.as_raw(), Signal::CONT);
     }
 

@@ -314,6 +314,10 @@ impl Job {
         self.interrupted = true;
         let Some(guarded) = self.guard.as_ref().filter(|guarded| !guarded.is_over()) else { return };
         guarded.guard.shared().spoil();
+        if !guarded.state.is_reaped() {
+            // Among the zombies that a stopped guard leaves, what follows takes long.
+            guarded.guard.cont();
+        }
         if !guarded.descendants(&self.children).stop(signal) {
             // Nothing can be seen in /proc.
             guarded.guard.signal(signal);
