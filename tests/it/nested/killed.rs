@@ -318,12 +318,17 @@ fn outer_zklock_killed_with_its_guard() {
 fn outer_zklock_killed_with_its_guard_at_a_terminal() {
     let scratch = Scratch::new();
     let terminal = Terminal::new(80);
-    let (mut outer, next) = nested_at(&terminal, &scratch, "INNER & wait");
+    // The outer zklock leads the session, so its death sends SIGHUP (_exit(2)). A command that ends by that, while the outer
+    // guard is still there, leaves its children behind, as after any end of its own.
+    let (mut outer, next) = nested_at(&terminal, &scratch, "trap '' HUP; INNER & wait");
     process::stop(inner_keeper(&outer).pid);
+    let killed = Moment::now();
     kill_pair(&find(&outer, "the outer guard", |process| process.pid == outer.guard()));
     outer.wait().expect_signal(Signal::SIGKILL);
     expect_next(&scratch, next);
     outer.wait_until_nothing_is_left();
+    // Not only when the lease is over that the inner guard knows of.
+    assert!(scratch.last_alive("inner") < killed.after(SOON), "{:?}", scratch.log());
 }
 
 /// The inner session outlives the outer one, and nobody has told the inner run.
