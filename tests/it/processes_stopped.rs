@@ -178,3 +178,19 @@ fn guard_killed_at_the_orderly_end() {
     assert!(output.stderr().ends_with("what that left in its process group was killed\n"), "{output}");
     job.wait_until_nothing_is_left();
 }
+
+/// A stopped guard leaves zombies, and with thousands of them zklock comes too late with SIGKILL. So the guard is continued
+/// before that, with the stop signal.
+#[test]
+fn guard_is_continued_with_the_stop_signal() {
+    let scratch = Scratch::new().with_lock();
+    let options = ["--max-run", "2s", "--kill-after", "2s"];
+    let mut job = scratch.zklock().args(LASTING).args(options).arg(LOCK).child(["--wait"]).spawn();
+    job.wait_stdout("ready");
+    let (command, guard) = (job.command(), job.guard());
+    process::stop(guard);
+    process::wait_state(guard, &['S']);
+    assert!(process::look(command).is_some_and(|process| process.state == 'S'), "{job}");
+    job.wait().expect_code(124);
+    job.wait_until_nothing_is_left();
+}
