@@ -158,8 +158,7 @@ impl<'p> Supervisor<'p> {
         fds.extend(self.writer.awaited().map(|texts| PollFd::new(texts, PollFlags::POLLIN)));
         let awaits_borrowers = match turns.awaits() {
             Some(Awaited::Borrowers) => true,
-            // Those of a command are below its guard.
-            Some(Awaited::Everyone) => self.caller.is_some() && !self.job.has_command(),
+            Some(Awaited::Everyone) => !self.job.has_command() && self.job.has_gone(),
             None => false,
         };
         if awaits_borrowers {

@@ -147,8 +147,8 @@ impl Outside for Supervisor<'_> {
 
     fn have_gone(&self, awaited: Awaited) -> bool {
         match awaited {
-            Awaited::Everyone if self.caller.is_none() => self.job.has_gone(),
-            Awaited::Everyone => self.job.has_gone() && self.lending().is_none_or(Lending::is_over),
+            // Where orphans do not come to the guard, a run that uses our locks may be none of those that it has seen go.
+            Awaited::Everyone => self.job.has_gone() && self.lending().is_none_or(Lending::end),
             Awaited::Borrowers => self.lending().is_none_or(Lending::is_over),
         }
     }

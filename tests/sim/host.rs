@@ -497,8 +497,8 @@ impl Outside for SimOutside<'_> {
     fn have_gone(&self, awaited: Awaited) -> bool {
         let host = &self.state.hosts[self.host];
         match (&host.guarded, awaited) {
-            (_, Awaited::Everyone) if host.hold.is_some() && !host.lending.is_over() => false,
             (_, Awaited::Borrowers) => host.lending.is_over(),
+            (_, Awaited::Everyone) if host.lending.is_used() => false,
             (None, Awaited::Everyone) => true,
             (Some(guarded), Awaited::Everyone) => {
                 guarded.has_gone(host.guard.stage, || self.state.is_empty(self.host) && host.root_status.is_none())

@@ -69,7 +69,7 @@ fn left_to_the_session_timeout_without_the_adoption_of_orphans() {
     let filtered = refusing_adoption(&scratch);
     let timeout = BRIEF_SESSION.as_secs().to_string();
     let (mut outer, mut next) =
-        left_behind(&scratch, |outer| outer.env("ZKLOCK_SESSION_TIMEOUT", timeout).run_by([filtered]));
+        left_behind(&scratch, &[], |outer| outer.env("ZKLOCK_SESSION_TIMEOUT", timeout).run_by([filtered]));
     process::send(inner_keeper(&outer).pid, Signal::SIGSTOP);
     outer.signal(Signal::SIGKILL);
     outer.wait().expect_signal(Signal::SIGKILL);
@@ -78,12 +78,28 @@ fn left_to_the_session_timeout_without_the_adoption_of_orphans() {
     assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
 }
 
+/// It has gone on without the outer guard, so it is not killed at the end of `--max-run`. The lock is not released under it.
+#[test]
+fn held_past_max_run_without_the_adoption_of_orphans() {
+    let scratch = Scratch::new();
+    let filtered = refusing_adoption(&scratch);
+    let (mut outer, mut next) = left_behind(&scratch, &["--max-run", "2s"], |outer| outer.run_by([filtered]));
+    process::send(inner_keeper(&outer).pid, Signal::SIGSTOP);
+    outer.wait_stderr("max-run");
+    scratch.wait_alive_at("inner", Moment::now().after(Duration::from_millis(100)));
+    scratch.touch("go");
+    outer.wait().expect_code(124);
+    next.wait_stdout("ready");
+    finish(&mut next);
+    assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
+}
+
 /// A run whose command has ended and has left an inner run behind, which uses the lock; and the next in the queue.
 #[track_caller]
-fn left_behind(scratch: &Scratch, by: impl FnOnce(Zklock) -> Zklock) -> (Running, Running) {
+fn left_behind(scratch: &Scratch, options: &[&str], by: impl FnOnce(Zklock) -> Zklock) -> (Running, Running) {
     let background =
         r#""$Z" /lock -- "$C" --name inner --log log --beat --until go & "$C" --until end --exit 3; exit 3"#;
-    let mut outer = by(script(scratch, &[], background)).spawn();
+    let mut outer = by(script(scratch, options, background)).spawn();
     outer.wait_stdout("inner ready");
     let next = next(scratch);
     scratch.touch("end");
@@ -94,7 +110,7 @@ fn left_behind(scratch: &Scratch, by: impl FnOnce(Zklock) -> Zklock) -> (Running
 /// Holds while the inner run uses the lock.
 #[track_caller]
 fn expect_held(scratch: &Scratch, by: impl FnOnce(Zklock) -> Zklock) {
-    let (mut outer, mut next) = left_behind(scratch, by);
+    let (mut outer, mut next) = left_behind(scratch, &[], by);
     // It has decided by then.
     let decided = Moment::now().after(Duration::from_millis(100));
     scratch.wait_alive_at("inner", decided);
