@@ -305,10 +305,7 @@ impl State {
                 self.excuse_stragglers(host);
                 self.after(time, later(Kind::ThawGuard));
             }
-            Kind::ThawGuard => {
-                self.guard(host).frozen = false;
-                self.wake_guard(host);
-            }
+            Kind::ThawGuard => self.thaw_guard(host),
             Kind::KillGuard => self.guard_dies(host),
             Kind::FreezeAll => {
                 for host in self.below(host).into_iter().chain([host]) {
@@ -323,8 +320,7 @@ impl State {
             Kind::ThawAll => {
                 for host in self.below(host).into_iter().chain([host]) {
                     self.continue_processes(host);
-                    self.guard(host).frozen = false;
-                    self.wake_guard(host);
+                    self.thaw_guard(host);
                     self.freeze(self.hosts[host].keeper, false);
                     self.thaw_supervisor(host);
                 }
@@ -461,6 +457,18 @@ impl State {
     fn freeze(&mut self, keeper: Option<usize>, frozen: bool) {
         if let Some(keeper) = keeper {
             self.freeze_keeper(keeper, frozen);
+        }
+    }
+
+    fn thaw_guard(&mut self, host: usize) {
+        self.guard(host).frozen = false;
+        self.wake_guard(host);
+    }
+
+    /// The supervisor sends its guard a SIGCONT. A debugger may hold it.
+    pub(crate) fn continue_guard(&mut self, host: usize) {
+        if self.guard(host).frozen && !self.once_in(2) {
+            self.thaw_guard(host);
         }
     }
 

@@ -602,6 +602,7 @@ impl State {
                 let keeper = self.hosts[host].keeper.map(|keeper| &self.keepers[keeper]);
                 self.hosts[host].stopped_early = keeper.is_some_and(|keeper| keeper.lease < keeper.last_beat);
                 self.is_stopped_by_supervisor(host);
+                self.continue_guard(host);
                 if !self.signal_caller(host, signal) {
                     self.signal_command(host, signal);
                     self.continue_processes(host);
@@ -709,6 +710,9 @@ impl State {
     /// The supervisor asks something of its guard, if it lives.
     fn ask_guard(&mut self, host: usize, request: Request) {
         if self.hosts[host].guard.alive {
+            if matches!(request, Request::Kill | Request::Leave) {
+                self.continue_guard(host);
+            }
             self.hosts[host].guard.requests.push(request);
             self.wake_guard(host);
         }
