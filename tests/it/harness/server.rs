@@ -271,7 +271,8 @@ impl Server {
     /// Waits until it serves; false when it ends instead, as it does when its port is taken.
     pub(super) fn comes_up(&self) -> bool {
         poll::until(format_args!("server {} serves; see {}", self.id, self.directory.display()), || {
-            if self.role().is_some() {
+            // It listens on the port for TLS a moment after it answers on the other one.
+            if self.role().is_some() && self.secure_port.is_none_or(listens) {
                 return Some(true);
             }
             let mut process = self.lock();
@@ -345,6 +346,10 @@ impl Drop for Server {
         // When this fails, the janitor tries again.
         let _ = fs::remove_dir_all(&self.directory);
     }
+}
+
+fn listens(port: u16) -> bool {
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
 /// A port that nothing listens on, never given twice to this process.
