@@ -218,8 +218,8 @@ pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) 
         }
         Notice::LeftKilled => (
             Weight::Error,
-            "internal error: the guard process died when the command had ended; what that left in its process group was \
-             killed"
+            "internal error: the guard process died when the command had ended; anything left in the command's process \
+             group was killed"
                 .to_owned(),
         ),
         Notice::LeftBehind(Some(1)) => {

@@ -95,7 +95,8 @@ pub enum Notice {
     GuardDied,
     /// A zklock below the command was killed, with its guard; what is left of the command is killed.
     BorrowerDied,
-    /// The guard process died when the command had ended, and the kernel killed what that had left in its process group.
+    /// The guard process died when the command had ended, and the kernel killed anything that was left in its process
+    /// group.
     LeftKilled,
     /// This many processes that the command has left behind go on without the lock; `None` if they cannot be counted.
     LeftBehind(Option<usize>),

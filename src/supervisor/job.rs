@@ -23,6 +23,7 @@ use crate::rules::instant::Instant;
 use crate::rules::message::Grant;
 use crate::rules::notice::Notice;
 use crate::rules::signal::Signal;
+use crate::shared::Part;
 use crate::signals::{self, Inherited};
 use crate::terminal::{self, Attributes};
 
@@ -365,8 +366,10 @@ impl Job {
             Stage::Open | Stage::Left => Some(Some(guarded.descendants(&self.children).count())),
         };
         // The fuses were laid when the guard died, and nobody has wanted it to kill.
+        let shared = guarded.guard.shared();
         let has_died_late = stage == Stage::Open && guarded.guard.has_own_group();
-        let killed = (has_died_late && !guarded.guard.shared().is_spoiled()).then_some(Notice::LeftKilled);
+        let is_killed = has_died_late && !shared.is_spoiled() && !shared.is_refused(Part::Fuse);
+        let killed = is_killed.then_some(Notice::LeftKilled);
         killed.into_iter().chain(number.filter(|number| *number != Some(0)).map(Notice::LeftBehind)).collect()
     }
 
