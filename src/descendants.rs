@@ -3,7 +3,6 @@
 //! A pid that may have been recycled must never be signalled. A direct child keeps its pid until we reap
 //! it; everything else is signalled through a pidfd that was checked after it was opened.
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -222,8 +221,7 @@ impl<'a> Descendants<'a> {
 
     /// Without those below another zklock: it forwards the signals that it gets, so they would get them twice.
     fn addressees(&self) -> Vec<Process> {
-        let ours = program("self");
-        self.below(|process| ours.is_none() || program(&process.pid.to_string()) != ours)
+        self.below(|process| !process.is_run())
     }
 
     /// Forwards a signal to the command `command` and what shares its process group or ours. For a command in our own
@@ -272,6 +270,11 @@ impl<'a> Descendants<'a> {
     /// How many are alive.
     pub fn count(&self) -> usize {
         self.below(|_| true).len()
+    }
+
+    /// Whether one of them is a zklock, or is about to have gone.
+    pub fn have_runs(&self) -> bool {
+        self.below(|_| true).iter().any(|process| process.exiting || process.is_run())
     }
 
     fn is_stranger(&self, pid: i32) -> bool {
@@ -398,11 +401,6 @@ fn listed_children(parent: i32) -> Option<Vec<i32>> {
         }
     }
     Some(children)
-}
-
-/// The program that a process executes. Not what stat(2) says of it: a file server that does not answer would block us.
-fn program(pid: &str) -> Option<OsString> {
-    proc::read_link(&format!("{pid}/exe")).ok()
 }
 
 /// Whether the process `ancestor` is above the process `pid`. If `ancestor` is a subreaper, this stays true

@@ -53,6 +53,9 @@ pub use self::fence::run as run_fence;
 /// How long a keeper that has nothing left to do may take to exit.
 const KEEPER_EXIT: Duration = Duration::from_millis(500);
 
+/// How long a nested run that has given back what it had borrowed may take to exit, before it counts as left behind.
+const RUN_EXIT: Duration = Duration::from_millis(500);
+
 /// How often to look whether a process that is to go has gone.
 const CLEAN_UP_PAUSE: Duration = Duration::from_millis(10);
 
@@ -369,6 +372,10 @@ impl<'p> Supervisor<'p> {
             self.signal_caller(self.plan.settings.stop_signal);
         }
         while self.job.is_left() {
+            self.pause(CLEAN_UP_PAUSE);
+        }
+        let until = clock::now() + RUN_EXIT;
+        while self.job.has_left_runs() && clock::now() < until {
             self.pause(CLEAN_UP_PAUSE);
         }
         for notice in self.job.left_behind() {

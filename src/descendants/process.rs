@@ -54,6 +54,13 @@ impl Process {
         Ok(stat.and_then(|stat| Self::parse(pid, &stat)))
     }
 
+    /// Whether it executes the program of this process. Not what stat(2) says of that: a file server that does not answer
+    /// would block us.
+    pub(super) fn is_run(&self) -> bool {
+        let program = |pid: &str| proc::read_link(&format!("{pid}/exe")).ok();
+        program("self").is_some_and(|ours| program(&self.pid.to_string()) == Some(ours))
+    }
+
     /// The process with this id, of which `stat` is the file or its beginning. Allocates nothing, and its page can be locked
     /// in memory.
     #[inline(never)]

@@ -354,6 +354,14 @@ impl Job {
         }
     }
 
+    /// Whether the command has left a zklock behind. One that has used our locks may be about to exit.
+    pub(super) fn has_left_runs(&self) -> bool {
+        let left = self.guard.as_ref().filter(|guarded| guarded.leaves && !guarded.is_followed);
+        left.is_some_and(|guarded| {
+            guarded.guard.stage() != Stage::Empty && guarded.descendants(&self.children).have_runs()
+        })
+    }
+
     /// What has become of what the command has left behind, if that was anything.
     pub(super) fn left_behind(&self) -> Vec<Notice> {
         let left = |guarded: &&Guarded| guarded.leaves && !guarded.is_followed;
