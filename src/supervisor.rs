@@ -161,7 +161,7 @@ impl<'p> Supervisor<'p> {
         fds.extend(self.writer.awaited().map(|texts| PollFd::new(texts, PollFlags::POLLIN)));
         let awaits_borrowers = match turns.awaits() {
             Some(Awaited::Borrowers) => true,
-            Some(Awaited::Everyone) => !self.job.has_command() && self.job.has_gone(),
+            Some(Awaited::Everyone) => !self.job.has_command() && self.is_used_elsewhere() && self.job.has_gone(),
             None => false,
         };
         if awaits_borrowers {
@@ -302,6 +302,18 @@ impl<'p> Supervisor<'p> {
             Some(_) => self.keeper.as_ref()?.ties.lent.as_ref(),
             None => self.lending.as_ref(),
         }
+    }
+
+    /// Whether a run that is not below the guard may use our locks: the guard is no proof that it has gone.
+    fn is_used_elsewhere(&self) -> bool {
+        self.caller.is_some() || !self.job.adopts()
+    }
+
+    /// Whether a run may use our locks. Once all below the guard has gone, what has the pipe open is as a rule a process
+    /// elsewhere that has got a copy of our command's environment. It finds that out, or may be stopped.
+    fn may_be_used(&self) -> bool {
+        let is_open = !self.lending().is_none_or(Lending::is_over);
+        is_open && (self.is_used_elsewhere() || !self.job.has_gone())
     }
 
     /// With `zklock hold`: what stands in for the command has ended. If it was killed, and not by us, the lock is about to

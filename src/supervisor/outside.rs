@@ -123,12 +123,11 @@ impl Outside for Supervisor<'_> {
     }
 
     fn end_lending(&mut self, lends_on: bool) -> bool {
-        match self.caller {
-            // What stands in for the command has ended its lending itself, unless it was killed.
-            Some(_) => self.lending().is_none_or(Lending::is_over),
-            None if lends_on => self.lending().is_none_or(Lending::is_over),
-            None => self.lending().is_none_or(Lending::end),
+        // What stands in for a command has ended its lending itself, unless it was killed.
+        if self.caller.is_none() && !lends_on {
+            let _ = self.lending().map(Lending::end);
         }
+        !self.may_be_used()
     }
 
     fn has_lost_borrower(&self) -> bool {
@@ -147,9 +146,8 @@ impl Outside for Supervisor<'_> {
 
     fn have_gone(&self, awaited: Awaited) -> bool {
         match awaited {
-            // Where orphans do not come to the guard, a run that uses our locks may be none of those that it has seen go.
-            Awaited::Everyone => self.job.has_gone() && self.lending().is_none_or(Lending::end),
-            Awaited::Borrowers => self.lending().is_none_or(Lending::is_over),
+            Awaited::Everyone => self.job.has_gone() && !self.may_be_used(),
+            Awaited::Borrowers => !self.may_be_used(),
         }
     }
 

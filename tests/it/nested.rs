@@ -84,11 +84,14 @@ fn wait_until_it_lends_no_more(run: &Running) {
 #[track_caller]
 fn borrowers(run: &Running) -> Vec<process::Process> {
     let (_, pipe) = pipe(run);
-    let has_it = |process: &process::Process| {
-        let numbers = fs::read_dir(format!("/proc/{}/fd", process.pid)).into_iter().flatten().flatten();
-        numbers.filter_map(|number| fs::read_link(number.path()).ok()).any(|there| *there.as_os_str() == *pipe)
-    };
-    run.processes().into_iter().filter(|process| process.pid != run.pid() && has_it(process)).collect()
+    let borrows = |process: &process::Process| process.pid != run.pid() && has(process.pid, &pipe);
+    run.processes().into_iter().filter(borrows).collect()
+}
+
+/// Whether a process has a pipe open.
+fn has(pid: Pid, pipe: &str) -> bool {
+    let numbers = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    numbers.filter_map(|number| fs::read_link(number.path()).ok()).any(|there| *there.as_os_str() == *pipe)
 }
 
 /// Waits for one process below a run that has borrowed.

@@ -496,14 +496,10 @@ impl Outside for SimOutside<'_> {
 
     fn have_gone(&self, awaited: Awaited) -> bool {
         let host = &self.state.hosts[self.host];
-        match (&host.guarded, awaited) {
-            (_, Awaited::Borrowers) => host.lending.is_over(),
-            (_, Awaited::Everyone) if host.lending.is_used() => false,
-            (None, Awaited::Everyone) => true,
-            (Some(guarded), Awaited::Everyone) => {
-                guarded.has_gone(host.guard.stage, || self.state.is_empty(self.host) && host.root_status.is_none())
-            }
-        }
+        let is_empty = || self.state.is_empty(self.host) && host.root_status.is_none();
+        let have_gone = host.guarded.as_ref().is_none_or(|guarded| guarded.has_gone(host.guard.stage, is_empty));
+        let may_be_used = !host.lending.is_over() && (host.hold.is_some() || !have_gone);
+        !may_be_used && (have_gone || awaited == Awaited::Borrowers)
     }
 
     fn perform(&mut self, effect: Effect) -> Result<Option<Happening>, Infallible> {

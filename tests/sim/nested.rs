@@ -97,11 +97,6 @@ impl Lending {
         self.reads.strong_count() == 0
     }
 
-    /// Whether a run below uses our locks.
-    pub(crate) fn is_used(&self) -> bool {
-        self.reads.strong_count() > usize::from(self.writes.is_some())
-    }
-
     /// Whether all is over, and a run has died that had borrowed, without having seen the end of its command.
     pub(crate) fn has_lost_borrower(&self) -> bool {
         self.is_over() && self.pledges.get() > 0

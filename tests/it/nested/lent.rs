@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::{borrower, borrowers, find, inner_guard, inner_keeper, next, script, wait_until_it_lends_no_more};
+use super::{
+    borrower, borrowers, environment, find, has, inner_guard, inner_keeper, next, pipe, script,
+    wait_until_it_lends_no_more,
+};
 use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::proxy::Proxy;
-use crate::harness::running::{Running, finish, silent};
+use crate::harness::running::{Output, Running, finish, silent};
 use crate::harness::scratch::{LOCK, Scratch, direct};
 use crate::harness::seccomp::refusing_adoption;
 use crate::harness::times::{BRIEF_SESSION, SOON, expect_once_below};
@@ -51,7 +54,7 @@ fn beside_a_busy_lock() {
 #[test]
 fn held_until_the_inner_run_has_ended() {
     let scratch = Scratch::new();
-    expect_held(&scratch, |outer| outer);
+    silent(expect_held(&scratch, |outer| outer));
 }
 
 /// The guard has no child left then, but is no proof of anything.
@@ -107,19 +110,20 @@ fn left_behind(scratch: &Scratch, options: &[&str], by: impl FnOnce(Zklock) -> Z
     (outer, next)
 }
 
-/// Holds while the inner run uses the lock.
+/// Holds while the inner run uses the lock. Returns the output of the outer one.
 #[track_caller]
-fn expect_held(scratch: &Scratch, by: impl FnOnce(Zklock) -> Zklock) {
+fn expect_held(scratch: &Scratch, by: impl FnOnce(Zklock) -> Zklock) -> Output {
     let (mut outer, mut next) = left_behind(scratch, &[], by);
     // It has decided by then.
     let decided = Moment::now().after(Duration::from_millis(100));
     scratch.wait_alive_at("inner", decided);
     assert_eq!(scratch.client().children(LOCK).len(), 2);
     scratch.touch("go");
-    outer.wait().expect_code(3);
+    let output = outer.wait().expect_code(3);
     next.wait_stdout("ready");
     finish(&mut next);
     assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
+    output
 }
 
 /// The command has ended, and a descendant that the outer run waits for starts an inner one: it would wait for itself
@@ -268,6 +272,36 @@ fn inner_run_with_a_lock_of_its_own() {
     let stdout = outer.stdout();
     let nodes = nodes(&stdout);
     assert!(nodes.len() == 2 && nodes[0] != nodes[1], "{nodes:?}");
+}
+
+/// A zklock elsewhere that has got a copy of the command's environment looks whether it may use the lock, and is stopped.
+#[test]
+fn run_elsewhere_with_the_same_environment() {
+    for options in [&[] as &[&str], &["--wait-descendants"]] {
+        let scratch = Scratch::new();
+        let proxy = Proxy::zookeeper(&direct());
+        proxy.hold();
+        let timeout = BRIEF_SESSION.as_secs().to_string();
+        let waits = r#"exec "$C" --until end --exit 3"#;
+        let mut outer = script(&scratch, options, waits).env("ZKLOCK_SESSION_TIMEOUT", timeout).spawn();
+        outer.wait_stdout("ready");
+        let (_, pipe) = pipe(&outer);
+        let copied = environment(outer.command()).expect("an environment");
+        let servers = scratch.chroot().by(proxy.address()).to_string();
+        let mut elsewhere = scratch.zklock().args(["-z", &servers, "/other"]);
+        for name in ["ZKLOCK_HELD", "ZKLOCK_LENDER"] {
+            let (_, rest) = copied.split_once(&format!("\0{name}=")).expect("a variable of a run that lends");
+            elsewhere = elsewhere.env(name, rest.split('\0').next().unwrap_or_default());
+        }
+        let mut elsewhere = elsewhere.child(["--exit", "0"]).spawn();
+        poll::until("it looks", || has(elsewhere.zklock(), &pipe).then_some(()));
+        process::stop(elsewhere.zklock());
+        scratch.touch("end");
+        silent(outer.wait_at_most(SOON).expect_code(3));
+        process::send(elsewhere.zklock(), Signal::SIGCONT);
+        proxy.pass();
+        elsewhere.wait().expect_code(0);
+    }
 }
 
 /// The outer command has ended, but another inner run still uses the lock.
