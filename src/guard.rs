@@ -7,8 +7,8 @@
 //! that nothing is left. What stands in for what is in `docs/architecture.md`.
 //!
 //! This room has both sides: [`Guard`] is what the supervisor holds of it; `process` is the guard itself, `below` finds
-//! what is further below than its children, `gate` is the command's process before it is the command, `kernel` what the
-//! kernel does for us when all of us are dead or stopped.
+//! what is further below than its children, `round` kills the children, `gate` is the command's process before it is the
+//! command, `kernel` what the kernel does for us when all of us are dead or stopped.
 
 mod below;
 mod gate;

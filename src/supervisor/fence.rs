@@ -95,7 +95,10 @@ impl<'r> Run<'r> {
             let why = "zklock fence needs /proc, to find the run of an earlier holder: mount it";
             return Err(Trouble::System(why.to_owned()));
         }
-        job.warn_of_orphans();
+        if !job.adopts_orphans() {
+            let why = "zklock fence needs the adoption of orphans, which this system refuses";
+            return Err(Trouble::System(why.to_owned()));
+        }
         Ok(Self { plan, signals, alarm, job, screen, writer })
     }
 

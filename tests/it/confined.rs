@@ -156,6 +156,9 @@ fn without_the_adoption_of_orphans() {
     silent(run(&["-q"]).expect_code(0));
     let why = "--wait-descendants needs the adoption of orphans, which this system refuses";
     assert!(only_line(&run(&["--wait-descendants"]).expect_code(70)).ends_with(why));
+    let fence = scratch.zklock().args(["fence", "--token", "1"]).arg(scratch.file("fence")).args(["--", "true"]);
+    let output = fence.run_by([filtered.as_os_str()]).run().expect_code(70);
+    assert!(only_line(&output).ends_with("zklock fence needs the adoption of orphans, which this system refuses"));
     // The command ends by the stop signal, and what does not is in its process group: it dies with the guard.
     let script = "(trap '' TERM; echo $$; exec sleep 600) & wait";
     let options = ["-q", "--max-run", "500ms", LOCK, "--", "sh", "-c", script];
