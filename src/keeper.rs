@@ -225,6 +225,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
             }
             End::Over(report) => {
                 if let Report::Lost(_) = report {
+                    self.lose(self.success(ended));
                     // Reported first, so that the supervisor learns why the command is killed. But a supervisor that
                     // is stopped is not waited for.
                     zip(self.outside.report(report), async { self.outside.revoke_lease() }).await;
@@ -403,7 +404,10 @@ impl<'p, O: Outside> Keeper<'p, O> {
             match closing.await {
                 Ok(was_busy) => return Some(Report::Released { was_busy }),
                 // Whether a contender was still before us is no longer known.
-                Err(Failure::SessionOver) => return Some(Report::Lost(Loss::SessionExpired)),
+                Err(Failure::SessionOver) => {
+                    self.lose(success.get());
+                    return Some(Report::Lost(Loss::SessionExpired));
+                }
                 Err(Failure::Unknown(why)) => log::info!("not released yet: {why}"),
                 Err(_) => return None,
             }

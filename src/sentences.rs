@@ -35,7 +35,7 @@ pub enum Weight {
 }
 
 /// The sentence for a notice, without the program's name, and who is to see it.
-pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) {
+pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) -> (Weight, String) {
     let lock = &plan.request.lock;
     // Of which of several locks something is true is not known.
     let several = !plan.request.and.is_empty();
@@ -88,9 +88,10 @@ pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) 
         Notice::Unrecorded(why) => (
             Weight::Error,
             format!(
-                "{} could not be written: {why}; the next run will not be skipped because of this one; this login has to \
-                 be able to create and to write that node",
-                last_run::path(lock.as_str())
+                "{} could not be written: {}; the next run will not be skipped because of this one{}",
+                last_run::path(lock.as_str()),
+                why.as_deref().unwrap_or("the lock was lost before that"),
+                if why.is_some() { "; this login has to be able to create and to write that node" } else { "" }
             ),
         ),
         Notice::Waiting(view) => (Weight::Status, format!("waiting for {}: {}", view.lock, queue(view, now))),
@@ -174,8 +175,8 @@ pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) 
         }
         Notice::Lost(why) => {
             let (stopping, killing) = (
-                told_to_caller(plan).unwrap_or("stopping the command"),
-                told_to_caller(plan).unwrap_or("killing the command"),
+                told_to_caller(plan, tells_caller).unwrap_or("stopping the command"),
+                told_to_caller(plan, tells_caller).unwrap_or("killing the command"),
             );
             let why = match why {
                 LostWhy::Told(loss @ Loss::LeaseOver) if plan.hold().is_none() => {
@@ -193,7 +194,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) 
             let by = by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
             let what = match stops {
                 false => "leaving the queue",
-                true => told_to_caller(plan).unwrap_or("stopping the command"),
+                true => told_to_caller(plan, tells_caller).unwrap_or("stopping the command"),
             };
             (Weight::Error, format!("asked{by} to give up {locks} (zklock break): {what}"))
         }
@@ -210,7 +211,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, now: Instant) -> (Weight, String) 
             ),
         ),
         Notice::GuardDied => {
-            let why = told_to_caller(plan).map(|told| format!("the guard process died; {told}"));
+            let why = told_to_caller(plan, tells_caller).map(|told| format!("the guard process died; {told}"));
             (Weight::Error, why.unwrap_or_else(|| GUARD_DIED.to_owned()))
         }
         Notice::BorrowerDied => {
@@ -249,8 +250,8 @@ pub fn dropped(count: u64) -> String {
 }
 
 /// What becomes of the caller of `zklock hold` when the lock is lost; `None` where there is a command.
-fn told_to_caller(plan: &Plan) -> Option<&'static str> {
-    plan.hold().map(|hold| if hold.signals_caller { "stopping the caller" } else { "the caller is not told" })
+fn told_to_caller(plan: &Plan, tells_caller: bool) -> Option<&'static str> {
+    plan.hold().map(|_| if tells_caller { "stopping the caller" } else { "the caller is not told" })
 }
 
 /// For how long a lock was not confirmed. `silence`: for how long ZooKeeper has answered nothing at all.
@@ -341,7 +342,7 @@ mod tests {
         for (args, hinted) in [(&["zklock", "/l", "true"][..], true), (&["zklock", "-z", "zk", "/l", "true"], false)] {
             let plan = plan::job(args.iter().map(Into::into), &|_: &str| None).unwrap();
             for notice in [Notice::Unreachable("refused".to_owned()), Notice::TimedOut(Blocker::Servers(None))] {
-                let (weight, text) = sentence(&notice, &plan, START);
+                let (weight, text) = sentence(&notice, &plan, false, START);
                 assert_eq!((weight, text.contains(hint)), (Weight::Error, hinted), "{text}");
             }
         }
@@ -355,7 +356,7 @@ mod tests {
         let no_room = Terms::new(granted, plan.settings.kill_after).unwrap_err();
         let text = "--kill-after 1m does not fit into the session timeout of 40s that the servers granted (3m was asked for, \
                     their maxSessionTimeout is the limit): write 17.7s at most";
-        let sentence = sentence(&Notice::NoRoom { no_room, granted }, &plan, START);
+        let sentence = sentence(&Notice::NoRoom { no_room, granted }, &plan, false, START);
         assert_eq!(sentence, (Weight::Error, text.to_owned()));
     }
 
@@ -365,7 +366,7 @@ mod tests {
         let why = LostWhy::Refused(Refusal::Denied("/l/x-lock-0000000001".to_owned()));
         let text = "lost the lock /l: access to /l/x-lock-0000000001 denied by its ACL; \
                     stopping the command";
-        assert_eq!(sentence(&Notice::Lost(why), &plan, START), (Weight::Error, text.to_owned()));
+        assert_eq!(sentence(&Notice::Lost(why), &plan, false, START), (Weight::Error, text.to_owned()));
     }
 
     #[test]

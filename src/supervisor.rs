@@ -306,7 +306,7 @@ impl<'p> Supervisor<'p> {
 
     /// Whether a run that is not below the guard may use our locks: the guard is no proof that it has gone.
     fn is_used_elsewhere(&self) -> bool {
-        self.caller.is_some() || !self.job.adopts()
+        self.caller.is_some() || !self.job.adopts_orphans()
     }
 
     /// Whether a run may use our locks. Once all below the guard has gone, what has the pipe open is as a rule a process
@@ -319,10 +319,11 @@ impl<'p> Supervisor<'p> {
     /// With `zklock hold`: what stands in for the command has ended. If it was killed, and not by us, the lock is about to
     /// be released, and the caller relies on it.
     fn look_for_death(&mut self, end: End) {
-        if let (Some(caller), End::Reaped(CommandEnd::Signaled(signal))) = (&mut self.caller, end)
+        if let End::Reaped(CommandEnd::Signaled(signal)) = end
+            && self.caller.is_some()
             && !self.is_killed
         {
-            caller.signal(self.plan.settings.stop_signal);
+            self.signal_caller(self.plan.settings.stop_signal);
             self.teller.say(&Notice::Lost(LostWhy::Killed(signal)));
         }
     }
@@ -337,7 +338,9 @@ impl<'p> Supervisor<'p> {
 
     /// With `zklock hold`: the lock is, or is about to be, lost.
     fn signal_caller(&mut self, signal: Signal) -> bool {
-        self.caller.as_mut().is_some_and(|caller| caller.signal(signal))
+        let Some(caller) = &mut self.caller else { return false };
+        self.teller.tells_caller = caller.signal(signal);
+        self.teller.tells_caller
     }
 
     /// Takes the command back, unless it has passed the gate.

@@ -86,7 +86,7 @@ impl<O: Outside> Keeper<'_, O> {
         self.outside.success().map(|began| Success { began, ended })
     }
 
-    /// Records the run and deletes our contenders, over a connection that may be lost on the way. If the record cannot be
+    /// Records the run and deletes our contenders, over a connection that may be lost on the way. If the record may not be
     /// written, that is reported, and the contenders are still there.
     pub(super) async fn conclude(&self, session: &O::Session, success: Success) -> Result<(), Failure> {
         let lost = async {
@@ -95,11 +95,18 @@ impl<O: Outside> Keeper<'_, O> {
         };
         let why = match or(lost, self.record(session, success)).await {
             Ok(()) => return Ok(()),
-            Err(why @ Failure::Unknown(_)) => return Err(why),
+            Err(why @ (Failure::Unknown(_) | Failure::SessionOver)) => return Err(why),
             Err(why) => why,
         };
-        self.outside.report_if_room(&Report::Unrecorded(why.to_string()));
-        if why == Failure::SessionOver { Err(why) } else { Ok(()) }
+        self.outside.report_if_room(&Report::Unrecorded(Some(why.to_string())));
+        Ok(())
+    }
+
+    /// The lock is lost. Reports a success that has not been recorded.
+    pub(super) fn lose(&self, success: Option<Success>) {
+        if success.is_some() {
+            self.outside.report_if_room(&Report::Unrecorded(None));
+        }
     }
 
     async fn record(&self, session: &O::Session, success: Success) -> Result<(), Failure> {

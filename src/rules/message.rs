@@ -28,8 +28,8 @@ pub enum Report {
     /// We have been asked to give up the lock, or the place in the queue; by whom, if that is known, printable. A lock
     /// that we hold is still held.
     Revoked(Option<String>),
-    /// A successful run could not be recorded, for this reason.
-    Unrecorded(String),
+    /// A successful run could not be recorded, for this reason; `None`: the lock was lost before that.
+    Unrecorded(Option<String>),
     /// The contender node is gone and the session is closed.
     Released {
         /// Whether a contender of which we had told was before us up to the end.

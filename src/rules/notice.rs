@@ -42,8 +42,8 @@ pub enum Notice {
     Misrecorded(String),
     /// The command is not run, because the last successful run was recent.
     Skipped(LastRun),
-    /// A successful run could not be recorded, for this reason.
-    Unrecorded(String),
+    /// A successful run could not be recorded, for this reason; `None`: the lock was lost before that.
+    Unrecorded(Option<String>),
     /// In the queue.
     Waiting(View),
     /// The place in the queue was lost, for this reason, or because the keeper process died; at the tail again.

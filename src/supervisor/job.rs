@@ -275,11 +275,6 @@ impl Job {
         guarded.state.has_gone(guarded.guard.stage(), || guarded.descendants(&self.children).have_gone())
     }
 
-    /// Whether orphans come to the guard. Then what has gone from there has gone.
-    pub(super) fn adopts(&self) -> bool {
-        self.guard.as_ref().is_none_or(|guarded| !guarded.guard.shared().is_refused(Part::Adoption))
-    }
-
     /// Forwards a signal to the command, or to its descendants once it has ended.
     /// `waits`: its descendants are waited for, so they get the signal even if its end has not been told yet.
     pub(super) fn forward(&self, signal: Signal, waits: bool) {

@@ -20,6 +20,8 @@ pub(super) struct Teller<'p> {
     plan: &'p Plan,
     pub(super) screen: Screen,
     audience: Audience,
+    /// With `zklock hold`: whether the caller has been told that the lock is lost.
+    pub(super) tells_caller: bool,
     /// When a job log last got a line about each kind of thing.
     logged: HashMap<Discriminant<Notice>, Instant>,
 }
@@ -46,7 +48,7 @@ impl<'p> Teller<'p> {
             Verbosity::Normal if in_ci => Audience::JobLog,
             Verbosity::Normal => Audience::Mail,
         };
-        Self { plan, screen: Screen::new(is_terminal), audience, logged: HashMap::new() }
+        Self { plan, screen: Screen::new(is_terminal), audience, tells_caller: false, logged: HashMap::new() }
     }
 
     /// How often to look at the queue although nothing has happened, if that would be told.
@@ -60,7 +62,7 @@ impl<'p> Teller<'p> {
 
     /// Tells it. Returns the text if it says what the run does now.
     pub(super) fn say(&mut self, notice: &Notice) -> Option<String> {
-        let (weight, text) = sentences::sentence(notice, self.plan, clock::now());
+        let (weight, text) = sentences::sentence(notice, self.plan, self.tells_caller, clock::now());
         let doing = matches!(weight, Weight::Status | Weight::Progress | Weight::Detail).then(|| text.clone());
         match (weight, self.audience) {
             (Weight::Error, _) => self.screen.line(&text),

@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 
 use crate::harness::client::{self, Kind};
 use crate::harness::poll;
+use crate::harness::process;
+use crate::harness::proxy::Proxy;
 use crate::harness::running::{Output, Running, finish, only_line, silent};
 use crate::harness::schema::expect_valid;
 use crate::harness::scratch::{LOCK, Scratch, direct};
@@ -112,11 +114,11 @@ fn last(scratch: &Scratch) -> Value {
 #[test]
 fn after_the_time_the_next_one_runs() {
     let scratch = Scratch::new();
-    expect_run(run(&scratch, "2s"));
+    expect_run(run(&scratch, "4s"));
     let first = last(&scratch);
     let mut skipped = 0;
     poll::until("a run is not skipped", || {
-        let output = silent(run(&scratch, "2s").expect_code(0));
+        let output = silent(run(&scratch, "4s").expect_code(0));
         skipped += u32::from(output.stdout.is_empty());
         (!output.stdout.is_empty()).then_some(())
     });
@@ -128,7 +130,7 @@ fn after_the_time_the_next_one_runs() {
         parts[0] * 3600.0 + parts[1] * 60.0 + parts[2]
     };
     let apart = (of(&second) - of(&first)).rem_euclid(86_400.0);
-    assert!((2.0..30.0).contains(&apart), "{first} {second}");
+    assert!((4.0..40.0).contains(&apart), "{first} {second}");
 }
 
 /// A library for `LD_PRELOAD`: the wall clock is ten minutes fast.
@@ -236,6 +238,35 @@ fn a_record_that_cannot_be_written_costs_one_line() {
     let output = run(&scratch, "1h").expect_code(77);
     assert!(only_line(&output).starts_with("access to /lock.zklock.last denied"), "{output}");
     scratch.client().make_open(RECORD).unwrap();
+}
+
+/// The command ends well while its keeper is cut off, or stopped, and by then the session is over.
+#[test]
+fn a_success_that_is_lost_with_the_session_costs_one_line() {
+    for is_stopped in [false, true] {
+        let scratch = Scratch::new().with_lock();
+        let proxy = Proxy::zookeeper(&direct());
+        let servers = scratch.chroot().by(proxy.address()).to_string();
+        let mut run = once(&scratch, "1h", &["-z", &servers]).child(["--env", "--until", "end"]).spawn();
+        run.wait_stdout("ready");
+        let (command, keeper) = (run.command(), run.keeper());
+        if is_stopped {
+            process::stop(keeper)
+        } else {
+            proxy.refuse()
+        }
+        expire(&scratch, &run.variable("ZKLOCK_NODE"));
+        scratch.touch("end");
+        process::wait_dead(command);
+        if is_stopped {
+            process::send(keeper, Signal::SIGCONT)
+        } else {
+            proxy.accept()
+        }
+        let line = "zklock: /lock.zklock.last could not be written: the lock was lost before that; the next run will not \
+                    be skipped because of this one\n";
+        assert_eq!(run.wait().expect_code(0).stderr(), line);
+    }
 }
 
 #[test]

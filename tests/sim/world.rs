@@ -125,7 +125,7 @@ impl SimOutside {
         }
         match report {
             Report::Queue(Progress::Skipped(last)) => state.check_skip(host, last),
-            Report::Unrecorded(why) => state.check_unrecorded(host, why),
+            Report::Unrecorded(why) => state.check_unrecorded(host, why.as_deref()),
             Report::Lost(Loss::LenderGone) | Report::Queue(Progress::Requeued(Loss::LenderGone)) => {
                 state.coverage.count(Kind::LenderGone);
             }

@@ -809,7 +809,7 @@ fn a_run_that_could_not_be_recorded_keeps_its_status() {
     for hears_first in [true, false] {
         let mut run = Harness::running(settings());
         let events = [
-            Event::Keeper(Report::Unrecorded("why".to_owned())),
+            Event::Keeper(Report::Unrecorded(Some("why".to_owned()))),
             Event::Command(CommandEvent::Ended(CommandEnd::Exited(0))),
         ];
         let (first, second) = if hears_first { (0, 1) } else { (1, 0) };
@@ -817,6 +817,6 @@ fn a_run_that_could_not_be_recorded_keeps_its_status() {
         run.event(events[second].clone());
         run.event(Event::Keeper(Report::Released { was_busy: true }));
         assert_eq!(run.finished, Some(Outcome::Exited(0)));
-        assert!(run.said(|notice| *notice == Notice::Unrecorded("why".to_owned())));
+        assert!(run.said(|notice| *notice == Notice::Unrecorded(Some("why".to_owned()))));
     }
 }
