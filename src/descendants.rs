@@ -221,7 +221,8 @@ impl<'a> Descendants<'a> {
 
     /// Without those below another zklock: it forwards the signals that it gets, so they would get them twice.
     fn addressees(&self) -> Vec<Process> {
-        self.below(|process| !process.is_run())
+        let is_run = process::is_run();
+        self.below(|process| !is_run(process))
     }
 
     /// Forwards a signal to the command `command` and what shares its process group or ours. For a command in our own
@@ -274,7 +275,8 @@ impl<'a> Descendants<'a> {
 
     /// Whether one of them is a zklock, or is about to have gone.
     pub fn have_runs(&self) -> bool {
-        self.below(|_| true).iter().any(|process| process.exiting || process.is_run())
+        let is_run = process::is_run();
+        self.below(|_| true).iter().any(|process| process.exiting || is_run(process))
     }
 
     fn is_stranger(&self, pid: i32) -> bool {

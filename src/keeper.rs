@@ -225,7 +225,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
             }
             End::Over(report) => {
                 if let Report::Lost(_) = report {
-                    self.lose(self.success(ended));
+                    self.report_unrecorded(self.success(ended));
                     // Reported first, so that the supervisor learns why the command is killed. But a supervisor that
                     // is stopped is not waited for.
                     zip(self.outside.report(report), async { self.outside.revoke_lease() }).await;
@@ -405,7 +405,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
                 Ok(was_busy) => return Some(Report::Released { was_busy }),
                 // Whether a contender was still before us is no longer known.
                 Err(Failure::SessionOver) => {
-                    self.lose(success.get());
+                    self.report_unrecorded(success.get());
                     return Some(Report::Lost(Loss::SessionExpired));
                 }
                 Err(Failure::Unknown(why)) => log::info!("not released yet: {why}"),

@@ -27,6 +27,14 @@ pub struct Process {
     pub(super) exiting: bool,
 }
 
+/// Whether a process is a zklock: it executes the program of this one. Not what stat(2) says of that: a file server that
+/// does not answer would block us.
+pub(super) fn is_run() -> impl Fn(&Process) -> bool {
+    let program = |pid: &str| proc::read_link(&format!("{pid}/exe")).ok();
+    let ours = program("self");
+    move |process| ours.is_some() && program(&process.pid.to_string()) == ours
+}
+
 /// The flag of a process that exits, in the ninth field of proc_pid_stat(5) (include/linux/sched.h).
 const PF_EXITING: i64 = 0x4;
 
@@ -52,13 +60,6 @@ impl Process {
             stat = Some(read()?.ok_or(Errno::EPERM)?);
         }
         Ok(stat.and_then(|stat| Self::parse(pid, &stat)))
-    }
-
-    /// Whether it executes the program of this process. Not what stat(2) says of that: a file server that does not answer
-    /// would block us.
-    pub(super) fn is_run(&self) -> bool {
-        let program = |pid: &str| proc::read_link(&format!("{pid}/exe")).ok();
-        program("self").is_some_and(|ours| program(&self.pid.to_string()) == Some(ours))
     }
 
     /// The process with this id, of which `stat` is the file or its beginning. Allocates nothing, and its page can be locked

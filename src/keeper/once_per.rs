@@ -103,7 +103,7 @@ impl<O: Outside> Keeper<'_, O> {
     }
 
     /// The lock is lost. Reports a success that has not been recorded.
-    pub(super) fn lose(&self, success: Option<Success>) {
+    pub(super) fn report_unrecorded(&self, success: Option<Success>) {
         if success.is_some() {
             self.outside.report_if_room(&Report::Unrecorded(None));
         }
