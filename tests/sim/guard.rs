@@ -386,8 +386,7 @@ impl State {
     }
 
     fn kernel_kills(&mut self, host: usize, process: usize) {
-        // With a SIGKILL pending, fork(2) makes no process any more (copy_process in the kernel's source).
-        self.hosts[host].processes[process].forks = 0;
+        self.hosts[host].processes[process].killed = true;
         let late = self.up_to(DELIVERY);
         self.after(late, Event::Exit { host, process, killed: true });
     }

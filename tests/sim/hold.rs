@@ -72,9 +72,17 @@ impl State {
         let Host { hold: Some(hold), lifeline, .. } = &mut self.hosts[host] else { return };
         hold.stands = true;
         lifeline.begin();
-        let (work, exit_at) = (hold.work, Time::MAX);
-        let process =
-            Process { alive: true, stopped: false, exit_at, forks: 0, counted: true, in_group: true, nested: None };
+        let work = hold.work;
+        let process = Process {
+            alive: true,
+            stopped: false,
+            killed: false,
+            exit_at: Time::MAX,
+            forks: 0,
+            counted: true,
+            in_group: true,
+            nested: None,
+        };
         self.hosts[host].processes.push(process);
         self.after(work, Event::CallerEnds(host));
         self.wake_stand_in(host);

@@ -59,6 +59,9 @@ pub(crate) struct Script {
 pub(crate) struct Process {
     pub(crate) alive: bool,
     pub(crate) stopped: bool,
+    /// Whether it will die of a SIGKILL that the kernel has sent. It starts nothing any more: fork(2) fails while a signal
+    /// is pending (copy_process in the kernel's source).
+    pub(crate) killed: bool,
     pub(crate) exit_at: Time,
     pub(crate) forks: u8,
     /// Whether it must not run without the lock.
@@ -845,7 +848,8 @@ impl State {
             let exit_at = self.now + length + stays;
             let in_group = !leaves_group || number < children;
             let nested = None;
-            let process = Process { alive: true, stopped: false, exit_at, forks, counted: true, in_group, nested };
+            let (alive, stopped, killed, counted) = (true, false, false, true);
+            let process = Process { alive, stopped, killed, exit_at, forks, counted, in_group, nested };
             self.hosts[host].processes.push(process);
             self.schedule(exit_at, Event::Exit { host, process: number, killed: false });
         }
@@ -910,12 +914,13 @@ impl State {
             if !process.alive {
                 continue;
             }
-            if process.forks > 0 {
+            if process.forks > 0 && !process.killed {
                 // It forked while the killer was looking for processes.
                 process.forks -= 1;
                 let (forks, exit_at) = (process.forks, process.exit_at);
                 let (counted, in_group) = (process.counted, process.in_group);
-                let child = Process { alive: true, stopped: false, exit_at, forks, counted, in_group, nested: None };
+                let (alive, stopped, killed, nested) = (true, false, false, None);
+                let child = Process { alive, stopped, killed, exit_at, forks, counted, in_group, nested };
                 self.hosts[host].processes.push(child);
                 let process = self.hosts[host].processes.len() - 1;
                 self.schedule(exit_at, Event::Exit { host, process, killed: false });

@@ -272,15 +272,14 @@ impl State {
             return false;
         }
         let state = &self.hosts[outer];
-        // What a process starts that nobody looks after any more is not looked after either.
-        let counted = !state.leaves && state.processes.iter().any(|process| process.alive && process.counted);
         let pending = if let Some(hold) = &state.hold {
             self.hosts[host].alive = hold.has_caller();
             None
         } else if is_command {
             state.root_dies_of
         } else {
-            let script = state.processes.iter().find(|process| process.alive && process.nested.is_none());
+            let is_script = |process: &&Process| process.alive && !process.killed && process.nested.is_none();
+            let script = state.processes.iter().find(is_script);
             let Some(script) = script else { return false };
             if script.stopped {
                 self.after(NEXT_STEP, Event::Start(host));
@@ -289,9 +288,11 @@ impl State {
             let process = Process {
                 alive: true,
                 stopped: false,
+                killed: false,
                 exit_at: Time::MAX,
                 forks: 0,
-                counted,
+                // What a process starts that nobody looks after any more is not looked after either.
+                counted: script.counted && !state.leaves,
                 in_group: in_group && script.in_group,
                 nested: Some(host),
             };
