@@ -349,11 +349,12 @@ impl Turns {
                 Effect::StopSelf(_) => self.has_stopped = true,
                 _ => {}
             }
+            let takes_back = effect == Effect::Recall;
             let Some(event) = outside.perform(effect)? else { continue };
             let begins_again = matches!(event, Event::Command(CommandEvent::StartFailed(Unstarted::Lost(_))));
             self.happen(outside, event)?;
-            if begins_again {
-                // That the lock is held is not to be said after that.
+            if begins_again || takes_back {
+                // That the lock is held, or that the command is stopped, is not to be said after that.
                 return Ok(());
             }
         }

@@ -267,9 +267,10 @@ fn killed_at_the_gate_and_given_up() {
 
 /// The lock is granted while the guard, or the process at its gate, is stopped. `next` waits behind it.
 #[track_caller]
-fn stopped_at_the_gate(scratch: &Scratch, gated: bool) -> (Running, Running, Process) {
+fn stopped_at_the_gate(scratch: &Scratch, gated: bool, options: &[&str]) -> (Running, Running, Process) {
     let mut holder = scratch.hold();
-    let mut victim = scratch.start(&direct(), "victim", &LASTING_VERBOSE, &["--wait"]);
+    let options = [&LASTING_VERBOSE[..], options].concat();
+    let mut victim = scratch.start(&direct(), "victim", &options, &["--wait"]);
     scratch.wait_queue(2);
     let next = scratch.queue("next", 2);
     let guard = victim.guard();
@@ -284,7 +285,7 @@ fn stopped_at_the_gate(scratch: &Scratch, gated: bool) -> (Running, Running, Pro
 fn stopped_at_the_gate_and_interrupted() {
     for gated in [false, true] {
         let scratch = Scratch::new().with_lock();
-        let (mut victim, mut next, at_the_gate) = stopped_at_the_gate(&scratch, gated);
+        let (mut victim, mut next, at_the_gate) = stopped_at_the_gate(&scratch, gated, &[]);
         victim.signal(Signal::SIGTERM);
         assert_eq!(victim.wait_at_most(SOON).expect_signal(Signal::SIGTERM).stdout(), "");
         process::expect_dead(&[at_the_gate]);
@@ -299,11 +300,28 @@ fn stopped_at_the_gate_and_interrupted() {
 #[test]
 fn stopped_at_the_gate_until_it_is_too_late() {
     let scratches = [(); 2].map(|()| Scratch::new().with_lock());
-    let runs = [false, true].map(|gated| stopped_at_the_gate(&scratches[usize::from(gated)], gated));
+    let runs = [false, true].map(|gated| stopped_at_the_gate(&scratches[usize::from(gated)], gated, &[]));
     for (scratch, (mut victim, mut next, at_the_gate)) in scratches.iter().zip(runs) {
         let output = victim.wait().expect_code(76);
         assert_eq!(output.stdout(), "");
         assert!(output.stderr().ends_with("this machine stalled; the command was not started\n"), "{output}");
+        process::expect_dead(&[at_the_gate]);
+        victim.wait_until_nothing_is_left();
+        next.wait_stdout("next ready");
+        finish(&mut next);
+        scratch.expect_tidy(&["holder", "next"]);
+    }
+}
+
+/// The stop signal is one that does not end what waits at the gate.
+#[test]
+fn stopped_at_the_gate_until_max_run_is_over() {
+    let options = ["--max-run", "500ms", "--signal", "WINCH"];
+    for gated in [false, true] {
+        let scratch = Scratch::new().with_lock();
+        let (mut victim, mut next, at_the_gate) = stopped_at_the_gate(&scratch, gated, &options);
+        let output = victim.wait_at_most(SOON).expect_code(124);
+        assert_eq!(output.stdout(), "");
         process::expect_dead(&[at_the_gate]);
         victim.wait_until_nothing_is_left();
         next.wait_stdout("next ready");

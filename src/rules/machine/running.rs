@@ -101,12 +101,12 @@ impl Machine {
             }
             // The next holder may run already: no time for a stop signal.
             Event::Keeper(Report::Lost(loss)) => kill(now, run.lease, Cause::Loss, Some(LostWhy::Told(loss))),
-            Event::Keeper(Report::Refused(refusal)) => self.stop(now, run.lease, LostWhy::Refused(refusal)),
+            Event::Keeper(Report::Refused(refusal)) => self.stop(now, &run, LostWhy::Refused(refusal)),
             Event::Keeper(Report::Revoked(by)) => {
                 let say = Effect::Say(Notice::Revoked { by, stops: true });
-                self.stop_in_peace(now, run.lease, Cause::Revoked, Some(say))
+                self.stop_in_peace(now, &run, Cause::Revoked, Some(say))
             }
-            Event::KeeperGone => self.stop(now, run.lease, LostWhy::KeeperGone),
+            Event::KeeperGone => self.stop(now, &run, LostWhy::KeeperGone),
             Event::LeaseOver => kill(now, run.lease, Cause::Loss, Some(LostWhy::Told(Loss::LeaseOver))),
             Event::GuardGone => {
                 let (state, mut effects) = kill(now, run.lease, Cause::GuardGone, None);
@@ -115,10 +115,10 @@ impl Machine {
             }
             Event::Timer if now >= run.lease.kill_at() => {
                 // We were stopped. The guard has killed the command, or the kernel has, with the guard.
-                self.stop(now, run.lease, LostWhy::Told(Loss::LeaseOver))
+                self.stop(now, &run, LostWhy::Told(Loss::LeaseOver))
             }
-            Event::Timer if now >= run.lease.stop_at() => self.stop(now, run.lease, silence(now, run.lease)),
-            Event::Timer if run.ends_at.is_some_and(|ends_at| now >= ends_at) => self.ran_out(now, run.lease),
+            Event::Timer if now >= run.lease.stop_at() => self.stop(now, &run, silence(now, run.lease)),
+            Event::Timer if run.ends_at.is_some_and(|ends_at| now >= ends_at) => self.ran_out(now, &run),
             // What waits at the gate, or the guard, may be stopped. The lock is not kept for a command that cannot start
             // any more.
             Event::Timer if run.start_by.is_some_and(|start_by| now >= start_by) => {
@@ -199,32 +199,40 @@ impl Machine {
     }
 
     /// The lock is lost, or will be unless a beat is answered by the end of the lease.
-    fn stop(&self, now: Instant, lease: Lease, why: LostWhy) -> (State, Vec<Effect>) {
+    fn stop(&self, now: Instant, run: &Run, why: LostWhy) -> (State, Vec<Effect>) {
+        let lease = run.lease;
         let kill_at = lease.kill_at().min(now + lease.terms().kill_after());
         if kill_at <= now {
             return kill(now, lease, Cause::Loss, Some(why));
         }
-        let effects = vec![Effect::Stop(self.settings.stop_signal), Effect::Say(Notice::Lost(why))];
+        let mut effects = self.stop_effects(run);
+        effects.push(Effect::Say(Notice::Lost(why)));
         (State::Stopping(Stopping { lease, cause: Cause::Loss, kill_at }), effects)
     }
 
     /// `--max-run` is over.
-    fn ran_out(&self, now: Instant, lease: Lease) -> (State, Vec<Effect>) {
+    fn ran_out(&self, now: Instant, run: &Run) -> (State, Vec<Effect>) {
         let say = self.settings.max_run.map(|max_run| Effect::Say(Notice::MaxRun(max_run)));
-        self.stop_in_peace(now, lease, Cause::MaxRun, say)
+        self.stop_in_peace(now, run, Cause::MaxRun, say)
     }
 
     /// Stops the command although the lock is held, and stays so.
-    fn stop_in_peace(&self, now: Instant, lease: Lease, cause: Cause, say: Option<Effect>) -> (State, Vec<Effect>) {
+    fn stop_in_peace(&self, now: Instant, run: &Run, cause: Cause, say: Option<Effect>) -> (State, Vec<Effect>) {
+        let lease = run.lease;
         let grace = lease.terms().kill_after();
-        let (state, mut effects) = if grace.is_zero() {
-            kill(now, lease, cause, None)
-        } else {
-            let stopping = Stopping { lease, cause, kill_at: now + grace };
-            (State::Stopping(stopping), vec![Effect::Stop(self.settings.stop_signal)])
-        };
-        effects.extend(say);
-        (state, effects)
+        if grace.is_zero() {
+            let (state, mut effects) = kill(now, lease, cause, None);
+            effects.extend(say);
+            return (state, effects);
+        }
+        let stopping = Stopping { lease, cause, kill_at: now + grace };
+        (State::Stopping(stopping), say.into_iter().chain(self.stop_effects(run)).collect())
+    }
+
+    /// What waits at the gate, or the guard, may be stopped. A command that is to stop does not begin after that.
+    fn stop_effects(&self, run: &Run) -> Vec<Effect> {
+        let take_back = run.start_by.map(|_| Effect::Recall);
+        take_back.into_iter().chain([Effect::Stop(self.settings.stop_signal)]).collect()
     }
 
     pub(super) fn stopping(now: Instant, stopping: Stopping, event: Event) -> (State, Vec<Effect>) {

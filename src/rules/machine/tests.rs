@@ -155,7 +155,8 @@ impl Harness {
                     (self.spawned, self.alive, self.left) = (true, true, true);
                     self.gated_until = Some(until).filter(|_| self.gate_is_stuck);
                 }
-                Effect::Recall => self.recall(Unstarted::TooLate),
+                Effect::Recall if self.recall(Unstarted::TooLate) => return,
+                Effect::Recall => {}
                 Effect::Interrupt { signal, .. } => {
                     assert!(self.alive, "{signal} sent to a command that has been reaped");
                     self.recall(Unstarted::Interrupted(signal));
@@ -218,12 +219,14 @@ impl Harness {
         }
     }
 
-    /// A command that waits at the gate is taken back.
-    fn recall(&mut self, why: Unstarted) {
-        if self.alive && self.gated_until.is_some() {
+    /// A command that waits at the gate is taken back. Returns whether there was one.
+    fn recall(&mut self, why: Unstarted) -> bool {
+        let is_gated = self.alive && self.gated_until.is_some();
+        if is_gated {
             self.alive = false;
             self.event(Event::Command(CommandEvent::StartFailed(why)));
         }
+        is_gated
     }
 
     /// Whether something may be left of the command that is to be waited for.

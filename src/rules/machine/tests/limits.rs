@@ -346,6 +346,26 @@ fn a_lock_lost_before_the_gate_is_queued_for_again() {
 }
 
 #[test]
+fn a_command_that_is_to_stop_at_the_gate_never_begins() {
+    let max_run = Some(Duration::from_secs(1));
+    for (event, outcome) in [(Event::Timer, Outcome::RanOut), (Event::KeeperGone, Outcome::Lost)] {
+        let mut run = Harness::new(Settings { max_run, ..settings() });
+        (run.gate_is_stuck, run.has_on_lost) = (true, true);
+        run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
+        run.held();
+        run.pass(Duration::ZERO);
+        if event == Event::Timer {
+            run.pass(Duration::from_secs(1));
+        } else {
+            run.event(event);
+        }
+        assert!(run.unstarted && !run.doomed && run.released && !run.on_lost);
+        run.event(Event::Keeper(Report::Released { was_busy: true }));
+        assert_eq!(run.finished, Some(outcome));
+    }
+}
+
+#[test]
 fn a_start_that_came_too_late_runs_no_on_lost() {
     // The child that was to become the command is heard of before the end of the lease, after it, or after SIGKILL.
     let silence = lease(START).stop_at().saturating_since(START);
