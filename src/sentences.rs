@@ -223,12 +223,19 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
              group was killed"
                 .to_owned(),
         ),
-        Notice::LeftBehind(Some(1)) => {
-            (Weight::Notable, "a process that the command left behind goes on without the lock".to_owned())
-        }
-        Notice::LeftBehind(number) => {
-            let some = number.map_or_else(|| "some".to_owned(), |number| number.to_string());
-            (Weight::Notable, format!("{some} processes that the command left behind go on without the lock"))
+        Notice::LeftBehind { number, end_with_us } => {
+            let which = match number {
+                Some(1) => "a process that the command left behind".to_owned(),
+                Some(number) => format!("{number} processes that the command left behind"),
+                None => "some processes that the command left behind".to_owned(),
+            };
+            let what = match (*number == Some(1), *end_with_us) {
+                (true, false) => "goes on without the lock",
+                (false, false) => "go on without the lock",
+                (true, true) => "ends with zklock, which is PID 1",
+                (false, true) => "end with zklock, which is PID 1",
+            };
+            (Weight::Notable, format!("{which} {what}"))
         }
         Notice::KeeperDied => (Weight::Error, "internal error: the keeper process died repeatedly".to_owned()),
     }

@@ -34,7 +34,7 @@ use crate::environment;
 use crate::guard::{Borrowed, Guard, Work};
 use crate::hold::{Caller, StandIn, leave_stdout};
 use crate::lending::{Borrowing, Lending};
-use crate::plan::{self, Plan};
+use crate::plan::{self, Plan, Verbosity};
 use crate::readiness::Manager;
 use crate::rules::event::{Awaited, CommandEnd, CommandEvent, Event, Unstarted};
 use crate::rules::guarded::End;
@@ -390,7 +390,8 @@ impl<'p> Supervisor<'p> {
             self.pause(CLEAN_UP_PAUSE);
         }
         let until = clock::now() + RUN_EXIT;
-        while self.job.has_left_runs() && clock::now() < until {
+        let tells = self.plan.verbosity != Verbosity::Quiet;
+        while tells && self.job.has_left_runs() && clock::now() < until {
             self.pause(CLEAN_UP_PAUSE);
         }
         for notice in self.job.left_behind() {

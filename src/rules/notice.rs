@@ -98,8 +98,13 @@ pub enum Notice {
     /// The guard process died when the command had ended, and the kernel killed anything that was left in its process
     /// group.
     LeftKilled,
-    /// This many processes that the command has left behind go on without the lock; `None` if they cannot be counted.
-    LeftBehind(Option<usize>),
+    /// The command has left processes behind, which go on without the lock.
+    LeftBehind {
+        /// How many; `None` if they cannot be counted.
+        number: Option<usize>,
+        /// We are the init of a PID namespace: they do not go on, but end with us (pid_namespaces(7)).
+        end_with_us: bool,
+    },
     /// The keeper process died too often.
     KeeperDied,
 }

@@ -378,7 +378,9 @@ impl Job {
         let has_died_late = stage == Stage::Open && guarded.guard.has_own_group();
         let is_killed = has_died_late && !shared.is_spoiled() && !shared.is_refused(Part::Fuse);
         let killed = is_killed.then_some(Notice::LeftKilled);
-        killed.into_iter().chain(number.filter(|number| *number != Some(0)).map(Notice::LeftBehind)).collect()
+        let end_with_us = getpid().as_raw() == 1;
+        let left = number.filter(|number| *number != Some(0)).map(|number| Notice::LeftBehind { number, end_with_us });
+        killed.into_iter().chain(left).collect()
     }
 
     /// Restores the terminal after a command that was stopped. A command that used the whole screen or asked

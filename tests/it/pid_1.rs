@@ -93,6 +93,19 @@ fn reaps_orphans() {
 }
 
 #[test]
+fn what_is_left_behind_ends() {
+    let scratch = Scratch::new();
+    let daemon = ["--exit-on", "TERM", "--spawn-daemon", "--", "--name", "daemon", "--wait"];
+    let mut job = as_pid_1(scratch.zklock().arg(LOCK).child(daemon)).spawn();
+    job.wait_stdout("daemon ready");
+    process::send(job.zklock(), Signal::SIGTERM);
+    let output = job.wait().expect_code(0);
+    let said = "zklock: a process that the command left behind ends with zklock, which is PID 1\n";
+    assert_eq!(output.stderr(), said);
+    job.wait_until_nothing_is_left();
+}
+
+#[test]
 fn whole_tree_goes_with_the_lock() {
     let scratch = Scratch::new().with_lock();
     let daemon = ["--wait", "--spawn-daemon", "--", "--name", "daemon", "--wait"];
