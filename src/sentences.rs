@@ -171,7 +171,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
         ),
         Notice::Refused(refusal) => (Weight::Error, refused(refusal, plan)),
         Notice::MaxRun(max_run) => {
-            (Weight::Error, format!("the command has run for {}, the time of --max-run; stopping it", show(*max_run)))
+            (Weight::Error, format!("the time of --max-run, {}, is over; stopping the command", show(*max_run)))
         }
         Notice::Lost(why) => {
             let (stopping, killing) = (
@@ -201,6 +201,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
         Notice::TooLate => {
             (Weight::Error, format!("lost the {the_lock} {locks}: this machine stalled; the command was not started"))
         }
+        Notice::NotBegun => (Weight::Error, "the command was not started".to_owned()),
         Notice::NotReleased(timeout) => (
             Weight::Notable,
             format!(

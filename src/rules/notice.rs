@@ -76,7 +76,7 @@ pub enum Notice {
     },
     /// It makes no sense to go on.
     Refused(Refusal),
-    /// The command has run for as long as `--max-run` allows, which is this.
+    /// The time of `--max-run` is over, which is this.
     MaxRun(Duration),
     /// The lock was lost while the command ran.
     Lost(LostWhy),
@@ -89,6 +89,8 @@ pub enum Notice {
     },
     /// The lease was over before the command could be started.
     TooLate,
+    /// The command was to be stopped before it could be started. The lock is still held.
+    NotBegun,
     /// The release was not confirmed; the lock frees itself within this time.
     NotReleased(Duration),
     /// The guard process died; what is left of the command is killed.

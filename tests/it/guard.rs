@@ -322,6 +322,10 @@ fn stopped_at_the_gate_until_max_run_is_over() {
         let (mut victim, mut next, at_the_gate) = stopped_at_the_gate(&scratch, gated, &options);
         let output = victim.wait_at_most(SOON).expect_code(124);
         assert_eq!(output.stdout(), "");
+        assert!(
+            output.stderr().ends_with("over; stopping the command\nzklock: the command was not started\n"),
+            "{output}"
+        );
         process::expect_dead(&[at_the_gate]);
         victim.wait_until_nothing_is_left();
         next.wait_stdout("next ready");

@@ -19,7 +19,7 @@ const MAX_RUN: &str = "3";
 #[track_caller]
 fn expect_ran_out(run: &mut Running, max_run: &str) -> Output {
     let output = run.wait().expect_code(124);
-    let said = format!("zklock: the command has run for {max_run}, the time of --max-run; stopping it\n");
+    let said = format!("zklock: the time of --max-run, {max_run}, is over; stopping the command\n");
     assert_eq!(output.stderr(), said, "{output}");
     run.wait_until_nothing_is_left();
     output
@@ -108,9 +108,13 @@ fn waiting_does_not_count() {
 #[test]
 fn shortest_is_no_loss_of_the_lock() {
     let scratch = Scratch::new().with_lock();
-    // It is over before the command is there: a microsecond.
+    // It is over before the command is there, as a rule: a microsecond.
     let mut run = scratch.start(&direct(), "holder", &["--max-run", "0.000001", "-q"], &["--wait"]);
-    expect_ran_out(&mut run, "0s");
+    let output = run.wait().expect_code(124);
+    let stops = "zklock: the time of --max-run, 0s, is over; stopping the command\n";
+    let never_began = format!("{stops}zklock: the command was not started\n");
+    assert!([stops, &never_began].contains(&&*output.stderr()), "{output}");
+    run.wait_until_nothing_is_left();
     scratch.wait_queue(0);
 }
 

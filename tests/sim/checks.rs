@@ -409,7 +409,7 @@ impl State {
             Outcome::Lost => {
                 (self.faulty || state.stopped_early || state.was_silent) && (ran && state.stopped_by_us || never_ran)
             }
-            Outcome::RanOut => (ran || never_ran) && settings.max_run.is_some() && state.stopped_by_us,
+            Outcome::RanOut => settings.max_run.is_some() && (ran && state.stopped_by_us || never_ran),
             Outcome::NotFree => {
                 let has_caller = state.hold.as_ref().is_none_or(Hold::has_caller);
                 !ran && match settings.patience {

@@ -362,12 +362,18 @@ fn judge(now: Instant, lease: Lease, cause: Cause, event: &Event) -> (Cause, Opt
 
 /// We stopped the child before it had executed the command, and it never did.
 fn unstarted(now: Instant, lease: Lease, cause: Cause, why: Unstarted) -> (State, Vec<Effect>) {
-    match cause {
-        Cause::MaxRun | Cause::GuardGone | Cause::BorrowerDied(_) => gone(now, lease, cause),
+    let outcome = match cause {
+        Cause::GuardGone | Cause::BorrowerDied(_) => return gone(now, lease, cause),
         // No command ran, so --on-lost has nothing to clean up.
-        Cause::Loss => never_ran(now, Outcome::Lost, None, why),
-        Cause::Revoked => never_ran(now, Outcome::Lost, Some(lease.terms().timeout()), why),
+        Cause::Loss => return never_ran(now, Outcome::Lost, None, why),
+        Cause::MaxRun => Outcome::RanOut,
+        Cause::Revoked => Outcome::Lost,
+    };
+    let (state, mut effects) = release(now, outcome, Some(lease.terms().timeout()));
+    if why == Unstarted::TooLate {
+        effects.push(Effect::Say(Notice::NotBegun));
     }
+    (state, effects)
 }
 
 /// Nothing is left of a command that was stopped.

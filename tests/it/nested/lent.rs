@@ -87,11 +87,14 @@ fn held_past_max_run_without_the_adoption_of_orphans() {
     let scratch = Scratch::new();
     let filtered = refusing_adoption(&scratch);
     let (mut outer, mut next) = left_behind(&scratch, &["--max-run", "2s"], |outer| outer.run_by([filtered]));
-    process::send(inner_keeper(&outer).pid, Signal::SIGSTOP);
+    let inner_keeper = inner_keeper(&outer).pid;
+    process::send(inner_keeper, Signal::SIGSTOP);
     outer.wait_stderr("max-run");
     scratch.wait_alive_at("inner", Moment::now().after(Duration::from_millis(100)));
     scratch.touch("go");
     outer.wait().expect_code(124);
+    // The inner run would wait for it for seconds.
+    process::send(inner_keeper, Signal::SIGCONT);
     next.wait_stdout("ready");
     finish(&mut next);
     assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
