@@ -199,9 +199,9 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
             (Weight::Error, format!("asked{by} to give up {locks} (zklock break): {what}"))
         }
         Notice::TooLate => {
-            (Weight::Error, format!("lost the {the_lock} {locks}: this machine stalled; the command was not started"))
+            (Weight::Error, format!("lost the {the_lock} {locks}: this machine stalled; {}", not_begun(plan)))
         }
-        Notice::NotBegun => (Weight::Error, "the command was not started".to_owned()),
+        Notice::NotBegun => (Weight::Error, not_begun(plan).to_owned()),
         Notice::NotReleased(timeout) => (
             Weight::Notable,
             format!(
@@ -260,6 +260,11 @@ pub fn dropped(count: u64) -> String {
 /// What becomes of the caller of `zklock hold` when the lock is lost; `None` where there is a command.
 fn told_to_caller(plan: &Plan, tells_caller: bool) -> Option<&'static str> {
     plan.hold().map(|_| if tells_caller { "stopping the caller" } else { "the caller is not told" })
+}
+
+/// What has not begun.
+fn not_begun(plan: &Plan) -> &'static str {
+    if plan.hold().is_some() { "the caller has not been told that it is held" } else { "the command was not started" }
 }
 
 /// For how long a lock was not confirmed. `silence`: for how long ZooKeeper has answered nothing at all.

@@ -117,7 +117,8 @@ pub enum Effect {
         until: Instant,
     },
     /// If the command has not passed the gate, take it back: nothing of it runs. Report
-    /// [`CommandEvent::StartFailed`] with [`Unstarted::TooLate`], and leave out the effects that follow.
+    /// [`CommandEvent::StartFailed`] with [`Unstarted::TooLate`] after the effects that follow, without [`Effect::Stop`]
+    /// and [`Effect::Kill`] among them.
     Recall,
     /// The same for a signal that ends a wait, with [`Unstarted::Interrupted`]. A command that has passed the gate gets
     /// the signal.

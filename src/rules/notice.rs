@@ -89,7 +89,7 @@ pub enum Notice {
     },
     /// The lease was over before the command could be started.
     TooLate,
-    /// The command was to be stopped before it could be started. The lock is still held.
+    /// The command was to be stopped, as has been told, before it could be started.
     NotBegun,
     /// The release was not confirmed; the lock frees itself within this time.
     NotReleased(Duration),

@@ -219,13 +219,19 @@ impl<'r> Run<'r> {
             self.sleep(if is_behind { Some(clock::now()) } else { phase.deadline() })?;
             for arrival in self.signals.drain().context("cannot read signals")? {
                 let later = self.later(fence, arrival.signal);
+                // The guard, or what waits at its gate, may be stopped. What has not begun does not begin any more.
+                if later.is_none() && cancels(arrival.signal) && self.job.recall() {
+                    return Ok(Outcome::Interrupted(arrival.signal));
+                }
                 if let Some(later) = later.filter(|_| matches!(phase, Phase::Running) && !self.job.is_emptied()) {
-                    phase = self.make_way();
+                    let has_begun = !self.job.recall();
+                    if has_begun {
+                        phase = self.make_way();
+                    }
                     cause = Some(Outcome::Lost);
                     let file = self.plan.file.display();
-                    self.screen.line(&format!(
-                        "a later holder has come, with the token {later} for {file}: stopping the command"
-                    ));
+                    let what = if has_begun { "stopping the command" } else { "the command was not started" };
+                    self.screen.line(&format!("a later holder has come, with the token {later} for {file}: {what}"));
                 }
                 if later.is_none() {
                     self.pass_on(arrival)?;

@@ -340,9 +340,11 @@ impl Turns {
     }
 
     fn perform<O: Outside>(&mut self, outside: &mut O, effects: Vec<Effect>) -> Result<(), O::Error> {
+        let mut taken_back = None;
         for effect in effects {
             log::debug!("effect {effect:?}");
             match effect {
+                Effect::Stop(_) | Effect::Kill if taken_back.is_some() => continue,
                 Effect::StartKeeper => (self.answered, self.lease, self.told_over) = (None, None, false),
                 Effect::Finish(outcome) => self.outcome = Some(outcome),
                 Effect::Stop(_) | Effect::Kill => outside.spoil(),
@@ -351,14 +353,18 @@ impl Turns {
             }
             let takes_back = effect == Effect::Recall;
             let Some(event) = outside.perform(effect)? else { continue };
-            let begins_again = matches!(event, Event::Command(CommandEvent::StartFailed(Unstarted::Lost(_))));
+            if takes_back {
+                taken_back = Some(event);
+                continue;
+            }
+            let has_failed = matches!(event, Event::Command(CommandEvent::StartFailed(_)));
             self.happen(outside, event)?;
-            if begins_again || takes_back {
-                // That the lock is held, or that the command is stopped, is not to be said after that.
+            if has_failed {
+                // That the lock is held is not to be said after that.
                 return Ok(());
             }
         }
-        Ok(())
+        taken_back.map_or(Ok(()), |event| self.happen(outside, event))
     }
 }
 

@@ -17,6 +17,7 @@ use crate::harness::process;
 use crate::harness::running::{Output, Running, finish, only_line, silent};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::terminal::{CTRL_C, Terminal};
+use crate::harness::times::SOON;
 use crate::harness::traced::Traced;
 use crate::harness::zklock::{Zklock, binary, child, copy_program};
 
@@ -298,6 +299,36 @@ fn a_fence_that_does_not_react_is_killed() {
     first.wait().expect_signal(Signal::SIGKILL);
     first.wait_until_nothing_is_left();
     far.expect_order(&["first", "second"]);
+}
+
+/// Its guard is stopped before it has opened the gate.
+#[test]
+fn a_command_that_is_to_stop_before_it_has_begun_never_begins() {
+    for has_later in [false, true] {
+        let far = Far::new();
+        let mut first = far.start("first", 7, &[], &["--exit-on", "TERM"]);
+        let mut second = far.job("second", 7, &[], &["--wait"]).spawn();
+        wait_waiting(&second);
+        let held = Traced::hold(second.pid());
+        finish(&mut first);
+        held.until_call(1, |call| call[0] == libc::SYS_sendto.cast_unsigned());
+        process::stop(second.guard());
+        drop(held);
+        let mut third = None;
+        if has_later {
+            third = Some(far.job("third", 8, &[], &[]).spawn());
+            let output = second.wait_at_most(SOON).expect_code(76);
+            let said = "zklock: a later holder has come, with the token 8 for file: the command was not started\n";
+            assert_eq!(output.stderr(), said, "{output}");
+        } else {
+            second.signal(Signal::SIGTERM);
+            silent(second.wait_at_most(SOON).expect_signal(Signal::SIGTERM));
+        }
+        second.wait_until_nothing_is_left();
+        third.iter_mut().for_each(|third| drop(silent(third.wait().expect_code(0))));
+        let began = fs::read_to_string(far.file("log")).expect("the log is there").contains("second");
+        assert!(!began, "it has begun");
+    }
 }
 
 #[test]

@@ -257,7 +257,8 @@ fn asked_to_give_up() {
     script.wait_stdout("told");
     assert!(!next.stdout().contains("ready"), "{next}");
     scratch.touch("end");
-    script.wait().expect_code(3);
+    let output = script.wait().expect_code(3);
+    assert!(output.stderr().contains("(zklock break): stopping the caller\n"), "{output}");
     ask.wait().expect_code(0);
     next.wait_stdout("ready");
     finish(&mut next);

@@ -37,6 +37,15 @@ impl Run {
         let next = if self.warned { self.lease.stop_at() } else { self.lease.warn_at() };
         self.ends_at.into_iter().chain(self.start_by).fold(next, Instant::min)
     }
+
+    /// Takes the command back before it is stopped or killed, unless it has passed the gate. What waits there, or the guard,
+    /// may be stopped: such a command does not begin after that.
+    fn end(self, (state, mut effects): (State, Vec<Effect>)) -> (State, Vec<Effect>) {
+        if self.start_by.is_some() {
+            effects.insert(0, Effect::Recall);
+        }
+        (state, effects)
+    }
 }
 
 /// The stop signal has gone out.
@@ -100,14 +109,14 @@ impl Machine {
                 (State::Running(Run { warned: false, ..run }), back.into_iter().collect())
             }
             // The next holder may run already: no time for a stop signal.
-            Event::Keeper(Report::Lost(loss)) => kill(now, run.lease, Cause::Loss, Some(LostWhy::Told(loss))),
-            Event::Keeper(Report::Refused(refusal)) => self.stop(now, &run, LostWhy::Refused(refusal)),
+            Event::Keeper(Report::Lost(loss)) => lose(now, run, LostWhy::Told(loss)),
+            Event::Keeper(Report::Refused(refusal)) => self.stop(now, run, LostWhy::Refused(refusal)),
             Event::Keeper(Report::Revoked(by)) => {
                 let say = Effect::Say(Notice::Revoked { by, stops: true });
-                self.stop_in_peace(now, &run, Cause::Revoked, Some(say))
+                self.stop_in_peace(now, run, Cause::Revoked, Some(say))
             }
-            Event::KeeperGone => self.stop(now, &run, LostWhy::KeeperGone),
-            Event::LeaseOver => kill(now, run.lease, Cause::Loss, Some(LostWhy::Told(Loss::LeaseOver))),
+            Event::KeeperGone => self.stop(now, run, LostWhy::KeeperGone),
+            Event::LeaseOver => lose(now, run, LostWhy::Told(Loss::LeaseOver)),
             Event::GuardGone => {
                 let (state, mut effects) = kill(now, run.lease, Cause::GuardGone, None);
                 effects.push(Effect::Say(Notice::GuardDied));
@@ -115,10 +124,10 @@ impl Machine {
             }
             Event::Timer if now >= run.lease.kill_at() => {
                 // We were stopped. The guard has killed the command, or the kernel has, with the guard.
-                self.stop(now, &run, LostWhy::Told(Loss::LeaseOver))
+                self.stop(now, run, LostWhy::Told(Loss::LeaseOver))
             }
-            Event::Timer if now >= run.lease.stop_at() => self.stop(now, &run, silence(now, run.lease)),
-            Event::Timer if run.ends_at.is_some_and(|ends_at| now >= ends_at) => self.ran_out(now, &run),
+            Event::Timer if now >= run.lease.stop_at() => self.stop(now, run, silence(now, run.lease)),
+            Event::Timer if run.ends_at.is_some_and(|ends_at| now >= ends_at) => self.ran_out(now, run),
             // What waits at the gate, or the guard, may be stopped. The lock is not kept for a command that cannot start
             // any more.
             Event::Timer if run.start_by.is_some_and(|start_by| now >= start_by) => {
@@ -199,40 +208,34 @@ impl Machine {
     }
 
     /// The lock is lost, or will be unless a beat is answered by the end of the lease.
-    fn stop(&self, now: Instant, run: &Run, why: LostWhy) -> (State, Vec<Effect>) {
+    fn stop(&self, now: Instant, run: Run, why: LostWhy) -> (State, Vec<Effect>) {
         let lease = run.lease;
         let kill_at = lease.kill_at().min(now + lease.terms().kill_after());
         if kill_at <= now {
-            return kill(now, lease, Cause::Loss, Some(why));
+            return lose(now, run, why);
         }
-        let mut effects = self.stop_effects(run);
-        effects.push(Effect::Say(Notice::Lost(why)));
-        (State::Stopping(Stopping { lease, cause: Cause::Loss, kill_at }), effects)
+        let effects = vec![Effect::Stop(self.settings.stop_signal), Effect::Say(Notice::Lost(why))];
+        run.end((State::Stopping(Stopping { lease, cause: Cause::Loss, kill_at }), effects))
     }
 
     /// `--max-run` is over.
-    fn ran_out(&self, now: Instant, run: &Run) -> (State, Vec<Effect>) {
+    fn ran_out(&self, now: Instant, run: Run) -> (State, Vec<Effect>) {
         let say = self.settings.max_run.map(|max_run| Effect::Say(Notice::MaxRun(max_run)));
         self.stop_in_peace(now, run, Cause::MaxRun, say)
     }
 
     /// Stops the command although the lock is held, and stays so.
-    fn stop_in_peace(&self, now: Instant, run: &Run, cause: Cause, say: Option<Effect>) -> (State, Vec<Effect>) {
+    fn stop_in_peace(&self, now: Instant, run: Run, cause: Cause, say: Option<Effect>) -> (State, Vec<Effect>) {
         let lease = run.lease;
         let grace = lease.terms().kill_after();
-        if grace.is_zero() {
-            let (state, mut effects) = kill(now, lease, cause, None);
-            effects.extend(say);
-            return (state, effects);
-        }
-        let stopping = Stopping { lease, cause, kill_at: now + grace };
-        (State::Stopping(stopping), say.into_iter().chain(self.stop_effects(run)).collect())
-    }
-
-    /// What waits at the gate, or the guard, may be stopped. A command that is to stop does not begin after that.
-    fn stop_effects(&self, run: &Run) -> Vec<Effect> {
-        let take_back = run.start_by.map(|_| Effect::Recall);
-        take_back.into_iter().chain([Effect::Stop(self.settings.stop_signal)]).collect()
+        let (state, mut effects) = if grace.is_zero() {
+            kill(now, lease, cause, None)
+        } else {
+            let stopping = Stopping { lease, cause, kill_at: now + grace };
+            (State::Stopping(stopping), vec![Effect::Stop(self.settings.stop_signal)])
+        };
+        effects.extend(say);
+        run.end((state, effects))
     }
 
     pub(super) fn stopping(now: Instant, stopping: Stopping, event: Event) -> (State, Vec<Effect>) {
@@ -360,16 +363,16 @@ fn judge(now: Instant, lease: Lease, cause: Cause, event: &Event) -> (Cause, Opt
     }
 }
 
-/// We stopped the child before it had executed the command, and it never did.
+/// The command was to be stopped, or killed, before it had begun, and never did. That has been told.
 fn unstarted(now: Instant, lease: Lease, cause: Cause, why: Unstarted) -> (State, Vec<Effect>) {
-    let outcome = match cause {
+    let timeout = Some(lease.terms().timeout());
+    let (state, mut effects) = match cause {
         Cause::GuardGone | Cause::BorrowerDied(_) => return gone(now, lease, cause),
+        Cause::MaxRun => release(now, Outcome::RanOut, timeout),
         // No command ran, so --on-lost has nothing to clean up.
-        Cause::Loss => return never_ran(now, Outcome::Lost, None, why),
-        Cause::MaxRun => Outcome::RanOut,
-        Cause::Revoked => Outcome::Lost,
+        Cause::Loss => release(now, Outcome::Lost, None),
+        Cause::Revoked => release(now, Outcome::Lost, timeout),
     };
-    let (state, mut effects) = release(now, outcome, Some(lease.terms().timeout()));
     if why == Unstarted::TooLate {
         effects.push(Effect::Say(Notice::NotBegun));
     }
@@ -389,6 +392,11 @@ fn gone(now: Instant, lease: Lease, cause: Cause) -> (State, Vec<Effect>) {
             (State::Releasing(release), vec![Effect::Release, Effect::StartOnLost])
         }
     }
+}
+
+/// The lock is lost: there is no time for a stop signal.
+fn lose(now: Instant, run: Run, why: LostWhy) -> (State, Vec<Effect>) {
+    run.end(kill(now, run.lease, Cause::Loss, Some(why)))
 }
 
 fn kill(now: Instant, lease: Lease, cause: Cause, why: Option<LostWhy>) -> (State, Vec<Effect>) {

@@ -143,6 +143,7 @@ impl Harness {
         }
         let before = format!("{:?}", self.machine);
         let effects = self.machine.step(self.now, event.clone());
+        let mut is_taken_back = false;
         for effect in effects {
             assert_eq!(self.finished, None, "{effect:?} after the end, on {event:?} in {before}");
             match effect {
@@ -155,8 +156,8 @@ impl Harness {
                     (self.spawned, self.alive, self.left) = (true, true, true);
                     self.gated_until = Some(until).filter(|_| self.gate_is_stuck);
                 }
-                Effect::Recall if self.recall(Unstarted::TooLate) => return,
-                Effect::Recall => {}
+                Effect::Stop(_) | Effect::Kill if is_taken_back => {}
+                Effect::Recall => is_taken_back = self.alive && self.gated_until.is_some(),
                 Effect::Interrupt { signal, .. } => {
                     assert!(self.alive, "{signal} sent to a command that has been reaped");
                     self.recall(Unstarted::Interrupted(signal));
@@ -204,6 +205,9 @@ impl Harness {
                 Effect::StopSelf(_) | Effect::EndKeeper => {}
             }
         }
+        if is_taken_back {
+            return self.recall(Unstarted::TooLate);
+        }
         if self.on_lost_runs && !self.has_on_lost {
             self.event(Event::OnLostEnded);
         }
@@ -219,14 +223,12 @@ impl Harness {
         }
     }
 
-    /// A command that waits at the gate is taken back. Returns whether there was one.
-    fn recall(&mut self, why: Unstarted) -> bool {
-        let is_gated = self.alive && self.gated_until.is_some();
-        if is_gated {
+    /// A command that waits at the gate is taken back.
+    fn recall(&mut self, why: Unstarted) {
+        if self.alive && self.gated_until.is_some() {
             self.alive = false;
             self.event(Event::Command(CommandEvent::StartFailed(why)));
         }
-        is_gated
     }
 
     /// Whether something may be left of the command that is to be waited for.
@@ -336,7 +338,7 @@ impl Harness {
                     if frozen && self.last_beat.is_some_and(|sent| self.now >= lease(sent).kill_at()) {
                         self.last_beat = Some(self.now);
                         self.event(Event::Timer);
-                        assert!(self.killed, "woke up past the lease and did not kill");
+                        assert!(self.killed || self.unstarted, "woke up past the lease and did not kill");
                     } else {
                         self.event(Event::Timer);
                     }
@@ -516,7 +518,8 @@ fn waking_past_the_lease_kills_at_once() {
     run.now = run.now + Duration::from_secs(3600);
     let effects = run.machine.step(run.now, Event::Timer);
     // As if the guard had said so, which wakes at the same time.
-    assert_eq!(effects[..2], [Effect::Kill, Effect::Say(Notice::Lost(LostWhy::Told(Loss::LeaseOver)))]);
+    let say = Effect::Say(Notice::Lost(LostWhy::Told(Loss::LeaseOver)));
+    assert_eq!(effects, [Effect::Recall, Effect::Kill, say]);
 }
 
 #[test]

@@ -348,20 +348,34 @@ fn a_lock_lost_before_the_gate_is_queued_for_again() {
 #[test]
 fn a_command_that_is_to_stop_at_the_gate_never_begins() {
     let max_run = Some(Duration::from_secs(1));
-    for (event, outcome) in [(Event::Timer, Outcome::RanOut), (Event::KeeperGone, Outcome::Lost)] {
-        let mut run = Harness::new(Settings { max_run, ..settings() });
-        (run.gate_is_stuck, run.has_on_lost) = (true, true);
-        run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
-        run.held();
-        run.pass(Duration::ZERO);
-        if event == Event::Timer {
-            run.pass(Duration::from_secs(1));
-        } else {
-            run.event(event);
+    let lost = Event::Keeper(Report::Lost(Loss::NodeDeleted));
+    let revoked = Event::Keeper(Report::Revoked(None));
+    let ends = [
+        (Event::Timer, Outcome::RanOut),
+        (Event::KeeperGone, Outcome::Lost),
+        (Event::LeaseOver, Outcome::Lost),
+        (lost, Outcome::Lost),
+        (revoked, Outcome::Lost),
+    ];
+    for (event, outcome) in ends {
+        for kill_after in [None, Some(Duration::ZERO)] {
+            let mut run = Harness::new(Settings { max_run, kill_after, ..settings() });
+            (run.gate_is_stuck, run.has_on_lost) = (true, true);
+            run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
+            run.held();
+            run.pass(Duration::ZERO);
+            if event == Event::Timer {
+                run.pass(Duration::from_secs(1));
+            } else {
+                run.event(event.clone());
+            }
+            assert!(run.unstarted && !run.doomed && run.released && !run.on_lost);
+            // Why it was to stop, and that it had not begun.
+            assert_eq!(run.notices.len(), 3, "{:?}", run.notices);
+            assert_eq!(run.notices[2], Notice::NotBegun);
+            run.event(Event::Keeper(Report::Released { was_busy: true }));
+            assert_eq!(run.finished, Some(outcome));
         }
-        assert!(run.unstarted && !run.doomed && run.released && !run.on_lost);
-        run.event(Event::Keeper(Report::Released { was_busy: true }));
-        assert_eq!(run.finished, Some(outcome));
     }
 }
 
@@ -375,7 +389,9 @@ fn a_start_that_came_too_late_runs_no_on_lost() {
         run.pass(silence);
         run.alive = false;
         run.event(Event::Command(CommandEvent::StartFailed(Unstarted::TooLate)));
-        assert!(run.released && !run.on_lost && run.said(|notice| matches!(notice, Notice::TooLate)));
+        // If a loss has been told before, no second reason is.
+        let told = if silence.is_zero() { Notice::TooLate } else { Notice::NotBegun };
+        assert!(run.released && !run.on_lost && run.said(|notice| *notice == told));
         run.event(Event::Keeper(Report::Released { was_busy: true }));
         assert_eq!(run.finished, Some(Outcome::Lost));
     }
