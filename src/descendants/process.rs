@@ -22,6 +22,7 @@ pub struct Process {
     /// In clock ticks since boot; together with the pid it identifies a process for ever.
     pub(super) started: u64,
     pub(super) alive: bool,
+    /// Whether it may be stopped: by a signal, or by a debugger that has it.
     pub(super) stopped: bool,
     /// Whether it has begun to exit.
     pub(super) exiting: bool,
@@ -80,7 +81,8 @@ impl Process {
             started: u64::try_from(started).ok()?,
             // A zombie does not run, unless only its first thread has ended.
             alive: !matches!(state, "Z" | "X") || threads > 1,
-            stopped: state == "T",
+            // Of a process whose first thread has ended, that does not tell whether the others are stopped.
+            stopped: matches!(state, "T" | "t") || state == "Z" && threads > 1,
             exiting: flags & PF_EXITING != 0,
         })
     }
@@ -134,7 +136,7 @@ pub fn is_seen_to_exit(pid: Pid) -> bool {
     matches!(Process::look(pid.as_raw()), Ok(Some(process)) if process.exiting)
 }
 
-/// Whether a process is stopped by a signal at this moment.
+/// Whether a process that was stopped by a signal may be so still.
 pub fn is_stopped(pid: Pid) -> bool {
     Process::read(pid.as_raw()).is_some_and(|process| process.stopped)
 }

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use super::instant::Instant;
 use super::signal::Signal;
+use calm::Calm;
 use watch::{KILL_AGAIN, Verdict, Watch};
 
+mod calm;
 mod watch;
 
 /// How many times in a row to chase processes that fork and exit faster than they can be killed, and for how long. The
@@ -160,6 +162,7 @@ pub struct Guard {
     is_behind: bool,
     /// What is being killed has the processor until then.
     rests_until: Instant,
+    calm: Calm,
 }
 
 /// What comes after a turn of a guard's loop.
@@ -182,6 +185,7 @@ impl Guard {
             is_orphan: false,
             is_behind: false,
             rests_until: outside.now(),
+            calm: Calm::new(outside.now()),
         }
     }
 
@@ -245,6 +249,10 @@ impl Guard {
         // Until there is no more, or too many have ended for one turn.
         self.is_behind = true;
         for _ in 0..REAPS {
+            if self.calm.holds(outside.now(), outside.limits().0) {
+                self.is_behind = false;
+                break;
+            }
             let sign = match outside.reap() {
                 // Told with the end of all: so the supervisor is woken once.
                 Reaped::NoneLeft => return None,
@@ -254,6 +262,7 @@ impl Guard {
                 }
                 Reaped::Other => {
                     has_reaped = true;
+                    self.calm.count(outside.now());
                     continue;
                 }
                 Reaped::Ended(status) => {

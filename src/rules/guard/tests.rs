@@ -68,6 +68,8 @@ struct World {
     /// Children end faster than they can be reaped.
     is_storm: bool,
     reaped: u32,
+    /// So many end.
+    orphans: u32,
     /// How many times SIGKILL went to all children.
     kills: u32,
     timer: Option<Instant>,
@@ -75,7 +77,7 @@ struct World {
 
 impl World {
     fn new(requests: &[Request]) -> Self {
-        Self { now: at(0), requests: requests.to_vec(), is_storm: false, reaped: 0, kills: 0, timer: None }
+        Self { now: at(0), requests: requests.to_vec(), is_storm: false, reaped: 0, orphans: 0, kills: 0, timer: None }
     }
 
     /// Time passes, and the kernel's timer does not fire.
@@ -106,7 +108,9 @@ impl Outside for World {
     fn reap(&mut self) -> Reaped {
         self.reaped += 1;
         assert!(self.reaped < 1_000_000, "it does nothing but reap");
-        if self.is_storm { Reaped::Other } else { Reaped::NoMore }
+        let has_ended = self.is_storm || self.orphans > 0;
+        self.orphans = self.orphans.saturating_sub(1);
+        if has_ended { Reaped::Other } else { Reaped::NoMore }
     }
     fn hear(&mut self) -> Heard {
         self.requests.pop().map_or(Heard::Nothing, Heard::Request)
@@ -134,6 +138,35 @@ fn children_that_end_all_the_time_do_not_keep_a_guard() {
     let mut guard = Guard::begin(&mut storm);
     assert_eq!(guard.turn(&mut storm), Next::Wait(Some(at(0))));
     assert!(storm.requests.is_empty());
+}
+
+/// Each call that reaps an orphan may take a second.
+#[test]
+fn orphans_do_not_keep_a_guard_from_its_kill() {
+    let mut storm = World { is_storm: true, ..World::new(&[Request::Open]) };
+    let mut guard = Guard::begin(&mut storm);
+    guard.turn(&mut storm);
+    // The lease was extended at 0, to 900.
+    storm.now = at(449);
+    assert_eq!(guard.turn(&mut storm), Next::Wait(Some(at(449))), "it is behind");
+    storm.now = at(450);
+    let reaped = storm.reaped;
+    let Next::Wait(Some(wake_at)) = guard.turn(&mut storm) else { panic!("it has something to do") };
+    assert!(storm.reaped == reaped && at(450) < wake_at, "it reaps, or is to wake at {wake_at:?}");
+    storm.now = at(900);
+    guard.turn(&mut storm);
+    assert!(storm.reaped > reaped && storm.kills > 0);
+}
+
+#[test]
+fn a_few_orphans_are_reaped_at_any_time() {
+    let mut world = World { orphans: 10, ..World::new(&[Request::Open]) };
+    let mut guard = Guard::begin(&mut world);
+    guard.turn(&mut world);
+    world.now = at(880);
+    let reaped = world.reaped;
+    guard.turn(&mut world);
+    assert!(world.reaped > reaped);
 }
 
 /// On a single processor nothing dies as long as a guard with a real-time priority works.
