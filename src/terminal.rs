@@ -1,19 +1,25 @@
 //! The terminal, if there is one: who uses it, its attributes, and the line on it that is rewritten while waiting.
 
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, stderr, stdin, stdout};
 use std::os::fd::OwnedFd;
 
+use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::Mode;
-use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
+use nix::sys::termios::{SetArg, Termios, tcgetattr, tcgetsid, tcsetattr};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp};
 
 use crate::writer;
 
-/// Whether this process has a controlling terminal: /dev/tty can then be opened (tty(4)).
+/// Whether this process has a controlling terminal: /dev/tty can then be opened (tty(4)). In a jail that may be missing:
+/// then a terminal that we were started on tells.
 pub fn is_controlled() -> bool {
-    open_controlling().is_ok()
+    match open_controlling() {
+        Ok(_) => true,
+        Err(Errno::ENXIO) => false,
+        Err(_) => tcgetsid(stdin()).or_else(|_| tcgetsid(stdout())).or_else(|_| tcgetsid(stderr())).is_ok(),
+    }
 }
 
 fn open_controlling() -> nix::Result<OwnedFd> {

@@ -18,6 +18,8 @@ use crate::harness::release::not_tested;
 use crate::harness::running::{Running, only_line, silent};
 use crate::harness::scratch::{GRACE, LASTING, LOCK, Scratch, direct};
 use crate::harness::seccomp::{filtering, refusing_adoption};
+use crate::harness::terminal::Terminal;
+use crate::harness::times::SOON;
 use crate::harness::traced::Traced;
 use crate::harness::zklock::{Zklock, binary, copy_program};
 
@@ -84,6 +86,23 @@ fn lose(mut job: Running, daemon: Pid) {
 
 fn expect_dead(pid: Pid) {
     assert!(process::look(pid).is_none_or(|process| process.state == 'Z'), "{pid} lives");
+}
+
+/// The command is in the foreground of its terminal all the same, and can read what is typed.
+#[test]
+fn terminal_without_its_device() {
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let terminal = Terminal::new(80);
+    let bare = mounted("mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3");
+    let job = scratch.zklock().args([LOCK, "--", "sh", "-c", r#"echo ready; read word; echo "<$word>""#]).run_by(bare);
+    let mut job = terminal.spawn(job);
+    terminal.wait_count("ready", 1);
+    terminal.enter("hello");
+    job.wait_at_most(SOON).expect_code(0);
+    terminal.wait_count("<hello>", 1);
 }
 
 #[test]
