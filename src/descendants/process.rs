@@ -81,8 +81,7 @@ impl Process {
             started: u64::try_from(started).ok()?,
             // A zombie does not run, unless only its first thread has ended.
             alive: !matches!(state, "Z" | "X") || threads > 1,
-            // Of a process whose first thread has ended, that does not tell whether the others are stopped.
-            stopped: matches!(state, "T" | "t") || state == "Z" && threads > 1,
+            stopped: matches!(state, "T" | "t"),
             exiting: flags & PF_EXITING != 0,
         })
     }
@@ -138,7 +137,13 @@ pub fn is_seen_to_exit(pid: Pid) -> bool {
 
 /// Whether a process that was stopped by a signal may be so still.
 pub fn is_stopped(pid: Pid) -> bool {
-    Process::read(pid.as_raw()).is_some_and(|process| process.stopped)
+    let is_stopped = |thread: &str| {
+        let stat = proc::read(&format!("{pid}/task/{thread}/stat")).ok();
+        stat.and_then(|stat| Process::parse(pid.as_raw(), &stat)).is_some_and(|thread| thread.stopped)
+    };
+    // The first thread may have ended, while others go on.
+    let threads = proc::numbers(&format!("{pid}/task")).unwrap_or_default();
+    threads.iter().any(|thread| is_stopped(&thread.to_string()))
 }
 
 /// When this process started, in clock ticks since boot. `None`: there is none that lives. An error: there may be one.

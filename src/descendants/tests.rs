@@ -19,17 +19,6 @@ fn names_in_proc_may_hold_anything() {
 }
 
 #[test]
-fn what_may_be_stopped() {
-    let is_stopped = |state: &str, threads: u32| {
-        let stat = format!("42 (a) {state} 7 9 9 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 {threads} 0 12345 1 1 1");
-        Process::parse(42, stat.as_bytes()).unwrap().stopped
-    };
-    assert!(is_stopped("T", 1) && !is_stopped("S", 1) && !is_stopped("Z", 1));
-    // A debugger has it; its first thread has ended.
-    assert!(is_stopped("t", 1) && is_stopped("Z", 2));
-}
-
-#[test]
 fn we_find_ourselves_in_proc() {
     let this = Process::read(getpid().as_raw()).unwrap();
     assert_eq!(this.parent, getppid().as_raw());

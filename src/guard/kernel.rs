@@ -185,7 +185,7 @@ pub(super) fn go_first() {
 }
 
 /// The real-time priority of this process, 0 for none.
-fn priority() -> i32 {
+pub(super) fn priority() -> i32 {
     #[expect(unsafe_code, reason = "nix has no sched_getparam(2), and that of musl does nothing")]
     // SAFETY: zeroes are a valid sched_param, and the pointer to it is valid for the call.
     unsafe {

@@ -72,6 +72,8 @@ struct Process<'a> {
     /// The command's process, until it has been reaped.
     command: Option<Pid>,
     own_group: bool,
+    /// Whether we have a real-time priority.
+    goes_first: bool,
     origin: Origin,
     /// The list of our children; `None` where the kernel does not have it.
     children: Option<File>,
@@ -180,6 +182,7 @@ impl<'a> Process<'a> {
             go: Some(go),
             command: Some(child),
             own_group: birth.own_group,
+            goes_first: kernel::priority() > 0,
             origin,
             children,
             proc,
@@ -199,6 +202,7 @@ impl<'a> Process<'a> {
             Self::work as *const (),
             Self::wait as *const (),
             <Self as Outside>::reap as *const (),
+            <Self as Outside>::reap_command as *const (),
             <Self as Outside>::hear as *const (),
             <Self as Outside>::heed_lenders as *const (),
             Lenders::has_lost_one as *const (),

@@ -112,8 +112,14 @@ pub trait Outside {
     /// Has the kernel kill the guard at this instant, unless it is moved by then.
     fn set_timer(&mut self, deadline: Instant);
 
+    /// Whether the guard has a real-time priority.
+    fn goes_first(&self) -> bool;
+
     /// The next child that has changed.
     fn reap(&mut self) -> Reaped;
+
+    /// Only the command's process, if that has changed and has not been reaped.
+    fn reap_command(&mut self) -> Reaped;
 
     /// The next message of the supervisor.
     fn hear(&mut self) -> Heard;
@@ -185,7 +191,7 @@ impl Guard {
             is_orphan: false,
             is_behind: false,
             rests_until: outside.now(),
-            calm: Calm::new(outside.now()),
+            calm: Calm::new(outside.goes_first(), outside.now()),
         }
     }
 
@@ -249,11 +255,14 @@ impl Guard {
         // Until there is no more, or too many have ended for one turn.
         self.is_behind = true;
         for _ in 0..REAPS {
-            if self.calm.holds(outside.now(), outside.limits().0) {
-                self.is_behind = false;
-                break;
-            }
-            let sign = match outside.reap() {
+            let is_calm = self.calm.holds(outside.now(), outside.limits().0);
+            let reaped = match is_calm {
+                false => outside.reap(),
+                // The command has a status, which is told in time.
+                true if self.has_command => outside.reap_command(),
+                true => Reaped::NoMore,
+            };
+            let sign = match reaped {
                 // Told with the end of all: so the supervisor is woken once.
                 Reaped::NoneLeft => return None,
                 Reaped::NoMore => {

@@ -141,6 +141,14 @@ impl Outside for SimOutside<'_> {
         self.state.schedule(deadline, Event::Deadline(self.host));
     }
 
+    fn goes_first(&self) -> bool {
+        true
+    }
+
+    fn reap_command(&mut self) -> Reaped {
+        self.state.hosts[self.host].root_status.take().map_or(Reaped::NoMore, Reaped::Ended)
+    }
+
     fn reap(&mut self) -> Reaped {
         let is_empty = self.state.is_empty(self.host);
         let host = &mut self.state.hosts[self.host];

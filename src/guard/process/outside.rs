@@ -53,6 +53,30 @@ impl Process<'_> {
         descendants::asked_for(getpid().as_raw(), NEAR)
     }
 
+    /// waitpid(2) for this child, or for any with -1.
+    #[inline(always)] // Its page is then that of its callers, which is locked in memory.
+    fn wait_for(&mut self, child: i32) -> Reaped {
+        loop {
+            let mut status = 0;
+            #[expect(unsafe_code, reason = "nix's waitpid loses a child that a real-time signal killed")]
+            // SAFETY: waitpid(2) writes to `status` and nothing else.
+            let pid = unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
+            return match pid {
+                0 => Reaped::NoMore,
+                // The proof that nothing is left.
+                ..0 if Errno::last() == Errno::ECHILD => Reaped::NoneLeft,
+                ..0 if Errno::last() == Errno::EINTR => continue,
+                ..0 => Reaped::NoMore,
+                _ if self.command.map(Pid::as_raw) != Some(pid) => Reaped::Other,
+                _ if libc::WIFSTOPPED(status) => Reaped::Stopped(libc::WSTOPSIG(status)),
+                _ => {
+                    self.command = None;
+                    Reaped::Ended(status)
+                }
+            };
+        }
+    }
+
     /// The command's process group, or the command alone where it shares ours; as kill(2) wants it.
     fn target(&self) -> Option<i32> {
         let command = self.command?.as_raw();
@@ -107,27 +131,18 @@ impl Outside for Process<'_> {
         }
     }
 
+    fn goes_first(&self) -> bool {
+        self.goes_first
+    }
+
     #[inline(never)]
     fn reap(&mut self) -> Reaped {
-        loop {
-            let mut status = 0;
-            #[expect(unsafe_code, reason = "nix's waitpid loses a child that a real-time signal killed")]
-            // SAFETY: waitpid(2) writes to `status` and nothing else.
-            let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
-            return match pid {
-                0 => Reaped::NoMore,
-                // The proof that nothing is left.
-                ..0 if Errno::last() == Errno::ECHILD => Reaped::NoneLeft,
-                ..0 if Errno::last() == Errno::EINTR => continue,
-                ..0 => Reaped::NoMore,
-                _ if self.command.map(Pid::as_raw) != Some(pid) => Reaped::Other,
-                _ if libc::WIFSTOPPED(status) => Reaped::Stopped(libc::WSTOPSIG(status)),
-                _ => {
-                    self.command = None;
-                    Reaped::Ended(status)
-                }
-            };
-        }
+        self.wait_for(-1)
+    }
+
+    #[inline(never)]
+    fn reap_command(&mut self) -> Reaped {
+        self.command.map_or(Reaped::NoMore, |command| self.wait_for(command.as_raw()))
     }
 
     #[inline(never)]

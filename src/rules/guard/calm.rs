@@ -1,4 +1,4 @@
-//! When a guard reaps nothing, so that it is not late to kill.
+//! When a guard reaps no orphans, so that it is not late to kill.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::super::instant::Instant;
 
 /// Among processes that fork and exit all the time, a call that reaps one can take a guard with a real-time priority as
 /// long as this (sched_rt_period_us in sched(7)): in the kernel it waits for a process that has its processor only when
-/// that period ends (shrink_dcache_parent in the kernel's source). So for this time before SIGKILL is due it reaps nothing
+/// that period ends (shrink_dcache_parent in the kernel's source). So for this time before SIGKILL is due it reaps none
 /// there, or for half of the time by which the lease was extended last, if that is less.
 const AT_MOST: Duration = Duration::from_secs(1);
 
@@ -17,6 +17,8 @@ const WITHIN: Duration = Duration::from_millis(100);
 /// Counts orphans, and watches how near the moment for SIGKILL is.
 #[derive(Debug)]
 pub(super) struct Calm {
+    /// Whether the guard has a real-time priority. Any other one would just have more zombies to meet when it kills.
+    goes_first: bool,
     orphans: u32,
     counted_from: Instant,
     /// The moment for SIGKILL, and from when on it is near.
@@ -28,8 +30,8 @@ pub(super) struct Calm {
 
 // Inlined, because only the pages of its callers are locked in memory.
 impl Calm {
-    pub(super) fn new(now: Instant) -> Self {
-        Self { orphans: 0, counted_from: now, kill_at: now, near: now, has_begun: false }
+    pub(super) fn new(goes_first: bool, now: Instant) -> Self {
+        Self { goes_first, orphans: 0, counted_from: now, kill_at: now, near: now, has_begun: false }
     }
 
     /// An orphan has been reaped.
@@ -41,7 +43,7 @@ impl Calm {
         self.orphans = self.orphans.saturating_add(1);
     }
 
-    /// Whether to reap nothing for now.
+    /// Whether to reap no orphan for now.
     #[inline(always)]
     pub(super) fn holds(&mut self, now: Instant, kill_at: Instant) -> bool {
         if self.kill_at != kill_at {
@@ -50,6 +52,6 @@ impl Calm {
         }
         let is_near = self.near <= now && now < kill_at;
         self.has_begun |= is_near && self.orphans >= MANY && now <= self.counted_from + 2 * WITHIN;
-        is_near && self.has_begun
+        self.goes_first && is_near && self.has_begun
     }
 }

@@ -70,6 +70,9 @@ struct World {
     reaped: u32,
     /// So many end.
     orphans: u32,
+    /// The command has ended.
+    status: Option<i32>,
+    goes_first: bool,
     /// How many times SIGKILL went to all children.
     kills: u32,
     timer: Option<Instant>,
@@ -77,7 +80,17 @@ struct World {
 
 impl World {
     fn new(requests: &[Request]) -> Self {
-        Self { now: at(0), requests: requests.to_vec(), is_storm: false, reaped: 0, orphans: 0, kills: 0, timer: None }
+        Self {
+            now: at(0),
+            requests: requests.to_vec(),
+            is_storm: false,
+            reaped: 0,
+            orphans: 0,
+            status: None,
+            goes_first: true,
+            kills: 0,
+            timer: None,
+        }
     }
 
     /// Time passes, and the kernel's timer does not fire.
@@ -104,6 +117,12 @@ impl Outside for World {
     }
     fn set_timer(&mut self, deadline: Instant) {
         self.timer = Some(deadline);
+    }
+    fn goes_first(&self) -> bool {
+        self.goes_first
+    }
+    fn reap_command(&mut self) -> Reaped {
+        self.status.take().map_or(Reaped::NoMore, Reaped::Ended)
     }
     fn reap(&mut self) -> Reaped {
         self.reaped += 1;
@@ -153,9 +172,25 @@ fn orphans_do_not_keep_a_guard_from_its_kill() {
     let reaped = storm.reaped;
     let Next::Wait(Some(wake_at)) = guard.turn(&mut storm) else { panic!("it has something to do") };
     assert!(storm.reaped == reaped && at(450) < wake_at, "it reaps, or is to wake at {wake_at:?}");
+    // The command's own end is told in time.
+    storm.status = Some(0);
+    guard.turn(&mut storm);
+    assert!(storm.reaped == reaped && storm.status.is_none() && !guard.has_command);
     storm.now = at(900);
     guard.turn(&mut storm);
     assert!(storm.reaped > reaped && storm.kills > 0);
+}
+
+/// It would meet the more zombies when it kills.
+#[test]
+fn a_guard_without_a_real_time_priority_reaps_at_any_time() {
+    let mut storm = World { is_storm: true, goes_first: false, ..World::new(&[Request::Open]) };
+    let mut guard = Guard::begin(&mut storm);
+    guard.turn(&mut storm);
+    storm.now = at(450);
+    let reaped = storm.reaped;
+    guard.turn(&mut storm);
+    assert!(storm.reaped > reaped);
 }
 
 #[test]
