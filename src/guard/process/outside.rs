@@ -142,7 +142,11 @@ impl Outside for Process<'_> {
 
     #[inline(never)]
     fn reap_command(&mut self) -> Reaped {
-        self.command.map_or(Reaped::NoMore, |command| self.wait_for(command.as_raw()))
+        match self.command.map(|command| self.wait_for(command.as_raw())) {
+            // Others may be left all the same.
+            None | Some(Reaped::NoneLeft) => Reaped::NoMore,
+            Some(reaped) => reaped,
+        }
     }
 
     #[inline(never)]
