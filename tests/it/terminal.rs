@@ -124,7 +124,7 @@ fn settings_of_a_pager_are_left_alone() {
     let pager = r#""$@" | bash -c 'read -r line; stty -icanon </dev/tty; cat; stty -a </dev/tty | grep -oe -icanon'"#;
     let command = scratch.zklock().arg(LOCK).args(["--max-run", "2s", "--kill-after", "0"]).child(["--exit-on", "INT"]);
     let mut job = terminal.spawn_by(pager, command);
-    terminal.wait_count("the command has run for 2s", 1);
+    terminal.wait_count("the time of --max-run, 2s, is over", 1);
     terminal.wait("the pager's settings", |lines| lines.iter().any(|line| line == "-icanon"));
     job.wait();
 }
