@@ -146,20 +146,17 @@ impl Outside for SimOutside<'_> {
     }
 
     fn reap_command(&mut self) -> Reaped {
-        self.state.hosts[self.host].root_status.take().map_or(Reaped::NoMore, Reaped::Ended)
+        let host = &mut self.state.hosts[self.host];
+        match (host.root_status.take(), &mut host.stopped_by) {
+            (Some(status), _) => Reaped::Ended(status),
+            (None, stopped_by) => stopped_by.take().map_or(Reaped::NoMore, |signal| Reaped::Stopped(signal.number())),
+        }
     }
 
     fn reap(&mut self) -> Reaped {
-        let is_empty = self.state.is_empty(self.host);
-        let host = &mut self.state.hosts[self.host];
-        if let Some(status) = host.root_status.take() {
-            Reaped::Ended(status)
-        } else if let Some(signal) = host.stopped_by.take() {
-            Reaped::Stopped(signal.number())
-        } else if host.guard.is_gated || !is_empty {
-            Reaped::NoMore
-        } else {
-            Reaped::NoneLeft
+        match self.reap_command() {
+            Reaped::NoMore if !self.guard().is_gated && self.state.is_empty(self.host) => Reaped::NoneLeft,
+            reaped => reaped,
         }
     }
 

@@ -73,17 +73,7 @@ impl State {
         hold.stands = true;
         lifeline.begin();
         let work = hold.work;
-        let process = Process {
-            alive: true,
-            stopped: false,
-            killed: false,
-            exit_at: Time::MAX,
-            forks: 0,
-            counted: true,
-            in_group: true,
-            nested: None,
-        };
-        self.hosts[host].processes.push(process);
+        self.hosts[host].processes.push(Process::new(Time::MAX));
         self.after(work, Event::CallerEnds(host));
         self.wake_stand_in(host);
     }

@@ -72,6 +72,22 @@ pub(crate) struct Process {
     pub(crate) nested: Option<usize>,
 }
 
+impl Process {
+    /// One of the command's own process group that ends by itself then.
+    pub(crate) fn new(exit_at: Time) -> Self {
+        Self {
+            alive: true,
+            stopped: false,
+            killed: false,
+            exit_at,
+            forks: 0,
+            counted: true,
+            in_group: true,
+            nested: None,
+        }
+    }
+}
+
 pub(crate) struct Host {
     pub(crate) lock: usize,
     /// Whether it takes all locks together, this one first.
@@ -847,10 +863,7 @@ impl State {
             let stays = if daemon && number == children { 1000 * MS } else { 0 };
             let exit_at = self.now + length + stays;
             let in_group = !leaves_group || number < children;
-            let nested = None;
-            let (alive, stopped, killed, counted) = (true, false, false, true);
-            let process = Process { alive, stopped, killed, exit_at, forks, counted, in_group, nested };
-            self.hosts[host].processes.push(process);
+            self.hosts[host].processes.push(Process { forks, in_group, ..Process::new(exit_at) });
             self.schedule(exit_at, Event::Exit { host, process: number, killed: false });
         }
         self.hosts[host].grant = Some(grant);
@@ -919,9 +932,7 @@ impl State {
                 process.forks -= 1;
                 let (forks, exit_at) = (process.forks, process.exit_at);
                 let (counted, in_group) = (process.counted, process.in_group);
-                let (alive, stopped, killed, nested) = (true, false, false, None);
-                let child = Process { alive, stopped, killed, exit_at, forks, counted, in_group, nested };
-                self.hosts[host].processes.push(child);
+                self.hosts[host].processes.push(Process { forks, counted, in_group, ..Process::new(exit_at) });
                 let process = self.hosts[host].processes.len() - 1;
                 self.schedule(exit_at, Event::Exit { host, process, killed: false });
             }

@@ -286,15 +286,11 @@ impl State {
                 return false;
             }
             let process = Process {
-                alive: true,
-                stopped: false,
-                killed: false,
-                exit_at: Time::MAX,
-                forks: 0,
                 // What a process starts that nobody looks after any more is not looked after either.
                 counted: script.counted && !state.leaves,
                 in_group: in_group && script.in_group,
                 nested: Some(host),
+                ..Process::new(Time::MAX)
             };
             self.hosts[outer].processes.push(process);
             self.hosts[host].alive = true;
