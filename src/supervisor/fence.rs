@@ -223,7 +223,7 @@ impl<'r> Run<'r> {
                 if later.is_none() && cancels(arrival.signal) && self.job.recall() {
                     return Ok(Outcome::Interrupted(arrival.signal));
                 }
-                if let Some(later) = later.filter(|_| matches!(phase, Phase::Running) && !self.job.is_emptied()) {
+                if let Some(later) = later.filter(|_| cause.is_none() && !self.job.is_emptied()) {
                     let has_begun = !self.job.recall();
                     if has_begun {
                         phase = self.make_way();

@@ -40,7 +40,7 @@ impl Run {
 
     /// Takes the command back before it is stopped or killed, unless it has passed the gate. What waits there, or the guard,
     /// may be stopped: such a command does not begin after that.
-    fn end(self, (state, mut effects): (State, Vec<Effect>)) -> (State, Vec<Effect>) {
+    fn recalled_first(self, (state, mut effects): (State, Vec<Effect>)) -> (State, Vec<Effect>) {
         if self.start_by.is_some() {
             effects.insert(0, Effect::Recall);
         }
@@ -215,7 +215,7 @@ impl Machine {
             return lose(now, run, why);
         }
         let effects = vec![Effect::Stop(self.settings.stop_signal), Effect::Say(Notice::Lost(why))];
-        run.end((State::Stopping(Stopping { lease, cause: Cause::Loss, kill_at }), effects))
+        run.recalled_first((State::Stopping(Stopping { lease, cause: Cause::Loss, kill_at }), effects))
     }
 
     /// `--max-run` is over.
@@ -235,7 +235,7 @@ impl Machine {
             (State::Stopping(stopping), vec![Effect::Stop(self.settings.stop_signal)])
         };
         effects.extend(say);
-        run.end((state, effects))
+        run.recalled_first((state, effects))
     }
 
     pub(super) fn stopping(now: Instant, stopping: Stopping, event: Event) -> (State, Vec<Effect>) {
@@ -396,7 +396,7 @@ fn gone(now: Instant, lease: Lease, cause: Cause) -> (State, Vec<Effect>) {
 
 /// The lock is lost: there is no time for a stop signal.
 fn lose(now: Instant, run: Run, why: LostWhy) -> (State, Vec<Effect>) {
-    run.end(kill(now, run.lease, Cause::Loss, Some(why)))
+    run.recalled_first(kill(now, run.lease, Cause::Loss, Some(why)))
 }
 
 fn kill(now: Instant, lease: Lease, cause: Cause, why: Option<LostWhy>) -> (State, Vec<Effect>) {
