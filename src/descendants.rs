@@ -381,7 +381,9 @@ fn have_namespace_of_their_own() -> bool {
 /// Whether /proc does not list all processes (`hidepid` of proc(5)).
 fn hides_processes() -> bool {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let options = mounts.lines().filter_map(|line| line.strip_prefix("proc /proc proc ")?.split(' ').next());
+    // The first field may be any text: `none`, or a label.
+    let options =
+        mounts.lines().filter_map(|line| line.split_once(' ')?.1.strip_prefix("/proc proc ")?.split(' ').next());
     let hiding = ["hidepid=2", "hidepid=4", "hidepid=invisible", "hidepid=ptraceable"];
     options.flat_map(|options| options.split(',')).any(|option| hiding.contains(&option))
 }

@@ -78,7 +78,7 @@ fn run(mut plan: Plan) -> Outcome {
     }
     let mut writer = match Writer::open() {
         Ok(writer) => writer,
-        Err(error) => return internal(&format!("cannot create a pipe: {error}")),
+        Err(error) => return internal(&format!("cannot make a pipe and shared memory: {error}")),
     };
     let outcome = match supervisor::run(&plan, credentials.as_ref(), &mut writer) {
         Ok(Outcome::NotFree) => Outcome::Exited(plan.conflict_exit_code),
@@ -147,7 +147,7 @@ fn fence(plan: &FencePlan) -> Outcome {
     }
     let mut writer = match Writer::open() {
         Ok(writer) => writer,
-        Err(error) => return internal(&format!("cannot create a pipe: {error}")),
+        Err(error) => return internal(&format!("cannot make a pipe and shared memory: {error}")),
     };
     let outcome = supervisor::run_fence(plan, &mut writer);
     writer.finish(true);

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
 
 use nix::errno::Errno;
 use nix::sys::signal::kill;
@@ -28,12 +29,18 @@ pub struct Process {
     pub(super) exiting: bool,
 }
 
-/// Whether a process is a zklock: it executes the program of this one. Not what stat(2) says of that: a file server that
-/// does not answer would block us.
+/// Whether a process is a zklock: it executes the program of this one, or what an upgrade has put in its place. Not what
+/// stat(2) says of that: a file server that does not answer would block us.
 pub(super) fn is_run() -> impl Fn(&Process) -> bool {
-    let program = |pid: &str| proc::read_link(&format!("{pid}/exe")).ok();
     let ours = program("self");
     move |process| ours.is_some() && program(&process.pid.to_string()) == ours
+}
+
+/// The path of the program that a process executes, without the kernel's mark that the file was deleted or replaced
+/// (proc_pid_exe(5)).
+fn program(pid: &str) -> Option<Vec<u8>> {
+    let path = proc::read_link(&format!("{pid}/exe")).ok()?.into_vec();
+    Some(path.strip_suffix(b" (deleted)").map(<[u8]>::to_vec).unwrap_or(path))
 }
 
 /// The flag of a process that exits, in the ninth field of proc_pid_stat(5) (include/linux/sched.h).

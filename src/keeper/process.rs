@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
@@ -73,7 +74,7 @@ pub struct Birth<'p> {
 pub fn run(birth: Birth<'_>) {
     secrets::enter();
     if let Err(error) = detach() {
-        log::error!("keeper: {error}");
+        log::error!("keeper: {error:#}");
         return;
     }
     // A name for people. It also keeps `pkill -9 zklock` from the process that releases the lock.
@@ -103,10 +104,11 @@ pub fn run(birth: Birth<'_>) {
 
 /// Detaches the process: out of reach of terminals and of signals to process groups, and with standard input
 /// and output detached.
-fn detach() -> nix::Result<()> {
+fn detach() -> anyhow::Result<()> {
     signals::turn_deaf()?;
     setsid()?;
-    let null = nix::fcntl::open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Permissions::empty())?;
+    let null = nix::fcntl::open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Permissions::empty());
+    let null = null.context("cannot open /dev/null")?;
     dup2_stdin(null.as_fd())?;
     dup2_stdout(null.as_fd())?;
     Ok(())

@@ -199,7 +199,7 @@ impl<'r> Run<'r> {
 
     /// Runs the command until nothing is left of it.
     fn run_command(&mut self, fence: &Fence) -> Result<Outcome, Trouble> {
-        let mut ties = Ties::new(false).context("cannot share memory")?;
+        let mut ties = Ties::new(false).context("cannot make pipes and shared memory")?;
         let lease = Span::without_end(clock::now());
         ties.shared.lease(lease);
         self.job.prepare();

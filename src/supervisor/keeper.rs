@@ -40,7 +40,7 @@ impl Keeper {
         borrowing: &mut Borrowing,
     ) -> anyhow::Result<Self> {
         let (ours, theirs) = Link::pair().context("cannot create a socket pair")?;
-        let ties = Ties::new(plan.hold().is_some()).context("cannot share memory")?;
+        let ties = Ties::new(plan.hold().is_some()).context("cannot make pipes and shared memory")?;
         let supervisor = std::process::id();
         let started = descendants::started(supervisor).ok().flatten();
         #[expect(unsafe_code, reason = "the keeper is a fork of the supervisor")]

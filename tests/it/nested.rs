@@ -15,7 +15,7 @@ use crate::harness::process;
 use crate::harness::running::{Running, finish, only_line, silent};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::terminal::Terminal;
-use crate::harness::zklock::{Zklock, binary, child, is_guard, is_keeper};
+use crate::harness::zklock::{Zklock, binary, child, copy_program, is_guard, is_keeper};
 
 mod killed;
 mod lent;
@@ -418,6 +418,30 @@ fn stop_signal_reaches_the_command_once() {
     // The shortest `--max-run` under which the inner command had time to start.
     let started = ["300ms", "1s", "3s", "10s"].into_iter().map(run).find(|output| output.stdout().contains("ready"));
     let output = started.expect("the inner command starts");
+    assert_eq!(output.stdout().matches("signal TERM").count(), 1, "{output}");
+}
+
+/// The program file was replaced meanwhile, so the outer run executes one that has no name any more.
+#[test]
+fn stop_signal_after_an_upgrade() {
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let [copy, next] = ["zklock", "next"].map(|name| place.path().join(name));
+    copy_program(binary(), &copy);
+    copy_program(binary(), &next);
+    let scratch = Scratch::new();
+    let upgrade = r#"mv "$1" "$0" && shift && exec "$0" "$@""#;
+    let outer = scratch.zklock().program(&copy).args([LOCK, "--", "sh", "-c", upgrade]).args([&copy, &next]);
+    let mut job = outer.arg(OTHER).child(["--until", "end"]).spawn();
+    job.wait_stdout("ready");
+    let node = scratch.contenders()[0].path.clone();
+    let mut ask = scratch.zklock().args(["break", LOCK, "-w", "60", "--node", &node]).spawn();
+    job.wait_stdout("signal TERM");
+    // What it would get twice has come by then.
+    job.signal(Signal::SIGUSR1);
+    job.wait_stdout("signal USR1");
+    scratch.touch("end");
+    let output = job.wait();
+    ask.wait().expect_code(0);
     assert_eq!(output.stdout().matches("signal TERM").count(), 1, "{output}");
 }
 
