@@ -20,6 +20,7 @@
 //!     --state               print what it inherited: `ignored …`, `blocked …`, `descriptors …`, `umask …`, `group …`
 //!     --echo                copy stdin to stdout before anything else
 //!     --setsid              start a session of its own
+//!     --second-thread       do the rest in a second thread, and end the first
 //!     --spawn               start itself once more, with the ARGUMENTs
 //!     --spawn-daemon        the same, twice forked and in a session of its own
 //!
@@ -65,6 +66,7 @@ struct Options {
     shows_state: bool,
     echoes: bool,
     starts_session: bool,
+    leaves_first_thread: bool,
     spawns: Option<Offspring>,
     arguments: Vec<OsString>,
 }
@@ -82,8 +84,26 @@ fn main() -> ExitCode {
     if options.starts_session {
         setsid().expect("setsid, as a child that leads no group");
     }
-    let signals = catch_signals(&options, &inherited);
-    let mut job = Job { log: options.log.as_ref().map(open_log), options: &options };
+    if options.leaves_first_thread {
+        thread::spawn(move || process::exit(live(&options, &inherited).into()));
+        end_thread();
+    }
+    ExitCode::from(live(&options, &inherited))
+}
+
+/// Ends this thread, and no other.
+#[expect(unsafe_code, reason = "neither nix nor std has the system call")]
+fn end_thread() -> ! {
+    loop {
+        // SAFETY: nothing on the stack of the first thread is used by another.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+    }
+}
+
+/// Does what it is told to. Returns the exit status.
+fn live(options: &Options, inherited: &Inherited) -> u8 {
+    let signals = catch_signals(options, inherited);
+    let mut job = Job { log: options.log.as_ref().map(open_log), options };
     job.log("begin");
     if options.echoes {
         io::copy(&mut io::stdin(), &mut io::stdout()).expect("stdin can be copied");
@@ -103,7 +123,7 @@ fn main() -> ExitCode {
     if let Some(signal) = options.die_of {
         die_of(signal);
     }
-    ExitCode::from(options.exit)
+    options.exit
 }
 
 fn tell_panics() {
@@ -141,6 +161,7 @@ impl Options {
                 "--state" => options.shows_state = true,
                 "--echo" => options.echoes = true,
                 "--setsid" => options.starts_session = true,
+                "--second-thread" => options.leaves_first_thread = true,
                 "--spawn" => options.spawns = Some(Offspring::Child),
                 "--spawn-daemon" => options.spawns = Some(Offspring::Daemon),
                 "--" => {

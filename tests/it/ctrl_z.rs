@@ -42,6 +42,26 @@ fn stops_the_job_and_fg_continues_it() {
     job.wait().expect_code(0);
 }
 
+/// /proc shows a process whose first thread has ended as a zombie, whatever the others do.
+#[test]
+fn command_without_its_first_thread() {
+    let scratch = Scratch::new();
+    let terminal = Terminal::new(80);
+    let zklock = scratch.zklock().arg(LOCK);
+    let zklock = zklock.child(["--second-thread", "--default", "TSTP,CONT", "--exit-on", "TERM", "--exit", "3"]);
+    let mut job = terminal.spawn_by(STOP_AND_CONTINUE, zklock);
+    terminal.wait_count("ready", 1);
+    terminal.press(CTRL_Z);
+    terminal.wait_count("stopped", 1);
+    let zklock = job.zklock();
+    terminal.enter("");
+    poll::until("zklock goes on", || process::look(zklock).filter(|process| process.state != 'T'));
+    process::send(zklock, Signal::SIGTERM);
+    terminal.wait_count("signal TERM", 1);
+    terminal.wait_count("ended 3", 1);
+    job.wait().expect_code(0);
+}
+
 /// The lock comes while the waiter is stopped, and what it is stopped for lasts longer than it was to wait.
 #[test]
 fn a_waiter_that_has_the_lock_when_it_goes_on_runs_its_command() {
