@@ -80,7 +80,7 @@ impl OwnChildren {
         match own_list() {
             Ok(list) => Ok(Self(Source::List(list))),
             // The kernel lacks the list (CONFIG_PROC_CHILDREN).
-            Err(error) if error.kind() == io::ErrorKind::NotFound && hides_processes() => {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && proc::hides_processes() => {
                 let why = "/proc hides processes (hidepid), and this kernel has no list of a process's children";
                 Err(io::Error::other(why))
             }
@@ -353,6 +353,13 @@ fn has_children() -> bool {
     waitid(Id::All, LOOK) != Err(Errno::ECHILD)
 }
 
+/// Whether any child of this process has not ended. Where all have, and none is asked for its end, waitid(2) fails as if there
+/// were none (wait_consider_task in the kernel's source).
+pub fn has_living_child() -> bool {
+    let look = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    waitid(Id::All, look) != Err(Errno::ECHILD)
+}
+
 /// The children of this process that have one of `count` numbers from `first` on, which go on at 1 behind the last.
 /// Every number is asked for, at up to a microsecond each. Numbers are given out in ascending order: what is younger
 /// than a process is found soon behind its number.
@@ -376,16 +383,6 @@ fn have_namespace_of_their_own() -> bool {
     let namespace = |link| fs::metadata(link).map(|namespace| (namespace.dev(), namespace.ino()));
     // Before Linux 4.12 there is no such link. A namespace without a first process has one that cannot be followed.
     fs::symlink_metadata(theirs).is_ok() && namespace(ours).is_ok_and(|ours| namespace(theirs).ok() != Some(ours))
-}
-
-/// Whether /proc does not list all processes (`hidepid` of proc(5)).
-fn hides_processes() -> bool {
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    // The first field may be any text: `none`, or a label.
-    let options =
-        mounts.lines().filter_map(|line| line.split_once(' ')?.1.strip_prefix("/proc proc ")?.split(' ').next());
-    let hiding = ["hidepid=2", "hidepid=4", "hidepid=invisible", "hidepid=ptraceable"];
-    options.flat_map(|options| options.split(',')).any(|option| hiding.contains(&option))
 }
 
 fn numbers(list: &[u8]) -> Vec<i32> {

@@ -2,7 +2,7 @@
 //! where its numbers mean other processes.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
@@ -53,4 +53,14 @@ pub(super) fn numbers(path: &str) -> io::Result<Vec<i32>> {
     let mut directory = Dir::openat(directory()?, path, flags, Mode::empty())?;
     let names = directory.iter().map(|entry| Ok(entry?.file_name().to_str().ok().and_then(|name| name.parse().ok())));
     Ok(names.collect::<Result<Vec<_>, Errno>>()?.into_iter().flatten().collect())
+}
+
+/// Whether /proc does not list all processes (`hidepid` of proc(5)).
+pub(super) fn hides_processes() -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    // The first field may be any text: `none`, or a label.
+    let options =
+        mounts.lines().filter_map(|line| line.split_once(' ')?.1.strip_prefix("/proc proc ")?.split(' ').next());
+    let hiding = ["hidepid=2", "hidepid=4", "hidepid=invisible", "hidepid=ptraceable"];
+    options.flat_map(|options| options.split(',')).any(|option| hiding.contains(&option))
 }

@@ -2,11 +2,14 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use nix::sys::prctl;
-use nix::unistd::getppid;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork, getppid};
 
 use super::*;
+use crate::command::exit_now;
 
 #[test]
 fn names_in_proc_may_hold_anything() {
@@ -25,6 +28,36 @@ fn we_find_ourselves_in_proc() {
     assert!(this.alive);
     assert!(proc::numbers(".").unwrap().contains(&this.pid));
     assert!(!is_child_of_ours(this.pid));
+}
+
+/// In a process of its own, because other tests have children as well.
+#[test]
+fn children_that_have_ended_do_not_live() {
+    let looked = in_a_fork(|| {
+        let [sleeper, ended] = [60, 0].map(|seconds| {
+            in_a_fork(|| {
+                thread::sleep(Duration::from_secs(seconds));
+                0
+            })
+        });
+        let wait = |child| waitid(Id::Pid(child), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
+        wait(ended);
+        let before = has_living_child();
+        signals::send(sleeper.as_raw(), Signal::KILL).unwrap();
+        wait(sleeper);
+        i32::from(!before || has_living_child())
+    });
+    assert_eq!(waitpid(looked, None), Ok(WaitStatus::Exited(looked, 0)));
+}
+
+/// Does this in a fork, and exits with the status that it returns.
+fn in_a_fork(act: impl FnOnce() -> i32) -> Pid {
+    #[expect(unsafe_code, reason = "programs have no such children")]
+    // SAFETY: `act` does what the fork of a process with several threads may do (fork(2)).
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => exit_now(act()),
+        ForkResult::Parent { child } => child,
+    }
 }
 
 #[test]
@@ -51,7 +84,7 @@ fn a_subreaper_is_above_what_it_has_started_whoever_ends_in_between() {
             looking.join().unwrap()
         });
         signals::send(sleeper, Signal::KILL).unwrap();
-        nix::sys::wait::waitpid(Pid::from_raw(sleeper), None).unwrap();
+        waitpid(Pid::from_raw(sleeper), None).unwrap();
         assert!(is_always_above);
     }
 }

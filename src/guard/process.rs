@@ -203,6 +203,7 @@ impl<'a> Process<'a> {
             Self::wait as *const (),
             <Self as Outside>::reap as *const (),
             <Self as Outside>::reap_command as *const (),
+            <Self as Outside>::has_living_child as *const (),
             <Self as Outside>::hear as *const (),
             <Self as Outside>::heed_lenders as *const (),
             Lenders::has_lost_one as *const (),

@@ -121,6 +121,9 @@ pub trait Outside {
     /// Only the command's process, if that has changed and has not been reaped.
     fn reap_command(&mut self) -> Reaped;
 
+    /// Whether any child has not ended.
+    fn has_living_child(&mut self) -> bool;
+
     /// The next message of the supervisor.
     fn hear(&mut self) -> Heard;
 
@@ -255,8 +258,7 @@ impl Guard {
         // Until there is no more, or too many have ended for one turn.
         self.is_behind = true;
         for _ in 0..REAPS {
-            let is_calm = self.calm.holds(outside.now(), outside.limits().0);
-            let reaped = match is_calm {
+            let reaped = match self.is_calm(outside) {
                 false => outside.reap(),
                 // The command has a status, which is told in time.
                 true if self.has_command => outside.reap_command(),
@@ -294,6 +296,19 @@ impl Guard {
             outside.tell();
         }
         Some(has_reaped)
+    }
+
+    /// Whether no child but the command is reaped now.
+    #[inline(always)] // Its page is then that of its caller, which is locked in memory.
+    fn is_calm<O: Outside>(&mut self, outside: &mut O) -> bool {
+        if !self.calm.holds(outside.now(), outside.limits().0) {
+            return false;
+        }
+        if !outside.has_living_child() {
+            // Nothing is left that could fork, or could have to be killed. The last end has woken us.
+            self.calm.end();
+        }
+        self.calm.holds(outside.now(), outside.limits().0)
     }
 
     /// Does what the supervisor asks. When the supervisor has gone, all is killed.

@@ -160,6 +160,10 @@ impl Outside for SimOutside<'_> {
         }
     }
 
+    fn has_living_child(&mut self) -> bool {
+        self.guard().is_gated || !self.state.is_empty(self.host)
+    }
+
     fn hear(&mut self) -> Heard {
         let host = &mut self.state.hosts[self.host];
         if !host.guard.requests.is_empty() {

@@ -28,8 +28,10 @@ use crate::signals;
 /// The list of children is read in this many pieces at most, each of some 600 processes.
 const PIECES: u32 = 256;
 
-/// Without /proc, how many numbers behind our own are asked for in one look, and how many elsewhere in one round.
+/// Without /proc, how many numbers behind our own are asked for in one look, how many from 1 on, and how many elsewhere in one
+/// round. By default a system gives out numbers up to 32,768, and then begins anew (`kernel.pid_max`).
 const NEAR: i32 = 16_384;
+const LOW: i32 = 32_768;
 const ELSEWHERE: i32 = 65_536;
 
 impl Process<'_> {
@@ -48,9 +50,11 @@ impl Process<'_> {
         Ok(())
     }
 
-    /// Without /proc: our children, as far as they are not much younger than we are.
+    /// Without /proc: our children, as far as they are not much younger than we are, or have low numbers.
     fn near(&self) -> impl Iterator<Item = i32> + use<> {
-        descendants::asked_for(getpid().as_raw(), NEAR)
+        let own = getpid().as_raw();
+        let low = descendants::asked_for(1, LOW).filter(move |pid| !(own..own + NEAR).contains(pid));
+        descendants::asked_for(own, NEAR).chain(low)
     }
 
     /// waitpid(2) for this child, or for any with -1.
@@ -147,6 +151,11 @@ impl Outside for Process<'_> {
             None | Some(Reaped::NoneLeft) => Reaped::NoMore,
             Some(reaped) => reaped,
         }
+    }
+
+    #[inline(never)]
+    fn has_living_child(&mut self) -> bool {
+        descendants::has_living_child()
     }
 
     #[inline(never)]

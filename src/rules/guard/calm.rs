@@ -17,8 +17,9 @@ const WITHIN: Duration = Duration::from_millis(100);
 /// Counts orphans, and watches how near the moment for SIGKILL is.
 #[derive(Debug)]
 pub(super) struct Calm {
-    /// Whether the guard has a real-time priority. Any other one would just have more zombies to meet when it kills.
-    goes_first: bool,
+    /// Whether the guard has a real-time priority, and children that live. Any other one would just have more zombies to
+    /// meet when it kills.
+    is_possible: bool,
     orphans: u32,
     counted_from: Instant,
     /// The moment for SIGKILL, and from when on it is near.
@@ -31,7 +32,13 @@ pub(super) struct Calm {
 // Inlined, because only the pages of its callers are locked in memory.
 impl Calm {
     pub(super) fn new(goes_first: bool, now: Instant) -> Self {
-        Self { goes_first, orphans: 0, counted_from: now, kill_at: now, near: now, has_begun: false }
+        Self { is_possible: goes_first, orphans: 0, counted_from: now, kill_at: now, near: now, has_begun: false }
+    }
+
+    /// No child lives any more, so none ever will.
+    #[inline(always)]
+    pub(super) fn end(&mut self) {
+        self.is_possible = false;
     }
 
     /// An orphan has been reaped.
@@ -52,6 +59,6 @@ impl Calm {
         }
         let is_near = self.near <= now && now < kill_at;
         self.has_begun |= is_near && self.orphans >= MANY && now <= self.counted_from + 2 * WITHIN;
-        self.goes_first && is_near && self.has_begun
+        self.is_possible && is_near && self.has_begun
     }
 }

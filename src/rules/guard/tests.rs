@@ -73,6 +73,8 @@ struct World {
     /// The command has ended.
     status: Option<i32>,
     goes_first: bool,
+    /// All children have ended.
+    all_dead: bool,
     /// How many times SIGKILL went to all children.
     kills: u32,
     timer: Option<Instant>,
@@ -88,6 +90,7 @@ impl World {
             orphans: 0,
             status: None,
             goes_first: true,
+            all_dead: false,
             kills: 0,
             timer: None,
         }
@@ -130,6 +133,9 @@ impl Outside for World {
         let has_ended = self.is_storm || self.orphans > 0;
         self.orphans = self.orphans.saturating_sub(1);
         if has_ended { Reaped::Other } else { Reaped::NoMore }
+    }
+    fn has_living_child(&mut self) -> bool {
+        !self.all_dead
     }
     fn hear(&mut self) -> Heard {
         self.requests.pop().map_or(Heard::Nothing, Heard::Request)
@@ -179,6 +185,23 @@ fn orphans_do_not_keep_a_guard_from_its_kill() {
     storm.now = at(900);
     guard.turn(&mut storm);
     assert!(storm.reaped > reaped && storm.kills > 0);
+}
+
+/// That all has ended is told in time, before SIGKILL or the stop signal is due.
+#[test]
+fn what_has_ended_is_reaped_at_any_time() {
+    let mut storm = World { is_storm: true, ..World::new(&[Request::Open]) };
+    let mut guard = Guard::begin(&mut storm);
+    guard.turn(&mut storm);
+    storm.now = at(450);
+    guard.turn(&mut storm);
+    let reaped = storm.reaped;
+    storm.now = at(500);
+    guard.turn(&mut storm);
+    assert_eq!(storm.reaped, reaped);
+    storm.all_dead = true;
+    guard.turn(&mut storm);
+    assert!(storm.reaped > reaped);
 }
 
 /// It would meet the more zombies when it kills.
