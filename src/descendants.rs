@@ -17,7 +17,7 @@ use crate::signals;
 
 pub use self::proc::directory as proc;
 pub use self::process::{
-    Process, is_exiting, is_seen_to_exit, is_stopped, parent, pidfd_open, pidfd_send_signal, started,
+    Process, is_exiting, is_hidden, is_seen_to_exit, is_stopped, parent, pidfd_open, pidfd_send_signal, started,
 };
 
 mod proc;
@@ -252,11 +252,11 @@ impl<'a> Descendants<'a> {
         self.addressees().iter().filter(|process| process.group != shared).for_each(|process| process.signal(signal));
     }
 
-    /// Sends `signal` to every one of them, and SIGCONT so that those that are stopped can act on it. Returns whether
-    /// there was any that can be seen.
-    pub fn stop(&self, signal: Signal) -> bool {
+    /// Sends `signal` to every one of them but those in the process group `told`, and SIGCONT so that those that are stopped
+    /// can act on it. Returns whether there was any that can be seen.
+    pub fn stop(&self, signal: Signal, told: Option<Pid>) -> bool {
         let addressees = self.addressees();
-        for process in &addressees {
+        for process in addressees.iter().filter(|process| told.map(Pid::as_raw) != Some(process.group)) {
             process.signal(signal);
             process.signal(Signal::CONT);
         }

@@ -142,6 +142,11 @@ pub fn is_seen_to_exit(pid: Pid) -> bool {
     matches!(Process::look(pid.as_raw()), Ok(Some(process)) if process.exiting)
 }
 
+/// Whether there is a process that /proc does not show (`hidepid`).
+pub fn is_hidden(pid: Pid) -> bool {
+    Process::read(pid.as_raw()).is_none() && kill(pid, None) != Err(Errno::ESRCH)
+}
+
 /// Whether a process that was stopped by a signal may be so still.
 pub fn is_stopped(pid: Pid) -> bool {
     let is_stopped = |thread: &str| {

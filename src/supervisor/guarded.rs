@@ -67,6 +67,12 @@ impl Guarded {
         rules::Shown { stage: self.guard.stage(), ended: self.guard.ended() }
     }
 
+    /// The command's process, if it is there, and /proc does not show it.
+    pub(super) fn hidden_command(&self) -> Option<Pid> {
+        let command = self.guard.shared().command().filter(|_| self.guard.ended().is_none());
+        command.filter(|command| descendants::is_hidden(*command))
+    }
+
     /// Whether nothing is left of the command, or only what is to be left alone.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.guard.stage(), Stage::Left | Stage::Empty)

@@ -207,7 +207,7 @@ impl Job {
             log::debug!("guard {pid}: {end:?}");
             guarded.state.guard_reaped();
             // What waited at its gate dies with it, unless it was stopped before it could see to that.
-            let gated = guarded.guard.shared().command().filter(|_| guarded.state.is_gated());
+            let gated = guarded.guard.shared().command().filter(|_| guarded.guard.stage() == Stage::Gated);
             if let Some(gated) = gated.filter(|gated| self.children.has(*gated)) {
                 let _ = signals::send(gated.as_raw(), Signal::KILL);
             }
@@ -248,7 +248,7 @@ impl Job {
         // Without a terminal no shell waits for the job to stop, and whoever continues the command does not know that
         // we would have to be continued as well. If we were stopped with the command, we hear of it when we have been
         // continued with it: then the stop is over.
-        let is_stopped = |command| !self.children.have_proc() || descendants::is_stopped(command);
+        let is_stopped = |command| descendants::is_hidden(command) || descendants::is_stopped(command);
         let stopped = shared.take_stopped().filter(|_| self.shares_group && command.is_some_and(is_stopped));
         let shown = guarded.shown();
         guarded.state.news(shown, stopped, || command.is_some_and(|command| !self.children.lack(command)))
@@ -289,8 +289,12 @@ impl Job {
             // The guard may not have made it yet; it opens the gate before it signals.
             None => guarded.guard.signal(signal),
             Some(_) if !guarded.state.is_reaped() && guarded.guard.has_own_group() => guarded.guard.signal(signal),
-            Some(command) if guarded.descendants(&self.children).forward_in_group(signal, command) => {}
-            Some(_) => guarded.guard.signal(signal),
+            Some(command) => {
+                let is_any_seen = guarded.descendants(&self.children).forward_in_group(signal, command);
+                if guarded.hidden_command().is_some() || !is_any_seen {
+                    guarded.guard.signal(signal);
+                }
+            }
         }
     }
 
@@ -319,8 +323,10 @@ impl Job {
             // Among the zombies that a stopped guard leaves, what follows takes long.
             guarded.guard.cont();
         }
-        if !guarded.descendants(&self.children).stop(signal) {
-            // Nothing can be seen in /proc.
+        let hidden = guarded.hidden_command();
+        let told = hidden.filter(|_| guarded.guard.has_own_group());
+        let is_any_seen = guarded.descendants(&self.children).stop(signal, told);
+        if hidden.is_some() || !is_any_seen {
             guarded.guard.signal(signal);
             guarded.guard.signal(Signal::CONT);
         }

@@ -18,10 +18,10 @@ use crate::harness::release::not_tested;
 use crate::harness::running::{Running, only_line, silent};
 use crate::harness::scratch::{GRACE, LASTING, LOCK, Scratch, direct};
 use crate::harness::seccomp::{filtering, refusing_adoption};
-use crate::harness::terminal::Terminal;
+use crate::harness::terminal::{CTRL_Z, Terminal};
 use crate::harness::times::SOON;
 use crate::harness::traced::Traced;
-use crate::harness::zklock::{Zklock, binary, copy_program};
+use crate::harness::zklock::{Zklock, binary, child, copy_program};
 
 /// What a run without /proc says first.
 const WARNING: &str = "zklock: warning: /proc is missing: if the lock is lost, processes that have left the command's \
@@ -33,14 +33,18 @@ struct Copied(TempDir);
 impl Copied {
     fn new(mode: u32) -> Self {
         let place = tempfile::tempdir_in("/tmp").expect("a temporary directory");
-        let allow = |path: &Path, mode| {
-            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a file of ours");
-        };
-        allow(place.path(), 0o777);
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).expect("a directory of ours");
         let copied = Self(place);
-        copy_program(binary(), copied.zklock());
-        allow(&copied.zklock(), mode);
+        copied.add(binary(), "zklock", mode);
         copied
+    }
+
+    /// A copy of another program beside it, with this mode.
+    fn add(&self, program: &Path, name: &str, mode: u32) -> PathBuf {
+        let copy = self.0.path().join(name);
+        copy_program(program, &copy);
+        fs::set_permissions(&copy, fs::Permissions::from_mode(mode)).expect("a file of ours");
+        copy
     }
 
     fn zklock(&self) -> PathBuf {
@@ -88,6 +92,9 @@ fn expect_dead(pid: Pid) {
     assert!(process::look(pid).is_none_or(|process| process.state == 'Z'), "{pid} lives");
 }
 
+/// A line of shell by which /dev has nothing but its null.
+const BARE_DEV: &str = "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3";
+
 /// The command is in the foreground of its terminal all the same, and can read what is typed.
 #[test]
 fn terminal_without_its_device() {
@@ -96,13 +103,103 @@ fn terminal_without_its_device() {
     }
     let scratch = Scratch::new();
     let terminal = Terminal::new(80);
-    let bare = mounted("mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3");
+    let bare = mounted(BARE_DEV);
     let job = scratch.zklock().args([LOCK, "--", "sh", "-c", r#"echo ready; read word; echo "<$word>""#]).run_by(bare);
     let mut job = terminal.spawn(job);
     terminal.wait_count("ready", 1);
     terminal.enter("hello");
     job.wait_at_most(SOON).expect_code(0);
     terminal.wait_count("<hello>", 1);
+}
+
+/// They are put back all the same.
+#[test]
+fn settings_of_a_terminal_without_its_device() {
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let terminal = Terminal::new(80);
+    let before = terminal.settings();
+    let bare = mounted(BARE_DEV);
+    let job = scratch.zklock().args([LOCK, "--", "sh", "-c", "stty raw; echo ready; exec sleep 1000"]).run_by(bare);
+    let mut job = terminal.spawn_by(r#""$@"; echo "ended $?""#, job);
+    terminal.wait_count("ready", 1);
+    assert_ne!(terminal.settings(), before);
+    scratch.delete_holder();
+    terminal.wait_count("ended 76", 1);
+    job.wait().expect_code(0);
+    assert_eq!(terminal.settings(), before);
+}
+
+/// There is no process for the writer yet.
+#[test]
+fn said_once_there_may_be_a_process_more() {
+    if !is_root() {
+        return;
+    }
+    let (scratch, copied) = (Scratch::new().with_lock(), Copied::new(0o755));
+    let holder = scratch.occupy("");
+    // zklock, its keeper and its guard, and what waits at the gate. The user has no other process.
+    let user = ["--reuid=65533", "--regid=65533", "--clear-groups", "prlimit"];
+    let limited = ["setpriv"].into_iter().chain(user).chain(["--nproc=4:100"]);
+    let zklock = scratch.zklock().plain().program(copied.zklock()).args(["-v", LOCK, "--", "true"]);
+    let mut job = zklock.run_by(limited).spawn();
+    scratch.wait_queue(2);
+    assert_eq!(job.stderr(), "");
+    let more = ["--nproc=100", "--pid", &job.pid().to_string()];
+    let more = Command::new("setpriv").args(user).args(more).status();
+    assert!(more.is_ok_and(|status| status.success()));
+    job.wait_stderr("session 0x");
+    scratch.delete(&holder);
+    job.wait().expect_code(0);
+}
+
+/// zklock run by another user, whom /proc shows no process that may not be traced (proc(5), hidepid). The command is one of
+/// those, because its program may not be read. An orphan of it is none.
+fn with_hidden_command(scratch: &Scratch, copied: &Copied, options: &[&str]) -> Zklock {
+    let hide = "mount -t proc -o hidepid=2 proc /proc && \
+                exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"; :";
+    let hidden = copied.add(child(), "hidden", 0o711);
+    let script = r#"(sleep 1000 &); exec "$0" "$@""#;
+    // The user may not read the key of a certificate.
+    let zklock = scratch.zklock().plain().program(copied.zklock()).args([LOCK, "--", "sh", "-c", script]).arg(hidden);
+    zklock.args(options).run_by(mounted(hide))
+}
+
+#[test]
+fn ctrl_z_and_a_signal_for_a_command_that_is_hidden() {
+    if !is_root() {
+        return;
+    }
+    let (scratch, copied, terminal) = (Scratch::new().with_lock(), Copied::new(0o755), Terminal::new(80));
+    let options = ["--default", "TSTP,CONT", "--exit-on", "TERM", "--exit", "3"];
+    let zklock = with_hidden_command(&scratch, &copied, &options);
+    let script = r#""$@"; echo "stopped $?"; read; fg >/dev/null; echo "ended $?""#;
+    let mut job = terminal.spawn_by(script, zklock);
+    terminal.wait_count("ready", 1);
+    terminal.press(CTRL_Z);
+    terminal.wait_count("stopped", 1);
+    terminal.enter("");
+    process::send(job.zklock(), Signal::SIGTERM);
+    terminal.wait_count("signal TERM", 1);
+    terminal.wait_count("ended 3", 1);
+    job.wait().expect_code(0);
+}
+
+#[test]
+fn stop_signal_for_a_command_that_is_hidden() {
+    if !is_root() {
+        return;
+    }
+    let (scratch, copied) = (Scratch::new().with_lock(), Copied::new(0o755));
+    let mut job = with_hidden_command(&scratch, &copied, &["--exit-on", "TERM"]).spawn();
+    job.wait_stdout("ready");
+    let node = scratch.contenders()[0].path.clone();
+    scratch.zklock().args(["break", LOCK, "-w", "60", "--node", &node]).run().expect_code(0);
+    let output = job.wait().expect_code(76);
+    assert_eq!(output.stdout().lines().filter(|line| *line == "signal TERM").count(), 1, "{output}");
+    job.wait_until_nothing_is_left();
 }
 
 #[test]
