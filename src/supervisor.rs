@@ -149,7 +149,7 @@ impl<'p> Supervisor<'p> {
             return Ok(());
         }
         self.manager.wait(clock::now());
-        let wake_at = turns.deadline().into_iter().chain(self.manager.ask_at()).min();
+        let wake_at = turns.deadline().into_iter().chain(self.manager.ask_at()).chain(self.writer.again_at()).min();
         self.alarm.set(wake_at).context("cannot set the timer")?;
         let mut fds = vec![
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),

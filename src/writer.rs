@@ -36,6 +36,9 @@ const LAST_TEXTS: Duration = Duration::from_secs(1);
 /// How long a run waits for its writer before something that has to come after the text on the screen.
 const PATIENCE: Duration = Duration::from_millis(50);
 
+/// After what time fork(2) is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// How often a writer is started: one that was killed is replaced once.
 const STARTS: u8 = 2;
 
@@ -148,6 +151,8 @@ pub struct Writer {
     shared: &'static Shared,
     process: Option<Pid>,
     starts_left: u8,
+    /// When to try again, if the last fork(2) has failed.
+    again_at: Option<Instant>,
 }
 
 impl Writer {
@@ -156,21 +161,33 @@ impl Writer {
         let (texts, pipe) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         let shared = Shared::new()?;
         *way() = Some(Way { pipe, shared });
-        Ok(Self { texts, shared, process: None, starts_left: STARTS })
+        Ok(Self { texts, shared, process: None, starts_left: STARTS, again_at: None })
     }
 
     /// What to wait on: it becomes readable when a writer has to be started.
     pub fn awaited(&self) -> Option<BorrowedFd<'_>> {
-        (self.process.is_none() && self.starts_left > 0).then(|| self.texts.as_fd())
+        (self.may_start() && self.again_at.is_none()).then(|| self.texts.as_fd())
+    }
+
+    /// When to call [`Self::start_if_due`] although nothing has become readable.
+    pub fn again_at(&self) -> Option<Instant> {
+        self.again_at.filter(|_| self.may_start())
+    }
+
+    fn may_start(&self) -> bool {
+        self.process.is_none() && self.starts_left > 0
     }
 
     /// Forks a writer if there is a text and no writer. Returns its process id. This process must have one thread
     /// only. The writer must not be taken for a process of the command.
     pub fn start_if_due(&mut self) -> Option<Pid> {
-        if self.awaited().is_none() || !self.has_texts() {
+        if !self.may_start() || self.again_at.is_some_and(|again_at| clock::now() < again_at) {
             return None;
         }
-        self.starts_left -= 1;
+        self.again_at = None;
+        if !self.has_texts() {
+            return None;
+        }
         #[expect(unsafe_code, reason = "the writer is a fork of the supervisor")]
         // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
         match unsafe { fork() } {
@@ -183,9 +200,10 @@ impl Writer {
                 // Also here: the terminal's group must not seem to have one more member even for a moment.
                 let _ = setpgid(child, child);
                 self.process = Some(child);
+                self.starts_left -= 1;
             }
-            // Tried once more with the next text, and in the end.
-            Err(_) => {}
+            // There may be fewer processes soon. Tried in the end as well.
+            Err(_) => self.again_at = Some(clock::now() + AGAIN),
         }
         self.process
     }
@@ -206,7 +224,7 @@ impl Writer {
     /// a wait that cannot be killed, so it is not waited for.
     pub fn finish(mut self, leaves: bool) {
         let until = clock::now() + LAST_TEXTS;
-        self.starts_left = 1;
+        (self.starts_left, self.again_at) = (1, None);
         self.start_if_due();
         if self.shared.dropped.load(Ordering::Relaxed) > 0 {
             while self.process.is_some() && !self.is_drained() && pause(until) {}

@@ -20,7 +20,7 @@ use crate::guard::{Borrowed, Guard, Ties, Work};
 use crate::plan::{FencePlan, Verbosity};
 use crate::rules::event::{CommandEnd, Unstarted};
 use crate::rules::fence::Holder;
-use crate::rules::guarded::News;
+use crate::rules::guarded::{End, News};
 use crate::rules::instant::Instant;
 use crate::rules::lease::Span;
 use crate::rules::machine::cancels;
@@ -253,6 +253,10 @@ impl<'r> Run<'r> {
             if let Some(ended) = ended {
                 let failure = self.job.failure(ended);
                 outcome = Some(failure.map_or_else(|| ended.outcome(), |error| self.not_started(&error)));
+                if ended == End::Stillborn {
+                    // What waited at the gate may be stopped for ever. It never becomes a command.
+                    return Ok(cause.or(outcome).unwrap_or(Outcome::Internal));
+                }
             }
         }
     }
@@ -328,7 +332,8 @@ impl<'r> Run<'r> {
     /// Sleeps until a signal, news of the command, the deadline or a text that has no writer comes.
     fn sleep(&mut self, deadline: Option<Instant>) -> Result<(), Trouble> {
         self.start_writer();
-        self.alarm.set(deadline).context("cannot set the timer")?;
+        let wake_at = deadline.into_iter().chain(self.writer.again_at()).min();
+        self.alarm.set(wake_at).context("cannot set the timer")?;
         let own = [self.signals.as_fd(), self.alarm.as_fd()];
         let awaited = own.into_iter().chain(self.job.awaited()).chain(self.writer.awaited());
         let mut fds: Vec<_> = awaited.map(|fd: BorrowedFd<'_>| PollFd::new(fd, PollFlags::POLLIN)).collect();
