@@ -1,7 +1,7 @@
 //! The terminal, if there is one: who uses it, its attributes, and the line on it that is rewritten while waiting.
 
 use std::io::{IsTerminal, stderr, stdin, stdout};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -12,18 +12,22 @@ use nix::unistd::{Pid, getpgrp, tcgetpgrp};
 
 use crate::writer;
 
-/// Whether this process has a controlling terminal: /dev/tty can then be opened (tty(4)). In a jail that may be missing:
-/// then a terminal that we were started on tells.
+/// Whether this process has a controlling terminal.
 pub fn is_controlled() -> bool {
-    match open_controlling() {
-        Ok(_) => true,
-        Err(Errno::ENXIO) => false,
-        Err(_) => tcgetsid(stdin()).or_else(|_| tcgetsid(stdout())).or_else(|_| tcgetsid(stderr())).is_ok(),
-    }
+    open_controlling().is_some()
 }
 
-fn open_controlling() -> nix::Result<OwnedFd> {
-    open("/dev/tty", OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC, Mode::empty())
+/// The controlling terminal: /dev/tty can be opened if there is one (tty(4)). In a jail that may be missing: then it is found if
+/// we were started on it.
+fn open_controlling() -> Option<OwnedFd> {
+    match open("/dev/tty", OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC, Mode::empty()) {
+        Ok(terminal) => Some(terminal),
+        Err(Errno::ENXIO) => None,
+        Err(_) => [stdin().as_fd(), stdout().as_fd(), stderr().as_fd()]
+            .into_iter()
+            .find(|fd| tcgetsid(fd).is_ok())
+            .and_then(|fd| fd.try_clone_to_owned().ok()),
+    }
 }
 
 /// The terminal's attributes (termios(3)) as a command found them.
@@ -34,7 +38,7 @@ impl Attributes {
     /// Those of the controlling terminal, if our process group is in its foreground: otherwise they belong
     /// to another job.
     pub fn of_foreground() -> Option<Self> {
-        let terminal = open_controlling().ok()?;
+        let terminal = open_controlling()?;
         let is_ours = tcgetpgrp(&terminal) == Ok(getpgrp());
         is_ours.then(|| tcgetattr(&terminal).ok().map(Self)).flatten()
     }
@@ -42,7 +46,7 @@ impl Attributes {
     /// Gives the terminal these attributes again, unless it `is_taken` by the process group that is in its
     /// foreground now.
     pub fn restore(&self, is_taken: impl FnOnce(Pid) -> bool) {
-        let Ok(terminal) = open_controlling() else { return };
+        let Some(terminal) = open_controlling() else { return };
         if tcgetpgrp(&terminal).is_ok_and(is_taken) {
             return;
         }

@@ -13,7 +13,7 @@ use super::contend::queue_of;
 use super::outside::Outside;
 use super::place::{Claim, Stop};
 use crate::plan::LockPath;
-use crate::rules::queue::{SINGLE, Standing};
+use crate::rules::queue::{Contender, SINGLE, Standing};
 use crate::rules::settings::Patience;
 use crate::session::{Failure, Session};
 
@@ -135,6 +135,9 @@ impl<O: Outside> Keeper<'_, O> {
             }
             let (Some(own), Ok(()), Ok(names)) = (own, synced.await, listed.await) else { return false };
             let mut names = self.without_ghosts(&lock, names);
+            // Our server may show an earlier node of ours that was deleted.
+            let id = |name: &str| Contender::parse(name).and_then(|contender| contender.id);
+            names.retain(|name| id(name).is_none_or(|id| id.session() != session.id()) || *name == own);
             if !names.contains(&own) {
                 names.push(own.clone());
             }
