@@ -378,8 +378,8 @@ impl State {
         }
     }
 
-    /// Whether there was a contender of another session than the host's last one at `end` or later, or a server shows one
-    /// that the leader no longer has.
+    /// Whether a server showed a contender of another session than the host's last one at `end` or later, or shows one that the
+    /// leader no longer has.
     fn was_busy(&self, host: usize, end: Time) -> bool {
         let servers = &self.servers;
         let own = servers.sessions.iter().rposition(|session| session.host == host).map(Session::id);

@@ -176,7 +176,7 @@ pub(crate) struct Servers {
     pub(crate) raised: Vec<Path>,
     /// The nodes, as the leader knows them.
     pub(crate) head: Tree,
-    /// When nodes were deleted, and the sessions that they belonged to.
+    /// When a server heard that a node had been deleted, and the session that it belonged to.
     pub(crate) departures: Vec<(Time, i64)>,
     pub(crate) sessions: Vec<Session>,
     /// The session timeout that contenders ask for. No server grants more.
@@ -507,8 +507,6 @@ impl State {
                 Effect::Delete(path) => {
                     let path = Rc::clone(path);
                     self.check_wakes(&path);
-                    let owner = self.servers.head.get(&path).map_or(0, |node| node.owner);
-                    self.servers.departures.push((self.now, owner));
                     self.servers.all.iter_mut().for_each(|server| server.lacks.retain(|lacked| *lacked != path));
                     self.note(|| format!("deleted {path}"));
                 }
@@ -557,6 +555,11 @@ impl State {
                 {
                     state.misses -= 1;
                     continue;
+                }
+                if let Effect::Delete(path) = effect
+                    && let Some(node) = state.tree.get(path)
+                {
+                    self.servers.departures.push((self.now, node.owner));
                 }
                 state.tree.apply(effect);
                 match effect {
