@@ -11,8 +11,9 @@ fn a_lease_is_watched_until_it_demands_the_kill() {
     assert_eq!(watch.judge(at(0), at(900), at(1000)), Verdict::Idle);
     watch.open();
     let verdict = |look| Verdict::Watch { look_at: at(look), deadline: at(1000) };
-    assert_eq!(watch.judge(at(0), at(900), at(1000)), verdict(500));
-    assert_eq!(watch.judge(at(880), at(900), at(1000)), verdict(900));
+    assert_eq!(watch.judge(at(0), at(900), at(1000)), verdict(125));
+    assert_eq!(watch.judge(at(800), at(900), at(1000)), verdict(825));
+    assert_eq!(watch.judge(at(895), at(900), at(1000)), verdict(900));
     let kill = |lease_over, wake_at, deadline: Option<u64>| Verdict::Kill {
         lease_over,
         again: !lease_over,

@@ -8,6 +8,10 @@ use super::super::instant::Instant;
 pub(super) const KILL_AGAIN: Duration = Duration::from_millis(10);
 pub(super) const KILL_AGAIN_AT_MOST: Duration = Duration::from_secs(1);
 
+/// A guard looks again after this part of what is left of the lease. So what it knows of the lease is never much older than
+/// the last beat, and whatever pause a command survives, its guard survives.
+const LOOKS: u32 = 8;
+
 /// A guard looks at a lease no more often than this.
 const SHORTEST_LOOK: Duration = Duration::from_millis(10);
 
@@ -79,15 +83,15 @@ impl Watch {
     }
 
     /// What to do at `now`. `kill_at` and `ends_at`: when the lease demands SIGKILL, and when it ends; both lie in the
-    /// past where there is no lease. The guard looks half-way to the end of the lease, so that it moves its deadline in
-    /// time even if it is scheduled late.
+    /// past where there is no lease. The guard looks long before the end of the lease, so that it moves its deadline in time
+    /// even if it is scheduled late.
     pub(super) fn judge(&mut self, now: Instant, kill_at: Instant, ends_at: Instant) -> Verdict {
         if self.killing.is_none() {
             if !self.is_open {
                 return Verdict::Idle;
             }
             if now < kill_at {
-                return Verdict::Watch { look_at: kill_at.min(half_way(now, ends_at)), deadline: ends_at };
+                return Verdict::Watch { look_at: kill_at.min(next_look(now, ends_at)), deadline: ends_at };
             }
         }
         let lease_over = self.killing.is_none();
@@ -98,12 +102,12 @@ impl Watch {
             now + pause
         });
         let deadline = (now < kill_at).then_some(ends_at);
-        let wake_at = deadline.map_or(again_at, |_| again_at.min(half_way(now, ends_at)));
+        let wake_at = deadline.map_or(again_at, |_| again_at.min(next_look(now, ends_at)));
         Verdict::Kill { lease_over, again, wake_at, deadline }
     }
 }
 
 /// When to look at the lease again, so that the deadline is moved in time.
-fn half_way(now: Instant, ends_at: Instant) -> Instant {
-    now + (ends_at.saturating_since(now) / 2).max(SHORTEST_LOOK)
+fn next_look(now: Instant, ends_at: Instant) -> Instant {
+    now + (ends_at.saturating_since(now) / LOOKS).max(SHORTEST_LOOK)
 }
