@@ -218,6 +218,9 @@ impl<'r> Run<'r> {
             }
             self.sleep(if is_behind { Some(clock::now()) } else { phase.deadline() })?;
             for arrival in self.signals.drain().context("cannot read signals")? {
+                if arrival.signal == Signal::CONT {
+                    self.job.continued();
+                }
                 let later = self.later(fence, arrival.signal);
                 // The guard, or what waits at its gate, may be stopped. What has not begun does not begin any more.
                 if later.is_none() && cancels(arrival.signal) && self.job.recall() {

@@ -254,6 +254,13 @@ impl Job {
         guarded.state.news(shown, stopped, || command.is_some_and(|command| !self.children.lack(command)))
     }
 
+    /// We have been continued. If our group has, a command that /proc does not show is stopped no more, as far as we know.
+    pub(super) fn continued(&self) {
+        if let Some(guarded) = self.guard.as_ref().filter(|guarded| guarded.hidden_command().is_some()) {
+            guarded.guard.shared().take_stopped();
+        }
+    }
+
     /// Why the program was not executed, if it was not, once this end has been told.
     pub(super) fn failure(&self, end: End) -> Option<io::Error> {
         match end {

@@ -76,6 +76,9 @@ impl Outside for Supervisor<'_> {
 
     fn signals(&mut self) -> anyhow::Result<Vec<(Signal, bool)>> {
         let arrivals = self.signals.drain().context("cannot read signals")?;
+        if arrivals.iter().any(|arrival| arrival.signal == Signal::CONT) {
+            self.job.continued();
+        }
         let shares = self.job.shares_group;
         Ok(arrivals.into_iter().map(|arrival| (arrival.signal, shares && arrival.went_to_foreground())).collect())
     }

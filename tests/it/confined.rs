@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, killpg};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{Pid, geteuid};
 use tempfile::TempDir;
@@ -160,31 +160,42 @@ fn said_once_there_may_be_a_process_more() {
 fn with_hidden_command(scratch: &Scratch, copied: &Copied, options: &[&str]) -> Zklock {
     let hide = "mount -t proc -o hidepid=2 proc /proc && \
                 exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"; :";
-    let hidden = copied.add(child(), "hidden", 0o711);
+    let hidden = copied.add(child(), "child", 0o711);
     let script = r#"(sleep 1000 &); exec "$0" "$@""#;
     // The user may not read the key of a certificate.
     let zklock = scratch.zklock().plain().program(copied.zklock()).args([LOCK, "--", "sh", "-c", script]).arg(hidden);
     zklock.args(options).run_by(mounted(hide))
 }
 
+/// It is stopped by a key, or zklock is stopped with it: the stop that zklock then hears of is over.
 #[test]
-fn ctrl_z_and_a_signal_for_a_command_that_is_hidden() {
+fn stops_and_a_signal_for_a_command_that_is_hidden() {
     if !is_root() {
         return;
     }
-    let (scratch, copied, terminal) = (Scratch::new().with_lock(), Copied::new(0o755), Terminal::new(80));
-    let options = ["--default", "TSTP,CONT", "--exit-on", "TERM", "--exit", "3"];
-    let zklock = with_hidden_command(&scratch, &copied, &options);
-    let script = r#""$@"; echo "stopped $?"; read; fg >/dev/null; echo "ended $?""#;
-    let mut job = terminal.spawn_by(script, zklock);
-    terminal.wait_count("ready", 1);
-    terminal.press(CTRL_Z);
-    terminal.wait_count("stopped", 1);
-    terminal.enter("");
-    process::send(job.zklock(), Signal::SIGTERM);
-    terminal.wait_count("signal TERM", 1);
-    terminal.wait_count("ended 3", 1);
-    job.wait().expect_code(0);
+    let (scratch, copied) = (Scratch::new().with_lock(), Copied::new(0o755));
+    for by_key in [true, false] {
+        let terminal = Terminal::new(80);
+        let options = ["--default", "TSTP,CONT", "--exit-on", "TERM", "--exit", "3"];
+        let zklock = with_hidden_command(&scratch, &copied, &options);
+        let script = r#""$@"; echo "stopped $?"; read; fg >/dev/null; echo "ended $?""#;
+        let mut job = terminal.spawn_by(script, zklock);
+        terminal.wait_count("ready", 1);
+        let zklock = job.zklock();
+        if by_key {
+            terminal.press(CTRL_Z);
+        } else {
+            killpg(zklock, Signal::SIGSTOP).expect("a group can be signalled");
+        }
+        terminal.wait_count("stopped", 1);
+        process::wait_state(process::command(zklock), &['T']);
+        terminal.enter("");
+        poll::until("zklock goes on", || process::look(zklock).filter(|process| process.state != 'T'));
+        process::send(zklock, Signal::SIGTERM);
+        terminal.wait_count("signal TERM", 1);
+        terminal.wait_count("ended 3", 1);
+        job.wait().expect_code(0);
+    }
 }
 
 #[test]
