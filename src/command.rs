@@ -48,7 +48,10 @@ pub fn unstarted(error: &io::Error) -> Unstarted {
 pub fn describe(program: &OsStr, error: &io::Error) -> String {
     let name = program.display();
     if error.kind() == io::ErrorKind::NotFound && locate(program).is_ok() {
-        return format!("{name}: its interpreter is missing: see its first line, which must not end in CR LF");
+        return format!(
+            "{name}: its interpreter is missing: that of its first line, which must not end in CR LF; or, if it is a binary, \
+             the loader of the system that it was built for"
+        );
     }
     if error.raw_os_error() == Some(libc::ESRCH) {
         return format!("{name}: not started, because a process of zklock has died");

@@ -419,8 +419,10 @@ pub fn stop_by(signal: Signal) -> io::Result<()> {
 pub fn die_of(signal: Signal) {
     // Not dumpable rather than RLIMIT_CORE, which a core_pattern with a pipe ignores (core(5)).
     let _ = nix::sys::prctl::set_dumpable(false);
-    if let Ok(named) = Named::try_from(signal.number()) {
-        let _ = set_handler(named, SigHandler::SigDfl);
+    #[expect(unsafe_code, reason = "nix's sigaction knows no real-time signals")]
+    // SAFETY: SIG_DFL is no handler function.
+    unsafe {
+        libc::signal(signal.number(), libc::SIG_DFL);
     }
     let _ = send(std::process::id().cast_signed(), signal);
     let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
