@@ -896,7 +896,9 @@ impl State {
         if process == 0 {
             self.stand_in_has_gone(host);
             let state = &mut self.hosts[host];
-            let signal = if killed { Some(Signal::KILL) } else { state.root_dies_of };
+            // From when SIGKILL is sent, that is its status (complete_signal in the kernel's source).
+            let is_killed = killed || state.processes[0].killed;
+            let signal = if is_killed { Some(Signal::KILL) } else { state.root_dies_of };
             let end = signal.map_or(CommandEnd::Exited(state.script.status), CommandEnd::Signaled);
             self.root_ends(host, end);
         }
