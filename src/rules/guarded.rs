@@ -142,10 +142,8 @@ impl Guarded {
         let has_fallen = self.is_reaped && shown.stage == Stage::Open;
         let mut news = News { stopped, guard_gone: has_fallen, ended: None };
         if self.has_command() {
-            // What the guard has reaped ended before it died. So did what came to us without having been killed: the
-            // kernel kills with the guard.
-            let by_itself = self.adopted_end.filter(|end| has_fallen && *end != CommandEnd::Signaled(Signal::KILL));
-            news.guard_gone &= shown.ended.or(by_itself).is_none();
+            // What the guard has reaped ended before it died.
+            news.guard_gone &= shown.ended.is_none();
             // An end that we saw ourselves is told once the guard's is known. If neither has seen it, the guard has
             // reaped the command and could not say so.
             let unseen = || (!is_our_child()).then_some(CommandEnd::Signaled(Signal::KILL));
@@ -245,18 +243,6 @@ mod tests {
         guarded.command_reaped(CommandEnd::Exited(1));
         let news = guarded.news(shown(Stage::Open, None), None, || false);
         assert_eq!(news, News { ended: Some(End::Reaped(CommandEnd::Exited(1))), ..News::default() });
-    }
-
-    #[test]
-    fn a_command_that_has_ended_before_its_guard_died_was_not_killed() {
-        for (end, was_killed) in
-            [(CommandEnd::Exited(0), false), (CommandEnd::Signaled(Signal::TERM), false), (KILLED, true)]
-        {
-            let mut guarded = died();
-            guarded.command_reaped(end);
-            let news = guarded.news(shown(Stage::Open, None), None, || false);
-            assert_eq!(news, News { stopped: None, guard_gone: was_killed, ended: Some(End::Reaped(end)) });
-        }
     }
 
     #[test]

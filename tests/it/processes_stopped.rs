@@ -154,22 +154,6 @@ fn untold(scratch: &Scratch, by: impl FnOnce(Zklock) -> Zklock) -> (Running, Pid
     (job, guard, daemon)
 }
 
-/// The guard is stopped when the command ends, and killed before it could say so. The kernel has kept the status.
-#[test]
-fn guard_killed_before_it_has_reaped() {
-    let scratch = Scratch::new().with_lock();
-    let mut job = scratch.zklock().arg(LOCK).child(["--until", "end", "--exit", "5"]).spawn();
-    job.wait_stdout("ready");
-    let (guard, command) = (job.guard(), job.command());
-    process::stop(guard);
-    scratch.touch("end");
-    process::wait_state(command, &['Z']);
-    process::send(guard, Signal::SIGKILL);
-    let output = job.wait().expect_code(5);
-    assert!(output.stderr().ends_with("anything left in the command's process group was killed\n"), "{output}");
-    scratch.wait_queue(0);
-}
-
 /// The command has ended, and what it leaves behind is meant to live on. The guard is stopped before it can be told.
 #[test]
 fn guard_at_the_orderly_end() {
