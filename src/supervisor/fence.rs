@@ -254,6 +254,8 @@ impl<'r> Run<'r> {
                 self.stop_self(signal)?;
             }
             if let Some(ended) = ended {
+                // That the guard has died is told after that, and no more wakes us.
+                is_behind = true;
                 let failure = self.job.failure(ended);
                 outcome = Some(failure.map_or_else(|| ended.outcome(), |error| self.not_started(&error)));
                 if ended == End::Stillborn {

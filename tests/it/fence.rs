@@ -356,6 +356,23 @@ fn the_next_one_begins_when_the_tree_of_a_killed_fence_is_gone() {
     }
 }
 
+/// Its command has ended. The fence is stopped meanwhile, so it hears of both at once.
+#[test]
+fn guard_killed_when_the_command_has_ended() {
+    let far = Far::new();
+    let first = far.fence(7, &[]).arg(child()).args(["--name", "child", "--exit-on", "TERM", "--spawn-daemon", "--"]);
+    let mut first = first.args(Far::logged("daemon", &["--wait"])).spawn();
+    first.wait_stdout_all(&["daemon ready", "child ready"]);
+    let guard = first.guard();
+    process::stop(first.pid());
+    process::send(first.command(), Signal::SIGTERM);
+    poll::until("the end of the command", || (process::children(guard).len() == 1).then_some(()));
+    process::send(guard, Signal::SIGKILL);
+    first.signal(Signal::SIGCONT);
+    first.wait_at_most(SOON).expect_code(70);
+    first.wait_until_nothing_is_left();
+}
+
 /// A later holder has come, and the command is being stopped.
 #[test]
 fn guard_killed_while_it_makes_way() {
