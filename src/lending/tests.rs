@@ -186,6 +186,8 @@ fn who_lends_us_a_lock() {
     for stranger in strangers {
         assert_eq!(judge(&borrowed, &stranger), Loan::Stranger, "{stranger:?}");
     }
+    let masked = Card { boot_id: None, ..own.clone() };
+    assert_eq!(borrowed.loans().judge(&holder, &masked, nested, &Proc), Loan::OutOfReach(Barrier::NoProc));
     let elsewhere = borrowing(Offer { root: Lender { pid: u32::MAX, started: 1 }, ..offer });
     assert_eq!(judge(&elsewhere, &holder), Loan::Stranger);
     let container = Card { pid_ns: Some(1), ..holder.clone() };

@@ -203,7 +203,8 @@ impl Loans {
         }
         let Some(started) = holder.started else { return Loan::Stranger };
         if holder.boot_id != own.boot_id {
-            return Loan::Stranger;
+            // What /proc does not show us may be the same.
+            return if own.boot_id.is_some() { Loan::Stranger } else { Loan::OutOfReach(Barrier::NoProc) };
         }
         // Where the time of the start cannot be compared, a run above us would pass for a stranger.
         let counts_otherwise = holder.time_ns.zip(own.time_ns).is_some_and(|(theirs, ours)| theirs != ours);
