@@ -304,11 +304,12 @@ impl Guard {
         if !self.calm.holds(outside.now(), outside.limits().0) {
             return false;
         }
-        if !outside.has_living_child() {
+        let is_any_alive = outside.has_living_child();
+        if !is_any_alive {
             // Nothing is left that could fork, or could have to be killed. The last end has woken us.
             self.calm.end();
         }
-        self.calm.holds(outside.now(), outside.limits().0)
+        is_any_alive
     }
 
     /// Does what the supervisor asks. When the supervisor has gone, all is killed.
