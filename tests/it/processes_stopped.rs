@@ -154,6 +154,25 @@ fn untold(scratch: &Scratch, by: impl FnOnce(Zklock) -> Zklock) -> (Running, Pid
     (job, guard, daemon)
 }
 
+/// The guard is stopped when the command ends, and killed before it could say so. The command may have ended by that very
+/// kill, which reaches its group one by one: so what has left the group dies as well.
+#[test]
+fn guard_killed_before_it_has_reaped() {
+    let scratch = Scratch::new().with_lock();
+    let script = r#"setsid sleep 1000 >/dev/null 2>&1 & echo $!; while [ ! -e end ]; do sleep 0.01; done; exit 5"#;
+    let mut job = scratch.zklock().args([LOCK, "--", "sh", "-c", script]).spawn();
+    let daemon = poll::until("the daemon", || job.stdout().trim().parse().ok().map(Pid::from_raw));
+    let (guard, command) = (job.guard(), job.command());
+    process::stop(guard);
+    scratch.touch("end");
+    process::wait_state(command, &['Z']);
+    process::send(guard, Signal::SIGKILL);
+    let output = job.wait().expect_code(70);
+    assert!(output.stderr().ends_with("the guard process died; killed the command\n"), "{output}");
+    assert!(process::look(daemon).is_none_or(|process| process.state == 'Z'), "{daemon} lives");
+    scratch.wait_queue(0);
+}
+
 /// The command has ended, and what it leaves behind is meant to live on. The guard is stopped before it can be told.
 #[test]
 fn guard_at_the_orderly_end() {
