@@ -126,7 +126,7 @@ pub enum Barrier {
     Foreign,
     /// Our environment does not say where to look.
     NoOffer,
-    /// There is no /proc, here or there.
+    /// There is no /proc, here or there, or here only a part of it.
     NoProc,
 }
 

@@ -10,6 +10,7 @@ use nix::unistd::geteuid;
 use tempfile::TempDir;
 
 use super::script;
+use crate::harness::release::not_tested;
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::zklock::{binary, copy_program};
 
@@ -58,6 +59,17 @@ fn another_user() {
 fn another_pid_namespace() {
     let user = if geteuid().is_root() { "" } else { "--user --map-root-user" };
     expect_refused(&format!("unshare --pid --fork --mount-proc {user}"), FOREIGN);
+}
+
+/// What tells one machine from another cannot be read there, so the outer run may be one of another.
+#[test]
+fn proc_with_processes_alone() {
+    if !geteuid().is_root() {
+        return not_tested("root: another user's namespace would be refused for that");
+    }
+    let part = "mount -t proc -o subset=pid proc /proc";
+    let why = "/proc is missing, or a part of it";
+    expect_refused(&format!(r#"unshare --mount sh -c '{part} && exec "$@"' sh"#), why);
 }
 
 /// /proc says otherwise there when the outer run started.
