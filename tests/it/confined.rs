@@ -469,9 +469,8 @@ fn without_proc_what_needs_it_is_refused() {
     let scratch = Scratch::new();
     let nested = [LOCK, "--", binary().to_str().unwrap(), "-q", LOCK, "true"];
     let output = without_proc(scratch.zklock().arg("-q").args(nested)).run().expect_code(78);
-    let refused = format!(
-        "{LOCK} is held by the run that started this one, which cannot be reached: /proc is missing, or a part of it"
-    );
+    let why = "/proc is missing, or a part of it";
+    let refused = format!("{LOCK} is held by the run that started this one, which cannot be reached: {why}");
     assert_eq!(only_line(&output), refused);
     let output = without_proc(scratch.zklock().args(["hold", LOCK])).run().expect_code(70);
     assert!(only_line(&output).ends_with("zklock hold needs /proc, to know its caller: mount it"), "{output}");
