@@ -12,6 +12,7 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{Pid, geteuid};
 use tempfile::TempDir;
 
+use crate::ctrl_z::{STOPPED_THEN_ENDED, expect_stop_and_end};
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::release::not_tested;
@@ -22,6 +23,7 @@ use crate::harness::terminal::{CTRL_Z, Terminal};
 use crate::harness::times::SOON;
 use crate::harness::traced::Traced;
 use crate::harness::zklock::{Zklock, binary, child, copy_program};
+use crate::terminal::expect_settings_back;
 
 /// What a run without /proc says first.
 const WARNING: &str = "zklock: warning: /proc is missing: if the lock is lost, processes that have left the command's \
@@ -119,17 +121,8 @@ fn settings_of_a_terminal_without_its_device() {
         return;
     }
     let scratch = Scratch::new();
-    let terminal = Terminal::new(80);
-    let before = terminal.settings();
-    let bare = mounted(BARE_DEV);
-    let job = scratch.zklock().args([LOCK, "--", "sh", "-c", "stty raw; echo ready; exec sleep 1000"]).run_by(bare);
-    let mut job = terminal.spawn_by(r#""$@"; echo "ended $?""#, job);
-    terminal.wait_count("ready", 1);
-    assert_ne!(terminal.settings(), before);
-    scratch.delete_holder();
-    terminal.wait_count("ended 76", 1);
-    job.wait().expect_code(0);
-    assert_eq!(terminal.settings(), before);
+    let job = scratch.zklock().args([LOCK, "--", "sh", "-c", "stty raw; echo full screen; exec sleep 1000"]);
+    expect_settings_back(&scratch, job.run_by(mounted(BARE_DEV)));
 }
 
 /// There is no process for the writer yet.
@@ -175,26 +168,15 @@ fn stops_and_a_signal_for_a_command_that_is_hidden() {
     }
     let (scratch, copied) = (Scratch::new().with_lock(), Copied::new(0o755));
     for by_key in [true, false] {
-        let terminal = Terminal::new(80);
-        let options = ["--default", "TSTP,CONT", "--exit-on", "TERM", "--exit", "3"];
-        let zklock = with_hidden_command(&scratch, &copied, &options);
-        let script = r#""$@"; echo "stopped $?"; read; fg >/dev/null; echo "ended $?""#;
-        let mut job = terminal.spawn_by(script, zklock);
-        terminal.wait_count("ready", 1);
-        let zklock = job.zklock();
-        if by_key {
-            terminal.press(CTRL_Z);
-        } else {
-            killpg(zklock, Signal::SIGSTOP).expect("a group can be signalled");
-        }
-        terminal.wait_count("stopped", 1);
-        process::wait_state(process::command(zklock), &['T']);
-        terminal.enter("");
-        poll::until("zklock goes on", || process::look(zklock).filter(|process| process.state != 'T'));
-        process::send(zklock, Signal::SIGTERM);
-        terminal.wait_count("signal TERM", 1);
-        terminal.wait_count("ended 3", 1);
-        job.wait().expect_code(0);
+        let zklock = with_hidden_command(&scratch, &copied, &STOPPED_THEN_ENDED);
+        expect_stop_and_end(zklock, |terminal, zklock| {
+            if by_key {
+                terminal.press(CTRL_Z);
+            } else {
+                killpg(zklock, Signal::SIGSTOP).expect("a group can be signalled");
+            }
+            process::wait_state(process::command(zklock), &['T']);
+        });
     }
 }
 

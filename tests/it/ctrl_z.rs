@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 
 use crate::harness::frames::Op;
 use crate::harness::poll;
@@ -10,6 +11,7 @@ use crate::harness::process;
 use crate::harness::proxy::Proxy;
 use crate::harness::scratch::{LOCK, Scratch, direct};
 use crate::harness::terminal::{CTRL_C, CTRL_Z, Terminal};
+use crate::harness::zklock::Zklock;
 
 /// A shell that runs its command in the foreground, waits for a line when that has stopped, and continues it.
 const STOP_AND_CONTINUE: &str = r#""$@"; echo "stopped $?"; read; fg >/dev/null; echo "ended $?""#;
@@ -46,14 +48,23 @@ fn stops_the_job_and_fg_continues_it() {
 #[test]
 fn command_without_its_first_thread() {
     let scratch = Scratch::new();
+    let zklock = scratch.zklock().arg(LOCK).child(["--second-thread"].iter().chain(&STOPPED_THEN_ENDED));
+    expect_stop_and_end(zklock, |terminal, _| terminal.press(CTRL_Z));
+}
+
+/// Options of a child for [`expect_stop_and_end`].
+pub(crate) const STOPPED_THEN_ENDED: [&str; 6] = ["--default", "TSTP,CONT", "--exit-on", "TERM", "--exit", "3"];
+
+/// Runs `zklock` below a shell at a terminal, has `stop` stop it, and continues it with `fg`. A signal for zklock then ends its
+/// command.
+#[track_caller]
+pub(crate) fn expect_stop_and_end(zklock: Zklock, stop: impl FnOnce(&Terminal, Pid)) {
     let terminal = Terminal::new(80);
-    let zklock = scratch.zklock().arg(LOCK);
-    let zklock = zklock.child(["--second-thread", "--default", "TSTP,CONT", "--exit-on", "TERM", "--exit", "3"]);
     let mut job = terminal.spawn_by(STOP_AND_CONTINUE, zklock);
     terminal.wait_count("ready", 1);
-    terminal.press(CTRL_Z);
-    terminal.wait_count("stopped", 1);
     let zklock = job.zklock();
+    stop(&terminal, zklock);
+    terminal.wait_count("stopped", 1);
     terminal.enter("");
     poll::until("zklock goes on", || process::look(zklock).filter(|process| process.state != 'T'));
     process::send(zklock, Signal::SIGTERM);

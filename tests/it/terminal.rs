@@ -5,7 +5,7 @@ use nix::sys::signal::Signal;
 use crate::harness::process;
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::terminal::{CTRL_C, Terminal};
-use crate::harness::zklock::child;
+use crate::harness::zklock::{Zklock, child};
 
 #[test]
 fn ctrl_c_reaches_the_command_once() {
@@ -102,17 +102,23 @@ fn settings_after_a_killed_command() {
     let job_control = format!("set -m; sh -c '{RAW}'");
     for (command, option) in [(RAW, None), (&job_control, None), (RAW, Some("-v"))] {
         let scratch = Scratch::new();
-        let terminal = Terminal::new(80);
-        let before = terminal.settings();
         let job = scratch.zklock().arg(LOCK).args(option).args(["--", "bash", "-c", command]);
-        let mut job = terminal.spawn_by(r#""$@"; echo "ended $?""#, job);
-        terminal.wait_count("full screen", 1);
-        assert_ne!(terminal.settings(), before);
-        scratch.delete_holder();
-        terminal.wait_count("ended 76", 1);
-        job.wait().expect_code(0);
-        assert_eq!(terminal.settings(), before);
+        expect_settings_back(&scratch, job);
     }
+}
+
+/// The command of `zklock` says `full screen` when it has changed the settings. It loses the lock.
+#[track_caller]
+pub(crate) fn expect_settings_back(scratch: &Scratch, zklock: Zklock) {
+    let terminal = Terminal::new(80);
+    let before = terminal.settings();
+    let mut job = terminal.spawn_by(r#""$@"; echo "ended $?""#, zklock);
+    terminal.wait_count("full screen", 1);
+    assert_ne!(terminal.settings(), before);
+    scratch.delete_holder();
+    terminal.wait_count("ended 76", 1);
+    job.wait().expect_code(0);
+    assert_eq!(terminal.settings(), before);
 }
 
 /// A pager has set them, and puts them back itself.
