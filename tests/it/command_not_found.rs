@@ -1,5 +1,7 @@
 //! 126 and 127: a command that cannot be run.
 
+use std::process::Command;
+
 use crate::harness::proxy::Proxy;
 use crate::harness::running::{finish, only_line};
 use crate::harness::scratch::{LOCK, Scratch, direct};
@@ -45,4 +47,16 @@ fn a_script_whose_interpreter_is_missing() {
     std::fs::write(&script, "#!/bin/sh\r\n").unwrap();
     let output = scratch.zklock().arg(LOCK).arg(&script).run().expect_code(127);
     assert!(only_line(&output).contains("script: its interpreter is missing"), "{output}");
+}
+
+/// As with a binary for another C library.
+#[test]
+fn a_binary_whose_loader_is_missing() {
+    let scratch = Scratch::new();
+    let (source, program) = (scratch.file("source.c"), scratch.file("program"));
+    std::fs::write(&source, "int main(void) { return 0; }").unwrap();
+    let compiler = Command::new("cc").args(["-Wl,--dynamic-linker=/no/loader", "-o"]).args([&program, &source]).status();
+    assert!(compiler.unwrap().success());
+    let output = scratch.zklock().arg(LOCK).arg(&program).run().expect_code(127);
+    assert!(only_line(&output).ends_with("the loader of the system that it was built for"), "{output}");
 }

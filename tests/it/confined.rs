@@ -254,6 +254,16 @@ fn seccomp_profile_of_docker() {
     scratch.wait_queue(0);
 }
 
+/// A profile that is older than faccessat2(2) denies it like all that it does not know. Then execve(2) tells what can be run.
+#[test]
+fn seccomp_profile_before_faccessat2() {
+    let scratch = Scratch::new();
+    let filtered = filtering(&scratch, "DENY(SYS_faccessat2, EPERM),");
+    let run = |command: &str| scratch.zklock().args([LOCK, "--", command]).run_by([filtered.as_os_str()]).run();
+    silent(run("true").expect_code(0));
+    only_line(&run("/etc/passwd").expect_code(126));
+}
+
 #[test]
 fn without_the_adoption_of_orphans() {
     let scratch = Scratch::new();

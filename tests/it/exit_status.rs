@@ -165,7 +165,12 @@ fn death_without_a_second_core_dump() {
 
 #[test]
 fn death_by_a_real_time_signal() {
-    let output = Scratch::new().zklock().arg(LOCK).args(["--", "sh", "-c", "kill -37 $$"]).run();
+    let scratch = Scratch::new();
+    let output = scratch.zklock().arg(LOCK).args(["--", "sh", "-c", "kill -37 $$"]).run();
+    assert!(output.died_of(37), "{output}");
+    // zklock was started to ignore it, and the command was not.
+    let command = ["--", "env", "--default-signal=37", "sh", "-c", "kill -37 $$"];
+    let output = scratch.zklock().arg(LOCK).args(command).run_by(["env", "--ignore-signal=37"]).run();
     assert!(output.died_of(37), "{output}");
 }
 
