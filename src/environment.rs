@@ -59,17 +59,23 @@ pub fn describe(grant: &Grant, mode: Mode) -> Vec<Variable> {
     ]
 }
 
-/// [`HELD`] for a command that runs under these locks. `outer`: the names of the nodes that are there already.
+/// [`HELD`] for a command that runs under these locks. `outer`: the nodes that are there already.
 pub fn held(grant: &Grant, outer: &[String]) -> Variable {
-    let is_there = |node: &str| outer.iter().any(|name| node.ends_with(&format!("/{name}")));
-    (HELD, with_lines(HELD, grant.all().map(|granted| granted.node.as_str()).filter(|node| !is_there(node))))
+    let nodes = grant.all().map(|granted| granted.node.as_str());
+    (HELD, with_lines(HELD, nodes.filter(|node| !is_held(node, outer))))
 }
 
-/// The names of the nodes in [`HELD`], which may hold anything: they are believed only when the servers
-/// confirm them.
-pub fn names_held(value: &OsStr) -> Vec<String> {
+/// The nodes in [`HELD`], which may hold anything: they are believed only when the servers confirm them.
+pub fn nodes_held(value: &OsStr) -> Vec<String> {
     let lines = value.to_str().unwrap_or_default().lines();
-    lines.filter_map(|line| line.rsplit('/').next()).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    lines.filter(|line| !line.is_empty() && !line.ends_with('/')).map(str::to_owned).collect()
+}
+
+/// Whether this node is one of those in [`HELD`]. An outer run may have had another chroot: then one of the two paths is the
+/// end of the other.
+pub fn is_held(node: &str, held: &[String]) -> bool {
+    let is_end = |path: &str, end: &str| end.starts_with('/') && path.ends_with(end);
+    held.iter().any(|outer| is_end(node, outer) || is_end(outer, node))
 }
 
 /// [`LENDER`] for a command whose run makes this offer.

@@ -132,7 +132,7 @@ pub struct Request {
     pub dialects_given: bool,
     /// `--once-per`: how long after the last successful run has begun the next one may ask. Above zero.
     pub once_per: Option<Duration>,
-    /// Names of contender nodes that are held by processes above us, as the environment claims.
+    /// The contender nodes that are held by processes above us, as the environment claims.
     pub held: Vec<String>,
     /// How to borrow from these processes, as the environment claims.
     pub offers: Vec<Offer>,

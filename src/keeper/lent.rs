@@ -8,7 +8,7 @@ use std::slice;
 use super::Keeper;
 use super::outside::Outside;
 use super::place::{Claim, LentBy, Stop};
-use crate::environment::HELD;
+use crate::environment::{self, HELD};
 use crate::futures::first_of;
 use crate::plan::LockPath;
 use crate::rules::card::Card;
@@ -62,7 +62,7 @@ impl<O: Outside> Keeper<'_, O> {
             queue = self.queue(session, lock, self.without_ghosts(lock, children.clone())).await?;
         }
         let held = |(contender, standing): &(&Contender, Standing<'_>)| {
-            matches!(standing, Standing::Holds) && self.plan.request.held.contains(&contender.name)
+            matches!(standing, Standing::Holds) && self.is_named(lock, contender)
         };
         for (contender, _) in queue.standings().filter(held) {
             let node = lock.child(&contender.name);
@@ -73,7 +73,7 @@ impl<O: Outside> Keeper<'_, O> {
             let run = match self.outside.loan(&Card::from_bytes(&data)) {
                 Loan::Lent(run) => run,
                 Loan::Over => continue,
-                // All nodes of the dialect `single` have this name: the environment does not mean this one.
+                // All nodes of the dialect `single` have this name: the environment may mean that of another ensemble.
                 Loan::Stranger if contender.name == SINGLE => continue,
                 Loan::Stranger => {
                     log::warn!("{node} is in {HELD}, but no zklock that this one descends from holds it; queueing");
@@ -102,12 +102,16 @@ impl<O: Outside> Keeper<'_, O> {
         Ok(None)
     }
 
+    /// Whether the environment says that a process above us holds this lock by this contender.
+    fn is_named(&self, lock: &LockPath, contender: &Contender) -> bool {
+        environment::is_held(&lock.child(&contender.name), &self.plan.request.held)
+    }
+
     /// Whether a contender that is named as a holder above us seems to wait for a node that the leader does not have:
     /// our server may show it for good (ZOOKEEPER-5010), and the holder has seen through that. That node is ignored
     /// from now on.
     async fn is_ghost_before_lender(&self, session: &O::Session, lock: &LockPath, queue: &Queue) -> Result<bool, Stop> {
-        let named = |contender: &Contender| self.plan.request.held.contains(&contender.name);
-        for (_, standing) in queue.standings().filter(|(contender, _)| named(contender)) {
+        for (_, standing) in queue.standings().filter(|(contender, _)| self.is_named(lock, contender)) {
             let Standing::Waits { watch, .. } = standing else { continue };
             for node in watch.iter().map(|contender| lock.child(&contender.name)) {
                 match self.insist(|| session.beat(slice::from_ref(&node), None)).await {

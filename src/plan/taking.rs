@@ -67,7 +67,7 @@ impl Taking {
             once_per: None,
             dialects_given: self.dialects.is_some(),
             dialects: self.dialects.unwrap_or_else(|| vec![Dialect::Curator]),
-            held: environment::names_held(&lines(environment::HELD)),
+            held: environment::nodes_held(&lines(environment::HELD)),
             offers: environment::offers(&lines(environment::LENDER)),
         })
     }

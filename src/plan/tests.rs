@@ -311,7 +311,7 @@ fn further_locks_are_checked_as_the_first_is() {
 #[test]
 fn held_locks_are_read_from_the_environment() {
     let held = |text| plan_in(&[("ZKLOCK_HELD", text)], &["/l", "job"]).unwrap().request.held;
-    assert_eq!(held("/l/_c_a-lock-0000000001\n/jobs/b/x"), ["_c_a-lock-0000000001", "x"]);
+    assert_eq!(held("/l/_c_a-lock-0000000001\n/jobs/b/x"), ["/l/_c_a-lock-0000000001", "/jobs/b/x"]);
     assert_eq!(held("\n/\n\n"), Vec::<String>::new());
 }
 

@@ -301,9 +301,8 @@ impl State {
         }
         let (state, offer) = (&self.hosts[outer], self.offer(outer));
         let nodes = state.grant.iter().flat_map(Grant::all).map(|granted| &granted.node);
-        let names = nodes.filter_map(|node| node.rsplit('/').next()).map(str::to_owned);
         let mut held = state.held.clone();
-        held.extend(names.filter(|name| !state.held.contains(name)));
+        held.extend(nodes.filter(|node| !state.held.contains(node)).cloned());
         let offers: Vec<Offer> = state.offers.iter().copied().chain([offer]).collect();
         let nested = &mut self.hosts[host];
         nested.borrowing = Borrowing::new(&offers);

@@ -36,6 +36,17 @@ fn found_under_another_chroot() {
     silent(script(&scratch, &[], &inner).run().expect_code(6));
 }
 
+/// All nodes of the dialect `single` have the same name.
+#[test]
+fn two_locks_of_the_dialect_single() {
+    let scratch = Scratch::new();
+    let third =
+        r#"echo "$ZKLOCK_HELD"; for lock in /lock /b; do "$Z" -n --dialect single $lock -- "$C" --name $lock; done"#;
+    let inner = format!(r#"export THIRD='{third}'; "$Z" -n --dialect single /b -c "$THIRD""#);
+    let output = silent(script(&scratch, &["--dialect", "single"], &inner).run().expect_code(0));
+    assert_eq!(output.stdout(), "/lock/lock\n/b/lock\n/lock ready\n/b ready\n");
+}
+
 #[test]
 fn beside_a_busy_lock() {
     let scratch = Scratch::new();

@@ -72,6 +72,22 @@ fn proc_with_processes_alone() {
     expect_refused(&format!(r#"unshare --mount sh -c '{part} && exec "$@"' sh"#), why);
 }
 
+/// It holds another lock than the outer run, but all nodes of this dialect have the same name.
+#[test]
+fn a_stranger_of_the_dialect_single_is_waited_for() {
+    const SINGLE: [&str; 2] = ["--dialect", "single"];
+    let scratch = Scratch::new();
+    let user: &[&str] = if geteuid().is_root() { &[] } else { &["--user", "--map-root-user"] };
+    let unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"].iter().chain(user).copied();
+    let stranger = scratch.zklock().args(SINGLE).arg("/other").child(["--until", "end"]);
+    let mut stranger = stranger.run_by(unshare).spawn();
+    stranger.wait_stdout("ready");
+    let inner = r#""$Z" -n --dialect single /other -- true"#;
+    script(&scratch, &SINGLE, inner).run().expect_code(75);
+    scratch.touch("end");
+    stranger.wait().expect_code(0);
+}
+
 /// /proc says otherwise there when the outer run started.
 #[test]
 fn another_time_namespace() {
