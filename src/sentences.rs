@@ -221,7 +221,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
         Notice::LeftKilled => (
             Weight::Error,
             "internal error: the guard process died when the command had ended; anything left in the command's process \
-             group was killed"
+             group may have been killed"
                 .to_owned(),
         ),
         Notice::LeftBehind { number, end_with_us } => {
