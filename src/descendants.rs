@@ -3,9 +3,9 @@
 //! A pid that may have been recycled must never be signalled. A direct child keeps its pid until we reap
 //! it; everything else is signalled through a pidfd that was checked after it was opened.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 
 use nix::errno::Errno;
 use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
@@ -15,11 +15,13 @@ use nix::unistd::{Pid, getpgrp, getpid};
 use crate::rules::signal::Signal;
 use crate::signals;
 
+pub use self::namespaces::{pid_namespace, time_namespace};
 pub use self::proc::directory as proc;
 pub use self::process::{
     Process, is_exiting, is_hidden, is_seen_to_exit, is_stopped, parent, pidfd_open, pidfd_send_signal, started,
 };
 
+mod namespaces;
 mod proc;
 mod process;
 
@@ -56,7 +58,7 @@ enum Source {
 
 impl OwnChildren {
     /// Fails where /proc shows another PID namespace: its numbers mean other processes here. Fails also where our children
-    /// would be in another one than we are. To be called by a process with one thread.
+    /// would be in another one than we are, or in another time namespace. To be called by a process with one thread.
     pub fn open() -> io::Result<Self> {
         let this = getpid();
         let link = proc::read_link("self");
@@ -73,8 +75,8 @@ impl OwnChildren {
             let why = "/proc is that of another PID namespace; mount its own there, as unshare --mount-proc does";
             return Err(io::Error::other(why));
         }
-        if have_namespace_of_their_own() {
-            let why = "its processes would be in a PID namespace of their own; give --fork to unshare";
+        if let Some(kind) = namespaces::of_children_alone() {
+            let why = format!("its processes would be in a {kind} namespace of their own; give --fork to unshare");
             return Err(io::Error::other(why));
         }
         match own_list() {
@@ -375,14 +377,6 @@ pub fn own_list() -> io::Result<File> {
 /// Whether /proc shows processes. Not whether it shows ours.
 pub fn is_proc_there() -> bool {
     proc::read_link("self").is_ok()
-}
-
-/// Whether the children of this process are made in another PID namespace than its own (pid_namespaces(7)).
-fn have_namespace_of_their_own() -> bool {
-    let (ours, theirs) = ("/proc/self/ns/pid", "/proc/self/ns/pid_for_children");
-    let namespace = |link| fs::metadata(link).map(|namespace| (namespace.dev(), namespace.ino()));
-    // Before Linux 4.12 there is no such link. A namespace without a first process has one that cannot be followed.
-    fs::symlink_metadata(theirs).is_ok() && namespace(ours).is_ok_and(|ours| namespace(theirs).ok() != Some(ours))
 }
 
 fn numbers(list: &[u8]) -> Vec<i32> {

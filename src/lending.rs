@@ -314,20 +314,5 @@ pub fn boot_id() -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-/// The number of our PID namespace.
-pub fn pid_namespace() -> Option<u64> {
-    namespace("pid")
-}
-
-/// The number of our time namespace: /proc counts from its own boot there when a process started. Before Linux 5.6 there
-/// are none.
-pub fn time_namespace() -> Option<u64> {
-    namespace("time")
-}
-
-fn namespace(kind: &str) -> Option<u64> {
-    Some(fs::metadata(format!("/proc/self/ns/{kind}")).ok()?.ino())
-}
-
 #[cfg(test)]
 mod tests;

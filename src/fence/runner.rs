@@ -21,13 +21,19 @@ pub enum Found {
     Runner(Runner),
     /// It may run, but is not for us to signal: it is another user's, or the system does not let us find out.
     OutOfReach,
-    /// It has gone, or is in another PID namespace.
+    /// It may run in another PID namespace.
+    Elsewhere,
+    /// It has gone.
     Gone,
 }
 
 impl Fence {
     /// Looks for the process that FILE.lock names.
     pub fn find(&self, holder: &Holder) -> Found {
+        // Of two containers that start at once, each may have a process with these numbers. Ours may even be this one.
+        if holder.pid_namespace.is_some_and(|number| descendants::pid_namespace() != Some(number)) {
+            return Found::Elsewhere;
+        }
         match find(holder, &self.lock) {
             Ok(Some(runner)) => Found::Runner(runner),
             Ok(None) => Found::Gone,

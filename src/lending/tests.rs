@@ -153,8 +153,8 @@ fn card(lender: Lender) -> Card {
     Card {
         pid: Some(lender.pid),
         started: Some(lender.started),
-        pid_ns: pid_namespace(),
-        time_ns: time_namespace(),
+        pid_ns: descendants::pid_namespace(),
+        time_ns: descendants::time_namespace(),
         boot_id: boot_id(),
         ..Card::default()
     }

@@ -55,7 +55,8 @@ fn a_binary_whose_loader_is_missing() {
     let scratch = Scratch::new();
     let (source, program) = (scratch.file("source.c"), scratch.file("program"));
     std::fs::write(&source, "int main(void) { return 0; }").unwrap();
-    let compiler = Command::new("cc").args(["-Wl,--dynamic-linker=/no/loader", "-o"]).args([&program, &source]).status();
+    let compiler =
+        Command::new("cc").args(["-Wl,--dynamic-linker=/no/loader", "-o"]).args([&program, &source]).status();
     assert!(compiler.unwrap().success());
     let output = scratch.zklock().arg(LOCK).arg(&program).run().expect_code(127);
     assert!(only_line(&output).ends_with("the loader of the system that it was built for"), "{output}");

@@ -478,6 +478,50 @@ fn a_person_sees_what_is_waited_for() {
 }
 
 #[test]
+fn another_containers_command_is_waited_for() {
+    let far = Far::new();
+    let user: &[&str] = if geteuid().is_root() { &[] } else { &["--user", "--map-root-user"] };
+    let unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"].iter().chain(user).copied();
+    let mut first = far.job("first", 7, &[], &["--until", "end"]).run_by(unshare).spawn();
+    first.wait_stdout("first ready");
+    let mut second = far.job("second", 8, &[], &[]).spawn();
+    let line = second.wait_stderr("of another container");
+    let said = "with a lower token; it cannot be stopped from here, so waiting until it has ended";
+    assert_eq!(line, format!("zklock: file is in use by process 1 of another container, {said}"));
+    wait_waiting(&second);
+    fs::write(far.file("end"), "").unwrap();
+    first.wait().expect_code(0);
+    second.wait().expect_code(0);
+    far.expect_order(&["first", "second"]);
+}
+
+/// Two that start at once may have the same process id, the same start and the same descriptor.
+#[test]
+fn a_process_of_ours_is_not_taken_for_one_of_another_container() {
+    let far = Far::new();
+    let mut first = far.start("first", 7, &[], &["--until", "end"]);
+    let mut ours = far.queue("ours", 7);
+    // What a fence in another container would have written whose numbers are those of ours.
+    let pid = ours.pid();
+    let started = process::look(pid).expect("it waits").started;
+    let is_lock =
+        |number: &String| fs::read_link(format!("/proc/{pid}/fd/{number}")).is_ok_and(|to| to == far.file("file.lock"));
+    let numbers =
+        fs::read_dir(format!("/proc/{pid}/fd")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let descriptor = numbers.into_iter().find(is_lock).expect("it has the file");
+    fs::write(far.file("file.lock"), format!("{pid} {started} {descriptor} 6 5000 1\n")).unwrap();
+    let mut last = far.job("last", 8, &[], &[]).spawn();
+    last.wait_stderr(&format!("process {pid} of another container"));
+    wait_waiting(&last);
+    fs::write(far.file("end"), "").unwrap();
+    first.wait().expect_code(0);
+    // It was not asked to end, and is refused.
+    assert!(only_line(&ours.wait().expect_code(76)).starts_with("a later holder has been here"));
+    last.wait().expect_code(0);
+    far.expect_order(&["first", "last"]);
+}
+
+#[test]
 fn another_users_command_is_waited_for() {
     if !geteuid().is_root() {
         eprintln!("skipped: takes root, to run a command as another user");
