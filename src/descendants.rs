@@ -57,8 +57,9 @@ enum Source {
 }
 
 impl OwnChildren {
-    /// Fails where /proc shows another PID namespace: its numbers mean other processes here. Fails also where our children
-    /// would be in another one than we are, or in another time namespace. To be called by a process with one thread.
+    /// Fails where /proc shows another PID namespace: its numbers mean other processes here. Fails also where /proc shows
+    /// that our children would be in another one than we are, or in another time namespace. To be called by a process with
+    /// one thread.
     pub fn open() -> io::Result<Self> {
         let this = getpid();
         let link = proc::read_link("self");
@@ -248,10 +249,15 @@ impl<'a> Descendants<'a> {
         !addressees.is_empty()
     }
 
-    /// Forwards a signal to those that do not share our process group, which has had it.
-    pub fn forward_outside(&self, signal: Signal) {
+    /// Forwards a signal to those that do not share our process group, which has had it; if a command is given, only to that
+    /// and what shares its own process group.
+    pub fn forward_outside(&self, signal: Signal, command: Option<Pid>) {
         let shared = getpgrp().as_raw();
-        self.addressees().iter().filter(|process| process.group != shared).for_each(|process| process.signal(signal));
+        for process in self.addressees().iter().filter(|process| process.group != shared) {
+            if command.map(Pid::as_raw).is_none_or(|command| process.pid == command || process.group == command) {
+                process.signal(signal);
+            }
+        }
     }
 
     /// Sends `signal` to every one of them but those in the process group `told`, and SIGCONT so that those that are stopped

@@ -211,9 +211,9 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
                 plan.request.once_per.map_or("", |_| "; --once-per may not know of this run")
             ),
         ),
-        Notice::GuardDied => {
+        Notice::GuardDied { had_ended } => {
             let why = told_to_caller(plan, tells_caller).map(|told| format!("the guard process died; {told}"));
-            (Weight::Error, why.unwrap_or_else(|| GUARD_DIED.to_owned()))
+            (Weight::Error, why.unwrap_or_else(|| guard_died(*had_ended).to_owned()))
         }
         Notice::BorrowerDied => {
             (Weight::Error, "a nested zklock was killed; killing what the command has left behind".to_owned())
@@ -242,8 +242,13 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
     }
 }
 
-/// The guard has died, and the command with it.
-pub const GUARD_DIED: &str = "internal error: the guard process died; killed the command";
+/// The guard has died, and the command with it, or what is left of it.
+pub fn guard_died(had_ended: bool) -> &'static str {
+    match had_ended {
+        false => "internal error: the guard process died; killed the command",
+        true => "internal error: the guard process died; killed what the command had left behind",
+    }
+}
 
 /// No server has answered.
 pub fn unreachable(servers: &ConnectString, given: bool, within: Duration, reason: &str) -> String {

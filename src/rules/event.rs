@@ -125,13 +125,13 @@ pub enum Effect {
     Interrupt {
         /// Which.
         signal: Signal,
-        /// The command has got it already.
+        /// The terminal has sent it to the command as well: if that is in our process group, it has got it already.
         shared: bool,
     },
     /// Pass a signal on to the command's process group, or to its descendants when it has ended.
     Forward(Signal),
-    /// The command has ended. Pass a signal of the terminal on to those of its descendants that have not had it, because
-    /// they are not in our process group.
+    /// Pass a signal of the terminal on to the command, or to its descendants when it has ended, as far as they have not had
+    /// it, because they are not in our process group.
     ForwardOutside(Signal),
     /// Ask the command and all its descendants to stop.
     Stop(Signal),

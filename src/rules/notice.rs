@@ -94,7 +94,10 @@ pub enum Notice {
     /// The release was not confirmed; the lock frees itself within this time.
     NotReleased(Duration),
     /// The guard process died; what is left of the command is killed.
-    GuardDied,
+    GuardDied {
+        /// The command itself had ended before.
+        had_ended: bool,
+    },
     /// A zklock below the command was killed, with its guard; what is left of the command is killed.
     BorrowerDied,
     /// The guard process died when the command had ended. Unless that was at the very end, the kernel killed anything that was

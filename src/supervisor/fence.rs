@@ -247,7 +247,7 @@ impl<'r> Run<'r> {
             if guard_gone {
                 phase = self.kill(phase);
                 cause.get_or_insert(Outcome::Internal);
-                self.screen.line(sentences::GUARD_DIED);
+                self.screen.line(sentences::guard_died(ended.is_none() && !self.job.has_command()));
             }
             if let Some(signal) = stopped {
                 self.stop_self(signal)?;
@@ -287,11 +287,10 @@ impl<'r> Run<'r> {
         }
         if !(self.job.shares_group && arrival.went_to_foreground()) {
             self.job.forward(signal, true);
-        } else if !self.job.has_command() {
-            match signal {
-                Signal::TSTP => self.stop_self(signal)?,
-                _ => self.job.forward_outside(signal),
-            }
+        } else if signal == Signal::TSTP && !self.job.has_command() {
+            self.stop_self(signal)?;
+        } else {
+            self.job.forward_outside(signal);
         }
         Ok(())
     }

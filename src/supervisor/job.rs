@@ -305,11 +305,14 @@ impl Job {
         }
     }
 
-    /// The command has ended. Forwards a signal of the terminal to those of its descendants that it has not reached.
+    /// Forwards a signal of the terminal to the command if it has not reached that, because it has left our process group, as
+    /// timeout(1) does. Once the command has ended: to those of its descendants that it has not reached.
     pub(super) fn forward_outside(&self, signal: Signal) {
-        if let Some(guarded) = self.guard.as_ref().filter(|guarded| !guarded.is_over()) {
-            guarded.descendants(&self.children).forward_outside(signal);
-        }
+        let Some(guarded) = self.guard.as_ref().filter(|guarded| !guarded.is_over()) else { return };
+        let command = guarded.guard.shared().command().filter(|_| guarded.state.has_command());
+        // The guard is in another session, so for the kernel such a group is orphaned, and TSTP stops none of it (setpgid(2)).
+        let signal = if command.is_some() && signal == Signal::TSTP { Signal::STOP } else { signal };
+        guarded.descendants(&self.children).forward_outside(signal, command);
     }
 
     pub(super) fn forward_to_on_lost(&self, signal: Signal) {

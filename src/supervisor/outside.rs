@@ -166,8 +166,10 @@ impl Outside for Supervisor<'_> {
             Effect::Recall => return Ok(self.recall(Unstarted::TooLate)),
             Effect::Interrupt { signal, shared } => {
                 let recalled = self.recall(Unstarted::Interrupted(signal));
-                if recalled.is_none() && !shared {
-                    self.forward(signal);
+                match shared {
+                    _ if recalled.is_some() => {}
+                    true => self.job.forward_outside(signal),
+                    false => self.forward(signal),
                 }
                 return Ok(recalled);
             }

@@ -11,7 +11,7 @@ use crate::harness::process;
 use crate::harness::proxy::Proxy;
 use crate::harness::scratch::{LOCK, Scratch, direct};
 use crate::harness::terminal::{CTRL_C, CTRL_Z, Terminal};
-use crate::harness::zklock::Zklock;
+use crate::harness::zklock::{Zklock, child};
 
 /// A shell that runs its command in the foreground, waits for a line when that has stopped, and continues it.
 const STOP_AND_CONTINUE: &str = r#""$@"; echo "stopped $?"; read; fg >/dev/null; echo "ended $?""#;
@@ -50,6 +50,20 @@ fn command_without_its_first_thread() {
     let scratch = Scratch::new();
     let zklock = scratch.zklock().arg(LOCK).child(["--second-thread"].iter().chain(&STOPPED_THEN_ENDED));
     expect_stop_and_end(zklock, |terminal, _| terminal.press(CTRL_Z));
+}
+
+/// timeout(1) leaves the process group of zklock, so the terminal signals zklock alone.
+#[test]
+fn command_that_leaves_our_process_group() {
+    let scratch = Scratch::new();
+    let below_timeout = |words: &[&str]| scratch.zklock().args([LOCK, "--", "timeout", "600"]).arg(child()).args(words);
+    expect_stop_and_end(below_timeout(&STOPPED_THEN_ENDED), |terminal, _| terminal.press(CTRL_Z));
+    let terminal = Terminal::new(80);
+    let mut job = terminal.spawn(below_timeout(&["--exit-on", "INT", "--exit", "3"]));
+    terminal.wait_count("ready", 1);
+    terminal.press(CTRL_C);
+    terminal.wait_count("signal INT", 1);
+    job.wait().expect_code(3);
 }
 
 /// Options of a child for [`expect_stop_and_end`].

@@ -369,7 +369,8 @@ fn guard_killed_when_the_command_has_ended() {
     poll::until("the end of the command", || (process::children(guard).len() == 1).then_some(()));
     process::send(guard, Signal::SIGKILL);
     first.signal(Signal::SIGCONT);
-    first.wait_at_most(SOON).expect_code(70);
+    let output = first.wait_at_most(SOON).expect_code(70);
+    assert!(output.stderr().ends_with("the guard process died; killed what the command had left behind\n"), "{output}");
     first.wait_until_nothing_is_left();
 }
 

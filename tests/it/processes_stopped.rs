@@ -187,6 +187,22 @@ fn guard_at_the_orderly_end() {
     job.wait_until_nothing_is_left();
 }
 
+/// What the command has left behind is waited for, and is killed with it.
+#[test]
+fn guard_killed_when_the_command_has_ended() {
+    let scratch = Scratch::new().with_lock();
+    let script = "setsid sleep 1000 >/dev/null 2>&1 & exit 4";
+    let mut job = scratch.zklock().args(["--wait-descendants", LOCK, "--", "sh", "-c", script]).spawn();
+    poll::until("the daemon alone", || {
+        let below = process::below_guard(job.pid());
+        (below.len() == 1 && below[0].name == "sleep").then_some(())
+    });
+    process::send(job.guard(), Signal::SIGKILL);
+    let output = job.wait().expect_code(70);
+    assert!(output.stderr().ends_with("the guard process died; killed what the command had left behind\n"), "{output}");
+    job.wait_until_nothing_is_left();
+}
+
 /// It is killed. Then the daemon dies with it, which is told.
 #[test]
 fn guard_killed_at_the_orderly_end() {

@@ -119,7 +119,7 @@ impl Machine {
             Event::LeaseOver => lose(now, run, LostWhy::Told(Loss::LeaseOver)),
             Event::GuardGone => {
                 let (state, mut effects) = kill(now, run.lease, Cause::GuardGone, None);
-                effects.push(Effect::Say(Notice::GuardDied));
+                effects.push(Effect::Say(Notice::GuardDied { had_ended: run.ended.is_some() }));
                 (state, effects)
             }
             Event::Timer if now >= run.lease.kill_at() => {
@@ -147,7 +147,7 @@ impl Machine {
                 (same, stop_self(Signal::TSTP))
             }
             // What has left our process group has not had it.
-            Event::Signal { signal, shared: true } if run.ended.is_some() && self.settings.wait_descendants => {
+            Event::Signal { signal, shared: true } if run.ended.is_none() || self.settings.wait_descendants => {
                 (same, vec![Effect::ForwardOutside(signal)])
             }
             Event::Signal { shared: true, .. } => (same, vec![]),
