@@ -253,7 +253,9 @@ impl<'a> Descendants<'a> {
     /// and what shares its own process group.
     pub fn forward_outside(&self, signal: Signal, command: Option<Pid>) {
         let shared = getpgrp().as_raw();
-        for process in self.addressees().iter().filter(|process| process.group != shared) {
+        // No zklock can forward this one.
+        let found = if signal == Signal::STOP { self.below(|_| true) } else { self.addressees() };
+        for process in found.iter().filter(|process| process.group != shared) {
             if command.map(Pid::as_raw).is_none_or(|command| process.pid == command || process.group == command) {
                 process.signal(signal);
             }

@@ -61,8 +61,8 @@ pub fn describe(grant: &Grant, mode: Mode) -> Vec<Variable> {
 
 /// [`HELD`] for a command that runs under these locks. `outer`: the nodes that are there already.
 pub fn held(grant: &Grant, outer: &[String]) -> Variable {
-    let nodes = grant.all().map(|granted| granted.node.as_str());
-    (HELD, with_lines(HELD, nodes.filter(|node| !is_held(node, outer))))
+    let is_there = |node: &str| outer.iter().any(|outer| outer == node);
+    (HELD, with_lines(HELD, grant.all().map(|granted| granted.node.as_str()).filter(|node| !is_there(node))))
 }
 
 /// The nodes in [`HELD`], which may hold anything: they are believed only when the servers confirm them.

@@ -205,8 +205,8 @@ impl Fence {
 
     fn say_whose_turn(&self, token: u64, kill_after: Duration) -> io::Result<()> {
         let started = descendants::started(std::process::id())?.ok_or(Errno::ESRCH)?;
-        let (pid, descriptor, pid_namespace) = (getpid().as_raw(), self.lock.as_raw_fd(), descendants::pid_namespace());
-        let text = Holder { pid, started, descriptor, token, kill_after, pid_namespace }.to_text();
+        let holder = Holder { pid: getpid().as_raw(), started, descriptor: self.lock.as_raw_fd(), token, kill_after };
+        let text = holder.to_text();
         self.lock.set_len(0)?;
         self.lock.write_all_at(text.as_bytes(), 0)
     }

@@ -81,36 +81,28 @@ pub struct Holder {
     pub token: u64,
     /// Its `--kill-after`.
     pub kill_after: Duration,
-    /// The PID namespace in which it has that process id. Version 0.2.0 does not say.
-    pub pid_namespace: Option<u64>,
 }
 
 impl Holder {
-    /// The content of FILE.lock: one line of numbers. `kill_after` is in milliseconds.
+    /// The content of FILE.lock: one line of numbers, the last one in milliseconds.
     pub fn to_text(self) -> String {
-        let Self { pid, started, descriptor, token, kill_after, pid_namespace } = self;
-        let namespace = pid_namespace.map(|number| format!(" {number}")).unwrap_or_default();
-        format!("{pid} {started} {descriptor} {token} {}{namespace}\n", kill_after.as_millis())
+        let Self { pid, started, descriptor, token, kill_after } = self;
+        format!("{pid} {started} {descriptor} {token} {}\n", kill_after.as_millis())
     }
 
     /// Reads it. There may be anything: the file is empty before the first command, and a person may have edited it.
     pub fn read(text: &[u8]) -> Option<Self> {
-        let words = str::from_utf8(text).ok()?.strip_suffix('\n')?.split(' ');
-        let numbers: Vec<u64> = words.map(token).collect::<Option<_>>()?;
-        let (&[pid, started, descriptor, token, kill_after], further) = numbers.split_first_chunk()?;
-        let pid_namespace = match *further {
-            [] => None,
-            [number] => Some(number),
-            _ => return None,
+        let mut numbers = str::from_utf8(text).ok()?.strip_suffix('\n')?.split(' ');
+        let mut next = || token(numbers.next()?);
+        let mut id = || i32::try_from(next()?).ok();
+        let holder = Self {
+            pid: id().filter(|pid| *pid > 0)?,
+            started: next()?,
+            descriptor: i32::try_from(next()?).ok()?,
+            token: next()?,
+            kill_after: Duration::from_millis(next()?),
         };
-        Some(Self {
-            pid: i32::try_from(pid).ok().filter(|pid| *pid > 0)?,
-            started,
-            descriptor: i32::try_from(descriptor).ok()?,
-            token,
-            kill_after: Duration::from_millis(kill_after),
-            pid_namespace,
-        })
+        numbers.next().is_none().then_some(holder)
     }
 
     /// For how long it may go on after it was asked to make way for a command with this token; `None`: it is waited for.
@@ -157,38 +149,20 @@ mod tests {
         assert_eq!(Seen::read(b"18446744073709551616\n"), Seen::Garbage, "more than fits");
     }
 
-    const HOLDER: Holder = Holder {
-        pid: 42,
-        started: 12_345,
-        descriptor: 9,
-        token: 7,
-        kill_after: Duration::from_millis(2500),
-        pid_namespace: Some(4_026_531_836),
-    };
+    const HOLDER: Holder =
+        Holder { pid: 42, started: 12_345, descriptor: 9, token: 7, kill_after: Duration::from_millis(2500) };
 
     #[test]
     fn a_holder_reads_back() {
-        assert_eq!(HOLDER.to_text(), "42 12345 9 7 2500 4026531836\n");
-        let older = Holder { pid_namespace: None, ..HOLDER };
-        assert_eq!(older.to_text(), "42 12345 9 7 2500\n");
-        for holder in [HOLDER, older] {
-            assert_eq!(Holder::read(holder.to_text().as_bytes()), Some(holder));
-        }
+        assert_eq!(HOLDER.to_text(), "42 12345 9 7 2500\n");
+        assert_eq!(Holder::read(HOLDER.to_text().as_bytes()), Some(HOLDER));
     }
 
     #[test]
     fn a_line_that_is_cut_or_edited_names_no_process() {
-        for text in [
-            "",
-            "\n",
-            "42",
-            "42 12345 9 7 2500",
-            "42 12345 9 7\n",
-            "0 1 1 1 1\n",
-            "-1 1 1 1 1\n",
-            "1 1 1 1 1 1 1\n",
-            "1 1 1 1 1 \n",
-        ] {
+        for text in
+            ["", "\n", "42", "42 12345 9 7 2500", "42 12345 9 7\n", "0 1 1 1 1\n", "-1 1 1 1 1\n", "1 1 1 1 1 1\n"]
+        {
             assert_eq!(Holder::read(text.as_bytes()), None, "{text:?}");
         }
     }

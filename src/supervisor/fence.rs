@@ -168,20 +168,21 @@ impl<'r> Run<'r> {
     /// it where nobody has been asked.
     fn stop_runner(&mut self, fence: &Fence, holder: &Holder) -> Option<(Option<Runner>, Instant)> {
         let deadline = clock::now() + holder.makes_way(self.plan.token)?;
-        let whose = match fence.find(holder) {
+        let asked = match fence.find(holder) {
             // Its guard is about to kill what is left, or it has not said yet that it is its turn: then it finds our token.
             Found::Gone => return Some((None, deadline)),
-            Found::Runner(runner) if runner.ask().is_ok() => return Some((Some(runner), deadline)),
-            Found::Runner(_) | Found::OutOfReach => "another user",
-            Found::Elsewhere => "another container",
+            Found::Runner(runner) => runner.ask().map(|()| runner).ok(),
+            Found::OutOfReach => None,
         };
-        self.screen.line(&format!(
-            "{} is in use by process {} of {whose}, with a lower token; it cannot be stopped from here, so waiting until it \
-             has ended",
-            self.plan.file.display(),
-            holder.pid
-        ));
-        None
+        if asked.is_none() {
+            self.screen.line(&format!(
+                "{} is in use by process {} of another user, with a lower token; it cannot be stopped from here, so \
+                 waiting until it has ended",
+                self.plan.file.display(),
+                holder.pid
+            ));
+        }
+        asked.map(|runner| (Some(runner), deadline))
     }
 
     fn show_wait(&mut self, holder: Option<Holder>) {

@@ -11,7 +11,7 @@ use crate::harness::process;
 use crate::harness::proxy::Proxy;
 use crate::harness::scratch::{LOCK, Scratch, direct};
 use crate::harness::terminal::{CTRL_C, CTRL_Z, Terminal};
-use crate::harness::zklock::{Zklock, child};
+use crate::harness::zklock::{Zklock, binary, child};
 
 /// A shell that runs its command in the foreground, waits for a line when that has stopped, and continues it.
 const STOP_AND_CONTINUE: &str = r#""$@"; echo "stopped $?"; read; fg >/dev/null; echo "ended $?""#;
@@ -64,6 +64,28 @@ fn command_that_leaves_our_process_group() {
     terminal.press(CTRL_C);
     terminal.wait_count("signal INT", 1);
     job.wait().expect_code(3);
+}
+
+/// A zklock there cannot pass on what stops it.
+#[test]
+fn nested_run_that_has_left_our_process_group() {
+    let scratch = Scratch::new();
+    let inner =
+        scratch.zklock().args([LOCK, "--", "timeout", "600"]).arg(binary()).arg("/inner").arg("--").arg(child());
+    let terminal = Terminal::new(80);
+    let mut job = terminal.spawn_by(STOP_AND_CONTINUE, inner.args(["--default", "TSTP,CONT", "--exit-on", "INT"]));
+    terminal.wait_count("ready", 1);
+    terminal.press(CTRL_Z);
+    terminal.wait_count("stopped", 1);
+    let is_stopped = |process: &process::Process| process.state == 'T';
+    let below = || process::all().into_iter().filter(|process| process.session == job.pid() && process.name == "child");
+    poll::until("the command is stopped", || below().all(|process| is_stopped(&process)).then_some(()));
+    terminal.enter("");
+    poll::until("the command goes on", || below().all(|process| !is_stopped(&process)).then_some(()));
+    terminal.press(CTRL_C);
+    terminal.wait_count("signal INT", 1);
+    terminal.wait_count("ended 0", 1);
+    job.wait().expect_code(0);
 }
 
 /// Options of a child for [`expect_stop_and_end`].

@@ -486,13 +486,10 @@ fn another_containers_command_is_waited_for() {
     let mut first = far.job("first", 7, &[], &["--until", "end"]).run_by(unshare).spawn();
     first.wait_stdout("first ready");
     let mut second = far.job("second", 8, &[], &[]).spawn();
-    let line = second.wait_stderr("of another container");
-    let said = "with a lower token; it cannot be stopped from here, so waiting until it has ended";
-    assert_eq!(line, format!("zklock: file is in use by process 1 of another container, {said}"));
     wait_waiting(&second);
     fs::write(far.file("end"), "").unwrap();
     first.wait().expect_code(0);
-    second.wait().expect_code(0);
+    silent(second.wait().expect_code(0));
     far.expect_order(&["first", "second"]);
 }
 
@@ -510,9 +507,8 @@ fn a_process_of_ours_is_not_taken_for_one_of_another_container() {
     let numbers =
         fs::read_dir(format!("/proc/{pid}/fd")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let descriptor = numbers.into_iter().find(is_lock).expect("it has the file");
-    fs::write(far.file("file.lock"), format!("{pid} {started} {descriptor} 6 5000 1\n")).unwrap();
+    fs::write(far.file("file.lock"), format!("{pid} {started} {descriptor} 6 5000\n")).unwrap();
     let mut last = far.job("last", 8, &[], &[]).spawn();
-    last.wait_stderr(&format!("process {pid} of another container"));
     wait_waiting(&last);
     fs::write(far.file("end"), "").unwrap();
     first.wait().expect_code(0);

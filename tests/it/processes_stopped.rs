@@ -197,6 +197,8 @@ fn guard_killed_when_the_command_has_ended() {
         let below = process::below_guard(job.pid());
         (below.len() == 1 && below[0].name == "sleep").then_some(())
     });
+    // It has said how the command has ended.
+    process::wait_state(job.guard(), &['S']);
     process::send(job.guard(), Signal::SIGKILL);
     let output = job.wait().expect_code(70);
     assert!(output.stderr().ends_with("the guard process died; killed what the command had left behind\n"), "{output}");

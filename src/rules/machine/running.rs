@@ -257,6 +257,9 @@ impl Machine {
             Event::Signal { signal, shared: false } if matches!(cause, Cause::MaxRun | Cause::Revoked) => {
                 (State::Stopping(stopping), vec![Effect::Forward(signal)])
             }
+            Event::Signal { signal, shared: true } if matches!(cause, Cause::MaxRun | Cause::Revoked) => {
+                (State::Stopping(stopping), vec![Effect::ForwardOutside(signal)])
+            }
             Event::CallerGone => (State::Stopping(stopping), vec![Effect::Forward(Signal::CONT)]),
             Event::Timer
             | Event::Signal { .. }

@@ -169,7 +169,10 @@ impl Harness {
                     );
                 }
                 Effect::ForwardOutside(signal) => {
-                    assert!(self.alive || self.waited_for(), "{signal} sent to descendants that are not waited for");
+                    assert!(
+                        self.alive || self.doomed || self.waited_for(),
+                        "{signal} sent to descendants that are not waited for"
+                    );
                 }
                 Effect::StartOnLost => {
                     assert!(!self.on_lost, "--on-lost twice");

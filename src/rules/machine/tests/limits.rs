@@ -55,7 +55,7 @@ fn signals_go_on_to_a_command_that_has_run_out() {
     let now = run.now;
     let mut sent = |shared| run.machine.step(now, Event::Signal { signal: Signal::INT, shared });
     assert_eq!(sent(false), [Effect::Forward(Signal::INT)]);
-    assert_eq!(sent(true), []);
+    assert_eq!(sent(true), [Effect::ForwardOutside(Signal::INT)]);
 }
 
 #[test]
