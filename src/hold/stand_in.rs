@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 
 use nix::errno::Errno;
@@ -90,7 +90,7 @@ impl StandIn {
         // A name for people.
         let _ = prctl::set_name(c"lock-hold");
         self.close_others(lent);
-        let ends = Ends { queue: self.queue(inherited)?, until: self.until };
+        let ends = Ends { queue: self.queue(inherited)?, until: self.until, typed: self.typed() };
         let lifeline = Lifeline::new()?;
         let process = lending::own()?;
         let offer = self.root.map(|root| lent.offer(root, Some(lifeline.of(process))));
@@ -126,6 +126,15 @@ impl StandIn {
         descriptors::close_all_but(&mut ours);
     }
 
+    /// The terminal, to be read without waiting: Ctrl-C throws away what poll(2) has just told of. That does not wait is a
+    /// property of the open file, and the caller has that of standard input as well. `None` where there is no /dev/tty.
+    fn typed(self) -> Option<OwnedFd> {
+        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+        let is_typed = matches!(self.until, UntilWhen::Typed);
+        // In the foreground, standard input is the terminal of our session.
+        if is_typed { nix::fcntl::open("/dev/tty", flags, Mode::empty()).ok() } else { None }
+    }
+
     /// The signals that end it. SIGINT and SIGQUIT do only at a terminal: when Ctrl-C has ended the work of a script, the
     /// script still needs the lock to clean up.
     fn queue(self, inherited: Inherited) -> io::Result<Queue> {
@@ -152,6 +161,8 @@ pub fn leave_stdout() -> nix::Result<()> {
 struct Ends {
     queue: Queue,
     until: UntilWhen,
+    /// See [`StandIn::typed`].
+    typed: Option<OwnedFd>,
 }
 
 impl Ends {
@@ -203,21 +214,25 @@ impl Ends {
         }
         let has_ended = has_end && has_event(&fds[1]);
         // Where nothing is read, what has come is the end of the terminal.
-        Ok(self.queue.take().is_some() || has_ended && (!is_reading || is_at_end()))
+        Ok(self.queue.take().is_some() || has_ended && (!is_reading || self.is_at_end()))
     }
-}
 
-/// Reads what was typed. Returns whether that was its end.
-fn is_at_end() -> bool {
-    if !is_in_foreground() {
-        return false;
-    }
-    match read(stdin(), &mut [0; 1024]) {
-        Ok(count) => count == 0,
-        // The last: somebody else has come to the foreground.
-        Err(Errno::EINTR | Errno::EAGAIN) => false,
-        Err(Errno::EIO) => is_in_foreground(),
-        Err(_) => true,
+    /// Reads what was typed. Returns whether that was its end.
+    fn is_at_end(&self) -> bool {
+        if !is_in_foreground() {
+            return false;
+        }
+        let typed = match &self.typed {
+            Some(typed) => typed.as_fd(),
+            None => stdin(),
+        };
+        match read(typed, &mut [0; 1024]) {
+            Ok(count) => count == 0,
+            Err(Errno::EINTR | Errno::EAGAIN) => false,
+            // Perhaps somebody else has come to the foreground.
+            Err(Errno::EIO) => is_in_foreground(),
+            Err(_) => true,
+        }
     }
 }
 

@@ -13,7 +13,8 @@ use crate::harness::process;
 use crate::harness::running::{Running, finish, only_line};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::terminal::{CTRL_C, Terminal};
-use crate::harness::times::SHORT_SESSION;
+use crate::harness::times::{SHORT_SESSION, SOON};
+use crate::harness::traced::Traced;
 use crate::harness::zklock::{Zklock, binary, child};
 
 mod lent;
@@ -322,6 +323,23 @@ fn at_a_terminal() {
         hold.wait().expect_code(0);
         scratch.wait_queue(0);
     }
+}
+
+/// Ctrl-C comes between poll(2), which has told of a line, and the read(2) of that line, and throws the line away.
+#[test]
+fn ctrl_c_when_a_line_is_about_to_be_read() {
+    let scratch = Scratch::new();
+    let terminal = Terminal::new(200);
+    let mut hold = terminal.spawn(hold(&scratch));
+    terminal.wait_count("ZKLOCK_HELD=", 1);
+    let is_it = |process: &process::Process| process.name == "lock-hold" && process.session == hold.pid();
+    let held = Traced::hold(process::all().into_iter().find(is_it).expect("it holds").pid);
+    terminal.enter("a line");
+    // The first read(2) is that of its signals.
+    held.until_call(2, |call| call[0] == libc::SYS_read.cast_unsigned());
+    terminal.press(CTRL_C);
+    drop(held);
+    hold.wait_at_most(SOON).expect_code(0);
 }
 
 /// What is typed is meant for another.
