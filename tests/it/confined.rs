@@ -201,14 +201,19 @@ fn any_user_on_a_read_only_root() {
         return;
     }
     let copied = Copied::new(0o755);
-    let bare = "mount -o remount,bind,ro / && exec setpriv --reuid=65534 --regid=65534 --clear-groups \
-                --bounding-set=-all --inh-caps=-all --no-new-privs";
-    let line = format!(r#"{bare} "$@"; :"#);
+    let place = std::env::temp_dir();
+    // Where a test may write may be a mount of its own.
+    let read_only = format!(
+        r#"for place in / {}; do mount -o remount,bind,ro "$(findmnt -n -o TARGET -T $place)"; done"#,
+        place.display()
+    );
+    let bare =
+        "exec setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all --inh-caps=-all --no-new-privs";
+    let line = format!(r#"{read_only} && {bare} "$@"; :"#);
     let scratch = Scratch::new().with_lock();
     // The user may not read the key of a certificate.
     let zklock = |args: &[&str]| scratch.zklock().plain().program(copied.zklock()).args(args).run_by(mounted(&line));
     let script = r#"grep -E "^(Cap|NoNew)" /proc/self/status; touch "$0" 2>&1; exit 3"#;
-    let place = std::env::temp_dir();
     let file = place.join(format!("zklock-{}", fastrand::u64(..)));
     let output = zklock(&[LOCK, "--", "sh", "-c", script, file.to_str().unwrap()]).run().expect_code(3);
     assert!(
