@@ -253,9 +253,10 @@ impl<'a> Descendants<'a> {
     /// and what shares its own process group.
     pub fn forward_outside(&self, signal: Signal, command: Option<Pid>) {
         let shared = getpgrp().as_raw();
-        // No zklock can forward this one.
-        let found = if signal == Signal::STOP { self.below(|_| true) } else { self.addressees() };
-        for process in found.iter().filter(|process| process.group != shared) {
+        // No zklock can forward STOP. It stops with its command, and nobody would continue what waits for that.
+        let (is_stop, is_run) = (signal == Signal::STOP, process::is_run());
+        let found = self.below(|process| is_stop || !is_run(process));
+        for process in found.iter().filter(|process| process.group != shared && !(is_stop && is_run(process))) {
             if command.map(Pid::as_raw).is_none_or(|command| process.pid == command || process.group == command) {
                 process.signal(signal);
             }

@@ -132,7 +132,11 @@ impl StandIn {
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
         let is_typed = matches!(self.until, UntilWhen::Typed);
         // In the foreground, standard input is the terminal of our session.
-        if is_typed { nix::fcntl::open("/dev/tty", flags, Mode::empty()).ok() } else { None }
+        if is_typed {
+            nix::fcntl::open("/dev/tty", flags, Mode::empty()).ok().filter(|tty| tcgetpgrp(tty).is_ok())
+        } else {
+            None
+        }
     }
 
     /// The signals that end it. SIGINT and SIGQUIT do only at a terminal: when Ctrl-C has ended the work of a script, the

@@ -204,7 +204,7 @@ fn any_user_on_a_read_only_root() {
     let place = std::env::temp_dir();
     // Where a test may write may be a mount of its own.
     let read_only = format!(
-        r#"for place in / {}; do mount -o remount,bind,ro "$(findmnt -n -o TARGET -T $place)"; done"#,
+        r#"for place in / {}; do mount -o remount,bind,ro "$(findmnt -n -o TARGET -T $place)" || exit; done"#,
         place.display()
     );
     let bare =

@@ -88,6 +88,31 @@ fn nested_run_that_has_left_our_process_group() {
     job.wait().expect_code(0);
 }
 
+/// What a nested run that waits needs to go on is not stopped, because nobody would continue it.
+#[test]
+fn nested_run_that_waits_and_has_left_our_process_group() {
+    let scratch = Scratch::new();
+    let mut holder = scratch.zklock().arg("/inner").child(["--until", "end"]).spawn();
+    holder.wait_stdout("ready");
+    let outer =
+        scratch.zklock().args([LOCK, "--", "timeout", "600"]).arg(binary()).arg("/inner").arg("--").arg(child());
+    let terminal = Terminal::new(80);
+    let mut job = terminal.spawn_by(STOP_AND_CONTINUE, outer.args(["--exit-on", "INT"]));
+    // The guards themselves have left the session.
+    let gated = |process: &process::Process| process.session == job.pid() && process.name == "lock-guard";
+    poll::until("a process at the inner gate", || process::all().iter().any(gated).then_some(()));
+    terminal.press(CTRL_Z);
+    terminal.wait_count("stopped", 1);
+    terminal.enter("");
+    scratch.touch("end");
+    holder.wait().expect_code(0);
+    terminal.wait_count("ready", 1);
+    terminal.press(CTRL_C);
+    terminal.wait_count("signal INT", 1);
+    terminal.wait_count("ended 0", 1);
+    job.wait().expect_code(0);
+}
+
 /// Options of a child for [`expect_stop_and_end`].
 pub(crate) const STOPPED_THEN_ENDED: [&str; 6] = ["--default", "TSTP,CONT", "--exit-on", "TERM", "--exit", "3"];
 
