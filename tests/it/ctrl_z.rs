@@ -98,9 +98,13 @@ fn nested_run_that_waits_and_has_left_our_process_group() {
         scratch.zklock().args([LOCK, "--", "timeout", "600"]).arg(binary()).arg("/inner").arg("--").arg(child());
     let terminal = Terminal::new(80);
     let mut job = terminal.spawn_by(STOP_AND_CONTINUE, outer.args(["--exit-on", "INT"]));
-    // The guards themselves have left the session.
-    let gated = |process: &process::Process| process.session == job.pid() && process.name == "lock-guard";
-    poll::until("a process at the inner gate", || process::all().iter().any(gated).then_some(()));
+    scratch.wait_left(["/inner"], [2]);
+    // The guards themselves have left the session, and the outer run's process has gone from its gate.
+    poll::until("a process at the inner gate", || {
+        let all: Vec<_> = process::all().into_iter().filter(|process| process.session == job.pid()).collect();
+        let timeout = all.iter().find(|process| process.name == "timeout")?.group;
+        all.iter().any(|process| process.group == timeout && process.name == "lock-guard").then_some(())
+    });
     terminal.press(CTRL_Z);
     terminal.wait_count("stopped", 1);
     terminal.enter("");
