@@ -253,7 +253,7 @@ impl<'a> Descendants<'a> {
     /// and what shares its own process group.
     pub fn forward_outside(&self, signal: Signal, command: Option<Pid>) {
         let shared = getpgrp().as_raw();
-        // No zklock can forward STOP. It stops with its command, and nobody would continue what waits for that.
+        // STOP goes below a zklock, which cannot forward it, and not to that: nobody would continue what waits at its gate.
         let (is_stop, is_run) = (signal == Signal::STOP, process::is_run());
         let found = self.below(|process| is_stop || !is_run(process));
         for process in found.iter().filter(|process| process.group != shared && !(is_stop && is_run(process))) {

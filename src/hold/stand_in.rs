@@ -126,8 +126,8 @@ impl StandIn {
         descriptors::close_all_but(&mut ours);
     }
 
-    /// The terminal, to be read without waiting: Ctrl-C throws away what poll(2) has just told of. That does not wait is a
-    /// property of the open file, and the caller has that of standard input as well. `None` where there is no /dev/tty.
+    /// The terminal, to be read without waiting: Ctrl-C throws away what poll(2) has just told of. That reading does not wait
+    /// is a property of the open file, and the caller has that of standard input as well. `None` where there is no /dev/tty.
     fn typed(self) -> Option<OwnedFd> {
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
         let is_typed = matches!(self.until, UntilWhen::Typed);

@@ -166,10 +166,10 @@ impl Outside for Supervisor<'_> {
             Effect::Recall => return Ok(self.recall(Unstarted::TooLate)),
             Effect::Interrupt { signal, shared } => {
                 let recalled = self.recall(Unstarted::Interrupted(signal));
-                match shared {
-                    _ if recalled.is_some() => {}
-                    true => self.job.forward_outside(signal),
-                    false => self.forward(signal),
+                match (&recalled, shared) {
+                    (Some(_), _) => {}
+                    (None, true) => self.job.forward_outside(signal),
+                    (None, false) => self.forward(signal),
                 }
                 return Ok(recalled);
             }

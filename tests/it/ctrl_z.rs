@@ -9,6 +9,7 @@ use crate::harness::frames::Op;
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::proxy::Proxy;
+use crate::harness::running::Running;
 use crate::harness::scratch::{LOCK, Scratch, direct};
 use crate::harness::terminal::{CTRL_C, CTRL_Z, Terminal};
 use crate::harness::zklock::{Zklock, binary, child};
@@ -23,7 +24,7 @@ fn stops_the_job_and_fg_continues_it() {
     let terminal = Terminal::new(80);
     let zklock = scratch.zklock_by(proxy.address()).arg(LOCK);
     let zklock = zklock.child(["--default", "TSTP,CONT", "--exit-on", "INT"]);
-    let mut job = terminal.spawn_by(STOP_AND_CONTINUE, zklock);
+    let job = terminal.spawn_by(STOP_AND_CONTINUE, zklock);
     terminal.wait_count("ready", 1);
     let contenders = scratch.client().children(LOCK);
     terminal.press(CTRL_Z);
@@ -38,10 +39,16 @@ fn stops_the_job_and_fg_continues_it() {
             .into_iter()
             .find(|process| process.session == job.pid() && process.name == "child" && process.state != 'T')
     });
+    end_by_ctrl_c(&terminal, job);
+}
+
+/// Ctrl-C ends the command, and so the job and its shell.
+#[track_caller]
+fn end_by_ctrl_c(terminal: &Terminal, mut shell: Running) {
     terminal.press(CTRL_C);
     terminal.wait_count("signal INT", 1);
     terminal.wait_count("ended 0", 1);
-    job.wait().expect_code(0);
+    shell.wait().expect_code(0);
 }
 
 /// /proc shows a process whose first thread has ended as a zombie, whatever the others do.
@@ -73,7 +80,7 @@ fn nested_run_that_has_left_our_process_group() {
     let inner =
         scratch.zklock().args([LOCK, "--", "timeout", "600"]).arg(binary()).arg("/inner").arg("--").arg(child());
     let terminal = Terminal::new(80);
-    let mut job = terminal.spawn_by(STOP_AND_CONTINUE, inner.args(["--default", "TSTP,CONT", "--exit-on", "INT"]));
+    let job = terminal.spawn_by(STOP_AND_CONTINUE, inner.args(["--default", "TSTP,CONT", "--exit-on", "INT"]));
     terminal.wait_count("ready", 1);
     terminal.press(CTRL_Z);
     terminal.wait_count("stopped", 1);
@@ -82,10 +89,7 @@ fn nested_run_that_has_left_our_process_group() {
     poll::until("the command is stopped", || below().all(|process| is_stopped(&process)).then_some(()));
     terminal.enter("");
     poll::until("the command goes on", || below().all(|process| !is_stopped(&process)).then_some(()));
-    terminal.press(CTRL_C);
-    terminal.wait_count("signal INT", 1);
-    terminal.wait_count("ended 0", 1);
-    job.wait().expect_code(0);
+    end_by_ctrl_c(&terminal, job);
 }
 
 /// What a nested run that waits needs to go on is not stopped, because nobody would continue it.
@@ -97,7 +101,7 @@ fn nested_run_that_waits_and_has_left_our_process_group() {
     let outer =
         scratch.zklock().args([LOCK, "--", "timeout", "600"]).arg(binary()).arg("/inner").arg("--").arg(child());
     let terminal = Terminal::new(80);
-    let mut job = terminal.spawn_by(STOP_AND_CONTINUE, outer.args(["--exit-on", "INT"]));
+    let job = terminal.spawn_by(STOP_AND_CONTINUE, outer.args(["--exit-on", "INT"]));
     scratch.wait_left(["/inner"], [2]);
     // The guards themselves have left the session, and the outer run's process has gone from its gate.
     poll::until("a process at the inner gate", || {
@@ -111,10 +115,7 @@ fn nested_run_that_waits_and_has_left_our_process_group() {
     scratch.touch("end");
     holder.wait().expect_code(0);
     terminal.wait_count("ready", 1);
-    terminal.press(CTRL_C);
-    terminal.wait_count("signal INT", 1);
-    terminal.wait_count("ended 0", 1);
-    job.wait().expect_code(0);
+    end_by_ctrl_c(&terminal, job);
 }
 
 /// Options of a child for [`expect_stop_and_end`].

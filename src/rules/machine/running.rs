@@ -254,11 +254,9 @@ impl Machine {
                 kill(now, stopping.lease, cause, why)
             }
             Event::Timer if now >= stopping.deadline() => kill(now, stopping.lease, cause, why),
-            Event::Signal { signal, shared: false } if matches!(cause, Cause::MaxRun | Cause::Revoked) => {
-                (State::Stopping(stopping), vec![Effect::Forward(signal)])
-            }
-            Event::Signal { signal, shared: true } if matches!(cause, Cause::MaxRun | Cause::Revoked) => {
-                (State::Stopping(stopping), vec![Effect::ForwardOutside(signal)])
+            Event::Signal { signal, shared } if matches!(cause, Cause::MaxRun | Cause::Revoked) => {
+                let forward = if shared { Effect::ForwardOutside } else { Effect::Forward };
+                (State::Stopping(stopping), vec![forward(signal)])
             }
             Event::CallerGone => (State::Stopping(stopping), vec![Effect::Forward(Signal::CONT)]),
             Event::Timer
