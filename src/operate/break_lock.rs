@@ -1,6 +1,8 @@
 //! `zklock break`
 
+use std::cell::Cell;
 use std::io::{IsTerminal as _, stderr, stdin};
+use std::slice;
 
 use nix::errno::Errno;
 use nix::poll::PollFlags;
@@ -25,11 +27,14 @@ use crate::sentences;
 use crate::session::tcp::TcpSession;
 use crate::session::{Failure, Session as _};
 use crate::writer;
+use crate::zookeeper::reply::Stat;
 
 /// What has become of a contender.
 enum Fate {
     /// It has gone.
     Gone,
+    /// It had gone before anything was done.
+    Missed,
     /// It was meant as a waiter, and has begun to hold.
     Holds,
     /// It was asked, or is being deleted, and is still there.
@@ -90,7 +95,6 @@ pub(super) async fn run(
             return Ok(Outcome::NotFree);
         }
     };
-    let who = picture::who(target);
     // The name of that node is the next holder's as well.
     if order.node.is_some() && target.client == Some("single") {
         say(&format!(
@@ -99,30 +103,38 @@ pub(super) async fn run(
         return Ok(Outcome::Unusable);
     }
     match end(order, target, visit).await {
-        Ok(Fate::Gone) => Ok(Outcome::Exited(0)),
-        Ok(Fate::Holds) => {
-            tell(&format!("{who} holds {lock} by now, and was not asked: name it again if it is to stop its command"));
-            Ok(Outcome::NotFree)
-        }
-        Ok(Fate::Stays) => {
-            let why = match target.client {
-                Some("curator") if !order.force => "; a lock that is not revocable does not react",
-                _ => "",
-            };
-            let hint = if order.force { "" } else { "; --force deletes its node" };
-            tell(&format!("{who} has not left {lock} within {}{why}{hint}", show(order.timeout)));
-            Ok(Outcome::NotFree)
-        }
-        Ok(Fate::Deaf) => {
-            say(&format!("{who} cannot be asked to leave {lock}; --force deletes its node"));
-            Ok(Outcome::Unusable)
-        }
+        Ok(fate) => Ok(report(&fate, order, target, tell)),
         Err(Stop::Failed(Failure::Denied)) => {
             say(&sentences::denied(&lock.child(&target.node)));
             Ok(Outcome::Denied)
         }
         Err(stop) => Err(stop),
     }
+}
+
+/// Says what has become of it, unless it has gone as it was to.
+fn report(fate: &Fate, order: &Break, target: &Entry, tell: impl Fn(&str)) -> Outcome {
+    let (who, lock) = (picture::who(target), &order.lock);
+    match fate {
+        Fate::Gone => return Outcome::Exited(0),
+        Fate::Deaf => {
+            say(&format!("{who} cannot be asked to leave {lock}; --force deletes its node"));
+            return Outcome::Unusable;
+        }
+        Fate::Missed => tell(&format!("{who} is not there any more")),
+        Fate::Holds => {
+            tell(&format!("{who} holds {lock} by now, and was not asked: name it again if it is to stop its command"));
+        }
+        Fate::Stays => {
+            let why = match target.client {
+                Some("curator") if !order.force => "; a lock that is not revocable does not react",
+                _ => "",
+            };
+            let hint = if order.force { "" } else { "; --force deletes its node" };
+            tell(&format!("{who} has not left {lock} within {}{why}{hint}", show(order.timeout)));
+        }
+    }
+    Outcome::NotFree
 }
 
 /// Shows the holders, and has one of them chosen. `None`: there is none; an error: the answer is no.
@@ -173,9 +185,15 @@ async fn answer(reactor: &Reactor) -> String {
 async fn end(order: &Break, target: &Entry, visit: &Visit<'_>) -> Result<Fate, Stop> {
     let nodes: Vec<String> = target.nodes.iter().map(|name| order.lock.child(name)).collect();
     let by = requester();
-    let asking = visit.ask(Patience::Limited, async |session| match order.force {
-        true => delete(session, &nodes, target).await,
-        false => ask(session, &nodes[0], target, &by).await,
+    let is_sent = Cell::new(false);
+    let asking = visit.ask(Patience::Limited, async |session| {
+        // The answer was lost with the connection.
+        let may_be_done = is_sent.get();
+        let fate = match order.force {
+            true => delete(session, &nodes, target, &is_sent).await?,
+            false => ask(session, &nodes[0], target, &by, &is_sent).await?,
+        };
+        Ok(if may_be_done && matches!(fate, Fate::Missed) { Fate::Gone } else { fate })
     });
     match asking.await? {
         Fate::Stays => {}
@@ -190,45 +208,65 @@ async fn end(order: &Break, target: &Entry, visit: &Visit<'_>) -> Result<Fate, S
 }
 
 /// Deletes all nodes of a contender together.
-async fn delete(session: &TcpSession<'_>, nodes: &[String], target: &Entry) -> Result<Fate, Stop> {
+async fn delete(
+    session: &TcpSession<'_>,
+    nodes: &[String],
+    target: &Entry,
+    is_sent: &Cell<bool>,
+) -> Result<Fate, Stop> {
     if !is_same(session, &nodes[0], target).await? {
-        return Ok(Fate::Gone);
+        return Ok(Fate::Missed);
     }
+    is_sent.set(true);
     match session.delete_together(nodes).await {
-        Ok(()) => Ok(Fate::Gone),
-        // Some have gone already. A single one may be another's by now.
-        Err(Failure::NoNode) if nodes.len() == 1 => Ok(Fate::Gone),
-        Err(Failure::NoNode) => {
-            for node in nodes {
-                session.delete(node).await?;
-            }
-            Ok(Fate::Gone)
-        }
-        Err(failure) => Err(failure.into()),
+        Ok(()) => return Ok(Fate::Gone),
+        Err(Failure::NoNode) => {}
+        Err(failure) => return Err(failure.into()),
     }
+    // Some have gone already. A single one may be another's by now.
+    let mut fate = Fate::Missed;
+    for node in nodes.iter().filter(|_| nodes.len() > 1) {
+        match session.delete_together(slice::from_ref(node)).await {
+            Ok(()) => fate = Fate::Gone,
+            Err(Failure::NoNode) => {}
+            Err(failure) => return Err(failure.into()),
+        }
+    }
+    Ok(fate)
 }
 
 /// Whether the node is the one that was seen. If the lock's own node was made anew, its sequence numbers begin again, and
 /// the names of some clients have nothing else that tells them apart.
 async fn is_same(session: &TcpSession<'_>, node: &str, target: &Entry) -> Result<bool, Stop> {
     match session.exists(node, false).await {
-        Ok((stat, _)) => Ok(stat.is_some_and(|stat| target.token.is_none_or(|token| token == stat.czxid))),
+        Ok((stat, _)) => Ok(stat.is_some_and(|stat| !is_anothers(stat, target))),
         // Newer servers tell nothing of a node to those who may not read it, and told nothing before.
         Err(Failure::Denied) => Ok(target.token.is_none()),
         Err(failure) => Err(failure.into()),
     }
 }
 
+/// Whether a node of the same name was created later than the one that was seen.
+fn is_anothers(stat: Stat, target: &Entry) -> bool {
+    target.token.is_some_and(|token| token != stat.czxid)
+}
+
 /// Stores the request in a node.
-async fn ask(session: &TcpSession<'_>, node: &str, target: &Entry, by: &str) -> Result<Fate, Stop> {
+async fn ask(
+    session: &TcpSession<'_>,
+    node: &str,
+    target: &Entry,
+    by: &str,
+    is_sent: &Cell<bool>,
+) -> Result<Fate, Stop> {
     loop {
         let (data, stat, _) = match session.look(node, false).await {
             Ok(there) => there,
-            Err(Failure::NoNode) => return Ok(Fate::Gone),
+            Err(Failure::NoNode) => return Ok(Fate::Missed),
             Err(failure) => return Err(failure.into()),
         };
-        if target.token.is_some_and(|token| token != stat.czxid) {
-            return Ok(Fate::Gone);
+        if is_anothers(stat, target) {
+            return Ok(Fate::Missed);
         }
         let asked = Revocation { seen_holding: Some(target.holds), by: Some(by.to_owned()) };
         let data = match target.client {
@@ -237,9 +275,10 @@ async fn ask(session: &TcpSession<'_>, node: &str, target: &Entry, by: &str) -> 
             _ => None,
         };
         let Some(data) = data else { return Ok(Fate::Deaf) };
+        is_sent.set(true);
         match session.store(node, &data, stat.version).await {
             Ok(()) => return Ok(Fate::Stays),
-            Err(Failure::NoNode) => return Ok(Fate::Gone),
+            Err(Failure::NoNode) => return Ok(Fate::Missed),
             // It has just published that it holds, for example.
             Err(Failure::Changed) => {}
             Err(failure) => return Err(failure.into()),
@@ -251,6 +290,7 @@ async fn ask(session: &TcpSession<'_>, node: &str, target: &Entry, by: &str) -> 
 async fn until_gone(session: &TcpSession<'_>, node: &str, target: &Entry) -> Result<Fate, Stop> {
     loop {
         let watch = match session.look(node, true).await {
+            Ok((_, stat, _)) if is_anothers(stat, target) => return Ok(Fate::Gone),
             Ok((data, _, _)) if !target.holds && Card::from_bytes(&data).held_since.is_some() => {
                 return Ok(Fate::Holds);
             }

@@ -2,8 +2,10 @@
 
 use serde_json::Value;
 
+use crate::harness::frames::Op;
 use crate::harness::peers::{Peer, Recipe};
 use crate::harness::poll;
+use crate::harness::proxy::Fate;
 use crate::harness::running::{Output, Running, finish, silent};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::terminal::Terminal;
@@ -82,6 +84,42 @@ fn a_contender_that_has_gone_is_not_replaced_by_another() {
     }
     finish(&mut second);
     scratch.expect_tidy(&["holder", "second"]);
+}
+
+/// It goes between the look that finds it and the request.
+#[test]
+fn a_contender_that_goes_by_itself_was_not_ended() {
+    let (scratch, proxy) = Scratch::proxied();
+    for options in [&[][..], &["--force"]] {
+        let mut first = holder(&scratch);
+        let mut second = scratch.queue("second", 1);
+        let node = node(&scratch, 0);
+        let looked = proxy.trap_ops(Fate::Wait, &[Op::GetData]);
+        let breaking = scratch.zklock_by(proxy.address()).arg("break").args(options);
+        let mut breaking = breaking.args(["--node", &node, LOCK]).spawn();
+        looked.wait();
+        finish(&mut first);
+        second.wait_stdout("ready");
+        looked.release();
+        let output = breaking.wait().expect_code(75);
+        assert!(output.stderr().ends_with(" is not there any more\n"), "{output}");
+        finish(&mut second);
+    }
+    scratch.expect_tidy(&["holder", "second", "holder", "second"]);
+}
+
+/// The answer to the request is lost: what has gone by then may have gone for it.
+#[test]
+fn a_contender_that_may_have_been_ended_has_gone() {
+    let (scratch, proxy) = Scratch::proxied();
+    for (options, op) in [(&[][..], Op::SetData), (&["--force"], Op::Multi)] {
+        let mut holder = holder(&scratch);
+        let answer = proxy.trap_ops(Fate::Reset, &[op]);
+        let breaking = scratch.zklock_by(proxy.address()).arg("break").args(options);
+        silent(breaking.args(["--node", &node(&scratch, 0), LOCK]).run().expect_code(0));
+        answer.wait();
+        holder.wait().expect_code(76);
+    }
 }
 
 #[test]
@@ -211,5 +249,25 @@ fn a_person_chooses_one_of_several() {
     expect_asked(&second.wait().expect_code(76));
     assert!(!first.has_ended());
     finish(&mut first);
+    terminal.close();
+}
+
+#[test]
+fn a_holder_that_ends_before_the_answer_is_not_replaced_by_the_next() {
+    let scratch = Scratch::new().with_lock();
+    let terminal = Terminal::new(100);
+    for (number, options) in [&[][..], &["--force"]].into_iter().enumerate() {
+        let mut first = holder(&scratch);
+        let mut second = scratch.queue("second", 1);
+        let mut breaking = terminal.spawn(breaking(&scratch, options));
+        terminal.wait_count("[y/N]", number + 1);
+        finish(&mut first);
+        second.wait_stdout("ready");
+        terminal.enter("y");
+        breaking.wait().expect_code(75);
+        terminal.wait_count(" is not there any more", number + 1);
+        finish(&mut second);
+    }
+    scratch.expect_tidy(&["holder", "second", "holder", "second"]);
     terminal.close();
 }
