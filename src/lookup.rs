@@ -15,12 +15,12 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, Uid, User, fork, getpid, getppid, getuid, pipe2, write};
 
 use crate::clock;
 use crate::command::exit_now;
 use crate::descriptors;
+use crate::signals;
 
 /// How long the look-up of our user may take.
 const USER_LOOKUP: Duration = Duration::from_millis(500);
@@ -65,19 +65,20 @@ impl AsFd for Lookup {
 
 impl Drop for Lookup {
     fn drop(&mut self) {
-        give_up(self.child);
+        give_up(self.child, &self.pipe);
     }
 }
 
 /// Does `work` in a fork, which dies with this process and keeps one descriptor.
 fn fork_off(name: &CStr, kept: RawFd, work: impl FnOnce()) -> io::Result<Pid> {
-    // Those that were given up. The keeper has no other children.
-    while waitpid(None, Some(WaitPidFlag::WNOHANG)).is_ok_and(|status| status != WaitStatus::StillAlive) {}
+    // A fork may sleep uninterruptibly, or have a debugger, so it is not waited for. The keeper has no other children.
+    signals::leave_children_to_the_kernel(true)?;
     let parent = getpid();
     #[expect(unsafe_code, reason = "the work is done in a fork")]
     // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
     match unsafe { fork() }? {
         ForkResult::Child => {
+            let _ = signals::leave_children_to_the_kernel(false);
             let _ = prctl::set_name(name);
             let _ = prctl::set_pdeathsig(Signal::SIGKILL);
             // A copy of our socket would hide our death from the supervisor.
@@ -91,12 +92,11 @@ fn fork_off(name: &CStr, kept: RawFd, work: impl FnOnce()) -> io::Result<Pid> {
     }
 }
 
-/// Ends a fork of ours that is of no more use.
-fn give_up(child: Pid) {
-    // Until it is reaped here, the pid is its own.
-    if waitpid(child, Some(WaitPidFlag::WNOHANG)) == Ok(WaitStatus::StillAlive) {
+/// Ends a fork of ours that is of no more use. `ours`: our end of what it has kept.
+fn give_up(child: Pid, ours: impl AsFd) {
+    // As long as its own end is open, the pid is its own. One that is closed is that of a process that exits.
+    if poll(&mut [PollFd::new(ours.as_fd(), PollFlags::empty())], PollTimeout::ZERO) == Ok(0) {
         let _ = kill(child, Signal::SIGKILL);
-        // It may sleep uninterruptibly, so it is not waited for. The next fork reaps it.
     }
 }
 

@@ -383,6 +383,11 @@ pub fn turn_deaf() -> nix::Result<()> {
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)
 }
 
+/// Whether the kernel reaps the children of this process as soon as they end (wait(2)).
+pub fn leave_children_to_the_kernel(is_so: bool) -> nix::Result<()> {
+    set_handler(Named::SIGCHLD, if is_so { SigHandler::SigIgn } else { SigHandler::SigDfl }).map(drop)
+}
+
 /// Sends a signal to a process, or to a group when `pid` is negative (kill(2)).
 pub fn send(pid: i32, signal: Signal) -> io::Result<()> {
     #[expect(unsafe_code, reason = "nix's kill cannot send real-time signals")]

@@ -65,6 +65,6 @@ impl AsFd for Talk {
 
 impl Drop for Talk {
     fn drop(&mut self) {
-        give_up(self.child);
+        give_up(self.child, &self.socket);
     }
 }

@@ -1,4 +1,4 @@
-//! A waiter that has nothing to do sleeps.
+//! A waiter that has nothing to do sleeps, and a holder has no process too many.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::harness::frames::Op;
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::running::finish;
-use crate::harness::scratch::Scratch;
+use crate::harness::scratch::{LOCK, Scratch, direct};
 
 /// How many pings of the waiter are looked at.
 const PINGS: usize = 8;
@@ -50,4 +50,22 @@ fn a_waiter_wakes_for_its_pings_only() {
     finish(&mut next);
     finish(&mut waiter);
     scratch.expect_tidy(&["holder", "next", "waiter"]);
+}
+
+/// The names of servers are looked up in processes of their own.
+#[test]
+fn a_holder_has_no_zombies() {
+    let scratch = Scratch::new();
+    let by_name = direct().replace("127.0.0.1", "localhost");
+    for _ in 0..20 {
+        let mut holder = scratch.zklock_by(&by_name).arg(LOCK).child(["--exit-on", "TERM"]).spawn();
+        holder.wait_stdout("ready");
+        let keeper = holder.keeper();
+        let parents = [holder.pid(), keeper, holder.guard()];
+        poll::until("the processes that are needed", || {
+            let mut children = parents.into_iter().flat_map(process::children);
+            children.all(|child| child.state != 'Z' && child.parent != keeper).then_some(())
+        });
+        finish(&mut holder);
+    }
 }
