@@ -1,6 +1,8 @@
 //! Signals at the boundary: the stream of signals that this process receives, and the signal state that it was
 //! started with, which the command is to find again.
 
+mod handover;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -108,12 +110,12 @@ impl Signals {
     /// Blocks the signals that a run reacts to or passes on, and queues them instead. Those that
     /// were ignored when zklock started stay so.
     pub fn open() -> nix::Result<Self> {
-        // If SIGCHLD were ignored, the kernel would reap our children, and their status would be lost
-        // (wait(2)). flock(1) and timeout(1) used to hang because of that.
-        set_handler(Named::SIGCHLD, SigHandler::SigDfl)?;
-        let set = awaited();
+        let set = set_of(awaited_numbers());
         let mut mask = SigSet::empty();
         sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), Some(&mut mask))?;
+        // SIGCHLD as well: if it were ignored, the kernel would reap our children, and their status would be lost
+        // (wait(2)). flock(1) and timeout(1) used to hang because of that.
+        handover::install(awaited_numbers());
         let fd = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         Ok(Self { fd, inherited: Inherited { mask } })
     }
@@ -137,7 +139,8 @@ impl Signals {
             match self.fd.read_signal() {
                 Ok(Some(info)) => {
                     let signal = i32::try_from(info.ssi_signo).ok().and_then(Signal::new);
-                    arrivals.extend(signal.map(|signal| Arrival { signal, from_kernel: info.ssi_code == SI_KERNEL }));
+                    let from_kernel = [SI_KERNEL, handover::code(SI_KERNEL)].contains(&info.ssi_code);
+                    arrivals.extend(signal.map(|signal| Arrival { signal, from_kernel }));
                 }
                 Ok(None) => return Ok(arrivals),
                 Err(Errno::EINTR) => {}
@@ -153,38 +156,20 @@ impl AsFd for Signals {
     }
 }
 
-/// The signals that end a subcommand, which closes its session before it dies. All others do what they do to any program:
-/// Ctrl-Z stops it.
+/// The signals that end a subcommand, or what stands in for a command.
 #[derive(Debug)]
-pub struct Endings(SignalFd);
+pub struct Queue(SignalFd);
 
-impl Endings {
-    /// Queues those of them that were not ignored when zklock started.
-    pub fn open() -> nix::Result<Self> {
+impl Queue {
+    /// For a subcommand, which closes its session before it dies: queues those of them that were not ignored when zklock
+    /// started. All others do what they do to any program: Ctrl-Z stops it.
+    pub fn of_endings() -> nix::Result<Self> {
         let ending = [Named::SIGHUP, Named::SIGINT, Named::SIGQUIT, Named::SIGTERM];
         let set: SigSet = ending.into_iter().filter(|signal| !was_ignored(*signal as i32)).collect();
         sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), None)?;
         SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map(Self)
     }
 
-    /// The one that has come.
-    pub fn take(&self) -> Option<Signal> {
-        let info = self.0.read_signal().ok().flatten()?;
-        i32::try_from(info.ssi_signo).ok().and_then(Signal::new)
-    }
-}
-
-impl AsFd for Endings {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-/// The signals that end what stands in for a command.
-#[derive(Debug)]
-pub struct Queue(SignalFd);
-
-impl Queue {
     /// Queues the `ending` ones of them that were not ignored when zklock started, ignores the `ignored` ones and SIGPIPE,
     /// and leaves all others as they are for a command. To be called in a fork that has all signals blocked.
     pub fn open(inherited: Inherited, ending: &[Signal], ignored: &[Signal]) -> io::Result<Self> {
@@ -339,11 +324,6 @@ fn awaited_numbers() -> impl Iterator<Item = i32> {
     numbers.filter(|n| !NOT.contains(n) && (*n == libc::SIGCHLD || !was_ignored(*n)))
 }
 
-/// [`awaited_numbers`] as a set.
-fn awaited() -> SigSet {
-    set_of(awaited_numbers())
-}
-
 /// The signals with these numbers.
 fn set_of(numbers: impl Iterator<Item = i32>) -> SigSet {
     #[expect(unsafe_code, reason = "nix's SigSet cannot hold real-time signals")]
@@ -409,7 +389,8 @@ pub fn stop_by(signal: Signal) -> io::Result<()> {
     set.add(named);
     let mut before = SigSet::empty();
     // SIGTSTP may be ignored, as after `trap '' TSTP`. That does not keep the command from being stopped by SIGSTOP.
-    let action = if is_uncaught { Some(set_handler(named, SigHandler::SigDfl)?) } else { None };
+    let action =
+        if is_uncaught || !was_ignored(signal.number()) { Some(set_handler(named, SigHandler::SigDfl)?) } else { None };
     sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&set), Some(&mut before))?;
     let result = send(std::process::id().cast_signed(), signal);
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
@@ -440,7 +421,7 @@ fn set_handler(signal: Named, handler: SigHandler) -> nix::Result<SigAction> {
 
 fn set_action(signal: Named, action: &SigAction) -> nix::Result<SigAction> {
     #[expect(unsafe_code, reason = "sigaction(2) can install handlers that do harm")]
-    // SAFETY: only SIG_IGN and SIG_DFL are installed, no handler function; nor was there one before.
+    // SAFETY: only SIG_IGN and SIG_DFL are installed, or what was there before.
     unsafe {
         sigaction(signal, action)
     }

@@ -1,5 +1,7 @@
 //! Signals for zklock reach the command, each once.
 
+use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
@@ -10,7 +12,7 @@ use crate::harness::moment::Moment;
 use crate::harness::process;
 use crate::harness::running::finish;
 use crate::harness::scratch::{LASTING, LOCK, Scratch, direct};
-use crate::harness::terminal::Terminal;
+use crate::harness::terminal::{CTRL_C, Terminal};
 use crate::harness::zklock::{Zklock, child};
 
 /// A real-time signal, for which nix has no name.
@@ -116,6 +118,45 @@ fn ignored_at_the_start_stay_ignored() {
     job.signal(Signal::SIGTERM);
     let output = job.wait().expect_code(0);
     assert!(output.stdout().ends_with("ready\nsignal TERM\n"), "{output}");
+}
+
+/// A library with a thread in zklock, which is there before `main`.
+const AGENT: &str = r#"
+    #define _GNU_SOURCE
+    #include <errno.h>
+    #include <pthread.h>
+    #include <string.h>
+    #include <unistd.h>
+    static void *idle(void *nothing) { for (;;) pause(); }
+    __attribute__((constructor)) static void start(void) {
+        pthread_t thread;
+        if (!strcmp(program_invocation_short_name, "zklock")) pthread_create(&thread, NULL, idle, NULL);
+    }"#;
+
+#[test]
+fn beside_a_thread_of_a_preloaded_library() {
+    let scratch = Scratch::new();
+    let (source, library) = (scratch.file("agent.c"), scratch.file("agent.so"));
+    fs::write(&source, AGENT).expect("a file can be written");
+    let compiler = Command::new("cc").args(["-shared", "-fPIC", "-pthread", "-o"]).args([&library, &source]).status();
+    assert!(compiler.expect("a C compiler").success());
+    let terminal = Terminal::new(80);
+    let job = scratch.zklock().arg(LOCK).env("LD_PRELOAD", library).child(["--exit-on", "TERM"]);
+    let mut job = terminal.spawn(job);
+    terminal.wait_count("ready", 1);
+    let threads = fs::read_dir(format!("/proc/{}/task", job.pid())).expect("it lives").count();
+    assert_eq!(threads, 2);
+    for count in 1..=3 {
+        // From the kernel, which sends it to the command as well, and from a process.
+        terminal.press(CTRL_C);
+        terminal.wait_count("signal INT", count);
+        send_number(job.pid(), REAL_TIME);
+        terminal.wait_count(&format!("signal {REAL_TIME}"), count);
+    }
+    job.signal(Signal::SIGTERM);
+    job.wait().expect_code(0);
+    terminal.wait_count("signal TERM", 1);
+    assert_eq!(terminal.lines().len(), 8, "{:#?}", terminal.lines());
 }
 
 #[test]
