@@ -1,5 +1,6 @@
 //! The terminal, if there is one: who uses it, its attributes, and the line on it that is rewritten while waiting.
 
+use std::env;
 use std::io::{IsTerminal, stderr, stdin, stdout};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -10,6 +11,7 @@ use nix::sys::stat::Mode;
 use nix::sys::termios::{SetArg, Termios, tcgetattr, tcgetsid, tcsetattr};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp};
 
+use crate::rules::text::fitting;
 use crate::writer;
 
 /// Whether this process has a controlling terminal.
@@ -71,6 +73,18 @@ pub fn is_in_foreground() -> bool {
 /// Whether a person is likely to read standard error as it is written.
 pub fn has_reader() -> bool {
     stderr().is_terminal()
+}
+
+/// Whether a terminal of ours knows escape sequences. Where nothing says so, as in an editor's window, it has lines only.
+pub fn can_rewrite() -> bool {
+    env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb")
+}
+
+/// Whether the locale has more characters than ASCII: the first of these variables that is set says so (locale(7)).
+pub fn is_utf8() -> bool {
+    let locale =
+        ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(|name| env::var(name).ok().filter(|it| !it.is_empty()));
+    locale.is_some_and(|locale| ["utf-8", "utf8"].iter().any(|utf8| locale.to_lowercase().contains(utf8)))
 }
 
 /// Text on standard error: whole lines, and one that is rewritten in place.
@@ -136,5 +150,5 @@ impl Drop for Screen {
 /// A status as the terminal has room for it: a line that wraps cannot be rewritten.
 fn shown(status: &str) -> String {
     let width = terminal_size::terminal_size_of(stderr()).map_or(80, |(width, _)| usize::from(width.0));
-    format!("zklock: {status}").chars().take(width.saturating_sub(1)).collect()
+    fitting(&format!("zklock: {status}"), width.saturating_sub(1)).to_owned()
 }

@@ -20,7 +20,7 @@ use crate::rules::text::legible;
 use crate::sentences;
 use crate::session::tcp::TcpSession;
 use crate::session::{Failure, Session as _};
-use crate::terminal::{Screen, has_reader};
+use crate::terminal::{Screen, can_rewrite, has_reader, is_utf8};
 
 /// How often the line that shows the progress is rewritten.
 const PROGRESS: Duration = Duration::from_millis(100);
@@ -58,7 +58,7 @@ pub(super) async fn run(
     visit: &Visit<'_>,
     output: &Output<'_>,
 ) -> Result<Outcome, Stop> {
-    let shows_progress = operation.messages.verbosity != Verbosity::Quiet && has_reader();
+    let shows_progress = operation.messages.verbosity != Verbosity::Quiet && has_reader() && can_rewrite();
     let found = visit.ask(Patience::Limited, async |session| search(session, list, operation, shows_progress).await);
     let Found { mut locks, mut denied } = found.await?;
     visit.close().await;
@@ -67,7 +67,7 @@ pub(super) async fn run(
     output
         .print(&match (list.json, output.is_terminal) {
             (true, _) => json_line(&Json { v: 1, locks: &locks }),
-            (false, true) => picture::tree(&locks),
+            (false, true) => picture::tree(&locks, is_utf8()),
             (false, false) => picture::lines(&locks),
         })
         .await?;

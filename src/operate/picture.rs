@@ -9,7 +9,7 @@ use crate::duration::{show_age, show_measured};
 use crate::plan::LockPath;
 use crate::rules::last_run::LastRun;
 use crate::rules::roster::{Entry, Roster};
-use crate::rules::text::{legible, printable};
+use crate::rules::text::{fitting, legible, printable, table};
 use crate::sentences;
 
 /// How many children that are no contenders are named.
@@ -28,7 +28,7 @@ pub(super) fn of_locks(locks: &[Shown<'_>]) -> String {
     for Shown { path, roster, last } in locks {
         let _ = writeln!(text, "{}: {}", legible(path.as_str()), count(roster.holders(), roster.waiters()));
         let rows: Vec<_> = roster.contenders.iter().map(row).collect();
-        text += &table(&rows);
+        text += &table("  ", &rows);
         if let Some(last) = last {
             let _ = writeln!(text, "  {}", last_run(last));
         }
@@ -98,7 +98,7 @@ fn short(time: &str) -> String {
 pub(super) fn numbered(entries: &[&Entry]) -> String {
     let number = |number: usize| if entries.len() > 1 { number.to_string() } else { String::new() };
     let row = |(place, entry): (usize, &&Entry)| [number(place + 1), who(entry), since(entry)];
-    table(&entries.iter().enumerate().map(row).collect::<Vec<_>>())
+    table("  ", &entries.iter().enumerate().map(row).collect::<Vec<_>>())
 }
 
 /// Who it is, as the waiting line of a run says it; and its library, unless that is this program.
@@ -109,22 +109,6 @@ pub(super) fn who(entry: &Entry) -> String {
         Some(client) => format!("{phrase} [{client}]"),
         None => format!("{phrase} [unknown client]"),
     }
-}
-
-/// Rows with aligned columns, the last of which may be of any width.
-fn table<const N: usize>(rows: &[[String; N]]) -> String {
-    let mut text = String::new();
-    let widths: [usize; N] =
-        std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
-    for row in rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(widths).filter(|(_, width)| *width > 0) {
-            let _ = write!(line, "  {cell:width$}");
-        }
-        text += line.trim_end();
-        text.push('\n');
-    }
-    text
 }
 
 /// The screen of a terminal with this text at its top, and nothing below. What does not fit is cut.
@@ -140,7 +124,7 @@ pub(super) fn redrawn(text: &str) -> String {
     let shown = if total > room { room - 1 } else { total };
     let mut screen = HOME.to_owned();
     for line in text.lines().take(shown) {
-        screen.extend(line.chars().take(width.saturating_sub(1)));
+        screen += fitting(line, width.saturating_sub(1));
         screen += REST_OF_LINE;
     }
     if shown < total {
@@ -175,7 +159,7 @@ struct Branch<'a> {
 }
 
 /// The locks as a tree. They come in the order of their paths' components.
-pub(super) fn tree(locks: &[Lock]) -> String {
+pub(super) fn tree(locks: &[Lock], has_boxes: bool) -> String {
     /// A deeper tree is wider than any terminal.
     const DEEPEST: usize = 50;
     if locks.iter().any(|lock| lock.path.matches('/').count() > DEEPEST) {
@@ -196,22 +180,21 @@ pub(super) fn tree(locks: &[Lock]) -> String {
         branch.lock = Some(lock);
     }
     let mut rows = vec![];
-    draw(&root, "", "", &mut rows);
-    let width = rows.iter().filter(|(_, what)| !what.is_empty()).map(|(drawn, _)| drawn.chars().count()).max();
-    let width = width.unwrap_or(0);
-    let line = |(drawn, what): (String, String)| {
-        let line = if what.is_empty() { drawn } else { format!("{drawn:width$}  {what}") };
-        line + "\n"
-    };
-    rows.into_iter().map(line).collect()
+    draw(&root, "", "", if has_boxes { BOXES } else { ASCII }, &mut rows);
+    table("", &rows)
 }
 
-fn draw(branch: &Branch<'_>, lead: &str, below: &str, rows: &mut Vec<(String, String)>) {
+/// What leads to a branch and past it, and to the last one.
+type Lines = [(&'static str, &'static str); 2];
+const BOXES: Lines = [("├─ ", "│  "), ("└─ ", "   ")];
+const ASCII: Lines = [("|- ", "|  "), ("`- ", "   ")];
+
+fn draw(branch: &Branch<'_>, lead: &str, below: &str, lines: Lines, rows: &mut Vec<[String; 2]>) {
     let what = branch.lock.map(|lock| format!("{}: {}", count(lock.holders, lock.waiters), first(lock)));
-    rows.push((format!("{lead}{}", legible(branch.name)), what.unwrap_or_default()));
+    rows.push([format!("{lead}{}", legible(branch.name)), what.unwrap_or_default()]);
     for (number, next) in branch.branches.iter().enumerate() {
-        let (corner, bar) = if number + 1 == branch.branches.len() { ("└─ ", "   ") } else { ("├─ ", "│  ") };
-        draw(next, &format!("{below}{corner}"), &format!("{below}{bar}"), rows);
+        let (corner, bar) = lines[usize::from(number + 1 == branch.branches.len())];
+        draw(next, &format!("{below}{corner}"), &format!("{below}{bar}"), lines, rows);
     }
 }
 
@@ -234,27 +217,23 @@ mod tests {
 
     #[test]
     fn a_tree_has_a_line_for_each_part_of_a_path() {
-        let drawn = tree(&["/", "/a/b", "/a/b/c", "/d"].map(lock));
+        let locks = ["/", "/a/日", "/a/日/c", "/d"].map(lock);
         let expected = [
-            "/           1 holds, 2 wait: ",
+            "/           1 holds, 2 wait:",
             "├─ a",
-            "│  └─ b     1 holds, 2 wait: ",
-            "│     └─ c  1 holds, 2 wait: ",
-            "└─ d        1 holds, 2 wait: ",
+            "│  └─ 日    1 holds, 2 wait:",
+            "│     └─ c  1 holds, 2 wait:",
+            "└─ d        1 holds, 2 wait:",
         ];
-        assert_eq!(drawn.lines().collect::<Vec<_>>(), expected);
-        assert_eq!(tree(&[]), "");
+        assert_eq!(tree(&locks, true).lines().collect::<Vec<_>>(), expected);
+        let ascii = expected.map(|line| line.replace(['├', '│'], "|").replace('└', "`").replace('─', "-"));
+        assert_eq!(tree(&locks, false).lines().collect::<Vec<_>>(), ascii);
+        assert_eq!(tree(&[], true), "");
     }
 
     #[test]
     fn a_path_that_is_too_deep_is_no_tree() {
         let deep = "/x".repeat(200_000);
-        assert_eq!(tree(&[lock(&deep)]), format!("{deep}\t1\t2\t\n"));
-    }
-
-    #[test]
-    fn columns_are_aligned() {
-        let rows = [["1", "", "ü", "last"], ["22", "", "bb", ""]].map(|row| row.map(str::to_owned));
-        assert_eq!(table(&rows), "  1   ü   last\n  22  bb\n");
+        assert_eq!(tree(&[lock(&deep)], true), format!("{deep}\t1\t2\t\n"));
     }
 }

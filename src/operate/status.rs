@@ -22,6 +22,7 @@ use crate::sentences;
 use crate::session::Session as _;
 use crate::session::tcp::TcpSession;
 use crate::signals::Resizes;
+use crate::terminal::can_rewrite;
 
 /// How long after a change the next look begins, so that a crowd that comes at once is one change.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -151,7 +152,7 @@ async fn watch(
     visit: &Visit<'_>,
     output: &Output<'_>,
 ) -> Result<Outcome, Stop> {
-    let redraws = output.is_terminal && !status.json;
+    let redraws = output.is_terminal && can_rewrite() && !status.json;
     // Without it, the next change is shown in the new size.
     let resizes = if redraws { Resizes::open().ok() } else { None };
     let last = RefCell::new(None);

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use unicode_width::UnicodeWidthStr as _;
+
 /// The longest text, in characters, that [`printable`] returns.
 pub const TEXT_LIMIT: usize = 100;
 
@@ -50,6 +52,31 @@ pub fn escaped_json(json: &str) -> String {
         }
     }
     escaped
+}
+
+/// The beginning of a text for which a terminal has room in so many columns.
+pub fn fitting(text: &str, columns: usize) -> &str {
+    let ends = text.char_indices().map(|(begin, character)| begin + character.len_utf8());
+    &text[..ends.take_while(|end| text[..*end].width() <= columns).last().unwrap_or(0)]
+}
+
+/// Rows with aligned columns, after `lead`. What is at the end of its line makes no column wide, and a column without a
+/// text takes no room.
+pub fn table<const N: usize>(lead: &str, rows: &[[String; N]]) -> String {
+    let is_last = |row: &[String; N], column: usize| row[column + 1..].iter().all(String::is_empty);
+    let width = |row: &[String; N], column: usize| if is_last(row, column) { 0 } else { row[column].width() };
+    let widths: [Option<usize>; N] = std::array::from_fn(|column| {
+        rows.iter().filter(|row| !row[column].is_empty()).map(|row| width(row, column)).max()
+    });
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().zip(widths).filter_map(|(cell, width)| {
+            let padding = width?.saturating_sub(cell.width());
+            Some(format!("{cell}{:padding$}", ""))
+        });
+        let _ = writeln!(text, "{}", format!("{lead}{}", cells.collect::<Vec<_>>().join("  ")).trim_end());
+    }
+    text
 }
 
 /// [`printable`], or `None` when nothing legible is left.
@@ -103,6 +130,22 @@ mod tests {
     fn a_name_stays_whole() {
         let name = "/a  b/\u{202e}".to_owned() + &"ü".repeat(TEXT_LIMIT);
         assert_eq!(legible(&name), name.replace('\u{202e}', "\u{fffd}"));
+    }
+
+    #[test]
+    fn a_terminal_has_room_for_columns_and_not_for_characters() {
+        for (text, columns, shown) in
+            [("日本語", 5, "日本"), ("日本語", 6, "日本語"), ("u\u{308}x", 1, "u\u{308}"), ("ab", 0, ""), ("a", 9, "a")]
+        {
+            assert_eq!(fitting(text, columns), shown);
+        }
+    }
+
+    #[test]
+    fn columns_are_aligned() {
+        let rows = [["1", "", "日本", "last"], ["22", "", "ü", "x"], ["3", "", "as wide as it likes", ""]];
+        let rows = rows.map(|row| row.map(str::to_owned));
+        assert_eq!(table("> ", &rows), "> 1   日本  last\n> 22  ü     x\n> 3   as wide as it likes\n");
     }
 
     proptest! {

@@ -192,7 +192,8 @@ impl<'r> Run<'r> {
         );
         let text = format!("waiting for {}: {who}", self.plan.file.display());
         match self.plan.messages.verbosity {
-            Verbosity::Normal if terminal::has_reader() => self.screen.status(text),
+            Verbosity::Normal if terminal::has_reader() && terminal::can_rewrite() => self.screen.status(text),
+            Verbosity::Normal if terminal::has_reader() => self.screen.line(&text),
             _ => log::info!("{text}"),
         }
     }

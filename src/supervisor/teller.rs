@@ -28,9 +28,9 @@ pub(super) struct Teller<'p> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Audience {
-    /// A person at a terminal.
+    /// A person at a terminal with a line that can be rewritten.
     Reader,
-    /// The log of a CI job, which people read to learn why it takes so long.
+    /// A terminal that has lines only, or the log of a CI job, which people read to learn why it takes so long.
     JobLog,
     /// Cron and the like: every line is a mail.
     Mail,
@@ -44,8 +44,8 @@ impl<'p> Teller<'p> {
             Verbosity::Quiet => Audience::Mail,
             // Log lines would break up the line that is rewritten.
             Verbosity::Verbose(_) => Audience::JobLog,
-            Verbosity::Normal if is_terminal => Audience::Reader,
-            Verbosity::Normal if in_ci => Audience::JobLog,
+            Verbosity::Normal if is_terminal && terminal::can_rewrite() => Audience::Reader,
+            Verbosity::Normal if is_terminal || in_ci => Audience::JobLog,
             Verbosity::Normal => Audience::Mail,
         };
         Self { plan, screen: Screen::new(is_terminal), audience, tells_caller: false, logged: HashMap::new() }

@@ -21,7 +21,7 @@ use zklock::rules::queue::Dialect;
 use zklock::rules::signal::Signal;
 
 /// The date in the man page's footer: that of the last change to its text.
-const MAN_DATE: &str = "2026-11-26";
+const MAN_DATE: &str = "2026-11-27";
 
 const MAN_PAGE: &str = "man/zklock.1";
 

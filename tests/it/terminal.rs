@@ -1,8 +1,10 @@
 //! At a terminal: Ctrl-C, reading, hanging up, and programs that take the terminal for themselves.
 
 use nix::sys::signal::Signal;
+use unicode_width::UnicodeWidthStr as _;
 
 use crate::harness::process;
+use crate::harness::running::finish;
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::terminal::{CTRL_C, Terminal};
 use crate::harness::zklock::{Zklock, child};
@@ -151,4 +153,39 @@ fn pager_reads_keys() {
     terminal.press(CTRL_C);
     job.wait();
     assert_eq!(terminal.settings(), before);
+}
+
+/// A line that wraps could not be erased.
+#[test]
+fn a_waiting_line_of_wide_characters_has_room() {
+    const PATH: &str = "/ジョブ/夜間バックアップ/データベース/本番環境";
+    let scratch = Scratch::new();
+    let mut holder = scratch.zklock().arg(PATH).child(["--exit-on", "TERM"]).spawn();
+    holder.wait_stdout("ready");
+    let terminal = Terminal::new(60);
+    let mut waiter = terminal.spawn(scratch.zklock().args([PATH, "true"]));
+    let lines =
+        terminal.wait("the waiting line", |lines| lines.iter().any(|line| line.contains("waiting for /ジョブ")));
+    assert!((58..60).contains(&lines[0].width()), "{lines:?}");
+    finish(&mut holder);
+    waiter.wait().expect_code(0);
+}
+
+#[test]
+fn nothing_is_rewritten_on_a_dumb_one() {
+    for term in ["dumb", ""] {
+        let scratch = Scratch::new();
+        let holder = scratch.occupy("");
+        let terminal = Terminal::new(80);
+        let watch = terminal.spawn(scratch.zklock().args(["status", "--watch", LOCK]).env("TERM", term));
+        terminal.wait_count("/lock: 1 holds", 1);
+        let mut waiter = terminal.spawn(scratch.zklock().args([LOCK, "true"]).env("TERM", term));
+        terminal.wait_count("waiting for /lock", 1);
+        terminal.wait_count("1 holds, 1 waits", 1);
+        scratch.delete(&holder);
+        waiter.wait().expect_code(0);
+        terminal.wait_count("/lock: free", 1);
+        watch.end();
+        terminal.expect_no_escapes();
+    }
 }

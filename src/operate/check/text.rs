@@ -6,11 +6,11 @@ use std::time::Duration;
 use crate::duration::{show, show_limit};
 use crate::plan::{Access, Check, Setting};
 use crate::rules::checkup::{Cure, Finding, LONGEST_TICK, Lack, Promise, Report, Server, Tick};
-use crate::rules::text::legible;
+use crate::rules::text::{legible, table};
 
 /// The servers, what is to be mended, and what a command lives through.
 pub(super) fn of(seen: &[Server], report: &Report, check: &Check, access: &Access) -> String {
-    let mut text = table(seen);
+    let mut text = servers(seen);
     for finding in &report.findings {
         let (what, remedy) = sentences(finding, seen, check, access);
         let _ = write!(text, "\n{}: {what}\n  {remedy}\n", finding.code());
@@ -40,18 +40,14 @@ fn may_be_used(seen: &[Server], report: &Report) -> bool {
 
 /// The settings, and where each comes from.
 pub(super) fn settings(settings: &[Setting]) -> String {
-    let value = |setting: &Setting| legible(setting.value.as_deref().unwrap_or("(not shown)"));
-    let name_width = settings.iter().map(|setting| setting.name.len()).max().unwrap_or(0);
-    let value_width = settings.iter().map(|setting| value(setting).chars().count()).max().unwrap_or(0);
-    let mut text = "\nSettings:\n".to_owned();
-    for setting in settings {
-        let (name, value, origin) = (setting.name, value(setting), &setting.origin);
-        let _ = writeln!(text, "  {name:name_width$}  {value:value_width$}  {origin}");
-    }
-    text
+    let row = |setting: &Setting| {
+        let value = legible(setting.value.as_deref().unwrap_or("(not shown)"));
+        [setting.name.to_owned(), value, setting.origin.to_string()]
+    };
+    "\nSettings:\n".to_owned() + &table("  ", &settings.iter().map(row).collect::<Vec<_>>())
 }
 
-fn table(seen: &[Server]) -> String {
+fn servers(seen: &[Server]) -> String {
     let unknown = || "?".to_owned();
     let mut rows =
         vec![["server", "address", "role", "version", "session timeouts", "read", "beat"].map(str::to_owned)];
@@ -71,19 +67,7 @@ fn table(seen: &[Server]) -> String {
             server.beat.map(in_millis).unwrap_or_default(),
         ]);
     }
-    // What is at the end of its line makes no column wide.
-    let is_last = |row: &[String; 7], column: usize| row[column + 1..].iter().all(String::is_empty);
-    let width = |column: usize| {
-        let cells = rows.iter().filter(|row| !is_last(row, column)).map(|row| row[column].chars().count());
-        cells.max().unwrap_or(0)
-    };
-    let widths: [usize; 7] = std::array::from_fn(width);
-    let mut text = String::new();
-    for row in &rows {
-        let cells: Vec<_> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        let _ = writeln!(text, "{}", cells.join("  ").trim_end());
-    }
-    text
+    table("", &rows)
 }
 
 fn in_millis(time: Duration) -> String {
@@ -314,7 +298,7 @@ mod tests {
             ..Server::new("zk1:2181".to_owned(), None)
         };
         assert_eq!(
-            table(&[up, down]),
+            servers(&[up, down]),
             format!(
                 "server    address  role  version  session timeouts  read   beat\n\
                  zk1:2181  ?        ?     ?        4s to 40s         0.4ms  2.0ms\n\

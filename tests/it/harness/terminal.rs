@@ -117,6 +117,13 @@ impl Terminal {
         show(&String::from_utf8_lossy(&written))
     }
 
+    /// Nothing but text and the ends of lines was written.
+    #[track_caller]
+    pub(crate) fn expect_no_escapes(&self) {
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(!written.contains(&0x1b), "{:?}", String::from_utf8_lossy(&written));
+    }
+
     /// Waits until the screen is as `what` says, and returns its lines.
     #[track_caller]
     pub(crate) fn wait(&self, what: impl fmt::Display, is_right: impl Fn(&[String]) -> bool) -> Vec<String> {

@@ -259,6 +259,9 @@ impl Zklock {
         }
         // Whatever this machine or this user has. A test of these files has an empty variable, which counts as unset.
         command.env("ZKLOCK_CONFIG", "/dev/null");
+        if !self.is_cleared {
+            command.env("TERM", "xterm");
+        }
         command.envs(self.environment).env(MARK, &mark);
         if let Some(directory) = self.directory {
             command.current_dir(directory);
