@@ -1,6 +1,7 @@
 //! The environment variables of zklock: their names, and how each value is written and read.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CStr, CString, NulError, OsStr, OsString, c_char};
+use std::os::unix::ffi::OsStrExt as _;
 
 use crate::rules::lender::Offer;
 use crate::rules::message::Grant;
@@ -99,4 +100,55 @@ fn with_lines<'a>(variable: &str, further: impl IntoIterator<Item = &'a str>) ->
         lines.push(line);
     }
     lines
+}
+
+/// The environment of this process (environ(7)), with what the standard library leaves out: entries that are no variables,
+/// and doubles.
+pub fn inherited() -> Vec<CString> {
+    #[expect(unsafe_code, reason = "the standard library shows some entries only")]
+    // SAFETY: the C library keeps texts there, and null behind them. Nothing in this process changes its environment.
+    unsafe {
+        unsafe extern "C" {
+            static environ: *const *const c_char;
+        }
+        let entries = (0..).map(|index| *environ.add(index)).take_while(|entry| !entry.is_null());
+        entries.map(|entry| CStr::from_ptr(entry).to_owned()).collect()
+    }
+}
+
+/// These entries, with each of these variables in the place of the first of its name, and of all others. What is new comes
+/// last.
+pub fn with(
+    mut entries: Vec<CString>,
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<Vec<CString>, NulError> {
+    for (name, value) in variables {
+        let begin = [name.as_bytes(), b"="].concat();
+        let is_same = |entry: &CString| entry.as_bytes().starts_with(&begin);
+        let place = entries.iter().position(is_same);
+        entries.retain(|entry| !is_same(entry));
+        let entry = CString::new([&begin, value.as_bytes()].concat())?;
+        entries.insert(place.unwrap_or(entries.len()), entry);
+    }
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_environment_keeps_what_is_not_set() {
+        let with = |entries: &[&str], variables: &[(&str, &str)]| {
+            let entries = entries.iter().map(|entry| CString::new(*entry).unwrap()).collect();
+            let set = with(entries, variables.iter().map(|(name, value)| (name.into(), value.into()))).unwrap();
+            set.into_iter().map(|entry| entry.into_string().unwrap()).collect::<Vec<_>>()
+        };
+        let odd = ["B=2", "x", "=x", "", "A=1", "B=3", "AB=1", "A"];
+        assert_eq!(with(&odd, &[]), odd);
+        assert_eq!(
+            with(&odd, &[("B", "="), ("NEW", ""), ("A", "2")]),
+            ["B==", "x", "=x", "", "A=2", "AB=1", "A", "NEW="]
+        );
+    }
 }

@@ -3,17 +3,19 @@
 //! execve(2) blocks for as long as a file server does not answer. Meanwhile the lock can be lost and signals
 //! can come. So nobody waits for it, and whether there was a command is found out when the child is reaped.
 
-use std::ffi::OsString;
+use std::convert::Infallible;
+use std::ffi::{CString, OsString};
 use std::fmt;
 use std::io;
+use std::iter;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::os::unix::ffi::OsStrExt as _;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::unistd::{ForkResult, Pid, fork, pipe2, read, setpgid, write};
+use nix::unistd::{ForkResult, Pid, execvpe, fork, pipe2, read, setpgid, write};
 
+use crate::environment;
 use crate::plan::CommandLine;
 use crate::signals::Inherited;
 
@@ -27,33 +29,31 @@ pub struct Program<'a> {
 }
 
 impl Program<'_> {
-    /// Becomes the program, with `environment` added to that of this process, unless `check` fails at the last
-    /// moment before execve(2). Returns why not. To be called in a fork of a process with one thread. `check` may make
-    /// system calls, and allocates nothing.
+    /// Becomes the program, with `variables` set in the environment, unless `check` fails at the last moment before
+    /// execve(2). Returns why not. To be called in a fork of a process with one thread.
     pub fn execute(
         self,
-        environment: impl IntoIterator<Item = (OsString, OsString)>,
-        check: impl Fn() -> io::Result<()> + Send + Sync + 'static,
+        variables: impl IntoIterator<Item = (OsString, OsString)>,
+        check: impl Fn() -> io::Result<()>,
     ) -> io::Error {
-        let mut command = self.command(environment);
-        let inherited = self.inherited;
-        #[expect(unsafe_code, reason = "only some calls are safe in the child before exec")]
-        // SAFETY: the closure makes system calls only and allocates nothing.
-        unsafe {
-            // After the standard library has changed the signals, and just before execve(2).
-            command.pre_exec(move || {
-                check()?;
-                inherited.restore()
-            });
+        let become_it = || -> io::Result<Infallible> {
+            let (words, environment) = self.image(variables)?;
+            check()?;
+            self.inherited.restore()?;
+            Ok(execvpe(&words[0], &words, &environment)?)
+        };
+        match become_it() {
+            Err(error) => error,
         }
-        command.exec()
     }
 
-    /// What is to be executed, with `environment` added to that of this process.
-    pub fn command(&self, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Command {
-        let mut command = Command::new(&self.line.program);
-        command.args(&self.line.args).envs(environment);
-        command
+    /// The words and the environment of what is to be executed, with `variables` set in the latter.
+    pub fn image(
+        &self,
+        variables: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> io::Result<(Vec<CString>, Vec<CString>)> {
+        let words = iter::once(&self.line.program).chain(&self.line.args).map(|word| CString::new(word.as_bytes()));
+        Ok((words.collect::<Result<_, _>>()?, environment::with(environment::inherited(), variables)?))
     }
 }
 
@@ -166,7 +166,7 @@ impl Launch {
     pub fn new(
         program: Program<'_>,
         own_group: bool,
-        environment: impl IntoIterator<Item = (OsString, OsString)>,
+        variables: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> io::Result<Self> {
         let (failure, report) = Failure::pipe()?;
         let join_group = move |pid: Pid| if own_group { setpgid(pid, pid) } else { Ok(()) };
@@ -174,7 +174,7 @@ impl Launch {
         // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
         match unsafe { fork() }? {
             ForkResult::Child => match join_group(Pid::from_raw(0)) {
-                Ok(()) => report.exit(&program.execute(environment, || Ok(()))),
+                Ok(()) => report.exit(&program.execute(variables, || Ok(()))),
                 Err(errno) => report.refused(Call::Group, errno),
             },
             ForkResult::Parent { child: pid } => {

@@ -36,7 +36,7 @@ pub(super) struct Passage<'a> {
 pub(super) struct Opening {
     /// From here on it is too late to start the command.
     pub(super) until: Instant,
-    /// What is added to the environment.
+    /// What is set in the environment.
     pub(super) variables: Vec<(OsString, OsString)>,
 }
 
@@ -141,7 +141,7 @@ fn rehearse(birth: &Birth<'_>) {
     let opening = Opening { until: clock::now(), variables: variables.collect() };
     let opening = Opening::from_bytes(&opening.to_bytes());
     if let (Work::Command(line), Some(opening)) = (birth.work, opening) {
-        drop(Program { line, inherited: birth.inherited }.command(opening.variables));
+        drop(Program { line, inherited: birth.inherited }.image(opening.variables));
     }
 }
 
