@@ -207,6 +207,22 @@ fn kubernetes_cron_job() {
     assert_eq!(place.calls(), "report under /jobs/report: \n", "the second pod skips the job");
 }
 
+#[test]
+fn script_that_takes_its_own_lock() {
+    let place = Place::new();
+    place.executable("script", &place.only("A script that takes its own lock"));
+    place.executable("bin/rsync", "#!/bin/sh\necho begun >>\"$CALLS\"\nsleep\necho ended >>\"$CALLS\"\n");
+    // The variables are those of a lock that was released long ago.
+    let stale = |zklock: Zklock| zklock.env("ZKLOCK_PATH", "/jobs/sync").env("ZKLOCK_TOKEN", "1");
+    let mut one = stale(place.run("sh").arg("script")).spawn();
+    place.wait_calls("the first one works", |calls| calls == "begun\n");
+    let mut other = stale(place.run("./script")).spawn();
+    place.chroot.client().wait_count("/jobs/sync", 2);
+    fs::write(place.path("wake"), "").expect("a file can be written");
+    [&mut one, &mut other].into_iter().for_each(|run| drop(run.wait().expect_code(0)));
+    assert_eq!(place.calls(), "begun\nended\nbegun\nended\n");
+}
+
 /// Each host has a directory of its own, and the next program of `ssh` runs there.
 const SSH: &str = r#"#!/bin/sh
 unset ZKLOCK_TOKEN
