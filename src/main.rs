@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
 
 use nix::unistd::{getresgid, getresuid};
 use zklock::config::ThisProcess;
@@ -25,6 +26,24 @@ fn main() -> ! {
     };
     // All has been written by now. What exit(3) would still do costs some twenty page faults, in a run of four hundred.
     command::exit_now(status.into())
+}
+
+/// Runs before the standard library, which opens /dev/null for reading and writing where standard output is closed, so
+/// that all that is written would be lost without a word. What is open for reading takes nothing, as what is closed does.
+#[expect(unsafe_code, reason = "nothing of Rust runs as early")]
+// SAFETY: the C library calls what is in this section once it has set up itself.
+#[unsafe(link_section = ".init_array")]
+#[used]
+static KEEP_CLOSED: extern "C" fn() = keep_closed;
+
+extern "C" fn keep_closed() {
+    #[expect(unsafe_code, reason = "standard output may be closed")]
+    // SAFETY: the calls take numbers and a constant. open(2) takes the lowest number that is free, so 1 after 0.
+    unsafe {
+        while libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) < 0
+            && libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) >= 0
+        {}
+    }
 }
 
 fn work() -> Outcome {
@@ -172,10 +191,10 @@ fn not_located(program: &str, error: &io::Error) -> Outcome {
 
 /// Writes to standard output, before there is anything to wait for.
 fn print(text: &str) -> Outcome {
-    let mut output = std::io::stdout().lock();
-    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+    // Standard output itself would pass over one that is closed.
+    match io::stdout().as_fd().try_clone_to_owned().and_then(|copy| File::from(copy).write_all(text.as_bytes())) {
         // It is no error if the reader has seen enough (`zklock --help | head`).
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             say(&format!("cannot write to standard output: {error}"));
             Outcome::Internal
         }

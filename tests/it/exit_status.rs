@@ -7,6 +7,7 @@ use nix::sys::signal::Signal;
 use zklock::rules::outcome::EXIT_STATUS;
 
 use crate::harness::client::Kind;
+use crate::harness::compare::assert_same_after;
 use crate::harness::running::{Output, finish, only_line, silent};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::server::free_port;
@@ -174,6 +175,18 @@ fn death_by_a_real_time_signal() {
     assert!(output.died_of(37), "{output}");
 }
 
+#[test]
+fn closed_standard_output() {
+    let scratch = Scratch::new();
+    let holder = scratch.occupy("");
+    for args in [&["status", LOCK][..], &["status", "--json", LOCK], &["list"], &["check"], &["hold", "/other"]] {
+        let output = scratch.zklock().args(args).run_by(["sh", "-c", r#"exec "$@" >&-"#, "sh"]).run().expect_code(70);
+        assert!(only_line(&output).ends_with(": Bad file number"), "{output}");
+    }
+    scratch.delete(&holder);
+    assert_same_after("exec >&-", &["sh", "-c", "echo lost"]);
+}
+
 /// A script that keeps the help or the version must not take nothing for it.
 #[test]
 fn help_that_cannot_be_written() {
@@ -184,6 +197,7 @@ fn help_that_cannot_be_written() {
             70,
             "zklock: cannot write to standard output: No space left on device (os error 28)\n",
         ),
+        ("--help >&-", 70, "zklock: cannot write to standard output: Bad file descriptor (os error 9)\n"),
         // The reader has seen enough.
         ("--help | head -n 1 >/dev/null", 0, ""),
     ] {
