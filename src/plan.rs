@@ -179,11 +179,26 @@ pub enum Task {
 /// The task for these arguments, the program's own name first, and the variables and files that `surroundings` has. The
 /// first argument decides whether it is a subcommand.
 pub fn task(args: impl IntoIterator<Item = OsString>, surroundings: &impl Surroundings) -> Result<Task, Exit> {
-    let args: Vec<_> = args.into_iter().collect();
+    let mut args: Vec<_> = args.into_iter().collect();
+    if args.get(1).is_some_and(|first| first == "help") {
+        args = asking_for_help(args)?;
+    }
     match args.get(1).and_then(|first| first.to_str()).and_then(Subcommand::of_name) {
         Some(subcommand) => operation::read(subcommand, &args, surroundings),
         None => job(args, surroundings).map(|plan| Task::Job(Box::new(plan))),
     }
+}
+
+/// `zklock help SUBCOMMAND` asks for what `zklock SUBCOMMAND --help` does.
+fn asking_for_help(mut args: Vec<OsString>) -> Result<Vec<OsString>, UsageError> {
+    let is_subcommand = |word: &OsString| word.to_str().and_then(Subcommand::of_name).is_some();
+    if args.len() > 3 || !args[2..].iter().all(is_subcommand) {
+        let names = Subcommand::ALL.map(Subcommand::name).join(", ");
+        return Err(UsageError(format!("help takes the name of one subcommand at most: {names}")));
+    }
+    args.remove(1);
+    args.push("--help".into());
+    Ok(args)
 }
 
 /// The plan of the main job for these arguments, the program's own name first, and the variables and files that

@@ -17,10 +17,10 @@ const USAGE: &str = "zklock [OPTIONS] LOCK [OPTIONS] [--] COMMAND [ARG]...
 
 const AFTER_HELP: &str = "\
 --help says more, with examples and exit statuses; see also zklock(1).
-zklock status --help and so on describe the subcommands.";
+zklock help status and so on describe the subcommands.";
 
 const AFTER_LONG_HELP: &str = "\
-Subcommands, each with a --help of its own; the subcommand is the first argument:
+Subcommands, which zklock help hold and so on describe; the subcommand is the first argument:
   hold    take a lock for a script or a service, without a command
   status  show the holders and the waiters of locks
   list    list the locks that are in use

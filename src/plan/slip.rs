@@ -38,9 +38,6 @@ pub(super) fn with_hint(error: UsageError, args: &[OsString], lock: &OsStr) -> U
 fn hint(args: &[OsString], lock: &OsStr) -> Option<String> {
     let word = lock.to_str()?;
     let is_first = args.get(1).is_some_and(|first| first == lock);
-    if is_first && word == "help" {
-        return Some("zklock --help tells how to use it".to_owned());
-    }
     if is_first && let Some(meant) = nearest(word, Subcommand::ALL.map(Subcommand::name)) {
         return Some(format!("did you mean zklock {meant}?"));
     }

@@ -464,7 +464,6 @@ fn a_slip_is_told_from_a_lock() {
         (&["stauts", "/l"][..], "stauts", "; did you mean zklock status?"),
         (&["chekc"], "chekc", "; did you mean zklock check?"),
         (&["-n", "chekc"], "chekc", ""),
-        (&["help"], "help", "; zklock --help tells how to use it"),
         (&["-w", "5", "min", "/l", "x"], "min", "; write 5m, in one word"),
         (&["-p", "3", "d", "x"], "d", ""),
         (&["-n", "min", "x"], "min", ""),

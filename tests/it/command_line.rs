@@ -38,6 +38,17 @@ fn hint_at_c_for_a_line_of_shell() {
     }
 }
 
+#[test]
+fn help_of_a_subcommand() {
+    let stdout = |args: &[&str]| silent(Zklock::bare().args(args).run().expect_code(0)).stdout();
+    assert_eq!(stdout(&["help"]), stdout(&["--help"]));
+    assert_eq!(stdout(&["help", "status"]), stdout(&["status", "--help"]));
+    for args in [&["nonsense"][..], &["/lock"], &["status", "list"]] {
+        let line = only_line(&Zklock::bare().arg("help").args(args).run().expect_code(64));
+        assert_eq!(line, "help takes the name of one subcommand at most: hold, status, list, break, check, fence");
+    }
+}
+
 /// Byte for byte, with and without `--` before the command.
 #[test]
 fn arguments_and_argv0() {

@@ -287,7 +287,9 @@ fn subcommands_section() -> String {
         let values: String = values.iter().map(|value| format!(" \\fI{}\\fR", roff(value))).collect();
         names.join(", ") + &values
     };
-    let mut section = ".SH SUBCOMMANDS\nA subcommand is the first argument.\n".to_owned();
+    let mut section =
+        ".SH SUBCOMMANDS\nA subcommand is the first argument.\n.B zklock help\n.I SUBCOMMAND\nprints its help.\n"
+            .to_owned();
     for subcommand in Subcommand::ALL {
         let text = match subcommand {
             Subcommand::Hold => include_str!("../../man/sections/hold.roff"),
