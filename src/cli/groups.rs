@@ -329,7 +329,7 @@ pub struct Messages {
     #[arg(short = 'q', long, overrides_with = "verbose", help_heading = "Messages")]
     pub quiet: bool,
 
-    /// Say more; given twice, it also shows the ZooKeeper client's messages
+    /// Say what zklock does; -vv also why, and -vvv also how much goes over the network
     ///
     /// The variable ZKLOCK_LOG selects more precisely, in the filter syntax of env_logger:
     /// ZKLOCK_LOG=debug, ZKLOCK_LOG=zklock=trace.

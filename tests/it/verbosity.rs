@@ -32,6 +32,8 @@ fn verbose_tells_the_course_of_things() {
         let output = job.wait().expect_code(0);
         assert!(output.stderr().contains(", token "), "{output}");
         assert_eq!(output.stdout(), "ready\n");
+        let told = ["session ", "event ", "bytes to ZooKeeper"].map(|word| output.stderr().contains(word));
+        assert_eq!(told, [true, option != "-v", option == "-vvv"], "{output}");
         counts.push(count_own_lines(&output.stderr()));
     }
     assert!(counts.is_sorted_by(|less, more| less < more), "{counts:?}");
