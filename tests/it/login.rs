@@ -240,13 +240,15 @@ fn file_with_credentials() {
     let zklock = |file: &PathBuf, args: &[&str]| {
         at(scratch.chroot()).args(args).arg("--auth-file").arg(file).args([LOCK, "true"])
     };
-    let file = credentials(&scratch, &format!("# users\n\n{ALICE}\n  {BOB}\r\n"), 0o600);
-    silent(zklock(&file, &[]).run()).expect_code(0);
+    for text in [format!("\u{feff}{ALICE}"), format!("\u{feff}# users\n\n{ALICE}\n  {BOB}\r\n")] {
+        let file = credentials(&scratch, &text, 0o600);
+        silent(zklock(&file, &[]).run()).expect_code(0);
+    }
     for login in [ALICE, BOB] {
         silent(run(scratch.chroot(), &[]).env(AUTH, login).run()).expect_code(0);
     }
-    let shown = file.display().to_string();
     let file = credentials(&scratch, ALICE, 0o644);
+    let shown = file.display().to_string();
     let exposed = zklock(&file, &[]).run().expect_code(0);
     assert_eq!(only_line(&exposed), format!("warning: every user can read {shown}: chmod 600 {shown}"));
     let file = credentials(&scratch, ALICE, 0o602);
