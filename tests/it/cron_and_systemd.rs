@@ -31,6 +31,21 @@ fn cron_mails_the_commands_output_only() {
     scratch.delete(&holder);
 }
 
+/// What the man page says of a command that takes sockets or has a watchdog (sd_listen_fds(3), sd_watchdog_enabled(3)).
+#[test]
+fn service_manager_means_the_command() {
+    let manual = include_str!("../../man/sections/environment.roff");
+    let line = manual.lines().find_map(|line| line.strip_prefix(r#".BR "\-c \(aq"#)).expect("a line for -c");
+    let line = line.split_once(r"\fICOMMAND").expect("a command").0;
+    let look = format!("{line} sh -c 'echo $$ $LISTEN_PID $WATCHDOG_PID'");
+    let unit = r#"LISTEN_PID=$$; WATCHDOG_PID=$$; export LISTEN_PID WATCHDOG_PID; exec "$@""#;
+    let scratch = Scratch::new();
+    let job = scratch.zklock().env("SHELL", "/bin/sh").args([LOCK, "-c", &look]).run_by(["sh", "-c", unit, "sh"]);
+    let shown = job.run().expect_code(0).stdout();
+    let [own, sockets, watchdog] = shown.split_whitespace().collect::<Vec<_>>()[..] else { panic!("{shown}") };
+    assert_eq!((sockets, watchdog), (own, own));
+}
+
 /// Sends a signal to every process of a run, the keeper too, as `systemctl stop` does to those of a unit.
 fn signal_unit(run: &Running, signal: Signal) {
     run.processes().iter().for_each(|process| process::send(process.pid, signal));
