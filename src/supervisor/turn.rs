@@ -288,8 +288,8 @@ impl Turns {
             if cancels(signal) {
                 outside.spoil();
             }
-            // A command that has ended cannot be stopped by Ctrl-Z, and so not tell us of it.
-            if signal == Signal::TSTP && outside.has_ended() {
+            // A command that has ended is not stopped by Ctrl-Z; what is typed is for those that it has left.
+            if (shared || signal == Signal::TSTP) && outside.has_ended() {
                 self.hear_guard(outside)?;
             }
             self.happen(outside, Event::Signal { signal, shared })?;
