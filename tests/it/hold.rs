@@ -46,7 +46,12 @@ fn held(hold: Zklock) -> Running {
 /// A script that takes [`LOCK`] in bash, says `taken` and goes on. In it, `$Z` is zklock and `$C` the command of
 /// tests/child/main.rs.
 fn bash(scratch: &Scratch, then: &str) -> Zklock {
-    let script = format!("{TAKE}echo taken\n{then}");
+    trapping(scratch, "", then)
+}
+
+/// The same, with this trap once it says that it has the lock.
+fn trapping(scratch: &Scratch, trap: &str, then: &str) -> Zklock {
+    let script = format!("{TAKE}{trap}\necho taken\n{then}");
     let bash = scratch.zklock().program("/bin/bash").args(["-c", &script]);
     bash.env("Z", binary()).env("C", child()).env("OPTIONS", "")
 }
@@ -124,8 +129,7 @@ fn a_socket() {
 #[test]
 fn what_stands_in_for_a_command_is_killed() {
     let scratch = Scratch::new();
-    let mut script =
-        taken(bash(&scratch, &format!("pid=$ZK_PID; trap 'wait $pid; echo told, $?; exit 3' TERM; {LOOP}")));
+    let mut script = taken(trapping(&scratch, "pid=$ZK_PID; trap 'wait $pid; echo told, $?; exit 3' TERM", LOOP));
     let stand_in = script.processes().into_iter().find(|process| process.name == "lock-hold").expect("it runs");
     process::send(stand_in.pid, Signal::SIGKILL);
     let output = script.wait().expect_code(3);
@@ -250,8 +254,8 @@ fn while_a_process_lives() {
 #[test]
 fn asked_to_give_up() {
     let scratch = Scratch::new();
-    let trap = format!("trap 'echo told; \"$C\" --until end; exit 3' TERM; {LOOP}");
-    let mut script = taken(bash(&scratch, &trap));
+    let trap = r#"trap 'echo told; "$C" --until end; exit 3' TERM"#;
+    let mut script = taken(trapping(&scratch, trap, LOOP));
     let mut next = scratch.queue("next", 1);
     let node = scratch.contenders()[0].path.clone();
     let mut ask = scratch.zklock().args(["break", LOCK, "-w", "60", "--node", &node]).spawn();
@@ -271,7 +275,7 @@ fn asked_to_give_up() {
 fn the_lock_is_lost() {
     let scratch = Scratch::new();
     let mut script = taken(
-        bash(&scratch, &format!("pid=$ZK_PID; trap 'wait $pid; echo told, $?; exit 3' USR1; {LOOP}"))
+        trapping(&scratch, "pid=$ZK_PID; trap 'wait $pid; echo told, $?; exit 3' USR1", LOOP)
             .env("OPTIONS", "--signal USR1"),
     );
     scratch.delete_holder();
