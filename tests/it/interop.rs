@@ -167,7 +167,7 @@ fn shares_with_a_crowd(recipe: Recipe) {
         return;
     }
     const SIZE: usize = 15;
-    const TURNS: usize = 300;
+    const TURNS: usize = 75;
     let scratch = Scratch::new();
     let mut peer = Peer::start(&scratch, recipe);
     peer.crowd(SIZE, TURNS);

@@ -35,7 +35,7 @@ use crate::coverage::Coverage;
 use crate::faults::lock_path;
 
 /// How many runs to make unless `ZKLOCK_SIM_RUNS` says otherwise.
-const RUNS: u64 = 200_000;
+const RUNS: u64 = 20_000;
 
 /// Seeds of runs that have failed once, because of a bug or of a deliberate fault. A seed stands for the same run only
 /// until the simulator changes, so what once went wrong is a deliberate fault in `scripts/mutants` as well.

@@ -102,7 +102,7 @@ fn crowd_of_every_kind() {
     }
     const SHELLS: usize = 12;
     const PEERS: usize = 3;
-    const TURNS: usize = 300;
+    const TURNS: usize = 72;
     let scratch = Scratch::new();
     let mut peers = WRITERS.map(|recipe| Peer::start(&scratch, recipe));
     for peer in &mut peers {

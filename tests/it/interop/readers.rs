@@ -126,7 +126,7 @@ fn shares_with_a_crowd(library: Library, readers: usize) {
         return;
     }
     const SIZE: usize = 15;
-    const TURNS: usize = 300;
+    const TURNS: usize = 75;
     let scratch = Scratch::new();
     let mut writing = Peer::start(&scratch, library.writer);
     let mut reading = Peer::start(&scratch, library.reader);
