@@ -113,9 +113,12 @@ impl Signals {
         let set = set_of(awaited_numbers());
         let mut mask = SigSet::empty();
         sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), Some(&mut mask))?;
-        // SIGCHLD as well: if it were ignored, the kernel would reap our children, and their status would be lost
+        // If SIGCHLD were ignored, the kernel would reap our children, and their status would be lost
         // (wait(2)). flock(1) and timeout(1) used to hang because of that.
-        handover::install(awaited_numbers());
+        set_handler(Named::SIGCHLD, SigHandler::SigDfl)?;
+        if handover::is_needed() {
+            handover::install(awaited_numbers());
+        }
         let fd = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         Ok(Self { fd, inherited: Inherited { mask } })
     }

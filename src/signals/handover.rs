@@ -1,9 +1,18 @@
 //! Signals that come to a thread which is not ours. A library of LD_PRELOAD may have started one before `main`. It does
 //! not block what we queue, so the kernel gives it the signals for this process.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+
 use libc::{c_int, c_void, siginfo_t};
 use nix::errno::Errno;
 use nix::unistd::{getpid, gettid};
+
+/// Whether this process has another thread than the main one (proc_pid_task(5)).
+pub(super) fn is_needed() -> bool {
+    // A directory has a link for itself, one in its parent, and one for each directory in it.
+    fs::metadata("/proc/self/task").is_ok_and(|task| task.nlink() > 3)
+}
 
 /// Has these signals handed over to the main thread, which blocks and queues them.
 pub(super) fn install(numbers: impl Iterator<Item = i32>) {
