@@ -67,7 +67,8 @@ pub struct Keeper<'p, O: Outside> {
     /// What zklocks above us lend us, once we have looked for it.
     lent: RefCell<Option<Vec<Rc<Claim>>>>,
     told: RefCell<Told>,
-    /// Nodes of others that the leader no longer has, but that a server went on showing: as good as deleted.
+    /// Nodes with names of contenders that the leader no longer has, but that a server went on showing, or that are not
+    /// ephemeral: as good as deleted.
     ghosts: RefCell<HashSet<String>>,
     /// What we have seen in the lists of each lock, whatever became of our own nodes.
     seen: RefCell<HashMap<LockPath, Seen>>,

@@ -204,6 +204,8 @@ impl<O: Outside> Keeper<'_, O> {
         let prefixes: Vec<_> =
             request.dialects.iter().map(|dialect| lock.child(&id.prefix(*dialect, request.mode))).collect();
         let data = self.outside.card().to_bytes();
+        // If the lock was deleted meanwhile, its numbers begin anew, and so do the names.
+        self.ghosts.borrow_mut().retain(|ghost| !ghost.starts_with(&lock.child("")));
         loop {
             self.place.borrow_mut().step = Step::Uncertain(id);
             let beat = self.beat_now();

@@ -143,7 +143,7 @@ impl<O: Outside> Keeper<'_, O> {
             }
             let Ok(queue) = queue_of(&lock, names) else { return false };
             let has_single = !matches!(owner, Ok(0) | Err(Failure::NoNode));
-            let queue = if has_single { queue } else { queue.without_single() };
+            let queue = queue.without(|name| name == SINGLE && !has_single);
             matches!(queue.standing(&own), Standing::Waits { .. })
         }
     }
@@ -185,8 +185,9 @@ impl<O: Outside> Keeper<'_, O> {
         Err(Stop::Reconnect)
     }
 
-    /// The children of a lock without those that the leader no longer has. If no other server can be reached, its
-    /// word is enough: numbers are not given out twice, so such a node never comes back.
+    /// The children of a lock without those that the leader no longer has, and those that are
+    /// [no contenders](Self::is_foreign). If no other server can be reached, the leader's word is enough: numbers are not
+    /// given out twice as long as our own node is there, so no contender of this name comes before it.
     pub(super) fn without_ghosts(&self, lock: &LockPath, mut names: Vec<String>) -> Vec<String> {
         let ghosts = self.ghosts.borrow();
         if !ghosts.is_empty() {

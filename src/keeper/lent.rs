@@ -107,13 +107,18 @@ impl<O: Outside> Keeper<'_, O> {
         environment::is_held(&lock.child(&contender.name), &self.plan.request.held)
     }
 
-    /// Whether a contender that is named as a holder above us seems to wait for a node that the leader does not have:
-    /// our server may show it for good (ZOOKEEPER-5010), and the holder has seen through that. That node is ignored
-    /// from now on.
+    /// Whether a contender that is named as a holder above us seems to wait for a node that is no contender, or that the
+    /// leader does not have: our server may show it for good (ZOOKEEPER-5010). The holder has seen through that. That node
+    /// is ignored from now on.
     async fn is_ghost_before_lender(&self, session: &O::Session, lock: &LockPath, queue: &Queue) -> Result<bool, Stop> {
         for (_, standing) in queue.standings().filter(|(contender, _)| self.is_named(lock, contender)) {
             let Standing::Waits { watch, .. } = standing else { continue };
-            for node in watch.iter().map(|contender| lock.child(&contender.name)) {
+            for name in watch.iter().map(|contender| &contender.name) {
+                let node = lock.child(name);
+                let read = self.insist(|| session.read(&node)).await;
+                if read.is_ok_and(|(_, stat)| self.is_foreign(lock, name, stat)) {
+                    return Ok(true);
+                }
                 match self.insist(|| session.beat(slice::from_ref(&node), None)).await {
                     Err(Failure::NoNode) => {
                         self.ghosts.borrow_mut().insert(node);

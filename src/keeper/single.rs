@@ -36,7 +36,7 @@ impl<O: Outside> Keeper<'_, O> {
             Ok((_, stat)) if stat.owner != 0 => Ok(queue),
             // It may be one. To be refused is better than to run beside it.
             Err(Failure::Denied) => Ok(queue),
-            Ok(_) | Err(Failure::NoNode) => Ok(queue.without_single()),
+            Ok(_) | Err(Failure::NoNode) => Ok(queue.without(|name| name == SINGLE)),
             Err(failure) => Err(Stop::because(failure, lock)),
         }
     }
@@ -78,7 +78,7 @@ impl<O: Outside> Keeper<'_, O> {
             Err(Failure::NoNode) => return Ok(()),
             children => children.map_err(stop)?,
         };
-        self.check_company(lock, &queue_of(lock, children)?, SINGLE)?;
+        self.suitable(session, lock, children, SINGLE).await?;
         self.report_waiting(lock, holder);
 
         // Tried again now and then in any case: the leader decides, so it does not matter if our server goes on showing a

@@ -7,7 +7,7 @@ use super::contend::queue_of;
 use super::outside::Outside;
 use super::place::{Claim, Place, Step, Stop, lacking};
 use super::{Keeper, PAUSE};
-use crate::futures::{first_of, or, zip};
+use crate::futures::{all, first_of, or, zip};
 use crate::plan::LockPath;
 use crate::rules::card::Card;
 use crate::rules::lease::Terms;
@@ -24,8 +24,9 @@ enum Found {
     Left(String),
     /// A contender holds, and none is left before it.
     Holds(String),
-    /// The data of the contender that we watch was written.
-    Written,
+    /// The same list has to be looked at again: the data of the contender that we watch was written, or a node in it is no
+    /// contender.
+    Again,
     /// The queue has to be listed anew.
     Unclear,
 }
@@ -65,8 +66,8 @@ impl<O: Outside> Keeper<'_, O> {
         self.outside.sleep(Terms::beat_of(session.timeout())).await;
         for claim in won.iter().filter(|claim| claim.is_own()) {
             let Ok(children) = self.list(session, &claim.lock).await else { continue };
-            let Ok(queue) = self.queue(session, &claim.lock, children).await else { continue };
-            if let Some(refusal) = self.unsuitable(&claim.lock, &queue, claim.name()) {
+            let suitable = self.suitable(session, &claim.lock, children, claim.name()).await;
+            if let Err(Stop::Final(Report::Refused(refusal))) = suitable {
                 self.outside.report_if_room(&Report::Queue(Progress::Beside(refusal)));
             }
         }
@@ -103,11 +104,7 @@ impl<O: Outside> Keeper<'_, O> {
                     zip(listed, self.ask_for_sync(session)).await.0.map_err(stop)?
                 }
             };
-            let mut names = self.without_ghosts(lock, names);
-            let queue = self.queue(session, lock, names.clone()).await?;
-            if !queue.has_single() {
-                names.retain(|name| name != SINGLE);
-            }
+            let (names, queue) = self.suitable(session, lock, names, claim.name()).await?;
             // A second node of this session comes from a creation that we had given up for lost and that took
             // effect late. It belongs to this contender, or to an earlier one whose node someone else
             // deleted. If we left it, it would last as long as our session.
@@ -130,8 +127,9 @@ impl<O: Outside> Keeper<'_, O> {
                 known = Some(names.into_iter().filter(|name| *name != twin.name).collect());
                 continue;
             }
-            self.check_company(lock, &queue, claim.name())?;
-            self.report_foreign(lock, &queue);
+            if let Some(name) = queue.foreign().first() {
+                self.report_foreign(lock, name);
+            }
             match queue.standing(claim.name()) {
                 // This never means that we are not queued yet: the list is at least as new as our node, so
                 // the node has been deleted, or this server has lost it.
@@ -152,7 +150,7 @@ impl<O: Outside> Keeper<'_, O> {
                             matches!(queue.standing(claim.name()), Standing::Holds).then_some(rest)
                         }
                         Found::Holds(holder) => Some(queue.names_from(&holder).map(str::to_owned).collect()),
-                        Found::Written => Some(names),
+                        Found::Again => Some(names),
                         Found::Unclear => None,
                     };
                 }
@@ -174,11 +172,32 @@ impl<O: Outside> Keeper<'_, O> {
         queue.other_permits(name).map(|permits| Refusal::OtherPermits { lock, permits })
     }
 
-    /// Ends the wait in a queue that is [unsuitable](Self::unsuitable).
-    pub(super) fn check_company(&self, lock: &LockPath, queue: &Queue, name: &str) -> Result<(), Stop> {
-        match self.unsuitable(lock, queue, name) {
-            Some(refusal) => Err(Stop::Final(Report::Refused(refusal))),
-            None => Ok(()),
+    /// The queue of a lock with these children, and those of them that count. Ends the wait in one that is
+    /// [unsuitable](Self::unsuitable), whatever its nodes are.
+    pub(super) async fn suitable(
+        &self,
+        session: &O::Session,
+        lock: &LockPath,
+        mut names: Vec<String>,
+        own: &str,
+    ) -> Result<(Vec<String>, Queue), Stop> {
+        loop {
+            names = self.without_ghosts(lock, names);
+            let queue = self.queue(session, lock, names.clone()).await?;
+            let Some(refusal) = self.unsuitable(lock, &queue, own) else {
+                if !queue.has_single() {
+                    names.retain(|name| name != SINGLE);
+                }
+                return Ok((names, queue));
+            };
+            let look = async |node: &Contender| {
+                let read = self.insist(|| session.read(&lock.child(&node.name))).await;
+                // That name is judged anew each time: its next node may be a contender.
+                node.name != SINGLE && read.is_ok_and(|(_, stat)| self.is_foreign(lock, &node.name, stat))
+            };
+            if !all(queue.contenders().iter().map(look)).await.contains(&true) {
+                return Err(Stop::Final(Report::Refused(refusal)));
+            }
         }
     }
 
@@ -205,8 +224,9 @@ impl<O: Outside> Keeper<'_, O> {
         let mut watches = vec![];
         let mut nearest = None;
         let mut hidden = vec![];
-        for (reply, path) in replies.into_iter().zip(&watched) {
+        for ((reply, path), contender) in replies.into_iter().zip(&watched).zip(watch) {
             match reply.await {
+                Ok((_, stat, _)) if self.is_foreign(lock, &contender.name, stat) => return Ok(Found::Again),
                 Ok((data, stat, watch)) => {
                     if let Some(contender) = sole.filter(|_| Card::from_bytes(&data).held_since.is_some()) {
                         return Ok(Found::Holds(contender.name.clone()));
@@ -229,7 +249,9 @@ impl<O: Outside> Keeper<'_, O> {
                 Err(failure) => return Err(Stop::because(failure, lock)),
             }
         }
-        let view = self.view(session, claim, queue, position, watch, nearest).await;
+        let Some(view) = self.view(session, claim, queue, position, watch, nearest).await else {
+            return Ok(Found::Again);
+        };
         self.told.borrow_mut().waits = Some((lock.clone(), Some(claim.name().to_owned())));
         self.outside.report_if_room(&Report::Queue(Progress::Waiting(view)));
 
@@ -238,7 +260,7 @@ impl<O: Outside> Keeper<'_, O> {
             Ok(match change {
                 Change::Deleted => Found::Left(watch[which].name.clone()),
                 // Perhaps it says that it holds.
-                Change::Data if sole.is_some() => Found::Written,
+                Change::Data if sole.is_some() => Found::Again,
                 Change::Data | Change::Unknown => Found::Unclear,
             })
         };
@@ -292,19 +314,18 @@ impl<O: Outside> Keeper<'_, O> {
         loop {
             self.outside.sleep(period).await;
             let Ok(children) = self.list(session, lock).await else { continue };
-            let children = self.without_ghosts(lock, children);
-            let Ok(queue) = self.queue(session, lock, children).await else { continue };
-            self.check_company(lock, &queue, claim.name())?;
+            let (_, queue) = self.suitable(session, lock, children, claim.name()).await?;
             if let Standing::Waits { position, watch } = queue.standing(claim.name())
                 && self.refresh.is_some()
+                && let Some(view) = self.view(session, claim, &queue, position, &watch, None).await
             {
-                let view = self.view(session, claim, &queue, position, &watch, None).await;
                 self.outside.report_if_room(&Report::Queue(Progress::Waiting(view)));
             }
         }
     }
 
-    /// What a waiting user is told of this queue. `nearest`: the data of the first node that we watch, if it is known.
+    /// What a waiting user is told of this queue. `nearest`: the data of the first node that we watch, if it is known. `None`:
+    /// the first in the queue is no contender.
     async fn view(
         &self,
         session: &O::Session,
@@ -313,33 +334,44 @@ impl<O: Outside> Keeper<'_, O> {
         position: usize,
         watch: &[&Contender],
         nearest: Option<(Vec<u8>, Stat)>,
-    ) -> View {
+    ) -> Option<View> {
         let lock = &claim.lock;
         let holder = queue.first_holder().map(|holder| holder.name.as_str()).unwrap_or_default();
         let read = match nearest.filter(|_| watch[0].name == holder) {
             Some(read) => Some(read),
             None => session.read(&lock.child(holder)).await.ok(),
         };
+        if read.as_ref().is_some_and(|(_, stat)| self.is_foreign(lock, holder, *stat)) {
+            return None;
+        }
         let card = read.as_ref().map(|(data, _)| Card::from_bytes(data)).unwrap_or_default();
         let held_at = read.and_then(|(_, stat)| card.held_at(stat.created, stat.written));
-        View {
+        Some(View {
             lock: lock.to_string(),
             position,
             total: queue.size(),
             next_in_line: is_next_in_line(queue, watch),
             holder: card.phrase().unwrap_or_else(|| printable(holder)),
             held_since: held_at.map(|held_at| claim.on_our_clock(held_at)),
-        }
+        })
     }
 
     /// Reports a child that is no contender, once for each lock. As a rule it is a lock below a lock.
-    fn report_foreign(&self, lock: &LockPath, queue: &Queue) {
-        if let Some(name) = queue.foreign().first()
-            && self.told.borrow_mut().foreign.insert(lock.clone())
-        {
+    fn report_foreign(&self, lock: &LockPath, name: &str) {
+        if self.told.borrow_mut().foreign.insert(lock.clone()) {
             self.outside
                 .report_if_room(&Report::Queue(Progress::Foreign { lock: lock.to_string(), child: printable(name) }));
         }
+    }
+
+    /// Whether this node is no contender, whatever its name. Then it is as good as deleted from now on.
+    pub(super) fn is_foreign(&self, lock: &LockPath, name: &str, stat: Stat) -> bool {
+        let is_foreign = stat.owner == 0;
+        if is_foreign {
+            self.ghosts.borrow_mut().insert(lock.child(name));
+            self.report_foreign(lock, name);
+        }
+        is_foreign
     }
 
     /// Waits until one of our nodes is deleted, or a lender has gone. Sees to requests to give up.

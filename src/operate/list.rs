@@ -1,6 +1,6 @@
 //! `zklock list`
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -14,7 +14,7 @@ use crate::plan::{List, Operation, Verbosity};
 use crate::rules::card::Card;
 use crate::rules::login::Right;
 use crate::rules::outcome::Outcome;
-use crate::rules::queue::{Contender, Queue, SINGLE};
+use crate::rules::queue::{Contender, Queue};
 use crate::rules::roster::{Entry, Roster};
 use crate::rules::text::legible;
 use crate::sentences;
@@ -86,45 +86,55 @@ async fn search(
     session.sync("/").await?;
     let mut progress = Progress::new(shows_progress);
     let mut found = Found::default();
-    // A stack, so that few are on it at a time.
-    let mut ahead = vec![list.root.clone()];
+    // A stack, so that few are on it at a time. With it: whether it may be a contender, as far as its name tells.
+    let mut ahead = vec![(list.root.clone(), false)];
     let mut in_flight = VecDeque::new();
     let mut queues = vec![];
+    // What is no contender, in spite of its name, or not any more.
+    let mut foreign = HashSet::new();
+    let has_own = operation.access.servers.chroot.is_empty();
     loop {
         while in_flight.len() < IN_FLIGHT
-            && let Some(path) = ahead.pop()
+            && let Some((path, may_contend)) = ahead.pop()
         {
-            let reply = Box::pin(session.names(&path, false));
-            in_flight.push_back((path, reply));
+            let reply = Box::pin(session.names_and_stat(&path));
+            in_flight.push_back((path, may_contend, reply));
         }
         // The replies come in this order.
-        let Some((path, reply)) = in_flight.pop_front() else { break };
+        let Some((path, may_contend, reply)) = in_flight.pop_front() else { break };
         let names = match reply.await {
+            Ok((_, stat)) if may_contend && stat.ephemeral_owner != 0 => continue,
             Ok((names, _)) => names,
             Err(Failure::NoNode) => {
                 if path == list.root {
                     super::expect_chroot(session, operation).await?;
                 }
+                foreign.insert(path);
                 continue;
             }
             Err(Failure::Denied) => {
-                found.denied.push(path);
+                // It may well be one.
+                if !may_contend {
+                    found.denied.push(path);
+                }
                 continue;
             }
             Err(failure) => return Err(failure.into()),
         };
         progress.advance();
-        // Contenders are ephemeral, and such nodes have no children.
-        let (contenders, others): (Vec<_>, Vec<_>) =
-            names.into_iter().partition(|name| Contender::parse(name).is_some());
-        let has_own = operation.access.servers.chroot.is_empty();
-        // One with the name of a single node may also be a lock below this one.
-        let single = contenders.iter().filter(|name| *name == SINGLE);
-        let others = others.iter().chain(single).map(|name| child(&path, name));
-        ahead.extend(others.filter(|path| !has_own || path != OWN));
+        if may_contend {
+            foreign.insert(path.clone());
+        }
+        let is_like_contender = |name: &String| Contender::parse(name).is_some();
+        let below = names.iter().map(|name| (child(&path, name), is_like_contender(name)));
+        ahead.extend(below.filter(|(path, _)| !has_own || path != OWN));
+        let contenders: Vec<_> = names.into_iter().filter(is_like_contender).collect();
         if !contenders.is_empty() {
             queues.push((path, contenders));
         }
+    }
+    for (path, contenders) in &mut queues {
+        contenders.retain(|name| !foreign.contains(&child(path, name)));
     }
     found.locks = look_at_holders(session, queues).await?;
     Ok(found)
@@ -147,20 +157,10 @@ async fn look_at_holders(session: &TcpSession<'_>, queues: Vec<(String, Vec<Stri
         let Some((path, names, first, reply)) = in_flight.pop_front() else { return Ok(locks) };
         let seen = match reply.await {
             Ok((data, stat, _)) => HashMap::from([(first, seen(&stat, Card::from_bytes(&data)))]),
-            // Nor is there a lock, if it was the only one.
-            Err(Failure::NoNode) if first == SINGLE => {
-                queues.push_back((path, names.into_iter().filter(|name| name != SINGLE).collect()));
-                continue;
-            }
             // It may have gone meanwhile; then nothing more is known of it.
             Err(Failure::NoNode | Failure::Denied) => HashMap::new(),
             Err(failure) => return Err(failure.into()),
         };
-        // It was no contender: another one is the first, if there is one.
-        if seen.get(SINGLE).is_some_and(|seen| seen.session == Some(0)) {
-            queues.push_back((path, names.into_iter().filter(|name| name != SINGLE).collect()));
-            continue;
-        }
         let roster = Roster::new(names, &seen);
         let (holders, waiters) = (roster.holders(), roster.waiters());
         locks.push(Lock { path, holders, waiters, first: roster.contenders.into_iter().next() });

@@ -92,13 +92,11 @@ impl Queue {
         self.find(SINGLE).is_some()
     }
 
-    /// The same if the node with the name [`SINGLE`] is not ephemeral: then it is no contender but, for example, a lock
-    /// below this one.
-    pub fn without_single(mut self) -> Self {
-        if let Some(index) = self.find(SINGLE) {
-            self.foreign.push(self.contenders.remove(index).name);
-            self.foreign.sort_unstable();
-        }
+    /// The same if the nodes with these names are not ephemeral: then they are no contenders but, for example, locks below
+    /// this one.
+    pub fn without(mut self, is_foreign: impl Fn(&str) -> bool) -> Self {
+        self.foreign.extend(self.contenders.extract_if(.., |node| is_foreign(&node.name)).map(|node| node.name));
+        self.foreign.sort_unstable();
         self
     }
 
@@ -229,6 +227,10 @@ impl Queue {
     /// - Taking the nearest keeps the release of an exclusive holder from waking a herd: with N permits, only the
     ///   first N contenders after the holder watch it, and later ones watch each other. The release of one
     ///   permit wakes the N after it at most.
+    ///
+    /// A name does not show whether its node is ephemeral, as contenders are. One that is not only makes others wait if it is
+    /// taken for a contender. So it is enough to look at the nodes that are to be watched, and to leave out those that are
+    /// none: what is watched in the end are contenders, of which all of this is true.
     ///
     /// `position`: its place; `exclusive`: the nearest exclusive contender before it.
     fn judge(&self, index: usize, position: usize, exclusive: Option<usize>) -> Standing<'_> {

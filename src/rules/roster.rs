@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::card::Card;
-use super::queue::{Contender, ContenderId, Queue, Recipe, SINGLE, Standing};
+use super::queue::{Contender, ContenderId, Queue, Recipe, Standing};
 use super::rfc3339::rfc3339;
 
 /// What is known of a node. The default is nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// The session that it belongs to; 0 if it outlives its session.
+    /// The session that it belongs to; 0 if it is not ephemeral.
     pub session: Option<i64>,
     /// The transaction that created it.
     pub token: Option<i64>,
@@ -79,10 +79,8 @@ pub struct Roster {
 impl Roster {
     /// From the names of all children of a lock's node, in any order, and what is known of those that are contenders.
     pub fn new(names: impl IntoIterator<Item = String>, seen: &HashMap<String, Seen>) -> Self {
-        let mut queue = Queue::as_numbered(names);
-        if seen.get(SINGLE).is_some_and(|seen| seen.session == Some(0)) {
-            queue = queue.without_single();
-        }
+        let queue =
+            Queue::as_numbered(names).without(|name| seen.get(name).is_some_and(|seen| seen.session == Some(0)));
         let mut contenders: Vec<Entry> = vec![];
         let mut places = HashMap::new();
         let unknown = Seen::default();
@@ -129,7 +127,7 @@ fn entry(position: usize, contender: &Contender, holds: bool, seen: &Seen) -> En
         holds,
         node: contender.name.clone(),
         nodes: vec![contender.name.clone()],
-        session: seen.session.filter(|session| *session != 0).map(|session| format!("{session:#x}")),
+        session: seen.session.map(|session| format!("{session:#x}")),
         token: seen.token,
         mode: contender.mode.to_string(),
         client: Queue::client(contender, seen.session),

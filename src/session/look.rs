@@ -74,4 +74,18 @@ impl<C: Channel> ClientSession<C> {
             }
         }
     }
+
+    /// The names of the children of a node, in no order, and what the server says of the node. Without a watch.
+    pub fn names_and_stat<'s>(
+        &'s self,
+        path: &str,
+    ) -> impl Future<Output = Result<(Vec<String>, Stat), Failure>> + use<'s, C> {
+        let reply = self.ask(&Request::GetChildren2 { path, watch: false });
+        async move {
+            match reply.await? {
+                Reply::Children { names, stat: Some(stat) } => Ok((names, stat)),
+                other => Err(unexpected(&other)),
+            }
+        }
+    }
 }

@@ -10,6 +10,7 @@ use crate::harness::running::{finish, only_line, silent};
 use crate::harness::scratch::{LOCK, Scratch, direct};
 use crate::harness::terminal::Terminal;
 use crate::harness::times::SHORT_SESSION;
+use crate::harness::zklock::binary;
 
 /// The most data that a server takes in one node: a request of at most `jute.maxbuffer` (0xfffff) bytes, less the rest
 /// of the request.
@@ -183,7 +184,7 @@ fn holder_with_ugly_data() {
     }
 }
 
-/// Every kind of client's contender counts, also one that was made by hand and belongs to no session.
+/// Every kind of client's contender counts.
 #[test]
 fn contenders_of_every_kind_are_waited_for() {
     let scratch = Scratch::new();
@@ -207,4 +208,45 @@ fn contenders_of_every_kind_are_waited_for() {
         client.delete(&before).unwrap();
         silent(scratch.zklock().args(["-n", LOCK, "true"]).run().expect_code(0));
     }
+}
+
+/// Locks below a lock whose names are those of contenders: before all of them, and between two.
+#[test]
+fn contenders_are_ephemeral() {
+    let scratch = Scratch::new();
+    // A container, where servers know them.
+    let below = format!("{LOCK}/order-lock-0000000000");
+    silent(scratch.zklock().args([&below, "true"]).run().expect_code(0));
+    let client = scratch.client();
+    let create = |name: &str| client.create(&format!("{LOCK}/{name}"), b"", Kind::Persistent).unwrap();
+    for name in [
+        "0123456789abcdef0123456789abcdef__lock__0000000001",
+        "_c_2a9f0cc5-5b46-4a0c-9ac9-4a1d5b3d0c1e-permits2-lock-0000000002",
+    ] {
+        create(name);
+    }
+    for options in [&[][..], &["--shared"], &["--permits", "3"], &["--dialect", "single"], &["--once-per", "1h"]] {
+        silent(scratch.zklock().args(options).args(["-n", LOCK, "true"]).run().expect_code(0));
+    }
+    let mut holder = scratch.hold();
+    let number: u32 = holder.variable("ZKLOCK_NODE").split('-').next_back().unwrap().parse().unwrap();
+    create(&format!("order-lock-{:010}", number + 1));
+    let mut waiter = scratch.zklock().arg(LOCK).child(scratch.logged("waiter")).spawn();
+    scratch.wait_queue(6);
+    let busy = only_line(&scratch.zklock().args(["-n", LOCK, "true"]).run().expect_code(75));
+    assert!(busy.contains(&format!("pid {}", holder.zklock())), "{busy}");
+    let status = silent(scratch.zklock().args(["status", LOCK]).run().expect_code(0)).stdout();
+    assert!(status.contains("1 holds, 1 waits"), "{status}");
+    // The locks are found, whether they are in use or not.
+    let taken = client.create(&format!("{below}/mine-lock-"), b"", Kind::EphemeralSequential).unwrap();
+    let list = silent(scratch.zklock().arg("list").run().expect_code(0)).stdout();
+    let brief: Vec<_> = list.lines().map(|line| line.split('\t').take(3).collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(brief, [format!("{LOCK} 1 1"), format!("{below} 1 0")]);
+    client.delete(&taken).unwrap();
+    finish(&mut holder);
+    waiter.wait_stdout("ready");
+    finish(&mut waiter);
+    // A nested run uses the lock of the one that holds it.
+    let nested = scratch.zklock().args([LOCK, "--"]).arg(binary()).args(["-n", LOCK, "true"]);
+    silent(nested.run().expect_code(0));
 }

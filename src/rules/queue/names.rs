@@ -146,8 +146,8 @@ impl Contender {
         self.id.is_some() && self.id == other.id
     }
 
-    /// Reads a child's name. `None`: the child is not a contender. A node with the name [`SINGLE`] is one only if it is
-    /// ephemeral, see [`Queue::without_single`](super::Queue::without_single).
+    /// Reads a child's name. `None`: the child is not a contender. It is one only if it is
+    /// ephemeral: its `ephemeralOwner` is not 0, as it is for containers and nodes with a time to live too.
     pub fn parse(name: &str) -> Option<Self> {
         if name == SINGLE {
             let (mode, reads) = (Mode::Exclusive, Dialect::Single);
