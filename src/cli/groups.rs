@@ -183,7 +183,8 @@ pub struct Protecting {
     ///
     /// open: anyone may do everything with them; this is the default without a login. creator: only this
     /// login. read, the default with a login: others may read them, and may queue below a lock that is
-    /// created, so that several users can share it.
+    /// created, so that several users can share it. The certificate of --tls-cert is a login for this
+    /// option, but not for its default.
     #[arg(
         long,
         value_name = "WHO",

@@ -78,7 +78,7 @@ pub(super) fn read(
     Ok(login)
 }
 
-/// Reads `--acl`, and returns it if it applies. `settings`: where the login comes from.
+/// Reads `--acl`, and returns it if it applies. `settings`: where login and certificate come from.
 pub(super) fn protect(
     login: &mut Login,
     settings: &[Setting],
@@ -91,9 +91,11 @@ pub(super) fn protect(
     if !login.is_given() && settings.iter().any(|setting| takes_back(setting, &acl)) {
         return Ok(None);
     }
-    if wanted != Protection::Open && !login.is_given() {
-        let why = format!("for those who log in; write {} as well", acl.spelling("--auth-file"));
-        return Err(acl.refused(&why));
+    // Whether a certificate counts as a login is for the servers to say.
+    let may_be_known = login.is_given() || settings.iter().any(|setting| setting.name == "tls-cert");
+    if wanted != Protection::Open && !may_be_known {
+        let why = ["--auth-file", "--tls-cert"].map(|option| acl.spelling(option)).join(" or ");
+        return Err(acl.refused(&format!("for those who log in; write {why} as well")));
     }
     login.protection = wanted;
     Ok(Some(acl.setting("acl", acl.text.to_string_lossy().into_owned())))

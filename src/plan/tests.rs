@@ -740,7 +740,12 @@ fn options_of_logging_in() {
     }
     let both = ["--auth", "digest:bob:secret", "--auth-file", "f"];
     assert_eq!(refused(&[], &both), "--auth and --auth-file exclude each other; write one of them");
-    assert_eq!(refused(&[], &["--acl", "creator"]), "--acl 'creator': for those who log in; write --auth-file as well");
+    assert_eq!(
+        refused(&[], &["--acl", "creator"]),
+        "--acl 'creator': for those who log in; write --auth-file or --tls-cert as well"
+    );
+    let certificate = plan_in(&[], &["--acl", "creator", "--tls-cert", "c", "/l", "true"]).unwrap();
+    assert_eq!(certificate.login.protection, Protection::Creator);
     assert_eq!(refused(&variable, &["--acl", "all"]), "--acl 'all': write open, creator or read");
     for secret in [&["--auth", "digest:bob:secret"][..], &["--auth=digest:bob:secret"]] {
         let line = refusal(plan_in(&[], &[&["status"], secret, &["/l"]].concat()));

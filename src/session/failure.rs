@@ -10,7 +10,13 @@ impl From<Code> for Failure {
             Code::NoNode => Self::NoNode,
             Code::NodeExists => Self::Exists,
             Code::BadVersion => Self::Changed,
-            Code::NoAuth | Code::InvalidAcl => Self::Denied,
+            Code::NoAuth => Self::Denied,
+            // The scheme `auth` stands for all our identities, of which there is none.
+            Code::InvalidAcl => Self::NotLetIn(
+                "they know no login of ours that nodes can belong to; a certificate is one where they ask for it \
+                 (ssl.clientAuth, authProvider.x509); otherwise log in (--auth-file), or use --acl open"
+                    .to_owned(),
+            ),
             Code::AuthFailed | Code::SessionClosedRequireAuth => {
                 Self::NotLetIn("they refuse the login, or want one (--auth-file)".to_owned())
             }

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
 
+use crate::harness::client::Refusal;
 use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::proxy::Proxy;
@@ -240,9 +241,46 @@ fn one_speaks_tls_and_the_other_does_not() {
         json["findings"][0]["remedy"].as_str().unwrap().to_owned()
     };
     let check = |address: &str| at(address).args(["check", "--json", "--connect-timeout", "3s"]);
-    assert_eq!(remedy(authority.trusted(check(&plain))), "Name its secureClientPort, or connect without TLS.");
-    let forgotten = "If this is its secureClientPort, use --tls; otherwise name its clientPort.";
-    assert_eq!(remedy(check(&secure)), forgotten);
+    assert_eq!(
+        remedy(authority.trusted(check(&plain))),
+        "Name its secureClientPort, or connect without TLS; if it is the right port, raise its maxClientCnxns."
+    );
+    let forgotten = "if this is its secureClientPort, use --tls; otherwise name its clientPort.";
+    assert!(remedy(check(&secure)).ends_with(forgotten));
+}
+
+/// Servers that ask for a certificate count it as a login.
+#[test]
+fn nodes_that_belong_to_a_certificate() {
+    if lacks(Feature::Tls) {
+        return;
+    }
+    let (server, authority) = (server_13(), Authority::shared());
+    let address = server.secure_address("127.0.0.1");
+    let scratch = Scratch::on(server.chroot());
+    let mut holder = contend(&scratch, &address, "holder", &["--acl", "read"]);
+    holder.wait_stdout("holder ready");
+    let node = holder.variable("ZKLOCK_NODE");
+    assert_eq!(scratch.client().get(&node).map(drop), Ok(()));
+    assert_eq!(scratch.client().set(&node, b""), Err(Refusal::NO_AUTH));
+    assert_eq!(scratch.client().delete(&node), Err(Refusal::NO_AUTH));
+    finish(&mut holder);
+    let chroot = server.chroot();
+    let zklock = |args: &[&str]| authority.known_as("client", at(chroot.by(&address)).args(args));
+    for _ in 0..2 {
+        silent(zklock(&["--acl", "creator", LOCK, "true"]).run()).expect_code(0);
+    }
+    at(&chroot).args(["status", LOCK]).run().expect_code(77);
+    // A server that does not ask.
+    let address = server_12().secure_address("127.0.0.1");
+    let config = scratch.file("zklock.toml");
+    fs::write(&config, "acl = 'read'\ntls-no-verify-hostname = true\n").unwrap();
+    let told = "they know no login of ours that nodes can belong to; a certificate is one where they ask for it";
+    let run = authority.known_as("client", run(&address, &["--config", config.to_str().unwrap()])).run();
+    assert!(only_line(&run.expect_code(77)).starts_with(&format!("ZooKeeper does not let us in: {told}")));
+    let check = at(&address).args(["check", "--config", config.to_str().unwrap(), LOCK]);
+    let check = authority.known_as("client", check).run().expect_code(77).stdout();
+    assert!(check.contains(told), "{check}");
 }
 
 #[test]

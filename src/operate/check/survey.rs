@@ -199,7 +199,7 @@ async fn lacks(session: &Probe<'_, '_>, lock: &LockPath) -> Result<Vec<Lack>, Fa
     // To delete one is not needed: a contender goes with its session.
     match session.rehearse(&missing, lock.as_str()).await {
         Ok(()) => {}
-        Err(Failure::Unknown(why)) => return Err(Failure::Unknown(why)),
+        Err(failure @ (Failure::Unknown(_) | Failure::NotLetIn(_))) => return Err(failure),
         Err(Failure::Denied) => lacks.push(Lack::Denied(Right::Create, above.to_owned())),
         Err(failure) => lacks.push(Lack::Refused(lock.to_string(), failure.to_string())),
     }

@@ -220,7 +220,7 @@ fn a_login_of_the_run_beats_that_of_a_file() {
     let nobody = Fake::files("", "# for all\nacl = 'creator'");
     assert_eq!(
         nobody.refusal(&[]),
-        "/etc/zklock.toml: line 2: acl 'creator': for those who log in; write auth-file as well"
+        "/etc/zklock.toml: line 2: acl 'creator': for those who log in; write auth-file or tls-cert as well"
     );
     assert_eq!(nobody.plan(&["--acl=open"]).login.protection, Protection::Open);
 }
