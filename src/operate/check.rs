@@ -43,11 +43,18 @@ struct JsonServer<'a> {
     role: Option<&'a str>,
     min_session_timeout_ms: Option<u128>,
     max_session_timeout_ms: Option<u128>,
+    connections: Option<JsonConnections>,
     read_ms: Option<f64>,
     beat_ms: Option<f64>,
     /// `None`: connections are not encrypted.
     tls: Option<JsonTls<'a>>,
     error: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct JsonConnections {
+    used: usize,
+    limit: usize,
 }
 
 #[derive(Serialize)]
@@ -167,6 +174,7 @@ fn server(server: &Server) -> JsonServer<'_> {
         role: server.role.as_deref(),
         min_session_timeout_ms: server.least.map(|least| least.as_millis()),
         max_session_timeout_ms: server.greatest.map(|greatest| greatest.as_millis()),
+        connections: server.connections.map(|(used, limit)| JsonConnections { used, limit }),
         read_ms: server.read.map(millis),
         beat_ms: server.beat.map(millis),
         tls: server

@@ -32,6 +32,8 @@ pub struct Server {
     pub role: Option<String>,
     /// Its tick, where it tells.
     pub tick: Option<Duration>,
+    /// How many connections it has from our address beside those of the check, and how many it takes, where it tells.
+    pub connections: Option<(usize, usize)>,
     /// The least session timeout that it grants.
     pub least: Option<Duration>,
     /// The greatest one.
@@ -62,6 +64,8 @@ pub enum Cure {
     Server,
     /// To use TLS, or another port.
     Tls,
+    /// The same, or to make room for more connections.
+    Full,
     /// To use no TLS, or another port.
     NoTls,
     /// To call it what its certificate says.
@@ -102,6 +106,7 @@ impl Server {
             version: None,
             role: None,
             tick: None,
+            connections: None,
             least: None,
             greatest: None,
             read: None,

@@ -44,6 +44,8 @@ pub enum Rejected {
     SessionOver,
     /// It opens none, or is no server.
     NoSession,
+    /// It has closed the connection before it answered.
+    Closed,
 }
 
 /// Sends and reads what can be without waiting. Returns the session when it is there. `resumes`: it existed before.
@@ -54,14 +56,14 @@ pub fn shake_hands(attempt: &mut Attempt, channel: &impl Channel, resumes: bool)
         match channel.write(attempt.to_send()) {
             Ok(count) => attempt.sent(count, now),
             Err(error) if is_for_later(&error) => break,
-            Err(_) => return Err(Rejected::NoSession),
+            Err(_) => return Err(Rejected::Closed),
         }
     }
     let mut bytes = [0; 1024];
     loop {
         match channel.read(&mut bytes) {
             Err(error) if is_for_later(&error) => break,
-            Ok(0) | Err(_) => return Err(Rejected::NoSession),
+            Ok(0) | Err(_) => return Err(Rejected::Closed),
             Ok(count) => match attempt.receive(&bytes[..count]) {
                 Ok(None) => {}
                 Ok(granted) => return Ok(granted),

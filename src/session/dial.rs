@@ -107,9 +107,10 @@ enum Failed {
 enum Trouble {
     SessionOver,
     Unconnected(Unconnected),
-    /// `wants_certificate`: it has asked for one, and we have none.
+    /// `wants_certificate`: it has asked for one, and we have none. `is_closed`: [`Rejected::Closed`].
     NoSession {
         wants_certificate: bool,
+        is_closed: bool,
     },
 }
 
@@ -238,8 +239,11 @@ impl<'p> Try<'p> {
     fn rejected(&self, why: Rejected) -> Trouble {
         match (why, self.channel.tls_trouble()) {
             (Rejected::SessionOver, _) => Trouble::SessionOver,
-            (Rejected::NoSession, Some(trouble)) => Trouble::Unconnected(Unconnected::Tls(trouble)),
-            (Rejected::NoSession, None) => Trouble::NoSession { wants_certificate: self.channel.lacks_certificate() },
+            (_, Some(trouble)) => Trouble::Unconnected(Unconnected::Tls(trouble)),
+            (why, None) => Trouble::NoSession {
+                wants_certificate: self.channel.lacks_certificate(),
+                is_closed: why == Rejected::Closed,
+            },
         }
     }
 }
@@ -271,13 +275,12 @@ impl Round<'_, '_> {
             }
             Some(Trouble::Unconnected(why)) => format!("{server}: {why}"),
             other => {
-                let state = if may_ask { self.state(*address).await } else { no_answer(server) };
+                let is_closed = matches!(other, Some(Trouble::NoSession { is_closed: true, .. }));
+                let state = if may_ask { self.state(*address).await } else { None };
+                let state = state.unwrap_or_else(|| format!("{server} {}", self.no_answer(is_closed)));
                 match other {
-                    Some(Trouble::NoSession { wants_certificate: true }) => {
+                    Some(Trouble::NoSession { wants_certificate: true, .. }) => {
                         format!("{state}; it has asked for a client certificate (--tls-cert)")
-                    }
-                    _ if self.servers.security.is_none() && state == no_answer(server) => {
-                        format!("{state}; if this is its secureClientPort, use --tls")
                     }
                     _ => state,
                 }
@@ -285,16 +288,35 @@ impl Round<'_, '_> {
         }
     }
 
-    /// Why a server that accepts connections opens no session: its answer to `srvr`, the one four letter word that servers
+    const fn no_answer(&self, is_closed: bool) -> &'static str {
+        match (is_closed, self.servers.security.is_none()) {
+            (true, true) => {
+                "closes connections before it answers: it is full (maxClientCnxns), wants TLS (--tls), or is no \
+                 ZooKeeper server"
+            }
+            (true, false) => {
+                "closes connections before it answers: it is full (maxClientCnxns), or is no ZooKeeper server"
+            }
+            (false, true) => {
+                "accepts connections but does not answer as ZooKeeper; if this is its secureClientPort, use --tls"
+            }
+            (false, false) => "accepts connections but does not answer as ZooKeeper",
+        }
+    }
+
+    /// Why a server that accepts connections opens no session, by its answer to `srvr`, the one four letter word that servers
     /// answer by default.
-    async fn state(&self, address: Address<'_>) -> String {
+    async fn state(&self, address: Address<'_>) -> Option<String> {
         let server = address.socket;
         match self.ask(TcpChannel::begin(self.servers, self.reactor, address)).await {
             state if state.starts_with(NOT_SERVING) => {
-                format!("{server} is a ZooKeeper server that serves no clients now: it is starting, or has no quorum")
+                let why = "serves no clients now: it is starting, or has no quorum";
+                Some(format!("{server} is a ZooKeeper server that {why}"))
             }
-            state if state.starts_with(VERSION) => format!("{server} is a ZooKeeper server, but opens no session now"),
-            _ => no_answer(server),
+            state if state.starts_with(VERSION) => {
+                Some(format!("{server} is a ZooKeeper server, but opens no session now"))
+            }
+            _ => None,
         }
     }
 
@@ -319,8 +341,4 @@ impl Round<'_, '_> {
         };
         or(asked, enough).await.unwrap_or_default()
     }
-}
-
-fn no_answer(server: SocketAddr) -> String {
-    format!("{server} accepts connections but does not answer as ZooKeeper")
 }

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::task::Poll;
 use std::time::Duration;
@@ -31,6 +32,8 @@ pub enum NoProbe {
     Failed(Cure, String),
     /// It accepts connections, and opens no session on them.
     NoSession,
+    /// It closes connections before it answers.
+    Closed,
 }
 
 impl From<Unconnected> for NoProbe {
@@ -75,8 +78,8 @@ impl<'p> Probes<'p> {
         Self { servers, reactor, left: RefCell::default() }
     }
 
-    /// Asks one server for a session.
-    pub async fn open(&self, address: Address<'p>, timeout: Duration) -> Result<Probe<'_, 'p>, NoProbe> {
+    /// Asks one server for a session. `chroot`: what its paths begin at.
+    pub async fn open(&self, address: Address<'p>, timeout: Duration, chroot: &str) -> Result<Probe<'_, 'p>, NoProbe> {
         let channel = TcpChannel::begin(self.servers, self.reactor, address)?;
         channel.connected().await?;
         let mut asked = Asked { probes: self, pair: Some((channel, Attempt::open(timeout))) };
@@ -89,22 +92,22 @@ impl<'p> Probes<'p> {
         match (granted, channel) {
             (Ok(granted), Some(channel)) => {
                 let encryption = channel.encryption();
-                Ok(Probe { probes: self, session: Some(Box::new(self.session(channel, granted))), encryption })
+                Ok(Probe { probes: self, session: Some(Box::new(self.session(channel, granted, chroot))), encryption })
             }
-            (_, Some(channel)) => match channel.tls_trouble() {
+            (rejected, channel) => match channel.and_then(|channel| channel.tls_trouble()) {
                 Some(trouble) => Err(Unconnected::Tls(trouble).into()),
+                None if matches!(rejected, Err(Rejected::Closed)) => Err(NoProbe::Closed),
                 None => Err(NoProbe::NoSession),
             },
-            (_, None) => Err(NoProbe::NoSession),
         }
     }
 
-    fn session(&self, channel: TcpChannel<'p>, granted: Granted) -> TcpSession<'p> {
-        ClientSession::new(channel, granted, &self.servers.connect.chroot, None).with_login(self.servers.login)
+    fn session(&self, channel: TcpChannel<'p>, granted: Granted, chroot: &str) -> TcpSession<'p> {
+        ClientSession::new(channel, granted, chroot, None).with_login(self.servers.login)
     }
 
-    /// What a server answers to a four letter word, as far as it does.
-    pub async fn word(&self, word: &str, address: Address<'p>) -> Option<String> {
+    /// What a server answers to a four letter word, as far as it does, and from which address it was asked.
+    pub async fn word(&self, word: &str, address: Address<'p>) -> Option<(String, SocketAddr)> {
         answer_to(word, self.servers, address, self.reactor).await
     }
 
@@ -119,7 +122,7 @@ impl<'p> Probes<'p> {
                     // A server that is slower than this process finds it when it is ready.
                     attempt.abandon();
                     if let Ok(granted) = granted(&mut attempt, &channel).await {
-                        self.session(channel, granted).lost().await;
+                        self.session(channel, granted, "").lost().await;
                     }
                 }
             }

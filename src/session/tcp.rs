@@ -130,8 +130,11 @@ impl<'p> TcpChannel<'p> {
                 self.reactor.wake_on(self.socket.as_fd(), PollFlags::POLLOUT);
                 return Ok(false);
             }
-            if let Some(error) = self.socket.take_error()? {
-                return Err(error.into());
+            match self.socket.take_error()? {
+                // It was accepted, and closed since then: what is sent next will tell.
+                Some(error) if matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => {}
+                Some(error) => return Err(error.into()),
+                None => {}
             }
             self.is_connected.set(true);
         }

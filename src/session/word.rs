@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::net::SocketAddr;
 use std::task::Poll;
 
 use super::channel::{Channel as _, is_for_later};
@@ -15,8 +16,8 @@ pub const NOT_SERVING: &str = "This ZooKeeper instance is not currently serving 
 /// How the answer to `srvr` begins.
 pub const VERSION: &str = "Zookeeper version: ";
 
-/// The longest answer that is read. That to `srvr` or `conf` has less than a thousand bytes.
-const LONGEST: usize = 64 * 1024;
+/// The longest answer that is read. That to `cons` has two hundred bytes for each connection.
+const LONGEST: usize = 1024 * 1024;
 
 /// A connection on which a word was sent.
 #[derive(Debug)]
@@ -56,15 +57,15 @@ impl<'p> Word<'p> {
     }
 }
 
-/// The whole answer of a server to a word; `None`, if it does not come.
+/// The whole answer of a server to a word, and from which address it was asked; `None`, if it does not come.
 pub(super) async fn answer_to<'p>(
     word: &str,
     servers: &'p Servers<'p>,
     address: Address<'p>,
     reactor: &'p Reactor,
-) -> Option<String> {
+) -> Option<(String, SocketAddr)> {
     let channel = TcpChannel::begin(servers, reactor, address).ok()?;
     let mut asked = Word::ask(channel, word).await.ok()?;
     while asked.read().await.ok()? {}
-    Some(asked.text())
+    Some((asked.text(), asked.channel.socket.local_addr().ok()?))
 }

@@ -7,13 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
+use crate::harness::client::Client;
 use crate::harness::ensemble::Ensemble;
 use crate::harness::frames::Op;
 use crate::harness::poll;
 use crate::harness::proxy::Proxy;
 use crate::harness::running::{Output, finish, only_line};
+use crate::harness::schema::expect_valid;
 use crate::harness::scratch::{LASTING, LOCK, Scratch, direct};
-use crate::harness::server::free_port;
+use crate::harness::server::{Settings, free_port};
 use crate::harness::stub::Stub;
 use crate::harness::times::AT_ONCE;
 use crate::harness::zklock::{Zklock, binary};
@@ -94,6 +98,29 @@ fn closes_at_once() {
     unreachable(&proxy.address());
     // The pauses between the tries grow.
     assert!(proxy.accepted() < 100, "{} connections", proxy.accepted());
+}
+
+/// Servers count the connections from one address, and close those beyond maxClientCnxns at once.
+#[test]
+fn full() {
+    let server = Settings::default().line("maxClientCnxns=4").server();
+    let connect = || Client::connect(&server.address());
+    let check = || -> Value {
+        let output = Zklock::at(server.address()).args(["check", "--json"]).run();
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    };
+    let mut others = vec![connect(), connect()];
+    let seen = check();
+    expect_valid("check", &seen);
+    assert_eq!(seen["servers"][0]["connections"], json!({"used": 2, "limit": 4}), "{seen:#}");
+    others.extend([connect(), connect()]);
+    let mut waiter = Zklock::at(server.address()).args(["-v", LOCK]).child(["--exit-on", "TERM"]).spawn();
+    waiter.wait_stderr("(maxClientCnxns)");
+    let seen = check();
+    assert_eq!(seen["servers"][0]["reachable"], false, "{seen:#}");
+    assert!(seen["findings"][0]["remedy"].as_str().unwrap().contains("maxClientCnxns"), "{seen:#}");
+    others.pop();
+    finish(&mut waiter);
 }
 
 #[test]

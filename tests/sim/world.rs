@@ -66,7 +66,7 @@ impl SimOutside {
                         return Ok(SimSession { session, state: Rc::clone(&self.state), conn });
                     }
                     Err(Rejected::SessionOver) => return Err(Failure::SessionOver),
-                    Err(Rejected::NoSession) => {}
+                    Err(Rejected::NoSession | Rejected::Closed) => {}
                 }
             }
             unreachable("no server answers".to_owned());

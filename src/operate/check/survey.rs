@@ -1,11 +1,12 @@
 //! What the servers show: each address of each server, all at the same time.
 
 use std::cell::RefCell;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::clock;
 use crate::duration::show;
-use crate::futures::{all, or, zip};
+use crate::futures::{all, or};
 use crate::plan::{Access, Check, HostPort, LockPath};
 use crate::reactor::Reactor;
 use crate::rules::checkup::{Cure, Lack, Server, Tls};
@@ -31,6 +32,7 @@ const TIMES: usize = 3;
 /// Where the survey goes on.
 struct Survey<'a, 'p> {
     lock: Option<&'a LockPath>,
+    chroot: &'p str,
     uses_tls: bool,
     probes: &'a Probes<'p>,
     reactor: &'a Reactor,
@@ -47,7 +49,8 @@ pub(super) async fn survey<'p>(
 ) -> Vec<Server> {
     let limit = access.connect_timeout;
     let until = clock::now() + limit;
-    let survey = Survey { lock: check.lock.as_ref(), uses_tls: access.tls.is_some(), probes, reactor, until, limit };
+    let (chroot, uses_tls) = (&access.servers.chroot, access.tls.is_some());
+    let survey = Survey { lock: check.lock.as_ref(), chroot, uses_tls, probes, reactor, until, limit };
     all(access.servers.hosts.iter().map(|host| survey.host(host))).await.concat()
 }
 
@@ -75,22 +78,25 @@ impl<'p> Survey<'_, 'p> {
     async fn server(&self, name: &str, address: Address<'p>) -> Server {
         let seen = RefCell::new(Server::new(name.to_owned(), Some(address.socket)));
         let is_serving = RefCell::new(None);
-        let words = async {
-            let enough = self.reactor.sleep_until(clock::now() + WORDS);
-            or(self.words(address, &seen, &is_serving), enough).await;
-        };
         let work = async {
-            let ((), sessions) = zip(words, self.sessions(address, &seen)).await;
+            let sessions = self.sessions(address, &seen).await;
+            // One after the other: so a server that is nearly full has room for each.
+            let enough = self.reactor.sleep_until(self.until.min(clock::now() + WORDS));
+            or(self.words(address, &seen, &is_serving), enough).await;
             sessions.map_err(|why| match (why, *is_serving.borrow()) {
                 (Trouble::Lost(why), _) => why,
                 (Trouble::Open(NoProbe::Failed(cure, why)), _) => {
                     seen.borrow_mut().cure = cure;
                     why
                 }
-                (Trouble::Open(NoProbe::NoSession), Some(false)) => {
+                (Trouble::Open(NoProbe::NoSession | NoProbe::Closed), Some(false)) => {
                     "it serves no clients now: it is starting, or has no quorum".to_owned()
                 }
                 (Trouble::Open(NoProbe::NoSession), Some(true)) => "it opens no session".to_owned(),
+                (Trouble::Open(NoProbe::Closed), _) => {
+                    seen.borrow_mut().cure = Cure::Full;
+                    "it closes connections before it answers".to_owned()
+                }
                 (Trouble::Open(NoProbe::NoSession), None) => {
                     if !self.uses_tls {
                         seen.borrow_mut().cure = Cure::Tls;
@@ -103,9 +109,9 @@ impl<'p> Survey<'_, 'p> {
         Server { error, ..seen.into_inner() }
     }
 
-    /// `srvr`, which servers answer unless they were told not to, and `conf`, which most do not.
+    /// `srvr`, which servers answer unless they were told not to; `conf` and `cons`, which most do not.
     async fn words(&self, address: Address<'p>, seen: &RefCell<Server>, is_serving: &RefCell<Option<bool>>) {
-        let Some(answer) = self.probes.word("srvr", address).await else { return };
+        let Some((answer, _)) = self.probes.word("srvr", address).await else { return };
         let line = |answer: &str, start: &str| {
             answer.lines().find_map(|line| line.strip_prefix(start)).map(|rest| printable(rest.trim()))
         };
@@ -118,16 +124,21 @@ impl<'p> Survey<'_, 'p> {
             seen.version = Some(release(&version).to_owned());
             seen.role = line(&answer, "Mode: ");
         }
-        let Some(answer) = self.probes.word("conf", address).await else { return };
+        let Some((answer, _)) = self.probes.word("conf", address).await else { return };
         let tick = line(&answer, "tickTime=").and_then(|millis| millis.parse().ok());
         seen.borrow_mut().tick = tick.map(Duration::from_millis);
+        let limit = line(&answer, "maxClientCnxns=").and_then(|limit| limit.parse().ok());
+        // 0: as many as come.
+        let Some(limit) = limit.filter(|limit| *limit > 0) else { return };
+        let Some((answer, own)) = self.probes.word("cons", address).await else { return };
+        seen.borrow_mut().connections = beside(&answer, own).map(|used| (used, limit));
     }
 
     async fn sessions(&self, address: Address<'p>, seen: &RefCell<Server>) -> Result<(), Trouble> {
-        let session = self.probes.open(address, SHORT).await?;
+        let session = self.probes.open(address, SHORT, "").await?;
         let least = session.timeout();
         session.close().await;
-        let session = self.probes.open(address, LONG).await?;
+        let session = self.probes.open(address, LONG, self.chroot).await?;
         {
             let mut seen = seen.borrow_mut();
             (seen.least, seen.greatest) = (Some(least), Some(session.timeout()));
@@ -206,6 +217,17 @@ async fn lacks(session: &Probe<'_, '_>, lock: &LockPath) -> Result<Vec<Lack>, Fa
     Ok(lacks)
 }
 
+/// How many connections come from our address, beside the one from `own` that has asked: the answer to `cons` has a line for
+/// each, such as ` /127.0.0.1:40938[1](queued=0,...)`. `None`: the server knows us by another address.
+fn beside(answer: &str, own: SocketAddr) -> Option<usize> {
+    let from = |line: &str| -> Option<(IpAddr, u16)> {
+        let (host, port) = line.split_once('/')?.1.split('(').next()?.rsplit_once('[')?.0.rsplit_once(':')?;
+        Some((host.trim_matches(['[', ']']).parse().ok()?, port.parse().ok()?))
+    };
+    let all: Vec<_> = answer.lines().filter_map(from).filter(|(host, _)| *host == own.ip()).collect();
+    all.contains(&(own.ip(), own.port())).then(|| all.len() - 1)
+}
+
 /// Why a server is of no use.
 enum Trouble {
     Open(NoProbe),
@@ -247,6 +269,16 @@ mod tests {
             ("", ""),
         ] {
             assert_eq!(release(version), short);
+        }
+    }
+
+    #[test]
+    fn connections_from_our_address() {
+        let cons = " /127.0.0.1:40938[1](queued=0,recved=34,sent=34,sid=0x1000,lop=PING)\n /10.0.0.7:40000[1](queued=0)\n \
+                    /127.0.0.1:40940[0](queued=0,recved=1,sent=0)\n /0:0:0:0:0:0:0:1:40938[1](queued=0)\n \
+                    /[0:0:0:0:0:0:0:1]:40939[1](queued=0)\n\n";
+        for (own, others) in [("127.0.0.1:40940", Some(1)), ("[::1]:40939", Some(1)), ("127.0.0.1:1", None)] {
+            assert_eq!(beside(cons, own.parse().unwrap()), others, "{own}");
         }
     }
 }

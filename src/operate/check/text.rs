@@ -11,6 +11,13 @@ use crate::rules::text::{legible, table};
 /// The servers, what is to be mended, and what a command lives through.
 pub(super) fn of(seen: &[Server], report: &Report, check: &Check, access: &Access) -> String {
     let mut text = servers(seen);
+    for server in seen {
+        if let Some((used, limit)) = server.connections {
+            let who = who(server);
+            let _ =
+                writeln!(text, "{who} has {used} of the {limit} connections that it takes from here (maxClientCnxns)");
+        }
+    }
     for finding in &report.findings {
         let (what, remedy) = sentences(finding, seen, check, access);
         let _ = write!(text, "\n{}: {what}\n  {remedy}\n", finding.code());
@@ -197,7 +204,16 @@ fn cure(server: &Server, access: &Access) -> &'static str {
         }
         Cure::Server => "Mend or start this server, or take it out of --zookeeper.",
         Cure::Tls => "If this is its secureClientPort, use --tls; otherwise name its clientPort.",
-        Cure::NoTls => "Name its secureClientPort, or connect without TLS.",
+        Cure::Full if access.tls.is_some() => {
+            "Raise its maxClientCnxns, if it is full; otherwise name a ZooKeeper server."
+        }
+        Cure::Full => {
+            "Raise its maxClientCnxns, if it is full; if this is its secureClientPort, use --tls; otherwise name its \
+             clientPort."
+        }
+        Cure::NoTls => {
+            "Name its secureClientPort, or connect without TLS; if it is the right port, raise its maxClientCnxns."
+        }
         Cure::Name => {
             "Name it as its certificate does, or give it a certificate with this name (subjectAltName). \
              --tls-no-verify-hostname accepts any name, and so an impostor with a certificate of the same CA."

@@ -46,7 +46,7 @@ impl Stream {
     pub(in crate::session) fn shake_hands(&mut self, socket: &TcpStream) -> Result<bool, Trouble> {
         let told = |this: &mut Self, error: &io::Error| match this.trouble.take() {
             Some(trouble) => trouble,
-            None if error.kind() == io::ErrorKind::UnexpectedEof => Trouble::Closed,
+            None if is_end(error) => Trouble::Closed,
             None => Trouble::Failed(format!("{} in the TLS handshake", super::super::servers::brief(error))),
         };
         let mut reads = 0..READS;
@@ -196,4 +196,10 @@ impl Stream {
             _ => error,
         }
     }
+}
+
+/// The server has closed the connection.
+fn is_end(error: &io::Error) -> bool {
+    use io::ErrorKind as E;
+    matches!(error.kind(), E::UnexpectedEof | E::ConnectionReset | E::BrokenPipe)
 }

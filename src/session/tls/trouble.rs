@@ -28,7 +28,9 @@ pub(in crate::session) enum Trouble {
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Closed => f.write_str("it does not answer with TLS: is this its secureClientPort?"),
+            Self::Closed => f.write_str(
+                "it does not answer with TLS: is this its secureClientPort, or is it full (maxClientCnxns)?",
+            ),
             Self::Refused(why) | Self::OtherName(why) | Self::Untrusted(why) | Self::Failed(why) => f.write_str(why),
         }
     }
