@@ -34,6 +34,8 @@ pub struct Server {
     pub tick: Option<Duration>,
     /// How many connections it has from our address beside those of the check, and how many it takes, where it tells.
     pub connections: Option<(usize, usize)>,
+    /// The version of its ensemble's configuration, and the numbers of those who vote.
+    pub voters: Option<(u64, BTreeSet<u8>)>,
     /// The least session timeout that it grants.
     pub least: Option<Duration>,
     /// The greatest one.
@@ -107,6 +109,7 @@ impl Server {
             role: None,
             tick: None,
             connections: None,
+            voters: None,
             least: None,
             greatest: None,
             read: None,
@@ -340,15 +343,24 @@ fn promise(servers: &[Server], asked: Duration) -> Option<(Promise, Tick)> {
 /// How many servers there are, and how many may fail. Observers have no vote.
 fn spare(servers: &[Server]) -> Option<(usize, usize)> {
     let reachable = || servers.iter().filter(|server| server.is_reachable());
-    if reachable().any(|server| server.role.is_none()) {
-        return None;
-    }
-    // The same server may be there by several addresses.
-    let voters: BTreeSet<_> = reachable().filter(|server| !server.is_observer()).map(|server| server.member).collect();
     let up: BTreeSet<_> = reachable().map(|server| &server.name).collect();
     let down: BTreeSet<_> = servers.iter().map(|server| &server.name).filter(|name| !up.contains(name)).collect();
-    let all = voters.len() + down.len();
-    Some((all, voters.len().saturating_sub(all / 2 + 1)))
+    // The same server may be there by several addresses.
+    let members = reachable().filter(|server| !server.is_observer()).filter_map(|server| server.member);
+    let mut up: BTreeSet<_> = members.collect();
+    let mut all = up.len() + down.len();
+    let newest = servers.iter().filter_map(|server| server.voters.as_ref()).max_by_key(|(version, _)| *version);
+    if let Some((_, voters)) = newest.filter(|_| all > 1) {
+        up.retain(|member| voters.contains(member));
+        // Of those that are not named, nothing is known.
+        if voters.len() > up.len() + down.len() {
+            return None;
+        }
+        all = voters.len();
+    } else if reachable().any(|server| server.role.is_none()) {
+        return None;
+    }
+    Some((all, up.len().saturating_sub(all / 2 + 1)))
 }
 
 #[cfg(test)]

@@ -104,6 +104,12 @@ fn a_member_that_is_down_is_found() {
     assert_eq!(roles(&json), [r#""follower""#, r#""follower""#, r#""leader""#]);
     let text = check(&ensemble.addresses(), &[]).expect_code(well()).stdout();
     assert!(text.contains("1 of 3 can be spared"), "{text}");
+    // Of the third one, which votes as well, nothing is known.
+    if Feature::Create2.is_there() {
+        let two = ensemble.servers()[..2].iter().map(Server::address).collect::<Vec<_>>().join(",");
+        let text = check(&ensemble.chroot().by(two).to_string(), &[]).expect_code(well()).stdout();
+        assert!(!text.contains("spared"), "{text}");
+    }
 
     let [follower, _] = ensemble.followers();
     follower.kill();

@@ -1,6 +1,7 @@
 //! What the servers show: each address of each server, all at the same time.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -25,6 +26,9 @@ const LONG: Duration = Duration::from_millis(i32::MAX as u64);
 
 /// How long four letter words may take: zklock can do without their answers.
 const WORDS: Duration = Duration::from_secs(2);
+
+/// Where an ensemble says who belongs to it, since 3.5. Anyone may read it by default.
+const CONFIG: &str = "/zookeeper/config";
 
 /// How often a round trip is measured. The one in the middle counts.
 const TIMES: usize = 3;
@@ -137,6 +141,8 @@ impl<'p> Survey<'_, 'p> {
     async fn sessions(&self, address: Address<'p>, seen: &RefCell<Server>) -> Result<(), Trouble> {
         let session = self.probes.open(address, SHORT, "").await?;
         let least = session.timeout();
+        let config = session.with(session.look(CONFIG, false)).await;
+        seen.borrow_mut().voters = config.ok().and_then(|(config, ..)| voters(&String::from_utf8_lossy(&config)));
         session.close().await;
         let session = self.probes.open(address, LONG, self.chroot).await?;
         {
@@ -228,6 +234,17 @@ fn beside(answer: &str, own: SocketAddr) -> Option<usize> {
     all.contains(&(own.ip(), own.port())).then(|| all.len() - 1)
 }
 
+/// The version of an ensemble's configuration, and the numbers of those who vote. `None`: it is a server alone.
+fn voters(config: &str) -> Option<(u64, BTreeSet<u8>)> {
+    let version = config.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("version=")?, 16).ok())?;
+    let voter = |line: &str| {
+        let (number, server) = line.strip_prefix("server.")?.split_once('=')?;
+        number.parse().ok().filter(|_| !server.contains(":observer"))
+    };
+    Some((version, config.lines().filter_map(voter).collect()))
+        .filter(|(_, voters): &(_, BTreeSet<_>)| !voters.is_empty())
+}
+
 /// Why a server is of no use.
 enum Trouble {
     Open(NoProbe),
@@ -279,6 +296,16 @@ mod tests {
                     /[0:0:0:0:0:0:0:1]:40939[1](queued=0)\n\n";
         for (own, others) in [("127.0.0.1:40940", Some(1)), ("[::1]:40939", Some(1)), ("127.0.0.1:1", None)] {
             assert_eq!(beside(cons, own.parse().unwrap()), others, "{own}");
+        }
+    }
+
+    #[test]
+    fn observers_do_not_vote() {
+        let config = "server.1=zk1:2888:3888:participant;0.0.0.0:2181\nserver.2=zk2:2888:3888:participant\n\
+                      server.3=zk3:2888:3888:observer;0.0.0.0:2181\nversion=10000001a";
+        assert_eq!(voters(config), Some((0x1_0000_001a, BTreeSet::from([1, 2]))));
+        for alone in ["", "version=0"] {
+            assert_eq!(voters(alone), None);
         }
     }
 }

@@ -70,6 +70,28 @@ fn a_server_that_is_down_is_found_and_cannot_be_spared() {
 }
 
 #[test]
+fn the_newest_configuration_says_who_votes() {
+    let spare = |servers: &[Server]| judge(servers, ASKED, TODAY).promise.unwrap().spare;
+    let of = |version, voters: &[u8], servers: Vec<Server>| {
+        let voters: BTreeSet<u8> = voters.iter().copied().collect();
+        servers
+            .into_iter()
+            .map(|server| Server { voters: Some((version, voters.clone())), ..server })
+            .collect::<Vec<_>>()
+    };
+    // An observer that is down is no loss.
+    let mut four = three().to_vec();
+    four.push(down(4));
+    assert_eq!(spare(&four), Some((4, 0)));
+    assert_eq!(spare(&of(1, &[1, 2, 3], four)), Some((3, 1)));
+    // Nor is one a spare that follows and does not vote; it may know no newer configuration.
+    let joined = [of(2, &[1, 2, 3], three().to_vec()), of(1, &[1, 4], vec![server(4, "follower")])].concat();
+    assert_eq!(spare(&joined), Some((3, 1)));
+    assert_eq!(spare(&of(1, &[1, 2, 3, 4, 5], three().to_vec())), None);
+    assert_eq!(spare(&of(1, &[1, 2, 3], vec![server(1, "leader")])), Some((1, 0)));
+}
+
+#[test]
 fn without_any_server_there_is_no_promise() {
     let report = judge(&[down(1), down(2)], ASKED, TODAY);
     assert_eq!((report.promise, report.outcome), (None, Outcome::Unavailable));
