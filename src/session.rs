@@ -46,6 +46,8 @@ pub enum Failure {
     SessionOver,
     /// The connection was lost on the way: the request may or may not have been carried out.
     Unknown(String),
+    /// The servers or the nodes have to be changed first: why, and how.
+    Unusable(String),
     /// The server refuses it, and would refuse it again.
     Refused(String),
 }
@@ -59,8 +61,19 @@ impl fmt::Display for Failure {
             Self::Denied => f.write_str("not permitted"),
             Self::Unimplemented => f.write_str("the server does not know the request"),
             Self::SessionOver => f.write_str("the session is over"),
-            Self::NotLetIn(why) | Self::Unknown(why) | Self::Refused(why) => f.write_str(why),
+            Self::NotLetIn(why) | Self::Unknown(why) | Self::Unusable(why) | Self::Refused(why) => f.write_str(why),
         }
+    }
+}
+
+impl Failure {
+    /// The session can have no ephemeral nodes.
+    pub fn of_local_session() -> Self {
+        Self::Unusable(
+            "the sessions are local and can have no ephemeral nodes: set localSessionsUpgradingEnabled=true on the \
+             servers, or localSessionsEnabled=false"
+                .to_owned(),
+        )
     }
 }
 

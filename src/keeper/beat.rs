@@ -134,7 +134,7 @@ impl<O: Outside> Keeper<'_, O> {
                 self.beats.urged.set(true);
             }
             // A quota, for example. The lock is worth more than what others would like to know about it.
-            Err(failure @ (Failure::Refused(_) | Failure::Denied)) if publish.is_some() => {
+            Err(failure @ (Failure::Unusable(_) | Failure::Refused(_) | Failure::Denied)) if publish.is_some() => {
                 log::warn!("cannot say in {} that it is held: {failure}", nodes.join(" "));
                 self.beats.unpublished.take();
             }

@@ -248,6 +248,10 @@ impl<O: Outside> Keeper<'_, O> {
                     self.outside.sleep(RECONNECT).await;
                     return Err(Stop::Reconnect);
                 }
+                // Servers that do not upgrade local sessions answer a transaction so, and the session goes on.
+                Err(Failure::SessionOver) if session.sync(lock.as_str()).await.is_ok() => {
+                    return Err(Stop::because(Failure::of_local_session(), lock));
+                }
                 Err(failure) => return Err(lacking(failure, lock, Right::Create)),
             }
         }

@@ -155,6 +155,7 @@ pub(super) fn refuse(failure: Failure, path: impl Display) -> Report {
         Failure::SessionOver => Report::Lost(Loss::SessionEnded),
         Failure::Denied => Report::Refused(Refusal::Denied(path.to_string())),
         Failure::NotLetIn(why) => Report::Refused(Refusal::NotLetIn(why)),
+        Failure::Unusable(why) => Report::Refused(Refusal::Unusable(format!("{path}: {why}"))),
         failure => Report::Refused(Refusal::Server(format!("{path}: {failure}"))),
     }
 }

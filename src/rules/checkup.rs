@@ -46,6 +46,8 @@ pub struct Server {
     pub beat: Option<Duration>,
     /// Whether it carries out transactions.
     pub transactions: Option<bool>,
+    /// Whether its sessions are local, and can have no ephemeral nodes.
+    pub is_local: bool,
     /// Whether the chroot is there.
     pub chroot: Option<bool>,
     /// What the lock needs and is not permitted.
@@ -115,6 +117,7 @@ impl Server {
             read: None,
             beat: None,
             transactions: None,
+            is_local: false,
             chroot: None,
             lacks: None,
             tls: None,
@@ -170,6 +173,8 @@ pub enum Finding {
     NoContainers(usize),
     /// A server that refuses transactions.
     NoTransactions(usize),
+    /// A server whose sessions can have no ephemeral nodes.
+    LocalSessions(usize),
     /// The certificate of a server expires in so many days.
     CertificateEnds(usize, i64),
     /// Our own certificate expires in so many days.
@@ -193,6 +198,7 @@ impl Finding {
             Self::Slow(_) => "slow",
             Self::NoContainers(_) => "no-containers",
             Self::NoTransactions(_) => "no-transactions",
+            Self::LocalSessions(_) => "local-sessions",
             Self::CertificateEnds(..) => "certificate-ends",
             Self::OwnCertificateEnds(_) => "client-certificate-ends",
             Self::NoChroot => "no-chroot",
@@ -269,6 +275,7 @@ pub fn judge(servers: &[Server], asked: Duration, today: i64) -> Report {
     let first = |is_it: fn(&Server) -> bool| servers.iter().position(is_it);
     findings.extend(first(|server| server.knows_containers() == Some(false)).map(Finding::NoContainers));
     findings.extend(first(|server| server.transactions == Some(false)).map(Finding::NoTransactions));
+    findings.extend(first(|server| server.is_local).map(Finding::LocalSessions));
     let ends = |(number, server): (_, &Server)| Some((number, days_left(server.tls.as_ref()?.not_after?, today)?));
     findings.extend(numbered().filter_map(ends).map(|(number, days)| Finding::CertificateEnds(number, days)));
     // A server that lags may not know yet that it was created.

@@ -214,6 +214,8 @@ pub enum Refusal {
         /// The lock.
         lock: String,
     },
+    /// The servers or the nodes have to be changed first: why, and how.
+    Unusable(String),
     /// Any other answer that the server would repeat if asked again.
     Server(String),
 }

@@ -30,7 +30,7 @@ pub enum Outcome {
     /// ZooKeeper denied access: an ACL forbids what zklock tried, or the servers want another login or certificate.
     Denied,
     /// The lock is used by clients that would not wait for us, or cannot be used as asked, or the chroot does
-    /// not exist.
+    /// not exist, or the servers have to be set up otherwise first.
     Unusable,
     /// The command was found but cannot be executed.
     CannotExecute,
@@ -93,7 +93,7 @@ pub const EXIT_STATUS: &[(&str, &str)] = &[
     ),
     (
         "78",
-        "the lock cannot be used as asked: clients that would not wait, other permits, no chroot, no sequence numbers",
+        "the lock cannot be used as asked: clients that would not wait, other permits, no chroot, a quota, servers unfit for it",
     ),
     ("124", "the command ran for longer than --max-run, and has been stopped"),
     ("126", "the command was found but cannot be executed"),

@@ -95,6 +95,6 @@ pub(super) fn refused(refusal: &Refusal, plan: &Plan) -> String {
         Refusal::OncePerLent { lock } => {
             format!("{lock} is held by the run that started this one: give --once-per to that run")
         }
-        Refusal::Server(why) => format!("ZooKeeper refused: {why}"),
+        Refusal::Unusable(why) | Refusal::Server(why) => format!("ZooKeeper refused: {why}"),
     }
 }

@@ -148,7 +148,7 @@ impl<C: Channel> ClientSession<C> {
             match queued {
                 // The connection is lost, and nothing comes any more.
                 Ok(()) | Err(Unsendable::Broken(_) | Unsendable::Closing) => {}
-                Err(error @ Unsendable::TooLarge(_)) => return Err(Failure::Refused(error.to_string())),
+                Err(error @ Unsendable::TooLarge(_)) => return Err(Failure::Unusable(error.to_string())),
             }
             poll_fn(|_| {
                 self.go_on();

@@ -22,6 +22,14 @@ impl From<Code> for Failure {
             }
             Code::Unimplemented => Self::Unimplemented,
             Code::SessionExpired => Self::SessionOver,
+            Code::EphemeralOnLocalSession => Self::of_local_session(),
+            Code::QuotaExceeded => Self::Unusable(
+                "a quota of this node or of one above it is exceeded (QuotaExceeded): raise it with setquota"
+                    .to_owned(),
+            ),
+            Code::NoChildrenForEphemerals => Self::Unusable(
+                "it is ephemeral, or a node above it is, and can have no children: use another path".to_owned(),
+            ),
             // The server has broken the connection to another one, or is too busy and has done nothing.
             Code::ConnectionLoss | Code::OperationTimeout | Code::RequestTimeout | Code::Throttled => {
                 Self::Unknown(code.to_string())

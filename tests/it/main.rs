@@ -58,6 +58,7 @@ mod outage_while_waiting;
 mod servers_down;
 mod servers_restart;
 mod short_outage;
+mod unfit_servers;
 mod unreachable_servers;
 
 // Who may do what.

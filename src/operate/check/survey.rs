@@ -188,7 +188,14 @@ impl<'p> Survey<'_, 'p> {
             seen.borrow_mut().transactions = Some(true);
         }
         seen.borrow_mut().beat = middle(beats);
-        if let Some(lock) = self.lock {
+        // Followers say in a transaction that such a session has expired.
+        let is_local = match session.rehearse(&[], "").await {
+            Err(Failure::Unknown(why)) => return Err(Failure::Unknown(why)),
+            Err(why) => why == Failure::SessionOver || why == Failure::of_local_session(),
+            Ok(()) => false,
+        };
+        seen.borrow_mut().is_local = is_local;
+        if let Some(lock) = self.lock.filter(|_| !is_local) {
             let lacks = lacks(session, lock).await?;
             seen.borrow_mut().lacks = Some(lacks);
         }

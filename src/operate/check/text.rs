@@ -40,8 +40,10 @@ pub(super) fn of(seen: &[Server], report: &Report, check: &Check, access: &Acces
 
 /// Whether a server was asked for all that the lock needs, and nothing is in its way.
 fn may_be_used(seen: &[Server], report: &Report) -> bool {
-    let is_in_the_way =
-        |finding: &Finding| matches!(finding, Finding::Lacks(_) | Finding::NoChroot | Finding::NoTransactions(_));
+    let is_in_the_way = |finding: &Finding| {
+        use Finding::{Lacks, LocalSessions, NoChroot, NoTransactions};
+        matches!(finding, Lacks(_) | NoChroot | NoTransactions(_) | LocalSessions(_))
+    };
     seen.iter().any(|server| server.lacks.is_some()) && !report.findings.iter().any(is_in_the_way)
 }
 
@@ -163,6 +165,10 @@ pub(super) fn sentences(finding: &Finding, seen: &[Server], check: &Check, acces
         Finding::NoTransactions(number) => (
             format!("{} refuses transactions, so no lock can be held", who(&seen[*number])),
             "Use ZooKeeper 3.4 or later.".to_owned(),
+        ),
+        Finding::LocalSessions(number) => (
+            format!("the sessions of {} are local and can have no ephemeral nodes", who(&seen[*number])),
+            "Set localSessionsUpgradingEnabled=true on all servers, or localSessionsEnabled=false.".to_owned(),
         ),
         Finding::CertificateEnds(number, days) => (
             format!("the certificate of {} expires {}", who(&seen[*number]), in_days(*days)),

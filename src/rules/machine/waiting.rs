@@ -290,7 +290,8 @@ fn refused(now: Instant, refusal: Refusal) -> (State, Vec<Effect>) {
         | Refusal::OtherRecipe { .. }
         | Refusal::Upgrade { .. }
         | Refusal::OutOfReach { .. }
-        | Refusal::OncePerLent { .. } => Outcome::Unusable,
+        | Refusal::OncePerLent { .. }
+        | Refusal::Unusable(_) => Outcome::Unusable,
         Refusal::Server(_) => Outcome::Internal,
     };
     give_up(now, outcome, vec![Effect::Say(Notice::Refused(refusal))])

@@ -67,8 +67,12 @@ pub(crate) enum Feature {
     Curator,
     /// That a server can demand a login.
     EnforcedLogin,
+    /// That a server can enforce quotas.
+    EnforcedQuota,
     /// That a server can demand a login by SASL, and says that it refuses one.
     EnforcedSasl,
+    /// Sessions that only one server of an ensemble knows.
+    LocalSessions,
     /// What a server says of a node to those who may not read it. Later ones say only that it is there.
     OpenStat,
     /// Connections by TLS. It takes jars that are known for Debian's release only.
@@ -82,8 +86,8 @@ impl Feature {
         let mut numbers = version.split('.').map(|number| number.parse::<u32>().expect("a version such as 3.4.14"));
         let used = (numbers.next(), numbers.next());
         let since = match self {
-            Self::Containers | Self::Create2 | Self::Curator | Self::EnforcedSasl => 5,
-            Self::EnforcedLogin => 7,
+            Self::Containers | Self::Create2 | Self::Curator | Self::EnforcedSasl | Self::LocalSessions => 5,
+            Self::EnforcedLogin | Self::EnforcedQuota => 7,
             Self::OpenStat => return used < (Some(3), Some(9)),
             Self::Tls => return false,
         };

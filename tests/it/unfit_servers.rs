@@ -1,0 +1,60 @@
+//! Servers that have to be set up otherwise before a lock can be taken: status 78, and what to change.
+
+use crate::harness::client::{Client, Kind};
+use crate::harness::release::{Feature, lacks};
+use crate::harness::running::{only_line, silent};
+use crate::harness::scratch::{LOCK, Scratch};
+use crate::harness::server::Settings;
+
+/// What it says when it does not take the lock with these options.
+#[track_caller]
+fn refused(scratch: &Scratch, options: &[&str]) -> String {
+    let output = scratch.zklock().args(options).args([LOCK, "true"]).run().expect_code(78);
+    only_line(&output)
+}
+
+#[test]
+fn local_sessions() {
+    if lacks(Feature::LocalSessions) {
+        return;
+    }
+    let settings = Settings::default().line("localSessionsEnabled=true").line("localSessionsUpgradingEnabled=false");
+    let ensemble = settings.ensemble();
+    let remedy = "localSessionsUpgradingEnabled=true";
+    for server in [ensemble.followers()[0], ensemble.leader()] {
+        let scratch = Scratch::on(server.chroot()).with_lock();
+        // Several nodes are created in a transaction, to which followers answer that the session is over.
+        for dialects in ["curator", "curator,kazoo"] {
+            let said = refused(&scratch, &["--dialect", dialects]);
+            assert!(said.contains(remedy), "{said}");
+        }
+        for lock in [&[][..], &[LOCK]] {
+            let output = silent(scratch.zklock().arg("check").args(lock).run().expect_code(1));
+            let said = output.stdout();
+            assert!(said.contains("\nlocal-sessions: ") && said.contains(remedy), "{said}");
+            assert!(!said.contains("lock-refused") && !said.contains("may be used"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn quota() {
+    if lacks(Feature::EnforcedQuota) {
+        return;
+    }
+    let server = Settings::default().property("zookeeper.enforceQuota=true").server();
+    let scratch = Scratch::on(server.chroot()).with_lock();
+    let client = Client::connect(&server.address());
+    let quota = format!("/zookeeper/quota{}", scratch.chroot().path());
+    let limits = "count=1,bytes=-1=;byteHardLimit=-1;countHardLimit=1";
+    for (node, data) in [
+        (quota.clone(), ""),
+        (format!("{quota}{LOCK}"), ""),
+        (format!("{quota}{LOCK}/zookeeper_limits"), limits),
+        (format!("{quota}{LOCK}/zookeeper_stats"), "count=1,bytes=0"),
+    ] {
+        client.create(&node, data.as_bytes(), Kind::Persistent).unwrap();
+    }
+    let said = refused(&scratch, &[]);
+    assert!(said.contains(LOCK) && said.contains("quota") && said.contains("setquota"), "{said}");
+}
