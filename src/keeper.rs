@@ -28,15 +28,16 @@ use std::time::Duration;
 
 use self::leader::Seen;
 use self::outside::Outside;
-use self::place::{Claim, Place, refuse};
+use self::place::{Claim, Place, Step, refuse};
 use crate::futures::{or, zip};
 use crate::plan::{LockPath, Plan};
 use crate::rules::card::Card;
+use crate::rules::closings::Closings;
 use crate::rules::contacts::Contacts;
 use crate::rules::instant::Instant;
 use crate::rules::last_run::{Asked, LastRun, Success};
 use crate::rules::lease::Terms;
-use crate::rules::message::{Connection, Loss, Order, Report};
+use crate::rules::message::{Connection, Loss, Order, Refusal, Report};
 use crate::session::{Failure, Session};
 
 /// The pause before a request that has failed at once is repeated, so that a server that keeps breaking the
@@ -45,6 +46,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// The longest pause, where pauses grow.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Why the servers are not asked again.
+const OVER_THE_SAME: &str = "the server closes the connection over the same request each time; it may be larger than the \
+                             server's jute.maxbuffer";
 
 /// A keeper, and what outlives each of its connections.
 pub struct Keeper<'p, O: Outside> {
@@ -58,6 +63,8 @@ pub struct Keeper<'p, O: Outside> {
     session: SessionState<O::Session>,
     beats: Beats,
     place: RefCell<Place>,
+    /// When the session may be opened.
+    queue_at: Instant,
     /// With `--once-per`: when this run asked.
     asked: Cell<Option<Asked>>,
     /// The recent run because of which our command is skipped.
@@ -169,7 +176,8 @@ enum End {
 
 impl<'p, O: Outside> Keeper<'p, O> {
     /// A keeper that has done nothing yet. `asked`: when this run asked for its first lock, as an earlier keeper has told.
-    pub fn new(plan: &'p Plan, refresh: Option<Duration>, asked: Option<Asked>, outside: O) -> Self {
+    /// `queue_at`: when it may open its session.
+    pub fn new(plan: &'p Plan, refresh: Option<Duration>, asked: Option<Asked>, queue_at: Instant, outside: O) -> Self {
         let mut locks: Vec<_> = plan.request.locks().collect();
         locks.sort_unstable();
         Self {
@@ -191,6 +199,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
                 unpublished: RefCell::new(None),
             },
             place: RefCell::default(),
+            queue_at,
             asked: Cell::new(asked),
             skips: RefCell::new(None),
             has_record: Cell::new(false),
@@ -291,6 +300,12 @@ impl<'p, O: Outside> Keeper<'p, O> {
     /// Opens a session, queues and holds for as long as the session lasts, over as many connections as it
     /// takes.
     async fn live(&self) -> Report {
+        let pause = self.queue_at.saturating_since(self.outside.now());
+        if !pause.is_zero() {
+            // Not all clients whose sessions have ended at the same moment.
+            let jitter = pause.mul_f64(f64::from(self.outside.random().to_be_bytes()[7]) / 512.0);
+            self.outside.sleep(pause + jitter).await;
+        }
         let opening = self.outside.open(self.session.timeout.get(), |reason| self.report_unreachable(reason));
         // Looking up the user takes a while. The server opens the session in that time.
         let mut session = match zip(opening, async { self.outside.card() }).await.0 {
@@ -304,6 +319,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
         let (id, identity) = (session.id(), session.identity());
         self.session.identity.replace(Some(identity.clone()));
         let mut pause = Duration::ZERO;
+        let mut closings = Closings::default();
         loop {
             let since = self.outside.now();
             self.session.connection.replace(Some(Rc::clone(&session)));
@@ -318,10 +334,15 @@ impl<'p, O: Outside> Keeper<'p, O> {
             let lost = self.outside.now();
             let heard = self.beats.contacts.borrow().heard_until(session.timeout(), lost);
             self.session.connection.take();
+            let lived = lost.saturating_since(since);
+            // Over any other request, the network may break again and again.
+            let creates = matches!(self.place.borrow().step, Step::Uncertain(_));
+            if closings.add(session.closed_over().filter(|_| creates), lived) {
+                return Report::Refused(Refusal::Unusable(format!("{}: {OVER_THE_SAME}", self.plan.request.lock)));
+            }
             // The connection is closed, and not the session.
             drop(session);
             // A server that closes each connection at once is not asked thousands of times a second.
-            let lived = self.outside.now().saturating_since(since);
             pause = if lived < LONGEST_PAUSE { (pause * 2).clamp(PAUSE, LONGEST_PAUSE) } else { Duration::ZERO };
             let back = async {
                 self.outside.sleep(pause).await;

@@ -5,6 +5,7 @@
 
 pub mod card;
 pub mod checkup;
+pub mod closings;
 pub mod contacts;
 pub mod digest_md5;
 pub mod event;

@@ -95,12 +95,13 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
             ),
         ),
         Notice::Waiting(view) => (Weight::Status, format!("waiting for {}: {}", view.lock, queue(view, now))),
-        Notice::Requeued(loss) => {
+        Notice::Requeued { loss, pause } => {
             let (why, queue) = (
                 loss.map_or("the keeper process died", |loss| cause(loss, several)),
                 if several { "queues" } else { "queue" },
             );
-            (Weight::Notable, format!("lost our place in the {queue} for {locks}: {why}; queueing again"))
+            let when = if pause.is_zero() { String::new() } else { format!(" in {}", show(*pause)) };
+            (Weight::Notable, format!("lost our place in the {queue} for {locks}: {why}; queueing again{when}"))
         }
         Notice::TooSlow(vain) => (
             Weight::Notable,
@@ -108,13 +109,6 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
                 "it is our turn for {lock}, but for {} ZooKeeper has been too slow to start under it; trying on \
                  (a longer --session-timeout helps)",
                 show_measured(*vain)
-            ),
-        ),
-        Notice::Pausing(pause) => (
-            Weight::Status,
-            format!(
-                "{lock} is free; starting in {}: our session ended early, and an earlier holder may still run until then",
-                show(*pause)
             ),
         ),
         Notice::Starting { grant, waited } => {

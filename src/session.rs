@@ -141,6 +141,10 @@ pub trait Session: Sized {
     /// Waits until the connection is lost. From then on, no other future of this session ends.
     fn lost(&self) -> impl Future<Output = ()>;
 
+    /// The kind of the request over which the server has closed the connection, by its number. `None` unless it had
+    /// answered another one.
+    fn closed_over(&self) -> Option<i32>;
+
     /// The next connections are to another server than this one, as long as another one answers.
     fn distrust(&self);
 

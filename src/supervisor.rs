@@ -197,7 +197,7 @@ impl<'p> Supervisor<'p> {
         }
     }
 
-    fn start_keeper(&mut self) -> anyhow::Result<()> {
+    fn start_keeper(&mut self, queue_at: Instant) -> anyhow::Result<()> {
         self.redeem();
         self.kill_keeper();
         // Its guard belongs to it.
@@ -210,7 +210,7 @@ impl<'p> Supervisor<'p> {
             self.borrowing.borrow();
         }
         let refresh = self.teller.refresh();
-        let keeper = Keeper::start(self.plan, self.credentials, refresh, self.asked, &mut self.borrowing)?;
+        let keeper = Keeper::start(self.plan, self.credentials, refresh, self.asked, queue_at, &mut self.borrowing)?;
         self.job.disown(keeper.pid);
         self.keeper = Some(keeper);
         Ok(())

@@ -34,6 +34,7 @@ use crate::rules::lease::Span;
 use crate::rules::lender::{Lender, Loan};
 use crate::rules::loans::Loans;
 use crate::rules::message::{Order, Refusal, Report};
+use crate::rules::text::stored;
 use crate::secrets;
 use crate::session::servers::Servers;
 use crate::session::tcp::TcpSession;
@@ -62,6 +63,8 @@ pub struct Birth<'p> {
     pub refresh: Option<Duration>,
     /// When this run asked for its first lock, as an earlier keeper has told.
     pub asked: Option<Asked>,
+    /// When it may open its session.
+    pub queue_at: Instant,
     /// What the supervisor has borrowed from the runs above.
     pub loans: Loans,
     /// The socket to the supervisor.
@@ -81,7 +84,7 @@ pub fn run(birth: Birth<'_>) {
     let _ = prctl::set_name(c"lock-keeper");
     // On one line, like every other message.
     std::panic::set_hook(Box::new(|panic| log::error!("keeper: {}", panic.to_string().replace('\n', " "))));
-    let (plan, refresh, asked) = (birth.plan, birth.refresh, birth.asked);
+    let (plan, refresh, asked, queue_at) = (birth.plan, birth.refresh, birth.asked, birth.queue_at);
     let mut login = plan.login.clone();
     // The same text has been read without an error.
     if let Err(why) = session::login::load(&mut login, birth.credentials) {
@@ -95,7 +98,7 @@ pub fn run(birth: Birth<'_>) {
         let loans = RefCell::new(birth.loans.clone());
         let outside =
             RealOutside { birth, loans, servers: &servers, reactor: &reactor, card: OnceCell::new(), supervisor };
-        reactor.run(Keeper::new(plan, refresh, asked, outside).keep())
+        reactor.run(Keeper::new(plan, refresh, asked, queue_at, outside).keep())
     });
     if let Err(error) = lived {
         log::error!("keeper: {error}");
@@ -286,15 +289,15 @@ impl<'p> Outside for RealOutside<'p> {
                 None => Some("zklock hold".to_owned()),
             };
             Card {
-                host: gethostname().ok().map(|name| name.to_string_lossy().into_owned()),
+                host: gethostname().ok().map(|name| stored(name.to_string_lossy().into_owned())),
                 pid: Some(self.birth.supervisor),
                 started: self.birth.started,
                 pid_ns: descendants::pid_namespace(),
                 time_ns: descendants::time_namespace(),
                 boot_id: lending::boot_id(),
-                user: lookup::user_name(),
-                command,
-                describe: plan.published.description.clone(),
+                user: lookup::user_name().map(stored),
+                command: command.map(stored),
+                describe: plan.published.description.clone().map(stored),
                 mode: Some(plan.request.mode),
                 held_since: None,
                 held_for: None,

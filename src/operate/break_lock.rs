@@ -22,7 +22,7 @@ use crate::rules::login::Right;
 use crate::rules::outcome::Outcome;
 use crate::rules::revocation::{CURATOR_MARKER, Revocation};
 use crate::rules::roster::{Entry, Roster};
-use crate::rules::text::printable;
+use crate::rules::text::{printable, stored};
 use crate::sentences;
 use crate::session::tcp::TcpSession;
 use crate::session::{Failure, Session as _};
@@ -317,5 +317,5 @@ async fn until_gone(session: &TcpSession<'_>, node: &str, target: &Entry) -> Res
 fn requester() -> String {
     let host = gethostname().ok().map(|name| name.to_string_lossy().into_owned());
     let parts = [lookup::user_name(), host];
-    parts.into_iter().flatten().collect::<Vec<_>>().join("@")
+    stored(parts.into_iter().flatten().collect::<Vec<_>>().join("@"))
 }

@@ -103,8 +103,8 @@ pub enum CommandEnd {
 /// What is to be done, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Start a keeper; an earlier one is of no more use.
-    StartKeeper,
+    /// Start a keeper that opens its session no sooner than this; an earlier one is of no more use.
+    StartKeeper(Instant),
     /// Make a guard and the command's process, unless they exist: it may soon be our turn.
     MakeGuard,
     /// The guard is not needed for now.

@@ -79,8 +79,10 @@ pub struct Machine {
     /// The end of `--timeout`; with `--nonblock`, that of `--connect-timeout`. It is set once, and a lost
     /// session does not move it.
     give_up_at: Option<Instant>,
-    /// Before this instant a holder that the servers have forgotten may still be running.
-    start_at: Instant,
+    /// When the next keeper may open its session.
+    queue_at: Instant,
+    /// How long it was to pause before that; zero once a session has got a place in the queue.
+    pause: Duration,
     /// How many keepers have died before the command was started.
     crashes: u32,
 }
@@ -96,9 +98,18 @@ impl Machine {
             Patience::AtMost(timeout) => Some(now + timeout),
         };
         let state = State::Connecting(Connecting { until: Some(connect_by), reason: None });
-        let machine = Self { settings, state, started_at: now, waited: false, give_up_at, start_at: now, crashes: 0 };
+        let machine = Self {
+            settings,
+            state,
+            started_at: now,
+            waited: false,
+            give_up_at,
+            queue_at: now,
+            pause: Duration::ZERO,
+            crashes: 0,
+        };
         // Now, because the servers take a while to open the session and to make our node.
-        (machine, vec![Effect::StartKeeper, Effect::MakeGuard])
+        (machine, vec![Effect::StartKeeper(now), Effect::MakeGuard])
     }
 
     /// When [`Event::Timer`] is due, if ever.

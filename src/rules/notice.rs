@@ -46,12 +46,15 @@ pub enum Notice {
     Unrecorded(Option<String>),
     /// In the queue.
     Waiting(View),
-    /// The place in the queue was lost, for this reason, or because the keeper process died; at the tail again.
-    Requeued(Option<Loss>),
+    /// The place in the queue was lost; at the tail again.
+    Requeued {
+        /// Why; `None`: the keeper process died.
+        loss: Option<Loss>,
+        /// How long that waits, at least.
+        pause: Duration,
+    },
     /// The lock would be ours, but for this long ZooKeeper has been too slow to rely on it.
     TooSlow(Duration),
-    /// The lock is ours, and the command starts after this pause.
-    Pausing(Duration),
     /// The command starts.
     Starting {
         /// The locks that it runs under.

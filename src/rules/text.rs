@@ -31,6 +31,16 @@ pub fn printable(text: &str) -> String {
     shown
 }
 
+/// The longest text, in bytes, that is stored in a node: more than [`printable`] shows of it.
+pub const STORED_LIMIT: usize = 1000;
+
+/// A text of the user's, as it is stored in a node. Servers close the connection over a request that is too large.
+pub fn stored(mut text: String) -> String {
+    let end = (0..=text.len().min(STORED_LIMIT)).rev().find(|end| text.is_char_boundary(*end));
+    text.truncate(end.unwrap_or(0));
+    text
+}
+
 /// A name of unknown origin, made safe to show as [`printable`] does, but whole and with its spaces: a path is of no use
 /// when it is cut.
 pub fn legible(name: &str) -> String {
@@ -119,6 +129,14 @@ mod tests {
         let exact = "ü".repeat(TEXT_LIMIT);
         assert_eq!(printable(&exact), exact);
         assert_eq!(printable(&format!("{exact}ü")), format!("{}…", "ü".repeat(TEXT_LIMIT - 1)));
+    }
+
+    #[test]
+    fn what_is_stored_ends_with_a_whole_character() {
+        let exact = "ü".repeat(STORED_LIMIT / 2);
+        assert_eq!(stored(exact.clone()), exact);
+        assert_eq!(stored(format!("{exact}ü")), exact);
+        assert_eq!(stored(format!("x{exact}")).len(), STORED_LIMIT - 1);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
-use super::channel::{Channel, is_for_later};
+use super::channel::{Channel, is_end, is_for_later};
 use super::watch::{Fired, Wanted};
 use super::{Change, Created, Failure, Session, Stat, Watch};
 use super::{created, failure, login};
@@ -59,6 +59,8 @@ struct Wire {
     /// Where bytes are read to.
     buffer: Box<[u8]>,
     is_lost: bool,
+    /// See [`Session::closed_over`].
+    closed_over: Option<i32>,
     /// The scheme of a login that the server has refused.
     refused: Option<String>,
     /// The turn in which it was last looked at.
@@ -85,6 +87,7 @@ impl<C: Channel> ClientSession<C> {
                 contacts: vec![],
                 buffer: vec![0; 16 * 1024].into(),
                 is_lost: false,
+                closed_over: None,
                 refused: None,
                 turn: 0,
             }),
@@ -122,6 +125,7 @@ impl<C: Channel> ClientSession<C> {
             Err(why) => {
                 log::info!("connection to {} lost: {why}", self.channel);
                 wire.is_lost = true;
+                wire.closed_over = wire.connection.owed().filter(|_| is_end(&why));
                 self.channel.take_another_turn();
             }
         }
@@ -198,7 +202,7 @@ impl Wire {
         // A server that never stops sending must not keep us from everything else.
         for _ in 0..64 {
             match channel.read(&mut self.buffer) {
-                Ok(0) => return Err(io::Error::other("the server has closed it")),
+                Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server has closed it")),
                 Ok(count) => {
                     log::trace!("{count} bytes from ZooKeeper");
                     self.connection.receive(&self.buffer[..count], channel.now());
@@ -287,6 +291,10 @@ impl<C: Channel> Session for ClientSession<C> {
             if self.wire.borrow().is_lost { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
+    }
+
+    fn closed_over(&self) -> Option<i32> {
+        self.wire.borrow().closed_over
     }
 
     fn distrust(&self) {

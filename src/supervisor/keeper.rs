@@ -14,6 +14,7 @@ use crate::keeper::process::{self, Birth};
 use crate::lending::Borrowing;
 use crate::plan::Plan;
 use crate::rules::event::{CommandEnd, Event};
+use crate::rules::instant::Instant;
 use crate::rules::last_run::Asked;
 use crate::rules::message::Order;
 use crate::rules::signal::Signal;
@@ -37,6 +38,7 @@ impl Keeper {
         credentials: Option<&File>,
         refresh: Option<Duration>,
         asked: Option<Asked>,
+        queue_at: Instant,
         borrowing: &mut Borrowing,
     ) -> anyhow::Result<Self> {
         let (ours, theirs) = Link::pair().context("cannot create a socket pair")?;
@@ -55,7 +57,18 @@ impl Keeper {
                 borrowing.give_back();
                 let ties = ties.into_keeper();
                 let link = theirs;
-                process::run(Birth { plan, credentials, supervisor, started, refresh, asked, loans, link, ties });
+                process::run(Birth {
+                    plan,
+                    credentials,
+                    supervisor,
+                    started,
+                    refresh,
+                    asked,
+                    queue_at,
+                    loans,
+                    link,
+                    ties,
+                });
                 exit_now(0);
             }
             ForkResult::Parent { child: pid } => Ok(Self { pid, link: Some(ours), ties, reaped: false, died: false }),

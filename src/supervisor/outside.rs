@@ -156,7 +156,7 @@ impl Outside for Supervisor<'_> {
 
     fn perform(&mut self, effect: Effect) -> anyhow::Result<Option<Event>> {
         match effect {
-            Effect::StartKeeper => self.start_keeper()?,
+            Effect::StartKeeper(queue_at) => self.start_keeper(queue_at)?,
             Effect::MakeGuard => self.make_guard(),
             Effect::DismissGuard => self.job.dismiss_guard(),
             Effect::Spawn { grant, until } => {

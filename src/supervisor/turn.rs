@@ -345,7 +345,7 @@ impl Turns {
             log::debug!("effect {effect:?}");
             match effect {
                 Effect::Stop(_) | Effect::Kill if taken_back.is_some() => continue,
-                Effect::StartKeeper => (self.answered, self.lease, self.told_over) = (None, None, false),
+                Effect::StartKeeper(_) => (self.answered, self.lease, self.told_over) = (None, None, false),
                 Effect::Finish(outcome) => self.outcome = Some(outcome),
                 Effect::Stop(_) | Effect::Kill => outside.spoil(),
                 Effect::StopSelf(_) => self.has_stopped = true,

@@ -42,6 +42,7 @@ pub struct Unanswered<T> {
 #[derive(Debug)]
 struct Pending<T> {
     xid: i32,
+    code: i32,
     form: Form,
     tag: T,
     /// When the caller asked.
@@ -75,6 +76,7 @@ pub struct Connection<T> {
     last_received: Instant,
     last_xid: i32,
     pending: VecDeque<Pending<T>>,
+    has_answered: bool,
     state: State,
 }
 
@@ -103,6 +105,7 @@ impl<T> Connection<T> {
             last_received: now,
             last_xid: 0,
             pending: VecDeque::new(),
+            has_answered: false,
             state: State::Open,
         }
     }
@@ -138,13 +141,28 @@ impl<T> Connection<T> {
             self.state = State::Closing;
         }
         let ends_at = self.outbox.total();
-        self.pending.push_back(Pending { xid, form: request.form(), tag, asked: now, sent: None, ends_at });
+        self.pending.push_back(Pending {
+            xid,
+            code: request.code(),
+            form: request.form(),
+            tag,
+            asked: now,
+            sent: None,
+            ends_at,
+        });
         Ok(())
     }
 
     /// Whether a request was sent that is not answered yet.
     pub fn is_owed(&self) -> bool {
         self.pending.front().is_some_and(|request| request.sent.is_some())
+    }
+
+    /// The kind ([`Request::code`]) of the first request that was sent and is not answered yet, pings and logins left out.
+    /// `None` unless another was answered before.
+    pub fn owed(&self) -> Option<i32> {
+        let oldest = self.pending.iter().find(|request| request.xid >= 0).filter(|_| self.has_answered)?;
+        oldest.sent.map(|_| oldest.code)
     }
 
     /// The bytes that are to be sent.
@@ -203,6 +221,7 @@ impl<T> Connection<T> {
             }
             let request = self.pending.remove(index).ok_or(unexpected)?;
             let sent = request.sent.ok_or(unexpected)?;
+            self.has_answered = true;
             // Not from events: more events of the same transaction may follow. Nor from the answer to a ping, which
             // would keep a server away that is a moment behind.
             if header.xid >= 0 {

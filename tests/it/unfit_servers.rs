@@ -58,3 +58,17 @@ fn quota() {
     let said = refused(&scratch, &[]);
     assert!(said.contains(LOCK) && said.contains("quota") && said.contains("setquota"), "{said}");
 }
+
+/// The server closes the connection over a request that is larger. What a node tells of its contender is cut.
+#[test]
+fn small_requests_only() {
+    let server = Settings::default().property("jute.maxbuffer=2000").server();
+    let scratch = Scratch::on(server.chroot()).with_lock();
+    let long = "x".repeat(100_000);
+    let published = ["--publish-command", LOCK, "true", &long];
+    silent(scratch.zklock().args(published).run().expect_code(0));
+    // Two of them are too much.
+    let output = scratch.zklock().args(["--dialect", "curator,kazoo"]).args(published).run().expect_code(78);
+    let said = only_line(&output);
+    assert!(said.contains("closes the connection") && said.contains("jute.maxbuffer"), "{said}");
+}

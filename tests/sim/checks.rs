@@ -267,7 +267,7 @@ impl State {
     /// Whether the supervisor does what it has to do next.
     pub(crate) fn check_effect(&mut self, host: usize, effect: &Effect) {
         let state = &mut self.hosts[host];
-        if state.has_to_queue.take() && *effect != Effect::StartKeeper {
+        if state.has_to_queue.take() && !matches!(effect, Effect::StartKeeper(_)) {
             self.fail(format!("host {host} does not queue anew, although its lender has died before its command ran"));
         }
     }

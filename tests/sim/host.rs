@@ -593,7 +593,7 @@ impl State {
 
     fn perform(&mut self, host: usize, effect: Effect) -> Option<Happening> {
         match effect {
-            Effect::StartKeeper => self.start_keeper(host),
+            Effect::StartKeeper(queue_at) => self.start_keeper(host, queue_at),
             Effect::MakeGuard => self.make_guard(host),
             Effect::DismissGuard => self.dismiss_guard(host),
             Effect::Spawn { grant, until } => return self.spawn(host, grant, micros(until.since_boot())),
@@ -759,7 +759,7 @@ impl State {
         }
     }
 
-    fn start_keeper(&mut self, host: usize) {
+    fn start_keeper(&mut self, host: usize, queue_at: Instant) {
         self.redeem(host);
         self.end_keeper(host);
         if self.hosts[host].has_opening() {
@@ -773,7 +773,7 @@ impl State {
         }
         self.borrow(host);
         let loans = self.hosts[host].borrowing.loans();
-        self.keepers.push(KeeperState::new(host, loans));
+        self.keepers.push(KeeperState::new(host, loans, queue_at));
         let keeper = self.keepers.len() - 1;
         (self.hosts[host].keeper, self.hosts[host].linked) = (Some(keeper), true);
         self.born.push(keeper);

@@ -85,6 +85,8 @@ pub(crate) enum Event {
 /// A keeper as its supervisor and the network see it.
 pub(crate) struct KeeperState {
     pub(crate) host: usize,
+    /// When it may open its session.
+    pub(crate) queue_at: Instant,
     /// Whether the process exists.
     pub(crate) alive: bool,
     pub(crate) frozen: bool,
@@ -117,9 +119,10 @@ pub(crate) struct KeeperState {
 }
 
 impl KeeperState {
-    pub(crate) fn new(host: usize, loans: Loans) -> Self {
+    pub(crate) fn new(host: usize, loans: Loans, queue_at: Instant) -> Self {
         Self {
             host,
+            queue_at,
             loans,
             alive: true,
             frozen: false,

@@ -341,6 +341,10 @@ impl Session for SimSession {
         self.state.borrow_mut().lose(self.conn);
     }
 
+    fn closed_over(&self) -> Option<i32> {
+        self.session.closed_over()
+    }
+
     fn distrust(&self) {
         self.session.distrust();
     }

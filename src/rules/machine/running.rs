@@ -176,7 +176,7 @@ impl Machine {
             CommandEvent::StartFailed(why) => {
                 let outcome = match why {
                     // As if it had been lost before the command was to start.
-                    Unstarted::Lost(loss) => return self.lost_place(now, run.lease.terms(), loss),
+                    Unstarted::Lost(loss) => return self.lost_place(now, run.lease.terms().timeout(), loss),
                     Unstarted::NotFound => Outcome::NotFound,
                     Unstarted::CannotExecute => Outcome::CannotExecute,
                     Unstarted::NoProcess => Outcome::Internal,

@@ -5,7 +5,7 @@ mod limits;
 use proptest::prelude::*;
 
 use super::ending::{GIVE_UP_PATIENCE, HURRIED_PATIENCE, RELEASE_PATIENCE};
-use super::waiting::{KEEPER_CRASHES, VERDICT_PATIENCE};
+use super::waiting::{KEEPER_CRASHES, LONGEST_PAUSE, VERDICT_PATIENCE};
 use super::*;
 use crate::rules::event::{CommandEnd, CommandEvent, Unstarted};
 use crate::rules::last_run::LastRun;
@@ -80,12 +80,14 @@ struct Harness {
     finished: Option<Outcome>,
     last_beat: Option<Instant>,
     notices: Vec<Notice>,
+    /// When the last keeper may open its session.
+    queues_at: Option<Instant>,
 }
 
 impl Harness {
     fn new(settings: Settings) -> Self {
         let (machine, effects) = Machine::start(settings, START);
-        assert_eq!(effects, [Effect::StartKeeper, Effect::MakeGuard]);
+        assert_eq!(effects, [Effect::StartKeeper(START), Effect::MakeGuard]);
         Self {
             now: START,
             machine,
@@ -105,6 +107,7 @@ impl Harness {
             finished: None,
             last_beat: None,
             notices: vec![],
+            queues_at: None,
         }
     }
 
@@ -200,7 +203,10 @@ impl Harness {
                     assert!(!self.alive && !self.doomed && !self.waited_for(), "finished with a command");
                     self.finished = Some(outcome);
                 }
-                Effect::StartKeeper => assert!(!self.spawned, "a new session while the command runs"),
+                Effect::StartKeeper(queue_at) => {
+                    assert!(!self.spawned, "a new session while the command runs");
+                    self.queues_at = Some(queue_at);
+                }
                 Effect::Say(notice) => self.notices.push(notice),
                 Effect::MakeGuard | Effect::DismissGuard => {
                     assert!(!self.spawned, "{effect:?} while there is a command");
@@ -699,36 +705,42 @@ fn each_silence_is_told_once() {
     assert!(!run.doomed);
 }
 
-/// A waiter whose session the servers have forgotten, and who is first now that they have forgotten everybody.
-fn first_after_the_session_was_ended(settings: Settings) -> Harness {
-    let mut run = Harness::new(settings);
-    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
-    run.event(Event::Keeper(Report::Lost(Loss::SessionEnded)));
-    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
-    run.held();
-    run
+/// When the next keeper may open its session, after this number of sessions that ended early.
+fn queues_at(run: &mut Harness, sessions: usize) -> Option<Instant> {
+    (0..sessions)
+        .map(|_| {
+            run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
+            run.event(Event::Keeper(Report::Lost(Loss::SessionEnded)));
+            run.queues_at
+        })
+        .last()
+        .flatten()
 }
 
 #[test]
-fn after_a_lost_session_every_old_lease_must_end() {
-    let mut run = first_after_the_session_was_ended(settings());
-    assert!(run.said(|notice| *notice == Notice::Pausing(TIMEOUT)));
-    for _ in 0..29 {
-        run.pass(Duration::from_secs(1));
-        run.beat();
-    }
-    run.pass(Duration::from_millis(999));
-    assert!(!run.spawned);
-    run.pass(Duration::from_millis(1));
-    assert!(run.alive);
+fn after_a_session_that_ended_early_every_old_lease_must_end() {
+    let mut run = Harness::new(settings());
+    assert_eq!(queues_at(&mut run, 1), Some(START + TIMEOUT));
+    assert!(run.said(|notice| *notice == Notice::Requeued { loss: Some(Loss::SessionEnded), pause: TIMEOUT }));
+    // A keeper that dies is no way around it.
+    run.event(Event::KeeperGone);
+    assert_eq!(run.queues_at, Some(START + TIMEOUT));
+}
+
+#[test]
+fn where_each_session_ends_early_the_pause_grows() {
+    let mut run = Harness::new(settings());
+    assert_eq!(queues_at(&mut run, 3), Some(START + TIMEOUT * 4));
+    assert_eq!(queues_at(&mut run, 3), Some(START + LONGEST_PAUSE));
+    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
+    run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
+    assert_eq!(queues_at(&mut run, 1), Some(START + TIMEOUT));
 }
 
 #[test]
 fn the_timeout_counts_while_old_leases_run_out() {
-    let mut run = first_after_the_session_was_ended(Settings {
-        patience: Patience::AtMost(Duration::from_secs(5)),
-        ..settings()
-    });
+    let mut run = Harness::new(Settings { patience: Patience::AtMost(Duration::from_secs(5)), ..settings() });
+    queues_at(&mut run, 1);
     run.pass(Duration::from_secs(5));
     assert!(run.said(|notice| matches!(notice, Notice::TimedOut(Blocker::OldLease))));
     run.event(Event::Keeper(Report::Released { was_busy: true }));
@@ -738,22 +750,11 @@ fn the_timeout_counts_while_old_leases_run_out() {
 /// The servers have answered, but know of nobody who is before us.
 #[test]
 fn nonblock_does_not_wait_for_old_leases() {
-    let mut run = first_after_the_session_was_ended(Settings { patience: Patience::NoWait, ..settings() });
+    let mut run = Harness::new(Settings { patience: Patience::NoWait, ..settings() });
+    queues_at(&mut run, 1);
     assert!(run.said(|notice| matches!(notice, Notice::TimedOut(Blocker::OldLease))));
     run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::Unavailable));
-}
-
-#[test]
-fn a_second_loss_shortens_no_pause() {
-    let mut run = Harness::new(settings());
-    for timeout in [TIMEOUT, TIMEOUT / 6] {
-        run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout })));
-        run.event(Event::Keeper(Report::Lost(Loss::SessionEnded)));
-    }
-    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
-    run.held();
-    assert!(run.said(|notice| *notice == Notice::Pausing(TIMEOUT)));
 }
 
 #[test]

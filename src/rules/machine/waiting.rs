@@ -17,6 +17,8 @@ use crate::rules::settings::Patience;
 pub(super) const VERDICT_PATIENCE: Duration = Duration::from_secs(2);
 /// A lease that is too short to start under is judged again this often.
 const JUDGE_AGAIN: Duration = Duration::from_millis(20);
+/// The longest pause before queueing again, unless the session timeout is longer.
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
 /// When this many keepers have died, that counts as an error of our own.
 pub(super) const KEEPER_CRASHES: u32 = 3;
 
@@ -39,9 +41,8 @@ pub(super) struct Queued {
     reason: Option<String>,
 }
 
-/// The lock is ours. The command starts when the lease is long enough, and no sooner than the pause of
-/// [`Notice::Pausing`] is over. As a rule there is no pause and the lease is long enough at once; if this
-/// computer has stalled, the keeper beats, and the lease is judged again.
+/// The lock is ours. The command starts when the lease is long enough. As a rule it is at once; if this computer has
+/// stalled, the keeper beats, and the lease is judged again.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) lease: Lease,
@@ -59,11 +60,17 @@ impl Machine {
             }
             Event::Keeper(Report::Connection(Connection::Connected { timeout })) => self.connected(now, timeout),
             Event::Keeper(Report::Refused(refusal)) => refused(now, refusal),
-            Event::Keeper(Report::Lost(loss)) => requeue(Some(loss)),
-            Event::KeeperGone => self.keeper_crashed((State::Connecting(connecting), vec![Effect::StartKeeper])),
+            Event::Keeper(Report::Lost(loss)) => self.lost_place(now, self.settings.session_timeout, loss),
+            Event::KeeperGone => {
+                let again = vec![Effect::StartKeeper(self.queue_at)];
+                self.keeper_crashed((State::Connecting(connecting), again))
+            }
             Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), vec![]),
             Event::CallerGone => give_up(now, Outcome::NotFree, vec![Effect::Say(Notice::CallerGone)]),
             Event::Signal { signal, .. } => (State::Connecting(connecting), stop_self(signal)),
+            Event::Timer if self.is_over(now) && connecting.reason.is_none() && !self.pause.is_zero() => {
+                self.unavailable(now, Blocker::OldLease)
+            }
             Event::Timer if self.is_over(now) => self.unavailable(now, Blocker::Servers(connecting.reason)),
             Event::Timer if connecting.until.is_some_and(|at| at <= now) => unreachable(now, connecting.reason),
             Event::Timer
@@ -121,9 +128,9 @@ impl Machine {
             }
             Event::Keeper(Report::Queue(progress)) => self.progress(now, queued, progress),
             Event::Keeper(Report::Refused(refusal)) => refused(now, refusal),
-            Event::Keeper(Report::Lost(loss)) => self.lost_place(now, queued.terms, loss),
+            Event::Keeper(Report::Lost(loss)) => self.lost_place(now, queued.terms.timeout(), loss),
             Event::Keeper(Report::Revoked(by)) => revoked(now, by),
-            Event::KeeperGone => self.keeper_crashed(requeue(None)),
+            Event::KeeperGone => self.keeper_crashed(requeue(None, Duration::ZERO, now)),
             Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), vec![]),
             Event::CallerGone => give_up(now, Outcome::NotFree, vec![Effect::Say(Notice::CallerGone)]),
             Event::Signal { signal, .. } => (State::Queued(queued), stop_self(signal)),
@@ -160,23 +167,22 @@ impl Machine {
             }
             Progress::Waiting(view) => {
                 self.waited = true;
+                self.pause = Duration::ZERO;
                 let guard = if view.next_in_line { Effect::MakeGuard } else { Effect::DismissGuard };
                 let effects = vec![guard, Effect::Say(Notice::Waiting(view.clone()))];
                 (State::Queued(Queued { view: Some(view), reason: None, ..queued }), effects)
             }
             Progress::Requeued(loss) => {
-                (State::Queued(Queued { view: None, ..queued }), vec![Effect::Say(Notice::Requeued(Some(loss)))])
+                let say = Effect::Say(Notice::Requeued { loss: Some(loss), pause: Duration::ZERO });
+                (State::Queued(Queued { view: None, ..queued }), vec![say])
             }
             Progress::TooSlow(vain) => (State::Queued(queued), vec![Effect::Say(Notice::TooSlow(vain))]),
             Progress::Turn => (State::Queued(Queued { view: None, ..queued }), vec![Effect::MakeGuard]),
-            Progress::Held { .. } if no_wait && now < self.start_at => self.unavailable(now, Blocker::OldLease),
             // The command is not started here: signals that have come already are heard first, because a
             // shutdown may have begun.
             Progress::Held { grant, from } => {
-                let pause = Some(self.start_at.saturating_since(now)).filter(|pause| !pause.is_zero());
-                let say = pause.map(|pause| Effect::Say(Notice::Pausing(pause)));
-                let held = Held { lease: Lease::new(queued.terms, from), grant, judge_at: now.max(self.start_at) };
-                (State::Held(held), say.into_iter().collect())
+                self.pause = Duration::ZERO;
+                (State::Held(Held { lease: Lease::new(queued.terms, from), grant, judge_at: now }), vec![])
             }
         }
     }
@@ -184,15 +190,12 @@ impl Machine {
     pub(super) fn held(&mut self, now: Instant, held: Held, event: Event) -> (State, Vec<Effect>) {
         match event {
             Event::Timer if now >= held.judge_at && held.lease.worth_starting(now) => self.start_command(now, held),
-            Event::Timer if self.is_over(now) => {
-                let blocker = if now < self.start_at { Blocker::OldLease } else { Blocker::Late };
-                self.unavailable(now, blocker)
-            }
+            Event::Timer if self.is_over(now) => self.unavailable(now, Blocker::Late),
             Event::Timer if now >= held.judge_at => (State::Held(Held { judge_at: now + JUDGE_AGAIN, ..held }), vec![]),
             Event::Keeper(Report::Refused(refusal)) => refused(now, refusal),
-            Event::Keeper(Report::Lost(loss)) => self.lost_place(now, held.lease.terms(), loss),
+            Event::Keeper(Report::Lost(loss)) => self.lost_place(now, held.lease.terms().timeout(), loss),
             Event::Keeper(Report::Revoked(by)) => revoked(now, by),
-            Event::KeeperGone => self.keeper_crashed(requeue(None)),
+            Event::KeeperGone => self.keeper_crashed(requeue(None, Duration::ZERO, now)),
             Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), vec![]),
             Event::CallerGone => give_up(now, Outcome::NotFree, vec![Effect::Say(Notice::CallerGone)]),
             Event::Signal { signal, .. } => (State::Held(held), stop_self(signal)),
@@ -240,14 +243,19 @@ impl Machine {
         }
     }
 
-    /// The place in the queue is lost, and a new one is taken.
-    pub(super) fn lost_place(&mut self, now: Instant, terms: Terms, loss: Loss) -> (State, Vec<Effect>) {
-        if loss == Loss::SessionEnded {
-            // The servers may have forgotten a holder that has not learnt of it yet. That holder still relies
-            // on its lease, which is shorter than this timeout.
-            self.start_at = self.start_at.max(now + terms.timeout());
+    /// The place in the queue is lost, and a new one is taken. `timeout`: that of the session.
+    pub(super) fn lost_place(&mut self, now: Instant, timeout: Duration, loss: Loss) -> (State, Vec<Effect>) {
+        if loss != Loss::SessionEnded {
+            return requeue(Some(loss), Duration::ZERO, now);
         }
-        requeue(Some(loss))
+        if self.settings.patience == Patience::NoWait {
+            return self.unavailable(now, Blocker::OldLease);
+        }
+        // The servers may have forgotten a holder that has not learnt of it yet. That holder still relies on its lease,
+        // which is shorter than this timeout. Where each session ends at once, the pause grows.
+        self.pause = (self.pause * 2).clamp(timeout, timeout.max(LONGEST_PAUSE));
+        self.queue_at = now + self.pause;
+        requeue(Some(loss), self.pause, self.queue_at)
     }
 
     /// The keeper died without a word before the command was started. If it had a place in the queue, we have
@@ -263,9 +271,9 @@ impl Machine {
 }
 
 /// Begins again with a new session, at the tail of the queue. `--timeout` goes on counting;
-/// `--connect-timeout` does not come back, because a server had answered. `loss`: as in [`Notice::Requeued`].
-fn requeue(loss: Option<Loss>) -> (State, Vec<Effect>) {
-    let effects = vec![Effect::Say(Notice::Requeued(loss)), Effect::StartKeeper];
+/// `--connect-timeout` does not come back, because a server had answered. `loss`, `pause`: as in [`Notice::Requeued`].
+fn requeue(loss: Option<Loss>, pause: Duration, queue_at: Instant) -> (State, Vec<Effect>) {
+    let effects = vec![Effect::Say(Notice::Requeued { loss, pause }), Effect::StartKeeper(queue_at)];
     (State::Connecting(Connecting { until: None, reason: None }), effects)
 }
 

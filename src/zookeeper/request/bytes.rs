@@ -106,7 +106,7 @@ fn multi_header(to: &mut Writer<'_>, code: i32, is_end: bool) {
 
 impl Request<'_> {
     /// Its number (`ZooDefs.OpCode`).
-    const fn code(&self) -> i32 {
+    pub const fn code(&self) -> i32 {
         match self {
             Self::Create { .. } => 1,
             Self::Delete { .. } => 2,
