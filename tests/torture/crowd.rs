@@ -138,7 +138,7 @@ impl Contender {
 
     /// All its processes, nested runs included, in whatever group or session they are.
     pub(crate) fn processes(&self) -> Vec<Process> {
-        process::marked(MEMBER, &self.member)
+        process::marked(MEMBER, &self.member, self.pid)
     }
 
     /// The command and its descendants, in whatever group or session they are.
@@ -333,7 +333,7 @@ impl Crowd {
 
     /// The living processes of all contenders, in whatever group or session they are.
     pub(crate) fn processes(&self) -> Vec<Process> {
-        process::marked(MARK, &self.mark())
+        process::marked(MARK, &self.mark(), Pid::this())
     }
 
     /// The value of [`MARK`] in the environment of all processes of this crowd, and of no other.

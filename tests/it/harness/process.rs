@@ -148,17 +148,18 @@ pub(crate) fn children(parent: Pid) -> Vec<Process> {
     children
 }
 
-/// The living processes that were started with `NAME=value` in their environment. Zombies have none and are not listed.
+/// The living processes that were started with `NAME=value` in their environment, as `first` was. Zombies have none and are
+/// not listed.
 ///
 /// If none is returned, there was a moment at which none lived: /proc is listed until no new process shows up, so a
 /// process whose parent has ended meanwhile is not missed. A process in the middle of execve(2), which shows no
 /// environment, is looked at again.
-pub(crate) fn marked(name: &str, value: &str) -> Vec<Process> {
+pub(crate) fn marked(name: &str, value: &str, first: Pid) -> Vec<Process> {
     let mark = format!("{name}={value}");
     let mut listed = BTreeSet::new();
     loop {
         let new: Vec<Pid> = pids().filter(|&pid| listed.insert(pid)).collect();
-        let decided = |pid| poll::until(format_args!("the environment of {pid}"), || carries(pid, &mark));
+        let decided = |pid| poll::until(format_args!("the environment of {pid}"), || carries(pid, &mark, first));
         let carriers = new.iter().copied().filter(|&pid| decided(pid)).filter_map(look);
         let living: Vec<Process> = carriers.filter(|process| process.state != 'Z').collect();
         if new.is_empty() || !living.is_empty() {
@@ -169,9 +170,17 @@ pub(crate) fn marked(name: &str, value: &str) -> Vec<Process> {
 
 /// Whether `mark` is in the environment that this process was started with. `None`: that cannot be told now, because
 /// the process is in the middle of execve(2), which replaces all of it.
-fn carries(pid: Pid, mark: &str) -> Option<bool> {
-    // Reading fails when the process has just gone or belongs to another user. Then it is not one of ours.
-    let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return Some(false) };
+fn carries(pid: Pid, mark: &str, first: Pid) -> Option<bool> {
+    let environment = match fs::read(format!("/proc/{pid}/environ")) {
+        Ok(environment) => environment,
+        // It leaves no core, or belongs to another user, and we are not root with all rights. It has what its parent has.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let above = |process: Process| carries(process.parent, mark, first);
+            return if pid == first { Some(true) } else { look(pid).map_or(Some(false), above) };
+        }
+        // It has just gone.
+        Err(_) => return Some(false),
+    };
     if environment.split(|&byte| byte == 0).any(|entry| OsStr::from_bytes(entry) == mark) {
         return Some(true);
     }

@@ -280,7 +280,7 @@ impl Running {
 
     /// The processes that carry this run's mark: zklock itself, its keeper, the command and what that has started.
     pub(crate) fn processes(&self) -> Vec<Process> {
-        process::marked(MARK, &self.mark)
+        process::marked(MARK, &self.mark, self.pid())
     }
 
     /// The processes of this run below zklock itself: its own, which have something left to do in the end,
