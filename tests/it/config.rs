@@ -6,10 +6,11 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use nix::sys::stat::Mode;
-use nix::unistd::{geteuid, mkfifo};
+use nix::unistd::mkfifo;
 use serde_json::{Value, json};
 
 use crate::harness::release::well;
+use crate::harness::rights::{AS_NOBODY, Right, mounted, refused};
 use crate::harness::running::{Output, only_line, silent};
 use crate::harness::schema::expect_valid;
 use crate::harness::scratch::{LOCK, Scratch};
@@ -37,24 +38,18 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// zklock as cron starts it, with home and /etc in the directory of the test: nothing of the environment is left, and
-/// no variable names a configuration file.
+/// zklock as cron starts it, with home in the directory of the test: nothing of the environment is left, and no variable
+/// names a configuration file.
 fn from_cron(scratch: &Scratch) -> Zklock {
     let home = scratch.file("home");
     let script =
         format!(r#"exec env -i HOME="$HOME" LOGNAME=ops SHELL=/bin/sh PATH=/usr/bin:/bin {MARK}="${MARK}" "$@""#);
-    let cron = Zklock::bare().directory(scratch.file("")).env("HOME", home).run_by(["sh", "-c", &script, "sh"]);
-    with_etc(scratch, cron)
+    Zklock::bare().directory(scratch.file("")).env("HOME", home).run_by(["sh", "-c", &script, "sh"])
 }
 
-/// In a mount namespace in which this is the directory `etc` of the test.
+/// In a mount namespace in which the directory `etc` of the test is /etc.
 fn with_etc(scratch: &Scratch, zklock: Zklock) -> Zklock {
-    fs::create_dir_all(scratch.file("etc")).unwrap();
-    fs::copy("/etc/passwd", scratch.file("etc/passwd")).unwrap();
-    let user: &[&str] = if geteuid().is_root() { &[] } else { &["--user", "--map-root-user"] };
-    let script = r#"mount --bind "$0" /etc && exec "$@""#;
-    let etc = scratch.file("etc").into_os_string().into_string().unwrap();
-    zklock.run_by([&["unshare", "--mount"], user, &["sh", "-c", script, &etc]].concat())
+    zklock.run_by(mounted(&format!("mount --bind '{}' /etc", scratch.file("etc").display())))
 }
 
 /// With this file alone.
@@ -88,10 +83,13 @@ fn cron_needs_no_environment() {
 
 #[test]
 fn the_users_file_beats_the_systems() {
+    if refused([Right::Mounts]) {
+        return;
+    }
     let scratch = Scratch::new();
     write(&scratch, "etc/zklock.toml", &format!("{}session-timeout = 40\n", servers(&scratch)));
     let settings = || {
-        let check = from_cron(&scratch).args(["check", "--json"]);
+        let check = with_etc(&scratch, from_cron(&scratch).args(["check", "--json"]));
         let output = silent(check.run().expect_code(well()));
         let json: Value = serde_json::from_slice(&output.stdout).unwrap();
         expect_valid("check", &json);
@@ -232,8 +230,7 @@ fn a_file_that_others_can_write_is_refused() {
 
 #[test]
 fn a_file_of_another_user_is_refused() {
-    if !geteuid().is_root() {
-        eprintln!("NOT RUN: only root can give files away");
+    if refused([Right::Root]) {
         return;
     }
     let scratch = Scratch::new();
@@ -244,8 +241,7 @@ fn a_file_of_another_user_is_refused() {
     copy_program(binary(), &copy);
     // The user may not read the key of a certificate.
     let as_root = || with(&file).plain().program(&copy).args([LOCK, "true"]);
-    let by = format!("--reuid={NOBODY}");
-    let as_nobody = || as_root().directory("/").run_by(["setpriv", &by, "--regid=65534", "--clear-groups"]);
+    let as_nobody = || as_root().directory("/").run_by(AS_NOBODY);
     let run = |output: Output| silent(output.expect_code(0));
     run(as_root().run());
     run(as_nobody().run());
@@ -265,7 +261,7 @@ fn a_file_of_another_user_is_refused() {
     // root may become another user and keep its home (setpriv, a container): that user cannot look there.
     write(&scratch, "home/.config/zklock.toml", "frobnicate");
     let home = || as_nobody().env("ZKLOCK_CONFIG", "").env("ZKLOCK_ZOOKEEPER", scratch.chroot().to_string());
-    let home = || with_etc(&scratch, home().env("HOME", scratch.file("home")));
+    let home = || home().env("HOME", scratch.file("home"));
     set_mode(&scratch.file("home"), 0o700);
     run(home().run());
     set_mode(&scratch.file("home"), 0o755);
@@ -309,6 +305,6 @@ fn a_home_is_not_needed() {
     let run = || Zklock::at(scratch.chroot()).cleared().env("ZKLOCK_CONFIG", "").args([LOCK, "/bin/true"]);
     for home in [None, Some(""), Some("relative"), Some("/nonexistent"), Some("/dev/null")] {
         let run = home.map_or_else(run, |home| run().env("HOME", home));
-        silent(with_etc(&scratch, run).env("PATH", "/usr/bin:/bin").run().expect_code(0));
+        silent(run.run().expect_code(0));
     }
 }

@@ -8,14 +8,13 @@ use std::sync::mpsc;
 use std::thread;
 
 use nix::sys::signal::{Signal, killpg};
-use nix::sys::statvfs::{FsFlags, statvfs};
-use nix::unistd::{Pid, geteuid};
+use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use crate::ctrl_z::{STOPPED_THEN_ENDED, expect_stop_and_end};
 use crate::harness::poll;
 use crate::harness::process;
-use crate::harness::release::not_tested;
+use crate::harness::rights::{AS_NOBODY, Right, mounted, refused};
 use crate::harness::running::{Running, only_line, silent};
 use crate::harness::scratch::{GRACE, LASTING, LOCK, Scratch, direct};
 use crate::harness::seccomp::{filtering, refusing_adoption};
@@ -54,19 +53,6 @@ impl Copied {
     }
 }
 
-fn is_root() -> bool {
-    let is_root = geteuid().is_root();
-    if !is_root {
-        not_tested("root");
-    }
-    is_root
-}
-
-/// Words that start a program after this line of shell, in a mount namespace of its own.
-fn mounted(line: &str) -> [String; 6] {
-    ["unshare", "--mount", "sh", "-c", &format!(r#"{line} && exec "$@""#), "sh"].map(str::to_owned)
-}
-
 fn without_proc(zklock: Zklock) -> Zklock {
     zklock.run_by(mounted("mount -t tmpfs none /proc"))
 }
@@ -100,7 +86,7 @@ const BARE_DEV: &str = "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3
 /// The command is in the foreground of its terminal all the same, and can read what is typed.
 #[test]
 fn terminal_without_its_device() {
-    if !is_root() {
+    if refused([Right::Root, Right::Mounts]) {
         return;
     }
     let scratch = Scratch::new();
@@ -117,7 +103,7 @@ fn terminal_without_its_device() {
 /// They are put back all the same.
 #[test]
 fn settings_of_a_terminal_without_its_device() {
-    if !is_root() {
+    if refused([Right::Root, Right::Mounts]) {
         return;
     }
     let scratch = Scratch::new();
@@ -128,7 +114,7 @@ fn settings_of_a_terminal_without_its_device() {
 /// There is no process for the writer yet.
 #[test]
 fn said_once_there_may_be_a_process_more() {
-    if !is_root() {
+    if refused([Right::Root]) {
         return;
     }
     let (scratch, copied) = (Scratch::new().with_lock(), Copied::new(0o755));
@@ -151,19 +137,18 @@ fn said_once_there_may_be_a_process_more() {
 /// zklock run by another user, whom /proc shows no process that may not be traced (proc(5), hidepid). The command is one of
 /// those, because its program may not be read. An orphan of it is none.
 fn with_hidden_command(scratch: &Scratch, copied: &Copied, options: &[&str]) -> Zklock {
-    let hide = "mount -t proc -o hidepid=2 proc /proc && \
-                exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"; :";
+    let hide = mounted("mount -t proc -o hidepid=2 proc /proc");
     let hidden = copied.add(child(), "child", 0o711);
     let script = r#"(sleep 1000 &); exec "$0" "$@""#;
     // The user may not read the key of a certificate.
     let zklock = scratch.zklock().plain().program(copied.zklock()).args([LOCK, "--", "sh", "-c", script]).arg(hidden);
-    zklock.args(options).run_by(mounted(hide))
+    zklock.args(options).run_by(AS_NOBODY).run_by(hide)
 }
 
 /// It is stopped by a key, or zklock is stopped with it: the stop that zklock then hears of is over.
 #[test]
 fn stops_and_a_signal_for_a_command_that_is_hidden() {
-    if !is_root() {
+    if refused([Right::Root, Right::Mounts]) {
         return;
     }
     let (scratch, copied) = (Scratch::new().with_lock(), Copied::new(0o755));
@@ -182,7 +167,7 @@ fn stops_and_a_signal_for_a_command_that_is_hidden() {
 
 #[test]
 fn stop_signal_for_a_command_that_is_hidden() {
-    if !is_root() {
+    if refused([Right::Root, Right::Mounts]) {
         return;
     }
     let (scratch, copied) = (Scratch::new().with_lock(), Copied::new(0o755));
@@ -197,22 +182,23 @@ fn stop_signal_for_a_command_that_is_hidden() {
 
 #[test]
 fn any_user_on_a_read_only_root() {
-    if !is_root() {
+    if refused([Right::Root, Right::Mounts]) {
         return;
     }
     let copied = Copied::new(0o755);
     let place = std::env::temp_dir();
-    // Where a test may write may be a mount of its own.
+    // Where a test may write may be a mount of its own, and where a chroot begins may be none.
     let read_only = format!(
-        r#"for place in / {}; do mount -o remount,bind,ro "$(findmnt -n -o TARGET -T $place)" || exit; done"#,
+        "mount --rbind / /mnt && mount -o remount,bind,ro /mnt && \
+         mount --bind {0} /mnt{0} && mount -o remount,bind,ro /mnt{0}",
         place.display()
     );
-    let bare =
-        "exec setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all --inh-caps=-all --no-new-privs";
-    let line = format!(r#"{read_only} && {bare} "$@"; :"#);
+    let bare = ["--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"];
+    let by = [&["chroot", "/mnt"], &AS_NOBODY[..], &bare].concat();
     let scratch = Scratch::new().with_lock();
     // The user may not read the key of a certificate.
-    let zklock = |args: &[&str]| scratch.zklock().plain().program(copied.zklock()).args(args).run_by(mounted(&line));
+    let zklock = |args: &[&str]| scratch.zklock().plain().program(copied.zklock()).args(args).run_by(by.clone());
+    let zklock = |args: &[&str]| zklock(args).run_by(mounted(&read_only));
     let script = r#"grep -E "^(Cap|NoNew)" /proc/self/status; touch "$0" 2>&1; exit 3"#;
     let file = place.join(format!("zklock-{}", fastrand::u64(..)));
     let output = zklock(&[LOCK, "--", "sh", "-c", script, file.to_str().unwrap()]).run().expect_code(3);
@@ -301,7 +287,7 @@ fn without_the_adoption_of_orphans() {
 
 #[test]
 fn without_proc_a_run_warns_and_goes_on() {
-    if !is_root() {
+    if refused([Right::Mounts]) {
         return;
     }
     let scratch = Scratch::new();
@@ -320,7 +306,7 @@ fn without_proc_a_run_warns_and_goes_on() {
 /// Descendants that have left the command's process group are found by their numbers.
 #[test]
 fn without_proc_nothing_outlives_the_lock() {
-    if !is_root() {
+    if refused([Right::Mounts]) {
         return;
     }
     for victim in ["keeper", "guard", "supervisor"] {
@@ -350,7 +336,7 @@ fn without_proc_nothing_outlives_the_lock() {
 /// They are waited for, and get the signals that zklock gets.
 #[test]
 fn without_proc_descendants_are_waited_for() {
-    if !is_root() {
+    if refused([Right::Mounts]) {
         return;
     }
     let scratch = Scratch::new();
@@ -373,7 +359,7 @@ fn without_proc_descendants_are_waited_for() {
 /// the guard.
 #[test]
 fn without_proc_the_group_of_a_command_that_has_ended_is_killed() {
-    if !is_root() {
+    if refused([Right::Mounts, Right::Ptrace]) {
         return;
     }
     let scratch = Scratch::new().with_lock();
@@ -399,13 +385,11 @@ fn without_proc_the_group_of_a_command_that_has_ended_is_killed() {
     let (end, ended) = mpsc::channel::<()>();
     // What is killed over and over can be let go of only by the end of the thread that has it.
     let debugger = thread::spawn(move || {
-        let traced = Traced::seize(parent, libc::PTRACE_O_TRACEEXIT);
-        seized.send(traced.is_ok()).expect("the test waits for it");
+        let _traced = Traced::seize(parent, libc::PTRACE_O_TRACEEXIT).expect("ptrace(2)");
+        seized.send(()).expect("the test waits for it");
         let _ = ended.recv();
     });
-    if !is_seized.recv().expect("the thread tells") {
-        return not_tested("ptrace(2)");
-    }
+    is_seized.recv().expect("the thread has it");
     scratch.delete_holder();
     process::wait_dead(child);
     process::wait_state(parent, &['t']);
@@ -421,11 +405,8 @@ const NEXT: &str = "/proc/sys/kernel/ns_last_pid";
 /// processes here: one like that of the guard, or of the keeper, with a child like a process that zklock does not know.
 #[test]
 fn what_a_command_mounts_on_proc_is_not_looked_at() {
-    if !is_root() {
+    if refused([Right::Mounts, Right::PidNumbers]) {
         return;
-    }
-    if !Path::new(NEXT).exists() {
-        return not_tested(NEXT);
     }
     for (victim, status) in [("keeper", 76), ("guard", 70)] {
         let scratch = Scratch::new().with_lock();
@@ -460,7 +441,7 @@ fn what_a_command_mounts_on_proc_is_not_looked_at() {
 
 #[test]
 fn without_proc_what_needs_it_is_refused() {
-    if !is_root() {
+    if refused([Right::Mounts]) {
         return;
     }
     let scratch = Scratch::new();
@@ -494,17 +475,15 @@ fn without_what_ties_the_command_to_the_guard_it_is_not_started() {
 
 #[test]
 fn set_user_id_is_refused() {
-    let copied = Copied::new(0o6755);
-    let no_suid = statvfs(copied.0.path()).is_ok_and(|data| data.flags().contains(FsFlags::ST_NOSUID));
-    if !geteuid().is_root() || no_suid {
-        return not_tested("root, and a /tmp with set-user-ID programs");
+    if refused([Right::SetUserId]) {
+        return;
     }
-    let user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let copied = Copied::new(0o6755);
     for mode in [0o4755, 0o2755] {
         fs::set_permissions(copied.zklock(), fs::Permissions::from_mode(mode)).unwrap();
         for args in [&["-z", &direct(), LOCK, "true"][..], &["--version"]] {
             let zklock = Zklock::bare().program(copied.zklock()).args(args);
-            let output = zklock.run_by(user).run().expect_code(70);
+            let output = zklock.run_by(AS_NOBODY).run().expect_code(70);
             assert_eq!(output.stdout(), "");
             assert!(only_line(&output).starts_with("zklock does not run with the rights of another user"), "{output}");
         }

@@ -8,12 +8,13 @@ use std::path::PathBuf;
 
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
-use nix::unistd::{geteuid, mkfifo};
+use nix::unistd::mkfifo;
 use tempfile::TempDir;
 
 use crate::harness::joblog::JobLog;
 use crate::harness::poll;
 use crate::harness::process;
+use crate::harness::rights::{AS_NOBODY, Right, as_pid_1, refused};
 use crate::harness::running::{Output, Running, finish, only_line, silent};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::terminal::{CTRL_C, Terminal};
@@ -289,6 +290,9 @@ fn a_fence_that_is_stopped_makes_way() {
 /// A debugger has it.
 #[test]
 fn a_fence_that_does_not_react_is_killed() {
+    if refused([Right::Ptrace]) {
+        return;
+    }
     let far = Far::new();
     let mut first = far.start("first", 7, &["-k", "0"], &["--wait"]);
     let _held = Traced::hold(first.pid());
@@ -304,6 +308,9 @@ fn a_fence_that_does_not_react_is_killed() {
 /// Its guard is stopped before it has opened the gate.
 #[test]
 fn a_command_that_is_to_stop_before_it_has_begun_never_begins() {
+    if refused([Right::Ptrace]) {
+        return;
+    }
     for has_later in [false, true] {
         let far = Far::new();
         let mut first = far.start("first", 7, &[], &["--exit-on", "TERM"]);
@@ -333,6 +340,9 @@ fn a_command_that_is_to_stop_before_it_has_begun_never_begins() {
 
 #[test]
 fn the_next_one_begins_when_the_tree_of_a_killed_fence_is_gone() {
+    if refused([Right::Ptrace]) {
+        return;
+    }
     for token in [7, 8] {
         let far = Far::new();
         let mut first =
@@ -480,10 +490,11 @@ fn a_person_sees_what_is_waited_for() {
 
 #[test]
 fn another_containers_command_is_waited_for() {
+    if refused([Right::PidNamespaces]) {
+        return;
+    }
     let far = Far::new();
-    let user: &[&str] = if geteuid().is_root() { &[] } else { &["--user", "--map-root-user"] };
-    let unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"].iter().chain(user).copied();
-    let mut first = far.job("first", 7, &[], &["--until", "end"]).run_by(unshare).spawn();
+    let mut first = far.job("first", 7, &[], &["--until", "end"]).run_by(as_pid_1()).spawn();
     first.wait_stdout("first ready");
     let mut second = far.job("second", 8, &[], &[]).spawn();
     wait_waiting(&second);
@@ -520,8 +531,7 @@ fn a_process_of_ours_is_not_taken_for_one_of_another_container() {
 
 #[test]
 fn another_users_command_is_waited_for() {
-    if !geteuid().is_root() {
-        eprintln!("skipped: takes root, to run a command as another user");
+    if refused([Right::Root]) {
         return;
     }
     let far = Far::new();
@@ -529,11 +539,10 @@ fn another_users_command_is_waited_for() {
     open("", 0o777);
     let mut first = far.start("first", 7, &["-k", LONG], &["--exit-on", "TERM"]);
     open("file.lock", 0o666);
-    let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
     // Where others may not go, they find a copy.
     let copy = far.file("zklock");
     copy_program(binary(), &copy);
-    let mut second = far.fence(8, &[]).arg("true").program(&copy).run_by(nobody).spawn();
+    let mut second = far.fence(8, &[]).arg("true").program(&copy).run_by(AS_NOBODY).spawn();
     let line = second.wait_stderr("of another user");
     let said = "with a lower token; it cannot be stopped from here, so waiting until it has ended";
     assert_eq!(line, format!("zklock: file is in use by process {} of another user, {said}", first.pid()));

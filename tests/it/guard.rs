@@ -10,6 +10,7 @@ use nix::unistd::Pid;
 use crate::harness::fault::{DELETED, EXPIRY, Fault};
 use crate::harness::poll;
 use crate::harness::process::{self, Process};
+use crate::harness::rights::{Right, refused};
 use crate::harness::running::{Running, finish, only_line};
 use crate::harness::scratch::{GRACE, LASTING, LASTING_VERBOSE, LOCK, Scratch, direct};
 use crate::harness::times::{AT_ONCE, LEASE, SOON};
@@ -88,6 +89,9 @@ fn set_limit(pid: Pid, limit: &str) {
 /// A disk that does not answer must not stop a guard: all its pages are locked in memory as soon as it uses them.
 #[test]
 fn its_code_stays_in_memory() {
+    if refused([Right::LockedMemory]) {
+        return;
+    }
     let scratch = Scratch::new().with_lock();
     let mut holder = scratch.hold();
     let maps = fs::read_to_string(format!("/proc/{}/smaps", holder.guard())).expect("our own process");
@@ -132,6 +136,9 @@ fn it_kills_without_memory_of_the_kernel() {
         // To an eventfd.
         libc::SYS_write,
     ];
+    if refused([Right::Ptrace]) {
+        return;
+    }
     // The child outside of the group comes up to the guard when its parent has died.
     let child = ["--wait", "--spawn", "--", "--name", "session", "--setsid", "--wait"];
     let mut fault = Fault::with("node: deleted, guard: traced", Scratch::new().with_lock(), &direct(), &[], &child);
@@ -338,6 +345,9 @@ fn stopped_at_the_gate_until_max_run_is_over() {
 /// that open the gate. After the first one, no other guard can be made.
 #[test]
 fn killed_as_the_gate_is_opened() {
+    if refused([Right::Ptrace]) {
+        return;
+    }
     let is_message = |call: &[u64]| {
         let flags = u64::from((libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT).cast_unsigned());
         call[0] == libc::SYS_sendto.cast_unsigned() && call[4] == flags

@@ -4,20 +4,19 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use nix::sys::statvfs::{FsFlags, statvfs};
-use nix::unistd::{Pid, geteuid};
+use nix::unistd::Pid;
 
 use crate::harness::fault::{EXPIRY, Fault};
 use crate::harness::poll;
 use crate::harness::process;
-use crate::harness::release::not_tested;
 use crate::harness::restless::Restless;
+use crate::harness::rights::{AS_NOBODY, Right, mounted, refused};
 use crate::harness::running::finish;
 use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
+use crate::harness::skipped::skip;
 use crate::harness::times::expect_once_below;
 use crate::harness::zklock::{Zklock, binary, copy_program};
 
@@ -60,7 +59,7 @@ impl Drop for Cgroup {
 #[test]
 fn frozen_cgroup() {
     let Some(group) = Cgroup::new() else {
-        return not_tested("root and a cgroup2 file system");
+        return skip("a cgroup2 file system");
     };
     let scratch = Scratch::new().with_lock();
     let enter = format!(r#"echo $$ >"{}/cgroup.procs" && exec "$@""#, group.0.display());
@@ -86,12 +85,11 @@ fn frozen_cgroup() {
 /// cannot be traced (proc(5), hidepid). A descendant is one of those: it has become root and has left the group.
 #[test]
 fn hidden_descendant() {
+    if refused([Right::SetUserId, Right::Mounts]) {
+        return;
+    }
     // A directory that everyone may enter.
     let place = tempfile::tempdir_in("/tmp").expect("a temporary directory");
-    let no_suid = statvfs(place.path()).is_ok_and(|data| data.flags().contains(FsFlags::ST_NOSUID));
-    if !geteuid().is_root() || no_suid {
-        return not_tested("root, and a /tmp with set-user-ID programs");
-    }
     let allow = |path: &Path, mode| {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a file of ours");
     };
@@ -107,9 +105,8 @@ fn hidden_descendant() {
         // The user may not read the key of a certificate.
         let zklock = Zklock::at(scratch.chroot()).plain().env("ZKLOCK_SESSION_TIMEOUT", "8");
         let zklock = zklock.program(&copy).args(GRACE).args([LOCK, "--", "sh", "-c", &script]);
-        let hide =
-            r#"mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid=65534 --regid=65534 --clear-groups "$@""#;
-        let mut job = zklock.run_by(["unshare", "--mount", "sh", "-c", hide, "sh"]).spawn();
+        let hide = mounted("mount -t proc -o hidepid=2 proc /proc");
+        let mut job = zklock.run_by(AS_NOBODY).run_by(hide).spawn();
         let pid = || fs::read_to_string(&noted).ok()?.trim().parse().ok().map(Pid::from_raw);
         let hidden = poll::until("the hidden process", pid);
         poll::until("it has become root", || {
@@ -136,11 +133,10 @@ fn hidden_descendant() {
 /// has started another one, which has become the user again: SIGKILL for all children of the guard does not reach that.
 #[test]
 fn below_a_process_of_another_user() {
-    let place = tempfile::tempdir_in("/tmp").expect("a temporary directory");
-    let no_suid = statvfs(place.path()).is_ok_and(|data| data.flags().contains(FsFlags::ST_NOSUID));
-    if !geteuid().is_root() || no_suid {
-        return not_tested("root, and a /tmp with set-user-ID programs");
+    if refused([Right::SetUserId]) {
+        return;
     }
+    let place = tempfile::tempdir_in("/tmp").expect("a temporary directory");
     let copy = |program: &Path, name: &str, mode| {
         let path = place.path().join(name);
         copy_program(program, &path);
@@ -149,22 +145,20 @@ fn below_a_process_of_another_user() {
     };
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).expect("a directory of ours");
     let (zklock, setpriv) = (copy(binary(), "zklock", 0o755), copy(Path::new("/usr/bin/setpriv"), "setpriv", 0o4755));
-    let user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
     // Both leave the command's group, which the kernel kills.
     let script = format!(
         r#"cd {} && setsid ./setpriv --reuid=0 --regid=0 --clear-groups sh -c '
-            setsid setpriv {} sh -c "echo \$\$ >below; exec sleep 1000" &
+            setsid {} sh -c "echo \$\$ >below; exec sleep 1000" &
             echo $$ >above
             while :; do sleep 1; done' & wait"#,
         place.path().display(),
-        user.join(" "),
+        AS_NOBODY.join(" "),
     );
     assert!(setpriv.exists());
     let scratch = Scratch::new().with_lock();
     // The user may not read the key of a certificate.
     let job = Zklock::at(scratch.chroot()).plain().env("ZKLOCK_SESSION_TIMEOUT", "60").program(&zklock);
-    let by = ["setpriv"].into_iter().chain(user);
-    let mut job = job.args([LOCK, "--", "sh", "-c", &script]).run_by(by).spawn();
+    let mut job = job.args([LOCK, "--", "sh", "-c", &script]).run_by(AS_NOBODY).spawn();
     let pid = |name: &str| fs::read_to_string(place.path().join(name)).ok()?.trim().parse().ok().map(Pid::from_raw);
     let [above, below] = ["above", "below"].map(|name| poll::until(name, || pid(name)));
     poll::until("it is the user's", || (process::look(below)?.name == "sleep").then_some(()));
@@ -230,7 +224,7 @@ fn hundreds_on_one_processor() {
 /// late. The command takes its turn.
 #[test]
 fn goes_before_all_others() {
-    if !can_chrt("98") {
+    if refused([Right::RealTimePriority]) {
         return;
     }
     let scratch = Scratch::new();
@@ -240,36 +234,35 @@ fn goes_before_all_others() {
     finish(&mut job);
 }
 
-/// The kernel kills what has a real-time priority and works for longer than this limit, also where zklock was started with
-/// that priority.
 #[test]
 fn goes_before_others_only_where_it_may_work_for_long() {
-    let limited = ["prlimit", "--rttime=50000:50000"];
-    for by in [limited.to_vec(), [&limited[..], &["chrt", "--fifo", "10"]].concat()] {
-        if by.len() > limited.len() && !can_chrt("10") {
-            return;
-        }
-        let scratch = Scratch::new();
-        let mut job = scratch.zklock().arg(LOCK).child(["--exit-on", "TERM"]).run_by(by).spawn();
-        job.wait_stdout("ready");
-        let limit = |pid: Pid| {
-            let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("it lives");
-            let line = limits.lines().find(|line| line.starts_with("Max realtime timeout")).expect("a limit");
-            line.split_whitespace().nth(4).expect("the hard limit").to_owned()
-        };
-        assert!(limit(job.guard()) == "unlimited" || priority(job.guard()) == "0 0", "{job}");
-        assert_eq!(limit(job.command()), "50000");
-        finish(&mut job);
-    }
+    expect_below_the_limit(&[]);
 }
 
-/// Whether a process may be started with this real-time priority.
-fn can_chrt(priority: &str) -> bool {
-    let allowed = Command::new("chrt").args(["--fifo", priority, "true"]).status().is_ok_and(|status| status.success());
-    if !allowed {
-        not_tested(&format!("a real-time priority (chrt --fifo {priority} true)"));
+#[test]
+fn goes_before_others_with_a_priority_only_where_it_may_work_for_long() {
+    if refused([Right::RealTimePriority]) {
+        return;
     }
-    allowed
+    expect_below_the_limit(&["chrt", "--fifo", "10"]);
+}
+
+/// The kernel kills what has a real-time priority and works for longer than this limit, also where zklock was started with
+/// that priority.
+#[track_caller]
+fn expect_below_the_limit(by: &[&str]) {
+    let scratch = Scratch::new();
+    let job = scratch.zklock().arg(LOCK).child(["--exit-on", "TERM"]);
+    let mut job = job.run_by([&["prlimit", "--rttime=50000:50000"], by].concat()).spawn();
+    job.wait_stdout("ready");
+    let limit = |pid: Pid| {
+        let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("it lives");
+        let line = limits.lines().find(|line| line.starts_with("Max realtime timeout")).expect("a limit");
+        line.split_whitespace().nth(4).expect("the hard limit").to_owned()
+    };
+    assert!(limit(job.guard()) == "unlimited" || priority(job.guard()) == "0 0", "{job}");
+    assert_eq!(limit(job.command()), "50000");
+    finish(&mut job);
 }
 
 /// The real-time priority of a process, and its policy (proc_pid_stat(5)).

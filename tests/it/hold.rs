@@ -10,6 +10,7 @@ use nix::sys::signal::Signal;
 
 use crate::harness::poll;
 use crate::harness::process;
+use crate::harness::rights::{Right, refused};
 use crate::harness::running::{Running, finish, only_line};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::terminal::{CTRL_C, Terminal};
@@ -332,6 +333,9 @@ fn at_a_terminal() {
 /// Ctrl-C comes between poll(2), which has told of a line, and the read(2) of that line, and throws the line away.
 #[test]
 fn ctrl_c_when_a_line_is_about_to_be_read() {
+    if refused([Right::Ptrace]) {
+        return;
+    }
     let scratch = Scratch::new();
     let terminal = Terminal::new(200);
     let mut hold = terminal.spawn(hold(&scratch));

@@ -3,32 +3,26 @@
 use std::process::Command;
 
 use nix::sys::signal::Signal;
-use nix::unistd::{Pid, geteuid};
+use nix::unistd::Pid;
 
 use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::process;
-use crate::harness::release::not_tested;
+use crate::harness::rights::{self, Right, refused};
 use crate::harness::running::{finish, only_line};
 use crate::harness::scratch::{BRIEF, LOCK, Scratch, direct};
 use crate::harness::times::SOON;
 use crate::harness::zklock::Zklock;
 
-/// As the first process of a PID namespace with a /proc of its own, as in a container.
 fn as_pid_1(zklock: Zklock) -> Zklock {
-    in_namespace(zklock, &["--mount-proc"])
-}
-
-/// As the first process of a PID namespace, with these further options of unshare(1).
-fn in_namespace(zklock: Zklock, more: &[&str]) -> Zklock {
-    // A user who is not root has to be made root of a user namespace first (user_namespaces(7)).
-    let user: &[&str] = if geteuid().is_root() { &[] } else { &["--user", "--map-root-user"] };
-    let unshare = ["unshare", "--pid", "--fork", "--kill-child"];
-    zklock.run_by(unshare.iter().chain(user).chain(more).copied())
+    zklock.run_by(rights::as_pid_1())
 }
 
 #[test]
 fn status_comes_back() {
+    if refused([Right::PidNamespaces]) {
+        return;
+    }
     let scratch = Scratch::new();
     let script = r#"read -r name </proc/1/comm; test $name = zklock || exit 9; cat; exit "$0""#;
     let job = |status: &str| {
@@ -43,6 +37,9 @@ fn status_comes_back() {
 /// No signal that it sends itself can kill it (pid_namespaces(7)).
 #[test]
 fn death_by_a_signal_is_128_and_more() {
+    if refused([Right::PidNamespaces]) {
+        return;
+    }
     let scratch = Scratch::new();
     for (signal, status) in [("TERM", 143), ("KILL", 137), ("ABRT", 134)] {
         as_pid_1(scratch.zklock().arg(LOCK).child(["--die-of", signal])).run().expect_code(status);
@@ -51,6 +48,9 @@ fn death_by_a_signal_is_128_and_more() {
 
 #[test]
 fn signals_reach_the_command() {
+    if refused([Right::PidNamespaces]) {
+        return;
+    }
     let scratch = Scratch::new();
     let mut job = as_pid_1(scratch.zklock().arg(LOCK).child(["--exit-on", "TERM", "--exit", "5"])).spawn();
     job.wait_stdout("ready");
@@ -64,6 +64,9 @@ fn signals_reach_the_command() {
 
 #[test]
 fn signal_ends_the_wait() {
+    if refused([Right::PidNamespaces]) {
+        return;
+    }
     let scratch = Scratch::new();
     let holder = scratch.occupy("");
     for (signal, status) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130)] {
@@ -78,6 +81,9 @@ fn signal_ends_the_wait() {
 
 #[test]
 fn reaps_orphans() {
+    if refused([Right::PidNamespaces]) {
+        return;
+    }
     let scratch = Scratch::new();
     let daemon = ["--exit-on", "TERM", "--spawn-daemon", "--", "--name", "daemon", "--exit-on", "USR1"];
     let mut job = as_pid_1(scratch.zklock().arg(LOCK).child(daemon)).spawn();
@@ -94,6 +100,9 @@ fn reaps_orphans() {
 
 #[test]
 fn what_is_left_behind_ends() {
+    if refused([Right::PidNamespaces]) {
+        return;
+    }
     let scratch = Scratch::new();
     let daemon = ["--exit-on", "TERM", "--spawn-daemon", "--", "--name", "daemon", "--wait"];
     let mut job = as_pid_1(scratch.zklock().arg(LOCK).child(daemon)).spawn();
@@ -107,6 +116,9 @@ fn what_is_left_behind_ends() {
 
 #[test]
 fn whole_tree_goes_with_the_lock() {
+    if refused([Right::PidNamespaces]) {
+        return;
+    }
     let scratch = Scratch::new().with_lock();
     let daemon = ["--wait", "--spawn-daemon", "--", "--name", "daemon", "--wait"];
     // A stop would take far longer.
@@ -128,6 +140,9 @@ fn whole_tree_goes_with_the_lock() {
 /// too, so that the session has to expire.
 #[test]
 fn docker_stop() {
+    if refused([Right::PidNamespaces]) {
+        return;
+    }
     let scratch = Scratch::new().with_lock();
     let mut job = as_pid_1(scratch.job(&direct(), "holder", &BRIEF, &["--wait"])).spawn();
     job.wait_stdout("ready");
@@ -148,8 +163,12 @@ fn docker_stop() {
 /// the command could not be found.
 #[test]
 fn refused_without_a_proc_of_its_own() {
+    if refused([Right::PidNamespaces]) {
+        return;
+    }
     let scratch = Scratch::new().with_lock();
-    let output = in_namespace(scratch.job(&direct(), "holder", &[], &[]), &[]).run().expect_code(70);
+    let by = rights::unshare(&["--pid", "--fork", "--kill-child"]);
+    let output = scratch.job(&direct(), "holder", &[], &[]).run_by(by).run().expect_code(70);
     assert_eq!(output.stdout(), "");
     let stderr = output.stderr();
     assert!(
@@ -165,9 +184,11 @@ fn refused_without_a_proc_of_its_own() {
 /// As `unshare --pid` without `--fork` starts it: every process that it makes would be in a namespace of its own.
 #[test]
 fn refused_where_its_processes_would_be_elsewhere() {
+    if refused([Right::PidNamespaces]) {
+        return;
+    }
     let scratch = Scratch::new().with_lock();
-    let user: &[&str] = if geteuid().is_root() { &[] } else { &["--user", "--map-root-user"] };
-    let zklock = scratch.job(&direct(), "holder", &[], &[]).run_by(["unshare", "--pid"].iter().chain(user).copied());
+    let zklock = scratch.job(&direct(), "holder", &[], &[]).run_by(rights::unshare(&["--pid"]));
     let why = "its processes would be in a PID namespace of their own; give --fork to unshare";
     assert!(only_line(&zklock.run().expect_code(70)).ends_with(why));
     scratch.expect_tidy(&[]);
@@ -176,8 +197,8 @@ fn refused_where_its_processes_would_be_elsewhere() {
 /// What the command has left behind elsewhere is in its process group, and its orphans never come to the guard.
 #[test]
 fn what_is_left_in_another_namespace_lives_on() {
-    if !geteuid().is_root() {
-        return not_tested("root");
+    if refused([Right::Root, Right::PidNamespaces]) {
+        return;
     }
     let scratch = Scratch::new();
     let mut other = Command::new("unshare").args(["--pid", "--fork", "--kill-child", "sleep", "600"]).spawn().unwrap();

@@ -12,7 +12,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::stat::Mode;
-use nix::unistd::{Pid, geteuid, mkfifo};
+use nix::unistd::{Pid, mkfifo};
 
 use crate::harness::moment::Moment;
 use crate::harness::poll;
@@ -20,6 +20,7 @@ use crate::harness::process::{self, Seat};
 use crate::harness::running::{Running, count_own_lines, finish};
 use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
 use crate::harness::server::{Server, free_port};
+use crate::harness::skipped::skip;
 use crate::harness::terminal::{CTRL_Q, CTRL_S, Terminal};
 use crate::harness::times::{AT_ONCE, INSTANT, LEASE, expect_once_below};
 use crate::harness::zklock::{Zklock, binary, child};
@@ -404,14 +405,12 @@ struct FileSystem {
 }
 
 impl FileSystem {
-    /// `None` where the tests may not do that.
+    /// `None` where the tests may not mount one.
     fn mount(scratch: &Scratch) -> Option<Self> {
         let (image, directory) = (scratch.file("image"), scratch.file("mounted"));
         File::create(&image).and_then(|file| file.set_len(16 << 20)).expect("a file of 16 MB");
         fs::create_dir(&directory).expect("a directory");
-        if !geteuid().is_root() || !does(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image)) {
-            return None;
-        }
+        assert!(does(Command::new("/sbin/mkfs.ext4").args(["-q", "-F"]).arg(&image)), "apt-get install e2fsprogs");
         // Its input ends with the test. `-l`: also if a process still has a file open there.
         let script = r#"trap "" HUP INT TERM; read -r line; fsfreeze -u "$0"; umount -l "$0""#;
         let mut shell = Command::new("sh");
@@ -447,10 +446,7 @@ fn frozen_file_system() {
     for variable in ["X", "ZKLOCK_LOG"] {
         let scratch = Scratch::new().with_lock();
         let Some(files) = FileSystem::mount(&scratch) else {
-            // Not by `eprintln`, which libtest captures.
-            let _ =
-                writeln!(io::stderr(), "frozen_file_system DID NOT RUN: it takes root, mkfs.ext4 and a loop device");
-            return;
+            return skip("a loop device");
         };
         let job = scratch.job(&direct(), "holder", &GRACE, &["--wait"]).env(variable, "debug");
         let mut holder = job.run_by(["bash", "-c", r#"exec "$@" 2>>mounted/log"#, "bash"]).spawn();

@@ -6,7 +6,7 @@ use nix::unistd::Pid;
 use crate::harness::fault::{EXPIRY, Fault, SILENCE};
 use crate::harness::process;
 use crate::harness::proxy::Proxy;
-use crate::harness::release::not_tested;
+use crate::harness::rights::{Right, refused};
 use crate::harness::scratch::{GRACE, LOCK, Scratch};
 use crate::harness::times::{BRIEF_SESSION, LEASE};
 use crate::harness::traced::Traced;
@@ -25,11 +25,12 @@ fn holder(what: &'static str) -> (Fault, Proxy) {
 /// The guard is stopped, and what SIGKILL makes of it is the stop in which a debugger looks at a process that exits.
 #[test]
 fn beyond_sigkill() {
+    if refused([Right::Ptrace]) {
+        return;
+    }
     let (mut fault, proxy) = holder("guard: beyond SIGKILL, network: cut");
     let guard = fault.holder.guard();
-    let Ok(debugger) = Traced::seize(guard, libc::PTRACE_O_TRACEEXIT) else {
-        return not_tested("ptrace(2)");
-    };
+    let debugger = Traced::seize(guard, libc::PTRACE_O_TRACEEXIT).expect("ptrace(2)");
     process::send(guard, Signal::SIGSTOP);
     process::wait_state(guard, &['t']);
     let family = process::below_guard(fault.supervisor);
@@ -46,13 +47,14 @@ fn beyond_sigkill() {
 /// What was below a guard that has died comes to the supervisor, also while the guard itself cannot be reaped.
 #[test]
 fn dead_and_not_reaped() {
+    if refused([Right::Ptrace]) {
+        return;
+    }
     let (mut fault, proxy) = holder("guard: KILL, not to be reaped, network: cut");
     let guard = fault.holder.guard();
     let family = process::children(fault.command);
     assert_eq!(family.len(), 1);
-    let Ok(debugger) = Traced::seize(guard, 0) else {
-        return not_tested("ptrace(2)");
-    };
+    let debugger = Traced::seize(guard, 0).expect("ptrace(2)");
     process::send(guard, Signal::SIGKILL);
     process::wait_state(guard, &['Z']);
     proxy.hold();
@@ -68,13 +70,14 @@ fn dead_and_not_reaped() {
 /// it is.
 #[test]
 fn stopped_and_continued_to_kill() {
+    if refused([Right::Ptrace]) {
+        return;
+    }
     let scratch = Scratch::new();
     let mut job = scratch.zklock().args(["--max-run", "2s", "--kill-after", "0s", LOCK]).child(["--wait"]).spawn();
     job.wait_stdout("ready");
     let (command, guard) = (job.command(), job.guard());
-    let Ok(debugger) = Traced::seize(command, libc::PTRACE_O_TRACEEXIT) else {
-        return not_tested("ptrace(2)");
-    };
+    let debugger = Traced::seize(command, libc::PTRACE_O_TRACEEXIT).expect("ptrace(2)");
     process::stop(guard);
     process::wait_state(guard, &['S']);
     process::wait_state(command, &['t']);
@@ -87,6 +90,9 @@ const CHAIN: &str = r#"if [ "$1" -gt 1 ]; then setsid sh -c "$0" "$0" $(($1 - 1)
 
 #[test]
 fn far_below_what_does_not_die() {
+    if refused([Right::Ptrace]) {
+        return;
+    }
     let scratch = Scratch::new();
     expect_lowest_dead(scratch.zklock(), 20, "echo $$; exec sleep 600", 19);
 }
@@ -94,6 +100,9 @@ fn far_below_what_does_not_die() {
 /// At the eighth level, and with fewer descriptors than there are of them.
 #[test]
 fn beside_many_that_do_not_die() {
+    if refused([Right::Ptrace]) {
+        return;
+    }
     let scratch = Scratch::new();
     let last = "for _ in $(seq 40); do setsid sleep 600 & done; setsid sh -c 'echo $$; exec sleep 600' & wait";
     let few = ["sh", "-c", r#"ulimit -n 64; exec "$@""#, "sh"];
@@ -115,10 +124,8 @@ fn expect_lowest_dead(zklock: Zklock, length: u32, last: &str, immortal: usize) 
         unseen.extend(children.clone());
         above.extend(children);
     }
-    let debuggers = above.iter().map(|pid| Traced::seize(*pid, libc::PTRACE_O_TRACEEXIT));
-    let Ok(debuggers) = debuggers.collect::<Result<Vec<_>, _>>() else {
-        return not_tested("ptrace(2)");
-    };
+    let debuggers = above.iter().map(|pid| Traced::seize(*pid, libc::PTRACE_O_TRACEEXIT).expect("ptrace(2)"));
+    let debuggers: Vec<_> = debuggers.collect();
     assert_eq!(debuggers.len(), immortal);
     let stopped = [job.zklock(), job.keeper()];
     stopped.into_iter().for_each(process::stop);

@@ -29,6 +29,8 @@ mod secure;
 #[expect(dead_code, reason = "the harness of the tests, of which this uses a part")]
 #[path = "../it/harness/server.rs"]
 mod server;
+#[path = "../it/harness/skipped.rs"]
+mod skipped;
 
 mod checker;
 mod crowd;

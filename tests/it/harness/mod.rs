@@ -3,8 +3,8 @@
 //! [`server`] starts servers of one [`release`], [`ensemble`] three of them, [`proxy`] is a network that misbehaves,
 //! [`zklock`] runs the binary, [`terminal`] gives it a terminal, [`client`] looks at nodes, [`peers`] takes the same
 //! locks by other libraries, [`jaas`] has the servers' users, [`sshd`] is another machine, [`joblog`] tells which
-//! command ran when, [`seccomp`] has system calls fail, [`traced`] holds a process at one. [`scratch`] is what each test has for itself, [`times`] are the durations. [`checks`] tests all of
-//! these.
+//! command ran when, [`seccomp`] has system calls fail, [`traced`] holds a process at one. [`rights`] are what a machine
+//! may refuse, [`scratch`] is what each test has for itself, [`times`] are the durations. [`checks`] tests all of these.
 
 mod checks;
 
@@ -26,12 +26,14 @@ pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod release;
 pub(crate) mod restless;
+pub(crate) mod rights;
 pub(crate) mod running;
 pub(crate) mod schema;
 pub(crate) mod scratch;
 pub(crate) mod seccomp;
 pub(crate) mod secure;
 pub(crate) mod server;
+pub(crate) mod skipped;
 pub(crate) mod sshd;
 pub(crate) mod stub;
 pub(crate) mod terminal;

@@ -2,10 +2,10 @@
 //! CONTRIBUTING.md name.
 
 use std::env::{self, VarError};
-use std::io::{self, Write};
 use std::path::Path;
 use std::sync::OnceLock;
-use std::thread;
+
+use super::skipped::skip;
 
 const JAR: &str = "/usr/share/java/zookeeper.jar";
 const LOGGER: &str = "/usr/share/java/slf4j-simple.jar";
@@ -102,21 +102,13 @@ pub(crate) fn lacks(feature: Feature) -> bool {
     if feature.is_there() {
         return false;
     }
-    not_tested(&format!("{feature:?}"));
+    skip(&format!("{feature:?}"));
     true
 }
 
 /// The exit status of `zklock check` where all is well. Only that the servers know no containers is to be mended there.
 pub(crate) fn well() -> i32 {
     i32::from(!Feature::Containers.is_there())
-}
-
-/// Says that this test, or part of it, cannot run here, because it needs `what`.
-pub(crate) fn not_tested(what: &str) {
-    let this = thread::current();
-    let line = format!("\nnot tested: {}: needs {what}\n", this.name().expect("a test has a name"));
-    // Not by a macro: what those write is shown only if the test fails.
-    io::stderr().write_all(line.as_bytes()).expect("standard error is open");
 }
 
 fn variable(name: &str) -> Option<String> {

@@ -12,6 +12,7 @@ use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::process::{self, Process};
 use crate::harness::proxy::Proxy;
+use crate::harness::rights::{Right, refused};
 use crate::harness::running::{Running, finish};
 use crate::harness::scratch::{LOCK, Scratch, direct};
 use crate::harness::times::BRIEF_SESSION;
@@ -202,6 +203,9 @@ fn the_lender_dies_before_the_gate_is_open() {
 /// two the lender dies, and with it the command's process, which has not passed the gate: so it queues anew.
 #[test]
 fn the_lender_dies_after_the_gate_is_open() {
+    if refused([Right::Ptrace]) {
+        return;
+    }
     let scratch = Scratch::new();
     let mut busy = scratch.zklock().arg("/other").child(["--exit-on", "TERM"]).spawn();
     busy.wait_stdout("ready");

@@ -1,10 +1,6 @@
 //! A process that has the number of a run which has died is not taken for that run.
 
-use std::path::Path;
-
-use nix::unistd::geteuid;
-
-use crate::harness::release::not_tested;
+use crate::harness::rights::{Right, as_pid_1, refused};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::zklock::{binary, child};
 
@@ -35,14 +31,12 @@ const SCRIPT: &str = r#"
 
 #[test]
 fn the_number_of_a_run() {
-    if !Path::new("/proc/sys/kernel/ns_last_pid").exists() {
-        return not_tested("ns_last_pid in /proc/sys/kernel");
+    if refused([Right::PidNumbers]) {
+        return;
     }
     let scratch = Scratch::new();
-    let user: &[&str] = if geteuid().is_root() { &[] } else { &["--user", "--map-root-user"] };
-    let unshare = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
     let script = scratch.zklock().program("bash").args(["-c", SCRIPT]).env("Z", binary()).env("C", child());
-    let mut script = script.run_by(unshare.iter().chain(user).copied()).spawn();
+    let mut script = script.run_by(as_pid_1()).spawn();
     for line in ["first, 75", "second, 75", "third, 75"] {
         script.wait_stdout(line);
     }
