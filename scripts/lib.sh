@@ -100,6 +100,13 @@ build() {
     cargo build --quiet --locked "$@"
 }
 
+# tell_skipped LOG - tells which tests were skipped, and what they need that this machine refuses, from what they said.
+tell_skipped() {
+    local skipped
+    skipped=$(sed -n 's/^skipped: //p' "$1" | sort -u)
+    [[ -z $skipped ]] || heading "$(wc -l <<<"$skipped") tests were skipped"$'\n'"$skipped"
+}
+
 # serving PORT - succeeds if a ZooKeeper server answers on this port of 127.0.0.1.
 serving() {
     local answer
