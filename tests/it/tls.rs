@@ -13,7 +13,7 @@ use crate::harness::proxy::Proxy;
 use crate::harness::release::{Feature, lacks};
 use crate::harness::running::{Output, Running, finish, only_line, silent};
 use crate::harness::schema::expect_valid;
-use crate::harness::scratch::{LASTING_VERBOSE, LOCK, Scratch};
+use crate::harness::scratch::{GRACE, LASTING_VERBOSE, LOCK, Scratch};
 use crate::harness::server::Data;
 use crate::harness::tls::{Authority, Good, LOCAL, Protocol, server_12, server_13};
 use crate::harness::zklock::Zklock;
@@ -450,7 +450,7 @@ fn outage_that_is_too_long() {
     let scratch = Scratch::on(server_13().chroot()).with_lock();
     let direct = server_13().secure_address("127.0.0.1");
     let proxy = Proxy::plain(direct.parse().unwrap());
-    let mut holder = contend(&scratch, &proxy.address(), "holder", &[]);
+    let mut holder = contend(&scratch, &proxy.address(), "holder", &GRACE);
     holder.wait_stdout("holder ready");
     let mut next = contend(&scratch, &direct, "next", &[]);
     scratch.wait_queue(2);
