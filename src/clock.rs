@@ -1,4 +1,4 @@
-//! The clock that counts sleep, and a timer on it; the wall clock.
+//! The clock that counts sleep, and a timer on it; the time of day.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::time::{ClockId as Clock, clock_gettime};
-use nix::unistd::read;
 
 use crate::rules::instant::Instant;
 
@@ -50,38 +49,6 @@ impl Alarm {
 }
 
 impl AsFd for Alarm {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-/// In the year 2262: the last second that the kernel counts in nanoseconds (KTIME_SEC_MAX).
-const NEVER: TimeSpec = TimeSpec::new(i64::MAX / 1_000_000_000, 0);
-
-/// Becomes readable when the wall clock is set (timerfd_create(2), TFD_TIMER_CANCEL_ON_SET), as it is after a virtual
-/// machine was paused.
-#[derive(Debug)]
-pub struct ClockSet(TimerFd);
-
-impl ClockSet {
-    /// Fails if the process has no descriptor left.
-    pub fn new() -> nix::Result<Self> {
-        let timer = TimerFd::new(ClockId::CLOCK_REALTIME, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?;
-        timer.set(
-            Expiration::OneShot(NEVER),
-            TimerSetTimeFlags::TFD_TIMER_ABSTIME | TimerSetTimeFlags::TFD_TIMER_CANCEL_ON_SET,
-        )?;
-        Ok(Self(timer))
-    }
-
-    /// Makes it wait for the next time.
-    pub fn take(&self) {
-        // ECANCELED says that the clock was set.
-        let _ = read(&self.0, &mut [0; 8]);
-    }
-}
-
-impl AsFd for ClockSet {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

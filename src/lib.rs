@@ -31,7 +31,7 @@
 //! | [`secrets`] | which processes may have passwords and keys in their memory |
 //! | [`sentences`] | every sentence that a user reads |
 //! | [`readiness`] | what a service manager is told |
-//! | [`clock`] | the clock that counts sleep, and a timer on it; the wall clock |
+//! | [`clock`] | the clock that counts sleep, and a timer on it |
 //!
 //! [`rules`] imports nothing from the other rooms; the others use its plain types, such as signals and instants.
 //! Only [`supervisor`], which has one thread, names [`rules::machine`]. The keeper reaches what is outside only

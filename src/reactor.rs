@@ -14,15 +14,13 @@ use std::task::{Context, Poll, Waker};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::clock::{self, Alarm, ClockSet};
+use crate::clock::{self, Alarm};
 use crate::rules::instant::Instant;
 
 /// See the module.
 #[derive(Debug)]
 pub struct Reactor {
     alarm: Alarm,
-    /// For a turn when the wall clock is set; `None` where the kernel does not tell.
-    clock_set: Option<ClockSet>,
     /// What the alarm is set to.
     armed: Cell<Option<Instant>>,
     /// What the future waits for in this turn.
@@ -38,7 +36,6 @@ impl Reactor {
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             alarm: Alarm::new()?,
-            clock_set: ClockSet::new().ok(),
             armed: Cell::new(None),
             descriptors: RefCell::default(),
             earliest: Cell::new(None),
@@ -76,17 +73,11 @@ impl Reactor {
             // another descriptor's by now, there is a turn for nothing, in which it is not noted again.
             PollFd::new(unsafe { BorrowedFd::borrow_raw(number) }, events)
         });
-        let clocks = [Some(self.alarm.as_fd()), self.clock_set.as_ref().map(AsFd::as_fd)].into_iter().flatten();
-        let mut waits: Vec<_> = waits.chain(clocks.map(|clock| PollFd::new(clock, PollFlags::POLLIN))).collect();
+        let mut waits: Vec<_> = waits.chain([PollFd::new(self.alarm.as_fd(), PollFlags::POLLIN)]).collect();
         match poll(&mut waits, PollTimeout::NONE) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(error) => return Err(error.into()),
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(error) => Err(error.into()),
         }
-        // What it means is for those to find out who look at the clock in each turn.
-        if let Some(clock_set) = self.clock_set.as_ref().filter(|_| waits.last().and_then(PollFd::any) == Some(true)) {
-            clock_set.take();
-        }
-        Ok(())
     }
 
     /// The number of this turn, for what is to be done once in each.

@@ -10,7 +10,7 @@ use super::place::Stop;
 use super::{Keeper, PAUSE};
 use crate::futures::{or, until};
 use crate::rules::card::Card;
-use crate::rules::contacts::{Beat, Clocks};
+use crate::rules::contacts::Beat;
 use crate::rules::instant::Instant;
 use crate::rules::lease::{Lease, Terms};
 use crate::rules::message::{Loss, Progress, Report};
@@ -172,24 +172,18 @@ impl<O: Outside> Keeper<'_, O> {
         log::info!("session {id:#018x}, timeout {timeout:?}");
     }
 
-    /// Notices when this process was paused: it was stopped, or the machine slept, or was paused in a way that
-    /// only the wall clock shows. Never ends. To be polled before the beats. It has no timer of its own: the session's
-    /// pings see to it that it is polled often enough.
+    /// Notices when this process was paused: it was stopped, or the machine slept. Never ends. To be polled before the
+    /// beats. It has no timer of its own: the session's pings see to it that it is polled often enough.
     pub(super) async fn watch_for_pauses<T>(&self, session: &O::Session) -> T {
         let timeout = session.timeout();
-        let mut clocks = Clocks::new(self.outside.now(), self.outside.wall_millis());
         poll_fn(|_| {
-            let (now, wall_millis) = (self.outside.now(), self.outside.wall_millis());
+            let now = self.outside.now();
             let (mut contacts, new) = (self.beats.contacts.borrow_mut(), session.take_contacts());
             contacts.awake(timeout, now);
             if let Some(last) = new.last() {
                 self.outside.show_answered(last.answered);
             }
             contacts.add(timeout, new);
-            if let Some(step) = clocks.step(timeout, now, wall_millis) {
-                log::info!("the wall clock went forward by {step:?}: asking the servers whether we still hold");
-                self.beats.urged.set(true);
-            }
             Poll::Pending
         })
         .await

@@ -157,34 +157,5 @@ impl Contacts {
     }
 }
 
-/// The boot clock and the wall clock, side by side.
-///
-/// The boot clock counts the time that a machine sleeps. But a virtual machine or a container may be paused in a
-/// way that no clock of its own counts. The lease then seems young, and the session may have expired. If the
-/// wall clock is corrected afterwards, it goes ahead of the boot clock by as much as the pause was long. It also
-/// does so when it is merely set, so a step proves nothing: it is a reason to ask the servers, and no more.
-#[derive(Clone, Copy, Debug)]
-pub struct Clocks {
-    boot: Instant,
-    wall_millis: u64,
-}
-
-impl Clocks {
-    /// The clocks as they are now.
-    pub const fn new(boot: Instant, wall_millis: u64) -> Self {
-        Self { boot, wall_millis }
-    }
-
-    /// How far the wall clock has gone ahead of the boot clock since the last call, if it is far. To be called
-    /// often: a clock that is corrected slowly goes ahead by little from one call to the next.
-    pub fn step(&mut self, timeout: Duration, boot: Instant, wall_millis: u64) -> Option<Duration> {
-        let passed = boot.saturating_since(self.boot);
-        let shown = Duration::from_millis(wall_millis.saturating_sub(self.wall_millis));
-        *self = Self::new(boot, wall_millis);
-        let limit = (timeout / 10).min(Duration::from_secs(1));
-        Some(shown.saturating_sub(passed)).filter(|ahead| *ahead > limit)
-    }
-}
-
 #[cfg(test)]
 mod tests;

@@ -47,7 +47,6 @@ mod stop_signal; // --signal, --kill-after
 mod wait_descendants;
 
 // Faults of the network and of servers.
-mod clock_step;
 mod ghosts; // servers that disagree
 mod granted_timeout;
 mod lost_create;

@@ -49,8 +49,6 @@ kinds! {
     /// The whole machine sleeps.
     Sleep,
     Awake,
-    /// The wall clock of a machine is set forward.
-    SetClock,
     KillSupervisor,
     KillKeeper,
     KillGuard,

@@ -145,12 +145,6 @@ impl State {
     /// Makes a fault. Returns false if that is not possible now.
     pub(crate) fn strike(&mut self, fault: Fault) -> bool {
         let Fault { kind, host, time } = fault;
-        if kind == Kind::SetClock {
-            // It must do no harm, so it excuses nothing.
-            self.coverage.count(kind);
-            self.do_fault(fault);
-            return true;
-        }
         let happens = self.happens(fault);
         if happens {
             // A supervisor that is stopped keeps neither its keeper from hearing nor its guard from acting.
@@ -423,11 +417,6 @@ impl State {
                     let data = asked.add_to(&node.data, 0, 0).filter(|_| seen_holding.is_some());
                     self.hosts[host].revoked = true;
                     self.operate(&node.path, Some(data.as_deref().unwrap_or(CURATOR_MARKER)));
-                }
-            }
-            Kind::SetClock => {
-                for host in self.machine(host) {
-                    self.hosts[host].fast += time;
                 }
             }
             Kind::Terminate => {

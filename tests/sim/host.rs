@@ -188,8 +188,6 @@ pub(crate) struct Host {
     pub(crate) keeper_kills: u32,
     pub(crate) grant: Option<Grant>,
     pub(crate) asleep: Option<Time>,
-    /// How far its wall clock is fast.
-    pub(crate) fast: Time,
     pub(crate) deferred: Vec<Event>,
     /// Until when the command may run without the lock because the whole machine was paused, or because an operator
     /// took the lock away.
@@ -272,7 +270,6 @@ impl Host {
             keeper_kills: 0,
             grant: None,
             asleep: None,
-            fast: 0,
             deferred: vec![],
             paused_until: 0,
             operator_until: 0,

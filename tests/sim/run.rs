@@ -241,10 +241,6 @@ fn scene(rng: &mut Rng, seed: u64, traced: bool) -> State {
     if shortest < timeout {
         state.traps.extend(regranting(&mut apart, timeout));
     }
-    if apart.u32(0..6) == 0 {
-        let (host, time) = (apart.usize(0..state.hosts.len()), apart.u64(0..=timeout));
-        state.after(apart.u64(0..=2 * timeout), Event::Fault(Fault { kind: Kind::SetClock, host, time }));
-    }
     let (remade, haunted) = (apart.u32(0..6) == 0, apart.u32(0..6) == 0);
     if remade {
         state.traps.extend(remaking(&mut apart, timeout));

@@ -48,7 +48,6 @@ const LASTING: &[Kind] = &[
     Kind::FreezeAndCut,
     Kind::FreezeAll,
     Kind::Sleep,
-    Kind::SetClock,
     Kind::CtrlZ,
     Kind::RemakeNode,
 ];

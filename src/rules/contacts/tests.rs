@@ -171,28 +171,3 @@ fn a_loss_just_after_a_pause_was_in_the_pause() {
     }
     assert_eq!(contacts.heard_until(HALF_MINUTE, at(109_700)), at(109_700));
 }
-
-#[test]
-fn a_step_of_the_wall_clock_is_told_once() {
-    const WALL: u64 = 1_700_000_000_000;
-    let mut clocks = Clocks::new(BOOT, WALL);
-    let mut step = |boot, wall: u64| clocks.step(HALF_MINUTE, at(boot), WALL + wall);
-    assert_eq!(step(300, 300), None);
-    // A pause that only the wall clock shows.
-    assert_eq!(step(600, 40_600), Some(Duration::from_secs(40)));
-    assert_eq!(step(900, 40_900), None);
-    // A pause that both show, as when the machine sleeps, or we are stopped.
-    assert_eq!(step(60_900, 100_900), None);
-    // The wall clock is set back, and forward again.
-    assert_eq!(step(61_200, 0), None);
-    assert_eq!(step(61_500, 101_500), Some(Duration::from_millis(101_200)));
-}
-
-#[test]
-fn a_small_step_is_told_where_the_session_is_short() {
-    let ahead = |timeout, wall: u64| Clocks::new(BOOT, 0).step(timeout, at(20), 20 + wall);
-    assert_eq!(ahead(HALF_MINUTE, 1000), None);
-    assert_eq!(ahead(HALF_MINUTE, 1001), Some(Duration::from_millis(1001)));
-    assert_eq!(ahead(Duration::from_secs(2), 200), None);
-    assert_eq!(ahead(Duration::from_secs(2), 201), Some(Duration::from_millis(201)));
-}
