@@ -41,34 +41,23 @@ enum Root<'a> {
     Us(&'a OwnChildren),
 }
 
-/// The children of this process.
+/// The children of this process, in their list. It is opened once, so that it can be read when no descriptor is left, and
+/// whatever is mounted on /proc.
 #[derive(Debug)]
-pub struct OwnChildren(Source);
-
-/// How they are found.
-#[derive(Debug)]
-enum Source {
-    /// In their list. It is opened once, so that it can be read when no descriptor is left.
-    List(File),
-    /// Among all processes that /proc shows.
-    All,
-    /// There is no /proc. The kernel is asked for one number after the other, see [`asked_for`].
-    Numbers,
-}
+pub struct OwnChildren(File);
 
 impl OwnChildren {
-    /// Fails where /proc shows another PID namespace: its numbers mean other processes here. Fails also where /proc shows
-    /// that our children would be in another one than we are, or in another time namespace. To be called by a process with
-    /// one thread.
+    /// Fails where /proc is missing, or shows another PID namespace: its numbers mean other processes here. Fails also where
+    /// /proc shows that our children would be in another one than we are, or in another time namespace. To be called by a
+    /// process with one thread.
     pub fn open() -> io::Result<Self> {
-        let this = getpid();
         let link = proc::read_link("self");
         // A /proc of a namespace that we are not in has no such link.
         if link.is_err() && !statfs("/proc").is_ok_and(|there| there.filesystem_type() == PROC_SUPER_MAGIC) {
-            return Ok(Self(Source::Numbers));
+            return Err(io::Error::other("/proc is missing: mount it (mount -t proc proc /proc)"));
         }
         let is_foreign = match link {
-            Ok(link) => link != *this.to_string(),
+            Ok(link) => link != *getpid().to_string(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => true,
             Err(error) => return Err(error),
         };
@@ -80,35 +69,20 @@ impl OwnChildren {
             let why = format!("its processes would be in a {kind} namespace of their own; give --fork to unshare");
             return Err(io::Error::other(why));
         }
-        match own_list() {
-            Ok(list) => Ok(Self(Source::List(list))),
-            // The kernel lacks the list (CONFIG_PROC_CHILDREN).
-            Err(error) if error.kind() == io::ErrorKind::NotFound && proc::hides_processes() => {
-                let why = "/proc hides processes (hidepid), and this kernel has no list of a process's children";
-                Err(io::Error::other(why))
+        own_list().map(Self).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                io::Error::other("this kernel has no lists of children in /proc (CONFIG_PROC_CHILDREN)")
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self(Source::All)),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Whether /proc shows processes.
-    pub fn have_proc(&self) -> bool {
-        !matches!(self.0, Source::Numbers)
+            _ => error,
+        })
     }
 
     /// All of them, alive or not, in the order in which they became our children. If they cannot be found out, there may
     /// be any.
     fn list(&self) -> io::Result<Vec<i32>> {
-        let list = match &self.0 {
-            Source::List(list) => list,
-            Source::All => return children_among_all(getpid().as_raw()),
-            Source::Numbers if !has_children() => return Ok(vec![]),
-            Source::Numbers => return Ok(asked_for(getpid().as_raw(), NUMBERS).collect()),
-        };
         let (mut text, mut piece) = (vec![], [0; 4096]);
         loop {
-            match list.read_at(&mut piece, text.len() as u64) {
+            match self.0.read_at(&mut piece, text.len() as u64) {
                 Ok(0) => break,
                 Ok(length) => text.extend_from_slice(&piece[..length]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -126,17 +100,11 @@ impl OwnChildren {
 
     /// Whether this process is known to be a child of ours that has not been reaped.
     pub fn has(&self, pid: Pid) -> bool {
-        if !self.have_proc() {
-            return is_child_of_ours(pid.as_raw());
-        }
         self.list().is_ok_and(|children| children.contains(&pid.as_raw()))
     }
 
     /// Whether this process is known not to be a child of ours, alive or not.
     pub fn lack(&self, pid: Pid) -> bool {
-        if !self.have_proc() {
-            return !is_child_of_ours(pid.as_raw());
-        }
         self.list().is_ok_and(|children| !children.contains(&pid.as_raw()))
     }
 }
@@ -193,8 +161,6 @@ impl<'a> Descendants<'a> {
     fn top(&self) -> Vec<i32> {
         match self.root {
             Root::Guard(guard) => children(guard.as_raw()),
-            // What cannot be seen is not worth a search.
-            Root::Us(OwnChildren(Source::Numbers)) => vec![],
             Root::Us(children) => children.list().unwrap_or_default(),
         }
     }
@@ -301,12 +267,6 @@ impl<'a> Descendants<'a> {
     /// Only where the root is this process.
     pub fn kill_children(&self) {
         let kill = |child: i32| signals::send(child, Signal::KILL);
-        if let Root::Us(OwnChildren(Source::Numbers)) = self.root {
-            // Each as soon as it is found.
-            let children = asked_for(getpid().as_raw(), NUMBERS).filter(|child| !self.is_stranger(*child));
-            children.for_each(|child| drop(kill(child)));
-            return;
-        }
         for _ in 0..CHASES {
             let mut newest_first = self.top().into_iter().rev().filter_map(Process::read);
             let Some(child) = newest_first.find(|child| child.alive && !self.is_stranger(child.pid)) else { break };
@@ -325,31 +285,9 @@ impl<'a> Descendants<'a> {
     /// child that has been reaped has gone.
     pub fn have_gone(&self) -> bool {
         let Root::Us(children) = self.root else { return false };
-        if !children.have_proc() {
-            return asked_for(getpid().as_raw(), NUMBERS).all(|child| self.is_stranger(child));
-        }
         children.list().is_ok_and(|children| children.into_iter().all(|child| self.is_stranger(child)))
     }
 }
-
-/// The children of a process, in the order in which they became its children, as far as they can be found out.
-pub fn children(parent: i32) -> Vec<i32> {
-    // The kernel lacks the list (CONFIG_PROC_CHILDREN).
-    listed_children(parent).unwrap_or_else(|| children_among_all(parent).unwrap_or_default())
-}
-
-fn children_among_all(parent: i32) -> io::Result<Vec<i32>> {
-    let is_child = |pid: i32| match Process::look(pid) {
-        Ok(process) => process.is_some_and(|process| process.parent == parent),
-        // It belongs to another user, for example.
-        Err(_) => parent == getpid().as_raw() && is_child_of_ours(pid),
-    };
-    Ok(proc::numbers(".")?.into_iter().filter(|pid| is_child(*pid)).collect())
-}
-
-/// How many numbers a process can have (`PID_MAX_LIMIT` in the kernel's source). A system may use fewer
-/// (`kernel.pid_max`), but tells that in /proc only.
-pub const NUMBERS: i32 = 1 << 22;
 
 /// What is asked of waitid(2) to learn of a child and to leave it as it is.
 pub const LOOK: WaitPidFlag = WaitPidFlag::WEXITED.union(WaitPidFlag::WNOHANG).union(WaitPidFlag::WNOWAIT);
@@ -359,11 +297,6 @@ pub fn is_child_of_ours(pid: i32) -> bool {
     waitid(Id::Pid(Pid::from_raw(pid)), LOOK) != Err(Errno::ECHILD)
 }
 
-/// Whether wait(2) knows any child.
-fn has_children() -> bool {
-    waitid(Id::All, LOOK) != Err(Errno::ECHILD)
-}
-
 /// Whether any child of this process has not ended. Where all have, and none is asked for its end, waitid(2) fails as if there
 /// were none (wait_consider_task in the kernel's source).
 pub fn has_living_child() -> bool {
@@ -371,40 +304,21 @@ pub fn has_living_child() -> bool {
     waitid(Id::All, look) != Err(Errno::ECHILD)
 }
 
-/// The children of this process that have one of `count` numbers from `first` on, which go on at 1 behind the last.
-/// Every number is asked for, at up to a microsecond each. Numbers are given out in ascending order: what is younger
-/// than a process is found soon behind its number.
-pub fn asked_for(first: i32, count: i32) -> impl Iterator<Item = i32> {
-    (0..count).map(move |index| (first + index) % NUMBERS).filter(|pid| *pid > 0 && is_child_of_ours(*pid))
-}
-
 /// The list of the children of this process, which must have one thread.
 pub fn own_list() -> io::Result<File> {
     proc::open(&format!("self/task/{}/children", getpid()))
-}
-
-/// Whether /proc shows processes. Not whether it shows ours.
-pub fn is_proc_there() -> bool {
-    proc::read_link("self").is_ok()
 }
 
 fn numbers(list: &[u8]) -> Vec<i32> {
     String::from_utf8_lossy(list).split_whitespace().filter_map(|number| number.parse().ok()).collect()
 }
 
-fn listed_children(parent: i32) -> Option<Vec<i32>> {
-    let mut children = vec![];
-    let Ok(threads) = proc::numbers(&format!("{parent}/task")) else { return Some(children) };
-    for thread in threads {
-        let task = format!("{parent}/task/{thread}");
-        match proc::read(&format!("{task}/children")) {
-            Ok(list) => children.extend(numbers(&list)),
-            // The thread has ended, or there is no such list.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && proc::exists(&task) => return None,
-            Err(_) => {}
-        }
-    }
-    Some(children)
+/// The children of a process, in the order in which they became its children, as far as they can be found out.
+pub fn children(parent: i32) -> Vec<i32> {
+    let threads = proc::numbers(&format!("{parent}/task")).unwrap_or_default();
+    // A thread may have ended.
+    let lists = threads.into_iter().filter_map(|thread| proc::read(&format!("{parent}/task/{thread}/children")).ok());
+    lists.flat_map(|list| numbers(&list)).collect()
 }
 
 /// Whether the process `ancestor` is above the process `pid`. If `ancestor` is a subreaper, this stays true

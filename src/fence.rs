@@ -44,6 +44,8 @@ const LONGEST: usize = 200;
 pub enum Trouble {
     /// FILE is not what it should be; the sentence says what to do.
     File(String),
+    /// This system cannot run a fence.
+    Unfit(String),
     /// The operating system refuses something.
     System(String),
 }

@@ -220,11 +220,10 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
         ),
         Notice::LeftBehind { number, end_with_us } => {
             let which = match number {
-                Some(1) => "a process that the command left behind".to_owned(),
-                Some(number) => format!("{number} processes that the command left behind"),
-                None => "some processes that the command left behind".to_owned(),
+                1 => "a process that the command left behind".to_owned(),
+                _ => format!("{number} processes that the command left behind"),
             };
-            let what = match (*number == Some(1), *end_with_us) {
+            let what = match (*number == 1, *end_with_us) {
                 (true, false) => "goes on without the lock",
                 (false, false) => "go on without the lock",
                 (true, true) => "ends with zklock, which is PID 1",

@@ -63,12 +63,10 @@ pub enum Part {
     Fuse,
     /// The adoption of orphans (PR_SET_CHILD_SUBREAPER).
     Adoption,
-    /// The list of the guard's children in /proc.
-    Children,
 }
 
 /// All of them.
-pub const PARTS: [Part; 4] = [Part::Timer, Part::Fuse, Part::Adoption, Part::Children];
+pub const PARTS: [Part; 3] = [Part::Timer, Part::Fuse, Part::Adoption];
 
 impl Part {
     /// What it is called.
@@ -77,7 +75,6 @@ impl Part {
             Self::Timer => "a timer with a signal (timer_create(2))",
             Self::Fuse => "a signal for the end of a pipe (F_SETSIG of fcntl(2))",
             Self::Adoption => "the adoption of orphans (PR_SET_CHILD_SUBREAPER)",
-            Self::Children => "the list of a process's children in /proc",
         }
     }
 }

@@ -46,6 +46,7 @@ use crate::rules::notice::{LostWhy, Notice};
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
 use crate::signals::Signals;
+use crate::terminal::Screen;
 use crate::writer::Writer;
 
 pub use self::fence::run as run_fence;
@@ -64,16 +65,14 @@ const CLEAN_UP_PAUSE: Duration = Duration::from_millis(10);
 pub fn run<'p>(plan: &'p Plan, credentials: Option<&'p File>, writer: &'p mut Writer) -> anyhow::Result<Outcome> {
     let signals = Signals::open().context("cannot read signals")?;
     let alarm = Alarm::new().context("cannot create a timer")?;
-    let job = Job::new(signals.inherited(), plan.hold().is_none())?;
-    if !job.has_proc() {
-        if plan.hold().is_some() {
-            anyhow::bail!("zklock hold needs /proc, to know its caller: mount it");
+    let job = match Job::new(signals.inherited(), plan.hold().is_none()) {
+        Ok(job) => job,
+        Err(error) if error.kind() == io::ErrorKind::Other => {
+            Screen::default().line(&format!("cannot look after what the command starts: {error}"));
+            return Ok(Outcome::Unusable);
         }
-        log::warn!(
-            "warning: /proc is missing: if the lock is lost, processes that have left the command's process group may be \
-             found late; and a run below this one cannot use its lock"
-        );
-    }
+        Err(error) => return Err(error).context("cannot look after what the command starts"),
+    };
     if plan.settings.wait_descendants && !job.adopts_orphans() {
         anyhow::bail!("--wait-descendants needs the adoption of orphans, which this system refuses");
     }
@@ -223,7 +222,7 @@ impl<'p> Supervisor<'p> {
             log::info!("cannot make a guard yet: {error}");
         }
         // Now rather than at the hand-over.
-        if self.lending.is_none() && self.caller.is_none() && self.job.has_proc() {
+        if self.lending.is_none() && self.caller.is_none() {
             self.lending = Lending::begin().ok();
         }
     }
@@ -251,8 +250,7 @@ impl<'p> Supervisor<'p> {
         let Some(keeper) = &mut self.keeper else { return Ok(Some(Unstarted::TooLate)) };
         let mut variables = environment::describe(grant, self.plan.request.mode);
         variables.push(environment::held(grant, &self.plan.request.held));
-        // Without /proc no run below could find us.
-        if self.caller.is_none() && self.lending.is_none() && self.job.has_proc() {
+        if self.caller.is_none() && self.lending.is_none() {
             match Lending::begin() {
                 Ok(lending) => self.lending = Some(lending),
                 Err(error) => return Ok(Some(self.not_started(&error))),

@@ -2,15 +2,15 @@
 //! where its numbers mean other processes.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, open as open_path, openat, readlinkat};
-use nix::sys::stat::{Mode, fstatat};
+use nix::fcntl::{OFlag, open as open_path, openat, readlinkat};
+use nix::sys::stat::Mode;
 
 static DIRECTORY: OnceLock<OwnedFd> = OnceLock::new();
 
@@ -42,25 +42,10 @@ pub(super) fn read_link(path: &str) -> io::Result<OsString> {
     Ok(readlinkat(directory()?, path)?)
 }
 
-/// Whether something below it is there.
-pub(super) fn exists(path: &str) -> bool {
-    directory().is_ok_and(|directory| fstatat(directory, path, AtFlags::empty()).is_ok())
-}
-
 /// The names in a directory below it that are numbers.
 pub(super) fn numbers(path: &str) -> io::Result<Vec<i32>> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let mut directory = Dir::openat(directory()?, path, flags, Mode::empty())?;
     let names = directory.iter().map(|entry| Ok(entry?.file_name().to_str().ok().and_then(|name| name.parse().ok())));
     Ok(names.collect::<Result<Vec<_>, Errno>>()?.into_iter().flatten().collect())
-}
-
-/// Whether /proc does not list all processes (`hidepid` of proc(5)).
-pub(super) fn hides_processes() -> bool {
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    // The first field may be any text: `none`, or a label.
-    let options =
-        mounts.lines().filter_map(|line| line.split_once(' ')?.1.strip_prefix("/proc proc ")?.split(' ').next());
-    let hiding = ["hidepid=2", "hidepid=4", "hidepid=invisible", "hidepid=ptraceable"];
-    options.flat_map(|options| options.split(',')).any(|option| hiding.contains(&option))
 }

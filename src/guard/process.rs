@@ -19,7 +19,7 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, read, setpgid, 
 
 use super::below;
 use super::gate::{self, Passage};
-use super::kernel::{self, DeadlineTimer, Fuse, Lenders, errno, is_shortage, noted};
+use super::kernel::{self, DeadlineTimer, Fuse, Lenders, errno, noted};
 use super::round::{Origin, Round};
 use super::{Birth, Borrowed, above};
 use crate::clock::Alarm;
@@ -75,12 +75,10 @@ struct Process<'a> {
     /// Whether we have a real-time priority.
     goes_first: bool,
     origin: Origin,
-    /// The list of our children; `None` where the kernel does not have it.
-    children: Option<File>,
-    /// /proc, as it was before the command was started; `None` where there is none.
-    proc: Option<BorrowedFd<'static>>,
-    /// Without /proc: from which number on to look for children the next time, beside those near our own.
-    asks_from: i32,
+    /// The list of our children.
+    children: File,
+    /// /proc, as it was before the command was started.
+    proc: BorrowedFd<'static>,
     timer: Option<DeadlineTimer>,
     /// Those of our own three pipes, then those of the runs that we borrow from, if the kernel can do that.
     fuses: Vec<Fuse<'a>>,
@@ -154,13 +152,9 @@ impl<'a> Process<'a> {
         let (pledges, lifelines) = (kept(&birth.borrowed.pledges), kept(&birth.borrowed.lifelines));
         let second = || {
             let pipe = pipe2(OFlag::O_CLOEXEC)?;
-            let children = noted(shared, Part::Children, descendants::own_list().map_err(errno))?;
+            let children = descendants::own_list().map_err(errno)?;
             let timer = noted(shared, Part::Timer, DeadlineTimer::new())?;
-            let proc = match descendants::proc().map_err(errno) {
-                Err(error) if is_shortage(error) => return Err(error),
-                // An empty directory shows nothing.
-                opened => opened.ok().filter(|_| children.is_some() || descendants::is_proc_there()),
-            };
+            let proc = descendants::proc().map_err(errno)?;
             let lenders = Lenders::watch(lifelines.iter().copied())?;
             nix::Result::Ok((pipe, children, timer, proc, lenders, ChildSignals::new()?, Alarm::new()?))
         };
@@ -186,7 +180,6 @@ impl<'a> Process<'a> {
             origin,
             children,
             proc,
-            asks_from: 1,
             timer,
             fuses,
             spark: Some(spark),
@@ -220,9 +213,9 @@ impl<'a> Process<'a> {
 
     /// Looks for what is to be killed, so that what it takes is in memory. The process at the gate has no children.
     fn rehearse(&self, gated: Pid) {
-        let _ = self.children.as_ref().map(|children| Self::each_child(children, |_| {}));
+        let _ = Self::each_child(&self.children, |_| {});
         let mut budget = below::MOST;
-        self.proc.into_iter().for_each(|proc| below::kill(proc, gated.as_raw(), &mut budget));
+        below::kill(self.proc, gated.as_raw(), &mut budget);
     }
 
     /// Closes all descriptors but ours and those that a guard is to keep. A copy of an end that only the supervisor
@@ -237,12 +230,12 @@ impl<'a> Process<'a> {
             self.fuse.as_raw_fd(),
             self.charge.as_raw_fd(),
             ended.as_raw_fd(),
+            self.children.as_raw_fd(),
+            self.proc.as_raw_fd(),
         ];
         ours.extend(self.go.iter().chain(&self.alive).chain(&self.spark).map(AsRawFd::as_raw_fd));
         ours.extend(self.lifeline.iter().map(AsRawFd::as_raw_fd));
         ours.extend(self.lenders.as_ref().map(|lenders| lenders.as_fd().as_raw_fd()));
-        ours.extend(self.children.iter().map(AsRawFd::as_raw_fd));
-        ours.extend(self.proc.iter().map(AsRawFd::as_raw_fd));
         ours.extend(borrowed.pipes.iter().chain(&borrowed.lifelines));
         descriptors::close_all_but(&mut ours);
     }

@@ -108,8 +108,8 @@ pub enum Notice {
     LeftKilled,
     /// The command has left processes behind, which go on without the lock.
     LeftBehind {
-        /// How many; `None` if they cannot be counted.
-        number: Option<usize>,
+        /// How many.
+        number: usize,
         /// We are the init of a PID namespace: they do not go on, but end with us (pid_namespaces(7)).
         end_with_us: bool,
     },

@@ -93,7 +93,7 @@ pub const EXIT_STATUS: &[(&str, &str)] = &[
     ),
     (
         "78",
-        "the lock cannot be used as asked: clients that would not wait, other permits, no chroot, a quota, servers unfit for it",
+        "the lock cannot be used as asked: clients that would not wait, other permits, no chroot, a quota, servers or a system unfit for it",
     ),
     ("124", "the command ran for longer than --max-run, and has been stopped"),
     ("126", "the command was found but cannot be executed"),

@@ -2,6 +2,7 @@
 //!
 //! There is a guard as in the main job, but neither keeper nor lease: the guard's lease does not end.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -46,6 +47,7 @@ pub fn run(plan: &FencePlan, writer: &mut Writer) -> Outcome {
     outcome.unwrap_or_else(|trouble| {
         let (text, outcome) = match trouble {
             Trouble::File(text) => (text, Outcome::Usage),
+            Trouble::Unfit(text) => (text, Outcome::Unusable),
             Trouble::System(text) => (text, Outcome::Internal),
         };
         screen.line(&text);
@@ -90,11 +92,11 @@ impl<'r> Run<'r> {
     fn begin(plan: &'r FencePlan, screen: &'r mut Screen, writer: &'r mut Writer) -> Result<Self, Trouble> {
         let signals = Signals::open().context("cannot read signals")?;
         let alarm = Alarm::new().context("cannot create a timer")?;
-        let job = Job::new(signals.inherited(), false)?;
-        if !job.has_proc() {
-            let why = "zklock fence needs /proc, to find the run of an earlier holder: mount it";
-            return Err(Trouble::System(why.to_owned()));
-        }
+        let job = Job::new(signals.inherited(), false).map_err(|error| {
+            let is_unfit = error.kind() == io::ErrorKind::Other;
+            let text = format!("cannot look after what the command starts: {error}");
+            if is_unfit { Trouble::Unfit(text) } else { Trouble::System(text) }
+        })?;
         if !job.adopts_orphans() {
             let why = "zklock fence needs the adoption of orphans, which this system refuses";
             return Err(Trouble::System(why.to_owned()));

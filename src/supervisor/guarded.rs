@@ -42,8 +42,8 @@ impl Guarded {
     /// Takes note of the orphans that have come to us. As long as the guard lives, they are not the command's: those
     /// come to the guard.
     pub(super) fn find_strangers(&mut self, children: &OwnChildren) {
-        let lacks = |part| self.guard.shared().is_refused(part);
-        if !self.state.is_guarded() || self.leaves || lacks(Part::Adoption) || lacks(Part::Children) {
+        let lacks_adoption = self.guard.shared().is_refused(Part::Adoption);
+        if !self.state.is_guarded() || self.leaves || lacks_adoption {
             return;
         }
         let is_known = |child: Pid| child == self.guard.pid() || self.strangers.iter().any(|known| known.is(child));
@@ -79,12 +79,12 @@ impl Guarded {
     }
 
     /// Whether what was below the guard comes to us. A guard that has died is not ours to reap while a debugger has it.
-    pub(super) fn has_fallen(&self, children: &OwnChildren) -> bool {
-        self.state.is_reaped() || children.have_proc() && descendants::is_seen_to_exit(self.guard.pid())
+    pub(super) fn has_fallen(&self) -> bool {
+        self.state.is_reaped() || descendants::is_seen_to_exit(self.guard.pid())
     }
 
     pub(super) fn descendants<'a>(&self, children: &'a OwnChildren) -> Descendants<'a> {
-        if self.has_fallen(children) {
+        if self.has_fallen() {
             Descendants::of_us(children, self.strangers.clone())
         } else {
             Descendants::of_guard(self.guard.pid())

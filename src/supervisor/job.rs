@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use anyhow::Context as _;
 use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::unistd::{Pid, getpid};
@@ -36,9 +35,6 @@ pub(super) struct Job {
     guard: Option<Guarded>,
     /// Processes of guards that were dismissed, until they have been reaped.
     dismissed: Vec<Pid>,
-    /// Children of ours that do not belong to the command, as far as we know without a look: those that we were started
-    /// with, and those that we have made.
-    known: Vec<Stranger>,
     /// The locks that the command runs, or ran, under.
     pub(super) grant: Option<Grant>,
     /// The command of `--on-lost`, until it has been reaped.
@@ -52,20 +48,19 @@ pub(super) struct Job {
 
 impl Job {
     /// `lends`: runs below the command may borrow our locks.
-    pub(super) fn new(inherited: Inherited, lends: bool) -> anyhow::Result<Self> {
+    /// An error of the kind `Other` says what this system has not got, so that nothing can be looked after here.
+    pub(super) fn new(inherited: Inherited, lends: bool) -> io::Result<Self> {
         // What a guard that has died leaves behind comes to us. A system that refuses this refuses it to the guard as well.
         let adopts_orphans = prctl::set_child_subreaper(true).is_ok();
-        let children = OwnChildren::open().context("cannot look after descendants")?;
-        let known = if children.have_proc() { vec![] } else { children.others(|_| false)? };
+        let children = OwnChildren::open()?;
         Ok(Self {
             inherited,
             adopts_orphans,
-            // Without /proc none can borrow. Without the adoption of orphans the guard may end before one that has.
-            has_lifeline: lends && children.have_proc() && adopts_orphans,
+            // Without the adoption of orphans the guard may end before one that has borrowed.
+            has_lifeline: lends && adopts_orphans,
             children,
             guard: None,
             dismissed: vec![],
-            known,
             grant: None,
             on_lost: None,
             shares_group: false,
@@ -89,11 +84,6 @@ impl Job {
         }
     }
 
-    /// Whether /proc shows processes.
-    pub(super) fn has_proc(&self) -> bool {
-        self.children.have_proc()
-    }
-
     /// Makes a guard, and with it the command's process, so that the lock need not wait for them.
     pub(super) fn make_guard(&mut self, work: Work<'_>, ties: &Ties, borrowed: &Borrowed) -> io::Result<()> {
         if self.guard.as_mut().is_some_and(|guarded| !guarded.state.is_reaped() && guarded.guard.hear().is_ok()) {
@@ -102,8 +92,7 @@ impl Job {
         // One that has died, if there is any, is still to be reaped.
         self.dismiss_guard();
         self.shares_group = terminal::is_controlled();
-        // To ask for every number would take seconds.
-        let strangers = if self.has_proc() { self.children.others(|_| false)? } else { self.known.clone() };
+        let strangers = self.children.others(|_| false)?;
         let (inherited, own_group) = (self.inherited, !self.shares_group);
         let birth = Birth { work, inherited, own_group, borrowed: borrowed.clone(), has_lifeline: self.has_lifeline };
         let guard = Guard::start(&birth, ties)?;
@@ -113,7 +102,6 @@ impl Job {
 
     /// A child of ours that does not belong to the command.
     pub(super) fn disown(&mut self, child: Pid) {
-        self.known.push(Stranger::new(child));
         if let Some(guarded) = &mut self.guard {
             guarded.strangers.push(Stranger::new(child));
         }
@@ -199,7 +187,6 @@ impl Job {
     /// A child of ours has ended; perhaps it was one of the job's.
     pub(super) fn reaped(&mut self, pid: Pid, end: CommandEnd) {
         self.dismissed.retain(|dismissed| *dismissed != pid);
-        self.known.retain(|known| !known.is(pid));
         let Some(guarded) = &mut self.guard else { return };
         // From here on the number may be that of a process of the command.
         guarded.strangers.retain(|stranger| !stranger.is(pid));
@@ -352,7 +339,7 @@ impl Job {
             Kill::KillGuard => guarded.guard.kill_guard(),
             Kill::KillChildren => {}
         }
-        let has_fallen = guarded.has_fallen(&self.children);
+        let has_fallen = guarded.has_fallen();
         if has_fallen {
             guarded.descendants(&self.children).kill_children();
         }
@@ -385,9 +372,8 @@ impl Job {
         let stage = guarded.guard.stage();
         let number = match stage {
             // Without an opened gate there was no command.
-            Stage::Gated | Stage::Empty => None,
-            Stage::Open | Stage::Left if !self.has_proc() => (stage == Stage::Left).then_some(None),
-            Stage::Open | Stage::Left => Some(Some(guarded.descendants(&self.children).count())),
+            Stage::Gated | Stage::Empty => 0,
+            Stage::Open | Stage::Left => guarded.descendants(&self.children).count(),
         };
         // The fuses were laid when the guard died, and nobody has wanted it to kill.
         let shared = guarded.guard.shared();
@@ -395,7 +381,7 @@ impl Job {
         let is_killed = has_died_late && !shared.is_spoiled() && !shared.is_refused(Part::Fuse);
         let killed = is_killed.then_some(Notice::LeftKilled);
         let end_with_us = getpid().as_raw() == 1;
-        let left = number.filter(|number| *number != Some(0)).map(|number| Notice::LeftBehind { number, end_with_us });
+        let left = (number > 0).then_some(Notice::LeftBehind { number, end_with_us });
         killed.into_iter().chain(left).collect()
     }
 

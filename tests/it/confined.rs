@@ -4,8 +4,6 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::mpsc;
-use std::thread;
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -16,17 +14,12 @@ use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::rights::{AS_NOBODY, Right, mounted, refused};
 use crate::harness::running::{Running, only_line, silent};
-use crate::harness::scratch::{GRACE, LASTING, LOCK, Scratch, direct};
+use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
 use crate::harness::seccomp::{filtering, refusing_adoption};
 use crate::harness::terminal::{CTRL_Z, Terminal};
 use crate::harness::times::SOON;
-use crate::harness::traced::Traced;
 use crate::harness::zklock::{Zklock, binary, child, copy_program};
 use crate::terminal::expect_settings_back;
-
-/// What a run without /proc says first.
-const WARNING: &str = "zklock: warning: /proc is missing: if the lock is lost, processes that have left the command's \
-                       process group may be found late; and a run below this one cannot use its lock\n";
 
 /// A copy of zklock that every user may execute, with this mode.
 struct Copied(TempDir);
@@ -51,10 +44,6 @@ impl Copied {
     fn zklock(&self) -> PathBuf {
         self.0.path().join("zklock")
     }
-}
-
-fn without_proc(zklock: Zklock) -> Zklock {
-    zklock.run_by(mounted("mount -t tmpfs none /proc"))
 }
 
 /// A command that starts a process in a session of its own, which writes its number to this file, and then does `then`.
@@ -285,119 +274,6 @@ fn without_the_adoption_of_orphans() {
     job.wait_until_nothing_is_left();
 }
 
-#[test]
-fn without_proc_a_run_warns_and_goes_on() {
-    if refused([Right::Mounts]) {
-        return;
-    }
-    let scratch = Scratch::new();
-    let output = without_proc(scratch.zklock().args([LOCK, "--", "sh", "-c", "echo ran; exit 3"])).run().expect_code(3);
-    assert_eq!((output.stdout().as_str(), output.stderr().as_str()), ("ran\n", WARNING));
-    silent(without_proc(scratch.zklock().args(["-q", LOCK, "true"])).run().expect_code(0));
-    silent(without_proc(scratch.zklock().args(["status", LOCK])).run().expect_code(0));
-    let daemon = ["sh", "-c", "setsid sleep 3 & exit 0"];
-    let output = without_proc(scratch.zklock().args([LOCK, "--"]).args(daemon)).run().expect_code(0);
-    assert!(
-        output.stderr().ends_with("some processes that the command left behind go on without the lock\n"),
-        "{output}"
-    );
-}
-
-/// Descendants that have left the command's process group are found by their numbers.
-#[test]
-fn without_proc_nothing_outlives_the_lock() {
-    if refused([Right::Mounts]) {
-        return;
-    }
-    for victim in ["keeper", "guard", "supervisor"] {
-        let scratch = Scratch::new().with_lock();
-        let number = scratch.file("daemon");
-        let job = scratch.zklock().args(GRACE).arg(LOCK).args(with_daemon(&scratch, &number, "wait"));
-        let mut job = without_proc(job).spawn();
-        let daemon = number_in(&number);
-        match victim {
-            "keeper" => lose(job, daemon),
-            "guard" => {
-                process::send(job.guard(), Signal::SIGKILL);
-                job.wait().expect_code(70);
-                expect_dead(daemon);
-            }
-            _ => {
-                process::send(job.zklock(), Signal::SIGKILL);
-                process::wait_dead(daemon);
-                job.wait();
-                job.wait_until_nothing_is_left();
-            }
-        }
-        scratch.wait_queue(0);
-    }
-}
-
-/// They are waited for, and get the signals that zklock gets.
-#[test]
-fn without_proc_descendants_are_waited_for() {
-    if refused([Right::Mounts]) {
-        return;
-    }
-    let scratch = Scratch::new();
-    let number = scratch.file("daemon");
-    let job = scratch.zklock().args(LASTING).args(["--wait-descendants", LOCK]);
-    let mut job = without_proc(job.args(with_daemon(&scratch, &number, "exit"))).spawn();
-    let daemon = number_in(&number);
-    poll::until("the end of the command", || {
-        let left = process::children(job.guard());
-        (left.len() == 1 && left[0].pid == daemon).then_some(())
-    });
-    assert_eq!(scratch.contenders().len(), 1);
-    process::send(job.zklock(), Signal::SIGTERM);
-    job.wait();
-    assert_eq!(fs::read_to_string(number.with_extension("told")).unwrap(), "told\n");
-}
-
-/// The command has been reaped, so its number may be another's by now. The only child of the guard has left the group, and
-/// cannot die, because a debugger has it. What it has started is killed all the same, and not only once it has come up to
-/// the guard.
-#[test]
-fn without_proc_the_group_of_a_command_that_has_ended_is_killed() {
-    if refused([Right::Mounts, Right::Ptrace]) {
-        return;
-    }
-    let scratch = Scratch::new().with_lock();
-    let numbers = scratch.file("numbers");
-    let parent = r#"sleep 1000 & echo $$ $! >"$0.new"; mv "$0.new" "$0"; exec setsid sleep 1000"#;
-    let script = format!("sh -c '{parent}' {} & exit", numbers.display());
-    let job = scratch.zklock().args(LASTING).args(["--wait-descendants", LOCK, "--", "sh", "-c", &script]);
-    let mut job = without_proc(job).spawn();
-    let (parent, child) = poll::until("two numbers", || {
-        let text = fs::read_to_string(&numbers).ok()?;
-        let (parent, child) = text.trim().split_once(' ')?;
-        Some((Pid::from_raw(parent.parse().ok()?), Pid::from_raw(child.parse().ok()?)))
-    });
-    let guard = job.guard();
-    poll::until("the end of the command", || {
-        let left = process::children(guard);
-        (left.len() == 1 && left[0].pid == parent).then_some(())
-    });
-    poll::until("a session of its own", || {
-        (fs::read_to_string(format!("/proc/{parent}/comm")).ok()? == "sleep\n").then_some(())
-    });
-    let (seized, is_seized) = mpsc::channel();
-    let (end, ended) = mpsc::channel::<()>();
-    // What is killed over and over can be let go of only by the end of the thread that has it.
-    let debugger = thread::spawn(move || {
-        let _traced = Traced::seize(parent, libc::PTRACE_O_TRACEEXIT).expect("ptrace(2)");
-        seized.send(()).expect("the test waits for it");
-        let _ = ended.recv();
-    });
-    is_seized.recv().expect("the thread has it");
-    scratch.delete_holder();
-    process::wait_dead(child);
-    process::wait_state(parent, &['t']);
-    drop(end);
-    debugger.join().expect("a thread of ours");
-    job.wait().expect_code(76);
-}
-
 /// Where the numbers of processes can be chosen, those of a new PID namespace among them.
 const NEXT: &str = "/proc/sys/kernel/ns_last_pid";
 
@@ -440,21 +316,18 @@ fn what_a_command_mounts_on_proc_is_not_looked_at() {
 }
 
 #[test]
-fn without_proc_what_needs_it_is_refused() {
+fn without_proc_nothing_starts() {
     if refused([Right::Mounts]) {
         return;
     }
     let scratch = Scratch::new();
-    let nested = [LOCK, "--", binary().to_str().unwrap(), "-q", LOCK, "true"];
-    let output = without_proc(scratch.zklock().arg("-q").args(nested)).run().expect_code(78);
-    let why = "/proc is missing, or a part of it";
-    let refused = format!("{LOCK} is held by the run that started this one, which cannot be reached: {why}");
-    assert_eq!(only_line(&output), refused);
-    let output = without_proc(scratch.zklock().args(["hold", LOCK])).run().expect_code(70);
-    assert!(only_line(&output).ends_with("zklock hold needs /proc, to know its caller: mount it"), "{output}");
     let fence = Zklock::bare().args(["fence", "--token", "1"]).arg(scratch.file("fence")).arg("true");
-    let output = without_proc(fence).run().expect_code(70);
-    assert_eq!(only_line(&output), "zklock fence needs /proc, to find the run of an earlier holder: mount it");
+    for run in [scratch.zklock().args([LOCK, "true"]), scratch.zklock().args(["hold", LOCK]), fence] {
+        let output = run.run_by(mounted("mount -t tmpfs none /proc")).run().expect_code(78);
+        let why = "cannot look after what the command starts: /proc is missing: mount it (mount -t proc proc /proc)";
+        assert_eq!(only_line(&output), why);
+    }
+    scratch.wait_queue(0);
 }
 
 /// The command is not to blame.

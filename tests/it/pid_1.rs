@@ -168,7 +168,7 @@ fn refused_without_a_proc_of_its_own() {
     }
     let scratch = Scratch::new().with_lock();
     let by = rights::unshare(&["--pid", "--fork", "--kill-child"]);
-    let output = scratch.job(&direct(), "holder", &[], &[]).run_by(by).run().expect_code(70);
+    let output = scratch.job(&direct(), "holder", &[], &[]).run_by(by).run().expect_code(78);
     assert_eq!(output.stdout(), "");
     let stderr = output.stderr();
     assert!(
@@ -190,7 +190,7 @@ fn refused_where_its_processes_would_be_elsewhere() {
     let scratch = Scratch::new().with_lock();
     let zklock = scratch.job(&direct(), "holder", &[], &[]).run_by(rights::unshare(&["--pid"]));
     let why = "its processes would be in a PID namespace of their own; give --fork to unshare";
-    assert!(only_line(&zklock.run().expect_code(70)).ends_with(why));
+    assert!(only_line(&zklock.run().expect_code(78)).ends_with(why));
     scratch.expect_tidy(&[]);
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::sys::socket::{MsgFlags, recv};
-use nix::unistd::{Pid, getpid, write};
+use nix::unistd::{Pid, write};
 
 use super::Process;
 use crate::clock;
@@ -28,12 +28,6 @@ use crate::signals;
 /// The list of children is read in this many pieces at most, each of some 600 processes.
 const PIECES: u32 = 256;
 
-/// Without /proc, how many numbers behind our own are asked for in one look, how many from 1 on, and how many elsewhere in one
-/// round. By default a system gives out numbers up to 32,768, and then begins anew (`kernel.pid_max`).
-const NEAR: i32 = 16_384;
-const LOW: i32 = 32_768;
-const ELSEWHERE: i32 = 65_536;
-
 impl Process<'_> {
     /// Calls `act` with each of our children. Fails if the list cannot be read.
     pub(super) fn each_child(children: &File, mut act: impl FnMut(i32)) -> io::Result<()> {
@@ -48,13 +42,6 @@ impl Process<'_> {
             offset += length as u64;
         }
         Ok(())
-    }
-
-    /// Without /proc: our children, as far as they are not much younger than we are, or have low numbers.
-    fn near(&self) -> impl Iterator<Item = i32> + use<> {
-        let own = getpid().as_raw();
-        let low = descendants::asked_for(1, LOW).filter(move |pid| !(own..own + NEAR).contains(pid));
-        descendants::asked_for(own, NEAR).chain(low)
     }
 
     /// waitpid(2) for this child, or for any with -1.
@@ -211,11 +198,9 @@ impl Outside for Process<'_> {
     }
 
     fn signal(&mut self, signal: Signal) {
-        match self.target() {
-            Some(target) => send_signal(target, signal),
-            // What waits for descendants signals them itself, if it can see them.
-            None if self.proc.is_none() => self.near().for_each(|child| send_signal(child, signal)),
-            None => {}
+        // What waits for descendants signals them itself, if it can see them.
+        if let Some(target) = self.target() {
+            send_signal(target, signal);
         }
     }
 
@@ -232,30 +217,14 @@ impl Outside for Process<'_> {
     #[inline(never)]
     fn kill_children(&mut self) {
         let mut round = Round::new(self.origin);
-        let mut kill = |child| round.kill(child);
-        if self.children.as_ref().is_some_and(|children| Self::each_child(children, &mut kill).is_ok()) {
-            return;
-        }
-        self.command.into_iter().for_each(|command| kill(command.as_raw()));
-        match (&self.children, &self.proc) {
-            (None, None) => self.near().for_each(kill),
-            // Without the list, this is the only way, though it allocates.
-            (None, Some(_)) => descendants::children(getpid().as_raw()).into_iter().for_each(kill),
-            (Some(_), _) => {}
-        }
+        // The list is open, so that it can be read.
+        let _ = Self::each_child(&self.children, |child| round.kill(child));
     }
 
     #[inline(never)]
     fn kill_below(&mut self) {
-        if self.proc.is_none() {
-            let mut round = Round::new(self.origin);
-            descendants::asked_for(self.asks_from, ELSEWHERE).for_each(|child| round.kill(child));
-            self.asks_from = (self.asks_from + ELSEWHERE) % descendants::NUMBERS;
-        }
-        let (Some(children), Some(proc)) = (&self.children, self.proc) else { return };
         let mut budget = below::MOST;
-        // An error has been seen by then.
-        let _ = Self::each_child(children, |child| below::kill(proc, child, &mut budget));
+        let _ = Self::each_child(&self.children, |child| below::kill(self.proc, child, &mut budget));
     }
 }
 
