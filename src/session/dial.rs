@@ -291,11 +291,12 @@ impl Round<'_, '_> {
     const fn no_answer(&self, is_closed: bool) -> &'static str {
         match (is_closed, self.servers.security.is_none()) {
             (true, true) => {
-                "closes connections before it answers: it is full (maxClientCnxns), wants TLS (--tls), or is no \
-                 ZooKeeper server"
+                "closes connections before it answers: it is starting, or full (maxClientCnxns), wants TLS \
+                 (--tls), or is no ZooKeeper server"
             }
             (true, false) => {
-                "closes connections before it answers: it is full (maxClientCnxns), or is no ZooKeeper server"
+                "closes connections before it answers: it is starting, or full (maxClientCnxns), or is no \
+                 ZooKeeper server"
             }
             (false, true) => {
                 "accepts connections but does not answer as ZooKeeper; if this is its secureClientPort, use --tls"

@@ -234,7 +234,7 @@ fn one_speaks_tls_and_the_other_does_not() {
     // It waits for a fifth byte of the word srvr before it says anything.
     assert_eq!(
         reason(&secure, run(&secure, &["--connect-timeout", "3s"]).run()),
-        "closes connections before it answers: it is full (maxClientCnxns), wants TLS (--tls), or is no ZooKeeper server"
+        "closes connections before it answers: it is starting, or full (maxClientCnxns), wants TLS (--tls), or is no ZooKeeper server"
     );
     let remedy = |check: Zklock| {
         let json: Value = serde_json::from_slice(&check.run().expect_code(69).stdout).unwrap();
