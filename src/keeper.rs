@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use self::leader::Seen;
 use self::outside::Outside;
-use self::place::{Claim, Place, Step, refuse};
+use self::place::{Claim, Place, refuse};
 use crate::futures::{or, zip};
 use crate::plan::{LockPath, Plan};
 use crate::rules::card::Card;
@@ -335,9 +335,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
             let heard = self.beats.contacts.borrow().heard_until(session.timeout(), lost);
             self.session.connection.take();
             let lived = lost.saturating_since(since);
-            // Over any other request, the network may break again and again.
-            let creates = matches!(self.place.borrow().step, Step::Uncertain(_));
-            if closings.add(session.closed_over().filter(|_| creates), lived) {
+            if closings.add(session.closed_over_creation(), lived) && !self.told.borrow().held {
                 return Report::Refused(Refusal::Unusable(format!("{}: {OVER_THE_SAME}", self.plan.request.lock)));
             }
             // The connection is closed, and not the session.

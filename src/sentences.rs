@@ -111,6 +111,13 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
                 show_measured(*vain)
             ),
         ),
+        Notice::Pausing(pause) => (
+            Weight::Status,
+            format!(
+                "{lock} is free; starting in {}: our session ended early, and an earlier holder may still run until then",
+                show(*pause)
+            ),
+        ),
         Notice::Starting { grant, waited } => {
             let after = waited.map(|waited| format!(" after {}", show_age(waited))).unwrap_or_default();
             if waited.is_some() && plan.verbosity == Verbosity::Normal {

@@ -141,9 +141,8 @@ pub trait Session: Sized {
     /// Waits until the connection is lost. From then on, no other future of this session ends.
     fn lost(&self) -> impl Future<Output = ()>;
 
-    /// The kind of the request over which the server has closed the connection, by its number. `None` unless it had
-    /// answered another one.
-    fn closed_over(&self) -> Option<i32>;
+    /// Whether the server has closed the connection over a request that creates a node, after it had answered another one.
+    fn closed_over_creation(&self) -> bool;
 
     /// The next connections are to another server than this one, as long as another one answers.
     fn distrust(&self);

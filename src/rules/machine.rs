@@ -79,9 +79,11 @@ pub struct Machine {
     /// The end of `--timeout`; with `--nonblock`, that of `--connect-timeout`. It is set once, and a lost
     /// session does not move it.
     give_up_at: Option<Instant>,
-    /// When the next keeper may open its session.
+    /// Before this instant a holder that the servers have forgotten may still be running.
+    start_at: Instant,
+    /// When this keeper may open its session.
     queue_at: Instant,
-    /// How long it was to pause before that; zero once a session has got a place in the queue.
+    /// How long to pause before the next session, if this one ends early; zero once it has got a place in the queue.
     pause: Duration,
     /// How many keepers have died before the command was started.
     crashes: u32,
@@ -104,6 +106,7 @@ impl Machine {
             started_at: now,
             waited: false,
             give_up_at,
+            start_at: now,
             queue_at: now,
             pause: Duration::ZERO,
             crashes: 0,

@@ -55,6 +55,8 @@ pub enum Notice {
     },
     /// The lock would be ours, but for this long ZooKeeper has been too slow to rely on it.
     TooSlow(Duration),
+    /// The lock is ours, and the command starts after this pause.
+    Pausing(Duration),
     /// The command starts.
     Starting {
         /// The locks that it runs under.

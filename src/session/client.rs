@@ -59,8 +59,8 @@ struct Wire {
     /// Where bytes are read to.
     buffer: Box<[u8]>,
     is_lost: bool,
-    /// See [`Session::closed_over`].
-    closed_over: Option<i32>,
+    /// See [`Session::closed_over_creation`].
+    closed_over_creation: bool,
     /// The scheme of a login that the server has refused.
     refused: Option<String>,
     /// The turn in which it was last looked at.
@@ -87,7 +87,7 @@ impl<C: Channel> ClientSession<C> {
                 contacts: vec![],
                 buffer: vec![0; 16 * 1024].into(),
                 is_lost: false,
-                closed_over: None,
+                closed_over_creation: false,
                 refused: None,
                 turn: 0,
             }),
@@ -125,7 +125,7 @@ impl<C: Channel> ClientSession<C> {
             Err(why) => {
                 log::info!("connection to {} lost: {why}", self.channel);
                 wire.is_lost = true;
-                wire.closed_over = wire.connection.owed().filter(|_| is_end(&why));
+                wire.closed_over_creation = is_end(&why) && wire.connection.owes_creation();
                 self.channel.take_another_turn();
             }
         }
@@ -293,8 +293,8 @@ impl<C: Channel> Session for ClientSession<C> {
         .await;
     }
 
-    fn closed_over(&self) -> Option<i32> {
-        self.wire.borrow().closed_over
+    fn closed_over_creation(&self) -> bool {
+        self.wire.borrow().closed_over_creation
     }
 
     fn distrust(&self) {

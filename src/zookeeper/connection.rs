@@ -42,7 +42,7 @@ pub struct Unanswered<T> {
 #[derive(Debug)]
 struct Pending<T> {
     xid: i32,
-    code: i32,
+    creates: bool,
     form: Form,
     tag: T,
     /// When the caller asked.
@@ -143,7 +143,7 @@ impl<T> Connection<T> {
         let ends_at = self.outbox.total();
         self.pending.push_back(Pending {
             xid,
-            code: request.code(),
+            creates: request.creates(),
             form: request.form(),
             tag,
             asked: now,
@@ -158,11 +158,11 @@ impl<T> Connection<T> {
         self.pending.front().is_some_and(|request| request.sent.is_some())
     }
 
-    /// The kind ([`Request::code`]) of the first request that was sent and is not answered yet, pings and logins left out.
-    /// `None` unless another was answered before.
-    pub fn owed(&self) -> Option<i32> {
-        let oldest = self.pending.iter().find(|request| request.xid >= 0).filter(|_| self.has_answered)?;
-        oldest.sent.map(|_| oldest.code)
+    /// Whether the first request that was sent and is not answered yet, pings and logins left out, creates a node, and another
+    /// one was answered before.
+    pub fn owes_creation(&self) -> bool {
+        let oldest = self.pending.iter().find(|request| request.xid >= 0).filter(|_| self.has_answered);
+        oldest.is_some_and(|request| request.sent.is_some() && request.creates)
     }
 
     /// The bytes that are to be sent.

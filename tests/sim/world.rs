@@ -340,8 +340,8 @@ impl Session for SimSession {
         self.state.borrow_mut().lose(self.conn);
     }
 
-    fn closed_over(&self) -> Option<i32> {
-        self.session.closed_over()
+    fn closed_over_creation(&self) -> bool {
+        self.session.closed_over_creation()
     }
 
     fn distrust(&self) {

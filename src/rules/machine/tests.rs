@@ -705,42 +705,36 @@ fn each_silence_is_told_once() {
     assert!(!run.doomed);
 }
 
-/// When the next keeper may open its session, after this number of sessions that ended early.
-fn queues_at(run: &mut Harness, sessions: usize) -> Option<Instant> {
-    (0..sessions)
-        .map(|_| {
-            run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
-            run.event(Event::Keeper(Report::Lost(Loss::SessionEnded)));
-            run.queues_at
-        })
-        .last()
-        .flatten()
-}
-
-#[test]
-fn after_a_session_that_ended_early_every_old_lease_must_end() {
-    let mut run = Harness::new(settings());
-    assert_eq!(queues_at(&mut run, 1), Some(START + TIMEOUT));
-    assert!(run.said(|notice| *notice == Notice::Requeued { loss: Some(Loss::SessionEnded), pause: TIMEOUT }));
-    // A keeper that dies is no way around it.
-    run.event(Event::KeeperGone);
-    assert_eq!(run.queues_at, Some(START + TIMEOUT));
-}
-
-#[test]
-fn where_each_session_ends_early_the_pause_grows() {
-    let mut run = Harness::new(settings());
-    assert_eq!(queues_at(&mut run, 3), Some(START + TIMEOUT * 4));
-    assert_eq!(queues_at(&mut run, 3), Some(START + LONGEST_PAUSE));
+/// A waiter whose session the servers have forgotten, and who is first now that they have forgotten everybody.
+fn first_after_the_session_was_ended(settings: Settings) -> Harness {
+    let mut run = Harness::new(settings);
     run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
-    run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
-    assert_eq!(queues_at(&mut run, 1), Some(START + TIMEOUT));
+    run.event(Event::Keeper(Report::Lost(Loss::SessionEnded)));
+    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
+    run.held();
+    run
+}
+
+#[test]
+fn after_a_lost_session_every_old_lease_must_end() {
+    let mut run = first_after_the_session_was_ended(settings());
+    assert!(run.said(|notice| *notice == Notice::Pausing(TIMEOUT)));
+    for _ in 0..29 {
+        run.pass(Duration::from_secs(1));
+        run.beat();
+    }
+    run.pass(Duration::from_millis(999));
+    assert!(!run.spawned);
+    run.pass(Duration::from_millis(1));
+    assert!(run.alive);
 }
 
 #[test]
 fn the_timeout_counts_while_old_leases_run_out() {
-    let mut run = Harness::new(Settings { patience: Patience::AtMost(Duration::from_secs(5)), ..settings() });
-    queues_at(&mut run, 1);
+    let mut run = first_after_the_session_was_ended(Settings {
+        patience: Patience::AtMost(Duration::from_secs(5)),
+        ..settings()
+    });
     run.pass(Duration::from_secs(5));
     assert!(run.said(|notice| matches!(notice, Notice::TimedOut(Blocker::OldLease))));
     run.event(Event::Keeper(Report::Released { was_busy: true }));
@@ -750,11 +744,42 @@ fn the_timeout_counts_while_old_leases_run_out() {
 /// The servers have answered, but know of nobody who is before us.
 #[test]
 fn nonblock_does_not_wait_for_old_leases() {
-    let mut run = Harness::new(Settings { patience: Patience::NoWait, ..settings() });
-    queues_at(&mut run, 1);
+    let mut run = first_after_the_session_was_ended(Settings { patience: Patience::NoWait, ..settings() });
     assert!(run.said(|notice| matches!(notice, Notice::TimedOut(Blocker::OldLease))));
     run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::Unavailable));
+}
+
+#[test]
+fn a_second_loss_shortens_no_pause() {
+    let mut run = Harness::new(settings());
+    for timeout in [TIMEOUT, TIMEOUT / 6] {
+        run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout })));
+        run.event(Event::Keeper(Report::Lost(Loss::SessionEnded)));
+    }
+    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
+    run.held();
+    assert!(run.said(|notice| *notice == Notice::Pausing(TIMEOUT)));
+}
+
+/// Only a session that has got no place either is followed by a pause.
+#[test]
+fn where_each_session_ends_early_the_pause_grows() {
+    let mut run = Harness::new(settings());
+    let lose = |run: &mut Harness| {
+        run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
+        run.event(Event::Keeper(Report::Lost(Loss::SessionEnded)));
+        run.queues_at.map(|at| at.saturating_since(START))
+    };
+    let pauses: Vec<_> = (0..6).map(|_| lose(&mut run)).collect();
+    assert_eq!(pauses, [0, 1, 2, 4, 8, 10].map(|times| Some(TIMEOUT * times)));
+    assert_eq!(TIMEOUT * 10, LONGEST_PAUSE);
+    // A keeper that dies is no way around it.
+    run.event(Event::KeeperGone);
+    assert_eq!(run.queues_at, Some(START + LONGEST_PAUSE));
+    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
+    run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
+    assert_eq!(lose(&mut run), Some(Duration::ZERO));
 }
 
 #[test]

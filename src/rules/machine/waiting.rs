@@ -17,7 +17,7 @@ use crate::rules::settings::Patience;
 pub(super) const VERDICT_PATIENCE: Duration = Duration::from_secs(2);
 /// A lease that is too short to start under is judged again this often.
 const JUDGE_AGAIN: Duration = Duration::from_millis(20);
-/// The longest pause before queueing again, unless the session timeout is longer.
+/// The longest pause before another session, unless the session timeout is longer.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
 /// When this many keepers have died, that counts as an error of our own.
 pub(super) const KEEPER_CRASHES: u32 = 3;
@@ -41,8 +41,9 @@ pub(super) struct Queued {
     reason: Option<String>,
 }
 
-/// The lock is ours. The command starts when the lease is long enough. As a rule it is at once; if this computer has
-/// stalled, the keeper beats, and the lease is judged again.
+/// The lock is ours. The command starts when the lease is long enough, and no sooner than the pause of
+/// [`Notice::Pausing`] is over. As a rule there is no pause and the lease is long enough at once; if this
+/// computer has stalled, the keeper beats, and the lease is judged again.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) lease: Lease,
@@ -68,9 +69,7 @@ impl Machine {
             Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), vec![]),
             Event::CallerGone => give_up(now, Outcome::NotFree, vec![Effect::Say(Notice::CallerGone)]),
             Event::Signal { signal, .. } => (State::Connecting(connecting), stop_self(signal)),
-            Event::Timer if self.is_over(now) && connecting.reason.is_none() && !self.pause.is_zero() => {
-                self.unavailable(now, Blocker::OldLease)
-            }
+            Event::Timer if self.is_over(now) && now < self.queue_at => self.unavailable(now, Blocker::Late),
             Event::Timer if self.is_over(now) => self.unavailable(now, Blocker::Servers(connecting.reason)),
             Event::Timer if connecting.until.is_some_and(|at| at <= now) => unreachable(now, connecting.reason),
             Event::Timer
@@ -178,11 +177,15 @@ impl Machine {
             }
             Progress::TooSlow(vain) => (State::Queued(queued), vec![Effect::Say(Notice::TooSlow(vain))]),
             Progress::Turn => (State::Queued(Queued { view: None, ..queued }), vec![Effect::MakeGuard]),
+            Progress::Held { .. } if no_wait && now < self.start_at => self.unavailable(now, Blocker::OldLease),
             // The command is not started here: signals that have come already are heard first, because a
             // shutdown may have begun.
             Progress::Held { grant, from } => {
                 self.pause = Duration::ZERO;
-                (State::Held(Held { lease: Lease::new(queued.terms, from), grant, judge_at: now }), vec![])
+                let pause = Some(self.start_at.saturating_since(now)).filter(|pause| !pause.is_zero());
+                let say = pause.map(|pause| Effect::Say(Notice::Pausing(pause)));
+                let held = Held { lease: Lease::new(queued.terms, from), grant, judge_at: now.max(self.start_at) };
+                (State::Held(held), say.into_iter().collect())
             }
         }
     }
@@ -190,7 +193,10 @@ impl Machine {
     pub(super) fn held(&mut self, now: Instant, held: Held, event: Event) -> (State, Vec<Effect>) {
         match event {
             Event::Timer if now >= held.judge_at && held.lease.worth_starting(now) => self.start_command(now, held),
-            Event::Timer if self.is_over(now) => self.unavailable(now, Blocker::Late),
+            Event::Timer if self.is_over(now) => {
+                let blocker = if now < self.start_at { Blocker::OldLease } else { Blocker::Late };
+                self.unavailable(now, blocker)
+            }
             Event::Timer if now >= held.judge_at => (State::Held(Held { judge_at: now + JUDGE_AGAIN, ..held }), vec![]),
             Event::Keeper(Report::Refused(refusal)) => refused(now, refusal),
             Event::Keeper(Report::Lost(loss)) => self.lost_place(now, held.lease.terms().timeout(), loss),
@@ -245,17 +251,17 @@ impl Machine {
 
     /// The place in the queue is lost, and a new one is taken. `timeout`: that of the session.
     pub(super) fn lost_place(&mut self, now: Instant, timeout: Duration, loss: Loss) -> (State, Vec<Effect>) {
-        if loss != Loss::SessionEnded {
-            return requeue(Some(loss), Duration::ZERO, now);
+        let mut pause = Duration::ZERO;
+        if loss == Loss::SessionEnded {
+            // The servers may have forgotten a holder that has not learnt of it yet. That holder still relies on its lease,
+            // which is shorter than this timeout. In the queue we keep those who come later from starting before.
+            self.start_at = self.start_at.max(now + timeout);
+            // Where each session ends before it has a place, they are not to be opened a hundred times a second.
+            pause = self.pause;
+            self.pause = (pause * 2).clamp(timeout, timeout.max(LONGEST_PAUSE));
         }
-        if self.settings.patience == Patience::NoWait {
-            return self.unavailable(now, Blocker::OldLease);
-        }
-        // The servers may have forgotten a holder that has not learnt of it yet. That holder still relies on its lease,
-        // which is shorter than this timeout. Where each session ends at once, the pause grows.
-        self.pause = (self.pause * 2).clamp(timeout, timeout.max(LONGEST_PAUSE));
-        self.queue_at = now + self.pause;
-        requeue(Some(loss), self.pause, self.queue_at)
+        self.queue_at = now + pause;
+        requeue(Some(loss), pause, self.queue_at)
     }
 
     /// The keeper died without a word before the command was started. If it had a place in the queue, we have

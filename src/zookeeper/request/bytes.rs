@@ -105,8 +105,19 @@ fn multi_header(to: &mut Writer<'_>, code: i32, is_end: bool) {
 }
 
 impl Request<'_> {
+    /// Whether it creates a node.
+    pub fn creates(&self) -> bool {
+        match self {
+            Self::Create { .. } | Self::Create2 { .. } | Self::CreateContainer(_) => true,
+            Self::Multi(operations) => operations
+                .iter()
+                .any(|operation| matches!(operation, Operation::Create { .. } | Operation::Create2 { .. })),
+            _ => false,
+        }
+    }
+
     /// Its number (`ZooDefs.OpCode`).
-    pub const fn code(&self) -> i32 {
+    const fn code(&self) -> i32 {
         match self {
             Self::Create { .. } => 1,
             Self::Delete { .. } => 2,
