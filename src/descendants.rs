@@ -245,9 +245,9 @@ impl<'a> Descendants<'a> {
         self.below(|_| true).iter().for_each(|process| process.signal(Signal::KILL));
     }
 
-    /// How many are alive.
+    /// How many are alive, and not about to have gone.
     pub fn count(&self) -> usize {
-        self.below(|_| true).len()
+        self.below(|_| true).iter().filter(|process| !process.exiting).count()
     }
 
     /// Whether one of them is a zklock, or is about to have gone.
