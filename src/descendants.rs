@@ -1,365 +1,232 @@
-//! The processes below a process: found, signalled, counted.
+//! The processes below this one: signalled, killed, counted.
 //!
-//! A pid that may have been recycled must never be signalled. A direct child keeps its pid until we reap
-//! it; everything else is signalled through a pidfd that was checked after it was opened.
+//! The guard has a [`Tree`], and so has the supervisor, for what comes to it when its guard dies. What loses its parent
+//! becomes a child of theirs (PR_SET_CHILD_SUBREAPER), so ECHILD of waitpid(2) is the proof that nothing is left.
+//!
+//! Nothing here allocates, and no file that is read makes the kernel wait for the process that it describes: neither
+//! `children` nor `stat` takes the lock of its memory map. A child keeps its number until it is reaped. Any other process is
+//! held by its directory in /proc, which stands for that process for ever, and the signal goes there.
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 
-use nix::errno::Errno;
 use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
-use nix::unistd::{Pid, getpgrp, getpid};
+use nix::unistd::{Pid, getpgid, getpgrp, getpid, getsid};
 
+use self::directory::{Directory, Numbers};
+use self::process::Process;
+use crate::rules::guard::Whom;
 use crate::rules::signal::Signal;
 use crate::signals;
 
 pub use self::namespaces::{pid_namespace, time_namespace};
-pub use self::proc::directory as proc;
-pub use self::process::{
-    Process, is_exiting, is_hidden, is_seen_to_exit, is_stopped, parent, pidfd_open, pidfd_send_signal, started,
-};
+pub use self::process::{is_above, is_of_others, is_stopped, pidfd_open, pidfd_send_signal, started};
 
+mod directory;
 mod namespaces;
 mod proc;
 mod process;
 
-/// How many times in a row to chase a process that forks and exits faster than we can kill it.
-const CHASES: u32 = 100;
+/// How deep to look below a process: each level needs room on the stack, and three descriptors. What is deeper comes up when
+/// those above it have died.
+const DEPTH: u32 = 32;
 
-/// What is below the guard of a run, or, once that guard has died, below its supervisor.
-#[derive(Debug)]
-pub struct Descendants<'a> {
-    root: Root<'a>,
-    strangers: Vec<Stranger>,
+/// How many processes to look at in one walk.
+const MOST: u32 = 10_000;
+
+/// The list of children is read in this many pieces at most, each of some 600 processes. It may grow while it is read.
+const PIECES: u32 = 256;
+
+/// The session and the process group in which a command starts. Not all that is there is the command's.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    session: Option<Pid>,
+    group: Pid,
+    /// The process group that was made for the command, if any.
+    own_group: Option<Pid>,
 }
 
-#[derive(Debug)]
-enum Root<'a> {
-    Guard(Pid),
-    Us(&'a OwnChildren),
+impl Origin {
+    /// Those of this process. `own_group`: the process group that the command gets instead.
+    pub fn ours(own_group: Option<Pid>) -> Self {
+        Self { session: getsid(None).ok(), group: getpgrp(), own_group }
+    }
+
+    /// The process group of a process that descends from the command, if all of that group is the command's. All processes
+    /// of any other session than that of the start are: a session is begun by a process and joined by none (setsid(2)).
+    fn group_of_command(&self, pid: Pid) -> Option<Pid> {
+        // In this order: setsid(2) changes the session before the group, and what has left a session does not come back.
+        let is_elsewhere = self.session.is_some_and(|own| getsid(Some(pid)).is_ok_and(|session| session != own));
+        let group = getpgid(Some(pid)).ok()?;
+        (self.own_group == Some(group) || is_elsewhere && group != self.group).then_some(group)
+    }
 }
 
-/// The children of this process, in their list. It is opened once, so that it can be read when no descriptor is left, and
-/// whatever is mounted on /proc.
+/// What is below this process.
 #[derive(Debug)]
-pub struct OwnChildren(File);
+pub struct Tree {
+    /// The list of our children. It is opened once, so that it can be read when no descriptor is left, and whatever a command
+    /// mounts on /proc.
+    children: File,
+    proc: BorrowedFd<'static>,
+}
 
-impl OwnChildren {
-    /// Fails where /proc is missing, or shows another PID namespace: its numbers mean other processes here. Fails also where
-    /// /proc shows that our children would be in another one than we are, or in another time namespace. To be called by a
-    /// process with one thread.
+impl Tree {
+    /// The tree of this process, which must have one thread. An error of the kind `Other` says what this system has not got.
     pub fn open() -> io::Result<Self> {
-        let link = proc::read_link("self");
-        // A /proc of a namespace that we are not in has no such link.
-        if link.is_err() && !statfs("/proc").is_ok_and(|there| there.filesystem_type() == PROC_SUPER_MAGIC) {
-            return Err(io::Error::other("/proc is missing: mount it (mount -t proc proc /proc)"));
-        }
-        let is_foreign = match link {
-            Ok(link) => link != *getpid().to_string(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => true,
-            Err(error) => return Err(error),
-        };
-        if is_foreign {
-            let why = "/proc is that of another PID namespace; mount its own there, as unshare --mount-proc does";
-            return Err(io::Error::other(why));
-        }
-        if let Some(kind) = namespaces::of_children_alone() {
-            let why = format!("its processes would be in a {kind} namespace of their own; give --fork to unshare");
-            return Err(io::Error::other(why));
-        }
-        own_list().map(Self).map_err(|error| match error.kind() {
+        let children = proc::open(&format!("self/task/{}/children", getpid())).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
                 io::Error::other("this kernel has no lists of children in /proc (CONFIG_PROC_CHILDREN)")
             }
             _ => error,
-        })
+        })?;
+        Ok(Self { children, proc: proc::directory()? })
     }
 
-    /// All of them, alive or not, in the order in which they became our children. If they cannot be found out, there may
-    /// be any.
-    fn list(&self) -> io::Result<Vec<i32>> {
-        let (mut text, mut piece) = (vec![], [0; 4096]);
-        loop {
-            match self.0.read_at(&mut piece, text.len() as u64) {
-                Ok(0) => break,
-                Ok(length) => text.extend_from_slice(&piece[..length]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(numbers(&text))
+    /// What it keeps open.
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.children.as_fd(), self.proc]
     }
 
-    /// Those that are not known.
-    pub fn others(&self, is_known: impl Fn(Pid) -> bool) -> io::Result<Vec<Stranger>> {
-        let children = self.list()?.into_iter().map(Pid::from_raw);
-        Ok(children.filter(|child| !is_known(*child)).map(Stranger::new).collect())
-    }
-
-    /// Whether this process is known to be a child of ours that has not been reaped.
-    pub fn has(&self, pid: Pid) -> bool {
-        self.list().is_ok_and(|children| children.contains(&pid.as_raw()))
-    }
-
-    /// Whether this process is known not to be a child of ours, alive or not.
-    pub fn lack(&self, pid: Pid) -> bool {
-        self.list().is_ok_and(|children| !children.contains(&pid.as_raw()))
-    }
-}
-
-/// A child of ours that does not belong to the command.
-#[derive(Clone, Copy, Debug)]
-pub struct Stranger {
-    pid: i32,
-    /// `None` where /proc does not show the process (`hidepid`).
-    started: Option<u64>,
-}
-
-impl Stranger {
-    /// The process with this id.
-    pub fn new(pid: Pid) -> Self {
-        let pid = pid.as_raw();
-        Self { pid, started: Process::read(pid).map(|process| process.started) }
-    }
-
-    /// Whether it has this id.
-    pub fn is(&self, pid: Pid) -> bool {
-        self.pid == pid.as_raw()
-    }
-}
-
-impl<'a> Descendants<'a> {
-    /// Those of `guard`. All that is below it belongs to the command.
-    pub fn of_guard(guard: Pid) -> Self {
-        Self { root: Root::Guard(guard), strangers: vec![] }
-    }
-
-    /// Those of this process, a subreaper whose guard has died, without these children of its own. Orphans of other
-    /// processes that have come to us since these were found, as they come to PID 1, cannot be told from the command's.
-    pub fn of_us(children: &'a OwnChildren, strangers: Vec<Stranger>) -> Self {
-        Self { root: Root::Us(children), strangers }
-    }
-
-    /// The children of a process below the root, or of the root itself, as far as they can be found out. A number may have
-    /// been recycled since it was listed: so each must have this parent, and the parent must still be the same.
-    fn children_of(&self, parent: Option<&Process>) -> Vec<Process> {
-        let (listed, parent_pid) = match (parent, &self.root) {
-            (Some(parent), _) => (children(parent.pid), parent.pid),
-            // These two have not been reaped.
-            (None, Root::Guard(guard)) => (self.top(), guard.as_raw()),
-            (None, Root::Us(_)) => (self.top(), getpid().as_raw()),
-        };
-        let mut found: Vec<_> = listed.into_iter().filter_map(Process::read).collect();
-        found.retain(|child| child.parent == parent_pid);
-        let is_known = |parent: &Process| Process::read(parent.pid).is_some_and(|now| now.is_same(parent));
-        if parent.is_none_or(is_known) { found } else { vec![] }
-    }
-
-    /// The children of the root, as far as they can be found out.
-    fn top(&self) -> Vec<i32> {
-        match self.root {
-            Root::Guard(guard) => children(guard.as_raw()),
-            Root::Us(children) => children.list().unwrap_or_default(),
-        }
-    }
-
-    /// Every process that is alive below the root. The search does not go below a process for which `is_open` is false.
-    fn below(&self, is_open: impl Fn(&Process) -> bool) -> Vec<Process> {
-        let mut found: Vec<Process> = vec![];
-        // Twice: a process whose parent ends while we look becomes a child of the root.
-        for _ in 0..2 {
-            let mut parents = vec![None];
-            while let Some(parent) = parents.pop() {
-                for child in self.children_of(parent.as_ref()) {
-                    if self.is_stranger(child.pid) {
-                        continue;
-                    }
-                    if is_open(&child) {
-                        parents.push(Some(child.clone()));
-                    }
-                    if child.alive && !found.iter().any(|known| known.is_same(&child)) {
-                        found.push(child);
-                    }
-                }
-            }
-        }
-        found
-    }
-
-    /// Without those below another zklock: it forwards the signals that it gets, so they would get them twice.
-    fn addressees(&self) -> Vec<Process> {
-        let is_run = process::is_run();
-        self.below(|process| !is_run(process))
-    }
-
-    /// Forwards a signal to the command `command` and what shares its process group or ours. For a command in our own
-    /// process group: others share that group, and only processes below us get the signal. A command that is a shell
-    /// with job control, or setsid(1), has left that group for its own. Returns whether any process can be seen.
-    pub fn forward_in_group(&self, signal: Signal, command: Pid) -> bool {
-        let (command, shared) = (command.as_raw(), getpgrp().as_raw());
-        let addressees = self.addressees();
-        for process in &addressees {
-            if process.pid == command || process.group == command || process.group == shared {
-                process.signal(signal);
-            }
-        }
-        !addressees.is_empty()
-    }
-
-    /// Forwards a signal to every one of them: the command itself has ended. Returns whether any can be seen.
-    pub fn forward(&self, signal: Signal) -> bool {
-        let addressees = self.addressees();
-        addressees.iter().for_each(|process| process.signal(signal));
-        !addressees.is_empty()
-    }
-
-    /// Forwards a signal to those that do not share our process group, which has had it; if a command is given, only to that
-    /// and what shares its own process group.
-    pub fn forward_outside(&self, signal: Signal, command: Option<Pid>) {
-        let shared = getpgrp().as_raw();
-        // STOP goes below a zklock, which cannot forward it, and not to that: nobody would continue what waits at its gate.
-        let (is_stop, is_run) = (signal == Signal::STOP, process::is_run());
-        let found = self.below(|process| is_stop || !is_run(process));
-        for process in found.iter().filter(|process| process.group != shared && !(is_stop && is_run(process))) {
-            if command.map(Pid::as_raw).is_none_or(|command| process.pid == command || process.group == command) {
-                process.signal(signal);
-            }
-        }
-    }
-
-    /// Sends `signal` to every one of them but those in the process group `told`, and SIGCONT so that those that are stopped
-    /// can act on it. Returns whether there was any that can be seen.
-    pub fn stop(&self, signal: Signal, told: Option<Pid>) -> bool {
-        let addressees = self.addressees();
-        for process in addressees.iter().filter(|process| told.map(Pid::as_raw) != Some(process.group)) {
-            process.signal(signal);
-            process.signal(Signal::CONT);
-        }
-        !addressees.is_empty()
-    }
-
-    /// Sends SIGKILL to every one of them that can be seen, at whatever depth.
-    pub fn kill(&self) {
-        self.below(|_| true).iter().for_each(|process| process.signal(Signal::KILL));
-    }
-
-    /// How many are alive, and not about to have gone.
-    pub fn count(&self) -> usize {
-        self.below(|_| true).iter().filter(|process| !process.exiting).count()
-    }
-
-    /// Whether one of them is a zklock, or is about to have gone.
-    pub fn have_runs(&self) -> bool {
-        let is_run = process::is_run();
-        self.below(|_| true).iter().any(|process| process.exiting || is_run(process))
-    }
-
-    fn is_stranger(&self, pid: i32) -> bool {
-        let known = self.strangers.iter().find(|stranger| stranger.pid == pid);
-        // If one of the two is unknown, it is spared: a child of ours keeps its pid until we reap it.
-        let is_another = |started| Process::read(pid).is_some_and(|process| process.started != started);
-        known.is_some_and(|stranger| !stranger.started.is_some_and(is_another))
-    }
-
-    /// Sends SIGKILL to the children of this process. Those of a child that has ended are children of ours by then.
-    /// Only where the root is this process.
-    pub fn kill_children(&self) {
-        let kill = |child: i32| signals::send(child, Signal::KILL);
-        for _ in 0..CHASES {
-            let mut newest_first = self.top().into_iter().rev().filter_map(Process::read);
-            let Some(child) = newest_first.find(|child| child.alive && !self.is_stranger(child.pid)) else { break };
-            // Without a pidfd, which would take time: the pid belongs to our child until we reap it.
-            if kill(child.pid).is_err() {
+    /// Calls `act` with each of our children, alive or not. Fails if their list cannot be read.
+    pub fn each_child(&self, mut act: impl FnMut(i32)) -> io::Result<()> {
+        let (mut list, mut numbers, mut offset) = ([0; 4096], Numbers::default(), 0);
+        for _ in 0..PIECES {
+            let length = self.children.read_at(&mut list, offset)?;
+            if length == 0 {
                 break;
             }
+            numbers.each(&list[..length], &mut act);
+            offset += length as u64;
         }
-        // Those that /proc does not show as well.
-        for child in self.top().into_iter().filter(|child| !self.is_stranger(*child)) {
-            let _ = kill(child);
-        }
+        Ok(())
     }
 
-    /// Whether the root is this process, and has no child left but strangers. What /proc does not show is left: only a
-    /// child that has been reaped has gone.
-    pub fn have_gone(&self) -> bool {
-        let Root::Us(children) = self.root else { return false };
-        children.list().is_ok_and(|children| children.into_iter().all(|child| self.is_stranger(child)))
+    /// Sends SIGKILL to our children but those that are `spared`, and to those of their process groups that are the
+    /// command's as a whole, at one moment, so that none of them gets away by forking and exiting.
+    pub fn kill_children(&self, origin: Origin, spared: impl Fn(i32) -> bool) {
+        // Groups that have been killed, each at the place of its last digits.
+        let mut killed = [0; 256];
+        let _ = self.each_child(|child| {
+            if spared(child) {
+                return;
+            }
+            // First: what is dying changes its group no more, and keeps the number of that group in use until it is reaped.
+            send(child, Signal::KILL);
+            // Not the group of a process outside of our PID namespace, nor the number that kill(2) takes for all processes.
+            if let Some(group @ 2..) = origin.group_of_command(Pid::from_raw(child)).map(Pid::as_raw) {
+                let place = &mut killed[group.unsigned_abs() as usize % killed.len()];
+                if std::mem::replace(place, group) != group {
+                    send(-group, Signal::KILL);
+                }
+            }
+        });
     }
-}
 
-/// What is asked of waitid(2) to learn of a child and to leave it as it is.
-pub const LOOK: WaitPidFlag = WaitPidFlag::WEXITED.union(WaitPidFlag::WNOHANG).union(WaitPidFlag::WNOWAIT);
+    /// Sends SIGKILL to all that is found below our children but those that are `spared`. A child that cannot die, because a
+    /// file system does not answer or because it has become another user, keeps what is below it from becoming ours.
+    pub fn kill_below(&self, spared: impl Fn(i32) -> bool) {
+        self.walk(spared, &mut |process, directory| {
+            directory.send(process.pid, Signal::KILL);
+            true
+        });
+    }
 
-/// Whether wait(2) knows this child.
-pub fn is_child_of_ours(pid: i32) -> bool {
-    waitid(Id::Pid(Pid::from_raw(pid)), LOOK) != Err(Errno::ECHILD)
-}
-
-/// Whether any child of this process has not ended. Where all have, and none is asked for its end, waitid(2) fails as if there
-/// were none (wait_consider_task in the kernel's source).
-pub fn has_living_child() -> bool {
-    let look = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    waitid(Id::All, look) != Err(Errno::ECHILD)
-}
-
-/// The list of the children of this process, which must have one thread.
-pub fn own_list() -> io::Result<File> {
-    proc::open(&format!("self/task/{}/children", getpid()))
-}
-
-fn numbers(list: &[u8]) -> Vec<i32> {
-    String::from_utf8_lossy(list).split_whitespace().filter_map(|number| number.parse().ok()).collect()
-}
-
-/// The children of a process, in the order in which they became its children, as far as they can be found out.
-pub fn children(parent: i32) -> Vec<i32> {
-    let threads = proc::numbers(&format!("{parent}/task")).unwrap_or_default();
-    // A thread may have ended.
-    let lists = threads.into_iter().filter_map(|thread| proc::read(&format!("{parent}/task/{thread}/children")).ok());
-    lists.flat_map(|list| numbers(&list)).collect()
-}
-
-/// Whether the process `ancestor` is above the process `pid`. If `ancestor` is a subreaper, this stays true
-/// for as long as both live, even if processes in between end. An error: it may be.
-pub fn is_above(ancestor: u32, pid: u32) -> io::Result<bool> {
-    let (Ok(ancestor), Ok(pid)) = (i32::try_from(ancestor), i32::try_from(pid)) else { return Ok(false) };
-    let mut result = Ok(false);
-    // Several times: a process can end just after it was seen to be a parent, and then its own parent is not seen.
-    for _ in 0..5 {
-        match leads_up(ancestor, pid) {
-            Ok(true) => return Ok(true),
-            Ok(false) => {}
-            error => result = error,
+    /// Sends a signal to the command, or to more than that. `command`: its process, if it has not been reaped. Not below
+    /// another zklock: it passes on what it gets.
+    pub fn signal(&self, signal: Signal, whom: Whom, command: Option<Pid>, origin: Origin) {
+        let command = command.map_or(0, Pid::as_raw);
+        // A process group of its own gets a signal at one moment, and whatever /proc shows.
+        let own_group = origin.own_group.map(Pid::as_raw).filter(|group| *group == command);
+        match (whom, own_group) {
+            (Whom::Job | Whom::All, Some(group)) => send(-group, signal),
+            (Whom::Job | Whom::All, None) if command != 0 => send(command, signal),
+            _ => {}
         }
-    }
-    result
-}
-
-/// Whether the parents of `pid`, looked at one after the other, lead to `ancestor`.
-fn leads_up(ancestor: i32, mut pid: i32) -> io::Result<bool> {
-    while let Some(process) = Process::look(pid)? {
-        if process.parent == ancestor {
-            return Ok(Process::look(ancestor)?.is_some_and(|ancestor| ancestor.alive));
+        if whom == Whom::Job && own_group.is_some() {
+            return;
         }
-        pid = process.parent;
+        let shared = origin.group.as_raw();
+        let is_run = process::is_run(self.proc);
+        self.walk(|_| false, &mut |process, directory| {
+            let is_run = is_run(directory);
+            let in_command = process.pid == command || process.group == command;
+            let is_meant = match whom {
+                Whom::Job => process.pid != command && (in_command || process.group == shared),
+                Whom::Strayed => process.group != shared && (command == 0 || in_command),
+                Whom::All => process.pid != command && own_group != Some(process.group),
+            };
+            // STOP goes below a zklock, which cannot pass it on, and not to that: nobody would continue what waits at its gate.
+            let is_stop = signal == Signal::STOP;
+            if is_meant && !(is_stop && is_run) {
+                directory.send(process.pid, signal);
+            }
+            is_stop || !is_run
+        });
     }
-    Ok(false)
+
+    /// Calls `visit` with each process that lives below us, as far as it can be found, but not with children that are `spared`,
+    /// nor with what is below these or below a process for which `visit` returns false.
+    fn walk(&self, spared: impl Fn(i32) -> bool, visit: &mut dyn FnMut(&Process, &Directory) -> bool) {
+        let mut budget = MOST;
+        let _ = self.each_child(|child| {
+            if !spared(child)
+                && let Some(directory) = Directory::open(self.proc, child)
+                && let Some(process) = directory.look(child)
+                && process.alive
+                && visit(&process, &directory)
+            {
+                directory::walk(self.proc, &process, &directory, DEPTH, &mut budget, visit);
+            }
+        });
+    }
 }
 
-/// Whether a process group has members that may be using the terminal. Not counted are this process and, in
-/// our own group, those above us, such as a script. Processes above us in another group count: they are
-/// shells.
-pub fn is_of_others(group: Pid) -> bool {
-    let (this, own) = (getpid(), getpgrp());
-    let is_above_us = |pid: i32| is_above(pid.cast_unsigned(), this.as_raw().cast_unsigned()).unwrap_or(false);
-    let is_script = |process: &Process| group == own && is_above_us(process.pid);
-    // If /proc cannot be read, assume that there are some.
-    let Some(pids) = proc::numbers(".").ok().filter(|pids| !pids.is_empty()) else { return true };
-    let processes = pids.into_iter().filter_map(Process::read);
-    let mut members = processes.filter(|process| process.group == group.as_raw() && process.alive);
-    members.any(|process| process.pid != this.as_raw() && !is_script(&process))
+/// Sends a signal to a process, or to a group if the number is negative. It may have gone.
+fn send(target: i32, signal: Signal) {
+    let _ = signals::send(target, signal);
+}
+
+/// How many processes below this child of ours are alive, and not about to have gone, as far as can be seen.
+pub fn count_below(child: Pid) -> usize {
+    let mut found = 0;
+    if let Ok(proc) = proc::directory()
+        && let Some(directory) = Directory::open(proc, child.as_raw())
+        && let Some(process) = directory.look(child.as_raw())
+    {
+        directory::walk(proc, &process, &directory, DEPTH, &mut { MOST }, &mut |process, _| {
+            found += usize::from(!process.exiting);
+            true
+        });
+    }
+    found
+}
+
+/// Fails where what is started could not be looked after: where /proc is missing, or shows another PID namespace, so that
+/// its numbers mean other processes; and where our children would be in another PID or time namespace than we are. The
+/// error says what to do, and is of the kind `Other`.
+pub fn check_proc() -> io::Result<()> {
+    let link = proc::read_link("self");
+    // A /proc of a namespace that we are not in has no such link.
+    if link.is_err() && !statfs("/proc").is_ok_and(|there| there.filesystem_type() == PROC_SUPER_MAGIC) {
+        return Err(io::Error::other("/proc is missing: mount it (mount -t proc proc /proc)"));
+    }
+    let is_foreign = match link {
+        Ok(link) => link != *getpid().to_string(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+        Err(error) => return Err(error),
+    };
+    if is_foreign {
+        let why = "/proc is that of another PID namespace; mount its own there, as unshare --mount-proc does";
+        return Err(io::Error::other(why));
+    }
+    if let Some(kind) = namespaces::of_children_alone() {
+        let why = format!("its processes would be in a {kind} namespace of their own; give --fork to unshare");
+        return Err(io::Error::other(why));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -6,15 +6,12 @@
 //! adopts orphans (PR_SET_CHILD_SUBREAPER), and nothing else has ever been there: ECHILD from waitpid(2) is the proof
 //! that nothing is left. What stands in for what is in `docs/architecture.md`.
 //!
-//! This room has both sides: [`Guard`] is what the supervisor holds of it; `process` is the guard itself, `below` finds
-//! what is further below than its children, `round` kills the children, `gate` is the command's process before it is the
-//! command, `kernel` what the kernel does for us when all of us are dead or stopped.
+//! This room has both sides: [`Guard`] is what the supervisor holds of it; `process` is the guard itself, `gate` is the
+//! command's process before it is the command, `kernel` what the kernel does for us when all of us are dead or stopped.
 
-mod below;
 mod gate;
 mod kernel;
 mod process;
-mod round;
 
 use std::ffi::OsString;
 use std::io;
@@ -29,13 +26,13 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, pipe2};
 use self::gate::Passage;
 use crate::command::Failure;
 use crate::hold::StandIn;
-use crate::lending::{self, Lending, Lifeline};
+use crate::lending::{self, Lending};
 use crate::plan::CommandLine;
 use crate::rules::event::CommandEnd;
-use crate::rules::guard::{Request, Stage};
+use crate::rules::guard::{Request, Stage, Whom};
 use crate::rules::instant::Instant;
 use crate::rules::lease::Span;
-use crate::rules::lender::{self, Lender, Offer};
+use crate::rules::lender::{Lender, Offer};
 use crate::rules::signal::Signal;
 use crate::shared::Shared;
 use crate::signals::{self, Inherited};
@@ -113,27 +110,32 @@ impl KeeperTies {
     }
 }
 
-/// A request as the guard is sent it: what is wanted, with a signal's number after it.
-type Message = [u8; 2];
+/// A request as the guard is sent it: what is wanted, with a signal's number, and who gets that, after it.
+type Message = [u8; 3];
+
+const WHOM: [Whom; 3] = [Whom::Job, Whom::Strayed, Whom::All];
 
 fn to_message(request: Request) -> Message {
+    // No system has as many signals as a byte has numbers.
+    let number = |signal: Signal| u8::try_from(signal.number()).unwrap_or(0);
     match request {
-        Request::Open => [1, 0],
-        // No system has as many signals as a byte has numbers.
-        Request::Signal(signal) => [2, u8::try_from(signal.number()).unwrap_or(0)],
-        Request::Kill => [3, 0],
-        Request::Leave => [4, 0],
+        Request::Open => [1, 0, 0],
+        Request::Signal(signal, whom) => [2, number(signal), whom as u8],
+        Request::Stop(signal) => [3, number(signal), 0],
+        Request::Kill => [4, 0, 0],
+        Request::Leave => [5, 0, 0],
     }
 }
 
-fn from_message(message: Message) -> Option<Request> {
-    match message {
-        [1, _] => Some(Request::Open),
-        [2, number] => Signal::new(number.into()).map(Request::Signal),
-        [3, _] => Some(Request::Kill),
-        [4, _] => Some(Request::Leave),
-        _ => None,
-    }
+fn from_message([kind, number, whom]: Message) -> Option<Request> {
+    Some(match kind {
+        1 => Request::Open,
+        2 => Request::Signal(Signal::new(number.into())?, *WHOM.get(usize::from(whom))?),
+        3 => Request::Stop(Signal::new(number.into())?),
+        4 => Request::Kill,
+        5 => Request::Leave,
+        _ => return None,
+    })
 }
 
 /// What a guard guards.
@@ -154,28 +156,14 @@ pub struct Birth<'a> {
     pub inherited: Inherited,
     /// Whether the command gets its own process group. It belongs to ours where there is a terminal.
     pub own_group: bool,
-    /// What is borrowed from other runs.
-    pub borrowed: Borrowed,
-    /// Whether it has a lifeline, by which the runs that borrow our locks hear of its death.
-    pub has_lifeline: bool,
-}
-
-/// The descriptors by which a guard borrows.
-#[derive(Clone, Debug, Default)]
-pub struct Borrowed {
-    /// The guard is to keep them open for as long as something of the command is left.
-    pub pipes: Vec<RawFd>,
-    /// Those of them that have a pledge once the gate is open.
-    pub pledges: Vec<RawFd>,
-    /// When one of them hangs up, the kernel kills the command.
-    pub lifelines: Vec<RawFd>,
+    /// Descriptors that the guard is to keep open for as long as something of the command is left.
+    pub kept: Vec<RawFd>,
 }
 
 /// A guard, as the supervisor sees it.
 #[derive(Debug)]
 pub struct Guard {
     pid: Pid,
-    own_group: bool,
     shared: Shared,
     /// Where the guard is sent requests; `None` once it has closed its end.
     link: Option<OwnedFd>,
@@ -184,9 +172,8 @@ pub struct Guard {
     /// Where the command's process gets its environment from.
     gate: Option<OwnedFd>,
     failure: Failure,
-    /// What a run below the command needs to borrow our locks: the guard, as it is found in /proc, and its lifeline.
+    /// What a run below the command needs to borrow our locks: the guard, as it is found in /proc.
     root: Option<Lender>,
-    lifeline: Option<lender::Lifeline>,
     /// The end of a pipe that only we have: when we die, the kernel kills the command.
     _fuse: OwnedFd,
 }
@@ -207,7 +194,7 @@ impl Guard {
         // At the end of a process the kernel closes its descriptors, those with higher numbers first: ours must be
         // closed before the end that tells us of the guard.
         let fuse = above(fuse, ties.ended.as_fd())?;
-        let lifeline = if birth.has_lifeline { Some(Lifeline::new()?) } else { None };
+        kernel::continue_at_hangup(&link)?;
         let all_blocked = signals::block_all()?;
         let supervisor = getpid();
         #[expect(unsafe_code, reason = "the guard is a fork of the supervisor")]
@@ -223,7 +210,6 @@ impl Guard {
                     alive: alive.as_fd(),
                     bell: ties.bell.as_fd(),
                     fuse: guards_fuse,
-                    lifeline,
                     shared: ties.shared,
                 };
                 process::run(
@@ -239,8 +225,6 @@ impl Guard {
                 Ok(Self {
                     pid,
                     root,
-                    lifeline: lifeline.zip(root).map(|(lifeline, root)| lifeline.of(root)),
-                    own_group: birth.own_group,
                     shared: ties.shared,
                     link: Some(link),
                     news,
@@ -260,12 +244,7 @@ impl Guard {
 
     /// What the command is to be told of what we lend. `None` where there is no /proc.
     pub fn offer(&self, lending: &Lending) -> Option<Offer> {
-        self.root.map(|root| lending.offer(root, self.lifeline))
-    }
-
-    /// Whether the command has a process group of its own.
-    pub fn has_own_group(&self) -> bool {
-        self.own_group
+        self.root.map(|root| lending.offer(root, None))
     }
 
     /// One of these becomes readable when there is something new, or when the guard has gone. None once that was heard.
@@ -288,30 +267,9 @@ impl Guard {
         Ok(())
     }
 
-    /// Sends a signal to the command, or to its process group if it has one of its own.
-    pub fn signal(&self, signal: Signal) {
-        // If it has gone, there is no command to signal.
-        let _ = self.request(Request::Signal(signal));
-    }
-
-    /// Has the command killed, and all that is below it. Only while the guard has not been reaped.
-    pub fn kill(&self) {
-        let _ = self.request(Request::Kill);
-        // A guard that is stopped reaps nothing, and nobody else kills whole process groups below it.
-        self.cont();
-    }
-
-    /// Has the guard leave alone what the command has left behind. From here on it lives on without the lock. Only while the
-    /// guard has not been reaped.
-    pub fn leave(&self) {
-        let _ = self.request(Request::Leave);
-        // If it stayed stopped, its timer would end it with the lease, and its end would kill what is to live on.
-        self.cont();
-    }
-
-    /// Continues a guard that is stopped. Only while the guard has not been reaped.
-    pub fn cont(&self) {
-        let _ = signals::send(self.pid.as_raw(), Signal::CONT);
+    /// Asks something of it. That continues a guard that is stopped. If it has gone, there is no command to ask it for.
+    pub fn ask(&self, request: Request) {
+        let _ = self.request(request);
     }
 
     /// Kills a guard whose gate was never opened, or that does not do what it is asked to. The kernel then kills the

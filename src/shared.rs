@@ -39,8 +39,6 @@ struct Cells {
     spoiled: AtomicBool,
     pledged: AtomicBool,
     began: AtomicU64,
-    kills: AtomicU32,
-    refused: AtomicU32,
     released: AtomicBool,
 }
 
@@ -52,32 +50,7 @@ const RECALLED: u32 = 2;
 /// A command that has ended. No wait status has this bit.
 const ENDED: u32 = 1 << 31;
 
-const STAGES: [Stage; 4] = [Stage::Gated, Stage::Open, Stage::Empty, Stage::Left];
-
-/// A part of the guard that the kernel, or a sandbox, has refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// The timer that ends a stopped guard with the lease.
-    Timer,
-    /// The signal to the command's processes when the guard or the supervisor dies.
-    Fuse,
-    /// The adoption of orphans (PR_SET_CHILD_SUBREAPER).
-    Adoption,
-}
-
-/// All of them.
-pub const PARTS: [Part; 3] = [Part::Timer, Part::Fuse, Part::Adoption];
-
-impl Part {
-    /// What it is called.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Timer => "a timer with a signal (timer_create(2))",
-            Self::Fuse => "a signal for the end of a pipe (F_SETSIG of fcntl(2))",
-            Self::Adoption => "the adoption of orphans (PR_SET_CHILD_SUBREAPER)",
-        }
-    }
-}
+const STAGES: [Stage; 5] = [Stage::Gated, Stage::Open, Stage::Killing, Stage::Empty, Stage::Left];
 
 impl Shared {
     /// Cells that are shared with every process forked from now on. Fails if there is no memory for one page.
@@ -159,8 +132,6 @@ impl Shared {
         self.0.command.store(0, SeqCst);
         self.0.stage.store(Stage::Gated as u32, SeqCst);
         self.0.gate.store(GATED, SeqCst);
-        self.0.kills.store(0, SeqCst);
-        self.0.refused.store(0, SeqCst);
     }
 
     /// What waits at the gate: passes it, unless it was recalled before.
@@ -222,9 +193,6 @@ impl Shared {
             Sign::Ended(status) => self.0.ended.store(status.cast_unsigned() | ENDED, SeqCst),
             Sign::Stopped(signal) => self.0.stopped_by.store(signal, SeqCst),
             Sign::LeaseOver => self.0.lease_over.store(true, SeqCst),
-            Sign::Killed => {
-                self.0.kills.fetch_add(1, SeqCst);
-            }
         }
     }
 
@@ -248,21 +216,6 @@ impl Shared {
     /// Whether the guard has killed the command because the lease was over.
     pub fn is_lease_over(self) -> bool {
         self.0.lease_over.load(SeqCst)
-    }
-
-    /// How often the guard has sent SIGKILL to all that it has found.
-    pub fn kills(self) -> u32 {
-        self.0.kills.load(SeqCst)
-    }
-
-    /// The guard: it has to do without this.
-    pub fn set_refused(self, part: Part) {
-        self.0.refused.fetch_or(1 << part as u32, SeqCst);
-    }
-
-    /// Whether the guard has to do without this.
-    pub fn is_refused(self, part: Part) -> bool {
-        self.0.refused.load(SeqCst) & (1 << part as u32) != 0
     }
 }
 
@@ -346,7 +299,5 @@ mod tests {
         assert_eq!(shared.ended(), Some(3 << 8));
         shared.show(Sign::Stopped(20));
         assert_eq!((shared.take_stopped(), shared.take_stopped()), (Some(Signal::TSTP), None));
-        shared.set_refused(Part::Fuse);
-        assert_eq!((shared.is_refused(Part::Fuse), shared.is_refused(Part::Timer)), (true, false));
     }
 }

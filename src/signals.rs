@@ -141,7 +141,10 @@ impl Signals {
         loop {
             match self.fd.read_signal() {
                 Ok(Some(info)) => {
+                    // What the kernel has continued us by (F_SETSIG) is for nobody else.
                     let signal = i32::try_from(info.ssi_signo).ok().and_then(Signal::new);
+                    let signal = signal
+                        .filter(|signal| *signal != Signal::CONT || info.ssi_code <= 0 || info.ssi_code == SI_KERNEL);
                     let from_kernel = [SI_KERNEL, handover::code(SI_KERNEL)].contains(&info.ssi_code);
                     arrivals.extend(signal.map(|signal| Arrival { signal, from_kernel }));
                 }

@@ -6,7 +6,6 @@
 //! It has one loop. What comes first in it, and what follows from what, is in [`turn`].
 
 mod fence;
-mod guarded;
 mod job;
 mod keeper;
 mod outside;
@@ -16,7 +15,7 @@ pub mod turn;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -31,10 +30,10 @@ use self::turn::{REAPS, Turns};
 use crate::clock::{self, Alarm};
 use crate::command::{self, Reaped};
 use crate::environment;
-use crate::guard::{Borrowed, Guard, Work};
+use crate::guard::{Guard, Work};
 use crate::hold::{Caller, StandIn, leave_stdout};
 use crate::lending::{Borrowing, Lending};
-use crate::plan::{self, Plan, Verbosity};
+use crate::plan::{self, Plan};
 use crate::readiness::Manager;
 use crate::rules::event::{Awaited, CommandEnd, CommandEvent, Event, Unstarted};
 use crate::rules::guarded::End;
@@ -54,9 +53,6 @@ pub use self::fence::run as run_fence;
 /// How long a keeper that has nothing left to do may take to exit.
 const KEEPER_EXIT: Duration = Duration::from_millis(500);
 
-/// How long a nested run that has given back what it had borrowed may take to exit, before it counts as left behind.
-const RUN_EXIT: Duration = Duration::from_millis(500);
-
 /// How often to look whether a process that is to go has gone.
 const CLEAN_UP_PAUSE: Duration = Duration::from_millis(10);
 
@@ -65,7 +61,7 @@ const CLEAN_UP_PAUSE: Duration = Duration::from_millis(10);
 pub fn run<'p>(plan: &'p Plan, credentials: Option<&'p File>, writer: &'p mut Writer) -> anyhow::Result<Outcome> {
     let signals = Signals::open().context("cannot read signals")?;
     let alarm = Alarm::new().context("cannot create a timer")?;
-    let job = match Job::new(signals.inherited(), plan.hold().is_none()) {
+    let job = match Job::new(signals.inherited()) {
         Ok(job) => job,
         Err(error) if error.kind() == io::ErrorKind::Other => {
             Screen::default().line(&format!("cannot look after what the command starts: {error}"));
@@ -73,10 +69,6 @@ pub fn run<'p>(plan: &'p Plan, credentials: Option<&'p File>, writer: &'p mut Wr
         }
         Err(error) => return Err(error).context("cannot look after what the command starts"),
     };
-    if plan.settings.wait_descendants && !job.adopts_orphans() {
-        anyhow::bail!("--wait-descendants needs the adoption of orphans, which this system refuses");
-    }
-    job.warn_of_orphans();
     let borrowing = Borrowing::new(&plan.request.offers);
     let teller = Teller::new(plan);
     let caller = plan.hold().map(Caller::find).transpose().context("cannot watch the caller")?;
@@ -160,7 +152,7 @@ impl<'p> Supervisor<'p> {
         fds.extend(self.writer.awaited().map(|texts| PollFd::new(texts, PollFlags::POLLIN)));
         let awaits_borrowers = match turns.awaits() {
             Some(Awaited::Borrowers) => true,
-            Some(Awaited::Everyone) => !self.job.has_command() && self.is_used_elsewhere() && self.job.has_gone(),
+            Some(Awaited::Everyone) => !self.job.has_command() && self.caller.is_some() && self.job.has_gone(),
             None => false,
         };
         if awaits_borrowers {
@@ -218,7 +210,7 @@ impl<'p> Supervisor<'p> {
     fn make_guard(&mut self) {
         let Some(keeper) = &self.keeper else { return };
         // If there are too many processes now, there may be fewer at our turn.
-        if let Err(error) = self.job.make_guard(self.work_to_guard(), &keeper.ties, &self.borrowed()) {
+        if let Err(error) = self.job.make_guard(self.work_to_guard(), &keeper.ties, &self.borrowing.descriptors()) {
             log::info!("cannot make a guard yet: {error}");
         }
         // Now rather than at the hand-over.
@@ -245,7 +237,7 @@ impl<'p> Supervisor<'p> {
         self.clear_screen();
         self.job.prepare();
         self.job.grant = Some(grant.clone());
-        let (work, borrowed) = (self.work_to_guard(), self.borrowed());
+        let (work, kept) = (self.work_to_guard(), self.borrowing.descriptors());
         // Without a keeper there is no lock.
         let Some(keeper) = &mut self.keeper else { return Ok(Some(Unstarted::TooLate)) };
         let mut variables = environment::describe(grant, self.plan.request.mode);
@@ -262,7 +254,7 @@ impl<'p> Supervisor<'p> {
         keeper.ties.shared.set_pledged();
         let offer = |guard: &Guard| Some(environment::lender(&guard.offer(self.lending.as_ref()?)?));
         let variables = |guard: &Guard| variables.iter().cloned().chain(offer(guard)).collect();
-        match self.job.start(work, &mut keeper.ties, &borrowed, &variables, until) {
+        match self.job.start(work, &mut keeper.ties, &kept, &variables, until) {
             Ok(()) => {
                 self.teller.screen.share();
                 self.manager.ready();
@@ -285,15 +277,6 @@ impl<'p> Supervisor<'p> {
         }
     }
 
-    /// As long as something of the command is left, the locks that we have borrowed are in use.
-    fn borrowed(&self) -> Borrowed {
-        Borrowed {
-            pipes: self.borrowing.descriptors(),
-            pledges: self.borrowing.pledges(),
-            lifelines: self.borrowing.lifelines().map(|line| line.as_raw_fd()).collect(),
-        }
-    }
-
     /// Our part as a lender.
     fn lending(&self) -> Option<&Lending> {
         match &self.caller {
@@ -302,16 +285,11 @@ impl<'p> Supervisor<'p> {
         }
     }
 
-    /// Whether a run that is not below the guard may use our locks: the guard is no proof that it has gone.
-    fn is_used_elsewhere(&self) -> bool {
-        self.caller.is_some() || !self.job.adopts_orphans()
-    }
-
     /// Whether a run may use our locks. Once all below the guard has gone, what has the pipe open is as a rule a process
     /// elsewhere that has got a copy of our command's environment. It finds that out, or may be stopped.
     fn may_be_used(&self) -> bool {
         let is_open = !self.lending().is_none_or(Lending::is_over);
-        is_open && (self.is_used_elsewhere() || !self.job.has_gone())
+        is_open && (self.caller.is_some() || !self.job.has_gone())
     }
 
     /// With `zklock hold`: what stands in for the command has ended. If it was killed, and not by us, the lock is about to
@@ -387,12 +365,7 @@ impl<'p> Supervisor<'p> {
         while self.job.is_left() {
             self.pause(CLEAN_UP_PAUSE);
         }
-        let until = clock::now() + RUN_EXIT;
-        let tells = self.plan.verbosity != Verbosity::Quiet;
-        while tells && self.job.has_left_runs() && clock::now() < until {
-            self.pause(CLEAN_UP_PAUSE);
-        }
-        for notice in self.job.left_behind() {
+        if let Some(notice) = self.job.left_behind() {
             self.teller.say(&notice);
         }
         let until = clock::now() + KEEPER_EXIT;

@@ -120,16 +120,16 @@ impl Failure {
 
 impl FailureReport {
     /// Tells it, and exits.
-    pub fn exit(self, error: &io::Error) -> ! {
+    pub fn exit(&self, error: &io::Error) -> ! {
         self.tell(error.raw_os_error().unwrap_or(libc::EIO), None)
     }
 
     /// Tells that the system refuses a call, and exits.
-    pub fn refused(self, call: Call, errno: Errno) -> ! {
+    pub fn refused(&self, call: Call, errno: Errno) -> ! {
         self.tell(errno as i32, Some(call))
     }
 
-    fn tell(self, errno: i32, call: Option<Call>) -> ! {
+    fn tell(&self, errno: i32, call: Option<Call>) -> ! {
         // It does not matter if the reader has died.
         let _ = write(&self.0, &[errno.to_ne_bytes(), to_number(call).to_ne_bytes()].concat());
         exit_now(127)

@@ -1,20 +1,20 @@
 //! One process, as /proc shows it.
 
+use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt as _;
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::signal::kill;
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpgrp, getpid};
 
+use super::directory::Directory;
 use super::proc;
 use crate::rules::signal::Signal;
-use crate::signals;
 
 /// One process as /proc shows it (proc_pid_stat(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Process {
+pub(super) struct Process {
     /// Its number.
     pub pid: i32,
     /// That of its parent.
@@ -29,31 +29,17 @@ pub struct Process {
     pub(super) exiting: bool,
 }
 
-/// Whether a process is a zklock: it executes the program of this one, or what an upgrade has put in its place. Not what
-/// stat(2) says of that: a file server that does not answer would block us.
-pub(super) fn is_run() -> impl Fn(&Process) -> bool {
-    let ours = program("self");
-    move |process| ours.is_some() && program(&process.pid.to_string()) == ours
-}
-
-/// The path of the program that a process executes, without the kernel's mark that the file was deleted or replaced
-/// (proc_pid_exe(5)).
-fn program(pid: &str) -> Option<Vec<u8>> {
-    let path = proc::read_link(&format!("{pid}/exe")).ok()?.into_vec();
-    Some(path.strip_suffix(b" (deleted)").map(<[u8]>::to_vec).unwrap_or(path))
-}
-
 /// The flag of a process that exits, in the ninth field of proc_pid_stat(5) (include/linux/sched.h).
 const PF_EXITING: i64 = 0x4;
 
 impl Process {
     /// The process with this id, if it can be seen.
-    pub fn read(pid: i32) -> Option<Self> {
+    pub(super) fn read(pid: i32) -> Option<Self> {
         Self::look(pid).ok().flatten()
     }
 
     /// The process with this id. `None`: there is none. An error: there may be one.
-    pub fn look(pid: i32) -> io::Result<Option<Self>> {
+    pub(super) fn look(pid: i32) -> io::Result<Option<Self>> {
         // The parent of PID 1. To kill(2) this would be a group.
         if pid <= 0 {
             return Ok(None);
@@ -70,10 +56,8 @@ impl Process {
         Ok(stat.and_then(|stat| Self::parse(pid, &stat)))
     }
 
-    /// The process with this id, of which `stat` is the file or its beginning. Allocates nothing, and its page can be locked
-    /// in memory.
-    #[inline(never)]
-    pub fn parse(pid: i32, stat: &[u8]) -> Option<Self> {
+    /// The process with this id, of which `stat` is the file or its beginning. Allocates nothing.
+    pub(super) fn parse(pid: i32, stat: &[u8]) -> Option<Self> {
         // The second field is the name, in parentheses, and may contain anything, even parentheses.
         let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
         let mut fields = str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace();
@@ -92,59 +76,32 @@ impl Process {
             exiting: flags & PF_EXITING != 0,
         })
     }
+}
 
-    /// Whether this is the same process, not just the same pid.
-    pub fn is_same(&self, other: &Self) -> bool {
-        self.pid == other.pid && self.started == other.started
-    }
-
-    pub(super) fn signal(&self, signal: Signal) {
-        match self.try_signal(signal) {
-            // It is no failure if the process has just gone.
-            Err(error) if error.raw_os_error() != Some(libc::ESRCH) => {
-                log::info!("cannot send {signal} to {}: {error}", self.pid);
-            }
-            _ => {}
-        }
-    }
-
-    fn try_signal(&self, signal: Signal) -> io::Result<()> {
-        let pidfd = match pidfd_open(self.pid) {
-            Ok(pidfd) => Some(pidfd),
-            // A sandbox that does not know the call: only the check below is left.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => None,
-            Err(error) => return Err(error),
-        };
-        // If it is alive with the same start after the descriptor was opened, the descriptor is its own.
-        if !Self::read(self.pid).is_some_and(|now| now.is_same(self)) {
-            return Ok(());
-        }
-        match pidfd {
-            Some(pidfd) => pidfd_send_signal(&pidfd, signal),
-            None => signals::send(self.pid, signal),
-        }
+/// Whether a process is a zklock: it executes the program of this one, or what an upgrade has put in its place. Not what
+/// stat(2) says of that: a file server that does not answer would block us.
+pub(super) fn is_run(proc: BorrowedFd<'_>) -> impl Fn(&Directory) -> bool {
+    let mut buffer = [0; PATH];
+    let length = program(proc, c"self/exe", &mut buffer);
+    move |directory| {
+        let mut path = [0; PATH];
+        let found = program(directory.as_fd(), c"exe", &mut path);
+        found.is_some() && found.map(|found| &path[..found]) == length.map(|length| &buffer[..length])
     }
 }
 
-/// The parent of a process, reaped or not; `None` if there is no such process.
-pub fn parent(pid: Pid) -> Option<Pid> {
-    Process::read(pid.as_raw()).map(|process| Pid::from_raw(process.parent))
-}
+/// No program of that name is longer, as far as this goes.
+const PATH: usize = 512;
 
-/// Whether a process has begun to exit, or has gone. From then on it adopts no more orphans, even while its descriptors
-/// are open and its own children have not been given away (exit_notify in the kernel's source).
-pub fn is_exiting(pid: Pid) -> bool {
-    Process::read(pid.as_raw()).is_none_or(|process| process.exiting)
-}
-
-/// Whether a process that has not been reaped can be seen to exit, or to have exited.
-pub fn is_seen_to_exit(pid: Pid) -> bool {
-    matches!(Process::look(pid.as_raw()), Ok(Some(process)) if process.exiting)
-}
-
-/// Whether there is a process that /proc does not show (`hidepid`).
-pub fn is_hidden(pid: Pid) -> bool {
-    Process::read(pid.as_raw()).is_none() && kill(pid, None) != Err(Errno::ESRCH)
+/// The length of the path of the program that a process executes, without the kernel's mark that the file was deleted or
+/// replaced (proc_pid_exe(5)).
+fn program(directory: BorrowedFd<'_>, link: &CStr, path: &mut [u8; PATH]) -> Option<usize> {
+    #[expect(unsafe_code, reason = "nix's readlinkat allocates")]
+    // SAFETY: the descriptor is open, the link ends with a NUL, and the call writes no more than the length that it is given.
+    let length = unsafe { libc::readlinkat(directory.as_raw_fd(), link.as_ptr(), path.as_mut_ptr().cast(), PATH) };
+    let length = usize::try_from(length).ok()?;
+    let mark = b" (deleted)";
+    Some(if path[..length].ends_with(mark) { length - mark.len() } else { length })
 }
 
 /// Whether a process that was stopped by a signal may be so still.
@@ -186,4 +143,45 @@ pub fn pidfd_send_signal(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
     // SAFETY: the descriptor is open; with no siginfo the call reads no memory of ours.
     let result = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal.number(), nothing, 0) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether the process `ancestor` is above the process `pid`. If `ancestor` is a subreaper, this stays true
+/// for as long as both live, even if processes in between end. An error: it may be.
+pub fn is_above(ancestor: u32, pid: u32) -> io::Result<bool> {
+    let (Ok(ancestor), Ok(pid)) = (i32::try_from(ancestor), i32::try_from(pid)) else { return Ok(false) };
+    let mut result = Ok(false);
+    // Several times: a process can end just after it was seen to be a parent, and then its own parent is not seen.
+    for _ in 0..5 {
+        match leads_up(ancestor, pid) {
+            Ok(true) => return Ok(true),
+            Ok(false) => {}
+            error => result = error,
+        }
+    }
+    result
+}
+
+/// Whether the parents of `pid`, looked at one after the other, lead to `ancestor`.
+fn leads_up(ancestor: i32, mut pid: i32) -> io::Result<bool> {
+    while let Some(process) = Process::look(pid)? {
+        if process.parent == ancestor {
+            return Ok(Process::look(ancestor)?.is_some_and(|ancestor| ancestor.alive));
+        }
+        pid = process.parent;
+    }
+    Ok(false)
+}
+
+/// Whether a process group has members that may be using the terminal. Not counted are this process and, in
+/// our own group, those above us, such as a script. Processes above us in another group count: they are
+/// shells.
+pub fn is_of_others(group: Pid) -> bool {
+    let (this, own) = (getpid(), getpgrp());
+    let is_above_us = |pid: i32| is_above(pid.cast_unsigned(), this.as_raw().cast_unsigned()).unwrap_or(false);
+    let is_script = |process: &Process| group == own && is_above_us(process.pid);
+    // If /proc cannot be read, assume that there are some.
+    let Some(pids) = proc::numbers(".").ok().filter(|pids| !pids.is_empty()) else { return true };
+    let processes = pids.into_iter().filter_map(Process::read);
+    let mut members = processes.filter(|process| process.group == group.as_raw() && process.alive);
+    members.any(|process| process.pid != this.as_raw() && !is_script(&process))
 }

@@ -1,15 +1,37 @@
+use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use nix::sys::prctl;
-use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{ForkResult, fork, getppid};
+use nix::sys::wait::waitpid;
+use nix::unistd::getppid;
 
 use super::*;
-use crate::command::exit_now;
+
+/// A shell with this line, and the number of the process that it tells.
+fn shell(program: &str, line: &str) -> (Child, Pid) {
+    let mut command = Command::new(program);
+    // setsid(1) makes a further process only if it leads a group.
+    let command = if program == "sh" { command.process_group(0) } else { command.arg("sh") };
+    let mut shell = command.args(["-c", line]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut told = String::new();
+    BufReader::new(shell.stdout.take().unwrap()).read_line(&mut told).unwrap();
+    (shell, Pid::from_raw(told.trim().parse().unwrap()))
+}
+
+/// Children of this process that are not this one.
+fn but(child: Pid) -> impl Fn(i32) -> bool {
+    move |other| other != child.as_raw()
+}
+
+/// The tree of this thread: it is the one that starts the processes of its test.
+fn tree() -> Tree {
+    let list = format!("/proc/self/task/{}/children", nix::unistd::gettid());
+    Tree { children: File::open(list).unwrap(), proc: proc::directory().unwrap() }
+}
 
 #[test]
 fn names_in_proc_may_hold_anything() {
@@ -27,55 +49,71 @@ fn we_find_ourselves_in_proc() {
     assert_eq!(this.parent, getppid().as_raw());
     assert!(this.alive);
     assert!(proc::numbers(".").unwrap().contains(&this.pid));
-    assert!(!is_child_of_ours(this.pid));
 }
 
-/// In a process of its own, because other tests have children as well.
+/// The shell stands for a child that cannot die.
 #[test]
-fn children_that_have_ended_do_not_live() {
-    let looked = in_a_fork(|| {
-        let [sleeper, ended] = [60, 0].map(|seconds| {
-            in_a_fork(|| {
-                thread::sleep(Duration::from_secs(seconds));
-                0
-            })
-        });
-        let wait = |child| waitid(Id::Pid(child), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
-        wait(ended);
-        let before = has_living_child();
-        signals::send(sleeper.as_raw(), Signal::KILL).unwrap();
-        wait(sleeper);
-        i32::from(!before || has_living_child())
+fn what_is_below_a_child_is_counted_and_killed() {
+    let (mut shell, sleeper) = shell("sh", "(sleep 1000; exit) & echo $!; wait $!; exit $?");
+    let pid = Pid::from_raw(shell.id().cast_signed());
+    while count_below(pid) < 2 {
+        thread::yield_now();
+    }
+    tree().walk(but(pid), &mut |process, directory| {
+        if process.pid != pid.as_raw() {
+            directory.send(process.pid, Signal::KILL);
+        }
+        true
     });
-    assert_eq!(waitpid(looked, None), Ok(WaitStatus::Exited(looked, 0)));
+    while started(sleeper.as_raw().cast_unsigned()).unwrap().is_some() {
+        thread::yield_now();
+    }
+    // It was killed.
+    assert_eq!(shell.wait().unwrap().code(), Some(137));
 }
 
-/// Does this in a fork, and exits with the status that it returns.
-fn in_a_fork(act: impl FnOnce() -> i32) -> Pid {
-    #[expect(unsafe_code, reason = "programs have no such children")]
-    // SAFETY: `act` does what the fork of a process with several threads may do (fork(2)).
-    match unsafe { fork() }.unwrap() {
-        ForkResult::Child => exit_now(act()),
-        ForkResult::Parent { child } => child,
+/// Whether a process is dead, or is about to be from this moment on.
+fn is_killed(pid: Pid) -> bool {
+    match fs::read_to_string(format!("/proc/{pid}/status")) {
+        Ok(status) => status.contains("State:\tZ") || !status.contains("ShdPnd:\t0000000000000000"),
+        Err(_) => true,
     }
+}
+
+/// Kills the first process of a group. Returns whether that kills another one of this group.
+fn kills_group(program: &str, origin: impl FnOnce(Pid) -> Origin) -> bool {
+    let (mut shell, other) = shell(program, "sleep 600 & echo $!; wait");
+    let pid = Pid::from_raw(shell.id().cast_signed());
+    tree().kill_children(origin(pid), but(pid));
+    // All signals of a round are sent at once.
+    let killed = is_killed(other);
+    shell.wait().unwrap();
+    send(other.as_raw(), Signal::KILL);
+    killed
+}
+
+#[test]
+fn groups_of_other_sessions_are_killed_as_a_whole() {
+    let ours = |_| Origin::ours(None);
+    assert!(kills_group("setsid", ours));
+    // What else is in the session or the group in which the command starts may not be its own.
+    assert!(!kills_group("sh", ours));
+    assert!(!kills_group("setsid", |group| Origin { group, ..Origin::ours(None) }));
+    // That was made for it.
+    assert!(kills_group("sh", |group| Origin::ours(Some(group))));
 }
 
 #[test]
 fn a_subreaper_is_above_what_it_has_started_whoever_ends_in_between() {
     prctl::set_child_subreaper(true).unwrap();
     for _ in 0..100 {
-        let mut sh = std::process::Command::new("sh");
-        sh.args(["-c", "sleep 60 >/dev/null & echo $!"]).stdout(Stdio::piped());
-        let mut shell = sh.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let sleeper: i32 = line.trim().parse().unwrap();
+        let (mut shell, sleeper) = shell("sh", "sleep 60 >/dev/null & echo $!");
         let reaped = AtomicBool::new(false);
         let is_always_above = thread::scope(|scope| {
             let looking = scope.spawn(|| {
                 let mut is_always_above = true;
                 while !reaped.load(Ordering::Relaxed) {
-                    is_always_above &= is_above(std::process::id(), sleeper.cast_unsigned()).unwrap();
+                    is_always_above &= is_above(std::process::id(), sleeper.as_raw().cast_unsigned()).unwrap();
                 }
                 is_always_above
             });
@@ -83,8 +121,8 @@ fn a_subreaper_is_above_what_it_has_started_whoever_ends_in_between() {
             reaped.store(true, Ordering::Relaxed);
             looking.join().unwrap()
         });
-        signals::send(sleeper, Signal::KILL).unwrap();
-        waitpid(Pid::from_raw(sleeper), None).unwrap();
+        send(sleeper.as_raw(), Signal::KILL);
+        waitpid(sleeper, None).unwrap();
         assert!(is_always_above);
     }
 }

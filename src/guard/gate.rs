@@ -74,7 +74,7 @@ const VARIABLES: u32 = 12;
 /// Waits at the gate, then becomes the command. `go`: where the guard, the process `guard`, says that all is ready. By
 /// then the supervisor has sent the [`Opening`], which wakes no process. If the guard goes before that, this process
 /// exits; and the guard goes if the supervisor does.
-pub(super) fn wait(birth: &Birth<'_>, passage: Passage<'_>, go: &OwnedFd, guard: Pid, shared: Shared) -> ! {
+pub(super) fn wait(birth: &Birth<'_>, passage: &Passage<'_>, go: &OwnedFd, guard: Pid, shared: Shared) -> ! {
     let Passage { gate, report, supervisor, lent } = passage;
     if birth.own_group
         && let Err(errno) = setpgid(Pid::from_raw(0), Pid::from_raw(0))
@@ -114,7 +114,7 @@ pub(super) fn wait(birth: &Birth<'_>, passage: Passage<'_>, go: &OwnedFd, guard:
         Err(error) => report.exit(&error.into()),
     };
     let Some(opening) = opening else { report.exit(&Errno::EBADMSG.into()) };
-    signals::drop_stale(&[guard, supervisor]);
+    signals::drop_stale(&[guard, *supervisor]);
     let until = opening.until;
     // The machine, or this process, may have been paused since the lease was judged.
     let in_time = move || {

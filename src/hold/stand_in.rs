@@ -14,7 +14,6 @@ use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout, getpgrp, read, tcgetpgrp
 
 use super::{Caller, HANG_UP, Until, has_event, stdin};
 use crate::command::exit_now;
-use crate::descendants;
 use crate::descriptors;
 use crate::environment;
 use crate::lending::{self, Lending, Lifeline};
@@ -119,7 +118,6 @@ impl StandIn {
         let mut ours = vec![libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO];
         ours.extend(lent.descriptors());
         ours.extend(writer::descriptor());
-        ours.extend(descendants::proc().map(|proc| proc.as_raw_fd()));
         if let UntilWhen::Readable(end) = self.until {
             ours.push(end);
         }

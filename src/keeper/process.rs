@@ -39,7 +39,6 @@ use crate::secrets;
 use crate::session::servers::Servers;
 use crate::session::tcp::TcpSession;
 use crate::session::{self, Failure};
-use crate::shared::{Part, Shared};
 use crate::signals;
 use crate::wire::{Link, Received};
 use crate::zookeeper::handshake::Identity;
@@ -128,12 +127,6 @@ struct RealOutside<'p> {
     /// Readable once the supervisor has died. A guard that is stopped right after its fork has a copy of the supervisor's
     /// socket, and would hide that. `None` where the kernel does not tell.
     supervisor: Option<OwnedFd>,
-}
-
-/// Whether nothing is left of the command. Where orphans do not come to the guard, that it has no child proves nothing: what
-/// is left may be a run that borrows the lock. The supervisor waits for that.
-fn is_emptied(shared: Shared) -> bool {
-    shared.stage() == Stage::Empty && !shared.is_refused(Part::Adoption)
 }
 
 fn is_readable(descriptor: &OwnedFd) -> bool {
@@ -241,7 +234,7 @@ impl<'p> Outside for RealOutside<'p> {
     async fn emptied(&self) {
         // With `zklock hold`, what borrows the lock is not below the guard.
         self.guard_gone().await;
-        if !is_emptied(self.birth.ties.shared) {
+        if self.birth.ties.shared.stage() != Stage::Empty {
             pending().await
         }
     }
@@ -253,7 +246,7 @@ impl<'p> Outside for RealOutside<'p> {
         if let Some(lent) = lent {
             self.reactor.ready(lent, PollFlags::POLLIN).await;
         }
-        is_emptied(*shared) || matches!(shared.stage(), Stage::Gated | Stage::Left)
+        !shared.stage().is_open()
     }
 
     fn loan(&self, holder: &Card) -> Loan {

@@ -4,34 +4,65 @@ use std::time::Duration;
 
 use super::instant::Instant;
 use super::signal::Signal;
-use calm::Calm;
-use watch::{KILL_AGAIN, Verdict, Watch};
 
-mod calm;
-mod watch;
+/// SIGKILL goes out again: first after this pause, then after pauses that grow up to the other one.
+pub const KILL_AGAIN: Duration = Duration::from_millis(10);
+/// The longest of these pauses.
+pub const KILL_AGAIN_AT_MOST: Duration = Duration::from_secs(1);
 
-/// How many times in a row to chase processes that fork and exit faster than they can be killed, and for how long. The
-/// timer has to be moved meanwhile.
-const CHASES: u32 = 100;
-const CHASE_AT_MOST: Duration = Duration::from_millis(50);
+/// A guard looks again after this part of what is left of the lease. So what it knows of the lease is never much older than
+/// the last beat, and whatever pause a command survives, its guard survives.
+const LOOKS: u32 = 8;
+
+/// A guard looks at a lease no more often than this.
+const SHORTEST_LOOK: Duration = Duration::from_millis(10);
 
 /// A guard that kills, and does not get round to the next child for so long, is itself killed by the kernel.
 const WORK_AT_MOST: Duration = Duration::from_secs(5);
+
+/// How many times in a row to chase processes that fork and exit faster than they can be killed.
+const CHASES: u32 = 100;
 
 /// How many children to reap in a row: processes that fork all the time must not keep the guard from all else.
 const REAPS: u32 = 1000;
 
 /// How far a guard has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// There is no command: its process, if it exists, waits at the gate.
     Gated,
     /// The command has been started, and the guard answers for its processes.
     Open,
+    /// The same, and the guard has begun to kill them.
+    Killing,
     /// The guard has reaped the command and all processes below it.
     Empty,
     /// The command has been reaped, and the guard has left the processes below it alone, as it was told to.
     Left,
+}
+
+impl Stage {
+    /// Whether the guard answers for nothing any more.
+    pub fn is_over(self) -> bool {
+        self >= Self::Empty
+    }
+
+    /// Whether something of the command may be left, and is the guard's to answer for.
+    pub fn is_open(self) -> bool {
+        matches!(self, Self::Open | Self::Killing)
+    }
+}
+
+/// Which processes get a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whom {
+    /// The command, and what shares its process group or that of zklock.
+    Job,
+    /// Those of the command, or of what it has left behind, that have left the process group of zklock: a signal of the
+    /// terminal has not reached them.
+    Strayed,
+    /// Everything below the guard.
+    All,
 }
 
 /// What a supervisor asks of a guard.
@@ -39,8 +70,10 @@ pub enum Stage {
 pub enum Request {
     /// Open the gate.
     Open,
-    /// Signal the command, or its process group if it has one of its own.
-    Signal(Signal),
+    /// Pass on a signal.
+    Signal(Signal, Whom),
+    /// Send everything below this signal, and SIGCONT, so that what is stopped can act on it.
+    Stop(Signal),
     /// Kill the command and all that is below.
     Kill,
     /// Leave alone what the command has left behind, and go.
@@ -84,8 +117,6 @@ pub enum Sign {
     Stopped(i32),
     /// It kills the command because the lease is over, or was revoked.
     LeaseOver,
-    /// It has sent SIGKILL once more to all that it has found.
-    Killed,
 }
 
 /// What a guard needs from outside. `guard::process` has the real thing, and the simulator of the tests another.
@@ -96,14 +127,7 @@ pub trait Outside {
     /// When the lease demands SIGKILL, and when it ends; both lie in the past where there is no lease.
     fn limits(&self) -> (Instant, Instant);
 
-    /// Ends the lease if a process has died on which a lock that we borrow hangs. Returns whether one has.
-    fn heed_lenders(&mut self) -> bool;
-
-    /// Has the kernel kill the command's processes as soon as the guard or the supervisor dies, or such a process.
-    fn lay_fuses(&mut self);
-
-    /// Undoes [`Self::lay_fuses`]. From here on the death of the guard kills nothing else, so its timer may go on: it ends
-    /// a guard that is stopped before it exits.
+    /// Undoes the fuses: the death of the guard, or of the supervisor, kills nothing any more.
     fn disarm(&mut self);
 
     /// Whether nothing has stopped the command.
@@ -112,23 +136,11 @@ pub trait Outside {
     /// Has the kernel kill the guard at this instant, unless it is moved by then.
     fn set_timer(&mut self, deadline: Instant);
 
-    /// Whether the guard has a real-time priority.
-    fn goes_first(&self) -> bool;
-
     /// The next child that has changed.
     fn reap(&mut self) -> Reaped;
 
-    /// Only the command's process, if that has changed and has not been reaped.
-    fn reap_command(&mut self) -> Reaped;
-
-    /// Whether any child has not ended.
-    fn has_living_child(&mut self) -> bool;
-
     /// The next message of the supervisor.
     fn hear(&mut self) -> Heard;
-
-    /// Lets the runs that we borrow from know that nothing is left that needs their locks, if the supervisor has not.
-    fn redeem(&mut self);
 
     /// Shows something for as long as the run lasts.
     fn show(&mut self, sign: Sign);
@@ -142,14 +154,10 @@ pub trait Outside {
     /// Has the process that waits at the gate exit, if it still waits.
     fn close_gate(&mut self);
 
-    /// Signals the command, unless it has been reaped.
-    fn signal(&mut self, signal: Signal);
+    /// Passes on a signal.
+    fn signal(&mut self, signal: Signal, whom: Whom);
 
-    /// SIGKILL to the command's own process group, also once the command has been reaped; or, if it has none, to the command.
-    /// That is what the kernel kills if the guard dies.
-    fn kill_group(&mut self);
-
-    /// SIGKILL to all children.
+    /// SIGKILL to the command, to all children, and to those of their process groups that are the command's.
     fn kill_children(&mut self);
 
     /// SIGKILL to all that can be found below the children. A child that cannot die keeps its own children from becoming
@@ -158,20 +166,28 @@ pub trait Outside {
 }
 
 /// A guard. It lives until nothing is left of the command, or until it is told to leave.
-///
-/// Its functions are not inlined, because their pages are locked in memory ([`Guard::functions`]).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Guard {
-    watch: Watch,
-    /// The command's process has not been reaped.
-    has_command: bool,
+    /// The gate was opened: from here on the lease counts.
+    is_open: bool,
+    /// The command has been reaped.
+    is_reaped: bool,
     leaves: bool,
     is_orphan: bool,
+    killing: Option<Killing>,
     /// There may be more children to reap.
     is_behind: bool,
-    /// What is being killed has the processor until then.
-    rests_until: Instant,
-    calm: Calm,
+    /// What has been killed has the processor until then: it needs that to die.
+    rests_until: Option<Instant>,
+}
+
+/// The command is being killed.
+#[derive(Clone, Copy, Debug)]
+struct Killing {
+    /// When SIGKILL goes out again to all that can be found; `None` before the first time.
+    again_at: Option<Instant>,
+    /// The pause that comes after that.
+    pause: Duration,
 }
 
 /// What comes after a turn of a guard's loop.
@@ -184,40 +200,13 @@ pub enum Next {
 }
 
 impl Guard {
-    /// A guard whose command's process has just been made, and waits at the gate.
-    pub fn begin(outside: &mut impl Outside) -> Self {
-        outside.lay_fuses();
-        Self {
-            watch: Watch::default(),
-            has_command: true,
-            leaves: false,
-            is_orphan: false,
-            is_behind: false,
-            rests_until: outside.now(),
-            calm: Calm::new(outside.goes_first(), outside.now()),
-        }
-    }
-
-    /// The functions that a guard needs to work.
-    pub fn functions<O: Outside>() -> [*const (); 6] {
-        [
-            Self::turn::<O> as *const (),
-            Self::reap::<O> as *const (),
-            Self::obey::<O> as *const (),
-            Self::enforce::<O> as *const (),
-            Self::kill_all::<O> as *const (),
-            Self::postpone::<O> as *const (),
-        ]
-    }
-
     /// Whether the supervisor is still to be heard.
     pub fn has_supervisor(&self) -> bool {
         !self.is_orphan
     }
 
-    /// One turn of its loop.
-    #[inline(never)]
-    pub fn turn<O: Outside>(&mut self, outside: &mut O) -> Next {
+    /// One turn of its loop. Before the first, the fuses are laid, and the command's process waits at the gate.
+    pub fn turn(&mut self, outside: &mut impl Outside) -> Next {
         if self.reap(outside).is_none() {
             return self.end(outside, Stage::Empty);
         }
@@ -233,38 +222,25 @@ impl Guard {
 
     fn end(&self, outside: &mut impl Outside, stage: Stage) -> Next {
         // Without an opened gate there was no command, and this guard may have been replaced.
-        if self.watch.is_open() {
-            // What was left may have been killed by the kernel then, after the command had ended well.
-            if stage == Stage::Empty && outside.heed_lenders() {
-                outside.show(Sign::LeaseOver);
-            }
+        if self.is_open {
             // What the command has left behind lives on, also where its orphans come to another process than the guard.
-            let lasts = !self.watch.is_killing() && outside.now() < outside.limits().0;
+            let lasts = self.killing.is_none() && outside.now() < outside.limits().0;
             if stage == Stage::Left || lasts && outside.ended_by_itself() {
                 outside.disarm();
             }
             outside.show(Sign::Stage(stage));
-            // The supervisor may be dead, or die before it does so.
-            outside.redeem();
         }
         outside.tell();
         Next::Exit
     }
 
     /// Reaps what has ended. Returns whether that was anything; `None` if nothing is left.
-    #[inline(never)]
-    fn reap<O: Outside>(&mut self, outside: &mut O) -> Option<bool> {
+    fn reap(&mut self, outside: &mut impl Outside) -> Option<bool> {
         let (mut has_news, mut has_reaped) = (false, false);
         // Until there is no more, or too many have ended for one turn.
         self.is_behind = true;
         for _ in 0..REAPS {
-            let reaped = match self.is_calm(outside) {
-                false => outside.reap(),
-                // The command has a status, which is told in time.
-                true if self.has_command => outside.reap_command(),
-                true => Reaped::NoMore,
-            };
-            let sign = match reaped {
+            let sign = match outside.reap() {
                 // Told with the end of all: so the supervisor is woken once.
                 Reaped::NoneLeft => return None,
                 Reaped::NoMore => {
@@ -273,21 +249,16 @@ impl Guard {
                 }
                 Reaped::Other => {
                     has_reaped = true;
-                    self.calm.count(outside.now());
                     continue;
                 }
                 Reaped::Ended(status) => {
-                    (self.has_command, has_reaped) = (false, true);
-                    // The kernel has killed it then, and that is no end of its own. What is left of it must go as well.
-                    if self.watch.is_open() && outside.heed_lenders() {
-                        outside.show(Sign::LeaseOver);
-                    }
+                    (self.is_reaped, has_reaped) = (true, true);
                     Sign::Ended(status)
                 }
                 Reaped::Stopped(signal) => Sign::Stopped(signal),
             };
             // Without an opened gate there is no command.
-            if self.watch.is_open() {
+            if self.is_open {
                 outside.show(sign);
                 has_news = true;
             }
@@ -298,40 +269,29 @@ impl Guard {
         Some(has_reaped)
     }
 
-    /// Whether no child but the command is reaped now.
-    #[inline(always)] // Its page is then that of its caller, which is locked in memory.
-    fn is_calm<O: Outside>(&mut self, outside: &mut O) -> bool {
-        if !self.calm.holds(outside.now(), outside.limits().0) {
-            return false;
-        }
-        let is_any_alive = outside.has_living_child();
-        if !is_any_alive {
-            // Nothing is left that could fork, or could have to be killed. The last end has woken us.
-            self.calm.end();
-        }
-        is_any_alive
-    }
-
     /// Does what the supervisor asks. When the supervisor has gone, all is killed.
-    #[inline(never)]
-    fn obey<O: Outside>(&mut self, outside: &mut O) {
+    fn obey(&mut self, outside: &mut impl Outside) {
         while !self.is_orphan && !self.leaves {
             match outside.hear() {
                 Heard::Nothing => return,
                 Heard::Request(Request::Open) => self.open(outside),
-                Heard::Request(Request::Signal(signal)) => outside.signal(signal),
-                Heard::Request(Request::Kill) => self.kill(outside),
-                Heard::Request(Request::Leave) => self.leaves = !self.has_command,
+                Heard::Request(Request::Signal(signal, whom)) => outside.signal(signal, whom),
+                Heard::Request(Request::Stop(signal)) => {
+                    outside.signal(signal, Whom::All);
+                    outside.signal(Signal::CONT, Whom::All);
+                }
+                Heard::Request(Request::Kill) => self.begin_to_kill(outside),
+                Heard::Request(Request::Leave) => self.leaves = self.is_reaped,
                 Heard::Gone => {
                     self.is_orphan = true;
-                    self.kill(outside);
+                    self.begin_to_kill(outside);
                 }
             }
         }
     }
 
     fn open(&mut self, outside: &mut impl Outside) {
-        if self.watch.open() {
+        if self.killing.is_none() && !std::mem::replace(&mut self.is_open, true) {
             outside.set_timer(outside.limits().1);
             // Before the command can do anything: from here on we answer for it.
             outside.show(Sign::Stage(Stage::Open));
@@ -340,82 +300,72 @@ impl Guard {
         }
     }
 
-    fn kill(&mut self, outside: &mut impl Outside) {
-        outside.close_gate();
-        self.watch.kill();
+    fn begin_to_kill(&mut self, outside: &mut impl Outside) {
+        if self.killing.is_none() {
+            outside.close_gate();
+            self.killing = Some(Killing { again_at: None, pause: KILL_AGAIN });
+            if self.is_open {
+                outside.show(Sign::Stage(Stage::Killing));
+            }
+        }
     }
 
-    /// Kills what is to be killed. Returns when to look again.
-    #[inline(never)]
-    fn enforce<O: Outside>(&mut self, outside: &mut O) -> Option<Instant> {
-        // What waits at the gate is killed by the kernel. Its keeper may go on with a lock of its own.
-        if self.watch.is_open() {
-            outside.heed_lenders();
-        }
-        if outside.now() < self.rests_until {
-            Self::postpone(outside);
-            return Some(self.rests_until);
-        }
-        let (kill_at, ends_at) = outside.limits();
-        match self.watch.judge(outside.now(), kill_at, ends_at) {
-            Verdict::Idle => None,
-            Verdict::Watch { look_at, deadline } => {
-                outside.set_timer(deadline);
-                Some(look_at)
+    /// Kills what is to be killed. Returns when to look again: long before the end of the lease, so that a guard that is
+    /// scheduled late has moved its timer in time.
+    fn enforce(&mut self, outside: &mut impl Outside) -> Option<Instant> {
+        let (now, (kill_at, ends_at)) = (outside.now(), outside.limits());
+        let lasts = now < kill_at;
+        let next_look = now + (ends_at.saturating_since(now) / LOOKS).max(SHORTEST_LOOK);
+        if self.killing.is_none() {
+            if !self.is_open {
+                return None;
             }
-            Verdict::Kill { lease_over, again, wake_at, deadline } => {
-                if let Some(deadline) = deadline {
-                    outside.set_timer(deadline);
-                }
-                if lease_over && self.watch.is_open() {
-                    // Before the kill: a command that we killed must not pass for one that ended by itself.
-                    outside.show(Sign::LeaseOver);
-                    outside.tell();
-                }
-                let began = outside.now();
-                self.kill_all(outside);
-                if again {
+            if lasts {
+                outside.set_timer(ends_at);
+                return Some(kill_at.min(next_look));
+            }
+            // Before the kill: a command that we killed must not pass for one that ended by itself.
+            outside.show(Sign::LeaseOver);
+            outside.tell();
+            self.begin_to_kill(outside);
+        }
+        if let Some(until) = self.rests_until.filter(|until| now < *until) {
+            Self::postpone(outside);
+            return Some(until);
+        }
+        self.kill(outside);
+        let Killing { again_at, pause } = self.killing?;
+        let again_at = match again_at {
+            Some(at) if now < at => at,
+            again_at => {
+                if again_at.is_some() {
                     outside.kill_below();
                     Self::postpone(outside);
-                    self.rest(outside, began);
                 }
-                outside.show(Sign::Killed);
-                Some(wake_at)
+                let at = now + pause;
+                self.killing = Some(Killing { again_at: Some(at), pause: (pause * 2).min(KILL_AGAIN_AT_MOST) });
+                at
             }
-        }
+        };
+        let ended = outside.now();
+        self.rests_until = Some(ended + ended.saturating_since(now).min(KILL_AGAIN));
+        Some(if lasts { again_at.min(next_look) } else { again_at })
     }
 
-    /// Kills again for as long as what has been killed ends meanwhile, because what was below it has come up then. If
-    /// nothing ends, it may need the processor that we are on.
-    #[inline(never)]
-    fn kill_all<O: Outside>(&mut self, outside: &mut O) {
-        outside.kill_group();
-        Self::postpone(outside);
-        let began = outside.now();
-        let mut from = began;
+    /// Kills again for as long as what has been killed ends meanwhile, because what was below it has come up then.
+    fn kill(&mut self, outside: &mut impl Outside) {
         for _ in 0..CHASES {
             outside.kill_children();
             Self::postpone(outside);
             if self.reap(outside) != Some(true) {
-                return self.rest(outside, from);
-            }
-            from = outside.now();
-            if from >= began + CHASE_AT_MOST {
                 return;
             }
         }
     }
 
-    /// Rests for as long as it has worked since then.
-    fn rest(&mut self, outside: &impl Outside, from: Instant) {
-        let now = outside.now();
-        self.rests_until = now + now.saturating_since(from).min(KILL_AGAIN);
-    }
-
-    /// Moves the timer of a guard that works. What the death of the guard would kill has had its SIGKILL by now. What had
-    /// left the command's group may take longer to die than the rest of the lease, and it comes up to this guard only.
-    #[inline(never)]
-    fn postpone<O: Outside>(outside: &mut O) {
+    /// Moves the timer of a guard that kills. What its death would kill has had its SIGKILL by now. What had left the command's
+    /// group may take longer to die than the rest of the lease, and it comes up to this guard only.
+    fn postpone(outside: &mut impl Outside) {
         let ((kill_at, ends_at), now) = (outside.limits(), outside.now());
         outside.set_timer(if now < kill_at { ends_at } else { now + WORK_AT_MOST });
     }

@@ -5,7 +5,8 @@ use super::guard::Stage;
 use super::outcome::Outcome;
 use super::signal::Signal;
 
-/// A guard that has not killed once when it is asked this many times, within 310 ms, does not run, though it was continued.
+/// A guard that has not begun to kill when it is asked this many times, within 310 ms, does not run, though each request
+/// continues it.
 const KILLS_BY_GUARD: u32 = 6;
 
 /// A guard and its command, as their supervisor knows them.
@@ -99,11 +100,6 @@ impl Guarded {
         self.command == Command::Gated
     }
 
-    /// Whether the command has been started, and we have not reaped the guard.
-    pub fn is_guarded(&self) -> bool {
-        !self.is_gated() && !self.is_reaped
-    }
-
     /// Whether the command has been started, and its end has not been told.
     pub fn has_command(&self) -> bool {
         self.command == Command::Started
@@ -115,7 +111,7 @@ impl Guarded {
             Command::Gated => false,
             // What the guard has reaped by now has ended by itself.
             Command::Started => shown.ended.is_none(),
-            Command::Over => waits && !self.is_reaped && shown.stage == Stage::Open,
+            Command::Over => waits && !self.is_reaped && shown.stage.is_open(),
         }
     }
 
@@ -139,7 +135,7 @@ impl Guarded {
         if self.is_gated() {
             return News::default();
         }
-        let has_fallen = self.is_reaped && shown.stage == Stage::Open;
+        let has_fallen = self.is_reaped && shown.stage.is_open();
         let mut news = News { stopped, guard_gone: has_fallen, ended: None };
         if self.has_command() {
             // What the guard has reaped ended before it died.
@@ -159,23 +155,14 @@ impl Guarded {
         news
     }
 
-    /// How to kill the command now. `kills`: how often the guard has killed.
-    pub fn kill(&mut self, kills: u32) -> Kill {
+    /// How to kill the command now. `stage`: how far the guard has come.
+    pub fn kill(&mut self, stage: Stage) -> Kill {
         self.kills += 1;
-        if self.is_reaped {
-            Kill::KillChildren
-        } else if self.kills < KILLS_BY_GUARD || kills > 0 {
-            Kill::AskGuard
-        } else {
-            Kill::KillGuard
+        match stage {
+            _ if self.is_reaped => Kill::KillChildren,
+            Stage::Gated | Stage::Open if self.kills >= KILLS_BY_GUARD => Kill::KillGuard,
+            _ => Kill::AskGuard,
         }
-    }
-
-    /// Whether what can be seen below the guard is to be killed as well. `kills`: how often the guard has killed. Then a
-    /// child that cannot die may keep its own children from coming up to where children are killed. Or the guard did not
-    /// kill when it was asked to: it may be stopped, and even beyond SIGKILL, as in the hands of a debugger.
-    pub fn kills_below(&self, kills: u32) -> bool {
-        self.is_reaped || kills > 0 || self.kills > 1
     }
 
     /// Whether nothing is left of the command. `have_gone`: whether no child of ours is left that was the guard's.
@@ -265,13 +252,12 @@ mod tests {
     #[test]
     fn a_guard_that_never_kills_is_killed() {
         let mut guarded = started();
-        for ask in 1..KILLS_BY_GUARD {
-            assert_eq!(guarded.kill(0), Kill::AskGuard);
-            assert_eq!(guarded.kills_below(0), ask > 1, "it is given the time of one look");
+        for _ in 1..KILLS_BY_GUARD {
+            assert_eq!(guarded.kill(Stage::Open), Kill::AskGuard);
         }
-        assert_eq!((guarded.kill(1), guarded.kill(0)), (Kill::AskGuard, Kill::KillGuard));
+        assert_eq!((guarded.kill(Stage::Killing), guarded.kill(Stage::Open)), (Kill::AskGuard, Kill::KillGuard));
         guarded.guard_reaped();
-        assert_eq!(guarded.kill(0), Kill::KillChildren);
+        assert_eq!(guarded.kill(Stage::Killing), Kill::KillChildren);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::clock::{self, Alarm};
 use crate::command::{self, Reaped};
 use crate::environment;
 use crate::fence::{Entry, Fence, Found, Runner, Trouble};
-use crate::guard::{Borrowed, Guard, Ties, Work};
+use crate::guard::{Guard, Ties, Work};
 use crate::plan::{FencePlan, Verbosity};
 use crate::rules::event::{CommandEnd, Unstarted};
 use crate::rules::fence::Holder;
@@ -92,15 +92,11 @@ impl<'r> Run<'r> {
     fn begin(plan: &'r FencePlan, screen: &'r mut Screen, writer: &'r mut Writer) -> Result<Self, Trouble> {
         let signals = Signals::open().context("cannot read signals")?;
         let alarm = Alarm::new().context("cannot create a timer")?;
-        let job = Job::new(signals.inherited(), false).map_err(|error| {
+        let job = Job::new(signals.inherited()).map_err(|error| {
             let is_unfit = error.kind() == io::ErrorKind::Other;
             let text = format!("cannot look after what the command starts: {error}");
             if is_unfit { Trouble::Unfit(text) } else { Trouble::System(text) }
         })?;
-        if !job.adopts_orphans() {
-            let why = "zklock fence needs the adoption of orphans, which this system refuses";
-            return Err(Trouble::System(why.to_owned()));
-        }
         Ok(Self { plan, signals, alarm, job, screen, writer })
     }
 
@@ -207,9 +203,9 @@ impl<'r> Run<'r> {
         ties.shared.lease(lease);
         self.job.prepare();
         let variables = |_: &Guard| vec![(environment::TOKEN, self.plan.token.to_string().into())];
-        let borrowed = Borrowed { pipes: vec![fence.descriptor()], ..Borrowed::default() };
+        let kept = [fence.descriptor()];
         let work = Work::Command(&self.plan.command);
-        if let Err(error) = self.job.start(work, &mut ties, &borrowed, &variables, lease.kill_at) {
+        if let Err(error) = self.job.start(work, &mut ties, &kept, &variables, lease.kill_at) {
             return Ok(self.not_started(&error));
         }
         self.screen.share();
@@ -221,9 +217,6 @@ impl<'r> Run<'r> {
             }
             self.sleep(if is_behind { Some(clock::now()) } else { phase.deadline() })?;
             for arrival in self.signals.drain().context("cannot read signals")? {
-                if arrival.signal == Signal::CONT {
-                    self.job.continued();
-                }
                 let later = self.later(fence, arrival.signal);
                 // The guard, or what waits at its gate, may be stopped. What has not begun does not begin any more.
                 if later.is_none() && cancels(arrival.signal) && self.job.recall() {

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use nix::sys::wait::{Id, WaitStatus, waitid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{ForkResult, Pid, fork};
 
 use crate::command::exit_now;
-use crate::descendants::{self, LOOK};
+use crate::descendants;
 use crate::guard::Ties;
 use crate::keeper::process::{self, Birth};
 use crate::lending::Borrowing;
@@ -78,7 +78,8 @@ impl Keeper {
     /// Whether it has gone, and did not exit by itself.
     pub(super) fn has_died(&self) -> bool {
         let by_itself = [WaitStatus::StillAlive, WaitStatus::Exited(self.pid, 0)];
-        let has_failed = || waitid(Id::Pid(self.pid), LOOK).is_ok_and(|end| !by_itself.contains(&end));
+        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        let has_failed = || waitid(Id::Pid(self.pid), look).is_ok_and(|end| !by_itself.contains(&end));
         if self.reaped { self.died } else { has_failed() }
     }
 

@@ -71,14 +71,11 @@ impl Outside for Supervisor<'_> {
     }
 
     fn has_died_at_the_gate(&mut self) -> bool {
-        self.caller.is_none() && self.borrowing.is_lost() && self.job.take_back_dead()
+        self.caller.is_none() && self.borrowing.is_lost() && self.job.recall()
     }
 
     fn signals(&mut self) -> anyhow::Result<Vec<(Signal, bool)>> {
         let arrivals = self.signals.drain().context("cannot read signals")?;
-        if arrivals.iter().any(|arrival| arrival.signal == Signal::CONT) {
-            self.job.continued();
-        }
         let shares = self.job.shares_group;
         Ok(arrivals.into_iter().map(|arrival| (arrival.signal, shares && arrival.went_to_foreground())).collect())
     }

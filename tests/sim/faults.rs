@@ -454,7 +454,7 @@ impl State {
         self.wake_guard(host);
     }
 
-    /// The supervisor sends its guard a SIGCONT. A debugger may hold it.
+    /// Something comes by the guard's socket, or that hangs up (F_SETSIG). A debugger may hold the guard.
     pub(crate) fn continue_guard(&mut self, host: usize) {
         if self.guard(host).frozen && !self.once_in(2) {
             self.thaw_guard(host);

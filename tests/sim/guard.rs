@@ -2,7 +2,7 @@
 //! guard in it is the product's.
 
 use zklock::rules::event::CommandEnd;
-use zklock::rules::guard::{self as rules, Heard, Next, Outside, Reaped, Request, Sign, Stage};
+use zklock::rules::guard::{self as rules, Heard, Next, Outside, Reaped, Request, Sign, Stage, Whom};
 use zklock::rules::instant::Instant;
 use zklock::rules::signal::Signal;
 
@@ -37,19 +37,11 @@ pub(crate) struct Guard {
     armed: Option<Time>,
     /// What is borrowed from runs above, open for as long as it lives.
     pub(crate) borrowed: Vec<PipeEnd>,
-    /// Those of them with a pledge once the gate is open.
-    pub(crate) pledges: Vec<PipeEnd>,
-    /// Those that hang up when a lock that is borrowed from `zklock hold` may be lost, and whether it looks at them.
-    pub(crate) lifelines: Vec<PipeEnd>,
-    is_watching: bool,
-    /// One of them had hung up before its fuse was laid.
-    is_too_late: bool,
     /// What it shows to the others.
     pub(crate) stage: Stage,
     pub(crate) ended: Option<i32>,
     pub(crate) stopped: Option<Signal>,
     pub(crate) lease_over: bool,
-    pub(crate) kills: u32,
 }
 
 impl Guard {
@@ -68,21 +60,11 @@ impl Guard {
             has_fuses: false,
             armed: None,
             borrowed: vec![],
-            pledges: vec![],
-            lifelines: vec![],
-            is_watching: true,
-            is_too_late: false,
             stage: Stage::Gated,
             ended: None,
             stopped: None,
             lease_over: false,
-            kills: 0,
         }
-    }
-
-    /// Whether a lock that its command uses may be lost, because what stands in for the lender's command has gone.
-    pub(crate) fn has_lost_lender(&self) -> bool {
-        self.alive && self.lifelines.iter().any(PipeEnd::hangs_up)
     }
 }
 
@@ -109,24 +91,6 @@ impl Outside for SimOutside<'_> {
         (instant(kill_at), instant(ends_at))
     }
 
-    fn heed_lenders(&mut self) -> bool {
-        let guard = self.guard();
-        let has_died = guard.is_watching && guard.has_lost_lender();
-        if has_died {
-            guard.is_watching = false;
-            if let Some(keeper) = self.state.hosts[self.host].keeper {
-                self.state.keepers[keeper].revoked = true;
-            }
-        }
-        has_died
-    }
-
-    fn lay_fuses(&mut self) {
-        let guard = self.guard();
-        guard.has_fuses = true;
-        guard.is_too_late = guard.has_lost_lender();
-    }
-
     fn disarm(&mut self) {
         self.guard().has_fuses = false;
     }
@@ -141,27 +105,14 @@ impl Outside for SimOutside<'_> {
         self.state.schedule(deadline, Event::Deadline(self.host));
     }
 
-    fn goes_first(&self) -> bool {
-        true
-    }
-
-    fn reap_command(&mut self) -> Reaped {
-        let host = &mut self.state.hosts[self.host];
-        match (host.root_status.take(), &mut host.stopped_by) {
-            (Some(status), _) => Reaped::Ended(status),
-            (None, stopped_by) => stopped_by.take().map_or(Reaped::NoMore, |signal| Reaped::Stopped(signal.number())),
-        }
-    }
-
     fn reap(&mut self) -> Reaped {
-        match self.reap_command() {
-            Reaped::NoMore if !self.guard().is_gated && self.state.is_empty(self.host) => Reaped::NoneLeft,
-            reaped => reaped,
+        let host = &mut self.state.hosts[self.host];
+        match (host.root_status.take(), host.stopped_by.take()) {
+            (Some(status), _) => Reaped::Ended(status),
+            (None, Some(signal)) => Reaped::Stopped(signal.number()),
+            (None, None) if !host.guard.is_gated && self.state.is_empty(self.host) => Reaped::NoneLeft,
+            (None, None) => Reaped::NoMore,
         }
-    }
-
-    fn has_living_child(&mut self) -> bool {
-        self.guard().is_gated || !self.state.is_empty(self.host)
     }
 
     fn hear(&mut self) -> Heard {
@@ -170,13 +121,6 @@ impl Outside for SimOutside<'_> {
             return Heard::Request(host.guard.requests.remove(0));
         }
         if host.alive { Heard::Nothing } else { Heard::Gone }
-    }
-
-    fn redeem(&mut self) {
-        let host = &mut self.state.hosts[self.host];
-        if std::mem::take(&mut host.is_pledged) {
-            host.guard.pledges.iter().for_each(PipeEnd::redeem);
-        }
     }
 
     fn show(&mut self, sign: Sign) {
@@ -196,7 +140,6 @@ impl Outside for SimOutside<'_> {
                 self.state.note(|| format!("host {}: the guard kills the command", self.host));
                 self.state.coverage.count(Kind::KilledByGuard);
             }
-            Sign::Killed => guard.kills += 1,
         }
     }
 
@@ -220,11 +163,13 @@ impl Outside for SimOutside<'_> {
         guard.is_gated &= guard.is_opened;
     }
 
-    fn signal(&mut self, signal: Signal) {
-        self.state.signal_command(self.host, signal);
+    fn signal(&mut self, signal: Signal, _: Whom) {
+        if signal == Signal::CONT {
+            self.state.continue_processes(self.host);
+        } else {
+            self.state.signal_command(self.host, signal);
+        }
     }
-
-    fn kill_group(&mut self) {}
 
     fn kill_children(&mut self) {
         let is_empty = self.state.is_empty(self.host);
@@ -267,14 +212,14 @@ impl State {
         self.hosts[host].longest_lease = 0;
         let rules = self.guard(host).rules.take();
         let mut outside = SimOutside { state: self, host };
-        let mut rules = rules.unwrap_or_else(|| rules::Guard::begin(&mut outside));
-        if outside.guard().is_too_late {
-            return self.guard_ends(host);
-        }
+        let mut rules = rules.unwrap_or_else(|| {
+            outside.guard().has_fuses = true;
+            rules::Guard::default()
+        });
         let next = rules.turn(&mut outside);
         let (kill_at, ends_at) = outside.limits();
         let is_set = outside.guard().timer.map(instant) == Some(ends_at);
-        if outside.guard().stage == Stage::Open && outside.now() < kill_at && !is_set {
+        if outside.guard().stage.is_open() && outside.now() < kill_at && !is_set {
             self.fail(format!("the kernel would not kill the guard of host {host} at the end of the lease"));
         }
         self.guard(host).rules = Some(rules);
@@ -331,7 +276,6 @@ impl State {
         let guard = self.guard(host);
         (guard.alive, guard.is_zombie, guard.is_gated) = (false, true, false);
         guard.borrowed.clear();
-        guard.pledges.clear();
         if self.hosts[host].has_opening() {
             self.stand_in_has_gone(host);
         }
@@ -339,6 +283,8 @@ impl State {
             self.end_lifeline(host);
         }
         self.blow_fuse(host);
+        // Its socket hangs up (F_SETSIG).
+        self.hosts[host].frozen = false;
         if let Some(keeper) = self.hosts[host].keeper {
             self.touch_keeper(keeper);
         }
@@ -420,7 +366,7 @@ impl State {
         let is_unguarded = !state.guard.alive && (!state.alive || state.frozen);
         // The kernel kills the group when the lender dies. For the rest it takes this guard, and it may be stopped.
         let is_stopped = state.guard.frozen && (!state.alive || state.frozen);
-        if is_unguarded && !has_heirs || is_stopped && (is_beyond_all || state.guard.has_lost_lender()) {
+        if is_unguarded && !has_heirs || is_stopped && is_beyond_all {
             for process in state.processes.iter_mut().filter(|process| !process.in_group) {
                 process.counted = false;
             }

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use zklock::command;
 use zklock::rules::event::{Awaited, CommandEnd, CommandEvent, Effect, Event as Happening, Unstarted};
-use zklock::rules::guard::Request;
-use zklock::rules::guard::Stage;
+use zklock::rules::guard::{Request, Stage, Whom};
 use zklock::rules::guarded::{End, Guarded, Kill, News, Shown};
 use zklock::rules::instant::Instant;
 use zklock::rules::last_run::Asked;
@@ -594,12 +593,12 @@ impl State {
             Effect::MakeGuard => self.make_guard(host),
             Effect::DismissGuard => self.dismiss_guard(host),
             Effect::Spawn { grant, until } => return self.spawn(host, grant, micros(until.since_boot())),
-            // A process of our own needs no lease to go on.
-            Effect::Forward(Signal::CONT) if self.hosts[host].hold.is_some() => self.continue_processes(host),
-            // What was stopped was stopped by a terminal: there zklock signals by itself.
             Effect::Forward(Signal::CONT) => {
-                self.check_continue(host);
-                self.continue_processes(host);
+                // A process of our own needs no lease to go on.
+                if self.hosts[host].hold.is_none() {
+                    self.check_continue(host);
+                }
+                self.pass_on(host, Signal::CONT);
             }
             Effect::Recall => return self.recall(host, Unstarted::TooLate),
             Effect::Interrupt { signal, shared } => {
@@ -614,17 +613,15 @@ impl State {
                 let keeper = self.hosts[host].keeper.map(|keeper| &self.keepers[keeper]);
                 self.hosts[host].stopped_early = keeper.is_some_and(|keeper| keeper.lease < keeper.last_beat);
                 self.is_stopped_by_supervisor(host);
-                self.continue_guard(host);
                 if !self.signal_caller(host, signal) {
-                    self.signal_command(host, signal);
-                    self.continue_processes(host);
+                    self.ask_guard(host, Request::Stop(signal));
                 }
             }
             Effect::Kill => {
                 self.is_stopped_by_supervisor(host);
                 self.signal_caller(host, Signal::TERM);
                 let Host { guard, guarded, .. } = &mut self.hosts[host];
-                match guarded.as_mut()?.kill(guard.kills) {
+                match guarded.as_mut()?.kill(guard.stage) {
                     Kill::AskGuard => self.ask_guard(host, Request::Kill),
                     Kill::KillGuard => self.guard_dies(host),
                     Kill::KillChildren => {
@@ -676,11 +673,7 @@ impl State {
     }
 
     fn pass_on(&mut self, host: usize, signal: Signal) {
-        if self.hosts[host].guard.alive {
-            self.ask_guard(host, Request::Signal(signal));
-        } else {
-            self.signal_command(host, signal);
-        }
+        self.ask_guard(host, Request::Signal(signal, Whom::Job));
     }
 
     /// Takes the command back, unless it has passed the gate.
@@ -722,9 +715,7 @@ impl State {
     /// The supervisor asks something of its guard, if it lives.
     fn ask_guard(&mut self, host: usize, request: Request) {
         if self.hosts[host].guard.alive {
-            if matches!(request, Request::Kill | Request::Leave) {
-                self.continue_guard(host);
-            }
+            self.continue_guard(host);
             self.hosts[host].guard.requests.push(request);
             self.wake_guard(host);
         }
@@ -739,8 +730,6 @@ impl State {
         (self.hosts[host].guard, self.hosts[host].guarded) = (Guard::new(true), Some(Guarded::default()));
         let state = &mut self.hosts[host];
         state.guard.borrowed = state.borrowing.pipes().cloned().collect();
-        state.guard.pledges = state.borrowing.pledges().cloned().collect();
-        state.guard.lifelines = state.borrowing.lifelines().cloned().collect();
         if state.hold.is_none() {
             state.lending.begin();
             state.lifeline.end();
@@ -801,6 +790,7 @@ impl State {
             self.touch_keeper(keeper);
         }
         self.blow_fuse(host);
+        self.continue_guard(host);
         self.excuse_stragglers(host);
         self.wake_guard(host);
         self.supervisor_has_gone(host, CommandEnd::Signaled(Signal::KILL));

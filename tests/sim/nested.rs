@@ -374,18 +374,6 @@ impl State {
             }
             self.wake_supervisor(below);
             self.hosts[below].lender_lost_at = self.now;
-            if self.hosts[below].guard.has_lost_lender() {
-                if self.hosts[below].is_running() {
-                    let is_hold = self.hosts[host].hold.is_some();
-                    self.coverage.count(if is_hold { Kind::LostHold } else { Kind::LostGuard });
-                }
-                self.wake_guard(below);
-                self.kill_at_gate(below);
-                let state = &mut self.hosts[below];
-                state.stopped_by_us |= state.processes.first().is_some_and(|root| root.alive && root.in_group);
-                self.blow_fuse(below);
-                self.excuse_stragglers(below);
-            }
         }
     }
 
