@@ -167,6 +167,11 @@ impl Tree {
         });
     }
 
+    /// Does what the others do but for the signals, so that what it takes is in memory.
+    pub fn rehearse(&self) {
+        self.walk(|_| false, &mut |_, _| true);
+    }
+
     /// Calls `visit` with each process that lives below us, as far as it can be found, but not with children that are `spared`,
     /// nor with what is below these or below a process for which `visit` returns false.
     fn walk(&self, spared: impl Fn(i32) -> bool, visit: &mut dyn FnMut(&Process, &Directory) -> bool) {

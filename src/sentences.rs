@@ -219,12 +219,6 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
         Notice::BorrowerDied => {
             (Weight::Error, "a nested zklock was killed; killing what the command has left behind".to_owned())
         }
-        Notice::LeftKilled => (
-            Weight::Error,
-            "internal error: the guard process died when the command had ended; anything left in the command's process \
-             group may have been killed"
-                .to_owned(),
-        ),
         Notice::LeftBehind { number, end_with_us } => {
             let which = match number {
                 1 => "a process that the command left behind".to_owned(),

@@ -139,8 +139,7 @@ impl<'a> Process<'a> {
         };
         process.close_others(&[ended, fuse], birth);
         kernel::lock_in_memory(shared);
-        // Used once, so that it is in memory. The process at the gate has no children.
-        process.tree.kill_below(|_| false);
+        process.tree.rehearse();
         // From here on the supervisor can signal the command.
         shared.set_command(child);
         process.tell_supervisor();

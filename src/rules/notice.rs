@@ -105,9 +105,6 @@ pub enum Notice {
     },
     /// A zklock below the command was killed, with its guard; what is left of the command is killed.
     BorrowerDied,
-    /// The guard process died when the command had ended. Unless that was at the very end, the kernel killed anything that was
-    /// left in its process group.
-    LeftKilled,
     /// The command has left processes behind, which go on without the lock.
     LeftBehind {
         /// How many.

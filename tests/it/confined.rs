@@ -5,20 +5,19 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use crate::ctrl_z::{STOPPED_THEN_ENDED, expect_stop_and_end};
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::rights::{AS_NOBODY, Right, mounted, refused};
 use crate::harness::running::{Running, only_line, silent};
 use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
 use crate::harness::seccomp::{filtering, refusing_adoption};
-use crate::harness::terminal::{CTRL_Z, Terminal};
+use crate::harness::terminal::Terminal;
 use crate::harness::times::SOON;
-use crate::harness::zklock::{Zklock, binary, child, copy_program};
+use crate::harness::zklock::{Zklock, binary, copy_program};
 use crate::terminal::expect_settings_back;
 
 /// A copy of zklock that every user may execute, with this mode.
@@ -123,52 +122,6 @@ fn said_once_there_may_be_a_process_more() {
     job.wait().expect_code(0);
 }
 
-/// zklock run by another user, whom /proc shows no process that may not be traced (proc(5), hidepid). The command is one of
-/// those, because its program may not be read. An orphan of it is none.
-fn with_hidden_command(scratch: &Scratch, copied: &Copied, options: &[&str]) -> Zklock {
-    let hide = mounted("mount -t proc -o hidepid=2 proc /proc");
-    let hidden = copied.add(child(), "child", 0o711);
-    let script = r#"(sleep 1000 &); exec "$0" "$@""#;
-    // The user may not read the key of a certificate.
-    let zklock = scratch.zklock().plain().program(copied.zklock()).args([LOCK, "--", "sh", "-c", script]).arg(hidden);
-    zklock.args(options).run_by(AS_NOBODY).run_by(hide)
-}
-
-/// It is stopped by a key, or zklock is stopped with it: the stop that zklock then hears of is over.
-#[test]
-fn stops_and_a_signal_for_a_command_that_is_hidden() {
-    if refused([Right::Root, Right::Mounts]) {
-        return;
-    }
-    let (scratch, copied) = (Scratch::new().with_lock(), Copied::new(0o755));
-    for by_key in [true, false] {
-        let zklock = with_hidden_command(&scratch, &copied, &STOPPED_THEN_ENDED);
-        expect_stop_and_end(zklock, |terminal, zklock| {
-            if by_key {
-                terminal.press(CTRL_Z);
-            } else {
-                killpg(zklock, Signal::SIGSTOP).expect("a group can be signalled");
-            }
-            process::wait_state(process::command(zklock), &['T']);
-        });
-    }
-}
-
-#[test]
-fn stop_signal_for_a_command_that_is_hidden() {
-    if refused([Right::Root, Right::Mounts]) {
-        return;
-    }
-    let (scratch, copied) = (Scratch::new().with_lock(), Copied::new(0o755));
-    let mut job = with_hidden_command(&scratch, &copied, &["--exit-on", "TERM"]).spawn();
-    job.wait_stdout("ready");
-    let node = scratch.contenders()[0].path.clone();
-    scratch.zklock().args(["break", LOCK, "-w", "60", "--node", &node]).run().expect_code(0);
-    let output = job.wait().expect_code(76);
-    assert_eq!(output.stdout().lines().filter(|line| *line == "signal TERM").count(), 1, "{output}");
-    job.wait_until_nothing_is_left();
-}
-
 #[test]
 fn any_user_on_a_read_only_root() {
     if refused([Right::Root, Right::Mounts]) {
@@ -245,33 +198,15 @@ fn seccomp_profile_before_faccessat2() {
 }
 
 #[test]
-fn without_the_adoption_of_orphans() {
+fn without_the_adoption_of_orphans_nothing_starts() {
     let scratch = Scratch::new();
     let filtered = refusing_adoption(&scratch);
-    let run = |args: &[&str]| scratch.zklock().args(args).args([LOCK, "true"]).run_by([filtered.as_os_str()]).run();
-    let warning = "zklock: warning: this system refuses the adoption of orphans (PR_SET_CHILD_SUBREAPER): if the lock is \
-                   lost, processes that have left the command's process group may go on\n";
-    assert_eq!(run(&[]).expect_code(0).stderr(), warning);
-    silent(run(&["-q"]).expect_code(0));
-    let why = "--wait-descendants needs the adoption of orphans, which this system refuses";
-    assert!(only_line(&run(&["--wait-descendants"]).expect_code(70)).ends_with(why));
-    let fence = scratch.zklock().args(["fence", "--token", "1"]).arg(scratch.file("fence")).args(["--", "true"]);
-    let output = fence.run_by([filtered.as_os_str()]).run().expect_code(70);
-    assert!(only_line(&output).ends_with("zklock fence needs the adoption of orphans, which this system refuses"));
-    // The command ends by the stop signal, and what does not is in its process group: it dies with the guard.
-    let script = "(trap '' TERM; echo $$; exec sleep 600) & wait";
-    let options = ["-q", "--max-run", "500ms", LOCK, "--", "sh", "-c", script];
-    let mut job = scratch.zklock().args(options).run_by([filtered.as_os_str()]).spawn();
-    job.wait().expect_code(124);
-    job.wait_until_nothing_is_left();
-    // What a command leaves behind when it ends by itself goes on, as ever.
-    let script = "until [ -e end ]; do sleep 0.01; done >&- 2>&- & echo $!";
-    let mut job = scratch.zklock().args(["-q", LOCK, "--", "sh", "-c", script]).run_by([filtered.as_os_str()]).spawn();
-    let daemon = Pid::from_raw(job.wait_stdout("").parse().expect("a pid"));
-    job.wait().expect_code(0);
-    assert!(process::look(daemon).is_some_and(|process| process.state != 'Z'), "{daemon} was killed");
-    fs::write(scratch.file("end"), "").expect("a file of ours");
-    job.wait_until_nothing_is_left();
+    let fence = Zklock::bare().args(["fence", "--token", "1"]).arg(scratch.file("fence")).arg("true");
+    for run in [scratch.zklock().args([LOCK, "true"]), fence] {
+        let line = only_line(&run.run_by([filtered.as_os_str()]).run().expect_code(78));
+        let why = "the system refuses the adoption of orphans (PR_SET_CHILD_SUBREAPER)";
+        assert!(line.starts_with(&format!("cannot look after what the command starts: {why}")), "{line}");
+    }
 }
 
 /// Where the numbers of processes can be chosen, those of a new PID namespace among them.

@@ -17,7 +17,8 @@ use crate::harness::rights::{AS_NOBODY, Right, mounted, refused};
 use crate::harness::running::finish;
 use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
 use crate::harness::skipped::skip;
-use crate::harness::times::expect_once_below;
+use crate::harness::times::{BRIEF_SESSION, expect_once_below};
+use crate::harness::traced::Traced;
 use crate::harness::zklock::{Zklock, binary, copy_program};
 
 /// A cgroup of version 2, removed when this is dropped.
@@ -234,41 +235,63 @@ fn goes_before_all_others() {
     finish(&mut job);
 }
 
-#[test]
-fn goes_before_others_only_where_it_may_work_for_long() {
-    expect_below_the_limit(&[]);
-}
-
-#[test]
-fn goes_before_others_with_a_priority_only_where_it_may_work_for_long() {
-    if refused([Right::RealTimePriority]) {
-        return;
-    }
-    expect_below_the_limit(&["chrt", "--fifo", "10"]);
-}
-
-/// The kernel kills what has a real-time priority and works for longer than this limit, also where zklock was started with
-/// that priority.
-#[track_caller]
-fn expect_below_the_limit(by: &[&str]) {
-    let scratch = Scratch::new();
-    let job = scratch.zklock().arg(LOCK).child(["--exit-on", "TERM"]);
-    let mut job = job.run_by([&["prlimit", "--rttime=50000:50000"], by].concat()).spawn();
-    job.wait_stdout("ready");
-    let limit = |pid: Pid| {
-        let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("it lives");
-        let line = limits.lines().find(|line| line.starts_with("Max realtime timeout")).expect("a limit");
-        line.split_whitespace().nth(4).expect("the hard limit").to_owned()
-    };
-    assert!(limit(job.guard()) == "unlimited" || priority(job.guard()) == "0 0", "{job}");
-    assert_eq!(limit(job.command()), "50000");
-    finish(&mut job);
-}
-
 /// The real-time priority of a process, and its policy (proc_pid_stat(5)).
 #[track_caller]
 fn priority(pid: Pid) -> String {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
     let fields: Vec<_> = stat.rsplit_once(')').expect("a name").1.split_whitespace().skip(37).take(2).collect();
     fields.join(" ")
+}
+
+/// A chain of processes, each in a session of its own.
+const CHAIN: &str = r#"if [ "$1" -gt 1 ]; then setsid sh -c "$0" "$0" $(($1 - 1)) "$2"; exit; fi; eval "$2""#;
+
+#[test]
+fn far_below_what_does_not_die() {
+    if refused([Right::Ptrace]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    expect_lowest_dead(scratch.zklock(), 20, "echo $$; exec sleep 600", 19);
+}
+
+/// At the eighth level, and with fewer descriptors than there are of them.
+#[test]
+fn beside_many_that_do_not_die() {
+    if refused([Right::Ptrace]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let last = "for _ in $(seq 40); do setsid sleep 600 & done; setsid sh -c 'echo $$; exec sleep 600' & wait";
+    let few = ["sh", "-c", r#"ulimit -n 64; exec "$@""#, "sh"];
+    expect_lowest_dead(scratch.zklock().run_by(few), 8, last, 48);
+}
+
+/// A command that is a chain of so many processes, and the last of them runs a script. SIGKILL ends none of these, and of the
+/// others none but the one that writes its number; that is in the reach of the guard alone, because zklock is stopped.
+#[track_caller]
+fn expect_lowest_dead(zklock: Zklock, length: u32, last: &str, immortal: usize) {
+    let timeout = format!("{}s", BRIEF_SESSION.as_secs());
+    let job = zklock.args(["--session-timeout", &timeout, LOCK, "--", "sh", "-c", CHAIN, CHAIN]);
+    let mut job = job.args([&length.to_string(), last]).spawn();
+    let lowest = Pid::from_raw(job.wait_stdout("").parse().expect("a pid"));
+    let mut above = vec![];
+    let mut unseen = vec![job.guard()];
+    while let Some(parent) = unseen.pop() {
+        let children = process::children(parent).into_iter().map(|child| child.pid).filter(|pid| *pid != lowest);
+        unseen.extend(children.clone());
+        above.extend(children);
+    }
+    let debuggers = above.iter().map(|pid| Traced::seize(*pid, libc::PTRACE_O_TRACEEXIT).expect("ptrace(2)"));
+    let debuggers: Vec<_> = debuggers.collect();
+    assert_eq!(debuggers.len(), immortal);
+    let stopped = [job.zklock(), job.keeper()];
+    stopped.into_iter().for_each(process::stop);
+    process::wait_dead(lowest);
+    // A debugger leaves only what it has stopped.
+    above.into_iter().for_each(|pid| process::wait_state(pid, &['t']));
+    drop(debuggers);
+    stopped.into_iter().for_each(|stopped| process::send(stopped, Signal::SIGCONT));
+    job.wait().expect_code(76);
+    job.wait_until_nothing_is_left();
 }

@@ -76,7 +76,6 @@ mod processes_stopped;
 mod revoked;
 mod session_ended;
 mod shortage;
-mod traced_guard;
 mod zklock_killed; // kill -9
 
 // Signals, terminals and surroundings.

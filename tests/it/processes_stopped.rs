@@ -9,9 +9,7 @@ use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::running::{Running, finish};
 use crate::harness::scratch::{LASTING, LOCK, Scratch, direct};
-use crate::harness::seccomp::filtering;
 use crate::harness::times::{AT_ONCE, LEASE, SHORT_SESSION};
-use crate::harness::zklock::Zklock;
 
 #[test]
 fn supervisor() {
@@ -139,10 +137,10 @@ fn command_without_a_terminal() {
 /// A command has left a daemon in its process group, while zklock was stopped, and so its guard has not been told that the
 /// daemon is to live on. Returns the guard and the daemon. The daemon ends with a file.
 #[track_caller]
-fn untold(scratch: &Scratch, by: impl FnOnce(Zklock) -> Zklock) -> (Running, Pid, Pid) {
+fn untold(scratch: &Scratch) -> (Running, Pid, Pid) {
     let until = |file: &str| format!("until [ -e {file} ]; do sleep 0.01; done");
     let script = format!("({}) >&- 2>&- & echo $!; {}", until("end"), until("go"));
-    let mut job = by(scratch.zklock().args(LASTING).args([LOCK, "--", "sh", "-c", &script])).spawn();
+    let mut job = scratch.zklock().args(LASTING).args([LOCK, "--", "sh", "-c", &script]).spawn();
     let daemon = Pid::from_raw(job.wait_stdout("").parse().expect("a pid"));
     let guard = job.guard();
     process::stop(job.zklock());
@@ -177,7 +175,7 @@ fn guard_killed_before_it_has_reaped() {
 #[test]
 fn guard_at_the_orderly_end() {
     let scratch = Scratch::new().with_lock();
-    let (mut job, guard, daemon) = untold(&scratch, |zklock| zklock);
+    let (mut job, guard, daemon) = untold(&scratch);
     process::stop(guard);
     process::send(job.zklock(), Signal::SIGCONT);
     let output = job.wait().expect_code(0);
@@ -202,37 +200,6 @@ fn guard_killed_when_the_command_has_ended() {
     process::send(job.guard(), Signal::SIGKILL);
     let output = job.wait().expect_code(70);
     assert!(output.stderr().ends_with("the guard process died; killed what the command had left behind\n"), "{output}");
-    job.wait_until_nothing_is_left();
-}
-
-/// It is killed. Then the daemon dies with it, which is told.
-#[test]
-fn guard_killed_at_the_orderly_end() {
-    let scratch = Scratch::new().with_lock();
-    let (mut job, guard, daemon) = untold(&scratch, |zklock| zklock);
-    process::send(guard, Signal::SIGKILL);
-    process::wait_dead(daemon);
-    process::send(job.zklock(), Signal::SIGCONT);
-    let output = job.wait().expect_code(0);
-    assert!(
-        output.stderr().ends_with("anything left in the command's process group may have been killed\n"),
-        "{output}"
-    );
-    job.wait_until_nothing_is_left();
-}
-
-/// The same where the kernel does not kill it.
-#[test]
-fn guard_killed_at_the_orderly_end_where_signals_are_refused() {
-    let scratch = Scratch::new().with_lock();
-    let filtered = filtering(&scratch, "UNLESS(JEQ, SYS_fcntl, 3), LOAD(args[1]), UNLESS(JEQ, 10, 1), FAIL(EPERM),");
-    let (mut job, guard, daemon) = untold(&scratch, |zklock| zklock.run_by([filtered]));
-    process::send(guard, Signal::SIGKILL);
-    process::send(job.zklock(), Signal::SIGCONT);
-    let output = job.wait().expect_code(0);
-    assert!(!output.stderr().contains("killed"), "{output}");
-    assert!(process::look(daemon).is_some_and(|process| process.state != 'Z'), "{daemon} was killed");
-    scratch.touch("end");
     job.wait_until_nothing_is_left();
 }
 
