@@ -57,36 +57,17 @@ fn supervisor_stopped_for_a_moment() {
     fault.expect_lost(LEASE, EXPIRY, KEEPER_DIED);
 }
 
-/// The guard ends the command with the lease. Why that was over is the death of the keeper, and no silence of the servers.
+/// The guard ends the command with the lease, and its own end continues the supervisor. Why the lease was over is the death of
+/// the keeper, and no silence of the servers.
 #[test]
 fn supervisor_stopped_past_the_lease() {
-    let mut fault = Fault::shared("supervisor: STOP, keeper: KILL, supervisor: CONT past the lease");
-    let guard = fault.holder.guard();
+    let mut fault = Fault::shared("supervisor: STOP, keeper: KILL");
     fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
     fault.strike(Signal::SIGKILL, &[fault.keeper]);
-    process::wait_state(guard, &['Z']);
-    process::send(fault.supervisor, Signal::SIGCONT);
     fault.command_dead(LEASE);
     fault.lost("the keeper process died; ");
     fault.next_starts(EXPIRY);
     fault.end("76");
-}
-
-/// When the command ends, the keeper of a supervisor that is stopped releases the lock. Its death after that is no loss.
-#[test]
-fn after_it_has_released_the_lock() {
-    let scratch = Scratch::new().with_lock();
-    let mut holder = scratch.hold_with(&["--on-lost", "echo lost"], &["--exit-on", "TERM"]);
-    let keeper = holder.keeper();
-    process::send(holder.pid(), Signal::SIGSTOP);
-    process::wait_state(holder.pid(), &['T']);
-    process::send(holder.command(), Signal::SIGTERM);
-    scratch.wait_queue(0);
-    process::send(keeper, Signal::SIGKILL);
-    process::wait_state(keeper, &['Z']);
-    process::send(holder.pid(), Signal::SIGCONT);
-    let output = holder.wait().expect_code(0);
-    assert!(!output.stdout().contains("lost") && !output.stderr().contains("lost"), "{output}");
 }
 
 #[test]

@@ -45,13 +45,13 @@ fn no_room_for_the_timer() {
     scratch.wait_queue(0);
 }
 
-/// To open the gate, the supervisor sends the environment to the command's process, and two bytes to the guard.
+/// To open the gate, the supervisor sends the environment to the command's process, and three bytes to the guard.
 #[test]
 fn no_room_for_what_opens_the_gate() {
     let scratch = Scratch::new();
     // So long is no other message.
     let long = format!("{LOCK}/x\n").repeat(4000);
-    for (from, to) in [(20_000, 200_000), (2, 2)] {
+    for (from, to) in [(20_000, 200_000), (3, 3)] {
         for (error, said) in [
             ("ENOBUFS", "No buffer space available (os error 105)"),
             ("EAGAIN", "Resource temporarily unavailable (os error 11)"),
