@@ -43,6 +43,10 @@ pub const HELD: &str = "ZKLOCK_HELD";
 /// one on each line.
 pub const LENDER: &str = "ZKLOCK_LENDER";
 
+/// What a command finds in its environment of the run that it belongs to.
+pub const OF_A_RUN: [&str; 7] =
+    ["ZKLOCK_PATH", "ZKLOCK_NODE", TOKEN, "ZKLOCK_TOKENS", "ZKLOCK_SESSION", "ZKLOCK_MODE", HELD];
+
 /// A variable and its value.
 pub type Variable = (&'static str, OsString);
 

@@ -25,7 +25,6 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, pipe2};
 
 use self::gate::Passage;
 use crate::command::Failure;
-use crate::hold::StandIn;
 use crate::lending::{self, Lending};
 use crate::plan::CommandLine;
 use crate::rules::event::CommandEnd;
@@ -50,9 +49,6 @@ pub struct Ties {
     alive: Option<OwnedFd>,
     /// Wakes the guard when the keeper has revoked the lease, or has made it shorter.
     bell: EventFd,
-    /// With `zklock hold`: what other runs borrow the locks by. Once the gate is open, only the process that stands in for
-    /// the command lends.
-    pub lent: Option<Lending>,
 }
 
 /// The keeper's part of [`Ties`].
@@ -63,17 +59,14 @@ pub struct KeeperTies {
     /// Readable (at its end) once no guard is left, and none can come.
     pub ended: OwnedFd,
     bell: EventFd,
-    /// With `zklock hold`: hangs up once no run uses our locks.
-    pub lent: Option<OwnedFd>,
 }
 
 impl Ties {
-    /// `is_hold`: no command is run. Fails if there is no memory or no descriptor left.
-    pub fn new(is_hold: bool) -> io::Result<Self> {
+    /// Fails if there is no memory or no descriptor left.
+    pub fn new() -> io::Result<Self> {
         let (ended, alive) = pipe2(OFlag::O_CLOEXEC)?;
         let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        let lent = if is_hold { Some(Lending::begin()?) } else { None };
-        Ok(Self { shared: Shared::new()?, ended, alive: Some(alive), bell, lent })
+        Ok(Self { shared: Shared::new()?, ended, alive: Some(alive), bell })
     }
 
     /// No guard will be made any more.
@@ -83,8 +76,8 @@ impl Ties {
 
     /// The keeper's part, in a fork that is to be the keeper.
     pub fn into_keeper(self) -> KeeperTies {
-        let Self { shared, ended, alive: _, bell, lent } = self;
-        KeeperTies { shared, ended, bell, lent: lent.map(Lending::into_reads) }
+        let Self { shared, ended, alive: _, bell } = self;
+        KeeperTies { shared, ended, bell }
     }
 }
 
@@ -138,20 +131,11 @@ fn from_message([kind, number, whom]: Message) -> Option<Request> {
     })
 }
 
-/// What a guard guards.
-#[derive(Clone, Copy, Debug)]
-pub enum Work<'a> {
-    /// This program.
-    Command(&'a CommandLine),
-    /// What stands in for a command.
-    Hold(StandIn),
-}
-
 /// What a guard is made from.
 #[derive(Debug)]
 pub struct Birth<'a> {
     /// What becomes of the process at the gate.
-    pub work: Work<'a>,
+    pub command: &'a CommandLine,
     /// The signal state to restore for it.
     pub inherited: Inherited,
     /// Whether the command gets its own process group. It belongs to ours where there is a terminal.
@@ -212,11 +196,7 @@ impl Guard {
                     fuse: guards_fuse,
                     shared: ties.shared,
                 };
-                process::run(
-                    birth,
-                    inherited,
-                    Passage { gate: childs_gate, report, supervisor, lent: ties.lent.as_ref() },
-                )
+                process::run(birth, inherited, Passage { gate: childs_gate, report, supervisor })
             }
             Ok(ForkResult::Parent { child: pid }) => {
                 drop(all_blocked);
@@ -260,9 +240,6 @@ impl Guard {
         send_whole(gate.as_fd(), &message)?;
         // Before the command can start: a copy of this end would hide the guard's death from the kernel.
         ties.alive = None;
-        if let Some(lent) = &ties.lent {
-            lent.end();
-        }
         self.request(Request::Open)?;
         Ok(())
     }

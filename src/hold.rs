@@ -1,7 +1,6 @@
-//! `zklock hold`: there is no command. The caller is the process that the lock is held for: the one that has started us, or
-//! the one that `--while` names. What stands in for a command is a process of our own ([`StandIn`]): it has passed the gate
-//! as a command does, prints the variables that a command would find in its environment, and ends when the lock is to end.
-//! So the lease, the guard and the kernel do for it what they do for a command; what borrows the lock hangs on it.
+//! `zklock hold`: a run for a caller, the process that has started us or the one that `--while` names. Its command is
+//! [`stand_in`], a process of our own, which prints the variables that a command would find in its environment, and ends
+//! by a signal.
 //!
 //! Nothing makes the caller end: it is not below the guard. It gets the stop signal when the lock is lost.
 
@@ -11,35 +10,37 @@ use std::fs::File;
 use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt as _;
+use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::{getppid, getsid};
+use nix::sys::stat::Mode;
+use nix::unistd::{dup2_stdout, getpgrp, getppid, getsid, read, tcgetpgrp};
 
 use crate::descendants;
-use crate::lending;
-use crate::plan;
+use crate::lending::{self, Lending};
+use crate::plan::{self, CommandLine};
 use crate::rules::lender::Lender;
 use crate::rules::signal::Signal;
 use crate::signals;
 
-pub use self::stand_in::{StandIn, leave_stdout};
+pub use self::stand_in::stand_in;
 
-/// What to ask poll(2) for: that the other end is closed, or that of a socket for writing.
-const HANG_UP: PollFlags = PollFlags::from_bits_retain(libc::POLLRDHUP);
+/// How often to look whether we have come to the foreground of a terminal: no signal tells.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// When a lock is to end that is held for another process.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Until {
-    /// The process of `--while` has ended; this descriptor becomes readable then.
-    Ended(OwnedFd),
+    /// That process has ended.
+    Ended,
     /// Nothing is left at the other end of standard input.
     HungUp,
     /// Standard input is a terminal: at the end of what is typed there.
     Typed,
     /// Only a signal says so.
     Signal,
-    /// The process of `--while` has ended before we looked.
-    Now,
 }
 
 /// The process that a lock is held for.
@@ -49,50 +50,113 @@ pub struct Caller {
     process: Option<Lender>,
     /// Of that process, where the kernel has pidfd_open(2).
     pidfd: Option<OwnedFd>,
+    /// The terminal, to be read without waiting: Ctrl-C throws away what poll(2) has just told of. That reading does not
+    /// wait is a property of the open file, and others have that of standard input as well.
+    typed: Option<OwnedFd>,
     /// Whether it is to be told when the lock is lost, and whether it has been.
     wants_signal: bool,
     is_told: bool,
+    /// What other runs borrow the lock by. Once the lock is held, only what stands in for a command lends.
+    lent: Lending,
 }
 
 impl Caller {
     /// Finds the process that a lock is to be held for. An error means that we cannot learn when it ends.
     pub fn find(hold: &plan::Hold) -> io::Result<Self> {
-        let wants_signal = hold.signals_caller;
-        let Some(pid) = hold.lasts_while else {
-            let until = of_stdin();
-            let (process, pidfd) = parent(&until).map_or((None, None), |(process, pidfd)| (Some(process), pidfd));
-            return Ok(Self { until, process, pidfd, wants_signal, is_told: false });
+        let until = if hold.lasts_while.is_some() { Until::Ended } else { of_stdin() };
+        let mut caller = Self {
+            until,
+            process: None,
+            pidfd: None,
+            typed: None,
+            wants_signal: hold.signals_caller,
+            is_told: false,
+            lent: Lending::begin()?,
         };
-        let end = match descendants::pidfd_open(pid) {
-            // The last two: it is a thread of a process.
-            Err(error) if !matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL | libc::ENOENT)) => {
-                return Err(error);
-            }
-            end => end.ok(),
-        };
-        // In this order: if it lives, the descriptor is its own.
-        let process = identify(pid.cast_unsigned())?;
-        let (Some(process), Some(end)) = (process, end) else {
-            return Ok(Self { until: Until::Now, process: None, pidfd: None, wants_signal, is_told: false });
-        };
-        let pidfd = Some(end.try_clone()?);
-        Ok(Self { until: Until::Ended(end), process: Some(process), pidfd, wants_signal, is_told: false })
+        if until == Until::Typed {
+            let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+            caller.typed = nix::fcntl::open("/dev/tty", flags, Mode::empty()).ok();
+        }
+        if let Some(pid) = hold.lasts_while.or_else(|| parent(until)) {
+            caller.pidfd = match descendants::pidfd_open(pid) {
+                // The last two: it is a thread of a process.
+                Err(error)
+                    if until == Until::Ended
+                        && !matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL | libc::ENOENT)) =>
+                {
+                    return Err(error);
+                }
+                pidfd => pidfd.ok(),
+            };
+            // In this order: if it lives, the descriptor is its own, and a parent is still that of ours.
+            let started = descendants::started(pid.cast_unsigned())?;
+            let is_it = until == Until::Ended && caller.pidfd.is_some() || getppid().as_raw() == pid;
+            caller.process = started.filter(|_| is_it).map(|started| Lender { pid: pid.cast_unsigned(), started });
+        }
+        Ok(caller)
     }
 
-    /// What to wait on while the lock is waited for.
+    /// What stands in for a command. `stop_signal`: the signal that the supervisor stops a command by.
+    pub fn command(&self, stop_signal: Signal) -> io::Result<CommandLine> {
+        let mut ending = vec![Signal::HUP];
+        if self.until == Until::Typed {
+            // Elsewhere a script still needs the lock to clean up when Ctrl-C has ended its work.
+            ending.extend([Signal::INT, Signal::QUIT]);
+        }
+        ending.retain(signals::is_heeded);
+        ending.extend([Signal::TERM, stop_signal]);
+        let offer = self.process.map(|process| self.lent.offer(process, None).to_string());
+        let args = [stand_in::NAME.to_owned(), self.lent.pass_on()?.to_string(), offer.unwrap_or_default()];
+        let args = args.into_iter().chain(ending.iter().map(|signal| signal.number().to_string()));
+        Ok(CommandLine { program: "/proc/self/exe".into(), args: args.map(Into::into).collect() })
+    }
+
+    /// What other runs borrow the lock by.
+    pub fn lent(&self) -> &Lending {
+        &self.lent
+    }
+
+    /// What stands in for a command has this from now on. Whoever reads standard output sees its end once that leaves it.
+    pub fn leave_to_stand_in(&self) -> nix::Result<()> {
+        self.lent.end();
+        dup2_stdout(null()?)
+    }
+
+    /// What tells that it has gone.
     pub fn awaited(&self) -> Option<PollFd<'_>> {
-        match &self.until {
-            Until::Ended(end) => Some(PollFd::new(end.as_fd(), PollFlags::POLLIN)),
-            Until::HungUp | Until::Typed => Some(PollFd::new(stdin(), HANG_UP)),
-            Until::Signal | Until::Now => None,
+        match self.until {
+            Until::Ended => self.pidfd.as_ref().map(|pidfd| PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)),
+            // The other end of a socket may be closed for writing alone.
+            Until::HungUp => Some(PollFd::new(stdin(), PollFlags::from_bits_retain(libc::POLLRDHUP))),
+            Until::Typed if is_in_foreground() => Some(PollFd::new(stdin(), PollFlags::POLLIN)),
+            // What is typed is for another. That the terminal has gone is told all the same.
+            Until::Typed => Some(PollFd::new(stdin(), PollFlags::empty())),
+            Until::Signal => None,
         }
     }
 
-    /// Whether the lock is to end: its process has gone.
+    /// How long what is awaited stays the same.
+    pub fn look_again(&self) -> Option<Duration> {
+        (self.until == Until::Typed && !is_in_foreground()).then_some(LOOK_AGAIN)
+    }
+
+    /// Whether the lock is to end. Reads what was typed.
     pub fn has_gone(&self) -> bool {
-        let is_ready =
-            |mut fd: PollFd<'_>| poll(std::slice::from_mut(&mut fd), PollTimeout::ZERO).is_ok() && has_event(&fd);
-        matches!(self.until, Until::Now) || self.awaited().is_some_and(is_ready)
+        let Some(mut fd) = self.awaited() else { return self.until == Until::Ended };
+        let reads = self.until == Until::Typed && fd.events() == PollFlags::POLLIN;
+        if !poll(std::slice::from_mut(&mut fd), PollTimeout::ZERO).is_ok_and(|count| count > 0) {
+            return false;
+        }
+        if !reads {
+            return true;
+        }
+        match read(self.typed.as_ref().map_or(stdin(), AsFd::as_fd), &mut [0; 1024]) {
+            Ok(count) => count == 0,
+            Err(Errno::EINTR | Errno::EAGAIN) => false,
+            // Perhaps somebody else has come to the foreground.
+            Err(Errno::EIO) => is_in_foreground(),
+            Err(_) => true,
+        }
     }
 
     /// The lock is lost: the process is to stop. Returns whether it was told, now or before.
@@ -103,40 +167,25 @@ impl Caller {
             let sent = match &self.pidfd {
                 Some(pidfd) => descendants::pidfd_send_signal(pidfd, signal),
                 None if lending::lives(process).unwrap_or(false) => signals::send(process.pid.cast_signed(), signal),
-                None => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+                None => Err(Errno::ESRCH.into()),
             };
             if let Err(error) = sent {
                 log::info!("process {}: {error}", process.pid);
                 self.process = None;
-                return false;
             }
         }
-        true
+        self.process.is_some()
     }
 }
 
 /// The process that has started us, if the lock is held for it: if standard input ties us to it, and it is in our session.
 /// So it is no service manager, no sshd(8) or cron(8), and nothing that adopts orphans. A shell that a person types at
 /// sees for itself that we end.
-fn parent(until: &Until) -> Option<(Lender, Option<OwnedFd>)> {
-    let pid = getppid();
-    let session = getsid(None).ok()?;
-    let is_tied = match until {
-        Until::HungUp => true,
-        Until::Typed => session != pid,
-        Until::Signal | Until::Ended(_) | Until::Now => false,
-    };
-    if !is_tied || pid.as_raw() <= 0 || getsid(Some(pid)) != Ok(session) {
-        return None;
-    }
-    let pidfd = descendants::pidfd_open(pid.as_raw()).ok();
-    let process = identify(pid.as_raw().cast_unsigned()).ok().flatten()?;
-    // If it has ended meanwhile, we have got another parent.
-    (getppid() == pid).then_some((process, pidfd))
-}
-
-fn identify(pid: u32) -> io::Result<Option<Lender>> {
-    Ok(descendants::started(pid)?.map(|started| Lender { pid, started }))
+fn parent(until: Until) -> Option<i32> {
+    let (pid, session) = (getppid(), getsid(None).ok()?);
+    let is_tied = until == Until::HungUp || until == Until::Typed && session != pid;
+    let is_near = pid.as_raw() > 0 && getsid(Some(pid)) == Ok(session);
+    (is_tied && is_near).then_some(pid.as_raw())
 }
 
 /// What standard input says: /dev/null and files have no end that anything could wait for.
@@ -151,16 +200,23 @@ fn of_stdin() -> Until {
     }
 }
 
-/// Whether poll(2) has told anything of this descriptor. `None` stands for events that nix has no name for: a half-closed
-/// socket.
-fn has_event(fd: &PollFd<'_>) -> bool {
-    fd.revents().is_none_or(|events| !events.is_empty())
+fn is_in_foreground() -> bool {
+    tcgetpgrp(stdin()) == Ok(getpgrp())
+}
+
+fn null() -> nix::Result<OwnedFd> {
+    nix::fcntl::open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())
 }
 
 fn stdin() -> BorrowedFd<'static> {
-    #[expect(unsafe_code, reason = "standard input may be closed")]
-    // SAFETY: the number is valid for fcntl(2) and poll(2) even where nothing is open, and then they fail.
+    standard(libc::STDIN_FILENO)
+}
+
+/// A standard descriptor.
+fn standard(number: i32) -> BorrowedFd<'static> {
+    #[expect(unsafe_code, reason = "it may be closed")]
+    // SAFETY: the number is valid for system calls even where nothing is open, and then they fail.
     unsafe {
-        BorrowedFd::borrow_raw(libc::STDIN_FILENO)
+        BorrowedFd::borrow_raw(number)
     }
 }

@@ -25,11 +25,11 @@
 use std::cell::RefCell;
 use std::fs::{self, Metadata, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::fstat;
 use nix::unistd::{pipe2, read, write};
@@ -58,6 +58,24 @@ impl Lending {
         Ok(Self { reads, writes: RefCell::new(Some(writes)), lender: own()?, descriptor, inode })
     }
 
+    /// The descriptor by which a program that this process executes goes on lending in its place.
+    pub fn pass_on(&self) -> io::Result<RawFd> {
+        let writes = self.writes.borrow();
+        let writes = writes.as_ref().ok_or(Errno::EBADF)?;
+        fcntl(writes, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        Ok(writes.as_raw_fd())
+    }
+
+    /// The same for that program.
+    pub fn passed_on(descriptor: RawFd) -> io::Result<Self> {
+        let reads = OpenOptions::new().read(true).open(format!("/proc/self/fd/{descriptor}"))?.into();
+        #[expect(unsafe_code, reason = "the descriptor was inherited")]
+        // SAFETY: it was opened for us, and nothing else in this process uses it.
+        let writes = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        let (descriptor, inode) = numbers(&writes)?;
+        Ok(Self { reads, writes: RefCell::new(Some(writes)), lender: own()?, descriptor, inode })
+    }
+
     /// What the processes below `root` are to be told, which may borrow the locks of this run.
     pub fn offer(&self, root: Lender, lifeline: Option<lender::Lifeline>) -> Offer {
         let Self { lender, descriptor, inode, .. } = *self;
@@ -78,16 +96,6 @@ impl Lending {
     /// Whether a run below has died that used our locks, and has not seen the end of its command. Once all is over.
     pub fn has_pledge(&self) -> bool {
         has(self.reads.as_fd(), PollFlags::POLLIN)
-    }
-
-    /// The end that shows this, for another process.
-    pub fn into_reads(self) -> OwnedFd {
-        self.reads
-    }
-
-    /// The descriptors of both ends.
-    pub fn descriptors(&self) -> Vec<RawFd> {
-        std::iter::once(&self.reads).chain(&*self.writes.borrow()).map(AsRawFd::as_raw_fd).collect()
     }
 }
 

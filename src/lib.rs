@@ -14,7 +14,7 @@
 //! | [`supervisor`] | the process the user started: command, signals, terminal, clock |
 //! | [`keeper`] | a fork of it for each ZooKeeper session: queue, beat, release |
 //! | [`lending`] | a run lends its locks to the runs below its command |
-//! | [`hold`] | `zklock hold`: the process that a lock is held for, and what stands in for a command |
+//! | [`hold`] | `zklock hold`: the process that a lock is held for, and what that run has for a command |
 //! | [`operate`] | subcommands, which take no lock |
 //! | [`fence`] | the files of `zklock fence`: which token has been here, whose turn it is |
 //! | [`session`] | what a keeper asks of ZooKeeper; over TCP in `session::tcp` |

@@ -13,7 +13,7 @@ use zklock::rules::outcome::{End, Outcome};
 use zklock::rules::text::legible;
 use zklock::terminal::Screen;
 use zklock::writer::{self, Writer};
-use zklock::{command, operate, secrets, session, signals, supervisor};
+use zklock::{command, hold, operate, secrets, session, signals, supervisor};
 
 fn main() -> ! {
     let status = match work().end() {
@@ -54,7 +54,11 @@ fn work() -> Outcome {
         );
         return Outcome::Internal;
     }
-    match plan::task(std::env::args_os(), &ThisProcess) {
+    let args: Vec<_> = std::env::args_os().collect();
+    if let Some(outcome) = hold::stand_in(&args) {
+        return outcome;
+    }
+    match plan::task(args, &ThisProcess) {
         Ok(Task::Job(plan)) => run(*plan),
         Ok(Task::Fence(plan)) => fence(&plan),
         Ok(Task::Operation(mut operation)) => {

@@ -30,7 +30,7 @@ use crate::session::Failure;
 use crate::session::probe::Probes;
 use crate::session::servers::Servers;
 use crate::session::tcp::TcpSession;
-use crate::signals::Queue;
+use crate::signals::{Queue, is_heeded};
 use crate::terminal::Screen;
 
 /// Why a subcommand ends early.
@@ -56,7 +56,7 @@ impl From<Failure> for Stop {
 pub fn run(operation: &Operation) -> Outcome {
     let servers = Servers::new(&operation.access.servers, operation.access.tls.as_ref(), &operation.access.login);
     let ended = Reactor::new().and_then(|reactor| {
-        let endings = Queue::of_endings()?;
+        let endings = Queue::of([Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].into_iter().filter(is_heeded))?;
         let visit = Visit::new(&operation.access, &servers, &reactor);
         let probes = Probes::new(&servers, &reactor);
         let output = Output::new(&reactor);

@@ -51,6 +51,11 @@ extern "C" fn record_ignored() {
 #[unsafe(link_section = ".init_array")]
 static RECORD_IGNORED: extern "C" fn() = record_ignored;
 
+/// Whether a signal was not ignored when zklock started.
+pub fn is_heeded(signal: &Signal) -> bool {
+    !was_ignored(signal.number())
+}
+
 fn was_ignored(number: i32) -> bool {
     IGNORED_AT_START.load(Ordering::Relaxed) & (1 << (number - 1)) != 0
 }
@@ -62,6 +67,11 @@ pub struct Inherited {
 }
 
 impl Inherited {
+    /// For a program of ours, which queues its signals by itself: none is to come before that.
+    pub fn all_blocked() -> Self {
+        Self { mask: SigSet::all() }
+    }
+
     /// Restores mask and dispositions. It is called in the child between fork and exec, and makes only
     /// calls that are safe there (signal-safety(7)).
     pub fn restore(&self) -> io::Result<()> {
@@ -167,32 +177,12 @@ impl AsFd for Signals {
 pub struct Queue(SignalFd);
 
 impl Queue {
-    /// For a subcommand, which closes its session before it dies: queues those of them that were not ignored when zklock
-    /// started. All others do what they do to any program: Ctrl-Z stops it.
-    pub fn of_endings() -> nix::Result<Self> {
-        let ending = [Named::SIGHUP, Named::SIGINT, Named::SIGQUIT, Named::SIGTERM];
-        let set: SigSet = ending.into_iter().filter(|signal| !was_ignored(*signal as i32)).collect();
+    /// For a process that has something to do before it ends. Ctrl-Z stops it.
+    pub fn of(ending: impl IntoIterator<Item = Signal>) -> nix::Result<Self> {
+        let set = set_of(ending.into_iter().map(Signal::number));
         sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), None)?;
+        sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&SigSet::from(Named::SIGTSTP)), None)?;
         SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map(Self)
-    }
-
-    /// Queues the `ending` ones of them that were not ignored when zklock started, ignores the `ignored` ones and SIGPIPE,
-    /// and leaves all others as they are for a command. To be called in a fork that has all signals blocked.
-    pub fn open(inherited: Inherited, ending: &[Signal], ignored: &[Signal]) -> io::Result<Self> {
-        set_handler(Named::SIGCHLD, SigHandler::SigDfl)?;
-        for signal in ignored.iter().copied().chain([Signal::PIPE]) {
-            #[expect(unsafe_code, reason = "nix's sigaction knows no real-time signals")]
-            // SAFETY: SIG_IGN is no handler function; the number is that of a signal.
-            unsafe {
-                libc::signal(signal.number(), libc::SIG_IGN);
-            }
-        }
-        let queued = ending.iter().map(|signal| signal.number()).filter(|number| !was_ignored(*number));
-        let set = set_of(queued);
-        let fd = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        // In one step: what has come meanwhile is queued, and does not kill.
-        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&set_of(members(&inherited.mask).chain(members(&set)))), None)?;
-        Ok(Self(fd))
     }
 
     /// The next one that has come.
@@ -342,17 +332,6 @@ fn set_of(numbers: impl Iterator<Item = i32>) -> SigSet {
         }
         SigSet::from_sigset_t_unchecked(set)
     }
-}
-
-/// The numbers of the signals in a set.
-fn members(set: &SigSet) -> impl Iterator<Item = i32> {
-    Signal::all().map(Signal::number).filter(|number| {
-        #[expect(unsafe_code, reason = "nix's SigSet cannot name real-time signals")]
-        // SAFETY: the set is valid, and the number is that of a signal.
-        unsafe {
-            libc::sigismember(set.as_ref(), *number) == 1
-        }
-    })
 }
 
 /// Makes this process ignore every signal that a terminal, a service manager or a job runner sends to

@@ -12,7 +12,6 @@ mod outside;
 mod teller;
 pub mod turn;
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -30,21 +29,19 @@ use self::turn::{REAPS, Turns};
 use crate::clock::{self, Alarm};
 use crate::command::{self, Reaped};
 use crate::environment;
-use crate::guard::{Guard, Work};
-use crate::hold::{Caller, StandIn, leave_stdout};
+use crate::guard::Guard;
+use crate::hold::Caller;
 use crate::lending::{Borrowing, Lending};
-use crate::plan::{self, Plan};
+use crate::plan::{CommandLine, Plan};
 use crate::readiness::Manager;
 use crate::rules::event::{Awaited, CommandEnd, CommandEvent, Event, Unstarted};
-use crate::rules::guarded::End;
 use crate::rules::instant::Instant;
 use crate::rules::last_run::Asked;
-use crate::rules::machine::cancels;
 use crate::rules::message::{Grant, Loss, Order};
 use crate::rules::notice::{LostWhy, Notice};
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
-use crate::signals::Signals;
+use crate::signals::{Inherited, Signals};
 use crate::terminal::Screen;
 use crate::writer::Writer;
 
@@ -61,7 +58,8 @@ const CLEAN_UP_PAUSE: Duration = Duration::from_millis(10);
 pub fn run<'p>(plan: &'p Plan, credentials: Option<&'p File>, writer: &'p mut Writer) -> anyhow::Result<Outcome> {
     let signals = Signals::open().context("cannot read signals")?;
     let alarm = Alarm::new().context("cannot create a timer")?;
-    let job = match Job::new(signals.inherited()) {
+    let inherited = if plan.hold().is_some() { Inherited::all_blocked() } else { signals.inherited() };
+    let job = match Job::new(inherited) {
         Ok(job) => job,
         Err(error) if error.kind() == io::ErrorKind::Other => {
             Screen::default().line(&format!("cannot look after what the command starts: {error}"));
@@ -72,8 +70,11 @@ pub fn run<'p>(plan: &'p Plan, credentials: Option<&'p File>, writer: &'p mut Wr
     let borrowing = Borrowing::new(&plan.request.offers);
     let teller = Teller::new(plan);
     let caller = plan.hold().map(Caller::find).transpose().context("cannot watch the caller")?;
+    let stand_in = caller.as_ref().map(|caller| caller.command(plan.settings.stop_signal)).transpose()?;
+    let command = plan.command().or(stand_in.as_ref()).context("there is no command")?;
     let mut supervisor = Supervisor {
         plan,
+        command,
         credentials,
         signals,
         alarm,
@@ -84,22 +85,25 @@ pub fn run<'p>(plan: &'p Plan, credentials: Option<&'p File>, writer: &'p mut Wr
         asked: None,
         caller,
         caller_is_told: false,
-        is_killed: false,
         manager: Manager::new(clock::now()),
         teller,
         writer,
     };
-    let outcome = supervisor.work();
+    let mut outcome = supervisor.work();
+    if let (Ok(Outcome::Signaled(signal)), Some(_)) = (&outcome, plan.hold()) {
+        // Not the death of a command: the caller relied on the lock.
+        supervisor.signal_caller(plan.settings.stop_signal);
+        supervisor.teller.say(&Notice::Lost(LostWhy::Killed(*signal)));
+        outcome = Ok(Outcome::Lost);
+    }
     supervisor.clean_up(outcome.is_err());
-    // Only a command passes on its death.
-    Ok(match outcome? {
-        Outcome::Signaled(_) if plan.hold().is_some() => Outcome::Lost,
-        outcome => outcome,
-    })
+    outcome
 }
 
 struct Supervisor<'p> {
     plan: &'p Plan,
+    /// What runs under the lock.
+    command: &'p CommandLine,
     /// For the keeper. This process never reads it.
     credentials: Option<&'p File>,
     signals: Signals,
@@ -112,8 +116,6 @@ struct Supervisor<'p> {
     /// With `zklock hold`: the process that the lock is held for.
     caller: Option<Caller>,
     caller_is_told: bool,
-    /// The command has been sent SIGKILL.
-    is_killed: bool,
     manager: Manager,
     /// When this run asked: a place in the queue that is lost does not change that.
     asked: Option<Asked>,
@@ -140,7 +142,9 @@ impl<'p> Supervisor<'p> {
             return Ok(());
         }
         self.manager.wait(clock::now());
-        let wake_at = turns.deadline().into_iter().chain(self.manager.ask_at()).chain(self.writer.again_at()).min();
+        let look_again = self.caller.as_ref().and_then(Caller::look_again).map(|pause| clock::now() + pause);
+        let others = [self.manager.ask_at(), self.writer.again_at(), look_again];
+        let wake_at = turns.deadline().into_iter().chain(others.into_iter().flatten()).min();
         self.alarm.set(wake_at).context("cannot set the timer")?;
         let mut fds = vec![
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
@@ -201,7 +205,9 @@ impl<'p> Supervisor<'p> {
             self.borrowing.borrow();
         }
         let refresh = self.teller.refresh();
-        let keeper = Keeper::start(self.plan, self.credentials, refresh, self.asked, queue_at, &mut self.borrowing)?;
+        let lent = self.caller.as_ref().map(Caller::lent);
+        let keeper =
+            Keeper::start(self.plan, self.credentials, refresh, self.asked, queue_at, &mut self.borrowing, lent)?;
         self.job.disown(keeper.pid);
         self.keeper = Some(keeper);
         Ok(())
@@ -210,7 +216,7 @@ impl<'p> Supervisor<'p> {
     fn make_guard(&mut self) {
         let Some(keeper) = &self.keeper else { return };
         // If there are too many processes now, there may be fewer at our turn.
-        if let Err(error) = self.job.make_guard(self.work_to_guard(), &keeper.ties, &self.borrowing.descriptors()) {
+        if let Err(error) = self.job.make_guard(self.command, &keeper.ties, &self.borrowing.descriptors()) {
             log::info!("cannot make a guard yet: {error}");
         }
         // Now rather than at the hand-over.
@@ -237,7 +243,7 @@ impl<'p> Supervisor<'p> {
         self.clear_screen();
         self.job.prepare();
         self.job.grant = Some(grant.clone());
-        let (work, kept) = (self.work_to_guard(), self.borrowing.descriptors());
+        let kept = self.borrowing.descriptors();
         // Without a keeper there is no lock.
         let Some(keeper) = &mut self.keeper else { return Ok(Some(Unstarted::TooLate)) };
         let mut variables = environment::describe(grant, self.plan.request.mode);
@@ -254,12 +260,12 @@ impl<'p> Supervisor<'p> {
         keeper.ties.shared.set_pledged();
         let offer = |guard: &Guard| Some(environment::lender(&guard.offer(self.lending.as_ref()?)?));
         let variables = |guard: &Guard| variables.iter().cloned().chain(offer(guard)).collect();
-        match self.job.start(work, &mut keeper.ties, &kept, &variables, until) {
+        match self.job.start(self.command, &mut keeper.ties, &kept, &variables, until) {
             Ok(()) => {
                 self.teller.screen.share();
                 self.manager.ready();
-                if self.caller.is_some() {
-                    leave_stdout().context("cannot leave standard output")?;
+                if let Some(caller) = &self.caller {
+                    caller.leave_to_stand_in().context("cannot leave standard output")?;
                 }
                 Ok(None)
             }
@@ -269,20 +275,9 @@ impl<'p> Supervisor<'p> {
         }
     }
 
-    /// What the guard is to guard.
-    fn work_to_guard(&self) -> Work<'p> {
-        match (&self.plan.work, &self.caller) {
-            (plan::Work::Command(line), _) => Work::Command(line),
-            (plan::Work::Hold(_), caller) => Work::Hold(StandIn::new(caller.as_ref(), self.plan.settings.stop_signal)),
-        }
-    }
-
     /// Our part as a lender.
     fn lending(&self) -> Option<&Lending> {
-        match &self.caller {
-            Some(_) => self.keeper.as_ref()?.ties.lent.as_ref(),
-            None => self.lending.as_ref(),
-        }
+        self.caller.as_ref().map(Caller::lent).or(self.lending.as_ref())
     }
 
     /// Whether a run may use our locks. Once all below the guard has gone, what has the pipe open is as a rule a process
@@ -290,26 +285,6 @@ impl<'p> Supervisor<'p> {
     fn may_be_used(&self) -> bool {
         let is_open = !self.lending().is_none_or(Lending::is_over);
         is_open && (self.caller.is_some() || !self.job.has_gone())
-    }
-
-    /// With `zklock hold`: what stands in for the command has ended. If it was killed, and not by us, the lock is about to
-    /// be released, and the caller relies on it.
-    fn look_for_death(&mut self, end: End) {
-        if let End::Reaped(CommandEnd::Signaled(signal)) = end
-            && self.caller.is_some()
-            && !self.is_killed
-        {
-            self.signal_caller(self.plan.settings.stop_signal);
-            self.teller.say(&Notice::Lost(LostWhy::Killed(signal)));
-        }
-    }
-
-    fn forward(&self, signal: Signal) {
-        self.job.forward(signal, self.plan.settings.wait_descendants);
-        // What stands in for a command ends by it, also if it is stopped.
-        if self.caller.is_some() && (cancels(signal) || signal == self.plan.settings.stop_signal) {
-            self.job.forward(Signal::CONT, false);
-        }
     }
 
     /// With `zklock hold`: the lock is, or is about to be, lost.
@@ -328,8 +303,7 @@ impl<'p> Supervisor<'p> {
         self.teller.screen.keep();
         let why = command::unstarted(error);
         if why != Unstarted::TooLate {
-            let name = self.plan.command().map_or(OsStr::new("hold"), |line| &line.program);
-            self.teller.screen.line(&command::describe(name, error));
+            self.teller.screen.line(&command::describe(&self.command.program, error));
         }
         why
     }

@@ -1,7 +1,6 @@
 //! The command's process before it is the command: everything is done but execve(2).
 
 use std::ffi::{OsStr, OsString};
-use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
@@ -12,23 +11,20 @@ use nix::sys::signal::Signal as Named;
 use nix::sys::socket::{MsgFlags, recv};
 use nix::unistd::{Pid, getppid, read, setpgid};
 
-use super::{Birth, Work};
+use super::Birth;
 use crate::clock;
 use crate::command::{Call, FailureReport, Program};
-use crate::lending::Lending;
 use crate::rules::instant::Instant;
 use crate::shared::Shared;
 use crate::signals;
 
 /// What a command's process needs to leave the gate.
-pub(super) struct Passage<'a> {
+pub(super) struct Passage {
     /// Where the supervisor sends an [`Opening`].
     pub(super) gate: OwnedFd,
     pub(super) report: FailureReport,
     /// The supervisor's process.
     pub(super) supervisor: Pid,
-    /// With `zklock hold`: what other runs borrow by.
-    pub(super) lent: Option<&'a Lending>,
 }
 
 /// What the supervisor sends when the gate opens.
@@ -74,8 +70,8 @@ const VARIABLES: u32 = 12;
 /// Waits at the gate, then becomes the command. `go`: where the guard, the process `guard`, says that all is ready. By
 /// then the supervisor has sent the [`Opening`], which wakes no process. If the guard goes before that, this process
 /// exits; and the guard goes if the supervisor does.
-pub(super) fn wait(birth: &Birth<'_>, passage: &Passage<'_>, go: &OwnedFd, guard: Pid, shared: Shared) -> ! {
-    let Passage { gate, report, supervisor, lent } = passage;
+pub(super) fn wait(birth: &Birth<'_>, passage: &Passage, go: &OwnedFd, guard: Pid, shared: Shared) -> ! {
+    let Passage { gate, report, supervisor } = passage;
     if birth.own_group
         && let Err(errno) = setpgid(Pid::from_raw(0), Pid::from_raw(0))
     {
@@ -85,18 +81,9 @@ pub(super) fn wait(birth: &Birth<'_>, passage: &Passage<'_>, go: &OwnedFd, guard
     if let Err(errno) = prctl::set_pdeathsig(Named::SIGKILL) {
         report.refused(Call::ParentDeath, errno);
     }
-    let tied = || -> io::Result<()> {
-        // The guard may have died before the call above: then the signal never comes.
-        if getppid() != guard {
-            return Err(Errno::ESRCH.into());
-        }
-        if let Work::Hold(stand_in) = birth.work {
-            stand_in.let_go()?;
-        }
-        Ok(())
-    };
-    if let Err(error) = tied() {
-        report.exit(&error);
+    // The guard may have died before the call above: then the signal never comes.
+    if getppid() != guard {
+        report.exit(&Errno::ESRCH.into());
     }
     let mut message = vec![0; LONGEST];
     rehearse(birth);
@@ -122,16 +109,8 @@ pub(super) fn wait(birth: &Birth<'_>, passage: &Passage<'_>, go: &OwnedFd, guard
         let may_start = !shared.is_revoked() && now < until && shared.pass(now);
         if may_start { Ok(()) } else { Err(Errno::ETIME.into()) }
     };
-    let error = match (birth.work, lent) {
-        (Work::Command(line), _) => Program { line, inherited: birth.inherited }.execute(opening.variables, in_time),
-        (Work::Hold(stand_in), Some(lent)) => match in_time() {
-            // The report is closed without a word.
-            Ok(()) => stand_in.live(&opening.variables, birth.inherited, lent),
-            Err(error) => error,
-        },
-        (Work::Hold(_), None) => Errno::EBADF.into(),
-    };
-    report.exit(&error)
+    let program = Program { line: birth.command, inherited: birth.inherited };
+    report.exit(&program.execute(opening.variables, in_time))
 }
 
 /// Does what can be done twice of what comes between the gate and execve(2), so that it is in memory at the hand-over: a
@@ -140,8 +119,8 @@ fn rehearse(birth: &Birth<'_>) {
     let variables = (0..VARIABLES).map(|number| (format!("ZKLOCK_{number}").into(), OsString::from("=".repeat(64))));
     let opening = Opening { until: clock::now(), variables: variables.collect() };
     let opening = Opening::from_bytes(&opening.to_bytes());
-    if let (Work::Command(line), Some(opening)) = (birth.work, opening) {
-        drop(Program { line, inherited: birth.inherited }.image(opening.variables));
+    if let Some(opening) = opening {
+        drop(Program { line: birth.command, inherited: birth.inherited }.image(opening.variables));
     }
 }
 

@@ -49,7 +49,7 @@ pub(super) struct Inherited<'a> {
 
 /// Lives as a guard until nothing is left of the command, or until it is told to leave. If the system is short of something,
 /// the supervisor is told why, and there is no guard: another may have more luck.
-pub(super) fn run(birth: &Birth<'_>, inherited: Inherited<'_>, passage: Passage<'_>) -> ! {
+pub(super) fn run(birth: &Birth<'_>, inherited: Inherited<'_>, passage: Passage) -> ! {
     let _ = prctl::set_name(c"lock-guard");
     // As long as there is no command, a guard dies with its supervisor even while it is stopped. Otherwise the keeper would
     // wait for it, and hold the lock.
@@ -86,7 +86,7 @@ struct Process<'a> {
 
 impl<'a> Process<'a> {
     /// Makes the command's process, and all that is needed to answer for it.
-    fn begin(birth: &Birth<'_>, inherited: Inherited<'a>, passage: &Passage<'_>) -> io::Result<Self> {
+    fn begin(birth: &Birth<'_>, inherited: Inherited<'a>, passage: &Passage) -> io::Result<Self> {
         let Inherited { link, news, ended, alive, bell, fuse, shared } = inherited;
         prctl::set_child_subreaper(true)?;
         // At the end of a process the kernel closes its descriptors, those with higher numbers first: the end that only we

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
 use std::fs::File;
 use std::future::pending;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -70,6 +70,8 @@ pub struct Birth<'p> {
     pub link: Link,
     /// What ties it to the guards.
     pub ties: KeeperTies,
+    /// With `zklock hold`: hangs up once no run uses our locks.
+    pub lent: Option<BorrowedFd<'p>>,
 }
 
 /// Lives as a keeper until there is nothing left to keep. To be called in a fresh fork.
@@ -240,10 +242,10 @@ impl<'p> Outside for RealOutside<'p> {
     }
 
     async fn guard_gone(&self) -> bool {
-        let KeeperTies { shared, ended, lent, .. } = &self.birth.ties;
+        let KeeperTies { shared, ended, .. } = &self.birth.ties;
         // The pipes have no message, only an end.
         self.reactor.ready(ended, PollFlags::POLLIN).await;
-        if let Some(lent) = lent {
+        if let Some(lent) = self.birth.lent {
             self.reactor.ready(lent, PollFlags::POLLIN).await;
         }
         !shared.stage().is_open()

@@ -17,7 +17,7 @@ use crate::clock::{self, Alarm};
 use crate::command::{self, Reaped};
 use crate::environment;
 use crate::fence::{Entry, Fence, Found, Runner, Trouble};
-use crate::guard::{Guard, Ties, Work};
+use crate::guard::{Guard, Ties};
 use crate::plan::{FencePlan, Verbosity};
 use crate::rules::event::{CommandEnd, Unstarted};
 use crate::rules::fence::Holder;
@@ -198,14 +198,13 @@ impl<'r> Run<'r> {
 
     /// Runs the command until nothing is left of it.
     fn run_command(&mut self, fence: &Fence) -> Result<Outcome, Trouble> {
-        let mut ties = Ties::new(false).context("cannot make pipes and shared memory")?;
+        let mut ties = Ties::new().context("cannot make pipes and shared memory")?;
         let lease = Span::without_end(clock::now());
         ties.shared.lease(lease);
         self.job.prepare();
         let variables = |_: &Guard| vec![(environment::TOKEN, self.plan.token.to_string().into())];
         let kept = [fence.descriptor()];
-        let work = Work::Command(&self.plan.command);
-        if let Err(error) = self.job.start(work, &mut ties, &kept, &variables, lease.kill_at) {
+        if let Err(error) = self.job.start(&self.plan.command, &mut ties, &kept, &variables, lease.kill_at) {
             return Ok(self.not_started(&error));
         }
         self.screen.share();

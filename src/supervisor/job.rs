@@ -12,7 +12,7 @@ use crate::clock;
 use crate::command::{Launch, Program};
 use crate::descendants::{self, Origin, Tree};
 use crate::environment::Variable;
-use crate::guard::{Birth, Guard, Ties, Work};
+use crate::guard::{Birth, Guard, Ties};
 use crate::plan::CommandLine;
 use crate::rules::event::CommandEnd;
 use crate::rules::guard::{Request, Stage, Whom};
@@ -87,7 +87,7 @@ impl Job {
 
     /// Makes a guard, and with it the command's process, so that the lock need not wait for them. `kept`: descriptors that it
     /// keeps open for as long as something of the command is left.
-    pub(super) fn make_guard(&mut self, work: Work<'_>, ties: &Ties, kept: &[RawFd]) -> io::Result<()> {
+    pub(super) fn make_guard(&mut self, command: &CommandLine, ties: &Ties, kept: &[RawFd]) -> io::Result<()> {
         if self.guard.as_mut().is_some_and(|guarded| !guarded.state.is_reaped() && guarded.guard.hear().is_ok()) {
             return Ok(());
         }
@@ -96,7 +96,7 @@ impl Job {
         self.shares_group = terminal::is_controlled();
         self.strangers.clear();
         self.tree.each_child(|child| self.strangers.push(child))?;
-        let birth = Birth { work, inherited: self.inherited, own_group: !self.shares_group, kept: kept.to_vec() };
+        let birth = Birth { command, inherited: self.inherited, own_group: !self.shares_group, kept: kept.to_vec() };
         let guard = Guard::start(&birth, ties)?;
         self.guard = Some(Guarded { guard, state: guarded::Guarded::default(), leaves: false });
         Ok(())
@@ -127,18 +127,18 @@ impl Job {
     /// error is one of fork(2), or that of a guard that has died.
     pub(super) fn start(
         &mut self,
-        work: Work<'_>,
+        command: &CommandLine,
         ties: &mut Ties,
         kept: &[RawFd],
         variables: &dyn Fn(&Guard) -> Vec<Variable>,
         until: Instant,
     ) -> io::Result<()> {
-        self.make_guard(work, ties, kept)?;
+        self.make_guard(command, ties, kept)?;
         let mut opened = self.open(ties, variables, until);
         if opened.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EPIPE)) {
             // What waited at the gate has been killed.
             self.dismiss_guard();
-            self.make_guard(work, ties, kept)?;
+            self.make_guard(command, ties, kept)?;
             opened = self.open(ties, variables, until);
         }
         let why = self.guard.as_ref().filter(|_| opened.is_err()).and_then(|guarded| guarded.guard.failure());

@@ -1,6 +1,7 @@
 //! The keeper's process, as the supervisor sees it.
 
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -11,7 +12,7 @@ use crate::command::exit_now;
 use crate::descendants;
 use crate::guard::Ties;
 use crate::keeper::process::{self, Birth};
-use crate::lending::Borrowing;
+use crate::lending::{Borrowing, Lending};
 use crate::plan::Plan;
 use crate::rules::event::{CommandEnd, Event};
 use crate::rules::instant::Instant;
@@ -40,9 +41,10 @@ impl Keeper {
         asked: Option<Asked>,
         queue_at: Instant,
         borrowing: &mut Borrowing,
+        lent: Option<&Lending>,
     ) -> anyhow::Result<Self> {
         let (ours, theirs) = Link::pair().context("cannot create a socket pair")?;
-        let ties = Ties::new(plan.hold().is_some()).context("cannot make pipes and shared memory")?;
+        let ties = Ties::new().context("cannot make pipes and shared memory")?;
         let supervisor = std::process::id();
         let started = descendants::started(supervisor).ok().flatten();
         #[expect(unsafe_code, reason = "the keeper is a fork of the supervisor")]
@@ -55,6 +57,7 @@ impl Keeper {
                 // It may outlive the command for as long as no server answers.
                 let loans = borrowing.loans();
                 borrowing.give_back();
+                lent.map(Lending::end);
                 let ties = ties.into_keeper();
                 let link = theirs;
                 process::run(Birth {
@@ -68,6 +71,7 @@ impl Keeper {
                     loans,
                     link,
                     ties,
+                    lent: lent.map(AsFd::as_fd),
                 });
                 exit_now(0);
             }

@@ -112,10 +112,7 @@ impl Outside for Supervisor<'_> {
     }
 
     fn failure(&mut self, end: End) -> Option<Unstarted> {
-        let Some(error) = self.job.failure(end) else {
-            self.look_for_death(end);
-            return None;
-        };
+        let error = self.job.failure(end)?;
         if self.caller.is_some() && self.borrowing.is_lost() {
             return Some(Unstarted::TooLate);
         }
@@ -166,11 +163,11 @@ impl Outside for Supervisor<'_> {
                 match (&recalled, shared) {
                     (Some(_), _) => {}
                     (None, true) => self.job.forward_outside(signal),
-                    (None, false) => self.forward(signal),
+                    (None, false) => self.job.forward(signal, self.plan.settings.wait_descendants),
                 }
                 return Ok(recalled);
             }
-            Effect::Forward(signal) => self.forward(signal),
+            Effect::Forward(signal) => self.job.forward(signal, self.plan.settings.wait_descendants),
             Effect::ForwardOutside(signal) => self.job.forward_outside(signal),
             Effect::Stop(signal) => {
                 // The caller has until SIGKILL to end. What stands in for the command ends when it has.
@@ -179,7 +176,6 @@ impl Outside for Supervisor<'_> {
                 }
             }
             Effect::Kill => {
-                self.is_killed = true;
                 self.job.kill();
                 self.signal_caller(self.plan.settings.stop_signal);
             }

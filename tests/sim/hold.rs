@@ -85,7 +85,7 @@ impl State {
         }
     }
 
-    /// What stands in for a command looks whether the lock is to end, and ends once no run uses it.
+    /// What stands in for a command ends once it was told to, and no run uses the lock.
     pub(crate) fn stand(&mut self, host: usize) {
         if self.hosts[host].asleep.is_some() {
             return self.hosts[host].deferred.push(Event::StandIn(host));
@@ -93,7 +93,7 @@ impl State {
         let now = self.now;
         let Host { hold: Some(hold), processes, lending, .. } = &mut self.hosts[host] else { return };
         let Some(process) = processes.first_mut().filter(|process| process.alive && !process.stopped) else { return };
-        if hold.has_caller && !hold.is_ending {
+        if !hold.is_ending {
             return;
         }
         lending.end();
@@ -107,9 +107,6 @@ impl State {
     pub(crate) fn end_stand_in(&mut self, host: usize) {
         if let Some(hold) = &mut self.hosts[host].hold {
             hold.is_ending = true;
-        }
-        for process in &mut self.hosts[host].processes {
-            process.stopped = false;
         }
         self.wake_stand_in(host);
     }
@@ -126,7 +123,6 @@ impl State {
             self.coverage.count(Kind::CallerEnded);
             self.note(|| format!("host {host}: the caller has ended"));
             self.wake_supervisor(host);
-            self.wake_stand_in(host);
         }
     }
 

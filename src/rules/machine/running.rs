@@ -158,8 +158,7 @@ impl Machine {
             }
             // The keeper has released the lock by itself.
             Event::Keeper(Report::Unrecorded(why)) => (same, vec![Effect::Say(Notice::Unrecorded(why))]),
-            // What stands in for the command sees that as well, unless it is stopped.
-            Event::CallerGone => (same, vec![Effect::Forward(Signal::CONT)]),
+            Event::CallerGone => (same, end_command()),
             Event::Timer
             | Event::Keeper(Report::Connection(_) | Report::Borrows(_) | Report::Queue(_) | Report::Released { .. })
             | Event::Extended { .. }
@@ -258,7 +257,7 @@ impl Machine {
                 let forward = if shared { Effect::ForwardOutside } else { Effect::Forward };
                 (State::Stopping(stopping), vec![forward(signal)])
             }
-            Event::CallerGone => (State::Stopping(stopping), vec![Effect::Forward(Signal::CONT)]),
+            Event::CallerGone => (State::Stopping(stopping), end_command()),
             Event::Timer
             | Event::Signal { .. }
             | Event::Command(
@@ -413,6 +412,11 @@ fn never_ran(now: Instant, outcome: Outcome, timeout: Option<Duration>, why: Uns
         effects.push(Effect::Say(Notice::TooLate));
     }
     (state, effects)
+}
+
+/// The command is to end, also if it is stopped.
+fn end_command() -> Vec<Effect> {
+    vec![Effect::Forward(Signal::TERM), Effect::Forward(Signal::CONT)]
 }
 
 fn said(why: Option<LostWhy>) -> Vec<Effect> {
