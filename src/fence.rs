@@ -1,14 +1,13 @@
-//! FILE and FILE.lock of `zklock fence`: the highest token that has been here, and whose turn it is.
+//! `zklock fence`: a run whose lock is a file on this machine. A keeper takes it, in place of a ZooKeeper session
+//! ([`crate::keeper::fence`]).
 //!
-//! FILE is only ever replaced as a whole, so it can be read at any time. FILE.lock stays the same file for ever. Two of its
-//! bytes are locked, by locks that belong to the open file (F_OFD_SETLK of fcntl(2)) and so are shared with forks:
+//! FILE keeps the highest token that has been here. It is only ever replaced as a whole, so it can be read at any time.
+//! FILE.lock stays the same file for ever. Two of its bytes are locked, by locks that belong to the open file
+//! (F_OFD_SETLK of fcntl(2)) and so are shared with forks:
 //!
-//! - the first byte by the fence whose turn it is. Its guard has the same open file, so that the byte is free only when
-//!   nothing is left of the command, whichever of the two has died;
-//! - the second byte for as long as it takes to look at FILE, to replace it, and to say in FILE.lock whose turn it is. So
-//!   a fence with a higher token either finds there whom to stop, or is found in FILE before another command starts.
-
-mod runner;
+//! - the first byte by the fence whose turn it is. Keeper and guard have the same open file, so that the byte is free only
+//!   when nothing is left of the command;
+//! - the second byte for as long as it takes to look at FILE, to replace it, and to say in FILE.lock whose turn it is.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -20,16 +19,10 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
-use nix::sys::prctl;
-use nix::sys::signal::Signal as Named;
-use nix::unistd::{ForkResult, Pid, fork, getpid, getppid};
 
-use crate::command::exit_now;
-use crate::descendants;
-use crate::descriptors;
-use crate::rules::fence::{Holder, Seen, Verdict, judge, record};
-
-pub use runner::{Found, Runner};
+use crate::plan;
+use crate::rules::fence::{Holder, NotOurs, Seen, record};
+use crate::rules::message::Refusal;
 
 /// The byte of FILE.lock that is locked for a turn.
 const TURN: libc::off_t = 0;
@@ -39,50 +32,29 @@ const LOOK: libc::off_t = 1;
 /// More than a token or a holder takes. What is longer is garbage.
 const LONGEST: usize = 200;
 
-/// Why there is no fence around a command.
-#[derive(Debug)]
-pub enum Trouble {
-    /// FILE is not what it should be; the sentence says what to do.
-    File(String),
-    /// This system cannot run a fence.
-    Unfit(String),
-    /// The operating system refuses something.
-    System(String),
-}
-
-impl From<anyhow::Error> for Trouble {
-    fn from(error: anyhow::Error) -> Self {
-        Self::System(format!("internal error: {error:#}"))
-    }
-}
-
-/// What comes of an attempt to begin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
-    /// It is our turn.
-    Begun,
-    /// This token has been here, and is higher than ours.
-    Later(u64),
-    /// It is another's turn; if that is known, this one's.
-    Busy(Option<Holder>),
-}
-
-/// The two files.
+/// The two files, for a run with a token.
 #[derive(Debug)]
 pub struct Fence {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
+    pub(crate) token: u64,
+    pub(crate) kill_after: Duration,
     lock_path: PathBuf,
     lock: File,
 }
 
+/// It is another's turn; if that is known, this one's.
+#[derive(Debug)]
+pub(crate) struct Busy(pub(crate) Option<Holder>);
+
 impl Fence {
     /// Opens FILE.lock, and makes it if it is not there.
-    pub fn open(path: &Path) -> Result<Self, Trouble> {
+    pub fn open(plan: &plan::Fence) -> Result<Self, Refusal> {
+        let path = plan.file.clone();
         // First: nothing is to be made beside a file that was named by mistake.
-        if seen(path)? == Seen::Garbage {
-            return Err(garbage(path));
+        if seen(&path)? == Seen::Garbage {
+            return Err(garbage(&path));
         }
-        let lock_path = beside(path, ".lock");
+        let lock_path = beside(&path, ".lock");
         let mut options = File::options();
         options.read(true).write(true).custom_flags(libc::O_NOFOLLOW);
         // First without O_CREAT: with it, another user's file in a directory like /tmp could not be opened
@@ -98,13 +70,13 @@ impl Fence {
             }
         };
         let lock = opened.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Trouble::File(format!(
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Refusal::File(format!(
                 "{}: the directory does not exist; create it, or name another file",
                 path.display()
             )),
             _ => failed("cannot open", &lock_path, &error),
         })?;
-        Ok(Self { path: path.to_owned(), lock_path, lock })
+        Ok(Self { path, token: plan.token, kill_after: plan.kill_after, lock_path, lock })
     }
 
     /// What a guard has to keep open.
@@ -112,74 +84,61 @@ impl Fence {
         self.lock.as_raw_fd()
     }
 
-    /// Records this token, and begins its turn if no other fence has its own.
-    pub fn begin(&self, token: u64, kill_after: Duration) -> Result<Entry, Trouble> {
-        self.control(Patience::Wait, LOOK, libc::F_WRLCK).map_err(|error| self.not_locked(error))?;
-        let entry = self.look(token, kill_after);
+    /// Records our token, and begins our turn if no other fence has its own. `pid`: our run, for others to read.
+    pub(crate) fn begin(&self, pid: u32) -> Result<Result<(), Busy>, Refusal> {
+        self.lock_byte(libc::F_OFD_SETLKW, LOOK, libc::F_WRLCK)?;
+        let begun = self.look(pid);
         // It fails for no reason that would not have kept us from locking it.
-        let _ = self.control(Patience::Try, LOOK, libc::F_UNLCK);
-        entry
+        let _ = self.control(libc::F_OFD_SETLK, LOOK, libc::F_UNLCK);
+        begun
     }
 
-    fn look(&self, token: u64, kill_after: Duration) -> Result<Entry, Trouble> {
+    fn look(&self, pid: u32) -> Result<Result<(), Busy>, Refusal> {
         self.expect_in_place()?;
         let holder = self.holder()?;
-        match judge(self.seen()?, token) {
-            Verdict::Later(seen) => return Ok(Entry::Later(seen)),
-            Verdict::Unknown => return Err(garbage(&self.path)),
-            Verdict::Record => self.record(token).map_err(|error| failed("cannot write", &self.path, &error))?,
-            Verdict::Recorded => {
-                // What wrote it may have been killed just before it did this.
-                self.sync_directory().map_err(|error| failed("cannot write", &self.path, &error))?;
+        let recorded = match self.seen()? {
+            Seen::Garbage => return Err(garbage(&self.path)),
+            Seen::Token(seen) if seen > self.token => {
+                return Err(Refusal::LaterHolder { file: self.path.display().to_string(), seen, ours: self.token });
             }
+            // What wrote it may have been killed just before it did this.
+            Seen::Token(seen) if seen == self.token => self.sync_directory(),
+            Seen::Token(_) | Seen::Nothing => self.record(),
+        };
+        recorded.map_err(|error| failed("cannot write", &self.path, &error))?;
+        match self.control(libc::F_OFD_SETLK, TURN, libc::F_WRLCK) {
+            Err(Errno::EAGAIN | Errno::EACCES) => return Ok(Err(Busy(holder))),
+            locked => locked.map_err(|error| failed("cannot lock", &self.lock_path, &error.into()))?,
         }
-        match self.control(Patience::Try, TURN, libc::F_WRLCK) {
-            Ok(()) => {}
-            Err(Errno::EAGAIN | Errno::EACCES) => return Ok(Entry::Busy(holder)),
-            Err(error) => return Err(self.not_locked(error)),
-        }
-        self.say_whose_turn(token, kill_after).map_err(|error| failed("cannot write", &self.lock_path, &error))?;
-        Ok(Entry::Begun)
+        let said = self
+            .lock
+            .set_len(0)
+            .and_then(|()| self.lock.write_all_at(Holder { pid, token: self.token }.to_text().as_bytes(), 0));
+        said.map(Ok).map_err(|error| failed("cannot write", &self.lock_path, &error))
+    }
+
+    /// Waits until no other fence has its turn: it is ours then.
+    pub(crate) fn wait_for_turn(&self) -> Result<(), Refusal> {
+        self.lock_byte(libc::F_OFD_SETLKW, TURN, libc::F_WRLCK)
+    }
+
+    /// Nothing is left of the command.
+    pub(crate) fn end_turn(&self) {
+        let _ = self.control(libc::F_OFD_SETLK, TURN, libc::F_UNLCK);
     }
 
     /// What FILE says now.
-    pub fn seen(&self) -> Result<Seen, Trouble> {
+    pub(crate) fn seen(&self) -> Result<Seen, Refusal> {
         seen(&self.path)
     }
 
-    /// Forks a process that waits until no other fence has its turn. When it has exited with 0, it is ours. It dies with
-    /// us. This process must have one thread only.
-    pub fn wait_in_child(&self) -> io::Result<Pid> {
-        let parent = getpid();
-        #[expect(unsafe_code, reason = "what waits for the lock is a fork of the supervisor")]
-        // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
-        match unsafe { fork() }? {
-            ForkResult::Child => {
-                let _ = prctl::set_name(c"lock-waiter");
-                let _ = prctl::set_pdeathsig(Named::SIGKILL);
-                if getppid() != parent {
-                    exit_now(1);
-                }
-                descriptors::close_all_but(&mut [self.lock.as_raw_fd()]);
-                loop {
-                    match self.control(Patience::Wait, TURN, libc::F_WRLCK) {
-                        Ok(()) => exit_now(0),
-                        Err(Errno::EINTR) => {}
-                        Err(_) => exit_now(1),
-                    }
-                }
-            }
-            ForkResult::Parent { child } => Ok(child),
-        }
-    }
-
     /// FILE.lock must still be what others find under its name.
-    fn expect_in_place(&self) -> Result<(), Trouble> {
+    fn expect_in_place(&self) -> Result<(), Refusal> {
         let is_ours = |there: fs::Metadata, ours: fs::Metadata| (there.dev(), there.ino()) == (ours.dev(), ours.ino());
         let there = fs::symlink_metadata(&self.lock_path);
         match there.and_then(|there| Ok(is_ours(there, self.lock.metadata()?))) {
             Ok(true) => Ok(()),
-            _ => Err(Trouble::System(format!(
+            _ => Err(Refusal::System(format!(
                 "{} was removed or replaced while it was in use; leave it in its place, and start again",
                 self.lock_path.display()
             ))),
@@ -187,14 +146,14 @@ impl Fence {
     }
 
     /// In this order, so that a power cut leaves the old token or the new one, and the new one before a command runs.
-    fn record(&self, token: u64) -> io::Result<()> {
+    fn record(&self) -> io::Result<()> {
         let new = beside(&self.path, ".new");
         match fs::remove_file(&new) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         let mut file = File::options().write(true).create_new(true).open(&new)?;
-        file.write_all(record(token).as_bytes())?;
+        file.write_all(record(self.token).as_bytes())?;
         file.sync_all()?;
         fs::rename(&new, &self.path)?;
         self.sync_directory()
@@ -205,36 +164,25 @@ impl Fence {
         File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
     }
 
-    fn say_whose_turn(&self, token: u64, kill_after: Duration) -> io::Result<()> {
-        let started = descendants::started(std::process::id())?.ok_or(Errno::ESRCH)?;
-        let holder = Holder { pid: getpid().as_raw(), started, descriptor: self.lock.as_raw_fd(), token, kill_after };
-        let text = holder.to_text();
-        self.lock.set_len(0)?;
-        self.lock.write_all_at(text.as_bytes(), 0)
-    }
-
-    /// Whose turn it is, or was. It is not known before the first turn, nor after a power cut.
-    fn holder(&self) -> Result<Option<Holder>, Trouble> {
+    /// Whose turn it is, or was, if that is known.
+    fn holder(&self) -> Result<Option<Holder>, Refusal> {
         let mut text = [0; LONGEST];
         let length = self.lock.read_at(&mut text, 0).map_err(|error| failed("cannot read", &self.lock_path, &error))?;
-        let text = &text[..length];
-        let holder = Holder::read(text);
-        if holder.is_none() && text.iter().any(|byte| *byte != 0) {
-            return Err(Trouble::File(format!(
+        Holder::read(&text[..length]).map_err(|NotOurs| {
+            Refusal::File(format!(
                 "{} is not ours, so it is left as it is; name another file than {}, or remove it",
                 self.lock_path.display(),
                 self.path.display()
-            )));
-        }
-        Ok(holder)
+            ))
+        })
     }
 
-    fn not_locked(&self, error: Errno) -> Trouble {
-        failed("cannot lock", &self.lock_path, &error.into())
+    fn lock_byte(&self, command: i32, byte: libc::off_t, lock: i32) -> Result<(), Refusal> {
+        self.control(command, byte, lock).map_err(|error| failed("cannot lock", &self.lock_path, &error.into()))
     }
 
     /// Locks or unlocks one byte.
-    fn control(&self, patience: Patience, byte: libc::off_t, lock: i32) -> nix::Result<()> {
+    fn control(&self, command: i32, byte: libc::off_t, lock: i32) -> nix::Result<()> {
         #[expect(unsafe_code, reason = "flock has padding on some systems")]
         // SAFETY: zeroes are a valid flock.
         let mut range: libc::flock = unsafe { std::mem::zeroed() };
@@ -243,11 +191,9 @@ impl Fence {
         range.l_whence = libc::SEEK_SET as _;
         range.l_start = byte;
         range.l_len = 1;
+        let waits = command == libc::F_OFD_SETLKW;
         loop {
-            let argument = match patience {
-                Patience::Try => FcntlArg::F_OFD_SETLK(&range),
-                Patience::Wait => FcntlArg::F_OFD_SETLKW(&range),
-            };
+            let argument = if waits { FcntlArg::F_OFD_SETLKW(&range) } else { FcntlArg::F_OFD_SETLK(&range) };
             match fcntl(&self.lock, argument) {
                 Err(Errno::EINTR) => {}
                 result => return result.map(drop),
@@ -257,7 +203,7 @@ impl Fence {
 }
 
 /// What a file says that is FILE, or is to be.
-fn seen(path: &Path) -> Result<Seen, Trouble> {
+fn seen(path: &Path) -> Result<Seen, Refusal> {
     let mut text = vec![];
     let mut read = || File::open(path)?.take(LONGEST as u64 + 1).read_to_end(&mut text);
     match fs::symlink_metadata(path).map(|metadata| metadata.is_file()) {
@@ -271,25 +217,18 @@ fn seen(path: &Path) -> Result<Seen, Trouble> {
             Err(error) => Err(failed("cannot read", path, &error)),
         },
         Ok(false) => {
-            Err(Trouble::File(format!("{} is no plain file; name one that is, or is not there", path.display())))
+            Err(Refusal::File(format!("{} is no plain file; name one that is, or is not there", path.display())))
         }
         Err(error) => Err(failed("cannot read", path, &error)),
     }
 }
 
-fn garbage(path: &Path) -> Trouble {
-    Trouble::File(format!(
+fn garbage(path: &Path) -> Refusal {
+    Refusal::File(format!(
         "{} holds no token, so it is left as it is; name another file, or remove it if no later holder's token can have \
          been in it",
         path.display()
     ))
-}
-
-/// What to do about a byte that another has locked.
-#[derive(Clone, Copy)]
-enum Patience {
-    Try,
-    Wait,
 }
 
 /// The path with something behind the file's name.
@@ -299,8 +238,8 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-fn failed(what: &str, path: &Path, error: &io::Error) -> Trouble {
+fn failed(what: &str, path: &Path, error: &io::Error) -> Refusal {
     let why =
         error.raw_os_error().map_or_else(|| error.to_string(), |number| Errno::from_raw(number).desc().to_owned());
-    Trouble::System(format!("{what} {}: {why}", path.display()))
+    Refusal::System(format!("{what} {}: {why}", path.display()))
 }

@@ -10,6 +10,7 @@
 
 mod beat;
 mod contend;
+pub(crate) mod fence;
 mod leader;
 mod lent;
 mod once_per;

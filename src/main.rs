@@ -6,7 +6,7 @@ use std::os::fd::AsFd as _;
 
 use nix::unistd::{getresgid, getresuid};
 use zklock::config::ThisProcess;
-use zklock::plan::{self, Exit, FencePlan, Plan, Setting, Task, Tls, Verbosity};
+use zklock::plan::{self, Exit, Plan, Setting, Task, Tls, Verbosity};
 use zklock::rules::event::Unstarted;
 use zklock::rules::login::Login;
 use zklock::rules::outcome::{End, Outcome};
@@ -60,7 +60,6 @@ fn work() -> Outcome {
     }
     match plan::task(args, &ThisProcess) {
         Ok(Task::Job(plan)) => run(*plan),
-        Ok(Task::Fence(plan)) => fence(&plan),
         Ok(Task::Operation(mut operation)) => {
             start_log(operation.messages.verbosity, operation.messages.log_filter.as_deref());
             let access = &mut operation.access;
@@ -161,20 +160,6 @@ fn use_files(
             false
         }
     }
-}
-
-fn fence(plan: &FencePlan) -> Outcome {
-    start_log(plan.messages.verbosity, plan.messages.log_filter.as_deref());
-    if let Err(error) = command::locate(&plan.command.program) {
-        return not_located(&plan.command.program.display().to_string(), &error);
-    }
-    let mut writer = match Writer::open() {
-        Ok(writer) => writer,
-        Err(error) => return internal(&format!("cannot make a pipe and shared memory: {error}")),
-    };
-    let outcome = supervisor::run_fence(plan, &mut writer);
-    writer.finish(true);
-    outcome
 }
 
 fn internal(error: &str) -> Outcome {

@@ -40,7 +40,7 @@ use crate::rules::signal::{Signal, UnknownSignal};
 
 pub use config::{SYSTEMS, Surroundings, Unread, keys};
 pub use connect::{ConnectString, HostPort};
-pub use fence::FencePlan;
+pub use fence::Fence;
 pub use hold::Hold;
 pub use login::credential;
 pub use operation::{Break, Check, Complete, List, Operation, Status, Subject};
@@ -88,13 +88,15 @@ pub enum Work {
     Command(CommandLine),
     /// `zklock hold`: nothing, but for another process.
     Hold(Hold),
+    /// `zklock fence`: run this, with a file in place of a lock. There are no servers then.
+    Fence(CommandLine, Fence),
 }
 
 impl Plan {
     /// What to run under the lock, if anything.
     pub fn command(&self) -> Option<&CommandLine> {
         match &self.work {
-            Work::Command(line) => Some(line),
+            Work::Command(line) | Work::Fence(line, _) => Some(line),
             Work::Hold(_) => None,
         }
     }
@@ -102,8 +104,16 @@ impl Plan {
     /// What to hold the lock for, if nothing is run under it.
     pub fn hold(&self) -> Option<&Hold> {
         match &self.work {
-            Work::Command(_) => None,
+            Work::Command(_) | Work::Fence(..) => None,
             Work::Hold(hold) => Some(hold),
+        }
+    }
+
+    /// The file in place of a lock, if there is one.
+    pub fn fence(&self) -> Option<&Fence> {
+        match &self.work {
+            Work::Command(_) | Work::Hold(_) => None,
+            Work::Fence(_, fence) => Some(fence),
         }
     }
 }
@@ -168,10 +178,8 @@ pub enum Verbosity {
 /// What zklock is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Run a command under a lock, or hold the lock for another process.
+    /// Run a command under a lock or behind a fence, or hold a lock for another process.
     Job(Box<Plan>),
-    /// Run a command behind a fence.
-    Fence(Box<FencePlan>),
     /// Any other subcommand.
     Operation(Box<Operation>),
 }

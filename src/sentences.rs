@@ -10,8 +10,7 @@ use crate::rules::message::{Loss, View};
 use crate::rules::notice::{Blocker, LostWhy, Notice};
 use crate::rules::settings::Patience;
 
-use self::refusals::refused;
-pub use self::refusals::{denied, lacks, no_chroot, not_let_in, recipe};
+pub use self::refusals::{denied, lacks, no_chroot, not_let_in, recipe, refused};
 
 mod refusals;
 
@@ -180,6 +179,9 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
                 told_to_caller(plan, tells_caller).unwrap_or("killing the command"),
             );
             let why = match why {
+                LostWhy::Told(Loss::LeaseOver) if plan.fence().is_some() => {
+                    "a later holder has come; killed the command".to_owned()
+                }
                 LostWhy::Told(loss @ Loss::LeaseOver) if plan.hold().is_none() => {
                     format!("{}; killed the command", cause(*loss, several))
                 }
@@ -190,6 +192,10 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
                 LostWhy::Killed(signal) => format!("the process that held it died of {signal}; {stopping}"),
             };
             (Weight::Error, format!("lost the {the_lock} {locks}: {why}"))
+        }
+        Notice::Revoked { by: Some(token), stops } if plan.fence().is_some() => {
+            let what = if *stops { "stopping the command" } else { "the command was not started" };
+            (Weight::Error, format!("a later holder has come, with the token {token} for {lock}: {what}"))
         }
         Notice::Revoked { by, stops } => {
             let by = by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();

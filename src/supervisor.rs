@@ -5,7 +5,6 @@
 //!
 //! It has one loop. What comes first in it, and what follows from what, is in [`turn`].
 
-mod fence;
 mod job;
 mod keeper;
 mod outside;
@@ -14,7 +13,7 @@ pub mod turn;
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, RawFd};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -29,6 +28,7 @@ use self::turn::{REAPS, Turns};
 use crate::clock::{self, Alarm};
 use crate::command::{self, Reaped};
 use crate::environment;
+use crate::fence::Fence;
 use crate::guard::Guard;
 use crate::hold::Caller;
 use crate::lending::{Borrowing, Lending};
@@ -41,11 +41,10 @@ use crate::rules::message::{Grant, Loss, Order};
 use crate::rules::notice::{LostWhy, Notice};
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
+use crate::sentences;
 use crate::signals::{Inherited, Signals};
 use crate::terminal::Screen;
 use crate::writer::Writer;
-
-pub use self::fence::run as run_fence;
 
 /// How long a keeper that has nothing left to do may take to exit.
 const KEEPER_EXIT: Duration = Duration::from_millis(500);
@@ -67,6 +66,13 @@ pub fn run<'p>(plan: &'p Plan, credentials: Option<&'p File>, writer: &'p mut Wr
         }
         Err(error) => return Err(error).context("cannot look after what the command starts"),
     };
+    let fence = match plan.fence().map(Fence::open).transpose() {
+        Ok(fence) => fence,
+        Err(refusal) => {
+            Screen::default().line(&sentences::refused(&refusal, plan));
+            return Ok(refusal.outcome());
+        }
+    };
     let borrowing = Borrowing::new(&plan.request.offers);
     let teller = Teller::new(plan);
     let caller = plan.hold().map(Caller::find).transpose().context("cannot watch the caller")?;
@@ -82,6 +88,7 @@ pub fn run<'p>(plan: &'p Plan, credentials: Option<&'p File>, writer: &'p mut Wr
         job,
         lending: None,
         borrowing,
+        fence,
         asked: None,
         caller,
         caller_is_told: false,
@@ -113,6 +120,8 @@ struct Supervisor<'p> {
     /// Our part as a lender, from the start of the command on.
     lending: Option<Lending>,
     borrowing: Borrowing,
+    /// With `zklock fence`: the files in place of a lock.
+    fence: Option<Fence>,
     /// With `zklock hold`: the process that the lock is held for.
     caller: Option<Caller>,
     caller_is_told: bool,
@@ -206,8 +215,12 @@ impl<'p> Supervisor<'p> {
         }
         let refresh = self.teller.refresh();
         let lent = self.caller.as_ref().map(Caller::lent);
-        let keeper =
-            Keeper::start(self.plan, self.credentials, refresh, self.asked, queue_at, &mut self.borrowing, lent)?;
+        let keeper = match &self.fence {
+            Some(fence) => Keeper::of_fence(fence)?,
+            None => {
+                Keeper::start(self.plan, self.credentials, refresh, self.asked, queue_at, &mut self.borrowing, lent)?
+            }
+        };
         self.job.disown(keeper.pid);
         self.keeper = Some(keeper);
         Ok(())
@@ -216,11 +229,11 @@ impl<'p> Supervisor<'p> {
     fn make_guard(&mut self) {
         let Some(keeper) = &self.keeper else { return };
         // If there are too many processes now, there may be fewer at our turn.
-        if let Err(error) = self.job.make_guard(self.command, &keeper.ties, &self.borrowing.descriptors()) {
+        if let Err(error) = self.job.make_guard(self.command, &keeper.ties, &self.kept()) {
             log::info!("cannot make a guard yet: {error}");
         }
         // Now rather than at the hand-over.
-        if self.lending.is_none() && self.caller.is_none() {
+        if self.lending.is_none() && self.lends() {
             self.lending = Lending::begin().ok();
         }
     }
@@ -243,12 +256,15 @@ impl<'p> Supervisor<'p> {
         self.clear_screen();
         self.job.prepare();
         self.job.grant = Some(grant.clone());
-        let kept = self.borrowing.descriptors();
+        let (kept, lends) = (self.kept(), self.lends());
         // Without a keeper there is no lock.
         let Some(keeper) = &mut self.keeper else { return Ok(Some(Unstarted::TooLate)) };
         let mut variables = environment::describe(grant, self.plan.request.mode);
         variables.push(environment::held(grant, &self.plan.request.held));
-        if self.caller.is_none() && self.lending.is_none() {
+        if let Some(fence) = self.plan.fence() {
+            variables = vec![(environment::TOKEN, fence.token.to_string().into())];
+        }
+        if lends && self.lending.is_none() {
             match Lending::begin() {
                 Ok(lending) => self.lending = Some(lending),
                 Err(error) => return Ok(Some(self.not_started(&error))),
@@ -273,6 +289,16 @@ impl<'p> Supervisor<'p> {
             Err(_) if self.borrowing.is_lost() => Ok(Some(Unstarted::Lost(Loss::LenderGone))),
             Err(error) => Ok(Some(self.not_started(&error))),
         }
+    }
+
+    /// Whether it is we who lend our locks to the runs below the command. What stands in for a command lends by itself.
+    fn lends(&self) -> bool {
+        self.caller.is_none() && self.fence.is_none()
+    }
+
+    /// What shows, as long as it is open, that something of the command is left.
+    fn kept(&self) -> Vec<RawFd> {
+        self.borrowing.descriptors().into_iter().chain(self.fence.as_ref().map(Fence::descriptor)).collect()
     }
 
     /// Our part as a lender.
@@ -356,6 +382,10 @@ impl<'p> Supervisor<'p> {
             let left = until.saturating_since(clock::now());
             if left.is_zero() {
                 self.kill_keeper();
+            }
+            if clock::now() > until + KEEPER_EXIT {
+                // A file system that does not answer keeps it from dying.
+                break;
             }
             self.pause(left.max(CLEAN_UP_PAUSE));
         }

@@ -108,7 +108,7 @@ pub fn run(birth: Birth<'_>) {
 
 /// Detaches the process: out of reach of terminals and of signals to process groups, and with standard input
 /// and output detached.
-fn detach() -> anyhow::Result<()> {
+pub(super) fn detach() -> anyhow::Result<()> {
     signals::turn_deaf()?;
     setsid()?;
     let null = nix::fcntl::open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Permissions::empty());

@@ -7,30 +7,32 @@ use std::time::Duration;
 use super::config::Surroundings;
 use super::origin::Given;
 use super::refusal::quoted;
-use super::written::{Messages, Written};
-use super::{CommandLine, UsageError};
+use super::written::Written;
+use super::{CommandLine, ConnectString, LockPath, Plan, Published, Request, UsageError, Work};
 use crate::cli::Subcommand;
 use crate::cli::fence::Cli;
+use crate::clock;
 use crate::duration;
 use crate::environment;
 use crate::rules::fence;
+use crate::rules::lease::Span;
+use crate::rules::login::Login;
+use crate::rules::mode::Mode;
+use crate::rules::settings::{Patience, Settings};
+use crate::rules::signal::Signal;
 
-/// What a fence is to do.
+/// What stands in the place of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FencePlan {
+pub struct Fence {
     /// Where the highest token is kept. It has the name of a file at its end.
     pub file: PathBuf,
     /// Our token.
     pub token: u64,
     /// Time from the stop signal to SIGKILL.
     pub kill_after: Duration,
-    /// What to run.
-    pub command: CommandLine,
-    /// How much to say.
-    pub messages: Messages,
 }
 
-pub(super) fn read(cli: Cli, written: &Written<'_, impl Surroundings>) -> Result<FencePlan, UsageError> {
+pub(super) fn read(cli: Cli, written: &Written<'_, impl Surroundings>) -> Result<Plan, UsageError> {
     let token = written.option("token", "--token", environment::TOKEN, cli.token);
     let token = token.ok_or_else(|| {
         UsageError(
@@ -46,12 +48,42 @@ pub(super) fn read(cli: Cli, written: &Written<'_, impl Surroundings>) -> Result
     }
     let mut words = cli.command.into_iter();
     let program = words.next().ok_or_else(|| UsageError(format!("no command; write {}", Subcommand::Fence.usage())))?;
-    Ok(FencePlan {
-        file: cli.file.into(),
-        token,
-        kill_after,
-        command: CommandLine { program, args: words.collect() },
-        messages: written.messages(cli.messages)?,
+    let command = CommandLine { program, args: words.collect() };
+    let file = PathBuf::from(cli.file);
+    let messages = written.messages(cli.messages)?;
+    // The keeper answers at once, and grants this.
+    let timeout = Span::without_end(clock::now()).timeout;
+    Ok(Plan {
+        settings: Settings {
+            patience: Patience::Forever,
+            connect_timeout: timeout,
+            session_timeout: timeout,
+            kill_after: Some(kill_after),
+            stop_signal: Signal::TERM,
+            max_run: None,
+            wait_descendants: true,
+        },
+        request: Request {
+            lock: LockPath::of_file(&file),
+            and: vec![],
+            mode: Mode::Exclusive,
+            dialects: vec![],
+            dialects_given: false,
+            once_per: None,
+            held: vec![],
+            offers: vec![],
+        },
+        work: Work::Fence(command, Fence { file, token, kill_after }),
+        on_lost: None,
+        conflict_exit_code: 0,
+        published: Published::default(),
+        verbosity: messages.verbosity,
+        log_filter: messages.log_filter,
+        servers: ConnectString { hosts: vec![], chroot: String::new() },
+        servers_given: true,
+        tls: None,
+        login: Login::default(),
+        files: vec![],
     })
 }
 

@@ -109,7 +109,7 @@ pub(super) fn read(subcommand: Subcommand, args: &[OsString], surroundings: &imp
         }
         Subcommand::Fence => {
             let cli = cli::fence::Cli::from_arg_matches(&matches).map_err(refused)?;
-            return Ok(Task::Fence(Box::new(fence::read(cli, &written)?)));
+            return Ok(Task::Job(Box::new(fence::read(cli, &written)?)));
         }
         Subcommand::Status => {
             let cli = status::Cli::from_arg_matches(&matches).map_err(refused)?;

@@ -1,6 +1,7 @@
 //! Paths of znodes: the LOCK argument, and the chroot of a connect string.
 
 use std::fmt;
+use std::path::Path;
 
 use crate::rules::last_run;
 
@@ -32,6 +33,11 @@ impl LockPath {
             return Err(format!("is {length} bytes long, chroot included; write at most {LONGEST}"));
         }
         Ok(Self(text.to_owned()))
+    }
+
+    /// The file of `zklock fence`, which stands where others have a lock.
+    pub(super) fn of_file(path: &Path) -> Self {
+        Self(path.display().to_string())
     }
 
     /// The path, beginning with a slash and not ending with one.

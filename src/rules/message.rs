@@ -10,6 +10,7 @@ use super::last_run::{Asked, LastRun};
 use super::lender::{Barrier, Lender};
 use super::login::Right;
 use super::mode::Mode;
+use super::outcome::Outcome;
 use super::queue::{Dialect, Recipe};
 
 /// What the keeper tells the supervisor.
@@ -218,6 +219,40 @@ pub enum Refusal {
     Unusable(String),
     /// Any other answer that the server would repeat if asked again.
     Server(String),
+    /// Of `zklock fence`: a later holder has been here.
+    LaterHolder {
+        /// FILE
+        file: String,
+        /// Its token.
+        seen: u64,
+        /// Ours.
+        ours: u64,
+    },
+    /// Of `zklock fence`: a file is not what it should be. The sentence says what to do.
+    File(String),
+    /// Of `zklock fence`: the operating system refuses something.
+    System(String),
+}
+
+impl Refusal {
+    /// How a run ends that it is the end of.
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            Self::Denied(_) | Self::Lacks { .. } | Self::NotLetIn(_) => Outcome::Denied,
+            Self::NoChroot
+            | Self::Exhausted(_)
+            | Self::Blind { .. }
+            | Self::OtherPermits { .. }
+            | Self::OtherRecipe { .. }
+            | Self::Upgrade { .. }
+            | Self::OutOfReach { .. }
+            | Self::OncePerLent { .. }
+            | Self::Unusable(_) => Outcome::Unusable,
+            Self::LaterHolder { .. } => Outcome::Lost,
+            Self::File(_) => Outcome::Usage,
+            Self::Server(_) | Self::System(_) => Outcome::Internal,
+        }
+    }
 }
 
 /// What the supervisor tells the keeper.

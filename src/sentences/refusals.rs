@@ -50,7 +50,7 @@ pub fn recipe(recipe: Recipe) -> &'static str {
 }
 
 /// The sentence for a refusal.
-pub(super) fn refused(refusal: &Refusal, plan: &Plan) -> String {
+pub fn refused(refusal: &Refusal, plan: &Plan) -> String {
     match refusal {
         Refusal::Denied(node) => denied(node),
         Refusal::Lacks { node, right } => lacks(node, *right, &plan.login),
@@ -96,5 +96,10 @@ pub(super) fn refused(refusal: &Refusal, plan: &Plan) -> String {
             format!("{lock} is held by the run that started this one: give --once-per to that run")
         }
         Refusal::Unusable(why) | Refusal::Server(why) => format!("ZooKeeper refused: {why}"),
+        Refusal::LaterHolder { file, seen, ours } => format!(
+            "a later holder has been here: {file} has seen the token {seen}, and ours is {ours}; only if ZooKeeper was \
+             set up anew, so that its tokens began again, remove {file}"
+        ),
+        Refusal::File(why) | Refusal::System(why) => why.clone(),
     }
 }

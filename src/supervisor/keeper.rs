@@ -10,7 +10,9 @@ use nix::unistd::{ForkResult, Pid, fork};
 
 use crate::command::exit_now;
 use crate::descendants;
-use crate::guard::Ties;
+use crate::fence::Fence;
+use crate::guard::{KeeperTies, Ties};
+use crate::keeper::fence;
 use crate::keeper::process::{self, Birth};
 use crate::lending::{Borrowing, Lending};
 use crate::plan::Plan;
@@ -33,7 +35,7 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Forks a keeper. This process must have one thread only.
+    /// Forks a keeper of a session.
     pub(super) fn start(
         plan: &Plan,
         credentials: Option<&File>,
@@ -43,10 +45,40 @@ impl Keeper {
         borrowing: &mut Borrowing,
         lent: Option<&Lending>,
     ) -> anyhow::Result<Self> {
-        let (ours, theirs) = Link::pair().context("cannot create a socket pair")?;
-        let ties = Ties::new().context("cannot make pipes and shared memory")?;
         let supervisor = std::process::id();
         let started = descendants::started(supervisor).ok().flatten();
+        Self::fork(|link, ties| {
+            // It may outlive the command for as long as no server answers.
+            let loans = borrowing.loans();
+            borrowing.give_back();
+            lent.map(Lending::end);
+            let lent = lent.map(AsFd::as_fd);
+            process::run(Birth {
+                plan,
+                credentials,
+                supervisor,
+                started,
+                refresh,
+                asked,
+                queue_at,
+                loans,
+                link,
+                ties,
+                lent,
+            });
+        })
+    }
+
+    /// Forks a keeper of a fence.
+    pub(super) fn of_fence(fence: &Fence) -> anyhow::Result<Self> {
+        let supervisor = Pid::this();
+        Self::fork(|link, ties| fence::run(&fence::Birth { fence, supervisor, link, ties }))
+    }
+
+    /// Forks a process that lives like this. This process must have one thread only.
+    fn fork(live: impl FnOnce(Link, KeeperTies)) -> anyhow::Result<Self> {
+        let (ours, theirs) = Link::pair().context("cannot create a socket pair")?;
+        let ties = Ties::new().context("cannot make pipes and shared memory")?;
         #[expect(unsafe_code, reason = "the keeper is a fork of the supervisor")]
         // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
         match unsafe { fork() }.context("cannot fork")? {
@@ -54,25 +86,7 @@ impl Keeper {
                 // If we kept the supervisor's end too, we would not see the socket close when the supervisor
                 // dies.
                 drop(ours);
-                // It may outlive the command for as long as no server answers.
-                let loans = borrowing.loans();
-                borrowing.give_back();
-                lent.map(Lending::end);
-                let ties = ties.into_keeper();
-                let link = theirs;
-                process::run(Birth {
-                    plan,
-                    credentials,
-                    supervisor,
-                    started,
-                    refresh,
-                    asked,
-                    queue_at,
-                    loans,
-                    link,
-                    ties,
-                    lent: lent.map(AsFd::as_fd),
-                });
+                live(theirs, ties.into_keeper());
                 exit_now(0);
             }
             ForkResult::Parent { child: pid } => Ok(Self { pid, link: Some(ours), ties, reaped: false, died: false }),

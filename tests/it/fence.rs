@@ -289,20 +289,19 @@ fn a_fence_that_is_stopped_makes_way() {
 
 /// A debugger has it.
 #[test]
-fn a_fence_that_does_not_react_is_killed() {
+fn the_command_of_a_fence_that_does_not_react_is_killed() {
     if refused([Right::Ptrace]) {
         return;
     }
     let far = Far::new();
     let mut first = far.start("first", 7, &["-k", "0"], &["--wait"]);
-    let _held = Traced::hold(first.pid());
+    let held = Traced::hold(first.pid());
     let mut second = far.job("second", 8, &[], &[]).spawn();
-    let output = second.wait().expect_code(0);
-    let said = "zklock: the zklock that uses file did not stop its command in time; killed it\n";
-    assert_eq!(output.stderr(), said, "{output}");
-    first.wait().expect_signal(Signal::SIGKILL);
-    first.wait_until_nothing_is_left();
+    silent(second.wait().expect_code(0));
     far.expect_order(&["first", "second"]);
+    drop(held);
+    let output = first.wait().expect_code(76);
+    assert!(output.stderr().contains("a later holder has come"), "{output}");
 }
 
 /// Its guard is stopped before it has opened the gate.
@@ -325,8 +324,8 @@ fn a_command_that_is_to_stop_before_it_has_begun_never_begins() {
         if has_later {
             third = Some(far.job("third", 8, &[], &[]).spawn());
             let output = second.wait_at_most(SOON).expect_code(76);
-            let said = "zklock: a later holder has come, with the token 8 for file: the command was not started\n";
-            assert_eq!(output.stderr(), said, "{output}");
+            assert!(output.stderr().contains("a later holder has come, with the token 8 for file"), "{output}");
+            assert!(output.stderr().ends_with("zklock: the command was not started\n"), "{output}");
         } else {
             second.signal(Signal::SIGTERM);
             silent(second.wait_at_most(SOON).expect_signal(Signal::SIGTERM));
@@ -480,7 +479,7 @@ fn a_person_sees_what_is_waited_for() {
     let mut first = far.start("first", 7, &[], &["--exit-on", "TERM"]);
     let terminal = Terminal::new(100);
     let mut second = terminal.spawn(far.job("second", 7, &[], &[]));
-    let line = format!("zklock: waiting for file: process {} runs a command, with the token 7", first.pid());
+    let line = format!("zklock: waiting for file: held by process {}, with the token 7", first.pid());
     terminal.wait("the waiting line", |lines| lines.last() == Some(&line));
     finish(&mut first);
     second.wait().expect_code(0);
@@ -489,48 +488,21 @@ fn a_person_sees_what_is_waited_for() {
 }
 
 #[test]
-fn another_containers_command_is_waited_for() {
+fn another_containers_command_is_stopped() {
     if refused([Right::PidNamespaces]) {
         return;
     }
     let far = Far::new();
-    let mut first = far.job("first", 7, &[], &["--until", "end"]).run_by(as_pid_1()).spawn();
+    let mut first = far.job("first", 7, &["-k", LONG], &["--exit-on", "TERM"]).run_by(as_pid_1()).spawn();
     first.wait_stdout("first ready");
     let mut second = far.job("second", 8, &[], &[]).spawn();
-    wait_waiting(&second);
-    fs::write(far.file("end"), "").unwrap();
-    first.wait().expect_code(0);
+    first.wait().expect_code(76);
     silent(second.wait().expect_code(0));
     far.expect_order(&["first", "second"]);
 }
 
-/// Two that start at once may have the same process id, the same start and the same descriptor.
 #[test]
-fn a_process_of_ours_is_not_taken_for_one_of_another_container() {
-    let far = Far::new();
-    let mut first = far.start("first", 7, &[], &["--until", "end"]);
-    let mut ours = far.queue("ours", 7);
-    // What a fence in another container would have written whose numbers are those of ours.
-    let pid = ours.pid();
-    let started = process::look(pid).expect("it waits").started;
-    let is_lock =
-        |number: &String| fs::read_link(format!("/proc/{pid}/fd/{number}")).is_ok_and(|to| to == far.file("file.lock"));
-    let numbers =
-        fs::read_dir(format!("/proc/{pid}/fd")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let descriptor = numbers.into_iter().find(is_lock).expect("it has the file");
-    fs::write(far.file("file.lock"), format!("{pid} {started} {descriptor} 6 5000\n")).unwrap();
-    let mut last = far.job("last", 8, &[], &[]).spawn();
-    wait_waiting(&last);
-    fs::write(far.file("end"), "").unwrap();
-    first.wait().expect_code(0);
-    // It was not asked to end, and is refused.
-    assert!(only_line(&ours.wait().expect_code(76)).starts_with("a later holder has been here"));
-    last.wait().expect_code(0);
-    far.expect_order(&["first", "last"]);
-}
-
-#[test]
-fn another_users_command_is_waited_for() {
+fn another_users_command_is_stopped() {
     if refused([Right::Root]) {
         return;
     }
@@ -543,17 +515,8 @@ fn another_users_command_is_waited_for() {
     let copy = far.file("zklock");
     copy_program(binary(), &copy);
     let mut second = far.fence(8, &[]).arg("true").program(&copy).run_by(AS_NOBODY).spawn();
-    let line = second.wait_stderr("of another user");
-    let said = "with a lower token; it cannot be stopped from here, so waiting until it has ended";
-    assert_eq!(line, format!("zklock: file is in use by process {} of another user, {said}", first.pid()));
-    assert!(!first.stdout().contains("signal"), "{first}");
-    first.signal(Signal::SIGUSR1);
-    first.wait_stdout("first signal USR1");
-    // Its command ends, as it would have if it could have been asked.
-    first.signal(Signal::SIGTERM);
-    first.wait().expect_code(76);
-    let output = second.wait().expect_code(0);
-    assert_eq!(output.stderr().lines().count(), 1, "once\n{output}");
+    expect_stopped(&mut first, 8);
+    silent(second.wait().expect_code(0));
 }
 
 /// Two holders whose commands have work done where zklock does not reach: by a process that does what it is told, as sshd

@@ -362,5 +362,5 @@ fn check_shows_the_acl_that_a_run_would_use() {
 fn a_fence_reads_no_configuration() {
     let fake = Fake::files("frobnicate", "frobnicate").variable("ZKLOCK_CONFIG", "/gone");
     let args = ["zklock", "fence", "--token", "1", "file", "true"].map(OsString::from);
-    assert!(matches!(task(args, &fake), Ok(Task::Fence(_))));
+    assert!(matches!(task(args, &fake), Ok(Task::Job(_))));
 }

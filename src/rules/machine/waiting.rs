@@ -295,20 +295,7 @@ fn revoked(now: Instant, by: Option<String>) -> (State, Vec<Effect>) {
 }
 
 fn refused(now: Instant, refusal: Refusal) -> (State, Vec<Effect>) {
-    let outcome = match refusal {
-        Refusal::Denied(_) | Refusal::Lacks { .. } | Refusal::NotLetIn(_) => Outcome::Denied,
-        Refusal::NoChroot
-        | Refusal::Exhausted(_)
-        | Refusal::Blind { .. }
-        | Refusal::OtherPermits { .. }
-        | Refusal::OtherRecipe { .. }
-        | Refusal::Upgrade { .. }
-        | Refusal::OutOfReach { .. }
-        | Refusal::OncePerLent { .. }
-        | Refusal::Unusable(_) => Outcome::Unusable,
-        Refusal::Server(_) => Outcome::Internal,
-    };
-    give_up(now, outcome, vec![Effect::Say(Notice::Refused(refusal))])
+    give_up(now, refusal.outcome(), vec![Effect::Say(Notice::Refused(refusal))])
 }
 
 /// Leaves at the end of `--timeout` because of those before us. Whether the session still lives is known
