@@ -1,8 +1,13 @@
 //! The `zklock` command: parse, plan, supervise, exit.
 
+#![no_main]
+
+use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::slice;
 
 use nix::unistd::{getresgid, getresuid};
 use zklock::config::ThisProcess;
@@ -15,8 +20,23 @@ use zklock::terminal::Screen;
 use zklock::writer::{self, Writer};
 use zklock::{command, hold, operate, secrets, session, signals, supervisor};
 
-fn main() -> ! {
-    let status = match work().end() {
+/// In the place of what Rust's runtime does before and after `main`, which takes twenty system calls and a dozen page faults.
+#[expect(unsafe_code, reason = "the C library calls it")]
+// SAFETY: no other symbol of this program has this name.
+#[unsafe(no_mangle)]
+extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
+    open_standard_descriptors();
+    #[expect(
+        unsafe_code,
+        reason = "the C library keeps the arguments; an output without a reader is an error, and no signal"
+    )]
+    // SAFETY: so many texts are there, and nothing changes them; SIG_IGN is no handler function.
+    let args = unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        slice::from_raw_parts(words, usize::try_from(count).unwrap_or(0)).iter().map(|word| CStr::from_ptr(*word))
+    };
+    let args = args.map(|word| OsStr::from_bytes(word.to_bytes()).to_owned());
+    let status = match work(args).end() {
         End::Exit(status) => status,
         End::DieOf(signal) => {
             signals::die_of(signal);
@@ -24,29 +44,26 @@ fn main() -> ! {
             u8::try_from(128 + signal.number()).unwrap_or(u8::MAX)
         }
     };
-    // All has been written by now. What exit(3) would still do costs some twenty page faults, in a run of four hundred.
+    // All has been written by now. What exit(3) would still do costs some twenty page faults.
     command::exit_now(status.into())
 }
 
-/// Runs before the standard library, which opens /dev/null for reading and writing where standard output is closed, so
-/// that all that is written would be lost without a word. What is open for reading takes nothing, as what is closed does.
-#[expect(unsafe_code, reason = "nothing of Rust runs as early")]
-// SAFETY: the C library calls what is in this section once it has set up itself.
-#[unsafe(link_section = ".init_array")]
-#[used]
-static KEEP_CLOSED: extern "C" fn() = keep_closed;
-
-extern "C" fn keep_closed() {
-    #[expect(unsafe_code, reason = "standard output may be closed")]
-    // SAFETY: the calls take numbers and a constant. open(2) takes the lowest number that is free, so 1 after 0.
-    unsafe {
-        while libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) < 0
-            && libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) >= 0
-        {}
+/// No file that is opened later is taken for one of these three. Where standard output is closed it is opened for reading: what
+/// is written to it must not be lost without a word.
+fn open_standard_descriptors() {
+    for number in libc::STDIN_FILENO..=libc::STDERR_FILENO {
+        let access = if number == libc::STDOUT_FILENO { libc::O_RDONLY } else { libc::O_RDWR };
+        #[expect(unsafe_code, reason = "a descriptor may be closed")]
+        // SAFETY: the calls take numbers and a constant. open(2) takes the lowest number that is free.
+        unsafe {
+            if libc::fcntl(number, libc::F_GETFD) < 0 {
+                libc::open(c"/dev/null".as_ptr(), access);
+            }
+        }
     }
 }
 
-fn work() -> Outcome {
+fn work(args: impl Iterator<Item = OsString>) -> Outcome {
     if is_set_id() {
         say(
             "zklock does not run with the rights of another user than its caller, who chooses its files and its command: \
@@ -54,7 +71,7 @@ fn work() -> Outcome {
         );
         return Outcome::Internal;
     }
-    let args: Vec<_> = std::env::args_os().collect();
+    let args: Vec<_> = args.collect();
     if let Some(outcome) = hold::stand_in(&args) {
         return outcome;
     }
