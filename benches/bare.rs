@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use zklock::rules::instant::Instant;
+use zklock::rules::pace::Pace;
 use zklock::zookeeper::connection::{Connection, Event};
 use zklock::zookeeper::error::Refused;
 use zklock::zookeeper::handshake::{Attempt, Granted};
@@ -39,7 +40,7 @@ impl Bare {
                 break granted;
             }
         };
-        Ok(Self { socket, connection: Connection::new(granted, "/", timeout, NOW) })
+        Ok(Self { socket, connection: Connection::new(granted, "/", Pace::calm(timeout), NOW) })
     }
 
     /// Sends these requests in one flight.

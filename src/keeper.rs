@@ -39,6 +39,7 @@ use crate::rules::instant::Instant;
 use crate::rules::last_run::{Asked, LastRun, Success};
 use crate::rules::lease::Terms;
 use crate::rules::message::{Connection, Loss, Order, Refusal, Report};
+use crate::rules::pace::Pace;
 use crate::session::{Failure, Session};
 
 /// The pause before a request that has failed at once is repeated, so that a server that keeps breaking the
@@ -195,7 +196,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
             beats: Beats {
                 last: Cell::new(None),
                 lease_from: Cell::new(None),
-                contacts: RefCell::new(Contacts::new(outside.now())),
+                contacts: RefCell::new(Contacts::new(Pace::brisk(plan.settings.session_timeout), outside.now())),
                 urged: Cell::new(false),
                 unpublished: RefCell::new(None),
             },
@@ -333,7 +334,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
             }
             log::info!("connection to ZooKeeper lost");
             let lost = self.outside.now();
-            let heard = self.beats.contacts.borrow().heard_until(session.timeout(), lost);
+            let heard = self.beats.contacts.borrow().heard_until(lost);
             self.session.connection.take();
             let lived = lost.saturating_since(since);
             if closings.add(session.closed_over_creation(), lived) && !self.told.borrow().held {

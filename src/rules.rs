@@ -23,6 +23,7 @@ pub mod message;
 pub mod mode;
 pub mod notice;
 pub mod outcome;
+pub mod pace;
 pub mod queue;
 pub mod revocation;
 pub mod rfc3339;

@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use crate::rules::contacts::Contact;
 use crate::rules::instant::Instant;
+use crate::rules::pace::Pace;
 
 /// Why a request was not answered as hoped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,6 +135,9 @@ pub trait Session: Sized {
 
     /// When the servers were asked for this connection: the leader heard from us no earlier than that.
     fn opened(&self) -> Instant;
+
+    /// From now on, the server hears from us and is given up at this pace. At first it is [`Pace::brisk`].
+    fn set_pace(&self, pace: Pace);
 
     /// The requests that were answered since the last call, pings and refusals included, in the order of the answers.
     fn take_contacts(&self) -> Vec<Contact>;

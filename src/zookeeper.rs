@@ -16,14 +16,12 @@
 //! | [`handshake`] | how a session is opened or resumed |
 //! | [`sasl`] | tokens of SASL, before the first request |
 //! | [`connection`] | one connection with a session: which reply belongs to which request, and when that was sent |
-//! | [`pace`] | when to ping, and when a silence is a loss |
 //! | [`error`] | what can go wrong |
 
 pub mod connection;
 pub mod error;
 pub mod frames;
 pub mod handshake;
-pub mod pace;
 pub mod records;
 pub mod reply;
 pub mod request;

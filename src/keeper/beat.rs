@@ -179,7 +179,7 @@ impl<O: Outside> Keeper<'_, O> {
         poll_fn(|_| {
             let now = self.outside.now();
             let (mut contacts, new) = (self.beats.contacts.borrow_mut(), session.take_contacts());
-            contacts.awake(timeout, now);
+            contacts.awake(now);
             if let Some(last) = new.last() {
                 self.outside.show_answered(last.answered);
             }

@@ -14,6 +14,7 @@ use crate::plan::LockPath;
 use crate::rules::contacts::{Beat, Contacts};
 use crate::rules::login::Right;
 use crate::rules::message::{Connection, Loss, Progress, Refusal, Report};
+use crate::rules::pace::Pace;
 use crate::rules::queue::{Contender, ContenderId, Queue};
 use crate::session::{Created, Failure, Session, Stat};
 
@@ -112,7 +113,7 @@ impl<O: Outside> Keeper<'_, O> {
 
     /// What comes first over each connection.
     async fn arrive(&self, session: &O::Session) -> Result<(), Failure> {
-        self.beats.contacts.replace(Contacts::new(session.opened()));
+        self.beats.contacts.replace(Contacts::new(Pace::brisk(session.timeout()), session.opened()));
         self.expect_other_lists();
         let is_first = self.place.borrow().is_nowhere();
         if !is_first {

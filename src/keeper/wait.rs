@@ -13,6 +13,7 @@ use crate::rules::card::Card;
 use crate::rules::lease::Terms;
 use crate::rules::login::Right;
 use crate::rules::message::{Grant, Granted, Loss, Progress, Refusal, Report, View};
+use crate::rules::pace::Pace;
 use crate::rules::queue::{Contender, Queue, SINGLE, Standing};
 use crate::rules::revocation::Revocation;
 use crate::rules::text::printable;
@@ -271,7 +272,7 @@ impl<O: Outside> Keeper<'_, O> {
             }
             pending().await
         };
-        // The other waiters send the leader as little as possible. They ask it as well, because no message tells
+        // The other waiters send as little as possible. They ask the leader as well, because no message tells
         // a waiter that it has become the next in line.
         let period = session.timeout() * if next_in_line { 1 } else { 4 };
         let asking = async {
@@ -282,7 +283,17 @@ impl<O: Outside> Keeper<'_, O> {
             }
             .map(|()| Found::Unclear)
         };
-        or(or(changed, beating), or(asking, self.look_again(session, claim, next_in_line))).await
+        if !next_in_line {
+            self.set_pace(session, Pace::calm(session.timeout()));
+        }
+        let found = or(or(changed, beating), or(asking, self.look_again(session, claim, next_in_line))).await;
+        self.set_pace(session, Pace::brisk(session.timeout()));
+        found
+    }
+
+    fn set_pace(&self, session: &O::Session, pace: Pace) {
+        session.set_pace(pace);
+        self.beats.contacts.borrow_mut().set_pace(pace);
     }
 
     /// Waits until one of the nodes that an ACL hides from us is not among the children of the lock. No event tells of the end

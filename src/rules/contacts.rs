@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::instant::Instant;
 use super::lease::Terms;
+use super::pace::Pace;
 
-/// How long a connection may be silent. A session pings when it has been idle for 3/8 of that. It leaves time for a
-/// second server within the lease.
+/// How long a connection may be silent on which a lease hangs. It leaves time for a second server within the lease.
 pub fn silence_limit(timeout: Duration) -> Duration {
     timeout / 6
 }
@@ -50,6 +50,8 @@ pub struct Beat {
 /// prove that our server hears us.
 #[derive(Debug)]
 pub struct Contacts {
+    /// The pace of the connection.
+    pace: Pace,
     /// The leader itself has heard of us no earlier than this: the session was opened or resumed then.
     opened: Instant,
     /// The contacts in the order of their answers. Of those that have been relayed, only the newest is kept.
@@ -66,8 +68,9 @@ pub struct Contacts {
 
 impl Contacts {
     /// Nothing answered yet, over a connection that was opened no earlier than `opened`.
-    pub fn new(opened: Instant) -> Self {
+    pub fn new(pace: Pace, opened: Instant) -> Self {
         Self {
+            pace,
             opened,
             answered: VecDeque::new(),
             synced: None,
@@ -75,6 +78,11 @@ impl Contacts {
             paused_at: opened,
             awake_at: opened,
         }
+    }
+
+    /// The connection has this pace from now on.
+    pub fn set_pace(&mut self, pace: Pace) {
+        self.pace = pace;
     }
 
     /// These requests of this connection were answered after those before.
@@ -96,8 +104,8 @@ impl Contacts {
     }
 
     /// We are running. To be called whenever we wake, which is at least as often as a session pings.
-    pub fn awake(&mut self, timeout: Duration, now: Instant) {
-        if now.saturating_since(self.awake_at) > Self::unnoticed(timeout) {
+    pub fn awake(&mut self, now: Instant) {
+        if now.saturating_since(self.awake_at) > self.pace.unnoticed() {
             (self.steady_since, self.paused_at) = (now, self.awake_at);
         }
         self.awake_at = now;
@@ -105,25 +113,20 @@ impl Contacts {
 
     /// The last moment at which the servers can have heard from us over this connection, which was just
     /// found to be lost. If it is lost soon after a pause, assume that it was lost during the pause.
-    pub fn heard_until(&self, timeout: Duration, now: Instant) -> Instant {
-        if now.saturating_since(self.awake_at) > Self::unnoticed(timeout) {
+    pub fn heard_until(&self, now: Instant) -> Instant {
+        if now.saturating_since(self.awake_at) > self.pace.unnoticed() {
             self.awake_at
-        } else if now.saturating_since(self.steady_since) <= Self::patience(timeout) {
+        } else if now.saturating_since(self.steady_since) <= self.patience() {
             self.paused_at
         } else {
             now
         }
     }
 
-    /// How long a silent connection can last. It is given up after [`silence_limit`]; an eighth is added for a machine
-    /// that is busy. A short pause of ours may have gone unnoticed as well.
-    fn patience(timeout: Duration) -> Duration {
-        silence_limit(timeout) + silence_limit(timeout) / 8 + Self::unnoticed(timeout)
-    }
-
-    /// The longest pause that may go unnoticed: the time between two pings, and as long again for a machine that is busy.
-    fn unnoticed(timeout: Duration) -> Duration {
-        timeout / 16 * 2
+    /// How long a silent connection can last, with an eighth for a machine that is busy. A short pause of ours may have gone
+    /// unnoticed as well.
+    fn patience(&self) -> Duration {
+        self.pace.silence() + self.pace.silence() / 8 + self.pace.unnoticed()
     }
 
     /// Whether a `sync` makes the lease longer that a beat gives, if that is about to be sent. It does not while the opening
@@ -146,7 +149,7 @@ impl Contacts {
     /// The start of the lease, now that the quorum has answered a beat: the instant at which it was sent, or an earlier one.
     /// The beats come in the order in which they were sent.
     pub fn lease_from(&mut self, timeout: Duration, beat: Beat, now: Instant) -> Instant {
-        self.awake(timeout, now);
+        self.awake(now);
         let Beat { sent, synced } = beat;
         // A request that was answered this long before the `sync` was sent has been relayed to the leader by then.
         let relayed = |answered: Instant| synced.is_some_and(|synced| answered + Terms::relay(timeout) <= synced);

@@ -114,9 +114,9 @@ impl Terms {
         (timeout / 4).min(Duration::from_secs(2))
     }
 
-    /// How long it may take from one request that is answered to the answer of the next one. A session pings when it has
-    /// sent nothing for 3/8 of [`silence_limit`](super::contacts::silence_limit), which is T/16. The rest is for the
-    /// way to the server and back.
+    /// How long it may take from one request that is answered to the answer of the next one. A session that lives by its
+    /// lease pings when it has sent nothing for T/16 ([`Pace::brisk`](super::pace::Pace::brisk)). The rest is for the way to the
+    /// server and back.
     pub(super) fn between_contacts(timeout: Duration) -> Duration {
         timeout / 10
     }

@@ -15,9 +15,10 @@ use super::channel::{Channel, is_end, is_for_later};
 use super::watch::{Fired, Wanted};
 use super::{Change, Created, Failure, Session, Stat, Watch};
 use super::{created, failure, login};
-use crate::rules::contacts::{Contact, silence_limit};
+use crate::rules::contacts::Contact;
 use crate::rules::instant::Instant;
 use crate::rules::login::{Credential, Login, Protection};
+use crate::rules::pace::Pace;
 use crate::zookeeper::connection::{Connection, Event};
 use crate::zookeeper::error::Unsendable;
 use crate::zookeeper::handshake::{Granted, Identity};
@@ -73,7 +74,7 @@ impl<C: Channel> ClientSession<C> {
         // A new leader counts with the timeout that the session was created with, whatever was granted since
         // (SessionTrackerImpl).
         let timeout = before.map_or(granted.timeout, |before| before.min(granted.timeout));
-        let connection = Connection::new(granted, chroot, silence_limit(timeout), channel.now());
+        let connection = Connection::new(granted, chroot, Pace::brisk(timeout), channel.now());
         Self {
             channel,
             timeout,
@@ -279,6 +280,11 @@ impl<C: Channel> Session for ClientSession<C> {
 
     fn opened(&self) -> Instant {
         self.opened
+    }
+
+    fn set_pace(&self, pace: Pace) {
+        self.wire.borrow_mut().connection.set_pace(pace);
+        self.channel.take_another_turn();
     }
 
     fn take_contacts(&self) -> Vec<Contact> {

@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::error::{Broken, Code, Malformed, Refused, Unsendable};
 use super::frames::{Inbox, LONGEST_REPLY, Outbox};
 use super::handshake::{Granted, Identity};
-use super::pace::Pace;
 use super::records::Reader;
 use super::reply::{Change, Form, Header, NOTIFICATION, Reply};
 use super::request::Request;
 use crate::rules::instant::Instant;
+use crate::rules::pace::Pace;
 
 /// News from the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,16 +89,15 @@ enum State {
 }
 
 impl<T> Connection<T> {
-    /// A connection on which a session was granted, at `now`. All paths are below `chroot`. `silence`: how long the
-    /// server may be silent.
-    pub fn new(granted: Granted, chroot: &str, silence: Duration, now: Instant) -> Self {
+    /// A connection on which a session was granted, at `now`. All paths are below `chroot`.
+    pub fn new(granted: Granted, chroot: &str, pace: Pace, now: Instant) -> Self {
         let Granted { identity, timeout, asked_at, inbox } = granted;
         Self {
             identity,
             timeout,
             asked_at,
             chroot: chroot.trim_end_matches('/').to_owned(),
-            pace: Pace::new(silence),
+            pace,
             inbox,
             outbox: Outbox::default(),
             last_sent: asked_at,
@@ -123,6 +122,11 @@ impl<T> Connection<T> {
     /// When the server was asked for the session: its leader has heard from us no earlier.
     pub const fn asked_at(&self) -> Instant {
         self.asked_at
+    }
+
+    /// Pings at this pace from now on.
+    pub fn set_pace(&mut self, pace: Pace) {
+        self.pace = pace;
     }
 
     /// Makes a request. Its bytes are the last of [`Connection::to_send`].

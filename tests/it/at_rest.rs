@@ -7,11 +7,12 @@ use nix::unistd::Pid;
 use crate::harness::frames::Op;
 use crate::harness::poll;
 use crate::harness::process;
+use crate::harness::proxy::Proxy;
 use crate::harness::running::finish;
 use crate::harness::scratch::{LOCK, Scratch, direct};
 
 /// How many pings of the waiter are looked at.
-const PINGS: usize = 8;
+const PINGS: usize = 3;
 
 /// How often a keeper wakes for each ping: when it is due, and when the answer comes.
 const WAKES: usize = 2;
@@ -23,12 +24,15 @@ fn sleeps(pid: Pid) -> usize {
     count.and_then(|count| count.trim().parse().ok()).expect("a number")
 }
 
-/// The third in the queue has neither a guard nor beats, and without a terminal no status line.
+/// The third in the queue has neither a guard nor beats, and without a terminal no status line. It pings seldom: the next in
+/// line, between its beats, at least three times as often.
 #[test]
 fn a_waiter_wakes_for_its_pings_only() {
     let (scratch, proxy) = Scratch::proxied();
+    let nearer = Proxy::zookeeper(&direct());
     let mut holder = scratch.hold();
-    let mut next = scratch.queue("next", 1);
+    let mut next = scratch.start(&nearer.address(), "next", &[], &["--exit-on", "TERM"]);
+    scratch.wait_queue(2);
     let mut waiter = scratch.start(&proxy.address(), "waiter", &[], &["--exit-on", "TERM"]);
     scratch.wait_queue(3);
     let keeper = waiter.keeper();
@@ -38,8 +42,11 @@ fn a_waiter_wakes_for_its_pings_only() {
     proxy.wait_count(Op::Ping, begin);
 
     let before = [waiter.pid(), keeper].map(sleeps);
+    let before_nearer = nearer.count(Op::Ping);
     proxy.wait_count(Op::Ping, begin + PINGS);
     let after = [waiter.pid(), keeper].map(sleeps);
+    let pings = nearer.count(Op::Ping) - before_nearer;
+    assert!(pings >= 3 * PINGS, "the next in line pinged {pings} times");
     assert_eq!(process::children(waiter.pid()).len(), 1, "the waiter has only its keeper");
     assert_eq!(after[0] - before[0], 0, "the supervisor woke");
     // The edges: one ping more.

@@ -131,6 +131,8 @@ kinds! {
     BorrowedFromHold,
     LostHold,
     LostGuard,
+    /// A waiter far back, which seldom pings, has got its lock so soon that no ping since then may have been relayed.
+    FromFarBack,
     /// A server has shown a node that it should have deleted, and still does; a waiter has found that out.
     SeenThrough,
     /// A server has not shown a node that exists, and a waiter has found that out.

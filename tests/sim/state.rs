@@ -104,6 +104,8 @@ pub(crate) struct KeeperState {
     /// When it last reported anything.
     pub(crate) reported_at: Time,
     pub(crate) last_beat: Option<Time>,
+    /// Until when it has been far back in a queue.
+    pub(crate) calm_until: Option<Time>,
     /// When the servers last answered anything.
     pub(crate) answered: Option<Time>,
     pub(crate) conns: Vec<usize>,
@@ -134,6 +136,7 @@ impl KeeperState {
             revoked: false,
             reported_at: 0,
             last_beat: None,
+            calm_until: None,
             answered: None,
             conns: vec![],
             distrusted: None,

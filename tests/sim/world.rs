@@ -1,6 +1,6 @@
 //! The simulated outside of a keeper, and its sessions.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::task::Poll;
@@ -16,6 +16,7 @@ use zklock::rules::lease::Span;
 use zklock::rules::lender::{Lender, Loan};
 use zklock::rules::loans::Processes;
 use zklock::rules::message::{Connection, Loss, Order, Progress, Report};
+use zklock::rules::pace::Pace;
 use zklock::session::channel::{Rejected, shake_hands};
 use zklock::session::client::ClientSession;
 use zklock::session::{Created, Failure, Session, Stat, Watch};
@@ -63,7 +64,12 @@ impl SimOutside {
                             shortened(granted.timeout, granted.asked_at);
                         }
                         let session = ClientSession::new(channel, granted, "", identity.map(|_| timeout));
-                        return Ok(SimSession { session, state: Rc::clone(&self.state), conn });
+                        return Ok(SimSession {
+                            session,
+                            state: Rc::clone(&self.state),
+                            conn,
+                            is_calm: Cell::new(false),
+                        });
                     }
                     Err(Rejected::SessionOver) => return Err(Failure::SessionOver),
                     Err(Rejected::NoSession | Rejected::Closed) => {}
@@ -133,6 +139,9 @@ impl SimOutside {
         }
         if let Report::Queue(Progress::Held { grant, .. }) = report {
             state.check_listed(self.keeper, grant);
+            if state.keepers[self.keeper].calm_until.is_some_and(|until| until + state.servers.tick / 2 > state.now) {
+                state.coverage.count(Kind::FromFarBack);
+            }
         }
         let held = matches!(report, Report::Queue(Progress::Held { .. }));
         state.keepers[self.keeper].reports.push(report.clone());
@@ -310,6 +319,7 @@ pub(crate) struct SimSession {
     session: ClientSession<SimChannel>,
     state: Shared,
     conn: usize,
+    is_calm: Cell<bool>,
 }
 
 impl Session for SimSession {
@@ -329,6 +339,15 @@ impl Session for SimSession {
 
     fn opened(&self) -> Instant {
         self.session.opened()
+    }
+
+    fn set_pace(&self, pace: Pace) {
+        self.session.set_pace(pace);
+        let mut state = self.state.borrow_mut();
+        let (now, keeper) = (state.now, state.conns[self.conn].keeper);
+        if self.is_calm.replace(pace == Pace::calm(self.timeout())) {
+            state.keepers[keeper].calm_until = Some(now);
+        }
     }
 
     fn take_contacts(&self) -> Vec<Contact> {

@@ -4,7 +4,6 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::rules::lease::Lease;
-use crate::zookeeper::pace::Pace;
 
 const BOOT: Instant = Instant::from_boot(Duration::from_secs(1000));
 const HALF_MINUTE: Duration = Duration::from_secs(30);
@@ -29,9 +28,8 @@ fn beat(contacts: &mut Contacts, timeout: Duration, synced: Instant, sent: Insta
 }
 
 /// An idle session: a ping is sent when it is due, and the way there and back takes `delay`.
-fn idle_until(timeout: Duration, delay: Duration, end: Instant) -> Contacts {
-    let mut contacts = Contacts::new(BOOT);
-    let pace = Pace::new(silence_limit(timeout));
+fn idle_until(pace: Pace, timeout: Duration, delay: Duration, end: Instant) -> Contacts {
+    let mut contacts = Contacts::new(pace, BOOT);
     let mut sent = pace.ping_at(BOOT);
     while sent + delay <= end {
         contacts.add(timeout, [Contact { sent, answered: sent + delay }]);
@@ -42,9 +40,9 @@ fn idle_until(timeout: Duration, delay: Duration, end: Instant) -> Contacts {
 
 /// The same, with a session timeout of half a minute.
 fn contacts_until(millis: u64) -> Contacts {
-    let mut contacts = idle_until(HALF_MINUTE, Duration::from_millis(1), at(millis));
+    let mut contacts = idle_until(Pace::brisk(HALF_MINUTE), HALF_MINUTE, Duration::from_millis(1), at(millis));
     for now in (0..=millis).step_by(300) {
-        contacts.awake(HALF_MINUTE, at(now));
+        contacts.awake(at(now));
     }
     contacts
 }
@@ -60,10 +58,20 @@ proptest! {
         let timeout = Duration::from_millis(millis);
         let delay = (timeout / 10 - timeout / 16).mul_f64(answer);
         let sent = BOOT + timeout.mul_f64(age);
-        let mut contacts = idle_until(timeout, delay, sent);
+        let mut contacts = idle_until(Pace::brisk(timeout), timeout, delay, sent);
         let from = beat(&mut contacts, timeout, sent, sent + delay);
         prop_assert!(sent <= from && from <= sent + delay, "{from:?}");
         prop_assert!(worth_starting(timeout, sent, sent + delay * 2));
+    }
+
+    /// One that was far back may start at its turn, but no lease is longer than what its last relayed ping has proved.
+    #[test]
+    fn a_beat_of_one_that_was_far_back_is_worth_starting(millis in 1000u64..300_000, age in 0.0..5.0) {
+        let (timeout, delay) = (Duration::from_millis(millis), Duration::from_millis(millis / 50));
+        let sent = BOOT + timeout.mul_f64(age);
+        let mut contacts = idle_until(Pace::calm(timeout), timeout, delay, sent);
+        let from = beat(&mut contacts, timeout, sent, sent + delay);
+        prop_assert!(worth_starting(timeout, from, sent + delay * 2), "{from:?}");
     }
 
     /// Whatever was answered, and however late: the leader has heard of what the lease relies on.
@@ -75,7 +83,7 @@ proptest! {
         phase in 0.0..1.0,
     ) {
         let timeout = Duration::from_millis(millis);
-        let mut contacts = Contacts::new(BOOT);
+        let mut contacts = Contacts::new(Pace::brisk(HALF_MINUTE), BOOT);
         let (mut sent, mut answered, mut all) = (BOOT, BOOT, vec![]);
         for (gap, delay) in gaps {
             sent = sent + timeout.mul_f64(gap);
@@ -110,6 +118,29 @@ fn a_beat_after_a_silence_counts_from_before_it() {
     assert_eq!(beat(&mut contacts, HALF_MINUTE, at(71_005), at(71_010)), at(71_010));
 }
 
+/// A waiter far back pings every ten seconds. Then it is next in line, and pings at once.
+#[test]
+fn the_next_in_line_has_a_full_lease_after_half_a_tick() {
+    let mut contacts = idle_until(Pace::calm(HALF_MINUTE), HALF_MINUTE, Duration::from_millis(1), at(61_000));
+    let at_once = beat(&mut contacts, HALF_MINUTE, at(61_000), at(61_001));
+    assert_eq!(at_once, at(50_000) + Terms::reach(HALF_MINUTE));
+    contacts.set_pace(Pace::brisk(HALF_MINUTE));
+    contacts.add(HALF_MINUTE, [contact(61_000, 61_001)]);
+    assert_eq!(beat(&mut contacts, HALF_MINUTE, at(63_001), at(63_002)), at(63_002));
+}
+
+/// A waiter far back wakes for its pings only. That is no pause: a connection that is lost was not lost before.
+#[test]
+fn rare_pings_are_no_pauses() {
+    let mut contacts = Contacts::new(Pace::calm(HALF_MINUTE), BOOT);
+    for now in (0..=60_000).step_by(10_001) {
+        contacts.awake(at(now));
+    }
+    assert_eq!(contacts.heard_until(at(65_000)), at(65_000));
+    contacts.awake(at(85_000));
+    assert_eq!(contacts.heard_until(at(85_001)), at(50_005));
+}
+
 /// Our server may be cut off from the leader, and answers pings all the same.
 #[test]
 fn without_a_sync_only_the_opening_counts() {
@@ -132,7 +163,7 @@ fn without_a_sync_only_the_opening_counts() {
 fn a_connection_that_only_brings_bytes_proves_nothing() {
     let mut contacts = contacts_until(60_000);
     for now in (60_300..=90_000).step_by(300) {
-        contacts.awake(HALF_MINUTE, at(now));
+        contacts.awake(at(now));
     }
     let lease = beat(&mut contacts, HALF_MINUTE, at(90_000), at(90_000));
     assert_eq!(lease, at(58_125) + Terms::reach(HALF_MINUTE));
@@ -142,7 +173,7 @@ fn a_connection_that_only_brings_bytes_proves_nothing() {
 /// The server answers a ping at once, and a transaction when the quorum has.
 #[test]
 fn answers_may_overtake_each_other() {
-    let mut contacts = Contacts::new(BOOT);
+    let mut contacts = Contacts::new(Pace::brisk(HALF_MINUTE), BOOT);
     contacts.add(HALF_MINUTE, [contact(40_000, 40_010), contact(38_000, 40_020)]);
     let lease = beat(&mut contacts, HALF_MINUTE, at(60_000), at(60_010));
     assert_eq!(lease, at(40_000) + Terms::reach(HALF_MINUTE));
@@ -156,18 +187,18 @@ fn a_waiter_that_waits_long_keeps_few_contacts() {
 #[test]
 fn a_loss_just_after_a_pause_was_in_the_pause() {
     let mut contacts = contacts_until(60_000);
-    assert_eq!(contacts.heard_until(HALF_MINUTE, at(60_300)), at(60_300));
+    assert_eq!(contacts.heard_until(at(60_300)), at(60_300));
     // The end of a pause, before and after `awake` was called.
-    assert_eq!(contacts.heard_until(HALF_MINUTE, at(100_000)), at(60_000));
-    contacts.awake(HALF_MINUTE, at(100_000));
-    assert_eq!(contacts.heard_until(HALF_MINUTE, at(100_010)), at(60_000));
+    assert_eq!(contacts.heard_until(at(100_000)), at(60_000));
+    contacts.awake(at(100_000));
+    assert_eq!(contacts.heard_until(at(100_010)), at(60_000));
     // A machine that wakes without a network: a session does not give the connection up before this.
     for now in (100_300..=109_000).step_by(300) {
-        contacts.awake(HALF_MINUTE, at(now));
+        contacts.awake(at(now));
     }
-    assert_eq!(contacts.heard_until(HALF_MINUTE, at(109_030)), at(60_000));
+    assert_eq!(contacts.heard_until(at(109_030)), at(60_000));
     for now in (109_100..=109_700).step_by(300) {
-        contacts.awake(HALF_MINUTE, at(now));
+        contacts.awake(at(now));
     }
-    assert_eq!(contacts.heard_until(HALF_MINUTE, at(109_700)), at(109_700));
+    assert_eq!(contacts.heard_until(at(109_700)), at(109_700));
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant as Clock};
 
 use fastrand::Rng;
 use zklock::rules::instant::Instant;
+use zklock::rules::pace::Pace;
 use zklock::zookeeper::connection::{Connection, Event};
 use zklock::zookeeper::error::{Broken, Refused};
 use zklock::zookeeper::handshake::{Attempt, Granted};
@@ -152,7 +153,7 @@ fn weight(result: &Result<Reply, Refused>) -> usize {
 
 /// All events of these pieces, and what is left at the end.
 fn events(granted: Granted, chroot: &str, asked: &[usize], pieces: &[&[u8]]) -> (Vec<Event<usize>>, Option<Broken>) {
-    let mut connection = Connection::new(granted, chroot, Duration::from_secs(4), NOW);
+    let mut connection = Connection::new(granted, chroot, Pace::brisk(Duration::from_secs(24)), NOW);
     for (tag, index) in asked.iter().enumerate() {
         connection.request(&REQUESTS[*index].0, tag, NOW).unwrap();
     }

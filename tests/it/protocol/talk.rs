@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use zklock::clock;
+use zklock::rules::pace::Pace;
 use zklock::zookeeper::connection::{Connection, Event};
 use zklock::zookeeper::error::{Broken, NoSession, Refused};
 use zklock::zookeeper::handshake::{Attempt, Granted, Identity};
@@ -86,7 +87,11 @@ pub(super) fn begin<L: Line>(mut attempt: Attempt, mut line: L, chroot: &str) ->
         }
     };
     assert_eq!(granted.asked_at, asked_at);
-    Ok(Talk { line, connection: Connection::new(granted, chroot, SILENCE, clock::now()), changes: vec![] })
+    Ok(Talk {
+        line,
+        connection: Connection::new(granted, chroot, Pace::brisk(SILENCE * 6), clock::now()),
+        changes: vec![],
+    })
 }
 
 impl<L: Line> Talk<L> {

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::rules::instant::Instant;
+use super::contacts::silence_limit;
+use super::instant::Instant;
 
 /// The pace of one connection.
 ///
@@ -11,16 +12,24 @@ use crate::rules::instant::Instant;
 /// wakes up asks before it gives up the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// The longest silence.
-    silence: Duration,
     /// How long nothing is sent before a ping is.
     idle: Duration,
+    /// How long a request may go unanswered.
+    patience: Duration,
 }
 
 impl Pace {
-    /// The pace of a connection that is given up after this silence.
-    pub fn new(silence: Duration) -> Self {
-        Self { silence, idle: silence * 3 / 8 }
+    /// The pace under a session timeout of one that holds or is next in line, which lives by its lease: silence lasts for
+    /// [`silence_limit`] at most.
+    pub fn brisk(timeout: Duration) -> Self {
+        let idle = timeout / 16;
+        Self { idle, patience: silence_limit(timeout) - idle }
+    }
+
+    /// The pace of a waiter further back, which only keeps its session, as other clients do: it spares the servers four
+    /// pings of five.
+    pub fn calm(timeout: Duration) -> Self {
+        Self { idle: timeout / 3, ..Self::brisk(timeout) }
     }
 
     /// When a ping is due on a connection over which the last request was sent at `last_sent`.
@@ -33,7 +42,18 @@ impl Pace {
     ///
     /// Bytes count, not replies: a long reply may take a while.
     pub fn lost_at(self, last_received: Instant, asked: Instant) -> Instant {
-        (last_received + self.silence).max(asked + (self.silence - self.idle))
+        (last_received + self.silence()).max(asked + self.patience)
+    }
+
+    /// How long a silence can last that is no loss.
+    pub(super) fn silence(self) -> Duration {
+        self.idle + self.patience
+    }
+
+    /// The longest pause of ours that may go unnoticed: the time between two pings, and as long again for a machine that is
+    /// busy.
+    pub(super) fn unnoticed(self) -> Duration {
+        self.idle * 2
     }
 }
 
@@ -41,7 +61,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    const SILENCE: Duration = Duration::from_secs(8);
+    const TIMEOUT: Duration = Duration::from_secs(48);
 
     fn at(seconds: u64) -> Instant {
         Instant::from_boot(Duration::from_secs(1000 + seconds))
@@ -49,18 +69,21 @@ mod tests {
 
     #[test]
     fn an_idle_connection_is_lost_when_the_silence_is_over() {
-        let pace = Pace::new(SILENCE);
+        let pace = Pace::brisk(TIMEOUT);
         assert_eq!(pace.ping_at(at(0)), at(3));
         assert_eq!(pace.lost_at(at(0), at(3)), at(8));
+        let pace = Pace::calm(TIMEOUT);
+        assert_eq!(pace.ping_at(at(0)), at(16));
+        assert_eq!(pace.lost_at(at(0), at(16)), at(21));
     }
 
     #[test]
     fn a_busy_connection_is_lost_as_soon() {
-        assert_eq!(Pace::new(SILENCE).lost_at(at(0), at(1)), at(8));
+        assert_eq!(Pace::brisk(TIMEOUT).lost_at(at(0), at(1)), at(8));
     }
 
     #[test]
     fn after_a_pause_of_ours_the_server_has_time_to_answer() {
-        assert_eq!(Pace::new(SILENCE).lost_at(at(0), at(100)), at(105));
+        assert_eq!(Pace::brisk(TIMEOUT).lost_at(at(0), at(100)), at(105));
     }
 }
