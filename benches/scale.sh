@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # What a hand-over costs, by the length of the queue, and where its time goes; a crowd; a server with many sessions; the
-# memory of a single run. To be sourced by scripts/bench.
+# memory, the system calls and the processor time of a single run. To be sourced by scripts/bench.
 
 # through_meter COMMAND... - puts the words that run COMMAND under zklock's lock into `words`. Its way to the server is the
 # meter. The session is so long that there are no pings and no beats, which cost by the hour and not by the hand-over.
@@ -159,7 +159,7 @@ sessions() {
         heading "$count sessions that wait, from one process"
         echo "server: $(counter num_alive_connections) connections, $(counter watch_count) watches," \
             "$((empty / 1024)) MB of PSS before, $(($(pss "$zookeeper_pid") / 1024)) MB now"
-        # The pace of zklock with its default session timeout of 30 s.
+        # The pace of a holder with the default session timeout of 30 s.
         used=$(ticks "$zookeeper_pid")
         answer=$(ask 'ping 8 1875')
         awk -v pings="$((8 * count))" -v seconds="$answer" -v ticks="$(($(ticks "$zookeeper_pid") - used))" 'BEGIN {
@@ -216,4 +216,29 @@ memory() {
     before /bench/next 1
     weigh 'next in line' 4 /bench/next
     weigh holder 3 /bench/holder
+}
+
+# footprint - prints what a run on a free lock takes of the machine, all processes together, beside the floor.
+footprint() {
+    local name words calls
+    install_missing strace:strace
+    start_zookeeper "$work/zookeeper"
+    heading 'a run on a free lock: system calls, page faults, milliseconds of processor time'
+    for name in zklock floor; do
+        lock "$name" true
+        # The lock's node.
+        "${words[@]}"
+        strace -f -c -o "$work/calls" "${words[@]}"
+        calls=$(awk '$NF == "total" { print $4 }' "$work/calls")
+        python3 - "$name" "$calls" "${words[@]}" <<'EOF'
+import resource, subprocess, sys
+
+name, calls, *words = sys.argv[1:]
+RUNS = 50
+for _ in range(RUNS):
+    subprocess.run(words, check=True)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(f"{name}: {calls} {used.ru_minflt / RUNS:.0f} {(used.ru_utime + used.ru_stime) / RUNS * 1000:.2f}")
+EOF
+    done
 }
