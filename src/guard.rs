@@ -25,13 +25,12 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, pipe2};
 
 use self::gate::Passage;
 use crate::command::Failure;
-use crate::lending::{self, Lending};
+use crate::lending::Lending;
 use crate::plan::CommandLine;
 use crate::rules::event::CommandEnd;
 use crate::rules::guard::{Request, Stage, Whom};
 use crate::rules::instant::Instant;
 use crate::rules::lease::Span;
-use crate::rules::lender::{Lender, Offer};
 use crate::rules::signal::Signal;
 use crate::shared::Shared;
 use crate::signals::{self, Inherited};
@@ -49,6 +48,8 @@ pub struct Ties {
     alive: Option<OwnedFd>,
     /// Wakes the guard when the keeper has revoked the lease, or has made it shorter.
     bell: EventFd,
+    /// What other runs borrow our locks by.
+    pub lent: Lending,
 }
 
 /// The keeper's part of [`Ties`].
@@ -59,6 +60,8 @@ pub struct KeeperTies {
     /// Readable (at its end) once no guard is left, and none can come.
     pub ended: OwnedFd,
     bell: EventFd,
+    /// With `zklock hold`: what other runs borrow our locks by. The guard is no proof that they have gone.
+    pub lent: Option<Lending>,
 }
 
 impl Ties {
@@ -66,7 +69,7 @@ impl Ties {
     pub fn new() -> io::Result<Self> {
         let (ended, alive) = pipe2(OFlag::O_CLOEXEC)?;
         let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        Ok(Self { shared: Shared::new()?, ended, alive: Some(alive), bell })
+        Ok(Self { shared: Shared::new()?, ended, alive: Some(alive), bell, lent: Lending::begin()? })
     }
 
     /// No guard will be made any more.
@@ -74,10 +77,11 @@ impl Ties {
         self.alive = None;
     }
 
-    /// The keeper's part, in a fork that is to be the keeper.
-    pub fn into_keeper(self) -> KeeperTies {
-        let Self { shared, ended, alive: _, bell } = self;
-        KeeperTies { shared, ended, bell }
+    /// The keeper's part, in a fork that is to be the keeper. `is_hold`: no command is run.
+    pub fn into_keeper(self, is_hold: bool) -> KeeperTies {
+        let Self { shared, ended, alive: _, bell, lent } = self;
+        lent.end();
+        KeeperTies { shared, ended, bell, lent: Some(lent).filter(|_| is_hold) }
     }
 }
 
@@ -100,6 +104,7 @@ impl KeeperTies {
     pub fn revoke(&self) {
         self.shared.revoke();
         self.ring();
+        self.lent.iter().for_each(Lending::call_in);
     }
 }
 
@@ -156,8 +161,6 @@ pub struct Guard {
     /// Where the command's process gets its environment from.
     gate: Option<OwnedFd>,
     failure: Failure,
-    /// What a run below the command needs to borrow our locks: the guard, as it is found in /proc.
-    root: Option<Lender>,
     /// The end of a pipe that only we have: when we die, the kernel kills the command.
     _fuse: OwnedFd,
 }
@@ -200,18 +203,7 @@ impl Guard {
             }
             Ok(ForkResult::Parent { child: pid }) => {
                 drop(all_blocked);
-                // Now rather than at the hand-over. Without /proc nothing is lent.
-                let root = lending::process(pid.as_raw().cast_unsigned()).ok();
-                Ok(Self {
-                    pid,
-                    root,
-                    shared: ties.shared,
-                    link: Some(link),
-                    news,
-                    gate: Some(gate),
-                    failure,
-                    _fuse: fuse,
-                })
+                Ok(Self { pid, shared: ties.shared, link: Some(link), news, gate: Some(gate), failure, _fuse: fuse })
             }
             Err(error) => Err(error.into()),
         }
@@ -220,11 +212,6 @@ impl Guard {
     /// Its process.
     pub fn pid(&self) -> Pid {
         self.pid
-    }
-
-    /// What the command is to be told of what we lend. `None` where there is no /proc.
-    pub fn offer(&self, lending: &Lending) -> Option<Offer> {
-        self.root.map(|root| lending.offer(root, None))
     }
 
     /// One of these becomes readable when there is something new, or when the guard has gone. None once that was heard.

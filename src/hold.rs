@@ -19,7 +19,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{dup2_stdout, getpgrp, getppid, getsid, read, tcgetpgrp};
 
 use crate::descendants;
-use crate::lending::{self, Lending};
+use crate::lending;
 use crate::plan::{self, CommandLine};
 use crate::rules::lender::Lender;
 use crate::rules::signal::Signal;
@@ -56,8 +56,6 @@ pub struct Caller {
     /// Whether it is to be told when the lock is lost, and whether it has been.
     wants_signal: bool,
     is_told: bool,
-    /// What other runs borrow the lock by. Once the lock is held, only what stands in for a command lends.
-    lent: Lending,
 }
 
 impl Caller {
@@ -71,7 +69,6 @@ impl Caller {
             typed: None,
             wants_signal: hold.signals_caller,
             is_told: false,
-            lent: Lending::begin()?,
         };
         if until == Until::Typed {
             let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
@@ -97,7 +94,7 @@ impl Caller {
     }
 
     /// What stands in for a command. `stop_signal`: the signal that the supervisor stops a command by.
-    pub fn command(&self, stop_signal: Signal) -> io::Result<CommandLine> {
+    pub fn command(&self, stop_signal: Signal) -> CommandLine {
         let mut ending = vec![Signal::HUP];
         if self.until == Until::Typed {
             // Elsewhere a script still needs the lock to clean up when Ctrl-C has ended its work.
@@ -105,21 +102,13 @@ impl Caller {
         }
         ending.retain(signals::is_heeded);
         ending.extend([Signal::TERM, stop_signal]);
-        let offer = self.process.map(|process| self.lent.offer(process, None).to_string());
-        let args = [stand_in::NAME.to_owned(), self.lent.pass_on()?.to_string(), offer.unwrap_or_default()];
-        let args = args.into_iter().chain(ending.iter().map(|signal| signal.number().to_string()));
-        Ok(CommandLine { program: "/proc/self/exe".into(), args: args.map(Into::into).collect() })
+        let args = std::iter::once(stand_in::NAME.to_owned()).chain(ending.iter().map(|signal| signal.number().to_string()));
+        CommandLine { program: "/proc/self/exe".into(), args: args.map(Into::into).collect() }
     }
 
-    /// What other runs borrow the lock by.
-    pub fn lent(&self) -> &Lending {
-        &self.lent
-    }
-
-    /// What stands in for a command has this from now on. Whoever reads standard output sees its end once that leaves it.
-    pub fn leave_to_stand_in(&self) -> nix::Result<()> {
-        self.lent.end();
-        dup2_stdout(null()?)
+    /// The process itself, if it is known. What is below it may borrow the lock.
+    pub fn process(&self) -> Option<Lender> {
+        self.process
     }
 
     /// What tells that it has gone.
@@ -176,6 +165,11 @@ impl Caller {
         }
         self.process.is_some()
     }
+}
+
+/// What stands in for a command has standard output from now on. Whoever reads that sees its end once it leaves it.
+pub fn leave_stdout() -> nix::Result<()> {
+    dup2_stdout(null()?)
 }
 
 /// The process that has started us, if the lock is held for it: if standard input ties us to it, and it is in our session.

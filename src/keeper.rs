@@ -344,20 +344,14 @@ impl<'p, O: Outside> Keeper<'p, O> {
             drop(session);
             // A server that closes each connection at once is not asked thousands of times a second.
             pause = if lived < LONGEST_PAUSE { (pause * 2).clamp(PAUSE, LONGEST_PAUSE) } else { Duration::ZERO };
-            let back = async {
-                self.outside.sleep(pause).await;
-                Ok(self.reconnect(id, &identity).await)
-            };
-            // However long we are cut off, a lender that has died is not kept from releasing its lock.
-            let lender_dies = async { Err(self.until_lender_dies().await) };
-            session = match or(lender_dies, back).await {
-                Err(loss) => return Report::Lost(loss),
-                Ok(Ok(session)) => Rc::new(session),
-                Ok(Err(Failure::SessionOver)) => {
+            self.outside.sleep(pause).await;
+            session = match self.reconnect(id, &identity).await {
+                Ok(session) => Rc::new(session),
+                Err(Failure::SessionOver) => {
                     let is_early = Terms::is_early(self.session.timeout.get(), heard, lost, self.outside.now());
                     return Report::Lost(if is_early { Loss::SessionEnded } else { Loss::SessionExpired });
                 }
-                Ok(Err(failure)) => return refuse(failure, "/"),
+                Err(failure) => return refuse(failure, "/"),
             };
             log::info!("connection to ZooKeeper restored");
             if !std::mem::take(&mut self.told.borrow_mut().unreachable).is_empty() {

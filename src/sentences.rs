@@ -222,9 +222,6 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
             let why = told_to_caller(plan, tells_caller).map(|told| format!("the guard process died; {told}"));
             (Weight::Error, why.unwrap_or_else(|| guard_died(*had_ended).to_owned()))
         }
-        Notice::BorrowerDied => {
-            (Weight::Error, "a nested zklock was killed; killing what the command has left behind".to_owned())
-        }
         Notice::LeftBehind { number, end_with_us } => {
             let which = match number {
                 1 => "a process that the command left behind".to_owned(),

@@ -37,7 +37,6 @@ struct Cells {
     stopped_by: AtomicI32,
     lease_over: AtomicBool,
     spoiled: AtomicBool,
-    pledged: AtomicBool,
     began: AtomicU64,
     released: AtomicBool,
 }
@@ -153,17 +152,6 @@ impl Shared {
         self.0.spoiled.load(SeqCst)
     }
 
-    /// The supervisor, before the gate can open: a command may run under what is borrowed.
-    pub fn set_pledged(self) {
-        self.0.pledged.store(true, SeqCst);
-    }
-
-    /// The supervisor or the guard, when nothing is left of the command that needs the locks. Returns whether the pledges
-    /// are to be redeemed: the one that asks first has to.
-    pub fn take_pledged(self) -> bool {
-        self.0.pledged.swap(false, SeqCst)
-    }
-
     /// When the command began, if it was successful: it has ended with status 0, and was not stopped.
     pub fn success(self) -> Option<Instant> {
         let was_stopped = self.is_spoiled() || self.is_lease_over() || self.is_revoked();
@@ -256,14 +244,6 @@ mod tests {
         assert!(shared.pass(now) && !shared.recall());
         shared.reset();
         assert!(shared.recall() && !shared.pass(now));
-    }
-
-    #[test]
-    fn pledges_are_redeemed_once() {
-        let shared = Shared::new().unwrap();
-        assert!(!shared.take_pledged());
-        shared.set_pledged();
-        assert_eq!((shared.take_pledged(), shared.take_pledged()), (true, false));
     }
 
     #[test]

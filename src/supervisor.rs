@@ -13,7 +13,7 @@ pub mod turn;
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -29,15 +29,14 @@ use crate::clock::{self, Alarm};
 use crate::command::{self, Reaped};
 use crate::environment;
 use crate::fence::Fence;
-use crate::guard::Guard;
-use crate::hold::Caller;
-use crate::lending::{Borrowing, Lending};
+use crate::hold::{Caller, leave_stdout};
+use crate::lending::{self, Borrowing};
 use crate::plan::{CommandLine, Plan};
 use crate::readiness::Manager;
 use crate::rules::event::{Awaited, CommandEnd, CommandEvent, Event, Unstarted};
 use crate::rules::instant::Instant;
 use crate::rules::last_run::Asked;
-use crate::rules::message::{Grant, Loss, Order};
+use crate::rules::message::{Grant, Order};
 use crate::rules::notice::{LostWhy, Notice};
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
@@ -76,7 +75,7 @@ pub fn run<'p>(plan: &'p Plan, credentials: Option<&'p File>, writer: &'p mut Wr
     let borrowing = Borrowing::new(&plan.request.offers);
     let teller = Teller::new(plan);
     let caller = plan.hold().map(Caller::find).transpose().context("cannot watch the caller")?;
-    let stand_in = caller.as_ref().map(|caller| caller.command(plan.settings.stop_signal)).transpose()?;
+    let stand_in = caller.as_ref().map(|caller| caller.command(plan.settings.stop_signal));
     let command = plan.command().or(stand_in.as_ref()).context("there is no command")?;
     let mut supervisor = Supervisor {
         plan,
@@ -86,7 +85,6 @@ pub fn run<'p>(plan: &'p Plan, credentials: Option<&'p File>, writer: &'p mut Wr
         alarm,
         keeper: None,
         job,
-        lending: None,
         borrowing,
         fence,
         asked: None,
@@ -100,6 +98,7 @@ pub fn run<'p>(plan: &'p Plan, credentials: Option<&'p File>, writer: &'p mut Wr
     if let (Ok(Outcome::Signaled(signal)), Some(_)) = (&outcome, plan.hold()) {
         // Not the death of a command: the caller relied on the lock.
         supervisor.signal_caller(plan.settings.stop_signal);
+        supervisor.call_in();
         supervisor.teller.say(&Notice::Lost(LostWhy::Killed(*signal)));
         outcome = Ok(Outcome::Lost);
     }
@@ -117,8 +116,6 @@ struct Supervisor<'p> {
     alarm: Alarm,
     keeper: Option<Keeper>,
     job: Job,
-    /// Our part as a lender, from the start of the command on.
-    lending: Option<Lending>,
     borrowing: Borrowing,
     /// With `zklock fence`: the files in place of a lock.
     fence: Option<Fence>,
@@ -165,17 +162,16 @@ impl<'p> Supervisor<'p> {
         fds.extend(self.writer.awaited().map(|texts| PollFd::new(texts, PollFlags::POLLIN)));
         let awaits_borrowers = match turns.awaits() {
             Some(Awaited::Borrowers) => true,
-            Some(Awaited::Everyone) => !self.job.has_command() && self.caller.is_some() && self.job.has_gone(),
+            Some(Awaited::Everyone) => self.caller.is_some() && self.job.has_gone(),
             None => false,
         };
-        if awaits_borrowers {
-            fds.extend(self.lending().map(|lending| PollFd::new(lending.as_fd(), PollFlags::empty())));
-        }
+        let lent = self.keeper.as_ref().and_then(|keeper| keeper.ties.lent.awaited()).filter(|_| awaits_borrowers);
+        fds.extend(lent.map(|lent| PollFd::new(lent, PollFlags::empty())));
         if !self.caller_is_told {
             fds.extend(self.caller.as_ref().and_then(Caller::awaited));
         }
-        if self.job.uses_loans(turns.awaits().is_some()) && !turns.is_told_over() {
-            fds.extend(self.borrowing.lifelines().map(|lost| PollFd::new(lost, PollFlags::empty())));
+        if self.job.needs_loans(turns.awaits().is_some()) && !turns.is_told_over() {
+            fds.extend(self.borrowing.pipes().map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
         }
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
@@ -202,23 +198,19 @@ impl<'p> Supervisor<'p> {
     }
 
     fn start_keeper(&mut self, queue_at: Instant) -> anyhow::Result<()> {
-        self.redeem();
         self.kill_keeper();
         // Its guard belongs to it.
         self.job.dismiss_guard();
         // What waited at the gate writes to the terminal no more.
         self.teller.screen.keep();
-        // It is to have no copy of our end.
-        self.lending = None;
         if !self.plan.request.held.is_empty() {
-            self.borrowing.borrow();
+            self.borrowing.borrow(&lending::Proc);
         }
         let refresh = self.teller.refresh();
-        let lent = self.caller.as_ref().map(Caller::lent);
         let keeper = match &self.fence {
             Some(fence) => Keeper::of_fence(fence)?,
             None => {
-                Keeper::start(self.plan, self.credentials, refresh, self.asked, queue_at, &mut self.borrowing, lent)?
+                Keeper::start(self.plan, self.credentials, refresh, self.asked, queue_at, &mut self.borrowing)?
             }
         };
         self.job.disown(keeper.pid);
@@ -231,17 +223,6 @@ impl<'p> Supervisor<'p> {
         // If there are too many processes now, there may be fewer at our turn.
         if let Err(error) = self.job.make_guard(self.command, &keeper.ties, &self.kept()) {
             log::info!("cannot make a guard yet: {error}");
-        }
-        // Now rather than at the hand-over.
-        if self.lending.is_none() && self.lends() {
-            self.lending = Lending::begin().ok();
-        }
-    }
-
-    /// Nothing is left of the command that needs the locks that we have borrowed.
-    fn redeem(&self) {
-        if self.keeper.as_ref().is_some_and(|keeper| keeper.ties.shared.take_pledged()) {
-            self.borrowing.redeem();
         }
     }
 
@@ -256,61 +237,48 @@ impl<'p> Supervisor<'p> {
         self.clear_screen();
         self.job.prepare();
         self.job.grant = Some(grant.clone());
-        let (kept, lends) = (self.kept(), self.lends());
+        let kept = self.kept();
         // Without a keeper there is no lock.
         let Some(keeper) = &mut self.keeper else { return Ok(Some(Unstarted::TooLate)) };
         let mut variables = environment::describe(grant, self.plan.request.mode);
         variables.push(environment::held(grant, &self.plan.request.held));
         if let Some(fence) = self.plan.fence() {
             variables = vec![(environment::TOKEN, fence.token.to_string().into())];
+        } else {
+            let lent = &keeper.ties.lent;
+            let root = self.caller.as_ref().map_or(Some(lent.lender()), Caller::process);
+            variables.extend(root.and_then(|root| lent.offer(root)).map(|offer| environment::lender(&offer)));
         }
-        if lends && self.lending.is_none() {
-            match Lending::begin() {
-                Ok(lending) => self.lending = Some(lending),
-                Err(error) => return Ok(Some(self.not_started(&error))),
-            }
-        }
-        if let Err(error) = self.borrowing.pledge() {
-            return Ok(Some(self.not_started(&error)));
-        }
-        keeper.ties.shared.set_pledged();
-        let offer = |guard: &Guard| Some(environment::lender(&guard.offer(self.lending.as_ref()?)?));
-        let variables = |guard: &Guard| variables.iter().cloned().chain(offer(guard)).collect();
         match self.job.start(self.command, &mut keeper.ties, &kept, &variables, until) {
             Ok(()) => {
                 self.teller.screen.share();
                 self.manager.ready();
-                if let Some(caller) = &self.caller {
-                    caller.leave_to_stand_in().context("cannot leave standard output")?;
+                if self.caller.is_some() {
+                    leave_stdout().context("cannot leave standard output")?;
                 }
                 Ok(None)
             }
-            // The kernel has killed what waited at the gate.
-            Err(_) if self.borrowing.is_lost() => Ok(Some(Unstarted::Lost(Loss::LenderGone))),
             Err(error) => Ok(Some(self.not_started(&error))),
         }
     }
 
-    /// Whether it is we who lend our locks to the runs below the command. What stands in for a command lends by itself.
-    fn lends(&self) -> bool {
-        self.caller.is_none() && self.fence.is_none()
-    }
-
     /// What shows, as long as it is open, that something of the command is left.
     fn kept(&self) -> Vec<RawFd> {
-        self.borrowing.descriptors().into_iter().chain(self.fence.as_ref().map(Fence::descriptor)).collect()
-    }
-
-    /// Our part as a lender.
-    fn lending(&self) -> Option<&Lending> {
-        self.caller.as_ref().map(Caller::lent).or(self.lending.as_ref())
+        self.borrowing.pipes().map(AsRawFd::as_raw_fd).chain(self.fence.as_ref().map(Fence::descriptor)).collect()
     }
 
     /// Whether a run may use our locks. Once all below the guard has gone, what has the pipe open is as a rule a process
     /// elsewhere that has got a copy of our command's environment. It finds that out, or may be stopped.
     fn may_be_used(&self) -> bool {
-        let is_open = !self.lending().is_none_or(Lending::is_over);
-        is_open && (self.caller.is_some() || !self.job.has_gone())
+        let is_lent = self.keeper.as_ref().is_some_and(|keeper| !keeper.ties.lent.is_over());
+        is_lent && (self.caller.is_some() || !self.job.has_gone())
+    }
+
+    /// Has all killed that runs under our locks elsewhere.
+    fn call_in(&self) {
+        if let Some(keeper) = &self.keeper {
+            keeper.ties.lent.call_in();
+        }
     }
 
     /// With `zklock hold`: the lock is, or is about to be, lost.

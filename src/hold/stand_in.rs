@@ -14,8 +14,6 @@ use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout, write};
 use super::{null, standard, stdin};
 use crate::descriptors;
 use crate::environment;
-use crate::lending::{self, Lending, Lifeline};
-use crate::rules::lender::Offer;
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
 use crate::signals::Queue;
@@ -37,13 +35,8 @@ pub fn stand_in(args: &[OsString]) -> Option<Outcome> {
     }
     // A name for people.
     let _ = prctl::set_name(c"lock-hold");
-    let held = match words {
-        [lent, offer, ending @ ..] => {
-            hold(lent, offer, ending.iter().filter_map(|word| Signal::new(word.parse().ok()?)))
-        }
-        _ => Err(Errno::EINVAL.into()),
-    };
-    Some(held.map_or_else(
+    let ending = words.iter().filter_map(|word| Signal::new(word.parse().ok()?));
+    Some(hold(ending).map_or_else(
         |error| {
             Screen::default().line(&format!("hold: {error}"));
             Outcome::Internal
@@ -52,20 +45,14 @@ pub fn stand_in(args: &[OsString]) -> Option<Outcome> {
     ))
 }
 
-fn hold(lent: &str, offer: &str, ending: impl Iterator<Item = Signal>) -> io::Result<()> {
-    let lent = lent.parse().map_err(io::Error::other)?;
-    descriptors::close_all_but(&mut [libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO, lent]);
+fn hold(ending: impl Iterator<Item = Signal>) -> io::Result<()> {
+    descriptors::close_all_but(&mut [libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO]);
     dup2_stdin(null()?)?;
-    let (lent, lifeline, queue) = (Lending::passed_on(lent)?, Lifeline::new()?, Queue::of(ending)?);
+    let queue = Queue::of(ending)?;
     let mut text = vec![];
-    for name in environment::OF_A_RUN {
+    // Without a caller that is known nothing is lent.
+    for name in environment::OF_A_RUN.into_iter().chain([environment::LENDER]) {
         std::env::var_os(name).into_iter().for_each(|value| push_line(&mut text, name, &value));
-    }
-    // Without a caller nothing is lent.
-    if let Ok(offer) = offer.parse::<Offer>() {
-        let lifeline = Some(lifeline.of(lending::own()?));
-        let (name, value) = environment::lender(&Offer { lifeline, ..offer });
-        push_line(&mut text, name, &value);
     }
     if print(&text, &queue)? {
         // The files of the caller are none of ours. Standard output comes last: whoever reads it sees its end.
@@ -74,10 +61,6 @@ fn hold(lent: &str, offer: &str, ending: impl Iterator<Item = Signal>) -> io::Re
         while queue.take().is_none() {
             await_one(&mut [PollFd::new(queue.as_fd(), PollFlags::POLLIN)])?;
         }
-    }
-    // What has borrowed the lock goes on under it.
-    while !lent.end() {
-        await_one(&mut [PollFd::new(lent.as_fd(), PollFlags::empty())])?;
     }
     Ok(())
 }

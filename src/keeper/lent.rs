@@ -1,7 +1,6 @@
 //! Locks that a zklock above us holds, and that we use together with it.
 
 use std::cell::Cell;
-use std::future::pending;
 use std::rc::Rc;
 use std::slice;
 
@@ -9,11 +8,10 @@ use super::Keeper;
 use super::outside::Outside;
 use super::place::{Claim, LentBy, Stop};
 use crate::environment::{self, HELD};
-use crate::futures::first_of;
 use crate::plan::LockPath;
 use crate::rules::card::Card;
 use crate::rules::lender::Loan;
-use crate::rules::message::{Loss, Refusal, Report};
+use crate::rules::message::{Refusal, Report};
 use crate::rules::mode::Mode;
 use crate::rules::queue::{Contender, Queue, SINGLE, Standing};
 use crate::session::{Failure, Session};
@@ -130,18 +128,6 @@ impl<O: Outside> Keeper<'_, O> {
             }
         }
         Ok(false)
-    }
-
-    /// Waits until one of our lenders has gone, and returns what that means for us. A lender never ends before we do unless
-    /// it is killed; and if its keeper is killed too, no process is left to end us, and its node lasts no longer than its
-    /// session.
-    pub(super) async fn until_lender_dies(&self) -> Loss {
-        let lenders: Vec<_> = self.lent().iter().filter_map(|claim| claim.lender).collect();
-        if lenders.is_empty() {
-            return pending().await;
-        }
-        first_of(lenders.iter().map(|lender| self.outside.until_gone(lender.run))).await;
-        Loss::LenderGone
     }
 }
 

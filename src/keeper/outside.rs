@@ -90,9 +90,6 @@ pub trait Outside {
     /// From now on no other run lends us anything: the supervisor gives back what we do not use.
     fn keep_loans(&self, lenders: &[Lender]);
 
-    /// Waits until this run has ended.
-    fn until_gone(&self, lender: Lender) -> impl Future<Output = ()>;
-
     /// What others may know of us. The first call takes a while.
     fn card(&self) -> &Card;
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
 use std::fs::File;
 use std::future::pending;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::clock;
 use crate::descendants;
 use crate::futures::or;
 use crate::guard::KeeperTies;
-use crate::lending;
+use crate::lending::{self, Lending};
 use crate::lookup;
 use crate::plan::Plan;
 use crate::reactor::Reactor;
@@ -32,7 +32,7 @@ use crate::rules::instant::Instant;
 use crate::rules::last_run::Asked;
 use crate::rules::lease::Span;
 use crate::rules::lender::{Lender, Loan};
-use crate::rules::loans::Loans;
+use crate::rules::loans::Borrowing;
 use crate::rules::message::{Order, Refusal, Report};
 use crate::rules::text::stored;
 use crate::secrets;
@@ -43,10 +43,6 @@ use crate::signals;
 use crate::wire::{Link, Received};
 use crate::zookeeper::handshake::Identity;
 
-/// How often to look whether a lender lives, where no descriptor tells it. Less than the shortest session
-/// timeout.
-const LENDER_WATCH: Duration = Duration::from_millis(50);
-
 /// What the keeper is given at its birth.
 #[derive(Debug)]
 pub struct Birth<'p> {
@@ -54,10 +50,8 @@ pub struct Birth<'p> {
     pub plan: &'p Plan,
     /// What is in the file of the plan's login.
     pub credentials: Option<&'p File>,
-    /// The process id of the supervisor, which is the one that users know.
-    pub supervisor: u32,
-    /// When that process started, in clock ticks since boot. It could see itself; another process may not see it.
-    pub started: Option<u64>,
+    /// The supervisor, which is the process that users know.
+    pub supervisor: Lender,
     /// How often to look at the queue although nothing has happened, if a user is watching.
     pub refresh: Option<Duration>,
     /// When this run asked for its first lock, as an earlier keeper has told.
@@ -65,13 +59,11 @@ pub struct Birth<'p> {
     /// When it may open its session.
     pub queue_at: Instant,
     /// What the supervisor has borrowed from the runs above.
-    pub loans: Loans,
+    pub loans: Borrowing<()>,
     /// The socket to the supervisor.
     pub link: Link,
     /// What ties it to the guards.
     pub ties: KeeperTies,
-    /// With `zklock hold`: hangs up once no run uses our locks.
-    pub lent: Option<BorrowedFd<'p>>,
 }
 
 /// Lives as a keeper until there is nothing left to keep. To be called in a fresh fork.
@@ -95,7 +87,7 @@ pub fn run(birth: Birth<'_>) {
     let servers = Servers::new(&plan.servers, plan.tls.as_ref(), &login);
     let lived = Reactor::new().and_then(|reactor| {
         // If it has gone already, and the number is another's by now, the socket tells.
-        let supervisor = i32::try_from(birth.supervisor).ok().and_then(|pid| descendants::pidfd_open(pid).ok());
+        let supervisor = i32::try_from(birth.supervisor.pid).ok().and_then(|pid| descendants::pidfd_open(pid).ok());
         let loans = RefCell::new(birth.loans.clone());
         let outside =
             RealOutside { birth, loans, servers: &servers, reactor: &reactor, card: OnceCell::new(), supervisor };
@@ -124,7 +116,7 @@ struct RealOutside<'p> {
     servers: &'p Servers<'p>,
     reactor: &'p Reactor,
     /// What the supervisor still has of what it had borrowed at our birth.
-    loans: RefCell<Loans>,
+    loans: RefCell<Borrowing<()>>,
     card: OnceCell<Card>,
     /// Readable once the supervisor has died. A guard that is stopped right after its fork has a copy of the supervisor's
     /// socket, and would hide that. `None` where the kernel does not tell.
@@ -234,42 +226,31 @@ impl<'p> Outside for RealOutside<'p> {
     }
 
     async fn emptied(&self) {
-        // With `zklock hold`, what borrows the lock is not below the guard.
-        self.guard_gone().await;
-        if self.birth.ties.shared.stage() != Stage::Empty {
+        let KeeperTies { shared, ended, lent, .. } = &self.birth.ties;
+        self.reactor.ready(ended, PollFlags::POLLIN).await;
+        // With `zklock hold`, what borrows the lock is not below the guard: the supervisor waits for that.
+        if shared.stage() != Stage::Empty || lent.is_some() {
             pending().await
         }
     }
 
     async fn guard_gone(&self) -> bool {
-        let KeeperTies { shared, ended, .. } = &self.birth.ties;
-        // The pipes have no message, only an end.
+        let KeeperTies { shared, ended, lent, .. } = &self.birth.ties;
+        lent.iter().for_each(Lending::call_in);
+        // The pipe has no message, only an end.
         self.reactor.ready(ended, PollFlags::POLLIN).await;
-        if let Some(lent) = self.birth.lent {
-            self.reactor.ready(lent, PollFlags::POLLIN).await;
+        if let Some(borrowers) = lent.as_ref().and_then(Lending::awaited) {
+            self.reactor.ready(borrowers, PollFlags::empty()).await;
         }
         !shared.stage().is_open()
     }
 
     fn loan(&self, holder: &Card) -> Loan {
-        self.loans.borrow().judge(holder, self.card(), self.birth.supervisor, &lending::Proc)
+        self.loans.borrow().judge(holder, self.card(), self.birth.supervisor.pid, &lending::Proc)
     }
 
     fn keep_loans(&self, lenders: &[Lender]) {
         self.loans.borrow_mut().keep(lenders);
-    }
-
-    async fn until_gone(&self, lender: Lender) {
-        match lending::watch(lender) {
-            Ok(end) => return self.reactor.ready(end, PollFlags::POLLIN).await,
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return,
-            // An old kernel, or a sandbox that does not know the call; or the system is short of something now.
-            _ => {}
-        }
-        // What cannot be found out may still be so.
-        while lending::lives(lender).unwrap_or(true) {
-            self.sleep(LENDER_WATCH).await;
-        }
     }
 
     fn card(&self) -> &Card {
@@ -285,8 +266,8 @@ impl<'p> Outside for RealOutside<'p> {
             };
             Card {
                 host: gethostname().ok().map(|name| stored(name.to_string_lossy().into_owned())),
-                pid: Some(self.birth.supervisor),
-                started: self.birth.started,
+                pid: Some(self.birth.supervisor.pid),
+                started: Some(self.birth.supervisor.started),
                 pid_ns: descendants::pid_namespace(),
                 time_ns: descendants::time_namespace(),
                 boot_id: lending::boot_id(),

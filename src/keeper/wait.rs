@@ -385,12 +385,11 @@ impl<O: Outside> Keeper<'_, O> {
         is_foreign
     }
 
-    /// Waits until one of our nodes is deleted, or a lender has gone. Sees to requests to give up.
+    /// Waits until one of our nodes is deleted. Sees to requests to give up.
     pub(super) async fn until_deleted(&self, session: &O::Session, place: &Place) -> Result<(), Stop> {
         let nodes = place.stamped_nodes();
         let each = nodes.iter().map(|(node, created)| self.until_one_is_deleted(session, node, *created));
-        let deleted = async { first_of(each).await.1 };
-        or(deleted, async { Err(Stop::Gone(self.until_lender_dies().await)) }).await
+        first_of(each).await.1
     }
 
     /// `created`: the transaction that has created the node.

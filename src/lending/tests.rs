@@ -7,28 +7,22 @@ use crate::rules::lender::{Barrier, Loan};
 
 fn borrowing(offer: Offer) -> Borrowing {
     let mut borrowing = Borrowing::new(&[offer]);
-    borrowing.borrow();
+    borrowing.borrow(&Proc);
     borrowing
 }
 
-/// Why the pipe of this offer cannot be opened, if it cannot.
-fn unlent(offer: Offer) -> Option<Unlent> {
-    let Offer { descriptor, inode, .. } = offer;
-    Proc.open_to_write(End { process: offer.source(), descriptor, inode }).err()
-}
-
-/// Waits for the hang-up. It comes a little late where another test has just forked: until a child executes its
+/// Waits until nobody borrows. That comes a little late where another test has just forked: until a child executes its
 /// program, it has copies of all descriptors.
 #[track_caller]
 fn expect_over(lending: &Lending) {
-    let mut fds = [PollFd::new(lending.as_fd(), PollFlags::empty())];
+    let mut fds = [PollFd::new(lending.awaited().unwrap(), PollFlags::empty())];
     assert_eq!(poll(&mut fds, PollTimeout::from(10_000_u16)), Ok(1));
     assert!(lending.is_over());
 }
 
 /// To what is below this process.
 fn offer(lending: &Lending) -> Offer {
-    lending.offer(this(), None)
+    lending.offer(this()).unwrap()
 }
 
 fn this() -> Lender {
@@ -37,50 +31,49 @@ fn this() -> Lender {
 }
 
 #[test]
-fn the_pipe_hangs_up_when_the_last_borrower_is_done() {
+fn the_lender_knows_when_the_last_borrower_is_done() {
     let lending = Lending::begin().unwrap();
+    let (mut one, mut two) = (borrowing(offer(&lending)), borrowing(offer(&lending)));
+    assert_eq!([one.pipes().count(), two.pipes().count()], [1, 1]);
     assert!(!lending.is_over());
-    let (mut one, two) = (borrowing(offer(&lending)), borrowing(offer(&lending)));
-    assert_eq!([one.descriptors().len(), two.descriptors().len()], [1, 1]);
-    assert!(!lending.end());
+    lending.end();
     one.give_back();
     assert!(!lending.is_over());
     // What is borrowed stays so, although nothing more is lent.
-    let mut two = two;
-    two.borrow();
-    assert!(!lending.is_over());
+    two.borrow(&Proc);
+    assert!(!two.is_lost(&Proc) && !lending.is_over());
     drop(two);
     expect_over(&lending);
 }
 
 #[test]
-fn a_pledge_outlives_a_borrower_that_does_not_redeem_it() {
-    for redeems in [false, true] {
+fn what_is_borrowed_is_lost_with_the_lender_or_by_its_word() {
+    for dies in [true, false] {
         let lending = Lending::begin().unwrap();
-        let (dies, lives) = (borrowing(offer(&lending)), borrowing(offer(&lending)));
-        for borrower in [&dies, &lives] {
-            borrower.pledge().unwrap();
+        let mut borrowing = borrowing(offer(&lending));
+        assert!(!borrowing.is_lost(&Proc));
+        if dies {
+            drop(lending);
+            // A fork of another test may have a copy of its end for a moment.
+            let mut fds = [PollFd::new(borrowing.pipes().next().unwrap().as_fd(), PollFlags::POLLIN)];
+            assert_eq!(poll(&mut fds, PollTimeout::from(10_000_u16)), Ok(1));
+        } else {
+            lending.call_in();
+            assert!(!lending.is_over());
         }
-        lending.end();
-        if redeems {
-            dies.redeem();
-        }
-        drop(dies);
-        assert!(!lending.is_over());
-        lives.redeem();
-        drop(lives);
-        expect_over(&lending);
-        assert_eq!(lending.has_pledge(), !redeems);
+        assert!(borrowing.is_lost(&Proc));
+        borrowing.borrow(&Proc);
+        assert_eq!(borrowing.pipes().count(), 0);
     }
 }
 
 #[test]
 fn nothing_is_borrowed_after_the_end() {
     let lending = Lending::begin().unwrap();
+    let offer = offer(&lending);
     lending.end();
     expect_over(&lending);
-    assert_eq!(unlent(offer(&lending)), Some(Unlent::Over));
-    assert!(borrowing(offer(&lending)).descriptors().is_empty());
+    assert_eq!(Proc.open(offer).err(), Some(Unlent::Over));
 }
 
 #[test]
@@ -100,15 +93,15 @@ fn an_offer_that_does_not_stand() {
         Offer { inode: offer.inode + 1, ..offer },
     ];
     for forged in forged {
-        assert_eq!(unlent(forged), Some(Unlent::Over), "{forged}");
+        assert_eq!(Proc.open(forged).err(), Some(Unlent::Over), "{forged}");
     }
-    assert_eq!(unlent(offer), None);
+    assert!(Proc.open(offer).is_ok());
 }
 
 /// A run borrows at the moment at which the lender ends. Without the second look, a few in ten thousand borrow although
-/// the lender has seen the hang-up.
+/// the lender has seen that nobody does.
 #[test]
-fn nothing_is_borrowed_after_the_hang_up() {
+fn nothing_is_borrowed_once_the_lender_has_looked() {
     const ROUNDS: u32 = 3_000;
     let offered = Mutex::new(None::<Offer>);
     let result = Mutex::new(None::<Borrowing>);
@@ -134,9 +127,10 @@ fn nothing_is_borrowed_after_the_hang_up() {
             let lending = Lending::begin().unwrap();
             *offered.lock().unwrap() = Some(offer(&lending));
             (0..delay).for_each(|_| std::hint::spin_loop());
-            let is_over = lending.end();
+            lending.end();
+            let is_over = lending.is_over();
             let borrowed = taken(&result);
-            let is_lent = !borrowed.descriptors().is_empty();
+            let is_lent = borrowed.pipes().count() > 0;
             (lent, over, both) =
                 (lent + u32::from(is_lent), over + u32::from(is_over), both + u32::from(is_lent && is_over));
             drop(borrowed);
@@ -167,7 +161,7 @@ fn who_lends_us_a_lock() {
     let mut sleep = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     let (own, nested) = (Card { host: Some("db3".to_owned()), ..card(this()) }, sleep.id());
     let mut borrowed = borrowing(offer);
-    let judge = |borrowing: &Borrowing, holder: &Card| borrowing.loans().judge(holder, &own, nested, &Proc);
+    let judge = |borrowing: &Borrowing, holder: &Card| borrowing.judge(holder, &own, nested, &Proc);
 
     let holder = card(offer.lender);
     assert_eq!(judge(&borrowed, &holder), Loan::Lent(offer.lender));
@@ -180,21 +174,19 @@ fn who_lends_us_a_lock() {
         Card { boot_id: Some("that of another machine".to_owned()), pid_ns: Some(1), ..holder.clone() },
         Card { started: None, ..holder.clone() },
         Card { started: holder.started.map(|started| started + 1), ..holder.clone() },
-        // Not above the nested run, but that run itself.
-        card(Lender { pid: nested, started: descendants::started(nested).unwrap().unwrap() }),
     ];
     for stranger in strangers {
         assert_eq!(judge(&borrowed, &stranger), Loan::Stranger, "{stranger:?}");
     }
     let masked = Card { boot_id: None, ..own.clone() };
-    assert_eq!(borrowed.loans().judge(&holder, &masked, nested, &Proc), Loan::OutOfReach(Barrier::NoProc));
+    assert_eq!(borrowed.judge(&holder, &masked, nested, &Proc), Loan::OutOfReach(Barrier::Foreign));
     let elsewhere = borrowing(Offer { root: Lender { pid: u32::MAX, started: 1 }, ..offer });
     assert_eq!(judge(&elsewhere, &holder), Loan::Stranger);
     let container = Card { pid_ns: Some(1), ..holder.clone() };
     assert_eq!(judge(&borrowed, &container), Loan::OutOfReach(Barrier::Foreign));
     // Its start is counted from another boot.
     let elsewhen = Card { time_ns: Some(1), started: Some(0), ..holder.clone() };
-    let elsewhen = borrowed.loans().judge(&elsewhen, &Card { time_ns: Some(2), ..own.clone() }, nested, &Proc);
+    let elsewhen = borrowed.judge(&elsewhen, &Card { time_ns: Some(2), ..own.clone() }, nested, &Proc);
     assert_eq!(elsewhen, Loan::OutOfReach(Barrier::Foreign));
     // Before Linux 5.6, or an older zklock.
     assert_eq!(judge(&borrowed, &Card { time_ns: None, ..holder.clone() }), Loan::Lent(offer.lender));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::instant::Instant;
-use super::message::{Grant, Loss, Report};
+use super::message::{Grant, Report};
 use super::notice::Notice;
 use super::outcome::Outcome;
 use super::signal::Signal;
@@ -54,10 +54,8 @@ pub enum CommandEvent {
     StartFailed(Unstarted),
     /// It ended and has been reaped.
     Ended(CommandEnd),
-    /// The same, and zklocks that it started go on under our locks, or were killed under them.
+    /// The same, and zklocks that it started go on under our locks.
     EndedLending(CommandEnd),
-    /// It has ended, and of the zklocks that used our locks one was killed, with its guard: what that ran may go on.
-    BorrowerDied,
     /// It, or the command of `--on-lost`, was stopped by this signal (Ctrl-Z).
     Stopped(Signal),
     /// It has gone, and so have those of its descendants that the machine waits for ([`Awaited`]).
@@ -87,8 +85,6 @@ pub enum Unstarted {
     TooLate,
     /// It had not passed the gate when this signal ended the run.
     Interrupted(Signal),
-    /// It had not passed the gate when a lock that it needs was lost.
-    Lost(Loss),
 }
 
 /// How the command ended.

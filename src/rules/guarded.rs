@@ -105,10 +105,10 @@ impl Guarded {
         self.command == Command::Started
     }
 
-    /// Whether what runs needs the locks that are borrowed. `waits`: whether any processes are waited for.
-    pub fn uses_loans(&self, shown: Shown, waits: bool) -> bool {
+    /// Whether the locks that are borrowed are needed. `waits`: whether any processes are waited for.
+    pub fn needs_loans(&self, shown: Shown, waits: bool) -> bool {
         match self.command {
-            Command::Gated => false,
+            Command::Gated => true,
             // What the guard has reaped by now has ended by itself.
             Command::Started => shown.ended.is_none(),
             Command::Over => waits && !self.is_reaped && shown.stage.is_open(),
@@ -197,18 +197,18 @@ mod tests {
     /// Before its end, the command; after it, what is waited for, whatever for, until nothing is left or the guard has died.
     #[test]
     fn who_uses_what_is_borrowed() {
-        assert!(!Guarded::default().uses_loans(shown(Stage::Gated, None), true));
+        assert!(Guarded::default().needs_loans(shown(Stage::Gated, None), true));
         let mut guarded = started();
-        assert!(guarded.uses_loans(shown(Stage::Open, None), false));
-        assert!(!guarded.uses_loans(shown(Stage::Open, Some(KILLED)), true));
+        assert!(guarded.needs_loans(shown(Stage::Open, None), false));
+        assert!(!guarded.needs_loans(shown(Stage::Open, Some(KILLED)), true));
         assert!(guarded.news(shown(Stage::Open, Some(KILLED)), None, || false).ended.is_some());
-        assert!(guarded.uses_loans(shown(Stage::Open, Some(KILLED)), true));
-        assert!(!guarded.uses_loans(shown(Stage::Open, Some(KILLED)), false));
+        assert!(guarded.needs_loans(shown(Stage::Open, Some(KILLED)), true));
+        assert!(!guarded.needs_loans(shown(Stage::Open, Some(KILLED)), false));
         for over in [Stage::Empty, Stage::Left] {
-            assert!(!guarded.uses_loans(shown(over, Some(KILLED)), true));
+            assert!(!guarded.needs_loans(shown(over, Some(KILLED)), true));
         }
         guarded.guard_reaped();
-        assert!(!guarded.uses_loans(shown(Stage::Open, Some(KILLED)), true));
+        assert!(!guarded.needs_loans(shown(Stage::Open, Some(KILLED)), true));
     }
 
     #[test]

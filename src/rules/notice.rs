@@ -103,8 +103,6 @@ pub enum Notice {
         /// The command itself had ended before.
         had_ended: bool,
     },
-    /// A zklock below the command was killed, with its guard; what is left of the command is killed.
-    BorrowerDied,
     /// The command has left processes behind, which go on without the lock.
     LeftBehind {
         /// How many.

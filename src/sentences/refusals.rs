@@ -88,7 +88,6 @@ pub fn refused(refusal: &Refusal, plan: &Plan) -> String {
             let why = match barrier {
                 Barrier::Foreign => "another user or container".to_owned(),
                 Barrier::NoOffer => format!("{LENDER} does not name it"),
-                Barrier::NoProc => "/proc is missing, or a part of it".to_owned(),
             };
             format!("{lock} is held by the run that started this one, which cannot be reached: {why}")
         }

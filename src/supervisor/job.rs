@@ -123,14 +123,14 @@ impl Job {
         self.terminal = Attributes::of_foreground();
     }
 
-    /// Starts the command, if that is before `until`. `variables`: what is added to its environment below this guard. An
+    /// Starts the command, if that is before `until`. `variables`: what is added to its environment. An
     /// error is one of fork(2), or that of a guard that has died.
     pub(super) fn start(
         &mut self,
         command: &CommandLine,
         ties: &mut Ties,
         kept: &[RawFd],
-        variables: &dyn Fn(&Guard) -> Vec<Variable>,
+        variables: &[Variable],
         until: Instant,
     ) -> io::Result<()> {
         self.make_guard(command, ties, kept)?;
@@ -155,10 +155,9 @@ impl Job {
         true
     }
 
-    fn open(&mut self, ties: &mut Ties, variables: &dyn Fn(&Guard) -> Vec<Variable>, until: Instant) -> io::Result<()> {
+    fn open(&mut self, ties: &mut Ties, variables: &[Variable], until: Instant) -> io::Result<()> {
         let guarded = self.guard.as_mut().ok_or(Errno::ECHILD)?;
-        let variables = variables(&guarded.guard);
-        guarded.guard.open(ties, &variables, until)?;
+        guarded.guard.open(ties, variables, until)?;
         guarded.state.start();
         Ok(())
     }
@@ -198,9 +197,9 @@ impl Job {
         self.guard.as_ref().is_some_and(ended)
     }
 
-    /// Whether what runs needs the locks that are borrowed. `waits`: whether any processes are waited for.
-    pub(super) fn uses_loans(&self, waits: bool) -> bool {
-        self.guard.as_ref().is_some_and(|guarded| guarded.state.uses_loans(guarded.shown(), waits))
+    /// Whether the locks that are borrowed are needed. `waits`: whether any processes are waited for.
+    pub(super) fn needs_loans(&self, waits: bool) -> bool {
+        self.guard.as_ref().is_none_or(|guarded| guarded.state.needs_loans(guarded.shown(), waits))
     }
 
     /// Whether the guard has reaped the command and all that was below it.

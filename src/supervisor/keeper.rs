@@ -1,7 +1,6 @@
 //! The keeper's process, as the supervisor sees it.
 
 use std::fs::File;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -9,16 +8,16 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{ForkResult, Pid, fork};
 
 use crate::command::exit_now;
-use crate::descendants;
 use crate::fence::Fence;
 use crate::guard::{KeeperTies, Ties};
 use crate::keeper::fence;
 use crate::keeper::process::{self, Birth};
-use crate::lending::{Borrowing, Lending};
+use crate::lending::Borrowing;
 use crate::plan::Plan;
 use crate::rules::event::{CommandEnd, Event};
 use crate::rules::instant::Instant;
 use crate::rules::last_run::Asked;
+use crate::rules::lender::Lender;
 use crate::rules::message::Order;
 use crate::rules::signal::Signal;
 use crate::signals;
@@ -43,42 +42,27 @@ impl Keeper {
         asked: Option<Asked>,
         queue_at: Instant,
         borrowing: &mut Borrowing,
-        lent: Option<&Lending>,
     ) -> anyhow::Result<Self> {
-        let supervisor = std::process::id();
-        let started = descendants::started(supervisor).ok().flatten();
-        Self::fork(|link, ties| {
+        let is_hold = plan.hold().is_some();
+        Self::fork(is_hold, |supervisor, link, ties| {
             // It may outlive the command for as long as no server answers.
-            let loans = borrowing.loans();
+            let loans = borrowing.without_pipes();
             borrowing.give_back();
-            lent.map(Lending::end);
-            let lent = lent.map(AsFd::as_fd);
-            process::run(Birth {
-                plan,
-                credentials,
-                supervisor,
-                started,
-                refresh,
-                asked,
-                queue_at,
-                loans,
-                link,
-                ties,
-                lent,
-            });
+            process::run(Birth { plan, credentials, supervisor, refresh, asked, queue_at, loans, link, ties });
         })
     }
 
     /// Forks a keeper of a fence.
     pub(super) fn of_fence(fence: &Fence) -> anyhow::Result<Self> {
         let supervisor = Pid::this();
-        Self::fork(|link, ties| fence::run(&fence::Birth { fence, supervisor, link, ties }))
+        Self::fork(false, |_, link, ties| fence::run(&fence::Birth { fence, supervisor, link, ties }))
     }
 
-    /// Forks a process that lives like this. This process must have one thread only.
-    fn fork(live: impl FnOnce(Link, KeeperTies)) -> anyhow::Result<Self> {
+    /// Forks a process that lives like this. `is_hold`: no command is run. This process must have one thread only.
+    fn fork(is_hold: bool, live: impl FnOnce(Lender, Link, KeeperTies)) -> anyhow::Result<Self> {
         let (ours, theirs) = Link::pair().context("cannot create a socket pair")?;
         let ties = Ties::new().context("cannot make pipes and shared memory")?;
+        let supervisor = ties.lent.lender();
         #[expect(unsafe_code, reason = "the keeper is a fork of the supervisor")]
         // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
         match unsafe { fork() }.context("cannot fork")? {
@@ -86,7 +70,7 @@ impl Keeper {
                 // If we kept the supervisor's end too, we would not see the socket close when the supervisor
                 // dies.
                 drop(ours);
-                live(theirs, ties.into_keeper());
+                live(supervisor, theirs, ties.into_keeper(is_hold));
                 exit_now(0);
             }
             ForkResult::Parent { child: pid } => Ok(Self { pid, link: Some(ours), ties, reaped: false, died: false }),

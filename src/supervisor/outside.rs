@@ -8,7 +8,7 @@ use super::turn::{Change, Outside};
 use crate::clock;
 use crate::command::{self, Reaped};
 use crate::hold::Caller;
-use crate::lending::Lending;
+use crate::lending;
 use crate::rules::event::{Awaited, CommandEvent, Effect, Event, Unstarted};
 use crate::rules::guarded::{End, News};
 use crate::rules::instant::Instant;
@@ -57,21 +57,10 @@ impl Outside for Supervisor<'_> {
     }
 
     fn loss(&self, waits: bool) -> Option<Loss> {
-        let is_over = self.job.is_lease_over();
-        // As a rule the guard acts upon the death of a lender, but it may be stopped.
-        if (is_over || self.job.uses_loans(waits)) && self.borrowing.is_lost() {
+        if self.job.needs_loans(waits) && self.borrowing.is_lost(&lending::Proc) {
             return Some(Loss::LenderGone);
         }
-        is_over.then_some(Loss::LeaseOver)
-    }
-
-    fn take_back(&mut self) -> bool {
-        // What stands in for a command is to write to a standard output that we have left.
-        self.caller.is_none() && self.job.recall()
-    }
-
-    fn has_died_at_the_gate(&mut self) -> bool {
-        self.caller.is_none() && self.borrowing.is_lost() && self.job.recall()
+        self.job.is_lease_over().then_some(Loss::LeaseOver)
     }
 
     fn signals(&mut self) -> anyhow::Result<Vec<(Signal, bool)>> {
@@ -113,22 +102,14 @@ impl Outside for Supervisor<'_> {
 
     fn failure(&mut self, end: End) -> Option<Unstarted> {
         let error = self.job.failure(end)?;
-        if self.caller.is_some() && self.borrowing.is_lost() {
-            return Some(Unstarted::TooLate);
-        }
         Some(self.not_started(&error))
     }
 
     fn end_lending(&mut self, lends_on: bool) -> bool {
-        // What stands in for a command has ended its lending itself, unless it was killed.
-        if self.caller.is_none() && !lends_on {
-            let _ = self.lending().map(Lending::end);
+        if let Some(keeper) = self.keeper.as_ref().filter(|_| !lends_on) {
+            keeper.ties.lent.end();
         }
         !self.may_be_used()
-    }
-
-    fn has_lost_borrower(&self) -> bool {
-        self.lending().is_some_and(Lending::has_pledge)
     }
 
     fn has_command(&self) -> bool {
@@ -177,12 +158,12 @@ impl Outside for Supervisor<'_> {
             }
             Effect::Kill => {
                 self.job.kill();
+                self.call_in();
                 self.signal_caller(self.plan.settings.stop_signal);
             }
             Effect::Release => {
                 self.job.leave();
                 // No process uses a lock any more.
-                self.redeem();
                 self.borrowing.give_back();
                 if let Some(keeper) = &self.keeper {
                     keeper.order(Order::Release);

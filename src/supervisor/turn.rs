@@ -63,12 +63,6 @@ pub trait Outside {
     /// was over, or a process has died that lends us a lock. `waits`: whether any processes are waited for.
     fn loss(&self, waits: bool) -> Option<Loss>;
 
-    /// Takes the command back. Returns false if there is none, or it has passed the gate.
-    fn take_back(&mut self) -> bool;
-
-    /// Whether the process that has ended had not passed the gate, and was killed there because a lender has died.
-    fn has_died_at_the_gate(&mut self) -> bool;
-
     /// The signals that have come. With each: whether the terminal has sent it to the command as well.
     fn signals(&mut self) -> Result<Vec<(Signal, bool)>, Self::Error>;
 
@@ -90,9 +84,6 @@ pub trait Outside {
     /// The command has ended: from now on nothing more is lent, unless `lends_on`. Returns whether no run below uses
     /// our locks.
     fn end_lending(&mut self, lends_on: bool) -> bool;
-
-    /// Once no run below uses our locks: whether one has died that did, and may have left something that still does.
-    fn has_lost_borrower(&self) -> bool;
 
     /// Whether the command has been started, and its end has not been told.
     fn has_command(&self) -> bool;
@@ -197,10 +188,7 @@ impl Turns {
             self.hear_keeper(outside)?;
             // After a loss everyone has to go, where borrowers alone were waited for.
             if self.awaits() == awaited {
-                let may_leave = awaited == Some(Awaited::Borrowers) && !outside.have_gone(Awaited::Everyone);
-                let has_lost_borrower = may_leave && outside.has_lost_borrower();
-                let gone = if has_lost_borrower { CommandEvent::BorrowerDied } else { CommandEvent::TreeGone };
-                self.happen(outside, Event::Command(gone))?;
+                self.happen(outside, Event::Command(CommandEvent::TreeGone))?;
             }
         }
         Ok(())
@@ -230,7 +218,7 @@ impl Turns {
         {
             let event = match loss {
                 Loss::LeaseOver => Event::LeaseOver,
-                loss => if_started(outside, Event::Keeper(Report::Lost(loss))),
+                loss => Event::Keeper(Report::Lost(loss)),
             };
             self.happen(outside, event)?;
         }
@@ -261,7 +249,6 @@ impl Turns {
                 self.hear_guard(outside)?;
                 self.look_what_is_left(outside)?;
             }
-            let event = if_started(outside, event);
             self.happen(outside, event)?;
         }
         Ok(postponed)
@@ -301,10 +288,6 @@ impl Turns {
     /// before it has the command killed, and a command that was killed must not pass for one that ended by itself.
     fn hear_guard<O: Outside>(&mut self, outside: &mut O) -> Result<(), O::Error> {
         let News { stopped, guard_gone, ended } = outside.hear_guard();
-        if ended.is_some() && outside.has_died_at_the_gate() {
-            let why = Unstarted::Lost(Loss::LenderGone);
-            return self.happen(outside, Event::Command(CommandEvent::StartFailed(why)));
-        }
         let mut postponed = vec![];
         if ended.is_some() || guard_gone {
             postponed = self.take_reports(outside, ended.is_some())?;
@@ -321,9 +304,7 @@ impl Turns {
         let event = match (outside.failure(ended), ended) {
             (Some(why), _) => CommandEvent::StartFailed(why),
             (None, End::Stillborn) => CommandEvent::StartFailed(Unstarted::NoProcess),
-            (None, End::Reaped(end)) if outside.end_lending(lends_on) && !outside.has_lost_borrower() => {
-                CommandEvent::Ended(end)
-            }
+            (None, End::Reaped(end)) if outside.end_lending(lends_on) => CommandEvent::Ended(end),
             (None, End::Reaped(end)) => CommandEvent::EndedLending(end),
         };
         self.happen(outside, Event::Command(event))?;
@@ -365,16 +346,6 @@ impl Turns {
             }
         }
         taken_back.map_or(Ok(()), |event| self.happen(outside, event))
-    }
-}
-
-/// A lender that dies before the command has passed the gate costs a place in the queue only.
-fn if_started<O: Outside>(outside: &mut O, event: Event) -> Event {
-    match event {
-        Event::Keeper(Report::Lost(Loss::LenderGone)) if outside.take_back() => {
-            Event::Command(CommandEvent::StartFailed(Unstarted::Lost(Loss::LenderGone)))
-        }
-        event => event,
     }
 }
 

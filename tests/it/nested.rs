@@ -51,7 +51,7 @@ fn next(scratch: &Scratch) -> Running {
     next
 }
 
-/// The pipe by which a run lends its locks, as its command has been told: the number of the write end, and what /proc
+/// The pipe by which a run lends its locks, as its command has been told: the number of its end, and what /proc
 /// shows there. A process of the run must live that has got the variable.
 #[track_caller]
 fn pipe(run: &Running) -> (String, String) {
@@ -80,7 +80,7 @@ fn wait_until_it_lends_no_more(run: &Running) {
     });
 }
 
-/// The processes below a run that have the write end of its pipe open.
+/// The processes below a run that have its pipe open.
 #[track_caller]
 fn borrowers(run: &Running) -> Vec<process::Process> {
     let (_, pipe) = pipe(run);

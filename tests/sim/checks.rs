@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use zklock::rules::event::{CommandEnd, Effect};
+use zklock::rules::event::CommandEnd;
 use zklock::rules::lease::Terms;
 use zklock::rules::message::{Grant, Granted};
 use zklock::rules::mode::Mode;
@@ -237,41 +237,6 @@ impl State {
         }
     }
 
-    /// The supervisor has learnt that its lender has died. If its command has not passed the gate, and nothing else was to
-    /// stop that, it has lost no more than its place in the queue.
-    pub(crate) fn lender_dies(&mut self, host: usize) {
-        let state = &self.hosts[host];
-        let has_died_there = state.is_untold && state.borrowing.is_lost(&Proc(self)) && !state.has_passed;
-        if (state.waits_at_gate() || has_died_there) && !state.stopped_by_supervisor {
-            state.has_to_queue.set(true);
-        }
-    }
-
-    /// The supervisor sees that by itself. What its keeper has reported, or that this has gone, is told first.
-    pub(crate) fn see_loss(&self, host: usize, hears_late: bool) {
-        let state = &self.hosts[host];
-        let keeper = state.keeper.map(|keeper| &self.keepers[keeper]);
-        let is_told = hears_late || keeper.is_some_and(|keeper| !keeper.alive || !keeper.reports.is_empty());
-        if state.waits_at_gate() && !state.stopped_by_supervisor && !is_told && !state.told_loss {
-            state.has_to_queue.set(true);
-        }
-    }
-
-    /// The kernel has killed what waited at the gate, because the lender has died.
-    pub(crate) fn die_at_gate(&mut self, host: usize) {
-        self.coverage.count(Kind::DiedAtGate);
-        self.hosts[host].has_to_queue.set(!self.hosts[host].stopped_by_supervisor);
-        self.leave_gate(host);
-    }
-
-    /// Whether the supervisor does what it has to do next.
-    pub(crate) fn check_effect(&mut self, host: usize, effect: &Effect) {
-        let state = &mut self.hosts[host];
-        if state.has_to_queue.take() && !matches!(effect, Effect::StartKeeper(_)) {
-            self.fail(format!("host {host} does not queue anew, although its lender has died before its command ran"));
-        }
-    }
-
     /// A supervisor lets a command go on only under a lease.
     pub(crate) fn check_continue(&mut self, host: usize) {
         let state = &self.hosts[host];
@@ -292,13 +257,8 @@ impl State {
         let state = &self.hosts[host];
         let is_told = state.told_loss || state.told_revoked;
         let has_lost_lender = state.borrowing.is_lost(&Proc(self));
-        let has_lost_borrower = state.lending.has_lost_borrower();
-        let has_reason = is_told
-            || has_lost_lender
-            || has_lost_borrower
-            || state.guard.lease_over
-            || state.guard_died
-            || state.stopped_by_supervisor;
+        let has_reason =
+            is_told || has_lost_lender || state.guard.lease_over || state.guard_died || state.stopped_by_supervisor;
         let keeper = state.keeper.map(|keeper| &self.keepers[keeper]);
         // The report that comes before a revocation may have come just after the reports were read.
         let lease = keeper.filter(|keeper| !keeper.revoked).and_then(|keeper| keeper.lease.zip(keeper.limits));
@@ -396,7 +356,7 @@ impl State {
         let state = &self.hosts[host];
         let (settings, ran) = (&state.settings, state.grant.is_some());
         let never_ran = state.never_ran || state.died_behind_gate;
-        let ended_by_itself = !state.stopped_by_us || state.lending.has_lost_borrower();
+        let ended_by_itself = !state.stopped_by_us;
         let explained = match outcome {
             Outcome::Exited(0) if state.is_skipped => !ran,
             Outcome::Exited(status) => ended_by_itself && state.natural_end == Some(CommandEnd::Exited(status)) && ran,

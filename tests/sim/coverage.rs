@@ -53,12 +53,8 @@ kinds! {
     KillKeeper,
     KillGuard,
     KillCommand,
-    /// The supervisor of a nested run and its guard, at once.
-    KillPair,
     /// A run that lends its lock to this one dies, and nothing of it kills this one at once.
     KillLender,
-    /// A run that lends its lock to this one is stopped, and later the keeper of this one.
-    StopLender,
     /// Ctrl-Z and `fg`.
     CtrlZ,
     Foreground,
@@ -116,17 +112,10 @@ kinds! {
     GaveBack,
     LoanOver,
     Upgrade,
-    /// A command has ended, and nested runs go on under the lock of its run. A nested run has lost its lender.
+    /// A command has ended, and nested runs go on under the lock of its run.
     LentOn,
-    LenderGone,
-    /// A run has killed what its command had left behind, because a nested run had died under its lock.
-    BorrowerDied,
-    /// A nested run has lost its lender when its command had been started and had not passed the gate.
-    LostAtGate,
-    /// The kernel has killed what waited at the gate of a nested run, because the lender had died.
-    DiedAtGate,
     /// The caller of `zklock hold` has ended. A nested run has started its command under a lock of `zklock hold`, and has lost
-    /// it because what stood in for the lender's command had died.
+    /// it. The same under the lock of a run with a guard.
     CallerEnded,
     BorrowedFromHold,
     LostHold,

@@ -170,9 +170,8 @@ impl State {
             Kind::FreezeSupervisor | Kind::KillSupervisor | Kind::CtrlZ => self.has_supervisor(fault.host),
             Kind::FreezeKeeper | Kind::KillKeeper | Kind::FreezeAndCut => self.has_keeper(fault.host),
             Kind::FreezeGuard | Kind::KillGuard => self.has_guard(fault.host),
-            Kind::KillPair => self.has_supervisor(fault.host) && self.has_guard(fault.host),
             Kind::FreezeAll | Kind::Sleep => self.has_supervisor(fault.host) && self.has_keeper(fault.host),
-            Kind::KillLender | Kind::StopLender => self.mortal_lender(fault.host).is_some(),
+            Kind::KillLender => self.mortal_lender(fault.host).is_some(),
             Kind::KillCommand => host.is_running() && host.asleep.is_none() && !host.stopped_by_us,
             Kind::Terminate => host.alive && host.started,
             Kind::DeleteNode | Kind::RemakeNode | Kind::ExpireSession | Kind::SetData | Kind::Revoke => {
@@ -337,10 +336,6 @@ impl State {
                 self.hosts[host].keeper_kills += 1;
                 self.end_keeper(host);
             }
-            Kind::KillPair => {
-                self.guard_dies(host);
-                self.kill_supervisor(host);
-            }
             Kind::KillLender => {
                 let Some(lender) = self.mortal_lender(host) else { return };
                 if self.hosts[lender].hold.is_some() {
@@ -349,17 +344,6 @@ impl State {
                 // It would kill this run as well.
                 self.do_fault(Fault { kind: Kind::FreezeGuard, host: lender, time });
                 self.kill_supervisor(lender);
-            }
-            Kind::StopLender => {
-                let Some(lender) = self.mortal_lender(host) else { return };
-                let timeout = self.servers.timeout;
-                self.hosts[lender].frozen = true;
-                self.guard(lender).frozen = true;
-                self.excuse_stragglers(lender);
-                self.freeze(self.hosts[lender].keeper, true);
-                self.after(2 * timeout, Event::Fault(Fault { kind: Kind::ThawAll, host: lender, time: 0 }));
-                let later = timeout / 2 + self.up_to(timeout / 2);
-                self.after(later, Event::Fault(Fault { kind: Kind::FreezeKeeper, host, time: timeout }));
             }
             Kind::KillCommand => {
                 self.schedule(self.now, Event::Exit { host, process: 0, killed: true });

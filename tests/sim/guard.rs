@@ -279,9 +279,6 @@ impl State {
         if self.hosts[host].has_opening() {
             self.stand_in_has_gone(host);
         }
-        if self.hosts[host].hold.is_none() {
-            self.end_lifeline(host);
-        }
         self.blow_fuse(host);
         // Its socket hangs up (F_SETSIG).
         self.hosts[host].frozen = false;
@@ -331,15 +328,6 @@ impl State {
         }
     }
 
-    /// SIGKILL to what waits at the gate, if its process group can be named by now.
-    pub(crate) fn kill_at_gate(&mut self, host: usize) {
-        let guard = self.guard(host);
-        if guard.has_fuses && std::mem::take(&mut guard.is_gated) {
-            self.hosts[host].died_behind_gate = self.hosts[host].guard.is_opened;
-            self.hosts[host].root_status = Some(status_of(CommandEnd::Signaled(Signal::KILL)));
-        }
-    }
-
     fn kernel_kills(&mut self, host: usize, process: usize) {
         self.hosts[host].processes[process].killed = true;
         let late = self.up_to(DELIVERY);
@@ -357,16 +345,14 @@ impl State {
         // The lease that is over may be that of a run above. A guard that is stopped is then not killed in time.
         let is_beyond_all = self.above(host).any(|outer| self.is_helpless(outer));
         let is_running = self.is_running(host);
-        let has_heirs = self.has_heirs(host);
         let (now, state) = (self.now, &mut self.hosts[host]);
         // The supervisor has seen that the lease was made shorter, and was stopped before it could do without the guard.
         if state.frozen && state.guard.frozen && now <= state.shortened_from {
             state.shortened_from = state.shortened_from.max(state.longest_lease);
         }
         let is_unguarded = !state.guard.alive && (!state.alive || state.frozen);
-        // The kernel kills the group when the lender dies. For the rest it takes this guard, and it may be stopped.
         let is_stopped = state.guard.frozen && (!state.alive || state.frozen);
-        if is_unguarded && !has_heirs || is_stopped && is_beyond_all {
+        if is_unguarded || is_stopped && is_beyond_all {
             for process in state.processes.iter_mut().filter(|process| !process.in_group) {
                 process.counted = false;
             }

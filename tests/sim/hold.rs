@@ -69,9 +69,8 @@ impl State {
 
     /// What has waited at the gate stands in for a command from now on. The caller begins its work.
     pub(crate) fn begin_to_stand(&mut self, host: usize) {
-        let Host { hold: Some(hold), lifeline, .. } = &mut self.hosts[host] else { return };
+        let Host { hold: Some(hold), .. } = &mut self.hosts[host] else { return };
         hold.stands = true;
-        lifeline.begin();
         let work = hold.work;
         self.hosts[host].processes.push(Process::new(Time::MAX));
         self.after(work, Event::CallerEnds(host));
@@ -85,22 +84,19 @@ impl State {
         }
     }
 
-    /// What stands in for a command ends once it was told to, and no run uses the lock.
+    /// What stands in for a command ends once it was told to.
     pub(crate) fn stand(&mut self, host: usize) {
         if self.hosts[host].asleep.is_some() {
             return self.hosts[host].deferred.push(Event::StandIn(host));
         }
         let now = self.now;
-        let Host { hold: Some(hold), processes, lending, .. } = &mut self.hosts[host] else { return };
+        let Host { hold: Some(hold), processes, .. } = &mut self.hosts[host] else { return };
         let Some(process) = processes.first_mut().filter(|process| process.alive && !process.stopped) else { return };
         if !hold.is_ending {
             return;
         }
-        lending.end();
-        if lending.is_over() {
-            process.exit_at = now;
-            self.exit(host, 0, false);
-        }
+        process.exit_at = now;
+        self.exit(host, 0, false);
     }
 
     /// It has got a signal that ends it.
@@ -153,11 +149,10 @@ impl State {
         true
     }
 
-    /// What stands in for a command, or waits at the gate for that, has ended: the kernel closes its pipes.
+    /// What stands in for a command, or waits at the gate for that, has ended.
     pub(crate) fn stand_in_has_gone(&mut self, host: usize) {
-        let Some(hold) = &mut self.hosts[host].hold else { return };
-        hold.stands = false;
-        self.hosts[host].lending.end();
-        self.end_lifeline(host);
+        if let Some(hold) = &mut self.hosts[host].hold {
+            hold.stands = false;
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! A machine on which a user runs zklock: what the product's supervisor finds outside itself, and the command's
 //! processes.
 
-use std::cell::Cell;
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ use zklock::supervisor::turn::{Change, Outside, Turns};
 use crate::coverage::Kind;
 use crate::guard::Guard;
 use crate::hold::Hold;
-use crate::nested::{Lending, Lifeline, Nesting, PipeEnd, Proc, end_of};
+use crate::nested::{Lending, Nesting, PipeEnd, Proc, end_of};
 use crate::state::{Event, KeeperState, MS, State, Time, instant, micros};
 
 /// How long a supervisor that has finished waits for its keeper to exit.
@@ -100,15 +99,12 @@ pub(crate) struct Host {
     pub(crate) nesting: Option<Nesting>,
     /// Its part as a lender, and as a borrower.
     pub(crate) lending: Lending,
-    pub(crate) lifeline: Lifeline,
     pub(crate) borrowing: Borrowing<PipeEnd>,
     /// What it has in place of a command, if it is a `zklock hold`.
     pub(crate) hold: Option<Hold>,
     /// What its environment says of the runs above.
     pub(crate) held: Vec<String>,
     pub(crate) offers: Vec<Offer>,
-    /// It has told its lenders that a command may run under their locks, and not that nothing is left of it.
-    pub(crate) is_pledged: bool,
     /// What is left of its command is meant to live on.
     pub(crate) leaves: bool,
     /// When what stands in for a command above has gone.
@@ -147,12 +143,8 @@ pub(crate) struct Host {
     opening: Option<(Grant, Time)>,
     /// It may not pass any more.
     is_recalled: bool,
-    /// Its lender has died before its command had passed the gate: it has to queue anew.
-    pub(crate) has_to_queue: Cell<bool>,
     /// Something has passed the gate, if only to find that its program does not exist.
     pub(crate) has_passed: bool,
-    /// The gate was asked to open, and what has become of that has not been told.
-    pub(crate) is_untold: bool,
     /// What was about to pass the gate was killed. Nobody can tell whether the command had begun.
     pub(crate) died_behind_gate: bool,
     /// The status of the command's own process, the first of `processes`, from its end until it has been reaped.
@@ -216,12 +208,10 @@ impl Host {
             script,
             nesting: None,
             lending: Lending::default(),
-            lifeline: Lifeline::default(),
             borrowing: Borrowing::new(&[]),
             hold: None,
             held: vec![],
             offers: vec![],
-            is_pledged: false,
             leaves: false,
             lender_lost_at: 0,
             is_passed_on: false,
@@ -245,9 +235,7 @@ impl Host {
             processes: vec![],
             opening: None,
             is_recalled: false,
-            has_to_queue: Cell::new(false),
             has_passed: false,
-            is_untold: false,
             died_behind_gate: false,
             root_status: None,
             root_dies_of: None,
@@ -319,7 +307,7 @@ impl SimOutside<'_> {
         &mut self.state.hosts[self.host]
     }
 
-    /// Whether what stands in for a lender's command has gone.
+    /// Whether a lock that is borrowed is lost.
     fn has_lost_lender(&self) -> bool {
         !self.sees_late && self.state.hosts[self.host].borrowing.is_lost(&Proc(self.state))
     }
@@ -350,13 +338,7 @@ impl Outside for SimOutside<'_> {
                 Report::Queue(Progress::Held { .. }) => {
                     self.this().is_cancelled = self.this().signals.contains(&(Signal::TERM, false));
                 }
-                Report::Lost(why) => {
-                    self.this().told_loss = true;
-                    if why == Loss::LenderGone {
-                        self.state.lender_dies(self.host);
-                    }
-                }
-                Report::Refused(_) => self.this().told_loss = true,
+                Report::Lost(_) | Report::Refused(_) => self.this().told_loss = true,
                 Report::Revoked(_) => self.this().told_revoked = true,
                 Report::Queue(Progress::Asked(asked)) => self.state.check_asked(self.host, asked),
                 Report::Borrows(ref lenders) => self.state.keep_loans(self.host, lenders),
@@ -390,29 +372,11 @@ impl Outside for SimOutside<'_> {
         let is_over = self.state.hosts[self.host].guard.lease_over && !self.hears_late;
         let this = &self.state.hosts[self.host];
         let shown = Shown { stage: this.guard.stage, ended: this.guard.ended.map(command::end_of) };
-        let uses = |guarded: &Guarded| guarded.uses_loans(shown, waits);
-        if (is_over || this.guarded.as_ref().is_some_and(uses)) && self.has_lost_lender() {
-            self.state.see_loss(self.host, self.hears_late);
+        let needs = |guarded: &Guarded| guarded.needs_loans(shown, waits);
+        if this.guarded.as_ref().is_none_or(needs) && self.has_lost_lender() {
             return Some(Loss::LenderGone);
         }
         is_over.then_some(Loss::LeaseOver)
-    }
-
-    fn take_back(&mut self) -> bool {
-        let is_back = self.state.recall(self.host, Unstarted::TooLate).is_some();
-        if is_back {
-            self.state.coverage.count(Kind::LostAtGate);
-        }
-        is_back
-    }
-
-    fn has_died_at_the_gate(&mut self) -> bool {
-        let this = &self.state.hosts[self.host];
-        if this.has_passed || !self.has_lost_lender() {
-            return false;
-        }
-        self.state.die_at_gate(self.host);
-        true
     }
 
     fn signals(&mut self) -> Result<Vec<(Signal, bool)>, Infallible> {
@@ -464,9 +428,11 @@ impl Outside for SimOutside<'_> {
         if this.failure.is_none() && matches!(end, End::Reaped(CommandEnd::Signaled(_))) && !this.stopped_by_supervisor
         {
             self.state.signal_caller(self.host, Signal::TERM);
+            if self.this().hold.is_some() {
+                self.state.call_in(self.host);
+            }
         }
         let this = self.this();
-        this.is_untold = false;
         this.never_ran = end == End::Stillborn || this.failure.is_some();
         this.failure.take()
     }
@@ -482,8 +448,7 @@ impl Outside for SimOutside<'_> {
             this.leaves = !waits;
             this.natural_end = this.told_end;
         }
-        // What stands in for a command ends its lending itself.
-        if !lends_on && this.hold.is_none() {
+        if !lends_on {
             this.lending.end();
         }
         let is_over = this.lending.is_over();
@@ -491,10 +456,6 @@ impl Outside for SimOutside<'_> {
             self.state.coverage.count(Kind::LentOn);
         }
         is_over
-    }
-
-    fn has_lost_borrower(&self) -> bool {
-        self.state.hosts[self.host].lending.has_lost_borrower()
     }
 
     fn has_caller_gone(&mut self) -> bool {
@@ -520,7 +481,6 @@ impl Outside for SimOutside<'_> {
     fn perform(&mut self, effect: Effect) -> Result<Option<Happening>, Infallible> {
         if !matches!(effect, Effect::Say(_)) {
             self.state.note(|| format!("host {}: {effect:?}", self.host));
-            self.state.check_effect(self.host, &effect);
         }
         Ok(self.state.perform(self.host, effect))
     }
@@ -619,6 +579,7 @@ impl State {
             }
             Effect::Kill => {
                 self.is_stopped_by_supervisor(host);
+                self.call_in(host);
                 self.signal_caller(host, Signal::TERM);
                 let Host { guard, guarded, .. } = &mut self.hosts[host];
                 match guarded.as_mut()?.kill(guard.stage) {
@@ -633,7 +594,6 @@ impl State {
             }
             Effect::Release => {
                 self.dismiss_guard(host);
-                self.redeem(host);
                 self.hosts[host].borrowing.give_back();
                 self.wake_above(host);
                 self.hosts[host].released = true;
@@ -657,13 +617,6 @@ impl State {
                 if !self.hosts[host].guarded.as_ref().is_some_and(Guarded::has_command) =>
             {
                 self.fail(format!("host {host} says that it starts its command, and does not"));
-            }
-            Effect::Say(Notice::BorrowerDied) => {
-                let has_died = |nested: &usize| !self.hosts[*nested].alive && self.hosts[*nested].guard_died;
-                if !self.below(host).iter().any(has_died) {
-                    self.fail(format!("host {host} kills what its command has left behind on purpose"));
-                }
-                self.coverage.count(Kind::BorrowerDied);
             }
             Effect::ForwardOutside(_) | Effect::ForwardToOnLost(_) | Effect::Say(_) | Effect::Finish(_) => {}
             Effect::StopSelf(_) => self.hosts[host].frozen = true,
@@ -693,7 +646,7 @@ impl State {
         (state.opening, state.failure) = (None, None);
         // A guard that has killed what had not begun has stopped nothing.
         state.stopped_by_us = state.stopped_by_supervisor;
-        (state.died_behind_gate, state.is_untold) = (false, false);
+        state.died_behind_gate = false;
         state.guarded.iter_mut().for_each(Guarded::recall);
         state.never_ran = true;
         self.dismiss_guard(host);
@@ -730,11 +683,6 @@ impl State {
         (self.hosts[host].guard, self.hosts[host].guarded) = (Guard::new(true), Some(Guarded::default()));
         let state = &mut self.hosts[host];
         state.guard.borrowed = state.borrowing.pipes().cloned().collect();
-        if state.hold.is_none() {
-            state.lending.begin();
-            state.lifeline.end();
-            state.lifeline.begin();
-        }
         self.wake_guard(host);
     }
 
@@ -746,19 +694,16 @@ impl State {
     }
 
     fn start_keeper(&mut self, host: usize, queue_at: Instant) {
-        self.redeem(host);
         self.end_keeper(host);
         if self.hosts[host].has_opening() {
             self.fail(format!("host {host} queues anew, and its command may still pass the gate"));
         }
         // Its guard belongs to it.
         self.dismiss_guard(host);
-        self.hosts[host].lending.end();
-        if self.hosts[host].hold.is_some() {
-            self.hosts[host].lending.begin();
-        }
+        self.call_in(host);
+        self.hosts[host].lending.begin();
         self.borrow(host);
-        let loans = self.hosts[host].borrowing.loans();
+        let loans = self.hosts[host].borrowing.without_pipes();
         self.keepers.push(KeeperState::new(host, loans, queue_at));
         let keeper = self.keepers.len() - 1;
         (self.hosts[host].keeper, self.hosts[host].linked) = (Some(keeper), true);
@@ -803,15 +748,8 @@ impl State {
         if self.hosts[host].is_cancelled {
             self.fail(format!("host {host} starts its command although a signal had come before"));
         }
-        if self.hosts[host].borrowing.is_lost(&Proc(self)) && self.once_in(2) {
-            // The kernel has killed what waited at the gate, and what would wait there now.
-            self.die_at_gate(host);
-            return Some(Happening::Command(CommandEvent::StartFailed(Unstarted::Lost(Loss::LenderGone))));
-        }
-        self.hosts[host].borrowing.pledge(&Proc(self));
-        self.hosts[host].is_pledged = true;
         self.make_guard(host);
-        (self.hosts[host].never_ran, self.hosts[host].is_untold) = (false, true);
+        self.hosts[host].never_ran = false;
         self.hosts[host].opening = Some((grant, until));
         self.ask_guard(host, Request::Open);
         self.hosts[host].guarded.iter_mut().for_each(Guarded::start);

@@ -2,12 +2,12 @@
 //! run, is decided by the product. The pipes and the process table are imitated here.
 
 use std::cell::Cell;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 use fastrand::Rng;
 use zklock::rules::event::CommandEnd;
-use zklock::rules::lender::{self, Lender, Offer};
-use zklock::rules::loans::{Borrowing, End, Pipes, Processes, Unknown, Unlent};
+use zklock::rules::lender::{Lender, Offer};
+use zklock::rules::loans::{Borrowing, Processes, Unknown, Unlent};
 use zklock::rules::message::{Grant, Granted};
 use zklock::rules::mode::Mode;
 use zklock::rules::outcome::{self, Outcome};
@@ -29,9 +29,6 @@ pub(crate) const STARTED: u64 = 1;
 /// The number of a lender's pipe in its process.
 const DESCRIPTOR: u32 = 5;
 
-/// The number of a lifeline in its process.
-const LIFELINE: u32 = 6;
-
 /// How a run is nested in another.
 #[derive(Clone, Copy)]
 pub(crate) struct Nesting {
@@ -46,87 +43,58 @@ pub(crate) struct Nesting {
     pub(crate) in_group: bool,
 }
 
-/// An end of a pipe. The pipe hangs up when no write end is left.
-#[derive(Clone, Debug)]
-pub(crate) enum PipeEnd {
-    Writes { open: Rc<()>, pledges: Rc<Cell<u32>> },
-    Reads(Weak<()>),
-}
-
-impl PipeEnd {
-    pub(crate) fn hangs_up(&self) -> bool {
-        matches!(self, Self::Reads(reads) if reads.strong_count() == 0)
-    }
-
-    pub(crate) fn redeem(&self) {
-        if let Self::Writes { pledges, .. } = self {
-            pledges.update(|pledges| pledges - 1);
-        }
-    }
-}
+/// The end of a borrower: as long as one is left, the lender knows of it.
+pub(crate) type PipeEnd = Rc<Cell<bool>>;
 
 /// The pipe of a lender.
-#[derive(Default)]
 pub(crate) struct Lending {
-    /// `None` once nothing more is lent.
-    writes: Option<Rc<()>>,
-    reads: Weak<()>,
-    /// How many pledges are in it.
-    pledges: Rc<Cell<u32>>,
+    /// Whether what is lent is lost: the pipe hangs up, or has a byte in it. Each borrower has a copy.
+    is_lost: PipeEnd,
+    /// Whether anything more is lent.
+    is_open: bool,
     /// How many pipes there have been.
     inode: u64,
 }
 
+impl Default for Lending {
+    fn default() -> Self {
+        Self { is_lost: Rc::default(), is_open: false, inode: 0 }
+    }
+}
+
 impl Lending {
-    /// This run lends from now on, if it does not already.
+    /// This run lends from now on, by another pipe.
     pub(crate) fn begin(&mut self) {
-        if self.writes.is_none() {
-            let writes = Rc::new(());
-            self.reads = Rc::downgrade(&writes);
-            self.writes = Some(writes);
-            self.pledges = Rc::default();
-            self.inode += 1;
-        }
+        *self = Self { is_lost: Rc::default(), is_open: true, inode: self.inode + 1 };
     }
 
     pub(crate) fn end(&mut self) {
-        self.writes = None;
+        self.is_open = false;
+    }
+
+    /// What is lent is lost.
+    pub(crate) fn call_in(&mut self) {
+        self.end();
+        self.is_lost.set(true);
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.reads.strong_count() == 0
-    }
-
-    /// Whether all is over, and a run has died that had borrowed, without having seen the end of its command.
-    pub(crate) fn has_lost_borrower(&self) -> bool {
-        self.is_over() && self.pledges.get() > 0
+        !self.is_open && Rc::strong_count(&self.is_lost) == 1
     }
 
     /// Whether this is an end of the newest pipe.
     fn is_ours(&self, pipe: &PipeEnd) -> bool {
-        matches!(pipe, PipeEnd::Writes { open, .. } if std::ptr::eq(Rc::as_ptr(open), self.reads.as_ptr()))
+        Rc::ptr_eq(pipe, &self.is_lost)
     }
 }
 
-/// The second pipe: that of a guard, or of a process that stands in for a command.
-pub(crate) type Lifeline = Lending;
-
-/// The process ids of a run's supervisor and of its guard; with `zklock hold`, of what stands in for a command and of the
-/// caller.
+/// The process ids of a run's supervisor and, with `zklock hold`, of the caller.
 pub(crate) fn pid(host: usize) -> u32 {
-    1000 + 4 * u32::try_from(host).unwrap_or(0)
-}
-
-pub(crate) fn guard_pid(host: usize) -> u32 {
-    pid(host) + 1
-}
-
-pub(crate) fn stand_in_pid(host: usize) -> u32 {
-    pid(host) + 2
+    1000 + 2 * u32::try_from(host).unwrap_or(0)
 }
 
 pub(crate) fn caller_pid(host: usize) -> u32 {
-    pid(host) + 3
+    pid(host) + 1
 }
 
 /// A supervisor.
@@ -135,71 +103,45 @@ pub(crate) fn lender(host: usize) -> Lender {
 }
 
 fn host_of(pid: u32) -> usize {
-    (pid as usize - 1000) / 4
+    (pid as usize - 1000) / 2
 }
 
 /// Pipes and processes as /proc shows them.
 pub(crate) struct Proc<'s>(pub(crate) &'s State);
 
-impl Pipes for Proc<'_> {
+impl Processes for Proc<'_> {
     type Pipe = PipeEnd;
 
-    fn open_to_write(&self, end: End) -> Result<PipeEnd, Unlent> {
-        let lending = &self.0.hosts[host_of(end.process.pid)].lending;
-        let is_there = self.lives(end.process) == Ok(true) && lending.inode == end.inode;
-        let open = lending.writes.clone().filter(|_| is_there).ok_or(Unlent::Over)?;
-        Ok(PipeEnd::Writes { open, pledges: Rc::clone(&lending.pledges) })
+    fn open(&self, offer: Offer) -> Result<PipeEnd, Unlent> {
+        let lending = &self.0.hosts[host_of(offer.lender.pid)].lending;
+        let is_there = lending.is_open && lending.inode == offer.inode && self.lives(offer.lender);
+        if is_there { Ok(Rc::clone(&lending.is_lost)) } else { Err(Unlent::Over) }
     }
 
-    fn open_to_read(&self, end: End) -> Result<PipeEnd, Unlent> {
-        let lifeline = &self.0.hosts[host_of(end.process.pid)].lifeline;
-        let is_there = self.lives(end.process) == Ok(true) && lifeline.inode == end.inode;
-        if is_there { Ok(PipeEnd::Reads(lifeline.reads.clone())) } else { Err(Unlent::Over) }
+    fn is_lost(&self, pipe: &PipeEnd) -> bool {
+        pipe.get()
     }
 
-    fn hangs_up(&self, pipe: &PipeEnd) -> bool {
-        pipe.hangs_up()
-    }
-
-    fn pledge(&self, pipe: &PipeEnd) -> bool {
-        if let PipeEnd::Writes { pledges, .. } = pipe {
-            pledges.update(|pledges| pledges + 1);
-        }
-        true
-    }
-
-    fn redeem(&self, pipe: &PipeEnd) {
-        pipe.redeem();
-    }
-}
-
-impl Processes for Proc<'_> {
-    fn lives(&self, process: Lender) -> Result<bool, Unknown> {
-        let number = host_of(process.pid);
-        let host = &self.0.hosts[number];
-        let lives = match (&host.hold, process.pid) {
-            (Some(hold), pid) if pid == stand_in_pid(number) => hold.stands,
-            (Some(hold), pid) if pid == caller_pid(number) => hold.has_caller(),
-            (None, pid) if pid == guard_pid(number) => host.guard.alive,
-            _ => host.alive,
-        };
-        Ok(process.started == STARTED && lives)
-    }
-
-    fn is_above(&self, ancestor: u32, pid: u32) -> Result<bool, Unknown> {
+    fn is_above(&self, root: Lender, pid: u32) -> Result<bool, Unknown> {
         let host = host_of(pid);
         let above = self.0.above(host).any(|outer| {
             let state = &self.0.hosts[outer];
             if let Some(hold) = &state.hold {
                 // What a run leaves when it dies does not come to the caller.
                 let mut between = self.0.above(host).take_while(|run| *run != outer);
-                return ancestor == caller_pid(outer)
+                return root.pid == caller_pid(outer)
                     && hold.has_caller()
                     && between.all(|run| self.0.hosts[run].alive);
             }
-            (ancestor == guard_pid(outer) && state.guard.alive) || (ancestor == self::pid(outer) && state.alive)
+            root.pid == self::pid(outer) && state.alive
         });
         Ok(above)
+    }
+}
+
+impl Proc<'_> {
+    fn lives(&self, process: Lender) -> bool {
+        process.started == STARTED && self.0.hosts[host_of(process.pid)].alive
     }
 }
 
@@ -235,13 +177,10 @@ impl State {
 
     /// What this run tells its command.
     fn offer(&self, host: usize) -> Offer {
-        let Host { hold, lending, lifeline, .. } = &self.hosts[host];
-        let is_hold = hold.is_some();
-        let process = |pid| Lender { pid, started: STARTED };
-        let root = process(if is_hold { caller_pid(host) } else { guard_pid(host) });
-        let has_lifeline = if is_hold { process(stand_in_pid(host)) } else { root };
-        let lifeline = lender::Lifeline { process: has_lifeline, descriptor: LIFELINE, inode: lifeline.inode };
-        Offer { lender: lender(host), root, descriptor: DESCRIPTOR, inode: lending.inode, lifeline: Some(lifeline) }
+        let Host { hold, lending, .. } = &self.hosts[host];
+        let root = if hold.is_some() { caller_pid(host) } else { pid(host) };
+        let root = Lender { pid: root, started: STARTED };
+        Offer { lender: lender(host), root, descriptor: DESCRIPTOR, inode: lending.inode }
     }
 
     /// The command of a run has begun: it will start these.
@@ -263,7 +202,7 @@ impl State {
         let is_gone = |above: usize| {
             let state = &self.hosts[above];
             let has_caller = state.hold.as_ref().is_none_or(Hold::has_caller);
-            state.alive && (state.lending.writes.is_none() || !has_caller)
+            state.alive && (!state.lending.is_open || !has_caller)
         };
         if self.above(outer).any(is_gone) {
             if std::mem::take(&mut self.hosts[host].alive) {
@@ -322,25 +261,6 @@ impl State {
         }
     }
 
-    /// The supervisor lets its lenders know that nothing is left of the command that needs their locks.
-    pub(crate) fn redeem(&mut self, host: usize) {
-        if std::mem::take(&mut self.hosts[host].is_pledged) {
-            self.hosts[host].borrowing.redeem(&Proc(self));
-        }
-    }
-
-    /// Whether all locks of a run are lent to it by runs that see to what it has left, should it die.
-    pub(crate) fn has_heirs(&self, host: usize) -> bool {
-        let sees_to_it = |granted: &Granted| {
-            let holds = |outer: &usize| {
-                self.hosts[*outer].grant.iter().flat_map(Grant::all).any(|held| held.node == granted.node)
-            };
-            let lender = self.above(host).filter(holds).last();
-            lender.is_some_and(|lender| self.hosts[lender].hold.is_none() && !self.is_helpless(lender))
-        };
-        self.hosts[host].grant.as_ref().is_some_and(|grant| grant.all().all(sees_to_it))
-    }
-
     /// The supervisor hears which runs lend it something, and gives back the rest.
     pub(crate) fn keep_loans(&mut self, host: usize, lenders: &[Lender]) {
         let gives_back = self.hosts[host].borrowing.keep(lenders);
@@ -349,8 +269,7 @@ impl State {
             // It has copies.
             self.dismiss_guard(host);
         }
-        let is_idle =
-            |outer: &usize| self.has_borrowed(host, *outer) && !lenders.contains(&self.offer(*outer).source());
+        let is_idle = |outer: &usize| self.has_borrowed(host, *outer) && !lenders.contains(&lender(*outer));
         let idle = self.above(host).find(is_idle);
         if let Some(outer) = idle {
             self.fail(format!("host {host} uses nothing of host {outer}, and gives nothing back"));
@@ -364,16 +283,21 @@ impl State {
         state.borrowing.pipes().chain(&state.guard.borrowed).any(|pipe| lending.is_ours(pipe))
     }
 
-    /// The process that has the lifeline of a run has ended: the kernel kills what that is a fuse for.
-    pub(crate) fn end_lifeline(&mut self, host: usize) {
-        self.hosts[host].lifeline.end();
+    /// What a run has lent is lost: its borrowers hear of it.
+    pub(crate) fn call_in(&mut self, host: usize) {
+        if self.hosts[host].lending.is_lost.get() {
+            return;
+        }
+        self.hosts[host].lending.call_in();
         for below in self.below(host) {
-            if let Some(keeper) = self.hosts[below].keeper {
-                let late = self.latency();
-                self.after(late, Event::Touch(keeper));
+            if self.has_borrowed(below, host) {
+                self.hosts[below].lender_lost_at = self.now;
+                if self.hosts[below].is_running() {
+                    let is_hold = self.hosts[host].hold.is_some();
+                    self.coverage.count(if is_hold { Kind::LostHold } else { Kind::LostGuard });
+                }
+                self.wake_supervisor(below);
             }
-            self.wake_supervisor(below);
-            self.hosts[below].lender_lost_at = self.now;
         }
     }
 
@@ -392,9 +316,11 @@ impl State {
 
     /// A supervisor has ended, in whatever way. The kernel closes its pipes, and others see that it has gone.
     pub(crate) fn supervisor_has_gone(&mut self, host: usize, end: CommandEnd) {
-        // The pipe of what stands in for a command is its own.
-        if self.hosts[host].hold.as_ref().is_none_or(|hold| !hold.stands) {
-            self.hosts[host].lending.end();
+        // The keeper of `zklock hold` has a copy of the pipe's end.
+        self.hosts[host].lending.end();
+        let has_keeper = self.hosts[host].keeper.is_some_and(|keeper| self.keepers[keeper].alive);
+        if self.hosts[host].hold.is_none() || !has_keeper {
+            self.call_in(host);
         }
         self.hosts[host].borrowing.give_back();
         for nested in self.below(host) {
@@ -500,21 +426,26 @@ impl State {
     /// stopped.
     pub(crate) fn is_helpless(&self, host: usize) -> bool {
         let state = &self.hosts[host];
-        state.hold.is_none() && !state.guard.alive && (!state.alive || state.frozen)
+        !state.guard.alive && (!state.alive || state.frozen)
     }
 
-    /// Whether this run is out of reach for a run above, of which neither guard nor supervisor can act: it has not borrowed
-    /// the lock of that run, it is not in that command's process group, and no run between dies with that group, because
-    /// one has left it or has ended.
+    /// Whether this run is out of reach for a run above, of which neither guard nor supervisor can act: it does not hear of
+    /// that, it is not in that command's process group, and no run between dies with that group, because one has left it or
+    /// has ended.
     pub(crate) fn is_out_of_reach(&self, host: usize) -> bool {
         self.above(host).any(|outer| {
+            let (state, uses) = (&self.hosts[outer], self.uses(host, outer));
+            let hears = uses && state.lending.is_lost.get() && !self.hosts[host].frozen;
             let mut links = std::iter::once(host).chain(self.above(host)).take_while(|run| *run != outer);
-            self.is_helpless(outer)
-                && !self.uses(host, outer)
-                && links.any(|run| {
+            let is_elsewhere = if state.hold.is_some() {
+                uses
+            } else {
+                links.any(|run| {
                     let has_left = self.hosts[run].nesting.is_some_and(|nesting| !nesting.in_group);
                     has_left || (run != host && self.hosts[run].released)
                 })
+            };
+            self.is_helpless(outer) && !hears && is_elsewhere
         })
     }
 
@@ -644,19 +575,8 @@ pub(crate) fn nest(rng: &mut Rng, state: &mut State, timeout: Time) {
             moment: if rng.u32(0..4) == 0 { Kind::AtHeld } else { Kind::AtNestedSpawn },
             countdown: rng.u32(1..4),
             delay: rng.u64(0..MS / 4),
-            fault: if rng.bool() { Kind::KillLender } else { Kind::StopLender },
+            fault: Kind::KillLender,
             time: some_time(rng, timeout),
-        });
-    }
-    if rng.u32(0..4) == 0 {
-        let nested = rng.usize(state.first_nested..state.hosts.len());
-        state.hosts[nested].script.leaves_group = true;
-        state.traps.push(Trap {
-            moment: Kind::AtNestedSpawn,
-            countdown: rng.u32(1..4),
-            delay: some_time(rng, timeout / 8),
-            fault: Kind::KillPair,
-            time: 0,
         });
     }
     if rng.bool() {

@@ -100,7 +100,6 @@ pub(crate) fn play(state: State, plans: &[Plan], strikes: &[(u32, Fault)]) -> Op
 fn dispatch(state: &mut State, event: Event) {
     match event {
         Event::Wake(keeper) => state.wake_keeper(keeper),
-        Event::Touch(keeper) => state.touch_keeper(keeper),
         Event::Up(conn) => state.arrive_up(conn),
         Event::Down(conn) => state.arrive_down(conn),
         Event::Forward(server) => state.forward(server),

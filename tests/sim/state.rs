@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use zklock::rules::instant::Instant;
 use zklock::rules::lease::Span;
-use zklock::rules::loans::Loans;
+use zklock::rules::loans::Borrowing;
 use zklock::rules::message::{Order, Report};
 
 use crate::chance::Chance;
@@ -35,8 +35,6 @@ pub(crate) fn micros(time: Duration) -> Time {
 pub(crate) enum Event {
     /// A timer of a keeper.
     Wake(usize),
-    /// Something has happened to a process that a keeper watches.
-    Touch(usize),
     /// Bytes on their way to a server over this connection.
     Up(usize),
     /// Bytes on their way to a client over this connection.
@@ -100,7 +98,7 @@ pub(crate) struct KeeperState {
     pub(crate) span: Option<Span>,
     pub(crate) revoked: bool,
     /// What its supervisor has borrowed.
-    pub(crate) loans: Loans,
+    pub(crate) loans: Borrowing<()>,
     /// When it last reported anything.
     pub(crate) reported_at: Time,
     pub(crate) last_beat: Option<Time>,
@@ -121,7 +119,7 @@ pub(crate) struct KeeperState {
 }
 
 impl KeeperState {
-    pub(crate) fn new(host: usize, loans: Loans, queue_at: Instant) -> Self {
+    pub(crate) fn new(host: usize, loans: Borrowing<()>, queue_at: Instant) -> Self {
         Self {
             host,
             queue_at,
@@ -353,6 +351,11 @@ impl State {
         self.dead.push(keeper);
         for conn in std::mem::take(&mut self.keepers[keeper].conns) {
             self.hang_up(conn);
+        }
+        let host = self.keepers[keeper].host;
+        if !self.hosts[host].alive {
+            // What it had open the kernel closes.
+            self.call_in(host);
         }
         self.wake_supervisor(self.keepers[keeper].host);
         self.wake_above(self.keepers[keeper].host);

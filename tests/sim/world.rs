@@ -14,8 +14,7 @@ use zklock::rules::guard::Stage;
 use zklock::rules::instant::Instant;
 use zklock::rules::lease::Span;
 use zklock::rules::lender::{Lender, Loan};
-use zklock::rules::loans::Processes;
-use zklock::rules::message::{Connection, Loss, Order, Progress, Report};
+use zklock::rules::message::{Connection, Order, Progress, Report};
 use zklock::rules::pace::Pace;
 use zklock::session::channel::{Rejected, shake_hands};
 use zklock::session::client::ClientSession;
@@ -132,9 +131,6 @@ impl SimOutside {
         match report {
             Report::Queue(Progress::Skipped(last)) => state.check_skip(host, last),
             Report::Unrecorded(why) => state.check_unrecorded(host, why.as_deref()),
-            Report::Lost(Loss::LenderGone) | Report::Queue(Progress::Requeued(Loss::LenderGone)) => {
-                state.coverage.count(Kind::LenderGone);
-            }
             _ => {}
         }
         if let Report::Queue(Progress::Held { grant, .. }) = report {
@@ -257,6 +253,9 @@ impl Outside for SimOutside {
         let mut state = self.state.borrow_mut();
         state.keepers[self.keeper].revoked = true;
         let host = state.keepers[self.keeper].host;
+        if state.hosts[host].hold.is_some() {
+            state.call_in(host);
+        }
         state.wake_guard(host);
     }
 
@@ -264,7 +263,7 @@ impl Outside for SimOutside {
         poll_fn(|_| {
             let state = self.state.borrow();
             let guard = &state.hosts[state.keepers[self.keeper].host].guard;
-            let is_empty = guard.stage == Stage::Empty && !state.lends_by_hold(self.host());
+            let is_empty = guard.stage == Stage::Empty && state.hosts[self.host()].hold.is_none();
             if is_empty { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
@@ -272,9 +271,13 @@ impl Outside for SimOutside {
 
     async fn guard_gone(&self) -> bool {
         poll_fn(|_| {
-            let state = self.state.borrow();
-            let host = &state.hosts[state.keepers[self.keeper].host];
-            if host.alive || host.guard.alive && !host.guard.is_done || state.lends_by_hold(self.host()) {
+            let number = self.host();
+            let mut state = self.state.borrow_mut();
+            if state.hosts[number].hold.is_some() && !state.hosts[number].alive {
+                state.call_in(number);
+            }
+            let host = &state.hosts[number];
+            if host.alive || host.guard.alive && !host.guard.is_done || state.lends_by_hold(number) {
                 return Poll::Pending;
             }
             Poll::Ready(matches!(host.guard.stage, Stage::Gated | Stage::Empty | Stage::Left))
@@ -302,11 +305,6 @@ impl Outside for SimOutside {
 
     fn keep_loans(&self, lenders: &[Lender]) {
         self.state.borrow_mut().keepers[self.keeper].loans.keep(lenders);
-    }
-
-    async fn until_gone(&self, lender: Lender) {
-        poll_fn(|_| if Proc(&self.state.borrow()).lives(lender) == Ok(true) { Poll::Pending } else { Poll::Ready(()) })
-            .await
     }
 
     fn card(&self) -> &Card {

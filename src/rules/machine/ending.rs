@@ -123,7 +123,6 @@ impl Machine {
                 CommandEvent::StartFailed(_)
                 | CommandEvent::Ended(_)
                 | CommandEvent::EndedLending(_)
-                | CommandEvent::BorrowerDied
                 | CommandEvent::TreeGone,
             ) => (State::Releasing(release), vec![]),
         }
@@ -145,7 +144,6 @@ impl Machine {
                 CommandEvent::StartFailed(_)
                 | CommandEvent::Ended(_)
                 | CommandEvent::EndedLending(_)
-                | CommandEvent::BorrowerDied
                 | CommandEvent::TreeGone,
             )
             | Event::Timer => vec![],

@@ -78,9 +78,7 @@ impl Killing {
     pub(super) fn deadline(&self) -> Instant {
         match self.cause {
             Cause::Loss => self.again_at,
-            Cause::MaxRun | Cause::Revoked | Cause::GuardGone | Cause::BorrowerDied(_) => {
-                self.again_at.min(self.lease.kill_at())
-            }
+            Cause::MaxRun | Cause::Revoked | Cause::GuardGone => self.again_at.min(self.lease.kill_at()),
         }
     }
 }
@@ -96,8 +94,6 @@ enum Cause {
     Revoked,
     /// The guard has died. The lock is still held.
     GuardGone,
-    /// The command has ended like this, and a zklock below it that used our locks was killed. They are still held.
-    BorrowerDied(CommandEnd),
 }
 
 impl Machine {
@@ -174,8 +170,6 @@ impl Machine {
             CommandEvent::Stopped(signal) => (State::Running(run), vec![Effect::StopSelf(signal)]),
             CommandEvent::StartFailed(why) => {
                 let outcome = match why {
-                    // As if it had been lost before the command was to start.
-                    Unstarted::Lost(loss) => return self.lost_place(now, run.lease.terms().timeout(), loss),
                     Unstarted::NotFound => Outcome::NotFound,
                     Unstarted::CannotExecute => Outcome::CannotExecute,
                     Unstarted::NoProcess => Outcome::Internal,
@@ -193,14 +187,6 @@ impl Machine {
             CommandEvent::Ended(end) => release(now, outcome(end), timeout),
             CommandEvent::TreeGone => match run.ended {
                 Some(end) => release(now, outcome(end), timeout),
-                None => (State::Running(run), vec![]),
-            },
-            CommandEvent::BorrowerDied => match run.ended {
-                Some(end) => {
-                    let (state, mut effects) = kill(now, run.lease, Cause::BorrowerDied(end), None);
-                    effects.push(Effect::Say(Notice::BorrowerDied));
-                    (state, effects)
-                }
                 None => (State::Running(run), vec![]),
             },
         }
@@ -243,7 +229,7 @@ impl Machine {
             // If a short lease has brought SIGKILL forward, a later extension of the lease does not put it
             // off again.
             Cause::Loss => stopping.deadline(),
-            Cause::MaxRun | Cause::Revoked | Cause::GuardGone | Cause::BorrowerDied(_) => stopping.kill_at,
+            Cause::MaxRun | Cause::Revoked | Cause::GuardGone => stopping.kill_at,
         };
         let stopping = Stopping { cause, kill_at, ..stopping };
         match event {
@@ -260,12 +246,7 @@ impl Machine {
             Event::CallerGone => (State::Stopping(stopping), end_command()),
             Event::Timer
             | Event::Signal { .. }
-            | Event::Command(
-                CommandEvent::Ended(_)
-                | CommandEvent::EndedLending(_)
-                | CommandEvent::BorrowerDied
-                | CommandEvent::Stopped(_),
-            )
+            | Event::Command(CommandEvent::Ended(_) | CommandEvent::EndedLending(_) | CommandEvent::Stopped(_))
             | Event::Keeper(
                 Report::Connection(_)
                 | Report::Borrows(_)
@@ -300,12 +281,7 @@ impl Machine {
             }
             Event::Timer
             | Event::Signal { .. }
-            | Event::Command(
-                CommandEvent::Ended(_)
-                | CommandEvent::EndedLending(_)
-                | CommandEvent::BorrowerDied
-                | CommandEvent::Stopped(_),
-            )
+            | Event::Command(CommandEvent::Ended(_) | CommandEvent::EndedLending(_) | CommandEvent::Stopped(_))
             | Event::Keeper(
                 Report::Connection(_)
                 | Report::Borrows(_)
@@ -367,7 +343,7 @@ fn judge(now: Instant, lease: Lease, cause: Cause, event: &Event) -> (Cause, Opt
 fn unstarted(now: Instant, lease: Lease, cause: Cause, why: Unstarted) -> (State, Vec<Effect>) {
     let timeout = Some(lease.terms().timeout());
     let (state, mut effects) = match cause {
-        Cause::GuardGone | Cause::BorrowerDied(_) => return gone(now, lease, cause),
+        Cause::GuardGone => return gone(now, lease, cause),
         Cause::MaxRun => release(now, Outcome::RanOut, timeout),
         // No command ran, so --on-lost has nothing to clean up.
         Cause::Loss => release(now, Outcome::Lost, None),
@@ -384,7 +360,6 @@ fn gone(now: Instant, lease: Lease, cause: Cause) -> (State, Vec<Effect>) {
     match cause {
         Cause::MaxRun => release(now, Outcome::RanOut, Some(lease.terms().timeout())),
         Cause::GuardGone => release(now, Outcome::Internal, Some(lease.terms().timeout())),
-        Cause::BorrowerDied(end) => release(now, outcome(end), Some(lease.terms().timeout())),
         Cause::Loss | Cause::Revoked => {
             let frees_within = Some(lease.terms().timeout()).filter(|_| cause == Cause::Revoked);
             let release = Release { on_lost_runs: true, ..Release::after(now, Outcome::Lost, frees_within) };

@@ -137,13 +137,6 @@ impl Harness {
         if event == Event::OnLostEnded {
             self.on_lost_runs = false;
         }
-        if let (Event::Command(CommandEvent::StartFailed(Unstarted::Lost(_))), State::Running(_)) =
-            (&event, &self.machine.state)
-        {
-            // The run begins again.
-            (self.spawned, self.unstarted) = (false, false);
-            (self.gated_until, self.ends_at) = (None, None);
-        }
         let before = format!("{:?}", self.machine);
         let effects = self.machine.step(self.now, event.clone());
         let mut is_taken_back = false;
@@ -326,7 +319,6 @@ fn happening() -> impl Strategy<Value = Happening> {
         3 => (proptest::sample::select(signals.to_vec()), any::<bool>()).prop_map(|(s, k)| Happening::Signal(s, k)),
         1 => Just(Happening::StartFailed(Unstarted::NotFound)),
         1 => Just(Happening::StartFailed(Unstarted::TooLate)),
-        1 => Just(Happening::StartFailed(Unstarted::Lost(Loss::LenderGone))),
         1 => Just(Happening::CommandEnds(CommandEnd::Exited(3))),
         1 => Just(Happening::CommandEnds(CommandEnd::Signaled(Signal::KILL))),
         1 => Just(Happening::CommandStops),
@@ -441,18 +433,6 @@ proptest! {
 fn the_status_of_the_command_is_kept() {
     let mut run = Harness::running(settings());
     run.event(Event::Command(CommandEvent::Ended(CommandEnd::Exited(3))));
-    assert!(run.released);
-    run.event(Event::Keeper(Report::Released { was_busy: true }));
-    assert_eq!(run.finished, Some(Outcome::Exited(3)));
-}
-
-#[test]
-fn what_a_dead_borrower_has_left_is_killed_and_the_status_kept() {
-    let mut run = Harness::running(settings());
-    run.event(Event::Command(CommandEvent::EndedLending(CommandEnd::Exited(3))));
-    run.event(Event::Command(CommandEvent::BorrowerDied));
-    assert!(run.killed && !run.released && run.said(|notice| *notice == Notice::BorrowerDied));
-    run.event(Event::Command(CommandEvent::TreeGone));
     assert!(run.released);
     run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::Exited(3)));

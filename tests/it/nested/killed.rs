@@ -331,69 +331,6 @@ fn outer_zklock_killed_with_its_guard_at_a_terminal() {
     assert!(scratch.last_alive("inner") < killed.after(SOON), "{:?}", scratch.log());
 }
 
-/// The inner session outlives the outer one, and nobody has told the inner run.
-#[test]
-fn outer_run_stopped_and_the_inner_keeper() {
-    let scratch = Scratch::new();
-    let mut outer = nested_elsewhere(&scratch, BRIEF_SESSION);
-    let next = next(&scratch);
-    let (keeper, inner) = (outer.keeper(), inner_keeper(&outer).pid);
-    [keeper, outer.guard(), outer.pid(), inner].into_iter().for_each(process::stop);
-    expect_next(&scratch, next);
-    [keeper, outer.pid()].into_iter().for_each(|stopped| process::send(stopped, Signal::SIGCONT));
-    outer.wait_until_nothing_is_left();
-}
-
-const BORROWER_DIED: &str = "zklock: a nested zklock was killed; killing what the command has left behind\n";
-
-/// What has left the group of the inner command comes to the outer guard, and nobody has left it behind on purpose.
-#[test]
-fn inner_zklock_killed_with_its_guard() {
-    const INNER: &str =
-        r#""$Z" /lock -- "$C" --name inner --wait --spawn-daemon -- --name daemon --log log --beat --wait"#;
-    for (shell, status) in [(format!("exec {INNER}"), None), (format!("{INNER}; exit 7"), Some(7))] {
-        let scratch = Scratch::new();
-        let mut outer = script(&scratch, &[], &shell).spawn();
-        outer.wait_stdout("daemon ready");
-        let mut next = next(&scratch);
-        kill_pair(&inner_guard(&outer));
-        let output = outer.wait();
-        let output = match status {
-            Some(status) => output.expect_code(status),
-            None => output.expect_signal(Signal::SIGKILL),
-        };
-        assert_eq!(output.stderr().trim_start_matches("Killed\n"), BORROWER_DIED);
-        outer.wait_until_nothing_is_left();
-        next.wait_stdout("ready");
-        finish(&mut next);
-        assert_eq!(scratch.log().expect_no_overlap().order(), ["daemon", "next"]);
-    }
-}
-
-/// The lock is held for as long as one of the inner runs uses it, and then what the other one has left is killed.
-#[test]
-fn one_of_two_inner_zklocks_killed_with_its_guard() {
-    let scratch = Scratch::new();
-    let first = r#""$Z" /lock -- "$C" --name inner --wait --spawn-daemon -- --name daemon --log log --beat --wait"#;
-    let second = r#""$Z" /lock -- "$C" --name second --until end"#;
-    let shell = format!(r#"{first} 2>first & first=$!; "$C" --until go; {second} & wait $first; exit 0"#);
-    let mut outer = script(&scratch, &[], &shell).spawn();
-    outer.wait_stdout("daemon ready");
-    let guard = inner_guard(&outer);
-    scratch.touch("go");
-    outer.wait_stdout("second ready");
-    let mut next = next(&scratch);
-    kill_pair(&guard);
-    wait_until_it_lends_no_more(&outer);
-    assert_eq!(scratch.client().children(LOCK).len(), 2);
-    scratch.touch("end");
-    assert_eq!(outer.wait().expect_code(0).stderr().trim_start_matches("Killed\n"), BORROWER_DIED);
-    outer.wait_until_nothing_is_left();
-    next.wait_stdout("ready");
-    finish(&mut next);
-    scratch.log().expect_no_overlap();
-}
-
 /// What happens to the inner run.
 type Act = fn(&Running);
 

@@ -23,7 +23,7 @@ const SCRIPT: &str = r#"
         env -u ZKLOCK_LENDER "$Z" -n /lock -- echo ran; echo "second, $?"
         exec 9> >(exec sleep 1000)
         read -ra stat </proc/$pid/stat
-        ZKLOCK_LENDER="2 $pid ${stat[21]} $pid ${stat[21]} 9 $(stat -Lc %i /proc/$pid/fd/9)" "$Z" -n /lock -- echo ran; echo "third, $?"
+        ZKLOCK_LENDER="3 $pid ${stat[21]} $pid ${stat[21]} 9 $(stat -Lc %i /proc/$pid/fd/9)" "$Z" -n /lock -- echo ran; echo "third, $?"
     }
     export -f later again
     "$Z" /lock -- bash -c 'setsid bash -c later & wait' & wait $!

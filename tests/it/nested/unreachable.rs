@@ -79,7 +79,7 @@ fn proc_with_processes_alone() {
     if refused([Right::Root, Right::Mounts]) {
         return;
     }
-    expect_refused(mounted("mount -t proc -o subset=pid proc /proc"), "/proc is missing, or a part of it");
+    expect_refused(mounted("mount -t proc -o subset=pid proc /proc"), FOREIGN);
 }
 
 /// It holds another lock than the outer run, but all nodes of this dialect have the same name.
@@ -117,7 +117,7 @@ fn variable_removed() {
 #[test]
 fn offer_that_does_not_stand() {
     let scratch = Scratch::new();
-    for change in ["$4 += 500", "$5 += 1", "$6 += 500", "$7 += 1", "$9 += 1", "$10 += 500", "$11 += 1"] {
+    for change in ["$4 += 500", "$5 += 1", "$6 += 500", "$7 += 1"] {
         let forged =
             format!(r#"ZKLOCK_LENDER=$(echo "$ZKLOCK_LENDER" | awk '{{ {change}; print }}') "$Z" -n /lock -- true"#);
         script(&scratch, &[], &forged).run().expect_code(75);

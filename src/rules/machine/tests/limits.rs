@@ -327,25 +327,6 @@ fn signals_reach_the_command_of_on_lost() {
 }
 
 #[test]
-fn a_lock_lost_before_the_gate_is_queued_for_again() {
-    let mut run = Harness::running(settings());
-    (run.has_on_lost, run.alive) = (true, false);
-    run.event(Event::Command(CommandEvent::StartFailed(Unstarted::Lost(Loss::SessionEnded))));
-    assert!(run.said(|notice| *notice == Notice::Requeued { loss: Some(Loss::SessionEnded), pause: Duration::ZERO }));
-    assert!(!run.released && !run.on_lost);
-    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
-    run.held();
-    // The servers may have forgotten a holder that relies on its lease.
-    run.pass(Duration::from_secs(1));
-    assert!(!run.alive);
-    for _ in 0..TIMEOUT.as_secs() {
-        run.beat();
-        run.pass(Duration::from_secs(1));
-    }
-    assert!(run.alive);
-}
-
-#[test]
 fn a_command_that_is_to_stop_at_the_gate_never_begins() {
     let max_run = Some(Duration::from_secs(1));
     let lost = Event::Keeper(Report::Lost(Loss::NodeDeleted));
