@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::slice;
 
 use super::Keeper;
 use super::outside::Outside;
@@ -13,7 +12,7 @@ use crate::rules::card::Card;
 use crate::rules::lender::Loan;
 use crate::rules::message::{Refusal, Report};
 use crate::rules::mode::Mode;
-use crate::rules::queue::{Contender, Queue, SINGLE, Standing};
+use crate::rules::queue::{Contender, SINGLE};
 use crate::session::{Failure, Session};
 
 impl<O: Outside> Keeper<'_, O> {
@@ -48,21 +47,16 @@ impl<O: Outside> Keeper<'_, O> {
     }
 
     /// The contender of a zklock that we descend from, if it holds this lock. The environment says so, but an
-    /// environment can be copied and kept. So the servers must say so as well, and the node must name a
-    /// run above us from which the supervisor has borrowed.
+    /// environment can be copied and kept. So the servers must have the node, and it must name a run above us from which
+    /// the supervisor has borrowed.
     async fn lent_by_ancestor(&self, session: &O::Session, lock: &LockPath) -> Result<Option<Claim>, Stop> {
         let children = match self.insist(|| self.list(session, lock)).await {
             Err(Failure::NoNode) => return Ok(None),
             children => children.map_err(|failure| Stop::because(failure, lock))?,
         };
-        let mut queue = self.queue(session, lock, self.without_ghosts(lock, children.clone())).await?;
-        while self.is_ghost_before_lender(session, lock, &queue).await? {
-            queue = self.queue(session, lock, self.without_ghosts(lock, children.clone())).await?;
-        }
-        let held = |(contender, standing): &(&Contender, Standing<'_>)| {
-            matches!(standing, Standing::Holds) && self.is_named(lock, contender)
-        };
-        for (contender, _) in queue.standings().filter(held) {
+        // What a run lends it holds, whatever our server shows before that (ZOOKEEPER-5010).
+        let named = |contender: &Contender| environment::is_held(&lock.child(&contender.name), &self.plan.request.held);
+        for contender in children.iter().filter_map(|name| Contender::parse(name)).filter(named) {
             let node = lock.child(&contender.name);
             let (data, stat) = match self.insist(|| session.read(&node)).await {
                 Err(Failure::NoNode) => continue,
@@ -98,36 +92,6 @@ impl<O: Outside> Keeper<'_, O> {
             }));
         }
         Ok(None)
-    }
-
-    /// Whether the environment says that a process above us holds this lock by this contender.
-    fn is_named(&self, lock: &LockPath, contender: &Contender) -> bool {
-        environment::is_held(&lock.child(&contender.name), &self.plan.request.held)
-    }
-
-    /// Whether a contender that is named as a holder above us seems to wait for a node that is no contender, or that the
-    /// leader does not have: our server may show it for good (ZOOKEEPER-5010). The holder has seen through that. That node
-    /// is ignored from now on.
-    async fn is_ghost_before_lender(&self, session: &O::Session, lock: &LockPath, queue: &Queue) -> Result<bool, Stop> {
-        for (_, standing) in queue.standings().filter(|(contender, _)| self.is_named(lock, contender)) {
-            let Standing::Waits { watch, .. } = standing else { continue };
-            for name in watch.iter().map(|contender| &contender.name) {
-                let node = lock.child(name);
-                let read = self.insist(|| session.read(&node)).await;
-                if read.is_ok_and(|(_, stat)| self.is_foreign(lock, name, stat)) {
-                    return Ok(true);
-                }
-                match self.insist(|| session.beat(slice::from_ref(&node), None)).await {
-                    Err(Failure::NoNode) => {
-                        self.ghosts.borrow_mut().insert(node);
-                        return Ok(true);
-                    }
-                    Ok(()) | Err(Failure::Denied) => {}
-                    Err(failure) => return Err(Stop::because(failure, lock)),
-                }
-            }
-        }
-        Ok(false)
     }
 }
 

@@ -132,29 +132,6 @@ fn what_stands_in_for_a_command_is_killed() {
     assert!(output.stderr().contains("the process that held it died of SIGKILL; stopping the caller"), "{output}");
 }
 
-/// Where one does not answer, the kernel would wait for it before it tells the borrowers that this process is dead.
-#[test]
-fn what_stands_in_for_a_command_has_no_file_of_the_caller() {
-    let scratch = Scratch::new();
-    scratch.touch("in");
-    let to_files = r#"exec "$@" <in >out 2>err"#;
-    let mut holder = hold(&scratch).arg("-v").run_by(["sh", "-c", to_files, "sh"]).spawn();
-    let find = || holder.processes().into_iter().find(|process| process.name == "lock-hold");
-    let stand_in = poll::until("it holds", || find().filter(|_| scratch.read("out").contains("ZKLOCK_HELD="))).pid;
-    let link = |number: &OsStr| fs::read_link(format!("/proc/{stand_in}/fd/{}", number.display())).unwrap_or_default();
-    let null = Path::new("/dev/null");
-    poll::until("it has left standard output", || (link(OsStr::new("1")) == null).then_some(()));
-    let numbers = fs::read_dir(format!("/proc/{stand_in}/fd")).expect("it lives");
-    let files: Vec<_> = numbers.map(|number| link(&number.expect("it lives").file_name())).collect();
-    let (nulls, others): (Vec<_>, Vec<_>) = files.iter().partition(|file| *file == null);
-    assert_eq!(nulls.len(), 3, "{files:?}");
-    // Pipes, and the directory that it looks for processes in.
-    assert!(others.iter().all(|file| file.is_relative() || *file == Path::new("/proc")), "{files:?}");
-    holder.signal(Signal::SIGTERM);
-    holder.wait().expect_code(0);
-    assert!(scratch.read("err").contains("holding"));
-}
-
 /// It is continued so that it ends.
 #[test]
 fn what_stands_in_for_a_command_is_stopped() {

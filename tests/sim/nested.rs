@@ -47,6 +47,7 @@ pub(crate) struct Nesting {
 pub(crate) type PipeEnd = Rc<Cell<bool>>;
 
 /// The pipe of a lender.
+#[derive(Default)]
 pub(crate) struct Lending {
     /// Whether what is lent is lost: the pipe hangs up, or has a byte in it. Each borrower has a copy.
     is_lost: PipeEnd,
@@ -54,12 +55,6 @@ pub(crate) struct Lending {
     is_open: bool,
     /// How many pipes there have been.
     inode: u64,
-}
-
-impl Default for Lending {
-    fn default() -> Self {
-        Self { is_lost: Rc::default(), is_open: false, inode: 0 }
-    }
 }
 
 impl Lending {
