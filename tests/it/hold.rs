@@ -1,10 +1,7 @@
 //! `zklock hold`: the lock is held for another process, such as a script, and ends with it.
 
-use std::ffi::OsStr;
-use std::fs;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 
 use nix::sys::signal::Signal;
 

@@ -237,6 +237,18 @@ impl State {
         }
     }
 
+    /// A supervisor that has had a turn lets no command go on under a lock that a lender has lost.
+    pub(crate) fn check_lenders(&mut self, host: usize) {
+        let state = &self.hosts[host];
+        if state.has_command()
+            && state.guard.ended.is_none()
+            && !state.stopped_by_supervisor
+            && state.borrowing.pipes().any(|pipe| pipe.get())
+        {
+            self.fail(format!("host {host} lets its command go on, although its lender has lost the lock"));
+        }
+    }
+
     /// A supervisor lets a command go on only under a lease.
     pub(crate) fn check_continue(&mut self, host: usize) {
         let state = &self.hosts[host];

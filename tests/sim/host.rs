@@ -277,9 +277,14 @@ impl Host {
         !self.processes.iter().any(|process| process.alive)
     }
 
+    /// Whether its command has been started, and its end has not been told.
+    pub(crate) fn has_command(&self) -> bool {
+        self.guarded.as_ref().is_some_and(Guarded::has_command)
+    }
+
     /// Whether its command has been started, and has not passed the gate.
     pub(crate) fn waits_at_gate(&self) -> bool {
-        !self.has_passed && self.guarded.as_ref().is_some_and(Guarded::has_command)
+        !self.has_passed && self.has_command()
     }
 
     /// Whether the gate was asked to open, and has not opened.
@@ -533,6 +538,8 @@ impl State {
         let Ok(()) = turns.turn(&mut SimOutside { state: self, host, hears_late, sees_late });
         if hears_late || sees_late {
             self.wake_supervisor(host);
+        } else {
+            self.check_lenders(host);
         }
         let (outcome, deadline) = (turns.outcome(), turns.deadline());
         self.hosts[host].turns = Some(turns);
