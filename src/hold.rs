@@ -62,14 +62,8 @@ impl Caller {
     /// Finds the process that a lock is to be held for. An error means that we cannot learn when it ends.
     pub fn find(hold: &plan::Hold) -> io::Result<Self> {
         let until = if hold.lasts_while.is_some() { Until::Ended } else { of_stdin() };
-        let mut caller = Self {
-            until,
-            process: None,
-            pidfd: None,
-            typed: None,
-            wants_signal: hold.signals_caller,
-            is_told: false,
-        };
+        let mut caller =
+            Self { until, process: None, pidfd: None, typed: None, wants_signal: hold.signals_caller, is_told: false };
         if until == Until::Typed {
             let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
             caller.typed = nix::fcntl::open("/dev/tty", flags, Mode::empty()).ok();
@@ -102,7 +96,8 @@ impl Caller {
         }
         ending.retain(signals::is_heeded);
         ending.extend([Signal::TERM, stop_signal]);
-        let args = std::iter::once(stand_in::NAME.to_owned()).chain(ending.iter().map(|signal| signal.number().to_string()));
+        let args =
+            std::iter::once(stand_in::NAME.to_owned()).chain(ending.iter().map(|signal| signal.number().to_string()));
         CommandLine { program: "/proc/self/exe".into(), args: args.map(Into::into).collect() }
     }
 

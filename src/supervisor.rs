@@ -24,7 +24,7 @@ use nix::unistd::Pid;
 use self::job::Job;
 use self::keeper::Keeper;
 use self::teller::Teller;
-use self::turn::{REAPS, Turns};
+use self::turn::Turns;
 use crate::clock::{self, Alarm};
 use crate::command::{self, Reaped};
 use crate::environment;
@@ -33,7 +33,8 @@ use crate::hold::{Caller, leave_stdout};
 use crate::lending::{self, Borrowing};
 use crate::plan::{CommandLine, Plan};
 use crate::readiness::Manager;
-use crate::rules::event::{Awaited, CommandEnd, CommandEvent, Event, Unstarted};
+use crate::rules::event::{Awaited, CommandEvent, Event, Unstarted};
+use crate::rules::guarded::End;
 use crate::rules::instant::Instant;
 use crate::rules::last_run::Asked;
 use crate::rules::message::{Grant, Order};
@@ -47,6 +48,9 @@ use crate::writer::Writer;
 
 /// How long a keeper that has nothing left to do may take to exit.
 const KEEPER_EXIT: Duration = Duration::from_millis(500);
+
+/// How many children to reap in one turn: processes that fork all the time must not keep the loop from all else.
+const REAPS: usize = 1000;
 
 /// How often to look whether a process that is to go has gone.
 const CLEAN_UP_PAUSE: Duration = Duration::from_millis(10);
@@ -90,6 +94,7 @@ pub fn run<'p>(plan: &'p Plan, credentials: Option<&'p File>, writer: &'p mut Wr
         asked: None,
         caller,
         caller_is_told: false,
+        news: vec![],
         manager: Manager::new(clock::now()),
         teller,
         writer,
@@ -122,6 +127,8 @@ struct Supervisor<'p> {
     /// With `zklock hold`: the process that the lock is held for.
     caller: Option<Caller>,
     caller_is_told: bool,
+    /// What the machine is to be told of the command of `--on-lost`.
+    news: Vec<Event>,
     manager: Manager,
     /// When this run asked: a place in the queue that is lost does not change that.
     asked: Option<Asked>,
@@ -170,7 +177,7 @@ impl<'p> Supervisor<'p> {
         if !self.caller_is_told {
             fds.extend(self.caller.as_ref().and_then(Caller::awaited));
         }
-        if self.job.needs_loans(turns.awaits().is_some()) && !turns.is_told_over() {
+        if self.job.needs_loans(turns.awaits().is_some()) && turns.may_lose() {
             fds.extend(self.borrowing.pipes().map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
         }
         match poll(&mut fds, PollTimeout::NONE) {
@@ -209,9 +216,7 @@ impl<'p> Supervisor<'p> {
         let refresh = self.teller.refresh();
         let keeper = match &self.fence {
             Some(fence) => Keeper::of_fence(fence)?,
-            None => {
-                Keeper::start(self.plan, self.credentials, refresh, self.asked, queue_at, &mut self.borrowing)?
-            }
+            None => Keeper::start(self.plan, self.credentials, refresh, self.asked, queue_at, &mut self.borrowing)?,
         };
         self.job.disown(keeper.pid);
         self.keeper = Some(keeper);
@@ -363,19 +368,48 @@ impl<'p> Supervisor<'p> {
     fn pause(&mut self, time: Duration) {
         self.signals.pause(time);
         // What is left after that is reaped after the next pause.
-        for reaped in std::iter::from_fn(command::reap).take(REAPS) {
-            if let Reaped::Ended(pid, end) = reaped {
-                self.has_ended(pid, end);
-            }
-        }
+        self.reap();
     }
 
-    /// Takes note of a child that has been reaped, unless it is the command of `--on-lost`.
-    fn has_ended(&mut self, pid: Pid, end: CommandEnd) {
-        self.writer.ended(pid);
-        self.job.reaped(pid, end);
-        if let Some(keeper) = self.keeper.as_mut().filter(|keeper| keeper.pid == pid) {
-            keeper.ended(end);
+    /// Takes note of our children that have ended. Returns whether there may be more.
+    fn reap(&mut self) -> bool {
+        for _ in 0..REAPS {
+            let Some(reaped) = command::reap() else { return false };
+            match reaped {
+                Reaped::Ended(pid, end) if self.is_on_lost(pid) => {
+                    log::info!("--on-lost: {end:?}");
+                    let failure = self.job.on_lost.take().and_then(|on_lost| on_lost.failure());
+                    let ended = self.on_lost_ended(failure.as_ref());
+                    self.news.push(ended);
+                }
+                Reaped::Stopped(pid, signal) if self.job.shares_group && self.is_on_lost(pid) => {
+                    self.news.push(Event::Command(CommandEvent::Stopped(signal)));
+                }
+                Reaped::Stopped(..) => {}
+                Reaped::Ended(pid, end) => {
+                    self.writer.ended(pid);
+                    self.job.reaped(pid, end);
+                    if let Some(keeper) = self.keeper.as_mut().filter(|keeper| keeper.pid == pid) {
+                        keeper.ended(end);
+                    }
+                }
+            }
         }
+        true
+    }
+
+    /// What the end of the command's process means: the user is told why the program was not executed, if it was not. From now
+    /// on nothing more is lent, unless descendants are waited for: they would wait for themselves in the queue.
+    fn end(&mut self, end: End) -> CommandEvent {
+        let why = self.job.failure(end).map(|error| self.not_started(&error));
+        let end = match (why, end) {
+            (Some(why), _) => return CommandEvent::StartFailed(why),
+            (None, End::Stillborn) => return CommandEvent::StartFailed(Unstarted::NoProcess),
+            (None, End::Reaped(end)) => end,
+        };
+        if let Some(keeper) = self.keeper.as_ref().filter(|_| !self.plan.settings.wait_descendants) {
+            keeper.ties.lent.end();
+        }
+        if self.may_be_used() { CommandEvent::EndedLending(end) } else { CommandEvent::Ended(end) }
     }
 }

@@ -139,6 +139,15 @@ impl Machine {
         matches!(self.state, State::Held(_) | State::Running(_) | State::Stopping(_) | State::Killing(_))
     }
 
+    /// Whether a loss of the lock makes a difference: not once the command is being killed, or has gone.
+    pub fn may_lose(&self) -> bool {
+        match &self.state {
+            State::Connecting(_) | State::Queued(_) | State::Held(_) | State::Running(_) | State::Stopping(_) => true,
+            State::Killing(killing) => !killing.is_lost(),
+            State::Releasing(_) | State::Outlasted(_) | State::Finished => false,
+        }
+    }
+
     /// Which processes must be gone before [`super::event::CommandEvent::TreeGone`] is told, once the command
     /// itself has ended.
     pub fn awaits(&self) -> Option<Awaited> {

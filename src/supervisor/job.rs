@@ -191,12 +191,6 @@ impl Job {
         self.guard.as_ref().is_some_and(|guarded| guarded.guard.shared().is_lease_over())
     }
 
-    /// Whether the guard has reaped the command, and that has not been told.
-    pub(super) fn has_ended(&self) -> bool {
-        let ended = |guarded: &Guarded| guarded.state.has_command() && guarded.guard.ended().is_some();
-        self.guard.as_ref().is_some_and(ended)
-    }
-
     /// Whether the locks that are borrowed are needed. `waits`: whether any processes are waited for.
     pub(super) fn needs_loans(&self, waits: bool) -> bool {
         self.guard.as_ref().is_none_or(|guarded| guarded.state.needs_loans(guarded.shown(), waits))

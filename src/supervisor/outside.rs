@@ -3,16 +3,13 @@
 use anyhow::Context as _;
 
 use super::Supervisor;
-use super::keeper::Keeper;
-use super::turn::{Change, Outside};
+use super::turn::{Outside, Seen};
 use crate::clock;
-use crate::command::{self, Reaped};
 use crate::hold::Caller;
 use crate::lending;
 use crate::rules::event::{Awaited, CommandEvent, Effect, Event, Unstarted};
-use crate::rules::guarded::{End, News};
+use crate::rules::guarded::News;
 use crate::rules::instant::Instant;
-use crate::rules::lease::Span;
 use crate::rules::message::{Loss, Order, Progress, Report};
 use crate::rules::signal::Signal;
 use crate::signals;
@@ -22,6 +19,31 @@ impl Outside for Supervisor<'_> {
 
     fn now(&self) -> Instant {
         clock::now()
+    }
+
+    fn look(&mut self, waits: bool) -> Seen {
+        let is_behind = self.reap();
+        let mut seen = Seen { is_behind, others: std::mem::take(&mut self.news), ..Seen::default() };
+        let News { stopped, guard_gone, ended } = self.job.news();
+        seen.events.extend(stopped.map(|signal| Event::Command(CommandEvent::Stopped(signal))));
+        seen.events.extend(guard_gone.then_some(Event::GuardGone));
+        seen.events.extend(ended.map(|end| Event::Command(self.end(end))));
+        (seen.has_ended, seen.has_command) = (ended.is_some(), self.job.has_command());
+        seen.is_emptied = self.job.is_emptied();
+        if self.job.needs_loans(waits) && self.borrowing.is_lost(&lending::Proc) {
+            seen.loss = Some(Loss::LenderGone);
+        } else if self.job.is_lease_over() {
+            seen.loss = Some(Loss::LeaseOver);
+        }
+        if let Some(keeper) = &self.keeper {
+            seen.has_keeper_died = keeper.has_died();
+            (seen.answered, seen.lease) = (keeper.ties.shared.answered(), keeper.ties.shared.shown());
+        }
+        if !self.caller_is_told && self.caller.as_ref().is_some_and(Caller::has_gone) {
+            self.caller_is_told = true;
+            seen.others.push(Event::CallerGone);
+        }
+        seen
     }
 
     fn hear_keeper(&mut self) -> Option<Event> {
@@ -38,82 +60,10 @@ impl Outside for Supervisor<'_> {
         Some(event)
     }
 
-    fn has_keeper_died(&self) -> bool {
-        self.keeper.as_ref().is_some_and(Keeper::has_died)
-    }
-
-    fn answered(&self) -> Option<Instant> {
-        self.keeper.as_ref()?.ties.shared.answered()
-    }
-
-    fn lease(&self) -> Option<Span> {
-        self.keeper.as_ref()?.ties.shared.shown()
-    }
-
-    fn has_caller_gone(&mut self) -> bool {
-        let has_gone = !self.caller_is_told && self.caller.as_ref().is_some_and(Caller::has_gone);
-        self.caller_is_told |= has_gone;
-        has_gone
-    }
-
-    fn loss(&self, waits: bool) -> Option<Loss> {
-        if self.job.needs_loans(waits) && self.borrowing.is_lost(&lending::Proc) {
-            return Some(Loss::LenderGone);
-        }
-        self.job.is_lease_over().then_some(Loss::LeaseOver)
-    }
-
     fn signals(&mut self) -> anyhow::Result<Vec<(Signal, bool)>> {
         let arrivals = self.signals.drain().context("cannot read signals")?;
         let shares = self.job.shares_group;
         Ok(arrivals.into_iter().map(|arrival| (arrival.signal, shares && arrival.went_to_foreground())).collect())
-    }
-
-    fn reap(&mut self) -> Change {
-        match command::reap() {
-            Some(Reaped::Ended(pid, end)) if self.is_on_lost(pid) => {
-                log::info!("--on-lost: {end:?}");
-                let failure = self.job.on_lost.take().and_then(|on_lost| on_lost.failure());
-                Change::Event(self.on_lost_ended(failure.as_ref()))
-            }
-            Some(Reaped::Stopped(pid, signal)) if self.job.shares_group && self.is_on_lost(pid) => {
-                Change::Event(Event::Command(CommandEvent::Stopped(signal)))
-            }
-            Some(Reaped::Ended(pid, end)) => {
-                self.has_ended(pid, end);
-                Change::Other
-            }
-            Some(Reaped::Stopped(..)) => Change::Other,
-            None => Change::NoMore,
-        }
-    }
-
-    fn has_ended(&self) -> bool {
-        self.job.has_ended()
-    }
-
-    fn is_emptied(&self) -> bool {
-        self.job.is_emptied()
-    }
-
-    fn hear_guard(&mut self) -> News {
-        self.job.news()
-    }
-
-    fn failure(&mut self, end: End) -> Option<Unstarted> {
-        let error = self.job.failure(end)?;
-        Some(self.not_started(&error))
-    }
-
-    fn end_lending(&mut self, lends_on: bool) -> bool {
-        if let Some(keeper) = self.keeper.as_ref().filter(|_| !lends_on) {
-            keeper.ties.lent.end();
-        }
-        !self.may_be_used()
-    }
-
-    fn has_command(&self) -> bool {
-        self.job.has_command()
     }
 
     fn spoil(&mut self) {

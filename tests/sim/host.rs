@@ -10,7 +10,6 @@ use zklock::rules::guard::{Request, Stage, Whom};
 use zklock::rules::guarded::{End, Guarded, Kill, News, Shown};
 use zklock::rules::instant::Instant;
 use zklock::rules::last_run::Asked;
-use zklock::rules::lease::Span;
 use zklock::rules::lender::Offer;
 use zklock::rules::loans::Borrowing;
 use zklock::rules::message::{Grant, Loss, Order, Progress, Report};
@@ -20,7 +19,7 @@ use zklock::rules::outcome::Outcome;
 use zklock::rules::queue::Dialect;
 use zklock::rules::settings::Settings;
 use zklock::rules::signal::Signal;
-use zklock::supervisor::turn::{Change, Outside, Turns};
+use zklock::supervisor::turn::{Outside, Seen, Turns};
 
 use crate::coverage::Kind;
 use crate::guard::Guard;
@@ -163,7 +162,6 @@ pub(crate) struct Host {
     failure: Option<Unstarted>,
     pub(crate) never_ran: bool,
     /// How the command ended, as the supervisor was told, and how it ended before the supervisor stopped it.
-    told_end: Option<CommandEnd>,
     pub(crate) natural_end: Option<CommandEnd>,
     /// Whether the supervisor has stopped or killed the command, and whether anyone of zklock has.
     pub(crate) stopped_by_supervisor: bool,
@@ -246,7 +244,6 @@ impl Host {
             stopped_by: None,
             failure: None,
             never_ran: false,
-            told_end: None,
             natural_end: None,
             stopped_by_supervisor: false,
             stopped_by_us: false,
@@ -301,8 +298,10 @@ impl Host {
 struct SimOutside<'s> {
     state: &'s mut State,
     host: usize,
-    /// What the keeper has just reported, and all that follows from it, comes in the middle of the turn.
-    hears_late: bool,
+    /// What has just happened to children comes after the look at them, but may come before the keeper is heard.
+    looks_early: bool,
+    /// What the keeper has just reported comes after that it was heard.
+    hears_early: bool,
     /// The same for the death of a lender.
     sees_late: bool,
 }
@@ -320,6 +319,71 @@ impl SimOutside<'_> {
     fn keeper(&self) -> Option<&KeeperState> {
         self.state.hosts[self.host].keeper.map(|keeper| &self.state.keepers[keeper])
     }
+
+    fn look_at_children(&mut self, seen: &mut Seen, waits: bool) {
+        let Host { guard, guarded: Some(guarded), processes, root_status, .. } = self.this() else {
+            seen.loss = self.has_lost_lender().then_some(Loss::LenderGone);
+            return;
+        };
+        if std::mem::take(&mut guard.is_zombie) {
+            guarded.guard_reaped();
+        }
+        // What the guard has reaped is not ours, and what has come to us after its death is.
+        if let Some(status) = root_status.take_if(|_| !guard.alive) {
+            guarded.command_reaped(command::end_of(status));
+        }
+        let root = processes.first();
+        let stopped = guard.stopped.take().filter(|_| root.is_some_and(|root| root.alive && root.stopped));
+        let shown = Shown { stage: guard.stage, ended: guard.ended.map(command::end_of) };
+        let is_our_child = || !guard.alive && (root_status.is_some() || root.is_some_and(|root| root.alive));
+        let News { stopped, guard_gone, ended } = guarded.news(shown, stopped, is_our_child);
+        (seen.has_ended, seen.is_emptied) = (ended.is_some(), guard.stage == Stage::Empty);
+        let is_over = guard.lease_over;
+        if guarded.needs_loans(shown, waits) && self.has_lost_lender() {
+            seen.loss = Some(Loss::LenderGone);
+        } else if is_over {
+            seen.loss = Some(Loss::LeaseOver);
+        }
+        seen.events.extend(stopped.map(|signal| Happening::Command(CommandEvent::Stopped(signal))));
+        seen.events.extend(guard_gone.then_some(Happening::GuardGone));
+        seen.events.extend(ended.map(|end| Happening::Command(self.end(end))));
+    }
+
+    /// What the end of the command means.
+    fn end(&mut self, end: End) -> CommandEvent {
+        let this = self.this();
+        if this.failure.is_none() && matches!(end, End::Reaped(CommandEnd::Signaled(_))) && !this.stopped_by_supervisor
+        {
+            self.state.signal_caller(self.host, Signal::TERM);
+            if self.this().hold.is_some() {
+                self.state.call_in(self.host);
+            }
+        }
+        let this = self.this();
+        this.never_ran = end == End::Stillborn || this.failure.is_some();
+        let end = match (this.failure.take(), end) {
+            (Some(why), _) => return CommandEvent::StartFailed(why),
+            (None, End::Stillborn) => return CommandEvent::StartFailed(Unstarted::NoProcess),
+            (None, End::Reaped(end)) => end,
+        };
+        let waits = this.settings.wait_descendants;
+        if !this.stopped_by_supervisor {
+            // The processes that it has left behind are meant to stay.
+            for process in &mut this.processes {
+                process.counted &= waits;
+            }
+            this.leaves = !waits;
+            this.natural_end = Some(end);
+        }
+        if !waits {
+            this.lending.end();
+        }
+        if this.lending.is_over() {
+            return CommandEvent::Ended(end);
+        }
+        self.state.coverage.count(Kind::LentOn);
+        CommandEvent::EndedLending(end)
+    }
 }
 
 impl Outside for SimOutside<'_> {
@@ -329,10 +393,31 @@ impl Outside for SimOutside<'_> {
         instant(self.state.now)
     }
 
+    fn look(&mut self, waits: bool) -> Seen {
+        let mut seen = Seen::default();
+        if !std::mem::take(&mut self.looks_early) {
+            self.look_at_children(&mut seen, waits);
+        }
+        let this = self.this();
+        seen.has_command = this.guarded.as_ref().is_some_and(Guarded::has_command);
+        if this.hold.as_mut().is_some_and(Hold::has_caller_gone) {
+            seen.others.push(Happening::CallerGone);
+        }
+        if std::mem::take(&mut this.on_lost_ended) {
+            seen.others.push(Happening::OnLostEnded);
+        }
+        seen.has_keeper_died = this.keeper_kills > 0;
+        if let Some(keeper) = self.keeper() {
+            seen.answered = keeper.answered.map(instant);
+            seen.lease = keeper.span.filter(|_| !keeper.revoked);
+        }
+        seen
+    }
+
     fn hear_keeper(&mut self) -> Option<Happening> {
         let keeper = self.this().keeper.filter(|_| self.state.hosts[self.host].linked)?;
         let state = &mut self.state.keepers[keeper];
-        if self.hears_late {
+        if self.hears_early {
             return None;
         }
         if !state.reports.is_empty() {
@@ -360,115 +445,11 @@ impl Outside for SimOutside<'_> {
         Some(Happening::KeeperGone)
     }
 
-    fn has_keeper_died(&self) -> bool {
-        self.state.hosts[self.host].keeper_kills > 0
-    }
-
-    fn answered(&self) -> Option<Instant> {
-        self.keeper()?.answered.map(instant)
-    }
-
-    fn lease(&self) -> Option<Span> {
-        let keeper = self.keeper()?;
-        keeper.span.filter(|_| !keeper.revoked)
-    }
-
-    fn loss(&self, waits: bool) -> Option<Loss> {
-        let is_over = self.state.hosts[self.host].guard.lease_over && !self.hears_late;
-        let this = &self.state.hosts[self.host];
-        let shown = Shown { stage: this.guard.stage, ended: this.guard.ended.map(command::end_of) };
-        let needs = |guarded: &Guarded| guarded.needs_loans(shown, waits);
-        if this.guarded.as_ref().is_none_or(needs) && self.has_lost_lender() {
-            return Some(Loss::LenderGone);
-        }
-        is_over.then_some(Loss::LeaseOver)
-    }
-
     fn signals(&mut self) -> Result<Vec<(Signal, bool)>, Infallible> {
-        (self.hears_late, self.sees_late) = (false, false);
+        (self.hears_early, self.sees_late) = (false, false);
         let signals = std::mem::take(&mut self.this().signals);
         self.this().signals_come();
         Ok(signals)
-    }
-
-    fn reap(&mut self) -> Change {
-        let this = self.this();
-        let Host { guard, guarded: Some(guarded), .. } = this else { return Change::NoMore };
-        if std::mem::take(&mut guard.is_zombie) {
-            guarded.guard_reaped();
-        }
-        // What the guard has reaped is not ours, and what has come to us after its death is.
-        if let Some(status) = this.root_status.take_if(|_| !guard.alive) {
-            guarded.command_reaped(command::end_of(status));
-        }
-        if std::mem::take(&mut this.on_lost_ended) { Change::Event(Happening::OnLostEnded) } else { Change::NoMore }
-    }
-
-    fn has_ended(&self) -> bool {
-        let host = &self.state.hosts[self.host];
-        host.guard.ended.is_some() && host.guarded.as_ref().is_some_and(Guarded::has_command)
-    }
-
-    fn is_emptied(&self) -> bool {
-        self.state.hosts[self.host].guard.stage == Stage::Empty
-    }
-
-    fn hear_guard(&mut self) -> News {
-        let Host { guard, guarded: Some(guarded), processes, root_status, told_end, .. } = self.this() else {
-            return News::default();
-        };
-        let root = processes.first();
-        let stopped = guard.stopped.take().filter(|_| root.is_some_and(|root| root.alive && root.stopped));
-        let shown = Shown { stage: guard.stage, ended: guard.ended.map(command::end_of) };
-        let is_our_child = || !guard.alive && (root_status.is_some() || root.is_some_and(|root| root.alive));
-        let news = guarded.news(shown, stopped, is_our_child);
-        if let Some(End::Reaped(end)) = news.ended {
-            *told_end = Some(end);
-        }
-        news
-    }
-
-    fn failure(&mut self, end: End) -> Option<Unstarted> {
-        let this = self.this();
-        if this.failure.is_none() && matches!(end, End::Reaped(CommandEnd::Signaled(_))) && !this.stopped_by_supervisor
-        {
-            self.state.signal_caller(self.host, Signal::TERM);
-            if self.this().hold.is_some() {
-                self.state.call_in(self.host);
-            }
-        }
-        let this = self.this();
-        this.never_ran = end == End::Stillborn || this.failure.is_some();
-        this.failure.take()
-    }
-
-    fn end_lending(&mut self, lends_on: bool) -> bool {
-        let this = self.this();
-        if !this.stopped_by_supervisor {
-            // The processes that it has left behind are meant to stay.
-            let waits = this.settings.wait_descendants;
-            for process in &mut this.processes {
-                process.counted &= waits;
-            }
-            this.leaves = !waits;
-            this.natural_end = this.told_end;
-        }
-        if !lends_on {
-            this.lending.end();
-        }
-        let is_over = this.lending.is_over();
-        if !is_over {
-            self.state.coverage.count(Kind::LentOn);
-        }
-        is_over
-    }
-
-    fn has_caller_gone(&mut self) -> bool {
-        self.this().hold.as_mut().is_some_and(Hold::has_caller_gone)
-    }
-
-    fn has_command(&self) -> bool {
-        self.state.hosts[self.host].guarded.as_ref().is_some_and(Guarded::has_command)
     }
 
     fn spoil(&mut self) {
@@ -503,8 +484,8 @@ impl State {
         self.hosts[host].started = true;
         self.hosts[host].started_at = self.now;
         let settings = self.hosts[host].settings;
-        let Ok(turns) =
-            Turns::begin(settings, &mut SimOutside { state: self, host, hears_late: false, sees_late: false });
+        let mut outside = SimOutside { state: self, host, looks_early: false, hears_early: false, sees_late: false };
+        let Ok(turns) = Turns::begin(settings, &mut outside);
         self.hosts[host].turns = Some(turns);
         self.turn(host);
     }
@@ -532,11 +513,12 @@ impl State {
             self.look_at_lease(host);
         }
         let reported_at = self.hosts[host].keeper.map_or(0, |keeper| self.keepers[keeper].reported_at);
-        let hears_late = self.now < reported_at + LATE && self.once_in(4);
+        let looks_early = self.now < reported_at + LATE && self.once_in(4);
+        let hears_early = looks_early && self.once_in(2);
         let lost_at = self.hosts[host].lender_lost_at;
         let sees_late = lost_at > 0 && self.now < lost_at + LATE && self.once_in(2);
-        let Ok(()) = turns.turn(&mut SimOutside { state: self, host, hears_late, sees_late });
-        if hears_late || sees_late {
+        let Ok(()) = turns.turn(&mut SimOutside { state: self, host, looks_early, hears_early, sees_late });
+        if looks_early || sees_late {
             self.wake_supervisor(host);
         } else {
             self.check_lenders(host);

@@ -75,6 +75,11 @@ pub(super) struct Killing {
 }
 
 impl Killing {
+    /// Whether the lock is lost.
+    pub(super) fn is_lost(&self) -> bool {
+        self.cause == Cause::Loss
+    }
+
     pub(super) fn deadline(&self) -> Instant {
         match self.cause {
             Cause::Loss => self.again_at,
