@@ -5,18 +5,15 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::{
-    borrower, borrowers, environment, find, has, inner_guard, inner_keeper, next, pipe, script,
-    wait_until_it_lends_no_more,
+    borrower, borrowers, environment, find, has, inner_guard, next, pipe, script, wait_until_it_lends_no_more,
 };
 use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::proxy::Proxy;
-use crate::harness::running::{Output, Running, finish, silent};
+use crate::harness::running::{Running, finish, silent};
 use crate::harness::scratch::{LOCK, Scratch, direct};
-use crate::harness::seccomp::refusing_adoption;
 use crate::harness::times::{BRIEF_SESSION, SOON, expect_once_below};
-use crate::harness::zklock::Zklock;
 
 /// A run that has nothing of its own to release closes its session at once, not with the next ping (after 3.75 s here).
 #[test]
@@ -65,79 +62,22 @@ fn beside_a_busy_lock() {
 #[test]
 fn held_until_the_inner_run_has_ended() {
     let scratch = Scratch::new();
-    silent(expect_held(&scratch, |outer| outer));
-}
-
-/// The guard has no child left then, but is no proof of anything.
-#[test]
-fn held_without_the_adoption_of_orphans() {
-    let scratch = Scratch::new();
-    let filtered = refusing_adoption(&scratch);
-    expect_held(&scratch, |outer| outer.run_by([filtered]));
-}
-
-/// What it leaves behind is told by its keeper alone, and that is stopped here.
-#[test]
-fn left_to_the_session_timeout_without_the_adoption_of_orphans() {
-    let scratch = Scratch::new();
-    let filtered = refusing_adoption(&scratch);
-    let timeout = BRIEF_SESSION.as_secs().to_string();
-    let (mut outer, mut next) =
-        left_behind(&scratch, &[], |outer| outer.env("ZKLOCK_SESSION_TIMEOUT", timeout).run_by([filtered]));
-    process::send(inner_keeper(&outer).pid, Signal::SIGSTOP);
-    outer.signal(Signal::SIGKILL);
-    outer.wait().expect_signal(Signal::SIGKILL);
-    next.wait_stdout("ready");
-    finish(&mut next);
-    assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
-}
-
-/// It has gone on without the outer guard, so it is not killed at the end of `--max-run`. The lock is not released under it.
-#[test]
-fn held_past_max_run_without_the_adoption_of_orphans() {
-    let scratch = Scratch::new();
-    let filtered = refusing_adoption(&scratch);
-    let (mut outer, mut next) = left_behind(&scratch, &["--max-run", "2s"], |outer| outer.run_by([filtered]));
-    let inner_keeper = inner_keeper(&outer).pid;
-    process::send(inner_keeper, Signal::SIGSTOP);
-    outer.wait_stderr("max-run");
-    scratch.wait_alive_at("inner", Moment::now().after(Duration::from_millis(100)));
-    scratch.touch("go");
-    outer.wait().expect_code(124);
-    // The inner run would wait for it for seconds.
-    process::send(inner_keeper, Signal::SIGCONT);
-    next.wait_stdout("ready");
-    finish(&mut next);
-    assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
-}
-
-/// A run whose command has ended and has left an inner run behind, which uses the lock; and the next in the queue.
-#[track_caller]
-fn left_behind(scratch: &Scratch, options: &[&str], by: impl FnOnce(Zklock) -> Zklock) -> (Running, Running) {
     let background =
         r#""$Z" /lock -- "$C" --name inner --log log --beat --until go & "$C" --until end --exit 3; exit 3"#;
-    let mut outer = by(script(scratch, options, background)).spawn();
+    let mut outer = script(&scratch, &[], background).spawn();
     outer.wait_stdout("inner ready");
-    let next = next(scratch);
+    let mut next = next(&scratch);
     scratch.touch("end");
     wait_until_it_lends_no_more(&outer);
-    (outer, next)
-}
-
-/// Holds while the inner run uses the lock. Returns the output of the outer one.
-#[track_caller]
-fn expect_held(scratch: &Scratch, by: impl FnOnce(Zklock) -> Zklock) -> Output {
-    let (mut outer, mut next) = left_behind(scratch, &[], by);
     // It has decided by then.
     let decided = Moment::now().after(Duration::from_millis(100));
     scratch.wait_alive_at("inner", decided);
     assert_eq!(scratch.client().children(LOCK).len(), 2);
     scratch.touch("go");
-    let output = outer.wait().expect_code(3);
+    silent(outer.wait().expect_code(3));
     next.wait_stdout("ready");
     finish(&mut next);
     assert_eq!(scratch.log().expect_no_overlap().order(), ["inner", "next"]);
-    output
 }
 
 /// The command has ended, and a descendant that the outer run waits for starts an inner one: it would wait for itself
