@@ -224,10 +224,28 @@ fn start_log(verbosity: Verbosity, filter: Option<&str>) {
         (None, Verbosity::Verbose(2)) => "zklock=debug",
         (None, Verbosity::Verbose(_)) => "zklock=trace",
     };
-    env_logger::Builder::new()
-        .parse_filters(filter)
-        .target(env_logger::Target::Pipe(Box::new(writer::Log)))
-        // Names of nodes may have been made up by others.
-        .format(|line, record| writeln!(line, "zklock: {}", legible(&record.args().to_string())))
-        .init();
+    let mut builder = env_filter::Builder::new();
+    // It has been read before without an error.
+    let _ = builder.try_parse(filter);
+    let filter = builder.build();
+    log::set_max_level(filter.filter());
+    let _ = log::set_boxed_logger(Box::new(Log(filter)));
+}
+
+/// Records of the log, as far as the filter lets them pass.
+struct Log(env_filter::Filter);
+
+impl log::Log for Log {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        self.0.enabled(metadata)
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if self.0.matches(record) {
+            // Names of nodes may have been made up by others.
+            writer::log(&format!("zklock: {}\n", legible(&record.args().to_string())));
+        }
+    }
+
+    fn flush(&self) {}
 }

@@ -8,7 +8,7 @@
 //!
 //! If the pipe is full, texts are dropped and counted.
 
-use std::io::{self, Write, stderr, stdin};
+use std::io::{stderr, stdin};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -86,8 +86,17 @@ impl Shared {
 
 /// Writes a sentence, or rewrites the status line. Never blocks during a run.
 pub fn say(text: &str) {
+    put(text, true);
+}
+
+/// Writes a log record. Never blocks during a run.
+pub fn log(record: &str) {
+    put(record, false);
+}
+
+fn put(text: &str, matters: bool) {
     match &*way() {
-        Some(way) => way.put(text.as_bytes(), true),
+        Some(way) => way.put(text.as_bytes(), matters),
         None => write_directly(text.as_bytes()),
     }
 }
@@ -95,24 +104,6 @@ pub fn say(text: &str) {
 /// The way to the writer, which a fork that is to speak must keep.
 pub fn descriptor() -> Option<RawFd> {
     (*way()).as_ref().map(|way| way.pipe.as_raw_fd())
-}
-
-/// Standard error for log records, one in each call. Never blocks during a run.
-#[derive(Clone, Copy, Debug)]
-pub struct Log;
-
-impl Write for Log {
-    fn write(&mut self, record: &[u8]) -> io::Result<usize> {
-        match &*way() {
-            Some(way) => way.put(record, false),
-            None => write_directly(record),
-        }
-        Ok(record.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 impl Way {

@@ -157,8 +157,7 @@ pub(super) struct Flag {
 /// The package whose modules log.
 const LOGGING: &str = "zklock";
 
-/// env_logger itself would only warn of a filter that it cannot read, and ignore it. It would take a misspelt
-/// level for the name of a module.
+/// env_filter would take a misspelt level for the name of a module.
 fn log_filter(text: &str) -> Result<String, String> {
     let is_module = |path: &str| path.split("::").next() == Some(LOGGING);
     let is_known = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok() || is_module(part);
