@@ -221,7 +221,7 @@ memory() {
 # footprint - prints what a run on a free lock takes of the machine, all processes together, beside the floor.
 footprint() {
     local name words calls
-    install_missing strace:strace
+    install_missing strace:strace perf:linux-perf
     start_zookeeper "$work/zookeeper"
     heading 'a run on a free lock: system calls, page faults, milliseconds of processor time'
     for name in zklock floor; do
@@ -230,15 +230,7 @@ footprint() {
         "${words[@]}"
         strace -f -c -o "$work/calls" "${words[@]}"
         calls=$(awk '$NF == "total" { print $4 }' "$work/calls")
-        python3 - "$name" "$calls" "${words[@]}" <<'EOF'
-import resource, subprocess, sys
-
-name, calls, *words = sys.argv[1:]
-RUNS = 50
-for _ in range(RUNS):
-    subprocess.run(words, check=True)
-used = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(f"{name}: {calls} {used.ru_minflt / RUNS:.0f} {(used.ru_utime + used.ru_stime) / RUNS * 1000:.2f}")
-EOF
+        perf stat -x , -r 50 -e page-faults,task-clock -o "$work/perf" "${words[@]}"
+        awk -F , -v run="$name: $calls" '$3 != "" { run = run " " $1 } END { print run }' "$work/perf"
     done
 }
