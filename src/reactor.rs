@@ -25,6 +25,8 @@ pub struct Reactor {
     armed: Cell<Option<Instant>>,
     /// What the future waits for in this turn.
     descriptors: RefCell<Vec<(RawFd, PollFlags)>>,
+    /// What poll(2) has said of these before this turn; each is told once, because what comes is taken.
+    known: RefCell<Vec<(RawFd, PollFlags, bool)>>,
     earliest: Cell<Option<Instant>>,
     /// Whether there is to be another turn at once.
     again: Cell<bool>,
@@ -38,6 +40,7 @@ impl Reactor {
             alarm: Alarm::new()?,
             armed: Cell::new(None),
             descriptors: RefCell::default(),
+            known: RefCell::default(),
             earliest: Cell::new(None),
             again: Cell::new(false),
             turn: Cell::new(0),
@@ -74,10 +77,23 @@ impl Reactor {
             PollFd::new(unsafe { BorrowedFd::borrow_raw(number) }, events)
         });
         let mut waits: Vec<_> = waits.chain([PollFd::new(self.alarm.as_fd(), PollFlags::POLLIN)]).collect();
-        match poll(&mut waits, PollTimeout::NONE) {
+        let polled = poll(&mut waits, PollTimeout::NONE);
+        let is_ready = |fd: &PollFd<'_>| fd.any().unwrap_or(true);
+        let known = descriptors.iter().zip(&waits).map(|(&(number, events), fd)| (number, events, is_ready(fd)));
+        self.known.replace(known.filter(|_| polled.is_ok()).collect());
+        match polled {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Whether there is one of these events, an error or the end, at this descriptor.
+    fn is_ready(&self, descriptor: BorrowedFd<'_>, events: PollFlags) -> bool {
+        let mut known = self.known.borrow_mut();
+        let place = known.iter().position(|known| (known.0, known.1) == (descriptor.as_raw_fd(), events));
+        // An error is for the next system call on the descriptor to tell.
+        let ask = || poll(&mut [PollFd::new(descriptor, events)], PollTimeout::ZERO) != Ok(0);
+        place.map_or_else(ask, |place| known.swap_remove(place).2)
     }
 
     /// The number of this turn, for what is to be done once in each.
@@ -115,9 +131,7 @@ impl Reactor {
     /// Completes when there is one of these `events`, an error or the end, at this descriptor.
     pub async fn ready(&self, descriptor: impl AsFd, events: PollFlags) {
         poll_fn(|_| {
-            let mut now = [PollFd::new(descriptor.as_fd(), events)];
-            // An error is for the next system call on the descriptor to tell.
-            if poll(&mut now, PollTimeout::ZERO) != Ok(0) {
+            if self.is_ready(descriptor.as_fd(), events) {
                 return Poll::Ready(());
             }
             self.wake_on(descriptor.as_fd(), events);

@@ -95,6 +95,7 @@ pub fn run<'p>(plan: &'p Plan, credentials: Option<&'p File>, writer: &'p mut Wr
         caller,
         caller_is_told: false,
         news: vec![],
+        ready: Ready::default(),
         manager: Manager::new(clock::now()),
         teller,
         writer,
@@ -109,6 +110,13 @@ pub fn run<'p>(plan: &'p Plan, credentials: Option<&'p File>, writer: &'p mut Wr
     }
     supervisor.clean_up(outcome.is_err());
     outcome
+}
+
+/// Where there may be something to read.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ready {
+    signals: bool,
+    keeper: bool,
 }
 
 struct Supervisor<'p> {
@@ -129,6 +137,8 @@ struct Supervisor<'p> {
     caller_is_told: bool,
     /// What the machine is to be told of the command of `--on-lost`.
     news: Vec<Event>,
+    /// What is worth reading in this turn.
+    ready: Ready,
     manager: Manager,
     /// When this run asked: a place in the queue that is lost does not change that.
     asked: Option<Asked>,
@@ -152,6 +162,7 @@ impl<'p> Supervisor<'p> {
     /// Sleeps until a signal, a report, the deadline or a text that has no writer comes.
     fn wait(&mut self, turns: &Turns) -> anyhow::Result<()> {
         if self.keeper.as_ref().is_some_and(Keeper::has_news) {
+            self.ready = Ready { signals: true, keeper: true };
             return Ok(());
         }
         self.manager.wait(clock::now());
@@ -180,10 +191,14 @@ impl<'p> Supervisor<'p> {
         if self.job.needs_loans(turns.awaits().is_some()) && turns.may_lose() {
             fds.extend(self.borrowing.pipes().map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
         }
+        let has_link = link.is_some();
         match poll(&mut fds, PollTimeout::NONE) {
-            Ok(_) | Err(Errno::EINTR) => Ok(()),
-            Err(error) => Err(error).context("cannot wait for events"),
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error).context("cannot wait for events"),
         }
+        let is_ready = |fd: &PollFd<'_>| fd.any().unwrap_or(true);
+        self.ready = Ready { signals: is_ready(&fds[0]), keeper: has_link && is_ready(&fds[2]) };
+        Ok(())
     }
 
     fn is_on_lost(&self, pid: Pid) -> bool {

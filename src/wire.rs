@@ -1,6 +1,7 @@
 //! How supervisor and keeper talk: a socket pair. It carries whole messages (`SOCK_SEQPACKET`) and tells each side
 //! when the other has gone. What must be read at its newest is in memory that they share: [`crate::shared`].
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -13,14 +14,21 @@ use serde::de::DeserializeOwned;
 /// One end of the socket pair. The longest message is a report that carries the path of each lock twice. The plan limits
 /// their total length, and a socket has room for more by default (wmem_default, socket(7)).
 #[derive(Debug)]
-pub struct Link(OwnedFd);
+pub struct Link {
+    socket: OwnedFd,
+    /// Room for the longest message, from the first that is received on.
+    buffer: RefCell<Vec<u8>>,
+}
+
+/// More than a socket has room for by default.
+const LONGEST: usize = 256 * 1024;
 
 impl Link {
     /// Both ends, non-blocking and closed on exec.
     pub fn pair() -> nix::Result<(Self, Self)> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
-        Ok((Self(ours), Self(theirs)))
+        Ok((Self { socket: ours, buffer: RefCell::default() }, Self { socket: theirs, buffer: RefCell::default() }))
     }
 
     /// Sends one message. An error means that the other side is gone, or so far behind that the
@@ -31,7 +39,7 @@ impl Link {
 
     /// Lets the other side see that we have gone. That takes no memory, and its messages still arrive.
     pub fn end(&self) {
-        let _ = shutdown(self.0.as_raw_fd(), Shutdown::Write);
+        let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Write);
     }
 
     /// Whether the kernel is to kill this process as soon as the other side says something or goes (F_SETSIG, fcntl(2)): for
@@ -43,18 +51,19 @@ impl Link {
         #[expect(unsafe_code, reason = "nix's fcntl knows neither F_SETSIG nor F_SETOWN")]
         for (command, number) in [(libc::F_SETOWN, pid), (F_SETSIG, libc::SIGKILL), (libc::F_SETFL, flags)] {
             // SAFETY: the descriptor is open, and these commands take a number.
-            unsafe { libc::fcntl(self.0.as_raw_fd(), command, number) };
+            unsafe { libc::fcntl(self.socket.as_raw_fd(), command, number) };
         }
     }
 
     /// Receives a message if there is one.
     pub fn receive<T: DeserializeOwned>(&self) -> Received<T> {
+        let mut buffer = self.buffer.borrow_mut();
+        if buffer.is_empty() {
+            // Its pages are taken only as they are used.
+            *buffer = vec![0; LONGEST];
+        }
         loop {
-            // How long it is, so that no more memory is used than that.
-            let length = recv(self.0.as_raw_fd(), &mut [], MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC);
-            let mut buffer = vec![0; length.unwrap_or(0)];
-            let received = length.and_then(|_| recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::empty()));
-            return match received {
+            return match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
                 Ok(0) => Received::Gone,
                 Ok(length) => match serde_json::from_slice(&buffer[..length]) {
                     Ok(message) => Received::Message(message),
@@ -78,7 +87,7 @@ impl Link {
 
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 }
 

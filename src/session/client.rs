@@ -207,6 +207,10 @@ impl Wire {
                 Ok(count) => {
                     log::trace!("{count} bytes from ZooKeeper");
                     self.connection.receive(&self.buffer[..count], channel.now());
+                    // As a rule there is no more; poll(2) tells.
+                    if count < self.buffer.len() {
+                        return Ok(());
+                    }
                 }
                 Err(error) if is_for_later(&error) => return Ok(()),
                 Err(error) => return Err(error),

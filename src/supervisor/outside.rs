@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 
-use super::Supervisor;
+use super::{Ready, Supervisor};
 use super::turn::{Outside, Seen};
 use crate::clock;
 use crate::hold::Caller;
@@ -36,18 +36,22 @@ impl Outside for Supervisor<'_> {
             seen.loss = Some(Loss::LeaseOver);
         }
         if let Some(keeper) = &self.keeper {
-            seen.has_keeper_died = keeper.has_died();
+            seen.has_keeper_died = seen.loss.is_some() && keeper.has_died();
             (seen.answered, seen.lease) = (keeper.ties.shared.answered(), keeper.ties.shared.shown());
         }
         if !self.caller_is_told && self.caller.as_ref().is_some_and(Caller::has_gone) {
             self.caller_is_told = true;
             seen.others.push(Event::CallerGone);
         }
+        // What it has reported has come about before that.
+        self.ready.keeper |= !seen.events.is_empty() || seen.loss.is_some();
         seen
     }
 
     fn hear_keeper(&mut self) -> Option<Event> {
-        let event = self.keeper.as_mut()?.hear()?;
+        let event = self.keeper.as_mut().filter(|_| self.ready.keeper)?.hear()?;
+        // A signal that had come before that report was read is heard in the same turn.
+        self.ready.signals = true;
         if let Event::Keeper(Report::Queue(Progress::Asked(asked))) = event {
             self.asked = Some(asked);
         }
@@ -61,6 +65,9 @@ impl Outside for Supervisor<'_> {
     }
 
     fn signals(&mut self) -> anyhow::Result<Vec<(Signal, bool)>> {
+        if !self.ready.signals {
+            return Ok(vec![]);
+        }
         let arrivals = self.signals.drain().context("cannot read signals")?;
         let shares = self.job.shares_group;
         Ok(arrivals.into_iter().map(|arrival| (arrival.signal, shares && arrival.went_to_foreground())).collect())
@@ -130,6 +137,8 @@ impl Outside for Supervisor<'_> {
             Effect::StopSelf(signal) => {
                 self.clear_screen();
                 signals::stop_by(signal).context("cannot stop")?;
+                // Perhaps for long.
+                self.ready = Ready { signals: true, keeper: true };
             }
             Effect::EndKeeper => self.kill_keeper(),
             Effect::Say(notice) => {
