@@ -79,7 +79,7 @@ impl Caller {
                 }
                 pidfd => pidfd.ok(),
             };
-            // In this order: if it lives, the descriptor is its own, and a parent is still that of ours.
+            // In this order: if it lives, the descriptor is its own, and a parent is still ours.
             let started = descendants::started(pid.cast_unsigned())?;
             let is_it = until == Until::Ended && caller.pidfd.is_some() || getppid().as_raw() == pid;
             caller.process = started.filter(|_| is_it).map(|started| Lender { pid: pid.cast_unsigned(), started });

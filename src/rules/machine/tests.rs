@@ -480,6 +480,15 @@ fn a_caller_that_goes_ends_the_wait() {
 }
 
 #[test]
+fn after_ctrl_z_it_is_told_again_what_is_waited_for() {
+    let mut run = Harness::new(settings());
+    run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
+    run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
+    run.event(Event::Signal { signal: Signal::TSTP, shared: false });
+    assert_eq!(run.notices, [Notice::Waiting(view()), Notice::Waiting(view())]);
+}
+
+#[test]
 fn a_deleted_node_kills_at_once() {
     for loss in [Loss::NodeDeleted, Loss::SessionExpired, Loss::SessionEnded] {
         let mut run = Harness::running(settings());

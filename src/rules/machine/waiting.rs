@@ -132,7 +132,13 @@ impl Machine {
             Event::KeeperGone => self.keeper_crashed(requeue(None, Duration::ZERO, now)),
             Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), vec![]),
             Event::CallerGone => give_up(now, Outcome::NotFree, vec![Effect::Say(Notice::CallerGone)]),
-            Event::Signal { signal, .. } => (State::Queued(queued), stop_self(signal)),
+            Event::Signal { signal, .. } => {
+                let mut effects = stop_self(signal);
+                // The line is gone, and nothing else may happen for long.
+                let again = queued.view.clone().filter(|_| !effects.is_empty());
+                effects.extend(again.map(|view| Effect::Say(Notice::Waiting(view))));
+                (State::Queued(queued), effects)
+            }
             Event::Timer if self.is_over(now) => match (queued.view, queued.reason) {
                 (Some(view), _) => give_up_for(now, view),
                 (None, Some(reason)) => self.unavailable(now, Blocker::Servers(Some(reason))),
