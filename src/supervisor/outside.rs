@@ -2,12 +2,12 @@
 
 use anyhow::Context as _;
 
-use super::{Ready, Supervisor};
 use super::turn::{Outside, Seen};
+use super::{Ready, Supervisor};
 use crate::clock;
 use crate::hold::Caller;
 use crate::lending;
-use crate::rules::event::{Awaited, CommandEvent, Effect, Event, Unstarted};
+use crate::rules::event::{CommandEvent, Effect, Event, Unstarted};
 use crate::rules::guarded::News;
 use crate::rules::instant::Instant;
 use crate::rules::message::{Loss, Order, Progress, Report};
@@ -30,6 +30,8 @@ impl Outside for Supervisor<'_> {
         seen.events.extend(ended.map(|end| Event::Command(self.end(end))));
         (seen.has_ended, seen.has_command) = (ended.is_some(), self.job.has_command());
         seen.is_emptied = self.job.is_emptied();
+        seen.borrowers_have_gone = !self.may_be_used();
+        seen.everyone_has_gone = seen.borrowers_have_gone && self.job.has_gone();
         if self.job.needs_loans(waits) && self.borrowing.is_lost(&lending::Proc) {
             seen.loss = Some(Loss::LenderGone);
         } else if self.job.is_lease_over() {
@@ -76,13 +78,6 @@ impl Outside for Supervisor<'_> {
     fn spoil(&mut self) {
         if let Some(keeper) = &self.keeper {
             keeper.ties.shared.spoil();
-        }
-    }
-
-    fn have_gone(&self, awaited: Awaited) -> bool {
-        match awaited {
-            Awaited::Everyone => self.job.has_gone() && !self.may_be_used(),
-            Awaited::Borrowers => !self.may_be_used(),
         }
     }
 

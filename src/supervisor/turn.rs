@@ -34,6 +34,10 @@ pub struct Seen {
     pub has_command: bool,
     /// The guard has reaped the command and all that was below it.
     pub is_emptied: bool,
+    /// These have gone, apart from the command itself; and those of them that borrow our locks.
+    pub everyone_has_gone: bool,
+    /// The latter.
+    pub borrowers_have_gone: bool,
     /// Why the lock is lost, if it is not the keeper that says so: the guard has killed the command because the lease was
     /// over, or a run that lends us a lock has died or lost it.
     pub loss: Option<Loss>,
@@ -65,9 +69,6 @@ pub trait Outside {
 
     /// The signals that have come. With each: whether the terminal has sent it to the command as well.
     fn signals(&mut self) -> Result<Vec<(Signal, bool)>, Self::Error>;
-
-    /// Whether these processes have gone, apart from the command itself.
-    fn have_gone(&self, awaited: Awaited) -> bool;
 
     /// The command is about to be stopped, or to get a signal that ends most programs: it is not successful, however it
     /// ends. The keeper is to know that before the command does.
@@ -133,9 +134,9 @@ impl Turns {
         let is_for_others = |(signal, shared): &(Signal, bool)| seen.has_ended && (*shared || *signal == Signal::TSTP);
         let (later, signals): (Vec<_>, Vec<_>) = signals.into_iter().partition(is_for_others);
         self.tell(outside, signals.into_iter().map(signaled))?;
-        self.tell(outside, seen.others)?;
-        self.tell(outside, seen.events)?;
-        self.look_what_is_left(outside, seen.has_command)?;
+        self.tell(outside, seen.others.clone())?;
+        self.tell(outside, seen.events.clone())?;
+        self.tell_who_has_gone(outside, &seen)?;
         self.tell(outside, postponed)?;
         self.tell(outside, later.into_iter().map(signaled))?;
         if std::mem::take(&mut self.has_stopped) {
@@ -144,7 +145,7 @@ impl Turns {
             self.happen(outside, Event::Timer)?;
         }
         self.tell(outside, continues.into_iter().map(signaled))?;
-        self.look_what_is_left(outside, seen.has_command)
+        self.tell_who_has_gone(outside, &seen)
     }
 
     /// Tells what the keeper reports, the lease, and a loss that others have found. Returns what is not to be told before the
@@ -185,15 +186,15 @@ impl Turns {
         Ok(postponed)
     }
 
-    /// Tells when the processes that are waited for have gone.
-    fn look_what_is_left<O: Outside>(&mut self, outside: &mut O, has_command: bool) -> Result<(), O::Error> {
-        // The command first: it is gone only when its end has been told.
-        match self.awaits() {
-            Some(awaited) if !has_command && outside.have_gone(awaited) => {
-                self.happen(outside, Event::Command(CommandEvent::TreeGone))
-            }
-            _ => Ok(()),
-        }
+    /// Tells when the processes that are waited for have gone. The command first: it is gone only when its end has been told.
+    fn tell_who_has_gone<O: Outside>(&mut self, outside: &mut O, seen: &Seen) -> Result<(), O::Error> {
+        let have_gone = match self.awaits() {
+            Some(Awaited::Everyone) => seen.everyone_has_gone,
+            Some(Awaited::Borrowers) => seen.borrowers_have_gone,
+            None => false,
+        };
+        let gone = (have_gone && !seen.has_command).then_some(Event::Command(CommandEvent::TreeGone));
+        self.tell(outside, gone)
     }
 
     fn tell<O: Outside>(&mut self, outside: &mut O, events: impl IntoIterator<Item = Event>) -> Result<(), O::Error> {

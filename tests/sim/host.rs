@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use zklock::command;
-use zklock::rules::event::{Awaited, CommandEnd, CommandEvent, Effect, Event as Happening, Unstarted};
+use zklock::rules::event::{CommandEnd, CommandEvent, Effect, Event as Happening, Unstarted};
 use zklock::rules::guard::{Request, Stage, Whom};
 use zklock::rules::guarded::{End, Guarded, Kill, News, Shown};
 use zklock::rules::instant::Instant;
@@ -349,6 +349,14 @@ impl SimOutside<'_> {
         seen.events.extend(ended.map(|end| Happening::Command(self.end(end))));
     }
 
+    fn look_who_has_gone(&self, seen: &mut Seen) {
+        let host = &self.state.hosts[self.host];
+        let is_empty = || self.state.is_empty(self.host) && host.root_status.is_none();
+        let have_gone = host.guarded.as_ref().is_none_or(|guarded| guarded.has_gone(host.guard.stage, is_empty));
+        seen.borrowers_have_gone = host.lending.is_over() || host.hold.is_none() && have_gone;
+        seen.everyone_has_gone = have_gone && seen.borrowers_have_gone;
+    }
+
     /// What the end of the command means.
     fn end(&mut self, end: End) -> CommandEvent {
         let this = self.this();
@@ -397,6 +405,7 @@ impl Outside for SimOutside<'_> {
         let mut seen = Seen::default();
         if !std::mem::take(&mut self.looks_early) {
             self.look_at_children(&mut seen, waits);
+            self.look_who_has_gone(&mut seen);
         }
         let this = self.this();
         seen.has_command = this.guarded.as_ref().is_some_and(Guarded::has_command);
@@ -454,14 +463,6 @@ impl Outside for SimOutside<'_> {
 
     fn spoil(&mut self) {
         self.this().is_spoiled = true;
-    }
-
-    fn have_gone(&self, awaited: Awaited) -> bool {
-        let host = &self.state.hosts[self.host];
-        let is_empty = || self.state.is_empty(self.host) && host.root_status.is_none();
-        let have_gone = host.guarded.as_ref().is_none_or(|guarded| guarded.has_gone(host.guard.stage, is_empty));
-        let may_be_used = !host.lending.is_over() && (host.hold.is_some() || !have_gone);
-        !may_be_used && (have_gone || awaited == Awaited::Borrowers)
     }
 
     fn perform(&mut self, effect: Effect) -> Result<Option<Happening>, Infallible> {
