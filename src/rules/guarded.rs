@@ -1,6 +1,6 @@
 //! What a supervisor knows of a guard and of the command that the guard answers for, and what follows from it.
 
-use super::event::CommandEnd;
+use super::event::{CommandEnd, CommandEvent, Event};
 use super::guard::Stage;
 use super::outcome::Outcome;
 use super::signal::Signal;
@@ -51,6 +51,19 @@ pub struct News {
     pub guard_gone: bool,
     /// The command has ended.
     pub ended: Option<End>,
+    /// It had ended when the guard died.
+    pub ended_first: bool,
+}
+
+impl News {
+    /// What the machine is to be told, in this order. `end`: what the end of the command means.
+    pub fn events(self, end: impl FnOnce(End) -> CommandEvent) -> Vec<Event> {
+        let stopped = self.stopped.map(|signal| Event::Command(CommandEvent::Stopped(signal)));
+        let gone = self.guard_gone.then_some(Event::GuardGone);
+        let ended = self.ended.map(|ended| Event::Command(end(ended)));
+        let [first, second] = if self.ended_first { [ended, gone] } else { [gone, ended] };
+        [stopped, first, second].into_iter().flatten().collect()
+    }
 }
 
 /// How a command can end.
@@ -136,10 +149,10 @@ impl Guarded {
             return News::default();
         }
         let has_fallen = self.is_reaped && shown.stage.is_open();
-        let mut news = News { stopped, guard_gone: has_fallen, ended: None };
+        let mut news = News { stopped, guard_gone: has_fallen && !self.told_gone, ..News::default() };
         if self.has_command() {
             // What the guard has reaped ended before it died.
-            news.guard_gone &= shown.ended.is_none();
+            news.ended_first = shown.ended.is_some();
             // An end that we saw ourselves is told once the guard's is known. If neither has seen it, the guard has
             // reaped the command and could not say so.
             let unseen = || (!is_our_child()).then_some(CommandEnd::Signaled(Signal::KILL));
@@ -150,7 +163,6 @@ impl Guarded {
                 self.command = Command::Over;
             }
         }
-        news.guard_gone &= !self.told_gone;
         self.told_gone |= news.guard_gone;
         news
     }
@@ -213,10 +225,11 @@ mod tests {
 
     #[test]
     fn an_end_that_the_guard_has_seen_is_told_once() {
-        for mut guarded in [started(), died()] {
+        for (mut guarded, events) in [(started(), 1), (died(), 2)] {
             let end = CommandEnd::Exited(3);
             let news = guarded.news(shown(Stage::Open, Some(end)), None, || false);
-            assert_eq!((news.guard_gone, news.ended), (false, Some(End::Reaped(end))));
+            assert_eq!((news.ended_first, news.ended), (true, Some(End::Reaped(end))));
+            assert_eq!(news.events(|_| CommandEvent::Ended(end)).len(), events);
             assert_eq!(guarded.news(shown(Stage::Empty, Some(end)), None, || false), News::default());
         }
     }
@@ -235,7 +248,7 @@ mod tests {
     #[test]
     fn an_end_that_was_seen_by_neither_is_a_kill() {
         let news = died().news(shown(Stage::Open, None), None, || false);
-        assert_eq!(news, News { stopped: None, guard_gone: true, ended: Some(End::Reaped(KILLED)) });
+        assert_eq!(news, News { guard_gone: true, ended: Some(End::Reaped(KILLED)), ..News::default() });
     }
 
     #[test]

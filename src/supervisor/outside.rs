@@ -8,7 +8,6 @@ use crate::clock;
 use crate::hold::Caller;
 use crate::lending;
 use crate::rules::event::{CommandEvent, Effect, Event, Unstarted};
-use crate::rules::guarded::News;
 use crate::rules::instant::Instant;
 use crate::rules::message::{Loss, Order, Progress, Report};
 use crate::rules::signal::Signal;
@@ -24,11 +23,9 @@ impl Outside for Supervisor<'_> {
     fn look(&mut self, waits: bool) -> Seen {
         let is_behind = self.reap();
         let mut seen = Seen { is_behind, others: std::mem::take(&mut self.news), ..Seen::default() };
-        let News { stopped, guard_gone, ended } = self.job.news();
-        seen.events.extend(stopped.map(|signal| Event::Command(CommandEvent::Stopped(signal))));
-        seen.events.extend(guard_gone.then_some(Event::GuardGone));
-        seen.events.extend(ended.map(|end| Event::Command(self.end(end))));
-        (seen.has_ended, seen.has_command) = (ended.is_some(), self.job.has_command());
+        let news = self.job.news();
+        (seen.has_ended, seen.has_command) = (news.ended.is_some(), self.job.has_command());
+        seen.events = news.events(|end| self.end(end));
         seen.is_emptied = self.job.is_emptied();
         seen.borrowers_have_gone = !self.may_be_used();
         seen.everyone_has_gone = seen.borrowers_have_gone && self.job.has_gone();

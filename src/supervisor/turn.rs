@@ -125,8 +125,7 @@ impl Turns {
     /// One turn. An error is one of `outside`.
     pub fn turn<O: Outside>(&mut self, outside: &mut O) -> Result<(), O::Error> {
         let seen = outside.look(self.awaits().is_some());
-        // That the guard has died as well is told after the end of the command, and nothing wakes us again.
-        self.behind_since = (seen.is_behind || seen.has_ended).then(|| outside.now());
+        self.behind_since = seen.is_behind.then(|| outside.now());
         let postponed = self.hear_keeper(outside, &seen)?;
         let signals = outside.signals()?.into_iter().filter(|(signal, _)| *signal != Signal::CHLD);
         let (continues, signals): (Vec<_>, Vec<_>) = signals.partition(|(signal, _)| *signal == Signal::CONT);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use zklock::command;
 use zklock::rules::event::{CommandEnd, CommandEvent, Effect, Event as Happening, Unstarted};
 use zklock::rules::guard::{Request, Stage, Whom};
-use zklock::rules::guarded::{End, Guarded, Kill, News, Shown};
+use zklock::rules::guarded::{End, Guarded, Kill, Shown};
 use zklock::rules::instant::Instant;
 use zklock::rules::last_run::Asked;
 use zklock::rules::lender::Offer;
@@ -336,17 +336,15 @@ impl SimOutside<'_> {
         let stopped = guard.stopped.take().filter(|_| root.is_some_and(|root| root.alive && root.stopped));
         let shown = Shown { stage: guard.stage, ended: guard.ended.map(command::end_of) };
         let is_our_child = || !guard.alive && (root_status.is_some() || root.is_some_and(|root| root.alive));
-        let News { stopped, guard_gone, ended } = guarded.news(shown, stopped, is_our_child);
-        (seen.has_ended, seen.is_emptied) = (ended.is_some(), guard.stage == Stage::Empty);
+        let news = guarded.news(shown, stopped, is_our_child);
+        (seen.has_ended, seen.is_emptied) = (news.ended.is_some(), guard.stage == Stage::Empty);
         let is_over = guard.lease_over;
         if guarded.needs_loans(shown, waits) && self.has_lost_lender() {
             seen.loss = Some(Loss::LenderGone);
         } else if is_over {
             seen.loss = Some(Loss::LeaseOver);
         }
-        seen.events.extend(stopped.map(|signal| Happening::Command(CommandEvent::Stopped(signal))));
-        seen.events.extend(guard_gone.then_some(Happening::GuardGone));
-        seen.events.extend(ended.map(|end| Happening::Command(self.end(end))));
+        seen.events = news.events(|end| self.end(end));
     }
 
     fn look_who_has_gone(&self, seen: &mut Seen) {
