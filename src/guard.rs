@@ -33,7 +33,7 @@ use crate::rules::instant::Instant;
 use crate::rules::lease::Span;
 use crate::rules::signal::Signal;
 use crate::shared::Shared;
-use crate::signals::{self, Inherited};
+use crate::signals;
 use crate::wire::send_whole;
 use crate::{command, environment};
 
@@ -141,8 +141,6 @@ fn from_message([kind, number, whom]: Message) -> Option<Request> {
 pub struct Birth<'a> {
     /// What becomes of the process at the gate.
     pub command: &'a CommandLine,
-    /// The signal state to restore for it.
-    pub inherited: Inherited,
     /// Whether the command gets its own process group. It belongs to ours where there is a terminal.
     pub own_group: bool,
     /// Descriptors that the guard is to keep open for as long as something of the command is left.
@@ -182,13 +180,13 @@ impl Guard {
         // closed before the end that tells us of the guard.
         let fuse = above(fuse, ties.ended.as_fd())?;
         kernel::continue_at_hangup(&link)?;
-        let all_blocked = signals::block_all()?;
         let supervisor = getpid();
         #[expect(unsafe_code, reason = "the guard is a fork of the supervisor")]
         // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
         let forked = unsafe { fork() };
         match forked {
             Ok(ForkResult::Child) => {
+                signals::block_all();
                 drop((link, gate, failure, fuse));
                 let inherited = process::Inherited {
                     link: guards_link,
@@ -202,7 +200,6 @@ impl Guard {
                 process::run(birth, inherited, Passage { gate: childs_gate, report, supervisor })
             }
             Ok(ForkResult::Parent { child: pid }) => {
-                drop(all_blocked);
                 Ok(Self { pid, shared: ties.shared, link: Some(link), news, gate: Some(gate), failure, _fuse: fuse })
             }
             Err(error) => Err(error.into()),

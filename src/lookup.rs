@@ -72,13 +72,13 @@ impl Drop for Lookup {
 /// Does `work` in a fork, which dies with this process and keeps one descriptor.
 fn fork_off(name: &CStr, kept: RawFd, work: impl FnOnce()) -> io::Result<Pid> {
     // A fork may sleep uninterruptibly, or have a debugger, so it is not waited for. The keeper has no other children.
-    signals::leave_children_to_the_kernel(true)?;
+    signals::leave_children_to_the_kernel(true);
     let parent = getpid();
     #[expect(unsafe_code, reason = "the work is done in a fork")]
     // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
     match unsafe { fork() }? {
         ForkResult::Child => {
-            let _ = signals::leave_children_to_the_kernel(false);
+            signals::leave_children_to_the_kernel(false);
             let _ = prctl::set_name(name);
             let _ = prctl::set_pdeathsig(Signal::SIGKILL);
             // A copy of our socket would hide our death from the supervisor.

@@ -26,13 +26,10 @@ use zklock::{command, hold, operate, secrets, session, signals, supervisor};
 #[unsafe(no_mangle)]
 extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
     open_standard_descriptors();
-    #[expect(
-        unsafe_code,
-        reason = "the C library keeps the arguments; an output without a reader is an error, and no signal"
-    )]
-    // SAFETY: so many texts are there, and nothing changes them; SIG_IGN is no handler function.
+    signals::begin();
+    #[expect(unsafe_code, reason = "the C library keeps the arguments")]
+    // SAFETY: so many texts are there, and nothing changes them.
     let args = unsafe {
-        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
         slice::from_raw_parts(words, usize::try_from(count).unwrap_or(0)).iter().map(|word| CStr::from_ptr(*word))
     };
     let args = args.map(|word| OsStr::from_bytes(word.to_bytes()).to_owned());

@@ -30,7 +30,7 @@ use crate::session::Failure;
 use crate::session::probe::Probes;
 use crate::session::servers::Servers;
 use crate::session::tcp::TcpSession;
-use crate::signals::{Queue, is_heeded};
+use crate::signals::{Signals, is_heeded};
 use crate::terminal::Screen;
 
 /// Why a subcommand ends early.
@@ -56,7 +56,9 @@ impl From<Failure> for Stop {
 pub fn run(operation: &Operation) -> Outcome {
     let servers = Servers::new(&operation.access.servers, operation.access.tls.as_ref(), &operation.access.login);
     let ended = Reactor::new().and_then(|reactor| {
-        let endings = Queue::of([Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].into_iter().filter(is_heeded))?;
+        // The session is closed before we die of one. All others do what they do to any program: Ctrl-Z stops it.
+        let endings = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
+        let endings = Signals::of(endings.into_iter().filter(is_heeded))?;
         let visit = Visit::new(&operation.access, &servers, &reactor);
         let probes = Probes::new(&servers, &reactor);
         let output = Output::new(&reactor);
@@ -73,8 +75,8 @@ pub fn run(operation: &Operation) -> Outcome {
             let ending = async {
                 loop {
                     reactor.ready(&endings, PollFlags::POLLIN).await;
-                    if let Some(signal) = endings.take() {
-                        return Ok(Outcome::Interrupted(signal));
+                    if let Some(arrival) = endings.next() {
+                        return Ok(Outcome::Interrupted(arrival.signal));
                     }
                 }
             };

@@ -1,88 +1,105 @@
-//! Signals at the boundary: the stream of signals that this process receives, and the signal state that it was
+//! Signals at the boundary: streams of the signals that this process receives, and the signal state that it was
 //! started with, which the command is to find again.
 
 mod handover;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal as Named, sigaction, sigprocmask};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::unistd::{Pid, getpid, getsid};
+use nix::unistd::{Pid, getpid, getsid, read};
 
 use crate::rules::signal::Signal;
 
 /// `si_code` of a signal that the kernel made, such as one from a terminal (sigaction(2)).
 const SI_KERNEL: i32 = 0x80;
 
-/// The signals that were ignored when the process started, signal N as bit N-1.
+/// The signals that were ignored when the process started.
 static IGNORED_AT_START: AtomicU64 = AtomicU64::new(0);
+/// The signals that a command finds blocked, which are those that were when the process started.
+static BLOCKED_FOR_COMMAND: AtomicU64 = AtomicU64::new(0);
 
-/// Records the ignored signals before Rust's runtime starts. The runtime ignores SIGPIPE, and afterwards it
-/// is unknown what the caller wanted.
-extern "C" fn record_ignored() {
-    let mut ignored = 0;
-    for number in 1..=64 {
-        #[expect(unsafe_code, reason = "nix cannot query a disposition without setting it")]
-        // SAFETY: sigaction(2) with no new action only fills `old`, for which zeroes are a valid
-        // value; it is called with valid pointers and fails cleanly for numbers that are no signals.
-        let handler = unsafe {
-            let mut old: libc::sigaction = std::mem::zeroed();
-            if libc::sigaction(number, std::ptr::null(), &raw mut old) != 0 {
-                continue;
-            }
-            old.sa_sigaction
-        };
-        if handler == libc::SIG_IGN {
-            ignored |= 1 << (number - 1);
-        }
+/// A set of signals as the kernel has it: signal N is bit N-1. Unlike that of nix, it holds real-time signals.
+#[derive(Clone, Copy, Debug)]
+struct Set(u64);
+
+impl Set {
+    const NONE: Self = Self(0);
+    const ALL: Self = Self(u64::MAX);
+
+    fn of(signals: impl IntoIterator<Item = Signal>) -> Self {
+        Self(signals.into_iter().fold(0, |set, signal| set | 1 << (signal.number() - 1)))
     }
-    IGNORED_AT_START.store(ignored, Ordering::Relaxed);
+
+    const fn has(self, signal: Signal) -> bool {
+        self.0 & 1 << (signal.number() - 1) != 0
+    }
 }
 
-#[expect(unsafe_code, reason = "a function in .init_array runs before the runtime does")]
-// SAFETY: the entry has the type that the section holds; the function calls only sigaction(2) and
-// an atomic store, neither of which needs the runtime.
-#[used]
-#[unsafe(link_section = ".init_array")]
-static RECORD_IGNORED: extern "C" fn() = record_ignored;
+/// Changes which signals are blocked (sigprocmask(2)). Returns which were before.
+fn block(how: i32, set: Set) -> Set {
+    let mut before = Set::NONE;
+    #[expect(unsafe_code, reason = "the C library's sigprocmask(3) leaves out two signals")]
+    // SAFETY: both sets are as long as is said, and the call keeps no pointer. It cannot fail.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const set.0, &raw mut before.0, size_of::<u64>());
+    }
+    before
+}
+
+/// What a signal does, if it is the same for each of its kinds.
+fn action(handler: libc::sighandler_t) -> libc::sigaction {
+    #[expect(unsafe_code, reason = "the type has fields that differ between systems")]
+    // SAFETY: zeroes are a valid value.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler;
+    action
+}
+
+/// Changes what a signal does, unless `new` is `None` (sigaction(2)). Returns what it did before.
+fn exchange(signal: Signal, new: Option<&libc::sigaction>) -> libc::sigaction {
+    let mut before = action(libc::SIG_DFL);
+    #[expect(unsafe_code, reason = "nix's sigaction knows no real-time signals, and always sets")]
+    // SAFETY: the pointers are valid or null. What is set is SIG_IGN, SIG_DFL, the handler of `handover`, or what was
+    // there before. It fails cleanly for signals that nobody may change.
+    unsafe {
+        libc::sigaction(signal.number(), new.map_or(std::ptr::null(), std::ptr::from_ref), &raw mut before);
+    }
+    before
+}
+
+/// Records the signal state that the caller wanted. Then an output without a reader is an error, and no signal.
+pub fn begin() {
+    let ignored = Signal::all().filter(|signal| exchange(*signal, None).sa_sigaction == libc::SIG_IGN);
+    IGNORED_AT_START.store(Set::of(ignored).0, Ordering::Relaxed);
+    BLOCKED_FOR_COMMAND.store(block(libc::SIG_BLOCK, Set::NONE).0, Ordering::Relaxed);
+    exchange(Signal::PIPE, Some(&action(libc::SIG_IGN)));
+}
+
+/// For a command that is a program of ours, which reads its signals by itself: none is to come before that. Ctrl-Z stops it.
+pub fn block_for_command() {
+    BLOCKED_FOR_COMMAND.store(!Set::of([Signal::TSTP]).0, Ordering::Relaxed);
+}
 
 /// Whether a signal was not ignored when zklock started.
 pub fn is_heeded(signal: &Signal) -> bool {
-    !was_ignored(signal.number())
+    !was_ignored(*signal)
 }
 
-fn was_ignored(number: i32) -> bool {
-    IGNORED_AT_START.load(Ordering::Relaxed) & (1 << (number - 1)) != 0
+fn was_ignored(signal: Signal) -> bool {
+    Set(IGNORED_AT_START.load(Ordering::Relaxed)).has(signal)
 }
 
-/// The caller's signal state, to be restored for the command.
-#[derive(Clone, Copy, Debug)]
-pub struct Inherited {
-    mask: SigSet,
-}
-
-impl Inherited {
-    /// For a program of ours, which queues its signals by itself: none is to come before that.
-    pub fn all_blocked() -> Self {
-        Self { mask: SigSet::all() }
+/// Gives a command the signal state that it is to find. It is called in the child between fork and exec, and makes only
+/// calls that are safe there (signal-safety(7)).
+pub fn restore() {
+    // All others are as they were.
+    for signal in [Signal::PIPE, Signal::CHLD] {
+        exchange(signal, Some(&action(if was_ignored(signal) { libc::SIG_IGN } else { libc::SIG_DFL })));
     }
-
-    /// Restores mask and dispositions. It is called in the child between fork and exec, and makes only
-    /// calls that are safe there (signal-safety(7)).
-    pub fn restore(&self) -> io::Result<()> {
-        // The standard library resets SIGPIPE in a child; SIGCHLD was changed by us.
-        for signal in [Named::SIGPIPE, Named::SIGCHLD] {
-            let handler = if was_ignored(signal as i32) { SigHandler::SigIgn } else { SigHandler::SigDfl };
-            set_handler(signal, handler)?;
-        }
-        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&self.mask), None)?;
-        Ok(())
-    }
+    block(libc::SIG_SETMASK, Set(BLOCKED_FOR_COMMAND.load(Ordering::Relaxed)));
 }
 
 /// One signal that has come.
@@ -109,199 +126,77 @@ impl Arrival {
     }
 }
 
-/// The stream of signals. While it exists, signals do not interrupt anything: they are queued.
+/// A stream of signals: they interrupt nothing, but are queued, and read one after the other.
 #[derive(Debug)]
-pub struct Signals {
-    fd: SignalFd,
-    inherited: Inherited,
-}
+pub struct Signals(OwnedFd);
 
 impl Signals {
-    /// Blocks the signals that a run reacts to or passes on, and queues them instead. Those that
-    /// were ignored when zklock started stay so.
-    pub fn open() -> nix::Result<Self> {
-        let set = set_of(awaited_numbers());
-        let mut mask = SigSet::empty();
-        sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), Some(&mut mask))?;
-        // If SIGCHLD were ignored, the kernel would reap our children, and their status would be lost
-        // (wait(2)). flock(1) and timeout(1) used to hang because of that.
-        set_handler(Named::SIGCHLD, SigHandler::SigDfl)?;
-        if handover::is_needed() {
-            handover::install(awaited_numbers());
-        }
-        let fd = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        Ok(Self { fd, inherited: Inherited { mask } })
-    }
-
-    /// What to restore for the command.
-    pub fn inherited(&self) -> Inherited {
-        self.inherited
-    }
-
-    /// Waits for a signal, such as SIGCHLD, but no longer than `time`, and drops what has come.
-    pub fn pause(&self, time: Duration) {
-        let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
-        let _ = poll(&mut fds, PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO));
-        let _ = self.drain();
-    }
-
-    /// All signals that have come since the last call, SIGCHLD among them.
-    pub fn drain(&self) -> nix::Result<Vec<Arrival>> {
-        let mut arrivals = vec![];
-        loop {
-            match self.fd.read_signal() {
-                Ok(Some(info)) => {
-                    // What the kernel has continued us by (F_SETSIG) is for nobody else.
-                    let signal = i32::try_from(info.ssi_signo).ok().and_then(Signal::new);
-                    let signal = signal
-                        .filter(|signal| *signal != Signal::CONT || info.ssi_code <= 0 || info.ssi_code == SI_KERNEL);
-                    let from_kernel = [SI_KERNEL, handover::code(SI_KERNEL)].contains(&info.ssi_code);
-                    arrivals.extend(signal.map(|signal| Arrival { signal, from_kernel }));
-                }
-                Ok(None) => return Ok(arrivals),
-                Err(Errno::EINTR) => {}
-                Err(error) => return Err(error),
+    /// Queues these signals from now on.
+    pub fn of(signals: impl IntoIterator<Item = Signal>) -> io::Result<Self> {
+        let set = Set::of(signals);
+        block(libc::SIG_BLOCK, set);
+        #[expect(unsafe_code, reason = "the C library's sets leave out two signals")]
+        // SAFETY: the set is as long as is said; a result that is not negative is a new descriptor that is owned here alone.
+        unsafe {
+            let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+            let fd = libc::syscall(libc::SYS_signalfd4, -1, &raw const set.0, size_of::<u64>(), flags);
+            match i32::try_from(fd) {
+                Ok(fd) if fd >= 0 => Ok(Self(OwnedFd::from_raw_fd(fd))),
+                _ => Err(io::Error::last_os_error()),
             }
         }
+    }
+
+    /// Queues what a run reacts to or passes on, SIGCHLD among it. What was ignored when zklock started stays so.
+    pub fn of_run() -> io::Result<Self> {
+        // If SIGCHLD were ignored, the kernel would reap our children, and their status would be lost
+        // (wait(2)). flock(1) and timeout(1) used to hang because of that.
+        leave_children_to_the_kernel(false);
+        let heeded = || passed_on().filter(is_heeded);
+        let signals = Self::of(heeded().chain([Signal::CHLD]))?;
+        if handover::is_needed() {
+            heeded().for_each(handover::install);
+        }
+        Ok(signals)
+    }
+
+    /// The next one that has come.
+    pub fn next(&self) -> Option<Arrival> {
+        // A signalfd_siginfo begins with the signal's number, an errno and the code (signalfd(2)).
+        loop {
+            let mut info = [0; 128];
+            read(&self.0, &mut info).ok()?;
+            let word = |at: usize| info[at..].first_chunk().map_or(0, |word| i32::from_ne_bytes(*word));
+            let (signal, code) = (Signal::new(word(0))?, word(8));
+            // What the kernel has continued us by (F_SETSIG) is for nobody else.
+            if signal != Signal::CONT || code <= 0 || code == SI_KERNEL {
+                return Some(Arrival { signal, from_kernel: [SI_KERNEL, handover::KERNELS].contains(&code) });
+            }
+        }
+    }
+
+    /// Drops what has come.
+    pub fn clear(&self) {
+        while self.next().is_some() {}
+    }
+
+    /// Waits for one, such as SIGCHLD, but no longer than `time`, and drops what has come.
+    pub fn pause(&self, time: Duration) {
+        let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut fds, PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO));
+        self.clear();
     }
 }
 
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
-/// The signals that end a subcommand, or what stands in for a command.
-#[derive(Debug)]
-pub struct Queue(SignalFd);
-
-impl Queue {
-    /// For a process that has something to do before it ends. Ctrl-Z stops it.
-    pub fn of(ending: impl IntoIterator<Item = Signal>) -> nix::Result<Self> {
-        let set = set_of(ending.into_iter().map(Signal::number));
-        sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), None)?;
-        sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&SigSet::from(Named::SIGTSTP)), None)?;
-        SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map(Self)
-    }
-
-    /// The next one that has come.
-    pub fn take(&self) -> Option<Signal> {
-        let info = self.0.read_signal().ok().flatten()?;
-        i32::try_from(info.ssi_signo).ok().and_then(Signal::new)
-    }
-}
-
-impl AsFd for Queue {
-    fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-/// The signal that the size of the terminal has changed.
-#[derive(Debug)]
-pub struct Resizes(SignalFd);
-
-impl Resizes {
-    /// Queues it from now on.
-    pub fn open() -> nix::Result<Self> {
-        let set = SigSet::from(Named::SIGWINCH);
-        sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), None)?;
-        SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map(Self)
-    }
-
-    /// Drops what has come.
-    pub fn take(&self) {
-        while let Ok(Some(_)) = self.0.read_signal() {}
-    }
-}
-
-impl AsFd for Resizes {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-/// Blocks every signal that can be blocked, until the value that is returned is dropped. Not the two that the C
-/// library keeps for its threads (32 and 33 on Linux): they end the process, as SIGKILL does.
-pub fn block_all() -> nix::Result<AllBlocked> {
-    let mut before = SigSet::empty();
-    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
-    Ok(AllBlocked { before })
-}
-
-/// All signals are blocked.
-#[derive(Debug)]
-pub struct AllBlocked {
-    before: SigSet,
-}
-
-impl Drop for AllBlocked {
-    fn drop(&mut self) {
-        let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&self.before), None);
-    }
-}
-
-/// Becomes readable when a child has ended or stopped. For a process that blocks all signals.
-#[derive(Debug)]
-pub struct ChildSignals(SignalFd);
-
-impl ChildSignals {
-    /// Fails if there is no descriptor left.
-    pub fn new() -> nix::Result<Self> {
-        let set = SigSet::from(Named::SIGCHLD);
-        SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map(Self)
-    }
-
-    /// Drops what has come.
-    pub fn clear(&self) {
-        while let Ok(Some(_)) = self.0.read_signal() {}
-    }
-}
-
-impl AsFd for ChildSignals {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-/// Drops the signals that came to this process, which is about to become the command, while it waited with all signals
-/// blocked. What these `senders` have sent is meant for the command and stays. So do signals that end a
-/// program: had they come before the command was to be started, it would not be started.
-pub fn drop_stale(senders: &[Pid]) {
-    let ending = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::ALRM, Signal::XCPU];
-    let stale = |number: &i32| !Signal::new(*number).is_some_and(|signal| ending.contains(&signal));
-    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let mut meant = vec![];
-    #[expect(unsafe_code, reason = "nix has no sigtimedwait(2)")]
-    // SAFETY: sigemptyset(3) initialises the set before anything reads it, zeroes are a valid siginfo, and the numbers
-    // are signals; the pid is read from a signal that kill(2) has made.
-    unsafe {
-        let mut set = std::mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        for number in (1..=31).chain(libc::SIGRTMIN()..=libc::SIGRTMAX()).filter(stale) {
-            libc::sigaddset(&raw mut set, number);
-        }
-        let mut info: libc::siginfo_t = std::mem::zeroed();
-        loop {
-            let number = libc::sigtimedwait(&raw const set, &raw mut info, &raw const at_once);
-            if number < 0 {
-                break;
-            }
-            if info.si_code == libc::SI_USER && senders.contains(&Pid::from_raw(info.si_pid())) {
-                meant.extend(Signal::new(number));
-            }
-        }
-    }
-    for signal in meant {
-        let _ = send(std::process::id().cast_signed(), signal);
-    }
-}
-
-/// SIGCHLD and everything that a caller may send. That leaves out signals that report a fault of our own,
-/// those that cannot be caught, SIGPIPE, SIGTTIN and SIGTTOU, which answer what we do ourselves, and the two
-/// that glibc reserves for its threads.
-fn awaited_numbers() -> impl Iterator<Item = i32> {
+/// Everything that a caller may send. That leaves out signals that report a fault of our own, those that cannot be caught,
+/// SIGPIPE, SIGTTIN and SIGTTOU, which answer what we do ourselves, and the two that the C library reserves for its threads.
+fn passed_on() -> impl Iterator<Item = Signal> {
     const NOT: &[i32] = &[
         libc::SIGILL,
         libc::SIGTRAP,
@@ -315,42 +210,45 @@ fn awaited_numbers() -> impl Iterator<Item = i32> {
         libc::SIGPIPE,
         libc::SIGTTIN,
         libc::SIGTTOU,
+        libc::SIGCHLD,
     ];
-    let numbers = (1..=31).chain(libc::SIGRTMIN()..=libc::SIGRTMAX());
-    numbers.filter(|n| !NOT.contains(n) && (*n == libc::SIGCHLD || !was_ignored(*n)))
+    let is_reserved = |number| (32..libc::SIGRTMIN()).contains(&number);
+    Signal::all().filter(move |signal| !NOT.contains(&signal.number()) && !is_reserved(signal.number()))
 }
 
-/// The signals with these numbers.
-fn set_of(numbers: impl Iterator<Item = i32>) -> SigSet {
-    #[expect(unsafe_code, reason = "nix's SigSet cannot hold real-time signals")]
-    // SAFETY: sigemptyset(3) initialises the set before anything reads it; the numbers are signals.
-    unsafe {
-        let mut set = std::mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        for number in numbers {
-            libc::sigaddset(&raw mut set, number);
-        }
-        SigSet::from_sigset_t_unchecked(set)
-    }
-}
-
-/// Makes this process ignore every signal that a terminal, a service manager or a job runner sends to
-/// a whole group. For the keeper, which ends by its own decision, and for the writer, which ends after all others.
-pub fn turn_deaf() -> nix::Result<()> {
-    let own = [libc::SIGPIPE, libc::SIGTTIN, libc::SIGTTOU];
-    for number in awaited_numbers().filter(|number| *number != libc::SIGCHLD).chain(own) {
-        #[expect(unsafe_code, reason = "nix's sigaction knows no real-time signals")]
-        // SAFETY: SIG_IGN is no handler function; the numbers are signals that can be ignored.
-        unsafe {
-            libc::signal(number, libc::SIG_IGN);
-        }
-    }
-    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)
+/// Blocks every signal that can be blocked. For a process that ends by its own decision, or by SIGKILL.
+pub fn block_all() {
+    block(libc::SIG_SETMASK, Set::ALL);
 }
 
 /// Whether the kernel reaps the children of this process as soon as they end (wait(2)).
-pub fn leave_children_to_the_kernel(is_so: bool) -> nix::Result<()> {
-    set_handler(Named::SIGCHLD, if is_so { SigHandler::SigIgn } else { SigHandler::SigDfl }).map(drop)
+pub fn leave_children_to_the_kernel(is_so: bool) {
+    exchange(Signal::CHLD, Some(&action(if is_so { libc::SIG_IGN } else { libc::SIG_DFL })));
+}
+
+/// Drops the signals that came to this process, which is about to become the command, while it waited with all signals
+/// blocked. What these `senders` have sent is meant for the command and stays. So do signals that end a
+/// program: had they come before the command was to be started, it would not be started.
+pub fn drop_stale(senders: &[Pid]) {
+    let ending = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::ALRM, Signal::XCPU];
+    let stale = Set(!Set::of(ending).0);
+    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut meant = vec![];
+    #[expect(unsafe_code, reason = "nix has no sigtimedwait(2)")]
+    // SAFETY: the set is as long as is said, and zeroes are a valid siginfo; the pid is read from a signal that kill(2)
+    // has made.
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let (set, time, size) = (&raw const stale.0, &raw const at_once, size_of::<u64>());
+        while libc::syscall(libc::SYS_rt_sigtimedwait, set, &raw mut info, time, size) > 0 {
+            if info.si_code == libc::SI_USER && senders.contains(&Pid::from_raw(info.si_pid())) {
+                meant.extend(Signal::new(info.si_signo));
+            }
+        }
+    }
+    for signal in meant {
+        let _ = send(getpid().as_raw(), signal);
+    }
 }
 
 /// Sends a signal to a process, or to a group when `pid` is negative (kill(2)).
@@ -369,19 +267,13 @@ pub fn stop_by(signal: Signal) -> io::Result<()> {
     // SIGSTOP would stop us there as well, and whoever continues the command does not know of us.
     let is_uncaught = signal == Signal::STOP;
     let signal = if is_uncaught { Signal::TSTP } else { signal };
-    let Ok(named) = Named::try_from(signal.number()) else { return Ok(()) };
-    let mut set = SigSet::empty();
-    set.add(named);
-    let mut before = SigSet::empty();
     // SIGTSTP may be ignored, as after `trap '' TSTP`. That does not keep the command from being stopped by SIGSTOP.
-    let action =
-        if is_uncaught || !was_ignored(signal.number()) { Some(set_handler(named, SigHandler::SigDfl)?) } else { None };
-    sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&set), Some(&mut before))?;
-    let result = send(std::process::id().cast_signed(), signal);
-    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
-    if let Some(action) = action {
-        set_action(named, &action)?;
-    }
+    let stops = is_uncaught || !was_ignored(signal);
+    let action = exchange(signal, stops.then_some(&action(libc::SIG_DFL)));
+    let blocked = block(libc::SIG_UNBLOCK, Set::of([signal]));
+    let result = send(getpid().as_raw(), signal);
+    block(libc::SIG_SETMASK, blocked);
+    exchange(signal, Some(&action));
     result
 }
 
@@ -390,24 +282,7 @@ pub fn stop_by(signal: Signal) -> io::Result<()> {
 pub fn die_of(signal: Signal) {
     // Not dumpable rather than RLIMIT_CORE, which a core_pattern with a pipe ignores (core(5)).
     let _ = nix::sys::prctl::set_dumpable(false);
-    #[expect(unsafe_code, reason = "nix's sigaction knows no real-time signals")]
-    // SAFETY: SIG_DFL is no handler function.
-    unsafe {
-        libc::signal(signal.number(), libc::SIG_DFL);
-    }
-    let _ = send(std::process::id().cast_signed(), signal);
-    let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
-}
-
-/// Returns the action before.
-fn set_handler(signal: Named, handler: SigHandler) -> nix::Result<SigAction> {
-    set_action(signal, &SigAction::new(handler, SaFlags::empty(), SigSet::empty()))
-}
-
-fn set_action(signal: Named, action: &SigAction) -> nix::Result<SigAction> {
-    #[expect(unsafe_code, reason = "sigaction(2) can install handlers that do harm")]
-    // SAFETY: only SIG_IGN and SIG_DFL are installed, or what was there before.
-    unsafe {
-        sigaction(signal, action)
-    }
+    exchange(signal, Some(&action(libc::SIG_DFL)));
+    let _ = send(getpid().as_raw(), signal);
+    block(libc::SIG_SETMASK, Set::NONE);
 }

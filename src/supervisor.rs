@@ -42,7 +42,7 @@ use crate::rules::notice::{LostWhy, Notice};
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
 use crate::sentences;
-use crate::signals::{Inherited, Signals};
+use crate::signals::{self, Signals};
 use crate::terminal::Screen;
 use crate::writer::Writer;
 
@@ -58,10 +58,12 @@ const CLEAN_UP_PAUSE: Duration = Duration::from_millis(10);
 /// Runs the plan to its end. `credentials`: what is in the file of the plan's login. An error means that the operating
 /// system refused something that a run cannot do without; everything that had been started has been ended by then.
 pub fn run<'p>(plan: &'p Plan, credentials: Option<&'p File>, writer: &'p mut Writer) -> anyhow::Result<Outcome> {
-    let signals = Signals::open().context("cannot read signals")?;
+    let signals = Signals::of_run().context("cannot read signals")?;
     let alarm = Alarm::new().context("cannot create a timer")?;
-    let inherited = if plan.hold().is_some() { Inherited::all_blocked() } else { signals.inherited() };
-    let job = match Job::new(inherited) {
+    if plan.hold().is_some() {
+        signals::block_for_command();
+    }
+    let job = match Job::new() {
         Ok(job) => job,
         Err(error) if error.kind() == io::ErrorKind::Other => {
             Screen::default().line(&format!("cannot look after what the command starts: {error}"));

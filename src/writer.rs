@@ -264,7 +264,7 @@ fn pause(until: Instant) -> bool {
 /// The life of the writer. It ends when all other processes have closed their ends of the pipe.
 fn live(texts: &OwnedFd, shared: &Shared) {
     // Errors leave a writer that can do its work all the same.
-    let _ = signals::turn_deaf();
+    signals::block_all();
     // Signals to our group do not reach it there, and it does not count as one of those who use the terminal.
     let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
     // A name for people. It also keeps `pkill -9 zklock` from it: the keeper may have something to say afterwards.

@@ -17,15 +17,13 @@ use nix::unistd::{ForkResult, Pid, execvpe, fork, pipe2, read, setpgid, write};
 
 use crate::environment;
 use crate::plan::CommandLine;
-use crate::signals::Inherited;
+use crate::signals;
 
 /// What to execute.
 #[derive(Clone, Copy, Debug)]
 pub struct Program<'a> {
     /// The program and its arguments.
     pub line: &'a CommandLine,
-    /// The signal state to restore for it.
-    pub inherited: Inherited,
 }
 
 impl Program<'_> {
@@ -39,7 +37,7 @@ impl Program<'_> {
         let become_it = || -> io::Result<Infallible> {
             let (words, environment) = self.image(variables)?;
             check()?;
-            self.inherited.restore()?;
+            signals::restore();
             Ok(execvpe(&words[0], &words, &environment)?)
         };
         match become_it() {

@@ -109,8 +109,7 @@ pub(super) fn wait(birth: &Birth<'_>, passage: &Passage, go: &OwnedFd, guard: Pi
         let may_start = !shared.is_revoked() && now < until && shared.pass(now);
         if may_start { Ok(()) } else { Err(Errno::ETIME.into()) }
     };
-    let program = Program { line: birth.command, inherited: birth.inherited };
-    report.exit(&program.execute(opening.variables, in_time))
+    report.exit(&Program { line: birth.command }.execute(opening.variables, in_time))
 }
 
 /// Does what can be done twice of what comes between the gate and execve(2), so that it is in memory at the hand-over: a
@@ -120,7 +119,7 @@ fn rehearse(birth: &Birth<'_>) {
     let opening = Opening { until: clock::now(), variables: variables.collect() };
     let opening = Opening::from_bytes(&opening.to_bytes());
     if let Some(opening) = opening {
-        drop(Program { line: birth.command, inherited: birth.inherited }.image(opening.variables));
+        drop(Program { line: birth.command }.image(opening.variables));
     }
 }
 

@@ -27,7 +27,7 @@ use crate::rules::guard::{Guard, Heard, Next, Outside, Reaped, Sign, Stage, Whom
 use crate::rules::instant::Instant;
 use crate::rules::signal::Signal;
 use crate::shared::Shared;
-use crate::signals::ChildSignals;
+use crate::signals::Signals;
 
 /// How often to look at everything if nothing can be waited for, in milliseconds.
 const BLIND: u8 = 10;
@@ -69,7 +69,7 @@ struct Process<'a> {
     link: OwnedFd,
     news: EventFd,
     bell: BorrowedFd<'a>,
-    signals: ChildSignals,
+    signals: Signals,
     alarm: Alarm,
     shared: Shared,
     /// Opens the gate; `None` once it was opened.
@@ -126,7 +126,7 @@ impl<'a> Process<'a> {
             link,
             news,
             bell,
-            signals: ChildSignals::new()?,
+            signals: Signals::of([Signal::CHLD])?,
             alarm: Alarm::new()?,
             shared,
             go: Some(go),

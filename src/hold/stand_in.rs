@@ -16,7 +16,7 @@ use crate::descriptors;
 use crate::environment;
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
-use crate::signals::Queue;
+use crate::signals::Signals;
 use crate::terminal::Screen;
 
 /// The subcommand.
@@ -48,31 +48,31 @@ pub fn stand_in(args: &[OsString]) -> Option<Outcome> {
 fn hold(ending: impl Iterator<Item = Signal>) -> io::Result<()> {
     descriptors::close_all_but(&mut [libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO]);
     dup2_stdin(null()?)?;
-    let queue = Queue::of(ending)?;
+    let signals = Signals::of(ending)?;
     let mut text = vec![];
     // Without a caller that is known nothing is lent.
     for name in environment::OF_A_RUN.into_iter().chain([environment::LENDER]) {
         std::env::var_os(name).into_iter().for_each(|value| push_line(&mut text, name, &value));
     }
-    if print(&text, &queue)? {
+    if print(&text, &signals)? {
         // The files of the caller are none of ours. Standard output comes last: whoever reads it sees its end.
         dup2_stderr(stdin())?;
         dup2_stdout(stdin())?;
-        while queue.take().is_none() {
-            await_one(&mut [PollFd::new(queue.as_fd(), PollFlags::POLLIN)])?;
+        while signals.next().is_none() {
+            await_one(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)])?;
         }
     }
     Ok(())
 }
 
 /// Prints the lines. Returns false if it was told to end before they were read.
-fn print(text: &[u8], queue: &Queue) -> io::Result<bool> {
+fn print(text: &[u8], signals: &Signals) -> io::Result<bool> {
     let stdout = standard(libc::STDOUT_FILENO);
     let mut left = text;
     while !left.is_empty() {
-        let ended = PollFd::new(queue.as_fd(), PollFlags::POLLIN);
+        let ended = PollFd::new(signals.as_fd(), PollFlags::POLLIN);
         await_one(&mut [ended, PollFd::new(stdout, PollFlags::POLLOUT)])?;
-        if queue.take().is_some() {
+        if signals.next().is_some() {
             return Ok(false);
         }
         match write(stdout, &left[..left.len().min(PIECE)]) {

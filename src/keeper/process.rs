@@ -1,5 +1,4 @@
-//! The keeper as a process: a fork of the supervisor, deaf to every signal that is usually sent to whole
-//! groups.
+//! The keeper as a process: a fork of the supervisor, deaf to every signal but SIGKILL and SIGSTOP.
 
 use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
@@ -101,7 +100,7 @@ pub fn run(birth: Birth<'_>) {
 /// Detaches the process: out of reach of terminals and of signals to process groups, and with standard input
 /// and output detached.
 pub(super) fn detach() -> anyhow::Result<()> {
-    signals::turn_deaf()?;
+    signals::block_all();
     setsid()?;
     let null = nix::fcntl::open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Permissions::empty());
     let null = null.context("cannot open /dev/null")?;

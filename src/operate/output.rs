@@ -9,7 +9,7 @@ use nix::unistd::write;
 
 use super::Stop;
 use crate::reactor::Reactor;
-use crate::signals::Resizes;
+use crate::signals::Signals;
 
 /// What poll(2) promises room for in a pipe (pipe(7)); terminals take less than that at once, but do not sleep over it.
 const PIECE: usize = 1024;
@@ -41,9 +41,9 @@ impl<'r> Output<'r> {
     }
 
     /// Completes at each change of the terminal's size.
-    pub(super) async fn resized(&self, resizes: &Resizes) {
+    pub(super) async fn resized(&self, resizes: &Signals) {
         self.reactor.ready(resizes, PollFlags::POLLIN).await;
-        resizes.take();
+        resizes.clear();
     }
 
     /// Waits until nothing reads it any more.

@@ -18,10 +18,11 @@ use crate::rules::last_run::LastRun;
 use crate::rules::login::Right;
 use crate::rules::outcome::Outcome;
 use crate::rules::roster::{Entry, Roster};
+use crate::rules::signal::Signal;
 use crate::sentences;
 use crate::session::Session as _;
 use crate::session::tcp::TcpSession;
-use crate::signals::Resizes;
+use crate::signals::Signals;
 use crate::terminal::can_rewrite;
 
 /// How long after a change the next look begins, so that a crowd that comes at once is one change.
@@ -154,7 +155,7 @@ async fn watch(
 ) -> Result<Outcome, Stop> {
     let redraws = output.is_terminal && can_rewrite() && !status.json;
     // Without it, the next change is shown in the new size.
-    let resizes = if redraws { Resizes::open().ok() } else { None };
+    let resizes = if redraws { Signals::of([Signal::WINCH]).ok() } else { None };
     let last = RefCell::new(None);
     let is_told = Cell::new(false);
     let tell = |why: &str| {

@@ -21,14 +21,13 @@ use crate::rules::instant::Instant;
 use crate::rules::message::Grant;
 use crate::rules::notice::Notice;
 use crate::rules::signal::Signal;
-use crate::signals::{self, Inherited};
+use crate::signals;
 use crate::terminal::{self, Attributes};
 
 /// How many times in a row to chase processes that fork and exit faster than they can be killed.
 const CHASES: u32 = 10;
 
 pub(super) struct Job {
-    inherited: Inherited,
     /// What comes to us when our guard dies, and the children of ours that are not the command's.
     tree: Tree,
     strangers: Vec<i32>,
@@ -64,14 +63,13 @@ impl Guarded {
 
 impl Job {
     /// An error of the kind `Other` says what this system has not got, so that nothing can be looked after here.
-    pub(super) fn new(inherited: Inherited) -> io::Result<Self> {
+    pub(super) fn new() -> io::Result<Self> {
         // What a guard that has died leaves behind comes to us. A system that refuses this refuses it to the guard as well.
         prctl::set_child_subreaper(true).map_err(|error| {
             io::Error::other(format!("the system refuses the adoption of orphans (PR_SET_CHILD_SUBREAPER): {error}"))
         })?;
         descendants::check_proc()?;
         Ok(Self {
-            inherited,
             tree: Tree::open()?,
             strangers: vec![],
             guard: None,
@@ -96,7 +94,7 @@ impl Job {
         self.shares_group = terminal::is_controlled();
         self.strangers.clear();
         self.tree.each_child(|child| self.strangers.push(child))?;
-        let birth = Birth { command, inherited: self.inherited, own_group: !self.shares_group, kept: kept.to_vec() };
+        let birth = Birth { command, own_group: !self.shares_group, kept: kept.to_vec() };
         let guard = Guard::start(&birth, ties)?;
         self.guard = Some(Guarded { guard, state: guarded::Guarded::default(), leaves: false });
         Ok(())
@@ -332,9 +330,8 @@ impl Job {
 
     /// Starts the command of `--on-lost`.
     pub(super) fn start_on_lost(&mut self, line: &CommandLine, variables: &[Variable]) -> io::Result<()> {
-        let program = Program { line, inherited: self.inherited };
         let variables = variables.iter().map(|(name, value)| (OsString::from(name), value.clone()));
-        self.on_lost = Some(Launch::new(program, !self.shares_group, variables)?);
+        self.on_lost = Some(Launch::new(Program { line }, !self.shares_group, variables)?);
         Ok(())
     }
 
