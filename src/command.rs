@@ -13,7 +13,7 @@ use nix::unistd::{AccessFlags, Pid, faccessat};
 use crate::rules::event::{CommandEnd, Unstarted};
 use crate::rules::signal::Signal;
 
-pub use start::{Call, Failure, FailureReport, Launch, Program, Refused, exit_now};
+pub use start::{Call, Failure, FailureReport, Launch, Program, Refused};
 
 mod start;
 

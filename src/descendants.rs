@@ -22,6 +22,7 @@ use crate::rules::signal::Signal;
 use crate::signals;
 
 pub use self::namespaces::{pid_namespace, time_namespace};
+pub use self::proc::directory as proc;
 pub use self::process::{is_above, is_of_others, is_stopped, pidfd_open, pidfd_send_signal, started};
 
 mod directory;

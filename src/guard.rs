@@ -54,14 +54,14 @@ pub struct Ties {
 
 /// The keeper's part of [`Ties`].
 #[derive(Debug)]
-pub struct KeeperTies {
+pub struct KeeperTies<'a> {
     /// What supervisor, keeper and guard show one another.
     pub shared: Shared,
     /// Readable (at its end) once no guard is left, and none can come.
-    pub ended: OwnedFd,
-    bell: EventFd,
+    pub ended: BorrowedFd<'a>,
+    bell: &'a EventFd,
     /// With `zklock hold`: what other runs borrow our locks by. The guard is no proof that they have gone.
-    pub lent: Option<Lending>,
+    pub lent: Option<&'a Lending>,
 }
 
 impl Ties {
@@ -77,15 +77,26 @@ impl Ties {
         self.alive = None;
     }
 
-    /// The keeper's part, in a fork that is to be the keeper. `is_hold`: no command is run.
-    pub fn into_keeper(self, is_hold: bool) -> KeeperTies {
+    /// The keeper's part, in the process that is to be the keeper. `is_hold`: no command is run.
+    pub fn of_keeper(&self, is_hold: bool) -> KeeperTies<'_> {
         let Self { shared, ended, alive: _, bell, lent } = self;
-        lent.end();
-        KeeperTies { shared, ended, bell, lent: Some(lent).filter(|_| is_hold) }
+        if is_hold {
+            lent.end();
+        }
+        KeeperTies { shared: *shared, ended: ended.as_fd(), bell, lent: is_hold.then_some(lent) }
+    }
+
+    /// The descriptors of that part.
+    pub fn descriptors_of_keeper(&self, is_hold: bool) -> Vec<RawFd> {
+        let mut descriptors = vec![self.ended.as_raw_fd(), self.bell.as_fd().as_raw_fd()];
+        if is_hold {
+            descriptors.extend(self.lent.descriptors());
+        }
+        descriptors
     }
 }
 
-impl KeeperTies {
+impl KeeperTies<'_> {
     /// The lease is this. A guard that sleeps until the end of a longer one is woken.
     pub fn show(&self, span: Span) {
         let is_shorter = span.ends_at < self.shared.limits().1;
@@ -104,7 +115,7 @@ impl KeeperTies {
     pub fn revoke(&self) {
         self.shared.revoke();
         self.ring();
-        self.lent.iter().for_each(Lending::call_in);
+        self.lent.into_iter().for_each(Lending::call_in);
     }
 }
 

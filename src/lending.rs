@@ -18,7 +18,8 @@
 use std::cell::RefCell;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::iter;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 
 use nix::fcntl::OFlag;
@@ -79,6 +80,11 @@ impl Lending {
     /// What shows that ([`Self::is_over`]), once nothing more is lent. No event has to be asked for.
     pub fn awaited(&self) -> Option<BorrowedFd<'_>> {
         self.door.borrow().is_none().then(|| self.writes.as_fd())
+    }
+
+    /// The descriptors of both copies.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        iter::once(&self.writes).chain(&*self.door.borrow()).map(AsRawFd::as_raw_fd).collect()
     }
 }
 

@@ -22,7 +22,7 @@
 //! | [`reactor`] | one thread and one poll(2) for a keeper's `async fn` |
 //! | [`futures`] | several futures as one |
 //! | [`lookup`] | names of hosts and users, looked up in a process of its own |
-//! | [`descriptors`] | what a fork must not keep |
+//! | [`fork`] | the one way to make a process that runs our own code |
 //! | [`wire`] | how supervisor and keeper talk; what they say is [`rules::message`] |
 //! | [`command`] | start, signal, kill and reap the command and its descendants |
 //! | [`signals`] | the stream of signals, and what was ignored when we started |
@@ -43,10 +43,10 @@ pub mod clock;
 pub mod command;
 pub mod config;
 pub mod descendants;
-pub mod descriptors;
 pub mod duration;
 pub mod environment;
 pub mod fence;
+pub mod fork;
 pub mod futures;
 #[cfg(feature = "gssapi")]
 pub mod gssapi;

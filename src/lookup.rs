@@ -1,102 +1,90 @@
-//! Look-ups that may take for ever: names of hosts and users. The C library asks name and directory servers, and waits
-//! for them. So each look-up has a process of its own, and is given up by killing that.
-
-#[cfg(feature = "gssapi")]
-pub mod talk;
+//! Look-ups that may take for ever: names of hosts and users, tickets of Kerberos. The C library asks name and directory
+//! servers, and waits for them. So each look-up has a process of its own, and is given up by killing that.
 
 use std::ffi::CStr;
-use std::fs::{self, File};
-use std::io::Read as _;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, RawFd};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
-use std::{io, mem};
 
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::{ForkResult, Pid, Uid, User, fork, getpid, getppid, getuid, pipe2, write};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+use nix::unistd::{Pid, Uid, User, getuid};
 
-use crate::clock;
-use crate::command::exit_now;
-use crate::descriptors;
+use crate::fork::{Life, fork};
 use crate::signals;
 
 /// How long the look-up of our user may take.
 const USER_LOOKUP: Duration = Duration::from_millis(500);
 
-/// A look-up that has begun. Dropping it gives it up.
+/// A process that answers questions. Dropping it ends that.
 #[derive(Debug)]
 pub struct Lookup {
     child: Pid,
-    pipe: File,
-    answer: Vec<u8>,
+    socket: OwnedFd,
 }
 
 impl Lookup {
-    /// Forks a process that calls `look_up`. This process must have one thread only.
-    pub fn begin(look_up: impl FnOnce() -> Vec<u8>) -> io::Result<Self> {
-        let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
-        fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        let child = fork_off(c"lock-lookup", writer.as_raw_fd(), || {
+    /// Makes a process with this name that answers each question. This process must have one thread only.
+    pub fn talk(name: &CStr, mut answer: impl FnMut(&[u8]) -> Vec<u8>) -> io::Result<Self> {
+        // Messages come whole, and each side sees the end of the other.
+        let (socket, other) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+        // It may sleep where no signal reaches it, or have a debugger, so it is not waited for. Neither keeper nor
+        // subcommands have other children.
+        signals::leave_children_to_the_kernel(true);
+        let child = fork(name, Life::Parents, &[other.as_raw_fd()], || {
             ask_what_is_built_in();
-            let mut answer = &look_up()[..];
-            while let Ok(written @ 1..) = write(&writer, answer) {
-                answer = &answer[written..];
-            }
+            while let Ok(question) = receive(&other, MsgFlags::empty())
+                && !question.is_empty()
+                && send(other.as_raw_fd(), &answer(&question), MsgFlags::MSG_NOSIGNAL).is_ok()
+            {}
         })?;
-        Ok(Self { child, pipe: reader.into(), answer: vec![] })
+        Ok(Self { child, socket })
     }
 
-    /// The answer, once it is complete. Empty if there is none.
-    pub fn answer(&mut self) -> Option<Vec<u8>> {
-        match self.pipe.read_to_end(&mut self.answer) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-            _ => Some(mem::take(&mut self.answer)),
+    /// Makes a process that calls `look_up` once.
+    pub fn begin(look_up: impl Fn() -> Vec<u8>) -> io::Result<Self> {
+        let lookup = Self::talk(c"lock-lookup", |_| look_up())?;
+        lookup.ask(b"?").map(|()| lookup)
+    }
+
+    /// Asks something, which must not be empty.
+    pub fn ask(&self, question: &[u8]) -> io::Result<()> {
+        send(self.socket.as_raw_fd(), question, MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT)?;
+        Ok(())
+    }
+
+    /// The answer, once it is there. Empty if there is none.
+    pub fn answer(&self) -> Option<Vec<u8>> {
+        match receive(&self.socket, MsgFlags::MSG_DONTWAIT) {
+            Err(Errno::EAGAIN | Errno::EINTR) => None,
+            answer => Some(answer.unwrap_or_default()),
         }
     }
 }
 
+/// The next message. Empty: the other side has gone.
+fn receive(socket: &OwnedFd, flags: MsgFlags) -> nix::Result<Vec<u8>> {
+    let length = recv(socket.as_raw_fd(), &mut [], flags | MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC)?;
+    let mut message = vec![0; length];
+    recv(socket.as_raw_fd(), &mut message, flags)?;
+    Ok(message)
+}
+
 impl AsFd for Lookup {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.pipe.as_fd()
+        self.socket.as_fd()
     }
 }
 
 impl Drop for Lookup {
     fn drop(&mut self) {
-        give_up(self.child, &self.pipe);
-    }
-}
-
-/// Does `work` in a fork, which dies with this process and keeps one descriptor.
-fn fork_off(name: &CStr, kept: RawFd, work: impl FnOnce()) -> io::Result<Pid> {
-    // A fork may sleep uninterruptibly, or have a debugger, so it is not waited for. The keeper has no other children.
-    signals::leave_children_to_the_kernel(true);
-    let parent = getpid();
-    #[expect(unsafe_code, reason = "the work is done in a fork")]
-    // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
-    match unsafe { fork() }? {
-        ForkResult::Child => {
-            signals::leave_children_to_the_kernel(false);
-            let _ = prctl::set_name(name);
-            let _ = prctl::set_pdeathsig(Signal::SIGKILL);
-            // A copy of our socket would hide our death from the supervisor.
-            descriptors::close_all_but(&mut [kept]);
-            if getppid() == parent {
-                work();
-            }
-            exit_now(0)
+        // As long as its own end is open, the pid is its own. One that is closed is that of a process that exits.
+        if poll(&mut [PollFd::new(self.as_fd(), PollFlags::empty())], PollTimeout::ZERO) == Ok(0) {
+            let _ = kill(self.child, Signal::SIGKILL);
         }
-        ForkResult::Parent { child } => Ok(child),
-    }
-}
-
-/// Ends a fork of ours that is of no more use. `ours`: our end of what it has kept.
-fn give_up(child: Pid, ours: impl AsFd) {
-    // As long as its own end is open, the pid is its own. One that is closed is that of a process that exits.
-    if poll(&mut [PollFd::new(ours.as_fd(), PollFlags::empty())], PollTimeout::ZERO) == Ok(0) {
-        let _ = kill(child, Signal::SIGKILL);
     }
 }
 
@@ -128,18 +116,10 @@ pub fn user_name() -> Option<String> {
         return Some(name);
     }
     let look_up = || User::from_uid(uid).ok().flatten().map(|user| user.name.into_bytes()).unwrap_or_default();
-    let mut lookup = Lookup::begin(look_up).inspect_err(|error| log::info!("cannot look up our user: {error}")).ok()?;
-    let until = clock::now() + USER_LOOKUP;
-    loop {
-        if let Some(name) = lookup.answer() {
-            return String::from_utf8(name).ok().filter(|name| !name.is_empty());
-        }
-        let left = until.saturating_since(clock::now());
-        let patience = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        if left.is_zero() || poll(&mut [PollFd::new(lookup.as_fd(), PollFlags::POLLIN)], patience).is_err() {
-            return None;
-        }
-    }
+    let lookup = Lookup::begin(look_up).inspect_err(|error| log::info!("cannot look up our user: {error}")).ok()?;
+    let patience = PollTimeout::try_from(USER_LOOKUP).unwrap_or(PollTimeout::ZERO);
+    let _ = poll(&mut [PollFd::new(lookup.as_fd(), PollFlags::POLLIN)], patience);
+    lookup.answer().and_then(|name| String::from_utf8(name).ok()).filter(|name| !name.is_empty())
 }
 
 /// The name of a user in the text of passwd(5).

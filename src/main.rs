@@ -18,7 +18,7 @@ use zklock::rules::outcome::{End, Outcome};
 use zklock::rules::text::legible;
 use zklock::terminal::Screen;
 use zklock::writer::{self, Writer};
-use zklock::{command, hold, operate, secrets, session, signals, supervisor};
+use zklock::{command, fork, hold, operate, secrets, session, signals, supervisor};
 
 /// In the place of what Rust's runtime does before and after `main`, which takes twenty system calls and a dozen page faults.
 #[expect(unsafe_code, reason = "the C library calls it")]
@@ -42,7 +42,7 @@ extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
         }
     };
     // All has been written by now. What exit(3) would still do costs some twenty page faults.
-    command::exit_now(status.into())
+    fork::exit_now(status.into())
 }
 
 /// No file that is opened later is taken for one of these three. Where standard output is closed it is opened for reading: what
@@ -240,7 +240,7 @@ impl log::Log for Log {
     fn log(&self, record: &log::Record<'_>) {
         if self.0.matches(record) {
             // Names of nodes may have been made up by others.
-            writer::log(&format!("zklock: {}\n", legible(&record.args().to_string())));
+            writer::say(&format!("zklock: {}\n", legible(&record.args().to_string())));
         }
     }
 

@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork, pipe2, write};
 
-use crate::command::exit_now;
+use crate::fork::exit_now;
 
 /// From here on this process leaves no core file, and only root can look into it. It fails nowhere.
 pub fn enter() {

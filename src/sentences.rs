@@ -253,12 +253,6 @@ pub fn unreachable(servers: &ConnectString, given: bool, within: Duration, reaso
     format!("no ZooKeeper server of {servers} answered within {}: {reason}{hint}", show(within))
 }
 
-/// What is told in place of messages that were dropped.
-pub fn dropped(count: u64) -> String {
-    let (messages, them) = if count == 1 { ("message was", "it") } else { ("messages were", "them") };
-    format!("{count} {messages} dropped: standard error did not take {them}")
-}
-
 /// What becomes of the caller of `zklock hold` when the lock is lost; `None` where there is a command.
 fn told_to_caller(plan: &Plan, tells_caller: bool) -> Option<&'static str> {
     plan.hold().map(|_| if tells_caller { "stopping the caller" } else { "the caller is not told" })

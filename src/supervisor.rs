@@ -169,8 +169,8 @@ impl<'p> Supervisor<'p> {
         }
         self.manager.wait(clock::now());
         let look_again = self.caller.as_ref().and_then(Caller::look_again).map(|pause| clock::now() + pause);
-        let others = [self.manager.ask_at(), self.writer.again_at(), look_again];
-        let wake_at = turns.deadline().into_iter().chain(others.into_iter().flatten()).min();
+        let others = self.manager.ask_at().into_iter().chain(look_again);
+        let wake_at = turns.deadline().into_iter().chain(others).min();
         self.alarm.set(wake_at).context("cannot set the timer")?;
         let mut fds = vec![
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
@@ -233,7 +233,7 @@ impl<'p> Supervisor<'p> {
         let refresh = self.teller.refresh();
         let keeper = match &self.fence {
             Some(fence) => Keeper::of_fence(fence)?,
-            None => Keeper::start(self.plan, self.credentials, refresh, self.asked, queue_at, &mut self.borrowing)?,
+            None => Keeper::start(self.plan, self.credentials, refresh, self.asked, queue_at, &self.borrowing)?,
         };
         self.job.disown(keeper.pid);
         self.keeper = Some(keeper);

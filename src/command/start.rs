@@ -16,6 +16,7 @@ use nix::fcntl::OFlag;
 use nix::unistd::{ForkResult, Pid, execvpe, fork, pipe2, read, setpgid, write};
 
 use crate::environment;
+use crate::fork::exit_now;
 use crate::plan::CommandLine;
 use crate::signals;
 
@@ -137,15 +138,6 @@ impl FailureReport {
 /// A call as it is told: 0 for none.
 fn to_number(call: Option<Call>) -> i32 {
     call.map_or(0, |call| call as i32 + 1)
-}
-
-/// Exits without running what exit(3) runs: in a fork that is not its own, and nothing is left to be written.
-pub fn exit_now(status: i32) -> ! {
-    #[expect(unsafe_code, reason = "the standard library has exit(3) only")]
-    // SAFETY: _exit(2) does not return and touches no memory.
-    unsafe {
-        libc::_exit(status)
-    }
 }
 
 /// A program that runs as a child of ours, apart from the lock.

@@ -16,7 +16,7 @@ static DIRECTORY: OnceLock<OwnedFd> = OnceLock::new();
 
 /// It is opened by the first call. A fork that closes all descriptors but its own is to keep this one, if it goes on
 /// looking at processes.
-pub(super) fn directory() -> io::Result<BorrowedFd<'static>> {
+pub fn directory() -> io::Result<BorrowedFd<'static>> {
     if let Some(directory) = DIRECTORY.get() {
         return Ok(directory.as_fd());
     }

@@ -20,9 +20,8 @@ use super::gate::{self, Passage};
 use super::kernel::{self, DeadlineTimer, Fuse};
 use super::{Birth, above, from_message};
 use crate::clock::{self, Alarm};
-use crate::command::exit_now;
 use crate::descendants::{Origin, Tree};
-use crate::descriptors;
+use crate::fork::{close_all_but, exit_now};
 use crate::rules::guard::{Guard, Heard, Next, Outside, Reaped, Sign, Stage, Whom};
 use crate::rules::instant::Instant;
 use crate::rules::signal::Signal;
@@ -152,8 +151,8 @@ impl<'a> Process<'a> {
         let ours = [self.link.as_fd(), self.news.as_fd(), self.bell, self.signals.as_fd(), self.alarm.as_fd()];
         let pipes = self.go.iter().chain(&self.alive).map(AsFd::as_fd);
         let all = ours.into_iter().chain(self.tree.descriptors()).chain(fuses.iter().copied()).chain(pipes);
-        let mut kept: Vec<_> = all.map(|fd| fd.as_raw_fd()).chain(birth.kept.iter().copied()).collect();
-        descriptors::close_all_but(&mut kept);
+        let kept: Vec<_> = all.map(|fd| fd.as_raw_fd()).chain(birth.kept.iter().copied()).collect();
+        close_all_but(&kept);
     }
 
     fn work(&mut self) {

@@ -12,8 +12,8 @@ use nix::sys::prctl;
 use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout, write};
 
 use super::{null, standard, stdin};
-use crate::descriptors;
 use crate::environment;
+use crate::fork::close_all_but;
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
 use crate::signals::Signals;
@@ -46,7 +46,7 @@ pub fn stand_in(args: &[OsString]) -> Option<Outcome> {
 }
 
 fn hold(ending: impl Iterator<Item = Signal>) -> io::Result<()> {
-    descriptors::close_all_but(&mut [libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO]);
+    close_all_but(&[libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO]);
     dup2_stdin(null()?)?;
     let signals = Signals::of(ending)?;
     let mut text = vec![];

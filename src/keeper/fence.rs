@@ -7,13 +7,12 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::prctl;
-use nix::sys::signal::Signal as Named;
-use nix::unistd::{Pid, getppid};
+use nix::unistd::getppid;
 
 use super::process::detach;
 use crate::clock;
-use crate::command::exit_now;
 use crate::fence::{Busy, Fence};
+use crate::fork::exit_now;
 use crate::guard::KeeperTies;
 use crate::rules::fence::Holder;
 use crate::rules::guard::Stage;
@@ -32,17 +31,14 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// What a keeper is made from.
 pub(crate) struct Birth<'a> {
     pub(crate) fence: &'a Fence,
-    pub(crate) supervisor: Pid,
+    /// The process id of the supervisor.
+    pub(crate) supervisor: u32,
     pub(crate) link: Link,
-    pub(crate) ties: KeeperTies,
+    pub(crate) ties: KeeperTies<'a>,
 }
 
 /// Lives as a keeper until there is nothing left to keep. To be called in a fresh fork.
 pub(crate) fn run(birth: &Birth<'_>) {
-    let _ = prctl::set_pdeathsig(Named::SIGKILL);
-    if getppid() != birth.supervisor {
-        return;
-    }
     if let Err(error) = detach() {
         log::error!("keeper: {error:#}");
         return;
@@ -63,7 +59,7 @@ impl Birth<'_> {
     }
 
     fn take_turn(&self) -> Result<(), Refusal> {
-        while let Err(Busy(holder)) = self.fence.begin(self.supervisor.as_raw().cast_unsigned())? {
+        while let Err(Busy(holder)) = self.fence.begin(self.supervisor)? {
             let process = |holder: Holder| format!("process {}, with the token {}", holder.pid, holder.token);
             self.report(&Report::Queue(Progress::Waiting(View {
                 lock: self.fence.path.display().to_string(),

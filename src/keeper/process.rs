@@ -11,7 +11,6 @@ use std::time::Duration;
 use anyhow::Context as _;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::prctl;
 use nix::sys::stat::Mode as Permissions;
 use nix::unistd::{dup2_stdin, dup2_stdout, gethostname, setsid};
 
@@ -38,7 +37,6 @@ use crate::secrets;
 use crate::session::servers::Servers;
 use crate::session::tcp::TcpSession;
 use crate::session::{self, Failure};
-use crate::signals;
 use crate::wire::{Link, Received};
 use crate::zookeeper::handshake::Identity;
 
@@ -62,7 +60,7 @@ pub struct Birth<'p> {
     /// The socket to the supervisor.
     pub link: Link,
     /// What ties it to the guards.
-    pub ties: KeeperTies,
+    pub ties: KeeperTies<'p>,
 }
 
 /// Lives as a keeper until there is nothing left to keep. To be called in a fresh fork.
@@ -72,8 +70,6 @@ pub fn run(birth: Birth<'_>) {
         log::error!("keeper: {error:#}");
         return;
     }
-    // A name for people. It also keeps `pkill -9 zklock` from the process that releases the lock.
-    let _ = prctl::set_name(c"lock-keeper");
     // On one line, like every other message.
     std::panic::set_hook(Box::new(|panic| log::error!("keeper: {}", panic.to_string().replace('\n', " "))));
     let (plan, refresh, asked, queue_at) = (birth.plan, birth.refresh, birth.asked, birth.queue_at);
@@ -97,10 +93,8 @@ pub fn run(birth: Birth<'_>) {
     }
 }
 
-/// Detaches the process: out of reach of terminals and of signals to process groups, and with standard input
-/// and output detached.
+/// Detaches the process: out of reach of terminals, and with standard input and output detached.
 pub(super) fn detach() -> anyhow::Result<()> {
-    signals::block_all();
     setsid()?;
     let null = nix::fcntl::open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Permissions::empty());
     let null = null.context("cannot open /dev/null")?;
@@ -235,10 +229,10 @@ impl<'p> Outside for RealOutside<'p> {
 
     async fn guard_gone(&self) -> bool {
         let KeeperTies { shared, ended, lent, .. } = &self.birth.ties;
-        lent.iter().for_each(Lending::call_in);
+        lent.iter().for_each(|lent| lent.call_in());
         // The pipe has no message, only an end.
         self.reactor.ready(ended, PollFlags::POLLIN).await;
-        if let Some(borrowers) = lent.as_ref().and_then(Lending::awaited) {
+        if let Some(borrowers) = lent.and_then(Lending::awaited) {
             self.reactor.ready(borrowers, PollFlags::empty()).await;
         }
         !shared.stage().is_open()

@@ -184,7 +184,7 @@ pub async fn addresses_of(server: &HostPort, reactor: &Reactor) -> Result<Vec<So
         return Ok(vec![SocketAddr::new(address, server.port)]);
     }
     let failed = |why: String| format!("cannot resolve {}: {why}", server.host);
-    let mut lookup = Lookup::begin(|| resolve(server)).map_err(|error| failed(brief(&error)))?;
+    let lookup = Lookup::begin(|| resolve(server)).map_err(|error| failed(brief(&error)))?;
     let answer = poll_fn(|_| match lookup.answer() {
         Some(answer) => Poll::Ready(answer),
         None => {

@@ -1,14 +1,16 @@
 //! The keeper's process, as the supervisor sees it.
 
 use std::fs::File;
+use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use nix::unistd::{ForkResult, Pid, fork};
+use nix::unistd::Pid;
 
-use crate::command::exit_now;
+use crate::descendants;
 use crate::fence::Fence;
+use crate::fork::{Life, fork};
 use crate::guard::{KeeperTies, Ties};
 use crate::keeper::fence;
 use crate::keeper::process::{self, Birth};
@@ -22,6 +24,7 @@ use crate::rules::message::Order;
 use crate::rules::signal::Signal;
 use crate::signals;
 use crate::wire::{Link, Received};
+use crate::writer;
 
 pub(super) struct Keeper {
     pub(super) pid: Pid,
@@ -34,47 +37,49 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Forks a keeper of a session.
+    /// Makes a keeper of a session.
     pub(super) fn start(
         plan: &Plan,
         credentials: Option<&File>,
         refresh: Option<Duration>,
         asked: Option<Asked>,
         queue_at: Instant,
-        borrowing: &mut Borrowing,
+        borrowing: &Borrowing,
     ) -> anyhow::Result<Self> {
         let is_hold = plan.hold().is_some();
-        Self::fork(is_hold, |supervisor, link, ties| {
-            // It may outlive the command for as long as no server answers.
+        // It may outlive the command for as long as no server answers.
+        Self::fork(Life::Own, is_hold, credentials.map(File::as_raw_fd), |supervisor, link, ties| {
             let loans = borrowing.without_pipes();
-            borrowing.give_back();
             process::run(Birth { plan, credentials, supervisor, refresh, asked, queue_at, loans, link, ties });
         })
     }
 
-    /// Forks a keeper of a fence.
+    /// Makes a keeper of a fence.
     pub(super) fn of_fence(fence: &Fence) -> anyhow::Result<Self> {
-        let supervisor = Pid::this();
-        Self::fork(false, |_, link, ties| fence::run(&fence::Birth { fence, supervisor, link, ties }))
+        Self::fork(Life::Parents, false, Some(fence.descriptor()), |supervisor, link, ties| {
+            fence::run(&fence::Birth { fence, supervisor: supervisor.pid, link, ties });
+        })
     }
 
-    /// Forks a process that lives like this. `is_hold`: no command is run. This process must have one thread only.
-    fn fork(is_hold: bool, live: impl FnOnce(Lender, Link, KeeperTies)) -> anyhow::Result<Self> {
+    /// Makes a process that lives like this. `is_hold`: no command is run. `file`: of those that are open, the one that it
+    /// needs. This process must have one thread only.
+    fn fork(
+        life: Life,
+        is_hold: bool,
+        file: Option<RawFd>,
+        live: impl FnOnce(Lender, Link, KeeperTies<'_>),
+    ) -> anyhow::Result<Self> {
         let (ours, theirs) = Link::pair().context("cannot create a socket pair")?;
         let ties = Ties::new().context("cannot make pipes and shared memory")?;
         let supervisor = ties.lent.lender();
-        #[expect(unsafe_code, reason = "the keeper is a fork of the supervisor")]
-        // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
-        match unsafe { fork() }.context("cannot fork")? {
-            ForkResult::Child => {
-                // If we kept the supervisor's end too, we would not see the socket close when the supervisor
-                // dies.
-                drop(ours);
-                live(supervisor, theirs, ties.into_keeper(is_hold));
-                exit_now(0);
-            }
-            ForkResult::Parent { child: pid } => Ok(Self { pid, link: Some(ours), ties, reaped: false, died: false }),
-        }
+        let mut keep = ties.descriptors_of_keeper(is_hold);
+        keep.extend([libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO, theirs.as_fd().as_raw_fd()]);
+        keep.extend(writer::descriptor());
+        keep.extend(descendants::proc().map(|proc| proc.as_raw_fd()));
+        keep.extend(file);
+        let forked = fork(c"lock-keeper", life, &keep, || live(supervisor, theirs, ties.of_keeper(is_hold)));
+        let pid = forked.context("cannot fork")?;
+        Ok(Self { pid, link: Some(ours), ties, reaped: false, died: false })
     }
 
     /// Whether it has gone, and did not exit by itself.

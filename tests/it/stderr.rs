@@ -319,83 +319,30 @@ fn writer_holds_nothing_else() {
     };
     let ours = open(job.pid());
     assert!(ours.contains_key("7") && ours.contains_key("300") && ours.len() > 7, "{ours:?}");
-    let writer = poll::until("the writer has closed the others", || {
-        Some(open(job.writer())).filter(|open| open.keys().eq(["0", "2"]))
-    });
-    assert!(writer["0"].to_string_lossy().starts_with("pipe:"), "{writer:?}");
+    let writer =
+        poll::until("the writer has closed the others", || Some(open(job.writer())).filter(|open| open.len() == 2));
     assert_eq!(writer["2"], ours["2"]);
     finish(&mut job);
 }
 
-/// It is replaced once, and the run goes on without it.
+/// The run goes on without it, and there is another one for what is left in the end.
 #[test]
 fn writer_killed() {
     let scratch = Scratch::new();
     let job = scratch.zklock().arg(LOCK).env("ZKLOCK_LOG", "zklock=debug");
     let mut job = job.child(["--exit-on", "TERM", "--exit", "3"]).spawn();
     job.wait_stdout("ready");
-    let kill_writer = |job: &Running| {
-        let writer = job.writer();
-        process::send(writer, Signal::SIGKILL);
-        poll::until("it is reaped", || process::look(writer).is_none().then_some(()));
-    };
-    kill_writer(&job);
-    job.signal(Signal::SIGUSR1);
-    job.wait_stdout("signal USR1");
-    job.wait_stderr("event Signal");
-    kill_writer(&job);
-    for _ in 0..10 {
+    let writer = job.writer();
+    process::send(writer, Signal::SIGKILL);
+    poll::until("it is reaped", || process::look(writer).is_none().then_some(()));
+    // More than there is room for.
+    for _ in 0..200 {
         job.signal(Signal::SIGUSR2);
         job.wait_stdout("signal USR2");
     }
     job.signal(Signal::SIGTERM);
     let output = job.wait().expect_code(3);
-    // In the end there is one more.
-    assert!(output.stderr().contains("effect Finish(Exited(3))"), "{output}");
-}
-
-/// How often the process has called read(2), and how many bytes it has written.
-fn transfers(pid: Pid) -> (u64, u64) {
-    let io = fs::read_to_string(format!("/proc/{pid}/io")).expect("the kernel counts them");
-    let number = |name: &str| io.lines().find_map(|line| line.strip_prefix(name)?.parse().ok()).expect("a number");
-    (number("syscr: "), number("wchar: "))
-}
-
-/// Messages for which there is no room are counted, and told of when there is.
-#[test]
-fn dropped_messages_are_counted() {
-    const WORDS: &str = " messages were dropped: standard error did not take them\n";
-    let scratch = Scratch::new();
-    let before = scratch.occupy("");
-    let mut jam = Jam::new(&scratch);
-    let mut job = Jam::before(scratch.zklock().arg(LOCK).env("ZKLOCK_LOG", "zklock=debug").bare_child()).spawn();
-    scratch.wait_queue(2);
-    // It does not end the wait, and is worth a line.
-    let signal_often = || (0..1000).for_each(|_| job.signal(Signal::SIGWINCH));
-    let (mut before_that, mut times) = (transfers(job.pid()), 0);
-    poll::until("messages are dropped", || {
-        signal_often();
-        let ((reads, written), now) = (before_that, transfers(job.pid()));
-        before_that = now;
-        // It has read several signals, and the lines about them have not been put anywhere. Once could be too early for them.
-        times = if now.0 > reads + 10 && now.1 == written { times + 1 } else { 0 };
-        (times == 3).then_some(())
-    });
-    let mut text = String::new();
-    poll::until("the number of messages", || {
-        signal_often();
-        text += &jam.read();
-        text.contains(WORDS).then_some(())
-    });
-    let said = text.lines().find_map(|line| line.strip_suffix(WORDS.trim_end())).expect("a line of its own");
-    let count: u64 = said.strip_prefix("zklock: ").and_then(|count| count.parse().ok()).expect("a number");
-    assert!(count > 0);
-    scratch.delete(&before);
-    job.wait_stdout("ready");
-    text += &jam.read_until("token");
-    job.wait().expect_code(0);
-    job.wait_until_nothing_is_left();
-    count_own_lines(&(text + &jam.read()));
+    assert!(output.stderr().contains("event Signal"), "{output}");
 }
 
 /// A file system in a file, mounted. When this is dropped, or the test is killed, a shell thaws and unmounts it.

@@ -8,7 +8,7 @@ use nix::poll::PollFlags;
 use super::{Line, Trouble};
 use crate::clock;
 use crate::gssapi::{Client, Failure, Token};
-use crate::lookup::talk::Talk;
+use crate::lookup::Lookup;
 use crate::rules::text::printable;
 use crate::session::servers::brief;
 use std::os::fd::AsFd as _;
@@ -23,9 +23,9 @@ const REFUSED: u8 = b'r';
 const UNREACHABLE: u8 = b'u';
 
 /// Begins the process that has the C library.
-fn begin(service: &str, host: &str) -> Result<Talk, Trouble> {
+fn begin(service: &str, host: &str) -> Result<Lookup, Trouble> {
     let mut client = None;
-    let talk = Talk::begin(c"lock-gssapi", |message| {
+    let talk = Lookup::talk(c"lock-gssapi", |message| {
         // The first byte is there because no message may be empty.
         let token = message.get(1..).unwrap_or_default();
         let step = client.get_or_insert_with(|| Client::new(service, host)).as_mut().map_err(|failure| failure.clone());
@@ -61,9 +61,9 @@ impl Line<'_, '_> {
     }
 
     /// What is to be sent, and whether it is the last that is.
-    async fn token(&mut self, talk: &Talk, said: &[u8]) -> Result<(Vec<u8>, bool), Trouble> {
+    async fn token(&mut self, talk: &Lookup, said: &[u8]) -> Result<(Vec<u8>, bool), Trouble> {
         let failed = |why: &str| Trouble::Lost(format!("Kerberos: {why}"));
-        talk.say(&[b"s", said].concat()).map_err(|error| failed(&brief(&error)))?;
+        talk.ask(&[b"s", said].concat()).map_err(|error| failed(&brief(&error)))?;
         self.until = clock::now() + self.patience;
         let answer = poll_fn(|_| match talk.answer() {
             Some(answer) => Poll::Ready(Some(answer)),
