@@ -11,14 +11,13 @@ use std::slice;
 
 use nix::unistd::{getresgid, getresuid};
 use zklock::config::ThisProcess;
-use zklock::plan::{self, Exit, Plan, Setting, Task, Tls, Verbosity};
+use zklock::plan::{self, Exit, Plan, Task, Verbosity};
 use zklock::rules::event::Unstarted;
-use zklock::rules::login::Login;
 use zklock::rules::outcome::{End, Outcome};
 use zklock::rules::text::legible;
 use zklock::terminal::Screen;
 use zklock::writer::{self, Writer};
-use zklock::{command, fork, hold, operate, secrets, session, signals, supervisor};
+use zklock::{command, fork, hold, operate, secrets, signals, supervisor};
 
 /// In the place of what Rust's runtime does before and after `main`, which takes twenty system calls and a dozen page faults.
 #[expect(unsafe_code, reason = "the C library calls it")]
@@ -73,17 +72,11 @@ fn work(args: impl Iterator<Item = OsString>) -> Outcome {
         return outcome;
     }
     match plan::task(args, &ThisProcess) {
-        Ok(Task::Job(plan)) => run(*plan),
-        Ok(Task::Operation(mut operation)) => {
+        Ok(Task::Job(plan)) => run(&plan),
+        Ok(Task::Operation(operation)) => {
             start_log(operation.messages.verbosity, operation.messages.log_filter.as_deref());
-            let access = &mut operation.access;
             secrets::enter();
-            let verbosity = operation.messages.verbosity;
-            if use_files(access.tls.as_ref(), &mut access.login, None, &access.settings, verbosity) {
-                operate::run(&operation)
-            } else {
-                Outcome::Usage
-            }
+            operate::run(&operation)
         }
         Err(Exit::Help(text)) => print(&text),
         Err(Exit::Usage(error)) => {
@@ -100,13 +93,8 @@ fn is_set_id() -> bool {
         || getresgid().is_ok_and(|group| group.real != group.effective)
 }
 
-fn run(mut plan: Plan) -> Outcome {
+fn run(plan: &Plan) -> Outcome {
     start_log(plan.verbosity, plan.log_filter.as_deref());
-    let credentials = match look_at_files(&mut plan) {
-        Ok(Some(credentials)) => credentials,
-        Ok(None) => return Outcome::Usage,
-        Err(error) => return internal(&format!("cannot look at files: {error}")),
-    };
     if let Some(line) = plan.command()
         && let Err(error) = command::locate(&line.program)
     {
@@ -114,9 +102,9 @@ fn run(mut plan: Plan) -> Outcome {
     }
     let mut writer = match Writer::open() {
         Ok(writer) => writer,
-        Err(error) => return internal(&format!("cannot make a pipe and shared memory: {error}")),
+        Err(error) => return internal(&format!("cannot make a socket: {error}")),
     };
-    let outcome = match supervisor::run(&plan, credentials.as_ref(), &mut writer) {
+    let outcome = match supervisor::run(plan, &mut writer) {
         Ok(Outcome::NotFree) => Outcome::Exited(plan.conflict_exit_code),
         Ok(outcome) => outcome,
         Err(error) => internal(&format!("{error:#}")),
@@ -124,56 +112,6 @@ fn run(mut plan: Plan) -> Outcome {
     let is_nested = !plan.request.held.is_empty();
     writer.finish(!is_nested);
     outcome
-}
-
-/// Looks at the files of TLS, and at that with credentials, which is copied to where only a keeper reads it. `None` if
-/// they are of no use, which has been said.
-fn look_at_files(plan: &mut Plan) -> io::Result<Option<Option<File>>> {
-    const UNFIT: u8 = 0;
-    const FIT: u8 = 1;
-    const FIT_WITH_DIGEST: u8 = 2;
-    let kept = plan.login.file.as_ref().map(|_| secrets::hidden_file()).transpose()?;
-    let look = || {
-        let mut login = plan.login.clone();
-        match use_files(plan.tls.as_ref(), &mut login, kept.as_ref(), &plan.files, plan.verbosity) {
-            false => UNFIT,
-            true if login.may_be_mistaken() => FIT_WITH_DIGEST,
-            true => FIT,
-        }
-    };
-    let has_secrets = kept.is_some() || plan.tls.as_ref().is_some_and(|tls| tls.own.is_some());
-    let found = if has_secrets { secrets::apart(look)? } else { look() };
-    plan.login.file_has_digest = kept.is_some() && found == FIT_WITH_DIGEST;
-    Ok((found != UNFIT).then_some(kept))
-}
-
-/// Looks at the files of TLS, and reads that with credentials. If they are of no use, that is a mistake of the user, to be
-/// told before anything is connected. `origins`: where their paths come from. Returns whether they are of use.
-fn use_files(
-    tls: Option<&Tls>,
-    login: &mut Login,
-    kept: Option<&File>,
-    origins: &[Setting],
-    verbosity: Verbosity,
-) -> bool {
-    let named = |setting: Option<&str>, why: String| match origins.iter().find(|origin| Some(origin.name) == setting) {
-        Some(origin) => format!("{}: {why}", origin.named()),
-        None => why,
-    };
-    let of_tls = tls.map_or(Ok(None), session::tls::check).map_err(|unfit| named(unfit.setting, unfit.why));
-    let of_login = |login| session::login::load(login, kept).map_err(|why| named(Some("auth-file"), why));
-    match of_tls.and_then(|of_tls| Ok([of_tls, of_login(login)?])) {
-        Ok(warnings) => {
-            if verbosity != Verbosity::Quiet {
-                warnings.iter().flatten().for_each(|warning| say(warning));
-            }
-            true
-        }
-        Err(why) => {
-            say(&why);
-            false
-        }
-    }
 }
 
 fn internal(error: &str) -> Outcome {

@@ -54,7 +54,18 @@ impl From<Failure> for Stop {
 
 /// Does what a subcommand is to do. Says on standard error why, if it cannot.
 pub fn run(operation: &Operation) -> Outcome {
-    let servers = Servers::new(&operation.access.servers, operation.access.tls.as_ref(), &operation.access.login);
+    let access = &operation.access;
+    let mut login = access.login.clone();
+    let servers = match Servers::open(&access.servers, access.tls.as_ref(), &mut login, None, &access.settings) {
+        Ok((servers, warnings)) => {
+            warnings.iter().for_each(|warning| log::warn!("{warning}"));
+            servers
+        }
+        Err(why) => {
+            say(&why);
+            return Outcome::Usage;
+        }
+    };
     let ended = Reactor::new().and_then(|reactor| {
         // The session is closed before we die of one. All others do what they do to any program: Ctrl-Z stops it.
         let endings = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];

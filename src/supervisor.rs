@@ -41,6 +41,7 @@ use crate::rules::message::{Grant, Order};
 use crate::rules::notice::{LostWhy, Notice};
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
+use crate::secrets;
 use crate::sentences;
 use crate::signals::{self, Signals};
 use crate::terminal::Screen;
@@ -55,9 +56,9 @@ const REAPS: usize = 1000;
 /// How often to look whether a process that is to go has gone.
 const CLEAN_UP_PAUSE: Duration = Duration::from_millis(10);
 
-/// Runs the plan to its end. `credentials`: what is in the file of the plan's login. An error means that the operating
-/// system refused something that a run cannot do without; everything that had been started has been ended by then.
-pub fn run<'p>(plan: &'p Plan, credentials: Option<&'p File>, writer: &'p mut Writer) -> anyhow::Result<Outcome> {
+/// Runs the plan to its end. An error means that the operating system refused something that a run cannot do without;
+/// everything that had been started has been ended by then.
+pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome> {
     let signals = Signals::of_run().context("cannot read signals")?;
     let alarm = Alarm::new().context("cannot create a timer")?;
     if plan.hold().is_some() {
@@ -78,6 +79,8 @@ pub fn run<'p>(plan: &'p Plan, credentials: Option<&'p File>, writer: &'p mut Wr
             return Ok(refusal.outcome());
         }
     };
+    let kept = plan.login.file.as_ref().map(|_| secrets::hidden_file()).transpose();
+    let kept = kept.context("cannot make room for the credentials")?;
     let borrowing = Borrowing::new(&plan.request.offers);
     let teller = Teller::new(plan);
     let caller = plan.hold().map(Caller::find).transpose().context("cannot watch the caller")?;
@@ -86,7 +89,7 @@ pub fn run<'p>(plan: &'p Plan, credentials: Option<&'p File>, writer: &'p mut Wr
     let mut supervisor = Supervisor {
         plan,
         command,
-        credentials,
+        kept,
         signals,
         alarm,
         keeper: None,
@@ -125,8 +128,8 @@ struct Supervisor<'p> {
     plan: &'p Plan,
     /// What runs under the lock.
     command: &'p CommandLine,
-    /// For the keeper. This process never reads it.
-    credentials: Option<&'p File>,
+    /// Where a keeper keeps the credentials for the next one. This process never reads it.
+    kept: Option<File>,
     signals: Signals,
     alarm: Alarm,
     keeper: Option<Keeper>,
@@ -233,7 +236,7 @@ impl<'p> Supervisor<'p> {
         let refresh = self.teller.refresh();
         let keeper = match &self.fence {
             Some(fence) => Keeper::of_fence(fence)?,
-            None => Keeper::start(self.plan, self.credentials, refresh, self.asked, queue_at, &self.borrowing)?,
+            None => Keeper::start(self.plan, self.kept.as_ref(), refresh, self.asked, queue_at, &self.borrowing)?,
         };
         self.job.disown(keeper.pid);
         self.keeper = Some(keeper);

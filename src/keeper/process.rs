@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl;
 use nix::sys::stat::Mode as Permissions;
 use nix::unistd::{dup2_stdin, dup2_stdout, gethostname, setsid};
 
@@ -34,9 +35,9 @@ use crate::rules::loans::Borrowing;
 use crate::rules::message::{Order, Refusal, Report};
 use crate::rules::text::stored;
 use crate::secrets;
+use crate::session::Failure;
 use crate::session::servers::Servers;
 use crate::session::tcp::TcpSession;
-use crate::session::{self, Failure};
 use crate::wire::{Link, Received};
 use crate::zookeeper::handshake::Identity;
 
@@ -45,8 +46,8 @@ use crate::zookeeper::handshake::Identity;
 pub struct Birth<'p> {
     /// What the run is to do.
     pub plan: &'p Plan,
-    /// What is in the file of the plan's login.
-    pub credentials: Option<&'p File>,
+    /// With a file of credentials: where what is in it is kept for the next keeper.
+    pub kept: Option<&'p File>,
     /// The supervisor, which is the process that users know.
     pub supervisor: Lender,
     /// How often to look at the queue although nothing has happened, if a user is watching.
@@ -66,20 +67,27 @@ pub struct Birth<'p> {
 /// Lives as a keeper until there is nothing left to keep. To be called in a fresh fork.
 pub fn run(birth: Birth<'_>) {
     secrets::enter();
-    if let Err(error) = detach() {
-        log::error!("keeper: {error:#}");
-        return;
-    }
     // On one line, like every other message.
     std::panic::set_hook(Box::new(|panic| log::error!("keeper: {}", panic.to_string().replace('\n', " "))));
     let (plan, refresh, asked, queue_at) = (birth.plan, birth.refresh, birth.asked, birth.queue_at);
     let mut login = plan.login.clone();
-    // The same text has been read without an error.
-    if let Err(why) = session::login::load(&mut login, birth.credentials) {
-        log::error!("keeper: {why}");
+    let servers = match Servers::open(&plan.servers, plan.tls.as_ref(), &mut login, birth.kept, &plan.files) {
+        Ok((servers, warnings)) => {
+            // Each keeper looks at them, and the first one tells.
+            warnings.iter().filter(|_| asked.is_none()).for_each(|warning| log::warn!("{warning}"));
+            servers
+        }
+        Err(why) => {
+            let _ = birth.link.send(&Report::Refused(Refusal::File(why)));
+            return;
+        }
+    };
+    // Only now: the credentials may come from standard input, and may never come. From here on it may have something to
+    // release, and may outlive the supervisor.
+    if let Err(error) = prctl::set_pdeathsig(None).map_err(Into::into).and_then(|()| detach()) {
+        log::error!("keeper: {error:#}");
         return;
     }
-    let servers = Servers::new(&plan.servers, plan.tls.as_ref(), &login);
     let lived = Reactor::new().and_then(|reactor| {
         // If it has gone already, and the number is another's by now, the socket tells.
         let supervisor = i32::try_from(birth.supervisor.pid).ok().and_then(|pid| descendants::pidfd_open(pid).ok());

@@ -12,8 +12,6 @@ pub struct Login {
     pub credentials: Vec<Credential>,
     /// A file with credentials that has not been read yet.
     pub file: Option<PathBuf>,
-    /// That file has a credential of digest, as another process has found.
-    pub file_has_digest: bool,
     /// The credentials were on the command line.
     pub in_sight: bool,
     /// Who may do what with the nodes that we create.
@@ -40,11 +38,6 @@ impl Login {
         let credential = self.credentials.iter().find(|credential| credential.scheme == SASL)?;
         let (user, password) = std::str::from_utf8(&credential.secret).ok()?.split_once(':')?;
         Some(Sasl::DigestMd5 { user, password })
-    }
-
-    /// Whether servers take a wrong password, and make another identity of it.
-    pub fn may_be_mistaken(&self) -> bool {
-        self.file_has_digest || self.credentials.iter().any(|credential| credential.scheme == DIGEST)
     }
 }
 

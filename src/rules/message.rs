@@ -228,7 +228,7 @@ pub enum Refusal {
         /// Ours.
         ours: u64,
     },
-    /// Of `zklock fence`: a file is not what it should be. The sentence says what to do.
+    /// A file that the user has named is of no use. The sentence says why.
     File(String),
     /// Of `zklock fence`: the operating system refuses something.
     System(String),

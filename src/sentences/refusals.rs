@@ -15,14 +15,10 @@ pub fn denied(node: &str) -> String {
 /// The ACL of a node does not give us a permission.
 pub fn lacks(node: &str, right: Right, login: &Login) -> String {
     let (phrase, letter) = (right.phrase(), right.letter());
-    let hint = match (login.is_given(), login.may_be_mistaken()) {
-        (true, true) => {
-            format!(
-                "is the password right? a wrong one makes another identity of it; if it is, ask for {letter} on {node}"
-            )
-        }
-        (true, false) => format!("ask for {letter} on {node} for this login"),
-        (false, _) => format!("log in (--auth-file), or ask for {letter} on {node}"),
+    let hint = if login.is_given() {
+        format!("ask for {letter} on {node} for this login; with digest, a wrong password makes another identity")
+    } else {
+        format!("log in (--auth-file), or ask for {letter} on {node}")
     };
     format!("an ACL forbids to {phrase} {node}: the permission {letter} is missing; {hint}")
 }

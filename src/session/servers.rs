@@ -1,6 +1,7 @@
 //! Which servers a session may use, and in which order they are tried.
 
 use std::cell::{Cell, RefCell};
+use std::fs::File;
 use std::future::{pending, poll_fn};
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -10,10 +11,11 @@ use std::time::Duration;
 
 use nix::poll::PollFlags;
 
+use super::login;
 use super::tls::Security;
 use crate::clock;
 use crate::lookup::Lookup;
-use crate::plan::{ConnectString, HostPort, Tls};
+use crate::plan::{ConnectString, HostPort, Setting, Tls};
 use crate::reactor::Reactor;
 use crate::rules::login::Login;
 
@@ -62,6 +64,26 @@ impl<'p> Servers<'p> {
         let hosts = connect.hosts.iter().map(host).collect();
         let security = tls.map(Security::new);
         Self { connect, security, login, hosts, unresolved: RefCell::default(), distrusted: Cell::new(None) }
+    }
+
+    /// The same, with all files read that it takes to be let in; see [`login::load`] for `kept`. `origins`: where their
+    /// paths come from. Returns as well what the user is to be warned of. Fails with the reason why a file is of no use.
+    pub fn open(
+        connect: &'p ConnectString,
+        tls: Option<&'p Tls>,
+        login: &'p mut Login,
+        kept: Option<&File>,
+        origins: &[Setting],
+    ) -> Result<(Self, Vec<String>), String> {
+        let named = |setting, why| match origins.iter().find(|origin| Some(origin.name) == setting) {
+            Some(origin) => format!("{}: {why}", origin.named()),
+            None => why,
+        };
+        let of_login = login::load(login, kept).map_err(|why| named(Some("auth-file"), why))?;
+        let servers = Self::new(connect, tls, login);
+        let of_tls = servers.security.as_ref().map_or(Ok(None), Security::read);
+        let of_tls = of_tls.map_err(|unfit| named(unfit.setting, unfit.why))?;
+        Ok((servers, of_tls.into_iter().chain(of_login).collect()))
     }
 
     /// The addresses that are known, in the order of the connect string.

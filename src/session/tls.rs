@@ -48,13 +48,6 @@ pub struct Unfit {
     pub why: String,
 }
 
-/// Looks at our own files before anything is connected. Returns what the user is to be warned of. Fails with the reason
-/// why they are of no use.
-pub fn check(tls: &Tls) -> Result<Option<String>, Unfit> {
-    load(tls)?;
-    Ok(tls.own.as_ref().and_then(|own| files::exposed(own.key())))
-}
-
 /// When our own certificate expires, in seconds since the Unix epoch. `None`: there is none, or it cannot be read.
 pub fn own_not_after(tls: &Tls) -> Option<i64> {
     files::own_not_after(tls.own.as_ref()?)
@@ -62,7 +55,7 @@ pub fn own_not_after(tls: &Tls) -> Option<i64> {
 
 /// How the connections of a process are encrypted.
 #[derive(Debug)]
-pub(super) struct Security<'p> {
+pub struct Security<'p> {
     tls: &'p Tls,
     loaded: RefCell<Option<Loaded>>,
 }
@@ -77,8 +70,18 @@ struct Loaded {
 }
 
 impl<'p> Security<'p> {
-    pub(super) const fn new(tls: &'p Tls) -> Self {
+    /// Nothing is read yet.
+    pub const fn new(tls: &'p Tls) -> Self {
         Self { tls, loaded: RefCell::new(None) }
+    }
+
+    /// Reads our own files. Returns what the user is to be warned of. Fails with the reason why they are of no use.
+    pub fn read(&self) -> Result<Option<String>, Unfit> {
+        // If they change while they are read, the stamps are old, and they are read again the next time.
+        let stamps = files::stamps(self.tls);
+        let (config, shows) = load(self.tls)?;
+        self.loaded.replace(Some(Loaded { stamps, config, shows }));
+        Ok(self.tls.own.as_ref().and_then(|own| files::exposed(own.key())))
     }
 
     /// Whether our files have changed since they were read.
@@ -91,18 +94,15 @@ impl<'p> Security<'p> {
     // The frames of what it calls are large, and those who use no TLS are not to have them on their stack.
     #[inline(never)]
     pub(super) fn begin(&self, server: &HostPort) -> Result<Stream, Trouble> {
-        let mut loaded = self.loaded.borrow_mut();
-        let stamps = files::stamps(self.tls);
-        if loaded.as_ref().is_none_or(|loaded| loaded.stamps != stamps) {
-            match load(self.tls) {
-                // If they changed while they were read, the stamps are old, and they are read again the next time.
-                Ok((config, shows)) => *loaded = Some(Loaded { stamps, config, shows }),
-                // They may be in the middle of being replaced. What they were goes on to be good enough.
-                Err(unfit) if loaded.is_some() => log::info!("using the earlier certificates: {}", unfit.why),
-                Err(unfit) => return Err(Trouble::Failed(unfit.why)),
-            }
+        let is_current = self.loaded.borrow().is_some() && !self.is_outdated();
+        match if is_current { Ok(None) } else { self.read() } {
+            Ok(_) => {}
+            // They may be in the middle of being replaced. What they were goes on to be good enough.
+            Err(unfit) if self.loaded.borrow().is_some() => log::info!("using the earlier certificates: {}", unfit.why),
+            Err(unfit) => return Err(Trouble::Failed(unfit.why)),
         }
-        let Loaded { config, shows, .. } = loaded.as_ref().expect("it was just loaded");
+        let loaded = self.loaded.borrow();
+        let Loaded { config, shows, .. } = loaded.as_ref().expect("it was just read");
         let failed = |why: &str| Trouble::Failed(why.to_owned());
         let name = server.name_in_certificate().ok_or_else(|| failed("its name can be in no certificate"))?;
         let connection = ClientConnection::new(Arc::clone(config), name).map_err(|why| failed(&why.to_string()))?;

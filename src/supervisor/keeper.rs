@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -40,33 +41,33 @@ impl Keeper {
     /// Makes a keeper of a session.
     pub(super) fn start(
         plan: &Plan,
-        credentials: Option<&File>,
+        kept: Option<&File>,
         refresh: Option<Duration>,
         asked: Option<Asked>,
         queue_at: Instant,
         borrowing: &Borrowing,
     ) -> anyhow::Result<Self> {
         let is_hold = plan.hold().is_some();
-        // It may outlive the command for as long as no server answers.
-        Self::fork(Life::Own, is_hold, credentials.map(File::as_raw_fd), |supervisor, link, ties| {
+        let file = plan.login.file.as_deref().and_then(descriptor_of);
+        let files = kept.map(File::as_raw_fd).into_iter().chain(file);
+        Self::fork(is_hold, files, |supervisor, link, ties| {
             let loans = borrowing.without_pipes();
-            process::run(Birth { plan, credentials, supervisor, refresh, asked, queue_at, loans, link, ties });
+            process::run(Birth { plan, kept, supervisor, refresh, asked, queue_at, loans, link, ties });
         })
     }
 
     /// Makes a keeper of a fence.
     pub(super) fn of_fence(fence: &Fence) -> anyhow::Result<Self> {
-        Self::fork(Life::Parents, false, Some(fence.descriptor()), |supervisor, link, ties| {
+        Self::fork(false, [fence.descriptor()], |supervisor, link, ties| {
             fence::run(&fence::Birth { fence, supervisor: supervisor.pid, link, ties });
         })
     }
 
-    /// Makes a process that lives like this. `is_hold`: no command is run. `file`: of those that are open, the one that it
-    /// needs. This process must have one thread only.
+    /// Makes a process that lives like this. `is_hold`: no command is run. `files`: what it needs of the open
+    /// ones. This process must have one thread only.
     fn fork(
-        life: Life,
         is_hold: bool,
-        file: Option<RawFd>,
+        files: impl IntoIterator<Item = RawFd>,
         live: impl FnOnce(Lender, Link, KeeperTies<'_>),
     ) -> anyhow::Result<Self> {
         let (ours, theirs) = Link::pair().context("cannot create a socket pair")?;
@@ -76,8 +77,8 @@ impl Keeper {
         keep.extend([libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO, theirs.as_fd().as_raw_fd()]);
         keep.extend(writer::descriptor());
         keep.extend(descendants::proc().map(|proc| proc.as_raw_fd()));
-        keep.extend(file);
-        let forked = fork(c"lock-keeper", life, &keep, || live(supervisor, theirs, ties.of_keeper(is_hold)));
+        keep.extend(files);
+        let forked = fork(c"lock-keeper", Life::Parents, &keep, || live(supervisor, theirs, ties.of_keeper(is_hold)));
         let pid = forked.context("cannot fork")?;
         Ok(Self { pid, link: Some(ours), ties, reaped: false, died: false })
     }
@@ -133,4 +134,10 @@ impl Keeper {
         self.reaped = true;
         self.died = end != CommandEnd::Exited(0);
     }
+}
+
+/// The descriptor that a path names, such as that of a shell's `<(...)`.
+fn descriptor_of(path: &Path) -> Option<RawFd> {
+    let folder = ["/dev/fd", "/proc/self/fd"].into_iter().find_map(|folder| path.strip_prefix(folder).ok());
+    folder?.to_str()?.parse().ok()
 }

@@ -87,7 +87,7 @@ fn certificates_and_keys() {
         fs::write(path("a.ca"), changed(rng, &read("ca.pem"))).unwrap();
         let own = OwnCertificate { certificate: path("a.pem"), key: Some(path("a.key")) };
         let tls = Tls { ca: Some(path("a.ca")), own: Some(own), verify_hostname: true };
-        match session::tls::check(&tls) {
+        match session::tls::Security::new(&tls).read() {
             Ok(_) => taken += 1,
             Err(unfit) => assert!(!unfit.why.contains(char::is_control), "{unfit:?}"),
         }

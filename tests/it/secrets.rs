@@ -5,9 +5,12 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 use std::process::Command;
 
-use nix::unistd::{Pid, geteuid};
+use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, geteuid, mkfifo};
 
 use crate::harness::poll;
+use crate::harness::process;
 use crate::harness::release::{Feature, lacks};
 use crate::harness::rights::{AS_NOBODY, Right, refused};
 use crate::harness::running::{Running, finish, silent};
@@ -168,4 +171,30 @@ fn credentials_from_a_pipe() {
     silent(by(Zklock::at(&chroot).plain().args(options)).run()).expect_code(0);
     Zklock::at(&chroot).plain().args([LOCK, "true"]).run().expect_code(77);
     silent(by(Zklock::at(&chroot).plain().args(options)).run()).expect_code(0);
+    let script = r#"exec "$1" --auth-file <(printf 'digest:ops:hidden-in-a-pipe\n') "${@:2}""#;
+    let named = Zklock::at(&chroot).plain().args(["--acl", "creator", LOCK, "true"]);
+    silent(named.run_by(["bash", "-c", script, "bash"]).run()).expect_code(0);
+    let scratch = Scratch::new();
+    let before = scratch.occupy("");
+    let waiter = scratch.zklock().plain().args(["--session-timeout", "4", LOCK, "true"]);
+    let mut waiter = waiter.run_by(["bash", "-c", script, "bash"]).spawn();
+    scratch.wait_queue(2);
+    process::send(waiter.keeper(), Signal::SIGKILL);
+    waiter.wait_stderr("queueing again");
+    scratch.delete(&before);
+    waiter.wait().expect_code(0);
+}
+
+/// Nobody writes to the pipe, so the keeper waits for ever.
+#[test]
+fn a_file_that_hangs_holds_up_nothing() {
+    let scratch = Scratch::new();
+    let file = scratch.file("pipe");
+    mkfifo(&file, Mode::S_IRWXU).expect("a pipe");
+    let zklock = || scratch.zklock().plain().args(["--auth-file", file.to_str().unwrap()]);
+    let mut job = zklock().args([LOCK, "true"]).spawn();
+    job.keeper();
+    job.signal(Signal::SIGTERM);
+    job.wait().expect_signal(Signal::SIGTERM);
+    zklock().args(["--connect-timeout=100ms", LOCK, "true"]).run().expect_code(69);
 }

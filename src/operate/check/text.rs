@@ -186,12 +186,12 @@ pub(super) fn sentences(finding: &Finding, seen: &[Server], check: &Check, acces
             let (what, letters) = (right.phrase(), right.letter());
             let path = legible(path);
             let add = format!("dd the permission {letters} to the ACL of {path}");
-            let remedy = match (access.login.is_given(), access.login.may_be_mistaken()) {
-                (true, true) => {
-                    format!("A{add} for this login, or correct its password: a wrong one makes another identity of it")
-                }
-                (true, false) => format!("A{add} for this login"),
-                (false, _) => format!("Log in (--auth-file), or a{add}"),
+            let remedy = if access.login.is_given() {
+                format!(
+                    "A{add} for this login, or, with digest, correct its password: a wrong one makes another identity"
+                )
+            } else {
+                format!("Log in (--auth-file), or a{add}")
             };
             (format!("an ACL forbids to {what} {path}"), format!("{remedy}; a lock needs rc on its node."))
         }
