@@ -94,7 +94,7 @@ impl Caller {
             // Elsewhere a script still needs the lock to clean up when Ctrl-C has ended its work.
             ending.extend([Signal::INT, Signal::QUIT]);
         }
-        ending.retain(signals::is_heeded);
+        ending.retain(|signal| !signals::is_ignored(signal));
         ending.extend([Signal::TERM, stop_signal]);
         let args =
             std::iter::once(stand_in::NAME.to_owned()).chain(ending.iter().map(|signal| signal.number().to_string()));

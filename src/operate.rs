@@ -30,7 +30,7 @@ use crate::session::Failure;
 use crate::session::probe::Probes;
 use crate::session::servers::Servers;
 use crate::session::tcp::TcpSession;
-use crate::signals::{Signals, is_heeded};
+use crate::signals::Signals;
 use crate::terminal::Screen;
 
 /// Why a subcommand ends early.
@@ -68,8 +68,7 @@ pub fn run(operation: &Operation) -> Outcome {
     };
     let ended = Reactor::new().and_then(|reactor| {
         // The session is closed before we die of one. All others do what they do to any program: Ctrl-Z stops it.
-        let endings = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
-        let endings = Signals::of(endings.into_iter().filter(is_heeded))?;
+        let endings = Signals::of([Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM])?;
         let visit = Visit::new(&operation.access, &servers, &reactor);
         let probes = Probes::new(&servers, &reactor);
         let output = Output::new(&reactor);

@@ -16,7 +16,7 @@ use crate::rules::signal::Signal;
 /// `si_code` of a signal that the kernel made, such as one from a terminal (sigaction(2)).
 const SI_KERNEL: i32 = 0x80;
 
-/// The signals that were ignored when the process started.
+/// Of the signals that this process changes, those that were ignored when it started.
 static IGNORED_AT_START: AtomicU64 = AtomicU64::new(0);
 /// The signals that a command finds blocked, which are those that were when the process started.
 static BLOCKED_FOR_COMMAND: AtomicU64 = AtomicU64::new(0);
@@ -70,10 +70,12 @@ fn exchange(signal: Signal, new: Option<&libc::sigaction>) -> libc::sigaction {
     before
 }
 
+/// What this process does not leave as it was.
+const CHANGED: [Signal; 2] = [Signal::PIPE, Signal::CHLD];
+
 /// Records the signal state that the caller wanted. Then an output without a reader is an error, and no signal.
 pub fn begin() {
-    let ignored = Signal::all().filter(|signal| exchange(*signal, None).sa_sigaction == libc::SIG_IGN);
-    IGNORED_AT_START.store(Set::of(ignored).0, Ordering::Relaxed);
+    IGNORED_AT_START.store(Set::of(CHANGED.into_iter().filter(is_ignored)).0, Ordering::Relaxed);
     BLOCKED_FOR_COMMAND.store(block(libc::SIG_BLOCK, Set::NONE).0, Ordering::Relaxed);
     exchange(Signal::PIPE, Some(&action(libc::SIG_IGN)));
 }
@@ -83,21 +85,24 @@ pub fn block_for_command() {
     BLOCKED_FOR_COMMAND.store(!Set::of([Signal::TSTP]).0, Ordering::Relaxed);
 }
 
-/// Whether a signal was not ignored when zklock started.
-pub fn is_heeded(signal: &Signal) -> bool {
-    !was_ignored(*signal)
+/// Whether this process ignores a signal, as its caller wants it.
+pub fn is_ignored(signal: &Signal) -> bool {
+    exchange(*signal, None).sa_sigaction == libc::SIG_IGN
 }
 
-fn was_ignored(signal: Signal) -> bool {
-    Set(IGNORED_AT_START.load(Ordering::Relaxed)).has(signal)
+/// Ignores these signals no more, whatever the caller wants.
+pub fn heed(signals: impl IntoIterator<Item = Signal>) {
+    for signal in signals {
+        exchange(signal, Some(&action(libc::SIG_DFL)));
+    }
 }
 
 /// Gives a command the signal state that it is to find. It is called in the child between fork and exec, and makes only
 /// calls that are safe there (signal-safety(7)).
 pub fn restore() {
-    // All others are as they were.
-    for signal in [Signal::PIPE, Signal::CHLD] {
-        exchange(signal, Some(&action(if was_ignored(signal) { libc::SIG_IGN } else { libc::SIG_DFL })));
+    let ignored = Set(IGNORED_AT_START.load(Ordering::Relaxed));
+    for signal in CHANGED {
+        exchange(signal, Some(&action(if ignored.has(signal) { libc::SIG_IGN } else { libc::SIG_DFL })));
     }
     block(libc::SIG_SETMASK, Set(BLOCKED_FOR_COMMAND.load(Ordering::Relaxed)));
 }
@@ -131,7 +136,7 @@ impl Arrival {
 pub struct Signals(OwnedFd);
 
 impl Signals {
-    /// Queues these signals from now on.
+    /// Queues these signals from now on. Those that are ignored stay so.
     pub fn of(signals: impl IntoIterator<Item = Signal>) -> io::Result<Self> {
         let set = Set::of(signals);
         block(libc::SIG_BLOCK, set);
@@ -152,10 +157,11 @@ impl Signals {
         // If SIGCHLD were ignored, the kernel would reap our children, and their status would be lost
         // (wait(2)). flock(1) and timeout(1) used to hang because of that.
         leave_children_to_the_kernel(false);
-        let heeded = || passed_on().filter(is_heeded);
-        let signals = Self::of(heeded().chain([Signal::CHLD]))?;
+        // In the background, a line after `stty tostop` or a change of the terminal's settings would stop us (termios(3)).
+        block(libc::SIG_BLOCK, Set::of([Signal::TTOU]));
+        let signals = Self::of(passed_on().chain([Signal::CHLD]))?;
         if handover::is_needed() {
-            heeded().for_each(handover::install);
+            passed_on().filter(|signal| !is_ignored(signal)).for_each(handover::install);
         }
         Ok(signals)
     }
@@ -169,7 +175,10 @@ impl Signals {
             let word = |at: usize| info[at..].first_chunk().map_or(0, |word| i32::from_ne_bytes(*word));
             let (signal, code) = (Signal::new(word(0))?, word(8));
             // What the kernel has continued us by (F_SETSIG) is for nobody else.
-            if signal != Signal::CONT || code <= 0 || code == SI_KERNEL {
+            let is_wake = signal == Signal::CONT && code > 0 && code != SI_KERNEL;
+            // One that is ignored is queued all the same as long as it is blocked.
+            let is_heeded = signal == Signal::CHLD || !is_ignored(&signal);
+            if is_heeded && !is_wake {
                 return Some(Arrival { signal, from_kernel: [SI_KERNEL, handover::KERNELS].contains(&code) });
             }
         }
@@ -268,7 +277,7 @@ pub fn stop_by(signal: Signal) -> io::Result<()> {
     let is_uncaught = signal == Signal::STOP;
     let signal = if is_uncaught { Signal::TSTP } else { signal };
     // SIGTSTP may be ignored, as after `trap '' TSTP`. That does not keep the command from being stopped by SIGSTOP.
-    let stops = is_uncaught || !was_ignored(signal);
+    let stops = is_uncaught || !is_ignored(&signal);
     let action = exchange(signal, stops.then_some(&action(libc::SIG_DFL)));
     let blocked = block(libc::SIG_UNBLOCK, Set::of([signal]));
     let result = send(getpid().as_raw(), signal);

@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
-use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::Mode;
 use nix::sys::termios::{SetArg, Termios, tcgetattr, tcgetsid, tcsetattr};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp};
@@ -52,12 +51,8 @@ impl Attributes {
         if tcgetpgrp(&terminal).is_ok_and(is_taken) {
             return;
         }
-        // The foreground may still be the process group of a command that has died. Then we are in the
-        // background, and the change would get us a SIGTTOU if that were not blocked (tcsetattr(3)).
-        let ttou = SigSet::from(Signal::SIGTTOU);
-        let restored = ttou.thread_block().and_then(|()| tcsetattr(&terminal, SetArg::TCSANOW, &self.0));
-        let unblocked = ttou.thread_unblock();
-        if let Err(error) = restored.and(unblocked) {
+        // The foreground may still be the process group of a command that has died. SIGTTOU is blocked.
+        if let Err(error) = tcsetattr(&terminal, SetArg::TCSANOW, &self.0) {
             log::info!("cannot restore the terminal: {error}");
         }
     }

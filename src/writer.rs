@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, MsgFlags, Shutdown, SockFlag, SockType, recv, send, shutdown, socketpair};
 use nix::unistd::{Pid, setpgid, write};
 
@@ -44,7 +44,7 @@ pub fn say(text: &str) {
             // If there is no room, it is dropped.
             let _ = send(way.as_raw_fd(), piece, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL);
         }),
-        None => write_directly(text.as_bytes()),
+        None => write_all(text.as_bytes()),
     }
 }
 
@@ -88,7 +88,7 @@ impl Writer {
     fn start(&mut self) -> Option<Pid> {
         self.is_tried = true;
         let keep = [self.texts.as_raw_fd(), libc::STDERR_FILENO];
-        let writer = fork(c"lock-writer", Life::Own, &keep, || while copy(&self.texts, write_all) {}).ok()?;
+        let writer = fork(c"lock-writer", Life::Own, &keep, || while copy(&self.texts) {}).ok()?;
         // It does not count as one of those who use the terminal.
         let _ = setpgid(writer, writer);
         self.process = Some(writer);
@@ -114,7 +114,7 @@ impl Writer {
     pub fn finish(mut self, leaves: bool) {
         // It was killed, or there were too many processes. The last text is often the reason why a run has failed.
         if self.process.is_none() && self.has_texts() && self.start().is_none() {
-            while self.has_texts() && copy(&self.texts, write_directly) {}
+            while self.has_texts() && copy(&self.texts) {}
         }
         let Some(way) = way().take() else { return };
         drop(self.texts);
@@ -133,11 +133,11 @@ impl Writer {
 }
 
 /// Copies one message. It stays in the socket until it is written. Returns false when no other process has the other end.
-fn copy(texts: &OwnedFd, write: fn(&[u8])) -> bool {
+fn copy(texts: &OwnedFd) -> bool {
     let mut message = vec![0; LONGEST];
     match recv(texts.as_raw_fd(), &mut message, MsgFlags::MSG_PEEK) {
         Ok(length @ 1..) => {
-            write(&message[..length]);
+            write_all(&message[..length]);
             recv(texts.as_raw_fd(), &mut [], MsgFlags::empty()).is_ok()
         }
         end => end == Err(Errno::EINTR),
@@ -156,16 +156,5 @@ fn write_all(mut text: &[u8]) {
             }
             Err(_) => return,
         }
-    }
-}
-
-/// [`write_all`] of a process that does not block SIGTTOU: in the background, after `stty tostop`, a line would stop
-/// it (termios(3)).
-fn write_directly(text: &[u8]) {
-    let ttou = SigSet::from(Signal::SIGTTOU);
-    let mask = ttou.thread_swap_mask(SigmaskHow::SIG_BLOCK);
-    write_all(text);
-    if let Ok(mask) = mask {
-        let _ = mask.thread_set_mask();
     }
 }

@@ -16,7 +16,7 @@ use crate::environment;
 use crate::fork::close_all_but;
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 use crate::terminal::Screen;
 
 /// The subcommand.
@@ -35,7 +35,7 @@ pub fn stand_in(args: &[OsString]) -> Option<Outcome> {
     }
     // A name for people.
     let _ = prctl::set_name(c"lock-hold");
-    let ending = words.iter().filter_map(|word| Signal::new(word.parse().ok()?));
+    let ending = words.iter().filter_map(|word| Signal::new(word.parse().ok()?)).collect();
     Some(hold(ending).map_or_else(
         |error| {
             Screen::default().line(&format!("hold: {error}"));
@@ -45,9 +45,11 @@ pub fn stand_in(args: &[OsString]) -> Option<Outcome> {
     ))
 }
 
-fn hold(ending: impl Iterator<Item = Signal>) -> io::Result<()> {
+fn hold(ending: Vec<Signal>) -> io::Result<()> {
     close_all_but(&[libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO]);
     dup2_stdin(null()?)?;
+    // It may have been started with SIGTERM ignored, and has to end by it all the same.
+    signals::heed(ending.clone());
     let signals = Signals::of(ending)?;
     let mut text = vec![];
     // Without a caller that is known nothing is lent.

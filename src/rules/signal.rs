@@ -75,6 +75,8 @@ impl Signal {
     pub const STOP: Self = Self(libc::SIGSTOP);
     /// Ctrl-Z.
     pub const TSTP: Self = Self(libc::SIGTSTP);
+    /// Something was written to the terminal in the background.
+    pub const TTOU: Self = Self(libc::SIGTTOU);
     /// The terminal's window has another size.
     pub const WINCH: Self = Self(libc::SIGWINCH);
 
