@@ -1,5 +1,6 @@
 //! The clock that counts sleep, and a timer on it; the time of day.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -26,30 +27,36 @@ pub fn wall_millis() -> u64 {
 /// A timerfd on `CLOCK_BOOTTIME`: it fires at once when the machine wakes from a sleep that went
 /// past the deadline, where the timeout of poll(2) would first wait out the rest of its time.
 #[derive(Debug)]
-pub struct Alarm(TimerFd);
+pub struct Alarm {
+    timer: TimerFd,
+    armed: Cell<Option<Instant>>,
+}
 
 impl Alarm {
     /// An alarm that is not set. Fails if the process has no descriptor left.
     pub fn new() -> nix::Result<Self> {
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
-        TimerFd::new(ClockId::CLOCK_BOOTTIME, flags).map(Self)
+        Ok(Self { timer: TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?, armed: Cell::new(None) })
     }
 
     /// Makes the descriptor readable from `deadline` on; with `None`, never.
     pub fn set(&self, deadline: Option<Instant>) -> nix::Result<()> {
+        if self.armed.replace(deadline) == deadline {
+            return Ok(());
+        }
         match deadline {
             // A zero value would disarm the timer (timerfd_settime(2)).
             Some(at) => {
                 let at = TimeSpec::from_duration(at.since_boot().max(Duration::from_nanos(1)));
-                self.0.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)
+                self.timer.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)
             }
-            None => self.0.unset(),
+            None => self.timer.unset(),
         }
     }
 }
 
 impl AsFd for Alarm {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.timer.as_fd()
     }
 }

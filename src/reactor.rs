@@ -21,8 +21,6 @@ use crate::rules::instant::Instant;
 #[derive(Debug)]
 pub struct Reactor {
     alarm: Alarm,
-    /// What the alarm is set to.
-    armed: Cell<Option<Instant>>,
     /// What the future waits for in this turn.
     descriptors: RefCell<Vec<(RawFd, PollFlags)>>,
     /// What poll(2) has said of these before this turn; each is told once, because what comes is taken.
@@ -38,7 +36,6 @@ impl Reactor {
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             alarm: Alarm::new()?,
-            armed: Cell::new(None),
             descriptors: RefCell::default(),
             known: RefCell::default(),
             earliest: Cell::new(None),
@@ -65,10 +62,7 @@ impl Reactor {
     }
 
     fn sleep(&self) -> io::Result<()> {
-        let earliest = self.earliest.get();
-        if self.armed.replace(earliest) != earliest {
-            self.alarm.set(earliest)?;
-        }
+        self.alarm.set(self.earliest.get())?;
         let descriptors = self.descriptors.borrow();
         let waits = descriptors.iter().map(|&(number, events)| {
             #[expect(unsafe_code, reason = "what is noted does not live as long as a borrow would have to")]

@@ -152,14 +152,22 @@ impl Signals {
         }
     }
 
-    /// Queues what a run reacts to or passes on, SIGCHLD among it. What was ignored when zklock started stays so.
-    pub fn of_run() -> io::Result<Self> {
+    /// Queues SIGCHLD.
+    pub fn of_children() -> io::Result<Self> {
         // If SIGCHLD were ignored, the kernel would reap our children, and their status would be lost
         // (wait(2)). flock(1) and timeout(1) used to hang because of that.
         leave_children_to_the_kernel(false);
+        if handover::is_needed() {
+            handover::install(Signal::CHLD);
+        }
+        Self::of([Signal::CHLD])
+    }
+
+    /// Queues what a run passes on. What was ignored when zklock started stays so.
+    pub fn of_run() -> io::Result<Self> {
         // In the background, a line after `stty tostop` or a change of the terminal's settings would stop us (termios(3)).
         block(libc::SIG_BLOCK, Set::of([Signal::TTOU]));
-        let signals = Self::of(passed_on().chain([Signal::CHLD]))?;
+        let signals = Self::of(passed_on())?;
         if handover::is_needed() {
             passed_on().filter(|signal| !is_ignored(signal)).for_each(handover::install);
         }

@@ -60,6 +60,7 @@ const CLEAN_UP_PAUSE: Duration = Duration::from_millis(10);
 /// everything that had been started has been ended by then.
 pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome> {
     let signals = Signals::of_run().context("cannot read signals")?;
+    let ended = Signals::of_children().context("cannot read signals")?;
     let alarm = Alarm::new().context("cannot create a timer")?;
     if plan.hold().is_some() {
         signals::block_for_command();
@@ -91,6 +92,7 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
         command,
         kept,
         signals,
+        ended,
         alarm,
         keeper: None,
         job,
@@ -122,6 +124,12 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
 struct Ready {
     signals: bool,
     keeper: bool,
+    guard: bool,
+    children: bool,
+}
+
+impl Ready {
+    const ALL: Self = Self { signals: true, keeper: true, guard: true, children: true };
 }
 
 struct Supervisor<'p> {
@@ -131,6 +139,8 @@ struct Supervisor<'p> {
     /// Where a keeper keeps the credentials for the next one. This process never reads it.
     kept: Option<File>,
     signals: Signals,
+    /// Tells that a child has ended or was stopped.
+    ended: Signals,
     alarm: Alarm,
     keeper: Option<Keeper>,
     job: Job,
@@ -167,7 +177,7 @@ impl<'p> Supervisor<'p> {
     /// Sleeps until a signal, a report, the deadline or a text that has no writer comes.
     fn wait(&mut self, turns: &Turns) -> anyhow::Result<()> {
         if self.keeper.as_ref().is_some_and(Keeper::has_news) {
-            self.ready = Ready { signals: true, keeper: true };
+            self.ready = Ready::ALL;
             return Ok(());
         }
         self.manager.wait(clock::now());
@@ -177,11 +187,14 @@ impl<'p> Supervisor<'p> {
         self.alarm.set(wake_at).context("cannot set the timer")?;
         let mut fds = vec![
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.ended.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.alarm.as_fd(), PollFlags::POLLIN),
         ];
         let link = self.keeper.as_ref().and_then(|keeper| keeper.link.as_ref());
-        let links = link.map(AsFd::as_fd).into_iter().chain(self.job.awaited());
-        fds.extend(links.map(|link| PollFd::new(link, PollFlags::POLLIN)));
+        fds.extend(link.map(|link| PollFd::new(link.as_fd(), PollFlags::POLLIN)));
+        let of_guard = fds.len();
+        fds.extend(self.job.awaited().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        let of_others = fds.len();
         fds.extend(self.writer.awaited().map(|texts| PollFd::new(texts, PollFlags::POLLIN)));
         let awaits_borrowers = match turns.awaits() {
             Some(Awaited::Borrowers) => true,
@@ -196,13 +209,17 @@ impl<'p> Supervisor<'p> {
         if self.job.needs_loans(turns.awaits().is_some()) && turns.may_lose() {
             fds.extend(self.borrowing.pipes().map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
         }
-        let has_link = link.is_some();
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error).context("cannot wait for events"),
         }
         let is_ready = |fd: &PollFd<'_>| fd.any().unwrap_or(true);
-        self.ready = Ready { signals: is_ready(&fds[0]), keeper: has_link && is_ready(&fds[2]) };
+        self.ready = Ready {
+            signals: is_ready(&fds[0]),
+            children: is_ready(&fds[1]) || self.ready.children,
+            keeper: fds[3..of_guard].iter().any(is_ready),
+            guard: fds[of_guard..of_others].iter().any(is_ready),
+        };
         Ok(())
     }
 
@@ -386,15 +403,19 @@ impl<'p> Supervisor<'p> {
 
     /// Waits for a child to end, but no longer than `time`, and reaps.
     fn pause(&mut self, time: Duration) {
-        self.signals.pause(time);
+        self.ended.pause(time);
         // What is left after that is reaped after the next pause.
         self.reap();
     }
 
-    /// Takes note of our children that have ended. Returns whether there may be more.
-    fn reap(&mut self) -> bool {
+    /// Takes note of our children that have ended. There may be more after that, for another turn.
+    fn reap(&mut self) {
+        self.ended.clear();
         for _ in 0..REAPS {
-            let Some(reaped) = command::reap() else { return false };
+            let Some(reaped) = command::reap() else {
+                self.ready.children = false;
+                return;
+            };
             match reaped {
                 Reaped::Ended(pid, end) if self.is_on_lost(pid) => {
                     log::info!("--on-lost: {end:?}");
@@ -415,7 +436,6 @@ impl<'p> Supervisor<'p> {
                 }
             }
         }
-        true
     }
 
     /// What the end of the command's process means: the user is told why the program was not executed, if it was not. From now

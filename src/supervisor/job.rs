@@ -199,10 +199,12 @@ impl Job {
         self.guard.as_ref().is_some_and(|guarded| guarded.guard.stage() == Stage::Empty)
     }
 
-    /// What has become of the command.
-    pub(super) fn news(&mut self) -> News {
+    /// What has become of the command. `is_told`: the guard has woken us.
+    pub(super) fn news(&mut self, is_told: bool) -> News {
         let Some(guarded) = &mut self.guard else { return News::default() };
-        let _ = guarded.guard.hear();
+        if is_told {
+            let _ = guarded.guard.hear();
+        }
         let shared = guarded.guard.shared();
         let command = shared.command();
         // Without a terminal no shell waits for the job to stop, and whoever continues the command does not know that

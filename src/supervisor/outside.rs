@@ -21,9 +21,12 @@ impl Outside for Supervisor<'_> {
     }
 
     fn look(&mut self, waits: bool) -> Seen {
-        let is_behind = self.reap();
-        let mut seen = Seen { is_behind, others: std::mem::take(&mut self.news), ..Seen::default() };
-        let news = self.job.news();
+        if self.ready.children {
+            self.reap();
+        }
+        let mut seen =
+            Seen { is_behind: self.ready.children, others: std::mem::take(&mut self.news), ..Seen::default() };
+        let news = self.job.news(self.ready.guard);
         (seen.has_ended, seen.has_command) = (news.ended.is_some(), self.job.has_command());
         seen.events = news.events(|end| self.end(end));
         seen.is_emptied = self.job.is_emptied();
@@ -130,7 +133,7 @@ impl Outside for Supervisor<'_> {
                 self.clear_screen();
                 signals::stop_by(signal).context("cannot stop")?;
                 // Perhaps for long.
-                self.ready = Ready { signals: true, keeper: true };
+                self.ready = Ready::ALL;
             }
             Effect::EndKeeper => self.kill_keeper(),
             Effect::Say(notice) => {
