@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
@@ -61,20 +61,20 @@ pub fn describe(program: &OsStr, error: &io::Error) -> String {
 
 /// Looks for `program` as execvp(3) will, so that a typo is reported before the wait for the lock. Fails if it
 /// is not there, or cannot be executed; see [`unstarted`].
-pub fn locate(program: &OsStr) -> io::Result<()> {
+pub fn locate(program: &OsStr) -> io::Result<PathBuf> {
     if program.is_empty() {
         return Err(io::ErrorKind::NotFound.into());
     }
     if program.as_bytes().contains(&b'/') {
-        return check(Path::new(program));
+        return check(PathBuf::from(program));
     }
     let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/bin:/usr/bin"));
     let mut verdict = Err(io::ErrorKind::NotFound.into());
     for directory in std::env::split_paths(&path) {
         // An empty entry means the working directory (execvp(3)).
         let directory = if directory.as_os_str().is_empty() { PathBuf::from(".") } else { directory };
-        match check(&directory.join(program)) {
-            Ok(()) => return Ok(()),
+        match check(directory.join(program)) {
+            Ok(found) => return Ok(found),
             Err(error) if unstarted(&error) == Unstarted::NotFound => {}
             Err(error) => verdict = Err(error),
         }
@@ -82,14 +82,14 @@ pub fn locate(program: &OsStr) -> io::Result<()> {
     verdict
 }
 
-fn check(path: &Path) -> io::Result<()> {
-    if fs::metadata(path)?.is_dir() {
+fn check(path: PathBuf) -> io::Result<PathBuf> {
+    if fs::metadata(&path)?.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
     }
-    match faccessat(nix::fcntl::AT_FDCWD, path, AccessFlags::X_OK, AtFlags::AT_EACCESS) {
+    match faccessat(nix::fcntl::AT_FDCWD, &path, AccessFlags::X_OK, AtFlags::AT_EACCESS) {
         // From a seccomp filter that does not know this call, which says nothing of the file: execve(2) will.
-        Err(Errno::EPERM) => Ok(()),
-        looked => looked.map_err(|error| io::Error::other(error.desc())),
+        Ok(()) | Err(Errno::EPERM) => Ok(path),
+        Err(error) => Err(io::Error::other(error.desc())),
     }
 }
 

@@ -72,7 +72,7 @@ fn work(args: impl Iterator<Item = OsString>) -> Outcome {
         return outcome;
     }
     match plan::task(args, &ThisProcess) {
-        Ok(Task::Job(plan)) => run(&plan),
+        Ok(Task::Job(plan)) => run(*plan),
         Ok(Task::Operation(operation)) => {
             start_log(operation.messages.verbosity, operation.messages.log_filter.as_deref());
             secrets::enter();
@@ -93,18 +93,19 @@ fn is_set_id() -> bool {
         || getresgid().is_ok_and(|group| group.real != group.effective)
 }
 
-fn run(plan: &Plan) -> Outcome {
+fn run(mut plan: Plan) -> Outcome {
     start_log(plan.verbosity, plan.log_filter.as_deref());
-    if let Some(line) = plan.command()
-        && let Err(error) = command::locate(&line.program)
-    {
-        return not_located(&line.program.display().to_string(), &error);
+    if let Some(line) = plan.command_mut() {
+        match command::locate(&line.program) {
+            Ok(found) => line.found = Some(found),
+            Err(error) => return not_located(&line.program.display().to_string(), &error),
+        }
     }
     let mut writer = match Writer::open() {
         Ok(writer) => writer,
         Err(error) => return internal(&format!("cannot make a socket: {error}")),
     };
-    let outcome = match supervisor::run(plan, &mut writer) {
+    let outcome = match supervisor::run(&plan, &mut writer) {
         Ok(Outcome::NotFree) => Outcome::Exited(plan.conflict_exit_code),
         Ok(outcome) => outcome,
         Err(error) => internal(&format!("{error:#}")),

@@ -19,6 +19,7 @@ mod written;
 mod znode;
 
 use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::FromArgMatches;
@@ -101,6 +102,14 @@ impl Plan {
         }
     }
 
+    /// The same, to note where its program is.
+    pub fn command_mut(&mut self) -> Option<&mut CommandLine> {
+        match &mut self.work {
+            Work::Command(line) | Work::Fence(line, _) => Some(line),
+            Work::Hold(_) => None,
+        }
+    }
+
     /// What to hold the lock for, if nothing is run under it.
     pub fn hold(&self) -> Option<&Hold> {
         match &self.work {
@@ -162,6 +171,8 @@ pub struct CommandLine {
     pub program: OsString,
     /// The arguments after the program's name.
     pub args: Vec<OsString>,
+    /// Where the program was found before the wait for the lock. By its turn it may have moved.
+    pub found: Option<PathBuf>,
 }
 
 /// How much to say on standard error.
@@ -336,7 +347,7 @@ fn command_line(
         )));
     }
     match (program, script) {
-        (Some(program), None) => Ok(CommandLine { program, args: words.collect() }),
+        (Some(program), None) => Ok(CommandLine { program, args: words.collect(), found: None }),
         (None, Some(script)) => Ok(shell_line(shell, script)),
         (Some(program), Some(_)) => Err(UsageError(format!(
             "-c and the command {} exclude each other; write one of them, and all that belongs to -c in one argument",
@@ -351,7 +362,7 @@ fn command_line(
 /// What runs a script: the user's shell.
 fn shell_line(shell: Option<OsString>, script: OsString) -> CommandLine {
     let program = shell.filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into());
-    CommandLine { program, args: vec!["-c".into(), script] }
+    CommandLine { program, args: vec!["-c".into(), script], found: None }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ pub mod turn;
 
 use std::fs::File;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
 
@@ -87,7 +88,8 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
     let caller = plan.hold().map(Caller::find).transpose().context("cannot watch the caller")?;
     let stand_in = caller.as_ref().map(|caller| caller.command(plan.settings.stop_signal));
     let command = plan.command().or(stand_in.as_ref()).context("there is no command")?;
-    let mut supervisor = Supervisor {
+    // What it has open the kernel closes.
+    let mut supervisor = ManuallyDrop::new(Supervisor {
         plan,
         command,
         kept,
@@ -106,7 +108,7 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
         manager: Manager::new(clock::now()),
         teller,
         writer,
-    };
+    });
     let mut outcome = supervisor.work();
     if let (Ok(Outcome::Signaled(signal)), Some(_)) = (&outcome, plan.hold()) {
         // Not the death of a command: the caller relied on the lock.

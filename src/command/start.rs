@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::unistd::{ForkResult, Pid, execvpe, fork, pipe2, read, setpgid, write};
+use nix::unistd::{ForkResult, Pid, execve, execvpe, fork, pipe2, read, setpgid, write};
 
 use crate::environment;
 use crate::fork::exit_now;
@@ -37,8 +37,13 @@ impl Program<'_> {
     ) -> io::Error {
         let become_it = || -> io::Result<Infallible> {
             let (words, environment) = self.image(variables)?;
+            let found = self.line.found.as_ref().and_then(|found| CString::new(found.as_os_str().as_bytes()).ok());
             check()?;
             signals::restore();
+            if let Some(found) = &found {
+                // Only a failure returns. The search begins anew, and tells why.
+                let _ = execve(found, &words, &environment);
+            }
             Ok(execvpe(&words[0], &words, &environment)?)
         };
         match become_it() {

@@ -139,9 +139,8 @@ impl<'a> Process<'a> {
         process.close_others(&[ended, fuse], birth);
         kernel::lock_in_memory(shared);
         process.tree.rehearse();
-        // From here on the supervisor can signal the command.
+        // From here on the supervisor can tell who the command is.
         shared.set_command(child);
-        process.tell_supervisor();
         Ok(process)
     }
 

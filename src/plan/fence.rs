@@ -48,7 +48,7 @@ pub(super) fn read(cli: Cli, written: &Written<'_, impl Surroundings>) -> Result
     }
     let mut words = cli.command.into_iter();
     let program = words.next().ok_or_else(|| UsageError(format!("no command; write {}", Subcommand::Fence.usage())))?;
-    let command = CommandLine { program, args: words.collect() };
+    let command = CommandLine { program, args: words.collect(), found: None };
     let file = PathBuf::from(cli.file);
     let messages = written.messages(cli.messages)?;
     // The keeper answers at once, and grants this.

@@ -35,7 +35,7 @@ fn refusal(exit: Result<Plan, Exit>) -> String {
 }
 
 fn command_line(words: &[&str]) -> CommandLine {
-    CommandLine { program: words[0].into(), args: words[1..].iter().map(OsString::from).collect() }
+    CommandLine { program: words[0].into(), args: words[1..].iter().map(OsString::from).collect(), found: None }
 }
 
 fn work(words: &[&str]) -> Work {
@@ -359,7 +359,7 @@ fn every_byte_reaches_the_command() {
         .collect();
     let args = ["zklock", "/l"].into_iter().map(OsString::from).chain(odd.clone());
     let plan = job(args, &nothing).unwrap();
-    assert_eq!(plan.work, Work::Command(CommandLine { program: odd[0].clone(), args: odd[1..].to_vec() }));
+    assert_eq!(plan.work, Work::Command(CommandLine { program: odd[0].clone(), args: odd[1..].to_vec(), found: None }));
 
     let script = OsStr::from_bytes(b"echo \xff");
     let args = [OsStr::new("zklock"), OsStr::new("/l"), OsStr::new("-c"), script].map(OsStr::to_owned);
@@ -642,7 +642,7 @@ proptest! {
         let plan = job(args, &nothing).unwrap();
         prop_assert_eq!(
             plan.work,
-            Work::Command(CommandLine { program: words[0].clone(), args: words[1..].to_vec() })
+            Work::Command(CommandLine { program: words[0].clone(), args: words[1..].to_vec(), found: None })
         );
     }
 }

@@ -115,8 +115,6 @@ impl Outside for Supervisor<'_> {
             }
             Effect::Release => {
                 self.job.leave();
-                // No process uses a lock any more.
-                self.borrowing.give_back();
                 if let Some(keeper) = &self.keeper {
                     keeper.order(Order::Release);
                 }

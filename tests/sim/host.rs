@@ -582,7 +582,6 @@ impl State {
             }
             Effect::Release => {
                 self.dismiss_guard(host);
-                self.hosts[host].borrowing.give_back();
                 self.wake_above(host);
                 self.hosts[host].released = true;
                 self.ask_guard(host, Request::Leave);
