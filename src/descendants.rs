@@ -211,7 +211,7 @@ pub fn count_below(child: Pid) -> usize {
 }
 
 /// Fails where what is started could not be looked after: where /proc is missing, or shows another PID namespace, so that
-/// its numbers mean other processes; and where our children would be in another PID or time namespace than we are. The
+/// its numbers mean other processes; and where our children would be in another PID namespace than we are. The
 /// error says what to do, and is of the kind `Other`.
 pub fn check_proc() -> io::Result<()> {
     let link = proc::read_link("self");
@@ -228,9 +228,8 @@ pub fn check_proc() -> io::Result<()> {
         let why = "/proc is that of another PID namespace; mount its own there, as unshare --mount-proc does";
         return Err(io::Error::other(why));
     }
-    if let Some(kind) = namespaces::of_children_alone() {
-        let why = format!("its processes would be in a {kind} namespace of their own; give --fork to unshare");
-        return Err(io::Error::other(why));
+    if namespaces::is_of_children_alone() {
+        return Err(io::Error::other("its processes would be in a PID namespace of their own; give --fork to unshare"));
     }
     Ok(())
 }

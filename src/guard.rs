@@ -250,6 +250,11 @@ impl Guard {
         let _ = signals::send(self.pid.as_raw(), Signal::KILL);
     }
 
+    /// Whether it has not been heard that the guard has gone.
+    pub fn is_linked(&self) -> bool {
+        self.link.is_some()
+    }
+
     /// Takes note that there was something new. Fails once the guard has gone.
     pub fn hear(&mut self) -> io::Result<()> {
         // It fails if there was nothing.

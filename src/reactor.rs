@@ -23,7 +23,7 @@ pub struct Reactor {
     alarm: Alarm,
     /// What the future waits for in this turn.
     descriptors: RefCell<Vec<(RawFd, PollFlags)>>,
-    /// What poll(2) has said of these before this turn; each is told once, because what comes is taken.
+    /// What poll(2) has said of these when we slept last. What has come is told once, because it is taken.
     known: RefCell<Vec<(RawFd, PollFlags, bool)>>,
     earliest: Cell<Option<Instant>>,
     /// Whether there is to be another turn at once.
@@ -87,7 +87,12 @@ impl Reactor {
         let place = known.iter().position(|known| (known.0, known.1) == (descriptor.as_raw_fd(), events));
         // An error is for the next system call on the descriptor to tell.
         let ask = || poll(&mut [PollFd::new(descriptor, events)], PollTimeout::ZERO) != Ok(0);
-        place.map_or_else(ask, |place| known.swap_remove(place).2)
+        match place {
+            // As long as we do not sleep, that is still to come.
+            Some(place) if !known[place].2 => false,
+            Some(place) => known.swap_remove(place).2,
+            None => ask(),
+        }
     }
 
     /// The number of this turn, for what is to be done once in each.

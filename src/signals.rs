@@ -185,8 +185,8 @@ impl Signals {
             // What the kernel has continued us by (F_SETSIG) is for nobody else.
             let is_wake = signal == Signal::CONT && code > 0 && code != SI_KERNEL;
             // One that is ignored is queued all the same as long as it is blocked.
-            let is_heeded = signal == Signal::CHLD || !is_ignored(&signal);
-            if is_heeded && !is_wake {
+            let is_heeded = |signal| signal == Signal::CHLD || !is_ignored(&signal);
+            if !is_wake && is_heeded(signal) {
                 return Some(Arrival { signal, from_kernel: [SI_KERNEL, handover::KERNELS].contains(&code) });
             }
         }

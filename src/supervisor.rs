@@ -10,22 +10,22 @@ mod keeper;
 mod outside;
 mod teller;
 pub mod turn;
+mod wait;
 
 use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Pid;
 
 use self::job::Job;
 use self::keeper::Keeper;
 use self::teller::Teller;
 use self::turn::Turns;
+use self::wait::Ready;
 use crate::clock::{self, Alarm};
 use crate::command::{self, Reaped};
 use crate::environment;
@@ -34,7 +34,7 @@ use crate::hold::{Caller, leave_stdout};
 use crate::lending::{self, Borrowing};
 use crate::plan::{CommandLine, Plan};
 use crate::readiness::Manager;
-use crate::rules::event::{Awaited, CommandEvent, Event, Unstarted};
+use crate::rules::event::{CommandEnd, CommandEvent, Event, Unstarted};
 use crate::rules::guarded::End;
 use crate::rules::instant::Instant;
 use crate::rules::last_run::Asked;
@@ -112,26 +112,11 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
     let mut outcome = supervisor.work();
     if let (Ok(Outcome::Signaled(signal)), Some(_)) = (&outcome, plan.hold()) {
         // Not the death of a command: the caller relied on the lock.
-        supervisor.signal_caller(plan.settings.stop_signal);
-        supervisor.call_in();
         supervisor.teller.say(&Notice::Lost(LostWhy::Killed(*signal)));
         outcome = Ok(Outcome::Lost);
     }
     supervisor.clean_up(outcome.is_err());
     outcome
-}
-
-/// Where there may be something to read.
-#[derive(Clone, Copy, Debug, Default)]
-struct Ready {
-    signals: bool,
-    keeper: bool,
-    guard: bool,
-    children: bool,
-}
-
-impl Ready {
-    const ALL: Self = Self { signals: true, keeper: true, guard: true, children: true };
 }
 
 struct Supervisor<'p> {
@@ -170,59 +155,12 @@ impl<'p> Supervisor<'p> {
             if let Some(outcome) = turns.outcome() {
                 return Ok(outcome);
             }
-            self.start_writer();
             self.wait(&turns)?;
+            if self.ready.texts {
+                self.start_writer();
+            }
             turns.turn(self)?;
         }
-    }
-
-    /// Sleeps until a signal, a report, the deadline or a text that has no writer comes.
-    fn wait(&mut self, turns: &Turns) -> anyhow::Result<()> {
-        if self.keeper.as_ref().is_some_and(Keeper::has_news) {
-            self.ready = Ready::ALL;
-            return Ok(());
-        }
-        self.manager.wait(clock::now());
-        let look_again = self.caller.as_ref().and_then(Caller::look_again).map(|pause| clock::now() + pause);
-        let others = self.manager.ask_at().into_iter().chain(look_again);
-        let wake_at = turns.deadline().into_iter().chain(others).min();
-        self.alarm.set(wake_at).context("cannot set the timer")?;
-        let mut fds = vec![
-            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.ended.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.alarm.as_fd(), PollFlags::POLLIN),
-        ];
-        let link = self.keeper.as_ref().and_then(|keeper| keeper.link.as_ref());
-        fds.extend(link.map(|link| PollFd::new(link.as_fd(), PollFlags::POLLIN)));
-        let of_guard = fds.len();
-        fds.extend(self.job.awaited().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
-        let of_others = fds.len();
-        fds.extend(self.writer.awaited().map(|texts| PollFd::new(texts, PollFlags::POLLIN)));
-        let awaits_borrowers = match turns.awaits() {
-            Some(Awaited::Borrowers) => true,
-            Some(Awaited::Everyone) => self.caller.is_some() && self.job.has_gone(),
-            None => false,
-        };
-        let lent = self.keeper.as_ref().and_then(|keeper| keeper.ties.lent.awaited()).filter(|_| awaits_borrowers);
-        fds.extend(lent.map(|lent| PollFd::new(lent, PollFlags::empty())));
-        if !self.caller_is_told {
-            fds.extend(self.caller.as_ref().and_then(Caller::awaited));
-        }
-        if self.job.needs_loans(turns.awaits().is_some()) && turns.may_lose() {
-            fds.extend(self.borrowing.pipes().map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
-        }
-        match poll(&mut fds, PollTimeout::NONE) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(error) => return Err(error).context("cannot wait for events"),
-        }
-        let is_ready = |fd: &PollFd<'_>| fd.any().unwrap_or(true);
-        self.ready = Ready {
-            signals: is_ready(&fds[0]),
-            children: is_ready(&fds[1]) || self.ready.children,
-            keeper: fds[3..of_guard].iter().any(is_ready),
-            guard: fds[of_guard..of_others].iter().any(is_ready),
-        };
-        Ok(())
     }
 
     fn is_on_lost(&self, pid: Pid) -> bool {
@@ -387,6 +325,10 @@ impl<'p> Supervisor<'p> {
             if has_failed && self.caller.is_none() {
                 keeper.order(Order::Release);
             }
+            if keeper.is_done {
+                // It has nothing left to do but exit.
+                return;
+            }
             keeper.link = None;
             keeper.ties.end();
         }
@@ -449,6 +391,11 @@ impl<'p> Supervisor<'p> {
             (None, End::Stillborn) => return CommandEvent::StartFailed(Unstarted::NoProcess),
             (None, End::Reaped(end)) => end,
         };
+        if self.caller.is_some() && matches!(end, CommandEnd::Signaled(_)) {
+            // What stood in for a command was killed: what has borrowed the lock relies on it, and so does the caller.
+            self.signal_caller(self.plan.settings.stop_signal);
+            self.call_in();
+        }
         if let Some(keeper) = self.keeper.as_ref().filter(|_| !self.plan.settings.wait_descendants) {
             keeper.ties.lent.end();
         }

@@ -14,17 +14,10 @@ pub fn time_namespace() -> Option<u64> {
     number("time")
 }
 
-/// What kind of namespace our children would be in, and not we ourselves (pid_namespaces(7), time_namespaces(7)); `None` if
-/// there is none.
-pub(super) fn of_children_alone() -> Option<&'static str> {
-    [("pid", "PID"), ("time", "time")].into_iter().find(|(kind, _)| is_of_children_alone(kind)).map(|(_, name)| name)
-}
-
-fn is_of_children_alone(kind: &str) -> bool {
-    let theirs = format!("{kind}_for_children");
-    // Before Linux 4.12, or 5.6, there is no such link. A namespace without a first process has one that cannot be followed.
-    let has_link = fs::symlink_metadata(path(&theirs)).is_ok();
-    has_link && number(kind).is_some_and(|ours| number(&theirs) != Some(ours))
+/// Whether our children would be in another PID namespace than we are (pid_namespaces(7)). One without a first process has no
+/// number yet.
+pub(super) fn is_of_children_alone() -> bool {
+    number("pid_for_children") != pid_namespace()
 }
 
 fn number(link: &str) -> Option<u64> {

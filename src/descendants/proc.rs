@@ -30,11 +30,10 @@ pub(super) fn open(path: &str) -> io::Result<File> {
     Ok(openat(directory()?, path, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?.into())
 }
 
-/// What is in a file below it.
-pub(super) fn read(path: &str) -> io::Result<Vec<u8>> {
-    let mut text = vec![];
-    open(path)?.read_to_end(&mut text)?;
-    Ok(text)
+/// The beginning of a file below it, as far as there is room. Such a file is short, and comes whole.
+pub(super) fn read<'t>(path: &str, room: &'t mut [u8]) -> io::Result<&'t [u8]> {
+    let length = open(path)?.read(room)?;
+    Ok(&room[..length])
 }
 
 /// Where a link below it leads.

@@ -29,6 +29,9 @@ pub(super) struct Process {
     pub(super) exiting: bool,
 }
 
+/// More than what is read of proc_pid_stat(5).
+const STAT: usize = 512;
+
 /// The flag of a process that exits, in the ninth field of proc_pid_stat(5) (include/linux/sched.h).
 const PF_EXITING: i64 = 0x4;
 
@@ -44,16 +47,15 @@ impl Process {
         if pid <= 0 {
             return Ok(None);
         }
-        let read = || match proc::read(&format!("{pid}/stat")) {
+        let read = || match proc::read(&format!("{pid}/stat"), &mut [0; STAT]) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(None),
-            stat => stat.map(Some),
+            stat => stat.map(|stat| Some(Self::parse(pid, stat))),
         };
-        let mut stat = read()?;
-        if stat.is_none() && kill(Pid::from_raw(pid), None) != Err(Errno::ESRCH) {
+        match read()? {
             // The number has just been given out; or /proc hides the process (`hidepid`).
-            stat = Some(read()?.ok_or(Errno::EPERM)?);
+            None if kill(Pid::from_raw(pid), None) != Err(Errno::ESRCH) => Ok(read()?.ok_or(Errno::EPERM)?),
+            process => Ok(process.flatten()),
         }
-        Ok(stat.and_then(|stat| Self::parse(pid, &stat)))
     }
 
     /// The process with this id, of which `stat` is the file or its beginning. Allocates nothing.
@@ -107,8 +109,9 @@ fn program(directory: BorrowedFd<'_>, link: &CStr, path: &mut [u8; PATH]) -> Opt
 /// Whether a process that was stopped by a signal may be so still.
 pub fn is_stopped(pid: Pid) -> bool {
     let is_stopped = |thread: &str| {
-        let stat = proc::read(&format!("{pid}/task/{thread}/stat")).ok();
-        stat.and_then(|stat| Process::parse(pid.as_raw(), &stat)).is_some_and(|thread| thread.stopped)
+        let mut room = [0; STAT];
+        let stat = proc::read(&format!("{pid}/task/{thread}/stat"), &mut room).ok();
+        stat.and_then(|stat| Process::parse(pid.as_raw(), stat)).is_some_and(|thread| thread.stopped)
     };
     // The first thread may have ended, while others go on.
     let threads = proc::numbers(&format!("{pid}/task")).unwrap_or_default();

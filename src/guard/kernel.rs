@@ -13,7 +13,10 @@ use crate::shared::Shared;
 /// A timer that sends SIGKILL to this process when the lease is over (timer_create(2)), and counts sleep. That ends a
 /// stopped process as well, and one in a frozen cgroup of version 2, but not in one of version 1. The death of a guard
 /// kills the command.
-pub(super) struct DeadlineTimer(libc::timer_t);
+pub(super) struct DeadlineTimer {
+    timer: libc::timer_t,
+    deadline: Option<Instant>,
+}
 
 impl DeadlineTimer {
     /// A timer that is not set. It lasts as long as the process.
@@ -26,12 +29,15 @@ impl DeadlineTimer {
             event.sigev_signo = libc::SIGKILL;
             let mut timer = std::mem::zeroed();
             Errno::result(libc::timer_create(libc::CLOCK_BOOTTIME, &raw mut event, &raw mut timer))?;
-            Ok(Self(timer))
+            Ok(Self { timer, deadline: None })
         }
     }
 
     /// SIGKILL comes at `deadline`, and at once if that has passed.
-    pub(super) fn set(&self, deadline: Instant) {
+    pub(super) fn set(&mut self, deadline: Instant) {
+        if self.deadline.replace(deadline) == Some(deadline) {
+            return;
+        }
         let since_boot = deadline.since_boot();
         let value = libc::timespec {
             tv_sec: libc::time_t::try_from(since_boot.as_secs()).unwrap_or(libc::time_t::MAX),
@@ -43,7 +49,7 @@ impl DeadlineTimer {
         #[expect(unsafe_code, reason = "timer_settime(2) takes a raw timer")]
         // SAFETY: the timer exists; `time` is valid, and the old value is not asked for. So the call cannot fail.
         unsafe {
-            libc::timer_settime(self.0, libc::TIMER_ABSTIME, &raw const time, std::ptr::null_mut());
+            libc::timer_settime(self.timer, libc::TIMER_ABSTIME, &raw const time, std::ptr::null_mut());
         }
     }
 }
@@ -116,9 +122,10 @@ pub(super) fn lock_in_memory(shared: Shared) {
     // SAFETY: the calls change no contents; for addresses that are not mapped they fail.
     unsafe {
         // Without MCL_ONFAULT it would copy every page that this fork could write to.
-        libc::mlockall(libc::MCL_CURRENT | libc::MCL_ONFAULT);
-        libc::mlock(page as *const libc::c_void, length);
-        libc::mlock(stack as *const libc::c_void, STACK);
+        if libc::mlockall(libc::MCL_CURRENT | libc::MCL_ONFAULT) != 0 {
+            libc::mlock(page as *const libc::c_void, length);
+            libc::mlock(stack as *const libc::c_void, STACK);
+        }
     }
 }
 

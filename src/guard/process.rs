@@ -5,6 +5,7 @@
 //! ([`descendants`](crate::descendants)).
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
@@ -57,10 +58,11 @@ pub(super) fn run(birth: &Birth<'_>, inherited: Inherited<'_>, passage: Passage)
         passage.report.exit(&Errno::ESRCH.into());
     }
     match Process::begin(birth, inherited, &passage) {
-        Ok(mut process) => process.work(),
+        // What it has open the kernel closes.
+        Ok(process) => ManuallyDrop::new(process).work(),
         Err(error) => passage.report.exit(&error),
     }
-    // Up to here the timer ends a guard that is stopped. What it has open the kernel closes.
+    // Up to here the timer ends a guard that is stopped.
     exit_now(0)
 }
 
@@ -81,6 +83,8 @@ struct Process<'a> {
     /// The end of the pipe that shows that no guard is left; `None` once nothing is left to answer for.
     alive: Option<OwnedFd>,
     fuses: [Fuse<'a>; 2],
+    /// There may be a request.
+    is_asked: bool,
 }
 
 impl<'a> Process<'a> {
@@ -135,6 +139,7 @@ impl<'a> Process<'a> {
             timer: DeadlineTimer::new()?,
             alive: Some(alive),
             fuses: [Fuse::lay(ended, target)?, Fuse::lay(fuse, target)?],
+            is_asked: false,
         };
         process.close_others(&[ended, fuse], birth);
         kernel::lock_in_memory(shared);
@@ -156,14 +161,19 @@ impl<'a> Process<'a> {
 
     fn work(&mut self) {
         let mut guard = Guard::default();
-        while let Next::Wait(wake_at) = guard.turn(self) {
+        let mut wake_at = None;
+        loop {
             // An alarm that cannot be set leaves the kernel's timer.
             let _ = self.alarm.set(wake_at);
             self.wait(guard.has_supervisor());
+            match guard.turn(self) {
+                Next::Wait(next) => wake_at = next,
+                Next::Exit => return,
+            }
         }
     }
 
-    fn wait(&self, has_supervisor: bool) {
+    fn wait(&mut self, has_supervisor: bool) {
         let mut fds = [
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.alarm.as_fd(), PollFlags::POLLIN),
@@ -176,12 +186,14 @@ impl<'a> Process<'a> {
             // RLIMIT_NOFILE is smaller than their number by now (poll(2)). At its priority it must not ask all the time.
             let _ = poll(&mut [], BLIND);
         }
-        if fds[0].any().unwrap_or(true) {
+        let [has_child, _, is_rung, is_asked] = fds.map(|fd| fd.any().unwrap_or(true));
+        if has_child {
             self.signals.clear();
         }
-        if fds[2].any().unwrap_or(true) {
+        if is_rung {
             let _ = read(self.bell, &mut [0; 8]);
         }
+        self.is_asked = is_asked;
     }
 
     fn tell_supervisor(&self) {
@@ -235,6 +247,9 @@ impl Outside for Process<'_> {
     }
 
     fn hear(&mut self) -> Heard {
+        if !self.is_asked {
+            return Heard::Nothing;
+        }
         let mut message = [0; 3];
         loop {
             match recv(self.link.as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT) {

@@ -4,13 +4,13 @@ use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
 use std::fs::File;
 use std::future::pending;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use nix::fcntl::OFlag;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::PollFlags;
 use nix::sys::prctl;
 use nix::sys::stat::Mode as Permissions;
 use nix::unistd::{dup2_stdin, dup2_stdout, gethostname, setsid};
@@ -19,7 +19,6 @@ use super::outside::Outside;
 use super::{Keeper, PAUSE};
 use crate::clock;
 use crate::descendants;
-use crate::futures::or;
 use crate::guard::KeeperTies;
 use crate::lending::{self, Lending};
 use crate::lookup;
@@ -84,16 +83,14 @@ pub fn run(birth: Birth<'_>) {
     };
     // Only now: the credentials may come from standard input, and may never come. From here on it may have something to
     // release, and may outlive the supervisor.
-    if let Err(error) = prctl::set_pdeathsig(None).map_err(Into::into).and_then(|()| detach()) {
+    let _ = prctl::set_pdeathsig(None);
+    if let Err(error) = detach() {
         log::error!("keeper: {error:#}");
         return;
     }
     let lived = Reactor::new().and_then(|reactor| {
-        // If it has gone already, and the number is another's by now, the socket tells.
-        let supervisor = i32::try_from(birth.supervisor.pid).ok().and_then(|pid| descendants::pidfd_open(pid).ok());
         let loans = RefCell::new(birth.loans.clone());
-        let outside =
-            RealOutside { birth, loans, servers: &servers, reactor: &reactor, card: OnceCell::new(), supervisor };
+        let outside = RealOutside { birth, loans, servers: &servers, reactor: &reactor, card: OnceCell::new() };
         reactor.run(Keeper::new(plan, refresh, asked, queue_at, outside).keep())
     });
     if let Err(error) = lived {
@@ -119,13 +116,6 @@ struct RealOutside<'p> {
     /// What the supervisor still has of what it had borrowed at our birth.
     loans: RefCell<Borrowing<()>>,
     card: OnceCell<Card>,
-    /// Readable once the supervisor has died. A guard that is stopped right after its fork has a copy of the supervisor's
-    /// socket, and would hide that. `None` where the kernel does not tell.
-    supervisor: Option<OwnedFd>,
-}
-
-fn is_readable(descriptor: &OwnedFd) -> bool {
-    poll(&mut [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO).is_ok_and(|count| count > 0)
 }
 
 impl<'p> Outside for RealOutside<'p> {
@@ -193,23 +183,11 @@ impl<'p> Outside for RealOutside<'p> {
     }
 
     async fn order(&self) -> Option<Order> {
-        let may_come = || async {
-            match &self.supervisor {
-                Some(supervisor) => {
-                    let link = self.reactor.ready(&self.birth.link, PollFlags::POLLIN);
-                    or(link, self.reactor.ready(supervisor, PollFlags::POLLIN)).await;
-                }
-                None => self.reactor.ready(&self.birth.link, PollFlags::POLLIN).await,
-            }
-        };
         loop {
-            // First: what it has sent before is still to be read.
-            let has_gone = self.supervisor.as_ref().is_some_and(is_readable);
             match self.birth.link.receive() {
                 Received::Message(order) => return Some(order),
                 Received::Gone => return self.birth.ties.shared.is_released().then_some(Order::Release),
-                Received::Nothing if has_gone => return None,
-                Received::Nothing => may_come().await,
+                Received::Nothing => self.reactor.ready(&self.birth.link, PollFlags::POLLIN).await,
             }
         }
     }

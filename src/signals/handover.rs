@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
+use std::sync::OnceLock;
 
 use libc::{c_int, c_void, siginfo_t};
 use nix::errno::Errno;
@@ -16,8 +17,9 @@ pub(super) const KERNELS: c_int = -SI_KERNEL;
 
 /// Whether this process has another thread than the main one (proc_pid_task(5)).
 pub(super) fn is_needed() -> bool {
+    static IS_NEEDED: OnceLock<bool> = OnceLock::new();
     // A directory has a link for itself, one in its parent, and one for each directory in it.
-    fs::metadata("/proc/self/task").is_ok_and(|task| task.nlink() > 3)
+    *IS_NEEDED.get_or_init(|| fs::metadata("/proc/self/task").is_ok_and(|task| task.nlink() > 3))
 }
 
 /// Has this signal handed over to the main thread, which blocks and queues it.

@@ -86,7 +86,7 @@ impl Job {
     /// Makes a guard, and with it the command's process, so that the lock need not wait for them. `kept`: descriptors that it
     /// keeps open for as long as something of the command is left.
     pub(super) fn make_guard(&mut self, command: &CommandLine, ties: &Ties, kept: &[RawFd]) -> io::Result<()> {
-        if self.guard.as_mut().is_some_and(|guarded| !guarded.state.is_reaped() && guarded.guard.hear().is_ok()) {
+        if self.guard.as_ref().is_some_and(|guarded| !guarded.state.is_reaped() && guarded.guard.is_linked()) {
             return Ok(());
         }
         // One that has died, if there is any, is still to be reaped.
@@ -118,7 +118,9 @@ impl Job {
 
     /// Looks at the terminal before the command is started.
     pub(super) fn prepare(&mut self) {
-        self.terminal = Attributes::of_foreground();
+        if self.shares_group {
+            self.terminal = Attributes::of_foreground();
+        }
     }
 
     /// Starts the command, if that is before `until`. `variables`: what is added to its environment. An

@@ -30,8 +30,10 @@ impl Outside for Supervisor<'_> {
         (seen.has_ended, seen.has_command) = (news.ended.is_some(), self.job.has_command());
         seen.events = news.events(|end| self.end(end));
         seen.is_emptied = self.job.is_emptied();
-        seen.borrowers_have_gone = !self.may_be_used();
-        seen.everyone_has_gone = seen.borrowers_have_gone && self.job.has_gone();
+        if waits || seen.has_ended {
+            seen.borrowers_have_gone = !self.may_be_used();
+            seen.everyone_has_gone = seen.borrowers_have_gone && self.job.has_gone();
+        }
         if self.job.needs_loans(waits) && self.borrowing.is_lost(&lending::Proc) {
             seen.loss = Some(Loss::LenderGone);
         } else if self.job.is_lease_over() {
@@ -52,8 +54,8 @@ impl Outside for Supervisor<'_> {
 
     fn hear_keeper(&mut self) -> Option<Event> {
         let event = self.keeper.as_mut().filter(|_| self.ready.keeper)?.hear()?;
-        // A signal that had come before that report was read is heard in the same turn.
-        self.ready.signals = true;
+        // A signal that had come before that report was read keeps the command from being started.
+        self.ready.signals |= matches!(event, Event::Keeper(Report::Queue(Progress::Held { .. })));
         if let Event::Keeper(Report::Queue(Progress::Asked(asked))) = event {
             self.asked = Some(asked);
         }

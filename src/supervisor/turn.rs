@@ -129,6 +129,9 @@ impl Turns {
         let postponed = self.hear_keeper(outside, &seen)?;
         let signals = outside.signals()?.into_iter().filter(|(signal, _)| *signal != Signal::CHLD);
         let (continues, signals): (Vec<_>, Vec<_>) = signals.partition(|(signal, _)| *signal == Signal::CONT);
+        if signals.iter().any(|(signal, _)| cancels(*signal)) {
+            outside.spoil();
+        }
         // A command that has ended is not stopped by Ctrl-Z; what is typed is for those that it has left.
         let is_for_others = |(signal, shared): &(Signal, bool)| seen.has_ended && (*shared || *signal == Signal::TSTP);
         let (later, signals): (Vec<_>, Vec<_>) = signals.into_iter().partition(is_for_others);
@@ -213,11 +216,6 @@ impl Turns {
             match effect {
                 Effect::Stop(_) | Effect::Kill if taken_back.is_some() => continue,
                 Effect::Stop(_) | Effect::Kill => outside.spoil(),
-                Effect::Forward(signal) | Effect::ForwardOutside(signal) | Effect::Interrupt { signal, .. }
-                    if cancels(signal) =>
-                {
-                    outside.spoil();
-                }
                 Effect::StartKeeper(_) => (self.answered, self.lease) = (None, None),
                 Effect::StopSelf(_) => self.has_stopped = true,
                 Effect::Finish(outcome) => self.outcome = Some(outcome),

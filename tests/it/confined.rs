@@ -99,29 +99,6 @@ fn settings_of_a_terminal_without_its_device() {
     expect_settings_back(&scratch, job.run_by(mounted(BARE_DEV)));
 }
 
-/// There is no process for the writer yet.
-#[test]
-fn said_once_there_may_be_a_process_more() {
-    if refused([Right::Root]) {
-        return;
-    }
-    let (scratch, copied) = (Scratch::new().with_lock(), Copied::new(0o755));
-    let holder = scratch.occupy("");
-    // zklock, its keeper and its guard, and what waits at the gate. The user has no other process.
-    let user = ["--reuid=65533", "--regid=65533", "--clear-groups", "prlimit"];
-    let limited = ["setpriv"].into_iter().chain(user).chain(["--nproc=4:100"]);
-    let zklock = scratch.zklock().plain().program(copied.zklock()).args(["-v", LOCK, "--", "true"]);
-    let mut job = zklock.run_by(limited).spawn();
-    scratch.wait_queue(2);
-    assert_eq!(job.stderr(), "");
-    let more = ["--nproc=100", "--pid", &job.pid().to_string()];
-    let more = Command::new("setpriv").args(user).args(more).status();
-    assert!(more.is_ok_and(|status| status.success()));
-    job.wait_stderr("session 0x");
-    scratch.delete(&holder);
-    job.wait().expect_code(0);
-}
-
 #[test]
 fn any_user_on_a_read_only_root() {
     if refused([Right::Root, Right::Mounts]) {

@@ -118,6 +118,10 @@ impl Machine {
             }
             Event::KeeperGone => self.stop(now, run, LostWhy::KeeperGone),
             Event::LeaseOver => lose(now, run, LostWhy::Told(Loss::LeaseOver)),
+            Event::GuardGone if now >= run.lease.kill_at() => {
+                // The kernel has ended it with the lease.
+                self.stop(now, run, LostWhy::Told(Loss::LeaseOver))
+            }
             Event::GuardGone => {
                 let (state, mut effects) = kill(now, run.lease, Cause::GuardGone, None);
                 effects.push(Effect::Say(Notice::GuardDied { had_ended: run.ended.is_some() }));

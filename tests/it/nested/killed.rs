@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::{find, inner_guard, inner_keeper, next, script, wait_until_it_lends_no_more};
+use super::{find, inner_guard, inner_keeper, next, script};
 use crate::harness::fault::EXPIRY;
 use crate::harness::moment::Moment;
 use crate::harness::poll;
@@ -162,25 +162,6 @@ fn inner_zklock_killed_at_a_terminal() {
     process::send(inner_keeper(&outer).parent, Signal::SIGKILL);
     outer.wait().expect_code(0);
     terminal.wait_count("status 137", 1);
-    expect_next(&scratch, next);
-    outer.wait_until_nothing_is_left();
-}
-
-/// The inner guard has not said that nothing is left, so the outer run waits for it.
-#[test]
-fn lock_is_held_until_the_inner_guard_has_ended() {
-    let scratch = Scratch::new();
-    let terminal = Terminal::new(80);
-    let (mut outer, next) = nested_at(&terminal, &scratch, "exec INNER");
-    let guard = inner_guard(&outer);
-    process::stop(guard.pid);
-    process::send(guard.parent, Signal::SIGKILL);
-    wait_until_it_lends_no_more(&outer);
-    let decided = Moment::now().after(Duration::from_millis(100));
-    decided.wait_past();
-    assert_eq!(scratch.client().children(LOCK).len(), 2);
-    process::send(guard.pid, Signal::SIGCONT);
-    outer.wait().expect_signal(Signal::SIGKILL);
     expect_next(&scratch, next);
     outer.wait_until_nothing_is_left();
 }
