@@ -33,11 +33,11 @@ fn this() -> Lender {
 #[test]
 fn the_lender_knows_when_the_last_borrower_is_done() {
     let lending = Lending::begin().unwrap();
-    let (mut one, mut two) = (borrowing(offer(&lending)), borrowing(offer(&lending)));
+    let (one, mut two) = (borrowing(offer(&lending)), borrowing(offer(&lending)));
     assert_eq!([one.pipes().count(), two.pipes().count()], [1, 1]);
     assert!(!lending.is_over());
     lending.end();
-    one.give_back();
+    drop(one);
     assert!(!lending.is_over());
     // What is borrowed stays so, although nothing more is lent.
     two.borrow(&Proc);
@@ -191,7 +191,7 @@ fn who_lends_us_a_lock() {
     // Before Linux 5.6, or an older zklock.
     assert_eq!(judge(&borrowed, &Card { time_ns: None, ..holder.clone() }), Loan::Lent(offer.lender));
 
-    borrowed.give_back();
+    borrowed.keep(&[]);
     assert_eq!(judge(&borrowed, &holder), Loan::Over);
     sleep.kill().unwrap();
     sleep.wait().unwrap();

@@ -52,11 +52,6 @@ impl<P> Borrowing<P> {
         }
     }
 
-    /// Gives everything back. In a fork, this closes the copies of the fork.
-    pub fn give_back(&mut self) {
-        self.keep(&[]);
-    }
-
     /// Gives back what is not borrowed from these. Returns whether that was anything.
     pub fn keep(&mut self, lenders: &[Lender]) -> bool {
         let mut gives_back = false;

@@ -317,7 +317,7 @@ impl State {
         if self.hosts[host].hold.is_none() || !has_keeper {
             self.call_in(host);
         }
-        self.hosts[host].borrowing.give_back();
+        self.hosts[host].borrowing.keep(&[]);
         for nested in self.below(host) {
             if let Some(keeper) = self.hosts[nested].keeper {
                 self.touch_keeper(keeper);
