@@ -7,11 +7,6 @@ use super::instant::Instant;
 use super::lease::Terms;
 use super::pace::Pace;
 
-/// How long a connection may be silent on which a lease hangs. It leaves time for a second server within the lease.
-pub fn silence_limit(timeout: Duration) -> Duration {
-    timeout / 6
-}
-
 /// A request that was answered. Our server has heard from us no earlier than it was sent, and by the time of the answer
 /// at the latest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

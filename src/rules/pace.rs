@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
-use super::contacts::silence_limit;
 use super::instant::Instant;
+
+/// How long a connection may be silent on which a lease hangs. It leaves time for a second server within the lease.
+pub fn silence_limit(timeout: Duration) -> Duration {
+    timeout / 6
+}
 
 /// The pace of one connection.
 ///

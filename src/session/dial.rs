@@ -16,8 +16,8 @@ use super::word::{NOT_SERVING, VERSION, Word};
 use crate::clock;
 use crate::futures::or;
 use crate::reactor::Reactor;
-use crate::rules::contacts::silence_limit;
 use crate::rules::instant::Instant;
+use crate::rules::pace::silence_limit;
 use crate::zookeeper::handshake::{Attempt, Granted, Identity};
 
 /// Servers that are down are tried again after this long, then after twice that, and so on.

@@ -9,8 +9,8 @@ use std::io;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use zklock::rules::contacts::silence_limit;
 use zklock::rules::instant::Instant;
+use zklock::rules::pace::silence_limit;
 use zklock::session::channel::Channel;
 
 use crate::chance::LATEST;
