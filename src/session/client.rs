@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::task::Poll;
 use std::time::Duration;
@@ -29,7 +30,7 @@ use crate::zookeeper::request::{Kind, NewNode, Operation, Request, Secret};
 type Slot = Rc<RefCell<Option<Result<Reply, Failure>>>>;
 
 /// What waits for a reply.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Waits {
     slot: Slot,
     /// The watch that is asked for, if any.
@@ -101,7 +102,7 @@ impl<C: Channel> ClientSession<C> {
         self.protection = login.protection;
         for Credential { scheme, secret } in login.shown() {
             let request = Request::Auth { scheme, credentials: Secret(secret) };
-            let waits = Waits { slot: Slot::default(), watch: None, login: Some(scheme.clone()) };
+            let waits = Waits { login: Some(scheme.clone()), ..Waits::default() };
             // If they are longer than any server takes, the nodes are not those of this login, and that is noticed.
             let _ = self.wire.get_mut().connection.request(&request, waits, self.channel.now());
         }
@@ -187,8 +188,7 @@ impl Wire {
         }
         let now = channel.now();
         if self.connection.ping_at().is_some_and(|at| at <= now) {
-            let waits = Waits { slot: Slot::default(), watch: None, login: None };
-            self.connection.request(&Request::Ping, waits, now).map_err(io::Error::other)?;
+            self.connection.request(&Request::Ping, Waits::default(), now).map_err(io::Error::other)?;
         }
         self.write(channel)?;
         if self.connection.lost_at().is_some_and(|at| at <= now) {
@@ -362,13 +362,8 @@ impl<C: Channel> Session for ClientSession<C> {
     }
 
     fn children<'s>(&'s self, path: &str) -> impl Future<Output = Result<Vec<String>, Failure>> + use<'s, C> {
-        let reply = self.ask(&Request::GetChildren { path, watch: false });
-        async move {
-            match reply.await? {
-                Reply::Children { names, .. } => Ok(names),
-                other => Err(unexpected(&other)),
-            }
-        }
+        let reply = self.names(path, false);
+        async move { Ok(reply.await?.0) }
     }
 
     async fn watch_children(&self, path: &str) -> Result<(Vec<String>, Watch), Failure> {
@@ -377,19 +372,18 @@ impl<C: Channel> Session for ClientSession<C> {
     }
 
     fn read<'s>(&'s self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Failure>> + use<'s, C> {
-        let reply = self.ask(&Request::GetData { path, watch: false });
-        async move { data(reply.await?) }
+        let reply = self.look(path, false);
+        async move { reply.await.map(|(data, stat, _)| (data, stat.into())) }
     }
 
     fn read_and_watch<'s>(
         &'s self,
         path: &str,
     ) -> impl Future<Output = Result<(Vec<u8>, Stat, Watch), Failure>> + use<'s, C> {
-        let (wanted, watch) = Wanted::on(path, false);
-        let reply = self.ask_and_watch(&Request::GetData { path, watch: true }, Some(wanted));
+        let reply = self.look(path, true);
         async move {
-            let (data, stat) = data(reply.await?)?;
-            Ok((data, stat, watch))
+            let (data, stat, watch) = reply.await?;
+            Ok((data, stat.into(), watch.expect("it was asked for")))
         }
     }
 
@@ -432,28 +426,13 @@ impl<C: Channel> Session for ClientSession<C> {
     }
 
     async fn close(&self) -> Result<(), Failure> {
-        let slot = Slot::default();
-        let waits = Waits { slot: Rc::clone(&slot), watch: None, login: None };
-        let queued = self.wire.borrow_mut().connection.request(&Request::Close, waits, self.channel.now());
-        if let Err(error) = queued {
-            return Err(Failure::Unknown(error.to_string()));
-        }
-        self.channel.take_another_turn();
-        poll_fn(|_| {
-            self.go_on();
-            match slot.take() {
-                Some(reply) => Poll::Ready(reply.map(drop)),
-                None if self.wire.borrow().is_lost => Poll::Ready(Err(Failure::Unknown("connection lost".to_owned()))),
-                None => Poll::Pending,
+        let mut reply = pin!(self.ask(&Request::Close));
+        poll_fn(|context| match reply.as_mut().poll(context) {
+            Poll::Pending if self.wire.borrow().is_lost => {
+                Poll::Ready(Err(Failure::Unknown("connection lost".to_owned())))
             }
+            reply => reply.map_ok(drop),
         })
         .await
-    }
-}
-
-fn data(reply: Reply) -> Result<(Vec<u8>, Stat), Failure> {
-    match reply {
-        Reply::Data { data, stat } => Ok((data, stat.into())),
-        other => Err(unexpected(&other)),
     }
 }

@@ -28,16 +28,6 @@ pub enum Event<T> {
     Changed(Change),
 }
 
-/// A request that was not answered when its connection was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unanswered<T> {
-    /// Its tag.
-    pub tag: T,
-    /// When it was sent. Then its outcome is unknown, and it may even be carried out later. `None`: some of its bytes
-    /// were not sent, so it will not be carried out.
-    pub sent: Option<Instant>,
-}
-
 /// A request that waits for its reply.
 #[derive(Debug)]
 struct Pending<T> {
@@ -249,12 +239,6 @@ impl<T> Connection<T> {
     pub fn lost_at(&self) -> Option<Instant> {
         let oldest = self.pending.front()?;
         Some(self.pace.lost_at(self.last_received, oldest.asked))
-    }
-
-    /// The connection is lost, or given up. Returns what is known of the requests that were not answered, in their
-    /// order.
-    pub fn lost(self) -> impl Iterator<Item = Unanswered<T>> {
-        self.pending.into_iter().map(|request| Unanswered { tag: request.tag, sent: request.sent })
     }
 }
 
