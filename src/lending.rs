@@ -38,6 +38,7 @@ pub struct Lending {
     /// The same once more, where borrowers find it; `None` once nothing more is lent.
     door: RefCell<Option<OwnedFd>>,
     lender: Lender,
+    inode: u64,
 }
 
 impl Lending {
@@ -45,7 +46,8 @@ impl Lending {
     pub fn begin() -> io::Result<Self> {
         let (_, writes) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         let door = writes.try_clone()?;
-        Ok(Self { writes, door: RefCell::new(Some(door)), lender: process(std::process::id())? })
+        let inode = fstat(&writes)?.st_ino;
+        Ok(Self { writes, door: RefCell::new(Some(door)), lender: process(std::process::id())?, inode })
     }
 
     /// This run, as its supervisor.
@@ -56,8 +58,7 @@ impl Lending {
     /// What the process `root` and those below it are to be told, which may borrow the locks of this run.
     pub fn offer(&self, root: Lender) -> Option<Offer> {
         let descriptor = self.door.borrow().as_ref()?.as_raw_fd().cast_unsigned();
-        let inode = fstat(&self.writes).ok()?.st_ino;
-        Some(Offer { lender: self.lender, root, descriptor, inode })
+        Some(Offer { lender: self.lender, root, descriptor, inode: self.inode })
     }
 
     /// From now on nothing more is lent.

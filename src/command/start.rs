@@ -68,9 +68,11 @@ pub enum Call {
     Group,
     /// The end with the guard.
     ParentDeath,
+    /// A timer, or a signal at the end of a pipe, for the guard.
+    Guard,
 }
 
-const CALLS: [Call; 2] = [Call::Group, Call::ParentDeath];
+const CALLS: [Call; 3] = [Call::Group, Call::ParentDeath, Call::Guard];
 
 /// The system refuses such a call. That is not the program's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +86,7 @@ impl fmt::Display for Refused {
         let call = match self.call {
             Call::Group => "setpgid",
             Call::ParentDeath => "prctl(PR_SET_PDEATHSIG)",
+            Call::Guard => "what lock-guard needs (timer_create, F_SETSIG of fcntl)",
         };
         write!(f, "the system refuses {call}: {}", io::Error::from(self.errno))
     }

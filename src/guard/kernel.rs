@@ -111,7 +111,7 @@ pub(super) fn go_first() {
 }
 
 /// How much of the stack a guard uses at most: that of a walk of the processes below it.
-const STACK: usize = 64 * 1024;
+const STACK: usize = 32 * 1024;
 
 /// Locks in memory what the guard uses, as far as the limit allows (RLIMIT_MEMLOCK): a disk that does not answer must not
 /// stop it. That is every page that it has used by now, or comes to use; and at least the stack and the shared page.

@@ -21,6 +21,7 @@ use super::gate::{self, Passage};
 use super::kernel::{self, DeadlineTimer, Fuse};
 use super::{Birth, above, from_message};
 use crate::clock::{self, Alarm};
+use crate::command::Call;
 use crate::descendants::{Origin, Tree};
 use crate::fork::{close_all_but, exit_now};
 use crate::rules::guard::{Guard, Heard, Next, Outside, Reaped, Sign, Stage, Whom};
@@ -60,7 +61,10 @@ pub(super) fn run(birth: &Birth<'_>, inherited: Inherited<'_>, passage: Passage)
     match Process::begin(birth, inherited, &passage) {
         // What it has open the kernel closes.
         Ok(process) => ManuallyDrop::new(process).work(),
-        Err(error) => passage.report.exit(&error),
+        Err(error) => match Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)) {
+            Errno::EAGAIN | Errno::ENOMEM | Errno::EMFILE | Errno::ENFILE | Errno::ESRCH => passage.report.exit(&error),
+            errno => passage.report.refused(Call::Guard, errno),
+        },
     }
     // Up to here the timer ends a guard that is stopped.
     exit_now(0)

@@ -248,6 +248,7 @@ fn without_what_ties_the_command_to_the_guard_it_is_not_started() {
     for (rules, call) in [
         ("DENY(SYS_setpgid, EPERM),", "setpgid"),
         ("UNLESS(JEQ, SYS_prctl, 3), LOAD(args[0]), UNLESS(JEQ, 1, 1), FAIL(EPERM),", "prctl(PR_SET_PDEATHSIG)"),
+        ("DENY(SYS_timer_create, EPERM),", "what lock-guard needs (timer_create, F_SETSIG of fcntl)"),
     ] {
         let scratch = Scratch::new().with_lock();
         let filtered = filtering(&scratch, rules);
