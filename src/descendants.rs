@@ -168,6 +168,17 @@ impl Tree {
         });
     }
 
+    /// How many processes below us are alive, and not about to have gone, as far as can be seen, without those that are
+    /// `spared` and what is below these.
+    pub fn count(&self, spared: impl Fn(i32) -> bool) -> usize {
+        let mut found = 0;
+        self.walk(spared, &mut |process, _| {
+            found += usize::from(!process.exiting);
+            true
+        });
+        found
+    }
+
     /// Does what the others do but for the signals, so that what it takes is in memory.
     pub fn rehearse(&self) {
         self.walk(|_| false, &mut |_, _| true);
@@ -193,21 +204,6 @@ impl Tree {
 /// Sends a signal to a process, or to a group if the number is negative. It may have gone.
 fn send(target: i32, signal: Signal) {
     let _ = signals::send(target, signal);
-}
-
-/// How many processes below this child of ours are alive, and not about to have gone, as far as can be seen.
-pub fn count_below(child: Pid) -> usize {
-    let mut found = 0;
-    if let Ok(proc) = proc::directory()
-        && let Some(directory) = Directory::open(proc, child.as_raw())
-        && let Some(process) = directory.look(child.as_raw())
-    {
-        directory::walk(proc, &process, &directory, DEPTH, &mut { MOST }, &mut |process, _| {
-            found += usize::from(!process.exiting);
-            true
-        });
-    }
-    found
 }
 
 /// Fails where what is started could not be looked after: where /proc is missing, or shows another PID namespace, so that

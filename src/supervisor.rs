@@ -315,19 +315,12 @@ impl<'p> Supervisor<'p> {
         while self.job.is_left() {
             self.pause(CLEAN_UP_PAUSE);
         }
-        if let Some(notice) = self.job.left_behind() {
-            self.teller.say(&notice);
-        }
         let until = clock::now() + KEEPER_EXIT;
         // It exits when its socket is closed. After a run that has failed, it does not know that nothing is left. What a
         // caller runs below our locks is not below our guard: the keeper waits for that, but not if it is told to release.
         if let Some(keeper) = &mut self.keeper {
             if has_failed && self.caller.is_none() {
                 keeper.order(Order::Release);
-            }
-            if keeper.is_done {
-                // It has nothing left to do but exit.
-                return;
             }
             keeper.link = None;
             keeper.ties.end();
@@ -342,6 +335,10 @@ impl<'p> Supervisor<'p> {
                 break;
             }
             self.pause(left.max(CLEAN_UP_PAUSE));
+        }
+        // Last: what is about to end has ended by now.
+        if let Some(notice) = self.job.left_behind() {
+            self.teller.say(&notice);
         }
     }
 

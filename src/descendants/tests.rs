@@ -56,7 +56,7 @@ fn we_find_ourselves_in_proc() {
 fn what_is_below_a_child_is_counted_and_killed() {
     let (mut shell, sleeper) = shell("sh", "(sleep 1000; exit) & echo $!; wait $!; exit $?");
     let pid = Pid::from_raw(shell.id().cast_signed());
-    while count_below(pid) < 2 {
+    while tree().count(but(pid)) < 3 {
         thread::yield_now();
     }
     tree().walk(but(pid), &mut |process, directory| {

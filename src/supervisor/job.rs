@@ -40,8 +40,6 @@ pub(super) struct Job {
     pub(super) on_lost: Option<Launch>,
     /// Whether commands are started in our process group.
     pub(super) shares_group: bool,
-    /// How many processes the command has left behind.
-    left_behind: usize,
     /// The terminal as the command found it, and whether the command may have had no time to restore it.
     terminal: Option<Attributes>,
     interrupted: bool,
@@ -77,7 +75,6 @@ impl Job {
             grant: None,
             on_lost: None,
             shares_group: false,
-            left_behind: 0,
             terminal: None,
             interrupted: false,
         })
@@ -311,16 +308,17 @@ impl Job {
         if let Some(guarded) = &mut self.guard {
             guarded.leaves = true;
             if guarded.guard.stage().is_open() && !guarded.state.is_reaped() {
-                self.left_behind = descendants::count_below(guarded.guard.pid());
                 guarded.guard.ask(Request::Leave);
             }
         }
     }
 
-    /// What the user is to be told of what the command has left behind, if that is anything.
+    /// What the user is to be told of what the command has left behind, if that is anything. The guard has been reaped, so
+    /// that is below us.
     pub(super) fn left_behind(&self) -> Option<Notice> {
-        let end_with_us = getpid().as_raw() == 1;
-        (self.left_behind > 0).then_some(Notice::LeftBehind { number: self.left_behind, end_with_us })
+        let has_left = self.guard.as_ref().is_some_and(|guarded| guarded.guard.stage() == Stage::Left);
+        let number = if has_left { self.tree.count(|child| self.strangers.contains(&child)) } else { 0 };
+        (number > 0).then_some(Notice::LeftBehind { number, end_with_us: getpid().as_raw() == 1 })
     }
 
     /// Restores the terminal after a command that was stopped. A command that used the whole screen or asked

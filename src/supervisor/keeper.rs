@@ -21,7 +21,7 @@ use crate::rules::event::{CommandEnd, Event};
 use crate::rules::instant::Instant;
 use crate::rules::last_run::Asked;
 use crate::rules::lender::Lender;
-use crate::rules::message::{Order, Report};
+use crate::rules::message::Order;
 use crate::rules::signal::Signal;
 use crate::signals;
 use crate::wire::{Link, Received};
@@ -35,8 +35,6 @@ pub(super) struct Keeper {
     pub(super) reaped: bool,
     /// It was reaped, and had not exited by itself.
     died: bool,
-    /// It has reported that it has released the locks, and exits.
-    pub(super) is_done: bool,
 }
 
 impl Keeper {
@@ -82,7 +80,7 @@ impl Keeper {
         keep.extend(files);
         let forked = fork(c"lock-keeper", Life::Parents, &keep, || live(supervisor, theirs, ties.of_keeper(is_hold)));
         let pid = forked.context("cannot fork")?;
-        Ok(Self { pid, link: Some(ours), ties, reaped: false, died: false, is_done: false })
+        Ok(Self { pid, link: Some(ours), ties, reaped: false, died: false })
     }
 
     /// Whether it has gone, and did not exit by itself.
@@ -102,10 +100,7 @@ impl Keeper {
     /// Its next message, or that it has gone.
     pub(super) fn hear(&mut self) -> Option<Event> {
         match self.link.as_ref()?.receive() {
-            Received::Message(report) => {
-                self.is_done = matches!(report, Report::Released { .. });
-                Some(Event::Keeper(report))
-            }
+            Received::Message(report) => Some(Event::Keeper(report)),
             Received::Nothing if !self.reaped => None,
             Received::Nothing | Received::Gone => {
                 self.link = None;
