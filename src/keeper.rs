@@ -65,8 +65,6 @@ pub struct Keeper<'p, O: Outside> {
     session: SessionState<O::Session>,
     beats: Beats,
     place: RefCell<Place>,
-    /// When the session may be opened.
-    queue_at: Instant,
     /// With `--once-per`: when this run asked.
     asked: Cell<Option<Asked>>,
     /// The recent run because of which our command is skipped.
@@ -178,8 +176,7 @@ enum End {
 
 impl<'p, O: Outside> Keeper<'p, O> {
     /// A keeper that has done nothing yet. `asked`: when this run asked for its first lock, as an earlier keeper has told.
-    /// `queue_at`: when it may open its session.
-    pub fn new(plan: &'p Plan, refresh: Option<Duration>, asked: Option<Asked>, queue_at: Instant, outside: O) -> Self {
+    pub fn new(plan: &'p Plan, refresh: Option<Duration>, asked: Option<Asked>, outside: O) -> Self {
         let mut locks: Vec<_> = plan.request.locks().collect();
         locks.sort_unstable();
         Self {
@@ -201,7 +198,6 @@ impl<'p, O: Outside> Keeper<'p, O> {
                 unpublished: RefCell::new(None),
             },
             place: RefCell::default(),
-            queue_at,
             asked: Cell::new(asked),
             skips: RefCell::new(None),
             has_record: Cell::new(false),
@@ -302,12 +298,6 @@ impl<'p, O: Outside> Keeper<'p, O> {
     /// Opens a session, queues and holds for as long as the session lasts, over as many connections as it
     /// takes.
     async fn live(&self) -> Report {
-        let pause = self.queue_at.saturating_since(self.outside.now());
-        if !pause.is_zero() {
-            // Not all clients whose sessions have ended at the same moment.
-            let jitter = pause.mul_f64(f64::from(self.outside.random().to_be_bytes()[7]) / 512.0);
-            self.outside.sleep(pause + jitter).await;
-        }
         let opening = self.outside.open(self.session.timeout.get(), |reason| self.report_unreachable(reason));
         // Looking up the user takes a while. The server opens the session in that time.
         let mut session = match zip(opening, async { self.outside.card() }).await.0 {

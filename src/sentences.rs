@@ -6,7 +6,7 @@ use crate::duration::{show, show_age, show_limit, show_measured};
 use crate::plan::{ConnectString, Plan, Verbosity};
 use crate::rules::instant::Instant;
 use crate::rules::last_run;
-use crate::rules::message::{Loss, View};
+use crate::rules::message::{Loss, Remark, View};
 use crate::rules::notice::{Blocker, LostWhy, Notice};
 use crate::rules::settings::Patience;
 
@@ -68,31 +68,13 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
                 show(terms.patience())
             ),
         ),
-        Notice::Foreign { lock, child } => {
-            (Weight::Hint, format!("{lock} has a child that is not a contender, ignored: {child}"))
-        }
-        Notice::Beside(refusal) => {
-            (Weight::Notable, format!("the command may not run alone: {}", refused(refusal, plan)))
-        }
-        Notice::Misrecorded(record) => (
-            Weight::Notable,
-            format!("{record} should tell of the last run, but does not make sense; going on as if there were none"),
-        ),
+        Notice::Remark(remark) => self::remark(remark, plan),
         Notice::Skipped(last) => {
             let began = last.began().unwrap_or_default();
             let began = began.split('.').next().unwrap_or_default();
             let host = last.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
             (Weight::Detail, format!("skipped: the last successful run under {lock} began at {began}Z{host}"))
         }
-        Notice::Unrecorded(why) => (
-            Weight::Error,
-            format!(
-                "{} could not be written: {}; the next run will not be skipped because of this one{}",
-                last_run::path(lock.as_str()),
-                why.as_deref().unwrap_or("the lock was lost before that"),
-                if why.is_some() { "; this login has to be able to create and to write that node" } else { "" }
-            ),
-        ),
         Notice::Waiting(view) => (Weight::Status, format!("waiting for {}: {}", view.lock, queue(view, now))),
         Notice::Requeued { loss, pause } => {
             let (why, queue) = (
@@ -102,14 +84,6 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
             let when = if pause.is_zero() { String::new() } else { format!(" in {}", show(*pause)) };
             (Weight::Notable, format!("lost our place in the {queue} for {locks}: {why}; queueing again{when}"))
         }
-        Notice::TooSlow(vain) => (
-            Weight::Notable,
-            format!(
-                "it is our turn for {lock}, but for {} ZooKeeper has been too slow to start under it; trying on \
-                 (a longer --session-timeout helps)",
-                show_measured(*vain)
-            ),
-        ),
         Notice::Pausing(pause) => (
             Weight::Status,
             format!(
@@ -129,7 +103,9 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
         Notice::CallerGone => {
             (Weight::Notable, format!("gave up waiting for {lock}: the process that it was to be held for has gone"))
         }
-        Notice::NotFree(view) => (Weight::Notable, format!("{} is not free: {}", view.lock, held(view, now))),
+        Notice::TimedOut(Blocker::Queue(view)) if plan.settings.patience == Patience::NoWait => {
+            (Weight::Notable, format!("{} is not free: {}", view.lock, held(view, now)))
+        }
         Notice::TimedOut(blocker) => {
             let failed = |why| (Weight::Error, lock.as_str(), why);
             let (weight, lock, why) = match blocker {
@@ -236,6 +212,40 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
             (Weight::Notable, format!("{which} {what}"))
         }
         Notice::KeeperDied => (Weight::Error, "internal error: the keeper process died repeatedly".to_owned()),
+    }
+}
+
+/// What the run takes no notice of.
+fn remark(remark: &Remark, plan: &Plan) -> (Weight, String) {
+    let lock = &plan.request.lock;
+    match remark {
+        Remark::Foreign { lock, child } => {
+            (Weight::Hint, format!("{lock} has a child that is not a contender, ignored: {child}"))
+        }
+        Remark::TooSlow(vain) => (
+            Weight::Notable,
+            format!(
+                "it is our turn for {lock}, but for {} ZooKeeper has been too slow to start under it; trying on \
+                 (a longer --session-timeout helps)",
+                show_measured(*vain)
+            ),
+        ),
+        Remark::Beside(refusal) => {
+            (Weight::Notable, format!("the command may not run alone: {}", refused(refusal, plan)))
+        }
+        Remark::Misrecorded(record) => (
+            Weight::Notable,
+            format!("{record} should tell of the last run, but does not make sense; going on as if there were none"),
+        ),
+        Remark::Unrecorded(why) => (
+            Weight::Error,
+            format!(
+                "{} could not be written: {}; the next run will not be skipped because of this one{}",
+                last_run::path(lock.as_str()),
+                why.as_deref().unwrap_or("the lock was lost before that"),
+                if why.is_some() { "; this login has to be able to create and to write that node" } else { "" }
+            ),
+        ),
     }
 }
 

@@ -34,7 +34,7 @@ use crate::hold::{Caller, leave_stdout};
 use crate::lending::{self, Borrowing};
 use crate::plan::{CommandLine, Plan};
 use crate::readiness::Manager;
-use crate::rules::event::{CommandEnd, CommandEvent, Event, Unstarted};
+use crate::rules::event::{CommandEnd, CommandEvent, Event, OnLostEvent, Unstarted};
 use crate::rules::guarded::End;
 use crate::rules::instant::Instant;
 use crate::rules::last_run::Asked;
@@ -181,7 +181,7 @@ impl<'p> Supervisor<'p> {
         }
     }
 
-    fn start_keeper(&mut self, queue_at: Instant) -> anyhow::Result<()> {
+    fn start_keeper(&mut self) -> anyhow::Result<()> {
         self.kill_keeper();
         // Its guard belongs to it.
         self.job.dismiss_guard();
@@ -193,7 +193,7 @@ impl<'p> Supervisor<'p> {
         let refresh = self.teller.refresh();
         let keeper = match &self.fence {
             Some(fence) => Keeper::of_fence(fence)?,
-            None => Keeper::start(self.plan, self.kept.as_ref(), refresh, self.asked, queue_at, &self.borrowing)?,
+            None => Keeper::start(self.plan, self.kept.as_ref(), refresh, self.asked, &self.borrowing)?,
         };
         self.job.disown(keeper.pid);
         self.keeper = Some(keeper);
@@ -287,7 +287,7 @@ impl<'p> Supervisor<'p> {
     /// Starts the command of `--on-lost`. Returns its end if there is no such command, or it could not be started.
     fn start_on_lost(&mut self) -> Option<Event> {
         let (Some(line), Some(grant)) = (&self.plan.on_lost, self.job.grant.clone()) else {
-            return Some(Event::OnLostEnded);
+            return Some(Event::OnLost(OnLostEvent::Ended));
         };
         // It does not hold the lock, so it is not told of held locks.
         let variables = environment::describe(&grant, self.plan.request.mode);
@@ -301,7 +301,7 @@ impl<'p> Supervisor<'p> {
         if let (Some(error), Some(line)) = (failure, &self.plan.on_lost) {
             self.teller.screen.line(&format!("--on-lost: {}: {error}", line.program.display()));
         }
-        Event::OnLostEnded
+        Event::OnLost(OnLostEvent::Ended)
     }
 
     /// Leaves neither the command nor a keeper running. After a run that ended as it should, only a keeper and a guard
@@ -365,7 +365,7 @@ impl<'p> Supervisor<'p> {
                     self.news.push(ended);
                 }
                 Reaped::Stopped(pid, signal) if self.job.shares_group && self.is_on_lost(pid) => {
-                    self.news.push(Event::Command(CommandEvent::Stopped(signal)));
+                    self.news.push(Event::OnLost(OnLostEvent::Stopped(signal)));
                 }
                 Reaped::Stopped(..) => {}
                 Reaped::Ended(pid, end) => {

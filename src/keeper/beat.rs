@@ -13,7 +13,7 @@ use crate::rules::card::Card;
 use crate::rules::contacts::Beat;
 use crate::rules::instant::Instant;
 use crate::rules::lease::{Lease, Terms};
-use crate::rules::message::{Loss, Progress, Report};
+use crate::rules::message::{Loss, Progress, Remark, Report};
 use crate::session::{Failure, Session};
 
 impl<O: Outside> Keeper<'_, O> {
@@ -42,7 +42,7 @@ impl<O: Outside> Keeper<'_, O> {
             if !self.beats.lease_from.get().is_some_and(is_fresh) {
                 let vain = self.outside.now().saturating_since(begun);
                 if !is_slow && vain > session.timeout() {
-                    is_slow = self.outside.report_if_room(&Report::Queue(Progress::TooSlow(vain)));
+                    is_slow = self.outside.report_if_room(&Report::Remark(Remark::TooSlow(vain)));
                 }
                 self.outside.sleep(terms.beat() / 4).await;
             }

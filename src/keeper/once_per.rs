@@ -10,7 +10,7 @@ use super::{End, Keeper};
 use crate::futures::or;
 use crate::rules::instant::Instant;
 use crate::rules::last_run::{self, Asked, LastRun, Success};
-use crate::rules::message::{Progress, Report};
+use crate::rules::message::{Progress, Remark, Report};
 use crate::session::{Failure, Session, Stat};
 
 /// How long a supervisor may take to say that the command was to be stopped when it ended. One that is stopped itself
@@ -58,7 +58,7 @@ impl<O: Outside> Keeper<'_, O> {
         let last = LastRun::from_bytes(&data, stat.written);
         let Some(last) = last.filter(|last| !last.is_absurd(asked, self.outside.now(), period)) else {
             if !std::mem::replace(&mut self.told.borrow_mut().misrecorded, true) {
-                self.outside.report_if_room(&Report::Queue(Progress::Misrecorded(record)));
+                self.outside.report_if_room(&Report::Remark(Remark::Misrecorded(record)));
             }
             return Ok(());
         };
@@ -98,14 +98,14 @@ impl<O: Outside> Keeper<'_, O> {
             Err(why @ (Failure::Unknown(_) | Failure::SessionOver)) => return Err(why),
             Err(why) => why,
         };
-        self.outside.report_if_room(&Report::Unrecorded(Some(why.to_string())));
+        self.outside.report_if_room(&Report::Remark(Remark::Unrecorded(Some(why.to_string()))));
         Ok(())
     }
 
     /// The lock is lost. Reports a success that has not been recorded.
     pub(super) fn report_unrecorded(&self, success: Option<Success>) {
         if success.is_some() {
-            self.outside.report_if_room(&Report::Unrecorded(None));
+            self.outside.report_if_room(&Report::Remark(Remark::Unrecorded(None)));
         }
     }
 

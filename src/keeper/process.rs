@@ -53,8 +53,6 @@ pub struct Birth<'p> {
     pub refresh: Option<Duration>,
     /// When this run asked for its first lock, as an earlier keeper has told.
     pub asked: Option<Asked>,
-    /// When it may open its session.
-    pub queue_at: Instant,
     /// What the supervisor has borrowed from the runs above.
     pub loans: Borrowing<()>,
     /// The socket to the supervisor.
@@ -68,7 +66,7 @@ pub fn run(birth: Birth<'_>) {
     secrets::enter();
     // On one line, like every other message.
     std::panic::set_hook(Box::new(|panic| log::error!("keeper: {}", panic.to_string().replace('\n', " "))));
-    let (plan, refresh, asked, queue_at) = (birth.plan, birth.refresh, birth.asked, birth.queue_at);
+    let (plan, refresh, asked) = (birth.plan, birth.refresh, birth.asked);
     let mut login = plan.login.clone();
     let servers = match Servers::open(&plan.servers, plan.tls.as_ref(), &mut login, birth.kept, &plan.files) {
         Ok((servers, warnings)) => {
@@ -91,7 +89,7 @@ pub fn run(birth: Birth<'_>) {
     let lived = Reactor::new().and_then(|reactor| {
         let loans = RefCell::new(birth.loans.clone());
         let outside = RealOutside { birth, loans, servers: &servers, reactor: &reactor, card: OnceCell::new() };
-        reactor.run(Keeper::new(plan, refresh, asked, queue_at, outside).keep())
+        reactor.run(Keeper::new(plan, refresh, asked, outside).keep())
     });
     if let Err(error) = lived {
         log::error!("keeper: {error}");

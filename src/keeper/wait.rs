@@ -12,7 +12,7 @@ use crate::plan::LockPath;
 use crate::rules::card::Card;
 use crate::rules::lease::Terms;
 use crate::rules::login::Right;
-use crate::rules::message::{Grant, Granted, Loss, Progress, Refusal, Report, View};
+use crate::rules::message::{Grant, Granted, Loss, Progress, Refusal, Remark, Report, View};
 use crate::rules::pace::Pace;
 use crate::rules::queue::{Contender, Queue, SINGLE, Standing};
 use crate::rules::revocation::Revocation;
@@ -69,7 +69,7 @@ impl<O: Outside> Keeper<'_, O> {
             let Ok(children) = self.list(session, &claim.lock).await else { continue };
             let suitable = self.suitable(session, &claim.lock, children, claim.name()).await;
             if let Err(Stop::Final(Report::Refused(refusal))) = suitable {
-                self.outside.report_if_room(&Report::Queue(Progress::Beside(refusal)));
+                self.outside.report_if_room(&Report::Remark(Remark::Beside(refusal)));
             }
         }
         pending().await
@@ -371,7 +371,7 @@ impl<O: Outside> Keeper<'_, O> {
     fn report_foreign(&self, lock: &LockPath, name: &str) {
         if self.told.borrow_mut().foreign.insert(lock.clone()) {
             self.outside
-                .report_if_room(&Report::Queue(Progress::Foreign { lock: lock.to_string(), child: printable(name) }));
+                .report_if_room(&Report::Remark(Remark::Foreign { lock: lock.to_string(), child: printable(name) }));
         }
     }
 

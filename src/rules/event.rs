@@ -1,7 +1,5 @@
 //! What can happen in a run, and what is to be done about it.
 
-use std::time::Duration;
-
 use super::instant::Instant;
 use super::message::{Grant, Report};
 use super::notice::Notice;
@@ -15,15 +13,6 @@ pub enum Event {
     Keeper(Report),
     /// The keeper is gone, whatever the reason.
     KeeperGone,
-    /// The lease counts from here and with this session timeout: a beat was answered, or a server has granted less.
-    Extended {
-        /// From when it counts.
-        from: Instant,
-        /// The session timeout.
-        timeout: Duration,
-    },
-    /// The servers answered something then, a beat or not.
-    Answered(Instant),
     /// We got a signal.
     Signal {
         /// Which.
@@ -32,21 +21,17 @@ pub enum Event {
         /// as well.
         shared: bool,
     },
-    /// Something happened to the command.
+    /// Something happened to the command, or to its guard.
     Command(CommandEvent),
-    /// The guard has killed the command because the lease is over, or was revoked.
-    LeaseOver,
-    /// The guard has died although something of the command was left.
-    GuardGone,
+    /// Something happened to the command of `--on-lost`.
+    OnLost(OnLostEvent),
     /// The process that `zklock hold` holds the lock for has gone.
     CallerGone,
-    /// The command of `--on-lost` has ended, or could not be started, or there is none.
-    OnLostEnded,
     /// The time that the machine named has come.
     Timer,
 }
 
-/// What can happen to a command.
+/// What can happen to a command and its guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandEvent {
     /// It could not be started, and nothing is left of the attempt. This may be known only after a while,
@@ -56,10 +41,23 @@ pub enum CommandEvent {
     Ended(CommandEnd),
     /// The same, and zklocks that it started go on under our locks.
     EndedLending(CommandEnd),
-    /// It, or the command of `--on-lost`, was stopped by this signal (Ctrl-Z).
+    /// It was stopped by this signal (Ctrl-Z).
     Stopped(Signal),
     /// It has gone, and so have those of its descendants that the machine waits for ([`Awaited`]).
     TreeGone,
+    /// The guard has killed it because the lease is over, or was revoked.
+    LeaseOver,
+    /// The guard has died although something of it was left.
+    GuardGone,
+}
+
+/// What can happen to the command of `--on-lost`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnLostEvent {
+    /// It was stopped by this signal (Ctrl-Z).
+    Stopped(Signal),
+    /// It has ended, or could not be started, or there is none.
+    Ended,
 }
 
 /// Which processes must be gone before the machine is told [`CommandEvent::TreeGone`].
@@ -96,11 +94,23 @@ pub enum CommandEnd {
     Signaled(Signal),
 }
 
+/// To whom a signal is passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whom {
+    /// The command's process group, or its descendants when it has ended.
+    Command,
+    /// The command, or its descendants when it has ended, as far as the terminal has not sent it to them, because they are
+    /// not in our process group.
+    Outside,
+    /// The command of `--on-lost`.
+    OnLost,
+}
+
 /// What is to be done, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Start a keeper that opens its session no sooner than this; an earlier one is of no more use.
-    StartKeeper(Instant),
+    /// Start a keeper; an earlier one is of no more use.
+    StartKeeper,
     /// Make a guard and the command's process, unless they exist: it may soon be our turn.
     MakeGuard,
     /// The guard is not needed for now.
@@ -113,32 +123,24 @@ pub enum Effect {
         until: Instant,
     },
     /// If the command has not passed the gate, take it back: nothing of it runs. Report
-    /// [`CommandEvent::StartFailed`] with [`Unstarted::TooLate`] after the effects that follow, without [`Effect::Stop`]
+    /// [`CommandEvent::StartFailed`] with this after the effects that follow, without [`Effect::Signal`], [`Effect::Stop`]
     /// and [`Effect::Kill`] among them.
-    Recall,
-    /// The same for a signal that ends a wait, with [`Unstarted::Interrupted`]. A command that has passed the gate gets
-    /// the signal.
-    Interrupt {
+    Recall(Unstarted),
+    /// Pass a signal on.
+    Signal {
         /// Which.
         signal: Signal,
-        /// The terminal has sent it to the command as well: if that is in our process group, it has got it already.
-        shared: bool,
+        /// To whom.
+        whom: Whom,
     },
-    /// Pass a signal on to the command's process group, or to its descendants when it has ended.
-    Forward(Signal),
-    /// Pass a signal of the terminal on to the command, or to its descendants when it has ended, as far as they have not had
-    /// it, because they are not in our process group.
-    ForwardOutside(Signal),
     /// Ask the command and all its descendants to stop.
     Stop(Signal),
     /// SIGKILL the command and all its descendants; report [`CommandEvent::TreeGone`].
     Kill,
     /// Tell the keeper to delete the node and close the session.
     Release,
-    /// Start the command of `--on-lost`; report [`Event::OnLostEnded`].
+    /// Start the command of `--on-lost`; report [`OnLostEvent::Ended`].
     StartOnLost,
-    /// Pass a signal on to the command of `--on-lost`.
-    ForwardToOnLost(Signal),
     /// Stop by this signal, as the shell that watches us expects when the command stops.
     StopSelf(Signal),
     /// End the keeper at once: it has had its time.

@@ -59,7 +59,7 @@ impl News {
     /// What the machine is to be told, in this order. `end`: what the end of the command means.
     pub fn events(self, end: impl FnOnce(End) -> CommandEvent) -> Vec<Event> {
         let stopped = self.stopped.map(|signal| Event::Command(CommandEvent::Stopped(signal)));
-        let gone = self.guard_gone.then_some(Event::GuardGone);
+        let gone = self.guard_gone.then_some(Event::Command(CommandEvent::GuardGone));
         let ended = self.ended.map(|ended| Event::Command(end(ended)));
         let [first, second] = if self.ended_first { [ended, gone] } else { [gone, ended] };
         [stopped, first, second].into_iter().flatten().collect()

@@ -23,30 +23,25 @@ mod waiting;
 use std::time::Duration;
 
 use self::ending::Release;
-use self::running::{Killing, Run, Stopping};
-use self::waiting::{Connecting, Held, Queued};
+use self::running::{Run, Stopping};
+use self::waiting::{Connecting, Waiting};
 use super::event::{Awaited, Effect, Event};
 use super::instant::Instant;
-use super::lease::{Lease, Terms};
+use super::lease::{Lease, Span, Terms};
 use super::message::Report;
+use super::notice::Notice;
 use super::outcome::Outcome;
 use super::settings::{Patience, Settings};
 use super::signal::Signal;
 
 #[derive(Debug)]
 enum State {
-    /// No session yet.
-    Connecting(Connecting),
-    /// In the queue, or about to be.
-    Queued(Queued),
-    /// The lock is ours, and the command has not been started yet.
-    Held(Held),
+    /// The command has not been started yet.
+    Waiting(Waiting),
     /// The command runs, or it has left processes behind that are waited for.
     Running(Run),
-    /// The stop signal has gone out, and SIGKILL follows.
+    /// The command is being stopped, or killed, until nothing is left of it.
     Stopping(Stopping),
-    /// SIGKILL has gone out; it goes out again until nothing is left.
-    Killing(Killing),
     /// No command: the node is to go.
     Releasing(Release),
     /// Nothing more can be done about the node; the command of `--on-lost` still runs.
@@ -55,18 +50,8 @@ enum State {
     Finished,
 }
 
-impl State {
-    /// The lease, where there is one.
-    fn lease(&mut self) -> Option<&mut Lease> {
-        match self {
-            Self::Held(held) => Some(&mut held.lease),
-            Self::Running(run) => Some(&mut run.lease),
-            Self::Stopping(stopping) => Some(&mut stopping.lease),
-            Self::Killing(killing) => Some(&mut killing.lease),
-            Self::Connecting(_) | Self::Queued(_) | Self::Releasing(_) | Self::Outlasted(_) | Self::Finished => None,
-        }
-    }
-}
+/// What comes next, and what is to be done on the way.
+type Next = (State, Vec<Effect>);
 
 /// The life of one run.
 #[derive(Debug)]
@@ -81,8 +66,6 @@ pub struct Machine {
     give_up_at: Option<Instant>,
     /// Before this instant a holder that the servers have forgotten may still be running.
     start_at: Instant,
-    /// When this keeper may open its session.
-    queue_at: Instant,
     /// How long to pause before the next session, if this one ends early; zero once it has got a place in the queue.
     pause: Duration,
     /// How many keepers have died before the command was started.
@@ -99,7 +82,7 @@ impl Machine {
             Patience::NoWait => Some(connect_by),
             Patience::AtMost(timeout) => Some(now + timeout),
         };
-        let state = State::Connecting(Connecting { until: Some(connect_by), reason: None });
+        let state = State::Waiting(Waiting::Connecting(Connecting { until: Some(connect_by), reason: None }));
         let machine = Self {
             settings,
             state,
@@ -107,43 +90,29 @@ impl Machine {
             waited: false,
             give_up_at,
             start_at: now,
-            queue_at: now,
             pause: Duration::ZERO,
             crashes: 0,
         };
         // Now, because the servers take a while to open the session and to make our node.
-        (machine, vec![Effect::StartKeeper(now), Effect::MakeGuard])
+        (machine, vec![Effect::StartKeeper, Effect::MakeGuard])
     }
 
     /// When [`Event::Timer`] is due, if ever.
     pub fn deadline(&self) -> Option<Instant> {
         match &self.state {
-            State::Connecting(connecting) => earlier(self.give_up_at, connecting.until),
-            State::Queued(_) => self.give_up_at,
-            State::Held(held) => earlier(self.give_up_at, Some(held.judge_at)),
+            State::Waiting(waiting) => self.give_up_at.into_iter().chain(waiting.deadline()).min(),
             State::Running(run) => Some(run.deadline()),
             State::Stopping(stopping) => Some(stopping.deadline()),
-            State::Killing(killing) => Some(killing.deadline()),
             State::Releasing(release) => Some(release.until),
             State::Outlasted(_) | State::Finished => None,
         }
     }
 
-    /// Whether the lock is held until all descendants of the command have ended.
-    pub fn waits_for_descendants(&self) -> bool {
-        self.settings.wait_descendants
-    }
-
-    /// Whether there is a lease.
-    pub fn has_lease(&self) -> bool {
-        matches!(self.state, State::Held(_) | State::Running(_) | State::Stopping(_) | State::Killing(_))
-    }
-
     /// Whether a loss of the lock makes a difference: not once the command is being killed, or has gone.
     pub fn may_lose(&self) -> bool {
         match &self.state {
-            State::Connecting(_) | State::Queued(_) | State::Held(_) | State::Running(_) | State::Stopping(_) => true,
-            State::Killing(killing) => !killing.is_lost(),
+            State::Waiting(_) | State::Running(_) => true,
+            State::Stopping(stopping) => !stopping.is_killed_for_loss(),
             State::Releasing(_) | State::Outlasted(_) | State::Finished => false,
         }
     }
@@ -154,60 +123,64 @@ impl Machine {
         match &self.state {
             State::Running(run) if run.ended.is_none() => None,
             State::Running(_) if !self.settings.wait_descendants => Some(Awaited::Borrowers),
-            State::Running(_) | State::Stopping(_) | State::Killing(_) => Some(Awaited::Everyone),
-            State::Connecting(_)
-            | State::Queued(_)
-            | State::Held(_)
-            | State::Releasing(_)
-            | State::Outlasted(_)
-            | State::Finished => None,
+            State::Running(_) | State::Stopping(_) => Some(Awaited::Everyone),
+            State::Waiting(_) | State::Releasing(_) | State::Outlasted(_) | State::Finished => None,
         }
     }
 
     /// What happens next.
     pub fn step(&mut self, now: Instant, event: Event) -> Vec<Effect> {
-        self.renew(&event);
         let state = std::mem::replace(&mut self.state, State::Finished);
-        let (state, effects) = match state {
-            State::Connecting(connecting) => self.connecting(now, connecting, event),
-            State::Queued(queued) => self.queued(now, queued, event),
-            State::Held(held) => self.held(now, held, event),
-            State::Running(run) => self.running(now, run, event),
-            State::Stopping(stopping) => Self::stopping(now, stopping, event),
-            State::Killing(killing) => Self::killing(now, killing, event),
-            State::Releasing(release) => Self::releasing(now, release, event),
-            State::Outlasted(outcome) => Self::outlasted(outcome, event),
-            State::Finished => (State::Finished, vec![]),
+        let (state, effects) = match (state, event) {
+            (State::Finished, _) => return vec![],
+            (state, Event::Keeper(Report::Remark(remark))) => (state, vec![Effect::Say(Notice::Remark(remark))]),
+            (State::Waiting(waiting), event) => self.waiting(now, waiting, event),
+            (State::Running(run), event) => self.running(now, run, event),
+            (State::Stopping(stopping), event) => Self::stopping(now, stopping, event),
+            (State::Releasing(release), event) => Self::releasing(now, release, event),
+            (State::Outlasted(outcome), event) => Self::outlasted(outcome, event),
         };
         self.state = state;
+        let ends = matches!(effects.last(), Some(Effect::Finish(_)));
+        debug_assert_eq!(matches!(self.state, State::Finished), ends, "{effects:?}");
+        let releases = effects.contains(&Effect::Release);
+        debug_assert!(!releases || matches!(self.state, State::Releasing(_)), "{effects:?} in {:?}", self.state);
         effects
     }
 
-    /// What an event means for the lease, whatever else it means.
-    fn renew(&mut self, event: &Event) {
-        let kill_after = self.settings.kill_after;
-        let Some(lease) = self.state.lease() else { return };
-        match event {
-            Event::Extended { from, timeout } => lease.renew(regranted(*timeout, kill_after), *from),
-            Event::Answered(at) => lease.answer(*at),
-            Event::Keeper(
-                Report::Connection(_)
-                | Report::Borrows(_)
-                | Report::Queue(_)
-                | Report::Lost(_)
-                | Report::Refused(_)
-                | Report::Revoked(_)
-                | Report::Unrecorded(_)
-                | Report::Released { .. },
-            )
-            | Event::KeeperGone
-            | Event::Signal { .. }
-            | Event::Command(_)
-            | Event::LeaseOver
-            | Event::GuardGone
-            | Event::CallerGone
-            | Event::OnLostEnded
-            | Event::Timer => {}
+    /// The keeper shows a new lease: a beat was answered, or a server has granted less. `None`: there is no lease to extend.
+    pub fn extend(&mut self, now: Instant, Span { from, timeout, .. }: Span) -> Option<Vec<Effect>> {
+        let terms = regranted(timeout, self.settings.kill_after);
+        let lease = self.state.lease()?;
+        lease.renew(terms, from);
+        let (silence, warn_after) = (lease.silence(now), lease.warn_after());
+        match &mut self.state {
+            State::Running(run) if run.warned && silence < warn_after => {
+                run.warned = false;
+                return Some(vec![Effect::Say(Notice::Back)]);
+            }
+            State::Stopping(stopping) => stopping.hurry(),
+            State::Running(_) | State::Waiting(_) | State::Releasing(_) | State::Outlasted(_) | State::Finished => {}
+        }
+        Some(vec![])
+    }
+
+    /// The servers answered something at `at`, a beat or not.
+    pub fn answer(&mut self, at: Instant) {
+        if let Some(lease) = self.state.lease() {
+            lease.answer(at);
+        }
+    }
+}
+
+impl State {
+    /// The lease, where there is one.
+    fn lease(&mut self) -> Option<&mut Lease> {
+        match self {
+            Self::Waiting(waiting) => waiting.lease(),
+            Self::Running(run) => Some(&mut run.lease),
+            Self::Stopping(stopping) => Some(&mut stopping.lease),
+            Self::Releasing(_) | Self::Outlasted(_) | Self::Finished => None,
         }
     }
 }
@@ -218,19 +191,15 @@ fn regranted(timeout: Duration, kill_after: Option<Duration>) -> Terms {
     Terms::new(timeout, kill_after).unwrap_or_else(|_| Terms::with_default_grace(timeout))
 }
 
-fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
-    one.into_iter().chain(other).min()
-}
-
 /// Leaves without having run a command.
-fn give_up(now: Instant, outcome: Outcome, mut effects: Vec<Effect>) -> (State, Vec<Effect>) {
+fn give_up(now: Instant, outcome: Outcome, mut effects: Vec<Effect>) -> Next {
     effects.push(Effect::Release);
     (State::Releasing(Release::after(now, outcome, None)), effects)
 }
 
 /// Leaves after a command. `frees_within`: within what time the lock frees itself, told when the release is
 /// not confirmed.
-fn release(now: Instant, outcome: Outcome, frees_within: Option<Duration>) -> (State, Vec<Effect>) {
+fn release(now: Instant, outcome: Outcome, frees_within: Option<Duration>) -> Next {
     (State::Releasing(Release::after(now, outcome, frees_within)), vec![Effect::Release])
 }
 

@@ -29,8 +29,8 @@ pub enum Report {
     /// We have been asked to give up the lock, or the place in the queue; by whom, if that is known, printable. A lock
     /// that we hold is still held.
     Revoked(Option<String>),
-    /// A successful run could not be recorded, for this reason; `None`: the lock was lost before that.
-    Unrecorded(Option<String>),
+    /// The user is to know this. Nothing follows from it.
+    Remark(Remark),
     /// The contender node is gone and the session is closed.
     Released {
         /// Whether a contender of which we had told was before us up to the end.
@@ -59,21 +59,10 @@ pub enum Connection {
 /// How far we have come on the way to the lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Progress {
-    /// The lock has a child that is not a contender. No contender waits for such a child.
-    Foreign {
-        /// The lock.
-        lock: String,
-        /// The child's name, printable.
-        child: String,
-    },
     /// With `--once-per`: our first contender was created then. To be given to the next keeper.
     Asked(Asked),
-    /// This record of the last successful run makes no sense.
-    Misrecorded(String),
     /// The lock was ours, and the last successful run was recent. We have left the queue.
     Skipped(LastRun),
-    /// A contender that came after us would have kept us from queueing, and may run beside us.
-    Beside(Refusal),
     /// Our contender node is in the queue and others are before it.
     Waiting(View),
     /// Our contender node had vanished while waiting; a new one is at the tail of the queue.
@@ -81,8 +70,6 @@ pub enum Progress {
     /// No contender keeps us from this lock any more, but we do not hold yet: there is a further lock to
     /// take, or no recent beat.
     Turn,
-    /// No contender keeps us from this lock, but for this long no beat has been answered in time to rely on it.
-    TooSlow(Duration),
     /// The lock is ours.
     Held {
         /// What is ours.
@@ -90,6 +77,26 @@ pub enum Progress {
         /// From when the lease counts.
         from: Instant,
     },
+}
+
+/// What a user is to know and the run takes no notice of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Remark {
+    /// The lock has a child that is not a contender. No contender waits for such a child.
+    Foreign {
+        /// The lock.
+        lock: String,
+        /// The child's name, printable.
+        child: String,
+    },
+    /// No contender keeps us from the lock, but for this long no beat has been answered in time to rely on it.
+    TooSlow(Duration),
+    /// A contender that came after us would have kept us from queueing, and may run beside us.
+    Beside(Refusal),
+    /// This record of the last successful run makes no sense.
+    Misrecorded(String),
+    /// A successful run could not be recorded, for this reason; `None`: the lock was lost before that.
+    Unrecorded(Option<String>),
 }
 
 /// What a waiter can say about the queue.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::last_run::LastRun;
 use super::lease::{NoRoom, Terms};
-use super::message::{Grant, Loss, Refusal, View};
+use super::message::{Grant, Loss, Refusal, Remark, View};
 use super::signal::Signal;
 
 /// One thing to tell.
@@ -29,21 +29,10 @@ pub enum Notice {
     },
     /// By these terms a silence shorter than a third of the session timeout can stop the command.
     Impatient(Terms),
-    /// A lock has a child that is not a contender.
-    Foreign {
-        /// The lock.
-        lock: String,
-        /// The child's name, printable.
-        child: String,
-    },
-    /// A contender that came after us may run beside the command.
-    Beside(Refusal),
-    /// This record of the last successful run makes no sense.
-    Misrecorded(String),
+    /// What the keeper wants to be known.
+    Remark(Remark),
     /// The command is not run, because the last successful run was recent.
     Skipped(LastRun),
-    /// A successful run could not be recorded, for this reason; `None`: the lock was lost before that.
-    Unrecorded(Option<String>),
     /// In the queue.
     Waiting(View),
     /// The place in the queue was lost; at the tail again.
@@ -53,8 +42,6 @@ pub enum Notice {
         /// How long that waits, at least.
         pause: Duration,
     },
-    /// The lock would be ours, but for this long ZooKeeper has been too slow to rely on it.
-    TooSlow(Duration),
     /// The lock is ours, and the command starts after this pause.
     Pausing(Duration),
     /// The command starts.
@@ -66,9 +53,7 @@ pub enum Notice {
     },
     /// Given up because the process that `zklock hold` was to hold the lock for has gone.
     CallerGone,
-    /// Given up with `-n`.
-    NotFree(View),
-    /// Given up after `--timeout`.
+    /// Given up with `-n` or after `--timeout`.
     TimedOut(Blocker),
     /// Given up after `--connect-timeout`, for this reason.
     Unreachable(String),
@@ -114,7 +99,7 @@ pub enum Notice {
     KeeperDied,
 }
 
-/// What kept us waiting until `--timeout`.
+/// What kept us waiting until the end of our patience.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blocker {
     /// The contenders before us.

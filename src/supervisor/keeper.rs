@@ -18,7 +18,6 @@ use crate::keeper::process::{self, Birth};
 use crate::lending::Borrowing;
 use crate::plan::Plan;
 use crate::rules::event::{CommandEnd, Event};
-use crate::rules::instant::Instant;
 use crate::rules::last_run::Asked;
 use crate::rules::lender::Lender;
 use crate::rules::message::Order;
@@ -44,7 +43,6 @@ impl Keeper {
         kept: Option<&File>,
         refresh: Option<Duration>,
         asked: Option<Asked>,
-        queue_at: Instant,
         borrowing: &Borrowing,
     ) -> anyhow::Result<Self> {
         let is_hold = plan.hold().is_some();
@@ -52,7 +50,7 @@ impl Keeper {
         let files = kept.map(File::as_raw_fd).into_iter().chain(file);
         Self::fork(is_hold, files, |supervisor, link, ties| {
             let loans = borrowing.without_pipes();
-            process::run(Birth { plan, kept, supervisor, refresh, asked, queue_at, loans, link, ties });
+            process::run(Birth { plan, kept, supervisor, refresh, asked, loans, link, ties });
         })
     }
 

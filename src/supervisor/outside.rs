@@ -7,7 +7,7 @@ use super::{Ready, Supervisor};
 use crate::clock;
 use crate::hold::Caller;
 use crate::lending;
-use crate::rules::event::{CommandEvent, Effect, Event, Unstarted};
+use crate::rules::event::{CommandEvent, Effect, Event, Whom};
 use crate::rules::instant::Instant;
 use crate::rules::message::{Loss, Order, Progress, Report};
 use crate::rules::signal::Signal;
@@ -85,25 +85,19 @@ impl Outside for Supervisor<'_> {
 
     fn perform(&mut self, effect: Effect) -> anyhow::Result<Option<Event>> {
         match effect {
-            Effect::StartKeeper(queue_at) => self.start_keeper(queue_at)?,
+            Effect::StartKeeper => self.start_keeper()?,
             Effect::MakeGuard => self.make_guard(),
             Effect::DismissGuard => self.job.dismiss_guard(),
             Effect::Spawn { grant, until } => {
                 let failed = |why| Event::Command(CommandEvent::StartFailed(why));
                 return Ok(self.spawn(&grant, until)?.map(failed));
             }
-            Effect::Recall => return Ok(self.recall(Unstarted::TooLate)),
-            Effect::Interrupt { signal, shared } => {
-                let recalled = self.recall(Unstarted::Interrupted(signal));
-                match (&recalled, shared) {
-                    (Some(_), _) => {}
-                    (None, true) => self.job.forward_outside(signal),
-                    (None, false) => self.job.forward(signal, self.plan.settings.wait_descendants),
-                }
-                return Ok(recalled);
+            Effect::Recall(why) => return Ok(self.recall(why)),
+            Effect::Signal { signal, whom: Whom::Command } => {
+                self.job.forward(signal, self.plan.settings.wait_descendants);
             }
-            Effect::Forward(signal) => self.job.forward(signal, self.plan.settings.wait_descendants),
-            Effect::ForwardOutside(signal) => self.job.forward_outside(signal),
+            Effect::Signal { signal, whom: Whom::Outside } => self.job.forward_outside(signal),
+            Effect::Signal { signal, whom: Whom::OnLost } => self.job.forward_to_on_lost(signal),
             Effect::Stop(signal) => {
                 // The caller has until SIGKILL to end. What stands in for the command ends when it has.
                 if !self.signal_caller(signal) {
@@ -128,7 +122,6 @@ impl Outside for Supervisor<'_> {
                 }
             }
             Effect::StartOnLost => return Ok(self.start_on_lost()),
-            Effect::ForwardToOnLost(signal) => self.job.forward_to_on_lost(signal),
             Effect::StopSelf(signal) => {
                 self.clear_screen();
                 signals::stop_by(signal).context("cannot stop")?;

@@ -82,8 +82,7 @@ pub trait Outside {
 #[derive(Debug)]
 pub struct Turns {
     machine: Machine,
-    /// What the machine was last told of what this keeper shows.
-    answered: Option<Instant>,
+    /// The lease of this keeper that the machine was last told.
     lease: Option<Span>,
     /// We have stopped ourselves, and gone on, in this turn.
     has_stopped: bool,
@@ -96,8 +95,7 @@ impl Turns {
     /// A run that begins now. An error is one of [`Outside::perform`].
     pub fn begin<O: Outside>(settings: Settings, outside: &mut O) -> Result<Self, O::Error> {
         let (machine, effects) = Machine::start(settings, outside.now());
-        let mut turns =
-            Self { machine, answered: None, lease: None, has_stopped: false, behind_since: None, outcome: None };
+        let mut turns = Self { machine, lease: None, has_stopped: false, behind_since: None, outcome: None };
         turns.perform(outside, effects)?;
         Ok(turns)
     }
@@ -170,18 +168,17 @@ impl Turns {
                 self.happen(outside, event)?;
             }
         }
-        if let Some(Span { from, timeout, .. }) =
-            seen.lease.filter(|_| self.machine.has_lease() && self.lease != seen.lease)
+        if let Some(span) = seen.lease.filter(|_| self.lease != seen.lease)
+            && let Some(effects) = self.machine.extend(outside.now(), span)
         {
             self.lease = seen.lease;
-            self.happen(outside, Event::Extended { from, timeout })?;
+            self.perform(outside, effects)?;
         }
-        if let Some(at) = seen.answered.filter(|_| self.answered < seen.answered) {
-            self.answered = seen.answered;
-            self.happen(outside, Event::Answered(at))?;
+        if let Some(at) = seen.answered {
+            self.machine.answer(at);
         }
         match seen.loss.filter(|_| self.may_lose()) {
-            Some(Loss::LeaseOver) => self.happen(outside, Event::LeaseOver)?,
+            Some(Loss::LeaseOver) => self.happen(outside, Event::Command(CommandEvent::LeaseOver))?,
             Some(loss) => self.happen(outside, Event::Keeper(Report::Lost(loss)))?,
             None => {}
         }
@@ -214,14 +211,14 @@ impl Turns {
         for effect in effects {
             log::debug!("effect {effect:?}");
             match effect {
-                Effect::Stop(_) | Effect::Kill if taken_back.is_some() => continue,
+                Effect::Signal { .. } | Effect::Stop(_) | Effect::Kill if taken_back.is_some() => continue,
                 Effect::Stop(_) | Effect::Kill => outside.spoil(),
-                Effect::StartKeeper(_) => (self.answered, self.lease) = (None, None),
+                Effect::StartKeeper => self.lease = None,
                 Effect::StopSelf(_) => self.has_stopped = true,
                 Effect::Finish(outcome) => self.outcome = Some(outcome),
                 _ => {}
             }
-            let takes_back = effect == Effect::Recall;
+            let takes_back = matches!(effect, Effect::Recall(_));
             let Some(event) = outside.perform(effect)? else { continue };
             if takes_back {
                 taken_back = Some(event);

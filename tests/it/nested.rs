@@ -19,7 +19,6 @@ use crate::harness::zklock::{Zklock, binary, child, copy_program, is_guard, is_k
 
 mod killed;
 mod lent;
-mod recycled;
 mod unreachable;
 
 const OTHER: &str = "/other";

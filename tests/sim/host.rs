@@ -5,8 +5,8 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use zklock::command;
-use zklock::rules::event::{CommandEnd, CommandEvent, Effect, Event as Happening, Unstarted};
-use zklock::rules::guard::{Request, Stage, Whom};
+use zklock::rules::event::{CommandEnd, CommandEvent, Effect, Event as Happening, OnLostEvent, Unstarted, Whom};
+use zklock::rules::guard::{self, Request, Stage};
 use zklock::rules::guarded::{End, Guarded, Kill, Shown};
 use zklock::rules::instant::Instant;
 use zklock::rules::last_run::Asked;
@@ -411,7 +411,7 @@ impl Outside for SimOutside<'_> {
             seen.others.push(Happening::CallerGone);
         }
         if std::mem::take(&mut this.on_lost_ended) {
-            seen.others.push(Happening::OnLostEnded);
+            seen.others.push(Happening::OnLost(OnLostEvent::Ended));
         }
         seen.has_keeper_died = this.keeper_kills > 0;
         if let Some(keeper) = self.keeper() {
@@ -537,26 +537,18 @@ impl State {
 
     fn perform(&mut self, host: usize, effect: Effect) -> Option<Happening> {
         match effect {
-            Effect::StartKeeper(queue_at) => self.start_keeper(host, queue_at),
+            Effect::StartKeeper => self.start_keeper(host),
             Effect::MakeGuard => self.make_guard(host),
             Effect::DismissGuard => self.dismiss_guard(host),
             Effect::Spawn { grant, until } => return self.spawn(host, grant, micros(until.since_boot())),
-            Effect::Forward(Signal::CONT) => {
+            Effect::Recall(why) => return self.recall(host, why),
+            Effect::Signal { signal, whom: Whom::Command } => {
                 // A process of our own needs no lease to go on.
-                if self.hosts[host].hold.is_none() {
+                if signal == Signal::CONT && self.hosts[host].hold.is_none() {
                     self.check_continue(host);
                 }
-                self.pass_on(host, Signal::CONT);
+                self.ask_guard(host, Request::Signal(signal, guard::Whom::Job));
             }
-            Effect::Recall => return self.recall(host, Unstarted::TooLate),
-            Effect::Interrupt { signal, shared } => {
-                let recalled = self.recall(host, Unstarted::Interrupted(signal));
-                if recalled.is_none() && !shared {
-                    self.pass_on(host, signal);
-                }
-                return recalled;
-            }
-            Effect::Forward(signal) => self.pass_on(host, signal),
             Effect::Stop(signal) => {
                 let keeper = self.hosts[host].keeper.map(|keeper| &self.keepers[keeper]);
                 self.hosts[host].stopped_early = keeper.is_some_and(|keeper| keeper.lease < keeper.last_beat);
@@ -593,7 +585,9 @@ impl State {
                     return Some(Happening::KeeperGone);
                 }
             }
-            Effect::StartOnLost if !self.hosts[host].script.on_lost => return Some(Happening::OnLostEnded),
+            Effect::StartOnLost if !self.hosts[host].script.on_lost => {
+                return Some(Happening::OnLost(OnLostEvent::Ended));
+            }
             Effect::StartOnLost => {
                 self.coverage.count(Kind::OnLost);
                 self.check_on_lost(host);
@@ -605,15 +599,11 @@ impl State {
             {
                 self.fail(format!("host {host} says that it starts its command, and does not"));
             }
-            Effect::ForwardOutside(_) | Effect::ForwardToOnLost(_) | Effect::Say(_) | Effect::Finish(_) => {}
+            Effect::Signal { whom: Whom::Outside | Whom::OnLost, .. } | Effect::Say(_) | Effect::Finish(_) => {}
             Effect::StopSelf(_) => self.hosts[host].frozen = true,
             Effect::EndKeeper => self.end_keeper(host),
         }
         None
-    }
-
-    fn pass_on(&mut self, host: usize, signal: Signal) {
-        self.ask_guard(host, Request::Signal(signal, Whom::Job));
     }
 
     /// Takes the command back, unless it has passed the gate.
@@ -680,7 +670,7 @@ impl State {
         }
     }
 
-    fn start_keeper(&mut self, host: usize, queue_at: Instant) {
+    fn start_keeper(&mut self, host: usize) {
         self.end_keeper(host);
         if self.hosts[host].has_opening() {
             self.fail(format!("host {host} queues anew, and its command may still pass the gate"));
@@ -691,7 +681,7 @@ impl State {
         self.hosts[host].lending.begin();
         self.borrow(host);
         let loans = self.hosts[host].borrowing.without_pipes();
-        self.keepers.push(KeeperState::new(host, loans, queue_at));
+        self.keepers.push(KeeperState::new(host, loans));
         let keeper = self.keepers.len() - 1;
         (self.hosts[host].keeper, self.hosts[host].linked) = (Some(keeper), true);
         self.born.push(keeper);

@@ -143,7 +143,6 @@ fn settle<'p>(state: &Shared, by_lock: &[Plan], plans: &'p [OnceCell<Plan>], tas
             let host = state.borrow().keepers[keeper].host;
             let plan = plans[host].get_or_init(|| plan_of(by_lock, &state.borrow().hosts[host]));
             let asked = state.borrow().hosts[host].asked;
-            let queue_at = state.borrow().keepers[keeper].queue_at;
             let Lender { pid, started } = lender(host);
             let machine = state.borrow().top(host).to_string();
             let (pid, started, boot_id) = (Some(pid), Some(started), Some(machine));
@@ -152,7 +151,7 @@ fn settle<'p>(state: &Shared, by_lock: &[Plan], plans: &'p [OnceCell<Plan>], tas
             let outside = SimOutside { state: Rc::clone(state), keeper, card };
             let alive = state.borrow().keepers[keeper].alive;
             tasks.push(alive.then(|| {
-                let life = Keeper::new(plan, None, asked, queue_at, outside).keep();
+                let life = Keeper::new(plan, None, asked, outside).keep();
                 Box::pin(life) as Task<'p>
             }));
         }

@@ -84,7 +84,6 @@ pub(crate) enum Event {
 pub(crate) struct KeeperState {
     pub(crate) host: usize,
     /// When it may open its session.
-    pub(crate) queue_at: Instant,
     /// Whether the process exists.
     pub(crate) alive: bool,
     pub(crate) frozen: bool,
@@ -119,10 +118,9 @@ pub(crate) struct KeeperState {
 }
 
 impl KeeperState {
-    pub(crate) fn new(host: usize, loans: Borrowing<()>, queue_at: Instant) -> Self {
+    pub(crate) fn new(host: usize, loans: Borrowing<()>) -> Self {
         Self {
             host,
-            queue_at,
             loans,
             alive: true,
             frozen: false,

@@ -14,7 +14,7 @@ use zklock::rules::guard::Stage;
 use zklock::rules::instant::Instant;
 use zklock::rules::lease::Span;
 use zklock::rules::lender::{Lender, Loan};
-use zklock::rules::message::{Connection, Order, Progress, Report};
+use zklock::rules::message::{Connection, Order, Progress, Remark, Report};
 use zklock::rules::pace::{Pace, silence_limit};
 use zklock::session::channel::{Rejected, shake_hands};
 use zklock::session::client::ClientSession;
@@ -130,7 +130,7 @@ impl SimOutside {
         }
         match report {
             Report::Queue(Progress::Skipped(last)) => state.check_skip(host, last),
-            Report::Unrecorded(why) => state.check_unrecorded(host, why.as_deref()),
+            Report::Remark(Remark::Unrecorded(why)) => state.check_unrecorded(host, why.as_deref()),
             _ => {}
         }
         if let Report::Queue(Progress::Held { grant, .. }) = report {

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use super::{Machine, State, cancels, stop_self};
-use crate::rules::event::{CommandEvent, Effect, Event};
+use super::{Machine, Next, State, cancels, stop_self};
+use crate::rules::event::{Effect, Event, OnLostEvent, Whom};
 use crate::rules::instant::Instant;
 use crate::rules::message::{Loss, Report, View};
 use crate::rules::notice::{Blocker, Notice};
@@ -73,22 +73,17 @@ impl Verdict {
 }
 
 impl Machine {
-    pub(super) fn releasing(now: Instant, release: Release, event: Event) -> (State, Vec<Effect>) {
+    pub(super) fn releasing(now: Instant, release: Release, event: Event) -> Next {
         match event {
             Event::Keeper(Report::Released { was_busy }) => finish(release, Confirmation::Confirmed { was_busy }),
             // An expired session has taken the node with it, but says nothing about other contenders.
             Event::Keeper(Report::Lost(Loss::SessionExpired | Loss::SessionEnded)) => {
                 finish(release, Confirmation::SessionOver)
             }
-            Event::Keeper(Report::Unrecorded(why)) => {
-                (State::Releasing(release), vec![Effect::Say(Notice::Unrecorded(why))])
-            }
             Event::KeeperGone => finish(release, Confirmation::Unconfirmed),
             Event::Timer if now >= release.until => finish(release, Confirmation::Unconfirmed),
-            Event::OnLostEnded => (State::Releasing(Release { on_lost_runs: false, ..release }), vec![]),
-            Event::Command(CommandEvent::Stopped(signal)) => {
-                (State::Releasing(release), vec![Effect::StopSelf(signal)])
-            }
+            Event::OnLost(OnLostEvent::Ended) => (State::Releasing(Release { on_lost_runs: false, ..release }), vec![]),
+            Event::OnLost(OnLostEvent::Stopped(signal)) => (State::Releasing(release), vec![Effect::StopSelf(signal)]),
             Event::Signal { signal, shared } => {
                 let effects = if release.on_lost_runs { forward_to_on_lost(signal, shared) } else { stop_self(signal) };
                 if !cancels(signal) {
@@ -110,43 +105,22 @@ impl Machine {
                 Report::Connection(_)
                 | Report::Borrows(_)
                 | Report::Queue(_)
+                | Report::Remark(_)
                 | Report::Lost(Loss::NodeDeleted | Loss::LeaseOver | Loss::LenderGone)
                 | Report::Refused(_)
                 | Report::Revoked(_),
             )
-            | Event::Extended { .. }
-            | Event::Answered(_)
-            | Event::LeaseOver
-            | Event::GuardGone
             | Event::CallerGone
-            | Event::Command(
-                CommandEvent::StartFailed(_)
-                | CommandEvent::Ended(_)
-                | CommandEvent::EndedLending(_)
-                | CommandEvent::TreeGone,
-            ) => (State::Releasing(release), vec![]),
+            | Event::Command(_) => (State::Releasing(release), vec![]),
         }
     }
 
-    pub(super) fn outlasted(outcome: Outcome, event: Event) -> (State, Vec<Effect>) {
+    pub(super) fn outlasted(outcome: Outcome, event: Event) -> Next {
         let effects = match event {
-            Event::OnLostEnded => return (State::Finished, vec![Effect::Finish(outcome)]),
-            Event::Command(CommandEvent::Stopped(signal)) => vec![Effect::StopSelf(signal)],
+            Event::OnLost(OnLostEvent::Ended) => return (State::Finished, vec![Effect::Finish(outcome)]),
+            Event::OnLost(OnLostEvent::Stopped(signal)) => vec![Effect::StopSelf(signal)],
             Event::Signal { signal, shared } => forward_to_on_lost(signal, shared),
-            Event::Keeper(_)
-            | Event::KeeperGone
-            | Event::Extended { .. }
-            | Event::Answered(_)
-            | Event::LeaseOver
-            | Event::GuardGone
-            | Event::CallerGone
-            | Event::Command(
-                CommandEvent::StartFailed(_)
-                | CommandEvent::Ended(_)
-                | CommandEvent::EndedLending(_)
-                | CommandEvent::TreeGone,
-            )
-            | Event::Timer => vec![],
+            Event::Keeper(_) | Event::KeeperGone | Event::Command(_) | Event::CallerGone | Event::Timer => vec![],
         };
         (State::Outlasted(outcome), effects)
     }
@@ -167,7 +141,7 @@ enum Confirmation {
 }
 
 /// Nothing more is to be done about the node.
-fn finish(release: Release, confirmation: Confirmation) -> (State, Vec<Effect>) {
+fn finish(release: Release, confirmation: Confirmation) -> Next {
     let mut effects = vec![];
     if confirmation == Confirmation::Unconfirmed {
         effects.push(Effect::EndKeeper);
@@ -184,5 +158,5 @@ fn finish(release: Release, confirmation: Confirmation) -> (State, Vec<Effect>) 
 
 /// A signal that the terminal sent to the process group has reached the command of `--on-lost` already.
 fn forward_to_on_lost(signal: Signal, shared: bool) -> Vec<Effect> {
-    if shared { vec![] } else { vec![Effect::ForwardToOnLost(signal)] }
+    if shared { vec![] } else { vec![Effect::Signal { signal, whom: Whom::OnLost }] }
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::ending::Release;
-use super::{Machine, State, cancels, release, stop_self};
-use crate::rules::event::{CommandEnd, CommandEvent, Effect, Event, Unstarted};
+use super::{Machine, Next, State, cancels, release, stop_self};
+use crate::rules::event::{CommandEnd, CommandEvent, Effect, Event, Unstarted, Whom};
 use crate::rules::instant::Instant;
 use crate::rules::lease::Lease;
-use crate::rules::message::{Loss, Progress, Report};
+use crate::rules::message::{Loss, Report};
 use crate::rules::notice::{LostWhy, Notice};
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
@@ -40,51 +40,66 @@ impl Run {
 
     /// Takes the command back before it is stopped or killed, unless it has passed the gate. What waits there, or the guard,
     /// may be stopped: such a command does not begin after that.
-    fn recalled_first(self, (state, mut effects): (State, Vec<Effect>)) -> (State, Vec<Effect>) {
+    fn recalled_first(self, (state, mut effects): Next) -> Next {
         if self.start_by.is_some() {
-            effects.insert(0, Effect::Recall);
+            effects.insert(0, Effect::Recall(Unstarted::TooLate));
         }
         (state, effects)
     }
 }
 
-/// The stop signal has gone out.
+/// A command that was told to end, and what is left of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stopping {
     pub(super) lease: Lease,
     cause: Cause,
-    /// When SIGKILL follows, unless the lease ends before that.
+    /// When SIGKILL goes out, or goes out again, unless the lease ends before that.
     kill_at: Instant,
+    /// How long the pause after the last SIGKILL is; `None` before the first.
+    pause: Option<Duration>,
 }
 
 impl Stopping {
-    pub(super) fn deadline(&self) -> Instant {
-        self.kill_at.min(self.lease.kill_at())
-    }
-}
-
-/// SIGKILL has gone out.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Killing {
-    pub(super) lease: Lease,
-    cause: Cause,
-    /// When it goes out again.
-    again_at: Instant,
-    /// How long the last pause was.
-    pause: Duration,
-}
-
-impl Killing {
-    /// Whether the lock is lost.
-    pub(super) fn is_lost(&self) -> bool {
-        self.cause == Cause::Loss
+    /// Whether the lock is lost, and SIGKILL has gone out.
+    pub(super) fn is_killed_for_loss(&self) -> bool {
+        self.cause == Cause::Loss && self.pause.is_some()
     }
 
     pub(super) fn deadline(&self) -> Instant {
-        match self.cause {
-            Cause::Loss => self.again_at,
-            Cause::MaxRun | Cause::Revoked | Cause::GuardGone => self.again_at.min(self.lease.kill_at()),
+        if self.is_killed_for_loss() { self.kill_at } else { self.kill_at.min(self.lease.kill_at()) }
+    }
+
+    /// If a short lease has brought SIGKILL forward after a loss, a later extension of the lease does not put it off again.
+    pub(super) fn hurry(&mut self) {
+        if self.cause == Cause::Loss {
+            self.kill_at = self.deadline();
         }
+    }
+
+    /// Sends SIGKILL, first or again.
+    fn kill(mut self, now: Instant, say: Option<Effect>) -> Next {
+        // A process that we may not kill, because it became another user's, is not tried for ever at the same pace.
+        let pause = self.pause.map_or(KILL_AGAIN, |pause| (pause * 2).min(KILL_AGAIN_AT_MOST));
+        (self.pause, self.kill_at) = (Some(pause), now + pause);
+        // SIGKILL first: the message can wait, the command must not.
+        (State::Stopping(self), [Effect::Kill].into_iter().chain(say).collect())
+    }
+
+    /// The lock is lost, which is told once.
+    fn lose(&mut self, why: LostWhy) -> Option<Effect> {
+        let say = (self.cause != Cause::Loss).then_some(Effect::Say(Notice::Lost(why)));
+        self.cause = Cause::Loss;
+        self.hurry();
+        say
+    }
+
+    /// The next holder may run already.
+    fn lose_at_once(mut self, now: Instant, loss: Loss) -> Next {
+        let say = self.lose(LostWhy::Told(loss));
+        if self.pause.is_none() {
+            return self.kill(now, say);
+        }
+        (State::Stopping(self), say.into_iter().collect())
     }
 }
 
@@ -102,78 +117,73 @@ enum Cause {
 }
 
 impl Machine {
-    pub(super) fn running(&mut self, now: Instant, run: Run, event: Event) -> (State, Vec<Effect>) {
-        let same = State::Running(run);
-        match event {
-            Event::Extended { .. } if run.lease.silence(now) < run.lease.warn_after() => {
-                let back = run.warned.then_some(Effect::Say(Notice::Back));
-                (State::Running(Run { warned: false, ..run }), back.into_iter().collect())
-            }
+    pub(super) fn running(&self, now: Instant, run: Run, event: Event) -> Next {
+        let effects = match event {
             // The next holder may run already: no time for a stop signal.
-            Event::Keeper(Report::Lost(loss)) => lose(now, run, LostWhy::Told(loss)),
-            Event::Keeper(Report::Refused(refusal)) => self.stop(now, run, LostWhy::Refused(refusal)),
+            Event::Keeper(Report::Lost(loss)) => return lose(now, run, LostWhy::Told(loss)),
+            Event::Keeper(Report::Refused(refusal)) => return self.stop(now, run, LostWhy::Refused(refusal)),
             Event::Keeper(Report::Revoked(by)) => {
                 let say = Effect::Say(Notice::Revoked { by, stops: true });
-                self.stop_in_peace(now, run, Cause::Revoked, Some(say))
+                return self.stop_in_peace(now, run, Cause::Revoked, Some(say));
             }
-            Event::KeeperGone => self.stop(now, run, LostWhy::KeeperGone),
-            Event::LeaseOver => lose(now, run, LostWhy::Told(Loss::LeaseOver)),
-            Event::GuardGone if now >= run.lease.kill_at() => {
-                // The kernel has ended it with the lease.
-                self.stop(now, run, LostWhy::Told(Loss::LeaseOver))
-            }
-            Event::GuardGone => {
-                let (state, mut effects) = kill(now, run.lease, Cause::GuardGone, None);
-                effects.push(Effect::Say(Notice::GuardDied { had_ended: run.ended.is_some() }));
-                (state, effects)
-            }
-            Event::Timer if now >= run.lease.kill_at() => {
-                // We were stopped. The guard has killed the command, or the kernel has, with the guard.
-                self.stop(now, run, LostWhy::Told(Loss::LeaseOver))
-            }
-            Event::Timer if now >= run.lease.stop_at() => self.stop(now, run, silence(now, run.lease)),
-            Event::Timer if run.ends_at.is_some_and(|ends_at| now >= ends_at) => self.ran_out(now, run),
+            Event::KeeperGone => return self.stop(now, run, LostWhy::KeeperGone),
+            Event::Command(event) => return self.command(now, run, event),
+            Event::Timer => return self.time_is_over(now, run),
+            Event::Signal { signal, shared } => self.pass_on(run, signal, shared),
+            Event::CallerGone => end_command(),
+            Event::Keeper(
+                Report::Connection(_)
+                | Report::Borrows(_)
+                | Report::Queue(_)
+                | Report::Remark(_)
+                | Report::Released { .. },
+            )
+            | Event::OnLost(_) => vec![],
+        };
+        (State::Running(run), effects)
+    }
+
+    fn time_is_over(&self, now: Instant, run: Run) -> Next {
+        let lease = run.lease;
+        if now >= lease.kill_at() {
+            // We were stopped. The guard has killed the command, or the kernel has, with the guard.
+            return self.stop(now, run, LostWhy::Told(Loss::LeaseOver));
+        }
+        if now >= lease.stop_at() {
+            return self.stop(now, run, silence(now, lease));
+        }
+        if run.ends_at.is_some_and(|ends_at| now >= ends_at) {
+            let say = self.settings.max_run.map(|max_run| Effect::Say(Notice::MaxRun(max_run)));
+            return self.stop_in_peace(now, run, Cause::MaxRun, say);
+        }
+        if run.start_by.is_some_and(|start_by| now >= start_by) {
             // What waits at the gate, or the guard, may be stopped. The lock is not kept for a command that cannot start
             // any more.
-            Event::Timer if run.start_by.is_some_and(|start_by| now >= start_by) => {
-                (State::Running(Run { start_by: None, ..run }), vec![Effect::Recall])
+            return (State::Running(Run { start_by: None, ..run }), vec![Effect::Recall(Unstarted::TooLate)]);
+        }
+        if !run.warned && now >= lease.warn_at() {
+            let (silence, age) = (lease.silence(now), lease.age(now));
+            let say = Effect::Say(Notice::Silent { silence, age, left: lease.stop_at().saturating_since(now) });
+            return (State::Running(Run { warned: true, ..run }), vec![say]);
+        }
+        (State::Running(run), vec![])
+    }
+
+    fn pass_on(&self, run: Run, signal: Signal, shared: bool) -> Vec<Effect> {
+        match run.ended {
+            // As a rule we learn of a Ctrl-Z because the command stops; this command has ended, so we stop ourselves.
+            Some(_) if shared && signal == Signal::TSTP => stop_self(signal),
+            Some(_) if shared && !self.settings.wait_descendants => vec![],
+            // At the gate it ends the run, as if it had come while the lock was waited for.
+            None if run.start_by.is_some() && cancels(signal) => {
+                vec![Effect::Recall(Unstarted::Interrupted(signal)), forward(signal, shared)]
             }
-            Event::Timer if !run.warned && now >= run.lease.warn_at() => {
-                let (silence, age) = (run.lease.silence(now), run.lease.age(now));
-                let left = run.lease.stop_at().saturating_since(now);
-                (State::Running(Run { warned: true, ..run }), vec![Effect::Say(Notice::Silent { silence, age, left })])
-            }
-            Event::Signal { signal, shared } if run.start_by.is_some() && run.ended.is_none() && cancels(signal) => {
-                (same, vec![Effect::Interrupt { signal, shared }])
-            }
-            // As a rule we learn of a Ctrl-Z because the command stops; this command has ended, so we stop
-            // ourselves.
-            Event::Signal { signal: Signal::TSTP, shared: true } if run.ended.is_some() => {
-                (same, stop_self(Signal::TSTP))
-            }
-            // What has left our process group has not had it.
-            Event::Signal { signal, shared: true } if run.ended.is_none() || self.settings.wait_descendants => {
-                (same, vec![Effect::ForwardOutside(signal)])
-            }
-            Event::Signal { shared: true, .. } => (same, vec![]),
-            Event::Signal { signal, .. } => (same, vec![Effect::Forward(signal)]),
-            Event::Command(event) => self.command(now, run, event),
-            Event::Keeper(Report::Queue(Progress::Beside(refusal))) => {
-                (same, vec![Effect::Say(Notice::Beside(refusal))])
-            }
-            // The keeper has released the lock by itself.
-            Event::Keeper(Report::Unrecorded(why)) => (same, vec![Effect::Say(Notice::Unrecorded(why))]),
-            Event::CallerGone => (same, end_command()),
-            Event::Timer
-            | Event::Keeper(Report::Connection(_) | Report::Borrows(_) | Report::Queue(_) | Report::Released { .. })
-            | Event::Extended { .. }
-            | Event::Answered(_)
-            | Event::OnLostEnded => (same, vec![]),
+            Some(_) | None => vec![forward(signal, shared)],
         }
     }
 
     /// Something happened to a command that we have no reason to stop.
-    fn command(&mut self, now: Instant, run: Run, event: CommandEvent) -> (State, Vec<Effect>) {
+    fn command(&self, now: Instant, run: Run, event: CommandEvent) -> Next {
         let timeout = Some(run.lease.terms().timeout());
         match event {
             CommandEvent::Stopped(signal) => (State::Running(run), vec![Effect::StopSelf(signal)]),
@@ -198,116 +208,77 @@ impl Machine {
                 Some(end) => release(now, outcome(end), timeout),
                 None => (State::Running(run), vec![]),
             },
+            CommandEvent::LeaseOver => lose(now, run, LostWhy::Told(Loss::LeaseOver)),
+            // The kernel has ended it with the lease.
+            CommandEvent::GuardGone if now >= run.lease.kill_at() => {
+                self.stop(now, run, LostWhy::Told(Loss::LeaseOver))
+            }
+            CommandEvent::GuardGone => {
+                let say = Effect::Say(Notice::GuardDied { had_ended: run.ended.is_some() });
+                kill(now, run.lease, Cause::GuardGone, Some(say))
+            }
         }
     }
 
     /// The lock is lost, or will be unless a beat is answered by the end of the lease.
-    fn stop(&self, now: Instant, run: Run, why: LostWhy) -> (State, Vec<Effect>) {
+    fn stop(&self, now: Instant, run: Run, why: LostWhy) -> Next {
         let lease = run.lease;
         let kill_at = lease.kill_at().min(now + lease.terms().kill_after());
         if kill_at <= now {
             return lose(now, run, why);
         }
         let effects = vec![Effect::Stop(self.settings.stop_signal), Effect::Say(Notice::Lost(why))];
-        run.recalled_first((State::Stopping(Stopping { lease, cause: Cause::Loss, kill_at }), effects))
-    }
-
-    /// `--max-run` is over.
-    fn ran_out(&self, now: Instant, run: Run) -> (State, Vec<Effect>) {
-        let say = self.settings.max_run.map(|max_run| Effect::Say(Notice::MaxRun(max_run)));
-        self.stop_in_peace(now, run, Cause::MaxRun, say)
+        run.recalled_first((State::Stopping(Stopping { lease, cause: Cause::Loss, kill_at, pause: None }), effects))
     }
 
     /// Stops the command although the lock is held, and stays so.
-    fn stop_in_peace(&self, now: Instant, run: Run, cause: Cause, say: Option<Effect>) -> (State, Vec<Effect>) {
+    fn stop_in_peace(&self, now: Instant, run: Run, cause: Cause, say: Option<Effect>) -> Next {
         let lease = run.lease;
         let grace = lease.terms().kill_after();
-        let (state, mut effects) = if grace.is_zero() {
-            kill(now, lease, cause, None)
-        } else {
-            let stopping = Stopping { lease, cause, kill_at: now + grace };
-            (State::Stopping(stopping), vec![Effect::Stop(self.settings.stop_signal)])
-        };
-        effects.extend(say);
-        run.recalled_first((state, effects))
-    }
-
-    pub(super) fn stopping(now: Instant, stopping: Stopping, event: Event) -> (State, Vec<Effect>) {
-        let (cause, why) = judge(now, stopping.lease, stopping.cause, &event);
-        let kill_at = match cause {
-            // If a short lease has brought SIGKILL forward, a later extension of the lease does not put it
-            // off again.
-            Cause::Loss => stopping.deadline(),
-            Cause::MaxRun | Cause::Revoked | Cause::GuardGone => stopping.kill_at,
-        };
-        let stopping = Stopping { cause, kill_at, ..stopping };
-        match event {
-            Event::Command(CommandEvent::TreeGone) => gone(now, stopping.lease, cause),
-            Event::Command(CommandEvent::StartFailed(why)) => unstarted(now, stopping.lease, cause, why),
-            Event::Keeper(Report::Lost(_)) | Event::LeaseOver | Event::GuardGone => {
-                kill(now, stopping.lease, cause, why)
-            }
-            Event::Timer if now >= stopping.deadline() => kill(now, stopping.lease, cause, why),
-            Event::Signal { signal, shared } if matches!(cause, Cause::MaxRun | Cause::Revoked) => {
-                let forward = if shared { Effect::ForwardOutside } else { Effect::Forward };
-                (State::Stopping(stopping), vec![forward(signal)])
-            }
-            Event::CallerGone => (State::Stopping(stopping), end_command()),
-            Event::Timer
-            | Event::Signal { .. }
-            | Event::Command(CommandEvent::Ended(_) | CommandEvent::EndedLending(_) | CommandEvent::Stopped(_))
-            | Event::Keeper(
-                Report::Connection(_)
-                | Report::Borrows(_)
-                | Report::Queue(_)
-                | Report::Refused(_)
-                | Report::Revoked(_)
-                | Report::Unrecorded(_)
-                | Report::Released { .. },
-            )
-            | Event::KeeperGone
-            | Event::Extended { .. }
-            | Event::Answered(_)
-            | Event::OnLostEnded => (State::Stopping(stopping), said(why)),
+        if grace.is_zero() {
+            return run.recalled_first(kill(now, lease, cause, say));
         }
+        let stopping = Stopping { lease, cause, kill_at: now + grace, pause: None };
+        let effects = [Effect::Stop(self.settings.stop_signal)].into_iter().chain(say).collect();
+        run.recalled_first((State::Stopping(stopping), effects))
     }
 
-    pub(super) fn killing(now: Instant, killing: Killing, event: Event) -> (State, Vec<Effect>) {
-        let (cause, why) = judge(now, killing.lease, killing.cause, &event);
-        let killing = Killing { cause, ..killing };
-        match event {
-            Event::Command(CommandEvent::TreeGone) => gone(now, killing.lease, cause),
-            Event::Command(CommandEvent::StartFailed(why)) => unstarted(now, killing.lease, cause, why),
+    pub(super) fn stopping(now: Instant, mut stopping: Stopping, event: Event) -> Next {
+        let Stopping { lease, cause, pause, .. } = stopping;
+        let effects: Vec<_> = match event {
+            Event::Command(CommandEvent::TreeGone) => return gone(now, lease, cause),
+            Event::Command(CommandEvent::StartFailed(why)) => return unstarted(now, lease, cause, why),
             // What was below it comes up to us, and perhaps none of that has been killed yet: the guard was stopped.
-            Event::GuardGone => kill(now, killing.lease, cause, why),
-            Event::Timer if now >= killing.again_at => {
-                // A process that we may not kill, because it became another user's, is not tried for ever
-                // at this pace.
-                let pause = (killing.pause * 2).min(KILL_AGAIN_AT_MOST);
-                let mut effects = vec![Effect::Kill];
-                effects.extend(said(why));
-                (State::Killing(Killing { again_at: now + pause, pause, ..killing }), effects)
+            Event::Command(CommandEvent::GuardGone) => return kill(now, lease, cause, None),
+            Event::Command(CommandEvent::LeaseOver) => {
+                return stopping.lose_at_once(now, Loss::LeaseOver);
             }
+            Event::Keeper(Report::Lost(loss)) => return stopping.lose_at_once(now, loss),
+            Event::Keeper(Report::Refused(refusal)) => stopping.lose(LostWhy::Refused(refusal)).into_iter().collect(),
+            Event::KeeperGone => stopping.lose(LostWhy::KeeperGone).into_iter().collect(),
+            Event::Timer if now >= stopping.deadline() => {
+                let say = if now >= lease.kill_at() { stopping.lose(silence(now, lease)) } else { None };
+                return stopping.kill(now, say);
+            }
+            Event::Signal { signal, shared } if pause.is_none() && matches!(cause, Cause::MaxRun | Cause::Revoked) => {
+                vec![forward(signal, shared)]
+            }
+            Event::CallerGone if pause.is_none() => end_command(),
             Event::Timer
             | Event::Signal { .. }
+            | Event::CallerGone
             | Event::Command(CommandEvent::Ended(_) | CommandEvent::EndedLending(_) | CommandEvent::Stopped(_))
             | Event::Keeper(
                 Report::Connection(_)
                 | Report::Borrows(_)
                 | Report::Queue(_)
-                | Report::Lost(_)
-                | Report::Refused(_)
+                | Report::Remark(_)
                 | Report::Revoked(_)
-                | Report::Unrecorded(_)
                 | Report::Released { .. },
             )
-            | Event::KeeperGone
-            | Event::LeaseOver
-            | Event::Extended { .. }
-            | Event::Answered(_)
-            | Event::CallerGone
-            | Event::OnLostEnded => (State::Killing(killing), said(why)),
-        }
+            | Event::OnLost(_) => vec![],
+        };
+        (State::Stopping(stopping), effects)
     }
 }
 
@@ -316,40 +287,8 @@ fn silence(now: Instant, lease: Lease) -> LostWhy {
     LostWhy::Silence { silence: lease.silence(now), age: lease.age(now) }
 }
 
-/// What an event means for the lock while the command is being stopped: it may still be held, or just have
-/// been lost.
-fn judge(now: Instant, lease: Lease, cause: Cause, event: &Event) -> (Cause, Option<LostWhy>) {
-    if cause == Cause::Loss {
-        return (cause, None);
-    }
-    let lost = |why| (Cause::Loss, Some(why));
-    match event {
-        Event::Keeper(Report::Lost(loss)) => lost(LostWhy::Told(*loss)),
-        Event::Keeper(Report::Refused(refusal)) => lost(LostWhy::Refused(refusal.clone())),
-        Event::KeeperGone => lost(LostWhy::KeeperGone),
-        Event::LeaseOver => lost(LostWhy::Told(Loss::LeaseOver)),
-        Event::Timer if now >= lease.kill_at() => lost(silence(now, lease)),
-        Event::Timer
-        | Event::Keeper(
-            Report::Connection(_)
-            | Report::Borrows(_)
-            | Report::Queue(_)
-            | Report::Revoked(_)
-            | Report::Unrecorded(_)
-            | Report::Released { .. },
-        )
-        | Event::Extended { .. }
-        | Event::Answered(_)
-        | Event::Signal { .. }
-        | Event::Command(_)
-        | Event::GuardGone
-        | Event::CallerGone
-        | Event::OnLostEnded => (cause, None),
-    }
-}
-
 /// The command was to be stopped, or killed, before it had begun, and never did. That has been told.
-fn unstarted(now: Instant, lease: Lease, cause: Cause, why: Unstarted) -> (State, Vec<Effect>) {
+fn unstarted(now: Instant, lease: Lease, cause: Cause, why: Unstarted) -> Next {
     let timeout = Some(lease.terms().timeout());
     let (state, mut effects) = match cause {
         Cause::GuardGone => return gone(now, lease, cause),
@@ -365,7 +304,7 @@ fn unstarted(now: Instant, lease: Lease, cause: Cause, why: Unstarted) -> (State
 }
 
 /// Nothing is left of a command that was stopped.
-fn gone(now: Instant, lease: Lease, cause: Cause) -> (State, Vec<Effect>) {
+fn gone(now: Instant, lease: Lease, cause: Cause) -> Next {
     match cause {
         Cause::MaxRun => release(now, Outcome::RanOut, Some(lease.terms().timeout())),
         Cause::GuardGone => release(now, Outcome::Internal, Some(lease.terms().timeout())),
@@ -379,18 +318,15 @@ fn gone(now: Instant, lease: Lease, cause: Cause) -> (State, Vec<Effect>) {
 }
 
 /// The lock is lost: there is no time for a stop signal.
-fn lose(now: Instant, run: Run, why: LostWhy) -> (State, Vec<Effect>) {
-    run.recalled_first(kill(now, run.lease, Cause::Loss, Some(why)))
+fn lose(now: Instant, run: Run, why: LostWhy) -> Next {
+    run.recalled_first(kill(now, run.lease, Cause::Loss, Some(Effect::Say(Notice::Lost(why)))))
 }
 
-fn kill(now: Instant, lease: Lease, cause: Cause, why: Option<LostWhy>) -> (State, Vec<Effect>) {
-    // SIGKILL first: the message can wait, the command must not.
-    let mut effects = vec![Effect::Kill];
-    effects.extend(said(why));
-    (State::Killing(Killing { lease, cause, again_at: now + KILL_AGAIN, pause: KILL_AGAIN }), effects)
+fn kill(now: Instant, lease: Lease, cause: Cause, say: Option<Effect>) -> Next {
+    Stopping { lease, cause, kill_at: now, pause: None }.kill(now, say)
 }
 
-fn never_ran(now: Instant, outcome: Outcome, timeout: Option<Duration>, why: Unstarted) -> (State, Vec<Effect>) {
+fn never_ran(now: Instant, outcome: Outcome, timeout: Option<Duration>, why: Unstarted) -> Next {
     let (state, mut effects) = release(now, outcome, timeout);
     if why == Unstarted::TooLate {
         effects.push(Effect::Say(Notice::TooLate));
@@ -398,13 +334,14 @@ fn never_ran(now: Instant, outcome: Outcome, timeout: Option<Duration>, why: Uns
     (state, effects)
 }
 
-/// The command is to end, also if it is stopped.
-fn end_command() -> Vec<Effect> {
-    vec![Effect::Forward(Signal::TERM), Effect::Forward(Signal::CONT)]
+/// A signal of the terminal has reached our process group.
+fn forward(signal: Signal, shared: bool) -> Effect {
+    Effect::Signal { signal, whom: if shared { Whom::Outside } else { Whom::Command } }
 }
 
-fn said(why: Option<LostWhy>) -> Vec<Effect> {
-    why.map(|why| Effect::Say(Notice::Lost(why))).into_iter().collect()
+/// The command is to end, also if it is stopped.
+fn end_command() -> Vec<Effect> {
+    [Signal::TERM, Signal::CONT].map(|signal| forward(signal, false)).into()
 }
 
 fn outcome(end: CommandEnd) -> Outcome {

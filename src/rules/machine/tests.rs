@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use super::ending::{GIVE_UP_PATIENCE, HURRIED_PATIENCE, RELEASE_PATIENCE};
 use super::waiting::{KEEPER_CRASHES, LONGEST_PAUSE, VERDICT_PATIENCE};
 use super::*;
-use crate::rules::event::{CommandEnd, CommandEvent, Unstarted};
+use crate::rules::event::{CommandEnd, CommandEvent, OnLostEvent, Unstarted, Whom};
 use crate::rules::last_run::LastRun;
-use crate::rules::message::{Connection, Grant, Granted, Loss, Progress, Refusal, View};
+use crate::rules::message::{Connection, Grant, Granted, Loss, Progress, Refusal, Remark, View};
 use crate::rules::notice::{Blocker, LostWhy, Notice};
 
 const START: Instant = Instant::from_boot(Duration::from_secs(1000));
@@ -80,14 +80,12 @@ struct Harness {
     finished: Option<Outcome>,
     last_beat: Option<Instant>,
     notices: Vec<Notice>,
-    /// When the last keeper may open its session.
-    queues_at: Option<Instant>,
 }
 
 impl Harness {
     fn new(settings: Settings) -> Self {
         let (machine, effects) = Machine::start(settings, START);
-        assert_eq!(effects, [Effect::StartKeeper(START), Effect::MakeGuard]);
+        assert_eq!(effects, [Effect::StartKeeper, Effect::MakeGuard]);
         Self {
             now: START,
             machine,
@@ -107,7 +105,6 @@ impl Harness {
             finished: None,
             last_beat: None,
             notices: vec![],
-            queues_at: None,
         }
     }
 
@@ -134,12 +131,12 @@ impl Harness {
             (self.doomed, self.left) = (false, false);
         }
         self.unstarted |= matches!(event, Event::Command(CommandEvent::StartFailed(_)));
-        if event == Event::OnLostEnded {
+        if event == Event::OnLost(OnLostEvent::Ended) {
             self.on_lost_runs = false;
         }
         let before = format!("{:?}", self.machine);
         let effects = self.machine.step(self.now, event.clone());
-        let mut is_taken_back = false;
+        let mut taken_back = None;
         for effect in effects {
             assert_eq!(self.finished, None, "{effect:?} after the end, on {event:?} in {before}");
             match effect {
@@ -152,32 +149,22 @@ impl Harness {
                     (self.spawned, self.alive, self.left) = (true, true, true);
                     self.gated_until = Some(until).filter(|_| self.gate_is_stuck);
                 }
-                Effect::Stop(_) | Effect::Kill if is_taken_back => {}
-                Effect::Recall => is_taken_back = self.alive && self.gated_until.is_some(),
-                Effect::Interrupt { signal, .. } => {
-                    assert!(self.alive, "{signal} sent to a command that has been reaped");
-                    self.recall(Unstarted::Interrupted(signal));
-                }
-                Effect::Forward(signal) => {
+                Effect::Signal { .. } | Effect::Stop(_) | Effect::Kill if taken_back.is_some() => {}
+                Effect::Recall(why) => taken_back = (self.alive && self.gated_until.is_some()).then_some(why),
+                Effect::Signal { signal, whom: Whom::Command | Whom::Outside } => {
                     assert!(
                         self.alive || self.doomed || self.waited_for(),
                         "{signal} sent to a command that has been reaped"
                     );
                 }
-                Effect::ForwardOutside(signal) => {
-                    assert!(
-                        self.alive || self.doomed || self.waited_for(),
-                        "{signal} sent to descendants that are not waited for"
-                    );
+                Effect::Signal { signal, whom: Whom::OnLost } => {
+                    assert!(self.on_lost_runs, "{signal} sent to a command of --on-lost that has been reaped");
                 }
                 Effect::StartOnLost => {
                     assert!(!self.on_lost, "--on-lost twice");
                     assert!(!self.alive && !self.left, "--on-lost beside the command, on {event:?} in {before}");
                     assert!(self.released, "--on-lost before the release, on {event:?} in {before}");
                     (self.on_lost, self.on_lost_runs) = (true, true);
-                }
-                Effect::ForwardToOnLost(signal) => {
-                    assert!(self.on_lost_runs, "{signal} sent to a command of --on-lost that has been reaped");
                 }
                 Effect::Stop(_) => self.doomed = true,
                 Effect::Kill => (self.doomed, self.killed) = (true, true),
@@ -196,10 +183,7 @@ impl Harness {
                     assert!(!self.alive && !self.doomed && !self.waited_for(), "finished with a command");
                     self.finished = Some(outcome);
                 }
-                Effect::StartKeeper(queue_at) => {
-                    assert!(!self.spawned, "a new session while the command runs");
-                    self.queues_at = Some(queue_at);
-                }
+                Effect::StartKeeper => assert!(!self.spawned, "a new session while the command runs"),
                 Effect::Say(notice) => self.notices.push(notice),
                 Effect::MakeGuard | Effect::DismissGuard => {
                     assert!(!self.spawned, "{effect:?} while there is a command");
@@ -207,11 +191,12 @@ impl Harness {
                 Effect::StopSelf(_) | Effect::EndKeeper => {}
             }
         }
-        if is_taken_back {
-            return self.recall(Unstarted::TooLate);
+        if let Some(why) = taken_back {
+            self.alive = false;
+            return self.event(Event::Command(CommandEvent::StartFailed(why)));
         }
         if self.on_lost_runs && !self.has_on_lost {
-            self.event(Event::OnLostEnded);
+            self.event(Event::OnLost(OnLostEvent::Ended));
         }
         if self.alive && !self.doomed && event == Event::Timer {
             let is_late = self.gated_until.is_some_and(|until| self.now > until);
@@ -225,14 +210,6 @@ impl Harness {
         }
     }
 
-    /// A command that waits at the gate is taken back.
-    fn recall(&mut self, why: Unstarted) {
-        if self.alive && self.gated_until.is_some() {
-            self.alive = false;
-            self.event(Event::Command(CommandEvent::StartFailed(why)));
-        }
-    }
-
     /// Whether something may be left of the command that is to be waited for.
     fn waited_for(&self) -> bool {
         self.left && self.machine.settings.wait_descendants
@@ -241,7 +218,15 @@ impl Harness {
     /// A beat that is answered at once.
     fn beat(&mut self) {
         self.last_beat = Some(self.now);
-        self.event(Event::Extended { from: self.now, timeout: TIMEOUT });
+        self.extend(self.now, TIMEOUT);
+    }
+
+    /// The keeper shows another lease.
+    fn extend(&mut self, from: Instant, timeout: Duration) {
+        for effect in self.machine.extend(self.now, Terms::span(timeout, from)).into_iter().flatten() {
+            let Effect::Say(notice) = effect else { panic!("{effect:?} with a new lease") };
+            self.notices.push(notice);
+        }
     }
 
     /// Lets time pass, with the timer on time.
@@ -294,8 +279,8 @@ fn happening() -> impl Strategy<Value = Happening> {
         Just(Report::Connection(Connection::Unreachable("refused".to_owned()))),
         Just(Report::Connection(Connection::Connected { timeout: TIMEOUT })),
         Just(Report::Queue(Progress::Waiting(view()))),
-        Just(Report::Queue(Progress::Foreign { lock: "/l".to_owned(), child: "x".to_owned() })),
-        Just(Report::Queue(Progress::Beside(Refusal::NoChroot))),
+        Just(Report::Remark(Remark::Misrecorded("/l".to_owned()))),
+        Just(Report::Remark(Remark::Beside(Refusal::NoChroot))),
         Just(Report::Queue(Progress::Turn)),
         Just(Report::Queue(Progress::Requeued(Loss::NodeDeleted))),
         Just(Report::Lost(Loss::NodeDeleted)),
@@ -357,12 +342,12 @@ impl Harness {
                 if self.last_beat.is_some() {
                     self.last_beat = Some(sent);
                 }
-                self.event(Event::Extended { from: sent, timeout: TIMEOUT });
+                self.extend(sent, TIMEOUT);
             }
             Happening::KeeperGone => self.event(Event::KeeperGone),
             Happening::CallerGone => self.event(Event::CallerGone),
-            Happening::LeaseOver if self.spawned => self.event(Event::LeaseOver),
-            Happening::GuardGone if self.spawned => self.event(Event::GuardGone),
+            Happening::LeaseOver if self.spawned => self.event(Event::Command(CommandEvent::LeaseOver)),
+            Happening::GuardGone if self.spawned => self.event(Event::Command(CommandEvent::GuardGone)),
             Happening::LeaseOver | Happening::GuardGone => {}
             Happening::Signal(signal, shared) => self.event(Event::Signal { signal, shared }),
             Happening::StartFailed(why) => {
@@ -389,7 +374,7 @@ impl Harness {
             }
             Happening::OnLostEnds => {
                 if self.on_lost_runs {
-                    self.event(Event::OnLostEnded);
+                    self.event(Event::OnLost(OnLostEvent::Ended));
                 }
             }
         }
@@ -505,7 +490,7 @@ fn death_of_the_guard_begins_the_killing_anew() {
     run.pass(Duration::from_millis(310));
     for pause in [0, 10, 20].map(Duration::from_millis) {
         run.now = run.now + pause;
-        let event = if pause.is_zero() { Event::GuardGone } else { Event::Timer };
+        let event = if pause.is_zero() { Event::Command(CommandEvent::GuardGone) } else { Event::Timer };
         assert_eq!(run.machine.step(run.now, event), [Effect::Kill]);
     }
 }
@@ -517,7 +502,7 @@ fn waking_past_the_lease_kills_at_once() {
     let effects = run.machine.step(run.now, Event::Timer);
     // As if the guard had said so, which wakes at the same time.
     let say = Effect::Say(Notice::Lost(LostWhy::Told(Loss::LeaseOver)));
-    assert_eq!(effects, [Effect::Recall, Effect::Kill, say]);
+    assert_eq!(effects, [Effect::Recall(Unstarted::TooLate), Effect::Kill, say]);
 }
 
 #[test]
@@ -529,18 +514,25 @@ fn a_dead_keeper_leaves_the_time_of_its_lease() {
     assert!(run.killed);
 }
 
+fn command(signal: Signal) -> Effect {
+    Effect::Signal { signal, whom: Whom::Command }
+}
+
+fn outside(signal: Signal) -> Effect {
+    Effect::Signal { signal, whom: Whom::Outside }
+}
+
 #[test]
 fn signals_of_the_terminal_go_to_what_has_not_had_them() {
     let mut run = Harness::running(settings());
-    let (forward, outside) = (|signal| [Effect::Forward(signal)], |signal| [Effect::ForwardOutside(signal)]);
     let now = run.now;
-    assert_eq!(run.machine.step(now, Event::Signal { signal: Signal::USR1, shared: false }), forward(Signal::USR1));
-    assert_eq!(run.machine.step(now, Event::Signal { signal: Signal::USR1, shared: true }), outside(Signal::USR1));
+    assert_eq!(run.machine.step(now, Event::Signal { signal: Signal::USR1, shared: false }), [command(Signal::USR1)]);
+    assert_eq!(run.machine.step(now, Event::Signal { signal: Signal::USR1, shared: true }), [outside(Signal::USR1)]);
     for signal in [Signal::TERM, Signal::INT] {
         // Until then the command may still be at the gate.
-        for shared in [false, true] {
-            let interrupt = [Effect::Interrupt { signal, shared }];
-            assert_eq!(run.machine.step(now, Event::Signal { signal, shared }), interrupt);
+        let recall = Effect::Recall(Unstarted::Interrupted(signal));
+        for (shared, effect) in [(false, command(signal)), (true, outside(signal))] {
+            assert_eq!(run.machine.step(now, Event::Signal { signal, shared }), [recall.clone(), effect]);
         }
     }
     for _ in 0..5 {
@@ -549,8 +541,8 @@ fn signals_of_the_terminal_go_to_what_has_not_had_them() {
     }
     let now = run.now;
     for signal in [Signal::TERM, Signal::INT] {
-        assert_eq!(run.machine.step(now, Event::Signal { signal, shared: false }), forward(signal));
-        assert_eq!(run.machine.step(now, Event::Signal { signal, shared: true }), outside(signal));
+        assert_eq!(run.machine.step(now, Event::Signal { signal, shared: false }), [command(signal)]);
+        assert_eq!(run.machine.step(now, Event::Signal { signal, shared: true }), [outside(signal)]);
     }
     assert_eq!(
         run.machine.step(now, Event::Command(CommandEvent::Stopped(Signal::TSTP))),
@@ -655,7 +647,7 @@ fn a_signal_ends_the_wait_for_a_verdict() {
 fn a_silence_is_as_long_as_nothing_was_answered() {
     let mut run = Harness::running(settings());
     run.pass(Duration::from_secs(3));
-    run.event(Event::Answered(run.now));
+    run.machine.answer(run.now);
     run.pass(lease(START).stop_at().saturating_since(run.now));
     let age = lease(START).stop_at().saturating_since(START);
     let why = |answered| LostWhy::Silence { silence: age - answered, age };
@@ -744,6 +736,7 @@ fn a_second_loss_shortens_no_pause() {
     let mut run = Harness::new(settings());
     for timeout in [TIMEOUT, TIMEOUT / 6] {
         run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout })));
+        run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
         run.event(Event::Keeper(Report::Lost(Loss::SessionEnded)));
     }
     run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
@@ -757,18 +750,20 @@ fn where_each_session_ends_early_the_pause_grows() {
     let mut run = Harness::new(settings());
     let lose = |run: &mut Harness| {
         run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
-        run.event(Event::Keeper(Report::Lost(Loss::SessionEnded)));
-        run.queues_at.map(|at| at.saturating_since(START))
+        let effects = run.machine.step(run.now, Event::Keeper(Report::Lost(Loss::SessionEnded)));
+        // Nor is one that dies a way around the pause.
+        assert_eq!(effects.last() == Some(&Effect::StartKeeper), run.machine.step(run.now, Event::KeeperGone) != []);
+        let pause = run.machine.deadline().map(|at| at.saturating_since(run.now));
+        run.now = run.now + pause.unwrap_or_default();
+        run.event(Event::Timer);
+        pause
     };
     let pauses: Vec<_> = (0..6).map(|_| lose(&mut run)).collect();
-    assert_eq!(pauses, [0, 1, 2, 4, 8, 10].map(|times| Some(TIMEOUT * times)));
+    assert_eq!(pauses, [0, 1, 2, 4, 8, 10].map(|times| Some(TIMEOUT * times).filter(|pause| !pause.is_zero())));
     assert_eq!(TIMEOUT * 10, LONGEST_PAUSE);
-    // A keeper that dies is no way around it.
-    run.event(Event::KeeperGone);
-    assert_eq!(run.queues_at, Some(START + LONGEST_PAUSE));
     run.event(Event::Keeper(Report::Connection(Connection::Connected { timeout: TIMEOUT })));
     run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
-    assert_eq!(lose(&mut run), Some(Duration::ZERO));
+    assert_eq!(lose(&mut run), None);
 }
 
 #[test]
@@ -830,10 +825,11 @@ fn a_command_that_is_skipped_is_a_success() {
 #[test]
 fn a_run_that_could_not_be_recorded_keeps_its_status() {
     // The keeper may release the lock before the supervisor has heard of the end of the command.
+    let unrecorded = Remark::Unrecorded(Some("why".to_owned()));
     for hears_first in [true, false] {
         let mut run = Harness::running(settings());
         let events = [
-            Event::Keeper(Report::Unrecorded(Some("why".to_owned()))),
+            Event::Keeper(Report::Remark(unrecorded.clone())),
             Event::Command(CommandEvent::Ended(CommandEnd::Exited(0))),
         ];
         let (first, second) = if hears_first { (0, 1) } else { (1, 0) };
@@ -841,6 +837,6 @@ fn a_run_that_could_not_be_recorded_keeps_its_status() {
         run.event(events[second].clone());
         run.event(Event::Keeper(Report::Released { was_busy: true }));
         assert_eq!(run.finished, Some(Outcome::Exited(0)));
-        assert!(run.said(|notice| *notice == Notice::Unrecorded(Some("why".to_owned()))));
+        assert!(run.said(|notice| *notice == Notice::Remark(unrecorded.clone())));
     }
 }

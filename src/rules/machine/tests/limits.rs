@@ -54,8 +54,8 @@ fn signals_go_on_to_a_command_that_has_run_out() {
     let mut run = ran_out(settings());
     let now = run.now;
     let mut sent = |shared| run.machine.step(now, Event::Signal { signal: Signal::INT, shared });
-    assert_eq!(sent(false), [Effect::Forward(Signal::INT)]);
-    assert_eq!(sent(true), [Effect::ForwardOutside(Signal::INT)]);
+    assert_eq!(sent(false), [command(Signal::INT)]);
+    assert_eq!(sent(true), [outside(Signal::INT)]);
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn the_end_of_the_lease_cuts_the_grace() {
     let mut run = Harness::running(Settings { kill_after, max_run: Some(max_run), ..settings() });
     run.pass(max_run);
     // A server grants less than before.
-    run.event(Event::Extended { from: START, timeout: TIMEOUT / 2 });
+    run.extend(START, TIMEOUT / 2);
     run.pass(Duration::from_secs(1));
     assert!(run.killed);
     assert!(run.said(|notice| matches!(notice, Notice::Lost(LostWhy::Silence { .. }))));
@@ -164,11 +164,11 @@ fn a_silence_after_max_run_is_as_long() {
     let answered = Duration::from_secs(3);
     let mut run = Harness::running(Settings { max_run: Some(max_run), ..settings() });
     run.pass(answered);
-    run.event(Event::Answered(run.now));
+    run.machine.answer(run.now);
     run.pass(max_run - answered);
     assert!(run.doomed && !run.killed);
     // With what a server grants now, the lease is over.
-    run.event(Event::Extended { from: START, timeout: TIMEOUT / 2 });
+    run.extend(START, TIMEOUT / 2);
     run.pass(Duration::ZERO);
     let lost = Notice::Lost(LostWhy::Silence { silence: max_run - answered, age: max_run });
     assert!(run.said(|notice| *notice == lost), "{:?}", run.notices);
@@ -181,7 +181,7 @@ fn a_shorter_timeout_comes_with_its_lease() {
     let (timeout, from) = (Duration::from_secs(6), START + Duration::from_secs(8));
     let mut run = Harness::running(settings());
     run.pass(Duration::from_secs(9));
-    run.event(Event::Extended { from, timeout });
+    run.extend(from, timeout);
     let left = Lease::new(Terms::new(timeout, None).unwrap(), from).stop_at().saturating_since(run.now);
     run.pass(left - Duration::from_millis(1));
     assert!(!run.doomed);
@@ -195,9 +195,9 @@ fn a_shorter_timeout_ends_no_silence() {
     let mut run = Harness::running(settings());
     run.pass(lease(START).warn_at().saturating_since(START));
     assert!(run.said(|notice| matches!(notice, Notice::Silent { .. })), "{:?}", run.notices);
-    run.event(Event::Extended { from: run.now, timeout: TIMEOUT / 2 });
+    run.extend(run.now, TIMEOUT / 2);
     assert!(!run.said(|notice| *notice == Notice::Back));
-    run.event(Event::Extended { from: run.now, timeout: TIMEOUT / 2 });
+    run.extend(run.now, TIMEOUT / 2);
     assert!(run.said(|notice| *notice == Notice::Back));
 }
 
@@ -213,7 +213,7 @@ fn a_shorter_timeout_shortens_the_grace() {
     assert!(kill_at < lease(START).kill_at());
     // A later lease does not give back what the stop signal has taken.
     for from in [from, stop_at] {
-        run.event(Event::Extended { from, timeout });
+        run.extend(from, timeout);
     }
     run.pass(kill_at.saturating_since(stop_at) - Duration::from_millis(1));
     assert!(!run.killed);
@@ -275,10 +275,10 @@ fn signals_reach_descendants_after_the_command() {
     let mut run = left_behind(settings());
     let now = run.now;
     let mut sent = |signal, shared| run.machine.step(now, Event::Signal { signal, shared });
-    assert_eq!(sent(Signal::TERM, false), [Effect::Forward(Signal::TERM)]);
-    assert_eq!(sent(Signal::INT, true), [Effect::ForwardOutside(Signal::INT)]);
+    assert_eq!(sent(Signal::TERM, false), [command(Signal::TERM)]);
+    assert_eq!(sent(Signal::INT, true), [outside(Signal::INT)]);
     assert_eq!(sent(Signal::TSTP, true), [Effect::StopSelf(Signal::TSTP)]);
-    assert_eq!(sent(Signal::TSTP, false), [Effect::Forward(Signal::TSTP)]);
+    assert_eq!(sent(Signal::TSTP, false), [command(Signal::TSTP)]);
 }
 
 /// A run with a command for `--on-lost`, which runs.
@@ -299,14 +299,14 @@ fn on_lost_is_waited_for_and_changes_no_status() {
     run.event(Event::Keeper(Report::Released { was_busy: true }));
     run.pass(Duration::from_secs(3600));
     assert_eq!(run.finished, None);
-    run.event(Event::OnLostEnded);
+    run.event(Event::OnLost(OnLostEvent::Ended));
     assert_eq!(run.finished, Some(Outcome::Lost));
 }
 
 #[test]
 fn on_lost_may_end_before_the_release() {
     let mut run = lost(settings());
-    run.event(Event::OnLostEnded);
+    run.event(Event::OnLost(OnLostEvent::Ended));
     assert_eq!(run.finished, None);
     run.event(Event::KeeperGone);
     assert_eq!(run.finished, Some(Outcome::Lost));
@@ -320,9 +320,9 @@ fn signals_reach_the_command_of_on_lost() {
         run.event(Event::Keeper(report));
         let mut sent = |event| run.machine.step(now, event);
         let signal = Signal::TERM;
-        assert_eq!(sent(Event::Signal { signal, shared: false }), [Effect::ForwardToOnLost(signal)]);
+        assert_eq!(sent(Event::Signal { signal, shared: false }), [Effect::Signal { signal, whom: Whom::OnLost }]);
         assert_eq!(sent(Event::Signal { signal: Signal::TSTP, shared: true }), []);
-        assert_eq!(sent(Event::Command(CommandEvent::Stopped(Signal::TSTP))), [Effect::StopSelf(Signal::TSTP)]);
+        assert_eq!(sent(Event::OnLost(OnLostEvent::Stopped(Signal::TSTP))), [Effect::StopSelf(Signal::TSTP)]);
     }
 }
 
@@ -334,7 +334,7 @@ fn a_command_that_is_to_stop_at_the_gate_never_begins() {
     let ends = [
         (Event::Timer, Outcome::RanOut),
         (Event::KeeperGone, Outcome::Lost),
-        (Event::LeaseOver, Outcome::Lost),
+        (Event::Command(CommandEvent::LeaseOver), Outcome::Lost),
         (lost, Outcome::Lost),
         (revoked, Outcome::Lost),
     ];
