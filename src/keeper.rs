@@ -345,7 +345,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
             };
             log::info!("connection to ZooKeeper restored");
             if !std::mem::take(&mut self.told.borrow_mut().unreachable).is_empty() {
-                self.outside.report_if_room(&Report::Connection(Connection::Connected { timeout: session.timeout() }));
+                self.outside.report_if_room(&Report::Connection(Connection::Connected(session.timeout())));
             }
         }
     }
@@ -357,7 +357,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
         let shortened = |timeout, asked_at| {
             self.shorten_lease(id, timeout, asked_at);
             // So that the supervisor looks. If there is no room, it has other reports to read.
-            self.outside.report_if_room(&Report::Connection(Connection::Shortened { timeout }));
+            self.outside.report_if_room(&Report::Connection(Connection::Shortened(timeout)));
         };
         let session = self.outside.resume(timeout, identity, unreachable, shortened).await?;
         // Servers that imitate ZooKeeper may create a new session instead of saying that the old one is

@@ -13,7 +13,7 @@ use crate::futures::{or, zip};
 use crate::plan::LockPath;
 use crate::rules::contacts::{Beat, Contacts};
 use crate::rules::login::Right;
-use crate::rules::message::{Connection, Loss, Progress, Refusal, Report};
+use crate::rules::message::{Connection, Loss, Progress, Refusal, Report, Unfit};
 use crate::rules::pace::Pace;
 use crate::rules::queue::{Contender, ContenderId, Queue};
 use crate::session::{Created, Failure, Session, Stat};
@@ -140,7 +140,7 @@ impl<O: Outside> Keeper<'_, O> {
             return;
         }
         let timeout = session.timeout();
-        self.outside.report(&Report::Connection(Connection::Connected { timeout })).await;
+        self.outside.report(&Report::Connection(Connection::Connected(timeout))).await;
         // Not before: the connection may be lost while there is no room for it.
         self.told.borrow_mut().connected = true;
         log::info!("session {:#018x}, timeout {timeout:?}", session.id());
@@ -352,5 +352,5 @@ impl<O: Outside> Keeper<'_, O> {
 
 /// The queue of a lock with these children.
 pub(super) fn queue_of(lock: &LockPath, children: Vec<String>) -> Result<Queue, Stop> {
-    Queue::from_children(children).map_err(|_| Stop::Final(Report::Refused(Refusal::Exhausted(lock.to_string()))))
+    Queue::from_children(children).map_err(|_| Stop::unfit(lock, Unfit::Exhausted))
 }

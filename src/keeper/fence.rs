@@ -44,7 +44,7 @@ pub(crate) fn run(birth: &Birth<'_>) {
         return;
     }
     let Span { timeout, .. } = Span::without_end(clock::now());
-    birth.report(&Report::Connection(Connection::Connected { timeout }));
+    birth.report(&Report::Connection(Connection::Connected(timeout)));
     match birth.take_turn() {
         Ok(()) => birth.keep(),
         Err(refusal) => birth.report(&Report::Refused(refusal)),

@@ -10,7 +10,7 @@ use crate::environment::{self, HELD};
 use crate::plan::LockPath;
 use crate::rules::card::Card;
 use crate::rules::lender::Loan;
-use crate::rules::message::{Refusal, Report};
+use crate::rules::message::{Report, Unfit};
 use crate::rules::mode::Mode;
 use crate::rules::queue::{Contender, SINGLE};
 use crate::session::{Failure, Session};
@@ -29,8 +29,7 @@ impl<O: Outside> Keeper<'_, O> {
             }
             // It asked when the run above it did, and that run may go on for days.
             if request.once_per.is_some() && lent.iter().any(|claim| claim.lock == request.lock) {
-                let lock = request.lock.to_string();
-                return Err(Stop::Final(Report::Refused(Refusal::OncePerLent { lock })));
+                return Err(Stop::unfit(&request.lock, Unfit::OncePerLent));
             }
             let mut lenders: Vec<_> = lent.iter().filter_map(|claim| claim.lender).map(|lender| lender.run).collect();
             lenders.dedup();
@@ -71,14 +70,10 @@ impl<O: Outside> Keeper<'_, O> {
                     log::warn!("{node} is in {HELD}, but no zklock that this one descends from holds it; queueing");
                     continue;
                 }
-                Loan::OutOfReach(barrier) => {
-                    let lock = lock.to_string();
-                    return Err(Stop::Final(Report::Refused(Refusal::OutOfReach { lock, barrier })));
-                }
+                Loan::OutOfReach(barrier) => return Err(Stop::unfit(lock, Unfit::OutOfReach(barrier))),
             };
             if !includes(contender.mode, self.plan.request.mode) {
-                let (lock, held) = (lock.to_string(), contender.mode);
-                return Err(Stop::Final(Report::Refused(Refusal::Upgrade { lock, held })));
+                return Err(Stop::unfit(lock, Unfit::Upgrade(contender.mode)));
             }
             log::info!("{node} is held by process {} above this one; using it", run.pid);
             let servers_clock = (stat.created, self.outside.now());

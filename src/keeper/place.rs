@@ -9,7 +9,7 @@ use crate::rules::instant::Instant;
 use crate::rules::last_run::LastRun;
 use crate::rules::lender::Lender;
 use crate::rules::login::Right;
-use crate::rules::message::{Loss, Refusal, Report};
+use crate::rules::message::{Loss, Refusal, Report, Unfit};
 use crate::rules::queue::ContenderId;
 use crate::session::Failure;
 
@@ -137,6 +137,11 @@ impl Stop {
             Failure::NoNode => Self::Gone(Loss::NodeDeleted),
             failure => Self::Final(refuse(failure, path)),
         }
+    }
+
+    /// What follows when a lock cannot be used as asked.
+    pub(super) fn unfit(lock: impl Display, why: Unfit) -> Self {
+        Self::Final(Report::Refused(Refusal::Unfit { lock: lock.to_string(), why }))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::plan::LockPath;
 use crate::rules::card::Card;
 use crate::rules::lease::Terms;
 use crate::rules::login::Right;
-use crate::rules::message::{Grant, Granted, Loss, Progress, Refusal, Remark, Report, View};
+use crate::rules::message::{Grant, Granted, Loss, Progress, Remark, Report, Unfit, View};
 use crate::rules::pace::Pace;
 use crate::rules::queue::{Contender, Queue, SINGLE, Standing};
 use crate::rules::revocation::Revocation;
@@ -161,16 +161,16 @@ impl<O: Outside> Keeper<'_, O> {
 
     /// Why we cannot wait in this queue, if we cannot: another library's recipe uses the path, or contenders ignore our
     /// node or count another number of permits.
-    fn unsuitable(&self, lock: &LockPath, queue: &Queue, name: &str) -> Option<Refusal> {
-        let (lock, request) = (lock.to_string(), &self.plan.request);
+    fn unsuitable(&self, queue: &Queue, name: &str) -> Option<Unfit> {
+        let request = &self.plan.request;
         // The recipe first: as long as it uses the path, advice about contenders would not help.
         if let Some(recipe) = queue.other_recipe() {
-            return Some(Refusal::OtherRecipe { lock, recipe });
+            return Some(Unfit::OtherRecipe(recipe));
         }
         if let Some(other) = queue.blind_to(&request.dialects, request.dialects_given) {
-            return Some(Refusal::Blind { lock, contender: printable(&other.name), reads: other.reads });
+            return Some(Unfit::Blind { contender: printable(&other.name), reads: other.reads });
         }
-        queue.other_permits(name).map(|permits| Refusal::OtherPermits { lock, permits })
+        queue.other_permits(name).map(Unfit::OtherPermits)
     }
 
     /// The queue of a lock with these children, and those of them that count. Ends the wait in one that is
@@ -185,7 +185,7 @@ impl<O: Outside> Keeper<'_, O> {
         loop {
             names = self.without_ghosts(lock, names);
             let queue = self.queue(session, lock, names.clone()).await?;
-            let Some(refusal) = self.unsuitable(lock, &queue, own) else {
+            let Some(why) = self.unsuitable(&queue, own) else {
                 if !queue.has_single() {
                     names.retain(|name| name != SINGLE);
                 }
@@ -197,7 +197,7 @@ impl<O: Outside> Keeper<'_, O> {
                 node.name != SINGLE && read.is_ok_and(|(_, stat)| self.is_foreign(lock, &node.name, stat))
             };
             if !all(queue.contenders().iter().map(look)).await.contains(&true) {
-                return Err(Stop::Final(Report::Refused(refusal)));
+                return Err(Stop::unfit(lock, why));
             }
         }
     }

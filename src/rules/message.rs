@@ -44,16 +44,11 @@ pub enum Connection {
     /// No server has answered yet, for this reason; the keeper goes on trying.
     Unreachable(String),
     /// The session has a connection: the first one, or a new one after the last was lost.
-    Connected {
-        /// The session timeout that the server granted, which may be another each time.
-        timeout: Duration,
-    },
-    /// A new connection has a shorter timeout than the one before: the lease that is shown may end sooner. No beat over it
-    /// has been answered yet.
-    Shortened {
-        /// The session timeout that the server granted.
-        timeout: Duration,
-    },
+    /// The server has granted this session timeout, which may be another each time.
+    Connected(Duration),
+    /// A new connection has this timeout, which is shorter than the one before: the lease that is shown may end sooner. No
+    /// beat over it has been answered yet.
+    Shortened(Duration),
 }
 
 /// How far we have come on the way to the lock.
@@ -178,49 +173,12 @@ pub enum Refusal {
     NotLetIn(String),
     /// The chroot of the connect string does not exist.
     NoChroot,
-    /// The sequence numbers of this lock are used up, or nearly so.
-    Exhausted(String),
-    /// A contender ignores our node, because it does not read names such as ours.
-    Blind {
-        /// The lock.
-        lock: String,
-        /// The contender's name, printable.
-        contender: String,
-        /// The names that it does not ignore.
-        reads: Dialect,
-    },
-    /// A contender before us counts with another number of permits.
-    OtherPermits {
-        /// The lock.
-        lock: String,
-        /// Its number.
-        permits: NonZeroU32,
-    },
-    /// The path is used by another recipe, whose users would not wait for us.
-    OtherRecipe {
-        /// The lock.
-        lock: String,
-        /// The recipe.
-        recipe: Recipe,
-    },
-    /// A zklock above us holds the lock in a mode that does not include the one asked for.
-    Upgrade {
-        /// The lock.
-        lock: String,
-        /// The mode in which it is held.
-        held: Mode,
-    },
-    /// The lock is held by a run that we descend from, or may descend from, and we cannot borrow it.
-    OutOfReach {
+    /// This lock cannot be used as asked.
+    Unfit {
         /// The lock.
         lock: String,
         /// Why not.
-        barrier: Barrier,
-    },
-    /// The lock is held by a zklock above us, and `--once-per` was given to us.
-    OncePerLent {
-        /// The lock.
-        lock: String,
+        why: Unfit,
     },
     /// The servers or the nodes have to be changed first: why, and how.
     Unusable(String),
@@ -241,20 +199,36 @@ pub enum Refusal {
     System(String),
 }
 
+/// Why a lock cannot be used as asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Unfit {
+    /// The sequence numbers are used up, or nearly so.
+    Exhausted,
+    /// A contender ignores our node, because it does not read names such as ours.
+    Blind {
+        /// The contender's name, printable.
+        contender: String,
+        /// The names that it does not ignore.
+        reads: Dialect,
+    },
+    /// A contender before us counts with this other number of permits.
+    OtherPermits(NonZeroU32),
+    /// The path is used by another recipe, whose users would not wait for us.
+    OtherRecipe(Recipe),
+    /// A zklock above us holds it in this mode, which does not include the one asked for.
+    Upgrade(Mode),
+    /// It is held by a run that we descend from, or may descend from, and we cannot borrow it.
+    OutOfReach(Barrier),
+    /// It is held by a zklock above us, and `--once-per` was given to us.
+    OncePerLent,
+}
+
 impl Refusal {
     /// How a run ends that it is the end of.
     pub fn outcome(&self) -> Outcome {
         match self {
             Self::Denied(_) | Self::Lacks { .. } | Self::NotLetIn(_) => Outcome::Denied,
-            Self::NoChroot
-            | Self::Exhausted(_)
-            | Self::Blind { .. }
-            | Self::OtherPermits { .. }
-            | Self::OtherRecipe { .. }
-            | Self::Upgrade { .. }
-            | Self::OutOfReach { .. }
-            | Self::OncePerLent { .. }
-            | Self::Unusable(_) => Outcome::Unusable,
+            Self::NoChroot | Self::Unfit { .. } | Self::Unusable(_) => Outcome::Unusable,
             Self::LaterHolder { .. } => Outcome::Lost,
             Self::File(_) => Outcome::Usage,
             Self::Server(_) | Self::System(_) => Outcome::Internal,

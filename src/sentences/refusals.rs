@@ -4,7 +4,7 @@ use crate::environment::LENDER;
 use crate::plan::{ConnectString, Plan};
 use crate::rules::lender::Barrier;
 use crate::rules::login::{Login, Right};
-use crate::rules::message::Refusal;
+use crate::rules::message::{Refusal, Unfit};
 use crate::rules::queue::{Dialect, Recipe};
 
 /// An ACL forbids what was asked.
@@ -52,13 +52,26 @@ pub fn refused(refusal: &Refusal, plan: &Plan) -> String {
         Refusal::Lacks { node, right } => lacks(node, *right, &plan.login),
         Refusal::NotLetIn(why) => not_let_in(why),
         Refusal::NoChroot => no_chroot(&plan.servers),
-        Refusal::Exhausted(lock) => {
+        Refusal::Unfit { lock, why } => unfit(lock, why, plan),
+        Refusal::Unusable(why) | Refusal::Server(why) => format!("ZooKeeper refused: {why}"),
+        Refusal::LaterHolder { file, seen, ours } => format!(
+            "a later holder has been here: {file} has seen the token {seen}, and ours is {ours}; only if ZooKeeper was \
+             set up anew, so that its tokens began again, remove {file}"
+        ),
+        Refusal::File(why) | Refusal::System(why) => why.clone(),
+    }
+}
+
+/// The sentence for a lock that cannot be used as asked.
+fn unfit(lock: &str, why: &Unfit, plan: &Plan) -> String {
+    match why {
+        Unfit::Exhausted => {
             format!(
                 "the sequence numbers below {lock} are used up: delete that node while the lock is not in use, \
                  or use another path"
             )
         }
-        Refusal::Blind { lock, contender, reads } => {
+        Unfit::Blind { contender, reads } => {
             let mut dialects = plan.request.dialects.clone();
             dialects.push(*reads);
             // That one stands alone.
@@ -69,32 +82,26 @@ pub fn refused(refusal: &Refusal, plan: &Plan) -> String {
             let dialects = dialects.join(",");
             format!("{lock} is used by a client that would not wait for us ({contender}): use --dialect {dialects}")
         }
-        Refusal::OtherPermits { lock, permits } => {
+        Unfit::OtherPermits(permits) => {
             format!("{lock} is used with --permits {permits}: use the same number")
         }
-        Refusal::OtherRecipe { lock, recipe } => {
+        Unfit::OtherRecipe(recipe) => {
             format!("{lock} is used by {}, and cannot be shared with it: use another path", self::recipe(*recipe))
         }
-        Refusal::Upgrade { lock, held } => format!(
+        Unfit::Upgrade(held) => format!(
             "{lock} is held as {held} by the outer zklock, and cannot become {}: ask the outer one for \
              that",
             plan.request.mode
         ),
-        Refusal::OutOfReach { lock, barrier } => {
+        Unfit::OutOfReach(barrier) => {
             let why = match barrier {
                 Barrier::Foreign => "another user or container".to_owned(),
                 Barrier::NoOffer => format!("{LENDER} does not name it"),
             };
             format!("{lock} is held by the run that started this one, which cannot be reached: {why}")
         }
-        Refusal::OncePerLent { lock } => {
+        Unfit::OncePerLent => {
             format!("{lock} is held by the run that started this one: give --once-per to that run")
         }
-        Refusal::Unusable(why) | Refusal::Server(why) => format!("ZooKeeper refused: {why}"),
-        Refusal::LaterHolder { file, seen, ours } => format!(
-            "a later holder has been here: {file} has seen the token {seen}, and ours is {ours}; only if ZooKeeper was \
-             set up anew, so that its tokens began again, remove {file}"
-        ),
-        Refusal::File(why) | Refusal::System(why) => why.clone(),
     }
 }

@@ -122,7 +122,7 @@ impl SimOutside {
         let mut state = self.state.borrow_mut();
         let host = state.keepers[self.keeper].host;
         state.note(|| format!("keeper {} of host {host}: {report:?}", self.keeper));
-        if let (Report::Connection(Connection::Shortened { .. }), true) = (report, state.hosts[host].is_running()) {
+        if let (Report::Connection(Connection::Shortened(_)), true) = (report, state.hosts[host].is_running()) {
             state.spring(Kind::AtShortened, host);
         }
         if let Report::Queue(Progress::Requeued(_)) = report {

@@ -15,15 +15,19 @@ use crate::rules::signal::Signal;
 pub(super) const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
 /// How long giving up waits for the deletion of the contender node.
 pub(super) const GIVE_UP_PATIENCE: Duration = Duration::from_secs(1);
-/// How much longer either waits at most, once the user shows impatience.
+/// How long giving up at the end of `--timeout` waits for the servers to answer: time for two round trips.
+pub(super) const VERDICT_PATIENCE: Duration = Duration::from_secs(2);
+/// How much longer each waits at most, once the user shows impatience.
 pub(super) const HURRIED_PATIENCE: Duration = Duration::from_millis(300);
 
 /// A release that has been asked for.
 #[derive(Clone, Debug)]
 pub(super) struct Release {
-    pub(super) verdict: Verdict,
+    outcome: Outcome,
+    /// These were before us when `--timeout` ended: the lock is not free if the servers confirm that there still is one.
+    blocked_by: Option<View>,
     /// Within what time the lock frees itself; told when the release is not confirmed.
-    pub(super) frees_within: Option<Duration>,
+    frees_within: Option<Duration>,
     /// When we stop waiting for a confirmation.
     pub(super) until: Instant,
     /// The command of `--on-lost` runs.
@@ -31,57 +35,28 @@ pub(super) struct Release {
 }
 
 impl Release {
-    /// A release that waits for a confirmation until `until`.
-    pub(super) fn new(verdict: Verdict, until: Instant) -> Self {
-        Self { verdict, frees_within: None, until, on_lost_runs: false }
-    }
-
     /// A release at the end of a run. `frees_within`: within what time the lock frees itself, told when the
     /// release is not confirmed; it also limits how long we wait.
     pub(super) fn after(now: Instant, outcome: Outcome, frees_within: Option<Duration>) -> Self {
         let patience = frees_within.map_or(GIVE_UP_PATIENCE, |timeout| timeout.min(RELEASE_PATIENCE));
-        Self { frees_within, ..Self::new(Verdict::Known(outcome), now + patience) }
+        Self { outcome, blocked_by: None, frees_within, until: now + patience, on_lost_runs: false }
     }
-}
 
-/// What a release comes to.
-#[derive(Clone, Debug)]
-pub(super) enum Verdict {
-    /// This, whether or not it is confirmed.
-    Known(Outcome),
-    /// These were before us when `--timeout` ended, if the servers confirm that there still is one.
-    NotFreeIfConfirmed(View),
-}
-
-impl Verdict {
-    /// The outcome, and what is still to be said about it.
-    fn end(self, confirmation: Confirmation) -> (Outcome, Option<Notice>) {
-        let (outcome, blocker) = match (self, confirmation) {
-            (Self::Known(outcome), _) => return (outcome, None),
-            (Self::NotFreeIfConfirmed(view), Confirmation::Confirmed { was_busy: true }) => {
-                (Outcome::NotFree, Blocker::Queue(view))
-            }
-            (Self::NotFreeIfConfirmed(_), Confirmation::Confirmed { was_busy: false }) => {
-                (Outcome::Unavailable, Blocker::Freed)
-            }
-            (Self::NotFreeIfConfirmed(_), Confirmation::SessionOver | Confirmation::Unconfirmed) => {
-                (Outcome::Unavailable, Blocker::Late)
-            }
-        };
-        (outcome, Some(Notice::TimedOut(blocker)))
+    /// A release at the end of `--timeout`, with these before us.
+    pub(super) fn in_vain(now: Instant, view: View) -> Self {
+        let release = Self::after(now, Outcome::Unavailable, None);
+        Self { blocked_by: Some(view), until: now + VERDICT_PATIENCE, ..release }
     }
 }
 
 impl Machine {
     pub(super) fn releasing(now: Instant, release: Release, event: Event) -> Next {
         match event {
-            Event::Keeper(Report::Released { was_busy }) => finish(release, Confirmation::Confirmed { was_busy }),
+            Event::Keeper(Report::Released { was_busy }) => finish(release, Some(was_busy), vec![]),
             // An expired session has taken the node with it, but says nothing about other contenders.
-            Event::Keeper(Report::Lost(Loss::SessionExpired | Loss::SessionEnded)) => {
-                finish(release, Confirmation::SessionOver)
-            }
-            Event::KeeperGone => finish(release, Confirmation::Unconfirmed),
-            Event::Timer if now >= release.until => finish(release, Confirmation::Unconfirmed),
+            Event::Keeper(Report::Lost(Loss::SessionExpired | Loss::SessionEnded)) => finish(release, None, vec![]),
+            Event::KeeperGone => unconfirmed(release),
+            Event::Timer if now >= release.until => unconfirmed(release),
             Event::OnLost(OnLostEvent::Ended) => (State::Releasing(Release { on_lost_runs: false, ..release }), vec![]),
             Event::OnLost(OnLostEvent::Stopped(signal)) => (State::Releasing(release), vec![Effect::StopSelf(signal)]),
             Event::Signal { signal, shared } => {
@@ -94,11 +69,8 @@ impl Machine {
                 let until = release.until.min(now + HURRIED_PATIENCE);
                 // The user has not been told a verdict yet: to them we are still waiting, and this signal
                 // ends the wait.
-                let verdict = match release.verdict {
-                    Verdict::NotFreeIfConfirmed(_) => Verdict::Known(Outcome::Interrupted(signal)),
-                    known => known,
-                };
-                (State::Releasing(Release { verdict, until, ..release }), effects)
+                let outcome = release.blocked_by.map_or(release.outcome, |_| Outcome::Interrupted(signal));
+                (State::Releasing(Release { outcome, blocked_by: None, until, ..release }), effects)
             }
             Event::Timer
             | Event::Keeper(
@@ -126,34 +98,30 @@ impl Machine {
     }
 }
 
-/// What is known at the end of a release.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Confirmation {
-    /// The node is gone, and the session closed.
-    Confirmed {
-        /// Whether a contender was before us up to the end.
-        was_busy: bool,
-    },
-    /// The session was over.
-    SessionOver,
-    /// No server has answered.
-    Unconfirmed,
-}
-
-/// Nothing more is to be done about the node.
-fn finish(release: Release, confirmation: Confirmation) -> Next {
-    let mut effects = vec![];
-    if confirmation == Confirmation::Unconfirmed {
-        effects.push(Effect::EndKeeper);
-        effects.extend(release.frees_within.map(|timeout| Effect::Say(Notice::NotReleased(timeout))));
-    }
-    let (outcome, notice) = release.verdict.end(confirmation);
-    effects.extend(notice.map(Effect::Say));
+/// Nothing more is to be done about the node. `was_busy`: whether a contender was before us up to the end, if that is known.
+fn finish(release: Release, was_busy: Option<bool>, mut effects: Vec<Effect>) -> Next {
+    let outcome = match was_busy {
+        Some(true) if release.blocked_by.is_some() => Outcome::NotFree,
+        Some(_) | None => release.outcome,
+    };
+    effects.extend(release.blocked_by.map(|view| {
+        Effect::Say(Notice::TimedOut(match was_busy {
+            Some(true) => Blocker::Queue(view),
+            Some(false) => Blocker::Freed,
+            None => Blocker::Late,
+        }))
+    }));
     if release.on_lost_runs {
         return (State::Outlasted(outcome), effects);
     }
     effects.push(Effect::Finish(outcome));
     (State::Finished, effects)
+}
+
+/// No server has confirmed the release.
+fn unconfirmed(release: Release) -> Next {
+    let told = release.frees_within.map(|timeout| Effect::Say(Notice::NotReleased(timeout)));
+    finish(release, None, [Effect::EndKeeper].into_iter().chain(told).collect())
 }
 
 /// A signal that the terminal sent to the process group has reached the command of `--on-lost` already.

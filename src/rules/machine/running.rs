@@ -85,6 +85,11 @@ impl Stopping {
         (State::Stopping(self), [Effect::Kill].into_iter().chain(say).collect())
     }
 
+    /// Within what time the lock frees itself, if it is held.
+    fn frees_within(&self) -> Option<Duration> {
+        (self.cause != Cause::Loss).then(|| self.lease.terms().timeout())
+    }
+
     /// The lock is lost, which is told once.
     fn lose(&mut self, why: LostWhy) -> Option<Effect> {
         let say = (self.cause != Cause::Loss).then_some(Effect::Say(Notice::Lost(why)));
@@ -116,17 +121,26 @@ enum Cause {
     GuardGone,
 }
 
+impl Cause {
+    fn outcome(self) -> Outcome {
+        match self {
+            Self::Loss | Self::Revoked => Outcome::Lost,
+            Self::MaxRun => Outcome::RanOut,
+            Self::GuardGone => Outcome::Internal,
+        }
+    }
+}
+
 impl Machine {
     pub(super) fn running(&self, now: Instant, run: Run, event: Event) -> Next {
         let effects = match event {
             // The next holder may run already: no time for a stop signal.
             Event::Keeper(Report::Lost(loss)) => return lose(now, run, LostWhy::Told(loss)),
-            Event::Keeper(Report::Refused(refusal)) => return self.stop(now, run, LostWhy::Refused(refusal)),
+            Event::Keeper(Report::Refused(refusal)) => return self.stop_for_loss(now, run, LostWhy::Refused(refusal)),
             Event::Keeper(Report::Revoked(by)) => {
-                let say = Effect::Say(Notice::Revoked { by, stops: true });
-                return self.stop_in_peace(now, run, Cause::Revoked, Some(say));
+                return self.stop(now, run, Cause::Revoked, Notice::Revoked { by, stops: true });
             }
-            Event::KeeperGone => return self.stop(now, run, LostWhy::KeeperGone),
+            Event::KeeperGone => return self.stop_for_loss(now, run, LostWhy::KeeperGone),
             Event::Command(event) => return self.command(now, run, event),
             Event::Timer => return self.time_is_over(now, run),
             Event::Signal { signal, shared } => self.pass_on(run, signal, shared),
@@ -147,14 +161,13 @@ impl Machine {
         let lease = run.lease;
         if now >= lease.kill_at() {
             // We were stopped. The guard has killed the command, or the kernel has, with the guard.
-            return self.stop(now, run, LostWhy::Told(Loss::LeaseOver));
+            return self.stop_for_loss(now, run, LostWhy::Told(Loss::LeaseOver));
         }
         if now >= lease.stop_at() {
-            return self.stop(now, run, silence(now, lease));
+            return self.stop_for_loss(now, run, silence(now, lease));
         }
-        if run.ends_at.is_some_and(|ends_at| now >= ends_at) {
-            let say = self.settings.max_run.map(|max_run| Effect::Say(Notice::MaxRun(max_run)));
-            return self.stop_in_peace(now, run, Cause::MaxRun, say);
+        if let Some(max_run) = self.settings.max_run.filter(|_| run.ends_at.is_some_and(|ends_at| now >= ends_at)) {
+            return self.stop(now, run, Cause::MaxRun, Notice::MaxRun(max_run));
         }
         if run.start_by.is_some_and(|start_by| now >= start_by) {
             // What waits at the gate, or the guard, may be stopped. The lock is not kept for a command that cannot start
@@ -196,7 +209,7 @@ impl Machine {
                     // As if it had come while the lock was waited for.
                     Unstarted::Interrupted(signal) => Outcome::Interrupted(signal),
                 };
-                never_ran(now, outcome, timeout, why)
+                never_ran(now, outcome, timeout, why, Notice::TooLate)
             }
             // The zklocks that use our locks do so until they end.
             CommandEvent::EndedLending(end) => (State::Running(Run { ended: Some(end), ..run }), vec![]),
@@ -214,45 +227,38 @@ impl Machine {
                 self.stop(now, run, LostWhy::Told(Loss::LeaseOver))
             }
             CommandEvent::GuardGone => {
-                let say = Effect::Say(Notice::GuardDied { had_ended: run.ended.is_some() });
-                kill(now, run.lease, Cause::GuardGone, Some(say))
+                let why = Notice::GuardDied { had_ended: run.ended.is_some() };
+                kill(now, run.lease, Cause::GuardGone, Some(Effect::Say(why)))
             }
         }
     }
 
-    /// The lock is lost, or will be unless a beat is answered by the end of the lease.
-    fn stop(&self, now: Instant, run: Run, why: LostWhy) -> Next {
-        let lease = run.lease;
-        let kill_at = lease.kill_at().min(now + lease.terms().kill_after());
-        if kill_at <= now {
-            return lose(now, run, why);
+    /// Asks the command to stop, if there is time for that.
+    fn stop(&self, now: Instant, run: Run, cause: Cause, why: Notice) -> Next {
+        let (lease, say) = (run.lease, Effect::Say(why));
+        let mut stopping = Stopping { lease, cause, kill_at: now + lease.terms().kill_after(), pause: None };
+        stopping.hurry();
+        if stopping.kill_at <= now {
+            return run.recalled_first(stopping.kill(now, Some(say)));
         }
-        let effects = vec![Effect::Stop(self.settings.stop_signal), Effect::Say(Notice::Lost(why))];
-        run.recalled_first((State::Stopping(Stopping { lease, cause: Cause::Loss, kill_at, pause: None }), effects))
+        run.recalled_first((State::Stopping(stopping), vec![Effect::Stop(self.settings.stop_signal), say]))
     }
 
-    /// Stops the command although the lock is held, and stays so.
-    fn stop_in_peace(&self, now: Instant, run: Run, cause: Cause, say: Option<Effect>) -> Next {
-        let lease = run.lease;
-        let grace = lease.terms().kill_after();
-        if grace.is_zero() {
-            return run.recalled_first(kill(now, lease, cause, say));
-        }
-        let stopping = Stopping { lease, cause, kill_at: now + grace, pause: None };
-        let effects = [Effect::Stop(self.settings.stop_signal)].into_iter().chain(say).collect();
-        run.recalled_first((State::Stopping(stopping), effects))
+    /// The lock is lost, or will be unless a beat is answered by the end of the lease.
+    fn stop_for_loss(&self, now: Instant, run: Run, why: LostWhy) -> Next {
+        self.stop(now, run, Cause::Loss, Notice::Lost(why))
     }
 
     pub(super) fn stopping(now: Instant, mut stopping: Stopping, event: Event) -> Next {
         let Stopping { lease, cause, pause, .. } = stopping;
         let effects: Vec<_> = match event {
-            Event::Command(CommandEvent::TreeGone) => return gone(now, lease, cause),
-            Event::Command(CommandEvent::StartFailed(why)) => return unstarted(now, lease, cause, why),
+            Event::Command(CommandEvent::TreeGone) => return gone(now, stopping),
+            Event::Command(CommandEvent::StartFailed(why)) => {
+                return never_ran(now, cause.outcome(), stopping.frees_within(), why, Notice::NotBegun);
+            }
             // What was below it comes up to us, and perhaps none of that has been killed yet: the guard was stopped.
             Event::Command(CommandEvent::GuardGone) => return kill(now, lease, cause, None),
-            Event::Command(CommandEvent::LeaseOver) => {
-                return stopping.lose_at_once(now, Loss::LeaseOver);
-            }
+            Event::Command(CommandEvent::LeaseOver) => return stopping.lose_at_once(now, Loss::LeaseOver),
             Event::Keeper(Report::Lost(loss)) => return stopping.lose_at_once(now, loss),
             Event::Keeper(Report::Refused(refusal)) => stopping.lose(LostWhy::Refused(refusal)).into_iter().collect(),
             Event::KeeperGone => stopping.lose(LostWhy::KeeperGone).into_iter().collect(),
@@ -287,34 +293,13 @@ fn silence(now: Instant, lease: Lease) -> LostWhy {
     LostWhy::Silence { silence: lease.silence(now), age: lease.age(now) }
 }
 
-/// The command was to be stopped, or killed, before it had begun, and never did. That has been told.
-fn unstarted(now: Instant, lease: Lease, cause: Cause, why: Unstarted) -> Next {
-    let timeout = Some(lease.terms().timeout());
-    let (state, mut effects) = match cause {
-        Cause::GuardGone => return gone(now, lease, cause),
-        Cause::MaxRun => release(now, Outcome::RanOut, timeout),
-        // No command ran, so --on-lost has nothing to clean up.
-        Cause::Loss => release(now, Outcome::Lost, None),
-        Cause::Revoked => release(now, Outcome::Lost, timeout),
-    };
-    if why == Unstarted::TooLate {
-        effects.push(Effect::Say(Notice::NotBegun));
-    }
-    (state, effects)
-}
-
 /// Nothing is left of a command that was stopped.
-fn gone(now: Instant, lease: Lease, cause: Cause) -> Next {
-    match cause {
-        Cause::MaxRun => release(now, Outcome::RanOut, Some(lease.terms().timeout())),
-        Cause::GuardGone => release(now, Outcome::Internal, Some(lease.terms().timeout())),
-        Cause::Loss | Cause::Revoked => {
-            let frees_within = Some(lease.terms().timeout()).filter(|_| cause == Cause::Revoked);
-            let release = Release { on_lost_runs: true, ..Release::after(now, Outcome::Lost, frees_within) };
-            // The release first: others wait for it.
-            (State::Releasing(release), vec![Effect::Release, Effect::StartOnLost])
-        }
-    }
+fn gone(now: Instant, stopping: Stopping) -> Next {
+    let mut release = Release::after(now, stopping.cause.outcome(), stopping.frees_within());
+    release.on_lost_runs = matches!(stopping.cause, Cause::Loss | Cause::Revoked);
+    // The release first: others wait for it.
+    let on_lost = release.on_lost_runs.then_some(Effect::StartOnLost);
+    (State::Releasing(release), [Effect::Release].into_iter().chain(on_lost).collect())
 }
 
 /// The lock is lost: there is no time for a stop signal.
@@ -326,11 +311,10 @@ fn kill(now: Instant, lease: Lease, cause: Cause, say: Option<Effect>) -> Next {
     Stopping { lease, cause, kill_at: now, pause: None }.kill(now, say)
 }
 
-fn never_ran(now: Instant, outcome: Outcome, timeout: Option<Duration>, why: Unstarted) -> Next {
-    let (state, mut effects) = release(now, outcome, timeout);
-    if why == Unstarted::TooLate {
-        effects.push(Effect::Say(Notice::TooLate));
-    }
+/// The command has never begun, so `--on-lost` has nothing to clean up. `too_late`: what is told if it is for that.
+fn never_ran(now: Instant, outcome: Outcome, frees_within: Option<Duration>, why: Unstarted, too_late: Notice) -> Next {
+    let (state, mut effects) = release(now, outcome, frees_within);
+    effects.extend((why == Unstarted::TooLate).then_some(Effect::Say(too_late)));
     (state, effects)
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::ending::{Release, Verdict};
+use super::ending::Release;
 use super::running::Run;
 use super::{Machine, Next, State, cancels, give_up, regranted, stop_self};
 use crate::rules::event::{Effect, Event};
@@ -13,8 +13,6 @@ use crate::rules::notice::{Blocker, Notice};
 use crate::rules::outcome::Outcome;
 use crate::rules::settings::Patience;
 
-/// How long giving up at the end of `--timeout` waits for the servers to answer: time for two round trips.
-pub(super) const VERDICT_PATIENCE: Duration = Duration::from_secs(2);
 /// A lease that is too short to start under is judged again this often.
 const JUDGE_AGAIN: Duration = Duration::from_millis(20);
 /// The longest pause before another session, unless the session timeout is longer.
@@ -127,7 +125,7 @@ impl Machine {
                 // It may take long now. Another is made over the first connection.
                 (State::Waiting(Waiting::Connecting(connecting)), vec![say, Effect::DismissGuard])
             }
-            (Waiting::Connecting(_), Connection::Connected { timeout }) => self.connected(now, timeout),
+            (Waiting::Connecting(_), Connection::Connected(timeout)) => self.connected(now, timeout),
             (Waiting::Queued(queued), Connection::Unreachable(reason)) => {
                 let say = Effect::Say(Notice::Connecting(reason.clone()));
                 // What is known of the contenders before us may be outdated from now on.
@@ -135,16 +133,16 @@ impl Machine {
                 (State::Waiting(Waiting::Queued(queued)), vec![say])
             }
             // There is a connection, but the login over it may still fail.
-            (Waiting::Queued(queued), Connection::Shortened { timeout }) => {
+            (Waiting::Queued(queued), Connection::Shortened(timeout)) => {
                 stay(Waiting::Queued(Queued { terms: regranted(timeout, self.settings.kill_after), ..queued }))
             }
-            (Waiting::Queued(queued), Connection::Connected { timeout }) => {
+            (Waiting::Queued(queued), Connection::Connected(timeout)) => {
                 let terms = regranted(timeout, self.settings.kill_after);
                 let back = queued.reason.map(|_| Effect::Say(Notice::Reconnected));
                 let queued = Queued { terms, reason: None, ..queued };
                 (State::Waiting(Waiting::Queued(queued)), back.into_iter().collect())
             }
-            (waiting @ Waiting::Connecting(_), Connection::Shortened { .. })
+            (waiting @ Waiting::Connecting(_), Connection::Shortened(_))
             | (waiting @ (Waiting::Pausing(_) | Waiting::Held(_)), _) => stay(waiting),
         }
     }
@@ -221,8 +219,7 @@ impl Machine {
             Waiting::Pausing(until) if now >= until => start_keeper(vec![]),
             // Whether the session still lives is known only when the servers have confirmed the release.
             Waiting::Queued(Queued { view: Some(view), .. }) if is_over => {
-                let release = Release::new(Verdict::NotFreeIfConfirmed(view), now + VERDICT_PATIENCE);
-                (State::Releasing(release), vec![Effect::Release])
+                (State::Releasing(Release::in_vain(now, view)), vec![Effect::Release])
             }
             Waiting::Queued(Queued { reason: None, .. }) if is_over => self.unavailable(now, Blocker::Late),
             Waiting::Queued(Queued { reason, .. }) | Waiting::Connecting(Connecting { reason, .. }) if is_over => {
