@@ -224,7 +224,7 @@ impl Machine {
             CommandEvent::LeaseOver => lose(now, run, LostWhy::Told(Loss::LeaseOver)),
             // The kernel has ended it with the lease.
             CommandEvent::GuardGone if now >= run.lease.kill_at() => {
-                self.stop(now, run, LostWhy::Told(Loss::LeaseOver))
+                self.stop_for_loss(now, run, LostWhy::Told(Loss::LeaseOver))
             }
             CommandEvent::GuardGone => {
                 let why = Notice::GuardDied { had_ended: run.ended.is_some() };
