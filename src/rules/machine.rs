@@ -192,8 +192,8 @@ fn regranted(timeout: Duration, kill_after: Option<Duration>) -> Terms {
 }
 
 /// Leaves without having run a command.
-fn give_up(now: Instant, outcome: Outcome, mut effects: Vec<Effect>) -> Next {
-    effects.push(Effect::Release);
+fn give_up(now: Instant, outcome: Outcome, why: impl Into<Option<Notice>>) -> Next {
+    let effects = why.into().map(Effect::Say).into_iter().chain([Effect::Release]).collect();
     (State::Releasing(Release::after(now, outcome, None)), effects)
 }
 

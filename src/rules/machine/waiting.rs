@@ -82,21 +82,21 @@ impl Machine {
     pub(super) fn waiting(&mut self, now: Instant, waiting: Waiting, event: Event) -> Next {
         match event {
             // From a keeper that has had its time.
-            Event::Keeper(_) | Event::KeeperGone if matches!(waiting, Waiting::Pausing(_)) => stay(waiting),
+            Event::Keeper(_) | Event::KeeperGone if matches!(waiting, Waiting::Pausing(_)) => wait(waiting, None),
             Event::Keeper(report) => self.reported(now, waiting, report),
             Event::KeeperGone => self.keeper_crashed(waiting),
-            Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), vec![]),
+            Event::Signal { signal, .. } if cancels(signal) => give_up(now, Outcome::Interrupted(signal), None),
             Event::Signal { signal, .. } => {
                 let mut effects = stop_self(signal);
                 if let (Waiting::Queued(Queued { view: Some(view), .. }), [_, ..]) = (&waiting, &*effects) {
                     // The line is gone, and nothing else may happen for long.
                     effects.push(Effect::Say(Notice::Waiting(view.clone())));
                 }
-                (State::Waiting(waiting), effects)
+                wait(waiting, effects)
             }
-            Event::CallerGone => give_up(now, Outcome::NotFree, vec![Effect::Say(Notice::CallerGone)]),
+            Event::CallerGone => give_up(now, Outcome::NotFree, Notice::CallerGone),
             Event::Timer => self.time_has_come(now, waiting),
-            Event::Command(_) | Event::OnLost(_) => stay(waiting),
+            Event::Command(_) | Event::OnLost(_) => wait(waiting, None),
         }
     }
 
@@ -105,14 +105,10 @@ impl Machine {
             (Report::Connection(connection), waiting) => self.connection(now, waiting, connection),
             (Report::Queue(progress), Waiting::Queued(queued)) => self.progress(now, queued, progress),
             (Report::Lost(loss), waiting) => self.lost_place(now, &waiting, loss),
-            (Report::Refused(refusal), _) => {
-                give_up(now, refusal.outcome(), vec![Effect::Say(Notice::Refused(refusal))])
-            }
-            (Report::Revoked(by), _) => {
-                give_up(now, Outcome::Lost, vec![Effect::Say(Notice::Revoked { by, stops: false })])
-            }
+            (Report::Refused(refusal), _) => give_up(now, refusal.outcome(), Notice::Refused(refusal)),
+            (Report::Revoked(by), _) => give_up(now, Outcome::Lost, Notice::Revoked { by, stops: false }),
             (Report::Queue(_) | Report::Borrows(_) | Report::Remark(_) | Report::Released { .. }, waiting) => {
-                stay(waiting)
+                wait(waiting, None)
             }
         }
     }
@@ -123,27 +119,25 @@ impl Machine {
                 let say = Effect::Say(Notice::Connecting(reason.clone()));
                 let connecting = Connecting { reason: Some(reason), ..connecting };
                 // It may take long now. Another is made over the first connection.
-                (State::Waiting(Waiting::Connecting(connecting)), vec![say, Effect::DismissGuard])
+                wait(Waiting::Connecting(connecting), [say, Effect::DismissGuard])
             }
             (Waiting::Connecting(_), Connection::Connected(timeout)) => self.connected(now, timeout),
             (Waiting::Queued(queued), Connection::Unreachable(reason)) => {
                 let say = Effect::Say(Notice::Connecting(reason.clone()));
                 // What is known of the contenders before us may be outdated from now on.
-                let queued = Queued { view: None, reason: Some(reason), ..queued };
-                (State::Waiting(Waiting::Queued(queued)), vec![say])
+                wait(Waiting::Queued(Queued { view: None, reason: Some(reason), ..queued }), [say])
             }
             // There is a connection, but the login over it may still fail.
             (Waiting::Queued(queued), Connection::Shortened(timeout)) => {
-                stay(Waiting::Queued(Queued { terms: regranted(timeout, self.settings.kill_after), ..queued }))
+                wait(Waiting::Queued(Queued { terms: regranted(timeout, self.settings.kill_after), ..queued }), None)
             }
             (Waiting::Queued(queued), Connection::Connected(timeout)) => {
                 let terms = regranted(timeout, self.settings.kill_after);
                 let back = queued.reason.map(|_| Effect::Say(Notice::Reconnected));
-                let queued = Queued { terms, reason: None, ..queued };
-                (State::Waiting(Waiting::Queued(queued)), back.into_iter().collect())
+                wait(Waiting::Queued(Queued { terms, reason: None, ..queued }), back)
             }
             (waiting @ Waiting::Connecting(_), Connection::Shortened(_))
-            | (waiting @ (Waiting::Pausing(_) | Waiting::Held(_)), _) => stay(waiting),
+            | (waiting @ (Waiting::Pausing(_) | Waiting::Held(_)), _) => wait(waiting, None),
         }
     }
 
@@ -158,11 +152,9 @@ impl Machine {
                 if terms.is_impatient() {
                     effects.push(Effect::Say(Notice::Impatient(terms)));
                 }
-                (State::Waiting(Waiting::Queued(Queued { terms, view: None, reason: None })), effects)
+                wait(Waiting::Queued(Queued { terms, view: None, reason: None }), effects)
             }
-            Err(no_room) => {
-                give_up(now, Outcome::Usage, vec![Effect::Say(Notice::NoRoom { no_room, granted: timeout })])
-            }
+            Err(no_room) => give_up(now, Outcome::Usage, Notice::NoRoom { no_room, granted: timeout }),
         }
     }
 
@@ -172,10 +164,10 @@ impl Machine {
             // It is the supervisor that remembers it.
             Progress::Asked(_) => (queued, vec![]),
             Progress::Skipped(last) => {
-                return give_up(now, Outcome::Exited(0), vec![Effect::Say(Notice::Skipped(last))]);
+                return give_up(now, Outcome::Exited(0), Notice::Skipped(last));
             }
             Progress::Waiting(view) if no_wait => {
-                return give_up(now, Outcome::NotFree, vec![Effect::Say(Notice::TimedOut(Blocker::Queue(view)))]);
+                return give_up(now, Outcome::NotFree, Notice::TimedOut(Blocker::Queue(view)));
             }
             Progress::Waiting(view) => {
                 self.waited = true;
@@ -199,10 +191,10 @@ impl Machine {
                 let pause = self.start_at.saturating_since(now);
                 let say = (!pause.is_zero()).then_some(Effect::Say(Notice::Pausing(pause)));
                 let held = Held { lease: Lease::new(queued.terms, from), grant, judge_at: now.max(self.start_at) };
-                return (State::Waiting(Waiting::Held(held)), say.into_iter().collect());
+                return wait(Waiting::Held(held), say);
             }
         };
-        (State::Waiting(Waiting::Queued(queued)), effects)
+        wait(Waiting::Queued(queued), effects)
     }
 
     fn time_has_come(&self, now: Instant, waiting: Waiting) -> Next {
@@ -214,9 +206,9 @@ impl Machine {
             Waiting::Held(_) if is_over && now < self.start_at => self.unavailable(now, Blocker::OldLease),
             Waiting::Held(_) | Waiting::Pausing(_) if is_over => self.unavailable(now, Blocker::Late),
             Waiting::Held(held) if now >= held.judge_at => {
-                stay(Waiting::Held(Held { judge_at: now + JUDGE_AGAIN, ..held }))
+                wait(Waiting::Held(Held { judge_at: now + JUDGE_AGAIN, ..held }), None)
             }
-            Waiting::Pausing(until) if now >= until => start_keeper(vec![]),
+            Waiting::Pausing(until) if now >= until => start_keeper(None),
             // Whether the session still lives is known only when the servers have confirmed the release.
             Waiting::Queued(Queued { view: Some(view), .. }) if is_over => {
                 (State::Releasing(Release::in_vain(now, view)), vec![Effect::Release])
@@ -227,7 +219,7 @@ impl Machine {
             }
             Waiting::Connecting(Connecting { until: Some(until), reason }) if now >= until => unreachable(now, reason),
             waiting @ (Waiting::Pausing(_) | Waiting::Connecting(_) | Waiting::Queued(_) | Waiting::Held(_)) => {
-                stay(waiting)
+                wait(waiting, None)
             }
         }
     }
@@ -250,7 +242,7 @@ impl Machine {
             // With --nonblock, the time that ran out is the one for the servers to answer: --connect-timeout.
             Blocker::Servers(reason) if no_wait => unreachable(now, reason),
             Blocker::Late if no_wait => unreachable(now, None),
-            blocker => give_up(now, Outcome::Unavailable, vec![Effect::Say(Notice::TimedOut(blocker))]),
+            blocker => give_up(now, Outcome::Unavailable, Notice::TimedOut(blocker)),
         }
     }
 
@@ -272,11 +264,11 @@ impl Machine {
         }
         let say = Effect::Say(Notice::Requeued { loss: Some(loss), pause });
         if pause.is_zero() {
-            return start_keeper(vec![say]);
+            return start_keeper(Some(say));
         }
         // Not all clients whose sessions have ended at the same moment: each hears of it in another microsecond.
         let jitter = pause.mul_f64(f64::from(now.since_boot().subsec_micros() % 1000) / 2000.0);
-        (State::Waiting(Waiting::Pausing(now + pause + jitter)), vec![say, Effect::EndKeeper, Effect::DismissGuard])
+        wait(Waiting::Pausing(now + pause + jitter), [say, Effect::EndKeeper, Effect::DismissGuard])
     }
 
     /// The keeper died without a word before the command was started. If it had a place in the queue, we have lost that
@@ -287,27 +279,26 @@ impl Machine {
             return (State::Finished, vec![Effect::Say(Notice::KeeperDied), Effect::Finish(Outcome::Internal)]);
         }
         match waiting {
-            Waiting::Pausing(_) | Waiting::Connecting(_) => (State::Waiting(waiting), vec![Effect::StartKeeper]),
+            Waiting::Pausing(_) | Waiting::Connecting(_) => wait(waiting, [Effect::StartKeeper]),
             Waiting::Queued(_) | Waiting::Held(_) => {
-                start_keeper(vec![Effect::Say(Notice::Requeued { loss: None, pause: Duration::ZERO })])
+                start_keeper(Some(Effect::Say(Notice::Requeued { loss: None, pause: Duration::ZERO })))
             }
         }
     }
 }
 
-fn stay(waiting: Waiting) -> Next {
-    (State::Waiting(waiting), vec![])
+fn wait(waiting: Waiting, effects: impl IntoIterator<Item = Effect>) -> Next {
+    (State::Waiting(waiting), effects.into_iter().collect())
 }
 
 /// Begins again with a new session, at the tail of the queue. `--timeout` goes on counting; `--connect-timeout` does not come
 /// back, because a server had answered.
-fn start_keeper(mut effects: Vec<Effect>) -> Next {
-    effects.push(Effect::StartKeeper);
-    (State::Waiting(Waiting::Connecting(Connecting { until: None, reason: None })), effects)
+fn start_keeper(say: Option<Effect>) -> Next {
+    let connecting = Connecting { until: None, reason: None };
+    wait(Waiting::Connecting(connecting), say.into_iter().chain([Effect::StartKeeper]))
 }
 
 /// No server has answered in time.
 fn unreachable(now: Instant, reason: Option<String>) -> Next {
-    let notice = Notice::Unreachable(reason.unwrap_or_else(|| "no answer".to_owned()));
-    give_up(now, Outcome::Unavailable, vec![Effect::Say(notice)])
+    give_up(now, Outcome::Unavailable, Notice::Unreachable(reason.unwrap_or_else(|| "no answer".to_owned())))
 }
