@@ -103,6 +103,8 @@ impl<O: Outside> Keeper<'_, O> {
             }
         }
         self.place.take();
+        // What was far back may be next in line now.
+        self.set_pace(session, Pace::brisk(session.timeout()));
         // There was no room to report it, or the step would be another.
         self.told.borrow_mut().held = false;
         // Look again for what is lent to us: queueing for it would be waiting for ourselves. The supervisor has

@@ -291,7 +291,7 @@ impl<O: Outside> Keeper<'_, O> {
         found
     }
 
-    fn set_pace(&self, session: &O::Session, pace: Pace) {
+    pub(super) fn set_pace(&self, session: &O::Session, pace: Pace) {
         session.set_pace(pace);
         self.beats.contacts.borrow_mut().set_pace(pace);
     }

@@ -439,6 +439,10 @@ impl Session for SimSession {
         let mut state = self.state.borrow_mut();
         let (sent, keeper, host) = (state.now, state.conns[self.conn].keeper, state.conns[self.conn].host);
         state.spring(Kind::AtBeat, host);
+        let is_own = |node: &String| state.servers.head.get(node).is_some_and(|node| node.owner == self.id());
+        if self.is_calm.get() && nodes.iter().any(is_own) {
+            state.fail(format!("host {host} lives by its lease, and pings as seldom as a waiter far back"));
+        }
         drop(state);
         let beat = self.session.beat(nodes, publish);
         async move {
