@@ -107,15 +107,17 @@ impl Contacts {
     }
 
     /// The last moment at which the servers can have heard from us over this connection, which was just
-    /// found to be lost. If it is lost soon after a pause, assume that it was lost during the pause.
+    /// found to be lost. If it is lost soon after a pause, assume that it was lost during the pause. What was answered the
+    /// servers have heard.
     pub fn heard_until(&self, now: Instant) -> Instant {
-        if now.saturating_since(self.awake_at) > self.pace.unnoticed() {
+        let heard = if now.saturating_since(self.awake_at) > self.pace.unnoticed() {
             self.awake_at
         } else if now.saturating_since(self.steady_since) <= self.patience() {
             self.paused_at
         } else {
             now
-        }
+        };
+        self.answered.back().map_or(heard, |last| last.sent.max(heard))
     }
 
     /// How long a silent connection can last, with an eighth for a machine that is busy. A short pause of ours may have gone

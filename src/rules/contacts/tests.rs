@@ -141,6 +141,14 @@ fn rare_pings_are_no_pauses() {
     assert_eq!(contacts.heard_until(at(85_001)), at(50_005));
 }
 
+/// Even if it pings so seldom that all since the opening may have been a pause.
+#[test]
+fn what_was_answered_the_servers_have_heard() {
+    let mut contacts = Contacts::new(Pace::calm(HALF_MINUTE), BOOT);
+    contacts.add(HALF_MINUTE, [contact(10_000, 10_001)]);
+    assert_eq!(contacts.heard_until(at(10_002)), at(10_000));
+}
+
 /// Our server may be cut off from the leader, and answers pings all the same.
 #[test]
 fn without_a_sync_only_the_opening_counts() {
