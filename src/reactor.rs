@@ -48,6 +48,7 @@ impl Reactor {
     pub fn run<T>(&self, future: impl Future<Output = T>) -> io::Result<T> {
         let mut future = pin!(future);
         let mut context = Context::from_waker(Waker::noop());
+        let mut is_awake = false;
         loop {
             self.turn.set(self.turn.get() + 1);
             self.descriptors.borrow_mut().clear();
@@ -56,7 +57,11 @@ impl Reactor {
                 return Ok(output);
             }
             if !self.again.take() {
+                is_awake = false;
                 self.sleep()?;
+            } else if std::mem::replace(&mut is_awake, true) {
+                // That we never sleep must not keep us from what has come meanwhile.
+                self.known.borrow_mut().clear();
             }
         }
     }

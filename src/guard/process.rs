@@ -186,11 +186,12 @@ impl<'a> Process<'a> {
         ];
         // Once the supervisor has gone, its socket is always readable.
         let waits_for = if has_supervisor { 4 } else { 3 };
-        if poll(&mut fds[..waits_for], PollTimeout::NONE) == Err(Errno::EINVAL) {
+        let polled = poll(&mut fds[..waits_for], PollTimeout::NONE);
+        if polled == Err(Errno::EINVAL) {
             // RLIMIT_NOFILE is smaller than their number by now (poll(2)). At its priority it must not ask all the time.
             let _ = poll(&mut [], BLIND);
         }
-        let [has_child, _, is_rung, is_asked] = fds.map(|fd| fd.any().unwrap_or(true));
+        let [has_child, _, is_rung, is_asked] = fds.map(|fd| polled.is_err() || fd.any().unwrap_or(true));
         if has_child {
             self.signals.clear();
         }
