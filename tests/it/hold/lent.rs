@@ -7,7 +7,6 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use super::{LOOP, bash, hold, taken};
-use crate::harness::frames::{Op, Request};
 use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::process::{self, Process};
@@ -156,41 +155,6 @@ fn the_lender_dies_while_the_borrower_is_cut_off() {
     finish(&mut busy);
     script.wait_stdout("inner ready");
     script.wait();
-}
-
-/// The supervisor of the borrower opens the gate after the lender has died, and before it is told so: no command has
-/// run, so it queues anew.
-#[test]
-fn the_lender_dies_before_the_gate_is_open() {
-    let (scratch, proxy) = Scratch::proxied();
-    let mut busy = scratch.zklock().arg("/other").child(["--exit-on", "TERM"]).spawn();
-    busy.wait_stdout("ready");
-    let borrower = "\"$Z\" --on-lost 'echo cleaned' --and /other /lock -- \"$C\" --name inner";
-    let script = format!("trap : TERM; {borrower} & inner=$!; wait $inner; wait $inner; echo inner, $?");
-    let servers = scratch.chroot().by(proxy.address()).to_string();
-    let script = bash(&scratch, &script).env("ZKLOCK_ZOOKEEPER", servers);
-    let mut script = taken(script.env("ZKLOCK_SESSION_TIMEOUT", BRIEF_SESSION.as_secs().to_string()));
-    scratch.client().wait_count("/other", 2);
-    let [hold, guard, _] = processes(&script, "lock-hold");
-    let stand_in = process::children(guard)[0].pid;
-    let runs = process::children(script.pid());
-    let borrower = runs.iter().find(|run| run.pid != hold && run.name == "zklock").expect("it waits").pid;
-    let keeper =
-        process::children(borrower).into_iter().find(|child| child.name == "lock-keeper").expect("it lives").pid;
-    process::stop(borrower);
-    finish(&mut busy);
-    // It has beaten twice since it was told that it is next: so it has reported that it holds the locks.
-    let beats = |request: &&Request| request.op == Op::Multi && request.connection + 1 == proxy.accepted();
-    let count = || proxy.requests().iter().filter(beats).count();
-    let before = count();
-    poll::until("its keeper holds the locks", || (count() > before + 2).then_some(()));
-    process::stop(keeper);
-    process::send(hold, Signal::SIGKILL);
-    process::wait_dead(stand_in);
-    process::send(borrower, Signal::SIGCONT);
-    process::send(keeper, Signal::SIGCONT);
-    script.wait_stdout("inner, 0");
-    assert!(!script.wait().stdout().contains("cleaned"));
 }
 
 /// A script that holds two locks, each by a zklock of its own.
