@@ -190,7 +190,7 @@ impl Guard {
         // At the end of a process the kernel closes its descriptors, those with higher numbers first: ours must be
         // closed before the end that tells us of the guard.
         let fuse = above(fuse, ties.ended.as_fd())?;
-        kernel::continue_at_hangup(&link)?;
+        signals::continue_at_news(link.as_fd())?;
         let supervisor = getpid();
         #[expect(unsafe_code, reason = "the guard is a fork of the supervisor")]
         // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).

@@ -30,6 +30,7 @@ use nix::unistd::{pipe2, write};
 use crate::descendants;
 use crate::rules::lender::{Lender, Offer};
 use crate::rules::loans::{self, Processes, Unknown, Unlent};
+use crate::signals;
 
 /// The lender's side.
 #[derive(Debug)]
@@ -100,7 +101,9 @@ impl Processes for Proc {
     type Pipe = OwnedFd;
 
     fn open(&self, offer: Offer) -> Result<OwnedFd, Unlent> {
-        let opened = open(offer);
+        // A stopped run learns that it has lost its lender, and ends its command.
+        let continued = |pipe: File| signals::continue_at_news(pipe.as_fd()).map(|()| pipe).map_err(Into::into);
+        let opened = open(offer).and_then(continued);
         log::debug!("lender {}: {opened:?}", offer.lender.pid);
         opened.map(OwnedFd::from).map_err(|error| match error.raw_os_error() {
             // The process has gone, or that number is free, or another's, there.

@@ -3,11 +3,13 @@
 
 mod handover;
 
+use std::ffi::c_int;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Pid, getpid, getsid, read};
 
@@ -266,6 +268,31 @@ pub fn drop_stale(senders: &[Pid]) {
     for signal in meant {
         let _ = send(getpid().as_raw(), signal);
     }
+}
+
+/// fcntl(2), which the crate `libc` does not have.
+const F_SETSIG: c_int = 10;
+
+/// Has the kernel continue this process, if it is stopped, when something comes by this socket or pipe, or when the process
+/// at its other end has died. Without that a stopped process learns of neither.
+pub fn continue_at_news(fd: BorrowedFd<'_>) -> nix::Result<()> {
+    signal_at_news(fd, std::process::id().cast_signed(), Signal::CONT)
+}
+
+/// Has the kernel send a signal to this process, or to this group if the number is negative, when something comes by this
+/// socket or pipe, or when its other end is closed. The kernel holds a reference to the process or the group.
+pub fn signal_at_news(fd: BorrowedFd<'_>, target: i32, signal: Signal) -> nix::Result<()> {
+    control(fd, libc::F_SETOWN, target)?;
+    control(fd, F_SETSIG, signal.number())?;
+    control(fd, libc::F_SETFL, libc::O_ASYNC)
+}
+
+/// fcntl(2) for a command that takes a number.
+pub fn control(fd: BorrowedFd<'_>, command: c_int, argument: c_int) -> nix::Result<()> {
+    #[expect(unsafe_code, reason = "nix's fcntl knows neither F_SETSIG nor F_SETOWN")]
+    // SAFETY: the descriptor is open, and these commands take a number.
+    let result = unsafe { libc::fcntl(fd.as_raw_fd(), command, argument) };
+    Errno::result(result).map(drop)
 }
 
 /// Sends a signal to a process, or to a group when `pid` is negative (kill(2)).

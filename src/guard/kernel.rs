@@ -2,13 +2,14 @@
 //! to the command when the guard or the supervisor dies, and one that continues the other of the two. And what a process
 //! does to depend on nothing else.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use nix::errno::Errno;
-use nix::unistd::getpid;
 
 use crate::rules::instant::Instant;
+use crate::rules::signal::Signal;
 use crate::shared::Shared;
+use crate::signals;
 
 /// A timer that sends SIGKILL to this process when the lease is over (timer_create(2)), and counts sleep. That ends a
 /// stopped process as well, and one in a frozen cgroup of version 2, but not in one of version 1. The death of a guard
@@ -54,9 +55,6 @@ impl DeadlineTimer {
     }
 }
 
-/// fcntl(2), which the crate `libc` does not have.
-const F_SETSIG: i32 = 10;
-
 /// The read end of a pipe. When the last write end is closed, because the process that has it dies in whatever way,
 /// the kernel sends SIGKILL to the command (F_SETSIG, F_SETOWN and O_ASYNC of fcntl(2)). It holds a reference to the
 /// process or the group, so no recycled number can be hit.
@@ -65,33 +63,14 @@ pub(super) struct Fuse<'a>(BorrowedFd<'a>);
 impl<'a> Fuse<'a> {
     /// `target`: a process, or a group if it is negative.
     pub(super) fn lay(read_end: BorrowedFd<'a>, target: i32) -> nix::Result<Self> {
-        signal_at_hangup(read_end, target, libc::SIGKILL)?;
+        signals::signal_at_news(read_end, target, Signal::KILL)?;
         Ok(Self(read_end))
     }
 
     pub(super) fn remove(&self) {
         // It was laid, so it can be removed.
-        let _ = control(self.0, libc::F_SETFL, 0);
+        let _ = signals::control(self.0, libc::F_SETFL, 0);
     }
-}
-
-/// Has the kernel continue this process, if it is stopped, when something comes by this socket, or its other end is closed
-/// because the process there has died. Without that a stopped process learns of neither.
-pub(super) fn continue_at_hangup(socket: &impl AsFd) -> nix::Result<()> {
-    signal_at_hangup(socket.as_fd(), getpid().as_raw(), libc::SIGCONT)
-}
-
-fn signal_at_hangup(fd: BorrowedFd<'_>, target: i32, signal: i32) -> nix::Result<()> {
-    control(fd, libc::F_SETOWN, target)?;
-    control(fd, F_SETSIG, signal)?;
-    control(fd, libc::F_SETFL, libc::O_ASYNC)
-}
-
-fn control(fd: BorrowedFd<'_>, command: i32, argument: i32) -> nix::Result<()> {
-    #[expect(unsafe_code, reason = "nix's fcntl knows neither F_SETSIG nor F_SETOWN")]
-    // SAFETY: the descriptor is open, and these commands take a number.
-    let result = unsafe { libc::fcntl(fd.as_raw_fd(), command, argument) };
-    Errno::result(result).map(drop)
 }
 
 /// The highest real-time priority but one, for the kernel's own threads have that (sched(7)).

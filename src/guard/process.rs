@@ -28,7 +28,7 @@ use crate::rules::guard::{Guard, Heard, Next, Outside, Reaped, Sign, Stage, Whom
 use crate::rules::instant::Instant;
 use crate::rules::signal::Signal;
 use crate::shared::Shared;
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 
 /// How often to look at everything if nothing can be waited for, in milliseconds.
 const BLIND: u8 = 10;
@@ -124,7 +124,7 @@ impl<'a> Process<'a> {
             // group would not be orphaned even where no shell can continue it.
             let _ = setsid();
         }
-        kernel::continue_at_hangup(&link)?;
+        signals::continue_at_news(link.as_fd())?;
         let target = if birth.own_group { -child.as_raw() } else { child.as_raw() };
         #[expect(unsafe_code, reason = "the descriptor lives as long as this process")]
         // SAFETY: nothing closes it before the process exits.

@@ -287,6 +287,8 @@ impl State {
         for below in self.below(host) {
             if self.has_borrowed(below, host) {
                 self.hosts[below].lender_lost_at = self.now;
+                // The pipe tells (F_SETSIG).
+                self.hosts[below].frozen = false;
                 if self.hosts[below].is_running() {
                     let is_hold = self.hosts[host].hold.is_some();
                     self.coverage.count(if is_hold { Kind::LostHold } else { Kind::LostGuard });
