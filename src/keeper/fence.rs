@@ -43,8 +43,7 @@ pub(crate) fn run(birth: &Birth<'_>) {
         log::error!("keeper: {error:#}");
         return;
     }
-    let Span { timeout, .. } = Span::without_end(clock::now());
-    birth.report(&Report::Connection(Connection::Connected(timeout)));
+    birth.report(&Report::Connection(Connection::Connected(Span::WITHOUT_END)));
     match birth.take_turn() {
         Ok(()) => birth.keep(),
         Err(refusal) => birth.report(&Report::Refused(refusal)),

@@ -50,11 +50,13 @@ pub struct Span {
 }
 
 impl Span {
-    /// A lease that outlasts every run: a hundred years, which every timer can count.
+    /// The timeout of a lease that outlasts every run: a hundred years, which every timer can count.
+    pub const WITHOUT_END: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+    /// A lease that outlasts every run.
     pub fn without_end(from: Instant) -> Self {
-        let timeout = Duration::from_secs(100 * 365 * 24 * 3600);
-        let ends_at = from + timeout;
-        Self { timeout, from, kill_at: ends_at, ends_at }
+        let ends_at = from + Self::WITHOUT_END;
+        Self { timeout: Self::WITHOUT_END, from, kill_at: ends_at, ends_at }
     }
 }
 

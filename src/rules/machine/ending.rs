@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{Machine, Next, State, cancels, stop_self};
 use crate::rules::event::{Effect, Event, OnLostEvent, Whom};
 use crate::rules::instant::Instant;
+use crate::rules::lease::Span;
 use crate::rules::message::{Loss, Report, View};
 use crate::rules::notice::{Blocker, Notice};
 use crate::rules::outcome::Outcome;
@@ -38,6 +39,7 @@ impl Release {
     /// A release at the end of a run. `frees_within`: within what time the lock frees itself, told when the
     /// release is not confirmed; it also limits how long we wait.
     pub(super) fn after(now: Instant, outcome: Outcome, frees_within: Option<Duration>) -> Self {
+        let frees_within = frees_within.filter(|timeout| *timeout < Span::WITHOUT_END);
         let patience = frees_within.map_or(GIVE_UP_PATIENCE, |timeout| timeout.min(RELEASE_PATIENCE));
         Self { outcome, blocked_by: None, frees_within, until: now + patience, on_lost_runs: false }
     }
