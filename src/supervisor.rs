@@ -57,6 +57,9 @@ const REAPS: usize = 1000;
 /// How often to look whether a process that is to go has gone.
 const CLEAN_UP_PAUSE: Duration = Duration::from_millis(10);
 
+/// How long what has got a signal may take to die before it counts as left behind.
+const DYING: Duration = Duration::from_millis(200);
+
 /// Runs the plan to its end. An error means that the operating system refused something that a run cannot do without;
 /// everything that had been started has been ended by then.
 pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome> {
@@ -335,6 +338,11 @@ impl<'p> Supervisor<'p> {
                 break;
             }
             self.pause(left.max(CLEAN_UP_PAUSE));
+        }
+        // What was signalled may not have come to die yet.
+        let until = clock::now() + DYING;
+        while self.job.is_interrupted() && self.job.left_behind().is_some() && clock::now() < until {
+            self.pause(CLEAN_UP_PAUSE);
         }
         // Last: what is about to end has ended by now.
         if let Some(notice) = self.job.left_behind() {

@@ -313,6 +313,11 @@ impl Job {
         }
     }
 
+    /// Whether the command, or what it has left behind, has got a signal that ends most programs.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.guard.as_ref().is_some_and(|guarded| guarded.guard.shared().is_spoiled())
+    }
+
     /// What the user is to be told of what the command has left behind, if that is anything. The guard has been reaped, so
     /// that is below us.
     pub(super) fn left_behind(&self) -> Option<Notice> {
