@@ -47,7 +47,8 @@ impl Outside for Supervisor<'_> {
             self.caller_is_told = true;
             seen.others.push(Event::CallerGone);
         }
-        // What it has reported has come about before that.
+        // What they have told has come about before that.
+        self.ready.signals |= seen.has_ended;
         self.ready.keeper |= !seen.events.is_empty() || seen.loss.is_some();
         seen
     }
@@ -125,6 +126,8 @@ impl Outside for Supervisor<'_> {
             Effect::StopSelf(signal) => {
                 self.clear_screen();
                 signals::stop_by(signal).context("cannot stop")?;
+                // The kernel does not stop an orphaned group, and then nobody continues what has left it (setpgid(2)).
+                self.job.forward_outside(Signal::CONT);
                 // Perhaps for long.
                 self.ready = Ready::ALL;
             }

@@ -125,8 +125,8 @@ impl Turns {
         let seen = outside.look(self.awaits().is_some());
         self.behind_since = seen.is_behind.then(|| outside.now());
         let postponed = self.hear_keeper(outside, &seen)?;
-        let signals = outside.signals()?.into_iter().filter(|(signal, _)| *signal != Signal::CHLD);
-        let (continues, signals): (Vec<_>, Vec<_>) = signals.partition(|(signal, _)| *signal == Signal::CONT);
+        let (continues, signals): (Vec<_>, Vec<_>) =
+            outside.signals()?.into_iter().partition(|(signal, _)| *signal == Signal::CONT);
         if signals.iter().any(|(signal, _)| cancels(*signal)) {
             outside.spoil();
         }
