@@ -98,7 +98,11 @@ impl Caller {
         ending.extend([Signal::TERM, stop_signal]);
         let args =
             std::iter::once(stand_in::NAME.to_owned()).chain(ending.iter().map(|signal| signal.number().to_string()));
-        CommandLine { program: "/proc/self/exe".into(), args: args.map(Into::into).collect(), found: None }
+        CommandLine {
+            program: "zklock".into(),
+            args: args.map(Into::into).collect(),
+            found: Some("/proc/self/exe".into()),
+        }
     }
 
     /// The process itself, if it is known. What is below it may borrow the lock.
