@@ -105,6 +105,8 @@ impl<'a> Process<'a> {
         // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
         let child = match unsafe { fork() }? {
             ForkResult::Child => {
+                // It keeps the original of `alive` until execve(2). The kernel kills it with the guard (PR_SET_PDEATHSIG), so
+                // that end does not outlast the guard.
                 drop((link, fuse, alive, go));
                 gate::wait(birth, passage, &waits, guard, shared)
             }
