@@ -85,7 +85,7 @@ pub fn run(operation: &Operation) -> Outcome {
             let ending = async {
                 loop {
                     reactor.ready(&endings, PollFlags::POLLIN).await;
-                    if let Some(arrival) = endings.next() {
+                    if let Some(arrival) = endings.drain().first() {
                         return Ok(Outcome::Interrupted(arrival.signal));
                     }
                 }

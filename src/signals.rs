@@ -176,27 +176,29 @@ impl Signals {
         Ok(signals)
     }
 
-    /// The next one that has come.
-    pub fn next(&self) -> Option<Arrival> {
-        // A signalfd_siginfo begins with the signal's number, an errno and the code (signalfd(2)).
-        loop {
-            let mut info = [0; 128];
-            read(&self.0, &mut info).ok()?;
-            let word = |at: usize| info[at..].first_chunk().map_or(0, |word| i32::from_ne_bytes(*word));
-            let (signal, code) = (Signal::new(word(0))?, word(8));
-            // What the kernel has continued us by (F_SETSIG) is for nobody else.
-            let is_wake = signal == Signal::CONT && code > 0 && code != SI_KERNEL;
-            // One that is ignored is queued all the same as long as it is blocked.
-            let is_heeded = |signal| signal == Signal::CHLD || !is_ignored(&signal);
-            if !is_wake && is_heeded(signal) {
-                return Some(Arrival { signal, from_kernel: [SI_KERNEL, handover::KERNELS].contains(&code) });
-            }
-        }
+    /// What has come, in its order.
+    pub fn drain(&self) -> Vec<Arrival> {
+        let mut arrivals = vec![];
+        self.each(|arrival| arrivals.push(arrival));
+        arrivals
     }
 
-    /// Drops what has come.
-    pub fn clear(&self) {
-        while self.next().is_some() {}
+    /// Drops what has come. Returns whether there was anything. Takes no memory.
+    pub fn clear(&self) -> bool {
+        let mut has_come = false;
+        self.each(|_| has_come = true);
+        has_come
+    }
+
+    fn each(&self, mut take: impl FnMut(Arrival)) {
+        let mut infos = [[0; INFO]; 8];
+        loop {
+            let length = read(&self.0, infos.as_flattened_mut()).unwrap_or(0);
+            infos[..length / INFO].iter().filter_map(arrival).for_each(&mut take);
+            if length < size_of_val(&infos) {
+                return;
+            }
+        }
     }
 
     /// Waits for one, such as SIGCHLD, but no longer than `time`, and drops what has come.
@@ -211,6 +213,21 @@ impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// The length of a signalfd_siginfo (signalfd(2)).
+const INFO: usize = 128;
+
+/// What a signalfd_siginfo tells. It begins with the signal's number, an errno and the code. None: it is for nobody.
+fn arrival(info: &[u8; INFO]) -> Option<Arrival> {
+    let word = |at: usize| info[at..].first_chunk().map_or(0, |word| i32::from_ne_bytes(*word));
+    let (signal, code) = (Signal::new(word(0))?, word(8));
+    // What the kernel has continued us by (F_SETSIG).
+    let is_wake = signal == Signal::CONT && code > 0 && code != SI_KERNEL;
+    // One that is ignored is queued all the same as long as it is blocked.
+    let is_heeded = signal == Signal::CHLD || !is_ignored(&signal);
+    let from_kernel = [SI_KERNEL, handover::KERNELS].contains(&code);
+    (!is_wake && is_heeded).then_some(Arrival { signal, from_kernel })
 }
 
 /// Everything that a caller may send. That leaves out signals that report a fault of our own, those that cannot be caught,

@@ -60,7 +60,7 @@ fn hold(ending: Vec<Signal>) -> io::Result<()> {
         // The files of the caller are none of ours. Standard output comes last: whoever reads it sees its end.
         dup2_stderr(stdin())?;
         dup2_stdout(stdin())?;
-        while signals.next().is_none() {
+        while !signals.clear() {
             await_one(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)])?;
         }
     }
@@ -74,7 +74,7 @@ fn print(text: &[u8], signals: &Signals) -> io::Result<bool> {
     while !left.is_empty() {
         let ended = PollFd::new(signals.as_fd(), PollFlags::POLLIN);
         await_one(&mut [ended, PollFd::new(stdout, PollFlags::POLLOUT)])?;
-        if signals.next().is_some() {
+        if signals.clear() {
             return Ok(false);
         }
         match write(stdout, &left[..left.len().min(PIECE)]) {

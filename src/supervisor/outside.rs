@@ -73,9 +73,13 @@ impl Outside for Supervisor<'_> {
         if !self.ready.signals {
             return Ok(vec![]);
         }
-        let arrivals: Vec<_> = std::iter::from_fn(|| self.signals.next()).collect();
         let shares = self.job.shares_group;
-        Ok(arrivals.into_iter().map(|arrival| (arrival.signal, shares && arrival.went_to_foreground())).collect())
+        Ok(self
+            .signals
+            .drain()
+            .into_iter()
+            .map(|arrival| (arrival.signal, shares && arrival.went_to_foreground()))
+            .collect())
     }
 
     fn spoil(&mut self) {
