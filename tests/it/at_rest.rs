@@ -1,9 +1,5 @@
 //! A waiter that has nothing to do sleeps, and a holder has no process too many.
 
-use std::fs;
-
-use nix::unistd::Pid;
-
 use crate::harness::frames::Op;
 use crate::harness::poll;
 use crate::harness::process;
@@ -16,13 +12,6 @@ const PINGS: usize = 3;
 
 /// How often a keeper wakes for each ping: when it is due, and when the answer comes.
 const WAKES: usize = 2;
-
-/// How often a process has gone to sleep (proc_pid_status(5)), and so how often it has woken.
-fn sleeps(pid: Pid) -> usize {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process lives");
-    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    count.and_then(|count| count.trim().parse().ok()).expect("a number")
-}
 
 /// The third in the queue has neither a guard nor beats, and without a terminal no status line. It pings seldom: the next in
 /// line, between its beats, at least three times as often.
@@ -41,10 +30,10 @@ fn a_waiter_wakes_for_its_pings_only() {
     let begin = proxy.count(Op::Ping) + 1;
     proxy.wait_count(Op::Ping, begin);
 
-    let before = [waiter.pid(), keeper].map(sleeps);
+    let before = [waiter.pid(), keeper].map(process::sleeps);
     let before_nearer = nearer.count(Op::Ping);
     proxy.wait_count(Op::Ping, begin + PINGS);
-    let after = [waiter.pid(), keeper].map(sleeps);
+    let after = [waiter.pid(), keeper].map(process::sleeps);
     let pings = nearer.count(Op::Ping) - before_nearer;
     assert!(pings >= 3 * PINGS, "the next in line pinged {pings} times");
     assert_eq!(process::children(waiter.pid()).len(), 1, "the waiter has only its keeper");

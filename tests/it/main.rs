@@ -103,6 +103,7 @@ mod status_watch;
 mod messages;
 mod refused_arguments;
 mod stderr;
+mod system_calls;
 mod verbosity; // -q, -v, ZKLOCK_LOG
 
 // The protocol, below all of this.

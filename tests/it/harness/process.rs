@@ -130,6 +130,13 @@ pub(crate) fn look(pid: Pid) -> Option<Process> {
     })
 }
 
+/// How often a process has gone to sleep (proc_pid_status(5)), and so how often it has woken.
+pub(crate) fn sleeps(pid: Pid) -> usize {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process lives");
+    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.and_then(|count| count.trim().parse().ok()).expect("a number")
+}
+
 /// Every process that can be seen.
 pub(crate) fn all() -> Vec<Process> {
     pids().filter_map(look).collect()
