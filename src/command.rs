@@ -44,7 +44,6 @@ pub fn unstarted(error: &io::Error) -> Unstarted {
     }
 }
 
-/// What the user is told of an attempt to start `program` that has failed with `error`.
 pub fn describe(program: &OsStr, error: &io::Error) -> String {
     let name = program.display();
     if error.kind() == io::ErrorKind::NotFound && locate(program).is_ok() {
@@ -96,9 +95,7 @@ fn check(path: PathBuf) -> io::Result<PathBuf> {
 /// A change of state of a child, as waitpid(2) tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reaped {
-    /// It ended and is gone from the process table.
     Ended(Pid, CommandEnd),
-    /// It was stopped by a signal.
     Stopped(Pid, Signal),
 }
 

@@ -18,7 +18,6 @@ use crate::session::servers::brief;
 /// The largest file that is read, in bytes. The settings take a few hundred.
 const LARGEST: u64 = 64 * 1024;
 
-/// What surrounds this process.
 #[derive(Clone, Copy, Debug)]
 pub struct ThisProcess;
 

@@ -86,7 +86,6 @@ impl Tree {
         Ok(Self { children, proc: proc::directory()? })
     }
 
-    /// What it keeps open.
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.children.as_fd(), self.proc]
     }

@@ -14,10 +14,8 @@ const UNITS: [(&str, u128); 5] = [
     ("ms", 1_000_000),
 ];
 
-/// What to write instead of a text that is no duration at all.
 const HINT: &str = "write a duration such as 30, 1.5, 500ms, 90s, 5m, 1h30m or 2d";
 
-/// What to write when the units are not in order.
 const ORDER: &str = "write the longer unit first and each unit once, such as 1h30m";
 
 /// Reads `30` and `1.5` (seconds), `500ms`, `90s`, `5m`, `2d`, `1h30m`.

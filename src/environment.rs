@@ -7,25 +7,15 @@ use crate::rules::lender::Offer;
 use crate::rules::message::Grant;
 use crate::rules::mode::Mode;
 
-/// Stands in for `--zookeeper`.
 pub const ZOOKEEPER: &str = "ZKLOCK_ZOOKEEPER";
-/// Stands in for `--timeout`.
 pub const TIMEOUT: &str = "ZKLOCK_TIMEOUT";
-/// Stands in for `--session-timeout`.
 pub const SESSION_TIMEOUT: &str = "ZKLOCK_SESSION_TIMEOUT";
-/// Stands in for `--auth`.
 pub const AUTH: &str = "ZKLOCK_AUTH";
-/// Stands in for `--tls`.
 pub const TLS: &str = "ZKLOCK_TLS";
-/// Stands in for `--tls-ca`.
 pub const TLS_CA: &str = "ZKLOCK_TLS_CA";
-/// Stands in for `--tls-cert`.
 pub const TLS_CERT: &str = "ZKLOCK_TLS_CERT";
-/// Stands in for `--tls-key`.
 pub const TLS_KEY: &str = "ZKLOCK_TLS_KEY";
-/// Stands in for `--tls-no-verify-hostname`.
 pub const TLS_NO_VERIFY_HOSTNAME: &str = "ZKLOCK_TLS_NO_VERIFY_HOSTNAME";
-/// Stands in for `--config`.
 pub const CONFIG: &str = "ZKLOCK_CONFIG";
 /// The user's directory for configuration files.
 pub const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";
@@ -47,7 +37,6 @@ pub const LENDER: &str = "ZKLOCK_LENDER";
 pub const OF_A_RUN: [&str; 7] =
     ["ZKLOCK_PATH", "ZKLOCK_NODE", TOKEN, "ZKLOCK_TOKENS", "ZKLOCK_SESSION", "ZKLOCK_MODE", HELD];
 
-/// A variable and its value.
 pub type Variable = (&'static str, OsString);
 
 /// Describes the locks to a command. All of these are set, so that nothing about an outer lock is taken for

@@ -127,7 +127,6 @@ impl Fence {
         let _ = self.control(libc::F_OFD_SETLK, TURN, libc::F_UNLCK);
     }
 
-    /// What FILE says now.
     pub(crate) fn seen(&self) -> Result<Seen, Refusal> {
         seen(&self.path)
     }
@@ -202,7 +201,6 @@ impl Fence {
     }
 }
 
-/// What a file says that is FILE, or is to be.
 fn seen(path: &Path) -> Result<Seen, Refusal> {
     let mut text = vec![];
     let mut read = || File::open(path)?.take(LONGEST as u64 + 1).read_to_end(&mut text);

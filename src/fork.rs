@@ -11,7 +11,6 @@ use nix::unistd::{ForkResult, Pid, getpid, getppid};
 
 use crate::signals;
 
-/// How long a process may live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
     /// The kernel kills it when the process that made it dies.

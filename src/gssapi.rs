@@ -8,7 +8,6 @@ use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
 use std::slice;
 
-/// Why there is no token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// It will not mend itself.
@@ -17,7 +16,6 @@ pub enum Failure {
     Unreachable(String),
 }
 
-/// What is said next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Token {
     /// An answer is to come.
@@ -233,7 +231,6 @@ fn check(major: u32, minor: u32) -> Result<(), Failure> {
     Err(if UNREACHABLE.contains(&minor) { Failure::Unreachable(why) } else { Failure::Refused(why) })
 }
 
-/// What the library says of a status.
 fn explained(status: u32, kind: c_int) -> String {
     let (mut minor, mut more, mut text) = (0, 0, given(&[]));
     #[expect(unsafe_code, reason = "a call of the library")]

@@ -40,7 +40,6 @@ use crate::{command, environment};
 /// What ties a keeper and its guards together. It is made before the keeper, which inherits its part.
 #[derive(Debug)]
 pub struct Ties {
-    /// What supervisor, keeper and guard show one another.
     pub shared: Shared,
     /// Readable once no guard is left, and none can come.
     ended: OwnedFd,
@@ -55,7 +54,6 @@ pub struct Ties {
 /// The keeper's part of [`Ties`].
 #[derive(Debug)]
 pub struct KeeperTies<'a> {
-    /// What supervisor, keeper and guard show one another.
     pub shared: Shared,
     /// Readable (at its end) once no guard is left, and none can come.
     pub ended: BorrowedFd<'a>,
@@ -86,7 +84,6 @@ impl Ties {
         KeeperTies { shared: *shared, ended: ended.as_fd(), bell, lent: is_hold.then_some(lent) }
     }
 
-    /// The descriptors of that part.
     pub fn descriptors_of_keeper(&self, is_hold: bool) -> Vec<RawFd> {
         let mut descriptors = vec![self.ended.as_raw_fd(), self.bell.as_fd().as_raw_fd()];
         if is_hold {
@@ -217,7 +214,6 @@ impl Guard {
         }
     }
 
-    /// Its process.
     pub fn pid(&self) -> Pid {
         self.pid
     }
@@ -283,12 +279,10 @@ impl Guard {
         self.failure.read()
     }
 
-    /// What it shows of itself and of the command.
     pub fn shared(&self) -> Shared {
         self.shared
     }
 
-    /// How far it has come.
     pub fn stage(&self) -> Stage {
         self.shared.stage()
     }

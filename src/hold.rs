@@ -205,7 +205,6 @@ fn stdin() -> BorrowedFd<'static> {
     standard(libc::STDIN_FILENO)
 }
 
-/// A standard descriptor.
 fn standard(number: i32) -> BorrowedFd<'static> {
     #[expect(unsafe_code, reason = "it may be closed")]
     // SAFETY: the number is valid for system calls even where nothing is open, and then they fail.

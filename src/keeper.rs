@@ -144,7 +144,6 @@ struct Beats {
 /// that is stopped, and keep it from hearing of a loss.
 #[derive(Default)]
 struct Told {
-    /// That there is a session.
     connected: bool,
     /// That we hold the locks; or it is just being told.
     held: bool,
@@ -210,7 +209,6 @@ impl<'p, O: Outside> Keeper<'p, O> {
         }
     }
 
-    /// Lives until there is nothing left to keep.
     pub async fn keep(self) {
         let mut life = Box::pin(async { End::Over(self.live().await) });
         let mut emptied = pin!(async {

@@ -32,7 +32,6 @@ use crate::rules::lender::{Lender, Offer};
 use crate::rules::loans::{self, Processes, Unknown, Unlent};
 use crate::signals;
 
-/// The lender's side.
 #[derive(Debug)]
 pub struct Lending {
     writes: OwnedFd,
@@ -90,7 +89,6 @@ impl Lending {
     }
 }
 
-/// The borrower's side.
 pub type Borrowing = loans::Borrowing<OwnedFd>;
 
 /// Other processes and their pipes, as /proc shows them.
@@ -151,7 +149,6 @@ fn open(offer: Offer) -> io::Result<File> {
     if pipe.metadata()?.ino() == offer.inode { Ok(pipe) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
-/// The process with this number.
 pub fn process(pid: u32) -> io::Result<Lender> {
     let started = descendants::started(pid)?.ok_or(io::ErrorKind::NotFound)?;
     Ok(Lender { pid, started })

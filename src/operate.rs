@@ -38,9 +38,7 @@ use crate::terminal::Screen;
 enum Stop {
     /// No server has answered in time, for this reason.
     Unreachable(String),
-    /// The chroot does not exist.
     NoChroot,
-    /// A request has failed.
     Failed(Failure),
     /// Standard output takes nothing.
     Output(Errno),

@@ -60,23 +60,16 @@ pub struct Plan {
     pub servers_given: bool,
     /// How connections are encrypted. `None`: they are not.
     pub tls: Option<Tls>,
-    /// Who we are to the servers, and who may do what with our nodes.
     pub login: Login,
     /// Where the paths of files come from, for messages.
     pub files: Vec<Setting>,
-    /// Which locks to take, and how.
     pub request: Request,
-    /// How the run is to go.
     pub settings: Settings,
     /// `--conflict-exit-code`: exit status of giving up because the lock is not free.
     pub conflict_exit_code: u8,
-    /// What to do under the lock.
     pub work: Work,
-    /// What to run when the lock was lost.
     pub on_lost: Option<CommandLine>,
-    /// What others may see of it.
     pub published: Published,
-    /// How much to say.
     pub verbosity: Verbosity,
     /// A filter in env_logger's syntax; where given, it replaces the log level that `verbosity` implies.
     pub log_filter: Option<String>,
@@ -85,7 +78,6 @@ pub struct Plan {
 /// What to do under a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Run this.
     Command(CommandLine),
     /// `zklock hold`: nothing, but for another process.
     Hold(Hold),
@@ -94,7 +86,6 @@ pub enum Work {
 }
 
 impl Plan {
-    /// What to run under the lock, if anything.
     pub fn command(&self) -> Option<&CommandLine> {
         match &self.work {
             Work::Command(line) | Work::Fence(line, _) => Some(line),
@@ -110,7 +101,6 @@ impl Plan {
         }
     }
 
-    /// What to hold the lock for, if nothing is run under it.
     pub fn hold(&self) -> Option<&Hold> {
         match &self.work {
             Work::Command(_) | Work::Fence(..) => None,
@@ -118,7 +108,6 @@ impl Plan {
         }
     }
 
-    /// The file in place of a lock, if there is one.
     pub fn fence(&self) -> Option<&Fence> {
         match &self.work {
             Work::Command(_) | Work::Hold(_) => None,
@@ -139,11 +128,9 @@ pub struct Published {
 /// Which locks to take, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The lock's node.
     pub lock: LockPath,
     /// The locks to take together with it; none twice.
     pub and: Vec<LockPath>,
-    /// Who else may hold at the same time.
     pub mode: Mode,
     /// Which libraries' node names to use; none twice, never empty.
     pub dialects: Vec<Dialect>,
@@ -186,7 +173,6 @@ pub enum Verbosity {
     Verbose(u8),
 }
 
-/// What zklock is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
     /// Run a command under a lock or behind a fence, or hold a lock for another process.

@@ -17,7 +17,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::clock::{self, Alarm};
 use crate::rules::instant::Instant;
 
-/// See the module.
 #[derive(Debug)]
 pub struct Reactor {
     alarm: Alarm,

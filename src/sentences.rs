@@ -257,7 +257,6 @@ pub fn guard_died(had_ended: bool) -> &'static str {
     }
 }
 
-/// No server has answered.
 pub fn unreachable(servers: &ConnectString, given: bool, within: Duration, reason: &str) -> String {
     let hint = which_servers(given);
     format!("no ZooKeeper server of {servers} answered within {}: {reason}{hint}", show(within))
@@ -268,7 +267,6 @@ fn told_to_caller(plan: &Plan, tells_caller: bool) -> Option<&'static str> {
     plan.hold().map(|_| if tells_caller { "stopping the caller" } else { "the caller is not told" })
 }
 
-/// What has not begun.
 fn not_begun(plan: &Plan) -> &'static str {
     if plan.hold().is_some() { "the caller has not been told that it is held" } else { "the command was not started" }
 }

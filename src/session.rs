@@ -32,7 +32,6 @@ use crate::rules::pace::Pace;
 pub enum Failure {
     /// The node, or its parent, does not exist.
     NoNode,
-    /// The node exists already.
     Exists,
     /// The node's data has been changed by someone else, or by a request of ours whose reply was lost.
     Changed,
@@ -94,9 +93,7 @@ pub struct Stat {
 /// What became of a watched node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It was deleted.
     Deleted,
-    /// Its data changed.
     Data,
     /// The connection was lost, and the watch with it.
     Unknown,
@@ -105,7 +102,6 @@ pub enum Change {
 /// A watch on a node that existed when it was set. Completes once. Dropping it takes the watch back.
 pub type Watch = Pin<Box<dyn Future<Output = Change>>>;
 
-/// What was created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Created {
     /// The full paths, with their sequence numbers, in the order of the prefixes.
@@ -124,10 +120,8 @@ pub trait Session: Sized {
     /// What it takes to go on with a session over another connection.
     type Identity: Clone;
 
-    /// The identity of this session.
     fn identity(&self) -> Self::Identity;
 
-    /// The session id.
     fn id(&self) -> i64;
 
     /// The session timeout that the server granted for this connection. Never more than it granted before.
@@ -179,7 +173,6 @@ pub trait Session: Sized {
     /// Like [`Session::children`], with a watch on children that come and go.
     fn watch_children(&self, path: &str) -> impl Future<Output = Result<(Vec<String>, Watch), Failure>>;
 
-    /// The data of a node and what the server says of it.
     fn read<'s>(&'s self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Failure>> + use<'s, Self>;
 
     /// Like [`Session::read`], with a watch. Unlike `exists`, sets none when the node does not exist.

@@ -84,7 +84,6 @@ impl Shared {
         self.0.revoked.store(true, SeqCst);
     }
 
-    /// Whether the lease was revoked.
     pub fn is_revoked(self) -> bool {
         self.0.revoked.load(SeqCst)
     }
@@ -147,7 +146,6 @@ impl Shared {
         self.0.spoiled.store(true, SeqCst);
     }
 
-    /// Whether [`Self::spoil`] was called.
     pub fn is_spoiled(self) -> bool {
         self.0.spoiled.load(SeqCst)
     }
@@ -184,7 +182,6 @@ impl Shared {
         }
     }
 
-    /// How far the guard has come.
     pub fn stage(self) -> Stage {
         let stage = self.0.stage.load(SeqCst);
         STAGES.into_iter().find(|known| *known as u32 == stage).unwrap_or(Stage::Gated)

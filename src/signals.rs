@@ -109,10 +109,8 @@ pub fn restore() {
     block(libc::SIG_SETMASK, Set(BLOCKED_FOR_COMMAND.load(Ordering::Relaxed)));
 }
 
-/// One signal that has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Which.
     pub signal: Signal,
     /// The kernel made it, as it does for Ctrl-C.
     pub from_kernel: bool,

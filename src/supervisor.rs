@@ -124,7 +124,6 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
 
 struct Supervisor<'p> {
     plan: &'p Plan,
-    /// What runs under the lock.
     command: &'p CommandLine,
     /// Where a keeper keeps the credentials for the next one. This process never reads it.
     kept: Option<File>,

@@ -55,7 +55,6 @@ impl Link {
         }
     }
 
-    /// Receives a message if there is one.
     pub fn receive<T: DeserializeOwned>(&self) -> Received<T> {
         let mut buffer = self.buffer.borrow_mut();
         if buffer.is_empty() {
@@ -94,9 +93,7 @@ impl AsFd for Link {
 /// What [`Link::receive`] found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received<T> {
-    /// A message.
     Message(T),
-    /// Nothing to read for now.
     Nothing,
     /// The other side has gone, and everything that it sent has been read.
     Gone,

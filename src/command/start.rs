@@ -20,10 +20,8 @@ use crate::fork::exit_now;
 use crate::plan::CommandLine;
 use crate::signals;
 
-/// What to execute.
 #[derive(Clone, Copy, Debug)]
 pub struct Program<'a> {
-    /// The program and its arguments.
     pub line: &'a CommandLine,
 }
 
@@ -126,12 +124,10 @@ impl Failure {
 }
 
 impl FailureReport {
-    /// Tells it, and exits.
     pub fn exit(&self, error: &io::Error) -> ! {
         self.tell(error.raw_os_error().unwrap_or(libc::EIO), None)
     }
 
-    /// Tells that the system refuses a call, and exits.
     pub fn refused(&self, call: Call, errno: Errno) -> ! {
         self.tell(errno as i32, Some(call))
     }
@@ -151,9 +147,7 @@ fn to_number(call: Option<Call>) -> i32 {
 /// A program that runs as a child of ours, apart from the lock.
 #[derive(Debug)]
 pub struct Launch {
-    /// Its process.
     pub pid: Pid,
-    /// Whether it has a process group of its own.
     pub own_group: bool,
     failure: Failure,
 }

@@ -15,9 +15,7 @@ use crate::rules::signal::Signal;
 /// One process as /proc shows it (proc_pid_stat(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Process {
-    /// Its number.
     pub pid: i32,
-    /// That of its parent.
     pub parent: i32,
     pub(super) group: i32,
     /// In clock ticks since boot; together with the pid it identifies a process for ever.
@@ -25,7 +23,6 @@ pub(super) struct Process {
     pub(super) alive: bool,
     /// Whether it may be stopped: by a signal, or by a debugger that has it.
     pub(super) stopped: bool,
-    /// Whether it has begun to exit.
     pub(super) exiting: bool,
 }
 

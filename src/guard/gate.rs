@@ -23,7 +23,6 @@ pub(super) struct Passage {
     /// Where the supervisor sends an [`Opening`].
     pub(super) gate: OwnedFd,
     pub(super) report: FailureReport,
-    /// The supervisor's process.
     pub(super) supervisor: Pid,
 }
 
@@ -32,7 +31,6 @@ pub(super) struct Passage {
 pub(super) struct Opening {
     /// From here on it is too late to start the command.
     pub(super) until: Instant,
-    /// What is set in the environment.
     pub(super) variables: Vec<(OsString, OsString)>,
 }
 

@@ -19,7 +19,6 @@ use crate::rules::signal::Signal;
 use crate::signals::{self, Signals};
 use crate::terminal::Screen;
 
-/// The subcommand.
 pub(super) const NAME: &str = "hold-stand-in";
 
 /// How much is written at once: as much as a pipe that is ready has room for (pipe(7)).

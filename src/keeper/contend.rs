@@ -352,7 +352,6 @@ impl<O: Outside> Keeper<'_, O> {
     }
 }
 
-/// The queue of a lock with these children.
 pub(super) fn queue_of(lock: &LockPath, children: Vec<String>) -> Result<Queue, Stop> {
     Queue::from_children(children).map_err(|_| Stop::unfit(lock, Unfit::Exhausted))
 }

@@ -28,7 +28,6 @@ const SLACK: Duration = Duration::from_secs(5);
 /// How often to look for a later holder where the kernel does not tell.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// What a keeper is made from.
 pub(crate) struct Birth<'a> {
     pub(crate) fence: &'a Fence,
     /// The process id of the supervisor.

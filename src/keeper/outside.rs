@@ -14,7 +14,6 @@ use crate::session::{Failure, Session};
 
 /// Time, the servers, the supervisor and the command, seen from a keeper.
 pub trait Outside {
-    /// A connection to the servers.
     type Session: Session;
 
     /// Now, on the clock that counts sleep.
@@ -26,7 +25,6 @@ pub trait Outside {
     /// A number that no other process draws.
     fn random(&self) -> u64;
 
-    /// Completes after this time.
     fn sleep(&self, time: Duration) -> impl Future<Output = ()>;
 
     /// Opens a session, however long it takes; `unreachable` is told the reason each time that all servers

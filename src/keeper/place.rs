@@ -30,7 +30,6 @@ pub(super) enum Step {
     Nowhere,
     /// A contender with this id may have been created: we do not know.
     Uncertain(ContenderId),
-    /// Our contender is in the queue.
     Queued(Rc<Claim>),
     /// There is no next lock: the supervisor has been told that we hold them all.
     Holding,
@@ -93,7 +92,6 @@ pub(super) struct LentBy {
 }
 
 impl Claim {
-    /// The names of the nodes.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.nodes.iter().map(|node| &node[self.lock.as_str().len() + 1..])
     }

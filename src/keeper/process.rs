@@ -40,10 +40,8 @@ use crate::session::tcp::TcpSession;
 use crate::wire::{Link, Received};
 use crate::zookeeper::handshake::Identity;
 
-/// What the keeper is given at its birth.
 #[derive(Debug)]
 pub struct Birth<'p> {
-    /// What the run is to do.
     pub plan: &'p Plan,
     /// With a file of credentials: where what is in it is kept for the next keeper.
     pub kept: Option<&'p File>,
@@ -55,9 +53,7 @@ pub struct Birth<'p> {
     pub asked: Option<Asked>,
     /// What the supervisor has borrowed from the runs above.
     pub loans: Borrowing<()>,
-    /// The socket to the supervisor.
     pub link: Link,
-    /// What ties it to the guards.
     pub ties: KeeperTies<'p>,
 }
 
@@ -106,7 +102,6 @@ pub(super) fn detach() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The real [`Outside`].
 struct RealOutside<'p> {
     birth: Birth<'p>,
     servers: &'p Servers<'p>,

@@ -21,7 +21,6 @@ use crate::session::{Change, Failure, Session, Stat};
 
 /// What a waiter has found out about its queue.
 enum Found {
-    /// A contender has left.
     Left(String),
     /// A contender holds, and none is left before it.
     Holds(String),

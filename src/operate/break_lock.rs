@@ -31,7 +31,6 @@ use crate::zookeeper::reply::Stat;
 
 /// What has become of a contender.
 enum Fate {
-    /// It has gone.
     Gone,
     /// It had gone before anything was done.
     Missed,

@@ -27,7 +27,6 @@ struct Json<'a> {
     v: u32,
     ok: bool,
     servers: Vec<JsonServer<'a>>,
-    /// `None`: there is none.
     client_certificate: Option<JsonCertificate>,
     findings: Vec<JsonFinding>,
     promise: Option<JsonPromise>,

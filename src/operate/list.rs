@@ -44,7 +44,6 @@ pub(super) struct Lock {
     pub(super) first: Option<Entry>,
 }
 
-/// What was found.
 #[derive(Debug, Default)]
 struct Found {
     locks: Vec<Lock>,

@@ -14,7 +14,6 @@ use crate::signals::Signals;
 /// What poll(2) promises room for in a pipe (pipe(7)); terminals take less than that at once, but do not sleep over it.
 const PIECE: usize = 1024;
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Output<'r> {
     reactor: &'r Reactor,

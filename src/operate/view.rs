@@ -28,7 +28,6 @@ pub(super) struct View<'a> {
     last: Option<(Option<LastRun>, Option<Watch>)>,
 }
 
-/// What a look at a lock has found.
 pub(super) enum Found {
     /// The lock has a node.
     There(Roster),
@@ -160,7 +159,6 @@ pub(super) async fn until_changed(views: &mut [View<'_>]) {
     .await;
 }
 
-/// What is known of a node.
 pub(super) fn seen(stat: &Stat, card: Card) -> Seen {
     Seen {
         session: Some(stat.ephemeral_owner),

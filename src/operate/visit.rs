@@ -30,7 +30,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// How many connections are lost before it is given up, unless it goes on for ever.
 const CONNECTIONS: usize = 5;
 
-/// See the module.
 pub(super) struct Visit<'p> {
     access: &'p Access,
     servers: &'p Servers<'p>,

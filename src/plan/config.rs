@@ -16,7 +16,6 @@ use crate::cli;
 use crate::environment;
 use crate::rules::text::legible;
 
-/// The system's file.
 pub const SYSTEMS: &str = "/etc/zklock.toml";
 
 /// The user's file, in the directory for such files.
@@ -24,10 +23,8 @@ const USERS: &str = "zklock.toml";
 
 /// What there is besides the arguments.
 pub trait Surroundings {
-    /// A variable of the environment.
     fn variable(&self, name: &str) -> Option<OsString>;
 
-    /// The content of a configuration file.
     fn file(&self, path: &Path) -> Result<Vec<u8>, Unread>;
 }
 
@@ -42,7 +39,6 @@ impl<E: Fn(&str) -> Option<OsString>> Surroundings for E {
     }
 }
 
-/// Why a file was not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unread {
     /// It is not there, as far as can be seen.
@@ -59,7 +55,6 @@ enum Kind {
     Duration(fn(&str) -> Result<(), String>),
     /// `true` or `false`.
     Switch,
-    /// A file.
     Path,
 }
 
@@ -82,7 +77,6 @@ pub fn keys() -> impl Iterator<Item = &'static str> {
     KEYS.iter().map(|(name, _)| *name)
 }
 
-/// What the files say.
 #[derive(Debug, Default)]
 pub(super) struct Config {
     /// The files that were read, and why these.
@@ -122,7 +116,6 @@ impl Config {
         self.given.iter().find(|given| given.key == key)
     }
 
-    /// The files that were read.
     pub(super) fn files(&self) -> impl Iterator<Item = Setting> {
         self.files.iter().map(|(path, origin)| Setting {
             name: "config",
@@ -146,7 +139,6 @@ fn users_file(surroundings: &impl Surroundings) -> Option<PathBuf> {
     folder.map(|folder| folder.join(USERS))
 }
 
-/// What is in a file.
 fn entries(path: &Path, is_systems: bool, content: &[u8]) -> Result<Vec<Given>, UsageError> {
     let line_of = |at: usize| content[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
     let refused = |at: usize, why: &str| UsageError(format!("{}: line {}: {why}", shown(path), line_of(at)));
@@ -218,7 +210,6 @@ fn a_type(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-/// What to say of a key that is none of ours.
 fn unknown(key: &str) -> String {
     let options: BTreeSet<_> =
         cli::command().get_arguments().filter_map(|arg| arg.get_long().map(str::to_owned)).collect();

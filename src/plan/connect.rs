@@ -32,7 +32,6 @@ pub struct ConnectString {
 pub struct HostPort {
     /// Host name, IPv4 address, or IPv6 address without brackets.
     pub host: String,
-    /// TCP port.
     pub port: u16,
 }
 

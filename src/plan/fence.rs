@@ -25,7 +25,6 @@ use crate::rules::signal::Signal;
 pub struct Fence {
     /// Where the highest token is kept. It has the name of a file at its end.
     pub file: PathBuf,
-    /// Our token.
     pub token: u64,
     /// Time from the stop signal to SIGKILL.
     pub kill_after: Duration,

@@ -18,26 +18,18 @@ use crate::duration;
 /// What a subcommand is to do, and with which servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// How to reach the servers.
     pub access: Access,
-    /// How much to say.
     pub messages: Messages,
-    /// What to do.
     pub subject: Subject,
 }
 
 /// A subcommand with what belongs to it alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// `zklock status`
     Status(Status),
-    /// `zklock list`
     List(List),
-    /// `zklock list --complete`
     Complete(Complete),
-    /// `zklock break`
     Break(Break),
-    /// `zklock check`
     Check(Check),
 }
 
@@ -46,7 +38,6 @@ pub enum Subject {
 pub struct Status {
     /// At least one; none twice.
     pub locks: Vec<LockPath>,
-    /// Print JSON.
     pub json: bool,
     /// Print again when something changes.
     pub watch: bool,
@@ -57,7 +48,6 @@ pub struct Status {
 pub struct List {
     /// Where to begin: `/`, or the path of a node.
     pub root: String,
-    /// Print JSON.
     pub json: bool,
 }
 
@@ -73,7 +63,6 @@ pub struct Complete {
 /// `zklock break`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Break {
-    /// The lock.
     pub lock: LockPath,
     /// The name of a node of the contender that is to go; `None`: a person is asked.
     pub node: Option<String>,
@@ -90,7 +79,6 @@ pub struct Check {
     pub lock: Option<LockPath>,
     /// The session timeout that the main job would ask for.
     pub session_timeout: Duration,
-    /// Print JSON.
     pub json: bool,
 }
 

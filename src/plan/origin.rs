@@ -11,11 +11,8 @@ use crate::rules::text::legible;
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The default.
     Default,
-    /// A configuration file.
     File(Place),
-    /// A variable of the environment.
     Variable(&'static str),
     /// An option on the command line.
     Option(&'static str),
@@ -24,7 +21,6 @@ pub enum Origin {
 /// A line of a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The file.
     pub path: PathBuf,
     /// The number of the line, from 1.
     pub line: usize,
@@ -44,7 +40,6 @@ impl Origin {
         }
     }
 
-    /// It is a configuration file.
     pub(super) const fn is_file(&self) -> bool {
         matches!(self, Self::File(_))
     }
@@ -62,14 +57,12 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A setting, and where it comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// The name of its option, without the dashes.
     pub name: &'static str,
     /// `None`: it is a secret.
     pub value: Option<String>,
-    /// Where the value comes from.
     pub origin: Origin,
 }
 
@@ -104,7 +97,6 @@ impl Given {
         Self { origin: Origin::Option(option), key: "", text: text.into() }
     }
 
-    /// The default of an option.
     pub(super) fn default(option: &'static str, text: &str) -> Self {
         Self { origin: Origin::Default, ..Self::new(option, text) }
     }
@@ -114,7 +106,6 @@ impl Given {
         Setting { name, value: value.into(), origin: self.origin.clone() }
     }
 
-    /// The path of a file.
     pub(super) fn path(&self) -> Result<PathBuf, UsageError> {
         if self.text.is_empty() {
             return Err(self.refused("write the path of a file"));
@@ -130,7 +121,6 @@ impl Given {
             .map_err(|why| self.refused(&why))
     }
 
-    /// Why it is of no use.
     pub(super) fn refused(&self, why: &str) -> UsageError {
         UsageError(format!("{} {}: {why}", self.name(), quoted(&self.text)))
     }

@@ -24,11 +24,9 @@ pub struct Access {
     pub servers: ConnectString,
     /// The user has named the servers, by option, variable or file.
     pub servers_given: bool,
-    /// `--connect-timeout`
     pub connect_timeout: Duration,
     /// How connections are encrypted. `None`: they are not.
     pub tls: Option<Tls>,
-    /// Who we are to the servers.
     pub login: Login,
     /// Where all of this comes from, and the configuration files that were read.
     pub settings: Vec<Setting>,
@@ -37,7 +35,6 @@ pub struct Access {
 /// How much to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Messages {
-    /// By the flags.
     pub verbosity: Verbosity,
     /// A filter in env_logger's syntax; where given, it replaces the log level that `verbosity` implies.
     pub log_filter: Option<String>,
@@ -147,7 +144,6 @@ impl<'a, S: Surroundings> Written<'a, S> {
     }
 }
 
-/// What was said of a flag.
 #[derive(Clone, Debug)]
 pub(super) struct Flag {
     pub(super) is_on: bool,

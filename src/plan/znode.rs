@@ -45,7 +45,6 @@ impl LockPath {
         &self.0
     }
 
-    /// The path of the child of this name.
     pub fn child(&self, name: &str) -> String {
         format!("{self}/{name}")
     }

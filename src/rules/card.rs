@@ -23,7 +23,6 @@ const VERSION: u32 = 1;
 /// The texts of a card from [`Card::from_bytes`] are printable ([`super::text`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Card {
-    /// The name of the machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// The process that the user started, as that machine numbers it.
@@ -41,7 +40,6 @@ pub struct Card {
     /// A random text for the time that the machine has been running since its last boot (proc_sys_kernel(5)).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
-    /// The name of the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// The file name of the command, without its directory and its arguments; with `--publish-command`, the
@@ -51,7 +49,6 @@ pub struct Card {
     /// What the user wants others to read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub describe: Option<String>,
-    /// How it wants the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
     /// Since when it has held the lock, in milliseconds since the Unix epoch on its own clock.

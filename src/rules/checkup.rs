@@ -26,7 +26,6 @@ pub struct Server {
     pub address: Option<SocketAddr>,
     /// The number of the server in its ensemble.
     pub member: Option<u8>,
-    /// Its release.
     pub version: Option<String>,
     /// `standalone`, `leader`, `follower`, `observer`.
     pub role: Option<String>,
@@ -50,7 +49,6 @@ pub struct Server {
     pub is_local: bool,
     /// Whether the chroot is there.
     pub chroot: Option<bool>,
-    /// What the lock needs and is not permitted.
     pub lacks: Option<Vec<Lack>>,
     /// How its connections are encrypted. `None`: they are not.
     pub tls: Option<Tls>,
@@ -169,9 +167,7 @@ pub enum Finding {
     Observer(usize, Tick),
     /// Answers take longer than a lease allows for.
     Slow(usize),
-    /// A server without containers.
     NoContainers(usize),
-    /// A server that refuses transactions.
     NoTransactions(usize),
     /// A server whose sessions can have no ephemeral nodes.
     LocalSessions(usize),
@@ -179,7 +175,6 @@ pub enum Finding {
     CertificateEnds(usize, i64),
     /// Our own certificate expires in so many days.
     OwnCertificateEnds(i64),
-    /// The chroot does not exist.
     NoChroot,
     /// The lock cannot be taken.
     Lacks(Lack),
@@ -208,10 +203,8 @@ impl Finding {
     }
 }
 
-/// The tick of the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tick {
-    /// How long it is.
     pub length: Duration,
     /// A server has told it. Otherwise it is half the least session timeout, as it is unless that was configured.
     pub is_told: bool,
@@ -233,11 +226,9 @@ pub struct Promise {
 /// What the servers show as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// What to mend.
     pub findings: Vec<Finding>,
     /// `None`: no server answered.
     pub promise: Option<Promise>,
-    /// How the program ends.
     pub outcome: Outcome,
 }
 
@@ -334,7 +325,6 @@ fn of_timeouts(servers: &[Server], asked: Duration, timeout: Duration, tick: Tic
     findings
 }
 
-/// What holds, and the tick.
 fn promise(servers: &[Server], asked: Duration) -> Option<(Promise, Tick)> {
     let session_timeout = servers.iter().filter_map(|server| server.grants(asked)).min()?;
     let tick = match servers.iter().filter_map(|server| server.tick).max() {

@@ -11,16 +11,13 @@ use super::pace::Pace;
 /// at the latest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contact {
-    /// When it was sent.
     pub sent: Instant,
-    /// When its answer was read.
     pub answered: Instant,
 }
 
 /// A beat that is on its way, or another transaction that says as much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beat {
-    /// When it was sent.
     pub sent: Instant,
     /// When the last `sync` was sent that had been answered by then.
     synced: Option<Instant>,
@@ -45,7 +42,6 @@ pub struct Beat {
 /// prove that our server hears us.
 #[derive(Debug)]
 pub struct Contacts {
-    /// The pace of the connection.
     pace: Pace,
     /// The leader itself has heard of us no earlier than this: the session was opened or resumed then.
     opened: Instant,
@@ -75,7 +71,6 @@ impl Contacts {
         }
     }
 
-    /// The connection has this pace from now on.
     pub fn set_pace(&mut self, pace: Pace) {
         self.pace = pace;
     }
@@ -138,7 +133,6 @@ impl Contacts {
         self.synced = Some(sent);
     }
 
-    /// A beat is sent now.
     pub const fn beat(&self, sent: Instant) -> Beat {
         Beat { sent, synced: self.synced }
     }

@@ -12,7 +12,6 @@ const QOP: &str = "auth";
 /// Our answer to a challenge.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Response {
-    /// What is sent.
     pub token: Vec<u8>,
     /// What a server answers that knows the password.
     confirmation: String,

@@ -6,24 +6,18 @@ use super::notice::Notice;
 use super::outcome::Outcome;
 use super::signal::Signal;
 
-/// What can happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The keeper says something.
     Keeper(Report),
     /// The keeper is gone, whatever the reason.
     KeeperGone,
-    /// We got a signal.
     Signal {
-        /// Which.
         signal: Signal,
         /// The terminal sent it to our process group, and the command is in that group: it has got the signal
         /// as well.
         shared: bool,
     },
-    /// Something happened to the command, or to its guard.
     Command(CommandEvent),
-    /// Something happened to the command of `--on-lost`.
     OnLost(OnLostEvent),
     /// The process that `zklock hold` holds the lock for has gone.
     CallerGone,
@@ -72,9 +66,7 @@ pub enum Awaited {
 /// Why the command could not be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unstarted {
-    /// It does not exist.
     NotFound,
-    /// It cannot be executed.
     CannotExecute,
     /// No process could be made for it.
     NoProcess,
@@ -88,9 +80,7 @@ pub enum Unstarted {
 /// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandEnd {
-    /// With this exit status.
     Exited(u8),
-    /// Killed by this signal.
     Signaled(Signal),
 }
 
@@ -115,9 +105,7 @@ pub enum Effect {
     MakeGuard,
     /// The guard is not needed for now.
     DismissGuard,
-    /// Start the command.
     Spawn {
-        /// The locks that it runs under.
         grant: Grant,
         /// From here on it is too late to start it.
         until: Instant,
@@ -128,9 +116,7 @@ pub enum Effect {
     Recall(Unstarted),
     /// Pass a signal on.
     Signal {
-        /// Which.
         signal: Signal,
-        /// To whom.
         whom: Whom,
     },
     /// Ask the command and all its descendants to stop.
@@ -145,8 +131,6 @@ pub enum Effect {
     StopSelf(Signal),
     /// End the keeper at once: it has had its time.
     EndKeeper,
-    /// Tell the user.
     Say(Notice),
-    /// The run is over.
     Finish(Outcome),
 }

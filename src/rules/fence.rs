@@ -44,12 +44,10 @@ pub fn record(token: u64) -> String {
 pub struct Holder {
     /// Its supervisor.
     pub pid: u32,
-    /// Its token.
     pub token: u64,
 }
 
 impl Holder {
-    /// The content of FILE.lock.
     pub fn to_text(self) -> String {
         format!("{} {}\n", self.pid, self.token)
     }

@@ -68,9 +68,7 @@ pub enum Whom {
 /// What a supervisor asks of a guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Open the gate.
     Open,
-    /// Pass on a signal.
     Signal(Signal, Whom),
     /// Send everything below this signal, and SIGCONT, so that what is stopped can act on it.
     Stop(Signal),
@@ -83,7 +81,6 @@ pub enum Request {
 /// What a guard hears from its supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// A request.
     Request(Request),
     /// Nothing more for now.
     Nothing,
@@ -98,18 +95,15 @@ pub enum Reaped {
     Ended(i32),
     /// The command was stopped by the signal with this number.
     Stopped(i32),
-    /// It was another child.
     Other,
     /// No further child has changed.
     NoMore,
-    /// There is no child.
     NoneLeft,
 }
 
 /// What a guard shows the supervisor and the keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
-    /// It has come this far.
     Stage(Stage),
     /// The command has ended with this status of waitpid(2).
     Ended(i32),
@@ -136,10 +130,8 @@ pub trait Outside {
     /// Has the kernel kill the guard at this instant, unless it is moved by then.
     fn set_timer(&mut self, deadline: Instant);
 
-    /// The next child that has changed.
     fn reap(&mut self) -> Reaped;
 
-    /// The next message of the supervisor.
     fn hear(&mut self) -> Heard;
 
     /// Shows something for as long as the run lasts.
@@ -154,7 +146,6 @@ pub trait Outside {
     /// Has the process that waits at the gate exit, if it still waits.
     fn close_gate(&mut self);
 
-    /// Passes on a signal.
     fn signal(&mut self, signal: Signal, whom: Whom);
 
     /// SIGKILL to the command, to all children, and to those of their process groups that are the command's.
@@ -181,7 +172,6 @@ pub struct Guard {
     rests_until: Option<Instant>,
 }
 
-/// The command is being killed.
 #[derive(Clone, Copy, Debug)]
 struct Killing {
     /// When SIGKILL goes out again to all that can be found; `None` before the first time.
@@ -195,7 +185,6 @@ struct Killing {
 pub enum Next {
     /// The next turn, as soon as something happens, and no later than at this instant.
     Wait(Option<Instant>),
-    /// The guard's process exits.
     Exit,
 }
 

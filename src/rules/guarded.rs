@@ -36,7 +36,6 @@ enum Command {
 /// What a guard shows of itself and of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shown {
-    /// How far it has come.
     pub stage: Stage,
     /// How the command has ended, if the guard has reaped it.
     pub ended: Option<CommandEnd>,
@@ -49,7 +48,6 @@ pub struct News {
     pub stopped: Option<Signal>,
     /// The guard has died with the command still to be answered for.
     pub guard_gone: bool,
-    /// The command has ended.
     pub ended: Option<End>,
     /// It had ended when the guard died.
     pub ended_first: bool,
@@ -128,7 +126,6 @@ impl Guarded {
         }
     }
 
-    /// We have reaped the guard.
     pub fn guard_reaped(&mut self) {
         self.is_reaped = true;
     }

@@ -14,12 +14,10 @@ use serde::{Deserialize, Serialize};
 pub struct Instant(Duration);
 
 impl Instant {
-    /// The point that lies `since_boot` after the machine started.
     pub const fn from_boot(since_boot: Duration) -> Self {
         Self(since_boot)
     }
 
-    /// Time since boot.
     pub const fn since_boot(self) -> Duration {
         self.0
     }

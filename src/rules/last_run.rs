@@ -52,7 +52,6 @@ pub struct Success {
     pub ended: Instant,
 }
 
-/// What is stored.
 #[derive(Serialize)]
 struct Data<'a> {
     v: u32,
@@ -79,7 +78,6 @@ impl Success {
 pub struct LastRun {
     /// When its command was started, in milliseconds since the Unix epoch.
     pub started: i64,
-    /// How long the run took.
     pub took: Duration,
     /// On which machine, if that is known; printable.
     pub host: Option<String>,

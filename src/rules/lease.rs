@@ -17,7 +17,6 @@ pub const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(5);
 /// `--kill-after` leaves no room in the lease that the granted session timeout gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom {
-    /// What was asked for.
     pub kill_after: Duration,
     /// The longest grace that this session timeout has room for.
     pub longest: Duration,
@@ -41,11 +40,9 @@ pub struct Terms {
 pub struct Span {
     /// The session timeout that it counts with.
     pub timeout: Duration,
-    /// From when it counts.
     pub from: Instant,
     /// When SIGKILL must go out at the latest.
     pub kill_at: Instant,
-    /// When it is over.
     pub ends_at: Instant,
 }
 
@@ -53,7 +50,6 @@ impl Span {
     /// The timeout of a lease that outlasts every run: a hundred years, which every timer can count.
     pub const WITHOUT_END: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-    /// A lease that outlasts every run.
     pub fn without_end(from: Instant) -> Self {
         let ends_at = from + Self::WITHOUT_END;
         Self { timeout: Self::WITHOUT_END, from, kill_at: ends_at, ends_at }
@@ -89,7 +85,6 @@ impl Terms {
         timeout / 5
     }
 
-    /// How long a lease lasts.
     pub(super) fn validity(timeout: Duration) -> Duration {
         timeout - Self::reach(timeout) - Self::drift(timeout)
     }
@@ -189,12 +184,10 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// A lease that counts from `from`.
     pub const fn new(terms: Terms, from: Instant) -> Self {
         Self { terms, from, answered: from }
     }
 
-    /// The terms by which it counts.
     pub const fn terms(&self) -> Terms {
         self.terms
     }

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 /// A run that may lend its locks: its supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lender {
-    /// The process id.
     pub pid: u32,
     /// When it started, in clock ticks since boot (proc_pid_stat(5)). The pid alone may belong to another
     /// process later.
@@ -20,7 +19,6 @@ pub struct Lender {
 /// As text: [`FORM`], then the numbers in the order of the fields, separated by spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// The run.
     pub lender: Lender,
     /// It lends only to this process and below: to what is below the run itself; with `zklock hold`, to the process that it
     /// holds the lock for.

@@ -38,7 +38,6 @@ pub struct Borrowing<P> {
 }
 
 impl<P> Borrowing<P> {
-    /// Nothing is borrowed yet.
     pub fn new(offers: &[Offer]) -> Self {
         Self { offers: offers.iter().map(|offer| (*offer, Err(Unlent::Over))).collect() }
     }

@@ -14,12 +14,10 @@ pub struct Login {
     pub file: Option<PathBuf>,
     /// The credentials were on the command line.
     pub in_sight: bool,
-    /// Who may do what with the nodes that we create.
     pub protection: Protection,
 }
 
 impl Login {
-    /// Whether there is one at all.
     pub fn is_given(&self) -> bool {
         !self.credentials.is_empty() || self.file.is_some()
     }
@@ -53,11 +51,8 @@ pub const GSSAPI: &str = "gssapi";
 /// How SASL proves who we are.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Sasl<'l> {
-    /// By a password.
     DigestMd5 {
-        /// Whose it is.
         user: &'l str,
-        /// The password.
         password: &'l str,
     },
     /// By a ticket of Kerberos.

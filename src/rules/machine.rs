@@ -128,7 +128,6 @@ impl Machine {
         }
     }
 
-    /// What happens next.
     pub fn step(&mut self, now: Instant, event: Event) -> Vec<Effect> {
         let state = std::mem::replace(&mut self.state, State::Finished);
         let (state, effects) = match (state, event) {
@@ -174,7 +173,6 @@ impl Machine {
 }
 
 impl State {
-    /// The lease, where there is one.
     fn lease(&mut self) -> Option<&mut Lease> {
         match self {
             Self::Waiting(waiting) => waiting.lease(),

@@ -16,20 +16,16 @@ use super::queue::{Dialect, Recipe};
 /// What the keeper tells the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
-    /// The connection to the servers has changed.
     Connection(Connection),
     /// These runs lend us locks that we use, and no others do: those of other runs are not to be kept from being released.
     Borrows(Vec<Lender>),
-    /// We have come further in the queues.
     Queue(Progress),
     /// The lock, or the place in the queue, is lost.
     Lost(Loss),
-    /// It makes no sense to go on.
     Refused(Refusal),
     /// We have been asked to give up the lock, or the place in the queue; by whom, if that is known, printable. A lock
     /// that we hold is still held.
     Revoked(Option<String>),
-    /// The user is to know this. Nothing follows from it.
     Remark(Remark),
     /// The contender node is gone and the session is closed.
     Released {
@@ -65,9 +61,7 @@ pub enum Progress {
     /// No contender keeps us from this lock any more, but we do not hold yet: there is a further lock to
     /// take, or no recent beat.
     Turn,
-    /// The lock is ours.
     Held {
-        /// What is ours.
         grant: Grant,
         /// From when the lease counts.
         from: Instant,
@@ -79,7 +73,6 @@ pub enum Progress {
 pub enum Remark {
     /// The lock has a child that is not a contender. No contender waits for such a child.
     Foreign {
-        /// The lock.
         lock: String,
         /// The child's name, printable.
         child: String,
@@ -115,7 +108,6 @@ pub struct View {
 /// One lock that is ours.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Granted {
-    /// Its path.
     pub lock: String,
     /// Full path of the contender node.
     pub node: String,
@@ -150,7 +142,6 @@ pub enum Loss {
     LeaseOver,
     /// The zklock above us whose lock we use has gone.
     LenderGone,
-    /// The session is over.
     SessionExpired,
     /// The session ended before its time, so that others may still rely on leases from before: an operator
     /// ended it, the servers have lost their data, or our server was cut off from the others.
@@ -164,20 +155,14 @@ pub enum Refusal {
     Denied(String),
     /// The ACL of a node does not give us this permission.
     Lacks {
-        /// The node.
         node: String,
-        /// What we were about to do with it.
         right: Right,
     },
     /// The servers do not let us in, for this reason.
     NotLetIn(String),
-    /// The chroot of the connect string does not exist.
     NoChroot,
-    /// This lock cannot be used as asked.
     Unfit {
-        /// The lock.
         lock: String,
-        /// Why not.
         why: Unfit,
     },
     /// The servers or the nodes have to be changed first: why, and how.
@@ -186,7 +171,6 @@ pub enum Refusal {
     Server(String),
     /// Of `zklock fence`: a later holder has been here.
     LaterHolder {
-        /// FILE
         file: String,
         /// Its token.
         seen: u64,

@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Mode {
-    /// Alone.
     Exclusive,
     /// Together with every other contender that is not exclusive.
     Shared,
@@ -22,7 +21,6 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The number of permits, where the mode has one.
     pub const fn permits(self) -> Option<NonZeroU32> {
         match self {
             Self::Exclusive | Self::Shared => None,
@@ -47,7 +45,6 @@ impl From<Mode> for String {
     }
 }
 
-/// A text that names no [`Mode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownMode;
 

@@ -29,11 +29,9 @@ pub enum Notice {
     },
     /// By these terms a silence shorter than a third of the session timeout can stop the command.
     Impatient(Terms),
-    /// What the keeper wants to be known.
     Remark(Remark),
     /// The command is not run, because the last successful run was recent.
     Skipped(LastRun),
-    /// In the queue.
     Waiting(View),
     /// The place in the queue was lost; at the tail again.
     Requeued {
@@ -44,9 +42,7 @@ pub enum Notice {
     },
     /// The lock is ours, and the command starts after this pause.
     Pausing(Duration),
-    /// The command starts.
     Starting {
-        /// The locks that it runs under.
         grant: Grant,
         /// How long the run has waited, if others were before us.
         waited: Option<Duration>,
@@ -59,12 +55,10 @@ pub enum Notice {
     Unreachable(String),
     /// `--kill-after` does not fit.
     NoRoom {
-        /// What would fit.
         no_room: NoRoom,
         /// The session timeout that the server granted.
         granted: Duration,
     },
-    /// It makes no sense to go on.
     Refused(Refusal),
     /// The time of `--max-run` is over, which is this.
     MaxRun(Duration),
@@ -90,7 +84,6 @@ pub enum Notice {
     },
     /// The command has left processes behind, which go on without the lock.
     LeftBehind {
-        /// How many.
         number: usize,
         /// We are the init of a PID namespace: they do not go on, but end with us (pid_namespaces(7)).
         end_with_us: bool,
@@ -128,7 +121,6 @@ pub enum LostWhy {
     },
     /// ZooKeeper refuses what it takes to keep the lock.
     Refused(Refusal),
-    /// The keeper process has gone.
     KeeperGone,
     /// What stands in for a command, in `zklock hold`, died of this signal.
     Killed(Signal),

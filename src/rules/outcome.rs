@@ -32,9 +32,7 @@ pub enum Outcome {
     /// The lock is used by clients that would not wait for us, or cannot be used as asked, or the chroot does
     /// not exist, or the servers have to be set up otherwise first.
     Unusable,
-    /// The command was found but cannot be executed.
     CannotExecute,
-    /// The command was not found.
     NotFound,
 }
 

@@ -30,9 +30,7 @@ pub struct Exhausted;
 /// What a contender may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing<'q> {
-    /// It holds the lock.
     Holds,
-    /// It waits.
     Waits {
         /// Its place in the queue, counted from 1 over all contenders.
         position: usize,
@@ -40,7 +38,6 @@ pub enum Standing<'q> {
         /// exist the contender cannot become a holder. When one has gone, the list is fetched anew.
         watch: Vec<&'q Contender>,
     },
-    /// It is not in the queue.
     Missing,
 }
 
@@ -81,7 +78,6 @@ impl Queue {
         Self { contenders, foreign }
     }
 
-    /// See [`Exhausted`].
     pub fn is_exhausted(&self) -> bool {
         let mut numbered = self.contenders.iter().filter(|contender| contender.reads != Dialect::Single);
         numbered.any(|contender| !(0..SEQUENCE_LIMIT).contains(&contender.sequence))

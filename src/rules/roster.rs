@@ -19,7 +19,6 @@ pub struct Seen {
     pub created: Option<i64>,
     /// When its data were written last, likewise.
     pub written: Option<i64>,
-    /// What the contender says of itself.
     pub card: Card,
 }
 
@@ -30,7 +29,6 @@ pub struct Seen {
 pub struct Entry {
     /// Its place in the queue, counted from 1.
     pub position: usize,
-    /// Whether it holds the lock.
     pub holds: bool,
     /// The name of its first node.
     pub node: String,
@@ -38,21 +36,14 @@ pub struct Entry {
     pub nodes: Vec<String>,
     /// Its session, in hex.
     pub session: Option<String>,
-    /// Its fencing token.
     pub token: Option<i64>,
-    /// How it wants the lock.
     pub mode: String,
     /// The library or recipe that it is from.
     pub client: Option<&'static str>,
-    /// Of its card.
     pub host: Option<String>,
-    /// Of its card.
     pub pid: Option<u32>,
-    /// Of its card.
     pub user: Option<String>,
-    /// Of its card.
     pub command: Option<String>,
-    /// Of its card.
     pub describe: Option<String>,
     /// When it began to queue.
     pub queued_since: Option<String>,
@@ -103,12 +94,10 @@ impl Roster {
         }
     }
 
-    /// How many hold the lock.
     pub fn holders(&self) -> usize {
         self.contenders.iter().filter(|contender| contender.holds).count()
     }
 
-    /// How many wait for the lock.
     pub fn waiters(&self) -> usize {
         self.contenders.len() - self.holders()
     }

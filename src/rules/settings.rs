@@ -29,9 +29,7 @@ pub struct Settings {
 /// How long to wait for a lock that is not free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// Until the lock is free.
     Forever,
-    /// Not at all.
     NoWait,
     /// This long, counted from the start of the run. Above zero.
     AtMost(Duration),

@@ -49,35 +49,20 @@ const NAMES: &[(&str, i32)] = &[
 ];
 
 impl Signal {
-    /// Hangup of the terminal.
     pub const HUP: Self = Self(libc::SIGHUP);
-    /// Ctrl-C.
     pub const INT: Self = Self(libc::SIGINT);
-    /// Ctrl-\.
     pub const QUIT: Self = Self(libc::SIGQUIT);
-    /// Kills; cannot be caught.
     pub const KILL: Self = Self(libc::SIGKILL);
-    /// For the program's own use.
     pub const USR1: Self = Self(libc::SIGUSR1);
-    /// Nothing reads what is written to a pipe.
     pub const PIPE: Self = Self(libc::SIGPIPE);
-    /// A timer of alarm(2).
     pub const ALRM: Self = Self(libc::SIGALRM);
-    /// The limit of CPU time is used up.
     pub const XCPU: Self = Self(libc::SIGXCPU);
-    /// The polite request to end.
     pub const TERM: Self = Self(libc::SIGTERM);
-    /// A child has changed its state.
     pub const CHLD: Self = Self(libc::SIGCHLD);
-    /// Continue after a stop.
     pub const CONT: Self = Self(libc::SIGCONT);
-    /// Stops; cannot be caught.
     pub const STOP: Self = Self(libc::SIGSTOP);
-    /// Ctrl-Z.
     pub const TSTP: Self = Self(libc::SIGTSTP);
-    /// Something was written to the terminal in the background.
     pub const TTOU: Self = Self(libc::SIGTTOU);
-    /// The terminal's window has another size.
     pub const WINCH: Self = Self(libc::SIGWINCH);
 
     /// The signal with this number; `None` where the system has none, which includes 0.

@@ -7,12 +7,10 @@ use crate::rules::login::{Login, Right};
 use crate::rules::message::{Refusal, Unfit};
 use crate::rules::queue::{Dialect, Recipe};
 
-/// An ACL forbids what was asked.
 pub fn denied(node: &str) -> String {
     format!("access to {node} denied by its ACL")
 }
 
-/// The ACL of a node does not give us a permission.
 pub fn lacks(node: &str, right: Right, login: &Login) -> String {
     let (phrase, letter) = (right.phrase(), right.letter());
     let hint = if login.is_given() {
@@ -23,12 +21,10 @@ pub fn lacks(node: &str, right: Right, login: &Login) -> String {
     format!("an ACL forbids to {phrase} {node}: the permission {letter} is missing; {hint}")
 }
 
-/// The servers do not let us in.
 pub fn not_let_in(why: &str) -> String {
     format!("ZooKeeper does not let us in: {why}")
 }
 
-/// The chroot does not exist.
 pub fn no_chroot(servers: &ConnectString) -> String {
     format!("the chroot {} does not exist: create it, or correct --zookeeper", servers.chroot)
 }
@@ -45,7 +41,6 @@ pub fn recipe(recipe: Recipe) -> &'static str {
     }
 }
 
-/// The sentence for a refusal.
 pub fn refused(refusal: &Refusal, plan: &Plan) -> String {
     match refusal {
         Refusal::Denied(node) => denied(node),
@@ -62,7 +57,6 @@ pub fn refused(refusal: &Refusal, plan: &Plan) -> String {
     }
 }
 
-/// The sentence for a lock that cannot be used as asked.
 fn unfit(lock: &str, why: &Unfit, plan: &Plan) -> String {
     match why {
         Unfit::Exhausted => {

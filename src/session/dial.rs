@@ -114,7 +114,6 @@ enum Trouble {
     },
 }
 
-/// Tries each server once.
 async fn try_each<'p>(
     servers: &'p Servers<'p>,
     addresses: Vec<Address<'p>>,

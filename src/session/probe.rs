@@ -55,7 +55,6 @@ const fn cure(trouble: &tls::Trouble) -> Cure {
     }
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct Probes<'p> {
     servers: &'p Servers<'p>,
@@ -68,12 +67,10 @@ pub struct Probes<'p> {
 enum Left<'p> {
     /// A server that was asked for a session, and may open it yet.
     Asked(Box<(TcpChannel<'p>, Attempt)>),
-    /// A session.
     Open(Box<TcpSession<'p>>),
 }
 
 impl<'p> Probes<'p> {
-    /// No session yet.
     pub fn new(servers: &'p Servers<'p>, reactor: &'p Reactor) -> Self {
         Self { servers, reactor, left: RefCell::default() }
     }
@@ -207,7 +204,6 @@ impl Probe<'_, '_> {
         self.encryption.clone()
     }
 
-    /// Does something with the session.
     pub async fn with<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         let lost = async {
             self.lost().await;
@@ -216,7 +212,6 @@ impl Probe<'_, '_> {
         or(lost, work).await
     }
 
-    /// Closes the session.
     pub async fn close(mut self) {
         close(&self).await;
         self.session.take();

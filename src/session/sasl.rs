@@ -137,7 +137,6 @@ impl<'c, 'p> Line<'c, 'p> {
         Self { channel, exchange: Exchange::new(granted), patience, until: channel.now() + patience }
     }
 
-    /// Logs in.
     pub(super) async fn log_in(&mut self, sasl: Sasl<'_>) -> Result<(), Trouble> {
         match sasl {
             Sasl::DigestMd5 { user, password } => self.digest_md5(user, password).await?,
@@ -177,7 +176,6 @@ impl<'c, 'p> Line<'c, 'p> {
         }
     }
 
-    /// Sends a token, and waits for the answer.
     async fn ask(&mut self, token: &[u8]) -> Result<Result<Vec<u8>, Code>, Trouble> {
         if self.exchange.ask(token).is_err() {
             return Err(Trouble::Refused("the login is too long".to_owned()));

@@ -25,7 +25,6 @@ const LOOK_UP_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::f
 /// An address of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Address<'p> {
-    /// Where it is.
     pub socket: SocketAddr,
     /// What the user calls it.
     pub server: &'p HostPort,
@@ -127,7 +126,6 @@ impl<'p> Servers<'p> {
         poll_fn(|_| if self.are_all_known() { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 
-    /// Whether there is an address of each host.
     pub(super) fn are_all_known(&self) -> bool {
         self.hosts.iter().all(|host| !host.known.borrow().is_empty())
     }

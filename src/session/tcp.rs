@@ -26,7 +26,6 @@ use crate::reactor::Reactor;
 use crate::rules::instant::Instant;
 use crate::zookeeper::handshake::Identity;
 
-/// A session over a TCP connection.
 pub type TcpSession<'p> = ClientSession<TcpChannel<'p>>;
 
 impl<'p> TcpSession<'p> {
@@ -51,7 +50,6 @@ impl<'p> TcpSession<'p> {
     }
 }
 
-/// A TCP connection to a server.
 #[derive(Debug)]
 pub struct TcpChannel<'p> {
     servers: &'p Servers<'p>,
@@ -92,7 +90,6 @@ impl fmt::Display for Unconnected {
 }
 
 impl<'p> TcpChannel<'p> {
-    /// Begins to connect.
     pub(super) fn begin(
         servers: &'p Servers<'p>,
         reactor: &'p Reactor,
@@ -156,7 +153,6 @@ impl<'p> TcpChannel<'p> {
         .await
     }
 
-    /// Whether the server has accepted the connection.
     pub(super) fn is_accepted(&self) -> bool {
         self.is_connected.get()
     }

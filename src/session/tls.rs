@@ -63,7 +63,6 @@ pub struct Security<'p> {
 /// What was made of our files.
 #[derive(Debug)]
 struct Loaded {
-    /// What the files looked like.
     stamps: Vec<Stamp>,
     config: Arc<ClientConfig>,
     shows: Arc<Shows>,

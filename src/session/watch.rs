@@ -10,7 +10,6 @@ use super::{Change, Watch};
 /// Where the end of a watch is put.
 pub(super) type Fired = Cell<Option<Change>>;
 
-/// A watch that is asked for.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) path: String,

@@ -27,7 +27,6 @@ pub(super) struct Word<'p> {
 }
 
 impl<'p> Word<'p> {
-    /// Sends a word.
     pub(super) async fn ask(channel: TcpChannel<'p>, word: &str) -> Result<Self, Unconnected> {
         channel.connected().await?;
         // A word always has room.
@@ -51,7 +50,6 @@ impl<'p> Word<'p> {
         Ok(count > 0 && self.answer.len() < LONGEST)
     }
 
-    /// What has come.
     pub(super) fn text(&self) -> String {
         String::from_utf8_lossy(&self.answer).into_owned()
     }

@@ -269,7 +269,6 @@ impl Job {
         }
     }
 
-    /// Passes on a signal to the command of `--on-lost`.
     pub(super) fn forward_to_on_lost(&self, signal: Signal) {
         if let Some(Launch { pid, own_group, .. }) = &self.on_lost {
             let _ = signals::send(if *own_group { -pid.as_raw() } else { pid.as_raw() }, signal);
@@ -335,7 +334,6 @@ impl Job {
         }
     }
 
-    /// Starts the command of `--on-lost`.
     pub(super) fn start_on_lost(&mut self, line: &CommandLine, variables: &[Variable]) -> io::Result<()> {
         let variables = variables.iter().map(|(name, value)| (OsString::from(name), value.clone()));
         self.on_lost = Some(Launch::new(Program { line }, !self.shares_group, variables)?);

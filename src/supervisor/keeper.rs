@@ -54,7 +54,6 @@ impl Keeper {
         })
     }
 
-    /// Makes a keeper of a fence.
     pub(super) fn of_fence(fence: &Fence) -> anyhow::Result<Self> {
         Self::fork(false, [fence.descriptor()], |supervisor, link, ties| {
             fence::run(&fence::Birth { fence, supervisor: supervisor.pid, link, ties });

@@ -105,17 +105,14 @@ impl Turns {
         self.behind_since.or_else(|| self.machine.deadline())
     }
 
-    /// Which processes are waited for.
     pub fn awaits(&self) -> Option<Awaited> {
         self.machine.awaits()
     }
 
-    /// Whether a loss of the lock makes a difference.
     pub fn may_lose(&self) -> bool {
         self.machine.may_lose()
     }
 
-    /// How the run has ended, once it has.
     pub fn outcome(&self) -> Option<Outcome> {
         self.outcome
     }

@@ -15,13 +15,10 @@ use crate::rules::pace::Pace;
 /// News from the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<T> {
-    /// A request was answered.
     Answered {
-        /// The tag of the request.
         tag: T,
         /// When the request was sent. The server has heard from us no earlier.
         sent: Instant,
-        /// Its reply, or its refusal.
         result: Result<Reply, Refused>,
     },
     /// A watch has fired.
@@ -104,7 +101,6 @@ impl<T> Connection<T> {
         &self.identity
     }
 
-    /// The session timeout that the server granted.
     pub const fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -114,7 +110,6 @@ impl<T> Connection<T> {
         self.asked_at
     }
 
-    /// Pings at this pace from now on.
     pub fn set_pace(&mut self, pace: Pace) {
         self.pace = pace;
     }
@@ -159,7 +154,6 @@ impl<T> Connection<T> {
         oldest.is_some_and(|request| request.sent.is_some() && request.creates)
     }
 
-    /// The bytes that are to be sent.
     pub fn to_send(&self) -> &[u8] {
         self.outbox.to_send()
     }
@@ -177,7 +171,6 @@ impl<T> Connection<T> {
         }
     }
 
-    /// These bytes came at `now`.
     pub fn receive(&mut self, bytes: &[u8], now: Instant) {
         if !matches!(self.state, State::Broken(_)) {
             self.inbox.push(bytes);

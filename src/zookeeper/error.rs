@@ -6,7 +6,6 @@ use std::fmt;
 /// What a server answers in place of a result (`KeeperException.Code`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Code {
-    /// A fault of the server.
     SystemError,
     /// In a multi: another operation of it was refused.
     RuntimeInconsistency,
@@ -18,45 +17,32 @@ pub enum Code {
     MarshallingError,
     /// The server does not know this kind of request. It also closes the connection.
     Unimplemented,
-    /// The server gave up.
     OperationTimeout,
     /// The request makes no sense, such as a path with a character that is not allowed.
     BadArguments,
-    /// The server does not know the session.
     UnknownSession,
     /// The node, or its parent, does not exist.
     NoNode,
     /// An ACL forbids it.
     NoAuth,
-    /// The node has another version.
     BadVersion,
-    /// An ephemeral node can have no children.
     NoChildrenForEphemerals,
-    /// There is a node with this path.
     NodeExists,
-    /// The node has children.
     NotEmpty,
-    /// The session is over.
     SessionExpired,
     /// The ACL is empty, its scheme is unknown, or it is for the session's credentials and there are none.
     InvalidAcl,
-    /// The credentials were refused.
     AuthFailed,
-    /// The session has gone to another connection.
     SessionMoved,
     /// The server only serves reads.
     NotReadOnly,
-    /// A local session can have no ephemeral nodes.
     EphemeralOnLocalSession,
-    /// The request took the server too long.
     RequestTimeout,
     /// The server wants credentials first. It also closes the connection.
     SessionClosedRequireAuth,
-    /// A quota of the parent is used up.
     QuotaExceeded,
     /// The server is too busy and has done nothing.
     Throttled,
-    /// A number that is not in this list.
     Other(i32),
 }
 
@@ -126,13 +112,11 @@ pub enum Refused {
     Operation {
         /// Which of the operations, counted from 0.
         index: usize,
-        /// Why.
         code: Code,
     },
 }
 
 impl Refused {
-    /// Why.
     pub const fn code(self) -> Code {
         match self {
             Self::Request(code) | Self::Operation { code, .. } => code,
@@ -154,11 +138,9 @@ impl Error for Refused {}
 /// How the bytes differ from what ZooKeeper sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// A packet with this length.
     PacketLength(i32),
     /// A field, or a number of fields, with this length.
     FieldLength(i32),
-    /// A packet that ends too early.
     Truncated,
     /// A reply with this xid, but no request waits for it.
     UnexpectedReply(i32),
@@ -166,7 +148,6 @@ pub enum Malformed {
     UnexpectedResult(i32),
     /// The results of a multi are more or fewer than its operations, or its errors give no reason.
     IncompleteMulti,
-    /// A path that is not below the chroot.
     OutsideChroot,
 }
 
@@ -190,7 +171,6 @@ impl Error for Malformed {}
 /// Why a connection is of no more use. Its session may live on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// The server does not speak ZooKeeper's protocol.
     Malformed(Malformed),
     /// The server has seen the session on another connection, perhaps a late one of our own (ZOOKEEPER-710).
     SessionMoved,
@@ -216,13 +196,11 @@ impl Error for Broken {}
 /// Why a connection has no session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoSession {
-    /// The server does not speak ZooKeeper's protocol.
     Malformed(Malformed),
     /// The session that was to be resumed is over.
     Expired,
     /// Another session was to be resumed; the server resumed the one with this id.
     Another(i64),
-    /// The server only serves reads.
     ReadOnly,
 }
 
@@ -250,9 +228,7 @@ impl Error for NoSession {}
 pub enum Unsendable {
     /// It has this many bytes. A server would close the connection.
     TooLarge(usize),
-    /// The session is being closed.
     Closing,
-    /// The connection is of no more use.
     Broken(Broken),
 }
 

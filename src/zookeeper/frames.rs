@@ -24,7 +24,6 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Adds bytes that came.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -84,12 +83,10 @@ impl Outbox {
         Ok(())
     }
 
-    /// The bytes that are to be sent.
     pub fn to_send(&self) -> &[u8] {
         &self.bytes[self.sent..]
     }
 
-    /// So many of these bytes were sent.
     pub fn sent(&mut self, count: usize) {
         self.sent = self.bytes.len().min(self.sent.saturating_add(count));
         if self.sent == self.bytes.len() {

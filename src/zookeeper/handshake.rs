@@ -31,7 +31,6 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// The session id.
     pub const fn id(&self) -> i64 {
         self.id
     }
@@ -42,7 +41,6 @@ impl Identity {
         self.last_zxid
     }
 
-    /// A reply names this transaction.
     pub(super) fn saw(&mut self, zxid: i64) {
         self.last_zxid = self.last_zxid.max(zxid);
     }
@@ -63,12 +61,10 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Asks for a new session.
     pub fn open(timeout: Duration) -> Self {
         Self::new(timeout, None)
     }
 
-    /// Asks to go on with a session.
     pub fn resume(identity: Identity, timeout: Duration) -> Self {
         Self::new(timeout, Some(identity))
     }
@@ -98,7 +94,6 @@ impl Attempt {
         let _ = self.outbox.push(|bytes| Request::Close.write(1, "", bytes));
     }
 
-    /// The bytes that are to be sent.
     pub fn to_send(&self) -> &[u8] {
         self.outbox.to_send()
     }

@@ -19,7 +19,6 @@ impl<'b> Reader<'b> {
         Self(bytes)
     }
 
-    /// Whether nothing is left.
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -30,17 +29,14 @@ impl<'b> Reader<'b> {
         Ok(*taken)
     }
 
-    /// A `boolean`.
     pub fn boolean(&mut self) -> Result<bool, Malformed> {
         Ok(self.array::<1>()? != [0])
     }
 
-    /// An `int`.
     pub fn int(&mut self) -> Result<i32, Malformed> {
         Ok(i32::from_be_bytes(self.array()?))
     }
 
-    /// A `long`.
     pub fn long(&mut self) -> Result<i64, Malformed> {
         Ok(i64::from_be_bytes(self.array()?))
     }
@@ -90,7 +86,6 @@ impl<'b> Reader<'b> {
         Ok(elements)
     }
 
-    /// A vector of strings.
     pub fn strings(&mut self) -> Result<Vec<String>, Malformed> {
         self.vector(4, Self::string)
     }
@@ -101,22 +96,18 @@ impl<'b> Reader<'b> {
 pub struct Writer<'b>(&'b mut Vec<u8>);
 
 impl<'b> Writer<'b> {
-    /// Appends to these bytes.
     pub const fn new(bytes: &'b mut Vec<u8>) -> Self {
         Self(bytes)
     }
 
-    /// A `boolean`.
     pub fn boolean(&mut self, value: bool) {
         self.0.push(value.into());
     }
 
-    /// An `int`.
     pub fn int(&mut self, value: i32) {
         self.0.extend_from_slice(&value.to_be_bytes());
     }
 
-    /// A `long`.
     pub fn long(&mut self, value: i64) {
         self.0.extend_from_slice(&value.to_be_bytes());
     }
@@ -126,13 +117,11 @@ impl<'b> Writer<'b> {
         self.int(i32::try_from(length).unwrap_or(i32::MAX));
     }
 
-    /// A `buffer`.
     pub fn buffer(&mut self, value: &[u8]) {
         self.length(value.len());
         self.0.extend_from_slice(value);
     }
 
-    /// A `ustring`.
     pub fn string(&mut self, value: &str) {
         self.buffer(value.as_bytes());
     }

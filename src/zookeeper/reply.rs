@@ -9,11 +9,9 @@ pub(super) const NOTIFICATION: i32 = -1;
 /// What begins a reply (jute `ReplyHeader`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    /// That of the request.
     pub(super) xid: i32,
     /// The last transaction that the server knew. 0 or less: it does not say.
     pub(super) zxid: i64,
-    /// Why there is no result.
     pub(super) refusal: Option<Code>,
 }
 
@@ -42,9 +40,7 @@ pub struct Stat {
     pub aversion: i32,
     /// The session that it belongs to, 0 for a node that outlives its session.
     pub ephemeral_owner: i64,
-    /// How many bytes of data it has.
     pub data_length: i32,
-    /// How many children it has.
     pub num_children: i32,
     /// The transaction in which a child last came or went.
     pub pzxid: i64,
@@ -71,25 +67,19 @@ impl Stat {
 /// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// It is done.
     Done,
-    /// A node was created.
     Created {
         /// Its path below the chroot, with its number.
         path: String,
         /// Only in reply to some requests, and some servers leave it out.
         stat: Option<Stat>,
     },
-    /// The stat of the node.
     Stat(Stat),
-    /// The data of the node.
     Data {
         /// Empty if the node has none.
         data: Vec<u8>,
-        /// Its stat.
         stat: Stat,
     },
-    /// The children of the node.
     Children {
         /// Their names, in no order.
         names: Vec<String>,
@@ -192,11 +182,8 @@ fn read_multi(operations: &[i32], from: &mut Reader<'_>, chroot: &str) -> Result
 /// What became of a watched node (`Watcher.Event.EventType`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// It was created.
     Created,
-    /// It was deleted.
     Deleted,
-    /// Its data were written.
     Data,
     /// A child came or went.
     Children,
@@ -207,7 +194,6 @@ pub enum ChangeKind {
 /// A watch has fired, and is used up (jute `WatcherEvent`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// What happened.
     pub kind: ChangeKind,
     /// To which node, below the chroot.
     pub path: String,

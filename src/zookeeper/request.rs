@@ -14,7 +14,6 @@ pub struct Acl<'a> {
     pub permissions: i32,
     /// What kind of identity it is, such as `world` or `digest`.
     pub scheme: &'a str,
-    /// The identity.
     pub id: &'a str,
 }
 
@@ -59,7 +58,6 @@ pub enum Kind {
 pub struct NewNode<'a> {
     /// Where; without the number, if the server appends one.
     pub path: &'a str,
-    /// Its data.
     pub data: &'a [u8],
     /// Who may do what with it. Servers refuse an empty list.
     pub acl: &'a [Acl<'a>],
@@ -72,115 +70,55 @@ pub enum Operation<'a> {
     ///
     /// There is no such request outside of a multi: servers up to 3.8 fail to write the reply to its success and send
     /// none (`FinalRequestProcessor`, a `SetDataResponse` without stat), and 3.9 does not know it.
-    Check {
-        /// Which node.
-        path: &'a str,
-        /// Any if there is none.
-        version: Option<i32>,
-    },
+    Check { path: &'a str, version: Option<i32> },
     /// See [`Request::Create`].
-    Create {
-        /// Where, and what is in it.
-        node: NewNode<'a>,
-        /// How long it lasts.
-        kind: Kind,
-    },
+    Create { node: NewNode<'a>, kind: Kind },
     /// See [`Request::Create2`]. Servers before 3.9 send no stat in a multi (ZOOKEEPER-4026); 3.4 answers
     /// `MarshallingError`.
-    Create2 {
-        /// Where, and what is in it.
-        node: NewNode<'a>,
-        /// How long it lasts.
-        kind: Kind,
-    },
+    Create2 { node: NewNode<'a>, kind: Kind },
     /// See [`Request::Delete`].
-    Delete {
-        /// Which node.
-        path: &'a str,
-        /// Any if there is none.
-        version: Option<i32>,
-    },
+    Delete { path: &'a str, version: Option<i32> },
     /// See [`Request::SetData`].
-    SetData {
-        /// Which node.
-        path: &'a str,
-        /// What will be in it.
-        data: &'a [u8],
-        /// Any if there is none.
-        version: Option<i32>,
-    },
+    SetData { path: &'a str, data: &'a [u8], version: Option<i32> },
 }
 
 /// What a server can be asked over a connection. Paths begin at the chroot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
     /// Creates a node. The reply has its path.
-    Create {
-        /// Where, and what is in it.
-        node: NewNode<'a>,
-        /// How long it lasts.
-        kind: Kind,
-    },
+    Create { node: NewNode<'a>, kind: Kind },
     /// The same. The reply also has the node's stat. Since 3.5.
-    Create2 {
-        /// Where, and what is in it.
-        node: NewNode<'a>,
-        /// How long it lasts.
-        kind: Kind,
-    },
+    Create2 { node: NewNode<'a>, kind: Kind },
     /// Creates a node that the servers delete when its last child has gone. Since 3.5.
     CreateContainer(NewNode<'a>),
     /// Deletes a node, in this version if one is given.
-    Delete {
-        /// Which node.
-        path: &'a str,
-        /// Any if there is none.
-        version: Option<i32>,
-    },
+    Delete { path: &'a str, version: Option<i32> },
     /// Replaces the data of a node, in this version if one is given. The reply has its stat.
-    SetData {
-        /// Which node.
-        path: &'a str,
-        /// What will be in it.
-        data: &'a [u8],
-        /// Any if there is none.
-        version: Option<i32>,
-    },
+    SetData { path: &'a str, data: &'a [u8], version: Option<i32> },
     /// All of these or none of them, in one transaction.
     Multi(&'a [Operation<'a>]),
     /// Asks for the stat of a node.
     Exists {
-        /// Which node.
         path: &'a str,
         /// To be told of its next change, or of its creation.
         watch: bool,
     },
     /// Asks for data and stat of a node.
     GetData {
-        /// Which node.
         path: &'a str,
         /// To be told of its next change. No watch is set if there is no such node.
         watch: bool,
     },
     /// Asks for the names of the children of a node.
     GetChildren {
-        /// Which node.
         path: &'a str,
         /// To be told when a child comes or goes, or the node is deleted.
         watch: bool,
     },
     /// The same. The reply also has the node's stat.
-    GetChildren2 {
-        /// Which node.
-        path: &'a str,
-        /// Likewise.
-        watch: bool,
-    },
+    GetChildren2 { path: &'a str, watch: bool },
     /// Waits until the server knows what its leader knows. The node need not exist.
-    Sync {
-        /// Any node.
-        path: &'a str,
-    },
+    Sync { path: &'a str },
     /// Lets the server hear from us.
     Ping,
     /// Shows credentials. The server closes the connection if it refuses them.

@@ -26,7 +26,6 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Over the connection on which this session was granted.
     pub fn new(granted: Granted) -> Self {
         Self { granted, outbox: Outbox::default(), xid: 0 }
     }
@@ -42,17 +41,14 @@ impl Exchange {
         self.outbox.push(|bytes| Writer::new(bytes).buffer(&record))
     }
 
-    /// The bytes that are to be sent.
     pub fn to_send(&self) -> &[u8] {
         self.outbox.to_send()
     }
 
-    /// So many of these bytes were sent.
     pub fn sent(&mut self, count: usize) {
         self.outbox.sent(count);
     }
 
-    /// These bytes came.
     pub fn receive(&mut self, bytes: &[u8]) {
         self.granted.inbox.push(bytes);
     }

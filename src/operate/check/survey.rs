@@ -33,7 +33,6 @@ const CONFIG: &str = "/zookeeper/config";
 /// How often a round trip is measured. The one in the middle counts.
 const TIMES: usize = 3;
 
-/// Where the survey goes on.
 struct Survey<'a, 'p> {
     lock: Option<&'a LockPath>,
     chroot: &'p str,
@@ -44,7 +43,6 @@ struct Survey<'a, 'p> {
     limit: Duration,
 }
 
-/// What all servers show.
 pub(super) async fn survey<'p>(
     check: &Check,
     access: &'p Access,
@@ -203,7 +201,6 @@ impl<'p> Survey<'_, 'p> {
     }
 }
 
-/// What the lock needs and is not permitted.
 async fn lacks(session: &Probe<'_, '_>, lock: &LockPath) -> Result<Vec<Lack>, Failure> {
     let mut lacks = vec![];
     let mut missing = vec![];

@@ -47,7 +47,6 @@ fn may_be_used(seen: &[Server], report: &Report) -> bool {
     seen.iter().any(|server| server.lacks.is_some()) && !report.findings.iter().any(is_in_the_way)
 }
 
-/// The settings, and where each comes from.
 pub(super) fn settings(settings: &[Setting]) -> String {
     let row = |setting: &Setting| {
         let value = legible(setting.value.as_deref().unwrap_or("(not shown)"));

@@ -24,11 +24,9 @@ pub(super) const KEEPER_CRASHES: u32 = 3;
 pub(super) enum Waiting {
     /// No keeper before this instant.
     Pausing(Instant),
-    /// No session yet.
     Connecting(Connecting),
     /// In the queue, or about to be.
     Queued(Queued),
-    /// The lock is ours.
     Held(Held),
 }
 

@@ -26,7 +26,6 @@ pub enum Dialect {
 pub const SINGLE: &str = "lock";
 
 impl Dialect {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Curator, Self::CuratorRw, Self::Kazoo, Self::Single];
 
     /// Those whose nodes queue together.
@@ -61,7 +60,6 @@ impl ContenderId {
         Self { session, random: random | 0xf << 60 }
     }
 
-    /// The session of the contender.
     pub const fn session(self) -> i64 {
         self.session
     }

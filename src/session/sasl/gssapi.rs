@@ -41,7 +41,6 @@ fn begin(service: &str, host: &str) -> Result<Lookup, Trouble> {
 }
 
 impl Line<'_, '_> {
-    /// Logs in by GSSAPI.
     pub(super) async fn gssapi(&mut self, service: &str) -> Result<(), Trouble> {
         let refused = |why: String| Err(Trouble::Refused(why));
         let talk = begin(service, &self.channel.called.host)?;

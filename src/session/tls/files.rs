@@ -28,7 +28,6 @@ const SYSTEM: [&str; 4] = [
 /// What changes when a file is written or replaced. `None`: it is not there.
 pub(super) type Stamp = Option<(u64, u64, u64, i64, i64)>;
 
-/// The stamps of all files.
 pub(super) fn stamps(tls: &Tls) -> Vec<Stamp> {
     let stamp = |file: Metadata| (file.dev(), file.ino(), file.len(), file.ctime(), file.ctime_nsec());
     let own = tls.own.iter().flat_map(|own| [own.certificate.as_path(), own.key()]);
@@ -64,7 +63,6 @@ pub(super) fn roots(file: Option<&Path>) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// Our own certificate with its key.
 pub(super) fn own(own: &OwnCertificate, provider: &CryptoProvider) -> Result<CertifiedKey, Unfit> {
     let are_one = own.key.is_none();
     let of_certificate = |why| Unfit { setting: Some("tls-cert"), why };
@@ -83,7 +81,6 @@ pub(super) fn own(own: &OwnCertificate, provider: &CryptoProvider) -> Result<Cer
     Ok(CertifiedKey::new(chain, key))
 }
 
-/// When our own certificate expires.
 pub(super) fn own_not_after(own: &OwnCertificate) -> Option<i64> {
     not_after(certificates(&own.certificate).ok()?.first()?)
 }

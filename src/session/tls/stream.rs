@@ -119,12 +119,10 @@ impl Stream {
         }
     }
 
-    /// Whether bytes wait to be sent.
     pub(in crate::session) fn has_unsent(&self) -> bool {
         self.connection.wants_write()
     }
 
-    /// Whether bytes have come that were not read.
     #[inline(never)]
     pub(in crate::session) fn has_unread(&mut self) -> bool {
         self.connection.process_new_packets().is_ok_and(|state| state.plaintext_bytes_to_read() > 0)
@@ -140,7 +138,6 @@ impl Stream {
         self.was_asked && self.tls.own.is_none()
     }
 
-    /// What the server has shown in the handshake.
     pub(in crate::session) fn encryption(&self) -> Encryption {
         let certificate = self.connection.peer_certificates().and_then(<[_]>::first);
         Encryption { protocol: self.protocol(), not_after: certificate.and_then(|der| not_after(der)) }
@@ -151,7 +148,6 @@ impl Stream {
         version.replace("TLSv1_", "TLSv1.")
     }
 
-    /// Sends what waits to be sent.
     fn flush(&mut self, mut socket: &TcpStream) -> io::Result<()> {
         while self.connection.wants_write() {
             match self.connection.write_tls(&mut socket) {
@@ -198,7 +194,6 @@ impl Stream {
     }
 }
 
-/// The server has closed the connection.
 fn is_end(error: &io::Error) -> bool {
     use io::ErrorKind as E;
     matches!(error.kind(), E::UnexpectedEof | E::ConnectionReset | E::BrokenPipe)

@@ -21,7 +21,6 @@ pub(in crate::session) enum Trouble {
     OtherName(String),
     /// The server's certificate is not good.
     Untrusted(String),
-    /// Anything else.
     Failed(String),
 }
 

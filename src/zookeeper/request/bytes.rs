@@ -105,7 +105,6 @@ fn multi_header(to: &mut Writer<'_>, code: i32, is_end: bool) {
 }
 
 impl Request<'_> {
-    /// Whether it creates a node.
     pub fn creates(&self) -> bool {
         match self {
             Self::Create { .. } | Self::Create2 { .. } | Self::CreateContainer(_) => true,
@@ -147,7 +146,6 @@ impl Request<'_> {
         }
     }
 
-    /// What the reply looks like.
     pub(in crate::zookeeper) fn form(&self) -> Form {
         match self {
             Self::Delete { .. }
