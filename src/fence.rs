@@ -88,7 +88,7 @@ impl Fence {
     pub(crate) fn begin(&self, pid: u32) -> Result<Result<(), Busy>, Refusal> {
         self.lock_byte(libc::F_OFD_SETLKW, LOOK, libc::F_WRLCK)?;
         let begun = self.look(pid);
-        // It fails for no reason that would not have kept us from locking it.
+        // Where unlocking could fail, locking has failed before.
         let _ = self.control(libc::F_OFD_SETLK, LOOK, libc::F_UNLCK);
         begun
     }
@@ -101,7 +101,7 @@ impl Fence {
             Seen::Token(seen) if seen > self.token => {
                 return Err(Refusal::LaterHolder { file: self.path.display().to_string(), seen, ours: self.token });
             }
-            // What wrote it may have been killed just before it did this.
+            // The fence that wrote this token may have been killed before it synced the directory.
             Seen::Token(seen) if seen == self.token => self.sync_directory(),
             Seen::Token(_) | Seen::Nothing => self.record(),
         };

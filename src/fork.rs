@@ -36,7 +36,7 @@ pub fn fork(name: &CStr, life: Life, keep: &[RawFd], body: impl FnOnce()) -> io:
                 let _ = prctl::set_pdeathsig(Signal::SIGKILL);
             }
             close_all_but(keep);
-            // It may have died before it could be told of.
+            // The parent may have died before the call above: then the kernel sends no signal.
             if life == Life::Own || getppid() == parent {
                 body();
             }

@@ -253,14 +253,14 @@ impl Guard {
 
     /// Takes note that there was something new. Fails once the guard has gone.
     pub fn hear(&mut self) -> io::Result<()> {
-        // It fails if there was nothing.
+        // Reading fails if there is nothing new, which does no harm.
         let _ = self.news.read();
         let Some(link) = &self.link else { return Err(Errno::EPIPE.into()) };
         loop {
             match recv(link.as_raw_fd(), &mut [0], MsgFlags::MSG_DONTWAIT) {
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) => return Ok(()),
-                // It sends nothing, so this is its end.
+                // A guard sends nothing, so anything else here means that it has gone.
                 gone => {
                     self.link = None;
                     return Err(gone.err().unwrap_or(Errno::EPIPE).into());

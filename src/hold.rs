@@ -70,7 +70,7 @@ impl Caller {
         }
         if let Some(pid) = hold.lasts_while.or_else(|| parent(until)) {
             caller.pidfd = match descendants::pidfd_open(pid) {
-                // The last two: it is a thread of a process.
+                // EINVAL and ENOENT mean that the number is that of a thread, not of a process.
                 Err(error)
                     if until == Until::Ended
                         && !matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL | libc::ENOENT)) =>
@@ -91,7 +91,7 @@ impl Caller {
     pub fn command(&self, stop_signal: Signal) -> CommandLine {
         let mut ending = vec![Signal::HUP];
         if self.until == Until::Typed {
-            // Elsewhere a script still needs the lock to clean up when Ctrl-C has ended its work.
+            // Unless a person types at standard input, a script may need the lock to clean up after Ctrl-C.
             ending.extend([Signal::INT, Signal::QUIT]);
         }
         ending.retain(|signal| !signals::is_ignored(signal));

@@ -241,7 +241,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
                 // Before a lock was reported there is no command to end, and the order may never come from a supervisor
                 // that is stopped.
                 if self.told.borrow().held {
-                    // The other locks need not wait for the order either.
+                    // Once nothing is left of the command, the other locks do not wait for the order.
                     end = or(self.follow_orders(), emptied.as_mut()).await;
                     if let End::Orphaned = end {
                         nothing_left = self.outside.recall() || self.outside.guard_gone().await;
@@ -268,7 +268,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
         if !is_over && success.is_none() {
             self.request_deletion();
         }
-        // With the watches that it has set: the session can be closed only then.
+        // This drops the watches as well: the session can be closed only when none is left.
         drop(life);
         // Past the session timeout there is nothing left to release.
         let enough = async {

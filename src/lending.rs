@@ -35,7 +35,7 @@ use crate::signals;
 #[derive(Debug)]
 pub struct Lending {
     writes: OwnedFd,
-    /// The same once more, where borrowers find it; `None` once nothing more is lent.
+    /// A copy of `writes` that borrowers find; `None` once nothing more is lent.
     door: RefCell<Option<OwnedFd>>,
     lender: Lender,
     inode: u64,

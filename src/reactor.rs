@@ -59,7 +59,7 @@ impl Reactor {
                 is_awake = false;
                 self.sleep()?;
             } else if std::mem::replace(&mut is_awake, true) {
-                // That we never sleep must not keep us from what has come meanwhile.
+                // After a second turn without a sleep, what poll(2) said is out of date: it is asked again.
                 self.known.borrow_mut().clear();
             }
         }
@@ -92,7 +92,7 @@ impl Reactor {
         // An error is for the next system call on the descriptor to tell.
         let ask = || poll(&mut [PollFd::new(descriptor, events)], PollTimeout::ZERO) != Ok(0);
         match place {
-            // As long as we do not sleep, that is still to come.
+            // Nothing was there when poll(2) was asked last, and that answer counts until the next sleep.
             Some(place) if !known[place].2 => false,
             Some(place) => known.swap_remove(place).2,
             None => ask(),

@@ -273,7 +273,7 @@ fn not_begun(plan: &Plan) -> &'static str {
 
 /// For how long a lock was not confirmed. `silence`: for how long ZooKeeper has answered nothing at all.
 fn unconfirmed(silence: Duration, age: Duration) -> String {
-    // Then the beats are answered, only too late.
+    // ZooKeeper has answered something in between, so the beats come too late rather than not at all.
     if silence < age / 2 {
         return format!("ZooKeeper answers too slowly, and has not confirmed the lock for {}", show_measured(age));
     }

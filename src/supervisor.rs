@@ -91,7 +91,7 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
     let caller = plan.hold().map(Caller::find).transpose().context("cannot watch the caller")?;
     let stand_in = caller.as_ref().map(|caller| caller.command(plan.settings.stop_signal));
     let command = plan.command().or(stand_in.as_ref()).context("there is no command")?;
-    // What it has open the kernel closes.
+    // The kernel closes its descriptors when this process ends, so nothing is dropped.
     let mut supervisor = ManuallyDrop::new(Supervisor {
         plan,
         command,
@@ -114,7 +114,7 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
     });
     let mut outcome = supervisor.work();
     if let (Ok(Outcome::Signaled(signal)), Some(_)) = (&outcome, plan.hold()) {
-        // Not the death of a command: the caller relied on the lock.
+        // The stand-in of `zklock hold` died, and no command: the caller relied on the lock.
         supervisor.teller.say(&Notice::Lost(LostWhy::Killed(*signal)));
         outcome = Ok(Outcome::Lost);
     }
@@ -185,7 +185,7 @@ impl<'p> Supervisor<'p> {
 
     fn start_keeper(&mut self) -> anyhow::Result<()> {
         self.kill_keeper();
-        // Its guard belongs to it.
+        // A guard is tied to the keeper that it was made for.
         self.job.dismiss_guard();
         // What waited at the gate writes to the terminal no more.
         self.teller.screen.keep();
@@ -338,12 +338,12 @@ impl<'p> Supervisor<'p> {
             }
             self.pause(left.max(CLEAN_UP_PAUSE));
         }
-        // What was signalled may not have come to die yet.
+        // A process that has got a signal may need a moment to die.
         let until = clock::now() + DYING;
         while self.job.is_interrupted() && self.job.left_behind().is_some() && clock::now() < until {
             self.pause(CLEAN_UP_PAUSE);
         }
-        // Last: what is about to end has ended by now.
+        // This comes last, so that processes that are about to end are not counted.
         if let Some(notice) = self.job.left_behind() {
             self.teller.say(&notice);
         }
@@ -352,7 +352,7 @@ impl<'p> Supervisor<'p> {
     /// Waits for a child to end, but no longer than `time`, and reaps.
     fn pause(&mut self, time: Duration) {
         self.ended.pause(time);
-        // What is left after that is reaped after the next pause.
+        // Children that this leaves unreaped are reaped after the next pause.
         self.reap();
     }
 

@@ -89,7 +89,7 @@ impl Writer {
         self.is_tried = true;
         let keep = [self.texts.as_raw_fd(), libc::STDERR_FILENO];
         let writer = fork(c"lock-writer", Life::Own, &keep, || while copy(&self.texts) {}).ok()?;
-        // It does not count as one of those who use the terminal.
+        // In a group of its own, the writer does not count as a process that uses the terminal.
         let _ = setpgid(writer, writer);
         self.process = Some(writer);
         self.process

@@ -68,7 +68,7 @@ impl<'a> Fuse<'a> {
     }
 
     pub(super) fn remove(&self) {
-        // It was laid, so it can be removed.
+        // Removing cannot fail once the fuse was laid.
         let _ = signals::control(self.0, libc::F_SETFL, 0);
     }
 }

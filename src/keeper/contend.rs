@@ -119,7 +119,7 @@ impl<O: Outside> Keeper<'_, O> {
         self.expect_other_lists();
         let is_first = self.place.borrow().is_nowhere();
         if !is_first {
-            // It came over another connection.
+            // The list came over an earlier connection.
             if let Step::Queued(claim) = &self.place.borrow().step {
                 claim.listed.take();
             }
@@ -129,7 +129,7 @@ impl<O: Outside> Keeper<'_, O> {
         if self.session.timeout.replace(timeout) != timeout {
             self.told.borrow_mut().connected = false;
         }
-        // Else when our creation is on its way.
+        // Otherwise the supervisor is told when our creation is on its way.
         if !is_first || !self.plan.request.held.is_empty() {
             self.tell_of_session(session).await;
         }
@@ -143,7 +143,7 @@ impl<O: Outside> Keeper<'_, O> {
         }
         let timeout = session.timeout();
         self.outside.report(&Report::Connection(Connection::Connected(timeout))).await;
-        // Not before: the connection may be lost while there is no room for it.
+        // Set only after the report: while that waits for room, the connection may be lost.
         self.told.borrow_mut().connected = true;
         log::info!("session {:#018x}, timeout {timeout:?}", session.id());
     }

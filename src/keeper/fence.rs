@@ -134,7 +134,7 @@ impl Birth<'_> {
         let seen = self.fence.seen().inspect_err(|why| log::warn!("cannot look for a later holder: {why:?}")).ok()?;
         let later = seen.later_than(self.fence.token)?;
         self.report(&Report::Revoked(Some(later.to_string())));
-        // It may be stopped.
+        // A supervisor that is stopped would not read the report, so it is continued.
         let _ = signals::send(getppid().as_raw(), Signal::CONT);
         Some(later)
     }

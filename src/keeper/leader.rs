@@ -116,7 +116,7 @@ impl<O: Outside> Keeper<'_, O> {
     /// requests are queued at once; the answer is false if one of them is not answered as it should be.
     pub(super) fn ask_if_busy<'s>(&'s self, session: &'s O::Session) -> impl Future<Output = bool> + use<'s, O> {
         let waits = self.told.borrow().waits.clone();
-        // Without waiting, it has just been told.
+        // With --nonblock, the queue was read a moment ago, so it is not asked for again.
         let is_asked = !self.told.borrow().held && self.plan.settings.patience != Patience::NoWait;
         let asked = waits.filter(|_| is_asked).map(|(lock, own)| {
             let single = lock.child(SINGLE);

@@ -60,13 +60,13 @@ pub struct Birth<'p> {
 /// Lives as a keeper until there is nothing left to keep. To be called in a fresh fork.
 pub fn run(birth: Birth<'_>) {
     secrets::enter();
-    // On one line, like every other message.
+    // A panic is logged on one line, like every other message.
     std::panic::set_hook(Box::new(|panic| log::error!("keeper: {}", panic.to_string().replace('\n', " "))));
     let (plan, refresh, asked) = (birth.plan, birth.refresh, birth.asked);
     let mut login = plan.login.clone();
     let servers = match Servers::open(&plan.servers, plan.tls.as_ref(), &mut login, birth.kept, &plan.files) {
         Ok((servers, warnings)) => {
-            // Each keeper looks at them, and the first one tells.
+            // Each keeper reads the files, and the first one warns.
             warnings.iter().filter(|_| asked.is_none()).for_each(|warning| log::warn!("{warning}"));
             servers
         }

@@ -34,7 +34,7 @@ impl<O: Outside> Keeper<'_, O> {
         }
         match self.insist(|| session.read(&lock.child(SINGLE))).await {
             Ok((_, stat)) if stat.owner != 0 => Ok(queue),
-            // It may be one. To be refused is better than to run beside it.
+            // The node may be a contender. To be refused is better than to run beside it.
             Err(Failure::Denied) => Ok(queue),
             Ok(_) | Err(Failure::NoNode) => Ok(queue.without(|name| name == SINGLE)),
             Err(failure) => Err(Stop::because(failure, lock)),

@@ -94,7 +94,7 @@ pub(super) async fn run(
             return Ok(Outcome::NotFree);
         }
     };
-    // The name of that node is the next holder's as well.
+    // In this dialect, the node of the next holder has the same name.
     if order.node.is_some() && target.client == Some("single") {
         say(&format!(
             "--node does not tell one holder of {lock} from the next; run zklock break --force on a terminal"
@@ -278,7 +278,7 @@ async fn ask(
         match session.store(node, &data, stat.version).await {
             Ok(()) => return Ok(Fate::Stays),
             Err(Failure::NoNode) => return Ok(Fate::Missed),
-            // It has just published that it holds, for example.
+            // Another has written to the node: its contender may have published that it holds. Try again.
             Err(Failure::Changed) => {}
             Err(failure) => return Err(failure.into()),
         }

@@ -89,7 +89,7 @@ async fn search(
     let mut ahead = vec![(list.root.clone(), false)];
     let mut in_flight = VecDeque::new();
     let mut queues = vec![];
-    // What is no contender, in spite of its name, or not any more.
+    // Nodes that have the name of a contender, but are none, or have gone.
     let mut foreign = HashSet::new();
     let has_own = operation.access.servers.chroot.is_empty();
     loop {
@@ -112,7 +112,7 @@ async fn search(
                 continue;
             }
             Err(Failure::Denied) => {
-                // It may well be one.
+                // A node with the name of a contender probably is one, so it is not reported as unreadable.
                 if !may_contend {
                     found.denied.push(path);
                 }

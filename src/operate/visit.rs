@@ -79,7 +79,7 @@ impl<'p> Visit<'p> {
             let lost = async {
                 let mut lost = pin!(session.lost());
                 poll_fn(|context| {
-                    // They are of use to a lease alone.
+                    // Dropped so that they do not pile up: only a lease needs the contacts.
                     session.take_contacts();
                     lost.as_mut().poll(context)
                 })

@@ -49,7 +49,7 @@ pub(super) fn read(cli: Cli, written: &Written<'_, impl Surroundings>) -> Result
     let command = CommandLine { program, args: words.collect(), found: None };
     let file = PathBuf::from(cli.file);
     let messages = written.messages(cli.messages)?;
-    // The keeper answers at once, and grants this.
+    // There are no servers: the keeper of a fence grants this timeout at once.
     let timeout = Span::WITHOUT_END;
     Ok(Plan {
         settings: Settings {

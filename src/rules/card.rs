@@ -130,7 +130,7 @@ impl Card {
         self.held_since?;
         let held_for = i64::try_from(self.held_for.unwrap_or(0)).unwrap_or(i64::MAX);
         let held_at = self.held_at.unwrap_or_else(|| stored.saturating_sub(held_for));
-        // It may say what it likes.
+        // The card may say anything, but a node was not held before its creation, nor after its last change.
         Some(held_at.min(stored).max(created))
     }
 

@@ -204,7 +204,7 @@ impl Guard {
             return self.end(outside, Stage::Left);
         }
         let wake_at = self.enforce(outside);
-        // No signal tells again of children that have ended before.
+        // No signal comes again for children that have ended already, so the next turn is at once.
         let again = self.is_behind.then(|| outside.now());
         Next::Wait(again.into_iter().chain(wake_at).min())
     }

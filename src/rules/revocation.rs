@@ -73,7 +73,7 @@ mod tests {
             let data = asked.add_to(&card.to_bytes(), 5000, 7000).unwrap();
             assert_eq!(Revocation::from_bytes(&data).as_ref(), Some(&asked));
             assert_eq!(Card::from_bytes(&data), Card { held_at: Some(7000), ..card.clone() });
-            // Whoever asks again.
+            // A second request does not change since when the lock is held.
             let again = asked.add_to(&data, 5000, 9000).unwrap();
             assert_eq!(Card::from_bytes(&again).held_at(5000, 9500), Some(7000));
         }

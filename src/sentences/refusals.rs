@@ -68,7 +68,7 @@ fn unfit(lock: &str, why: &Unfit, plan: &Plan) -> String {
         Unfit::Blind { contender, reads } => {
             let mut dialects = plan.request.dialects.clone();
             dialects.push(*reads);
-            // That one stands alone.
+            // The dialect `single` cannot be combined with others.
             let with_single = dialects.contains(&Dialect::Single);
             dialects.retain(|dialect| !with_single || dialect == reads);
             dialects.sort_unstable();

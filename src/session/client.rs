@@ -257,7 +257,7 @@ impl Wire {
                 }
             }
         }
-        // Those that were taken back.
+        // Watches that the caller has dropped are forgotten.
         self.watches.retain(|(_, fired)| fired.strong_count() > 0);
     }
 }
@@ -344,7 +344,7 @@ impl<C: Channel> Session for ClientSession<C> {
             let kind = Kind::Persistent;
             (end, self.ask(&if containers { Request::CreateContainer(node) } else { Request::Create { node, kind } }))
         };
-        // All in one flight.
+        // All requests leave together, before the first reply is awaited.
         let replies: Vec<_> = ends.map(create).collect();
         let mut failed = None;
         for (end, reply) in replies {

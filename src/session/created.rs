@@ -30,7 +30,7 @@ pub(super) fn read(reply: Reply, prefixes: &[String], numbered: bool) -> Result<
     let is_asked =
         |(path, prefix): &(&String, &String)| if numbered { is_numbered(path, prefix) } else { path == prefix };
     if let Some((path, prefix)) = paths.iter().zip(prefixes).find(|pair| !is_asked(pair)) {
-        // It may be as long as an answer.
+        // The server chooses this text, which may be very long.
         let path = printable(path);
         return Err(Failure::Refused(format!("the server has created \"{path}\" in place of \"{prefix}\"")));
     }

@@ -73,7 +73,7 @@ async fn try_until_one_answers<'p>(
                             return Err(Failure::NotLetIn(why));
                         }
                         let round = Round { servers, reactor, timeout, identity, known: &known };
-                        // It takes much room, and is rare.
+                        // Boxed, because this future is large and rarely needed.
                         Box::pin(round.tell(&troubles)).await
                     }
                 }
@@ -143,7 +143,7 @@ async fn try_each<'p>(
                     Err(Trouble::SessionOver) => return Poll::Ready(Err(Failed::SessionOver)),
                     Err(trouble) => {
                         troubles.push((one.channel.server, trouble));
-                        // Another may ask now.
+                        // Where only one server is asked at a time, another may be asked now.
                         reactor.take_another_turn();
                     }
                 }

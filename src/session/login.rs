@@ -54,7 +54,7 @@ fn text(path: &Path, kept: Option<&File>) -> io::Result<Vec<u8>> {
 
 fn credentials(path: &Path, kept: Option<&File>) -> Result<Vec<Credential>, String> {
     let text = text(path, kept).map_err(|error| brief(&error))?;
-    // Some editors put it there.
+    // Some editors begin a file with a byte order mark.
     let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&text);
     let lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).enumerate();
     let used = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with(b"#"));

@@ -93,7 +93,7 @@ pub(super) async fn enter<'p>(
         let is_refused = matches!(trouble, Trouble::Refused(_)) || has_closed && matches!(trouble, Trouble::Closed);
         has_closed = matches!(trouble, Trouble::Closed);
         if identity.is_none() {
-            // Each attempt has another one, and those that are left would add up.
+            // Each attempt opens another session, and sessions that are left open would add up.
             line.close().await;
             if is_refused {
                 return Err(Failure::NotLetIn(why));

@@ -36,7 +36,7 @@ impl<'p> Word<'p> {
 
     /// Reads what comes next. `Ok(false)`: this was the end.
     pub(super) async fn read(&mut self) -> io::Result<bool> {
-        // Not in the future, which is part of several others.
+        // On the heap, because this future is part of several others.
         let mut bytes = vec![0; 4096];
         let count = poll_fn(|_| match self.channel.read(&mut bytes) {
             Err(error) if is_for_later(&error) => {

@@ -86,7 +86,7 @@ impl Job {
         if self.guard.as_ref().is_some_and(|guarded| !guarded.state.is_reaped() && guarded.guard.is_linked()) {
             return Ok(());
         }
-        // One that has died, if there is any, is still to be reaped.
+        // A guard that is still here has died, and may have to be reaped.
         self.dismiss_guard();
         self.shares_group = terminal::is_controlled();
         self.strangers.clear();
@@ -348,7 +348,7 @@ impl Job {
         let is_reaped = state.is_reaped();
         if guard.stage().is_over() {
             if !is_reaped {
-                // It has nothing left to do, and may be stopped.
+                // This guard has only to exit, and a stopped one cannot.
                 guard.kill_guard();
             }
         } else if *leaves {

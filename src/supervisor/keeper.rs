@@ -112,7 +112,7 @@ impl Keeper {
             && let Err(error) = link.send(&order)
         {
             log::info!("cannot tell the keeper {order:?}: {error}");
-            // There is no other order.
+            // The order can only be to release, so the shared page and the end of the socket can say it.
             self.ties.shared.release();
             link.end();
         }

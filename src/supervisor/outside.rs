@@ -47,7 +47,8 @@ impl Outside for Supervisor<'_> {
             self.caller_is_told = true;
             seen.others.push(Event::CallerGone);
         }
-        // What they have told has come about before that.
+        // A signal that came before the end of the command is to be read in this turn, and so is a report that came
+        // before these events.
         self.ready.signals |= seen.has_ended;
         self.ready.keeper |= !seen.events.is_empty() || seen.loss.is_some();
         seen
@@ -63,7 +64,7 @@ impl Outside for Supervisor<'_> {
         if let Event::Keeper(Report::Borrows(lenders)) = &event
             && self.borrowing.keep(lenders)
         {
-            // It has copies.
+            // The guard has copies of the pipes that were just given back.
             self.job.dismiss_guard();
         }
         Some(event)
@@ -104,7 +105,7 @@ impl Outside for Supervisor<'_> {
             Effect::Signal { signal, whom: Whom::Outside } => self.job.forward_outside(signal),
             Effect::Signal { signal, whom: Whom::OnLost } => self.job.forward_to_on_lost(signal),
             Effect::Stop(signal) => {
-                // The caller has until SIGKILL to end. What stands in for the command ends when it has.
+                // The caller has until SIGKILL to end. The stand-in ends once the caller has.
                 if !self.signal_caller(signal) {
                     self.job.stop(signal);
                 }
@@ -121,7 +122,7 @@ impl Outside for Supervisor<'_> {
                 }
                 self.teller.screen.keep();
                 self.job.restore_terminal();
-                // That has been told once, and no confirmation comes.
+                // The machine was told once that this keeper has gone. No confirmation comes from it.
                 if self.keeper.as_ref().is_none_or(|keeper| keeper.link.is_none()) {
                     return Ok(Some(Event::KeeperGone));
                 }
@@ -132,7 +133,7 @@ impl Outside for Supervisor<'_> {
                 signals::stop_by(signal).context("cannot stop")?;
                 // The kernel does not stop an orphaned group, and then nobody continues what has left it (setpgid(2)).
                 self.job.forward_outside(Signal::CONT);
-                // Perhaps for long.
+                // We may have been stopped for long, so anything may have come.
                 self.ready = Ready::ALL;
             }
             Effect::EndKeeper => self.kill_keeper(),

@@ -34,18 +34,18 @@ pub struct Seen {
     pub has_command: bool,
     /// The guard has reaped the command and all that was below it.
     pub is_emptied: bool,
-    /// These have gone, apart from the command itself; and those of them that borrow our locks.
+    /// All descendants of the command have gone; the command itself may still be there.
     pub everyone_has_gone: bool,
-    /// The latter.
+    /// The descendants that borrow our locks have gone.
     pub borrowers_have_gone: bool,
     /// Why the lock is lost, if it is not the keeper that says so: the guard has killed the command because the lease was
     /// over, or a run that lends us a lock has died or lost it.
     pub loss: Option<Loss>,
     /// The keeper has gone, and did not exit by itself.
     pub has_keeper_died: bool,
-    /// What this keeper shows: when the servers last answered it anything, and the lease.
+    /// When the servers last answered this keeper anything.
     pub answered: Option<Instant>,
-    /// The lease.
+    /// The lease that this keeper shows.
     pub lease: Option<Span>,
     /// What else is to be told: of the command of `--on-lost`, and of the process that `zklock hold` holds for.
     pub others: Vec<Event>,
@@ -151,7 +151,7 @@ impl Turns {
         let mut postponed = vec![];
         while let Some(event) = outside.hear_keeper() {
             let is_too_late = match event {
-                // What others ask of a command that has ended.
+                // A request to give up the lock makes no difference to a command that has ended.
                 Event::Keeper(Report::Revoked(_)) => seen.has_ended,
                 // When nothing is left of the command, the keeper releases the lock by itself. What happens to it after
                 // that is no loss. But if the guard had to end the command, and the keeper did not exit by itself, that is
@@ -224,7 +224,7 @@ impl Turns {
             let has_failed = matches!(event, Event::Command(CommandEvent::StartFailed(_)));
             self.happen(outside, event)?;
             if has_failed {
-                // That the lock is held is not to be said after that.
+                // The other effects are dropped: the user is not told any more that the lock is held.
                 return Ok(());
             }
         }

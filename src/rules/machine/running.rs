@@ -222,7 +222,7 @@ impl Machine {
                 None => (State::Running(run), vec![]),
             },
             CommandEvent::LeaseOver => lose(now, run, LostWhy::Told(Loss::LeaseOver)),
-            // The kernel has ended it with the lease.
+            // The guard's own timer has killed the guard at the end of the lease.
             CommandEvent::GuardGone if now >= run.lease.kill_at() => {
                 self.stop_for_loss(now, run, LostWhy::Told(Loss::LeaseOver))
             }

@@ -79,7 +79,7 @@ impl Waiting {
 impl Machine {
     pub(super) fn waiting(&mut self, now: Instant, waiting: Waiting, event: Event) -> Next {
         match event {
-            // From a keeper that has had its time.
+            // A pause begins when a keeper is of no more use: what it still says does not count.
             Event::Keeper(_) | Event::KeeperGone if matches!(waiting, Waiting::Pausing(_)) => wait(waiting, None),
             Event::Keeper(report) => self.reported(now, waiting, report),
             Event::KeeperGone => self.keeper_crashed(waiting),
@@ -87,7 +87,7 @@ impl Machine {
             Event::Signal { signal, .. } => {
                 let mut effects = stop_self(signal);
                 if let (Waiting::Queued(Queued { view: Some(view), .. }), [_, ..]) = (&waiting, &*effects) {
-                    // The line is gone, and nothing else may happen for long.
+                    // The stop has removed the waiting line, and no event may redraw it for long.
                     effects.push(Effect::Say(Notice::Waiting(view.clone())));
                 }
                 wait(waiting, effects)
@@ -116,7 +116,7 @@ impl Machine {
             (Waiting::Connecting(connecting), Connection::Unreachable(reason)) => {
                 let say = Effect::Say(Notice::Connecting(reason.clone()));
                 let connecting = Connecting { reason: Some(reason), ..connecting };
-                // It may take long now. Another is made over the first connection.
+                // No guard is needed while no server answers. The first connection makes another.
                 wait(Waiting::Connecting(connecting), [say, Effect::DismissGuard])
             }
             (Waiting::Connecting(_), Connection::Connected(timeout)) => self.connected(now, timeout),
@@ -142,7 +142,7 @@ impl Machine {
     fn connected(&self, now: Instant, timeout: Duration) -> Next {
         match Terms::new(timeout, self.settings.kill_after) {
             Ok(terms) => {
-                // The first may have died, or the system was short of something.
+                // This makes another guard if the first has died or could not be made.
                 let mut effects = vec![Effect::MakeGuard];
                 if timeout != self.settings.session_timeout {
                     effects.push(Effect::Say(Notice::Granted(timeout)));

@@ -48,7 +48,7 @@ impl Line<'_, '_> {
         for number in 0..TOKENS {
             let (token, is_last) = self.token(&talk, &said).await?;
             said = match self.ask(&token).await? {
-                // It has proved before who it is.
+                // The server has proved who it is before this last token was sent.
                 Ok(_) if is_last => return Ok(()),
                 Ok(answer) if answer.is_empty() => return refused(super::NO_SASL.to_owned()),
                 Ok(answer) => answer,

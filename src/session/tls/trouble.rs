@@ -72,7 +72,7 @@ fn of_certificate(why: &CertificateError, seen: &Seen<'_>) -> String {
     use CertificateError as C;
     let on = |time: rustls::pki_types::UnixTime| day(i64::try_from(time.as_secs()).unwrap_or(i64::MAX));
     match why {
-        // The second: another CA has the same name.
+        // BadSignature: another CA has the name of a trusted one.
         C::UnknownIssuer | C::BadSignature => match &seen.tls.ca {
             Some(ca) => format!("its certificate is not signed by a CA in {}", shown(ca)),
             None => {
