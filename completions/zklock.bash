@@ -311,11 +311,11 @@ _zklock_or_command() {
         return
     fi
     case ${COMP_WORDS[1]} in
-        hold) options='-z --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file --acl --session-timeout -x --exclusive -e -s --shared -p --permits --and --dialect -n --nonblock --nb -w --timeout --wait -E --conflict-exit-code --describe --while --no-signal -q --quiet -v --verbose --signal -k --kill-after -h --help' ;;
-        status) options='--json --watch -z --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file -v --verbose -q --quiet -h --help' ;;
-        list) options='--json -z --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file -v --verbose -q --quiet -h --help' ;;
-        break) options='--node --force -w --timeout -z --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file -v --verbose -q --quiet -h --help' ;;
-        check) options='--json -z --zookeeper --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file --session-timeout -v --verbose -q --quiet --connect-timeout -h --help' ;;
+        hold) options='-z --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file --acl --session-timeout -x --exclusive -e -s --shared -p --permits --and --dialect -n --nonblock --nb -w --timeout --wait -E --conflict-exit-code --describe --while --no-signal --signal -k --kill-after -q --quiet -v --verbose -h --help' ;;
+        status) options='--json --watch -z --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file -q --quiet -v --verbose -h --help' ;;
+        list) options='--json -z --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file -q --quiet -v --verbose -h --help' ;;
+        break) options='--node --force -w --timeout -z --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file -q --quiet -v --verbose -h --help' ;;
+        check) options='--json -z --zookeeper --connect-timeout --config --tls --tls-ca --tls-cert --tls-key --tls-no-verify-hostname --auth --auth-file --session-timeout -q --quiet -v --verbose -h --help' ;;
     esac
     if [[ $options ]] && ((COMP_CWORD > 1)); then
         [[ $2 == -* ]] && mapfile -t COMPREPLY < <(compgen -W "$options" -- "$2")
@@ -378,7 +378,7 @@ _zklock_fence() {
         # The value of an option.
         compopt +o bashdefault +o default
     elif ((i == COMP_CWORD)) && [[ $1 == -* ]]; then
-        mapfile -t COMPREPLY < <(compgen -W '--token -k --kill-after -v --verbose -q --quiet -h --help' -- "$1")
+        mapfile -t COMPREPLY < <(compgen -W '--token -k --kill-after -q --quiet -v --verbose -h --help' -- "$1")
     elif ((i == COMP_CWORD && file)); then
         mapfile -t COMPREPLY < <(compgen -c -- "$1")
     elif ((file)) && declare -F _command_offset >/dev/null; then

@@ -7,16 +7,6 @@ use crate::rules::lender::Offer;
 use crate::rules::message::Grant;
 use crate::rules::mode::Mode;
 
-pub const ZOOKEEPER: &str = "ZKLOCK_ZOOKEEPER";
-pub const TIMEOUT: &str = "ZKLOCK_TIMEOUT";
-pub const SESSION_TIMEOUT: &str = "ZKLOCK_SESSION_TIMEOUT";
-pub const AUTH: &str = "ZKLOCK_AUTH";
-pub const TLS: &str = "ZKLOCK_TLS";
-pub const TLS_CA: &str = "ZKLOCK_TLS_CA";
-pub const TLS_CERT: &str = "ZKLOCK_TLS_CERT";
-pub const TLS_KEY: &str = "ZKLOCK_TLS_KEY";
-pub const TLS_NO_VERIFY_HOSTNAME: &str = "ZKLOCK_TLS_NO_VERIFY_HOSTNAME";
-pub const CONFIG: &str = "ZKLOCK_CONFIG";
 /// The user's directory for configuration files.
 pub const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";
 /// The user's home, where that directory is if the variable does not say.

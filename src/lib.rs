@@ -5,7 +5,6 @@
 //!
 //! | room | what happens there |
 //! | --- | --- |
-//! | [`cli`] | the flags and their help text |
 //! | [`duration`] | durations: how they are written, read and printed |
 //! | [`environment`] | the variables: their names, and how each is written and read |
 //! | [`plan`] | flags, environment and configuration files become a validated [`plan::Plan`] |
@@ -38,7 +37,6 @@
 //! through [`keeper::outside::Outside`] and [`session::Session`]; [`keeper::process`] has the real ones. The
 //! supervisor's loop ([`supervisor::turn`]) and the guard ([`rules::guard`]) have traits of their own.
 
-pub mod cli;
 pub mod clock;
 pub mod command;
 pub mod config;

@@ -4,32 +4,36 @@
 //! Owns the meaning of what users write, and every sentence that refuses it. It looks at the arguments only, and at
 //! what its [`Surroundings`] show: no host name, no clock, and no file by itself.
 
+mod access;
 mod config;
 mod connect;
 mod fence;
+mod forms;
 mod hold;
 mod login;
 mod operation;
+mod option;
+mod options;
 mod origin;
 mod refusal;
-mod slip;
 mod taking;
 mod tls;
-mod written;
+mod values;
 mod znode;
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::FromArgMatches;
-
-use self::origin::{Given, of_files};
-use self::refusal::{misplaced_subcommand, quoted, refused_by_clap, refused_job};
-use self::slip::with_hint;
+use self::access::connect_timeout;
+use self::forms::JOB;
+use self::options::{
+    COMMAND, KILL_AFTER, MAX_RUN, ON_LOST, ONCE_PER, PUBLISH_COMMAND, SESSION_TIMEOUT, SIGNAL, WAIT_DESCENDANTS,
+};
+use self::origin::of_files;
+use self::refusal::{comes_first, quoted, refused_job, with_hint};
 use self::taking::Taking;
-use self::written::Written;
-use crate::cli::{self, Subcommand, groups, job};
+use self::values::Values;
 use crate::duration;
 use crate::rules::lease::Terms;
 use crate::rules::lender::Offer;
@@ -39,16 +43,17 @@ use crate::rules::queue::Dialect;
 use crate::rules::settings::Settings;
 use crate::rules::signal::{Signal, UnknownSignal};
 
+pub use access::{Access, Messages};
 pub use config::{SYSTEMS, Surroundings, Unread, keys};
 pub use connect::{ConnectString, HostPort};
 pub use fence::Fence;
+pub use forms::{Subcommand, command};
 pub use hold::Hold;
 pub use login::credential;
 pub use operation::{Break, Check, Complete, List, Operation, Status, Subject};
 pub use origin::{Origin, Place, Setting};
 pub use refusal::{Exit, UsageError};
 pub use tls::{OwnCertificate, Tls};
-pub use written::{Access, Messages};
 pub use znode::LockPath;
 
 /// What a run is to do.
@@ -210,48 +215,45 @@ fn asking_for_help(mut args: Vec<OsString>) -> Result<Vec<OsString>, UsageError>
 /// `surroundings` has. An option wins over its variable, and that over the files; an empty variable counts as unset.
 pub fn job(args: impl IntoIterator<Item = OsString>, surroundings: &impl Surroundings) -> Result<Plan, Exit> {
     let args: Vec<_> = args.into_iter().collect();
-    let matches = cli::command().try_get_matches_from(&args).map_err(|error| refused_job(error, &args))?;
-    let cli = job::Cli::from_arg_matches(&matches).map_err(|error| refused_by_clap(error, None))?;
-    let written = Written::with_config(&matches, surroundings)?;
-    let Access { servers, servers_given, connect_timeout, tls, mut login, settings: origins } =
-        written.access(cli.connecting)?;
-    login::protect(&mut login, &origins, &written, cli.protecting.acl)?;
-    let taking = Taking::read(cli.taking, &written)?;
-    let once_per = cli.once_per.map(|text| Given::new("--once-per", text).read(once_per)).transpose()?;
+    let values = Values::read(&JOB, &args, surroundings).map_err(|error| refused_job(error, &args))?;
+    let values = values.with_config()?;
+    let Access { servers, servers_given, connect_timeout, tls, mut login, settings: origins } = Access::read(&values)?;
+    login::protect(&mut login, &origins, &values)?;
+    let taking = Taking::read(&values)?;
+    let once_per = values.get(&ONCE_PER, once_per)?;
     if once_per.is_some() && taking.mode != Mode::Exclusive {
         return Err(UsageError(
             "--once-per is for an exclusive lock alone: runs that hold together would all run".to_owned(),
         )
         .into());
     }
-    let (session_timeout, _) = written.session_timeout(cli.asked)?;
-    let (stop_signal, kill_after) = stopping(cli.stopping, session_timeout)?;
+    let (session_timeout, _) = values.required(&SESSION_TIMEOUT, session_timeout)?;
+    let (stop_signal, kill_after) = stopping(&values, session_timeout)?;
     let settings = Settings {
         patience: taking.patience,
         connect_timeout,
         session_timeout,
         kill_after,
         stop_signal,
-        max_run: match cli.max_run {
-            // 0 is no limit, as with timeout(1).
-            Some(text) => Some(Given::new("--max-run", text).read(duration::parse)?).filter(|limit| !limit.is_zero()),
-            None => None,
-        },
-        wait_descendants: cli.wait_descendants,
+        // 0 is no limit, as with timeout(1).
+        max_run: values.get(&MAX_RUN, duration::parse)?.filter(|limit| !limit.is_zero()),
+        wait_descendants: values.is_on(&WAIT_DESCENDANTS),
     };
     // Only after the options: if the value of one was forgotten, it has taken the lock as its value, and that is
     // the mistake to name.
-    if let Some(misplaced) = misplaced_subcommand(&matches) {
-        return Err(misplaced.into());
+    let lock = values.word("lock");
+    if let Some(subcommand) = lock.to_str().and_then(Subcommand::of_name) {
+        return Err(comes_first(subcommand).into());
     }
-    let lock = lock_path("LOCK", &cli.lock, &servers).map_err(|error| with_hint(error, &args, &cli.lock))?;
-    let messages = written.messages(cli.messages)?;
+    let lock = lock_path("LOCK", &lock, &servers).map_err(|error| with_hint(error, &args, &lock))?;
+    let messages = Messages::read(&values)?;
+    let shell = || surroundings.variable("SHELL");
     Ok(Plan {
         settings,
         conflict_exit_code: taking.conflict_exit_code,
-        work: Work::Command(command_line(&lock, cli.command, cli.shell_command, surroundings.variable("SHELL"))?),
-        on_lost: cli.on_lost.map(|script| shell_line(surroundings.variable("SHELL"), script)),
-        published: Published { description: taking.description.clone(), arguments: cli.publish_command },
+        work: Work::Command(command_line(&lock, values.words("command"), values.words(COMMAND.id()), shell())?),
+        on_lost: values.given(&ON_LOST).map(|script| shell_line(shell(), script.text)),
+        published: Published { description: taking.description.clone(), arguments: values.is_on(&PUBLISH_COMMAND) },
         verbosity: messages.verbosity,
         log_filter: messages.log_filter,
         request: Request { once_per, ..taking.request(lock, &servers, surroundings)? },
@@ -295,14 +297,13 @@ fn session_timeout(text: &str) -> Result<Duration, String> {
     Ok(timeout)
 }
 
-fn stopping(written: groups::Stopping, session_timeout: Duration) -> Result<(Signal, Option<Duration>), UsageError> {
-    let kill_after = match written.kill_after {
-        Some(text) => Some(Given::new("--kill-after", text).read(|text| kill_after(text, session_timeout))?),
-        None => None,
-    };
-    let signal = Given::new("--signal", written.signal)
-        .read(|text| text.parse().map_err(|unknown: UnknownSignal| unknown.to_string()))?;
-    Ok((signal, kill_after))
+fn stopping(
+    values: &Values<'_, impl Surroundings>,
+    session_timeout: Duration,
+) -> Result<(Signal, Option<Duration>), UsageError> {
+    let kill_after = values.get(&KILL_AFTER, |text| kill_after(text, session_timeout))?;
+    let signal = values.required(&SIGNAL, |text| text.parse().map_err(|unknown: UnknownSignal| unknown.to_string()))?;
+    Ok((signal.0, kill_after))
 }
 
 fn kill_after(text: &str, session_timeout: Duration) -> Result<Duration, String> {
@@ -319,11 +320,10 @@ fn kill_after(text: &str, session_timeout: Duration) -> Result<Duration, String>
 
 fn command_line(
     lock: &LockPath,
-    command: Vec<OsString>,
-    shell_commands: Vec<OsString>,
+    mut words: impl Iterator<Item = OsString>,
+    mut scripts: impl Iterator<Item = OsString>,
     shell: Option<OsString>,
 ) -> Result<CommandLine, UsageError> {
-    let (mut words, mut scripts) = (command.into_iter(), shell_commands.into_iter());
     let (program, script) = (words.next(), scripts.next());
     if let (Some(script), Some(next)) = (&script, scripts.next()) {
         return Err(UsageError(format!(

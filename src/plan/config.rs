@@ -1,18 +1,17 @@
 //! Configuration files: which there are, and what may be in them. [`Surroundings`] reads them.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Error};
 
+use super::UsageError;
+use super::option::Kind;
+use super::options::KEYS;
 use super::origin::{Given, Origin, Place, Setting};
-use super::refusal::quoted;
-use super::slip::nearest;
-use super::{ConnectString, UsageError, login, session_timeout, written};
-use crate::cli;
+use super::refusal::{nearest, quoted};
 use crate::environment;
 use crate::rules::text::legible;
 
@@ -47,34 +46,9 @@ pub enum Unread {
     Unusable(String),
 }
 
-/// What a key stands for.
-enum Kind {
-    /// A text that this accepts.
-    Text(fn(&str) -> Result<(), String>),
-    /// A duration that this accepts.
-    Duration(fn(&str) -> Result<(), String>),
-    /// `true` or `false`.
-    Switch,
-    Path,
-}
-
-/// The keys: what belongs to a machine or a user. They are named as the options, without the dashes.
-const KEYS: [(&str, Kind); 10] = [
-    ("zookeeper", Kind::Text(|text| text.parse::<ConnectString>().map(drop))),
-    ("connect-timeout", Kind::Duration(|text| written::connect_timeout(text).map(drop))),
-    ("session-timeout", Kind::Duration(|text| session_timeout(text).map(drop))),
-    ("tls", Kind::Switch),
-    ("tls-ca", Kind::Path),
-    ("tls-cert", Kind::Path),
-    ("tls-key", Kind::Path),
-    ("tls-no-verify-hostname", Kind::Switch),
-    ("auth-file", Kind::Path),
-    ("acl", Kind::Text(|text| login::protection(text).map(drop))),
-];
-
 /// The names of the keys, for documents and tests.
 pub fn keys() -> impl Iterator<Item = &'static str> {
-    KEYS.iter().map(|(name, _)| *name)
+    KEYS.iter().map(|option| option.long)
 }
 
 #[derive(Debug, Default)]
@@ -95,7 +69,7 @@ impl Config {
             }
             let path = PathBuf::from(&named.text);
             let content = surroundings.file(&path).map_err(|(Unread::Missing(why) | Unread::Unusable(why))| {
-                UsageError(format!("{}: {}: {why}", named.name(), shown(&path)))
+                UsageError(format!("{}: {}: {why}", named.what(), shown(&path)))
             })?;
             config.add(path, named.origin, false, &content)?;
             return Ok(config);
@@ -113,7 +87,7 @@ impl Config {
 
     /// What the strongest file says of a key.
     pub(super) fn get(&self, key: &str) -> Option<&Given> {
-        self.given.iter().find(|given| given.key == key)
+        self.given.iter().find(|given| given.name == key)
     }
 
     pub(super) fn files(&self) -> impl Iterator<Item = Setting> {
@@ -160,11 +134,14 @@ fn entries(path: &Path, is_systems: bool, content: &[u8]) -> Result<Vec<Given>, 
     lines.sort_by_key(|(name, _)| name.span().start);
     let entry = |(name, value): (&Spanned<Cow<'_, str>>, &Spanned<DeValue<'_>>)| {
         let at = name.span().start;
-        let (key, kind) =
-            KEYS.iter().find(|(key, _)| key == name.get_ref()).ok_or_else(|| refused(at, &unknown(name.get_ref())))?;
+        let option = KEYS.iter().find(|option| option.long == name.get_ref());
+        let (option, kind) = option
+            .and_then(|option| Some((option, option.key?)))
+            .ok_or_else(|| refused(at, &unknown(name.get_ref())))?;
         let origin = Origin::File(Place { path: path.to_owned(), line: line_of(at), is_systems });
-        let text = text_of(kind, value.get_ref()).map_err(|why| refused(at, &format!("{key}: {why}")))?;
-        let given = Given { origin, key, text: text.into() };
+        let text = text_of(kind, value.get_ref());
+        let text = text.map_err(|why| refused(at, &format!("{}: {why}", option.long)))?;
+        let given = Given::new(option, origin, text);
         match kind {
             Kind::Text(check) | Kind::Duration(check) => given.read(check)?,
             Kind::Switch => {}
@@ -182,7 +159,7 @@ fn entries(path: &Path, is_systems: bool, content: &[u8]) -> Result<Vec<Given>, 
 }
 
 /// A value as it would be written as an option.
-fn text_of(kind: &Kind, value: &DeValue<'_>) -> Result<String, String> {
+fn text_of(kind: Kind, value: &DeValue<'_>) -> Result<String, String> {
     let wanted = match (kind, value) {
         (Kind::Text(_) | Kind::Path | Kind::Duration(_), DeValue::String(text)) => {
             return Ok(text.clone().into_owned());
@@ -211,13 +188,11 @@ fn a_type(value: &DeValue<'_>) -> &'static str {
 }
 
 fn unknown(key: &str) -> String {
-    let options: BTreeSet<_> =
-        cli::command().get_arguments().filter_map(|arg| arg.get_long().map(str::to_owned)).collect();
     if key == "auth" {
         return "auth: no password belongs in this file; write it into a file of its own, and name that with auth-file"
             .to_owned();
     }
-    if options.contains(key) {
+    if super::forms::JOB.has(key) {
         return format!("{key} does not belong in this file, but to a single run; write --{key} there");
     }
     let how = match nearest(key, keys()) {

@@ -4,15 +4,13 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::access::Messages;
 use super::config::Surroundings;
-use super::origin::Given;
+use super::options::{FENCE_KILL_AFTER, TOKEN};
 use super::refusal::quoted;
-use super::written::Written;
-use super::{CommandLine, ConnectString, LockPath, Plan, Published, Request, UsageError, Work};
-use crate::cli::Subcommand;
-use crate::cli::fence::Cli;
+use super::values::Values;
+use super::{CommandLine, ConnectString, LockPath, Plan, Published, Request, Subcommand, UsageError, Work};
 use crate::duration;
-use crate::environment;
 use crate::rules::fence;
 use crate::rules::lease::Span;
 use crate::rules::login::Login;
@@ -30,8 +28,8 @@ pub struct Fence {
     pub kill_after: Duration,
 }
 
-pub(super) fn read(cli: Cli, written: &Written<'_, impl Surroundings>) -> Result<Plan, UsageError> {
-    let token = written.option("token", "--token", environment::TOKEN, cli.token);
+pub(super) fn read(values: &Values<'_, impl Surroundings>) -> Result<Plan, UsageError> {
+    let token = values.get(&TOKEN, |text| fence::token(text).ok_or_else(|| "write a decimal number".to_owned()))?;
     let token = token.ok_or_else(|| {
         UsageError(
             "no token: neither --token nor ZKLOCK_TOKEN gives one (ssh, sudo and docker drop variables); write \
@@ -39,17 +37,17 @@ pub(super) fn read(cli: Cli, written: &Written<'_, impl Surroundings>) -> Result
                 .to_owned(),
         )
     })?;
-    let token = token.read(|text| fence::token(text).ok_or_else(|| "write a decimal number".to_owned()))?;
-    let kill_after = Given::new("--kill-after", cli.kill_after).read(duration::parse)?;
-    if !names_a_file(&cli.file) {
-        return Err(UsageError(format!("FILE {} is no name of a file", quoted(&cli.file))));
+    let (kill_after, _) = values.required(&FENCE_KILL_AFTER, duration::parse)?;
+    let file = values.word("file");
+    if !names_a_file(&file) {
+        return Err(UsageError(format!("FILE {} is no name of a file", quoted(&file))));
     }
-    let mut words = cli.command.into_iter();
+    let file = PathBuf::from(file);
+    let mut words = values.words("command");
     let program = words.next().ok_or_else(|| UsageError(format!("no command; write {}", Subcommand::Fence.usage())))?;
     let command = CommandLine { program, args: words.collect(), found: None };
-    let file = PathBuf::from(cli.file);
-    let messages = written.messages(cli.messages)?;
-    // There are no servers: the keeper of a fence grants this timeout at once.
+    let messages = Messages::read(values)?;
+    // The keeper answers at once, and grants this.
     let timeout = Span::WITHOUT_END;
     Ok(Plan {
         settings: Settings {

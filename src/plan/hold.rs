@@ -1,12 +1,13 @@
 //! `zklock hold`.
 
+use super::access::{Access, Messages};
 use super::config::Surroundings;
 use super::login;
-use super::origin::{Given, of_files};
+use super::options::{NO_SIGNAL, SESSION_TIMEOUT, WHILE};
+use super::origin::of_files;
 use super::taking::Taking;
-use super::written::{Access, Written};
-use super::{Plan, Published, UsageError, Work, lock_path, stopping};
-use crate::cli::hold::Cli;
+use super::values::Values;
+use super::{Plan, Published, UsageError, Work, lock_path, session_timeout, stopping};
 use crate::rules::settings::Settings;
 
 /// What to hold a lock for.
@@ -18,20 +19,19 @@ pub struct Hold {
     pub signals_caller: bool,
 }
 
-pub(super) fn read(cli: Cli, written: &Written<'_, impl Surroundings>) -> Result<Plan, UsageError> {
-    let Access { servers, servers_given, connect_timeout, tls, mut login, settings: origins } =
-        written.access(cli.connecting)?;
-    login::protect(&mut login, &origins, written, cli.protecting.acl)?;
-    let taking = Taking::read(cli.taking, written)?;
-    let (session_timeout, _) = written.session_timeout(cli.asked)?;
-    let (stop_signal, kill_after) = stopping(cli.stopping, session_timeout)?;
-    let lasts_while = cli.lasts_while.map(|text| Given::new("--while", text).read(process_id)).transpose()?;
+pub(super) fn read(values: &Values<'_, impl Surroundings>) -> Result<Plan, UsageError> {
+    let Access { servers, servers_given, connect_timeout, tls, mut login, settings: origins } = Access::read(values)?;
+    login::protect(&mut login, &origins, values)?;
+    let taking = Taking::read(values)?;
+    let (session_timeout, _) = values.required(&SESSION_TIMEOUT, session_timeout)?;
+    let (stop_signal, kill_after) = stopping(values, session_timeout)?;
+    let lasts_while = values.get(&WHILE, process_id)?;
     if lasts_while.is_some_and(|pid| pid.cast_unsigned() == std::process::id()) {
         let why = "--while names zklock itself; name the process that the lock is for".to_owned();
         return Err(UsageError(why));
     }
-    let lock = lock_path("LOCK", &cli.lock, &servers)?;
-    let messages = written.messages(cli.messages)?;
+    let lock = lock_path("LOCK", &values.word("lock"), &servers)?;
+    let messages = Messages::read(values)?;
     Ok(Plan {
         settings: Settings {
             patience: taking.patience,
@@ -43,12 +43,12 @@ pub(super) fn read(cli: Cli, written: &Written<'_, impl Surroundings>) -> Result
             wait_descendants: false,
         },
         conflict_exit_code: taking.conflict_exit_code,
-        work: Work::Hold(Hold { lasts_while, signals_caller: !cli.no_signal }),
+        work: Work::Hold(Hold { lasts_while, signals_caller: !values.is_on(&NO_SIGNAL) }),
         on_lost: None,
         published: Published { description: taking.description.clone(), arguments: false },
         verbosity: messages.verbosity,
         log_filter: messages.log_filter,
-        request: taking.request(lock, &servers, written.surroundings)?,
+        request: taking.request(lock, &servers, values.surroundings)?,
         servers,
         servers_given,
         tls,

@@ -1,15 +1,13 @@
 //! `--auth`, `--auth-file` and `--acl`.
 
-use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use super::UsageError;
 use super::config::Surroundings;
+use super::options::{ACL, AUTH, AUTH_FILE, TLS_CERT};
 use super::origin::{Given, Setting};
-use super::written::Written;
-use crate::cli::groups::{self, Secret};
-use crate::environment;
+use super::values::Values;
 use crate::rules::login::{Credential, DIGEST, GSSAPI, Login, Protection, SASL};
 
 /// The `--auth-file` that is no login, in place of that of a weaker file.
@@ -44,14 +42,8 @@ pub fn credential(text: &[u8]) -> Result<Credential, String> {
 }
 
 /// Reads the settings of logging in. A credential of the run is not to be shown together with those of a file.
-pub(super) fn read(
-    written: &Written<'_, impl Surroundings>,
-    login: groups::Login,
-    settings: &mut Vec<Setting>,
-) -> Result<Login, UsageError> {
-    let secret = login.auth.map(|Secret(text)| text);
-    let secret = written.option("auth", "--auth", environment::AUTH, secret);
-    let file = written.option("auth_file", "--auth-file", None, login.auth_file);
+pub(super) fn read(values: &Values<'_, impl Surroundings>, settings: &mut Vec<Setting>) -> Result<Login, UsageError> {
+    let (secret, file) = (values.given(&AUTH), values.given(&AUTH_FILE));
     let mut login = Login::default();
     match (secret, file) {
         (Some(secret), Some(file)) if secret.origin.strength() == file.origin.strength() => {
@@ -59,15 +51,15 @@ pub(super) fn read(
         }
         (Some(secret), file) if file.as_ref().is_none_or(|file| file.origin.strength() < secret.origin.strength()) => {
             let credential =
-                credential(secret.text.as_bytes()).map_err(|why| UsageError(format!("{}: {why}", secret.name())))?;
+                credential(secret.text.as_bytes()).map_err(|why| UsageError(format!("{}: {why}", secret.what())))?;
             // The service of Kerberos is no secret.
-            login.in_sight = written.is_written("auth") && credential.scheme != GSSAPI;
+            login.in_sight = values.is_written(&AUTH) && credential.scheme != GSSAPI;
             login.credentials.push(credential);
-            settings.push(secret.setting("auth", None));
+            settings.push(secret.setting(None));
         }
         (_, Some(file)) => {
             let path = file.path()?;
-            settings.push(file.setting("auth-file", path.to_string_lossy().into_owned()));
+            settings.push(file.setting(path.to_string_lossy().into_owned()));
             login.file = Some(path).filter(|path| path != Path::new(NONE));
         }
         _ => {}
@@ -82,28 +74,27 @@ pub(super) fn read(
 pub(super) fn protect(
     login: &mut Login,
     settings: &[Setting],
-    written: &Written<'_, impl Surroundings>,
-    acl: Option<OsString>,
+    values: &Values<'_, impl Surroundings>,
 ) -> Result<Option<Setting>, UsageError> {
-    let Some(acl) = written.option("acl", "--acl", None, acl) else { return Ok(None) };
+    let Some(acl) = values.given(&ACL) else { return Ok(None) };
     let wanted = acl.read(protection)?;
     // It belongs to the login that was taken back.
     if !login.is_given() && settings.iter().any(|setting| takes_back(setting, &acl)) {
         return Ok(None);
     }
     // Whether a certificate counts as a login is for the servers to say.
-    let may_be_known = login.is_given() || settings.iter().any(|setting| setting.name == "tls-cert");
+    let may_be_known = login.is_given() || settings.iter().any(|setting| setting.name == TLS_CERT.long);
     if wanted != Protection::Open && !may_be_known {
-        let why = ["--auth-file", "--tls-cert"].map(|option| acl.spelling(option)).join(" or ");
+        let why = [AUTH_FILE, TLS_CERT].map(|option| acl.spelling(&option)).join(" or ");
         return Err(acl.refused(&format!("for those who log in; write {why} as well")));
     }
     login.protection = wanted;
-    Ok(Some(acl.setting("acl", acl.text.to_string_lossy().into_owned())))
+    Ok(Some(acl.setting(acl.text.to_string_lossy().into_owned())))
 }
 
 /// Whether this is a `--auth-file` that takes back the login of something weaker, as this `--acl` is.
 fn takes_back(setting: &Setting, acl: &Given) -> bool {
-    setting.name == "auth-file"
+    setting.name == AUTH_FILE.long
         && setting.value.as_deref() == Some(NONE)
         && setting.origin.strength() > acl.origin.strength()
 }

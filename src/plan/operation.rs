@@ -3,16 +3,16 @@
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
-use clap::FromArgMatches as _;
-
+use super::access::{Access, Messages};
 use super::config::Surroundings;
-use super::origin::Given;
+use super::forms::Subcommand;
+use super::options::{
+    BREAK_TIMEOUT, CHECK_JSON, COMPLETE, FORCE, LIST_JSON, NODE, SESSION_TIMEOUT, STATUS_JSON, WATCH,
+};
 use super::refusal::{quoted, refused_by_clap};
-use super::written::{Access, Messages, Written};
+use super::values::Values;
 use super::znode::{self, LockPath};
-use super::{ConnectString, Exit, Task, UsageError, Verbosity, lock_path};
-use super::{fence, hold, login};
-use crate::cli::{self, Subcommand, break_lock, check, list, status};
+use super::{ConnectString, Exit, Task, UsageError, Verbosity, fence, hold, lock_path, login, session_timeout};
 use crate::duration;
 
 /// What a subcommand is to do, and with which servers.
@@ -84,79 +84,61 @@ pub struct Check {
 
 /// Reads the arguments of a subcommand, the program's own name and the subcommand's included.
 pub(super) fn read(subcommand: Subcommand, args: &[OsString], surroundings: &impl Surroundings) -> Result<Task, Exit> {
-    let refused = |error| refused_by_clap(error, Some(subcommand));
-    let matches = subcommand.command().try_get_matches_from(&args[1..]).map_err(refused)?;
-    let written = match subcommand {
-        Subcommand::Fence => Written::without_config(&matches, surroundings),
-        _ => Written::with_config(&matches, surroundings)?,
-    };
-    let operation = match subcommand {
-        Subcommand::Hold => {
-            let cli = cli::hold::Cli::from_arg_matches(&matches).map_err(refused)?;
-            return Ok(Task::Job(Box::new(hold::read(cli, &written)?)));
-        }
-        Subcommand::Fence => {
-            let cli = cli::fence::Cli::from_arg_matches(&matches).map_err(refused)?;
-            return Ok(Task::Job(Box::new(fence::read(cli, &written)?)));
-        }
+    let values = Values::read(subcommand.form(), &args[1..], surroundings);
+    let values = values.map_err(|error| refused_by_clap(error, Some(subcommand)))?;
+    if subcommand == Subcommand::Fence {
+        return Ok(Task::Job(Box::new(fence::read(&values)?)));
+    }
+    let values = values.with_config()?;
+    if subcommand == Subcommand::Hold {
+        return Ok(Task::Job(Box::new(hold::read(&values)?)));
+    }
+    let mut access = Access::read(&values)?;
+    let messages = Messages::read(&values)?;
+    let servers = &access.servers;
+    let subject = match subcommand {
         Subcommand::Status => {
-            let cli = status::Cli::from_arg_matches(&matches).map_err(refused)?;
-            let access = written.access(cli.connecting)?;
-            let messages = written.messages(cli.messages)?;
-            if cli.watch && messages.verbosity == Verbosity::Quiet {
+            let watch = values.is_on(&WATCH);
+            if watch && messages.verbosity == Verbosity::Quiet {
                 return Err(UsageError("--watch and --quiet exclude each other; write one of them".to_owned()).into());
             }
             let mut locks = vec![];
-            for text in &cli.locks {
-                let lock = lock_path("LOCK", text, &access.servers)?;
+            for text in values.words("locks") {
+                let lock = lock_path("LOCK", &text, servers)?;
                 if !locks.contains(&lock) {
                     locks.push(lock);
                 }
             }
-            let subject = Subject::Status(Status { locks, json: cli.json, watch: cli.watch });
-            Operation { access, messages, subject }
+            Subject::Status(Status { locks, json: values.is_on(&STATUS_JSON), watch })
         }
-        Subcommand::List => {
-            let cli = list::Cli::from_arg_matches(&matches).map_err(refused)?;
-            let access = written.access(cli.connecting)?;
-            let messages = written.messages(cli.messages)?;
-            let subject = match cli.complete {
-                Some(begun) => Subject::Complete(complete(&begun, &access.servers)?),
-                None => {
-                    let root = cli.root.to_str().ok_or_else(|| "is not UTF-8; write it in UTF-8".to_owned());
-                    let root =
-                        root.and_then(|text| znode::check_root(text, &access.servers.chroot).map(|()| text.to_owned()));
-                    let root = root.map_err(|why| UsageError(format!("ROOT {} {why}", quoted(&cli.root))))?;
-                    Subject::List(List { root, json: cli.json })
-                }
-            };
-            Operation { access, messages, subject }
-        }
+        Subcommand::List => match values.given(&COMPLETE) {
+            Some(begun) => Subject::Complete(complete(&begun.text, servers)?),
+            None => Subject::List(List { root: root(&values.word("root"), servers)?, json: values.is_on(&LIST_JSON) }),
+        },
         Subcommand::Break => {
-            let cli = break_lock::Cli::from_arg_matches(&matches).map_err(refused)?;
-            let access = written.access(cli.connecting)?;
-            let messages = written.messages(cli.messages)?;
-            let lock = lock_path("LOCK", &cli.lock, &access.servers)?;
-            let node = cli.node.map(|node| node_name(&lock, &node)).transpose()?;
-            let timeout = Given::new("--timeout", cli.timeout).read(duration::parse)?;
-            let subject = Subject::Break(Break { lock, node, force: cli.force, timeout });
-            Operation { access, messages, subject }
+            let lock = lock_path("LOCK", &values.word("lock"), servers)?;
+            let node = values.given(&NODE).map(|node| node_name(&lock, &node.text)).transpose()?;
+            let (timeout, _) = values.required(&BREAK_TIMEOUT, duration::parse)?;
+            Subject::Break(Break { lock, node, force: values.is_on(&FORCE), timeout })
         }
         Subcommand::Check => {
-            let cli = check::Cli::from_arg_matches(&matches).map_err(refused)?;
-            let mut access = written.access(cli.connecting)?;
-            let messages = written.messages(cli.messages)?;
-            let (session_timeout, setting) = written.session_timeout(cli.asked)?;
-            access.settings.push(setting);
+            let lock = values.words("lock").next().map(|text| lock_path("LOCK", &text, servers)).transpose()?;
+            let (session_timeout, given) = values.required(&SESSION_TIMEOUT, session_timeout)?;
+            access.settings.push(given.setting(duration::show(session_timeout)));
             // It has no such option, but shows what a job would do.
-            let acl = login::protect(&mut access.login, &access.settings, &written, None)?;
+            let acl = login::protect(&mut access.login, &access.settings, &values)?;
             access.settings.extend(acl);
-            let lock = cli.lock.map(|text| lock_path("LOCK", &text, &access.servers)).transpose()?;
-            let subject = Subject::Check(Check { lock, session_timeout, json: cli.json });
-            Operation { access, messages, subject }
+            Subject::Check(Check { lock, session_timeout, json: values.is_on(&CHECK_JSON) })
         }
+        Subcommand::Hold | Subcommand::Fence => unreachable!("both have been read"),
     };
-    Ok(Task::Operation(Box::new(operation)))
+    Ok(Task::Operation(Box::new(Operation { access, messages, subject })))
+}
+
+fn root(text: &OsStr, servers: &ConnectString) -> Result<String, UsageError> {
+    let root = text.to_str().ok_or_else(|| "is not UTF-8; write it in UTF-8".to_owned());
+    let root = root.and_then(|root| znode::check_root(root, &servers.chroot).map(|()| root.to_owned()));
+    root.map_err(|why| UsageError(format!("ROOT {} {why}", quoted(text))))
 }
 
 /// Cuts what is typed of a path at its last slash.
@@ -171,7 +153,7 @@ fn complete(text: &OsStr, servers: &ConnectString) -> Result<Complete, UsageErro
 }
 
 /// The name of a contender's node, which may be written as a path.
-fn node_name(lock: &LockPath, text: &OsString) -> Result<String, UsageError> {
+fn node_name(lock: &LockPath, text: &OsStr) -> Result<String, UsageError> {
     let name = text.to_str().map(|text| text.strip_prefix(&lock.child("")).unwrap_or(text));
     let name = name.filter(|name| !name.is_empty() && !name.contains('/'));
     name.map(str::to_owned).ok_or_else(|| {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::UsageError;
+use super::option::Opt;
 use super::refusal::quoted;
 use crate::rules::text::legible;
 
@@ -52,7 +53,8 @@ impl fmt::Display for Origin {
             Self::File(place) => {
                 write!(f, "{}, line {}", legible(&place.path.to_string_lossy()), place.line)
             }
-            Self::Variable(name) | Self::Option(name) => f.write_str(name),
+            Self::Variable(name) => f.write_str(name),
+            Self::Option(name) => write!(f, "--{name}"),
         }
     }
 }
@@ -86,24 +88,19 @@ pub(super) fn of_files(settings: Vec<Setting>) -> Vec<Setting> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Given {
     pub(super) origin: Origin,
-    /// The key, in a configuration file.
-    pub(super) key: &'static str,
+    /// The name of its option, without the dashes.
+    pub(super) name: &'static str,
     pub(super) text: OsString,
 }
 
 impl Given {
-    /// What was written as an option, or stands in for it.
-    pub(super) fn new(option: &'static str, text: impl Into<OsString>) -> Self {
-        Self { origin: Origin::Option(option), key: "", text: text.into() }
-    }
-
-    pub(super) fn default(option: &'static str, text: &str) -> Self {
-        Self { origin: Origin::Default, ..Self::new(option, text) }
+    pub(super) fn new(option: &Opt, origin: Origin, text: impl Into<OsString>) -> Self {
+        Self { origin, name: option.long, text: text.into() }
     }
 
     /// What `zklock check` shows of it.
-    pub(super) fn setting(&self, name: &'static str, value: impl Into<Option<String>>) -> Setting {
-        Setting { name, value: value.into(), origin: self.origin.clone() }
+    pub(super) fn setting(&self, value: impl Into<Option<String>>) -> Setting {
+        Setting { name: self.name, value: value.into(), origin: self.origin.clone() }
     }
 
     pub(super) fn path(&self) -> Result<PathBuf, UsageError> {
@@ -122,21 +119,21 @@ impl Given {
     }
 
     pub(super) fn refused(&self, why: &str) -> UsageError {
-        UsageError(format!("{} {}: {why}", self.name(), quoted(&self.text)))
+        UsageError(format!("{} {}: {why}", self.what(), quoted(&self.text)))
     }
 
     /// What to name when it makes no sense.
-    pub(super) fn name(&self) -> String {
+    pub(super) fn what(&self) -> String {
         match &self.origin {
             Origin::File(place) => {
-                format!("{}: line {}: {}", legible(&place.path.to_string_lossy()), place.line, self.key)
+                format!("{}: line {}: {}", legible(&place.path.to_string_lossy()), place.line, self.name)
             }
             origin => origin.to_string(),
         }
     }
 
     /// How a user who has written this would write another setting.
-    pub(super) fn spelling(&self, option: &'static str) -> &'static str {
-        if self.origin.is_file() { option.trim_start_matches('-') } else { option }
+    pub(super) fn spelling(&self, option: &Opt) -> String {
+        if self.origin.is_file() { option.long.to_owned() } else { format!("--{}", option.long) }
     }
 }

@@ -3,11 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 
-use clap::ArgMatches;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::parser::ValueSource;
 
-use crate::cli::{self, Subcommand};
+use super::forms::Subcommand;
 
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,40 +38,16 @@ impl From<UsageError> for Exit {
 /// One line for what clap refuses of the main job.
 pub(super) fn refused_job(error: clap::Error, args: &[OsString]) -> Exit {
     // An option of the subcommand may be unknown here only because the subcommand is not where it belongs.
-    if error.kind() == ErrorKind::UnknownArgument
-        && let Ok(matches) = cli::command().ignore_errors(true).try_get_matches_from(args)
-        && let Some(misplaced) = misplaced_subcommand(&matches)
-    {
-        return misplaced.into();
+    let before_a_lock = args.iter().filter_map(|word| word.to_str()).take_while(|word| !word.starts_with('/'));
+    match before_a_lock.skip(1).find_map(Subcommand::of_name) {
+        Some(subcommand) if error.kind() == ErrorKind::UnknownArgument => comes_first(subcommand).into(),
+        _ => refused_by_clap(error, None),
     }
-    refused_by_clap(error, None)
 }
 
 /// A subcommand stands where the lock belongs.
-pub(super) fn misplaced_subcommand(matches: &ArgMatches) -> Option<UsageError> {
-    let words = |id: &str| matches.try_get_raw(id).ok().flatten().into_iter().flatten();
-    let lock = words("lock").next()?;
-    let subcommand = Subcommand::of_name(lock.to_str()?)?;
-    if words("command").next().is_none() {
-        let (name, usage) = (subcommand.name(), subcommand.usage());
-        return Some(UsageError(format!("{name} comes first; write {usage}")));
-    }
-    let mut instead = format!("zklock {}", subcommand.name());
-    if matches.value_source("zookeeper") == Some(ValueSource::CommandLine) {
-        words("zookeeper").for_each(|servers| instead += &format!(" -z {}", shown(servers)));
-    }
-    let mut is_secret = false;
-    for word in words("command") {
-        let (option, value) = word.to_str().and_then(|word| word.split_once('=')).unzip();
-        let shown = match option {
-            _ if is_secret => "SCHEME:CREDENTIAL".to_owned(),
-            Some("--auth") if value.is_some() => "--auth=SCHEME:CREDENTIAL".to_owned(),
-            _ => shown(word),
-        };
-        is_secret = word == "--auth";
-        instead += &format!(" {shown}");
-    }
-    Some(UsageError(without_controls(&format!("{} comes first; write {instead}", subcommand.name()))))
+pub(super) fn comes_first(subcommand: Subcommand) -> UsageError {
+    UsageError(format!("{} comes first; write {}", subcommand.name(), subcommand.usage()))
 }
 
 /// One line for what clap refuses, instead of its page. `subcommand`: `None` in the main job.
@@ -126,24 +100,35 @@ pub(super) fn refused_by_clap(error: clap::Error, subcommand: Option<Subcommand>
     Exit::Usage(UsageError(without_controls(&sentence)))
 }
 
+/// Adds what was meant to the refusal of the LOCK of the main job. `args`: all of them, the program's own name first.
+pub(super) fn with_hint(error: UsageError, args: &[OsString], lock: &OsStr) -> UsageError {
+    let word = lock.to_str().filter(|_| args.get(1).is_some_and(|first| first == lock));
+    match word.and_then(|word| nearest(word, Subcommand::ALL.map(Subcommand::name))) {
+        Some(meant) => UsageError(format!("{error}; did you mean zklock {meant}?")),
+        None => error,
+    }
+}
+
+/// The one among the known words that this one was meant to be: one letter is missing, superfluous or another, or two are the
+/// wrong way round.
+pub(super) fn nearest<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
+    let word = word.to_lowercase().replace('_', "-");
+    known.into_iter().find(|known| strsim::osa_distance(&word, known) <= 1)
+}
+
 fn first_word(text: &str) -> &str {
     text.split(' ').next().unwrap_or(text)
 }
 
 /// Text that came from outside, for a message: in quotes, on one line, cut when it is long.
 pub(super) fn quoted(text: &OsStr) -> String {
-    format!("'{}'", shown(text))
-}
-
-/// The same without quotes.
-fn shown(text: &OsStr) -> String {
     const LONGEST: usize = 100;
     let text = text.to_string_lossy();
     let mut shown: String = text.chars().take(LONGEST).collect();
     if shown.len() < text.len() {
         shown.push('…');
     }
-    without_controls(&shown)
+    format!("'{}'", without_controls(&shown))
 }
 
 fn without_controls(text: &str) -> String {
@@ -152,4 +137,21 @@ fn without_controls(text: &str) -> String {
         if c.is_control() { plain.extend(c.escape_default()) } else { plain.push(c) }
     }
     plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_slip_is_near() {
+        for word in ["stauts", "statu", "Status", "statuss", "tsatus", "xtatus", "status"] {
+            assert_eq!(nearest(word, ["hold", "status"]), Some("status"), "{word}");
+        }
+        for word in ["", "stats-x", "statsu-", "take", "state", "sattsu", "jobs/backup"] {
+            assert_eq!(nearest(word, ["hold", "status"]), None, "{word}");
+        }
+        assert_eq!(nearest("tls_key", ["tls", "tls-key"]), Some("tls-key"));
+        assert_eq!(nearest("tls-keys", ["tls", "tls-key"]), Some("tls-key"));
+    }
 }

@@ -5,10 +5,9 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::config::Surroundings;
-use super::origin::Given;
-use super::written::Written;
+use super::options::{AND, CONFLICT_EXIT_CODE, DESCRIBE, DIALECT, EXCLUSIVE, NONBLOCK, PERMITS, SHARED, TIMEOUT};
+use super::values::Values;
 use super::{ConnectString, LockPath, Request, UsageError, lock_path};
-use crate::cli::groups;
 use crate::duration;
 use crate::environment;
 use crate::rules::mode::Mode;
@@ -26,9 +25,9 @@ pub(super) struct Taking {
 }
 
 impl Taking {
-    pub(super) fn read(cli: groups::Taking, written: &Written<'_, impl Surroundings>) -> Result<Self, UsageError> {
-        let mode = mode(cli.exclusive, cli.shared, cli.permits)?;
-        let dialects = cli.dialect.map(|text| Given::new("--dialect", text).read(dialects)).transpose()?;
+    pub(super) fn read(values: &Values<'_, impl Surroundings>) -> Result<Self, UsageError> {
+        let mode = mode(values)?;
+        let dialects = values.get(&DIALECT, dialects)?;
         if let (Some(_), Some(dialects)) = (mode.permits(), &dialects)
             && *dialects != [Dialect::Curator]
         {
@@ -42,14 +41,14 @@ impl Taking {
                     .to_owned(),
             ));
         }
-        let timeout = written.option("timeout", "--timeout", environment::TIMEOUT, cli.timeout);
-        let patience = patience(cli.nonblock, timeout)?;
-        let conflict_exit_code = Given::new("--conflict-exit-code", cli.conflict_exit_code).read(exit_status)?;
-        let description = match cli.describe {
-            Some(text) => Given::new("--describe", text).read(description)?,
-            None => None,
-        };
-        Ok(Self { patience, conflict_exit_code, description, mode, dialects, and: cli.and })
+        Ok(Self {
+            patience: patience(values)?,
+            conflict_exit_code: values.required(&CONFLICT_EXIT_CODE, exit_status)?.0,
+            description: values.get(&DESCRIBE, description)?.flatten(),
+            mode,
+            dialects,
+            and: values.words(AND.long).collect(),
+        })
     }
 
     /// Which locks to take, `lock` before the further ones.
@@ -91,9 +90,9 @@ fn also(lock: &LockPath, written: &[OsString], servers: &ConnectString) -> Resul
     Ok(also)
 }
 
-fn mode(exclusive: bool, shared: bool, permits: Option<OsString>) -> Result<Mode, UsageError> {
-    let permits = permits.map(|text| Given::new("--permits", text).read(number_of_permits)).transpose()?;
-    match (exclusive, shared, permits) {
+fn mode(values: &Values<'_, impl Surroundings>) -> Result<Mode, UsageError> {
+    let permits = values.get(&PERMITS, number_of_permits)?;
+    match (values.is_on(&EXCLUSIVE), values.is_on(&SHARED), permits) {
         (_, false, None) => Ok(Mode::Exclusive),
         (false, true, None) => Ok(Mode::Shared),
         (false, false, Some(permits)) => Ok(Mode::Permits(permits)),
@@ -125,11 +124,10 @@ fn dialects(text: &str) -> Result<Vec<Dialect>, String> {
     Ok(dialects)
 }
 
-fn patience(nonblock: bool, timeout: Option<Given>) -> Result<Patience, UsageError> {
-    let timeout = timeout.map(|given| given.read(duration::parse)).transpose()?;
-    Ok(match timeout {
+fn patience(values: &Values<'_, impl Surroundings>) -> Result<Patience, UsageError> {
+    Ok(match values.get(&TIMEOUT, duration::parse)? {
         // As flock(1) does when it is given both -n and -w.
-        _ if nonblock => Patience::NoWait,
+        _ if values.is_on(&NONBLOCK) => Patience::NoWait,
         None => Patience::Forever,
         Some(Duration::ZERO) => Patience::NoWait,
         Some(timeout) => Patience::AtMost(timeout),

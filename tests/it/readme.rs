@@ -15,7 +15,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::Arg;
-use zklock::cli;
 use zklock::plan;
 use zklock::rules::lease::Terms;
 use zklock::rules::outcome::EXIT_STATUS;
@@ -338,7 +337,7 @@ fn option_row(arg: &Arg) -> String {
 #[test]
 fn options_are_those_of_the_program() {
     let mut table = "| option | variable | meaning |\n| --- | --- | --- |\n".to_owned();
-    let command = cli::command();
+    let command = plan::command();
     table.extend(command.get_arguments().filter(|arg| !arg.is_positional()).map(option_row));
     assert_has(README, &table);
 }

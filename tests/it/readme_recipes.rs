@@ -8,7 +8,6 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use clap::CommandFactory as _;
 use zklock::plan::{self, Surroundings, Unread};
 
 use crate::harness::running::finish;
@@ -227,7 +226,7 @@ fn holding_scripts() -> Vec<(&'static str, String, &'static str)> {
     let readme = only_block_of_the_readme("bash").text;
     let page = include_str!("../../man/sections/hold.roff").replace("\\-", "-");
     let mut of_page = page.split("\n.nf\n").skip(1).map(|rest| rest.split(".fi\n").next().expect("a block").to_owned());
-    let mut hold = zklock::cli::hold::Cli::command();
+    let mut hold = zklock::plan::Subcommand::Hold.command();
     let help = hold.render_long_help().to_string();
     let mut of_help = help.split("\n    ZKLOCK_TOKEN=").skip(1).map(|rest| {
         let lines = rest.lines().skip(1).take_while(|line| line.starts_with("    "));

@@ -113,7 +113,7 @@ fn every_key_does_what_its_option_does() {
     assert_eq!(options.len(), keys().count());
     for key in keys() {
         assert!(text.lines().any(|line| line.starts_with(key)), "{key}");
-        assert!(cli::command().get_arguments().any(|arg| arg.get_long() == Some(key)), "{key} is an option");
+        assert!(crate::plan::command().get_arguments().any(|arg| arg.get_long() == Some(key)), "{key} is an option");
     }
 }
 
