@@ -3,101 +3,71 @@
 use std::error::Error;
 use std::fmt;
 
-/// What a server answers in place of a result (`KeeperException.Code`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Code {
-    SystemError,
-    /// In a multi: another operation of it was refused.
-    RuntimeInconsistency,
-    /// The server found that its data contradict each other.
-    DataInconsistency,
-    /// The server lost a connection of its own; the outcome is unknown.
-    ConnectionLoss,
-    /// The server could not read the request, or not write the reply.
-    MarshallingError,
-    /// The server does not know this kind of request. It also closes the connection.
-    Unimplemented,
-    OperationTimeout,
-    /// The request makes no sense, such as a path with a character that is not allowed.
-    BadArguments,
-    UnknownSession,
-    /// The node, or its parent, does not exist.
-    NoNode,
-    /// An ACL forbids it.
-    NoAuth,
-    BadVersion,
-    NoChildrenForEphemerals,
-    NodeExists,
-    NotEmpty,
-    SessionExpired,
-    /// The ACL is empty, its scheme is unknown, or it is for the session's credentials and there are none.
-    InvalidAcl,
-    AuthFailed,
-    SessionMoved,
-    /// The server only serves reads.
-    NotReadOnly,
-    EphemeralOnLocalSession,
-    RequestTimeout,
-    /// The server wants credentials first. It also closes the connection.
-    SessionClosedRequireAuth,
-    QuotaExceeded,
-    /// The server is too busy and has done nothing.
-    Throttled,
-    Other(i32),
+/// From rows of variant, number on the wire, and name in ZooKeeper's documentation.
+macro_rules! codes {
+    ($($code:ident = $number:literal $name:literal,)*) => {
+        /// What a server answers in place of a result (`KeeperException.Code`).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Code {
+            $($code,)*
+            Other(i32),
+        }
+
+        impl Code {
+            /// What the number in a reply means. `None` for 0, which is success.
+            pub const fn from_wire(number: i32) -> Option<Self> {
+                match number {
+                    0 => None,
+                    $($number => Some(Self::$code),)*
+                    other => Some(Self::Other(other)),
+                }
+            }
+        }
+
+        impl fmt::Display for Code {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(Self::$code => f.write_str($name),)*
+                    Self::Other(number) => write!(f, "error {number}"),
+                }
+            }
+        }
+    };
 }
 
-/// The numbers of the codes on the wire, and their names in ZooKeeper's documentation.
-const CODES: [(Code, i32, &str); 25] = [
-    (Code::SystemError, -1, "SystemError"),
-    (Code::RuntimeInconsistency, -2, "RuntimeInconsistency"),
-    (Code::DataInconsistency, -3, "DataInconsistency"),
-    (Code::ConnectionLoss, -4, "ConnectionLoss"),
-    (Code::MarshallingError, -5, "MarshallingError"),
-    (Code::Unimplemented, -6, "Unimplemented"),
-    (Code::OperationTimeout, -7, "OperationTimeout"),
-    (Code::BadArguments, -8, "BadArguments"),
-    (Code::UnknownSession, -12, "UnknownSession"),
-    (Code::NoNode, -101, "NoNode"),
-    (Code::NoAuth, -102, "NoAuth"),
-    (Code::BadVersion, -103, "BadVersion"),
-    (Code::NoChildrenForEphemerals, -108, "NoChildrenForEphemerals"),
-    (Code::NodeExists, -110, "NodeExists"),
-    (Code::NotEmpty, -111, "NotEmpty"),
-    (Code::SessionExpired, -112, "SessionExpired"),
-    (Code::InvalidAcl, -114, "InvalidACL"),
-    (Code::AuthFailed, -115, "AuthFailed"),
-    (Code::SessionMoved, -118, "SessionMoved"),
-    (Code::NotReadOnly, -119, "NotReadOnly"),
-    (Code::EphemeralOnLocalSession, -120, "EphemeralOnLocalSession"),
-    (Code::RequestTimeout, -122, "RequestTimeout"),
-    (Code::SessionClosedRequireAuth, -124, "SessionClosedRequireAuth"),
-    (Code::QuotaExceeded, -125, "QuotaExceeded"),
-    (Code::Throttled, -127, "ThrottledOp"),
-];
+codes! {
+    SystemError = -1 "SystemError",
+    RuntimeInconsistency = -2 "RuntimeInconsistency",
+    DataInconsistency = -3 "DataInconsistency",
+    ConnectionLoss = -4 "ConnectionLoss",
+    MarshallingError = -5 "MarshallingError",
+    Unimplemented = -6 "Unimplemented",
+    OperationTimeout = -7 "OperationTimeout",
+    BadArguments = -8 "BadArguments",
+    UnknownSession = -12 "UnknownSession",
+    NoNode = -101 "NoNode",
+    NoAuth = -102 "NoAuth",
+    BadVersion = -103 "BadVersion",
+    NoChildrenForEphemerals = -108 "NoChildrenForEphemerals",
+    NodeExists = -110 "NodeExists",
+    NotEmpty = -111 "NotEmpty",
+    SessionExpired = -112 "SessionExpired",
+    InvalidAcl = -114 "InvalidACL",
+    AuthFailed = -115 "AuthFailed",
+    SessionMoved = -118 "SessionMoved",
+    NotReadOnly = -119 "NotReadOnly",
+    EphemeralOnLocalSession = -120 "EphemeralOnLocalSession",
+    RequestTimeout = -122 "RequestTimeout",
+    SessionClosedRequireAuth = -124 "SessionClosedRequireAuth",
+    QuotaExceeded = -125 "QuotaExceeded",
+    Throttled = -127 "ThrottledOp",
+}
 
 impl Code {
-    /// What the number in a reply means. `None` for 0, which is success.
-    pub fn from_wire(number: i32) -> Option<Self> {
-        match CODES.iter().find(|(_, known, _)| *known == number) {
-            Some((code, _, _)) => Some(*code),
-            None => (number != 0).then_some(Self::Other(number)),
-        }
-    }
-
     /// Whether a server sends this at once, ahead of the replies to earlier requests, and then closes the
     /// connection (`UnimplementedRequestProcessor`, `AuthenticationHelper`).
     pub(super) const fn overtakes(self) -> bool {
         matches!(self, Self::Unimplemented | Self::SessionClosedRequireAuth)
-    }
-}
-
-impl fmt::Display for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Self::Other(number) = self {
-            return write!(f, "error {number}");
-        }
-        let name = CODES.iter().find(|(code, _, _)| code == self).map(|(_, _, name)| *name);
-        f.write_str(name.unwrap_or_default())
     }
 }
 
