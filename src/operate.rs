@@ -10,6 +10,7 @@ mod picture;
 mod status;
 mod view;
 mod visit;
+mod window;
 
 use std::io;
 

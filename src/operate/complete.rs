@@ -1,14 +1,13 @@
 //! `zklock list --complete`: how a path may go on. The completions of the shells ask for it when a user presses TAB.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::Stop;
 use super::list::{OWN, child};
 use super::output::Output;
-use super::view::IN_FLIGHT;
 use super::visit::{Patience, Visit};
+use super::window::Window;
 use crate::futures::or;
 use crate::plan::{Complete, Operation};
 use crate::rules::last_run;
@@ -69,24 +68,20 @@ async fn search(
     paths.replace(nodes.clone());
     let mut nodes = nodes.into_iter();
     let mut found = vec![];
-    let mut in_flight = VecDeque::new();
-    loop {
-        while in_flight.len() < IN_FLIGHT
-            && let Some(path) = nodes.next()
-        {
-            let stat = Box::pin(session.exists(&path, false));
-            let names = Box::pin(session.names(&path, false));
-            in_flight.push_back((path, stat, names));
-        }
-        // The replies come in this order.
-        let Some((path, stat, names)) = in_flight.pop_front() else { break };
-        let is_ephemeral = match stat.await {
+    let mut window = Window::new();
+    let mut ask = || {
+        let path = nodes.next()?;
+        let (stat, names) = (session.exists(&path, false), session.names(&path, false));
+        Some((path, async move { (stat.await, names.await) }))
+    };
+    while let Some((path, (stat, names))) = window.next(&mut ask).await {
+        let is_ephemeral = match stat {
             Ok((stat, _)) => stat.is_none_or(|stat| stat.ephemeral_owner != 0),
             // Newer servers tell nothing of a node to those who may not read it. It may be one that they may lock.
             Err(Failure::Denied) => false,
             Err(failure) => return Err(failure.into()),
         };
-        let names = match names.await {
+        let names = match names {
             Ok((names, _)) => names,
             Err(Failure::NoNode) => continue,
             Err(Failure::Denied) => vec![],

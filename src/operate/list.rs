@@ -1,13 +1,14 @@
 //! `zklock list`
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use serde::Serialize;
 
 use super::output::Output;
-use super::view::{IN_FLIGHT, seen};
+use super::view::seen;
 use super::visit::{Patience, Visit};
+use super::window::Window;
 use super::{Stop, json_line, picture, say};
 use crate::clock;
 use crate::plan::{List, Operation, Verbosity};
@@ -87,21 +88,17 @@ async fn search(
     let mut found = Found::default();
     // A stack, so that few are on it at a time. With it: whether it may be a contender, as far as its name tells.
     let mut ahead = vec![(list.root.clone(), false)];
-    let mut in_flight = VecDeque::new();
+    let mut window = Window::new();
     let mut queues = vec![];
     // Nodes that have the name of a contender, but are none, or have gone.
     let mut foreign = HashSet::new();
     let has_own = operation.access.servers.chroot.is_empty();
-    loop {
-        while in_flight.len() < IN_FLIGHT
-            && let Some((path, may_contend)) = ahead.pop()
-        {
-            let reply = Box::pin(session.names_and_stat(&path));
-            in_flight.push_back((path, may_contend, reply));
-        }
-        // The replies come in this order.
-        let Some((path, may_contend, reply)) = in_flight.pop_front() else { break };
-        let names = match reply.await {
+    let ask = |(path, may_contend): (String, bool)| {
+        let reply = session.names_and_stat(&path);
+        ((path, may_contend), reply)
+    };
+    while let Some(((path, may_contend), reply)) = window.next(|| ahead.pop().map(ask)).await {
+        let names = match reply {
             Ok((_, stat)) if may_contend && stat.ephemeral_owner != 0 => continue,
             Ok((names, _)) => names,
             Err(Failure::NoNode) => {
@@ -142,19 +139,14 @@ async fn search(
 /// The locks with these contenders. Of each only the first is looked at.
 async fn look_at_holders(session: &TcpSession<'_>, queues: Vec<(String, Vec<String>)>) -> Result<Vec<Lock>, Stop> {
     let mut locks = vec![];
-    let mut queues = VecDeque::from(queues);
-    let mut in_flight = VecDeque::new();
-    loop {
-        while in_flight.len() < IN_FLIGHT
-            && let Some((path, names)) = queues.pop_front()
-        {
-            let queue = Queue::as_numbered(names.iter().cloned());
-            let Some(first) = queue.first_holder().map(|first| first.name.clone()) else { continue };
-            let reply = Box::pin(session.look(&child(&path, &first), false));
-            in_flight.push_back((path, names, first, reply));
-        }
-        let Some((path, names, first, reply)) = in_flight.pop_front() else { return Ok(locks) };
-        let seen = match reply.await {
+    let mut window = Window::new();
+    let mut asked = queues.into_iter().filter_map(|(path, names)| {
+        let first = Queue::as_numbered(names.iter().cloned()).first_holder()?.name.clone();
+        let reply = session.look(&child(&path, &first), false);
+        Some(((path, names, first), reply))
+    });
+    while let Some(((path, names, first), reply)) = window.next(|| asked.next()).await {
+        let seen = match reply {
             Ok((data, stat, _)) => HashMap::from([(first, seen(&stat, Card::from_bytes(&data)))]),
             // It may have gone meanwhile; then nothing more is known of it.
             Err(Failure::NoNode | Failure::Denied) => HashMap::new(),
@@ -164,6 +156,7 @@ async fn look_at_holders(session: &TcpSession<'_>, queues: Vec<(String, Vec<Stri
         let (holders, waiters) = (roster.holders(), roster.waiters());
         locks.push(Lock { path, holders, waiters, first: roster.contenders.into_iter().next() });
     }
+    Ok(locks)
 }
 
 pub(super) fn child(path: &str, name: &str) -> String {

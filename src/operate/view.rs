@@ -1,10 +1,11 @@
 //! What is below the node of a lock, and whether it still is.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
 use super::Stop;
+use super::window::Window;
 use crate::plan::LockPath;
 use crate::rules::card::Card;
 use crate::rules::last_run::{self, LastRun};
@@ -13,9 +14,6 @@ use crate::rules::roster::{Roster, Seen};
 use crate::session::tcp::TcpSession;
 use crate::session::{Failure, Watch};
 use crate::zookeeper::reply::Stat;
-
-/// How many requests may be unanswered at a time.
-pub(super) const IN_FLIGHT: usize = 256;
 
 /// What is known of the lock of this path, and the watches that say when it is out of date.
 pub(super) struct View<'a> {
@@ -104,17 +102,13 @@ impl<'a> View<'a> {
         self.nodes.retain(|name, _| listed.contains(name.as_str()));
         let unknown = names.iter().filter(|name| Contender::parse(name).is_some() && !self.nodes.contains_key(*name));
         let mut unknown = unknown.cloned().collect::<Vec<_>>().into_iter();
-        let mut in_flight = VecDeque::new();
-        loop {
-            while in_flight.len() < IN_FLIGHT
-                && let Some(name) = unknown.next()
-            {
-                let path = self.lock.child(&name);
-                in_flight.push_back((name, Box::pin(session.look(&path, self.is_watched))));
-            }
-            // The replies come in this order.
-            let Some((name, reply)) = in_flight.pop_front() else { return Ok(gone) };
-            let (known, watch) = match reply.await {
+        let ask = |name: String| {
+            let reply = session.look(&self.lock.child(&name), self.is_watched);
+            (name, reply)
+        };
+        let mut window = Window::new();
+        while let Some((name, reply)) = window.next(|| unknown.next().map(ask)).await {
+            let (known, watch) = match reply {
                 Ok((data, stat, watch)) => (Some(seen(&stat, Card::from_bytes(&data))), watch),
                 Err(Failure::NoNode) => (None, None),
                 Err(Failure::Denied) => match session.exists(&self.lock.child(&name), self.is_watched).await {
@@ -130,6 +124,7 @@ impl<'a> View<'a> {
                 None => drop(gone.insert(name)),
             }
         }
+        Ok(gone)
     }
 
     /// Whether something has changed since the last look. What has changed is no longer known.
