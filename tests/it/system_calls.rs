@@ -38,9 +38,10 @@ fn a_run_makes_few_system_calls() {
     let (scratch, proxy) = Scratch::proxied();
     let reply = proxy.trap_ops(Fate::Wait, &[Op::GetChildren]);
     // The test is not the parent of what it traces: two would wait for the end of that.
-    let stopped = r#"sh -c 'kill -STOP $$; exec "$@"' - "$@"; exit $?"#;
+    let stopped = r#"/bin/sh -c 'kill -STOP $$; exec "$@"' - "$@"; exit $?"#;
     let zklock = scratch.zklock_by(proxy.address()).arg(LOCK).child(["--until-stdin-closes"]).open_stdin();
-    let mut run = zklock.run_by(["sh", "-c", stopped, "-"]).spawn();
+    // The loader looks for libraries, and zklock for the command, wherever variables say.
+    let mut run = zklock.cleared().run_by(["/bin/sh", "-c", stopped, "-"]).spawn();
     let first =
         poll::until("it is stopped", || process::children(run.pid()).into_iter().find(|child| child.state == 'T'));
     let phase = AtomicUsize::new(0);
