@@ -812,6 +812,17 @@ fn an_unconfirmed_release_is_bounded_and_told() {
     assert!(run.said(|notice| *notice == Notice::NotReleased(TIMEOUT)));
 }
 
+/// As for `zklock fence`: there is no lock.
+#[test]
+fn a_lease_without_end_is_not_said_to_end() {
+    let mut run = Harness::running(settings());
+    run.machine.extend(run.now, Span::without_end(run.now)).unwrap();
+    run.event(Event::Command(CommandEvent::Ended(CommandEnd::Exited(0))));
+    run.pass(GIVE_UP_PATIENCE);
+    assert_eq!(run.finished, Some(Outcome::Exited(0)));
+    assert!(!run.said(|notice| matches!(notice, Notice::NotReleased(_))));
+}
+
 #[test]
 fn a_command_that_is_skipped_is_a_success() {
     let mut run = Harness::new(settings());
