@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use zklock::rules::instant::Instant;
 use zklock::rules::pace::Pace;
-use zklock::zookeeper::connection::{Connection, Event};
-use zklock::zookeeper::error::Refused;
-use zklock::zookeeper::handshake::{Attempt, Granted};
-use zklock::zookeeper::reply::{Change, Reply};
-use zklock::zookeeper::request::Request;
+use zklock::zookeeper::wire::connection::{Connection, Event};
+use zklock::zookeeper::wire::error::Refused;
+use zklock::zookeeper::wire::handshake::{Attempt, Granted};
+use zklock::zookeeper::wire::reply::{Change, Reply};
+use zklock::zookeeper::wire::request::Request;
 
 /// All that happens happens at this instant: there is neither a lease nor a limit.
 const NOW: Instant = Instant::from_boot(Duration::ZERO);

@@ -18,9 +18,9 @@ use std::process::{self, Command, ExitCode};
 use std::time::Duration;
 
 use bare::{Answer, Bare};
-use zklock::zookeeper::error::Code;
-use zklock::zookeeper::reply::{ChangeKind, Reply};
-use zklock::zookeeper::request::{Acl, Kind, NewNode, Request};
+use zklock::zookeeper::wire::error::Code;
+use zklock::zookeeper::wire::reply::{ChangeKind, Reply};
+use zklock::zookeeper::wire::request::{Acl, Kind, NewNode, Request};
 
 const SESSION: Duration = Duration::from_secs(120);
 

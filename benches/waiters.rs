@@ -20,8 +20,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bare::Bare;
-use zklock::zookeeper::reply::{ChangeKind, Reply};
-use zklock::zookeeper::request::{Acl, Kind, NewNode, Request};
+use zklock::zookeeper::wire::reply::{ChangeKind, Reply};
+use zklock::zookeeper::wire::request::{Acl, Kind, NewNode, Request};
 
 /// So long that none has to ping by itself.
 const SESSION: Duration = Duration::from_secs(3600);

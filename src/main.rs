@@ -10,14 +10,17 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::slice;
 
 use nix::unistd::{getresgid, getresuid};
-use zklock::config::ThisProcess;
-use zklock::plan::{self, Exit, Plan, Task, Verbosity};
+use zklock::between::hold;
+use zklock::cli::this_process::ThisProcess;
+use zklock::cli::{self, Exit, Plan, Task, Verbosity};
+use zklock::guard::program;
 use zklock::rules::event::Unstarted;
 use zklock::rules::outcome::{End, Outcome};
 use zklock::rules::text::legible;
-use zklock::terminal::Screen;
-use zklock::writer::{self, Writer};
-use zklock::{command, fork, hold, operate, secrets, signals, supervisor};
+use zklock::system::terminal::Screen;
+use zklock::system::writer::{self, Writer};
+use zklock::system::{fork, secrets, signals};
+use zklock::{look, supervisor};
 
 /// In the place of what Rust's runtime does before and after `main`, which takes twenty system calls and a dozen page faults.
 #[expect(unsafe_code, reason = "the C library calls it")]
@@ -71,12 +74,12 @@ fn work(args: impl Iterator<Item = OsString>) -> Outcome {
     if let Some(outcome) = hold::stand_in(&args) {
         return outcome;
     }
-    match plan::task(args, &ThisProcess) {
+    match cli::task(args, &ThisProcess) {
         Ok(Task::Job(plan)) => run(*plan),
         Ok(Task::Operation(operation)) => {
             start_log(operation.messages.verbosity, operation.messages.log_filter.as_deref());
             secrets::enter();
-            operate::run(&operation)
+            look::run(&operation)
         }
         Err(Exit::Help(text)) => print(&text),
         Err(Exit::Usage(error)) => {
@@ -96,7 +99,7 @@ fn is_set_id() -> bool {
 fn run(mut plan: Plan) -> Outcome {
     start_log(plan.verbosity, plan.log_filter.as_deref());
     if let Some(line) = plan.command_mut() {
-        match command::locate(&line.program) {
+        match program::locate(&line.program) {
             Ok(found) => line.found = Some(found),
             Err(error) => return not_located(&line.program.display().to_string(), &error),
         }
@@ -121,7 +124,7 @@ fn internal(error: &str) -> Outcome {
 }
 
 fn not_located(program: &str, error: &io::Error) -> Outcome {
-    if command::unstarted(error) != Unstarted::NotFound {
+    if program::unstarted(error) != Unstarted::NotFound {
         say(&format!("{program}: cannot be executed: {error}"));
         return Outcome::CannotExecute;
     }

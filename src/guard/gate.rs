@@ -12,11 +12,11 @@ use nix::sys::socket::{MsgFlags, recv};
 use nix::unistd::{Pid, getppid, read, setpgid};
 
 use super::Birth;
-use crate::clock;
-use crate::command::{Call, FailureReport, Program};
+use crate::between::page::Shared;
+use crate::guard::program::{Call, FailureReport, Program};
 use crate::rules::instant::Instant;
-use crate::shared::Shared;
-use crate::signals;
+use crate::system::clock;
+use crate::system::signals;
 
 /// What a command's process needs to leave the gate.
 pub(super) struct Passage {

@@ -6,10 +6,10 @@ use std::os::fd::BorrowedFd;
 
 use nix::errno::Errno;
 
+use crate::between::page::Shared;
 use crate::rules::instant::Instant;
 use crate::rules::signal::Signal;
-use crate::shared::Shared;
-use crate::signals;
+use crate::system::signals;
 
 /// A timer that sends SIGKILL to this process when the lease is over (timer_create(2)), and counts sleep. That ends a
 /// stopped process as well, and one in a frozen cgroup of version 2, but not in one of version 1. The death of a guard

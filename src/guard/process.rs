@@ -2,7 +2,7 @@
 //!
 //! It has one thread, blocks every signal that a C library lets it block, allocates nothing once it waits, writes to no
 //! inherited descriptor, and waits for no other process. It touches no file but what it reads of its descendants in /proc
-//! ([`descendants`](crate::descendants)).
+//! ([`descendants`](crate::guard::tree)).
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -20,15 +20,15 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, read, setpgid, 
 use super::gate::{self, Passage};
 use super::kernel::{self, DeadlineTimer, Fuse};
 use super::{Birth, above, from_message};
-use crate::clock::{self, Alarm};
-use crate::command::Call;
-use crate::descendants::{Origin, Tree};
-use crate::fork::{close_all_but, exit_now};
+use crate::between::page::Shared;
+use crate::guard::program::Call;
+use crate::guard::tree::{Origin, Tree};
 use crate::rules::guard::{Guard, Heard, Next, Outside, Reaped, Sign, Stage, Whom};
 use crate::rules::instant::Instant;
 use crate::rules::signal::Signal;
-use crate::shared::Shared;
-use crate::signals::{self, Signals};
+use crate::system::clock::{self, Alarm};
+use crate::system::fork::{close_all_but, exit_now};
+use crate::system::signals::{self, Signals};
 
 /// How often to look at everything if nothing can be waited for, in milliseconds.
 const BLIND: u8 = 10;

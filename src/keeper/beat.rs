@@ -8,13 +8,13 @@ use std::time::Duration;
 use super::outside::Outside;
 use super::place::Stop;
 use super::{Keeper, PAUSE};
-use crate::futures::{or, until};
 use crate::rules::card::Card;
 use crate::rules::contacts::Beat;
 use crate::rules::instant::Instant;
 use crate::rules::lease::{Lease, Terms};
 use crate::rules::message::{Loss, Progress, Remark, Report};
-use crate::session::{Failure, Session};
+use crate::system::futures::{or, until};
+use crate::zookeeper::session::{Failure, Session};
 
 impl<O: Outside> Keeper<'_, O> {
     /// Waits for a lease that is long enough to start a command under. Returns the instant from which it

@@ -9,14 +9,14 @@ use std::time::Duration;
 use super::outside::Outside;
 use super::place::{Claim, Step, Stop, lacking, refuse};
 use super::{Keeper, PAUSE};
-use crate::futures::{or, zip};
-use crate::plan::LockPath;
 use crate::rules::contacts::{Beat, Contacts};
-use crate::rules::login::Right;
+use crate::rules::lock_path::LockPath;
+use crate::rules::message::Right;
 use crate::rules::message::{Connection, Loss, Progress, Refusal, Report, Unfit};
 use crate::rules::pace::Pace;
 use crate::rules::queue::{Contender, ContenderId, Queue};
-use crate::session::{Created, Failure, Session, Stat};
+use crate::system::futures::{or, zip};
+use crate::zookeeper::session::{Created, Failure, Session, Stat};
 
 /// How long a connection may last after a request over it has failed without a known outcome.
 const RECONNECT: Duration = Duration::from_secs(1);

@@ -12,10 +12,10 @@ use super::Keeper;
 use super::contend::queue_of;
 use super::outside::Outside;
 use super::place::{Claim, Stop};
-use crate::plan::LockPath;
+use crate::rules::lock_path::LockPath;
 use crate::rules::queue::{Contender, SINGLE, Standing};
 use crate::rules::settings::Patience;
-use crate::session::{Failure, Session};
+use crate::zookeeper::session::{Failure, Session};
 
 /// The children of a lock that we have seen in its lists, and that may still be there.
 ///

@@ -6,14 +6,14 @@ use std::rc::Rc;
 use super::Keeper;
 use super::outside::Outside;
 use super::place::{Claim, LentBy, Stop};
-use crate::environment::{self, HELD};
-use crate::plan::LockPath;
+use crate::cli::environment::{self, HELD};
 use crate::rules::card::Card;
 use crate::rules::lender::Loan;
+use crate::rules::lock_path::LockPath;
 use crate::rules::message::{Report, Unfit};
 use crate::rules::mode::Mode;
 use crate::rules::queue::{Contender, SINGLE};
-use crate::session::{Failure, Session};
+use crate::zookeeper::session::{Failure, Session};
 
 impl<O: Outside> Keeper<'_, O> {
     /// Finds out which of the locks are held by zklocks above us. We use those locks together with their

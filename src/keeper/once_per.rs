@@ -7,11 +7,11 @@ use std::time::Duration;
 use super::outside::Outside;
 use super::place::{Claim, Stop};
 use super::{End, Keeper};
-use crate::futures::or;
 use crate::rules::instant::Instant;
 use crate::rules::last_run::{self, Asked, LastRun, Success};
 use crate::rules::message::{Progress, Remark, Report};
-use crate::session::{Failure, Session, Stat};
+use crate::system::futures::or;
+use crate::zookeeper::session::{Failure, Session, Stat};
 
 /// How long a supervisor may take to say that the command was to be stopped when it ended. One that is stopped itself
 /// is not waited for: others wait for the lock.

@@ -10,7 +10,7 @@ use crate::rules::instant::Instant;
 use crate::rules::lease::Span;
 use crate::rules::lender::{Lender, Loan};
 use crate::rules::message::{Order, Report};
-use crate::session::{Failure, Session};
+use crate::zookeeper::session::{Failure, Session};
 
 /// Time, the servers, the supervisor and the command, seen from a keeper.
 pub trait Outside {

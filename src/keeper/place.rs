@@ -4,14 +4,14 @@ use std::cell::Cell;
 use std::fmt::Display;
 use std::rc::Rc;
 
-use crate::plan::LockPath;
 use crate::rules::instant::Instant;
 use crate::rules::last_run::LastRun;
 use crate::rules::lender::Lender;
-use crate::rules::login::Right;
+use crate::rules::lock_path::LockPath;
+use crate::rules::message::Right;
 use crate::rules::message::{Loss, Refusal, Report, Unfit};
 use crate::rules::queue::ContenderId;
-use crate::session::Failure;
+use crate::zookeeper::session::Failure;
 
 /// How far a keeper has come. It takes the locks one after the other, in the order of their paths, so that no
 /// two keepers wait for each other.

@@ -17,13 +17,10 @@ use nix::unistd::{dup2_stdin, dup2_stdout, gethostname, setsid};
 
 use super::outside::Outside;
 use super::{Keeper, PAUSE};
-use crate::clock;
-use crate::descendants;
+use crate::between::lending::{self, Lending};
+use crate::between::wire::{Link, Received};
+use crate::cli::{self, Plan};
 use crate::guard::KeeperTies;
-use crate::lending::{self, Lending};
-use crate::lookup;
-use crate::plan::Plan;
-use crate::reactor::Reactor;
 use crate::rules::card::Card;
 use crate::rules::guard::Stage;
 use crate::rules::instant::Instant;
@@ -33,12 +30,15 @@ use crate::rules::lender::{Lender, Loan};
 use crate::rules::loans::Borrowing;
 use crate::rules::message::{Order, Refusal, Report};
 use crate::rules::text::stored;
-use crate::secrets;
-use crate::session::Failure;
-use crate::session::servers::Servers;
-use crate::session::tcp::TcpSession;
-use crate::wire::{Link, Received};
-use crate::zookeeper::handshake::Identity;
+use crate::system::clock;
+use crate::system::lookup;
+use crate::system::namespaces;
+use crate::system::reactor::Reactor;
+use crate::system::secrets;
+use crate::zookeeper::net::servers::Servers;
+use crate::zookeeper::net::tcp::TcpSession;
+use crate::zookeeper::session::Failure;
+use crate::zookeeper::wire::handshake::Identity;
 
 #[derive(Debug)]
 pub struct Birth<'p> {
@@ -64,14 +64,14 @@ pub fn run(birth: Birth<'_>) {
     std::panic::set_hook(Box::new(|panic| log::error!("keeper: {}", panic.to_string().replace('\n', " "))));
     let (plan, refresh, asked) = (birth.plan, birth.refresh, birth.asked);
     let mut login = plan.login.clone();
-    let servers = match Servers::open(&plan.servers, plan.tls.as_ref(), &mut login, birth.kept, &plan.files) {
+    let servers = match Servers::open(&plan.servers, plan.tls.as_ref(), &mut login, birth.kept) {
         Ok((servers, warnings)) => {
             // Each keeper reads the files, and the first one warns.
             warnings.iter().filter(|_| asked.is_none()).for_each(|warning| log::warn!("{warning}"));
             servers
         }
-        Err(why) => {
-            let _ = birth.link.send(&Report::Refused(Refusal::File(why)));
+        Err(unfit) => {
+            let _ = birth.link.send(&Report::Refused(Refusal::File(cli::unfit(&plan.files, unfit))));
             return;
         }
     };
@@ -93,7 +93,7 @@ pub fn run(birth: Birth<'_>) {
 }
 
 /// Detaches the process: out of reach of terminals, and with standard input and output detached.
-pub(super) fn detach() -> anyhow::Result<()> {
+pub fn detach() -> anyhow::Result<()> {
     setsid()?;
     let null = nix::fcntl::open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Permissions::empty());
     let null = null.context("cannot open /dev/null")?;
@@ -240,8 +240,8 @@ impl<'p> Outside for RealOutside<'p> {
                 host: gethostname().ok().map(|name| stored(name.to_string_lossy().into_owned())),
                 pid: Some(self.birth.supervisor.pid),
                 started: Some(self.birth.supervisor.started),
-                pid_ns: descendants::pid_namespace(),
-                time_ns: descendants::time_namespace(),
+                pid_ns: namespaces::pid_namespace(),
+                time_ns: namespaces::time_namespace(),
                 boot_id: lending::boot_id(),
                 user: lookup::user_name().map(stored),
                 command: command.map(stored),

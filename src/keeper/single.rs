@@ -9,12 +9,12 @@ use super::contend::queue_of;
 use super::outside::Outside;
 use super::place::Stop;
 use super::{Keeper, PAUSE};
-use crate::futures::or;
-use crate::plan::LockPath;
 use crate::rules::card::Card;
+use crate::rules::lock_path::LockPath;
 use crate::rules::message::{Progress, Report, View};
 use crate::rules::queue::{ContenderId, Dialect, Queue, SINGLE};
-use crate::session::{Change, Failure, Session};
+use crate::system::futures::or;
+use crate::zookeeper::session::{Change, Failure, Session};
 
 impl<O: Outside> Keeper<'_, O> {
     pub(super) fn is_single(&self) -> bool {

@@ -7,17 +7,17 @@ use super::contend::queue_of;
 use super::outside::Outside;
 use super::place::{Claim, Place, Step, Stop, lacking};
 use super::{Keeper, PAUSE};
-use crate::futures::{all, first_of, or, zip};
-use crate::plan::LockPath;
 use crate::rules::card::Card;
 use crate::rules::lease::Terms;
-use crate::rules::login::Right;
+use crate::rules::lock_path::LockPath;
+use crate::rules::message::Right;
 use crate::rules::message::{Grant, Granted, Loss, Progress, Remark, Report, Unfit, View};
 use crate::rules::pace::Pace;
 use crate::rules::queue::{Contender, Queue, SINGLE, Standing};
 use crate::rules::revocation::Revocation;
 use crate::rules::text::printable;
-use crate::session::{Change, Failure, Session, Stat};
+use crate::system::futures::{all, first_of, or, zip};
+use crate::zookeeper::session::{Change, Failure, Session, Stat};
 
 /// What a waiter has found out about its queue.
 enum Found {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::instant::Instant;
 use super::lease::Terms;
-use super::pace::Pace;
+use crate::rules::pace::Pace;
 
 /// A request that was answered. Our server has heard from us no earlier than it was sent, and by the time of the answer
 /// at the latest.

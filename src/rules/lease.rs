@@ -112,9 +112,9 @@ impl Terms {
     }
 
     /// How long it may take from one request that is answered to the answer of the next one. A session that lives by its
-    /// lease pings when it has sent nothing for T/16 ([`Pace::brisk`](super::pace::Pace::brisk)). The rest is for the way to the
+    /// lease pings when it has sent nothing for T/16 ([`Pace::brisk`](crate::rules::pace::Pace::brisk)). The rest is for the way to the
     /// server and back.
-    pub(super) fn between_contacts(timeout: Duration) -> Duration {
+    pub fn between_contacts(timeout: Duration) -> Duration {
         timeout / 10
     }
 

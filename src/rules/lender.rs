@@ -16,7 +16,7 @@ pub struct Lender {
 
 /// What a run tells the processes that may borrow its locks.
 ///
-/// As text: [`FORM`], then the numbers in the order of the fields, separated by spaces.
+/// As text: `FORM`, then the numbers in the order of the fields, separated by spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     pub lender: Lender,

@@ -16,7 +16,7 @@ pub enum Unlent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unknown;
 
-/// Other processes and their pipes. [`crate::lending`] has the real ones, and the simulator of the tests others.
+/// Other processes and their pipes. [`crate::between::lending`] has the real ones, and the simulator of the tests others.
 pub trait Processes {
     /// A pipe that we have opened. It is closed when it is dropped.
     type Pipe;

@@ -2,7 +2,7 @@
 //!
 //! The supervisor turns everything that happens into an [`Event`], calls [`Machine::step`], and
 //! performs the [`Effect`]s in order. To learn what happens when X comes in state Y, find the
-//! match arm: [`waiting`], [`running`] and [`ending`] are a run in the order of its life. Failures are
+//! match arm: `waiting`, `running` and `ending` are a run in the order of its life. Failures are
 //! events, not errors.
 //!
 //! What always holds, and what the property tests check:

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use super::instant::Instant;
 use super::last_run::{Asked, LastRun};
 use super::lender::{Barrier, Lender};
-use super::login::Right;
 use super::mode::Mode;
 use super::outcome::Outcome;
 use super::queue::{Dialect, Recipe};
@@ -225,4 +224,31 @@ impl Refusal {
 pub enum Order {
     /// Delete the contender node, close the session, say so, and go.
     Release,
+}
+
+/// What a lock needs of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Right {
+    /// To list its children.
+    Read,
+    /// To create a child.
+    Create,
+}
+
+impl Right {
+    /// What it is for, before the name of the node.
+    pub const fn phrase(self) -> &'static str {
+        match self {
+            Self::Read => "list the children of",
+            Self::Create => "create children of",
+        }
+    }
+
+    /// As ACLs are written.
+    pub const fn letter(self) -> char {
+        match self {
+            Self::Read => 'r',
+            Self::Create => 'c',
+        }
+    }
 }

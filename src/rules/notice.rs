@@ -1,4 +1,4 @@
-//! What the user may be told. The sentences are in [`crate::sentences`].
+//! What the user may be told. The sentences are in [`crate::cli::sentences`].
 
 use std::time::Duration;
 

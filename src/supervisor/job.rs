@@ -8,12 +8,11 @@ use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::unistd::{Pid, getpid};
 
-use crate::clock;
-use crate::command::{Launch, Program};
-use crate::descendants::{self, Origin, Tree};
-use crate::environment::Variable;
+use crate::cli::CommandLine;
+use crate::cli::environment::Variable;
+use crate::guard::program::{Launch, Program};
+use crate::guard::tree::{self, Origin, Tree};
 use crate::guard::{Birth, Guard, Ties};
-use crate::plan::CommandLine;
 use crate::rules::event::CommandEnd;
 use crate::rules::guard::{Request, Stage, Whom};
 use crate::rules::guarded::{self, End, Kill, News, Shown};
@@ -21,8 +20,9 @@ use crate::rules::instant::Instant;
 use crate::rules::message::Grant;
 use crate::rules::notice::Notice;
 use crate::rules::signal::Signal;
-use crate::signals;
-use crate::terminal::{self, Attributes};
+use crate::system::signals;
+use crate::system::terminal::{self, Attributes};
+use crate::system::{clock, process};
 
 /// How many times in a row to chase processes that fork and exit faster than they can be killed.
 const CHASES: u32 = 10;
@@ -66,7 +66,7 @@ impl Job {
         prctl::set_child_subreaper(true).map_err(|error| {
             io::Error::other(format!("the system refuses the adoption of orphans (PR_SET_CHILD_SUBREAPER): {error}"))
         })?;
-        descendants::check_proc()?;
+        tree::check_proc()?;
         Ok(Self {
             tree: Tree::open()?,
             strangers: vec![],
@@ -209,8 +209,7 @@ impl Job {
         // Without a terminal no shell waits for the job to stop, and whoever continues the command does not know that
         // we would have to be continued as well. If we were stopped with the command, we hear of it when we have been
         // continued with it: then the stop is over.
-        let stopped =
-            shared.take_stopped().filter(|_| self.shares_group && command.is_some_and(descendants::is_stopped));
+        let stopped = shared.take_stopped().filter(|_| self.shares_group && command.is_some_and(process::is_stopped));
         let shown = guarded.shown();
         let tree = &self.tree;
         guarded.state.news(shown, stopped, || {
@@ -330,7 +329,7 @@ impl Job {
     pub(super) fn restore_terminal(&mut self) {
         if let Some(terminal) = self.terminal.take_if(|_| self.interrupted) {
             // In a pipeline, the terminal may be that of the pager behind us.
-            terminal.restore(descendants::is_of_others);
+            terminal.restore(process::is_of_others);
         }
     }
 

@@ -9,22 +9,21 @@ use anyhow::Context as _;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
-use crate::descendants;
-use crate::fence::Fence;
-use crate::fork::{Life, fork};
+use crate::between::lending::Borrowing;
+use crate::between::wire::{Link, Received};
+use crate::cli::Plan;
+use crate::fence::{Fence, keeper as fence_keeper};
 use crate::guard::{KeeperTies, Ties};
-use crate::keeper::fence;
 use crate::keeper::process::{self, Birth};
-use crate::lending::Borrowing;
-use crate::plan::Plan;
 use crate::rules::event::{CommandEnd, Event};
 use crate::rules::last_run::Asked;
 use crate::rules::lender::Lender;
 use crate::rules::message::Order;
 use crate::rules::signal::Signal;
-use crate::signals;
-use crate::wire::{Link, Received};
-use crate::writer;
+use crate::system::fork::{Life, fork};
+use crate::system::proc;
+use crate::system::signals;
+use crate::system::writer;
 
 pub(super) struct Keeper {
     pub(super) pid: Pid,
@@ -56,7 +55,7 @@ impl Keeper {
 
     pub(super) fn of_fence(fence: &Fence) -> anyhow::Result<Self> {
         Self::fork(false, [fence.descriptor()], |supervisor, link, ties| {
-            fence::run(&fence::Birth { fence, supervisor: supervisor.pid, link, ties });
+            fence_keeper::run(&fence_keeper::Birth { fence, supervisor: supervisor.pid, link, ties });
         })
     }
 
@@ -73,7 +72,7 @@ impl Keeper {
         let mut keep = ties.descriptors_of_keeper(is_hold);
         keep.extend([libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO, theirs.as_fd().as_raw_fd()]);
         keep.extend(writer::descriptor());
-        keep.extend(descendants::proc().map(|proc| proc.as_raw_fd()));
+        keep.extend(proc::directory().map(|proc| proc.as_raw_fd()));
         keep.extend(files);
         let forked = fork(c"lock-keeper", Life::Parents, &keep, || live(supervisor, theirs, ties.of_keeper(is_hold)));
         let pid = forked.context("cannot fork")?;

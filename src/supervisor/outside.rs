@@ -4,14 +4,14 @@ use anyhow::Context as _;
 
 use super::turn::{Outside, Seen};
 use super::{Ready, Supervisor};
-use crate::clock;
-use crate::hold::Caller;
-use crate::lending;
+use crate::between::hold::Caller;
+use crate::between::lending;
 use crate::rules::event::{CommandEvent, Effect, Event, Whom};
 use crate::rules::instant::Instant;
 use crate::rules::message::{Loss, Order, Progress, Report};
 use crate::rules::signal::Signal;
-use crate::signals;
+use crate::system::clock;
+use crate::system::signals;
 
 impl Outside for Supervisor<'_> {
     type Error = anyhow::Error;

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::mem::{self, Discriminant};
 use std::time::Duration;
 
-use crate::clock;
-use crate::plan::{Plan, Verbosity};
+use crate::cli::sentences::{self, Weight};
+use crate::cli::{Plan, Verbosity};
 use crate::rules::instant::Instant;
 use crate::rules::notice::Notice;
-use crate::sentences::{self, Weight};
-use crate::terminal::{self, Screen};
+use crate::system::clock;
+use crate::system::terminal::{self, Screen};
 
 /// How often a person at a terminal gets a new waiting line, and a job log a further one.
 const REFRESH_SCREEN: Duration = Duration::from_secs(5);

@@ -9,9 +9,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::Supervisor;
 use super::keeper::Keeper;
 use super::turn::Turns;
-use crate::clock;
-use crate::hold::Caller;
+use crate::between::hold::Caller;
 use crate::rules::event::Awaited;
+use crate::system::clock;
 
 /// Where there may be something to read.
 #[derive(Clone, Copy, Debug, Default)]

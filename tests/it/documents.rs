@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use clap::{Arg, ArgAction, ValueHint};
 use clap_complete::Shell;
-use zklock::plan::{self, Subcommand};
+use zklock::cli::{self, Subcommand};
 use zklock::rules::lease::Terms;
 use zklock::rules::outcome::EXIT_STATUS;
 use zklock::rules::queue::Dialect;
@@ -166,7 +166,7 @@ fn fish_subcommands() -> String {
 fn completion(shell: Shell) -> String {
     let mut script = Vec::new();
     // A second -c is read, to be refused. It is not to be offered.
-    let mut command = plan::command().mut_arg("shell_command", |script| script.action(ArgAction::Set));
+    let mut command = cli::command().mut_arg("shell_command", |script| script.action(ArgAction::Set));
     clap_complete::generate(shell, &mut command, "zklock", &mut script);
     let mut script = String::from_utf8(script).expect("a completion is text");
     let mut replace = |old: &str, new: &str| {
@@ -174,7 +174,7 @@ fn completion(shell: Shell) -> String {
         script = script.replace(old, new);
     };
     // The generator knows neither where COMMAND begins, nor the values for which clap has no type.
-    let with_value = with_a_value(&plan::command());
+    let with_value = with_a_value(&cli::command());
     let fill_in = |text: &str| {
         let between = if shell == Shell::Fish { " " } else { "|" };
         text.replace("@OPTIONS_WITH_A_VALUE@", &with_value.join(between))
@@ -237,7 +237,7 @@ fn roff(text: &str) -> String {
 /// The OPTIONS section, with the groups of `--help` as subsections.
 fn options_section() -> String {
     let mut section = Vec::new();
-    clap_mangen::Man::new(plan::command()).render_options_section(&mut section).expect("writing to memory");
+    clap_mangen::Man::new(cli::command()).render_options_section(&mut section).expect("writing to memory");
     let section = String::from_utf8(section).expect("roff is text");
     let section = section
         .replace("<\\fILOCK\\fR>", "\\fILOCK\\fR")
@@ -267,7 +267,7 @@ fn options_section() -> String {
 
 /// Adds the names that an option has besides, which the generator leaves out.
 fn with_other_names(mut section: String) -> String {
-    for arg in plan::command().get_arguments().filter(|arg| arg.get_long().is_some()) {
+    for arg in cli::command().get_arguments().filter(|arg| arg.get_long().is_some()) {
         let bold: Vec<_> = spellings(arg).iter().map(|name| format!("\\fB{}\\fR", roff(name))).collect();
         let generated = bold.len().min(arg.get_short().iter().len() + 1);
         section = section.replacen(&bold[..generated].join(", "), &bold.join(", "), 1);
@@ -277,7 +277,7 @@ fn with_other_names(mut section: String) -> String {
 
 /// The SUBCOMMANDS section: what is said of each, and the options that mean something else there, or nothing elsewhere.
 fn subcommands_section() -> String {
-    let main = plan::command();
+    let main = cli::command();
     let same = |arg: &Arg| main.get_arguments().find(|other| other.get_id() == arg.get_id());
     let is_shared = |arg: &&Arg| same(arg).is_some_and(|other| other.get_help() == arg.get_help());
     let bold = |arg: &Arg| {
@@ -356,7 +356,7 @@ fn session_timeout_table() -> String {
 fn man_page() -> String {
     [
         format!(".TH ZKLOCK 1 {MAN_DATE} \"zklock {}\" \"User Commands\"\n", env!("CARGO_PKG_VERSION")),
-        format!(".SH NAME\nzklock \\- {}\n", roff(&plan::command().get_about().expect("there is one").to_string())),
+        format!(".SH NAME\nzklock \\- {}\n", roff(&cli::command().get_about().expect("there is one").to_string())),
         include_str!("../../man/sections/description.roff").to_owned(),
         options_section(),
         subcommands_section(),
@@ -429,7 +429,7 @@ fn man_page_has_every_option_with_its_variable() {
             }
         }
     }
-    for arg in plan::command().get_arguments() {
+    for arg in cli::command().get_arguments() {
         for spelling in spellings(arg) {
             assert!(described(&spelling), "{spelling} is missing");
         }
@@ -451,13 +451,13 @@ fn man_page_and_readme_have_every_key_of_a_configuration_file() {
     };
     let manual = section(&page, "\nCONFIGURATION FILES\n", "\nFILES\n");
     let readme = section(include_str!("../../README.md"), "\n## Configuration file\n", "\n## ");
-    for key in plan::keys() {
+    for key in cli::keys() {
         let is_key = |word: &str| word.trim_end_matches([',', '.']) == key;
         assert!(manual.split_whitespace().any(is_key), "{key} is missing in the man page");
         assert!(readme.contains(&format!("`{key}`")), "{key} is missing in the README");
     }
-    for text in [&page, include_str!("../../README.md"), &plan::command().render_long_help().to_string()] {
-        assert!(text.contains(plan::SYSTEMS) && text.contains("~/.config/zklock.toml"));
+    for text in [&page, include_str!("../../README.md"), &cli::command().render_long_help().to_string()] {
+        assert!(text.contains(cli::SYSTEMS) && text.contains("~/.config/zklock.toml"));
     }
 }
 
@@ -478,7 +478,7 @@ fn long_help_and_man_page_have_the_same_examples() {
         "zklock -z zk1,zk2,zk3 /jobs/backup -- ./backup.sh --full",
         "/usr/bin/zklock -q --once-per 50m /jobs/report -- /usr/local/bin/report",
     ] {
-        assert!(plan::command().render_long_help().to_string().contains(example));
+        assert!(cli::command().render_long_help().to_string().contains(example));
         assert!(man_page_as_read().contains(example));
     }
 }

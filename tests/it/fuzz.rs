@@ -13,15 +13,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use zklock::plan::{OwnCertificate, Tls};
+use zklock::look::roster::Roster;
 use zklock::rules::card::Card;
 use zklock::rules::fence::Holder;
 use zklock::rules::last_run::LastRun;
-use zklock::rules::login::Login;
 use zklock::rules::queue::Queue;
 use zklock::rules::revocation::Revocation;
-use zklock::rules::roster::Roster;
-use zklock::session;
+use zklock::zookeeper::login::Login;
+use zklock::zookeeper::net;
+use zklock::zookeeper::net::tls::{OwnCertificate, Tls};
 
 use crate::harness::running::Output;
 use crate::harness::scratch::LOCK;
@@ -87,7 +87,7 @@ fn certificates_and_keys() {
         fs::write(path("a.ca"), changed(rng, &read("ca.pem"))).unwrap();
         let own = OwnCertificate { certificate: path("a.pem"), key: Some(path("a.key")) };
         let tls = Tls { ca: Some(path("a.ca")), own: Some(own), verify_hostname: true };
-        match session::tls::Security::new(&tls).read() {
+        match net::tls::Security::new(&tls).read() {
             Ok(_) => taken += 1,
             Err(unfit) => assert!(!unfit.why.contains(char::is_control), "{unfit:?}"),
         }
@@ -105,7 +105,7 @@ fn files_with_credentials() {
         mutate(rng, &mut text);
         fs::write(&path, text).unwrap();
         let mut login = Login { file: Some(path.clone()), ..Login::default() };
-        if let Err(why) = session::login::load(&mut login, None) {
+        if let Err(why) = net::credentials::load(&mut login, None) {
             assert!(!why.contains("hidden") && !why.contains(char::is_control), "{why:?}");
         }
     });

@@ -1,4 +1,4 @@
-//! Which room of `src/` may know which, as the map in `lib.rs` says.
+//! Which room of `src/` may know which, and which file what, as `lib.rs` says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -106,70 +106,90 @@ fn assert_uses_none<'f>(name: &str, text: &str, forbidden: impl IntoIterator<Ite
     }
 }
 
+/// The rooms, from the top. Each knows those below it alone.
+const ORDER: [&str; 10] =
+    ["look", "supervisor", "fence", "keeper", "guard", "between", "cli", "zookeeper", "system", "rules"];
+
 /// Which rooms know which.
 fn rooms() -> BTreeMap<String, BTreeSet<String>> {
     let mut graph = BTreeMap::<String, BTreeSet<String>>::new();
-    for (name, text) in sources() {
-        let mut known = named(&text, "crate::");
-        known.remove(room(&name));
-        graph.entry(room(&name).to_owned()).or_default().extend(known);
+    for (name, text) in sources().iter().filter(|(name, _)| name.contains('/')) {
+        let mut known = named(text, "crate::");
+        known.remove(room(name));
+        graph.entry(room(name).to_owned()).or_default().extend(known);
     }
     graph
 }
 
 #[test]
-fn no_room_is_known_by_one_that_it_knows() {
-    assert_no_circle(&rooms());
-    let mut rules = BTreeMap::<String, BTreeSet<String>>::new();
-    for (name, text) in sources() {
-        let Some(module) = name.strip_prefix("rules/").map(room) else { continue };
-        let mut known = named(&text, "crate::rules::");
-        if name.matches('/').count() == 1 {
-            known.extend(named(&text, "super::"));
-        }
-        known.remove(module);
-        rules.entry(module.to_owned()).or_default().extend(known);
+fn a_room_knows_those_below_it_alone() {
+    let rooms = rooms();
+    assert_eq!(rooms.keys().map(String::as_str).collect::<BTreeSet<_>>(), BTreeSet::from(ORDER));
+    for (name, known) in rooms {
+        let place = ORDER.iter().position(|room| *room == name).unwrap();
+        let above: Vec<_> = known.iter().filter(|room| ORDER[..place].contains(&room.as_str())).collect();
+        assert!(above.is_empty(), "{name} knows {above:?}");
     }
-    assert!(rules.len() > 10, "{rules:?}");
-    assert_no_circle(&rules);
 }
 
 #[test]
-fn the_rules_know_no_other_room_and_do_nothing() {
-    assert_eq!(rooms()["rules"], BTreeSet::new());
-    for (name, text) in sources().iter().filter(|(name, _)| name.starts_with("rules/")) {
+fn what_only_looks_starts_no_process_of_a_run() {
+    let known: Vec<_> = rooms()["look"].iter().filter(|room| ORDER[1..=5].contains(&room.as_str())).cloned().collect();
+    assert!(known.is_empty(), "look knows {known:?}");
+}
+
+/// One process never talks to a server, the other never to a terminal.
+#[test]
+fn the_supervisor_knows_no_server_and_the_keeper_no_terminal() {
+    assert!(!rooms()["supervisor"].contains("zookeeper"));
+    assert!(!rooms()["guard"].contains("zookeeper"));
+    for (name, text) in sources().iter().filter(|(name, _)| room(name) == "keeper") {
+        assert_uses_none(name, text, &["terminal::", "writer::", "sentences::"]);
+    }
+}
+
+/// All of them fork.
+#[test]
+fn each_process_has_one_thread() {
+    for (name, text) in &sources() {
+        assert_uses_none(name, text, &["thread::"]);
+        assert!(!named(text, "std::").contains("thread"), "{name}");
+    }
+}
+
+#[test]
+fn the_rules_do_nothing() {
+    for (name, text) in sources().iter().filter(|(name, _)| room(name) == "rules") {
         // The numbers of the signals are the C library's.
         let forbidden = EFFECTS.iter().filter(|effect| (name.as_str(), **effect) != ("rules/signal.rs", "libc::"));
         assert_uses_none(name, text, forbidden);
-        let std = named(text, "std::");
-        let std: Vec<_> = EFFECTS_OF_STD.iter().filter(|module| std.contains(**module)).collect();
-        assert!(std.is_empty(), "{name} uses {std:?}");
+        assert_names_no_effect_of_std(name, text);
     }
+}
+
+fn assert_names_no_effect_of_std(name: &str, text: &str) {
+    let std = named(text, "std::");
+    let std: Vec<_> = EFFECTS_OF_STD.iter().filter(|module| std.contains(**module)).collect();
+    assert!(std.is_empty(), "{name} uses {std:?}");
 }
 
 /// Bytes in, events out: the simulator can stand on both sides of it.
 #[test]
 fn the_protocol_knows_only_what_time_it_is_and_does_nothing() {
-    assert_eq!(rooms()["zookeeper"], BTreeSet::from(["rules".to_owned()]));
-    for (name, text) in sources().iter().filter(|(name, _)| room(name) == "zookeeper") {
+    for (name, text) in sources().iter().filter(|(name, _)| name.starts_with("zookeeper/wire/")) {
         assert!(named(text, "crate::rules::").is_subset(&["instant", "pace"].map(str::to_owned).into()), "{name}");
         assert_uses_none(name, text, EFFECTS);
-        let std = named(text, "std::");
-        let std: Vec<_> = EFFECTS_OF_STD.iter().filter(|module| std.contains(**module)).collect();
-        assert!(std.is_empty(), "{name} uses {std:?}");
+        assert_uses_none(name, text, &["zookeeper::session", "zookeeper::net"]);
+        assert_names_no_effect_of_std(name, text);
     }
 }
 
 /// The simulator runs it on a clock of its own, over connections of its own.
 #[test]
 fn the_session_reaches_outside_through_its_channel() {
-    for (name, text) in
-        sources().iter().filter(|(name, _)| ["session/client.rs", "session/channel.rs"].contains(&&**name))
-    {
-        let outside = named(text, "crate::");
-        assert!(outside.is_subset(&["rules", "zookeeper"].map(str::to_owned).into()), "{name} knows {outside:?}");
+    for (name, text) in sources().iter().filter(|(name, _)| name.starts_with("zookeeper/session/")) {
         assert_uses_none(name, text, EFFECTS.iter().filter(|effect| **effect != "log::"));
-        assert_uses_none(name, text, &["tcp::", "dial::", "servers::"]);
+        assert_uses_none(name, text, &["zookeeper::net", "crate::system"]);
     }
 }
 
@@ -182,83 +202,21 @@ fn the_machine_ignores_no_event_unseen() {
     }
 }
 
-/// It forks for look-ups, so it must have one thread.
-#[test]
-fn the_keeper_has_one_thread() {
-    for (name, text) in &sources() {
-        if ["keeper", "session", "zookeeper", "reactor", "lookup"].contains(&room(name)) {
-            assert_uses_none(name, text, &["thread::"]);
-            assert!(!named(text, "std::").contains("thread"), "{name}");
-        }
-    }
-}
-
-/// Two processes: one of them never talks to a server, the other never to a terminal.
-#[test]
-fn effects_are_known_to_those_who_use_them_only() {
-    let rooms = rooms();
-    let knows_none = |room: &str, others: &[&str]| {
-        let known: Vec<_> = others.iter().filter(|other| rooms[room].contains(**other)).collect();
-        assert!(known.is_empty(), "{room} knows {known:?}");
-    };
-    knows_none("supervisor", &["session", "operate"]);
-    knows_none("operate", &["supervisor", "keeper", "guard", "wire", "shared", "lending", "command", "fence"]);
-    knows_none("fence", &["session", "zookeeper", "operate", "wire", "lending", "guard"]);
-    knows_none("keeper", &["supervisor", "terminal", "writer", "sentences"]);
-    knows_none("wire", &["command", "cli", "plan"]);
-    for leaf in [
-        "session",
-        "command",
-        "signals",
-        "terminal",
-        "writer",
-        "wire",
-        "clock",
-        "sentences",
-        "plan",
-        "environment",
-        "lending",
-        "shared",
-        "descendants",
-        "guard",
-        "fence",
-    ] {
-        knows_none(leaf, &["supervisor", "keeper"]);
-    }
-}
-
+/// So the simulator can take the place of the world.
 #[test]
 fn the_keeper_reaches_outside_in_one_file() {
-    let in_itself = ["keeper/process.rs", "keeper/fence.rs"];
-    let sources = sources();
-    for (name, text) in sources.iter().filter(|(name, _)| room(name) == "keeper" && !in_itself.contains(&&**name)) {
-        let outside = named(text, "crate::");
-        let outside: Vec<_> =
-            ["clock", "command", "wire", "signals", "lending"].iter().filter(|o| outside.contains(**o)).collect();
-        assert!(outside.is_empty(), "{name} knows {outside:?}");
-        assert_uses_none(name, text, &["fastrand::", "session::client", "session::tcp", "reactor::"]);
-    }
-}
-
-/// They fork for look-ups. And they hold no lock, so they have no use for a lease.
-#[test]
-fn subcommands_have_one_thread_and_no_lease() {
-    for (name, text) in sources().iter().filter(|(name, _)| room(name) == "operate") {
-        assert_uses_none(name, text, &["thread::"]);
-        let rules = named(text, "crate::rules::");
-        let forbidden: Vec<_> = ["lease", "machine", "guard"].iter().filter(|rule| rules.contains(**rule)).collect();
-        assert!(forbidden.is_empty(), "{name} uses {forbidden:?}");
+    let inside = sources().into_iter().filter(|(name, _)| room(name) == "keeper" && name != "keeper/process.rs");
+    for (name, text) in inside {
+        let system = named(&text, "crate::system::");
+        assert!(system.is_subset(&BTreeSet::from(["futures".to_owned()])), "{name} knows {system:?}");
+        assert_uses_none(&name, &text, &["crate::between", "crate::guard", "zookeeper::net", "fastrand::"]);
     }
 }
 
 /// It is for machines that reach no server.
 #[test]
 fn a_fence_knows_no_zookeeper() {
-    for (name, text) in sources().iter().filter(|(name, _)| name == "keeper/fence.rs" || room(name) == "fence") {
-        let known = named(text, "crate::");
-        let known: Vec<_> = ["session", "zookeeper", "reactor"].iter().filter(|o| known.contains(**o)).collect();
-        assert!(known.is_empty(), "{name} knows {known:?}");
-    }
+    assert!(!rooms()["fence"].contains("zookeeper"));
 }
 
 #[test]
@@ -271,17 +229,9 @@ fn the_turns_of_the_supervisor_know_the_rules_only() {
 }
 
 #[test]
-fn the_supervisor_alone_runs_the_machine_and_has_one_thread() {
-    for (name, text) in &sources() {
-        if !["supervisor", "rules"].contains(&room(name)) {
-            assert!(!named(text, "crate::rules::").contains("machine"), "{name}");
-        }
-        if ["supervisor", "command", "signals", "terminal", "writer", "wire", "lending", "guard", "fence"]
-            .contains(&room(name))
-        {
-            assert_uses_none(name, text, &["thread::"]);
-            assert!(!named(text, "std::").contains("thread"), "{name}");
-        }
+fn the_supervisor_alone_runs_the_machine() {
+    for (name, text) in sources().iter().filter(|(name, _)| !["supervisor", "rules"].contains(&room(name))) {
+        assert!(!named(text, "crate::rules::").contains("machine"), "{name}");
     }
 }
 

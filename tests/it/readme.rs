@@ -15,7 +15,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::Arg;
-use zklock::plan;
+use zklock::cli;
 use zklock::rules::lease::Terms;
 use zklock::rules::outcome::EXIT_STATUS;
 
@@ -294,7 +294,7 @@ fn other_command_lines_are_understood() {
         let lines = command_lines(&block.text);
         assert!(!lines.is_empty(), "no zklock in {block:?}");
         for words in lines {
-            let plan = plan::job(words.clone(), &|_: &str| None);
+            let plan = cli::job(words.clone(), &|_: &str| None);
             assert!(plan.is_ok(), "{words:?}: {plan:?}");
             understood += 1;
         }
@@ -337,7 +337,7 @@ fn option_row(arg: &Arg) -> String {
 #[test]
 fn options_are_those_of_the_program() {
     let mut table = "| option | variable | meaning |\n| --- | --- | --- |\n".to_owned();
-    let command = plan::command();
+    let command = cli::command();
     table.extend(command.get_arguments().filter(|arg| !arg.is_positional()).map(option_row));
     assert_has(README, &table);
 }
@@ -353,7 +353,7 @@ fn session_timeouts_hold_what_they_say() {
         let _ = writeln!(table, "| {} |", row.join(" | "));
     }
     assert_has(PROMISES, &table);
-    let plan = plan::job(["zklock", "/l", "true"].map(OsString::from), &|_: &str| None).expect("a plan");
+    let plan = cli::job(["zklock", "/l", "true"].map(OsString::from), &|_: &str| None).expect("a plan");
     let outage = in_tenths(Terms::with_default_grace(plan.settings.session_timeout).patience());
     assert!(README.contains(&format!("an outage of {outage} ")), "{outage}");
 }

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use zklock::plan::{self, Surroundings, Unread};
+use zklock::cli::{self, Surroundings, Unread};
 
 use crate::harness::running::finish;
 use crate::harness::running::{Output, Running};
@@ -70,7 +70,7 @@ impl Surroundings for Files {
 
     fn file(&self, path: &Path) -> Result<Vec<u8>, Unread> {
         let Self(systems, users) = self;
-        if path == Path::new(plan::SYSTEMS) {
+        if path == Path::new(cli::SYSTEMS) {
             return Ok(systems.clone().into());
         }
         assert_eq!(path, Path::new("/home/ops/.config/zklock.toml"));
@@ -80,7 +80,7 @@ impl Surroundings for Files {
 
 /// Fails unless these are the settings that the README shows.
 fn expect_settings(files: &Files) {
-    let plan = plan::job(["zklock", "/l", "true"].map(OsString::from), files).expect("a plan");
+    let plan = cli::job(["zklock", "/l", "true"].map(OsString::from), files).expect("a plan");
     assert_eq!(plan.servers.to_string(), "zk1:2281,zk2:2281,zk3:2281/prod");
     assert_eq!(plan.settings.session_timeout.as_secs(), 20);
     let tls = plan.tls.expect("TLS");
@@ -226,7 +226,7 @@ fn holding_scripts() -> Vec<(&'static str, String, &'static str)> {
     let readme = only_block_of_the_readme("bash").text;
     let page = include_str!("../../man/sections/hold.roff").replace("\\-", "-");
     let mut of_page = page.split("\n.nf\n").skip(1).map(|rest| rest.split(".fi\n").next().expect("a block").to_owned());
-    let mut hold = zklock::plan::Subcommand::Hold.command();
+    let mut hold = zklock::cli::Subcommand::Hold.command();
     let help = hold.render_long_help().to_string();
     let mut of_help = help.split("\n    ZKLOCK_TOKEN=").skip(1).map(|rest| {
         let lines = rest.lines().skip(1).take_while(|line| line.starts_with("    "));

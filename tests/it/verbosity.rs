@@ -46,7 +46,7 @@ fn log_variable_filters() {
         |filter: &str| scratch.zklock().arg(LOCK).env("ZKLOCK_LOG", filter).bare_child().run().expect_code(0).stderr();
     assert!(count_own_lines(&stderr_with("debug")) > count_own_lines(&stderr_with("info")));
     assert_eq!(stderr_with("off"), "");
-    assert_eq!(stderr_with("zklock::session=off,warn"), "");
+    assert_eq!(stderr_with("zklock::zookeeper::session=off,warn"), "");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use zklock::command;
+use zklock::guard::program;
 use zklock::rules::event::{CommandEnd, CommandEvent, Effect, Event as Happening, OnLostEvent, Unstarted, Whom};
 use zklock::rules::guard::{self, Request, Stage};
 use zklock::rules::guarded::{End, Guarded, Kill, Shown};
@@ -330,11 +330,11 @@ impl SimOutside<'_> {
         }
         // What the guard has reaped is not ours, and what has come to us after its death is.
         if let Some(status) = root_status.take_if(|_| !guard.alive) {
-            guarded.command_reaped(command::end_of(status));
+            guarded.command_reaped(program::end_of(status));
         }
         let root = processes.first();
         let stopped = guard.stopped.take().filter(|_| root.is_some_and(|root| root.alive && root.stopped));
-        let shown = Shown { stage: guard.stage, ended: guard.ended.map(command::end_of) };
+        let shown = Shown { stage: guard.stage, ended: guard.ended.map(program::end_of) };
         let is_our_child = || !guard.alive && (root_status.is_some() || root.is_some_and(|root| root.alive));
         let news = guarded.news(shown, stopped, is_our_child);
         (seen.has_ended, seen.is_emptied) = (news.ended.is_some(), guard.stage == Stage::Empty);

@@ -29,7 +29,7 @@ use std::fmt::Write as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use zklock::plan::{self, Plan};
+use zklock::cli::{self, Plan};
 
 use crate::coverage::Coverage;
 use crate::faults::lock_path;
@@ -61,7 +61,7 @@ fn plans() -> Vec<Plan> {
     (0..2)
         .map(|lock| {
             let args = ["zklock", &lock_path(lock), "true"].map(OsString::from);
-            plan::job(args, &|_: &str| None).expect("a plan")
+            cli::job(args, &|_: &str| None).expect("a plan")
         })
         .collect()
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use zklock::rules::instant::Instant;
 use zklock::rules::pace::silence_limit;
-use zklock::session::channel::Channel;
+use zklock::zookeeper::session::channel::Channel;
 
 use crate::chance::LATEST;
 use crate::coverage::Kind;

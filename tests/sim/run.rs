@@ -9,8 +9,8 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use fastrand::Rng;
+use zklock::cli::{Plan, Request};
 use zklock::keeper::Keeper;
-use zklock::plan::{Plan, Request};
 use zklock::rules::card::Card;
 use zklock::rules::lender::Lender;
 use zklock::rules::mode::Mode;

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 
-use zklock::session::Stat;
+use zklock::zookeeper::session::Stat;
 
 use crate::coverage::Kind;
 use crate::network::{Conn, Slot};

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use zklock::plan::Plan;
+use zklock::cli::Plan;
 use zklock::rules::mode::Mode;
 use zklock::rules::settings::{Patience, Settings};
 use zklock::rules::signal::Signal;

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use zklock::session::Stat;
+use zklock::zookeeper::session::Stat;
 
 use crate::state::Path;
 

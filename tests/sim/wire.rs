@@ -6,10 +6,10 @@
 use std::rc::Rc;
 
 use zklock::rules::last_run;
-use zklock::session::Stat;
-use zklock::zookeeper::error::Malformed;
-use zklock::zookeeper::frames::Inbox;
-use zklock::zookeeper::records::{Reader, Writer};
+use zklock::zookeeper::session::Stat;
+use zklock::zookeeper::wire::error::Malformed;
+use zklock::zookeeper::wire::frames::Inbox;
+use zklock::zookeeper::wire::records::{Reader, Writer};
 
 use crate::state::{MS, Time};
 

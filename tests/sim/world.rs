@@ -6,7 +6,6 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use zklock::futures::or;
 use zklock::keeper::outside::Outside;
 use zklock::rules::card::Card;
 use zklock::rules::contacts::Contact;
@@ -16,10 +15,11 @@ use zklock::rules::lease::Span;
 use zklock::rules::lender::{Lender, Loan};
 use zklock::rules::message::{Connection, Order, Progress, Remark, Report};
 use zklock::rules::pace::{Pace, silence_limit};
-use zklock::session::channel::{Rejected, shake_hands};
-use zklock::session::client::ClientSession;
-use zklock::session::{Created, Failure, Session, Stat, Watch};
-use zklock::zookeeper::handshake::{Attempt, Granted, Identity};
+use zklock::system::futures::or;
+use zklock::zookeeper::session::channel::{Rejected, shake_hands};
+use zklock::zookeeper::session::client::ClientSession;
+use zklock::zookeeper::session::{Created, Failure, Session, Stat, Watch};
+use zklock::zookeeper::wire::handshake::{Attempt, Granted, Identity};
 
 use crate::coverage::Kind;
 use crate::nested::{Proc, pid};

@@ -3,11 +3,11 @@
 use std::net::TcpStream;
 use std::time::Duration;
 
-use zklock::clock;
-use zklock::zookeeper::error::NoSession;
-use zklock::zookeeper::handshake::Attempt;
-use zklock::zookeeper::reply::Reply;
-use zklock::zookeeper::request::{Acl, Kind, NewNode, Request};
+use zklock::system::clock;
+use zklock::zookeeper::wire::error::NoSession;
+use zklock::zookeeper::wire::handshake::Attempt;
+use zklock::zookeeper::wire::reply::Reply;
+use zklock::zookeeper::wire::request::{Acl, Kind, NewNode, Request};
 
 use super::talk::{SILENCE, Talk, Unanswered, begin, open, path_of, resume};
 use crate::harness::client::Client;

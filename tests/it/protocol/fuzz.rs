@@ -8,11 +8,11 @@ use std::time::{Duration, Instant as Clock};
 use fastrand::Rng;
 use zklock::rules::instant::Instant;
 use zklock::rules::pace::Pace;
-use zklock::zookeeper::connection::{Connection, Event};
-use zklock::zookeeper::error::{Broken, Refused};
-use zklock::zookeeper::handshake::{Attempt, Granted};
-use zklock::zookeeper::reply::Reply;
-use zklock::zookeeper::request::{Kind, NewNode, Operation, Request, Secret};
+use zklock::zookeeper::wire::connection::{Connection, Event};
+use zklock::zookeeper::wire::error::{Broken, Refused};
+use zklock::zookeeper::wire::handshake::{Attempt, Granted};
+use zklock::zookeeper::wire::reply::Reply;
+use zklock::zookeeper::wire::request::{Kind, NewNode, Operation, Request, Secret};
 
 use super::conversation::Conversation;
 

@@ -4,9 +4,9 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use zklock::zookeeper::error::{Code, Refused};
-use zklock::zookeeper::reply::{Change, ChangeKind, Reply};
-use zklock::zookeeper::request::{Acl, Kind, NewNode, Operation, Request, Secret};
+use zklock::zookeeper::wire::error::{Code, Refused};
+use zklock::zookeeper::wire::reply::{Change, ChangeKind, Reply};
+use zklock::zookeeper::wire::request::{Acl, Kind, NewNode, Operation, Request, Secret};
 
 use super::conversation::{Conversation, Network, Recorder};
 use super::talk::{Line, TIMEOUT, Talk, data_of, open, path_of, resume};

@@ -4,13 +4,13 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use zklock::clock;
 use zklock::rules::pace::Pace;
-use zklock::zookeeper::connection::{Connection, Event};
-use zklock::zookeeper::error::{Broken, NoSession, Refused};
-use zklock::zookeeper::handshake::{Attempt, Granted, Identity};
-use zklock::zookeeper::reply::{Change, Reply, Stat};
-use zklock::zookeeper::request::Request;
+use zklock::system::clock;
+use zklock::zookeeper::wire::connection::{Connection, Event};
+use zklock::zookeeper::wire::error::{Broken, NoSession, Refused};
+use zklock::zookeeper::wire::handshake::{Attempt, Granted, Identity};
+use zklock::zookeeper::wire::reply::{Change, Reply, Stat};
+use zklock::zookeeper::wire::request::Request;
 
 use crate::harness::poll::PATIENCE;
 

@@ -1,0 +1,135 @@
+//! The command of `zklock hold`: this program, by a subcommand that nobody else has a use for. It prints the variables, and
+//! holds until a signal ends it.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl;
+use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout, write};
+
+use super::{null, standard, stdin};
+use crate::cli::environment;
+use crate::rules::outcome::Outcome;
+use crate::rules::signal::Signal;
+use crate::system::fork::close_all_but;
+use crate::system::signals::{self, Signals};
+use crate::system::terminal::Screen;
+
+pub(super) const NAME: &str = "hold-stand-in";
+
+/// How much is written at once: as much as a pipe that is ready has room for (pipe(7)).
+const PIECE: usize = 4096;
+
+/// Lives as what stands in for a command, if this process was started as that. `args`: its arguments, which are those of
+/// [`super::Caller::command`].
+pub fn stand_in(args: &[OsString]) -> Option<Outcome> {
+    let words: Vec<_> = args.iter().skip(1).map(|word| word.to_string_lossy()).collect();
+    let (name, words) = words.split_first()?;
+    if name != NAME {
+        return None;
+    }
+    // A name for people.
+    let _ = prctl::set_name(c"lock-hold");
+    let ending = words.iter().filter_map(|word| Signal::new(word.parse().ok()?)).collect();
+    Some(hold(ending).map_or_else(
+        |error| {
+            Screen::default().line(&format!("hold: {error}"));
+            Outcome::Internal
+        },
+        |()| Outcome::Exited(0),
+    ))
+}
+
+fn hold(ending: Vec<Signal>) -> io::Result<()> {
+    close_all_but(&[libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO]);
+    dup2_stdin(null()?)?;
+    // It may have been started with SIGTERM ignored, and has to end by it all the same.
+    signals::heed(ending.clone());
+    let signals = Signals::of(ending)?;
+    let mut text = vec![];
+    // Without a caller that is known nothing is lent.
+    for name in environment::OF_A_RUN.into_iter().chain([environment::LENDER]) {
+        std::env::var_os(name).into_iter().for_each(|value| push_line(&mut text, name, &value));
+    }
+    if print(&text, &signals)? {
+        // The files of the caller are none of ours. Standard output comes last: whoever reads it sees its end.
+        dup2_stderr(stdin())?;
+        dup2_stdout(stdin())?;
+        while !signals.clear() {
+            await_one(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)])?;
+        }
+    }
+    Ok(())
+}
+
+/// Prints the lines. Returns false if it was told to end before they were read.
+fn print(text: &[u8], signals: &Signals) -> io::Result<bool> {
+    let stdout = standard(libc::STDOUT_FILENO);
+    let mut left = text;
+    while !left.is_empty() {
+        let ended = PollFd::new(signals.as_fd(), PollFlags::POLLIN);
+        await_one(&mut [ended, PollFd::new(stdout, PollFlags::POLLOUT)])?;
+        if signals.clear() {
+            return Ok(false);
+        }
+        match write(stdout, &left[..left.len().min(PIECE)]) {
+            Ok(count) => left = &left[count..],
+            Err(Errno::EINTR | Errno::EAGAIN) => {}
+            Err(error) => return Err(io::Error::other(format!("cannot print the variables: {}", error.desc()))),
+        }
+    }
+    Ok(true)
+}
+
+fn await_one(fds: &mut [PollFd<'_>]) -> nix::Result<()> {
+    match poll(fds, PollTimeout::NONE) {
+        Err(Errno::EINTR) => Ok(()),
+        awaited => awaited.map(drop),
+    }
+}
+
+/// A line that a shell reads as an assignment, and systemd.exec(5) (EnvironmentFile) as well.
+fn push_line(text: &mut Vec<u8>, name: &str, value: &OsStr) {
+    text.extend_from_slice(name.as_bytes());
+    text.push(b'=');
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/_.:-".contains(byte);
+    if !value.is_empty() && value.as_bytes().iter().all(is_plain) {
+        text.extend_from_slice(value.as_bytes());
+    } else {
+        text.push(b'\'');
+        for byte in value.as_bytes() {
+            match byte {
+                b'\'' => text.extend_from_slice(br"'\''"),
+                byte => text.push(*byte),
+            }
+        }
+        text.push(b'\'');
+    }
+    text.push(b'\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStringExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_shell_reads_the_lines_as_they_were_meant() {
+        let values: [&[u8]; 6] = [b"/jobs/backup", b"", b"a b", b"it's $HOME `x` \\ \"y\"", b"two\nlines", b"\xff~*"];
+        for value in values {
+            let mut text = vec![];
+            push_line(&mut text, "V", OsStr::from_bytes(value));
+            let script = [text.as_slice(), b"printf %s \"$V\""].concat();
+            let output = std::process::Command::new("sh").arg("-c").arg(OsString::from_vec(script)).output().unwrap();
+            assert_eq!(output.stdout, value);
+        }
+        let mut text = vec![];
+        push_line(&mut text, "ZKLOCK_PATH", OsStr::new("/jobs/backup"));
+        assert_eq!(text, b"ZKLOCK_PATH=/jobs/backup\n");
+    }
+}

@@ -1,0 +1,168 @@
+//! A run lends its locks to the runs below its command. If such a nested run waited for them instead, it would
+//! wait for itself.
+//!
+//! There is one pipe. The lender has its write end, and tells its command where ([`Offer`]). A borrower opens a read end
+//! of it through /proc, and keeps that open for as long as it may use the locks.
+//!
+//! - The lender sees an error at its end (POLLERR) as long as nobody has a read end: nobody borrows.
+//! - The borrower sees the pipe hang up when the lender has died, in whatever way. A lender that loses the lock while it
+//!   lives puts a byte into the pipe, which nobody reads. Either ends what the borrower runs.
+//!
+//! When its command has ended, a lender lends nothing more. Between that and a borrower that is opening the pipe there is
+//! no order, so a lender has its end twice: it closes the one that it has offered, its door, and only then looks
+//! whether anybody borrows. The borrower opens the pipe, and then looks whether the door still stands.
+//!
+//! The supervisor is the lender. What borrows from `zklock hold` is not below its guard, so that its keeper has a copy of
+//! the end: it tells the borrowers, and waits for them, when its supervisor has died.
+
+use std::cell::RefCell;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::iter;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::stat::fstat;
+use nix::unistd::{pipe2, write};
+
+use crate::rules::lender::{Lender, Offer};
+use crate::rules::loans::{self, Processes, Unknown, Unlent};
+use crate::system::{process, signals};
+
+#[derive(Debug)]
+pub struct Lending {
+    writes: OwnedFd,
+    /// A copy of `writes` that borrowers find; `None` once nothing more is lent.
+    door: RefCell<Option<OwnedFd>>,
+    lender: Lender,
+    inode: u64,
+}
+
+impl Lending {
+    /// This run lends from now on. A fork has to close its copies, or to execute a program: they would hide its death.
+    pub fn begin() -> io::Result<Self> {
+        let (_, writes) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+        let door = writes.try_clone()?;
+        let inode = fstat(&writes)?.st_ino;
+        Ok(Self { writes, door: RefCell::new(Some(door)), lender: process(std::process::id())?, inode })
+    }
+
+    /// This run, as its supervisor.
+    pub fn lender(&self) -> Lender {
+        self.lender
+    }
+
+    /// What the process `root` and those below it are to be told, which may borrow the locks of this run.
+    pub fn offer(&self, root: Lender) -> Option<Offer> {
+        let descriptor = self.door.borrow().as_ref()?.as_raw_fd().cast_unsigned();
+        Some(Offer { lender: self.lender, root, descriptor, inode: self.inode })
+    }
+
+    /// From now on nothing more is lent.
+    pub fn end(&self) {
+        self.door.take();
+    }
+
+    /// All that is lent is lost: what runs under it is to be killed.
+    pub fn call_in(&self) {
+        // In this order, because nothing can be put into a pipe that nobody reads.
+        self.end();
+        let _ = write(&self.writes, &[0]);
+    }
+
+    /// Whether nothing more is lent, and no run may use our locks any more.
+    pub fn is_over(&self) -> bool {
+        self.awaited().is_some_and(|writes| has(writes, PollFlags::empty()))
+    }
+
+    /// What shows that ([`Self::is_over`]), once nothing more is lent. No event has to be asked for.
+    pub fn awaited(&self) -> Option<BorrowedFd<'_>> {
+        self.door.borrow().is_none().then(|| self.writes.as_fd())
+    }
+
+    /// The descriptors of both copies.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        iter::once(&self.writes).chain(&*self.door.borrow()).map(AsRawFd::as_raw_fd).collect()
+    }
+}
+
+pub type Borrowing = loans::Borrowing<OwnedFd>;
+
+/// Other processes and their pipes, as /proc shows them.
+#[derive(Clone, Copy, Debug)]
+pub struct Proc;
+
+impl Processes for Proc {
+    type Pipe = OwnedFd;
+
+    fn open(&self, offer: Offer) -> Result<OwnedFd, Unlent> {
+        // A stopped run learns that it has lost its lender, and ends its command.
+        let continued = |pipe: File| signals::continue_at_news(pipe.as_fd()).map(|()| pipe).map_err(Into::into);
+        let opened = open(offer).and_then(continued);
+        log::debug!("lender {}: {opened:?}", offer.lender.pid);
+        opened.map(OwnedFd::from).map_err(|error| match error.raw_os_error() {
+            // The process has gone, or that number is free, or another's, there.
+            None | Some(libc::ENOENT | libc::ESRCH) => Unlent::Over,
+            Some(_) => {
+                log::info!("cannot borrow: {error}");
+                Unlent::Denied
+            }
+        })
+    }
+
+    fn is_lost(&self, pipe: &OwnedFd) -> bool {
+        has(pipe.as_fd(), PollFlags::POLLIN)
+    }
+
+    fn is_above(&self, root: Lender, pid: u32) -> Result<bool, Unknown> {
+        // If the process is the same before and after, it was so meanwhile. Before, because a process that /proc hides is
+        // found by its number alone.
+        let is_above = || {
+            let is_there = lives(root)? && (root.pid == pid || process::is_above(root.pid, pid)?);
+            Ok::<_, io::Error>(is_there && lives(root)?)
+        };
+        is_above().map_err(|_| Unknown)
+    }
+}
+
+/// Whether poll(2) tells this event of a pipe, or an error or a hang-up.
+fn has(pipe: BorrowedFd<'_>, event: PollFlags) -> bool {
+    poll(&mut [PollFd::new(pipe, event)], PollTimeout::ZERO).is_ok_and(|count| count > 0)
+}
+
+/// Opens a read end of the pipe of another process, unless that process has closed its door meanwhile. An error without
+/// a number says that.
+fn open(offer: Offer) -> io::Result<File> {
+    let path = format!("/proc/{}/fd/{}", offer.lender.pid, offer.descriptor);
+    let stands = || -> io::Result<()> {
+        let there = fs::metadata(&path)?;
+        let stands = there.file_type().is_fifo() && there.ino() == offer.inode && lives(offer.lender)?;
+        if stands { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+    };
+    // The first look keeps us from opening what belongs to another process by now.
+    stands()?;
+    let pipe = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path)?;
+    stands()?;
+    if pipe.metadata()?.ino() == offer.inode { Ok(pipe) } else { Err(io::ErrorKind::NotFound.into()) }
+}
+
+pub fn process(pid: u32) -> io::Result<Lender> {
+    let started = process::started(pid)?.ok_or(io::ErrorKind::NotFound)?;
+    Ok(Lender { pid, started })
+}
+
+/// Whether this process lives. An error: it may.
+pub fn lives(process: Lender) -> io::Result<bool> {
+    Ok(process::started(process.pid)? == Some(process.started))
+}
+
+/// The text that tells one boot of a machine from all others.
+pub fn boot_id() -> Option<String> {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! Configuration files: which there are, and what may be in them. [`Surroundings`] reads them.
+
+use std::borrow::Cow;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, Error};
+
+use super::UsageError;
+use super::option::Kind;
+use super::options::KEYS;
+use super::origin::{Given, Origin, Place, Setting};
+use super::refusal::{nearest, quoted};
+use crate::cli::environment;
+use crate::rules::text::legible;
+
+pub const SYSTEMS: &str = "/etc/zklock.toml";
+
+/// The user's file, in the directory for such files.
+const USERS: &str = "zklock.toml";
+
+/// What there is besides the arguments.
+pub trait Surroundings {
+    fn variable(&self, name: &str) -> Option<OsString>;
+
+    fn file(&self, path: &Path) -> Result<Vec<u8>, Unread>;
+}
+
+/// Variables, and no files.
+impl<E: Fn(&str) -> Option<OsString>> Surroundings for E {
+    fn variable(&self, name: &str) -> Option<OsString> {
+        self(name)
+    }
+
+    fn file(&self, _: &Path) -> Result<Vec<u8>, Unread> {
+        Err(Unread::Missing("no such file".to_owned()))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// It is not there, as far as can be seen.
+    Missing(String),
+    /// It is there, but must not or cannot be used.
+    Unusable(String),
+}
+
+/// The names of the keys, for documents and tests.
+pub fn keys() -> impl Iterator<Item = &'static str> {
+    KEYS.iter().map(|option| option.long)
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Config {
+    /// The files that were read, and why these.
+    files: Vec<(PathBuf, Origin)>,
+    /// What is in them, the strongest file first.
+    given: Vec<Given>,
+}
+
+impl Config {
+    /// Reads the file that is named, or else those that there are.
+    pub(super) fn read(named: Option<Given>, surroundings: &impl Surroundings) -> Result<Self, UsageError> {
+        let mut config = Self::default();
+        if let Some(named) = named {
+            if named.text.is_empty() {
+                return Err(named.refused("write the path of a file, or /dev/null for none"));
+            }
+            let path = PathBuf::from(&named.text);
+            let content = surroundings.file(&path).map_err(|(Unread::Missing(why) | Unread::Unusable(why))| {
+                UsageError(format!("{}: {}: {why}", named.what(), shown(&path)))
+            })?;
+            config.add(path, named.origin, false, &content)?;
+            return Ok(config);
+        }
+        let systems = (PathBuf::from(SYSTEMS), true);
+        for (path, is_systems) in users_file(surroundings).map(|path| (path, false)).into_iter().chain([systems]) {
+            match surroundings.file(&path) {
+                Ok(content) => config.add(path, Origin::Default, is_systems, &content)?,
+                Err(Unread::Missing(_)) => {}
+                Err(Unread::Unusable(why)) => return Err(UsageError(format!("{}: {why}", shown(&path)))),
+            }
+        }
+        Ok(config)
+    }
+
+    /// What the strongest file says of a key.
+    pub(super) fn get(&self, key: &str) -> Option<&Given> {
+        self.given.iter().find(|given| given.name == key)
+    }
+
+    pub(super) fn files(&self) -> impl Iterator<Item = Setting> {
+        self.files.iter().map(|(path, origin)| Setting {
+            name: "config",
+            value: Some(path.to_string_lossy().into_owned()),
+            origin: origin.clone(),
+        })
+    }
+
+    fn add(&mut self, path: PathBuf, origin: Origin, is_systems: bool, content: &[u8]) -> Result<(), UsageError> {
+        self.given.extend(entries(&path, is_systems, content)?);
+        self.files.push((path, origin));
+        Ok(())
+    }
+}
+
+/// Where the user's file would be. Without a home there is none: a service of systemd may have no HOME.
+fn users_file(surroundings: &impl Surroundings) -> Option<PathBuf> {
+    // The specification of XDG has a relative path ignored.
+    let folder = |name| surroundings.variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let folder = folder(environment::XDG_CONFIG_HOME).or_else(|| Some(folder(environment::HOME)?.join(".config")));
+    folder.map(|folder| folder.join(USERS))
+}
+
+fn entries(path: &Path, is_systems: bool, content: &[u8]) -> Result<Vec<Given>, UsageError> {
+    let line_of = |at: usize| content[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
+    let refused = |at: usize, why: &str| UsageError(format!("{}: line {}: {why}", shown(path), line_of(at)));
+    let text = std::str::from_utf8(content)
+        .map_err(|error| refused(error.valid_up_to(), "not UTF-8; write the file in UTF-8"))?;
+    let (table, errors) = DeTable::parse_recoverable(text);
+    // The first line that is wrong is the one to tell.
+    let at = |error: &Error| error.span().map_or(0, |span| span.start);
+    if let Some(error) = errors.iter().min_by_key(|error| at(error)) {
+        let why = legible(error.message());
+        let key = error.span().and_then(|span| text.get(span)).map(|key| quoted(OsStr::new(key)));
+        let (what, how) = match key {
+            Some(key) if why == "duplicate key" => (format!(" {key}"), "write it once"),
+            _ => (String::new(), "write lines such as zookeeper = \"zk1,zk2\""),
+        };
+        return Err(refused(at(error), &format!("not TOML: {why}{what}; {how}")));
+    }
+    let mut lines: Vec<_> = table.get_ref().iter().collect();
+    lines.sort_by_key(|(name, _)| name.span().start);
+    let entry = |(name, value): (&Spanned<Cow<'_, str>>, &Spanned<DeValue<'_>>)| {
+        let at = name.span().start;
+        let option = KEYS.iter().find(|option| option.long == name.get_ref());
+        let (option, kind) = option
+            .and_then(|option| Some((option, option.key?)))
+            .ok_or_else(|| refused(at, &unknown(name.get_ref())))?;
+        let origin = Origin::File(Place { path: path.to_owned(), line: line_of(at), is_systems });
+        let text = text_of(kind, value.get_ref());
+        let text = text.map_err(|why| refused(at, &format!("{}: {why}", option.long)))?;
+        let given = Given::new(option, origin, text);
+        match kind {
+            Kind::Text(check) | Kind::Duration(check) => given.read(check)?,
+            Kind::Switch => {}
+            Kind::Path if given.text.as_encoded_bytes().starts_with(b"~") => {
+                return Err(given.refused("no shell expands ~ here; write the whole path"));
+            }
+            Kind::Path => {
+                let file = path.parent().unwrap_or(Path::new("")).join(given.path()?);
+                return Ok(Given { text: file.into(), ..given });
+            }
+        }
+        Ok(given)
+    };
+    lines.into_iter().map(entry).collect()
+}
+
+/// A value as it would be written as an option.
+fn text_of(kind: Kind, value: &DeValue<'_>) -> Result<String, String> {
+    let wanted = match (kind, value) {
+        (Kind::Text(_) | Kind::Path | Kind::Duration(_), DeValue::String(text)) => {
+            return Ok(text.clone().into_owned());
+        }
+        (Kind::Duration(_), DeValue::Integer(number)) if number.radix() == 10 => {
+            return Ok(number.as_str().to_owned());
+        }
+        (Kind::Duration(_), DeValue::Float(number)) => return Ok(number.as_str().to_owned()),
+        (Kind::Switch, DeValue::Boolean(is_on)) => return Ok(is_on.to_string()),
+        (Kind::Switch, _) => "write true or false",
+        (Kind::Duration(_), _) => "write a duration such as \"30s\"",
+        (Kind::Text(_) | Kind::Path, _) => "write a text, in quotes",
+    };
+    Err(format!("{wanted}, not {}", a_type(value)))
+}
+
+fn a_type(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a text",
+        DeValue::Integer(_) | DeValue::Float(_) => "a number",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+fn unknown(key: &str) -> String {
+    if key == "auth" {
+        return "auth: no password belongs in this file; write it into a file of its own, and name that with auth-file"
+            .to_owned();
+    }
+    if super::forms::JOB.has(key) {
+        return format!("{key} does not belong in this file, but to a single run; write --{key} there");
+    }
+    let how = match nearest(key, keys()) {
+        Some(meant) => format!("did you mean {meant}?"),
+        None => format!("write one of {}", keys().collect::<Vec<_>>().join(", ")),
+    };
+    format!("unknown key {}; {how}", quoted(OsStr::new(key)))
+}
+
+fn shown(path: &Path) -> String {
+    legible(&path.to_string_lossy())
+}
+
+#[cfg(test)]
+mod tests;

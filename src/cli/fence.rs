@@ -1,0 +1,90 @@
+//! `zklock fence`.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::access::Messages;
+use super::config::Surroundings;
+use super::options::{FENCE_KILL_AFTER, TOKEN};
+use super::refusal::quoted;
+use super::values::Values;
+use super::{CommandLine, ConnectString, LockPath, Plan, Published, Request, Subcommand, UsageError, Work};
+use crate::rules::duration;
+use crate::rules::fence;
+use crate::rules::lease::Span;
+use crate::rules::mode::Mode;
+use crate::rules::settings::{Patience, Settings};
+use crate::rules::signal::Signal;
+use crate::zookeeper::login::Login;
+
+/// What stands in the place of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// Where the highest token is kept. It has the name of a file at its end.
+    pub file: PathBuf,
+    pub token: u64,
+    /// Time from the stop signal to SIGKILL.
+    pub kill_after: Duration,
+}
+
+pub(super) fn read(values: &Values<'_, impl Surroundings>) -> Result<Plan, UsageError> {
+    let token = values.get(&TOKEN, |text| fence::token(text).ok_or_else(|| "write a decimal number".to_owned()))?;
+    let token = token.ok_or_else(|| {
+        UsageError(
+            "no token: neither --token nor ZKLOCK_TOKEN gives one (ssh, sudo and docker drop variables); write \
+             --token \"$ZKLOCK_TOKEN\""
+                .to_owned(),
+        )
+    })?;
+    let (kill_after, _) = values.required(&FENCE_KILL_AFTER, duration::parse)?;
+    let file = values.word("file");
+    if !names_a_file(&file) {
+        return Err(UsageError(format!("FILE {} is no name of a file", quoted(&file))));
+    }
+    let file = PathBuf::from(file);
+    let mut words = values.words("command");
+    let program = words.next().ok_or_else(|| UsageError(format!("no command; write {}", Subcommand::Fence.usage())))?;
+    let command = CommandLine { program, args: words.collect(), found: None };
+    let messages = Messages::read(values)?;
+    // The keeper answers at once, and grants this.
+    let timeout = Span::WITHOUT_END;
+    Ok(Plan {
+        settings: Settings {
+            patience: Patience::Forever,
+            connect_timeout: timeout,
+            session_timeout: timeout,
+            kill_after: Some(kill_after),
+            stop_signal: Signal::TERM,
+            max_run: None,
+            wait_descendants: true,
+        },
+        request: Request {
+            lock: LockPath::of_file(&file),
+            and: vec![],
+            mode: Mode::Exclusive,
+            dialects: vec![],
+            dialects_given: false,
+            once_per: None,
+            held: vec![],
+            offers: vec![],
+        },
+        work: Work::Fence(command, Fence { file, token, kill_after }),
+        on_lost: None,
+        conflict_exit_code: 0,
+        published: Published::default(),
+        verbosity: messages.verbosity,
+        log_filter: messages.log_filter,
+        servers: ConnectString { hosts: vec![], chroot: String::new() },
+        servers_given: true,
+        tls: None,
+        login: Login::default(),
+        files: vec![],
+    })
+}
+
+/// Whether other files can lie beside it: `dir/`, `..` and an empty text name none.
+fn names_a_file(text: &OsStr) -> bool {
+    let ends_in_its_name = |name: &OsStr| text.as_encoded_bytes().ends_with(name.as_encoded_bytes());
+    Path::new(text).file_name().is_some_and(ends_in_its_name)
+}

@@ -1,0 +1,82 @@
+//! `--auth`, `--auth-file` and `--acl`.
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use super::UsageError;
+use super::config::Surroundings;
+use super::options::{ACL, AUTH, AUTH_FILE, TLS_CERT};
+use super::origin::{Given, Setting};
+use super::values::Values;
+use crate::zookeeper::login::{GSSAPI, Login, Protection, credential};
+
+/// The `--auth-file` that is no login, in place of that of a weaker file.
+const NONE: &str = "/dev/null";
+
+/// Reads the settings of logging in. A credential of the run is not to be shown together with those of a file.
+pub(super) fn read(values: &Values<'_, impl Surroundings>, settings: &mut Vec<Setting>) -> Result<Login, UsageError> {
+    let (secret, file) = (values.given(&AUTH), values.given(&AUTH_FILE));
+    let mut login = Login::default();
+    match (secret, file) {
+        (Some(secret), Some(file)) if secret.origin.strength() == file.origin.strength() => {
+            return Err(UsageError("--auth and --auth-file exclude each other; write one of them".to_owned()));
+        }
+        (Some(secret), file) if file.as_ref().is_none_or(|file| file.origin.strength() < secret.origin.strength()) => {
+            let credential =
+                credential(secret.text.as_bytes()).map_err(|why| UsageError(format!("{}: {why}", secret.what())))?;
+            // The service of Kerberos is no secret.
+            login.in_sight = values.is_written(&AUTH) && credential.scheme != GSSAPI;
+            login.credentials.push(credential);
+            settings.push(secret.setting(None));
+        }
+        (_, Some(file)) => {
+            let path = file.path()?;
+            settings.push(file.setting(path.to_string_lossy().into_owned()));
+            login.file = Some(path).filter(|path| path != Path::new(NONE));
+        }
+        _ => {}
+    }
+    if login.is_given() {
+        login.protection = Protection::Read;
+    }
+    Ok(login)
+}
+
+/// Reads `--acl`, and returns it if it applies. `settings`: where login and certificate come from.
+pub(super) fn protect(
+    login: &mut Login,
+    settings: &[Setting],
+    values: &Values<'_, impl Surroundings>,
+) -> Result<Option<Setting>, UsageError> {
+    let Some(acl) = values.given(&ACL) else { return Ok(None) };
+    let wanted = acl.read(protection)?;
+    // It belongs to the login that was taken back.
+    if !login.is_given() && settings.iter().any(|setting| takes_back(setting, &acl)) {
+        return Ok(None);
+    }
+    // Whether a certificate counts as a login is for the servers to say.
+    let may_be_known = login.is_given() || settings.iter().any(|setting| setting.name == TLS_CERT.long);
+    if wanted != Protection::Open && !may_be_known {
+        let why = [AUTH_FILE, TLS_CERT].map(|option| acl.spelling(&option)).join(" or ");
+        return Err(acl.refused(&format!("for those who log in; write {why} as well")));
+    }
+    login.protection = wanted;
+    Ok(Some(acl.setting(acl.text.to_string_lossy().into_owned())))
+}
+
+/// Whether this is a `--auth-file` that takes back the login of something weaker, as this `--acl` is.
+fn takes_back(setting: &Setting, acl: &Given) -> bool {
+    setting.name == AUTH_FILE.long
+        && setting.value.as_deref() == Some(NONE)
+        && setting.origin.strength() > acl.origin.strength()
+}
+
+/// Reads who may do what with the nodes that are created.
+pub(super) fn protection(text: &str) -> Result<Protection, String> {
+    match text {
+        "open" => Ok(Protection::Open),
+        "creator" => Ok(Protection::Creator),
+        "read" => Ok(Protection::Read),
+        _ => Err("write open, creator or read".to_owned()),
+    }
+}

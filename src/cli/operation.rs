@@ -1,0 +1,162 @@
+//! Subcommands.
+
+use std::ffi::{OsStr, OsString};
+use std::time::Duration;
+
+use super::access::{Access, Messages};
+use super::config::Surroundings;
+use super::forms::Subcommand;
+use super::options::{
+    BREAK_TIMEOUT, CHECK_JSON, COMPLETE, FORCE, LIST_JSON, NODE, SESSION_TIMEOUT, STATUS_JSON, WATCH,
+};
+use super::refusal::{quoted, refused_by_clap};
+use super::values::Values;
+use super::{ConnectString, Exit, Task, UsageError, Verbosity, fence, hold, lock_path, login, session_timeout};
+use crate::rules::duration;
+use crate::rules::lock_path::{self, LockPath};
+
+/// What a subcommand is to do, and with which servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    pub access: Access,
+    pub messages: Messages,
+    pub subject: Subject,
+}
+
+/// A subcommand with what belongs to it alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    Status(Status),
+    List(List),
+    Complete(Complete),
+    Break(Break),
+    Check(Check),
+}
+
+/// `zklock status`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// At least one; none twice.
+    pub locks: Vec<LockPath>,
+    pub json: bool,
+    /// Print again when something changes.
+    pub watch: bool,
+}
+
+/// `zklock list`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct List {
+    /// Where to begin: `/`, or the path of a node.
+    pub root: String,
+    pub json: bool,
+}
+
+/// `zklock list --complete`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Complete {
+    /// The node in whose children the path goes on: `/`, or the path of a node.
+    pub directory: String,
+    /// How the child's name begins.
+    pub begun: String,
+}
+
+/// `zklock break`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Break {
+    pub lock: LockPath,
+    /// The name of a node of the contender that is to go; `None`: a person is asked.
+    pub node: Option<String>,
+    /// Delete its nodes.
+    pub force: bool,
+    /// How long to wait until it has gone.
+    pub timeout: Duration,
+}
+
+/// `zklock check`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// The lock that is to be possible.
+    pub lock: Option<LockPath>,
+    /// The session timeout that the main job would ask for.
+    pub session_timeout: Duration,
+    pub json: bool,
+}
+
+/// Reads the arguments of a subcommand, the program's own name and the subcommand's included.
+pub(super) fn read(subcommand: Subcommand, args: &[OsString], surroundings: &impl Surroundings) -> Result<Task, Exit> {
+    let values = Values::read(subcommand.form(), &args[1..], surroundings);
+    let values = values.map_err(|error| refused_by_clap(error, Some(subcommand)))?;
+    if subcommand == Subcommand::Fence {
+        return Ok(Task::Job(Box::new(fence::read(&values)?)));
+    }
+    let values = values.with_config()?;
+    if subcommand == Subcommand::Hold {
+        return Ok(Task::Job(Box::new(hold::read(&values)?)));
+    }
+    let mut access = Access::read(&values)?;
+    let messages = Messages::read(&values)?;
+    let servers = &access.servers;
+    let subject = match subcommand {
+        Subcommand::Status => {
+            let watch = values.is_on(&WATCH);
+            if watch && messages.verbosity == Verbosity::Quiet {
+                return Err(UsageError("--watch and --quiet exclude each other; write one of them".to_owned()).into());
+            }
+            let mut locks = vec![];
+            for text in values.words("locks") {
+                let lock = lock_path("LOCK", &text, servers)?;
+                if !locks.contains(&lock) {
+                    locks.push(lock);
+                }
+            }
+            Subject::Status(Status { locks, json: values.is_on(&STATUS_JSON), watch })
+        }
+        Subcommand::List => match values.given(&COMPLETE) {
+            Some(begun) => Subject::Complete(complete(&begun.text, servers)?),
+            None => Subject::List(List { root: root(&values.word("root"), servers)?, json: values.is_on(&LIST_JSON) }),
+        },
+        Subcommand::Break => {
+            let lock = lock_path("LOCK", &values.word("lock"), servers)?;
+            let node = values.given(&NODE).map(|node| node_name(&lock, &node.text)).transpose()?;
+            let (timeout, _) = values.required(&BREAK_TIMEOUT, duration::parse)?;
+            Subject::Break(Break { lock, node, force: values.is_on(&FORCE), timeout })
+        }
+        Subcommand::Check => {
+            let lock = values.words("lock").next().map(|text| lock_path("LOCK", &text, servers)).transpose()?;
+            let (session_timeout, given) = values.required(&SESSION_TIMEOUT, session_timeout)?;
+            access.settings.push(given.setting(duration::show(session_timeout)));
+            // It has no such option, but shows what a job would do.
+            let acl = login::protect(&mut access.login, &access.settings, &values)?;
+            access.settings.extend(acl);
+            Subject::Check(Check { lock, session_timeout, json: values.is_on(&CHECK_JSON) })
+        }
+        Subcommand::Hold | Subcommand::Fence => unreachable!("both have been read"),
+    };
+    Ok(Task::Operation(Box::new(Operation { access, messages, subject })))
+}
+
+fn root(text: &OsStr, servers: &ConnectString) -> Result<String, UsageError> {
+    let root = text.to_str().ok_or_else(|| "is not UTF-8; write it in UTF-8".to_owned());
+    let root = root.and_then(|root| lock_path::check_root(root, &servers.chroot).map(|()| root.to_owned()));
+    root.map_err(|why| UsageError(format!("ROOT {} {why}", quoted(text))))
+}
+
+/// Cuts what is typed of a path at its last slash.
+fn complete(text: &OsStr, servers: &ConnectString) -> Result<Complete, UsageError> {
+    let typed = text.to_string_lossy();
+    // Any character would do: what is typed is to be the beginning of a path.
+    lock_path::check_root(&format!("{typed}x"), &servers.chroot)
+        .map_err(|why| UsageError(format!("--complete {} {why}", quoted(text))))?;
+    let (directory, begun) = typed.rsplit_once('/').unwrap_or_default();
+    let directory = if directory.is_empty() { "/" } else { directory };
+    Ok(Complete { directory: directory.to_owned(), begun: begun.to_owned() })
+}
+
+/// The name of a contender's node, which may be written as a path.
+fn node_name(lock: &LockPath, text: &OsStr) -> Result<String, UsageError> {
+    let name = text.to_str().map(|text| text.strip_prefix(&lock.child("")).unwrap_or(text));
+    let name = name.filter(|name| !name.is_empty() && !name.contains('/'));
+    name.map(str::to_owned).ok_or_else(|| {
+        UsageError(format!("--node {}: not a node of {lock}; write what zklock status --json shows", quoted(text)))
+    })
+}

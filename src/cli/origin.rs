@@ -1,0 +1,148 @@
+//! Where the value of a setting comes from: an option beats its variable, which beats the files.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+
+use super::UsageError;
+use super::option::Opt;
+use super::refusal::quoted;
+use crate::rules::text::legible;
+use crate::zookeeper::net::tls::Unfit;
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Default,
+    File(Place),
+    Variable(&'static str),
+    /// An option on the command line.
+    Option(&'static str),
+}
+
+/// A line of a configuration file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub path: PathBuf,
+    /// The number of the line, from 1.
+    pub line: usize,
+    /// It is the system's file, which is weaker than the others.
+    pub is_systems: bool,
+}
+
+impl Origin {
+    /// The setting with the greater strength counts.
+    pub(super) const fn strength(&self) -> u8 {
+        match self {
+            Self::Default => 0,
+            Self::File(Place { is_systems: true, .. }) => 1,
+            Self::File(_) => 2,
+            Self::Variable(_) => 3,
+            Self::Option(_) => 4,
+        }
+    }
+
+    pub(super) const fn is_file(&self) -> bool {
+        matches!(self, Self::File(_))
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File(place) => {
+                write!(f, "{}, line {}", legible(&place.path.to_string_lossy()), place.line)
+            }
+            Self::Variable(name) => f.write_str(name),
+            Self::Option(name) => write!(f, "--{name}"),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The name of its option, without the dashes.
+    pub name: &'static str,
+    /// `None`: it is a secret.
+    pub value: Option<String>,
+    pub origin: Origin,
+}
+
+impl Setting {
+    /// What to name when the file at this path is of no use.
+    pub fn named(&self) -> String {
+        match &self.origin {
+            Origin::File(_) => format!("{} ({})", self.name, self.origin),
+            origin => origin.to_string(),
+        }
+    }
+}
+
+/// What to say when a file is of no use, with the place that named it.
+pub fn unfit(settings: &[Setting], unfit: Unfit) -> String {
+    match settings.iter().find(|setting| Some(setting.name) == unfit.setting) {
+        Some(setting) => format!("{}: {}", setting.named(), unfit.why),
+        None => unfit.why,
+    }
+}
+
+/// Those settings that are paths of files which a run reads.
+pub(super) fn of_files(settings: Vec<Setting>) -> Vec<Setting> {
+    let is_one = |setting: &Setting| matches!(setting.name, "tls-ca" | "tls-cert" | "tls-key" | "auth-file");
+    settings.into_iter().filter(is_one).collect()
+}
+
+/// A value as it was written, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Given {
+    pub(super) origin: Origin,
+    /// The name of its option, without the dashes.
+    pub(super) name: &'static str,
+    pub(super) text: OsString,
+}
+
+impl Given {
+    pub(super) fn new(option: &Opt, origin: Origin, text: impl Into<OsString>) -> Self {
+        Self { origin, name: option.long, text: text.into() }
+    }
+
+    /// What `zklock check` shows of it.
+    pub(super) fn setting(&self, value: impl Into<Option<String>>) -> Setting {
+        Setting { name: self.name, value: value.into(), origin: self.origin.clone() }
+    }
+
+    pub(super) fn path(&self) -> Result<PathBuf, UsageError> {
+        if self.text.is_empty() {
+            return Err(self.refused("write the path of a file"));
+        }
+        Ok(PathBuf::from(&self.text))
+    }
+
+    pub(super) fn read<T>(&self, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<T, UsageError> {
+        self.text
+            .to_str()
+            .ok_or_else(|| "not UTF-8; write it in UTF-8".to_owned())
+            .and_then(parse)
+            .map_err(|why| self.refused(&why))
+    }
+
+    pub(super) fn refused(&self, why: &str) -> UsageError {
+        UsageError(format!("{} {}: {why}", self.what(), quoted(&self.text)))
+    }
+
+    /// What to name when it makes no sense.
+    pub(super) fn what(&self) -> String {
+        match &self.origin {
+            Origin::File(place) => {
+                format!("{}: line {}: {}", legible(&place.path.to_string_lossy()), place.line, self.name)
+            }
+            origin => origin.to_string(),
+        }
+    }
+
+    /// How a user who has written this would write another setting.
+    pub(super) fn spelling(&self, option: &Opt) -> String {
+        if self.origin.is_file() { option.long.to_owned() } else { format!("--{}", option.long) }
+    }
+}

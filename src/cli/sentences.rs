@@ -1,0 +1,406 @@
+//! The sentences that a user reads during a run, and some that subcommands share.
+
+use std::time::Duration;
+
+use crate::cli::{Plan, Verbosity};
+use crate::rules::duration::{show, show_age, show_limit, show_measured};
+use crate::rules::instant::Instant;
+use crate::rules::last_run;
+use crate::rules::message::{Loss, Remark, View};
+use crate::rules::notice::{Blocker, LostWhy, Notice};
+use crate::rules::settings::Patience;
+use crate::zookeeper::net::address::ConnectString;
+
+pub use self::refusals::{denied, lacks, no_chroot, not_let_in, recipe, refused};
+
+mod refusals;
+
+/// Who is to see a sentence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weight {
+    /// Always: it explains a failure.
+    Error,
+    /// Unless `--quiet`: something to know, or the lock was not free.
+    Notable,
+    /// A person at a terminal, for as long as it is true; a job log, once in a while.
+    Status,
+    /// A person at a terminal, or a job log, once in a while: something begins, or is over.
+    News,
+    /// A job log, once in a while: the end of a wait, which a terminal shows anyway.
+    Progress,
+    /// A person at a terminal, or with `--verbose`: worth knowing, but not worth a mail from cron.
+    Hint,
+    /// With `--verbose`.
+    Detail,
+}
+
+/// The sentence for a notice, without the program's name, and who is to see it.
+pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) -> (Weight, String) {
+    let lock = &plan.request.lock;
+    // Of which of several locks something is true is not known.
+    let several = !plan.request.and.is_empty();
+    let locks = plan.request.locks().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+    let the_lock = if several { "locks" } else { "lock" };
+    match notice {
+        Notice::Connecting(reason) => (Weight::Status, format!("connecting to ZooKeeper: {reason}")),
+        Notice::Granted(timeout) => {
+            let (weight, limit) = match *timeout < plan.settings.session_timeout {
+                true => (Weight::Hint, "maxSessionTimeout"),
+                false => (Weight::Detail, "minSessionTimeout"),
+            };
+            let (granted, asked) = (show(*timeout), show(plan.settings.session_timeout));
+            (
+                weight,
+                format!("the servers granted a session timeout of {granted}, not {asked}: their {limit} is the limit"),
+            )
+        }
+        Notice::Reconnected => (Weight::Status, "connected to ZooKeeper again".to_owned()),
+        Notice::Back => (Weight::News, "ZooKeeper answers again".to_owned()),
+        Notice::Silent { silence, age, left } => (
+            Weight::News,
+            format!("{}; the lock is lost in {} unless it does", unconfirmed(*silence, *age), show_measured(*left)),
+        ),
+        Notice::Impatient(terms) => (
+            Weight::Hint,
+            format!(
+                "with --kill-after {} and a session timeout of {}, a silence of {} already stops the command",
+                show(terms.kill_after()),
+                show(terms.timeout()),
+                show(terms.patience())
+            ),
+        ),
+        Notice::Remark(remark) => self::remark(remark, plan),
+        Notice::Skipped(last) => {
+            let began = last.began().unwrap_or_default();
+            let began = began.split('.').next().unwrap_or_default();
+            let host = last.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
+            (Weight::Detail, format!("skipped: the last successful run under {lock} began at {began}Z{host}"))
+        }
+        Notice::Waiting(view) => (Weight::Status, format!("waiting for {}: {}", view.lock, queue(view, now))),
+        Notice::Requeued { loss, pause } => {
+            let (why, queue) = (
+                loss.map_or("the keeper process died", |loss| cause(loss, several)),
+                if several { "queues" } else { "queue" },
+            );
+            let when = if pause.is_zero() { String::new() } else { format!(" in {}", show(*pause)) };
+            (Weight::Notable, format!("lost our place in the {queue} for {locks}: {why}; queueing again{when}"))
+        }
+        Notice::Pausing(pause) => (
+            Weight::Status,
+            format!(
+                "{lock} is free; starting in {}: our session ended early, and an earlier holder may still run until then",
+                show(*pause)
+            ),
+        ),
+        Notice::Starting { grant, waited } => {
+            let after = waited.map(|waited| format!(" after {}", show_age(waited))).unwrap_or_default();
+            if waited.is_some() && plan.verbosity == Verbosity::Normal {
+                let locks: Vec<_> = grant.all().map(|granted| granted.lock.as_str()).collect();
+                return (Weight::Progress, format!("holding {}{after}", locks.join(" and ")));
+            }
+            let all: Vec<_> = grant.all().map(|granted| format!("{}, token {}", granted.node, granted.token)).collect();
+            (Weight::Detail, format!("holding {}{after}", all.join("; ")))
+        }
+        Notice::CallerGone => {
+            (Weight::Notable, format!("gave up waiting for {lock}: the process that it was to be held for has gone"))
+        }
+        Notice::TimedOut(Blocker::Queue(view)) if plan.settings.patience == Patience::NoWait => {
+            (Weight::Notable, format!("{} is not free: {}", view.lock, held(view, now)))
+        }
+        Notice::TimedOut(blocker) => {
+            let failed = |why| (Weight::Error, lock.as_str(), why);
+            let (weight, lock, why) = match blocker {
+                Blocker::Queue(view) => (Weight::Notable, view.lock.as_str(), queue(view, now)),
+                Blocker::OldLease => {
+                    failed("our session ended early, and an earlier holder may still be running".to_owned())
+                }
+                Blocker::Freed => failed("we have learnt too late that it is free".to_owned()),
+                Blocker::Late => failed("ZooKeeper did not answer in time".to_owned()),
+                Blocker::Servers(None) => failed(format!(
+                    "no ZooKeeper server of {} answered{}",
+                    plan.servers,
+                    which_servers(plan.servers_given)
+                )),
+                Blocker::Servers(Some(reason)) => {
+                    failed(format!("no ZooKeeper server answered: {reason}{}", which_servers(plan.servers_given)))
+                }
+            };
+            let after = match plan.settings.patience {
+                Patience::AtMost(timeout) => format!(" after {}", show(timeout)),
+                Patience::Forever | Patience::NoWait => String::new(),
+            };
+            (weight, format!("gave up waiting for {lock}{after}: {why}"))
+        }
+        Notice::Unreachable(reason) => {
+            let within = plan.settings.connect_timeout;
+            (Weight::Error, unreachable(&plan.servers, plan.servers_given, within, reason))
+        }
+        Notice::NoRoom { no_room, granted } => (
+            Weight::Error,
+            format!(
+                "--kill-after {} does not fit into the session timeout of {} that the servers granted ({} was asked \
+                 for, their maxSessionTimeout is the limit): write {} at most",
+                show(no_room.kill_after),
+                show(*granted),
+                show(plan.settings.session_timeout),
+                show_limit(no_room.longest)
+            ),
+        ),
+        Notice::Refused(refusal) => (Weight::Error, refused(refusal, plan)),
+        Notice::MaxRun(max_run) => {
+            (Weight::Error, format!("the time of --max-run, {}, is over; stopping the command", show(*max_run)))
+        }
+        Notice::Lost(why) => {
+            let (stopping, killing) = (
+                told_to_caller(plan, tells_caller).unwrap_or("stopping the command"),
+                told_to_caller(plan, tells_caller).unwrap_or("killing the command"),
+            );
+            let why = match why {
+                LostWhy::Told(Loss::LeaseOver) if plan.fence().is_some() => {
+                    "a later holder has come; killed the command".to_owned()
+                }
+                LostWhy::Told(loss @ Loss::LeaseOver) if plan.hold().is_none() => {
+                    format!("{}; killed the command", cause(*loss, several))
+                }
+                LostWhy::Told(loss) => format!("{}; {killing}", cause(*loss, several)),
+                LostWhy::Silence { silence, age } => format!("{}; {stopping}", unconfirmed(*silence, *age)),
+                LostWhy::Refused(refusal) => format!("{}; {stopping}", refused(refusal, plan)),
+                LostWhy::KeeperGone => format!("the keeper process died; {stopping}"),
+                LostWhy::Killed(signal) => format!("the process that held it died of {signal}; {stopping}"),
+            };
+            (Weight::Error, format!("lost the {the_lock} {locks}: {why}"))
+        }
+        Notice::Revoked { by: Some(token), stops } if plan.fence().is_some() => {
+            let what = if *stops { "stopping the command" } else { "the command was not started" };
+            (Weight::Error, format!("a later holder has come, with the token {token} for {lock}: {what}"))
+        }
+        Notice::Revoked { by, stops } => {
+            let by = by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+            let what = match stops {
+                false => "leaving the queue",
+                true => told_to_caller(plan, tells_caller).unwrap_or("stopping the command"),
+            };
+            (Weight::Error, format!("asked{by} to give up {locks} (zklock break): {what}"))
+        }
+        Notice::TooLate => {
+            (Weight::Error, format!("lost the {the_lock} {locks}: this machine stalled; {}", not_begun(plan)))
+        }
+        Notice::NotBegun => (Weight::Error, not_begun(plan).to_owned()),
+        Notice::NotReleased(timeout) => (
+            Weight::Notable,
+            format!(
+                "the release of {locks} was not confirmed; {} within {}{}",
+                if several { "they free themselves" } else { "it frees itself" },
+                show(*timeout),
+                plan.request.once_per.map_or("", |_| "; --once-per may not know of this run")
+            ),
+        ),
+        Notice::GuardDied { had_ended } => {
+            let why = told_to_caller(plan, tells_caller).map(|told| format!("the guard process died; {told}"));
+            (Weight::Error, why.unwrap_or_else(|| guard_died(*had_ended).to_owned()))
+        }
+        Notice::LeftBehind { number, end_with_us } => {
+            let which = match number {
+                1 => "a process that the command left behind".to_owned(),
+                _ => format!("{number} processes that the command left behind"),
+            };
+            let what = match (*number == 1, *end_with_us) {
+                (true, false) => "goes on without the lock",
+                (false, false) => "go on without the lock",
+                (true, true) => "ends with zklock, which is PID 1",
+                (false, true) => "end with zklock, which is PID 1",
+            };
+            (Weight::Notable, format!("{which} {what}"))
+        }
+        Notice::KeeperDied => (Weight::Error, "internal error: the keeper process died repeatedly".to_owned()),
+    }
+}
+
+/// What the run takes no notice of.
+fn remark(remark: &Remark, plan: &Plan) -> (Weight, String) {
+    let lock = &plan.request.lock;
+    match remark {
+        Remark::Foreign { lock, child } => {
+            (Weight::Hint, format!("{lock} has a child that is not a contender, ignored: {child}"))
+        }
+        Remark::TooSlow(vain) => (
+            Weight::Notable,
+            format!(
+                "it is our turn for {lock}, but for {} ZooKeeper has been too slow to start under it; trying on \
+                 (a longer --session-timeout helps)",
+                show_measured(*vain)
+            ),
+        ),
+        Remark::Beside(refusal) => {
+            (Weight::Notable, format!("the command may not run alone: {}", refused(refusal, plan)))
+        }
+        Remark::Misrecorded(record) => (
+            Weight::Notable,
+            format!("{record} should tell of the last run, but does not make sense; going on as if there were none"),
+        ),
+        Remark::Unrecorded(why) => (
+            Weight::Error,
+            format!(
+                "{} could not be written: {}; the next run will not be skipped because of this one{}",
+                last_run::path(lock.as_str()),
+                why.as_deref().unwrap_or("the lock was lost before that"),
+                if why.is_some() { "; this login has to be able to create and to write that node" } else { "" }
+            ),
+        ),
+    }
+}
+
+/// The guard has died, and the command with it, or what is left of it.
+pub fn guard_died(had_ended: bool) -> &'static str {
+    match had_ended {
+        false => "internal error: the guard process died; killed the command",
+        true => "internal error: the guard process died; killed what the command had left behind",
+    }
+}
+
+pub fn unreachable(servers: &ConnectString, given: bool, within: Duration, reason: &str) -> String {
+    let hint = which_servers(given);
+    format!("no ZooKeeper server of {servers} answered within {}: {reason}{hint}", show(within))
+}
+
+/// What becomes of the caller of `zklock hold` when the lock is lost; `None` where there is a command.
+fn told_to_caller(plan: &Plan, tells_caller: bool) -> Option<&'static str> {
+    plan.hold().map(|_| if tells_caller { "stopping the caller" } else { "the caller is not told" })
+}
+
+fn not_begun(plan: &Plan) -> &'static str {
+    if plan.hold().is_some() { "the caller has not been told that it is held" } else { "the command was not started" }
+}
+
+/// For how long a lock was not confirmed. `silence`: for how long ZooKeeper has answered nothing at all.
+fn unconfirmed(silence: Duration, age: Duration) -> String {
+    // ZooKeeper has answered something in between, so the beats come too late rather than not at all.
+    if silence < age / 2 {
+        return format!("ZooKeeper answers too slowly, and has not confirmed the lock for {}", show_measured(age));
+    }
+    format!("ZooKeeper has not answered for {}", show_measured(silence))
+}
+
+/// Why the lock, or the place in its queue, is lost.
+fn cause(loss: Loss, several: bool) -> &'static str {
+    match loss {
+        Loss::NodeDeleted if several => "one of their nodes was deleted",
+        Loss::NodeDeleted => "its node was deleted",
+        Loss::LeaseOver => "ZooKeeper has not answered in time",
+        Loss::LenderGone if several => "an outer zklock that held one of them has gone",
+        Loss::LenderGone => "the outer zklock that held it has gone",
+        Loss::SessionExpired => "the session ended",
+        Loss::SessionEnded => "the session ended before its time",
+    }
+}
+
+/// If the user named no servers: a hint that sudo or cron may have dropped the variable.
+fn which_servers(given: bool) -> &'static str {
+    if given {
+        ""
+    } else {
+        "; neither --zookeeper, ZKLOCK_ZOOKEEPER nor a configuration file names the servers (sudo and cron drop variables)"
+    }
+}
+
+fn queue(view: &View, now: Instant) -> String {
+    match view.position {
+        0 => held(view, now),
+        position => format!("{} of {}, {}", ordinal(position), view.total, held(view, now)),
+    }
+}
+
+/// How long ago that was, with both on our clock.
+fn age(now: Instant, since: i64) -> Duration {
+    let now = i64::try_from(now.since_boot().as_millis()).unwrap_or(i64::MAX);
+    Duration::from_millis(now.saturating_sub(since).try_into().unwrap_or(0))
+}
+
+fn held(view: &View, now: Instant) -> String {
+    match view.held_since {
+        Some(since) => {
+            format!("held by {} for {}", view.holder, show_age(age(now, since)))
+        }
+        None => format!("held by {}", view.holder),
+    }
+}
+
+fn ordinal(number: usize) -> String {
+    let suffix = match (number % 10, number % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{number}{suffix}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli;
+    use crate::rules::lease::Terms;
+    use crate::rules::message::Refusal;
+
+    const START: Instant = Instant::from_boot(Duration::ZERO);
+
+    #[test]
+    fn places_read_well() {
+        for (number, expected) in
+            [(1, "1st"), (2, "2nd"), (3, "3rd"), (4, "4th"), (11, "11th"), (21, "21st"), (112, "112th")]
+        {
+            assert_eq!(ordinal(number), expected);
+        }
+    }
+
+    #[test]
+    fn a_user_who_named_no_servers_is_told_so() {
+        let hint = "neither --zookeeper, ZKLOCK_ZOOKEEPER nor a configuration file names the servers";
+        for (args, hinted) in [(&["zklock", "/l", "true"][..], true), (&["zklock", "-z", "zk", "/l", "true"], false)] {
+            let plan = cli::job(args.iter().map(Into::into), &|_: &str| None).unwrap();
+            for notice in [Notice::Unreachable("refused".to_owned()), Notice::TimedOut(Blocker::Servers(None))] {
+                let (weight, text) = sentence(&notice, &plan, false, START);
+                assert_eq!((weight, text.contains(hint)), (Weight::Error, hinted), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_grace_that_does_not_fit_is_compared_with_what_was_granted() {
+        let args = ["zklock", "--session-timeout", "3m", "-k", "1m", "/l", "true"].map(Into::into);
+        let plan = cli::job(args, &|_: &str| None).unwrap();
+        let granted = Duration::from_secs(40);
+        let no_room = Terms::new(granted, plan.settings.kill_after).unwrap_err();
+        let text = "--kill-after 1m does not fit into the session timeout of 40s that the servers granted (3m was asked for, \
+                    their maxSessionTimeout is the limit): write 17.7s at most";
+        let sentence = sentence(&Notice::NoRoom { no_room, granted }, &plan, false, START);
+        assert_eq!(sentence, (Weight::Error, text.to_owned()));
+    }
+
+    #[test]
+    fn a_lock_that_is_lost_because_of_a_refusal_names_the_reason() {
+        let plan = cli::job(["zklock", "/l", "true"].map(Into::into), &|_: &str| None).unwrap();
+        let why = LostWhy::Refused(Refusal::Denied("/l/x-lock-0000000001".to_owned()));
+        let text = "lost the lock /l: access to /l/x-lock-0000000001 denied by its ACL; \
+                    stopping the command";
+        assert_eq!(sentence(&Notice::Lost(why), &plan, false, START), (Weight::Error, text.to_owned()));
+    }
+
+    #[test]
+    fn the_waiting_line_names_place_and_holder() {
+        let holder = "db3 (ops, pid 4242, backup.sh)".to_owned();
+        let view = View {
+            lock: "/l".to_owned(),
+            position: 2,
+            total: 5,
+            next_in_line: false,
+            holder,
+            held_since: Some(-60_000),
+        };
+        assert_eq!(
+            queue(&view, START + Duration::from_secs(11 * 60)),
+            "2nd of 5, held by db3 (ops, pid 4242, backup.sh) for 12m"
+        );
+    }
+}

@@ -1,0 +1,245 @@
+//! `zklock fence`: a run whose lock is a file on this machine. A keeper takes it, in place of a ZooKeeper session
+//! (`keeper`).
+//!
+//! FILE keeps the highest token that has been here. It is only ever replaced as a whole, so it can be read at any time.
+//! FILE.lock stays the same file for ever. Two of its bytes are locked, by locks that belong to the open file
+//! (F_OFD_SETLK of fcntl(2)) and so are shared with forks:
+//!
+//! - the first byte by the fence whose turn it is. Keeper and guard have the same open file, so that the byte is free only
+//!   when nothing is left of the command;
+//! - the second byte for as long as it takes to look at FILE, to replace it, and to say in FILE.lock whose turn it is.
+
+pub(crate) mod keeper;
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+
+use crate::cli;
+use crate::rules::fence::{Holder, NotOurs, Seen, record};
+use crate::rules::message::Refusal;
+
+/// The byte of FILE.lock that is locked for a turn.
+const TURN: libc::off_t = 0;
+/// The byte that is locked for a look at both files.
+const LOOK: libc::off_t = 1;
+
+/// More than a token or a holder takes. What is longer is garbage.
+const LONGEST: usize = 200;
+
+/// The two files, for a run with a token.
+#[derive(Debug)]
+pub struct Fence {
+    pub(crate) path: PathBuf,
+    pub(crate) token: u64,
+    pub(crate) kill_after: Duration,
+    lock_path: PathBuf,
+    lock: File,
+}
+
+/// It is another's turn; if that is known, this one's.
+#[derive(Debug)]
+pub(crate) struct Busy(pub(crate) Option<Holder>);
+
+impl Fence {
+    /// Opens FILE.lock, and makes it if it is not there.
+    pub fn open(plan: &cli::Fence) -> Result<Self, Refusal> {
+        let path = plan.file.clone();
+        // First: nothing is to be made beside a file that was named by mistake.
+        if seen(&path)? == Seen::Garbage {
+            return Err(garbage(&path));
+        }
+        let lock_path = beside(&path, ".lock");
+        let mut options = File::options();
+        options.read(true).write(true).custom_flags(libc::O_NOFOLLOW);
+        // First without O_CREAT: with it, another user's file in a directory like /tmp could not be opened
+        // (fs.protected_regular, proc_sys_fs(5)).
+        let opened = loop {
+            match options.open(&lock_path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                opened => break opened,
+            }
+            match options.clone().create_new(true).open(&lock_path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                opened => break opened,
+            }
+        };
+        let lock = opened.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Refusal::File(format!(
+                "{}: the directory does not exist; create it, or name another file",
+                path.display()
+            )),
+            _ => failed("cannot open", &lock_path, &error),
+        })?;
+        Ok(Self { path, token: plan.token, kill_after: plan.kill_after, lock_path, lock })
+    }
+
+    /// What a guard has to keep open.
+    pub fn descriptor(&self) -> RawFd {
+        self.lock.as_raw_fd()
+    }
+
+    /// Records our token, and begins our turn if no other fence has its own. `pid`: our run, for others to read.
+    pub(crate) fn begin(&self, pid: u32) -> Result<Result<(), Busy>, Refusal> {
+        self.lock_byte(libc::F_OFD_SETLKW, LOOK, libc::F_WRLCK)?;
+        let begun = self.look(pid);
+        // Where unlocking could fail, locking has failed before.
+        let _ = self.control(libc::F_OFD_SETLK, LOOK, libc::F_UNLCK);
+        begun
+    }
+
+    fn look(&self, pid: u32) -> Result<Result<(), Busy>, Refusal> {
+        self.expect_in_place()?;
+        let holder = self.holder()?;
+        let recorded = match self.seen()? {
+            Seen::Garbage => return Err(garbage(&self.path)),
+            Seen::Token(seen) if seen > self.token => {
+                return Err(Refusal::LaterHolder { file: self.path.display().to_string(), seen, ours: self.token });
+            }
+            // The fence that wrote this token may have been killed before it synced the directory.
+            Seen::Token(seen) if seen == self.token => self.sync_directory(),
+            Seen::Token(_) | Seen::Nothing => self.record(),
+        };
+        recorded.map_err(|error| failed("cannot write", &self.path, &error))?;
+        match self.control(libc::F_OFD_SETLK, TURN, libc::F_WRLCK) {
+            Err(Errno::EAGAIN | Errno::EACCES) => return Ok(Err(Busy(holder))),
+            locked => locked.map_err(|error| failed("cannot lock", &self.lock_path, &error.into()))?,
+        }
+        let said = self
+            .lock
+            .set_len(0)
+            .and_then(|()| self.lock.write_all_at(Holder { pid, token: self.token }.to_text().as_bytes(), 0));
+        said.map(Ok).map_err(|error| failed("cannot write", &self.lock_path, &error))
+    }
+
+    /// Waits until no other fence has its turn: it is ours then.
+    pub(crate) fn wait_for_turn(&self) -> Result<(), Refusal> {
+        self.lock_byte(libc::F_OFD_SETLKW, TURN, libc::F_WRLCK)
+    }
+
+    /// Nothing is left of the command.
+    pub(crate) fn end_turn(&self) {
+        let _ = self.control(libc::F_OFD_SETLK, TURN, libc::F_UNLCK);
+    }
+
+    pub(crate) fn seen(&self) -> Result<Seen, Refusal> {
+        seen(&self.path)
+    }
+
+    /// FILE.lock must still be what others find under its name.
+    fn expect_in_place(&self) -> Result<(), Refusal> {
+        let is_ours = |there: fs::Metadata, ours: fs::Metadata| (there.dev(), there.ino()) == (ours.dev(), ours.ino());
+        let there = fs::symlink_metadata(&self.lock_path);
+        match there.and_then(|there| Ok(is_ours(there, self.lock.metadata()?))) {
+            Ok(true) => Ok(()),
+            _ => Err(Refusal::System(format!(
+                "{} was removed or replaced while it was in use; leave it in its place, and start again",
+                self.lock_path.display()
+            ))),
+        }
+    }
+
+    /// In this order, so that a power cut leaves the old token or the new one, and the new one before a command runs.
+    fn record(&self) -> io::Result<()> {
+        let new = beside(&self.path, ".new");
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = File::options().write(true).create_new(true).open(&new)?;
+        file.write_all(record(self.token).as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, &self.path)?;
+        self.sync_directory()
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+    }
+
+    /// Whose turn it is, or was, if that is known.
+    fn holder(&self) -> Result<Option<Holder>, Refusal> {
+        let mut text = [0; LONGEST];
+        let length = self.lock.read_at(&mut text, 0).map_err(|error| failed("cannot read", &self.lock_path, &error))?;
+        Holder::read(&text[..length]).map_err(|NotOurs| {
+            Refusal::File(format!(
+                "{} is not ours, so it is left as it is; name another file than {}, or remove it",
+                self.lock_path.display(),
+                self.path.display()
+            ))
+        })
+    }
+
+    fn lock_byte(&self, command: i32, byte: libc::off_t, lock: i32) -> Result<(), Refusal> {
+        self.control(command, byte, lock).map_err(|error| failed("cannot lock", &self.lock_path, &error.into()))
+    }
+
+    /// Locks or unlocks one byte.
+    fn control(&self, command: i32, byte: libc::off_t, lock: i32) -> nix::Result<()> {
+        #[expect(unsafe_code, reason = "flock has padding on some systems")]
+        // SAFETY: zeroes are a valid flock.
+        let mut range: libc::flock = unsafe { std::mem::zeroed() };
+        // Neither constant is larger than the field.
+        range.l_type = lock as _;
+        range.l_whence = libc::SEEK_SET as _;
+        range.l_start = byte;
+        range.l_len = 1;
+        let waits = command == libc::F_OFD_SETLKW;
+        loop {
+            let argument = if waits { FcntlArg::F_OFD_SETLKW(&range) } else { FcntlArg::F_OFD_SETLK(&range) };
+            match fcntl(&self.lock, argument) {
+                Err(Errno::EINTR) => {}
+                result => return result.map(drop),
+            }
+        }
+    }
+}
+
+fn seen(path: &Path) -> Result<Seen, Refusal> {
+    let mut text = vec![];
+    let mut read = || File::open(path)?.take(LONGEST as u64 + 1).read_to_end(&mut text);
+    match fs::symlink_metadata(path).map(|metadata| metadata.is_file()) {
+        // A directory that is not there is found out when FILE.lock is opened.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Ok(Seen::Nothing)
+        }
+        Ok(true) => match read() {
+            Ok(length) if length > LONGEST => Ok(Seen::Garbage),
+            Ok(_) => Ok(Seen::read(&text)),
+            Err(error) => Err(failed("cannot read", path, &error)),
+        },
+        Ok(false) => {
+            Err(Refusal::File(format!("{} is no plain file; name one that is, or is not there", path.display())))
+        }
+        Err(error) => Err(failed("cannot read", path, &error)),
+    }
+}
+
+fn garbage(path: &Path) -> Refusal {
+    Refusal::File(format!(
+        "{} holds no token, so it is left as it is; name another file, or remove it if no later holder's token can have \
+         been in it",
+        path.display()
+    ))
+}
+
+/// The path with something behind the file's name.
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name: OsString = path.into();
+    name.push(suffix);
+    name.into()
+}
+
+fn failed(what: &str, path: &Path, error: &io::Error) -> Refusal {
+    let why =
+        error.raw_os_error().map_or_else(|| error.to_string(), |number| Errno::from_raw(number).desc().to_owned());
+    Refusal::System(format!("{what} {}: {why}", path.display()))
+}

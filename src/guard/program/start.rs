@@ -1,0 +1,185 @@
+//! Becoming a program, without a parent that waits until the child has executed it.
+//!
+//! execve(2) blocks for as long as a file server does not answer. Meanwhile the lock can be lost and signals
+//! can come. So nobody waits for it, and whether there was a command is found out when the child is reaped.
+
+use std::convert::Infallible;
+use std::ffi::{CString, OsString};
+use std::fmt;
+use std::io;
+use std::iter;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::unistd::{ForkResult, Pid, execve, execvpe, fork, pipe2, read, setpgid, write};
+
+use crate::cli::CommandLine;
+use crate::cli::environment;
+use crate::system::fork::exit_now;
+use crate::system::signals;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Program<'a> {
+    pub line: &'a CommandLine,
+}
+
+impl Program<'_> {
+    /// Becomes the program, with `variables` set in the environment, unless `check` fails at the last moment before
+    /// execve(2). Returns why not. To be called in a fork of a process with one thread.
+    pub fn execute(
+        self,
+        variables: impl IntoIterator<Item = (OsString, OsString)>,
+        check: impl Fn() -> io::Result<()>,
+    ) -> io::Error {
+        let become_it = || -> io::Result<Infallible> {
+            let (words, environment) = self.image(variables)?;
+            let found = self.line.found.as_ref().and_then(|found| CString::new(found.as_os_str().as_bytes()).ok());
+            check()?;
+            signals::restore();
+            if let Some(found) = &found {
+                // Only a failure returns. The search begins anew, and tells why.
+                let _ = execve(found, &words, &environment);
+            }
+            Ok(execvpe(&words[0], &words, &environment)?)
+        };
+        match become_it() {
+            Err(error) => error,
+        }
+    }
+
+    /// The words and the environment of what is to be executed, with `variables` set in the latter.
+    pub fn image(
+        &self,
+        variables: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> io::Result<(Vec<CString>, Vec<CString>)> {
+        let words = iter::once(&self.line.program).chain(&self.line.args).map(|word| CString::new(word.as_bytes()));
+        Ok((words.collect::<Result<_, _>>()?, environment::with(environment::inherited(), variables)?))
+    }
+}
+
+/// A call that the process of a command cannot do without before it is the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// A process group of its own.
+    Group,
+    /// The end with the guard.
+    ParentDeath,
+    /// A timer, or a signal at the end of a pipe, for the guard.
+    Guard,
+}
+
+const CALLS: [Call; 3] = [Call::Group, Call::ParentDeath, Call::Guard];
+
+/// The system refuses such a call. That is not the program's fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    call: Call,
+    errno: Errno,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let call = match self.call {
+            Call::Group => "setpgid",
+            Call::ParentDeath => "prctl(PR_SET_PDEATHSIG)",
+            Call::Guard => "what lock-guard needs (timer_create, F_SETSIG of fcntl)",
+        };
+        write!(f, "the system refuses {call}: {}", io::Error::from(self.errno))
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Tells why a program was not executed.
+#[derive(Debug)]
+pub struct Failure(OwnedFd);
+
+/// The end of [`Failure`] for the child that is to execute the program.
+#[derive(Debug)]
+pub struct FailureReport(OwnedFd);
+
+impl Failure {
+    /// Both ends of a pipe. Fails if there are no descriptors left.
+    pub fn pipe() -> nix::Result<(Self, FailureReport)> {
+        let (reads, writes) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+        Ok((Self(reads), FailureReport(writes)))
+    }
+
+    /// Why there was no program, once the child has ended. See [`unstarted`](super::unstarted).
+    pub fn read(&self) -> Option<io::Error> {
+        let mut message = [0; size_of::<[i32; 2]>()];
+        // execve(2) closes the write end without a message. So does SIGKILL before execve(2); that counts as
+        // a command that was killed.
+        let length = read(&self.0, &mut message).unwrap_or(0);
+        let numbers = message.split_first_chunk().filter(|_| length == message.len());
+        let (errno, call) = numbers.map(|(errno, call)| (i32::from_ne_bytes(*errno), call))?;
+        let refused = CALLS.into_iter().find(|known| to_number(Some(*known)).to_ne_bytes() == *call);
+        Some(match refused {
+            Some(call) => io::Error::other(Refused { call, errno: Errno::from_raw(errno) }),
+            None => io::Error::from_raw_os_error(errno),
+        })
+    }
+}
+
+impl FailureReport {
+    pub fn exit(&self, error: &io::Error) -> ! {
+        self.tell(error.raw_os_error().unwrap_or(libc::EIO), None)
+    }
+
+    pub fn refused(&self, call: Call, errno: Errno) -> ! {
+        self.tell(errno as i32, Some(call))
+    }
+
+    fn tell(&self, errno: i32, call: Option<Call>) -> ! {
+        // It does not matter if the reader has died.
+        let _ = write(&self.0, &[errno.to_ne_bytes(), to_number(call).to_ne_bytes()].concat());
+        exit_now(127)
+    }
+}
+
+/// A call as it is told: 0 for none.
+fn to_number(call: Option<Call>) -> i32 {
+    call.map_or(0, |call| call as i32 + 1)
+}
+
+/// A program that runs as a child of ours, apart from the lock.
+#[derive(Debug)]
+pub struct Launch {
+    pub pid: Pid,
+    pub own_group: bool,
+    failure: Failure,
+}
+
+impl Launch {
+    /// Forks a child that becomes `program`. The error is that of fork(2) or pipe(2); for later ones see
+    /// [`failure`](Self::failure). This process must have one thread only.
+    pub fn new(
+        program: Program<'_>,
+        own_group: bool,
+        variables: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> io::Result<Self> {
+        let (failure, report) = Failure::pipe()?;
+        let join_group = move |pid: Pid| if own_group { setpgid(pid, pid) } else { Ok(()) };
+        #[expect(unsafe_code, reason = "the program's process is a fork of this one")]
+        // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
+        match unsafe { fork() }? {
+            ForkResult::Child => match join_group(Pid::from_raw(0)) {
+                Ok(()) => report.exit(&program.execute(variables, || Ok(()))),
+                Err(errno) => report.refused(Call::Group, errno),
+            },
+            ForkResult::Parent { child: pid } => {
+                // Also here, because we may signal the group before the child makes it. It fails if the
+                // child has already executed the program.
+                let _ = join_group(pid);
+                Ok(Self { pid, own_group, failure })
+            }
+        }
+    }
+
+    /// Why there was no program, once the child has ended.
+    pub fn failure(&self) -> Option<io::Error> {
+        self.failure.read()
+    }
+}

@@ -1,0 +1,226 @@
+//! The processes below this one: signalled, killed, counted.
+//!
+//! The guard has a [`Tree`], and so has the supervisor, for what comes to it when its guard dies. What loses its parent
+//! becomes a child of theirs (PR_SET_CHILD_SUBREAPER), so ECHILD of waitpid(2) is the proof that nothing is left.
+//!
+//! Nothing here allocates, and no file that is read makes the kernel wait for the process that it describes: neither
+//! `children` nor `stat` takes the lock of its memory map. A child keeps its number until it is reaped. Any other process is
+//! held by its directory in /proc, which stands for that process for ever, and the signal goes there.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+
+use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
+use nix::unistd::{Pid, getpgid, getpgrp, getpid, getsid};
+
+use self::directory::{Directory, Numbers};
+use crate::rules::guard::Whom;
+use crate::rules::signal::Signal;
+use crate::system::process::Process;
+use crate::system::{namespaces, proc, signals};
+
+mod directory;
+
+/// How deep to look below a process: each level needs room on the stack, and three descriptors. What is deeper comes up when
+/// those above it have died.
+const DEPTH: u32 = 32;
+
+/// How many processes to look at in one walk.
+const MOST: u32 = 10_000;
+
+/// The list of children is read in this many pieces at most, each of some 600 processes. It may grow while it is read.
+const PIECES: u32 = 256;
+
+/// The session and the process group in which a command starts. Not all that is there is the command's.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    session: Option<Pid>,
+    group: Pid,
+    /// The process group that was made for the command, if any.
+    own_group: Option<Pid>,
+}
+
+impl Origin {
+    /// Those of this process. `own_group`: the process group that the command gets instead.
+    pub fn ours(own_group: Option<Pid>) -> Self {
+        Self { session: getsid(None).ok(), group: getpgrp(), own_group }
+    }
+
+    /// The process group of a process that descends from the command, if all of that group is the command's. All processes
+    /// of any other session than that of the start are: a session is begun by a process and joined by none (setsid(2)).
+    fn group_of_command(&self, pid: Pid) -> Option<Pid> {
+        // In this order: setsid(2) changes the session before the group, and what has left a session does not come back.
+        let is_elsewhere = self.session.is_some_and(|own| getsid(Some(pid)).is_ok_and(|session| session != own));
+        let group = getpgid(Some(pid)).ok()?;
+        (self.own_group == Some(group) || is_elsewhere && group != self.group).then_some(group)
+    }
+}
+
+/// What is below this process.
+#[derive(Debug)]
+pub struct Tree {
+    /// The list of our children. It is opened once, so that it can be read when no descriptor is left, and whatever a command
+    /// mounts on /proc.
+    children: File,
+    proc: BorrowedFd<'static>,
+}
+
+impl Tree {
+    /// The tree of this process, which must have one thread. An error of the kind `Other` says what this system has not got.
+    pub fn open() -> io::Result<Self> {
+        let children = proc::open(&format!("self/task/{}/children", getpid())).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                io::Error::other("this kernel has no lists of children in /proc (CONFIG_PROC_CHILDREN)")
+            }
+            _ => error,
+        })?;
+        Ok(Self { children, proc: proc::directory()? })
+    }
+
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.children.as_fd(), self.proc]
+    }
+
+    /// Calls `act` with each of our children, alive or not. Fails if their list cannot be read.
+    pub fn each_child(&self, mut act: impl FnMut(i32)) -> io::Result<()> {
+        let (mut list, mut numbers, mut offset) = ([0; 4096], Numbers::default(), 0);
+        for _ in 0..PIECES {
+            let length = self.children.read_at(&mut list, offset)?;
+            if length == 0 {
+                break;
+            }
+            numbers.each(&list[..length], &mut act);
+            offset += length as u64;
+        }
+        Ok(())
+    }
+
+    /// Sends SIGKILL to our children but those that are `spared`, and to those of their process groups that are the
+    /// command's as a whole, at one moment, so that none of them gets away by forking and exiting.
+    pub fn kill_children(&self, origin: Origin, spared: impl Fn(i32) -> bool) {
+        // Groups that have been killed, each at the place of its last digits.
+        let mut killed = [0; 256];
+        let _ = self.each_child(|child| {
+            if spared(child) {
+                return;
+            }
+            // First: what is dying changes its group no more, and keeps the number of that group in use until it is reaped.
+            send(child, Signal::KILL);
+            // Not the group of a process outside of our PID namespace, nor the number that kill(2) takes for all processes.
+            if let Some(group @ 2..) = origin.group_of_command(Pid::from_raw(child)).map(Pid::as_raw) {
+                let place = &mut killed[group.unsigned_abs() as usize % killed.len()];
+                if std::mem::replace(place, group) != group {
+                    send(-group, Signal::KILL);
+                }
+            }
+        });
+    }
+
+    /// Sends SIGKILL to all that is found below our children but those that are `spared`. A child that cannot die, because a
+    /// file system does not answer or because it has become another user, keeps what is below it from becoming ours.
+    pub fn kill_below(&self, spared: impl Fn(i32) -> bool) {
+        self.walk(spared, &mut |process, directory| {
+            directory.send(process.pid, Signal::KILL);
+            true
+        });
+    }
+
+    /// Sends a signal to the command, or to more than that. `command`: its process, if it has not been reaped. Not below
+    /// another zklock: it passes on what it gets.
+    pub fn signal(&self, signal: Signal, whom: Whom, command: Option<Pid>, origin: Origin) {
+        let command = command.map_or(0, Pid::as_raw);
+        // A process group of its own gets a signal at one moment, and whatever /proc shows.
+        let own_group = origin.own_group.map(Pid::as_raw).filter(|group| *group == command);
+        match (whom, own_group) {
+            (Whom::Job | Whom::All, Some(group)) => send(-group, signal),
+            (Whom::Job | Whom::All, None) if command != 0 => send(command, signal),
+            _ => {}
+        }
+        if whom == Whom::Job && own_group.is_some() {
+            return;
+        }
+        let shared = origin.group.as_raw();
+        let is_run = directory::is_run(self.proc);
+        self.walk(|_| false, &mut |process, directory| {
+            let is_run = is_run(directory);
+            let in_command = process.pid == command || process.group == command;
+            let is_meant = match whom {
+                Whom::Job => process.pid != command && (in_command || process.group == shared),
+                Whom::Strayed => process.group != shared && (command == 0 || in_command),
+                Whom::All => process.pid != command && own_group != Some(process.group),
+            };
+            // STOP goes below a zklock, which cannot pass it on, and not to that: nobody would continue what waits at its gate.
+            let is_stop = signal == Signal::STOP;
+            if is_meant && !(is_stop && is_run) {
+                directory.send(process.pid, signal);
+            }
+            is_stop || !is_run
+        });
+    }
+
+    /// How many processes below us are alive, and not about to have gone, as far as can be seen, without those that are
+    /// `spared` and what is below these.
+    pub fn count(&self, spared: impl Fn(i32) -> bool) -> usize {
+        let mut found = 0;
+        self.walk(spared, &mut |process, _| {
+            found += usize::from(!process.exiting);
+            true
+        });
+        found
+    }
+
+    /// Does what the others do but for the signals, so that what it takes is in memory.
+    pub fn rehearse(&self) {
+        self.walk(|_| false, &mut |_, _| true);
+    }
+
+    /// Calls `visit` with each process that lives below us, as far as it can be found, but not with children that are `spared`,
+    /// nor with what is below these or below a process for which `visit` returns false.
+    fn walk(&self, spared: impl Fn(i32) -> bool, visit: &mut dyn FnMut(&Process, &Directory) -> bool) {
+        let mut budget = MOST;
+        let _ = self.each_child(|child| {
+            if !spared(child)
+                && let Some(directory) = Directory::open(self.proc, child)
+                && let Some(process) = directory.look(child)
+                && process.alive
+                && visit(&process, &directory)
+            {
+                directory::walk(self.proc, &process, &directory, DEPTH, &mut budget, visit);
+            }
+        });
+    }
+}
+
+/// Sends a signal to a process, or to a group if the number is negative. It may have gone.
+fn send(target: i32, signal: Signal) {
+    let _ = signals::send(target, signal);
+}
+
+/// Fails where what is started could not be looked after: where /proc is missing, or shows another PID namespace, so that
+/// its numbers mean other processes; and where our children would be in another PID namespace than we are. The
+/// error says what to do, and is of the kind `Other`.
+pub fn check_proc() -> io::Result<()> {
+    let link = proc::read_link("self");
+    // A /proc of a namespace that we are not in has no such link.
+    if link.is_err() && !statfs("/proc").is_ok_and(|there| there.filesystem_type() == PROC_SUPER_MAGIC) {
+        return Err(io::Error::other("/proc is missing: mount it (mount -t proc proc /proc)"));
+    }
+    let is_foreign = match link {
+        Ok(link) => link != *getpid().to_string(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+        Err(error) => return Err(error),
+    };
+    if is_foreign {
+        let why = "/proc is that of another PID namespace; mount its own there, as unshare --mount-proc does";
+        return Err(io::Error::other(why));
+    }
+    if namespaces::is_of_children_alone() {
+        return Err(io::Error::other("its processes would be in a PID namespace of their own; give --fork to unshare"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

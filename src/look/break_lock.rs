@@ -1,0 +1,320 @@
+//! `zklock break`
+
+use std::cell::Cell;
+use std::io::{IsTerminal as _, stderr, stdin};
+use std::slice;
+
+use nix::errno::Errno;
+use nix::poll::PollFlags;
+use nix::unistd::{gethostname, read};
+
+use super::picture;
+use super::view::{Found, View};
+use super::visit::{Patience, Visit};
+use super::{Stop, expect_chroot, say};
+use crate::cli::sentences;
+use crate::cli::{Break, Operation, Verbosity};
+use crate::look::roster::{Entry, Roster};
+use crate::rules::card::Card;
+use crate::rules::duration::show;
+use crate::rules::message::Right;
+use crate::rules::outcome::Outcome;
+use crate::rules::revocation::{CURATOR_MARKER, Revocation};
+use crate::rules::text::{printable, stored};
+use crate::system::futures::or;
+use crate::system::lookup;
+use crate::system::reactor::Reactor;
+use crate::system::writer;
+use crate::zookeeper::net::tcp::TcpSession;
+use crate::zookeeper::session::{Failure, Session as _};
+use crate::zookeeper::wire::reply::Stat;
+
+/// What has become of a contender.
+enum Fate {
+    Gone,
+    /// It had gone before anything was done.
+    Missed,
+    /// It was meant as a waiter, and has begun to hold.
+    Holds,
+    /// It was asked, or is being deleted, and is still there.
+    Stays,
+    /// It cannot be asked.
+    Deaf,
+}
+
+pub(super) async fn run(
+    order: &Break,
+    operation: &Operation,
+    visit: &Visit<'_>,
+    reactor: &Reactor,
+) -> Result<Outcome, Stop> {
+    let is_quiet = operation.messages.verbosity == Verbosity::Quiet;
+    let tell = |text: &str| {
+        if !is_quiet {
+            say(text)
+        }
+    };
+    let lock = &order.lock;
+    let found = visit.ask(Patience::Limited, async |session| {
+        session.sync("/").await?;
+        let found = View::new(lock, false).look(session).await?;
+        if let Found::Free = found {
+            expect_chroot(session, operation).await?;
+        }
+        Ok(found)
+    });
+    let roster = match found.await? {
+        Found::There(roster) => roster,
+        Found::Free => Roster::default(),
+        Found::Denied => {
+            say(&sentences::lacks(lock.as_str(), Right::Read, &operation.access.login));
+            return Ok(Outcome::Denied);
+        }
+    };
+    let is_held = roster.contenders.iter().any(|entry| entry.holds);
+    if order.node.is_none() && is_held && !(stdin().is_terminal() && stderr().is_terminal()) {
+        say(&format!(
+            "there is no terminal to ask on: name the contender with --node (field node of zklock status --json {lock})"
+        ));
+        return Ok(Outcome::Usage);
+    }
+    let named = |node: &String| roster.contenders.iter().find(|entry| entry.nodes.contains(node));
+    let target = match &order.node {
+        Some(node) => named(node).ok_or_else(|| format!("{} is not there", lock.child(&printable(node)))),
+        None => match choose(order, &roster, reactor).await {
+            Some(Ok(target)) => Ok(target),
+            Some(Err(())) => return Ok(Outcome::Exited(1)),
+            None => Err(format!("{lock} is free")),
+        },
+    };
+    let target = match target {
+        Ok(target) => target,
+        Err(why) => {
+            tell(&why);
+            return Ok(Outcome::NotFree);
+        }
+    };
+    // In this dialect, the node of the next holder has the same name.
+    if order.node.is_some() && target.client == Some("single") {
+        say(&format!(
+            "--node does not tell one holder of {lock} from the next; run zklock break --force on a terminal"
+        ));
+        return Ok(Outcome::Unusable);
+    }
+    match end(order, target, visit).await {
+        Ok(fate) => Ok(report(&fate, order, target, tell)),
+        Err(Stop::Failed(Failure::Denied)) => {
+            say(&sentences::denied(&lock.child(&target.node)));
+            Ok(Outcome::Denied)
+        }
+        Err(stop) => Err(stop),
+    }
+}
+
+/// Says what has become of it, unless it has gone as it was to.
+fn report(fate: &Fate, order: &Break, target: &Entry, tell: impl Fn(&str)) -> Outcome {
+    let (who, lock) = (picture::who(target), &order.lock);
+    match fate {
+        Fate::Gone => return Outcome::Exited(0),
+        Fate::Deaf => {
+            say(&format!("{who} cannot be asked to leave {lock}; --force deletes its node"));
+            return Outcome::Unusable;
+        }
+        Fate::Missed => tell(&format!("{who} is not there any more")),
+        Fate::Holds => {
+            tell(&format!("{who} holds {lock} by now, and was not asked: name it again if it is to stop its command"));
+        }
+        Fate::Stays => {
+            let why = match target.client {
+                Some("curator") if !order.force => "; a lock that is not revocable does not react",
+                _ => "",
+            };
+            let hint = if order.force { "" } else { "; --force deletes its node" };
+            tell(&format!("{who} has not left {lock} within {}{why}{hint}", show(order.timeout)));
+        }
+    }
+    Outcome::NotFree
+}
+
+/// Shows the holders, and has one of them chosen. `None`: there is none; an error: the answer is no.
+async fn choose<'r>(order: &Break, roster: &'r Roster, reactor: &Reactor) -> Option<Result<&'r Entry, ()>> {
+    let holders: Vec<&Entry> = roster.contenders.iter().filter(|entry| entry.holds).collect();
+    let question = match (&holders[..], order.force) {
+        ([], _) => return None,
+        ([_], false) => "Ask it to stop its command and to release the lock? [y/N] ".to_owned(),
+        ([_], true) => "Delete its node? The next one may start before this one has stopped. [y/N] ".to_owned(),
+        (several, false) => format!("Ask which one to stop its command and to leave? [1-{}, N] ", several.len()),
+        (several, true) => {
+            format!("Delete which one's node? The next one may start before it has stopped. [1-{}, N] ", several.len())
+        }
+    };
+    let lock = &order.lock;
+    writer::say(&format!("{lock} is held by\n{}{question}", picture::numbered(&holders)));
+    let answer = answer(reactor).await;
+    let chosen = match (answer.trim(), &holders[..]) {
+        ("y" | "Y" | "yes", [holder]) => Some(*holder),
+        (number, [_, _, ..]) => {
+            number.parse::<usize>().ok().and_then(|number| holders.get(number.checked_sub(1)?)).copied()
+        }
+        _ => None,
+    };
+    Some(chosen.ok_or(()))
+}
+
+/// A line from the terminal; what there is of it at its end.
+async fn answer(reactor: &Reactor) -> String {
+    let mut line = vec![];
+    loop {
+        reactor.ready(stdin(), PollFlags::POLLIN).await;
+        let mut piece = [0; 64];
+        match read(stdin(), &mut piece) {
+            Ok(0) => break,
+            Ok(length) => line.extend_from_slice(&piece[..length]),
+            Err(Errno::EINTR | Errno::EAGAIN) => {}
+            Err(_) => break,
+        }
+        if line.contains(&b'\n') {
+            break;
+        }
+    }
+    String::from_utf8_lossy(&line).into_owned()
+}
+
+/// Asks the contender to go, or deletes its nodes, and waits until it has gone.
+async fn end(order: &Break, target: &Entry, visit: &Visit<'_>) -> Result<Fate, Stop> {
+    let nodes: Vec<String> = target.nodes.iter().map(|name| order.lock.child(name)).collect();
+    let by = requester();
+    let is_sent = Cell::new(false);
+    let asking = visit.ask(Patience::Limited, async |session| {
+        // The answer was lost with the connection.
+        let may_be_done = is_sent.get();
+        let fate = match order.force {
+            true => delete(session, &nodes, target, &is_sent).await?,
+            false => ask(session, &nodes[0], target, &by, &is_sent).await?,
+        };
+        Ok(if may_be_done && matches!(fate, Fate::Missed) { Fate::Gone } else { fate })
+    });
+    match asking.await? {
+        Fate::Stays => {}
+        fate => return Ok(fate),
+    }
+    let going = visit.ask(Patience::Limited, async |session| until_gone(session, &nodes[0], target).await);
+    let enough = async {
+        visit.sleep(order.timeout).await;
+        Ok(Fate::Stays)
+    };
+    or(going, enough).await
+}
+
+/// Deletes all nodes of a contender together.
+async fn delete(
+    session: &TcpSession<'_>,
+    nodes: &[String],
+    target: &Entry,
+    is_sent: &Cell<bool>,
+) -> Result<Fate, Stop> {
+    if !is_same(session, &nodes[0], target).await? {
+        return Ok(Fate::Missed);
+    }
+    is_sent.set(true);
+    match session.delete_together(nodes).await {
+        Ok(()) => return Ok(Fate::Gone),
+        Err(Failure::NoNode) => {}
+        Err(failure) => return Err(failure.into()),
+    }
+    // Some have gone already. A single one may be another's by now.
+    let mut fate = Fate::Missed;
+    for node in nodes.iter().filter(|_| nodes.len() > 1) {
+        match session.delete_together(slice::from_ref(node)).await {
+            Ok(()) => fate = Fate::Gone,
+            Err(Failure::NoNode) => {}
+            Err(failure) => return Err(failure.into()),
+        }
+    }
+    Ok(fate)
+}
+
+/// Whether the node is the one that was seen. If the lock's own node was made anew, its sequence numbers begin again, and
+/// the names of some clients have nothing else that tells them apart.
+async fn is_same(session: &TcpSession<'_>, node: &str, target: &Entry) -> Result<bool, Stop> {
+    match session.exists(node, false).await {
+        Ok((stat, _)) => Ok(stat.is_some_and(|stat| !is_anothers(stat, target))),
+        // Newer servers tell nothing of a node to those who may not read it, and told nothing before.
+        Err(Failure::Denied) => Ok(target.token.is_none()),
+        Err(failure) => Err(failure.into()),
+    }
+}
+
+/// Whether a node of the same name was created later than the one that was seen.
+fn is_anothers(stat: Stat, target: &Entry) -> bool {
+    target.token.is_some_and(|token| token != stat.czxid)
+}
+
+/// Stores the request in a node.
+async fn ask(
+    session: &TcpSession<'_>,
+    node: &str,
+    target: &Entry,
+    by: &str,
+    is_sent: &Cell<bool>,
+) -> Result<Fate, Stop> {
+    loop {
+        let (data, stat, _) = match session.look(node, false).await {
+            Ok(there) => there,
+            Err(Failure::NoNode) => return Ok(Fate::Missed),
+            Err(failure) => return Err(failure.into()),
+        };
+        if is_anothers(stat, target) {
+            return Ok(Fate::Missed);
+        }
+        let asked = Revocation { seen_holding: Some(target.holds), by: Some(by.to_owned()) };
+        let data = match target.client {
+            Some("zklock") => asked.add_to(&data, stat.ctime, stat.mtime),
+            Some("curator") => Some(CURATOR_MARKER.to_vec()),
+            _ => None,
+        };
+        let Some(data) = data else { return Ok(Fate::Deaf) };
+        is_sent.set(true);
+        match session.store(node, &data, stat.version).await {
+            Ok(()) => return Ok(Fate::Stays),
+            Err(Failure::NoNode) => return Ok(Fate::Missed),
+            // Another has written to the node: its contender may have published that it holds. Try again.
+            Err(Failure::Changed) => {}
+            Err(failure) => return Err(failure.into()),
+        }
+    }
+}
+
+/// Waits until the node has gone, or until a contender that was asked as a waiter holds.
+async fn until_gone(session: &TcpSession<'_>, node: &str, target: &Entry) -> Result<Fate, Stop> {
+    loop {
+        let watch = match session.look(node, true).await {
+            Ok((_, stat, _)) if is_anothers(stat, target) => return Ok(Fate::Gone),
+            Ok((data, _, _)) if !target.holds && Card::from_bytes(&data).held_since.is_some() => {
+                return Ok(Fate::Holds);
+            }
+            Ok((_, _, watch)) => watch,
+            Err(Failure::NoNode) => return Ok(Fate::Gone),
+            // Its end is told only to those who may read it (CVE-2024-23944). The list tells all who may read that.
+            Err(Failure::Denied) => {
+                let (lock, name) = node.rsplit_once('/').expect("a node of a lock");
+                let (names, watch) = session.names(lock, true).await?;
+                if !names.iter().any(|listed| listed == name) {
+                    return Ok(Fate::Gone);
+                }
+                watch
+            }
+            Err(failure) => return Err(failure.into()),
+        };
+        if let Some(watch) = watch {
+            watch.await;
+        }
+    }
+}
+
+/// Who asks, for the one that is asked.
+fn requester() -> String {
+    let host = gethostname().ok().map(|name| name.to_string_lossy().into_owned());
+    let parts = [lookup::user_name(), host];
+    stored(parts.into_iter().flatten().collect::<Vec<_>>().join("@"))
+}

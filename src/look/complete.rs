@@ -1,0 +1,110 @@
+//! `zklock list --complete`: how a path may go on. The completions of the shells ask for it when a user presses TAB.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use super::Stop;
+use super::list::{OWN, child};
+use super::output::Output;
+use super::visit::{Patience, Visit};
+use super::window::Window;
+use crate::cli::{Complete, Operation};
+use crate::rules::last_run;
+use crate::rules::outcome::Outcome;
+use crate::rules::queue::{Contender, SINGLE};
+use crate::system::futures::or;
+use crate::zookeeper::net::tcp::TcpSession;
+use crate::zookeeper::session::Failure;
+
+/// A user waits for the answer, and does not know for what.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// How long the end of the session may take after that. The server ends it later by itself.
+const END: Duration = Duration::from_millis(50);
+
+/// Prints one path in each line. Says nothing of what goes wrong: the user is in the middle of a line.
+pub(super) async fn run(
+    typed: &Complete,
+    operation: &Operation,
+    visit: &Visit<'_>,
+    output: &Output<'_>,
+) -> Result<Outcome, Stop> {
+    // A guess at a server on this host would be a surprise.
+    if operation.access.servers_given {
+        let paths = RefCell::new(vec![]);
+        let search = visit.ask(Patience::Limited, async |session| search(session, typed, operation, &paths).await);
+        let enough = async {
+            visit.sleep(PATIENCE).await;
+            Ok(())
+        };
+        if let Err(stop) = or(search, enough).await {
+            log::debug!("no more paths: {stop:?}");
+        }
+        let mut paths = paths.into_inner();
+        paths.sort();
+        output.print(&paths.iter().map(|path| format!("{path}\n")).collect::<String>()).await?;
+        or(visit.close(), visit.sleep(END)).await;
+    }
+    Ok(Outcome::Exited(0))
+}
+
+/// Puts into `paths` what may follow: the paths of nodes, and with a slash at the end those of nodes that may have locks
+/// below them.
+async fn search(
+    session: &TcpSession<'_>,
+    typed: &Complete,
+    operation: &Operation,
+    paths: &RefCell<Vec<String>>,
+) -> Result<(), Stop> {
+    let (names, _) = session.names(&typed.directory, false).await?;
+    let has_own = operation.access.servers.chroot.is_empty();
+    // A node with the name of a single one may be a lock as well.
+    let is_contender = |name: &str| name != SINGLE && Contender::parse(name).is_some();
+    let is_lock = |name: &str| is_plain(name) && !is_contender(name) && last_run::lock(name).is_none();
+    let is_wanted = |name: &String| name.starts_with(&typed.begun) && is_lock(name);
+    let nodes = names.into_iter().filter(is_wanted).map(|name| child(&typed.directory, &name));
+    let nodes: Vec<_> = nodes.filter(|path| !has_own || path != OWN).collect();
+    // If time runs out now, they are all there, if without slashes: a shell goes on as far as they agree.
+    paths.replace(nodes.clone());
+    let mut nodes = nodes.into_iter();
+    let mut found = vec![];
+    let mut window = Window::new();
+    let mut ask = || {
+        let path = nodes.next()?;
+        let (stat, names) = (session.exists(&path, false), session.names(&path, false));
+        Some((path, async move { (stat.await, names.await) }))
+    };
+    while let Some((path, (stat, names))) = window.next(&mut ask).await {
+        let is_ephemeral = match stat {
+            Ok((stat, _)) => stat.is_none_or(|stat| stat.ephemeral_owner != 0),
+            // Newer servers tell nothing of a node to those who may not read it. It may be one that they may lock.
+            Err(Failure::Denied) => false,
+            Err(failure) => return Err(failure.into()),
+        };
+        let names = match names {
+            Ok((names, _)) => names,
+            Err(Failure::NoNode) => continue,
+            Err(Failure::Denied) => vec![],
+            Err(failure) => return Err(failure.into()),
+        };
+        // Nothing can be below such a node, no lock's contender either.
+        if is_ephemeral {
+            continue;
+        }
+        let contenders = names.iter().filter(|name| is_contender(name)).count();
+        if contenders < names.len() {
+            found.push(format!("{path}/"));
+        }
+        if contenders > 0 || names.is_empty() || names.iter().any(|name| name == SINGLE) {
+            found.push(path);
+        }
+    }
+    paths.replace(found);
+    Ok(())
+}
+
+/// Whether every shell takes the name as it is. bash cuts words at some other characters, such as a colon, and the rest
+/// would have to be quoted in each shell's own way.
+fn is_plain(name: &str) -> bool {
+    name.chars().all(|c| c.is_alphanumeric() || "._-+,%".contains(c))
+}

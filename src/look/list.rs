@@ -1,0 +1,187 @@
+//! `zklock list`
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::output::Output;
+use super::view::seen;
+use super::visit::{Patience, Visit};
+use super::window::Window;
+use super::{Stop, json_line, picture, say};
+use crate::cli::sentences;
+use crate::cli::{List, Operation, Verbosity};
+use crate::look::roster::{Entry, Roster};
+use crate::rules::card::Card;
+use crate::rules::message::Right;
+use crate::rules::outcome::Outcome;
+use crate::rules::queue::{Contender, Queue};
+use crate::rules::text::legible;
+use crate::system::clock;
+use crate::system::terminal::{Screen, can_rewrite, has_reader, is_utf8};
+use crate::zookeeper::net::tcp::TcpSession;
+use crate::zookeeper::session::{Failure, Session as _};
+
+/// How often the line that shows the progress is rewritten.
+const PROGRESS: Duration = Duration::from_millis(100);
+
+/// The node of ZooKeeper's own. Below a chroot, the path means another.
+pub(super) const OWN: &str = "/zookeeper";
+
+/// `--json`; docs/list.schema.json describes it.
+#[derive(Serialize)]
+struct Json<'a> {
+    v: u32,
+    locks: &'a [Lock],
+}
+
+/// A lock that is in use.
+#[derive(Debug, Serialize)]
+pub(super) struct Lock {
+    pub(super) path: String,
+    pub(super) holders: usize,
+    pub(super) waiters: usize,
+    pub(super) first: Option<Entry>,
+}
+
+#[derive(Debug, Default)]
+struct Found {
+    locks: Vec<Lock>,
+    /// The nodes that may not be read.
+    denied: Vec<String>,
+}
+
+pub(super) async fn run(
+    list: &List,
+    operation: &Operation,
+    visit: &Visit<'_>,
+    output: &Output<'_>,
+) -> Result<Outcome, Stop> {
+    let shows_progress = operation.messages.verbosity != Verbosity::Quiet && has_reader() && can_rewrite();
+    let found = visit.ask(Patience::Limited, async |session| search(session, list, operation, shows_progress).await);
+    let Found { mut locks, mut denied } = found.await?;
+    visit.close().await;
+    locks.sort_by(|one, other| one.path.split('/').cmp(other.path.split('/')));
+    denied.sort();
+    output
+        .print(&match (list.json, output.is_terminal) {
+            (true, _) => json_line(&Json { v: 1, locks: &locks }),
+            (false, true) => picture::tree(&locks, is_utf8()),
+            (false, false) => picture::lines(&locks),
+        })
+        .await?;
+    let login = &operation.access.login;
+    denied.iter().for_each(|node| say(&sentences::lacks(&legible(node), Right::Read, login)));
+    Ok(if denied.is_empty() { Outcome::Exited(0) } else { Outcome::Denied })
+}
+
+/// Walks over the nodes below the root, and that one itself.
+async fn search(
+    session: &TcpSession<'_>,
+    list: &List,
+    operation: &Operation,
+    shows_progress: bool,
+) -> Result<Found, Stop> {
+    session.sync("/").await?;
+    let mut progress = Progress::new(shows_progress);
+    let mut found = Found::default();
+    // A stack, so that few are on it at a time. With it: whether it may be a contender, as far as its name tells.
+    let mut ahead = vec![(list.root.clone(), false)];
+    let mut window = Window::new();
+    let mut queues = vec![];
+    // Nodes that have the name of a contender, but are none, or have gone.
+    let mut foreign = HashSet::new();
+    let has_own = operation.access.servers.chroot.is_empty();
+    let ask = |(path, may_contend): (String, bool)| {
+        let reply = session.names_and_stat(&path);
+        ((path, may_contend), reply)
+    };
+    while let Some(((path, may_contend), reply)) = window.next(|| ahead.pop().map(ask)).await {
+        let names = match reply {
+            Ok((_, stat)) if may_contend && stat.ephemeral_owner != 0 => continue,
+            Ok((names, _)) => names,
+            Err(Failure::NoNode) => {
+                if path == list.root {
+                    super::expect_chroot(session, operation).await?;
+                }
+                foreign.insert(path);
+                continue;
+            }
+            Err(Failure::Denied) => {
+                // A node with the name of a contender probably is one, so it is not reported as unreadable.
+                if !may_contend {
+                    found.denied.push(path);
+                }
+                continue;
+            }
+            Err(failure) => return Err(failure.into()),
+        };
+        progress.advance();
+        if may_contend {
+            foreign.insert(path.clone());
+        }
+        let is_like_contender = |name: &String| Contender::parse(name).is_some();
+        let below = names.iter().map(|name| (child(&path, name), is_like_contender(name)));
+        ahead.extend(below.filter(|(path, _)| !has_own || path != OWN));
+        let contenders: Vec<_> = names.into_iter().filter(is_like_contender).collect();
+        if !contenders.is_empty() {
+            queues.push((path, contenders));
+        }
+    }
+    for (path, contenders) in &mut queues {
+        contenders.retain(|name| !foreign.contains(&child(path, name)));
+    }
+    found.locks = look_at_holders(session, queues).await?;
+    Ok(found)
+}
+
+/// The locks with these contenders. Of each only the first is looked at.
+async fn look_at_holders(session: &TcpSession<'_>, queues: Vec<(String, Vec<String>)>) -> Result<Vec<Lock>, Stop> {
+    let mut locks = vec![];
+    let mut window = Window::new();
+    let mut asked = queues.into_iter().filter_map(|(path, names)| {
+        let first = Queue::as_numbered(names.iter().cloned()).first_holder()?.name.clone();
+        let reply = session.look(&child(&path, &first), false);
+        Some(((path, names, first), reply))
+    });
+    while let Some(((path, names, first), reply)) = window.next(|| asked.next()).await {
+        let seen = match reply {
+            Ok((data, stat, _)) => HashMap::from([(first, seen(&stat, Card::from_bytes(&data)))]),
+            // It may have gone meanwhile; then nothing more is known of it.
+            Err(Failure::NoNode | Failure::Denied) => HashMap::new(),
+            Err(failure) => return Err(failure.into()),
+        };
+        let roster = Roster::new(names, &seen);
+        let (holders, waiters) = (roster.holders(), roster.waiters());
+        locks.push(Lock { path, holders, waiters, first: roster.contenders.into_iter().next() });
+    }
+    Ok(locks)
+}
+
+pub(super) fn child(path: &str, name: &str) -> String {
+    if path == "/" { format!("/{name}") } else { format!("{path}/{name}") }
+}
+
+/// The line on a terminal that says how far the search has come.
+struct Progress {
+    screen: Option<Screen>,
+    nodes: usize,
+    shown: crate::rules::instant::Instant,
+}
+
+impl Progress {
+    fn new(is_shown: bool) -> Self {
+        Self { screen: is_shown.then(|| Screen::new(true)), nodes: 0, shown: clock::now() }
+    }
+
+    fn advance(&mut self) {
+        self.nodes += 1;
+        let Some(screen) = &mut self.screen else { return };
+        let now = clock::now();
+        if now.saturating_since(self.shown) >= PROGRESS {
+            self.shown = now;
+            screen.status(format!("{} nodes searched", self.nodes));
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Subcommands that take no lock: one process, one thread, one session without a lease. They ask, print, and close their
+//! session.
+
+mod break_lock;
+mod check;
+mod complete;
+mod list;
+mod output;
+mod picture;
+pub mod roster;
+mod status;
+mod view;
+mod visit;
+mod window;
+
+use std::io;
+
+use nix::errno::Errno;
+use nix::poll::PollFlags;
+use serde::Serialize;
+
+use self::output::Output;
+use self::visit::Visit;
+use crate::cli::sentences;
+use crate::cli::{self, Operation, Subject};
+use crate::rules::outcome::Outcome;
+use crate::rules::signal::Signal;
+use crate::rules::text::escaped_json;
+use crate::system::futures::or;
+use crate::system::reactor::Reactor;
+use crate::system::signals::Signals;
+use crate::system::terminal::Screen;
+use crate::zookeeper::net::probe::Probes;
+use crate::zookeeper::net::servers::Servers;
+use crate::zookeeper::net::tcp::TcpSession;
+use crate::zookeeper::session::Failure;
+
+/// Why a subcommand ends early.
+#[derive(Debug)]
+enum Stop {
+    /// No server has answered in time, for this reason.
+    Unreachable(String),
+    NoChroot,
+    Failed(Failure),
+    /// Standard output takes nothing.
+    Output(Errno),
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// Does what a subcommand is to do. Says on standard error why, if it cannot.
+pub fn run(operation: &Operation) -> Outcome {
+    let access = &operation.access;
+    let mut login = access.login.clone();
+    let servers = match Servers::open(&access.servers, access.tls.as_ref(), &mut login, None) {
+        Ok((servers, warnings)) => {
+            warnings.iter().for_each(|warning| log::warn!("{warning}"));
+            servers
+        }
+        Err(unfit) => {
+            say(&cli::unfit(&access.settings, unfit));
+            return Outcome::Usage;
+        }
+    };
+    let ended = Reactor::new().and_then(|reactor| {
+        // The session is closed before we die of one. All others do what they do to any program: Ctrl-Z stops it.
+        let endings = Signals::of([Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM])?;
+        let visit = Visit::new(&operation.access, &servers, &reactor);
+        let probes = Probes::new(&servers, &reactor);
+        let output = Output::new(&reactor);
+        reactor.run(async {
+            let work = async {
+                match &operation.subject {
+                    Subject::Status(status) => status::run(status, operation, &visit, &output).await,
+                    Subject::List(list) => list::run(list, operation, &visit, &output).await,
+                    Subject::Complete(typed) => complete::run(typed, operation, &visit, &output).await,
+                    Subject::Break(order) => break_lock::run(order, operation, &visit, &reactor).await,
+                    Subject::Check(check) => check::run(check, operation, &probes, &reactor, &output).await,
+                }
+            };
+            let ending = async {
+                loop {
+                    reactor.ready(&endings, PollFlags::POLLIN).await;
+                    if let Some(arrival) = endings.drain().first() {
+                        return Ok(Outcome::Interrupted(arrival.signal));
+                    }
+                }
+            };
+            let ended = or(ending, work).await;
+            visit.close().await;
+            check::close(&probes, &reactor).await;
+            ended
+        })
+    });
+    match ended {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(stop)) => explained(stop, operation),
+        Err(error) => internal(&error),
+    }
+}
+
+/// Says why a subcommand has ended early, unless there is no reader for what it prints.
+fn explained(stop: Stop, operation: &Operation) -> Outcome {
+    let access = &operation.access;
+    match stop {
+        Stop::Unreachable(reason) => {
+            say(&sentences::unreachable(&access.servers, access.servers_given, access.connect_timeout, &reason));
+            Outcome::Unavailable
+        }
+        Stop::NoChroot => {
+            say(&sentences::no_chroot(&access.servers));
+            Outcome::Unusable
+        }
+        Stop::Failed(Failure::NotLetIn(why)) => {
+            say(&sentences::not_let_in(&why));
+            Outcome::Denied
+        }
+        Stop::Failed(failure) => {
+            say(&format!("ZooKeeper refused: {failure}"));
+            Outcome::Internal
+        }
+        // As other programs do that write to a pipe.
+        Stop::Output(Errno::EPIPE) => Outcome::Interrupted(Signal::PIPE),
+        Stop::Output(error) => {
+            say(&format!("cannot write to standard output: {}", error.desc()));
+            Outcome::Internal
+        }
+    }
+}
+
+/// Where nothing was found, there may be no chroot either.
+async fn expect_chroot(session: &TcpSession<'_>, operation: &Operation) -> Result<(), Stop> {
+    if !operation.access.servers.chroot.is_empty() && !session.is_there("/").await? {
+        return Err(Stop::NoChroot);
+    }
+    Ok(())
+}
+
+/// What `--json` prints.
+fn json_line(value: &impl Serialize) -> String {
+    let mut line = escaped_json(&serde_json::to_string(value).expect("structs of texts and numbers have a JSON form"));
+    line.push('\n');
+    line
+}
+
+fn internal(error: &io::Error) -> Outcome {
+    say(&format!("internal error: {error}"));
+    Outcome::Internal
+}
+
+/// Writes a line to standard error.
+fn say(text: &str) {
+    Screen::default().line(text);
+}

@@ -1,0 +1,205 @@
+//! `zklock status`
+
+use std::cell::{Cell, RefCell};
+use std::future::pending;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use serde::Serialize;
+
+use super::output::Output;
+use super::picture::{self, Shown};
+use super::view::{Found, View, until_changed};
+use super::visit::{Patience, Visit};
+use super::{Stop, json_line, say};
+use crate::cli::sentences;
+use crate::cli::{Operation, Status, Verbosity};
+use crate::look::roster::{Entry, Roster};
+use crate::rules::last_run::LastRun;
+use crate::rules::lock_path::LockPath;
+use crate::rules::message::Right;
+use crate::rules::outcome::Outcome;
+use crate::rules::signal::Signal;
+use crate::system::futures::or;
+use crate::system::signals::Signals;
+use crate::system::terminal::can_rewrite;
+use crate::zookeeper::net::tcp::TcpSession;
+use crate::zookeeper::session::Session as _;
+
+/// How long after a change the next look begins, so that a crowd that comes at once is one change.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// `--json`; docs/status.schema.json describes it.
+#[derive(Serialize)]
+struct Json<'a> {
+    v: u32,
+    locks: Vec<JsonLock<'a>>,
+}
+
+#[derive(Serialize)]
+struct JsonLock<'a> {
+    path: &'a str,
+    last: Option<JsonLast<'a>>,
+    contenders: &'a [Entry],
+}
+
+impl<'a> JsonLock<'a> {
+    fn new(shown: &'a Shown<'_>) -> Self {
+        let last = shown.last.as_ref().and_then(JsonLast::new);
+        Self { path: shown.path.as_str(), last, contenders: &shown.roster.contenders }
+    }
+}
+
+#[derive(Serialize)]
+struct JsonLast<'a> {
+    started: String,
+    took_ms: u64,
+    host: Option<&'a str>,
+}
+
+impl<'a> JsonLast<'a> {
+    fn new(last: &'a LastRun) -> Option<Self> {
+        let took_ms = u64::try_from(last.took.as_millis()).unwrap_or(u64::MAX);
+        Some(Self { started: last.began()?, took_ms, host: last.host.as_deref() })
+    }
+}
+
+/// The locks that may be read, and the paths of the others.
+struct Picture<'a> {
+    locks: Vec<Shown<'a>>,
+    denied: Vec<&'a LockPath>,
+}
+
+pub(super) async fn run(
+    status: &Status,
+    operation: &Operation,
+    visit: &Visit<'_>,
+    output: &Output<'_>,
+) -> Result<Outcome, Stop> {
+    if status.watch {
+        return watch(status, operation, visit, output).await;
+    }
+    let looked = visit.ask(Patience::Limited, async |session| {
+        let mut views = views(status, session).await?;
+        look(session, &mut views, operation).await
+    });
+    let picture = looked.await?;
+    visit.close().await;
+    let quiet = operation.messages.verbosity == Verbosity::Quiet;
+    if !quiet {
+        output.print(&picture.show(status.json)).await?;
+    }
+    let is_held = picture.locks.iter().any(|shown| shown.roster.holders() > 0);
+    if quiet && is_held {
+        return Ok(Outcome::Exited(0));
+    }
+    Ok(if picture.tell_denied(operation) { Outcome::Denied } else { Outcome::Exited(u8::from(quiet)) })
+}
+
+async fn views<'a>(status: &'a Status, session: &TcpSession<'_>) -> Result<Vec<View<'a>>, Stop> {
+    // What had happened before we were started is to be seen; and what a server has seen before a reconnection.
+    session.sync("/").await?;
+    Ok(status.locks.iter().map(|lock| View::new(lock, status.watch)).collect())
+}
+
+async fn look<'a>(
+    session: &TcpSession<'_>,
+    views: &mut [View<'a>],
+    operation: &Operation,
+) -> Result<Picture<'a>, Stop> {
+    let mut picture = Picture { locks: vec![], denied: vec![] };
+    let mut is_any_there = false;
+    for view in views {
+        let found = view.look(session).await?;
+        let last = view.last(session).await?;
+        is_any_there |= last.is_some();
+        match found {
+            Found::There(roster) => {
+                is_any_there = true;
+                picture.locks.push(Shown { path: view.lock, roster, last });
+            }
+            Found::Free => picture.locks.push(Shown { path: view.lock, roster: Roster::default(), last }),
+            Found::Denied => {
+                is_any_there = true;
+                picture.denied.push(view.lock);
+            }
+        }
+    }
+    if !is_any_there {
+        super::expect_chroot(session, operation).await?;
+    }
+    Ok(picture)
+}
+
+impl Picture<'_> {
+    fn show(&self, json: bool) -> String {
+        if !json {
+            return picture::of_locks(&self.locks);
+        }
+        json_line(&Json { v: 1, locks: self.locks.iter().map(JsonLock::new).collect() })
+    }
+
+    /// Names the locks that may not be read. Returns whether there are any.
+    fn tell_denied(&self, operation: &Operation) -> bool {
+        let login = &operation.access.login;
+        self.denied.iter().for_each(|lock| say(&sentences::lacks(lock.as_str(), Right::Read, login)));
+        !self.denied.is_empty()
+    }
+}
+
+/// `--watch`: ends only by a signal, when nothing reads what is printed, or by a refusal.
+async fn watch(
+    status: &Status,
+    operation: &Operation,
+    visit: &Visit<'_>,
+    output: &Output<'_>,
+) -> Result<Outcome, Stop> {
+    let redraws = output.is_terminal && can_rewrite() && !status.json;
+    // Without it, the next change is shown in the new size.
+    let resizes = if redraws { Signals::of([Signal::WINCH]).ok() } else { None };
+    let last = RefCell::new(None);
+    let is_told = Cell::new(false);
+    let tell = |why: &str| {
+        if !is_told.replace(true) {
+            say(&format!("connection to ZooKeeper lost, trying again: {why}"));
+        }
+    };
+    let watching = visit.ask(Patience::Endless(&tell), async |session| {
+        // The message is still on the terminal.
+        if is_told.replace(false) && redraws {
+            last.replace(None);
+        }
+        let mut views = views(status, session).await?;
+        loop {
+            let picture = look(session, &mut views, operation).await?;
+            if picture.tell_denied(operation) {
+                return Ok(Outcome::Denied);
+            }
+            let text = picture.show(status.json);
+            if last.borrow().as_ref() != Some(&text) {
+                output.print(&if redraws { picture::redrawn(&text) } else { anew(&text, status.json, &last) }).await?;
+                last.replace(Some(text));
+            }
+            let resized = async {
+                match &resizes {
+                    Some(resizes) => output.resized(resizes).await,
+                    None => pending().await,
+                }
+                last.replace(None);
+            };
+            or(until_changed(&mut views), resized).await;
+            visit.sleep(PAUSE).await;
+        }
+    });
+    let closed = async {
+        // Nothing is waited for but the end of what reads it: POLLERR, POLLHUP.
+        output.closed().await;
+        Err(Stop::Output(Errno::EPIPE))
+    };
+    or(closed, watching).await
+}
+
+/// What is printed where it cannot be redrawn: an empty line stands between two pictures.
+fn anew(text: &str, json: bool, last: &RefCell<Option<String>>) -> String {
+    if json || last.borrow().is_none() { text.to_owned() } else { format!("\n{text}") }
+}

@@ -1,0 +1,159 @@
+//! A session for as long as something is asked, over as many connections as that takes.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::Stop;
+use crate::cli::Access;
+use crate::rules::duration;
+use crate::system::clock;
+use crate::system::futures::or;
+use crate::system::reactor::Reactor;
+use crate::zookeeper::net::servers::Servers;
+use crate::zookeeper::net::tcp::TcpSession;
+use crate::zookeeper::session::{Failure, Session as _};
+use crate::zookeeper::wire::handshake::Identity;
+
+/// The session timeout that is asked for. Short, so that a server that is frozen is given up soon, and so that little is
+/// left behind by a process that is killed.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long the end waits for the answer to the request that closes the session. The server carries it out all the same.
+pub(super) const LAST_ANSWER: Duration = Duration::from_millis(200);
+
+/// The pause after a connection was lost.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// How many connections are lost before it is given up, unless it goes on for ever.
+const CONNECTIONS: usize = 5;
+
+pub(super) struct Visit<'p> {
+    access: &'p Access,
+    servers: &'p Servers<'p>,
+    reactor: &'p Reactor,
+    /// Set while there is a session.
+    identity: RefCell<Option<Identity>>,
+    timeout: Cell<Duration>,
+    session: RefCell<Option<Rc<TcpSession<'p>>>>,
+}
+
+/// How long to go on when servers do not answer.
+pub(super) enum Patience<'a> {
+    /// As long as `--connect-timeout`.
+    Limited,
+    /// After the first connection, for ever. It is told why there is no connection.
+    Endless(&'a dyn Fn(&str)),
+}
+
+impl<'p> Visit<'p> {
+    pub(super) fn new(access: &'p Access, servers: &'p Servers<'p>, reactor: &'p Reactor) -> Self {
+        Self {
+            access,
+            servers,
+            reactor,
+            identity: RefCell::new(None),
+            timeout: Cell::new(SESSION_TIMEOUT),
+            session: RefCell::new(None),
+        }
+    }
+
+    pub(super) async fn sleep(&self, time: Duration) {
+        self.reactor.sleep_until(clock::now() + time).await;
+    }
+
+    /// Asks something, from the beginning each time that a connection was lost.
+    pub(super) async fn ask<T>(
+        &self,
+        patience: Patience<'_>,
+        ask: impl AsyncFn(&TcpSession<'p>) -> Result<T, Stop>,
+    ) -> Result<T, Stop> {
+        let mut number = 0;
+        loop {
+            let has_been_connected = number > 0;
+            self.connect(&patience, has_been_connected).await?;
+            number += 1;
+            let session = self.session.borrow().clone().expect("it was just opened");
+            let lost = async {
+                let mut lost = pin!(session.lost());
+                poll_fn(|context| {
+                    // Dropped so that they do not pile up: only a lease needs the contacts.
+                    session.take_contacts();
+                    lost.as_mut().poll(context)
+                })
+                .await;
+                Err(Stop::Failed(Failure::Unknown("the connection was lost again and again".to_owned())))
+            };
+            let why = match or(lost, ask(&session)).await {
+                Err(Stop::Failed(why @ (Failure::Unknown(_) | Failure::SessionOver))) => why,
+                ended => return ended,
+            };
+            log::info!("asking again: {why}");
+            if why == Failure::SessionOver {
+                self.identity.take();
+            }
+            if matches!(patience, Patience::Limited) && number == CONNECTIONS {
+                return Err(Stop::Unreachable(why.to_string()));
+            }
+            // The connection is closed, and not the session.
+            self.session.take();
+            drop(session);
+            self.sleep(PAUSE).await;
+        }
+    }
+
+    /// Opens a session, or goes on with the one that there is.
+    async fn connect(&self, patience: &Patience<'_>, has_been_connected: bool) -> Result<(), Stop> {
+        if self.session.borrow().is_some() {
+            return Ok(());
+        }
+        let reason = RefCell::new("no answer".to_owned());
+        let opening = async {
+            loop {
+                let identity = self.identity.borrow().clone();
+                let unreachable = |why: String| {
+                    log::info!("no connection: {why}");
+                    if let Patience::Endless(tell) = patience
+                        && has_been_connected
+                    {
+                        tell(&why);
+                    }
+                    reason.replace(why);
+                };
+                let timeout = self.timeout.get();
+                let identity = identity.as_ref();
+                let opened = TcpSession::connect(self.servers, self.reactor, timeout, identity, unreachable, |_, _| {});
+                match opened.await {
+                    Ok(session) => {
+                        let granted = duration::show(session.timeout());
+                        log::info!("session {:#x} with a timeout of {granted}", session.id());
+                        self.identity.replace(Some(session.identity()));
+                        self.timeout.set(session.timeout());
+                        self.session.replace(Some(Rc::new(session)));
+                        return Ok(());
+                    }
+                    Err(Failure::SessionOver) => drop(self.identity.take()),
+                    Err(failure) => return Err(failure.into()),
+                }
+            }
+        };
+        if has_been_connected && matches!(patience, Patience::Endless(_)) {
+            return opening.await;
+        }
+        let enough = async {
+            self.sleep(self.access.connect_timeout).await;
+            Err(Stop::Unreachable(reason.borrow().clone()))
+        };
+        or(opening, enough).await
+    }
+
+    /// Closes the session, if there is one. To be called when nothing uses it.
+    pub(super) async fn close(&self) {
+        let Some(session) = self.session.take().and_then(Rc::into_inner) else { return };
+        self.identity.take();
+        let closed = async { drop(session.close().await) };
+        or(closed, self.sleep(LAST_ANSWER)).await;
+    }
+}

@@ -1,0 +1,409 @@
+//! The supervisor: the process that the user started. It starts the command, forwards signals, watches
+//! terminal and clock, and reaps. It speaks no ZooKeeper.
+//!
+//! It stays single-threaded, so that it may fork at any time.
+//!
+//! It has one loop. What comes first in it, and what follows from what, is in [`turn`].
+
+mod job;
+mod keeper;
+mod outside;
+mod readiness;
+mod teller;
+pub mod turn;
+mod wait;
+
+use std::fs::File;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use nix::unistd::Pid;
+
+use self::job::Job;
+use self::keeper::Keeper;
+use self::teller::Teller;
+use self::turn::Turns;
+use self::wait::Ready;
+use crate::between::hold::{Caller, leave_stdout};
+use crate::between::lending::{self, Borrowing};
+use crate::cli::environment;
+use crate::cli::sentences;
+use crate::cli::{CommandLine, Plan};
+use crate::fence::Fence;
+use crate::guard::program::{self, Reaped};
+use crate::rules::event::{CommandEnd, CommandEvent, Event, OnLostEvent, Unstarted};
+use crate::rules::guarded::End;
+use crate::rules::instant::Instant;
+use crate::rules::last_run::Asked;
+use crate::rules::message::{Grant, Order};
+use crate::rules::notice::{LostWhy, Notice};
+use crate::rules::outcome::Outcome;
+use crate::rules::signal::Signal;
+use crate::supervisor::readiness::Manager;
+use crate::system::clock::{self, Alarm};
+use crate::system::secrets;
+use crate::system::signals::{self, Signals};
+use crate::system::terminal::Screen;
+use crate::system::writer::Writer;
+
+/// How long a keeper that has nothing left to do may take to exit.
+const KEEPER_EXIT: Duration = Duration::from_millis(500);
+
+/// How many children to reap in one turn: processes that fork all the time must not keep the loop from all else.
+const REAPS: usize = 1000;
+
+/// How often to look whether a process that is to go has gone.
+const CLEAN_UP_PAUSE: Duration = Duration::from_millis(10);
+
+/// How long what has got a signal may take to die before it counts as left behind.
+const DYING: Duration = Duration::from_millis(200);
+
+/// Runs the plan to its end. An error means that the operating system refused something that a run cannot do without;
+/// everything that had been started has been ended by then.
+pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome> {
+    let signals = Signals::of_run().context("cannot read signals")?;
+    let ended = Signals::of_children().context("cannot read signals")?;
+    let alarm = Alarm::new().context("cannot create a timer")?;
+    if plan.hold().is_some() {
+        signals::block_for_command();
+    }
+    let job = match Job::new() {
+        Ok(job) => job,
+        Err(error) if error.kind() == io::ErrorKind::Other => {
+            Screen::default().line(&format!("cannot look after what the command starts: {error}"));
+            return Ok(Outcome::Unusable);
+        }
+        Err(error) => return Err(error).context("cannot look after what the command starts"),
+    };
+    let fence = match plan.fence().map(Fence::open).transpose() {
+        Ok(fence) => fence,
+        Err(refusal) => {
+            Screen::default().line(&sentences::refused(&refusal, plan));
+            return Ok(refusal.outcome());
+        }
+    };
+    let kept = plan.login.file.as_ref().map(|_| secrets::hidden_file()).transpose();
+    let kept = kept.context("cannot make room for the credentials")?;
+    let borrowing = Borrowing::new(&plan.request.offers);
+    let teller = Teller::new(plan);
+    let caller = plan.hold().map(Caller::find).transpose().context("cannot watch the caller")?;
+    let stand_in = caller.as_ref().map(|caller| caller.command(plan.settings.stop_signal));
+    let command = plan.command().or(stand_in.as_ref()).context("there is no command")?;
+    // The kernel closes its descriptors when this process ends, so nothing is dropped.
+    let mut supervisor = ManuallyDrop::new(Supervisor {
+        plan,
+        command,
+        kept,
+        signals,
+        ended,
+        alarm,
+        keeper: None,
+        job,
+        borrowing,
+        fence,
+        asked: None,
+        caller,
+        caller_is_told: false,
+        news: vec![],
+        ready: Ready::default(),
+        manager: Manager::new(clock::now()),
+        teller,
+        writer,
+    });
+    let mut outcome = supervisor.work();
+    if let (Ok(Outcome::Signaled(signal)), Some(_)) = (&outcome, plan.hold()) {
+        // The stand-in of `zklock hold` died, and no command: the caller relied on the lock.
+        supervisor.teller.say(&Notice::Lost(LostWhy::Killed(*signal)));
+        outcome = Ok(Outcome::Lost);
+    }
+    supervisor.clean_up(outcome.is_err());
+    outcome
+}
+
+struct Supervisor<'p> {
+    plan: &'p Plan,
+    command: &'p CommandLine,
+    /// Where a keeper keeps the credentials for the next one. This process never reads it.
+    kept: Option<File>,
+    signals: Signals,
+    /// Tells that a child has ended or was stopped.
+    ended: Signals,
+    alarm: Alarm,
+    keeper: Option<Keeper>,
+    job: Job,
+    borrowing: Borrowing,
+    /// With `zklock fence`: the files in place of a lock.
+    fence: Option<Fence>,
+    /// With `zklock hold`: the process that the lock is held for.
+    caller: Option<Caller>,
+    caller_is_told: bool,
+    /// What the machine is to be told of the command of `--on-lost`.
+    news: Vec<Event>,
+    /// What is worth reading in this turn.
+    ready: Ready,
+    manager: Manager,
+    /// When this run asked: a place in the queue that is lost does not change that.
+    asked: Option<Asked>,
+    teller: Teller<'p>,
+    writer: &'p mut Writer,
+}
+
+impl<'p> Supervisor<'p> {
+    fn work(&mut self) -> anyhow::Result<Outcome> {
+        let mut turns = Turns::begin(self.plan.settings, self)?;
+        loop {
+            if let Some(outcome) = turns.outcome() {
+                return Ok(outcome);
+            }
+            self.wait(&turns)?;
+            if self.ready.texts {
+                self.start_writer();
+            }
+            turns.turn(self)?;
+        }
+    }
+
+    fn is_on_lost(&self, pid: Pid) -> bool {
+        self.job.on_lost.as_ref().is_some_and(|on_lost| on_lost.pid == pid)
+    }
+
+    fn start_writer(&mut self) {
+        if let Some(writer) = self.writer.start_if_due() {
+            self.job.disown(writer);
+        }
+    }
+
+    /// Removes the status line before others write to the terminal.
+    fn clear_screen(&mut self) {
+        if self.teller.screen.clear() {
+            self.start_writer();
+            self.writer.flush();
+        }
+    }
+
+    fn start_keeper(&mut self) -> anyhow::Result<()> {
+        self.kill_keeper();
+        // A guard is tied to the keeper that it was made for.
+        self.job.dismiss_guard();
+        // What waited at the gate writes to the terminal no more.
+        self.teller.screen.keep();
+        if !self.plan.request.held.is_empty() {
+            self.borrowing.borrow(&lending::Proc);
+        }
+        let refresh = self.teller.refresh();
+        let keeper = match &self.fence {
+            Some(fence) => Keeper::of_fence(fence)?,
+            None => Keeper::start(self.plan, self.kept.as_ref(), refresh, self.asked, &self.borrowing)?,
+        };
+        self.job.disown(keeper.pid);
+        self.keeper = Some(keeper);
+        Ok(())
+    }
+
+    fn make_guard(&mut self) {
+        let Some(keeper) = &self.keeper else { return };
+        // If there are too many processes now, there may be fewer at our turn.
+        if let Err(error) = self.job.make_guard(self.command, &keeper.ties, &self.kept()) {
+            log::info!("cannot make a guard yet: {error}");
+        }
+    }
+
+    fn kill_keeper(&self) {
+        if let Some(keeper) = &self.keeper {
+            keeper.kill();
+        }
+    }
+
+    /// Starts the command. Returns why it could not be started.
+    fn spawn(&mut self, grant: &Grant, until: Instant) -> anyhow::Result<Option<Unstarted>> {
+        self.clear_screen();
+        self.job.prepare();
+        self.job.grant = Some(grant.clone());
+        let kept = self.kept();
+        // Without a keeper there is no lock.
+        let Some(keeper) = &mut self.keeper else { return Ok(Some(Unstarted::TooLate)) };
+        let mut variables = environment::describe(grant, self.plan.request.mode);
+        variables.push(environment::held(grant, &self.plan.request.held));
+        if let Some(fence) = self.plan.fence() {
+            variables = vec![(environment::TOKEN, fence.token.to_string().into())];
+        } else {
+            let lent = &keeper.ties.lent;
+            let root = self.caller.as_ref().map_or(Some(lent.lender()), Caller::process);
+            variables.extend(root.and_then(|root| lent.offer(root)).map(|offer| environment::lender(&offer)));
+        }
+        match self.job.start(self.command, &mut keeper.ties, &kept, &variables, until) {
+            Ok(()) => {
+                self.teller.screen.share();
+                self.manager.ready();
+                if self.caller.is_some() {
+                    leave_stdout().context("cannot leave standard output")?;
+                }
+                Ok(None)
+            }
+            Err(error) => Ok(Some(self.not_started(&error))),
+        }
+    }
+
+    /// What shows, as long as it is open, that something of the command is left.
+    fn kept(&self) -> Vec<RawFd> {
+        self.borrowing.pipes().map(AsRawFd::as_raw_fd).chain(self.fence.as_ref().map(Fence::descriptor)).collect()
+    }
+
+    /// Whether a run may use our locks. Once all below the guard has gone, what has the pipe open is as a rule a process
+    /// elsewhere that has got a copy of our command's environment. It finds that out, or may be stopped.
+    fn may_be_used(&self) -> bool {
+        let is_lent = self.keeper.as_ref().is_some_and(|keeper| !keeper.ties.lent.is_over());
+        is_lent && (self.caller.is_some() || !self.job.has_gone())
+    }
+
+    /// Has all killed that runs under our locks elsewhere.
+    fn call_in(&self) {
+        if let Some(keeper) = &self.keeper {
+            keeper.ties.lent.call_in();
+        }
+    }
+
+    /// With `zklock hold`: the lock is, or is about to be, lost.
+    fn signal_caller(&mut self, signal: Signal) -> bool {
+        let Some(caller) = &mut self.caller else { return false };
+        self.teller.tells_caller = caller.signal(signal);
+        self.teller.tells_caller
+    }
+
+    /// Takes the command back, unless it has passed the gate.
+    fn recall(&mut self, why: Unstarted) -> Option<Event> {
+        self.job.recall().then_some(Event::Command(CommandEvent::StartFailed(why)))
+    }
+
+    fn not_started(&mut self, error: &io::Error) -> Unstarted {
+        self.teller.screen.keep();
+        let why = program::unstarted(error);
+        if why != Unstarted::TooLate {
+            self.teller.screen.line(&program::describe(&self.command.program, error));
+        }
+        why
+    }
+
+    /// Starts the command of `--on-lost`. Returns its end if there is no such command, or it could not be started.
+    fn start_on_lost(&mut self) -> Option<Event> {
+        let (Some(line), Some(grant)) = (&self.plan.on_lost, self.job.grant.clone()) else {
+            return Some(Event::OnLost(OnLostEvent::Ended));
+        };
+        // It does not hold the lock, so it is not told of held locks.
+        let variables = environment::describe(&grant, self.plan.request.mode);
+        match self.job.start_on_lost(line, &variables) {
+            Ok(()) => None,
+            Err(error) => Some(self.on_lost_ended(Some(&error))),
+        }
+    }
+
+    fn on_lost_ended(&mut self, failure: Option<&io::Error>) -> Event {
+        if let (Some(error), Some(line)) = (failure, &self.plan.on_lost) {
+            self.teller.screen.line(&format!("--on-lost: {}: {error}", line.program.display()));
+        }
+        Event::OnLost(OnLostEvent::Ended)
+    }
+
+    /// Leaves neither the command nor a keeper running. After a run that ended as it should, only a keeper and a guard
+    /// that are about to exit are left.
+    fn clean_up(&mut self, has_failed: bool) {
+        self.teller.screen.clear();
+        self.start_writer();
+        if has_failed && self.job.has_command() {
+            self.signal_caller(self.plan.settings.stop_signal);
+        }
+        while self.job.is_left() {
+            self.pause(CLEAN_UP_PAUSE);
+        }
+        let until = clock::now() + KEEPER_EXIT;
+        // It exits when its socket is closed. After a run that has failed, it does not know that nothing is left. What a
+        // caller runs below our locks is not below our guard: the keeper waits for that, but not if it is told to release.
+        if let Some(keeper) = &mut self.keeper {
+            if has_failed && self.caller.is_none() {
+                keeper.order(Order::Release);
+            }
+            keeper.link = None;
+            keeper.ties.end();
+        }
+        while self.keeper.as_ref().is_some_and(|keeper| !keeper.reaped) {
+            let left = until.saturating_since(clock::now());
+            if left.is_zero() {
+                self.kill_keeper();
+            }
+            if clock::now() > until + KEEPER_EXIT {
+                // A file system that does not answer keeps it from dying.
+                break;
+            }
+            self.pause(left.max(CLEAN_UP_PAUSE));
+        }
+        // A process that has got a signal may need a moment to die.
+        let until = clock::now() + DYING;
+        while self.job.is_interrupted() && self.job.left_behind().is_some() && clock::now() < until {
+            self.pause(CLEAN_UP_PAUSE);
+        }
+        // This comes last, so that processes that are about to end are not counted.
+        if let Some(notice) = self.job.left_behind() {
+            self.teller.say(&notice);
+        }
+    }
+
+    /// Waits for a child to end, but no longer than `time`, and reaps.
+    fn pause(&mut self, time: Duration) {
+        self.ended.pause(time);
+        // Children that this leaves unreaped are reaped after the next pause.
+        self.reap();
+    }
+
+    /// Takes note of our children that have ended. There may be more after that, for another turn.
+    fn reap(&mut self) {
+        self.ended.clear();
+        for _ in 0..REAPS {
+            let Some(reaped) = program::reap() else {
+                self.ready.children = false;
+                return;
+            };
+            match reaped {
+                Reaped::Ended(pid, end) if self.is_on_lost(pid) => {
+                    log::info!("--on-lost: {end:?}");
+                    let failure = self.job.on_lost.take().and_then(|on_lost| on_lost.failure());
+                    let ended = self.on_lost_ended(failure.as_ref());
+                    self.news.push(ended);
+                }
+                Reaped::Stopped(pid, signal) if self.job.shares_group && self.is_on_lost(pid) => {
+                    self.news.push(Event::OnLost(OnLostEvent::Stopped(signal)));
+                }
+                Reaped::Stopped(..) => {}
+                Reaped::Ended(pid, end) => {
+                    self.writer.ended(pid);
+                    self.job.reaped(pid, end);
+                    if let Some(keeper) = self.keeper.as_mut().filter(|keeper| keeper.pid == pid) {
+                        keeper.ended(end);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What the end of the command's process means: the user is told why the program was not executed, if it was not. From now
+    /// on nothing more is lent, unless descendants are waited for: they would wait for themselves in the queue.
+    fn end(&mut self, end: End) -> CommandEvent {
+        let why = self.job.failure(end).map(|error| self.not_started(&error));
+        let end = match (why, end) {
+            (Some(why), _) => return CommandEvent::StartFailed(why),
+            (None, End::Stillborn) => return CommandEvent::StartFailed(Unstarted::NoProcess),
+            (None, End::Reaped(end)) => end,
+        };
+        if self.caller.is_some() && matches!(end, CommandEnd::Signaled(_)) {
+            // What stood in for a command was killed: what has borrowed the lock relies on it, and so does the caller.
+            self.signal_caller(self.plan.settings.stop_signal);
+            self.call_in();
+        }
+        if let Some(keeper) = self.keeper.as_ref().filter(|_| !self.plan.settings.wait_descendants) {
+            keeper.ties.lent.end();
+        }
+        if self.may_be_used() { CommandEvent::EndedLending(end) } else { CommandEvent::Ended(end) }
+    }
+}

@@ -1,0 +1,83 @@
+//! What a service manager is told (sd_notify(3)): that we wait, and that we hold the lock.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+use crate::rules::instant::Instant;
+
+/// Where a service manager listens.
+const SOCKET: &str = "NOTIFY_SOCKET";
+/// The process that it has started, where it says so (systemd.exec(5)).
+const STARTED: &str = "SYSTEMD_EXEC_PID";
+
+/// How often to ask for more time to start.
+const EVERY: Duration = Duration::from_secs(10);
+/// How much more to ask for: it takes three silences to be given up.
+const MORE: Duration = Duration::from_secs(30);
+
+/// The service manager that has started us, if there is one that wants to know.
+#[derive(Debug)]
+pub(super) struct Manager {
+    socket: Option<(UnixDatagram, SocketAddr)>,
+    /// When to ask for more time; `None` when we are ready.
+    ask_at: Option<Instant>,
+}
+
+impl Manager {
+    /// The one that this environment names. If it has started another process, we are no service but a part of one.
+    pub(super) fn new(now: Instant) -> Self {
+        let own = std::process::id().to_string();
+        let is_ours = std::env::var_os(STARTED).is_none_or(|pid| pid == *own);
+        let name = std::env::var_os(SOCKET).filter(|name| is_ours && !name.is_empty());
+        let socket = name.and_then(|name| connect(&name).inspect_err(|error| log::info!("{SOCKET}: {error}")).ok());
+        let ask_at = socket.is_some().then_some(now);
+        Self { socket, ask_at }
+    }
+
+    /// When to call [`Self::wait`] next.
+    pub(super) fn ask_at(&self) -> Option<Instant> {
+        self.ask_at
+    }
+
+    /// We still wait: the manager must not take us for a service that does not start.
+    pub(super) fn wait(&mut self, now: Instant) {
+        if self.ask_at.is_some_and(|at| at <= now) {
+            self.ask_at = Some(now + EVERY);
+            self.tell(&format!("EXTEND_TIMEOUT_USEC={}", MORE.as_micros()));
+        }
+    }
+
+    /// This is what we do. Users see it in `systemctl status`.
+    pub(super) fn status(&self, text: &str) {
+        self.tell(&format!("STATUS={text}"));
+    }
+
+    /// We hold the lock.
+    pub(super) fn ready(&mut self) {
+        self.ask_at = None;
+        self.tell("READY=1");
+    }
+
+    fn tell(&self, text: &str) {
+        let Some((socket, address)) = &self.socket else { return };
+        if let Err(error) = socket.send_to_addr(text.as_bytes(), address) {
+            log::info!("{SOCKET}: {error}");
+        }
+    }
+}
+
+fn connect(name: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
+    let address = match name.as_bytes() {
+        // In the abstract namespace (unix(7)).
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+        _ => SocketAddr::from_pathname(name)?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    // A manager that does not listen holds up nothing.
+    socket.set_nonblocking(true)?;
+    Ok((socket, address))
+}

@@ -1,0 +1,29 @@
+//! The namespaces in which process ids and times mean something (namespaces(7)).
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+/// The number of our PID namespace.
+pub fn pid_namespace() -> Option<u64> {
+    number("pid")
+}
+
+/// The number of our time namespace: /proc counts from its own boot there when a process started. Before Linux 5.6 there
+/// are none.
+pub fn time_namespace() -> Option<u64> {
+    number("time")
+}
+
+/// Whether our children would be in another PID namespace than we are (pid_namespaces(7)). One without a first process has no
+/// number yet.
+pub fn is_of_children_alone() -> bool {
+    number("pid_for_children") != pid_namespace()
+}
+
+fn number(link: &str) -> Option<u64> {
+    Some(fs::metadata(path(link)).ok()?.ino())
+}
+
+fn path(link: &str) -> String {
+    format!("/proc/self/ns/{link}")
+}

@@ -1,0 +1,306 @@
+//! The connect string: `HOST[:PORT][,HOST[:PORT]]...[/CHROOT]`, as ZooKeeper's own clients read it.
+//!
+//! Stricter than they are in one way: it refuses what they guess at or skip (`a,,b`, `::1:2181`).
+
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::str::FromStr;
+
+use rustls::pki_types::ServerName;
+
+use crate::rules::lock_path;
+
+/// The port where none is given. ZooKeeper's documentation uses it.
+const DEFAULT_PORT: u16 = 2181;
+
+/// The longest connect string, in bytes: a bound on the messages that quote parts of it.
+const LONGEST: usize = 4096;
+
+/// Where the servers are, and below which node everything happens.
+///
+/// `Display` gives the canonical form, with every port; `FromStr` reads it back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectString {
+    /// At least one, in the order given.
+    pub hosts: Vec<HostPort>,
+    /// Absolute path that every other path is relative to; empty when there is none.
+    pub chroot: String,
+}
+
+/// A name or an address, unresolved, and a port that is not 0.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HostPort {
+    /// Host name, IPv4 address, or IPv6 address without brackets.
+    pub host: String,
+    pub port: u16,
+}
+
+impl HostPort {
+    /// The host as a certificate names it: without the zone of an IPv6 address. `None`: no certificate can name it.
+    pub fn name_in_certificate(&self) -> Option<ServerName<'static>> {
+        let host = self.host.split('%').next().unwrap_or(&self.host);
+        ServerName::try_from(host).ok().map(|name| name.to_owned())
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl fmt::Display for ConnectString {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, host) in self.hosts.iter().enumerate() {
+            if i > 0 {
+                f.write_str(",")?;
+            }
+            write!(f, "{host}")?;
+        }
+        f.write_str(&self.chroot)
+    }
+}
+
+impl FromStr for ConnectString {
+    type Err = String;
+
+    /// White space around the string and around each host is ignored, as by Java's client. A chroot of
+    /// `/` counts as no chroot.
+    ///
+    /// The error says what to write.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        if text.is_empty() {
+            return Err("write HOST:PORT, such as localhost:2181".to_owned());
+        }
+        if let Some(odd) = text.chars().find(|c| c.is_control()) {
+            return Err(format!("it contains the control character U+{:04X}; leave it out", u32::from(odd)));
+        }
+        if text.len() > LONGEST {
+            return Err(format!("{} bytes long; write at most {LONGEST}", text.len()));
+        }
+        if let Some((scheme, _)) = text.split_once("://") {
+            return Err(format!("write HOST:PORT without {scheme}://"));
+        }
+        let (hosts, chroot) = match text.find('/') {
+            Some(slash) => text.split_at(slash),
+            None => (text, ""),
+        };
+        let chroot = if chroot == "/" { "" } else { chroot };
+        if !chroot.is_empty() {
+            check_chroot(chroot)?;
+        }
+        if hosts.trim().is_empty() && chroot.is_empty() {
+            return Err("no host; write HOST:PORT, such as localhost:2181".to_owned());
+        }
+        if hosts.trim().is_empty() {
+            return Err(format!("no host before {chroot}; write HOST:PORT{chroot}"));
+        }
+        let hosts = hosts.split(',').map(|host| host.trim().parse()).collect::<Result<_, _>>()?;
+        Ok(Self { hosts, chroot: chroot.to_owned() })
+    }
+}
+
+fn check_chroot(chroot: &str) -> Result<(), String> {
+    if chroot.contains(',') {
+        return Err("write the chroot once, after the last host: HOST:PORT,HOST:PORT/CHROOT".to_owned());
+    }
+    lock_path::check(chroot).map_err(|why| format!("the chroot {chroot} {why}"))?;
+    if lock_path::is_servers_own(chroot) {
+        return Err(format!("the chroot {chroot} belongs to ZooKeeper itself; write another one"));
+    }
+    Ok(())
+}
+
+impl FromStr for HostPort {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("a host is missing; write HOST:PORT,HOST:PORT with one comma between two".to_owned());
+        }
+        if let Some(odd) = text.chars().find(|c| c.is_whitespace() || *c == ';') {
+            let what = if odd == ';' { "a semicolon" } else { "a space" };
+            return Err(format!("{text} contains {what}; write a comma between two hosts"));
+        }
+        let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+            let Some((address, after)) = rest.split_once(']') else {
+                return Err(format!("no ] after {text}; write [ADDRESS]:PORT for IPv6"));
+            };
+            check_ipv6(address)?;
+            let port = match after.strip_prefix(':') {
+                Some(port) => Some(port),
+                None if after.is_empty() => None,
+                None => return Err(format!("unexpected {after} after ]; write [{address}]:PORT")),
+            };
+            (address, port)
+        } else {
+            let (host, port) = match text.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (text, None),
+            };
+            if port.is_some_and(|port| port.contains(':')) {
+                return Err(format!("write IPv6 in brackets: [ADDRESS]:PORT instead of {text}"));
+            }
+            check_name(host, text)?;
+            (host, port)
+        };
+        let port = match port {
+            None => DEFAULT_PORT,
+            Some(port) => port_number(port)
+                .ok_or_else(|| format!("{text} has no valid port; write a number from 1 to 65535 after the colon"))?,
+        };
+        Ok(Self { host: host.to_owned(), port })
+    }
+}
+
+/// An IPv6 address, with a zone for link-local ones: `fe80::1%eth0`.
+fn check_ipv6(address: &str) -> Result<(), String> {
+    let (bare, zone) = match address.split_once('%') {
+        Some((bare, zone)) => (bare, Some(zone)),
+        None => (address, None),
+    };
+    let zone_is_odd = zone.is_some_and(|zone| zone.is_empty() || !zone.chars().all(is_name_character));
+    if zone_is_odd || bare.parse::<Ipv6Addr>().is_err() {
+        return Err(format!("[{address}] is no IPv6 address; write one such as [::1]:2181"));
+    }
+    Ok(())
+}
+
+fn check_name(host: &str, text: &str) -> Result<(), String> {
+    if host.is_empty() {
+        return Err(format!("no host before {text}; write HOST{text}"));
+    }
+    match host.chars().find(|c| !is_name_character(*c)) {
+        None => Ok(()),
+        Some(odd) if !odd.is_ascii() => {
+            Err(format!("{host} is not in ASCII; write the name in its xn-- form, or the address"))
+        }
+        Some(odd) => Err(format!("{host} contains {odd}; write HOST:PORT with a host name or an address")),
+    }
+}
+
+/// Letters, digits, `-`, `.`, and `_`, which DNS allows and many a container's name has.
+fn is_name_character(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_')
+}
+
+/// Digits only: `u16::from_str` would accept a plus sign.
+fn port_number(text: &str) -> Option<u16> {
+    let port = if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok()? } else { 0 };
+    (port > 0).then_some(port)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn connect_strings_that_are_understood() {
+        for (text, canonical) in [
+            ("localhost", "localhost:2181"),
+            ("zk1:2182", "zk1:2182"),
+            ("zk1,zk2:2182,zk3", "zk1:2181,zk2:2182,zk3:2181"),
+            ("zk1:2181,zk2:2181/app", "zk1:2181,zk2:2181/app"),
+            ("zk1/app/jobs", "zk1:2181/app/jobs"),
+            ("zk1/", "zk1:2181"),
+            ("zk1:1,zk2:65535/", "zk1:1,zk2:65535"),
+            ("127.0.0.1:2181", "127.0.0.1:2181"),
+            ("[::1]", "[::1]:2181"),
+            ("[::1]:2182/a", "[::1]:2182/a"),
+            ("[fe80::1%eth0]:2181,b", "[fe80::1%eth0]:2181,b:2181"),
+            ("[::ffff:127.0.0.1]", "[::ffff:127.0.0.1]:2181"),
+            (" zk1 , zk2:2182 /app \n", "zk1:2181,zk2:2182/app"),
+            ("zk_1.example.com.", "zk_1.example.com.:2181"),
+            ("zk1/with space", "zk1:2181/with space"),
+            ("zk1:02181", "zk1:2181"),
+        ] {
+            let parsed: ConnectString = text.parse().unwrap();
+            assert_eq!(parsed.to_string(), canonical, "{text:?}");
+            assert_eq!(parsed.to_string().parse(), Ok(parsed), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn refusals_say_what_to_write() {
+        let missing = "a host is missing; write HOST:PORT,HOST:PORT with one comma between two";
+        let once = "write the chroot once, after the last host: HOST:PORT,HOST:PORT/CHROOT";
+        for (text, message) in [
+            ("", "write HOST:PORT, such as localhost:2181"),
+            ("  ", "write HOST:PORT, such as localhost:2181"),
+            ("/app", "no host before /app; write HOST:PORT/app"),
+            ("/", "no host; write HOST:PORT, such as localhost:2181"),
+            (":2181", "no host before :2181; write HOST:2181"),
+            (",", missing),
+            ("a,,b", missing),
+            ("a,b,", missing),
+            (",a", missing),
+            ("a:0", "a:0 has no valid port; write a number from 1 to 65535 after the colon"),
+            ("a:99999", "a:99999 has no valid port; write a number from 1 to 65535 after the colon"),
+            ("a:x", "a:x has no valid port; write a number from 1 to 65535 after the colon"),
+            ("a:", "a: has no valid port; write a number from 1 to 65535 after the colon"),
+            ("a:+1", "a:+1 has no valid port; write a number from 1 to 65535 after the colon"),
+            ("a:-1", "a:-1 has no valid port; write a number from 1 to 65535 after the colon"),
+            ("[::1]:", "[::1]: has no valid port; write a number from 1 to 65535 after the colon"),
+            ("::1:2181", "write IPv6 in brackets: [ADDRESS]:PORT instead of ::1:2181"),
+            ("a,::1", "write IPv6 in brackets: [ADDRESS]:PORT instead of ::1"),
+            ("[::1", "no ] after [::1; write [ADDRESS]:PORT for IPv6"),
+            ("[zz]", "[zz] is no IPv6 address; write one such as [::1]:2181"),
+            ("[]", "[] is no IPv6 address; write one such as [::1]:2181"),
+            ("[127.0.0.1]", "[127.0.0.1] is no IPv6 address; write one such as [::1]:2181"),
+            ("[fe80::1%]", "[fe80::1%] is no IPv6 address; write one such as [::1]:2181"),
+            ("[::1]2181", "unexpected 2181 after ]; write [::1]:PORT"),
+            ("a b", "a b contains a space; write a comma between two hosts"),
+            ("a:1 b:2", "a:1 b:2 contains a space; write a comma between two hosts"),
+            ("a:1;b:2", "a:1;b:2 contains a semicolon; write a comma between two hosts"),
+            ("a;b", "a;b contains a semicolon; write a comma between two hosts"),
+            ("zoö", "zoö is not in ASCII; write the name in its xn-- form, or the address"),
+            ("tcp://a:2181", "write HOST:PORT without tcp://"),
+            ("a\tb", "it contains the control character U+0009; leave it out"),
+            ("a/b\u{7f}", "it contains the control character U+007F; leave it out"),
+            ("a/x/", "the chroot /x/ ends with a slash; leave that out"),
+            ("a//x", "the chroot //x has an empty component; write each slash once"),
+            ("a/x/../y", "the chroot /x/../y has the component ..; write the path without it, as in /jobs/backup"),
+            ("a/zookeeper", "the chroot /zookeeper belongs to ZooKeeper itself; write another one"),
+            ("a/x,b", once),
+            ("a/x,b/x", once),
+        ] {
+            assert_eq!(text.parse::<ConnectString>(), Err(message.to_owned()), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn an_endless_connect_string_is_refused() {
+        let text = vec!["host"; 1000].join(",");
+        assert_eq!(text.parse::<ConnectString>(), Err("4999 bytes long; write at most 4096".to_owned()));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_too_odd(text in "(\\PC|[\\[\\]:,/%. ]){0,20}") {
+            if let Ok(parsed) = text.parse::<ConnectString>() {
+                prop_assert!(!parsed.hosts.is_empty());
+                prop_assert_eq!(parsed.to_string().parse(), Ok(parsed));
+            }
+        }
+
+        #[test]
+        fn what_is_printed_is_read_back(
+            hosts in prop::collection::vec(("[a-z0-9][a-z0-9._-]{0,10}", 1u16..), 1..5),
+            address in any::<u128>(),
+            chroot in "(/[a-z][a-z.]{0,5}){0,3}",
+        ) {
+            prop_assume!(!lock_path::is_servers_own(&chroot));
+            let mut hosts: Vec<_> = hosts.into_iter().map(|(host, port)| HostPort { host, port }).collect();
+            hosts.push(HostPort { host: Ipv6Addr::from(address).to_string(), port: 1 });
+            let servers = ConnectString { hosts, chroot };
+            prop_assert_eq!(servers.to_string().parse(), Ok(servers));
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Which servers a session may use, and in which order they are tried.
+
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::future::{pending, poll_fn};
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::os::fd::AsFd as _;
+use std::task::Poll;
+use std::time::Duration;
+
+use nix::poll::PollFlags;
+
+use super::address::{ConnectString, HostPort};
+use super::credentials;
+use super::tls::{Security, Tls, Unfit};
+use crate::system::clock;
+use crate::system::lookup::Lookup;
+use crate::system::reactor::Reactor;
+use crate::zookeeper::login::Login;
+
+/// How long after one look-up of the names the next one begins: if one has failed, and if none has.
+const LOOK_UP_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+
+/// An address of a server.
+#[derive(Clone, Copy, Debug)]
+pub struct Address<'p> {
+    pub socket: SocketAddr,
+    /// What the user calls it.
+    pub server: &'p HostPort,
+}
+
+/// The servers that a session may use.
+#[derive(Debug)]
+pub struct Servers<'p> {
+    pub(super) connect: &'p ConnectString,
+    /// `None`: connections are not encrypted.
+    pub(super) security: Option<Security<'p>>,
+    pub(super) login: &'p Login,
+    hosts: Vec<Host<'p>>,
+    /// Why names have no addresses, once all have been looked up.
+    unresolved: RefCell<Option<String>>,
+    /// The server that is asked last, because it has shown what is not so.
+    pub(super) distrusted: Cell<Option<SocketAddr>>,
+}
+
+/// One server of the connect string.
+#[derive(Debug)]
+struct Host<'p> {
+    server: &'p HostPort,
+    is_name: bool,
+    /// Its addresses, as they were last found.
+    known: RefCell<Vec<SocketAddr>>,
+}
+
+impl<'p> Servers<'p> {
+    /// The servers of a connect string; nothing is looked up yet.
+    pub fn new(connect: &'p ConnectString, tls: Option<&'p Tls>, login: &'p Login) -> Self {
+        let host = |server: &'p HostPort| {
+            let literal = server.host.parse::<IpAddr>().ok().map(|address| SocketAddr::new(address, server.port));
+            Host { server, is_name: literal.is_none(), known: RefCell::new(literal.into_iter().collect()) }
+        };
+        let hosts = connect.hosts.iter().map(host).collect();
+        let security = tls.map(Security::new);
+        Self { connect, security, login, hosts, unresolved: RefCell::default(), distrusted: Cell::new(None) }
+    }
+
+    /// The same, with all files read that it takes to be let in; see [`credentials::load`] for `kept`. Returns as well what the user is to be warned of. Fails with the reason why a file is of no use.
+    pub fn open(
+        connect: &'p ConnectString,
+        tls: Option<&'p Tls>,
+        login: &'p mut Login,
+        kept: Option<&File>,
+    ) -> Result<(Self, Vec<String>), Unfit> {
+        let of_login = credentials::load(login, kept).map_err(|why| Unfit { setting: Some("auth-file"), why })?;
+        let servers = Self::new(connect, tls, login);
+        let of_tls = servers.security.as_ref().map_or(Ok(None), Security::read);
+        Ok((servers, of_tls?.into_iter().chain(of_login).collect()))
+    }
+
+    /// The addresses that are known, in the order of the connect string.
+    pub(super) fn known(&self) -> Vec<Address<'p>> {
+        let mut addresses: Vec<Address<'_>> = vec![];
+        for host in &self.hosts {
+            for &socket in host.known.borrow().iter() {
+                // By another name it is another server, if it has to show a certificate for its name.
+                let is_same = |known: &Address<'_>| {
+                    known.socket == socket && (self.security.is_none() || known.server == host.server)
+                };
+                if !addresses.iter().any(is_same) {
+                    addresses.push(Address { socket, server: host.server });
+                }
+            }
+        }
+        addresses
+    }
+
+    /// The order in which these are tried. A random one comes first, so that the clients of an ensemble spread over
+    /// its servers.
+    pub(super) fn in_turn(&self, mut addresses: Vec<Address<'p>>) -> Vec<Address<'p>> {
+        fastrand::shuffle(&mut addresses);
+        addresses.sort_by_key(|address| self.distrusted.get() == Some(address.socket));
+        addresses
+    }
+
+    /// Waits until there is an address. Returns the reason if all names have been looked up in vain.
+    pub(super) async fn until_known(&self) -> Result<(), String> {
+        poll_fn(|_| {
+            if self.hosts.iter().any(|host| !host.known.borrow().is_empty()) {
+                return Poll::Ready(Ok(()));
+            }
+            self.unresolved.take().map_or(Poll::Pending, |reason| Poll::Ready(Err(reason)))
+        })
+        .await
+    }
+
+    /// Waits until there is an address of each host.
+    pub(super) async fn until_all_known(&self) {
+        poll_fn(|_| if self.are_all_known() { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    pub(super) fn are_all_known(&self) -> bool {
+        self.hosts.iter().all(|host| !host.known.borrow().is_empty())
+    }
+
+    /// Looks up the names, all at the same time, again and again. Addresses that are known stay until others are
+    /// found for the same name. Never ends.
+    pub(super) async fn keep_looking_up<T>(&self, reactor: &Reactor) -> T {
+        if !self.hosts.iter().any(|host| host.is_name) {
+            return pending().await;
+        }
+        loop {
+            let reason = self.look_up(reactor).await;
+            let pause = if reason.is_some() { LOOK_UP_AGAIN.0 } else { LOOK_UP_AGAIN.1 };
+            self.unresolved.replace(reason);
+            reactor.take_another_turn();
+            reactor.sleep_until(clock::now() + pause).await;
+        }
+    }
+
+    /// Looks up the names once. Returns why one of them has no address, if any has none.
+    async fn look_up(&self, reactor: &Reactor) -> Option<String> {
+        let mut reason = None;
+        let mut failed = |host: &Host<'_>, why: &str| {
+            let text = format!("cannot resolve {}: {why}", host.server.host);
+            log::info!("{text}");
+            reason = Some(text);
+        };
+        let mut asked = vec![];
+        for host in self.hosts.iter().filter(|host| host.is_name) {
+            match Lookup::begin(|| resolve(host.server)) {
+                Ok(lookup) => asked.push((host, lookup)),
+                Err(error) => failed(host, &brief(&error)),
+            }
+        }
+        poll_fn(|_| {
+            asked.retain_mut(|(host, lookup)| {
+                let Some(answer) = lookup.answer() else {
+                    reactor.wake_on(lookup.as_fd(), PollFlags::POLLIN);
+                    return true;
+                };
+                match resolved(&answer) {
+                    Err(why) => failed(host, &why),
+                    Ok(found) => {
+                        host.known.replace(found);
+                        reactor.take_another_turn();
+                    }
+                }
+                false
+            });
+            if asked.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        reason
+    }
+}
+
+/// What is sent back by the process that asks the name servers.
+fn resolve(server: &HostPort) -> Vec<u8> {
+    let text = match (server.host.as_str(), server.port).to_socket_addrs() {
+        Ok(addresses) => addresses.map(|address| format!("{address}\n")).collect(),
+        Err(error) => brief(&error),
+    };
+    text.into_bytes()
+}
+
+/// What [`resolve`] has sent back: an address for each line, or one line that says why there is none.
+fn resolved(answer: &[u8]) -> Result<Vec<SocketAddr>, String> {
+    let answer = String::from_utf8_lossy(answer);
+    let found: Vec<_> = answer.lines().filter_map(|line| line.parse().ok()).collect();
+    if found.is_empty() { Err(answer.into_owned()) } else { Ok(found) }
+}
+
+/// All addresses of one server of the connect string, or why it has none. Asks the name servers once.
+pub async fn addresses_of(server: &HostPort, reactor: &Reactor) -> Result<Vec<SocketAddr>, String> {
+    if let Ok(address) = server.host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, server.port)]);
+    }
+    let failed = |why: String| format!("cannot resolve {}: {why}", server.host);
+    let lookup = Lookup::begin(|| resolve(server)).map_err(|error| failed(brief(&error)))?;
+    let answer = poll_fn(|_| match lookup.answer() {
+        Some(answer) => Poll::Ready(answer),
+        None => {
+            reactor.wake_on(lookup.as_fd(), PollFlags::POLLIN);
+            Poll::Pending
+        }
+    });
+    let mut addresses: Vec<SocketAddr> = vec![];
+    for address in resolved(&answer.await).map_err(failed)? {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    Ok(addresses)
+}
+
+/// An I/O error without the words that std puts around it.
+pub fn brief(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
+    let text = text.split(" (os error").next().unwrap_or(text);
+    text.to_owned()
+}

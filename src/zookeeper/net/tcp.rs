@@ -1,0 +1,244 @@
+//! A session over a TCP connection.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::future::poll_fn;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::task::Poll;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
+
+use super::sasl::enter;
+use super::servers::{Address, Servers, brief};
+use super::tls::{self, Encryption, Stream};
+use crate::rules::instant::Instant;
+use crate::system::clock;
+use crate::system::reactor::Reactor;
+#[cfg(feature = "gssapi")]
+use crate::zookeeper::net::address::HostPort;
+use crate::zookeeper::session::Failure;
+use crate::zookeeper::session::channel::Channel;
+use crate::zookeeper::session::client::ClientSession;
+use crate::zookeeper::wire::handshake::Identity;
+
+pub type TcpSession<'p> = ClientSession<TcpChannel<'p>>;
+
+impl<'p> TcpSession<'p> {
+    /// Opens a session with one of the servers, as `Outside::open` says, or goes on with that of `identity`, as
+    /// `Outside::resume` says.
+    pub async fn connect(
+        servers: &'p Servers<'p>,
+        reactor: &'p Reactor,
+        timeout: Duration,
+        identity: Option<&Identity>,
+        unreachable: impl FnMut(String),
+        mut shortened: impl FnMut(Duration, Instant),
+    ) -> Result<Self, Failure> {
+        let before = Cell::new(timeout);
+        let shortened = |timeout, asked_at| {
+            before.set(timeout);
+            shortened(timeout, asked_at);
+        };
+        let (channel, granted) = enter(servers, reactor, timeout, identity, unreachable, shortened).await?;
+        let session = Self::new(channel, granted, &servers.connect.chroot, identity.map(|_| before.get()));
+        Ok(session.with_login(servers.login))
+    }
+}
+
+#[derive(Debug)]
+pub struct TcpChannel<'p> {
+    servers: &'p Servers<'p>,
+    pub(super) reactor: &'p Reactor,
+    pub(super) server: SocketAddr,
+    /// What the user calls it.
+    #[cfg(feature = "gssapi")]
+    pub(super) called: &'p HostPort,
+    pub(super) socket: TcpStream,
+    is_connected: Cell<bool>,
+    /// `None`: it is not encrypted.
+    tls: Option<Box<RefCell<Stream>>>,
+    /// Connections to servers that were slower, and are to close what they open. If these were closed now, a server that
+    /// writes to one of them would lose what it has not read yet.
+    pub(super) losers: Vec<TcpStream>,
+}
+
+/// Why a server could not be connected to.
+#[derive(Debug)]
+pub(super) enum Unconnected {
+    Io(io::Error),
+    Tls(tls::Trouble),
+}
+
+impl From<io::Error> for Unconnected {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl fmt::Display for Unconnected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => f.write_str(&brief(error)),
+            Self::Tls(trouble) => trouble.fmt(f),
+        }
+    }
+}
+
+impl<'p> TcpChannel<'p> {
+    pub(super) fn begin(
+        servers: &'p Servers<'p>,
+        reactor: &'p Reactor,
+        address: Address<'p>,
+    ) -> Result<Self, Unconnected> {
+        let tls = servers.security.as_ref().map(|security| security.begin(address.server)).transpose();
+        let tls = tls.map_err(Unconnected::Tls)?.map(RefCell::new).map(Box::new);
+        Ok(Self { tls, ..Self::begin_plain(servers, reactor, address)? })
+    }
+
+    /// Begins to connect, without TLS whatever the servers are said to want.
+    pub(super) fn begin_plain(
+        servers: &'p Servers<'p>,
+        reactor: &'p Reactor,
+        address: Address<'p>,
+    ) -> Result<Self, Unconnected> {
+        Ok(Self {
+            servers,
+            reactor,
+            server: address.socket,
+            #[cfg(feature = "gssapi")]
+            called: address.server,
+            socket: begin_to_connect(address.socket)?,
+            is_connected: Cell::new(false),
+            tls: None,
+            losers: vec![],
+        })
+    }
+
+    /// Goes on with connecting, without waiting. Returns whether that is done.
+    pub(super) fn connect_on(&self) -> Result<bool, Unconnected> {
+        if !self.is_connected.get() {
+            let mut now = [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)];
+            if !poll(&mut now, PollTimeout::ZERO).is_ok_and(|count| count > 0) {
+                self.reactor.wake_on(self.socket.as_fd(), PollFlags::POLLOUT);
+                return Ok(false);
+            }
+            match self.socket.take_error()? {
+                // It was accepted, and closed since then: what is sent next will tell.
+                Some(error) if matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => {}
+                Some(error) => return Err(error.into()),
+                None => {}
+            }
+            self.is_connected.set(true);
+        }
+        let Some(tls) = &self.tls else { return Ok(true) };
+        let is_done = tls.borrow_mut().shake_hands(&self.socket).map_err(Unconnected::Tls)?;
+        if !is_done {
+            self.wake_on_bytes(false);
+        }
+        Ok(is_done)
+    }
+
+    /// Goes on with connecting until that is done.
+    pub(super) async fn connected(&self) -> Result<(), Unconnected> {
+        poll_fn(|_| match self.connect_on() {
+            Ok(false) => Poll::Pending,
+            Ok(true) => Poll::Ready(Ok(())),
+            Err(error) => Poll::Ready(Err(error)),
+        })
+        .await
+    }
+
+    pub(super) fn is_accepted(&self) -> bool {
+        self.is_connected.get()
+    }
+
+    /// Why the connection has failed, if that is because of TLS.
+    pub(super) fn tls_trouble(&self) -> Option<tls::Trouble> {
+        self.tls.as_ref()?.borrow().trouble()
+    }
+
+    /// The server has asked for a certificate, and we have none.
+    pub(super) fn lacks_certificate(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.borrow().lacks_certificate())
+    }
+
+    /// How the connection is encrypted. `None`: it is not.
+    pub(super) fn encryption(&self) -> Option<Encryption> {
+        Some(self.tls.as_ref()?.borrow().encryption())
+    }
+}
+
+impl fmt::Display for TcpChannel<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.server.fmt(f)
+    }
+}
+
+impl Channel for TcpChannel<'_> {
+    fn now(&self) -> Instant {
+        clock::now()
+    }
+
+    fn read(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        match &self.tls {
+            Some(tls) => tls.borrow_mut().read(&self.socket, bytes),
+            None => (&self.socket).read(bytes),
+        }
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match &self.tls {
+            Some(tls) => tls.borrow_mut().write(&self.socket, bytes),
+            None => (&self.socket).write(bytes),
+        }
+    }
+
+    fn turn(&self) -> u64 {
+        self.reactor.turn()
+    }
+
+    fn take_another_turn(&self) {
+        self.reactor.take_another_turn();
+    }
+
+    fn wake_at(&self, at: Instant) {
+        self.reactor.wake_at(at);
+    }
+
+    fn wake_on_bytes(&self, unsent: bool) {
+        let unsent = match &self.tls {
+            Some(tls) => {
+                let mut tls = tls.borrow_mut();
+                // poll(2) knows nothing of them.
+                if tls.has_unread() {
+                    self.reactor.take_another_turn();
+                }
+                unsent || tls.has_unsent()
+            }
+            None => unsent,
+        };
+        let events = if unsent { PollFlags::POLLIN | PollFlags::POLLOUT } else { PollFlags::POLLIN };
+        self.reactor.wake_on(self.socket.as_fd(), events);
+    }
+
+    fn distrust(&self) {
+        self.servers.distrusted.set(Some(self.server));
+    }
+}
+
+/// A socket that is being connected. It never blocks, and sends at once what it is given.
+fn begin_to_connect(server: SocketAddr) -> io::Result<TcpStream> {
+    let family = if server.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket: TcpStream = socket(family, SockType::Stream, flags, None)?.into();
+    socket.set_nodelay(true)?;
+    match connect(socket.as_raw_fd(), &SockaddrStorage::from(server)) {
+        Ok(()) | Err(Errno::EINPROGRESS | Errno::EINTR) => Ok(socket),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,56 @@
+//! What is asked to change nodes of other sessions, or to find out whether that is permitted.
+
+use super::channel::Channel;
+use super::client::ClientSession;
+use super::{Failure, Session as _, acl};
+use crate::zookeeper::wire::request::{Kind, NewNode, Operation, Request};
+
+/// Like the functions of [`Session`](super::Session), these have queued their request when they return.
+impl<C: Channel> ClientSession<C> {
+    /// Stores data in a node. [`Failure::Changed`]: its data has another version.
+    pub fn store<'s>(
+        &'s self,
+        path: &str,
+        data: &[u8],
+        version: i32,
+    ) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
+        let reply = self.ask(&Request::SetData { path, data, version: Some(version) });
+        async move { reply.await.map(drop) }
+    }
+
+    /// Asks whether a child may be created below `lock`, with these missing `parents` above it (`lock` included, where it
+    /// is missing). [`Failure::Denied`], if not.
+    ///
+    /// Nothing is created: the transaction ends with a check that fails. Servers look at the ACLs of all operations
+    /// in their order, and apply none if one fails (`PrepRequestProcessor`).
+    pub fn rehearse<'s>(
+        &'s self,
+        parents: &[String],
+        lock: &str,
+    ) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
+        let child = format!("{lock}/zklock-check-{:016x}", self.id());
+        let missing = format!("{child}-missing");
+        let node = |path| NewNode { path, data: &[], acl: acl::of_node(self.protection()) };
+        let mut operations: Vec<_> =
+            parents.iter().map(|path| Operation::Create { node: node(path), kind: Kind::Persistent }).collect();
+        operations.push(Operation::Create { node: node(&child), kind: Kind::Ephemeral });
+        operations.push(Operation::Check { path: &missing, version: None });
+        let reply = self.ask(&Request::Multi(&operations));
+        async move {
+            match reply.await {
+                Err(Failure::NoNode) => Ok(()),
+                Ok(_) => {
+                    Err(Failure::Refused("a transaction was carried out although one of its checks fails".to_owned()))
+                }
+                Err(failure) => Err(failure),
+            }
+        }
+    }
+
+    /// Deletes all of these nodes, or none: [`Failure::NoNode`], if one of them does not exist.
+    pub fn delete_together<'s>(&'s self, paths: &[String]) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
+        let operations: Vec<_> = paths.iter().map(|path| Operation::Delete { path, version: None }).collect();
+        let reply = self.ask(&Request::Multi(&operations));
+        async move { reply.await.map(drop) }
+    }
+}

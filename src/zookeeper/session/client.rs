@@ -1,0 +1,438 @@
+//! The session: ZooKeeper's protocol over a [`Channel`].
+//!
+//! [`ClientSession::lost`] has to be polled for as long as the session is used: it reads, writes, and sees to it that
+//! the server hears from us. Requests that are made in the same turn leave together: in the next, or in this one if the
+//! server owes no answer.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::rc::{Rc, Weak};
+use std::task::Poll;
+use std::time::Duration;
+
+use super::channel::{Channel, is_end, is_for_later};
+use super::watch::{Fired, Wanted};
+use super::{Change, Created, Failure, Session, Stat, Watch};
+use super::{acl, created, failure};
+use crate::rules::contacts::Contact;
+use crate::rules::instant::Instant;
+use crate::rules::pace::Pace;
+use crate::zookeeper::login::{Credential, Login, Protection};
+use crate::zookeeper::wire::connection::{Connection, Event};
+use crate::zookeeper::wire::error::Unsendable;
+use crate::zookeeper::wire::handshake::{Granted, Identity};
+use crate::zookeeper::wire::reply::{ChangeKind, Reply};
+use crate::zookeeper::wire::request::{Kind, NewNode, Operation, Request, Secret};
+
+/// Where a reply is put for the future that waits for it.
+type Slot = Rc<RefCell<Option<Result<Reply, Failure>>>>;
+
+/// What waits for a reply.
+#[derive(Debug, Default)]
+struct Waits {
+    slot: Slot,
+    /// The watch that is asked for, if any.
+    watch: Option<Wanted>,
+    /// The scheme of our login, if it is one: refused, it ends the session; granted, it is no sign of life to the
+    /// leader.
+    login: Option<String>,
+}
+
+/// An established session over one connection.
+#[derive(Debug)]
+pub struct ClientSession<C> {
+    channel: C,
+    timeout: Duration,
+    opened: Instant,
+    identity: Identity,
+    /// Who may do what with the nodes that we create.
+    protection: Protection,
+    wire: RefCell<Wire>,
+}
+
+/// The state of the connection, and what waits for something to come over it.
+#[derive(Debug)]
+struct Wire {
+    connection: Connection<Waits>,
+    watches: Vec<(String, Weak<Fired>)>,
+    contacts: Vec<Contact>,
+    /// Where bytes are read to.
+    buffer: Box<[u8]>,
+    is_lost: bool,
+    /// See [`Session::closed_over_creation`].
+    closed_over_creation: bool,
+    /// The scheme of a login that the server has refused.
+    refused: Option<String>,
+    /// The turn in which it was last looked at.
+    turn: u64,
+}
+
+impl<C: Channel> ClientSession<C> {
+    /// A session that was granted over this channel. `before`: its timeout, if it existed before.
+    pub fn new(channel: C, granted: Granted, chroot: &str, before: Option<Duration>) -> Self {
+        // A new leader counts with the timeout that the session was created with, whatever was granted since
+        // (SessionTrackerImpl).
+        let timeout = before.map_or(granted.timeout, |before| before.min(granted.timeout));
+        let connection = Connection::new(granted, chroot, Pace::brisk(timeout), channel.now());
+        Self {
+            channel,
+            timeout,
+            opened: connection.asked_at(),
+            // With the zxid of the opening, which is 0: a server that lags is to be made to catch up, not to be turned
+            // away from (docs/decisions.md).
+            identity: connection.identity().clone(),
+            wire: RefCell::new(Wire {
+                connection,
+                watches: vec![],
+                contacts: vec![],
+                buffer: vec![0; 16 * 1024].into(),
+                is_lost: false,
+                closed_over_creation: false,
+                refused: None,
+                turn: 0,
+            }),
+            protection: Protection::Open,
+        }
+    }
+
+    /// Logs in, before anything else is asked, and creates nodes with ACLs that suit it.
+    pub fn with_login(mut self, login: &Login) -> Self {
+        self.protection = login.protection;
+        for Credential { scheme, secret } in login.shown() {
+            let request = Request::Auth { scheme, credentials: Secret(secret) };
+            let waits = Waits { login: Some(scheme.clone()), ..Waits::default() };
+            // If they are longer than any server takes, the nodes are not those of this login, and that is noticed.
+            let _ = self.wire.get_mut().connection.request(&request, waits, self.channel.now());
+        }
+        self
+    }
+
+    pub(super) const fn protection(&self) -> Protection {
+        self.protection
+    }
+
+    /// Reads and writes what can be without waiting, once in each turn. What is asked later in it, of a server that owes no
+    /// answer, leaves in it too. If there are others to wait for, many requests leave in one write.
+    fn go_on(&self) {
+        let mut wire = self.wire.borrow_mut();
+        let turn = self.channel.turn();
+        let is_next_turn = std::mem::replace(&mut wire.turn, turn) != turn;
+        if wire.is_lost || !is_next_turn && wire.connection.is_owed() {
+            return;
+        }
+        match if is_next_turn { wire.exchange(&self.channel) } else { wire.write(&self.channel) } {
+            Ok(()) => {}
+            Err(why) => {
+                log::info!("connection to {} lost: {why}", self.channel);
+                wire.is_lost = true;
+                wire.closed_over_creation = is_end(&why) && wire.connection.owes_creation();
+                self.channel.take_another_turn();
+            }
+        }
+    }
+
+    /// Queues a request. The future completes with the reply.
+    pub(in crate::zookeeper) fn ask<'s>(
+        &'s self,
+        request: &Request<'_>,
+    ) -> impl Future<Output = Result<Reply, Failure>> + use<'s, C> {
+        self.ask_and_watch(request, None)
+    }
+
+    pub(super) fn ask_and_watch<'s>(
+        &'s self,
+        request: &Request<'_>,
+        watch: Option<Wanted>,
+    ) -> impl Future<Output = Result<Reply, Failure>> + use<'s, C> {
+        let slot = Slot::default();
+        let waits = Waits { slot: Rc::clone(&slot), watch, login: None };
+        let queued = self.wire.borrow_mut().connection.request(request, waits, self.channel.now());
+        self.channel.take_another_turn();
+        async move {
+            match queued {
+                // The connection is lost, and nothing comes any more.
+                Ok(()) | Err(Unsendable::Broken(_) | Unsendable::Closing) => {}
+                Err(error @ Unsendable::TooLarge(_)) => return Err(Failure::Unusable(error.to_string())),
+            }
+            poll_fn(|_| {
+                self.go_on();
+                if let Some(scheme) = &self.wire.borrow().refused {
+                    return Poll::Ready(Err(failure::of_login(scheme)));
+                }
+                // After the loss as well: the reply may have come in the same turn, before it.
+                slot.take().map_or(Poll::Pending, Poll::Ready)
+            })
+            .await
+        }
+    }
+}
+
+impl Wire {
+    /// Reads and writes what can be without waiting. An error means that the connection is lost.
+    fn exchange(&mut self, channel: &impl Channel) -> io::Result<()> {
+        let read = self.read(channel);
+        let mut has_heard = false;
+        while let Some(event) = self.connection.next_event().map_err(io::Error::other)? {
+            self.take(event, channel.now());
+            has_heard = true;
+        }
+        if has_heard {
+            channel.take_another_turn();
+        }
+        match read {
+            // What came before the end is for others to see first. The end is still there in the next turn.
+            Err(_) if has_heard => return Ok(()),
+            read => read?,
+        }
+        let now = channel.now();
+        if self.connection.ping_at().is_some_and(|at| at <= now) {
+            self.connection.request(&Request::Ping, Waits::default(), now).map_err(io::Error::other)?;
+        }
+        self.write(channel)?;
+        if self.connection.lost_at().is_some_and(|at| at <= now) {
+            return Err(io::Error::other("the server does not answer"));
+        }
+        channel.wake_on_bytes(!self.connection.to_send().is_empty());
+        [self.connection.ping_at(), self.connection.lost_at()].into_iter().flatten().for_each(|at| channel.wake_at(at));
+        Ok(())
+    }
+
+    fn read(&mut self, channel: &impl Channel) -> io::Result<()> {
+        // A server that never stops sending must not keep us from everything else.
+        for _ in 0..64 {
+            match channel.read(&mut self.buffer) {
+                Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server has closed it")),
+                Ok(count) => {
+                    log::trace!("{count} bytes from ZooKeeper");
+                    self.connection.receive(&self.buffer[..count], channel.now());
+                    // As a rule there is no more; poll(2) tells.
+                    if count < self.buffer.len() {
+                        return Ok(());
+                    }
+                }
+                Err(error) if is_for_later(&error) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        channel.take_another_turn();
+        Ok(())
+    }
+
+    fn write(&mut self, channel: &impl Channel) -> io::Result<()> {
+        while !self.connection.to_send().is_empty() {
+            // Before the bytes leave: the server may answer before we look at the clock again.
+            let now = channel.now();
+            match channel.write(self.connection.to_send()) {
+                Ok(count) => {
+                    log::trace!("{count} bytes to ZooKeeper");
+                    self.connection.sent(count, now);
+                }
+                Err(error) if is_for_later(&error) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, event: Event<Waits>, now: Instant) {
+        match event {
+            Event::Answered { tag: Waits { slot, watch, login }, sent, result } => {
+                self.contacts.extend(login.is_none().then_some(Contact { sent, answered: now }));
+                self.refused = self.refused.take().or_else(|| login.filter(|_| result.is_err()));
+                let result = result.map_err(Failure::from);
+                let is_missing = result.as_ref().err() == Some(&Failure::NoNode);
+                if let Some(watch) = watch.filter(|watch| result.is_ok() || watch.even_if_missing && is_missing) {
+                    self.watches.push((watch.path, Rc::downgrade(&watch.fired)));
+                }
+                slot.replace(Some(result));
+            }
+            Event::Changed(change) => {
+                let became = if change.kind == ChangeKind::Deleted { Change::Deleted } else { Change::Data };
+                for (_, fired) in self.watches.extract_if(.., |(path, _)| *path == change.path) {
+                    if let Some(fired) = fired.upgrade() {
+                        fired.set(Some(became));
+                    }
+                }
+            }
+        }
+        // Watches that the caller has dropped are forgotten.
+        self.watches.retain(|(_, fired)| fired.strong_count() > 0);
+    }
+}
+
+/// A reply of another kind than the request asks for cannot be: the connection has checked that.
+pub(super) fn unexpected(reply: &Reply) -> Failure {
+    Failure::Refused(format!("unexpected reply {reply:?}"))
+}
+
+impl<C: Channel> Session for ClientSession<C> {
+    type Identity = Identity;
+
+    fn identity(&self) -> Identity {
+        self.identity.clone()
+    }
+
+    fn id(&self) -> i64 {
+        self.identity.id()
+    }
+
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    fn opened(&self) -> Instant {
+        self.opened
+    }
+
+    fn set_pace(&self, pace: Pace) {
+        self.wire.borrow_mut().connection.set_pace(pace);
+        self.channel.take_another_turn();
+    }
+
+    fn take_contacts(&self) -> Vec<Contact> {
+        std::mem::take(&mut self.wire.borrow_mut().contacts)
+    }
+
+    async fn lost(&self) {
+        poll_fn(|_| {
+            self.go_on();
+            if self.wire.borrow().is_lost { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    fn closed_over_creation(&self) -> bool {
+        self.wire.borrow().closed_over_creation
+    }
+
+    fn distrust(&self) {
+        self.channel.distrust();
+    }
+
+    fn sync<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
+        let reply = self.ask(&Request::Sync { path });
+        async move { reply.await.map(drop) }
+    }
+
+    fn create<'s>(
+        &'s self,
+        prefixes: &'s [String],
+        data: &[u8],
+        numbered: bool,
+        with_stat: bool,
+    ) -> impl Future<Output = Result<Created, Failure>> + use<'s, C> {
+        let kind = if numbered { Kind::EphemeralSequential } else { Kind::Ephemeral };
+        let new_node = |path| NewNode { path, data, acl: acl::of_node(self.protection) };
+        let reply = match prefixes {
+            [path] if with_stat => self.ask(&Request::Create2 { node: new_node(path), kind }),
+            [path] => self.ask(&Request::Create { node: new_node(path), kind }),
+            _ => {
+                let creation = |path| Operation::Create { node: new_node(path), kind };
+                let creations: Vec<_> = prefixes.iter().map(|path| creation(path)).collect();
+                self.ask(&Request::Multi(&creations))
+            }
+        };
+        async move { created::read(reply.await?, prefixes, numbered) }
+    }
+
+    async fn create_parents(&self, path: &str, containers: bool) -> Result<(), (Failure, String)> {
+        let ends = path.match_indices('/').map(|(end, _)| end).filter(|end| *end > 0).chain([path.len()]);
+        let create = |end| {
+            let node = NewNode { path: &path[..end], data: &[], acl: acl::of_parent(self.protection) };
+            let kind = Kind::Persistent;
+            (end, self.ask(&if containers { Request::CreateContainer(node) } else { Request::Create { node, kind } }))
+        };
+        // All requests leave together, before the first reply is awaited.
+        let replies: Vec<_> = ends.map(create).collect();
+        let mut failed = None;
+        for (end, reply) in replies {
+            match reply.await {
+                // It is there, so it does not matter that one above it could not be created.
+                Err(Failure::Exists) | Ok(_) => failed = None,
+                // The server closes the connection, and answers nothing more.
+                Err(Failure::Unimplemented) => return Err((Failure::Unimplemented, path.to_owned())),
+                // The reason is what happened to those above it.
+                Err(Failure::NoNode) => failed = failed.or(Some((Failure::NoNode, end))),
+                Err(other) => failed = Some((other, end)),
+            }
+        }
+        failed.map_or(Ok(()), |(failure, end)| Err((failure, path[..end].to_owned())))
+    }
+
+    fn children<'s>(&'s self, path: &str) -> impl Future<Output = Result<Vec<String>, Failure>> + use<'s, C> {
+        let reply = self.names(path, false);
+        async move { Ok(reply.await?.0) }
+    }
+
+    async fn watch_children(&self, path: &str) -> Result<(Vec<String>, Watch), Failure> {
+        let (names, watch) = self.names(path, true).await?;
+        Ok((names, watch.expect("it was asked for")))
+    }
+
+    fn read<'s>(&'s self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Failure>> + use<'s, C> {
+        let reply = self.look(path, false);
+        async move { reply.await.map(|(data, stat, _)| (data, stat.into())) }
+    }
+
+    fn read_and_watch<'s>(
+        &'s self,
+        path: &str,
+    ) -> impl Future<Output = Result<(Vec<u8>, Stat, Watch), Failure>> + use<'s, C> {
+        let reply = self.look(path, true);
+        async move {
+            let (data, stat, watch) = reply.await?;
+            Ok((data, stat.into(), watch.expect("it was asked for")))
+        }
+    }
+
+    fn beat<'s>(
+        &'s self,
+        nodes: &[String],
+        publish: Option<&[u8]>,
+    ) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
+        let operations: Vec<_> = nodes
+            .iter()
+            .flat_map(|path| {
+                let check = Operation::Check { path, version: None };
+                let store = publish.map(|data| Operation::SetData { path, data, version: Some(0) });
+                [Some(check), store].into_iter().flatten()
+            })
+            .collect();
+        let reply = self.ask(&Request::Multi(&operations));
+        async move { reply.await.map(drop) }
+    }
+
+    fn delete<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
+        let reply = self.ask(&Request::Delete { path, version: None });
+        let is_gone = |failure| if failure == Failure::NoNode { Ok(()) } else { Err(failure) };
+        async move { reply.await.map(drop).or_else(is_gone) }
+    }
+
+    fn conclude<'s>(
+        &'s self,
+        record: &str,
+        data: &[u8],
+        exists: bool,
+        nodes: &[String],
+    ) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
+        let node = NewNode { path: record, data, acl: acl::of_node(self.protection) };
+        let store = Operation::SetData { path: record, data, version: None };
+        let record = if exists { store } else { Operation::Create { node, kind: Kind::Persistent } };
+        let deletions = nodes.iter().map(|path| Operation::Delete { path, version: None });
+        let reply = self.ask(&Request::Multi(&std::iter::once(record).chain(deletions).collect::<Vec<_>>()));
+        async move { reply.await.map(drop) }
+    }
+
+    async fn close(&self) -> Result<(), Failure> {
+        let mut reply = pin!(self.ask(&Request::Close));
+        poll_fn(|context| match reply.as_mut().poll(context) {
+            Poll::Pending if self.wire.borrow().is_lost => {
+                Poll::Ready(Err(Failure::Unknown("connection lost".to_owned())))
+            }
+            reply => reply.map_ok(drop),
+        })
+        .await
+    }
+}

@@ -1,0 +1,205 @@
+//! A ZooKeeper session, as a keeper needs it.
+//!
+//! [`client`] speaks ZooKeeper's protocol over any [`channel`]; [`net::tcp`](crate::zookeeper::net::tcp) has the real one, and the simulator of the tests
+//! another. [`look`] has what only looks at locks.
+
+mod acl;
+mod alter;
+pub mod channel;
+pub mod client;
+mod created;
+mod failure;
+pub mod look;
+mod watch;
+
+use std::fmt;
+use std::pin::Pin;
+use std::time::Duration;
+
+use crate::rules::contacts::Contact;
+use crate::rules::instant::Instant;
+use crate::rules::pace::Pace;
+
+/// Why a request was not answered as hoped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The node, or its parent, does not exist.
+    NoNode,
+    Exists,
+    /// The node's data has been changed by someone else, or by a request of ours whose reply was lost.
+    Changed,
+    /// An ACL forbids it, or the credentials were refused.
+    Denied,
+    /// The servers do not let us in, for this reason.
+    NotLetIn(String),
+    /// The server does not know this kind of request. A real server also closes the connection over it; one that only
+    /// imitates ZooKeeper may close it without this answer.
+    Unimplemented,
+    /// The session is over; nothing more will come of it.
+    SessionOver,
+    /// The connection was lost on the way: the request may or may not have been carried out.
+    Unknown(String),
+    /// The servers or the nodes have to be changed first: why, and how.
+    Unusable(String),
+    /// The server refuses it, and would refuse it again.
+    Refused(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoNode => f.write_str("no such node"),
+            Self::Exists => f.write_str("the node exists"),
+            Self::Changed => f.write_str("the node has been changed"),
+            Self::Denied => f.write_str("not permitted"),
+            Self::Unimplemented => f.write_str("the server does not know the request"),
+            Self::SessionOver => f.write_str("the session is over"),
+            Self::NotLetIn(why) | Self::Unknown(why) | Self::Unusable(why) | Self::Refused(why) => f.write_str(why),
+        }
+    }
+}
+
+impl Failure {
+    /// The session can have no ephemeral nodes.
+    pub fn of_local_session() -> Self {
+        Self::Unusable(
+            "the sessions are local and can have no ephemeral nodes: set localSessionsUpgradingEnabled=true on the \
+             servers, or localSessionsEnabled=false"
+                .to_owned(),
+        )
+    }
+}
+
+/// What a server says of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// The transaction that created it: the fencing token of a contender.
+    pub czxid: i64,
+    /// The session that it belongs to, 0 for a node that outlives its session.
+    pub owner: i64,
+    /// When it was created, in milliseconds since the Unix epoch on ZooKeeper's clock.
+    pub created: i64,
+    /// When its data was written last, likewise.
+    pub written: i64,
+}
+
+/// What became of a watched node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Deleted,
+    Data,
+    /// The connection was lost, and the watch with it.
+    Unknown,
+}
+
+/// A watch on a node that existed when it was set. Completes once. Dropping it takes the watch back.
+pub type Watch = Pin<Box<dyn Future<Output = Change>>>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Created {
+    /// The full paths, with their sequence numbers, in the order of the prefixes.
+    pub paths: Vec<String>,
+    /// What the server says of the node. `None` if it was not asked, or if several were created: then servers say
+    /// nothing (ZOOKEEPER-4026).
+    pub stat: Option<Stat>,
+}
+
+/// An established session over one connection. Dropping it closes the connection, and not the session.
+///
+/// Requests of a session are answered in the order in which they were sent. The functions here that return a
+/// future have queued their request when they return, not when it is first polled; so two calls in a row
+/// leave back to back. The few that are documented as lazy queue it when they are first polled.
+pub trait Session: Sized {
+    /// What it takes to go on with a session over another connection.
+    type Identity: Clone;
+
+    fn identity(&self) -> Self::Identity;
+
+    fn id(&self) -> i64;
+
+    /// The session timeout that the server granted for this connection. Never more than it granted before.
+    fn timeout(&self) -> Duration;
+
+    /// When the servers were asked for this connection: the leader heard from us no earlier than that.
+    fn opened(&self) -> Instant;
+
+    /// From now on, the server hears from us and is given up at this pace. At first it is [`Pace::brisk`].
+    fn set_pace(&self, pace: Pace);
+
+    /// The requests that were answered since the last call, pings and refusals included, in the order of the answers.
+    fn take_contacts(&self) -> Vec<Contact>;
+
+    /// Waits until the connection is lost. From then on, no other future of this session ends.
+    fn lost(&self) -> impl Future<Output = ()>;
+
+    /// Whether the server has closed the connection over a request that creates a node, after it had answered another one.
+    fn closed_over_creation(&self) -> bool;
+
+    /// The next connections are to another server than this one, as long as another one answers.
+    fn distrust(&self);
+
+    /// Waits until the server that we are connected to knows what its leader knows. `path`: any node, which
+    /// need not exist.
+    fn sync<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s, Self>;
+
+    /// Creates an ephemeral node with this data for each of the prefixes: either all or none. `numbered`: the server
+    /// appends sequence numbers; otherwise the prefixes are the names ([`Failure::Exists`]). `with_stat`: a single node is
+    /// created by a request that asks what the server says of it, which servers before 3.5 do not know
+    /// ([`Failure::Unimplemented`]).
+    fn create<'s>(
+        &'s self,
+        prefixes: &'s [String],
+        data: &[u8],
+        numbered: bool,
+        with_stat: bool,
+    ) -> impl Future<Output = Result<Created, Failure>> + use<'s, Self>;
+
+    /// Creates `path` and what is missing above it: containers, which the server removes again when their
+    /// last child has gone, or plain nodes. [`Failure::NoNode`] means that the chroot does not exist,
+    /// [`Failure::Unimplemented`] that the server knows no containers, as those before 3.5. With the failure: the node
+    /// that could not be created. Lazy.
+    fn create_parents(&self, path: &str, containers: bool) -> impl Future<Output = Result<(), (Failure, String)>>;
+
+    /// The names of the children of `path`, in no order.
+    fn children<'s>(&'s self, path: &str) -> impl Future<Output = Result<Vec<String>, Failure>> + use<'s, Self>;
+
+    /// Like [`Session::children`], with a watch on children that come and go.
+    fn watch_children(&self, path: &str) -> impl Future<Output = Result<(Vec<String>, Watch), Failure>>;
+
+    fn read<'s>(&'s self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Failure>> + use<'s, Self>;
+
+    /// Like [`Session::read`], with a watch. Unlike `exists`, sets none when the node does not exist.
+    fn read_and_watch<'s>(
+        &'s self,
+        path: &str,
+    ) -> impl Future<Output = Result<(Vec<u8>, Stat, Watch), Failure>> + use<'s, Self>;
+
+    /// Asks the quorum whether all of `nodes` still exist. `publish`: data to store in them at the same time, unless
+    /// something has been stored in one of them since they were created ([`Failure::Changed`]).
+    ///
+    /// A ping would prove nothing: the server that we are connected to answers it, and one that has lost the
+    /// leader goes on answering for a while. A transaction goes through the leader, even one that only
+    /// checks.
+    fn beat<'s>(
+        &'s self,
+        nodes: &[String],
+        publish: Option<&[u8]>,
+    ) -> impl Future<Output = Result<(), Failure>> + use<'s, Self>;
+
+    /// Deletes a node. A missing node counts as success.
+    fn delete<'s>(&'s self, path: &str) -> impl Future<Output = Result<(), Failure>> + use<'s, Self>;
+
+    /// Stores `data` in the node `record`, which exists or, if not `exists`, is created, and deletes `nodes`: either all or
+    /// none. The record outlives the session.
+    fn conclude<'s>(
+        &'s self,
+        record: &str,
+        data: &[u8],
+        exists: bool,
+        nodes: &[String],
+    ) -> impl Future<Output = Result<(), Failure>> + use<'s, Self>;
+
+    /// Closes the session, and waits until that is done. The ephemeral nodes that it had created go with it.
+    /// [`Failure::Unknown`]: the connection was lost on the way. To be called when no watch is left. Lazy.
+    fn close(&self) -> impl Future<Output = Result<(), Failure>>;
+}

@@ -1,0 +1,216 @@
+//! Requests as bytes.
+
+use super::{Kind, NewNode, Operation, Request};
+use crate::zookeeper::wire::records::Writer;
+use crate::zookeeper::wire::reply::Form;
+
+/// The flag of a container in a `CreateRequest` (`CreateMode.CONTAINER`).
+const CONTAINER: i32 = 4;
+
+/// The xid of a [`Request::Ping`] and of its reply (`ClientCnxn.PING_XID`).
+pub(in crate::zookeeper::wire) const PING: i32 = -2;
+
+/// The xid of a [`Request::Auth`] and of its reply (`ClientCnxn.AUTHPACKET_XID`).
+pub(in crate::zookeeper::wire) const AUTH: i32 = -4;
+
+/// The xid of a [`Request::SetWatches`] and of its reply (`ClientCnxn.SET_WATCHES_XID`).
+pub(in crate::zookeeper::wire) const SET_WATCHES: i32 = -8;
+
+impl Kind {
+    const fn flags(self) -> i32 {
+        match self {
+            Self::Persistent => 0,
+            Self::Ephemeral => 1,
+            Self::PersistentSequential => 2,
+            Self::EphemeralSequential => 3,
+        }
+    }
+}
+
+/// The paths of one connection, written with its chroot before them.
+struct Paths<'c>(&'c str);
+
+impl Paths<'_> {
+    fn path(&self, to: &mut Writer<'_>, path: &str) {
+        let path = if path == "/" && !self.0.is_empty() { "" } else { path };
+        to.joined(self.0, path);
+    }
+
+    /// `CheckVersionRequest`, `DeleteRequest`
+    fn path_and_version(&self, to: &mut Writer<'_>, path: &str, version: Option<i32>) {
+        self.path(to, path);
+        to.int(version.unwrap_or(-1));
+    }
+
+    /// `GetDataRequest`, `ExistsRequest`, `GetChildrenRequest`, `GetChildren2Request`
+    fn path_and_watch(&self, to: &mut Writer<'_>, path: &str, watch: bool) {
+        self.path(to, path);
+        to.boolean(watch);
+    }
+
+    /// `CreateRequest`
+    fn node(&self, to: &mut Writer<'_>, node: &NewNode<'_>, flags: i32) {
+        self.path(to, node.path);
+        to.buffer(node.data);
+        to.vector(node.acl, |to, acl| {
+            to.int(acl.permissions);
+            to.string(acl.scheme);
+            to.string(acl.id);
+        });
+        to.int(flags);
+    }
+
+    /// `SetDataRequest`
+    fn new_data(&self, to: &mut Writer<'_>, path: &str, data: &[u8], version: Option<i32>) {
+        self.path(to, path);
+        to.buffer(data);
+        to.int(version.unwrap_or(-1));
+    }
+
+    fn operation(&self, to: &mut Writer<'_>, operation: &Operation<'_>) {
+        match operation {
+            Operation::Check { path, version } | Operation::Delete { path, version } => {
+                self.path_and_version(to, path, *version);
+            }
+            Operation::Create { node, kind } | Operation::Create2 { node, kind } => {
+                self.node(to, node, kind.flags());
+            }
+            Operation::SetData { path, data, version } => self.new_data(to, path, data, *version),
+        }
+    }
+
+    fn list(&self, to: &mut Writer<'_>, paths: &[&str]) {
+        to.vector(paths, |to, path| self.path(to, path));
+    }
+}
+
+impl Operation<'_> {
+    /// Its number (`ZooDefs.OpCode`).
+    pub(in crate::zookeeper::wire) const fn code(&self) -> i32 {
+        match self {
+            Self::Create { .. } => 1,
+            Self::Delete { .. } => 2,
+            Self::SetData { .. } => 5,
+            Self::Check { .. } => 13,
+            Self::Create2 { .. } => 15,
+        }
+    }
+}
+
+/// Begins a part of a multi, or ends it (jute `MultiHeader`).
+fn multi_header(to: &mut Writer<'_>, code: i32, is_end: bool) {
+    to.int(code);
+    to.boolean(is_end);
+    to.int(-1);
+}
+
+impl Request<'_> {
+    pub fn creates(&self) -> bool {
+        match self {
+            Self::Create { .. } | Self::Create2 { .. } | Self::CreateContainer(_) => true,
+            Self::Multi(operations) => operations
+                .iter()
+                .any(|operation| matches!(operation, Operation::Create { .. } | Operation::Create2 { .. })),
+            _ => false,
+        }
+    }
+
+    /// Its number (`ZooDefs.OpCode`).
+    const fn code(&self) -> i32 {
+        match self {
+            Self::Create { .. } => 1,
+            Self::Delete { .. } => 2,
+            Self::Exists { .. } => 3,
+            Self::GetData { .. } => 4,
+            Self::SetData { .. } => 5,
+            Self::GetChildren { .. } => 8,
+            Self::Sync { .. } => 9,
+            Self::Ping => 11,
+            Self::GetChildren2 { .. } => 12,
+            Self::Multi(_) => 14,
+            Self::Create2 { .. } => 15,
+            Self::CreateContainer(_) => 19,
+            Self::Auth { .. } => 100,
+            Self::SetWatches { .. } => 101,
+            Self::Close => -11,
+        }
+    }
+
+    /// The xid of a request whose reply may come out of turn.
+    pub(in crate::zookeeper::wire) const fn fixed_xid(&self) -> Option<i32> {
+        match self {
+            Self::Ping => Some(PING),
+            Self::Auth { .. } => Some(AUTH),
+            Self::SetWatches { .. } => Some(SET_WATCHES),
+            _ => None,
+        }
+    }
+
+    pub(in crate::zookeeper::wire) fn form(&self) -> Form {
+        match self {
+            Self::Delete { .. }
+            | Self::Sync { .. }
+            | Self::Ping
+            | Self::Auth { .. }
+            | Self::SetWatches { .. }
+            | Self::Close => Form::Nothing,
+            Self::Create { .. } => Form::Path,
+            Self::Create2 { .. } | Self::CreateContainer(_) => Form::PathAndStat,
+            Self::SetData { .. } | Self::Exists { .. } => Form::Stat,
+            Self::GetData { .. } => Form::Data,
+            Self::GetChildren { .. } => Form::Children,
+            Self::GetChildren2 { .. } => Form::ChildrenAndStat,
+            Self::Multi(operations) => Form::Multi(operations.iter().map(Operation::code).collect()),
+        }
+    }
+
+    /// Appends the request as a packet: its length, `RequestHeader`, and the record of its kind.
+    pub(in crate::zookeeper::wire) fn write(&self, xid: i32, chroot: &str, bytes: &mut Vec<u8>) {
+        let begin = bytes.len();
+        let mut to = Writer::new(bytes);
+        // The length, which is not known yet.
+        to.int(0);
+        to.int(xid);
+        to.int(self.code());
+        self.write_record(&Paths(chroot), &mut to);
+        let length = u32::try_from(bytes.len() - begin - 4).unwrap_or(u32::MAX);
+        bytes[begin..begin + 4].copy_from_slice(&length.to_be_bytes());
+    }
+
+    fn write_record(&self, paths: &Paths<'_>, to: &mut Writer<'_>) {
+        match self {
+            Self::Create { node, kind } | Self::Create2 { node, kind } => paths.node(to, node, kind.flags()),
+            Self::CreateContainer(node) => paths.node(to, node, CONTAINER),
+            Self::Delete { path, version } => paths.path_and_version(to, path, *version),
+            Self::SetData { path, data, version } => paths.new_data(to, path, data, *version),
+            Self::Multi(operations) => {
+                for operation in *operations {
+                    multi_header(to, operation.code(), false);
+                    paths.operation(to, operation);
+                }
+                multi_header(to, -1, true);
+            }
+            Self::Exists { path, watch }
+            | Self::GetData { path, watch }
+            | Self::GetChildren { path, watch }
+            | Self::GetChildren2 { path, watch } => paths.path_and_watch(to, path, *watch),
+            Self::Sync { path } => paths.path(to, path),
+            Self::Ping | Self::Close => {}
+            Self::Auth { scheme, credentials } => {
+                // The type of an AuthPacket, which servers do not read.
+                to.int(0);
+                to.string(scheme);
+                to.buffer(credentials.0);
+            }
+            Self::SetWatches { since, data, exists, children } => {
+                to.long(*since);
+                paths.list(to, data);
+                paths.list(to, exists);
+                paths.list(to, children);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
