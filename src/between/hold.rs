@@ -1,5 +1,5 @@
 //! `zklock hold`: a run for a caller, the process that has started us or the one that `--while` names. Its command is
-//! [`mod@stand_in`], a process of our own, which prints the variables that a command would find in its environment, and ends
+//! `stand_in`, a process of our own, which prints the variables that a command would find in its environment, and ends
 //! by a signal.
 //!
 //! Nothing makes the caller end: it is not below the guard. It gets the stop signal when the lock is lost.

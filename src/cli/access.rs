@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use log::LevelFilter;
-
 use super::config::Surroundings;
+use super::login;
+use super::meaning::{connect_timeout, log_filter_of};
 use super::options::{CONNECT_TIMEOUT, QUIET, VERBOSE, ZOOKEEPER};
 use super::origin::{Given, Origin, Setting};
+use super::plan::Verbosity;
+use super::refusal::UsageError;
 use super::tls;
 use super::values::Values;
-use super::{UsageError, Verbosity, login};
 use crate::cli::environment;
 use crate::rules::duration;
 use crate::zookeeper::login::Login;
@@ -76,31 +77,5 @@ impl Messages {
             },
             log_filter: log_filter.map(|given| given.read(log_filter_of)).transpose()?,
         })
-    }
-}
-
-/// The package whose modules log.
-const LOGGING: &str = "zklock";
-
-/// env_filter would take a misspelt level for the name of a module.
-fn log_filter_of(text: &str) -> Result<String, String> {
-    let is_module = |path: &str| path.split("::").next() == Some(LOGGING);
-    let is_known = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok() || is_module(part);
-    // After a slash comes a text to look for in messages.
-    let levels = text.split('/').next().unwrap_or(text);
-    let are_known = levels.split(',').map(str::trim).filter(|part| !part.is_empty()).all(is_known);
-    match env_filter::Builder::new().try_parse(text) {
-        Ok(_) if are_known => Ok(text.to_owned()),
-        _ => {
-            Err("write levels, for all or for modules, such as debug or warn,zklock::zookeeper::session=debug"
-                .to_owned())
-        }
-    }
-}
-
-pub(super) fn connect_timeout(text: &str) -> Result<Duration, String> {
-    match duration::parse(text)? {
-        Duration::ZERO => Err("no server can answer in no time; write a longer one, such as 15s".to_owned()),
-        timeout => Ok(timeout),
     }
 }

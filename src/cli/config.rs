@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Error};
 
-use super::UsageError;
 use super::option::Kind;
 use super::options::KEYS;
 use super::origin::{Given, Origin, Place, Setting};
+use super::refusal::UsageError;
 use super::refusal::{nearest, quoted};
 use crate::cli::environment;
 use crate::rules::text::legible;

@@ -2,31 +2,24 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use super::access::Messages;
 use super::config::Surroundings;
+use super::forms::Subcommand;
 use super::options::{FENCE_KILL_AFTER, TOKEN};
+use super::plan::{CommandLine, Fence, Plan, Published, Request, Work};
+use super::refusal::UsageError;
 use super::refusal::quoted;
 use super::values::Values;
-use super::{CommandLine, ConnectString, LockPath, Plan, Published, Request, Subcommand, UsageError, Work};
 use crate::rules::duration;
 use crate::rules::fence;
 use crate::rules::lease::Span;
+use crate::rules::lock_path::LockPath;
 use crate::rules::mode::Mode;
 use crate::rules::settings::{Patience, Settings};
 use crate::rules::signal::Signal;
 use crate::zookeeper::login::Login;
-
-/// What stands in the place of a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fence {
-    /// Where the highest token is kept. It has the name of a file at its end.
-    pub file: PathBuf,
-    pub token: u64,
-    /// Time from the stop signal to SIGKILL.
-    pub kill_after: Duration,
-}
+use crate::zookeeper::net::address::ConnectString;
 
 pub(super) fn read(values: &Values<'_, impl Surroundings>) -> Result<Plan, UsageError> {
     let token = values.get(&TOKEN, |text| fence::token(text).ok_or_else(|| "write a decimal number".to_owned()))?;

@@ -2,22 +2,16 @@
 
 use super::access::{Access, Messages};
 use super::config::Surroundings;
+use super::job::stopping;
 use super::login;
+use super::meaning::session_timeout;
 use super::options::{NO_SIGNAL, SESSION_TIMEOUT, WHILE};
 use super::origin::of_files;
-use super::taking::Taking;
+use super::plan::{Hold, Plan, Published, Work};
+use super::refusal::UsageError;
+use super::taking::{Taking, lock_argument};
 use super::values::Values;
-use super::{Plan, Published, UsageError, Work, lock_path, session_timeout, stopping};
 use crate::rules::settings::Settings;
-
-/// What to hold a lock for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hold {
-    /// The process with whose end the lock ends. `None`: standard input says when.
-    pub lasts_while: Option<i32>,
-    /// Whether that process, or the one that has started us, gets the stop signal when the lock is lost.
-    pub signals_caller: bool,
-}
 
 pub(super) fn read(values: &Values<'_, impl Surroundings>) -> Result<Plan, UsageError> {
     let Access { servers, servers_given, connect_timeout, tls, mut login, settings: origins } = Access::read(values)?;
@@ -30,7 +24,7 @@ pub(super) fn read(values: &Values<'_, impl Surroundings>) -> Result<Plan, Usage
         let why = "--while names zklock itself; name the process that the lock is for".to_owned();
         return Err(UsageError(why));
     }
-    let lock = lock_path("LOCK", &values.word("lock"), &servers)?;
+    let lock = lock_argument("LOCK", &values.word("lock"), &servers)?;
     let messages = Messages::read(values)?;
     Ok(Plan {
         settings: Settings {

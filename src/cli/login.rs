@@ -3,10 +3,11 @@
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use super::UsageError;
 use super::config::Surroundings;
+use super::meaning::protection;
 use super::options::{ACL, AUTH, AUTH_FILE, TLS_CERT};
 use super::origin::{Given, Setting};
+use super::refusal::UsageError;
 use super::values::Values;
 use crate::zookeeper::login::{GSSAPI, Login, Protection, credential};
 
@@ -69,14 +70,4 @@ fn takes_back(setting: &Setting, acl: &Given) -> bool {
     setting.name == AUTH_FILE.long
         && setting.value.as_deref() == Some(NONE)
         && setting.origin.strength() > acl.origin.strength()
-}
-
-/// Reads who may do what with the nodes that are created.
-pub(super) fn protection(text: &str) -> Result<Protection, String> {
-    match text {
-        "open" => Ok(Protection::Open),
-        "creator" => Ok(Protection::Creator),
-        "read" => Ok(Protection::Read),
-        _ => Err("write open, creator or read".to_owned()),
-    }
 }

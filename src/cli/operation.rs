@@ -6,14 +6,19 @@ use std::time::Duration;
 use super::access::{Access, Messages};
 use super::config::Surroundings;
 use super::forms::Subcommand;
+use super::meaning::session_timeout;
 use super::options::{
     BREAK_TIMEOUT, CHECK_JSON, COMPLETE, FORCE, LIST_JSON, NODE, SESSION_TIMEOUT, STATUS_JSON, WATCH,
 };
+use super::plan::Verbosity;
+use super::refusal::{Exit, UsageError};
 use super::refusal::{quoted, refused_by_clap};
+use super::taking::lock_argument;
 use super::values::Values;
-use super::{ConnectString, Exit, Task, UsageError, Verbosity, fence, hold, lock_path, login, session_timeout};
+use super::{Task, fence, hold, login};
 use crate::rules::duration;
 use crate::rules::lock_path::{self, LockPath};
+use crate::zookeeper::net::address::ConnectString;
 
 /// What a subcommand is to do, and with which servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,7 +109,7 @@ pub(super) fn read(subcommand: Subcommand, args: &[OsString], surroundings: &imp
             }
             let mut locks = vec![];
             for text in values.words("locks") {
-                let lock = lock_path("LOCK", &text, servers)?;
+                let lock = lock_argument("LOCK", &text, servers)?;
                 if !locks.contains(&lock) {
                     locks.push(lock);
                 }
@@ -116,13 +121,13 @@ pub(super) fn read(subcommand: Subcommand, args: &[OsString], surroundings: &imp
             None => Subject::List(List { root: root(&values.word("root"), servers)?, json: values.is_on(&LIST_JSON) }),
         },
         Subcommand::Break => {
-            let lock = lock_path("LOCK", &values.word("lock"), servers)?;
+            let lock = lock_argument("LOCK", &values.word("lock"), servers)?;
             let node = values.given(&NODE).map(|node| node_name(&lock, &node.text)).transpose()?;
             let (timeout, _) = values.required(&BREAK_TIMEOUT, duration::parse)?;
             Subject::Break(Break { lock, node, force: values.is_on(&FORCE), timeout })
         }
         Subcommand::Check => {
-            let lock = values.words("lock").next().map(|text| lock_path("LOCK", &text, servers)).transpose()?;
+            let lock = values.words("lock").next().map(|text| lock_argument("LOCK", &text, servers)).transpose()?;
             let (session_timeout, given) = values.required(&SESSION_TIMEOUT, session_timeout)?;
             access.settings.push(given.setting(duration::show(session_timeout)));
             // It has no such option, but shows what a job would do.

@@ -3,8 +3,9 @@
 
 use clap::ValueHint;
 
+use super::meaning::{connect_timeout, protection, session_timeout};
 use super::option::{Kind, Opt};
-use super::{connect_timeout, login, session_timeout};
+
 use crate::cli::environment;
 use crate::zookeeper::net::address::ConnectString;
 
@@ -121,7 +122,7 @@ pub(super) const ACL: Opt = Opt::valued(
     "Login",
     "Who else may use the nodes that are created: open, creator, read",
 )
-.key(Kind::Text(|text| login::protection(text).map(drop)))
+.key(Kind::Text(|text| protection(text).map(drop)))
 .more("open: anyone may do everything with them; this is the default without a login. creator: only this login. read, the \
      default with a login: others may read them, and may queue below a lock that is created, so that several users can \
      share it. The certificate of --tls-cert is a login for this option, but not for its default.");

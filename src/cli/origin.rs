@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
-use super::UsageError;
 use super::option::Opt;
+use super::refusal::UsageError;
 use super::refusal::quoted;
 use crate::rules::text::legible;
 use crate::zookeeper::net::tls::Unfit;

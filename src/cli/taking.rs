@@ -1,18 +1,22 @@
 //! How to take a lock, as the main job and `zklock hold` are told alike.
 
+use std::ffi::OsStr;
 use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::config::Surroundings;
 use super::options::{AND, CONFLICT_EXIT_CODE, DESCRIBE, DIALECT, EXCLUSIVE, NONBLOCK, PERMITS, SHARED, TIMEOUT};
+use super::plan::Request;
+use super::refusal::{UsageError, quoted};
 use super::values::Values;
-use super::{ConnectString, LockPath, Request, UsageError, lock_path};
 use crate::cli::environment;
 use crate::rules::duration;
+use crate::rules::lock_path::LockPath;
 use crate::rules::mode::Mode;
 use crate::rules::queue::Dialect;
 use crate::rules::settings::Patience;
+use crate::zookeeper::net::address::ConnectString;
 
 /// How to take a lock. The further locks are still as they were written.
 pub(super) struct Taking {
@@ -79,7 +83,7 @@ fn also(lock: &LockPath, written: &[OsString], servers: &ConnectString) -> Resul
     const NODE: usize = 100;
     let mut also: Vec<LockPath> = vec![];
     for text in written {
-        let path = lock_path("--and", text, servers)?;
+        let path = lock_argument("--and", text, servers)?;
         if path != *lock && !also.contains(&path) {
             also.push(path);
         }
@@ -151,4 +155,12 @@ fn description(text: &str) -> Result<Option<String>, String> {
     }
     let text = text.trim();
     Ok((!text.is_empty()).then(|| text.to_owned()))
+}
+
+pub(super) fn lock_argument(what: &str, written: &OsStr, servers: &ConnectString) -> Result<LockPath, UsageError> {
+    match written.to_str() {
+        Some(text) => LockPath::parse(text, &servers.chroot),
+        None => Err("is not UTF-8; write it in UTF-8".to_owned()),
+    }
+    .map_err(|why| UsageError(format!("{what} {} {why}", quoted(written))))
 }

@@ -1,6 +1,15 @@
 //! Tests of the plan as a whole; those of its parts are beside them.
 
+use std::time::Duration;
+
+use crate::rules::lender::Offer;
+use crate::rules::lock_path::LockPath;
+use crate::rules::settings::Settings;
+use crate::rules::signal::Signal;
+use crate::zookeeper::login::Login;
 use crate::zookeeper::net::tls::OwnCertificate;
+use crate::zookeeper::net::tls::Tls;
+use std::ffi::OsStr;
 use std::num::NonZeroU32;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 

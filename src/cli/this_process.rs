@@ -13,7 +13,7 @@ use nix::unistd::geteuid;
 
 use crate::cli::{Surroundings, Unread};
 use crate::rules::text::legible;
-use crate::zookeeper::net::servers::brief;
+use crate::system::files::brief;
 
 /// The largest file that is read, in bytes. The settings take a few hundred.
 const LARGEST: u64 = 64 * 1024;

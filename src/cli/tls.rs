@@ -2,10 +2,10 @@
 
 use std::ffi::OsStr;
 
-use super::UsageError;
 use super::config::Surroundings;
 use super::options::{TLS, TLS_CA, TLS_CERT, TLS_KEY, TLS_NO_VERIFY_HOSTNAME};
 use super::origin::{Given, Origin, Setting};
+use super::refusal::UsageError;
 use super::refusal::quoted;
 use super::values::Values;
 use crate::zookeeper::net::address::ConnectString;

@@ -5,12 +5,12 @@ use std::ffi::OsString;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 
-use super::UsageError;
 use super::config::{Config, Surroundings};
 use super::forms::Form;
 use super::option::Opt;
 use super::options::CONFIG;
 use super::origin::{Given, Origin};
+use super::refusal::UsageError;
 
 /// The arguments, the environment and the configuration files.
 pub(super) struct Values<'a, S> {

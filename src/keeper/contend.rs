@@ -7,14 +7,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::outside::Outside;
-use super::place::{Claim, Step, Stop, lacking, refuse};
+use super::place::{Claim, Step, Stop, lacking, queue_of, refuse};
 use super::{Keeper, PAUSE};
 use crate::rules::contacts::{Beat, Contacts};
 use crate::rules::lock_path::LockPath;
 use crate::rules::message::Right;
-use crate::rules::message::{Connection, Loss, Progress, Refusal, Report, Unfit};
+use crate::rules::message::{Connection, Loss, Progress, Refusal, Report};
 use crate::rules::pace::Pace;
-use crate::rules::queue::{Contender, ContenderId, Queue};
+use crate::rules::queue::{Contender, ContenderId};
 use crate::system::futures::{or, zip};
 use crate::zookeeper::session::{Created, Failure, Session, Stat};
 
@@ -350,8 +350,4 @@ impl<O: Outside> Keeper<'_, O> {
             }
         }
     }
-}
-
-pub(super) fn queue_of(lock: &LockPath, children: Vec<String>) -> Result<Queue, Stop> {
-    Queue::from_children(children).map_err(|_| Stop::unfit(lock, Unfit::Exhausted))
 }

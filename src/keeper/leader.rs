@@ -9,9 +9,8 @@ use std::slice;
 use std::time::Duration;
 
 use super::Keeper;
-use super::contend::queue_of;
 use super::outside::Outside;
-use super::place::{Claim, Stop};
+use super::place::{Claim, Stop, queue_of};
 use crate::rules::lock_path::LockPath;
 use crate::rules::queue::{Contender, SINGLE, Standing};
 use crate::rules::settings::Patience;

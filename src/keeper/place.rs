@@ -11,6 +11,7 @@ use crate::rules::lock_path::LockPath;
 use crate::rules::message::Right;
 use crate::rules::message::{Loss, Refusal, Report, Unfit};
 use crate::rules::queue::ContenderId;
+use crate::rules::queue::Queue;
 use crate::zookeeper::session::Failure;
 
 /// How far a keeper has come. It takes the locks one after the other, in the order of their paths, so that no
@@ -161,4 +162,8 @@ pub(super) fn refuse(failure: Failure, path: impl Display) -> Report {
         Failure::Unusable(why) => Report::Refused(Refusal::Unusable(format!("{path}: {why}"))),
         failure => Report::Refused(Refusal::Server(format!("{path}: {failure}"))),
     }
+}
+
+pub(super) fn queue_of(lock: &LockPath, children: Vec<String>) -> Result<Queue, Stop> {
+    Queue::from_children(children).map_err(|_| Stop::unfit(lock, Unfit::Exhausted))
 }

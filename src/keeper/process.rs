@@ -35,8 +35,8 @@ use crate::system::lookup;
 use crate::system::namespaces;
 use crate::system::reactor::Reactor;
 use crate::system::secrets;
+use crate::zookeeper::net::connect::TcpSession;
 use crate::zookeeper::net::servers::Servers;
-use crate::zookeeper::net::tcp::TcpSession;
 use crate::zookeeper::session::Failure;
 use crate::zookeeper::wire::handshake::Identity;
 

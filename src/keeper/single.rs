@@ -5,9 +5,8 @@
 
 use std::future::pending;
 
-use super::contend::queue_of;
 use super::outside::Outside;
-use super::place::Stop;
+use super::place::{Stop, queue_of};
 use super::{Keeper, PAUSE};
 use crate::rules::card::Card;
 use crate::rules::lock_path::LockPath;

@@ -3,9 +3,8 @@
 use std::future::pending;
 use std::rc::Rc;
 
-use super::contend::queue_of;
 use super::outside::Outside;
-use super::place::{Claim, Place, Step, Stop, lacking};
+use super::place::{Claim, Place, Step, Stop, lacking, queue_of};
 use super::{Keeper, PAUSE};
 use crate::rules::card::Card;
 use crate::rules::lease::Terms;

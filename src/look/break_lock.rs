@@ -25,7 +25,7 @@ use crate::system::futures::or;
 use crate::system::lookup;
 use crate::system::reactor::Reactor;
 use crate::system::writer;
-use crate::zookeeper::net::tcp::TcpSession;
+use crate::zookeeper::net::connect::TcpSession;
 use crate::zookeeper::session::{Failure, Session as _};
 use crate::zookeeper::wire::reply::Stat;
 

@@ -13,7 +13,7 @@ use crate::rules::last_run;
 use crate::rules::outcome::Outcome;
 use crate::rules::queue::{Contender, SINGLE};
 use crate::system::futures::or;
-use crate::zookeeper::net::tcp::TcpSession;
+use crate::zookeeper::net::connect::TcpSession;
 use crate::zookeeper::session::Failure;
 
 /// A user waits for the answer, and does not know for what.

@@ -6,13 +6,14 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::output::Output;
+use super::picture::{self, Lock};
 use super::view::seen;
 use super::visit::{Patience, Visit};
 use super::window::Window;
-use super::{Stop, json_line, picture, say};
+use super::{Stop, json_line, say};
 use crate::cli::sentences;
 use crate::cli::{List, Operation, Verbosity};
-use crate::look::roster::{Entry, Roster};
+use crate::look::roster::Roster;
 use crate::rules::card::Card;
 use crate::rules::message::Right;
 use crate::rules::outcome::Outcome;
@@ -20,7 +21,7 @@ use crate::rules::queue::{Contender, Queue};
 use crate::rules::text::legible;
 use crate::system::clock;
 use crate::system::terminal::{Screen, can_rewrite, has_reader, is_utf8};
-use crate::zookeeper::net::tcp::TcpSession;
+use crate::zookeeper::net::connect::TcpSession;
 use crate::zookeeper::session::{Failure, Session as _};
 
 /// How often the line that shows the progress is rewritten.
@@ -34,15 +35,6 @@ pub(super) const OWN: &str = "/zookeeper";
 struct Json<'a> {
     v: u32,
     locks: &'a [Lock],
-}
-
-/// A lock that is in use.
-#[derive(Debug, Serialize)]
-pub(super) struct Lock {
-    pub(super) path: String,
-    pub(super) holders: usize,
-    pub(super) waiters: usize,
-    pub(super) first: Option<Entry>,
 }
 
 #[derive(Debug, Default)]

@@ -30,9 +30,9 @@ use crate::system::futures::or;
 use crate::system::reactor::Reactor;
 use crate::system::signals::Signals;
 use crate::system::terminal::Screen;
+use crate::zookeeper::net::connect::TcpSession;
 use crate::zookeeper::net::probe::Probes;
 use crate::zookeeper::net::servers::Servers;
-use crate::zookeeper::net::tcp::TcpSession;
 use crate::zookeeper::session::Failure;
 
 /// Why a subcommand ends early.

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::io::stdout;
 use std::time::Duration;
 
-use super::list::Lock;
+use serde::Serialize;
+
 use crate::cli::sentences;
 use crate::look::roster::{Entry, Roster};
 use crate::rules::duration::{show_age, show_measured};
@@ -14,6 +15,15 @@ use crate::rules::text::{fitting, legible, printable, table};
 
 /// How many children that are no contenders are named.
 const NAMED: usize = 3;
+
+/// A lock that is in use.
+#[derive(Debug, Serialize)]
+pub(super) struct Lock {
+    pub(super) path: String,
+    pub(super) holders: usize,
+    pub(super) waiters: usize,
+    pub(super) first: Option<Entry>,
+}
 
 /// What is known of a lock.
 pub(super) struct Shown<'a> {

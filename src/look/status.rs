@@ -23,7 +23,7 @@ use crate::rules::signal::Signal;
 use crate::system::futures::or;
 use crate::system::signals::Signals;
 use crate::system::terminal::can_rewrite;
-use crate::zookeeper::net::tcp::TcpSession;
+use crate::zookeeper::net::connect::TcpSession;
 use crate::zookeeper::session::Session as _;
 
 /// How long after a change the next look begins, so that a crowd that comes at once is one change.

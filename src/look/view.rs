@@ -11,7 +11,7 @@ use crate::rules::card::Card;
 use crate::rules::last_run::{self, LastRun};
 use crate::rules::lock_path::LockPath;
 use crate::rules::queue::Contender;
-use crate::zookeeper::net::tcp::TcpSession;
+use crate::zookeeper::net::connect::TcpSession;
 use crate::zookeeper::session::{Failure, Watch};
 use crate::zookeeper::wire::reply::Stat;
 

@@ -12,8 +12,8 @@ use crate::rules::duration;
 use crate::system::clock;
 use crate::system::futures::or;
 use crate::system::reactor::Reactor;
+use crate::zookeeper::net::connect::TcpSession;
 use crate::zookeeper::net::servers::Servers;
-use crate::zookeeper::net::tcp::TcpSession;
 use crate::zookeeper::session::{Failure, Session as _};
 use crate::zookeeper::wire::handshake::Identity;
 

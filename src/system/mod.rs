@@ -1,6 +1,7 @@
 //! What the kernel and the C library offer, in the form that the other rooms use. No policy is here.
 
 pub mod clock;
+pub mod files;
 pub mod fork;
 pub mod futures;
 pub mod lookup;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::iter;
 use std::path::{Path, PathBuf};
 
 /// The most lines that a file of the product may have.
@@ -96,6 +97,68 @@ fn assert_no_circle(graph: &BTreeMap<String, BTreeSet<String>>) {
         left.retain(|room, _| !done.contains(room));
     }
     assert!(left.is_empty(), "these know each other in a circle: {left:?}");
+}
+
+/// Which files name which in their imports. A file may also know those whose folder it lies in: these are one thing, cut at
+/// its ideas.
+fn files() -> BTreeMap<String, BTreeSet<String>> {
+    let sources = sources();
+    let module = |name: &str| name.trim_end_matches(".rs").trim_end_matches("/mod").replace('/', "::");
+    let modules: BTreeSet<String> = sources.iter().map(|(name, _)| module(name)).collect();
+    let known = |(name, text): &(String, String)| {
+        let own = module(name);
+        let mut known = BTreeSet::new();
+        for path in imports(text) {
+            let path = absolute(&path, &own);
+            let mut above = iter::successors(Some(&*path), |path| Some(path.rsplit_once("::")?.0));
+            known.extend(above.find(|path| modules.contains(*path)).map(str::to_owned));
+        }
+        known.retain(|other| *other != own && !own.starts_with(&format!("{other}::")));
+        (own, known)
+    };
+    sources.iter().map(known).collect()
+}
+
+/// The paths in the imports of `text`, each of a list by itself.
+fn imports(text: &str) -> Vec<String> {
+    let code: String = code(text).flat_map(|line| ["\n", line]).collect();
+    let mut paths = vec![];
+    for rest in ["\nuse ", "\npub use ", "\npub(super) use "].iter().flat_map(|start| code.split(start).skip(1)) {
+        let mut begins = vec![String::new()];
+        let mut path = String::new();
+        for c in rest.split(';').next().unwrap().chars().filter(|c| !c.is_whitespace()) {
+            match c {
+                '{' => begins.push(path.clone()),
+                ',' | '}' => {
+                    paths.push(path);
+                    begins.truncate(begins.len() - usize::from(c == '}'));
+                    path = begins.last().cloned().unwrap_or_default();
+                }
+                c => path.push(c),
+            }
+        }
+        paths.push(path);
+    }
+    paths
+}
+
+/// A path below `src/`, without `crate`, `self` and `super`.
+fn absolute(path: &str, own: &str) -> String {
+    if let Some(path) = path.strip_prefix("crate::") {
+        return path.to_owned();
+    }
+    let (mut path, mut at) = (path, own);
+    while let Some(rest) = path.strip_prefix("super::") {
+        (path, at) = (rest, at.rsplit_once("::").map_or("", |(above, _)| above));
+    }
+    format!("{at}::{}", path.trim_start_matches("self::"))
+}
+
+#[test]
+fn no_file_is_known_by_one_that_it_knows() {
+    let files = files();
+    assert!(files["supervisor::job"].contains("guard::tree"), "{files:?}");
+    assert_no_circle(&files);
 }
 
 /// Fails if a line of the code of `text` contains one of `forbidden`.

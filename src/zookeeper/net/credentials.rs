@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::Path;
 
-use super::servers::brief;
 use crate::rules::text::legible;
+use crate::system::files::{brief, open_to_all};
 use crate::zookeeper::login::{Credential, Login, credential};
 
 /// Adds the credentials in the file of a login, once. `kept`: an empty file, which gets a copy of what is in there; or
@@ -22,16 +22,6 @@ pub fn load(login: &mut Login, kept: Option<&File>) -> Result<Option<String>, St
     login.credentials = credentials(&path, kept).map_err(|why| format!("{shown}: {why}"))?;
     let mode = fs::metadata(&path).map_or(0, |file| file.permissions().mode());
     Ok(open_to_all(mode).map(|can| format!("warning: every user can {can} {shown}: chmod 600 {shown}")))
-}
-
-/// What every user of this machine can do with a file that has a secret. `None`: nothing.
-pub(super) const fn open_to_all(mode: u32) -> Option<&'static str> {
-    match mode & 0o006 {
-        0o004 => Some("read"),
-        0o002 => Some("write to"),
-        0o006 => Some("read and write"),
-        _ => None,
-    }
 }
 
 fn text(path: &Path, kept: Option<&File>) -> io::Result<Vec<u8>> {

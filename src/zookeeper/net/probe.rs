@@ -8,10 +8,11 @@ use std::ops::Deref;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::sasl::{Line, Trouble};
+use super::connect::TcpSession;
+use super::sasl::{Line, LoginTrouble};
 use super::servers::{Address, Servers};
-use super::tcp::{TcpChannel, TcpSession, Unconnected};
-use super::tls::{self, Encryption};
+use super::tcp::{TcpChannel, Unconnected};
+use super::tls::{Encryption, TlsTrouble};
 use super::word::answer_to;
 use crate::system::futures::{all, or};
 use crate::system::reactor::Reactor;
@@ -66,13 +67,13 @@ impl From<Unconnected> for NoProbe {
     }
 }
 
-const fn cure(trouble: &tls::Trouble) -> Cure {
+const fn cure(trouble: &TlsTrouble) -> Cure {
     match trouble {
-        tls::Trouble::Closed => Cure::NoTls,
-        tls::Trouble::Refused(_) => Cure::Certificate,
-        tls::Trouble::OtherName(_) => Cure::Name,
-        tls::Trouble::Untrusted(_) => Cure::Trust,
-        tls::Trouble::Failed(_) => Cure::Server,
+        TlsTrouble::Closed => Cure::NoTls,
+        TlsTrouble::Refused(_) => Cure::Certificate,
+        TlsTrouble::OtherName(_) => Cure::Name,
+        TlsTrouble::Untrusted(_) => Cure::Trust,
+        TlsTrouble::Failed(_) => Cure::Server,
     }
 }
 
@@ -189,7 +190,7 @@ impl Asked<'_, '_> {
         line.close().await;
         self.pair.take();
         Err(match trouble {
-            Trouble::Lost(why) => NoProbe::Failed(Cure::Server, why),
+            LoginTrouble::Lost(why) => NoProbe::Failed(Cure::Server, why),
             trouble => NoProbe::Failed(Cure::Login, trouble.why().to_owned()),
         })
     }

@@ -9,25 +9,20 @@ mod gssapi;
 
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
 use std::task::Poll;
 use std::time::Duration;
 
 use rustls::crypto::ring;
 
-use super::dial::{FIRST_PAUSE, LONGEST_PAUSE, dial};
-use super::servers::Servers;
+use crate::system::files::brief;
+
 use super::tcp::TcpChannel;
 use crate::rules::instant::Instant;
-use crate::rules::pace::silence_limit;
-use crate::system::clock;
-use crate::system::reactor::Reactor;
 use crate::zookeeper::login::Sasl;
 use crate::zookeeper::net::digest_md5::Response;
-use crate::zookeeper::session::Failure;
 use crate::zookeeper::session::channel::{Channel, is_for_later};
 use crate::zookeeper::wire::error::Code;
-use crate::zookeeper::wire::handshake::{Granted, Identity};
+use crate::zookeeper::wire::handshake::Granted;
 use crate::zookeeper::wire::sasl::Exchange;
 
 /// The service and the host that DIGEST-MD5 is about: each ZooKeeper server says that it is this one (`SecurityUtils`).
@@ -41,7 +36,7 @@ const LAST_ANSWER: Duration = Duration::from_millis(200);
 
 /// Why there is no login.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum LoginTrouble {
     /// It will not mend itself.
     Refused(String),
     /// The server has closed the connection in place of an answer. ZooKeeper 3.4 does that if it refuses the login.
@@ -50,77 +45,13 @@ pub(super) enum Trouble {
     Lost(String),
 }
 
-impl Trouble {
+impl LoginTrouble {
     pub(super) fn why(&self) -> &str {
         match self {
             Self::Refused(why) | Self::Lost(why) => why,
             Self::Closed => "it closes the connection when we log in, as ZooKeeper 3.4 does if the password is wrong",
         }
     }
-}
-
-/// Like [`dial`], and logs in. If a resumed session gets a shorter timeout, that counts from the handshake, however the
-/// login goes: `shortened` is told of it, and of when the server was asked.
-pub(super) async fn enter<'p>(
-    servers: &'p Servers<'p>,
-    reactor: &'p Reactor,
-    mut timeout: Duration,
-    identity: Option<&Identity>,
-    mut unreachable: impl FnMut(String),
-    mut shortened: impl FnMut(Duration, Instant),
-) -> Result<(TcpChannel<'p>, Granted), Failure> {
-    let mut pause = FIRST_PAUSE;
-    let mut has_closed = false;
-    let (mut refused_since, mut troubled_since) = (None, None);
-    loop {
-        let (channel, granted) = dial(servers, reactor, timeout, identity, &mut unreachable).await?;
-        if identity.is_some() && granted.timeout < timeout {
-            timeout = granted.timeout;
-            shortened(timeout, granted.asked_at);
-        }
-        let Some(sasl) = servers.login.sasl() else { return Ok((channel, granted)) };
-        let patience = silence_limit(timeout.min(granted.timeout));
-        let mut line = Line::new(&channel, granted, patience);
-        let trouble = match line.log_in(sasl).await {
-            Ok(()) => {
-                let granted = line.finish();
-                return Ok((channel, granted));
-            }
-            Err(trouble) => trouble,
-        };
-        let why = said_of(channel.server, &trouble);
-        // A server that is being stopped closes connections as well, but not twice.
-        let is_refused = matches!(trouble, Trouble::Refused(_)) || has_closed && matches!(trouble, Trouble::Closed);
-        has_closed = matches!(trouble, Trouble::Closed);
-        if identity.is_none() {
-            // Each attempt opens another session, and sessions that are left open would add up.
-            line.close().await;
-            if is_refused {
-                return Err(Failure::NotLetIn(why));
-            }
-        }
-        // Another server may take the login with which the session began. But each try prolongs the session, and those
-        // who wait behind its node must not wait for ever.
-        if is_refused && clock::now().saturating_since(*refused_since.get_or_insert_with(clock::now)) >= timeout {
-            return Err(Failure::NotLetIn(why));
-        }
-        channel.distrust();
-        unreachable(why);
-        drop(channel);
-        // The same if there is no answer, such as a ticket of Kerberos: the session ends before the next try.
-        if identity.is_some()
-            && clock::now().saturating_since(*troubled_since.get_or_insert_with(clock::now)) >= timeout
-        {
-            troubled_since = None;
-            reactor.sleep_until(clock::now() + timeout * 3 / 2).await;
-        }
-        reactor.sleep_until(clock::now() + pause.mul_f64(1.0 - fastrand::f64() / 2.0)).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
-    }
-}
-
-fn said_of(server: SocketAddr, trouble: &Trouble) -> String {
-    format!("{server}: {}", trouble.why())
 }
 
 /// A connection on which a session was granted.
@@ -137,7 +68,7 @@ impl<'c, 'p> Line<'c, 'p> {
         Self { channel, exchange: Exchange::new(granted), patience, until: channel.now() + patience }
     }
 
-    pub(super) async fn log_in(&mut self, sasl: Sasl<'_>) -> Result<(), Trouble> {
+    pub(super) async fn log_in(&mut self, sasl: Sasl<'_>) -> Result<(), LoginTrouble> {
         match sasl {
             Sasl::DigestMd5 { user, password } => self.digest_md5(user, password).await?,
             #[cfg(feature = "gssapi")]
@@ -152,8 +83,8 @@ impl<'c, 'p> Line<'c, 'p> {
         self.exchange.finish()
     }
 
-    async fn digest_md5(&mut self, user: &str, password: &str) -> Result<(), Trouble> {
-        let refused = |why: &str| Err(Trouble::Refused(why.to_owned()));
+    async fn digest_md5(&mut self, user: &str, password: &str) -> Result<(), LoginTrouble> {
+        let refused = |why: &str| Err(LoginTrouble::Refused(why.to_owned()));
         let challenge = match self.ask(b"").await? {
             Ok(challenge) if challenge.is_empty() => {
                 return refused(NO_SASL);
@@ -176,9 +107,9 @@ impl<'c, 'p> Line<'c, 'p> {
         }
     }
 
-    async fn ask(&mut self, token: &[u8]) -> Result<Result<Vec<u8>, Code>, Trouble> {
+    async fn ask(&mut self, token: &[u8]) -> Result<Result<Vec<u8>, Code>, LoginTrouble> {
         if self.exchange.ask(token).is_err() {
-            return Err(Trouble::Refused("the login is too long".to_owned()));
+            return Err(LoginTrouble::Refused("the login is too long".to_owned()));
         }
         self.until = self.channel.now() + self.patience;
         poll_fn(|_| match self.go_on() {
@@ -190,7 +121,7 @@ impl<'c, 'p> Line<'c, 'p> {
     }
 
     /// Sends and reads what can be without waiting.
-    fn go_on(&mut self) -> Result<Option<Result<Vec<u8>, Code>>, Trouble> {
+    fn go_on(&mut self) -> Result<Option<Result<Vec<u8>, Code>>, LoginTrouble> {
         while !self.exchange.to_send().is_empty() {
             match self.channel.write(self.exchange.to_send()) {
                 Ok(count) => self.exchange.sent(count),
@@ -200,18 +131,18 @@ impl<'c, 'p> Line<'c, 'p> {
         }
         let mut bytes = [0; 4096];
         loop {
-            if let Some(answer) = self.exchange.answer().map_err(|error| Trouble::Lost(error.to_string()))? {
+            if let Some(answer) = self.exchange.answer().map_err(|error| LoginTrouble::Lost(error.to_string()))? {
                 return Ok(Some(answer));
             }
             match self.channel.read(&mut bytes) {
-                Ok(0) => return Err(Trouble::Closed),
+                Ok(0) => return Err(LoginTrouble::Closed),
                 Ok(count) => self.exchange.receive(&bytes[..count]),
                 Err(error) if is_for_later(&error) => break,
                 Err(error) => return Err(lost(&error)),
             }
         }
         if self.channel.now() >= self.until {
-            return Err(Trouble::Lost("it does not answer when we log in".to_owned()));
+            return Err(LoginTrouble::Lost("it does not answer when we log in".to_owned()));
         }
         self.channel.wake_at(self.until);
         self.channel.wake_on_bytes(!self.exchange.to_send().is_empty());
@@ -230,17 +161,17 @@ impl<'c, 'p> Line<'c, 'p> {
     }
 }
 
-fn lost(error: &io::Error) -> Trouble {
+fn lost(error: &io::Error) -> LoginTrouble {
     match error.kind() {
-        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Trouble::Closed,
-        _ => Trouble::Lost(super::servers::brief(error)),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => LoginTrouble::Closed,
+        _ => LoginTrouble::Lost(brief(error)),
     }
 }
 
 /// One that was never used before, and that others cannot guess.
-fn nonce() -> Result<String, Trouble> {
+fn nonce() -> Result<String, LoginTrouble> {
     let mut bytes = [0; 16];
     let drawn = ring::default_provider().secure_random.fill(&mut bytes);
-    drawn.map_err(|_| Trouble::Lost("the system has no random numbers".to_owned()))?;
+    drawn.map_err(|_| LoginTrouble::Lost("the system has no random numbers".to_owned()))?;
     Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }

@@ -3,7 +3,6 @@
 use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::future::{pending, poll_fn};
-use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::AsFd as _;
 use std::task::Poll;
@@ -15,6 +14,7 @@ use super::address::{ConnectString, HostPort};
 use super::credentials;
 use super::tls::{Security, Tls, Unfit};
 use crate::system::clock;
+use crate::system::files::brief;
 use crate::system::lookup::Lookup;
 use crate::system::reactor::Reactor;
 use crate::zookeeper::login::Login;
@@ -212,12 +212,4 @@ pub async fn addresses_of(server: &HostPort, reactor: &Reactor) -> Result<Vec<So
         }
     }
     Ok(addresses)
-}
-
-/// An I/O error without the words that std puts around it.
-pub fn brief(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
-    let text = text.split(" (os error").next().unwrap_or(text);
-    text.to_owned()
 }

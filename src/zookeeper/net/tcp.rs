@@ -1,4 +1,4 @@
-//! A session over a TCP connection.
+//! A TCP connection, with or without TLS.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -7,48 +7,20 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::task::Poll;
-use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 
-use super::sasl::enter;
-use super::servers::{Address, Servers, brief};
-use super::tls::{self, Encryption, Stream};
+use super::servers::{Address, Servers};
+use super::tls::{Encryption, Stream, TlsTrouble};
 use crate::rules::instant::Instant;
 use crate::system::clock;
+use crate::system::files::brief;
 use crate::system::reactor::Reactor;
 #[cfg(feature = "gssapi")]
 use crate::zookeeper::net::address::HostPort;
-use crate::zookeeper::session::Failure;
 use crate::zookeeper::session::channel::Channel;
-use crate::zookeeper::session::client::ClientSession;
-use crate::zookeeper::wire::handshake::Identity;
-
-pub type TcpSession<'p> = ClientSession<TcpChannel<'p>>;
-
-impl<'p> TcpSession<'p> {
-    /// Opens a session with one of the servers, as `Outside::open` says, or goes on with that of `identity`, as
-    /// `Outside::resume` says.
-    pub async fn connect(
-        servers: &'p Servers<'p>,
-        reactor: &'p Reactor,
-        timeout: Duration,
-        identity: Option<&Identity>,
-        unreachable: impl FnMut(String),
-        mut shortened: impl FnMut(Duration, Instant),
-    ) -> Result<Self, Failure> {
-        let before = Cell::new(timeout);
-        let shortened = |timeout, asked_at| {
-            before.set(timeout);
-            shortened(timeout, asked_at);
-        };
-        let (channel, granted) = enter(servers, reactor, timeout, identity, unreachable, shortened).await?;
-        let session = Self::new(channel, granted, &servers.connect.chroot, identity.map(|_| before.get()));
-        Ok(session.with_login(servers.login))
-    }
-}
 
 #[derive(Debug)]
 pub struct TcpChannel<'p> {
@@ -71,7 +43,7 @@ pub struct TcpChannel<'p> {
 #[derive(Debug)]
 pub(super) enum Unconnected {
     Io(io::Error),
-    Tls(tls::Trouble),
+    Tls(TlsTrouble),
 }
 
 impl From<io::Error> for Unconnected {
@@ -158,7 +130,7 @@ impl<'p> TcpChannel<'p> {
     }
 
     /// Why the connection has failed, if that is because of TLS.
-    pub(super) fn tls_trouble(&self) -> Option<tls::Trouble> {
+    pub(super) fn tls_trouble(&self) -> Option<TlsTrouble> {
         self.tls.as_ref()?.borrow().trouble()
     }
 

@@ -13,9 +13,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::channel::{Channel, is_end, is_for_later};
+use super::failure;
 use super::watch::{Fired, Wanted};
 use super::{Change, Created, Failure, Session, Stat, Watch};
-use super::{acl, created, failure};
+use super::{acl, created};
 use crate::rules::contacts::Contact;
 use crate::rules::instant::Instant;
 use crate::rules::pace::Pace;
@@ -260,11 +261,6 @@ impl Wire {
         // Watches that the caller has dropped are forgotten.
         self.watches.retain(|(_, fired)| fired.strong_count() > 0);
     }
-}
-
-/// A reply of another kind than the request asks for cannot be: the connection has checked that.
-pub(super) fn unexpected(reply: &Reply) -> Failure {
-    Failure::Refused(format!("unexpected reply {reply:?}"))
 }
 
 impl<C: Channel> Session for ClientSession<C> {

@@ -1,6 +1,6 @@
 //! What a server says that it has created.
 
-use super::client::unexpected;
+use super::failure::unexpected;
 use super::{Created, Failure, Stat};
 use crate::rules::queue::is_numbered;
 use crate::rules::text::printable;

@@ -2,7 +2,7 @@
 
 use super::{Failure, Stat};
 use crate::zookeeper::wire::error::{Code, Refused};
-use crate::zookeeper::wire::reply;
+use crate::zookeeper::wire::reply::{self, Reply};
 
 impl From<Code> for Failure {
     fn from(code: Code) -> Self {
@@ -47,6 +47,11 @@ pub(super) fn of_login(scheme: &str) -> Failure {
         true => format!("they refuse the login by {scheme}"),
         false => format!("they refuse the login: do they know the scheme \"{scheme}\"? write digest:USER:PASSWORD"),
     })
+}
+
+/// A reply of another kind than the request asks for cannot be: the connection has checked that.
+pub(super) fn unexpected(reply: &Reply) -> Failure {
+    Failure::Refused(format!("unexpected reply {reply:?}"))
 }
 
 impl From<Refused> for Failure {

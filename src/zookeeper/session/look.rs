@@ -1,7 +1,8 @@
 //! What is asked to look at locks, and not to take one.
 
 use super::channel::Channel;
-use super::client::{ClientSession, unexpected};
+use super::client::ClientSession;
+use super::failure::unexpected;
 use super::watch::Wanted;
 use super::{Failure, Watch};
 use crate::zookeeper::wire::reply::{Reply, Stat};

@@ -5,12 +5,12 @@ use std::task::Poll;
 
 use nix::poll::PollFlags;
 
-use super::{Line, Trouble};
+use super::{Line, LoginTrouble};
 use crate::rules::text::printable;
 use crate::system::clock;
+use crate::system::files::brief;
 use crate::system::lookup::Lookup;
 use crate::zookeeper::net::libgssapi::{Client, Failure, Token};
-use crate::zookeeper::net::servers::brief;
 use std::os::fd::AsFd as _;
 
 /// How many tokens we send at most. Kerberos needs three.
@@ -23,7 +23,7 @@ const REFUSED: u8 = b'r';
 const UNREACHABLE: u8 = b'u';
 
 /// Begins the process that has the C library.
-fn begin(service: &str, host: &str) -> Result<Lookup, Trouble> {
+fn begin(service: &str, host: &str) -> Result<Lookup, LoginTrouble> {
     let mut client = None;
     let talk = Lookup::talk(c"lock-gssapi", |message| {
         // The first byte is there because no message may be empty.
@@ -37,12 +37,12 @@ fn begin(service: &str, host: &str) -> Result<Lookup, Trouble> {
         };
         [&[kind], &text[..]].concat()
     });
-    talk.map_err(|error| Trouble::Lost(format!("Kerberos: {}", brief(&error))))
+    talk.map_err(|error| LoginTrouble::Lost(format!("Kerberos: {}", brief(&error))))
 }
 
 impl Line<'_, '_> {
-    pub(super) async fn gssapi(&mut self, service: &str) -> Result<(), Trouble> {
-        let refused = |why: String| Err(Trouble::Refused(why));
+    pub(super) async fn gssapi(&mut self, service: &str) -> Result<(), LoginTrouble> {
+        let refused = |why: String| Err(LoginTrouble::Refused(why));
         let talk = begin(service, &self.channel.called.host)?;
         let mut said = vec![];
         for number in 0..TOKENS {
@@ -60,8 +60,8 @@ impl Line<'_, '_> {
     }
 
     /// What is to be sent, and whether it is the last that is.
-    async fn token(&mut self, talk: &Lookup, said: &[u8]) -> Result<(Vec<u8>, bool), Trouble> {
-        let failed = |why: &str| Trouble::Lost(format!("Kerberos: {why}"));
+    async fn token(&mut self, talk: &Lookup, said: &[u8]) -> Result<(Vec<u8>, bool), LoginTrouble> {
+        let failed = |why: &str| LoginTrouble::Lost(format!("Kerberos: {why}"));
         talk.ask(&[b"s", said].concat()).map_err(|error| failed(&brief(&error)))?;
         self.until = clock::now() + self.patience;
         let answer = poll_fn(|_| match talk.answer() {
@@ -78,8 +78,8 @@ impl Line<'_, '_> {
         match answer.first() {
             Some(&NEXT) => Ok((answer[1..].to_vec(), false)),
             Some(&LAST) => Ok((answer[1..].to_vec(), true)),
-            Some(&REFUSED) => Err(Trouble::Refused(text())),
-            Some(&UNREACHABLE) => Err(Trouble::Lost(text())),
+            Some(&REFUSED) => Err(LoginTrouble::Refused(text())),
+            Some(&UNREACHABLE) => Err(LoginTrouble::Lost(text())),
             _ => Err(failed("the process that asks has died")),
         }
     }

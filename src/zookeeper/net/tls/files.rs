@@ -10,12 +10,11 @@ use rustls::pki_types::pem::{Error as PemError, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-use super::super::credentials::open_to_all;
-use super::super::servers::brief;
 use super::Unfit;
 use super::certificate::{not_after, public_key};
 use super::{OwnCertificate, Tls};
 use crate::rules::text::legible;
+use crate::system::files::{brief, open_to_all};
 
 /// Where systems keep the CAs that they trust: Debian, Alpine and Arch; Fedora and Red Hat; SUSE; others.
 const SYSTEM: [&str; 4] = [

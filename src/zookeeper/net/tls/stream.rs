@@ -8,8 +8,9 @@ use std::sync::Arc;
 use rustls::{ClientConnection, HandshakeKind};
 
 use super::certificate::not_after;
-use super::trouble::{Seen, Trouble};
+use super::trouble::{Seen, TlsTrouble};
 use super::{Encryption, Shows};
+use crate::system::files::brief;
 use crate::zookeeper::net::tls::Tls;
 
 /// How often the socket is read in one call. A server that goes on sending what is not for us, such as tickets of TLS
@@ -26,7 +27,7 @@ pub(in crate::zookeeper::net) struct Stream {
     /// The server has asked for our certificate.
     was_asked: bool,
     is_ready: bool,
-    trouble: Option<Trouble>,
+    trouble: Option<TlsTrouble>,
 }
 
 impl fmt::Debug for Stream {
@@ -43,11 +44,11 @@ impl Stream {
 
     /// Goes on with the handshake. Returns whether it is over.
     #[inline(never)]
-    pub(in crate::zookeeper::net) fn shake_hands(&mut self, socket: &TcpStream) -> Result<bool, Trouble> {
+    pub(in crate::zookeeper::net) fn shake_hands(&mut self, socket: &TcpStream) -> Result<bool, TlsTrouble> {
         let told = |this: &mut Self, error: &io::Error| match this.trouble.take() {
             Some(trouble) => trouble,
-            None if is_end(error) => Trouble::Closed,
-            None => Trouble::Failed(format!("{} in the TLS handshake", super::super::servers::brief(error))),
+            None if is_end(error) => TlsTrouble::Closed,
+            None => TlsTrouble::Failed(format!("{} in the TLS handshake", brief(error))),
         };
         let mut reads = 0..READS;
         loop {
@@ -129,7 +130,7 @@ impl Stream {
     }
 
     /// Why the connection has failed, if that is because of TLS.
-    pub(in crate::zookeeper::net) fn trouble(&self) -> Option<Trouble> {
+    pub(in crate::zookeeper::net) fn trouble(&self) -> Option<TlsTrouble> {
         self.trouble.clone()
     }
 
@@ -174,7 +175,7 @@ impl Stream {
             let _ = self.flush(socket);
             let own = self.shows.own.as_ref().and_then(|own| not_after(own.cert.first()?));
             let seen = Seen { was_asked: self.was_asked, tls: &self.tls, host: &self.host, own_not_after: own };
-            let trouble = Trouble::of(&error, &seen);
+            let trouble = TlsTrouble::of(&error, &seen);
             let told = io::Error::new(io::ErrorKind::InvalidData, trouble.to_string());
             self.trouble = Some(trouble);
             return Err(told);

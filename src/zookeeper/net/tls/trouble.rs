@@ -12,7 +12,7 @@ use crate::zookeeper::net::tls::Tls;
 
 /// Why there is no encrypted connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::zookeeper::net) enum Trouble {
+pub(in crate::zookeeper::net) enum TlsTrouble {
     /// The server has closed the connection, or has answered something else, when TLS began.
     Closed,
     /// The server wants a client certificate, or refuses ours.
@@ -24,7 +24,7 @@ pub(in crate::zookeeper::net) enum Trouble {
     Failed(String),
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for TlsTrouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Closed => f.write_str(
@@ -45,7 +45,7 @@ pub(super) struct Seen<'a> {
     pub(super) own_not_after: Option<i64>,
 }
 
-impl Trouble {
+impl TlsTrouble {
     pub(super) fn of(error: &Error, seen: &Seen<'_>) -> Self {
         match error {
             Error::InvalidCertificate(

@@ -1,0 +1,81 @@
+//! What the values of single options mean. Each error says what to write.
+
+use std::time::Duration;
+
+use log::LevelFilter;
+
+use crate::rules::duration;
+use crate::rules::lease::Terms;
+use crate::zookeeper::login::Protection;
+
+pub(super) fn once_per(text: &str) -> Result<Duration, String> {
+    // What ZooKeeper's clock counts in.
+    const SHORTEST: Duration = Duration::from_millis(1);
+    let period = duration::parse(text)?;
+    if period < SHORTEST {
+        return Err("no run would be skipped; write a longer time, or leave the option out".to_owned());
+    }
+    Ok(period)
+}
+
+pub(super) fn session_timeout(text: &str) -> Result<Duration, String> {
+    // No server has a tick as short as this. Below it, rounding errors would make up the lease.
+    const SHORTEST: Duration = Duration::from_millis(100);
+    let timeout = duration::parse(text)?;
+    if timeout < SHORTEST {
+        return Err(format!("too short for a lease; write at least {}", duration::show(SHORTEST)));
+    }
+    // The protocol carries milliseconds in a signed 32-bit integer.
+    if i32::try_from(timeout.as_millis()).is_err() {
+        return Err("longer than ZooKeeper can express; write at most 24d".to_owned());
+    }
+    Ok(timeout)
+}
+
+pub(super) fn kill_after(text: &str, session_timeout: Duration) -> Result<Duration, String> {
+    let kill_after = duration::parse(text)?;
+    match Terms::new(session_timeout, Some(kill_after)) {
+        Ok(_) => Ok(kill_after),
+        Err(no_room) => Err(format!(
+            "a session timeout of {} has room for {} at most; shorten --kill-after or lengthen --session-timeout",
+            duration::show(session_timeout),
+            duration::show_limit(no_room.longest),
+        )),
+    }
+}
+
+pub(super) fn connect_timeout(text: &str) -> Result<Duration, String> {
+    match duration::parse(text)? {
+        Duration::ZERO => Err("no server can answer in no time; write a longer one, such as 15s".to_owned()),
+        timeout => Ok(timeout),
+    }
+}
+
+/// The package whose modules log.
+const LOGGING: &str = "zklock";
+
+/// env_filter would take a misspelt level for the name of a module.
+pub(super) fn log_filter_of(text: &str) -> Result<String, String> {
+    let is_module = |path: &str| path.split("::").next() == Some(LOGGING);
+    let is_known = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok() || is_module(part);
+    // After a slash comes a text to look for in messages.
+    let levels = text.split('/').next().unwrap_or(text);
+    let are_known = levels.split(',').map(str::trim).filter(|part| !part.is_empty()).all(is_known);
+    match env_filter::Builder::new().try_parse(text) {
+        Ok(_) if are_known => Ok(text.to_owned()),
+        _ => {
+            Err("write levels, for all or for modules, such as debug or warn,zklock::zookeeper::session=debug"
+                .to_owned())
+        }
+    }
+}
+
+/// Reads who may do what with the nodes that are created.
+pub(super) fn protection(text: &str) -> Result<Protection, String> {
+    match text {
+        "open" => Ok(Protection::Open),
+        "creator" => Ok(Protection::Creator),
+        "read" => Ok(Protection::Read),
+        _ => Err("write open, creator or read".to_owned()),
+    }
+}
