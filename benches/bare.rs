@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use zklock::rules::instant::Instant;
 use zklock::rules::pace::Pace;
-use zklock::zookeeper::wire::connection::{Connection, Event};
-use zklock::zookeeper::wire::error::Refused;
+use zklock::zookeeper::wire::connection::{Connection, ServerEvent};
+use zklock::zookeeper::wire::error::RefusedRequest;
 use zklock::zookeeper::wire::handshake::{Attempt, Granted};
-use zklock::zookeeper::wire::reply::{Change, Reply};
+use zklock::zookeeper::wire::reply::{Reply, WatchEvent};
 use zklock::zookeeper::wire::request::Request;
 
 /// All that happens happens at this instant: there is neither a lease nor a limit.
@@ -24,7 +24,7 @@ pub(crate) struct Bare {
 }
 
 /// The answer to a request.
-pub(crate) type Answer = Result<Reply, Refused>;
+pub(crate) type Answer = Result<Reply, RefusedRequest>;
 
 impl Bare {
     /// Opens a session.
@@ -54,9 +54,9 @@ impl Bare {
     }
 
     /// Waits for the next event of a watch. Answers that come before it are passed over.
-    pub(crate) fn change(&mut self) -> io::Result<Change> {
+    pub(crate) fn change(&mut self) -> io::Result<WatchEvent> {
         loop {
-            if let Event::Changed(change) = self.event()? {
+            if let ServerEvent::Changed(change) = self.event()? {
                 return Ok(change);
             }
         }
@@ -65,12 +65,12 @@ impl Bare {
     /// Waits for the next answer.
     pub(crate) fn answer(&mut self) -> io::Result<Answer> {
         match self.event()? {
-            Event::Answered { result, .. } => Ok(result),
-            Event::Changed(change) => Err(io::Error::other(format!("unexpected {change:?}"))),
+            ServerEvent::Answered { result, .. } => Ok(result),
+            ServerEvent::Changed(change) => Err(io::Error::other(format!("unexpected {change:?}"))),
         }
     }
 
-    fn event(&mut self) -> io::Result<Event<()>> {
+    fn event(&mut self) -> io::Result<ServerEvent<()>> {
         loop {
             if let Some(event) = self.connection.next_event().map_err(io::Error::other)? {
                 return Ok(event);

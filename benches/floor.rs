@@ -20,7 +20,7 @@ use std::time::Duration;
 use bare::{Answer, Bare};
 use zklock::zookeeper::wire::error::Code;
 use zklock::zookeeper::wire::reply::{ChangeKind, Reply};
-use zklock::zookeeper::wire::request::{Acl, Kind, NewNode, Request};
+use zklock::zookeeper::wire::request::{Acl, NewNode, NodeKind, Request};
 
 const SESSION: Duration = Duration::from_secs(120);
 
@@ -51,7 +51,7 @@ fn enter(session: &mut Bare, lock: &str) -> io::Result<(String, Vec<String>)> {
     // In the shape of zklock's names, so that both can queue at the same lock.
     let prefix = format!("{lock}/_c_00000000-0000-0000-0000-{:012x}-lock-", process::id());
     let node = NewNode { path: &prefix, data: &[], acl: &[Acl::ANYONE] };
-    let create = Request::Create2 { node, kind: Kind::EphemeralSequential };
+    let create = Request::Create2 { node, kind: NodeKind::EphemeralSequential };
     loop {
         session.ask(&[create, Request::GetChildren { path: lock, watch: false }])?;
         match (session.answer()?, session.answer()?) {

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use bare::Bare;
 use zklock::zookeeper::wire::reply::{ChangeKind, Reply};
-use zklock::zookeeper::wire::request::{Acl, Kind, NewNode, Request};
+use zklock::zookeeper::wire::request::{Acl, NewNode, NodeKind, Request};
 
 /// So long that none has to ping by itself.
 const SESSION: Duration = Duration::from_secs(3600);
@@ -87,8 +87,8 @@ fn join(server: &str, lock: &str) -> io::Result<Waiter> {
     let parent = NewNode { path: lock, data: &[], acl: &[Acl::ANYONE] };
     let node = NewNode { path: &format!("{lock}/waiter-"), ..parent };
     session.ask(&[
-        Request::Create { node: parent, kind: Kind::Persistent },
-        Request::Create { node, kind: Kind::EphemeralSequential },
+        Request::Create { node: parent, kind: NodeKind::Persistent },
+        Request::Create { node, kind: NodeKind::EphemeralSequential },
     ])?;
     // The parent exists already, except for the first.
     let _ = session.answer()?;

@@ -19,7 +19,7 @@
 //! `between`, `cli`, `zookeeper`, `system`, `rules`. `tests/it/layering.rs` holds that.
 //!
 //! Only [`supervisor`] names [`rules::machine`]. The keeper reaches what is outside only through
-//! [`keeper::outside::Outside`] and [`zookeeper::session::Session`]; [`keeper::process`] has the real ones. The
+//! [`keeper::io::KeeperIo`] and [`zookeeper::session::Session`]; [`keeper::process`] has the real ones. The
 //! supervisor's loop ([`supervisor::turn`]) and the guard ([`rules::guard`]) have traits of their own.
 
 pub mod between;

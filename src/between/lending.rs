@@ -88,7 +88,7 @@ impl Lending {
     }
 }
 
-pub type Borrowing = loans::Borrowing<OwnedFd>;
+pub type BorrowedPipes = loans::Borrowing<OwnedFd>;
 
 /// Other processes and their pipes, as /proc shows them.
 #[derive(Clone, Copy, Debug)]

@@ -126,17 +126,20 @@ mod tests {
 
     use super::*;
     use crate::rules::instant::Instant;
-    use crate::rules::message::{Connection, Grant, Granted, Order, Progress, Report};
+    use crate::rules::message::{Connectivity, Grant, GrantedLock, Order, Progress, Report};
 
     #[test]
     fn messages_arrive_whole_and_the_end_is_seen() {
         let (ours, theirs) = Link::pair().unwrap();
         assert_eq!(ours.receive::<Report>(), Received::Nothing);
         theirs.send(&Report::Released { was_busy: true }).unwrap();
-        theirs.send(&Report::Connection(Connection::Unreachable("x".repeat(20_000)))).unwrap();
+        theirs.send(&Report::Connection(Connectivity::Unreachable("x".repeat(20_000)))).unwrap();
         drop(theirs);
         assert_eq!(ours.receive(), Received::Message(Report::Released { was_busy: true }));
-        assert_eq!(ours.receive(), Received::Message(Report::Connection(Connection::Unreachable("x".repeat(20_000)))));
+        assert_eq!(
+            ours.receive(),
+            Received::Message(Report::Connection(Connectivity::Unreachable("x".repeat(20_000))))
+        );
         assert_eq!(ours.receive::<Report>(), Received::Gone);
         assert!(ours.send(&Order::Release).is_err());
     }
@@ -145,7 +148,7 @@ mod tests {
     fn the_longest_report_has_room() {
         // Its paths are as long as the plan lets them be, and nearly every character is escaped.
         let lock = |length: usize| format!("/{}", "\"".repeat(length - 1));
-        let granted = |length| Granted {
+        let granted = |length| GrantedLock {
             lock: lock(length),
             node: format!("{}/{}", lock(length), "\"".repeat(100)),
             token: i64::MIN,

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Error};
 
-use super::option::Kind;
+use super::option::KeyKind;
 use super::options::KEYS;
-use super::origin::{Given, Origin, Place, Setting};
+use super::origin::{FileLine, Given, Origin, Setting};
 use super::refusal::UsageError;
 use super::refusal::{nearest, quoted};
 use crate::cli::environment;
@@ -138,17 +138,17 @@ fn entries(path: &Path, is_systems: bool, content: &[u8]) -> Result<Vec<Given>, 
         let (option, kind) = option
             .and_then(|option| Some((option, option.key?)))
             .ok_or_else(|| refused(at, &unknown(name.get_ref())))?;
-        let origin = Origin::File(Place { path: path.to_owned(), line: line_of(at), is_systems });
+        let origin = Origin::File(FileLine { path: path.to_owned(), line: line_of(at), is_systems });
         let text = text_of(kind, value.get_ref());
         let text = text.map_err(|why| refused(at, &format!("{}: {why}", option.long)))?;
         let given = Given::new(option, origin, text);
         match kind {
-            Kind::Text(check) | Kind::Duration(check) => given.read(check)?,
-            Kind::Switch => {}
-            Kind::Path if given.text.as_encoded_bytes().starts_with(b"~") => {
+            KeyKind::Text(check) | KeyKind::Duration(check) => given.read(check)?,
+            KeyKind::Switch => {}
+            KeyKind::Path if given.text.as_encoded_bytes().starts_with(b"~") => {
                 return Err(given.refused("no shell expands ~ here; write the whole path"));
             }
-            Kind::Path => {
+            KeyKind::Path => {
                 let file = path.parent().unwrap_or(Path::new("")).join(given.path()?);
                 return Ok(Given { text: file.into(), ..given });
             }
@@ -159,19 +159,19 @@ fn entries(path: &Path, is_systems: bool, content: &[u8]) -> Result<Vec<Given>, 
 }
 
 /// A value as it would be written as an option.
-fn text_of(kind: Kind, value: &DeValue<'_>) -> Result<String, String> {
+fn text_of(kind: KeyKind, value: &DeValue<'_>) -> Result<String, String> {
     let wanted = match (kind, value) {
-        (Kind::Text(_) | Kind::Path | Kind::Duration(_), DeValue::String(text)) => {
+        (KeyKind::Text(_) | KeyKind::Path | KeyKind::Duration(_), DeValue::String(text)) => {
             return Ok(text.clone().into_owned());
         }
-        (Kind::Duration(_), DeValue::Integer(number)) if number.radix() == 10 => {
+        (KeyKind::Duration(_), DeValue::Integer(number)) if number.radix() == 10 => {
             return Ok(number.as_str().to_owned());
         }
-        (Kind::Duration(_), DeValue::Float(number)) => return Ok(number.as_str().to_owned()),
-        (Kind::Switch, DeValue::Boolean(is_on)) => return Ok(is_on.to_string()),
-        (Kind::Switch, _) => "write true or false",
-        (Kind::Duration(_), _) => "write a duration such as \"30s\"",
-        (Kind::Text(_) | Kind::Path, _) => "write a text, in quotes",
+        (KeyKind::Duration(_), DeValue::Float(number)) => return Ok(number.as_str().to_owned()),
+        (KeyKind::Switch, DeValue::Boolean(is_on)) => return Ok(is_on.to_string()),
+        (KeyKind::Switch, _) => "write true or false",
+        (KeyKind::Duration(_), _) => "write a duration such as \"30s\"",
+        (KeyKind::Text(_) | KeyKind::Path, _) => "write a text, in quotes",
     };
     Err(format!("{wanted}, not {}", a_type(value)))
 }

@@ -7,7 +7,7 @@ use super::access::Messages;
 use super::config::Surroundings;
 use super::forms::Subcommand;
 use super::options::{FENCE_KILL_AFTER, TOKEN};
-use super::plan::{CommandLine, Fence, Plan, Published, Request, Work};
+use super::plan::{CommandLine, FencePlan, LockRequest, Plan, Published, Work};
 use super::refusal::UsageError;
 use super::refusal::quoted;
 use super::values::Values;
@@ -52,7 +52,7 @@ pub(super) fn read(values: &Values<'_, impl Surroundings>) -> Result<Plan, Usage
             max_run: None,
             wait_descendants: true,
         },
-        request: Request {
+        request: LockRequest {
             lock: LockPath::of_file(&file),
             and: vec![],
             mode: Mode::Exclusive,
@@ -62,7 +62,7 @@ pub(super) fn read(values: &Values<'_, impl Surroundings>) -> Result<Plan, Usage
             held: vec![],
             offers: vec![],
         },
-        work: Work::Fence(command, Fence { file, token, kill_after }),
+        work: Work::Fence(command, FencePlan { file, token, kill_after }),
         on_lost: None,
         conflict_exit_code: 0,
         published: Published::default(),

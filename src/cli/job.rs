@@ -12,7 +12,7 @@ use super::options::{
     COMMAND, KILL_AFTER, MAX_RUN, ON_LOST, ONCE_PER, PUBLISH_COMMAND, SESSION_TIMEOUT, SIGNAL, WAIT_DESCENDANTS,
 };
 use super::origin::of_files;
-use super::plan::{CommandLine, Plan, Published, Request, Work};
+use super::plan::{CommandLine, LockRequest, Plan, Published, Work};
 use super::refusal::{Exit, UsageError, comes_first, quoted, refused_job, with_hint};
 use super::taking::{Taking, lock_argument};
 use super::values::Values;
@@ -67,7 +67,7 @@ pub fn job(args: impl IntoIterator<Item = OsString>, surroundings: &impl Surroun
         published: Published { description: taking.description.clone(), arguments: values.is_on(&PUBLISH_COMMAND) },
         verbosity: messages.verbosity,
         log_filter: messages.log_filter,
-        request: Request { once_per, ..taking.request(lock, &servers, surroundings)? },
+        request: LockRequest { once_per, ..taking.request(lock, &servers, surroundings)? },
         servers,
         servers_given,
         tls,

@@ -32,8 +32,8 @@ pub use config::{SYSTEMS, Surroundings, Unread, keys};
 pub use forms::{Subcommand, command};
 pub use job::job;
 pub use operation::{Break, Check, Complete, List, Operation, Status, Subject};
-pub use origin::{Origin, Place, Setting, unfit};
-pub use plan::{CommandLine, Fence, Hold, Plan, Published, Request, Verbosity, Work};
+pub use origin::{FileLine, Origin, Setting, unfit};
+pub use plan::{CommandLine, FencePlan, Hold, LockRequest, Plan, Published, Verbosity, Work};
 pub use refusal::{Exit, UsageError};
 
 #[derive(Clone, Debug, PartialEq, Eq)]

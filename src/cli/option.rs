@@ -19,7 +19,7 @@ pub(super) struct Opt {
     /// The value without option, variable and file.
     pub(super) default: Option<&'static str>,
     /// What a configuration file may say in its place.
-    pub(super) key: Option<Kind>,
+    pub(super) key: Option<KeyKind>,
     /// The other option of which the last one counts.
     rival: Option<&'static str>,
     heading: &'static str,
@@ -42,7 +42,7 @@ enum Takes {
 
 /// What the value of a key in a configuration file is.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+pub(super) enum KeyKind {
     /// A text that this accepts.
     Text(fn(&str) -> Result<(), String>),
     /// A duration that this accepts.
@@ -112,7 +112,7 @@ impl Opt {
         Self { default: Some(value), ..self }
     }
 
-    pub(super) const fn key(self, kind: Kind) -> Self {
+    pub(super) const fn key(self, kind: KeyKind) -> Self {
         Self { key: Some(kind), ..self }
     }
 

@@ -4,7 +4,7 @@
 use clap::ValueHint;
 
 use super::meaning::{connect_timeout, protection, session_timeout};
-use super::option::{Kind, Opt};
+use super::option::{KeyKind, Opt};
 
 use crate::cli::environment;
 use crate::zookeeper::net::address::ConnectString;
@@ -18,7 +18,7 @@ pub(super) const ZOOKEEPER: Opt = Opt::valued(
 .short('z')
 .default("localhost:2181")
 .variable("ZKLOCK_ZOOKEEPER")
-.key(Kind::Text(|text| text.parse::<ConnectString>().map(drop)))
+.key(KeyKind::Text(|text| text.parse::<ConnectString>().map(drop)))
 .more("The default port is 2181. Write IPv6 addresses in brackets, and the chroot once, at the end; it must exist.");
 
 pub(super) const CONNECT_TIMEOUT: Opt = Opt::valued(
@@ -28,7 +28,7 @@ pub(super) const CONNECT_TIMEOUT: Opt = Opt::valued(
     "Give up when no server has answered for this long at the start",
 )
 .default("15s")
-.key(Kind::Duration(|text| connect_timeout(text).map(drop)));
+.key(KeyKind::Duration(|text| connect_timeout(text).map(drop)));
 
 pub(super) const CONFIG: Opt = Opt::valued(
     "config",
@@ -47,7 +47,7 @@ pub(super) const CONFIG: Opt = Opt::valued(
 
 pub(super) const TLS: Opt = Opt::switch("tls", "TLS", "Encrypt with TLS; see --tls-ca, --tls-cert and --tls-key")
     .variable("ZKLOCK_TLS")
-    .key(Kind::Switch)
+    .key(KeyKind::Switch)
     .more(
         "TLS 1.2 and 1.3 are spoken. Name the servers' secureClientPort in --zookeeper. A server's certificate must be \
      signed by a CA that is trusted, and be for the name or the address by which --zookeeper calls the server. The \
@@ -61,7 +61,7 @@ pub(super) const TLS_CA: Opt = Opt::valued(
     "Trust the CAs whose certificates are in this file [default: those that the system trusts]",
 )
 .variable("ZKLOCK_TLS_CA")
-.key(Kind::Path)
+.key(KeyKind::Path)
 .rare()
 .hint(ValueHint::FilePath)
 .more(
@@ -72,7 +72,7 @@ pub(super) const TLS_CA: Opt = Opt::valued(
 pub(super) const TLS_CERT: Opt =
     Opt::valued("tls-cert", "FILE", "TLS", "Show this certificate to servers that ask for one")
         .variable("ZKLOCK_TLS_CERT")
-        .key(Kind::Path)
+        .key(KeyKind::Path)
         .rare()
         .hint(ValueHint::FilePath)
         .more("In PEM, followed by the certificates of intermediate CAs if there are any.");
@@ -80,7 +80,7 @@ pub(super) const TLS_CERT: Opt =
 pub(super) const TLS_KEY: Opt =
     Opt::valued("tls-key", "FILE", "TLS", "Private key of --tls-cert [default: in the same file]")
         .variable("ZKLOCK_TLS_KEY")
-        .key(Kind::Path)
+        .key(KeyKind::Path)
         .rare()
         .hint(ValueHint::FilePath)
         .more("In PEM (PKCS#8, SEC1 or PKCS#1), and not encrypted.");
@@ -88,7 +88,7 @@ pub(super) const TLS_KEY: Opt =
 pub(super) const TLS_NO_VERIFY_HOSTNAME: Opt =
     Opt::switch("tls-no-verify-hostname", "TLS", "Accept a certificate that is for another name")
         .variable("ZKLOCK_TLS_NO_VERIFY_HOSTNAME")
-        .key(Kind::Switch)
+        .key(KeyKind::Switch)
         .rare()
         .more("Any server with a certificate of a trusted CA can then pass for a ZooKeeper server.");
 
@@ -111,7 +111,7 @@ pub(super) const AUTH_FILE: Opt = Opt::valued(
     "Login",
     "Log in with what is in this file, one SCHEME:CREDENTIAL a line",
 )
-.key(Kind::Path)
+.key(KeyKind::Path)
 .hint(ValueHint::FilePath)
 .more("Empty lines and those that begin with # are skipped. The file is read once, at the start. If it is a pipe, its end \
      is waited for, and no timeout counts before that. /dev/null is no login, in place of that of a configuration file.");
@@ -122,7 +122,7 @@ pub(super) const ACL: Opt = Opt::valued(
     "Login",
     "Who else may use the nodes that are created: open, creator, read",
 )
-.key(Kind::Text(|text| protection(text).map(drop)))
+.key(KeyKind::Text(|text| protection(text).map(drop)))
 .more("open: anyone may do everything with them; this is the default without a login. creator: only this login. read, the \
      default with a login: others may read them, and may queue below a lock that is created, so that several users can \
      share it. The certificate of --tls-cert is a login for this option, but not for its default.");
@@ -135,7 +135,7 @@ pub(super) const SESSION_TIMEOUT: Opt = Opt::valued(
 )
 .default("30s")
 .variable("ZKLOCK_SESSION_TIMEOUT")
-.key(Kind::Duration(|text| session_timeout(text).map(drop)))
+.key(KeyKind::Duration(|text| session_timeout(text).map(drop)))
 .more(
     "The servers may grant another one, and then that one counts. With a long timeout the command survives longer \
      outages of ZooKeeper; with a short one the next holder starts sooner after this machine has died.",

@@ -8,13 +8,13 @@ use super::option::Opt;
 use super::refusal::UsageError;
 use super::refusal::quoted;
 use crate::rules::text::legible;
-use crate::zookeeper::net::tls::Unfit;
+use crate::zookeeper::net::tls::UnfitFile;
 
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     Default,
-    File(Place),
+    File(FileLine),
     Variable(&'static str),
     /// An option on the command line.
     Option(&'static str),
@@ -22,7 +22,7 @@ pub enum Origin {
 
 /// A line of a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FileLine {
     pub path: PathBuf,
     /// The number of the line, from 1.
     pub line: usize,
@@ -35,7 +35,7 @@ impl Origin {
     pub(super) const fn strength(&self) -> u8 {
         match self {
             Self::Default => 0,
-            Self::File(Place { is_systems: true, .. }) => 1,
+            Self::File(FileLine { is_systems: true, .. }) => 1,
             Self::File(_) => 2,
             Self::Variable(_) => 3,
             Self::Option(_) => 4,
@@ -80,7 +80,7 @@ impl Setting {
 }
 
 /// What to say when a file is of no use, with the place that named it.
-pub fn unfit(settings: &[Setting], unfit: Unfit) -> String {
+pub fn unfit(settings: &[Setting], unfit: UnfitFile) -> String {
     match settings.iter().find(|setting| Some(setting.name) == unfit.setting) {
         Some(setting) => format!("{}: {}", setting.named(), unfit.why),
         None => unfit.why,

@@ -26,7 +26,7 @@ pub struct Plan {
     pub login: Login,
     /// Where the paths of files come from, for messages.
     pub files: Vec<Setting>,
-    pub request: Request,
+    pub request: LockRequest,
     pub settings: Settings,
     /// `--conflict-exit-code`: exit status of giving up because the lock is not free.
     pub conflict_exit_code: u8,
@@ -45,7 +45,7 @@ pub enum Work {
     /// `zklock hold`: nothing, but for another process.
     Hold(Hold),
     /// `zklock fence`: run this, with a file in place of a lock. There are no servers then.
-    Fence(CommandLine, Fence),
+    Fence(CommandLine, FencePlan),
 }
 
 /// What to hold a lock for.
@@ -59,7 +59,7 @@ pub struct Hold {
 
 /// What stands in the place of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fence {
+pub struct FencePlan {
     /// Where the highest token is kept. It has the name of a file at its end.
     pub file: PathBuf,
     pub token: u64,
@@ -90,7 +90,7 @@ impl Plan {
         }
     }
 
-    pub fn fence(&self) -> Option<&Fence> {
+    pub fn fence(&self) -> Option<&FencePlan> {
         match &self.work {
             Work::Command(_) | Work::Hold(_) => None,
             Work::Fence(_, fence) => Some(fence),
@@ -109,7 +109,7 @@ pub struct Published {
 
 /// Which locks to take, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct LockRequest {
     pub lock: LockPath,
     /// The locks to take together with it; none twice.
     pub and: Vec<LockPath>,
@@ -126,7 +126,7 @@ pub struct Request {
     pub offers: Vec<Offer>,
 }
 
-impl Request {
+impl LockRequest {
     /// All locks to take, in the order in which they were named.
     pub fn locks(&self) -> impl Iterator<Item = &LockPath> {
         std::iter::once(&self.lock).chain(&self.and)

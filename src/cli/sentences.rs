@@ -6,7 +6,7 @@ use crate::cli::{Plan, Verbosity};
 use crate::rules::duration::{show, show_age, show_limit, show_measured};
 use crate::rules::instant::Instant;
 use crate::rules::last_run;
-use crate::rules::message::{Loss, Remark, View};
+use crate::rules::message::{Loss, QueueView, Remark};
 use crate::rules::notice::{Blocker, LostWhy, Notice};
 use crate::rules::settings::Patience;
 use crate::zookeeper::net::address::ConnectString;
@@ -303,7 +303,7 @@ fn which_servers(given: bool) -> &'static str {
     }
 }
 
-fn queue(view: &View, now: Instant) -> String {
+fn queue(view: &QueueView, now: Instant) -> String {
     match view.position {
         0 => held(view, now),
         position => format!("{} of {}, {}", ordinal(position), view.total, held(view, now)),
@@ -316,7 +316,7 @@ fn age(now: Instant, since: i64) -> Duration {
     Duration::from_millis(now.saturating_sub(since).try_into().unwrap_or(0))
 }
 
-fn held(view: &View, now: Instant) -> String {
+fn held(view: &QueueView, now: Instant) -> String {
     match view.held_since {
         Some(since) => {
             format!("held by {} for {}", view.holder, show_age(age(now, since)))
@@ -390,7 +390,7 @@ mod tests {
     #[test]
     fn the_waiting_line_names_place_and_holder() {
         let holder = "db3 (ops, pid 4242, backup.sh)".to_owned();
-        let view = View {
+        let view = QueueView {
             lock: "/l".to_owned(),
             position: 2,
             total: 5,

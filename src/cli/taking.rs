@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::config::Surroundings;
 use super::options::{AND, CONFLICT_EXIT_CODE, DESCRIBE, DIALECT, EXCLUSIVE, NONBLOCK, PERMITS, SHARED, TIMEOUT};
-use super::plan::Request;
+use super::plan::LockRequest;
 use super::refusal::{UsageError, quoted};
 use super::values::Values;
 use crate::cli::environment;
@@ -61,9 +61,9 @@ impl Taking {
         lock: LockPath,
         servers: &ConnectString,
         surroundings: &impl Surroundings,
-    ) -> Result<Request, UsageError> {
+    ) -> Result<LockRequest, UsageError> {
         let lines = |name| surroundings.variable(name).unwrap_or_default();
-        Ok(Request {
+        Ok(LockRequest {
             and: also(&lock, &self.and, servers)?,
             lock,
             mode: self.mode,

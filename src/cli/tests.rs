@@ -180,7 +180,7 @@ fn everything_has_its_default() {
             tls: None,
             login: Login::default(),
             files: vec![],
-            request: Request {
+            request: LockRequest {
                 lock: LockPath::parse("/jobs/backup", "").unwrap(),
                 and: vec![],
                 mode: Mode::Exclusive,
@@ -243,7 +243,7 @@ fn every_option_is_understood() {
             tls: None,
             login: Login::default(),
             files: vec![],
-            request: Request {
+            request: LockRequest {
                 lock: LockPath::parse("/l", "/app").unwrap(),
                 and: vec![LockPath::parse("/b", "").unwrap(), LockPath::parse("/a", "").unwrap()],
                 mode: Mode::Exclusive,

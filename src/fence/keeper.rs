@@ -16,7 +16,7 @@ use crate::keeper::process::detach;
 use crate::rules::fence::Holder;
 use crate::rules::guard::Stage;
 use crate::rules::lease::Span;
-use crate::rules::message::{Connection, Grant, Granted, Order, Progress, Refusal, Report, View};
+use crate::rules::message::{Connectivity, Grant, GrantedLock, Order, Progress, QueueView, Refusal, Report};
 use crate::rules::signal::Signal;
 use crate::system::clock;
 use crate::system::fork::exit_now;
@@ -28,7 +28,7 @@ const SLACK: Duration = Duration::from_secs(5);
 /// How often to look for a later holder where the kernel does not tell.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-pub(crate) struct Birth<'a> {
+pub(crate) struct FenceBirth<'a> {
     pub(crate) fence: &'a Fence,
     /// The process id of the supervisor.
     pub(crate) supervisor: u32,
@@ -37,19 +37,19 @@ pub(crate) struct Birth<'a> {
 }
 
 /// Lives as a keeper until there is nothing left to keep. To be called in a fresh fork.
-pub(crate) fn run(birth: &Birth<'_>) {
+pub(crate) fn run(birth: &FenceBirth<'_>) {
     if let Err(error) = detach() {
         log::error!("keeper: {error:#}");
         return;
     }
-    birth.report(&Report::Connection(Connection::Connected(Span::WITHOUT_END)));
+    birth.report(&Report::Connection(Connectivity::Connected(Span::WITHOUT_END)));
     match birth.take_turn() {
         Ok(()) => birth.keep(),
         Err(refusal) => birth.report(&Report::Refused(refusal)),
     }
 }
 
-impl Birth<'_> {
+impl FenceBirth<'_> {
     fn report(&self, report: &Report) {
         if let Err(error) = self.link.send(report) {
             log::info!("keeper: cannot tell {report:?}: {error}");
@@ -59,7 +59,7 @@ impl Birth<'_> {
     fn take_turn(&self) -> Result<(), Refusal> {
         while let Err(Busy(holder)) = self.fence.begin(self.supervisor)? {
             let process = |holder: Holder| format!("process {}, with the token {}", holder.pid, holder.token);
-            self.report(&Report::Queue(Progress::Waiting(View {
+            self.report(&Report::Queue(Progress::Waiting(QueueView {
                 lock: self.fence.path.display().to_string(),
                 position: 0,
                 total: 0,
@@ -85,7 +85,7 @@ impl Birth<'_> {
         let now = clock::now();
         self.ties.show(Span::without_end(now));
         let file = self.fence.path.display().to_string();
-        let first = Granted { lock: file.clone(), node: file, token: self.fence.token.cast_signed() };
+        let first = GrantedLock { lock: file.clone(), node: file, token: self.fence.token.cast_signed() };
         self.report(&Report::Queue(Progress::Held { grant: Grant { first, and: vec![], session: 0 }, from: now }));
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).ok();
         let (mut later, mut kill_at, mut has_guard) = (None, None, true);

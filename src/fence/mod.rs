@@ -23,7 +23,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 
 use crate::cli;
-use crate::rules::fence::{Holder, NotOurs, Seen, record};
+use crate::rules::fence::{Holder, NotOurs, SeenToken, record};
 use crate::rules::message::Refusal;
 
 /// The byte of FILE.lock that is locked for a turn.
@@ -50,10 +50,10 @@ pub(crate) struct Busy(pub(crate) Option<Holder>);
 
 impl Fence {
     /// Opens FILE.lock, and makes it if it is not there.
-    pub fn open(plan: &cli::Fence) -> Result<Self, Refusal> {
+    pub fn open(plan: &cli::FencePlan) -> Result<Self, Refusal> {
         let path = plan.file.clone();
         // First: nothing is to be made beside a file that was named by mistake.
-        if seen(&path)? == Seen::Garbage {
+        if seen(&path)? == SeenToken::Garbage {
             return Err(garbage(&path));
         }
         let lock_path = beside(&path, ".lock");
@@ -99,13 +99,13 @@ impl Fence {
         self.expect_in_place()?;
         let holder = self.holder()?;
         let recorded = match self.seen()? {
-            Seen::Garbage => return Err(garbage(&self.path)),
-            Seen::Token(seen) if seen > self.token => {
+            SeenToken::Garbage => return Err(garbage(&self.path)),
+            SeenToken::Token(seen) if seen > self.token => {
                 return Err(Refusal::LaterHolder { file: self.path.display().to_string(), seen, ours: self.token });
             }
             // The fence that wrote this token may have been killed before it synced the directory.
-            Seen::Token(seen) if seen == self.token => self.sync_directory(),
-            Seen::Token(_) | Seen::Nothing => self.record(),
+            SeenToken::Token(seen) if seen == self.token => self.sync_directory(),
+            SeenToken::Token(_) | SeenToken::Nothing => self.record(),
         };
         recorded.map_err(|error| failed("cannot write", &self.path, &error))?;
         match self.control(libc::F_OFD_SETLK, TURN, libc::F_WRLCK) {
@@ -129,7 +129,7 @@ impl Fence {
         let _ = self.control(libc::F_OFD_SETLK, TURN, libc::F_UNLCK);
     }
 
-    pub(crate) fn seen(&self) -> Result<Seen, Refusal> {
+    pub(crate) fn seen(&self) -> Result<SeenToken, Refusal> {
         seen(&self.path)
     }
 
@@ -203,17 +203,17 @@ impl Fence {
     }
 }
 
-fn seen(path: &Path) -> Result<Seen, Refusal> {
+fn seen(path: &Path) -> Result<SeenToken, Refusal> {
     let mut text = vec![];
     let mut read = || File::open(path)?.take(LONGEST as u64 + 1).read_to_end(&mut text);
     match fs::symlink_metadata(path).map(|metadata| metadata.is_file()) {
         // A directory that is not there is found out when FILE.lock is opened.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            Ok(Seen::Nothing)
+            Ok(SeenToken::Nothing)
         }
         Ok(true) => match read() {
-            Ok(length) if length > LONGEST => Ok(Seen::Garbage),
-            Ok(_) => Ok(Seen::read(&text)),
+            Ok(length) if length > LONGEST => Ok(SeenToken::Garbage),
+            Ok(_) => Ok(SeenToken::read(&text)),
             Err(error) => Err(failed("cannot read", path, &error)),
         },
         Ok(false) => {

@@ -11,7 +11,7 @@ use nix::sys::signal::Signal as Named;
 use nix::sys::socket::{MsgFlags, recv};
 use nix::unistd::{Pid, getppid, read, setpgid};
 
-use super::Birth;
+use super::GuardBirth;
 use crate::between::page::Shared;
 use crate::guard::program::{Call, FailureReport, Program};
 use crate::rules::instant::Instant;
@@ -68,7 +68,7 @@ const VARIABLES: u32 = 12;
 /// Waits at the gate, then becomes the command. `go`: where the guard, the process `guard`, says that all is ready. By
 /// then the supervisor has sent the [`Opening`], which wakes no process. If the guard goes before that, this process
 /// exits; and the guard goes if the supervisor does.
-pub(super) fn wait(birth: &Birth<'_>, passage: &Passage, go: &OwnedFd, guard: Pid, shared: Shared) -> ! {
+pub(super) fn wait(birth: &GuardBirth<'_>, passage: &Passage, go: &OwnedFd, guard: Pid, shared: Shared) -> ! {
     let Passage { gate, report, supervisor } = passage;
     if birth.own_group
         && let Err(errno) = setpgid(Pid::from_raw(0), Pid::from_raw(0))
@@ -112,7 +112,7 @@ pub(super) fn wait(birth: &Birth<'_>, passage: &Passage, go: &OwnedFd, guard: Pi
 
 /// Does what can be done twice of what comes between the gate and execve(2), so that it is in memory at the hand-over: a
 /// fork has the pages of its parent only once it has touched them.
-fn rehearse(birth: &Birth<'_>) {
+fn rehearse(birth: &GuardBirth<'_>) {
     let variables = (0..VARIABLES).map(|number| (format!("ZKLOCK_{number}").into(), OsString::from("=".repeat(64))));
     let opening = Opening { until: clock::now(), variables: variables.collect() };
     let opening = Opening::from_bytes(&opening.to_bytes());

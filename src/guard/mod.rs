@@ -31,9 +31,9 @@ use crate::between::page::Shared;
 use crate::between::wire::send_whole;
 use crate::cli::CommandLine;
 use crate::cli::environment;
-use crate::guard::program::Failure;
+use crate::guard::program::FailurePipe;
 use crate::rules::event::CommandEnd;
-use crate::rules::guard::{Request, Stage, Whom};
+use crate::rules::guard::{GuardRequest, Stage, Targets};
 use crate::rules::instant::Instant;
 use crate::rules::lease::Span;
 use crate::rules::signal::Signal;
@@ -121,34 +121,34 @@ impl KeeperTies<'_> {
 /// A request as the guard is sent it: what is wanted, with a signal's number, and who gets that, after it.
 type Message = [u8; 3];
 
-const WHOM: [Whom; 3] = [Whom::Job, Whom::Strayed, Whom::All];
+const WHOM: [Targets; 3] = [Targets::Job, Targets::Strayed, Targets::All];
 
-fn to_message(request: Request) -> Message {
+fn to_message(request: GuardRequest) -> Message {
     // No system has as many signals as a byte has numbers.
     let number = |signal: Signal| u8::try_from(signal.number()).unwrap_or(0);
     match request {
-        Request::Open => [1, 0, 0],
-        Request::Signal(signal, whom) => [2, number(signal), whom as u8],
-        Request::Stop(signal) => [3, number(signal), 0],
-        Request::Kill => [4, 0, 0],
-        Request::Leave => [5, 0, 0],
+        GuardRequest::Open => [1, 0, 0],
+        GuardRequest::Signal(signal, whom) => [2, number(signal), whom as u8],
+        GuardRequest::Stop(signal) => [3, number(signal), 0],
+        GuardRequest::Kill => [4, 0, 0],
+        GuardRequest::Leave => [5, 0, 0],
     }
 }
 
-fn from_message([kind, number, whom]: Message) -> Option<Request> {
+fn from_message([kind, number, whom]: Message) -> Option<GuardRequest> {
     Some(match kind {
-        1 => Request::Open,
-        2 => Request::Signal(Signal::new(number.into())?, *WHOM.get(usize::from(whom))?),
-        3 => Request::Stop(Signal::new(number.into())?),
-        4 => Request::Kill,
-        5 => Request::Leave,
+        1 => GuardRequest::Open,
+        2 => GuardRequest::Signal(Signal::new(number.into())?, *WHOM.get(usize::from(whom))?),
+        3 => GuardRequest::Stop(Signal::new(number.into())?),
+        4 => GuardRequest::Kill,
+        5 => GuardRequest::Leave,
         _ => return None,
     })
 }
 
 /// What a guard is made from.
 #[derive(Debug)]
-pub struct Birth<'a> {
+pub struct GuardBirth<'a> {
     /// What becomes of the process at the gate.
     pub command: &'a CommandLine,
     /// Whether the command gets its own process group. It belongs to ours where there is a terminal.
@@ -168,7 +168,7 @@ pub struct Guard {
     news: EventFd,
     /// Where the command's process gets its environment from.
     gate: Option<OwnedFd>,
-    failure: Failure,
+    failure: FailurePipe,
     /// The end of a pipe that only we have: when we die, the kernel kills the command.
     _fuse: OwnedFd,
 }
@@ -176,7 +176,7 @@ pub struct Guard {
 impl Guard {
     /// Forks a guard, and that forks the command's process, which waits at the gate. This process must have one thread
     /// only. An error means that no guard could be forked. A guard that cannot fork the command's process exits.
-    pub fn start(birth: &Birth<'_>, ties: &Ties) -> io::Result<Self> {
+    pub fn start(birth: &GuardBirth<'_>, ties: &Ties) -> io::Result<Self> {
         // A guard has died that had been asked to open its gate.
         let Some(alive) = &ties.alive else { return Err(Errno::ESRCH.into()) };
         ties.shared.reset();
@@ -184,7 +184,7 @@ impl Guard {
         let (link, guards_link) = pair()?;
         let (gate, childs_gate) = pair()?;
         let news = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        let (failure, report) = Failure::pipe()?;
+        let (failure, report) = FailurePipe::pipe()?;
         let (guards_fuse, fuse) = pipe2(OFlag::O_CLOEXEC)?;
         // At the end of a process the kernel closes its descriptors, those with higher numbers first: ours must be
         // closed before the end that tells us of the guard.
@@ -233,12 +233,12 @@ impl Guard {
         send_whole(gate.as_fd(), &message)?;
         // Before the command can start: a copy of this end would hide the guard's death from the kernel.
         ties.alive = None;
-        self.request(Request::Open)?;
+        self.request(GuardRequest::Open)?;
         Ok(())
     }
 
     /// Asks something of it. That continues a guard that is stopped. If it has gone, there is no command to ask it for.
-    pub fn ask(&self, request: Request) {
+    pub fn ask(&self, request: GuardRequest) {
         let _ = self.request(request);
     }
 
@@ -289,7 +289,7 @@ impl Guard {
         self.shared.stage()
     }
 
-    fn request(&self, request: Request) -> io::Result<()> {
+    fn request(&self, request: GuardRequest) -> io::Result<()> {
         let Some(link) = &self.link else { return Err(Errno::EPIPE.into()) };
         Ok(send_whole(link.as_fd(), &to_message(request))?)
     }

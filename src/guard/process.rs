@@ -19,11 +19,11 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, read, setpgid, 
 
 use super::gate::{self, Passage};
 use super::kernel::{self, DeadlineTimer, Fuse};
-use super::{Birth, above, from_message};
+use super::{GuardBirth, above, from_message};
 use crate::between::page::Shared;
 use crate::guard::program::Call;
-use crate::guard::tree::{Origin, Tree};
-use crate::rules::guard::{Guard, Heard, Next, Outside, Reaped, Sign, Stage, Whom};
+use crate::guard::tree::{StartGroup, Tree};
+use crate::rules::guard::{GuardIo, GuardReaped, GuardRules, Heard, NextTurn, Sign, Stage, Targets};
 use crate::rules::instant::Instant;
 use crate::rules::signal::Signal;
 use crate::system::clock::{self, Alarm};
@@ -50,7 +50,7 @@ pub(super) struct Inherited<'a> {
 
 /// Lives as a guard until nothing is left of the command, or until it is told to leave. If the system is short of something,
 /// the supervisor is told why, and there is no guard: another may have more luck.
-pub(super) fn run(birth: &Birth<'_>, inherited: Inherited<'_>, passage: Passage) -> ! {
+pub(super) fn run(birth: &GuardBirth<'_>, inherited: Inherited<'_>, passage: Passage) -> ! {
     let _ = prctl::set_name(c"lock-guard");
     // As long as there is no command, a guard dies with its supervisor even while it is stopped. Otherwise the keeper would
     // wait for it, and hold the lock.
@@ -58,7 +58,7 @@ pub(super) fn run(birth: &Birth<'_>, inherited: Inherited<'_>, passage: Passage)
     if getppid() != passage.supervisor {
         passage.report.exit(&Errno::ESRCH.into());
     }
-    match Process::begin(birth, inherited, &passage) {
+    match GuardProcess::begin(birth, inherited, &passage) {
         // What it has open the kernel closes.
         Ok(process) => ManuallyDrop::new(process).work(),
         Err(error) => match Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)) {
@@ -70,7 +70,7 @@ pub(super) fn run(birth: &Birth<'_>, inherited: Inherited<'_>, passage: Passage)
     exit_now(0)
 }
 
-struct Process<'a> {
+struct GuardProcess<'a> {
     link: OwnedFd,
     news: EventFd,
     bell: BorrowedFd<'a>,
@@ -81,7 +81,7 @@ struct Process<'a> {
     go: Option<OwnedFd>,
     /// The command's process, until it has been reaped.
     command: Option<Pid>,
-    origin: Origin,
+    origin: StartGroup,
     tree: Tree,
     timer: DeadlineTimer,
     /// The end of the pipe that shows that no guard is left; `None` once nothing is left to answer for.
@@ -91,9 +91,9 @@ struct Process<'a> {
     is_asked: bool,
 }
 
-impl<'a> Process<'a> {
+impl<'a> GuardProcess<'a> {
     /// Makes the command's process, and all that is needed to answer for it.
-    fn begin(birth: &Birth<'_>, inherited: Inherited<'a>, passage: &Passage) -> io::Result<Self> {
+    fn begin(birth: &GuardBirth<'_>, inherited: Inherited<'a>, passage: &Passage) -> io::Result<Self> {
         let Inherited { link, news, ended, alive, bell, fuse, shared } = inherited;
         prctl::set_child_subreaper(true)?;
         // At the end of a process the kernel closes its descriptors, those with higher numbers first: the end that only we
@@ -113,7 +113,7 @@ impl<'a> Process<'a> {
             ForkResult::Parent { child } => child,
         };
         drop(waits);
-        let origin = Origin::ours(birth.own_group.then_some(child));
+        let origin = StartGroup::ours(birth.own_group.then_some(child));
         kernel::go_first();
         if birth.own_group {
             // Also here, because the group must exist before a fuse can name it.
@@ -157,7 +157,7 @@ impl<'a> Process<'a> {
 
     /// Closes all descriptors but ours and those that a guard is to keep. A copy of an end that only the supervisor
     /// should have would hide the supervisor's death.
-    fn close_others(&self, fuses: &[BorrowedFd<'_>], birth: &Birth<'_>) {
+    fn close_others(&self, fuses: &[BorrowedFd<'_>], birth: &GuardBirth<'_>) {
         let ours = [self.link.as_fd(), self.news.as_fd(), self.bell, self.signals.as_fd(), self.alarm.as_fd()];
         let pipes = self.go.iter().chain(&self.alive).map(AsFd::as_fd);
         let all = ours.into_iter().chain(self.tree.descriptors()).chain(fuses.iter().copied()).chain(pipes);
@@ -166,15 +166,15 @@ impl<'a> Process<'a> {
     }
 
     fn work(&mut self) {
-        let mut guard = Guard::default();
+        let mut guard = GuardRules::default();
         let mut wake_at = None;
         loop {
             // An alarm that cannot be set leaves the kernel's timer.
             let _ = self.alarm.set(wake_at);
             self.wait(guard.has_supervisor());
             match guard.turn(self) {
-                Next::Wait(next) => wake_at = next,
-                Next::Exit => return,
+                NextTurn::Wait(next) => wake_at = next,
+                NextTurn::Exit => return,
             }
         }
     }
@@ -210,7 +210,7 @@ impl<'a> Process<'a> {
     }
 }
 
-impl Outside for Process<'_> {
+impl GuardIo for GuardProcess<'_> {
     fn now(&self) -> Instant {
         clock::now()
     }
@@ -231,23 +231,23 @@ impl Outside for Process<'_> {
         self.timer.set(deadline);
     }
 
-    fn reap(&mut self) -> Reaped {
+    fn reap(&mut self) -> GuardReaped {
         loop {
             let mut status = 0;
             #[expect(unsafe_code, reason = "nix's waitpid loses a child that a real-time signal killed")]
             // SAFETY: waitpid(2) writes to `status` and nothing else.
             let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
             return match pid {
-                0 => Reaped::NoMore,
+                0 => GuardReaped::NoMore,
                 // The proof that nothing is left.
-                ..0 if Errno::last() == Errno::ECHILD => Reaped::NoneLeft,
+                ..0 if Errno::last() == Errno::ECHILD => GuardReaped::NoneLeft,
                 ..0 if Errno::last() == Errno::EINTR => continue,
-                ..0 => Reaped::NoMore,
-                _ if self.command.map(Pid::as_raw) != Some(pid) => Reaped::Other,
-                _ if libc::WIFSTOPPED(status) => Reaped::Stopped(libc::WSTOPSIG(status)),
+                ..0 => GuardReaped::NoMore,
+                _ if self.command.map(Pid::as_raw) != Some(pid) => GuardReaped::Other,
+                _ if libc::WIFSTOPPED(status) => GuardReaped::Stopped(libc::WSTOPSIG(status)),
                 _ => {
                     self.command = None;
-                    Reaped::Ended(status)
+                    GuardReaped::Ended(status)
                 }
             };
         }
@@ -296,7 +296,7 @@ impl Outside for Process<'_> {
         self.go = None;
     }
 
-    fn signal(&mut self, signal: Signal, whom: Whom) {
+    fn signal(&mut self, signal: Signal, whom: Targets) {
         self.tree.signal(signal, whom, self.command, self.origin);
     }
 

@@ -13,7 +13,7 @@ use nix::unistd::{AccessFlags, Pid, faccessat};
 use crate::rules::event::{CommandEnd, Unstarted};
 use crate::rules::signal::Signal;
 
-pub use start::{Call, Failure, FailureReport, Launch, Program, Refused};
+pub use start::{Call, FailurePipe, FailureReport, Launch, Program, RefusedCall};
 
 mod start;
 
@@ -21,7 +21,7 @@ mod start;
 pub fn unstarted(error: &io::Error) -> Unstarted {
     match error.kind() {
         _ if error.raw_os_error() == Some(libc::ETIME) => Unstarted::TooLate,
-        _ if error.get_ref().is_some_and(|inner| inner.is::<Refused>()) => Unstarted::NoProcess,
+        _ if error.get_ref().is_some_and(|inner| inner.is::<RefusedCall>()) => Unstarted::NoProcess,
         // The guard has gone, or could not make what it needs.
         _ if matches!(
             error.raw_os_error(),

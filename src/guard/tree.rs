@@ -16,7 +16,7 @@ use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
 use nix::unistd::{Pid, getpgid, getpgrp, getpid, getsid};
 
 use self::directory::{Directory, Numbers};
-use crate::rules::guard::Whom;
+use crate::rules::guard::Targets;
 use crate::rules::signal::Signal;
 use crate::system::process::Process;
 use crate::system::{namespaces, proc, signals};
@@ -35,14 +35,14 @@ const PIECES: u32 = 256;
 
 /// The session and the process group in which a command starts. Not all that is there is the command's.
 #[derive(Clone, Copy, Debug)]
-pub struct Origin {
+pub struct StartGroup {
     session: Option<Pid>,
     group: Pid,
     /// The process group that was made for the command, if any.
     own_group: Option<Pid>,
 }
 
-impl Origin {
+impl StartGroup {
     /// Those of this process. `own_group`: the process group that the command gets instead.
     pub fn ours(own_group: Option<Pid>) -> Self {
         Self { session: getsid(None).ok(), group: getpgrp(), own_group }
@@ -99,7 +99,7 @@ impl Tree {
 
     /// Sends SIGKILL to our children but those that are `spared`, and to those of their process groups that are the
     /// command's as a whole, at one moment, so that none of them gets away by forking and exiting.
-    pub fn kill_children(&self, origin: Origin, spared: impl Fn(i32) -> bool) {
+    pub fn kill_children(&self, origin: StartGroup, spared: impl Fn(i32) -> bool) {
         // Groups that have been killed, each at the place of its last digits.
         let mut killed = [0; 256];
         let _ = self.each_child(|child| {
@@ -129,16 +129,16 @@ impl Tree {
 
     /// Sends a signal to the command, or to more than that. `command`: its process, if it has not been reaped. Not below
     /// another zklock: it passes on what it gets.
-    pub fn signal(&self, signal: Signal, whom: Whom, command: Option<Pid>, origin: Origin) {
+    pub fn signal(&self, signal: Signal, whom: Targets, command: Option<Pid>, origin: StartGroup) {
         let command = command.map_or(0, Pid::as_raw);
         // A process group of its own gets a signal at one moment, and whatever /proc shows.
         let own_group = origin.own_group.map(Pid::as_raw).filter(|group| *group == command);
         match (whom, own_group) {
-            (Whom::Job | Whom::All, Some(group)) => send(-group, signal),
-            (Whom::Job | Whom::All, None) if command != 0 => send(command, signal),
+            (Targets::Job | Targets::All, Some(group)) => send(-group, signal),
+            (Targets::Job | Targets::All, None) if command != 0 => send(command, signal),
             _ => {}
         }
-        if whom == Whom::Job && own_group.is_some() {
+        if whom == Targets::Job && own_group.is_some() {
             return;
         }
         let shared = origin.group.as_raw();
@@ -147,9 +147,9 @@ impl Tree {
             let is_run = is_run(directory);
             let in_command = process.pid == command || process.group == command;
             let is_meant = match whom {
-                Whom::Job => process.pid != command && (in_command || process.group == shared),
-                Whom::Strayed => process.group != shared && (command == 0 || in_command),
-                Whom::All => process.pid != command && own_group != Some(process.group),
+                Targets::Job => process.pid != command && (in_command || process.group == shared),
+                Targets::Strayed => process.group != shared && (command == 0 || in_command),
+                Targets::All => process.pid != command && own_group != Some(process.group),
             };
             // STOP goes below a zklock, which cannot pass it on, and not to that: nobody would continue what waits at its gate.
             let is_stop = signal == Signal::STOP;

@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::outside::Outside;
+use super::io::KeeperIo;
 use super::place::Stop;
 use super::{Keeper, PAUSE};
 use crate::rules::card::Card;
@@ -16,7 +16,7 @@ use crate::rules::message::{Loss, Progress, Remark, Report};
 use crate::system::futures::{or, until};
 use crate::zookeeper::session::{Failure, Session};
 
-impl<O: Outside> Keeper<'_, O> {
+impl<O: KeeperIo> Keeper<'_, O> {
     /// Waits for a lease that is long enough to start a command under. Returns the instant from which it
     /// counts.
     pub(super) async fn fresh_lease(&self, session: &O::Session, nodes: &[String]) -> Result<Instant, Stop> {

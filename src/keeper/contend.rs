@@ -6,22 +6,22 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::outside::Outside;
+use super::io::KeeperIo;
 use super::place::{Claim, Step, Stop, lacking, queue_of, refuse};
 use super::{Keeper, PAUSE};
 use crate::rules::contacts::{Beat, Contacts};
 use crate::rules::lock_path::LockPath;
 use crate::rules::message::Right;
-use crate::rules::message::{Connection, Loss, Progress, Refusal, Report};
+use crate::rules::message::{Connectivity, Loss, Progress, Refusal, Report};
 use crate::rules::pace::Pace;
 use crate::rules::queue::{Contender, ContenderId};
 use crate::system::futures::{or, zip};
-use crate::zookeeper::session::{Created, Failure, Session, Stat};
+use crate::zookeeper::session::{Created, Failure, NodeStat, Session};
 
 /// How long a connection may last after a request over it has failed without a known outcome.
 const RECONNECT: Duration = Duration::from_secs(1);
 
-impl<O: Outside> Keeper<'_, O> {
+impl<O: KeeperIo> Keeper<'_, O> {
     /// Queues, waits and holds, from where we are. Returns what ends that for good, or `None` if it has to go
     /// on over another connection.
     pub(super) async fn contend(&self, session: &O::Session) -> Option<Report> {
@@ -142,7 +142,7 @@ impl<O: Outside> Keeper<'_, O> {
             return;
         }
         let timeout = session.timeout();
-        self.outside.report(&Report::Connection(Connection::Connected(timeout))).await;
+        self.outside.report(&Report::Connection(Connectivity::Connected(timeout))).await;
         // Set only after the report: while that waits for room, the connection may be lost.
         self.told.borrow_mut().connected = true;
         log::info!("session {:#018x}, timeout {timeout:?}", session.id());
@@ -260,7 +260,7 @@ impl<O: Outside> Keeper<'_, O> {
         }
     }
 
-    pub(super) fn record_claim(&self, lock: &LockPath, nodes: Vec<String>, stat: Stat) -> Rc<Claim> {
+    pub(super) fn record_claim(&self, lock: &LockPath, nodes: Vec<String>, stat: NodeStat) -> Rc<Claim> {
         log::info!("contender {}", nodes.join(" "));
         self.note_asked(stat);
         let servers_clock = (stat.created, self.outside.now());

@@ -9,7 +9,7 @@ use std::slice;
 use std::time::Duration;
 
 use super::Keeper;
-use super::outside::Outside;
+use super::io::KeeperIo;
 use super::place::{Claim, Stop, queue_of};
 use crate::rules::lock_path::LockPath;
 use crate::rules::queue::{Contender, SINGLE, Standing};
@@ -21,7 +21,7 @@ use crate::zookeeper::session::{Failure, Session};
 /// A server that comes to follow another leader closes the connections of its clients first. So what vanishes from the
 /// lists over one connection has gone; what has vanished over the next one may still be there.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct SeenChildren {
     /// Those in the last list over this connection.
     listed: HashSet<String>,
     /// Those that were in the last list over an earlier connection, and in none since.
@@ -31,7 +31,7 @@ pub(super) struct Seen {
 /// How many questions are sent to the leader together.
 const TOGETHER: usize = 100;
 
-impl<O: Outside> Keeper<'_, O> {
+impl<O: KeeperIo> Keeper<'_, O> {
     /// The children of a lock, which are remembered.
     pub(super) async fn list(&self, session: &O::Session, lock: &LockPath) -> Result<Vec<String>, Failure> {
         let names = session.children(lock.as_str()).await?;
@@ -42,14 +42,17 @@ impl<O: Outside> Keeper<'_, O> {
     /// Our server has listed these children of a lock.
     pub(super) fn remember(&self, lock: &LockPath, names: &[String]) {
         let mut seen = self.seen.borrow_mut();
-        let Seen { listed, vanished } = seen.entry(lock.clone()).or_default();
+        let SeenChildren { listed, vanished } = seen.entry(lock.clone()).or_default();
         *listed = names.iter().cloned().collect();
         vanished.retain(|name| !listed.contains(name));
     }
 
     /// What comes now comes over another connection.
     pub(super) fn expect_other_lists(&self) {
-        self.seen.borrow_mut().values_mut().for_each(|Seen { listed, vanished }| vanished.extend(listed.drain()));
+        self.seen
+            .borrow_mut()
+            .values_mut()
+            .for_each(|SeenChildren { listed, vanished }| vanished.extend(listed.drain()));
     }
 
     /// By these names, it is our turn. Completes if the leader has none of the vanished contenders that come before us, or

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use super::Keeper;
-use super::outside::Outside;
+use super::io::KeeperIo;
 use super::place::{Claim, LentBy, Stop};
 use crate::cli::environment::{self, HELD};
 use crate::rules::card::Card;
@@ -15,7 +15,7 @@ use crate::rules::mode::Mode;
 use crate::rules::queue::{Contender, SINGLE};
 use crate::zookeeper::session::{Failure, Session};
 
-impl<O: Outside> Keeper<'_, O> {
+impl<O: KeeperIo> Keeper<'_, O> {
     /// Finds out which of the locks are held by zklocks above us. We use those locks together with their
     /// holders, because waiting for the holders would be waiting for ourselves.
     pub(super) async fn find_lent(&self, session: &O::Session) -> Result<(), Stop> {

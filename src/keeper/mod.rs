@@ -5,15 +5,15 @@
 //! whole groups. It ends when it is told to, or when the supervisor has gone, and then only after nothing is
 //! left of the command. It has one thread ([`crate::system::reactor`]).
 //!
-//! What it needs from outside comes through [`outside::Outside`]: the real one ([`process`]) or that of the
+//! What it needs from outside comes through [`io::KeeperIo`]: the real one ([`process`]) or that of the
 //! simulator.
 
 mod beat;
 mod contend;
+pub mod io;
 mod leader;
 mod lent;
 mod once_per;
-pub mod outside;
 mod place;
 pub mod process;
 mod single;
@@ -26,8 +26,8 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use self::leader::Seen;
-use self::outside::Outside;
+use self::io::KeeperIo;
+use self::leader::SeenChildren;
 use self::place::{Claim, Place, refuse};
 use crate::cli::Plan;
 use crate::rules::card::Card;
@@ -37,7 +37,7 @@ use crate::rules::instant::Instant;
 use crate::rules::last_run::{Asked, LastRun, Success};
 use crate::rules::lease::Terms;
 use crate::rules::lock_path::LockPath;
-use crate::rules::message::{Connection, Loss, Order, Refusal, Report};
+use crate::rules::message::{Connectivity, Loss, Order, Refusal, Report};
 use crate::rules::pace::Pace;
 use crate::system::futures::{or, zip};
 use crate::zookeeper::session::{Failure, Session};
@@ -54,7 +54,7 @@ const OVER_THE_SAME: &str = "the server closes the connection over the same requ
                              server's jute.maxbuffer";
 
 /// A keeper, and what outlives each of its connections.
-pub struct Keeper<'p, O: Outside> {
+pub struct Keeper<'p, O: KeeperIo> {
     plan: &'p Plan,
     /// The locks in the order in which they are taken.
     locks: Vec<&'p LockPath>,
@@ -78,7 +78,7 @@ pub struct Keeper<'p, O: Outside> {
     /// ephemeral: as good as deleted.
     ghosts: RefCell<HashSet<String>>,
     /// What we have seen in the lists of each lock, whatever became of our own nodes.
-    seen: RefCell<HashMap<LockPath, Seen>>,
+    seen: RefCell<HashMap<LockPath, SeenChildren>>,
 }
 
 /// The session, whatever the connection.
@@ -162,7 +162,7 @@ struct Told {
 }
 
 /// Why the keeper's work ends.
-enum End {
+enum KeeperEnd {
     /// Nothing is left of the command.
     Emptied,
     /// The supervisor wants the lock released.
@@ -173,7 +173,7 @@ enum End {
     Over(Report),
 }
 
-impl<'p, O: Outside> Keeper<'p, O> {
+impl<'p, O: KeeperIo> Keeper<'p, O> {
     /// A keeper that has done nothing yet. `asked`: when this run asked for its first lock, as an earlier keeper has told.
     pub fn new(plan: &'p Plan, refresh: Option<Duration>, asked: Option<Asked>, outside: O) -> Self {
         let mut locks: Vec<_> = plan.request.locks().collect();
@@ -210,18 +210,18 @@ impl<'p, O: Outside> Keeper<'p, O> {
     }
 
     pub async fn keep(self) {
-        let mut life = Box::pin(async { End::Over(self.live().await) });
+        let mut life = Box::pin(async { KeeperEnd::Over(self.live().await) });
         let mut emptied = pin!(async {
             self.outside.emptied().await;
-            End::Emptied
+            KeeperEnd::Emptied
         });
         let mut end = or(self.follow_orders(), or(emptied.as_mut(), life.as_mut())).await;
         let ended = self.outside.now();
-        let is_over = matches!(end, End::Over(_));
+        let is_over = matches!(end, KeeperEnd::Over(_));
         let mut nothing_left = true;
         match &end {
             // The lock is kept until the guard has ended the command.
-            End::Orphaned if self.told.borrow().held => {
+            KeeperEnd::Orphaned if self.told.borrow().held => {
                 let going_on = async {
                     life.as_mut().await;
                     pending().await
@@ -229,7 +229,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
                 // What waits at the gate, and its guard, may be stopped for good.
                 nothing_left = self.outside.recall() || or(self.outside.guard_gone(), going_on).await;
             }
-            End::Over(report) => {
+            KeeperEnd::Over(report) => {
                 if let Report::Lost(_) = report {
                     self.report_unrecorded(self.success(ended));
                     // Reported first, so that the supervisor learns why the command is killed. But a supervisor that
@@ -243,19 +243,19 @@ impl<'p, O: Outside> Keeper<'p, O> {
                 if self.told.borrow().held {
                     // Once nothing is left of the command, the other locks do not wait for the order.
                     end = or(self.follow_orders(), emptied.as_mut()).await;
-                    if let End::Orphaned = end {
+                    if let KeeperEnd::Orphaned = end {
                         nothing_left = self.outside.recall() || self.outside.guard_gone().await;
                     }
                 }
             }
             // The order to release follows, but the next holder need not wait for it.
-            End::Emptied => {
+            KeeperEnd::Emptied => {
                 if let Some(other) = self.last_word(life.as_mut()).await {
                     end = other;
                 }
             }
             // Without a supervisor that knows of a lock there is no command, even if a guard is left.
-            End::Released | End::Orphaned => {}
+            KeeperEnd::Released | KeeperEnd::Orphaned => {}
         }
         if !nothing_left {
             // Supervisor and guard have died. What they have left may run on for a moment, and no process is left to
@@ -264,7 +264,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
             return;
         }
         // Of an orphan's command no process can say whether it was stopped.
-        let success = if is_over || matches!(end, End::Orphaned) { None } else { self.success(ended) };
+        let success = if is_over || matches!(end, KeeperEnd::Orphaned) { None } else { self.success(ended) };
         if !is_over && success.is_none() {
             self.request_deletion();
         }
@@ -276,7 +276,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
             None
         };
         let report = or(self.release(success), enough).await;
-        if let End::Emptied | End::Over(_) = end {
+        if let KeeperEnd::Emptied | KeeperEnd::Over(_) = end {
             // The supervisor expects no answer before it has asked.
             self.follow_orders().await;
         }
@@ -286,10 +286,10 @@ impl<'p, O: Outside> Keeper<'p, O> {
     }
 
     /// Takes orders until one of them is the end, or the supervisor has gone.
-    async fn follow_orders(&self) -> End {
+    async fn follow_orders(&self) -> KeeperEnd {
         match self.outside.order().await {
-            Some(Order::Release) => End::Released,
-            None => End::Orphaned,
+            Some(Order::Release) => KeeperEnd::Released,
+            None => KeeperEnd::Orphaned,
         }
     }
 
@@ -343,7 +343,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
             };
             log::info!("connection to ZooKeeper restored");
             if !std::mem::take(&mut self.told.borrow_mut().unreachable).is_empty() {
-                self.outside.report_if_room(&Report::Connection(Connection::Connected(session.timeout())));
+                self.outside.report_if_room(&Report::Connection(Connectivity::Connected(session.timeout())));
             }
         }
     }
@@ -355,7 +355,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
         let shortened = |timeout, asked_at| {
             self.shorten_lease(id, timeout, asked_at);
             // So that the supervisor looks. If there is no room, it has other reports to read.
-            self.outside.report_if_room(&Report::Connection(Connection::Shortened(timeout)));
+            self.outside.report_if_room(&Report::Connection(Connectivity::Shortened(timeout)));
         };
         let session = self.outside.resume(timeout, identity, unreachable, shortened).await?;
         // Servers that imitate ZooKeeper may create a new session instead of saying that the old one is
@@ -370,7 +370,7 @@ impl<'p, O: Outside> Keeper<'p, O> {
         log::info!("no connection: {reason}");
         let told = std::mem::replace(&mut self.told.borrow_mut().unreachable, reason.clone());
         if told != reason {
-            self.outside.report_if_room(&Report::Connection(Connection::Unreachable(reason)));
+            self.outside.report_if_room(&Report::Connection(Connectivity::Unreachable(reason)));
         }
     }
 

@@ -4,22 +4,22 @@ use std::future::pending;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::outside::Outside;
+use super::io::KeeperIo;
 use super::place::{Claim, Stop};
-use super::{End, Keeper};
+use super::{Keeper, KeeperEnd};
 use crate::rules::instant::Instant;
 use crate::rules::last_run::{self, Asked, LastRun, Success};
 use crate::rules::message::{Progress, Remark, Report};
 use crate::system::futures::or;
-use crate::zookeeper::session::{Failure, Session, Stat};
+use crate::zookeeper::session::{Failure, NodeStat, Session};
 
 /// How long a supervisor may take to say that the command was to be stopped when it ended. One that is stopped itself
 /// is not waited for: others wait for the lock.
 const LAST_WORD: Duration = Duration::from_millis(200);
 
-impl<O: Outside> Keeper<'_, O> {
+impl<O: KeeperIo> Keeper<'_, O> {
     /// Notes when this run asked, if this contender is its first one, which has just been created.
-    pub(super) fn note_asked(&self, stat: Stat) {
+    pub(super) fn note_asked(&self, stat: NodeStat) {
         if self.plan.request.once_per.is_some() && self.asked.get().is_none() {
             // A single node is created when its turn has come. Nothing shows since when it has waited but our own clock.
             let waited = if self.is_single() { self.outside.now().saturating_since(self.born) } else { Duration::ZERO };
@@ -67,7 +67,7 @@ impl<O: Outside> Keeper<'_, O> {
 
     /// Waits until the supervisor has had time to say that the command was being stopped: a Ctrl-C reaches the command
     /// without us. `life`: what goes on meanwhile. Returns why the keeper's work ends, if it is for another reason now.
-    pub(super) async fn last_word(&self, life: impl Future<Output = End>) -> Option<End> {
+    pub(super) async fn last_word(&self, life: impl Future<Output = KeeperEnd>) -> Option<KeeperEnd> {
         self.success(self.outside.now())?;
         let enough = async {
             let going_on = async {

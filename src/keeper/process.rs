@@ -15,7 +15,7 @@ use nix::sys::prctl;
 use nix::sys::stat::Mode as Permissions;
 use nix::unistd::{dup2_stdin, dup2_stdout, gethostname, setsid};
 
-use super::outside::Outside;
+use super::io::KeeperIo;
 use super::{Keeper, PAUSE};
 use crate::between::lending::{self, Lending};
 use crate::between::wire::{Link, Received};
@@ -41,7 +41,7 @@ use crate::zookeeper::session::Failure;
 use crate::zookeeper::wire::handshake::Identity;
 
 #[derive(Debug)]
-pub struct Birth<'p> {
+pub struct KeeperBirth<'p> {
     pub plan: &'p Plan,
     /// With a file of credentials: where what is in it is kept for the next keeper.
     pub kept: Option<&'p File>,
@@ -58,7 +58,7 @@ pub struct Birth<'p> {
 }
 
 /// Lives as a keeper until there is nothing left to keep. To be called in a fresh fork.
-pub fn run(birth: Birth<'_>) {
+pub fn run(birth: KeeperBirth<'_>) {
     secrets::enter();
     // A panic is logged on one line, like every other message.
     std::panic::set_hook(Box::new(|panic| log::error!("keeper: {}", panic.to_string().replace('\n', " "))));
@@ -103,7 +103,7 @@ pub fn detach() -> anyhow::Result<()> {
 }
 
 struct RealOutside<'p> {
-    birth: Birth<'p>,
+    birth: KeeperBirth<'p>,
     servers: &'p Servers<'p>,
     reactor: &'p Reactor,
     /// What the supervisor still has of what it had borrowed at our birth.
@@ -111,7 +111,7 @@ struct RealOutside<'p> {
     card: OnceCell<Card>,
 }
 
-impl<'p> Outside for RealOutside<'p> {
+impl<'p> KeeperIo for RealOutside<'p> {
     type Session = TcpSession<'p>;
 
     fn now(&self) -> Instant {

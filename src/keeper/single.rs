@@ -5,17 +5,17 @@
 
 use std::future::pending;
 
-use super::outside::Outside;
+use super::io::KeeperIo;
 use super::place::{Stop, queue_of};
 use super::{Keeper, PAUSE};
 use crate::rules::card::Card;
 use crate::rules::lock_path::LockPath;
-use crate::rules::message::{Progress, Report, View};
+use crate::rules::message::{Progress, QueueView, Report};
 use crate::rules::queue::{ContenderId, Dialect, Queue, SINGLE};
 use crate::system::futures::or;
 use crate::zookeeper::session::{Change, Failure, Session};
 
-impl<O: Outside> Keeper<'_, O> {
+impl<O: KeeperIo> Keeper<'_, O> {
     pub(super) fn is_single(&self) -> bool {
         self.plan.request.dialects == [Dialect::Single]
     }
@@ -129,7 +129,8 @@ impl<O: Outside> Keeper<'_, O> {
 
     fn report_waiting(&self, lock: &LockPath, holder: String) {
         // There is no queue to have a place in.
-        let view = View { lock: lock.to_string(), position: 0, total: 0, next_in_line: true, holder, held_since: None };
+        let view =
+            QueueView { lock: lock.to_string(), position: 0, total: 0, next_in_line: true, holder, held_since: None };
         self.told.borrow_mut().waits = Some((lock.clone(), None));
         self.outside.report_if_room(&Report::Queue(Progress::Waiting(view)));
     }

@@ -3,23 +3,23 @@
 use std::future::pending;
 use std::rc::Rc;
 
-use super::outside::Outside;
+use super::io::KeeperIo;
 use super::place::{Claim, Place, Step, Stop, lacking, queue_of};
 use super::{Keeper, PAUSE};
 use crate::rules::card::Card;
 use crate::rules::lease::Terms;
 use crate::rules::lock_path::LockPath;
 use crate::rules::message::Right;
-use crate::rules::message::{Grant, Granted, Loss, Progress, Remark, Report, Unfit, View};
+use crate::rules::message::{Grant, GrantedLock, Loss, Progress, QueueView, Remark, Report, Unfit};
 use crate::rules::pace::Pace;
 use crate::rules::queue::{Contender, Queue, SINGLE, Standing};
 use crate::rules::revocation::Revocation;
 use crate::rules::text::printable;
 use crate::system::futures::{all, first_of, or, zip};
-use crate::zookeeper::session::{Change, Failure, Session, Stat};
+use crate::zookeeper::session::{Change, Failure, NodeStat, Session};
 
 /// What a waiter has found out about its queue.
-enum Found {
+enum Finding {
     Left(String),
     /// A contender holds, and none is left before it.
     Holds(String),
@@ -30,7 +30,7 @@ enum Found {
     Unclear,
 }
 
-impl<O: Outside> Keeper<'_, O> {
+impl<O: KeeperIo> Keeper<'_, O> {
     /// Waits until we have the lock. If it is the last one, reports that we hold them all, and holds.
     pub(super) async fn wait_and_hold(&self, session: &O::Session, claim: &Claim) -> Result<(), Stop> {
         self.tell_asked().await;
@@ -76,7 +76,7 @@ impl<O: Outside> Keeper<'_, O> {
     /// What the supervisor is told of the locks, in the order in which the user named them.
     fn grant(&self, session: &O::Session, won: &[Rc<Claim>]) -> Grant {
         let named = |lock: &LockPath| won.iter().find(|claim| claim.lock == *lock);
-        let granted = |claim: &Rc<Claim>| Granted {
+        let granted = |claim: &Rc<Claim>| GrantedLock {
             lock: claim.lock.to_string(),
             node: claim.nodes[0].clone(),
             token: claim.token,
@@ -143,14 +143,14 @@ impl<O: Outside> Keeper<'_, O> {
                     // The contenders before us only ever become fewer. So if an old list without those that are known
                     // to have gone shows our turn, a new list would do the same, a round trip later.
                     known = match self.wait_for_change(session, nodes, claim, &queue, position, &watch).await? {
-                        Found::Left(left) => {
+                        Finding::Left(left) => {
                             let rest: Vec<String> = names.into_iter().filter(|name| *name != left).collect();
                             let queue = queue_of(lock, rest.clone())?;
                             matches!(queue.standing(claim.name()), Standing::Holds).then_some(rest)
                         }
-                        Found::Holds(holder) => Some(queue.names_from(&holder).map(str::to_owned).collect()),
-                        Found::Again => Some(names),
-                        Found::Unclear => None,
+                        Finding::Holds(holder) => Some(queue.names_from(&holder).map(str::to_owned).collect()),
+                        Finding::Again => Some(names),
+                        Finding::Unclear => None,
                     };
                 }
             }
@@ -209,7 +209,7 @@ impl<O: Outside> Keeper<'_, O> {
         queue: &Queue,
         position: usize,
         watch: &[&Contender],
-    ) -> Result<Found, Stop> {
+    ) -> Result<Finding, Stop> {
         let lock = &claim.lock;
         let next_in_line = is_next_in_line(queue, watch);
         // If it holds, then no contender is left before it.
@@ -225,10 +225,10 @@ impl<O: Outside> Keeper<'_, O> {
         let mut hidden = vec![];
         for ((reply, path), contender) in replies.into_iter().zip(&watched).zip(watch) {
             match reply.await {
-                Ok((_, stat, _)) if self.is_foreign(lock, &contender.name, stat) => return Ok(Found::Again),
+                Ok((_, stat, _)) if self.is_foreign(lock, &contender.name, stat) => return Ok(Finding::Again),
                 Ok((data, stat, watch)) => {
                     if let Some(contender) = sole.filter(|_| Card::from_bytes(&data).held_since.is_some()) {
-                        return Ok(Found::Holds(contender.name.clone()));
+                        return Ok(Finding::Holds(contender.name.clone()));
                     }
                     if watches.is_empty() {
                         nearest = Some((data, stat));
@@ -240,16 +240,16 @@ impl<O: Outside> Keeper<'_, O> {
                     watches.push(Box::pin(pending()));
                 }
                 // It has just left: look again.
-                Err(Failure::NoNode) => return Ok(Found::Unclear),
+                Err(Failure::NoNode) => return Ok(Finding::Unclear),
                 Err(Failure::Unknown(_)) => {
                     self.outside.sleep(PAUSE).await;
-                    return Ok(Found::Unclear);
+                    return Ok(Finding::Unclear);
                 }
                 Err(failure) => return Err(Stop::because(failure, lock)),
             }
         }
         let Some(view) = self.view(session, claim, queue, position, watch, nearest).await else {
-            return Ok(Found::Again);
+            return Ok(Finding::Again);
         };
         self.told.borrow_mut().waits = Some((lock.clone(), Some(claim.name().to_owned())));
         self.outside.report_if_room(&Report::Queue(Progress::Waiting(view)));
@@ -257,10 +257,10 @@ impl<O: Outside> Keeper<'_, O> {
         let changed = async {
             let (which, change) = first_of(watches.into_iter()).await;
             Ok(match change {
-                Change::Deleted => Found::Left(watch[which].name.clone()),
+                Change::Deleted => Finding::Left(watch[which].name.clone()),
                 // Perhaps it says that it holds.
-                Change::Data if sole.is_some() => Found::Again,
-                Change::Data | Change::Unknown => Found::Unclear,
+                Change::Data if sole.is_some() => Finding::Again,
+                Change::Data | Change::Unknown => Finding::Unclear,
             })
         };
         // The contender that is next in line beats, so that it has a lease when its turn comes.
@@ -279,7 +279,7 @@ impl<O: Outside> Keeper<'_, O> {
                 false => or(self.until_not_listed(session, lock, &hidden), gone).await,
                 true => gone.await,
             }
-            .map(|()| Found::Unclear)
+            .map(|()| Finding::Unclear)
         };
         if !next_in_line {
             self.set_pace(session, Pace::calm(session.timeout()));
@@ -342,8 +342,8 @@ impl<O: Outside> Keeper<'_, O> {
         queue: &Queue,
         position: usize,
         watch: &[&Contender],
-        nearest: Option<(Vec<u8>, Stat)>,
-    ) -> Option<View> {
+        nearest: Option<(Vec<u8>, NodeStat)>,
+    ) -> Option<QueueView> {
         let lock = &claim.lock;
         let holder = queue.first_holder().map(|holder| holder.name.as_str()).unwrap_or_default();
         let read = match nearest.filter(|_| watch[0].name == holder) {
@@ -355,7 +355,7 @@ impl<O: Outside> Keeper<'_, O> {
         }
         let card = read.as_ref().map(|(data, _)| Card::from_bytes(data)).unwrap_or_default();
         let held_at = read.and_then(|(_, stat)| card.held_at(stat.created, stat.written));
-        Some(View {
+        Some(QueueView {
             lock: lock.to_string(),
             position,
             total: queue.size(),
@@ -374,7 +374,7 @@ impl<O: Outside> Keeper<'_, O> {
     }
 
     /// Whether this node is no contender, whatever its name. Then it is as good as deleted from now on.
-    pub(super) fn is_foreign(&self, lock: &LockPath, name: &str, stat: Stat) -> bool {
+    pub(super) fn is_foreign(&self, lock: &LockPath, name: &str, stat: NodeStat) -> bool {
         let is_foreign = stat.owner == 0;
         if is_foreign {
             self.ghosts.borrow_mut().insert(lock.child(name));

@@ -9,9 +9,9 @@ use nix::poll::PollFlags;
 use nix::unistd::{gethostname, read};
 
 use super::picture;
-use super::view::{Found, View};
-use super::visit::{Patience, Visit};
-use super::{Stop, expect_chroot, say};
+use super::view::{LockState, LockView};
+use super::visit::{Retry, Visit};
+use super::{EarlyEnd, expect_chroot, say};
 use crate::cli::sentences;
 use crate::cli::{Break, Operation, Verbosity};
 use crate::look::roster::{Entry, Roster};
@@ -47,7 +47,7 @@ pub(super) async fn run(
     operation: &Operation,
     visit: &Visit<'_>,
     reactor: &Reactor,
-) -> Result<Outcome, Stop> {
+) -> Result<Outcome, EarlyEnd> {
     let is_quiet = operation.messages.verbosity == Verbosity::Quiet;
     let tell = |text: &str| {
         if !is_quiet {
@@ -55,18 +55,18 @@ pub(super) async fn run(
         }
     };
     let lock = &order.lock;
-    let found = visit.ask(Patience::Limited, async |session| {
+    let found = visit.ask(Retry::Limited, async |session| {
         session.sync("/").await?;
-        let found = View::new(lock, false).look(session).await?;
-        if let Found::Free = found {
+        let found = LockView::new(lock, false).look(session).await?;
+        if let LockState::Free = found {
             expect_chroot(session, operation).await?;
         }
         Ok(found)
     });
     let roster = match found.await? {
-        Found::There(roster) => roster,
-        Found::Free => Roster::default(),
-        Found::Denied => {
+        LockState::There(roster) => roster,
+        LockState::Free => Roster::default(),
+        LockState::Denied => {
             say(&sentences::lacks(lock.as_str(), Right::Read, &operation.access.login));
             return Ok(Outcome::Denied);
         }
@@ -103,7 +103,7 @@ pub(super) async fn run(
     }
     match end(order, target, visit).await {
         Ok(fate) => Ok(report(&fate, order, target, tell)),
-        Err(Stop::Failed(Failure::Denied)) => {
+        Err(EarlyEnd::Failed(Failure::Denied)) => {
             say(&sentences::denied(&lock.child(&target.node)));
             Ok(Outcome::Denied)
         }
@@ -181,11 +181,11 @@ async fn answer(reactor: &Reactor) -> String {
 }
 
 /// Asks the contender to go, or deletes its nodes, and waits until it has gone.
-async fn end(order: &Break, target: &Entry, visit: &Visit<'_>) -> Result<Fate, Stop> {
+async fn end(order: &Break, target: &Entry, visit: &Visit<'_>) -> Result<Fate, EarlyEnd> {
     let nodes: Vec<String> = target.nodes.iter().map(|name| order.lock.child(name)).collect();
     let by = requester();
     let is_sent = Cell::new(false);
-    let asking = visit.ask(Patience::Limited, async |session| {
+    let asking = visit.ask(Retry::Limited, async |session| {
         // The answer was lost with the connection.
         let may_be_done = is_sent.get();
         let fate = match order.force {
@@ -198,7 +198,7 @@ async fn end(order: &Break, target: &Entry, visit: &Visit<'_>) -> Result<Fate, S
         Fate::Stays => {}
         fate => return Ok(fate),
     }
-    let going = visit.ask(Patience::Limited, async |session| until_gone(session, &nodes[0], target).await);
+    let going = visit.ask(Retry::Limited, async |session| until_gone(session, &nodes[0], target).await);
     let enough = async {
         visit.sleep(order.timeout).await;
         Ok(Fate::Stays)
@@ -212,7 +212,7 @@ async fn delete(
     nodes: &[String],
     target: &Entry,
     is_sent: &Cell<bool>,
-) -> Result<Fate, Stop> {
+) -> Result<Fate, EarlyEnd> {
     if !is_same(session, &nodes[0], target).await? {
         return Ok(Fate::Missed);
     }
@@ -236,7 +236,7 @@ async fn delete(
 
 /// Whether the node is the one that was seen. If the lock's own node was made anew, its sequence numbers begin again, and
 /// the names of some clients have nothing else that tells them apart.
-async fn is_same(session: &TcpSession<'_>, node: &str, target: &Entry) -> Result<bool, Stop> {
+async fn is_same(session: &TcpSession<'_>, node: &str, target: &Entry) -> Result<bool, EarlyEnd> {
     match session.exists(node, false).await {
         Ok((stat, _)) => Ok(stat.is_some_and(|stat| !is_anothers(stat, target))),
         // Newer servers tell nothing of a node to those who may not read it, and told nothing before.
@@ -257,7 +257,7 @@ async fn ask(
     target: &Entry,
     by: &str,
     is_sent: &Cell<bool>,
-) -> Result<Fate, Stop> {
+) -> Result<Fate, EarlyEnd> {
     loop {
         let (data, stat, _) = match session.look(node, false).await {
             Ok(there) => there,
@@ -286,7 +286,7 @@ async fn ask(
 }
 
 /// Waits until the node has gone, or until a contender that was asked as a waiter holds.
-async fn until_gone(session: &TcpSession<'_>, node: &str, target: &Entry) -> Result<Fate, Stop> {
+async fn until_gone(session: &TcpSession<'_>, node: &str, target: &Entry) -> Result<Fate, EarlyEnd> {
     loop {
         let watch = match session.look(node, true).await {
             Ok((_, stat, _)) if is_anothers(stat, target) => return Ok(Fate::Gone),

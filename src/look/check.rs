@@ -11,9 +11,9 @@ use serde::Serialize;
 
 use super::output::Output;
 use super::visit::LAST_ANSWER;
-use super::{Stop, json_line};
+use super::{EarlyEnd, json_line};
 use crate::cli::{Access, Check, Operation, Origin, Setting, Verbosity};
-use crate::look::check::findings::{Report, Server, judge};
+use crate::look::check::findings::{CheckReport, Server, judge};
 use crate::rules::outcome::Outcome;
 use crate::rules::rfc3339::rfc3339;
 use crate::system::clock;
@@ -24,7 +24,7 @@ use crate::zookeeper::net::tls;
 
 /// `--json`; docs/check.schema.json describes it.
 #[derive(Serialize)]
-struct Json<'a> {
+struct CheckJson<'a> {
     v: u32,
     ok: bool,
     servers: Vec<JsonServer<'a>>,
@@ -98,7 +98,7 @@ pub(super) async fn run<'p>(
     probes: &Probes<'p>,
     reactor: &Reactor,
     output: &Output<'_>,
-) -> Result<Outcome, Stop> {
+) -> Result<Outcome, EarlyEnd> {
     let seen = survey::survey(check, &operation.access, probes, reactor).await;
     close(probes, reactor).await;
     let today = i64::try_from(clock::wall_millis() / 1000).unwrap_or(i64::MAX);
@@ -123,12 +123,12 @@ pub(super) async fn close(probes: &Probes<'_>, reactor: &Reactor) {
     or(probes.close(), reactor.sleep_until(clock::now() + LAST_ANSWER)).await;
 }
 
-fn json(seen: &[Server], own: Option<Option<i64>>, report: &Report, check: &Check, access: &Access) -> String {
+fn json(seen: &[Server], own: Option<Option<i64>>, report: &CheckReport, check: &Check, access: &Access) -> String {
     let findings = report.findings.iter().map(|finding| {
         let (text, remedy) = text::sentences(finding, seen, check, access);
         JsonFinding { code: finding.code(), text, remedy }
     });
-    json_line(&Json {
+    json_line(&CheckJson {
         v: 1,
         ok: report.findings.is_empty(),
         servers: seen.iter().map(server).collect(),

@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use super::Stop;
+use super::EarlyEnd;
 use super::list::{OWN, child};
 use super::output::Output;
-use super::visit::{Patience, Visit};
+use super::visit::{Retry, Visit};
 use super::window::Window;
 use crate::cli::{Complete, Operation};
 use crate::rules::last_run;
@@ -28,11 +28,11 @@ pub(super) async fn run(
     operation: &Operation,
     visit: &Visit<'_>,
     output: &Output<'_>,
-) -> Result<Outcome, Stop> {
+) -> Result<Outcome, EarlyEnd> {
     // A guess at a server on this host would be a surprise.
     if operation.access.servers_given {
         let paths = RefCell::new(vec![]);
-        let search = visit.ask(Patience::Limited, async |session| search(session, typed, operation, &paths).await);
+        let search = visit.ask(Retry::Limited, async |session| search(session, typed, operation, &paths).await);
         let enough = async {
             visit.sleep(PATIENCE).await;
             Ok(())
@@ -55,7 +55,7 @@ async fn search(
     typed: &Complete,
     operation: &Operation,
     paths: &RefCell<Vec<String>>,
-) -> Result<(), Stop> {
+) -> Result<(), EarlyEnd> {
     let (names, _) = session.names(&typed.directory, false).await?;
     let has_own = operation.access.servers.chroot.is_empty();
     // A node with the name of a single one may be a lock as well.

@@ -8,9 +8,9 @@ use serde::Serialize;
 use super::output::Output;
 use super::picture::{self, Lock};
 use super::view::seen;
-use super::visit::{Patience, Visit};
+use super::visit::{Retry, Visit};
 use super::window::Window;
-use super::{Stop, json_line, say};
+use super::{EarlyEnd, json_line, say};
 use crate::cli::sentences;
 use crate::cli::{List, Operation, Verbosity};
 use crate::look::roster::Roster;
@@ -32,13 +32,13 @@ pub(super) const OWN: &str = "/zookeeper";
 
 /// `--json`; docs/list.schema.json describes it.
 #[derive(Serialize)]
-struct Json<'a> {
+struct ListJson<'a> {
     v: u32,
     locks: &'a [Lock],
 }
 
 #[derive(Debug, Default)]
-struct Found {
+struct FoundLocks {
     locks: Vec<Lock>,
     /// The nodes that may not be read.
     denied: Vec<String>,
@@ -49,16 +49,16 @@ pub(super) async fn run(
     operation: &Operation,
     visit: &Visit<'_>,
     output: &Output<'_>,
-) -> Result<Outcome, Stop> {
+) -> Result<Outcome, EarlyEnd> {
     let shows_progress = operation.messages.verbosity != Verbosity::Quiet && has_reader() && can_rewrite();
-    let found = visit.ask(Patience::Limited, async |session| search(session, list, operation, shows_progress).await);
-    let Found { mut locks, mut denied } = found.await?;
+    let found = visit.ask(Retry::Limited, async |session| search(session, list, operation, shows_progress).await);
+    let FoundLocks { mut locks, mut denied } = found.await?;
     visit.close().await;
     locks.sort_by(|one, other| one.path.split('/').cmp(other.path.split('/')));
     denied.sort();
     output
         .print(&match (list.json, output.is_terminal) {
-            (true, _) => json_line(&Json { v: 1, locks: &locks }),
+            (true, _) => json_line(&ListJson { v: 1, locks: &locks }),
             (false, true) => picture::tree(&locks, is_utf8()),
             (false, false) => picture::lines(&locks),
         })
@@ -74,10 +74,10 @@ async fn search(
     list: &List,
     operation: &Operation,
     shows_progress: bool,
-) -> Result<Found, Stop> {
+) -> Result<FoundLocks, EarlyEnd> {
     session.sync("/").await?;
-    let mut progress = Progress::new(shows_progress);
-    let mut found = Found::default();
+    let mut progress = ProgressLine::new(shows_progress);
+    let mut found = FoundLocks::default();
     // A stack, so that few are on it at a time. With it: whether it may be a contender, as far as its name tells.
     let mut ahead = vec![(list.root.clone(), false)];
     let mut window = Window::new();
@@ -129,7 +129,7 @@ async fn search(
 }
 
 /// The locks with these contenders. Of each only the first is looked at.
-async fn look_at_holders(session: &TcpSession<'_>, queues: Vec<(String, Vec<String>)>) -> Result<Vec<Lock>, Stop> {
+async fn look_at_holders(session: &TcpSession<'_>, queues: Vec<(String, Vec<String>)>) -> Result<Vec<Lock>, EarlyEnd> {
     let mut locks = vec![];
     let mut window = Window::new();
     let mut asked = queues.into_iter().filter_map(|(path, names)| {
@@ -156,13 +156,13 @@ pub(super) fn child(path: &str, name: &str) -> String {
 }
 
 /// The line on a terminal that says how far the search has come.
-struct Progress {
+struct ProgressLine {
     screen: Option<Screen>,
     nodes: usize,
     shown: crate::rules::instant::Instant,
 }
 
-impl Progress {
+impl ProgressLine {
     fn new(is_shown: bool) -> Self {
         Self { screen: is_shown.then(|| Screen::new(true)), nodes: 0, shown: clock::now() }
     }

@@ -37,7 +37,7 @@ use crate::zookeeper::session::Failure;
 
 /// Why a subcommand ends early.
 #[derive(Debug)]
-enum Stop {
+enum EarlyEnd {
     /// No server has answered in time, for this reason.
     Unreachable(String),
     NoChroot,
@@ -46,7 +46,7 @@ enum Stop {
     Output(Errno),
 }
 
-impl From<Failure> for Stop {
+impl From<Failure> for EarlyEnd {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
     }
@@ -104,28 +104,28 @@ pub fn run(operation: &Operation) -> Outcome {
 }
 
 /// Says why a subcommand has ended early, unless there is no reader for what it prints.
-fn explained(stop: Stop, operation: &Operation) -> Outcome {
+fn explained(stop: EarlyEnd, operation: &Operation) -> Outcome {
     let access = &operation.access;
     match stop {
-        Stop::Unreachable(reason) => {
+        EarlyEnd::Unreachable(reason) => {
             say(&sentences::unreachable(&access.servers, access.servers_given, access.connect_timeout, &reason));
             Outcome::Unavailable
         }
-        Stop::NoChroot => {
+        EarlyEnd::NoChroot => {
             say(&sentences::no_chroot(&access.servers));
             Outcome::Unusable
         }
-        Stop::Failed(Failure::NotLetIn(why)) => {
+        EarlyEnd::Failed(Failure::NotLetIn(why)) => {
             say(&sentences::not_let_in(&why));
             Outcome::Denied
         }
-        Stop::Failed(failure) => {
+        EarlyEnd::Failed(failure) => {
             say(&format!("ZooKeeper refused: {failure}"));
             Outcome::Internal
         }
         // As other programs do that write to a pipe.
-        Stop::Output(Errno::EPIPE) => Outcome::Interrupted(Signal::PIPE),
-        Stop::Output(error) => {
+        EarlyEnd::Output(Errno::EPIPE) => Outcome::Interrupted(Signal::PIPE),
+        EarlyEnd::Output(error) => {
             say(&format!("cannot write to standard output: {}", error.desc()));
             Outcome::Internal
         }
@@ -133,9 +133,9 @@ fn explained(stop: Stop, operation: &Operation) -> Outcome {
 }
 
 /// Where nothing was found, there may be no chroot either.
-async fn expect_chroot(session: &TcpSession<'_>, operation: &Operation) -> Result<(), Stop> {
+async fn expect_chroot(session: &TcpSession<'_>, operation: &Operation) -> Result<(), EarlyEnd> {
     if !operation.access.servers.chroot.is_empty() && !session.is_there("/").await? {
-        return Err(Stop::NoChroot);
+        return Err(EarlyEnd::NoChroot);
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nix::poll::PollFlags;
 use nix::unistd::write;
 
-use super::Stop;
+use super::EarlyEnd;
 use crate::system::reactor::Reactor;
 use crate::system::signals::Signals;
 
@@ -26,14 +26,14 @@ impl<'r> Output<'r> {
     }
 
     /// Prints all of it.
-    pub(super) async fn print(&self, text: &str) -> Result<(), Stop> {
+    pub(super) async fn print(&self, text: &str) -> Result<(), EarlyEnd> {
         let mut rest = text.as_bytes();
         while !rest.is_empty() {
             self.reactor.ready(stdout(), PollFlags::POLLOUT).await;
             match write(stdout(), &rest[..rest.len().min(PIECE)]) {
                 Ok(count) => rest = &rest[count..],
                 Err(Errno::EINTR | Errno::EAGAIN) => {}
-                Err(error) => return Err(Stop::Output(error)),
+                Err(error) => return Err(EarlyEnd::Output(error)),
             }
         }
         Ok(())

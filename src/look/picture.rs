@@ -26,16 +26,16 @@ pub(super) struct Lock {
 }
 
 /// What is known of a lock.
-pub(super) struct Shown<'a> {
+pub(super) struct ShownLock<'a> {
     pub(super) path: &'a LockPath,
     pub(super) roster: Roster,
     pub(super) last: Option<LastRun>,
 }
 
 /// One block for each lock: a line for the lock, a line for each contender, and what else there is to know.
-pub(super) fn of_locks(locks: &[Shown<'_>]) -> String {
+pub(super) fn of_locks(locks: &[ShownLock<'_>]) -> String {
     let mut text = String::new();
-    for Shown { path, roster, last } in locks {
+    for ShownLock { path, roster, last } in locks {
         let _ = writeln!(text, "{}: {}", legible(path.as_str()), count(roster.holders(), roster.waiters()));
         let rows: Vec<_> = roster.contenders.iter().map(row).collect();
         text += &table("  ", &rows);

@@ -10,7 +10,7 @@ use crate::rules::rfc3339::rfc3339;
 
 /// What is known of a node. The default is nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct SeenNode {
     /// The session that it belongs to; 0 if it is not ephemeral.
     pub session: Option<i64>,
     /// The transaction that created it.
@@ -69,12 +69,12 @@ pub struct Roster {
 
 impl Roster {
     /// From the names of all children of a lock's node, in any order, and what is known of those that are contenders.
-    pub fn new(names: impl IntoIterator<Item = String>, seen: &HashMap<String, Seen>) -> Self {
+    pub fn new(names: impl IntoIterator<Item = String>, seen: &HashMap<String, SeenNode>) -> Self {
         let queue =
             Queue::as_numbered(names).without(|name| seen.get(name).is_some_and(|seen| seen.session == Some(0)));
         let mut contenders: Vec<Entry> = vec![];
         let mut places = HashMap::new();
-        let unknown = Seen::default();
+        let unknown = SeenNode::default();
         for (contender, standing) in queue.standings() {
             let seen = seen.get(&contender.name).unwrap_or(&unknown);
             let id = own_id(contender, seen);
@@ -105,11 +105,11 @@ impl Roster {
 
 /// The id by which the nodes of one of our contenders belong together. A name that bears the id of another session was
 /// made up.
-fn own_id(contender: &Contender, seen: &Seen) -> Option<ContenderId> {
+fn own_id(contender: &Contender, seen: &SeenNode) -> Option<ContenderId> {
     contender.id.filter(|_| Queue::client(contender, seen.session) == Some("zklock"))
 }
 
-fn entry(position: usize, contender: &Contender, holds: bool, seen: &Seen) -> Entry {
+fn entry(position: usize, contender: &Contender, holds: bool, seen: &SeenNode) -> Entry {
     let card = seen.card.clone();
     Entry {
         position,
@@ -146,8 +146,8 @@ mod tests {
         format!("{}{sequence:010}", ContenderId::new(session, 1).prefix(dialect, mode))
     }
 
-    fn seen(session: i64, token: i64) -> Seen {
-        Seen {
+    fn seen(session: i64, token: i64) -> SeenNode {
+        SeenNode {
             session: Some(session),
             token: Some(token),
             created: Some(1000),
@@ -156,7 +156,7 @@ mod tests {
         }
     }
 
-    fn roster(nodes: Vec<(String, Seen)>) -> Roster {
+    fn roster(nodes: Vec<(String, SeenNode)>) -> Roster {
         let names: Vec<_> = nodes.iter().rev().map(|(name, _)| name.clone()).collect();
         Roster::new(names, &nodes.into_iter().collect())
     }
@@ -174,7 +174,7 @@ mod tests {
             (own(SESSION + 1, Dialect::CuratorRw, Mode::Shared, 2), seen(SESSION + 1, 12)),
             ("x-72057594037927936-0000000003".to_owned(), seen(72_057_594_037_927_936, 13)),
             ("_c_2a9f0cc5-5b46-4a0c-9ac9-4a1d5b3d0c1e-__READ__0000000004".to_owned(), seen(9, 14)),
-            ("config".to_owned(), Seen::default()),
+            ("config".to_owned(), SeenNode::default()),
         ]);
         let expected =
             [(1, true, "zklock", 1), (2, true, "zklock", 1), (3, false, "writelock", 1), (4, false, "curator", 1)];
@@ -190,7 +190,7 @@ mod tests {
             .collect();
         nodes.push((own(SESSION + 1, Dialect::Curator, Mode::Exclusive, 4), seen(SESSION + 1, 11)));
         // What is known of the nodes does not matter for that: `list` knows nothing of most of them.
-        let unknown = nodes.iter().map(|(name, _)| (name.clone(), Seen::default())).collect();
+        let unknown = nodes.iter().map(|(name, _)| (name.clone(), SeenNode::default())).collect();
         for roster in [roster(nodes), roster(unknown)] {
             assert_eq!(places(&roster), [(1, true, "zklock", 3), (2, false, "zklock", 1)]);
             assert_eq!(roster.contenders[0].node, roster.contenders[0].nodes[0]);
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_null() {
-        let roster = roster(vec![("mine-lock-0000000001".to_owned(), Seen::default())]);
+        let roster = roster(vec![("mine-lock-0000000001".to_owned(), SeenNode::default())]);
         let json = serde_json::to_value(&roster.contenders[0]).unwrap();
         let known: Vec<_> = json.as_object().unwrap().iter().filter(|(_, value)| !value.is_null()).collect();
         let known: Vec<_> = known.into_iter().map(|(name, _)| name.as_str()).collect();
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn used_up_numbers_are_said() {
-        let roster = roster(vec![("a-lock--000000001".to_owned(), Seen::default())]);
+        let roster = roster(vec![("a-lock--000000001".to_owned(), SeenNode::default())]);
         assert!(roster.is_exhausted);
         assert_eq!(roster.contenders.len(), 1);
     }

@@ -8,10 +8,10 @@ use nix::errno::Errno;
 use serde::Serialize;
 
 use super::output::Output;
-use super::picture::{self, Shown};
-use super::view::{Found, View, until_changed};
-use super::visit::{Patience, Visit};
-use super::{Stop, json_line, say};
+use super::picture::{self, ShownLock};
+use super::view::{LockState, LockView, until_changed};
+use super::visit::{Retry, Visit};
+use super::{EarlyEnd, json_line, say};
 use crate::cli::sentences;
 use crate::cli::{Operation, Status, Verbosity};
 use crate::look::roster::{Entry, Roster};
@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// `--json`; docs/status.schema.json describes it.
 #[derive(Serialize)]
-struct Json<'a> {
+struct StatusJson<'a> {
     v: u32,
     locks: Vec<JsonLock<'a>>,
 }
@@ -44,7 +44,7 @@ struct JsonLock<'a> {
 }
 
 impl<'a> JsonLock<'a> {
-    fn new(shown: &'a Shown<'_>) -> Self {
+    fn new(shown: &'a ShownLock<'_>) -> Self {
         let last = shown.last.as_ref().and_then(JsonLast::new);
         Self { path: shown.path.as_str(), last, contenders: &shown.roster.contenders }
     }
@@ -66,7 +66,7 @@ impl<'a> JsonLast<'a> {
 
 /// The locks that may be read, and the paths of the others.
 struct Picture<'a> {
-    locks: Vec<Shown<'a>>,
+    locks: Vec<ShownLock<'a>>,
     denied: Vec<&'a LockPath>,
 }
 
@@ -75,11 +75,11 @@ pub(super) async fn run(
     operation: &Operation,
     visit: &Visit<'_>,
     output: &Output<'_>,
-) -> Result<Outcome, Stop> {
+) -> Result<Outcome, EarlyEnd> {
     if status.watch {
         return watch(status, operation, visit, output).await;
     }
-    let looked = visit.ask(Patience::Limited, async |session| {
+    let looked = visit.ask(Retry::Limited, async |session| {
         let mut views = views(status, session).await?;
         look(session, &mut views, operation).await
     });
@@ -96,17 +96,17 @@ pub(super) async fn run(
     Ok(if picture.tell_denied(operation) { Outcome::Denied } else { Outcome::Exited(u8::from(quiet)) })
 }
 
-async fn views<'a>(status: &'a Status, session: &TcpSession<'_>) -> Result<Vec<View<'a>>, Stop> {
+async fn views<'a>(status: &'a Status, session: &TcpSession<'_>) -> Result<Vec<LockView<'a>>, EarlyEnd> {
     // What had happened before we were started is to be seen; and what a server has seen before a reconnection.
     session.sync("/").await?;
-    Ok(status.locks.iter().map(|lock| View::new(lock, status.watch)).collect())
+    Ok(status.locks.iter().map(|lock| LockView::new(lock, status.watch)).collect())
 }
 
 async fn look<'a>(
     session: &TcpSession<'_>,
-    views: &mut [View<'a>],
+    views: &mut [LockView<'a>],
     operation: &Operation,
-) -> Result<Picture<'a>, Stop> {
+) -> Result<Picture<'a>, EarlyEnd> {
     let mut picture = Picture { locks: vec![], denied: vec![] };
     let mut is_any_there = false;
     for view in views {
@@ -114,12 +114,12 @@ async fn look<'a>(
         let last = view.last(session).await?;
         is_any_there |= last.is_some();
         match found {
-            Found::There(roster) => {
+            LockState::There(roster) => {
                 is_any_there = true;
-                picture.locks.push(Shown { path: view.lock, roster, last });
+                picture.locks.push(ShownLock { path: view.lock, roster, last });
             }
-            Found::Free => picture.locks.push(Shown { path: view.lock, roster: Roster::default(), last }),
-            Found::Denied => {
+            LockState::Free => picture.locks.push(ShownLock { path: view.lock, roster: Roster::default(), last }),
+            LockState::Denied => {
                 is_any_there = true;
                 picture.denied.push(view.lock);
             }
@@ -136,7 +136,7 @@ impl Picture<'_> {
         if !json {
             return picture::of_locks(&self.locks);
         }
-        json_line(&Json { v: 1, locks: self.locks.iter().map(JsonLock::new).collect() })
+        json_line(&StatusJson { v: 1, locks: self.locks.iter().map(JsonLock::new).collect() })
     }
 
     /// Names the locks that may not be read. Returns whether there are any.
@@ -153,7 +153,7 @@ async fn watch(
     operation: &Operation,
     visit: &Visit<'_>,
     output: &Output<'_>,
-) -> Result<Outcome, Stop> {
+) -> Result<Outcome, EarlyEnd> {
     let redraws = output.is_terminal && can_rewrite() && !status.json;
     // Without it, the next change is shown in the new size.
     let resizes = if redraws { Signals::of([Signal::WINCH]).ok() } else { None };
@@ -164,7 +164,7 @@ async fn watch(
             say(&format!("connection to ZooKeeper lost, trying again: {why}"));
         }
     };
-    let watching = visit.ask(Patience::Endless(&tell), async |session| {
+    let watching = visit.ask(Retry::Endless(&tell), async |session| {
         // The message is still on the terminal.
         if is_told.replace(false) && redraws {
             last.replace(None);
@@ -194,7 +194,7 @@ async fn watch(
     let closed = async {
         // Nothing is waited for but the end of what reads it: POLLERR, POLLHUP.
         output.closed().await;
-        Err(Stop::Output(Errno::EPIPE))
+        Err(EarlyEnd::Output(Errno::EPIPE))
     };
     or(closed, watching).await
 }

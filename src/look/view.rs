@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
-use super::Stop;
+use super::EarlyEnd;
 use super::window::Window;
-use crate::look::roster::{Roster, Seen};
+use crate::look::roster::{Roster, SeenNode};
 use crate::rules::card::Card;
 use crate::rules::last_run::{self, LastRun};
 use crate::rules::lock_path::LockPath;
@@ -16,43 +16,43 @@ use crate::zookeeper::session::{Failure, Watch};
 use crate::zookeeper::wire::reply::Stat;
 
 /// What is known of the lock of this path, and the watches that say when it is out of date.
-pub(super) struct View<'a> {
+pub(super) struct LockView<'a> {
     pub(super) lock: &'a LockPath,
     is_watched: bool,
     /// On the lock's children, or on its coming into being.
     list: Option<Watch>,
-    nodes: HashMap<String, (Seen, Option<Watch>)>,
+    nodes: HashMap<String, (SeenNode, Option<Watch>)>,
     /// The last successful run, once it was looked for, and the watch on its record, or on the record's coming into being.
     last: Option<(Option<LastRun>, Option<Watch>)>,
 }
 
-pub(super) enum Found {
+pub(super) enum LockState {
     /// The lock has a node.
     There(Roster),
     Free,
     Denied,
 }
 
-impl<'a> View<'a> {
+impl<'a> LockView<'a> {
     pub(super) fn new(lock: &'a LockPath, is_watched: bool) -> Self {
         Self { lock, is_watched, list: None, nodes: HashMap::new(), last: None }
     }
 
     /// Asks for all that is not known, or out of date.
-    pub(super) async fn look(&mut self, session: &TcpSession<'_>) -> Result<Found, Stop> {
+    pub(super) async fn look(&mut self, session: &TcpSession<'_>) -> Result<LockState, EarlyEnd> {
         let names = loop {
             match session.names(self.lock.as_str(), self.is_watched).await {
                 Ok((names, watch)) => {
                     self.list = watch;
                     break names;
                 }
-                Err(Failure::Denied) => return Ok(Found::Denied),
-                Err(Failure::NoNode) if !self.is_watched => return Ok(Found::Free),
+                Err(Failure::Denied) => return Ok(LockState::Denied),
+                Err(Failure::NoNode) if !self.is_watched => return Ok(LockState::Free),
                 Err(Failure::NoNode) => {
                     if let (None, watch) = session.exists(self.lock.as_str(), true).await? {
                         self.list = watch;
                         self.nodes.clear();
-                        return Ok(Found::Free);
+                        return Ok(LockState::Free);
                     }
                 }
                 Err(failure) => return Err(failure.into()),
@@ -60,11 +60,11 @@ impl<'a> View<'a> {
         };
         let gone = self.look_at_contenders(session, &names).await?;
         let seen: HashMap<_, _> = self.nodes.iter().map(|(name, (seen, _))| (name.clone(), seen.clone())).collect();
-        Ok(Found::There(Roster::new(names.into_iter().filter(|name| !gone.contains(name)), &seen)))
+        Ok(LockState::There(Roster::new(names.into_iter().filter(|name| !gone.contains(name)), &seen)))
     }
 
     /// The last successful run, if it was recorded and may be read.
-    pub(super) async fn last(&mut self, session: &TcpSession<'_>) -> Result<Option<LastRun>, Stop> {
+    pub(super) async fn last(&mut self, session: &TcpSession<'_>) -> Result<Option<LastRun>, EarlyEnd> {
         if let Some((last, _)) = &self.last {
             return Ok(last.clone());
         }
@@ -96,7 +96,7 @@ impl<'a> View<'a> {
         &mut self,
         session: &TcpSession<'_>,
         names: &[String],
-    ) -> Result<HashSet<String>, Stop> {
+    ) -> Result<HashSet<String>, EarlyEnd> {
         let mut gone = HashSet::new();
         let listed: HashSet<_> = names.iter().map(String::as_str).collect();
         self.nodes.retain(|name, _| listed.contains(name.as_str()));
@@ -114,7 +114,7 @@ impl<'a> View<'a> {
                 Err(Failure::Denied) => match session.exists(&self.lock.child(&name), self.is_watched).await {
                     Ok((stat, watch)) => (stat.map(|stat| seen(&stat, Card::default())), watch),
                     // It is there; the list will tell when it has gone.
-                    Err(Failure::Denied) => (Some(Seen::default()), None),
+                    Err(Failure::Denied) => (Some(SeenNode::default()), None),
                     Err(failure) => return Err(failure.into()),
                 },
                 Err(failure) => return Err(failure.into()),
@@ -145,7 +145,7 @@ impl<'a> View<'a> {
 }
 
 /// Waits until something has changed in one of these.
-pub(super) async fn until_changed(views: &mut [View<'_>]) {
+pub(super) async fn until_changed(views: &mut [LockView<'_>]) {
     poll_fn(|context| {
         // All are asked: each forgets what is old.
         let changed = views.iter_mut().filter_map(|view| view.has_changed(context).then_some(())).count();
@@ -154,8 +154,8 @@ pub(super) async fn until_changed(views: &mut [View<'_>]) {
     .await;
 }
 
-pub(super) fn seen(stat: &Stat, card: Card) -> Seen {
-    Seen {
+pub(super) fn seen(stat: &Stat, card: Card) -> SeenNode {
+    SeenNode {
         session: Some(stat.ephemeral_owner),
         token: Some(stat.czxid),
         created: Some(stat.ctime),

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::Stop;
+use super::EarlyEnd;
 use crate::cli::Access;
 use crate::rules::duration;
 use crate::system::clock;
@@ -41,7 +41,7 @@ pub(super) struct Visit<'p> {
 }
 
 /// How long to go on when servers do not answer.
-pub(super) enum Patience<'a> {
+pub(super) enum Retry<'a> {
     /// As long as `--connect-timeout`.
     Limited,
     /// After the first connection, for ever. It is told why there is no connection.
@@ -67,9 +67,9 @@ impl<'p> Visit<'p> {
     /// Asks something, from the beginning each time that a connection was lost.
     pub(super) async fn ask<T>(
         &self,
-        patience: Patience<'_>,
-        ask: impl AsyncFn(&TcpSession<'p>) -> Result<T, Stop>,
-    ) -> Result<T, Stop> {
+        patience: Retry<'_>,
+        ask: impl AsyncFn(&TcpSession<'p>) -> Result<T, EarlyEnd>,
+    ) -> Result<T, EarlyEnd> {
         let mut number = 0;
         loop {
             let has_been_connected = number > 0;
@@ -84,18 +84,18 @@ impl<'p> Visit<'p> {
                     lost.as_mut().poll(context)
                 })
                 .await;
-                Err(Stop::Failed(Failure::Unknown("the connection was lost again and again".to_owned())))
+                Err(EarlyEnd::Failed(Failure::Unknown("the connection was lost again and again".to_owned())))
             };
             let why = match or(lost, ask(&session)).await {
-                Err(Stop::Failed(why @ (Failure::Unknown(_) | Failure::SessionOver))) => why,
+                Err(EarlyEnd::Failed(why @ (Failure::Unknown(_) | Failure::SessionOver))) => why,
                 ended => return ended,
             };
             log::info!("asking again: {why}");
             if why == Failure::SessionOver {
                 self.identity.take();
             }
-            if matches!(patience, Patience::Limited) && number == CONNECTIONS {
-                return Err(Stop::Unreachable(why.to_string()));
+            if matches!(patience, Retry::Limited) && number == CONNECTIONS {
+                return Err(EarlyEnd::Unreachable(why.to_string()));
             }
             // The connection is closed, and not the session.
             self.session.take();
@@ -105,7 +105,7 @@ impl<'p> Visit<'p> {
     }
 
     /// Opens a session, or goes on with the one that there is.
-    async fn connect(&self, patience: &Patience<'_>, has_been_connected: bool) -> Result<(), Stop> {
+    async fn connect(&self, patience: &Retry<'_>, has_been_connected: bool) -> Result<(), EarlyEnd> {
         if self.session.borrow().is_some() {
             return Ok(());
         }
@@ -115,7 +115,7 @@ impl<'p> Visit<'p> {
                 let identity = self.identity.borrow().clone();
                 let unreachable = |why: String| {
                     log::info!("no connection: {why}");
-                    if let Patience::Endless(tell) = patience
+                    if let Retry::Endless(tell) = patience
                         && has_been_connected
                     {
                         tell(&why);
@@ -139,12 +139,12 @@ impl<'p> Visit<'p> {
                 }
             }
         };
-        if has_been_connected && matches!(patience, Patience::Endless(_)) {
+        if has_been_connected && matches!(patience, Retry::Endless(_)) {
             return opening.await;
         }
         let enough = async {
             self.sleep(self.access.connect_timeout).await;
-            Err(Stop::Unreachable(reason.borrow().clone()))
+            Err(EarlyEnd::Unreachable(reason.borrow().clone()))
         };
         or(opening, enough).await
     }

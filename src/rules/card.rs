@@ -65,7 +65,7 @@ pub struct Card {
 
 /// What is stored: the card, and what goes with it.
 #[derive(Serialize)]
-struct Data<'a> {
+struct CardData<'a> {
     v: u32,
     #[serde(flatten)]
     card: &'a Card,
@@ -77,7 +77,7 @@ impl Card {
     /// The data to store: a JSON object that leaves out what is `None`. `permits` follows from the
     /// mode.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let data = Data { v: VERSION, card: self, permits: self.mode.and_then(Mode::permits) };
+        let data = CardData { v: VERSION, card: self, permits: self.mode.and_then(Mode::permits) };
         serde_json::to_vec(&data).expect("a struct of texts and numbers has a JSON form")
     }
 

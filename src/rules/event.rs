@@ -86,7 +86,7 @@ pub enum CommandEnd {
 
 /// To whom a signal is passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whom {
+pub enum Recipient {
     /// The command's process group, or its descendants when it has ended.
     Command,
     /// The command, or its descendants when it has ended, as far as the terminal has not sent it to them, because they are
@@ -117,7 +117,7 @@ pub enum Effect {
     /// Pass a signal on.
     Signal {
         signal: Signal,
-        whom: Whom,
+        whom: Recipient,
     },
     /// Ask the command and all its descendants to stop.
     Stop(Signal),

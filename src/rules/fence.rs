@@ -8,7 +8,7 @@ pub fn token(text: &str) -> Option<u64> {
 
 /// What FILE says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum SeenToken {
     /// There is no such file.
     Nothing,
     /// The highest token so far.
@@ -17,7 +17,7 @@ pub enum Seen {
     Garbage,
 }
 
-impl Seen {
+impl SeenToken {
     /// Reads what [`record`] has written; a person may have left out the line feed.
     pub fn read(text: &[u8]) -> Self {
         let text = str::from_utf8(text).ok();
@@ -77,9 +77,9 @@ mod tests {
     #[test]
     fn a_record_reads_back() {
         for token in [0, 1, 4_294_967_298, u64::MAX] {
-            assert_eq!(Seen::read(record(token).as_bytes()), Seen::Token(token));
+            assert_eq!(SeenToken::read(record(token).as_bytes()), SeenToken::Token(token));
         }
-        assert_eq!(Seen::read(b"12"), Seen::Token(12));
+        assert_eq!(SeenToken::read(b"12"), SeenToken::Token(12));
     }
 
     #[test]
@@ -87,9 +87,9 @@ mod tests {
         for text in
             [&b""[..], b"\n", b"12\n\n", b" 12\n", b"-1\n", b"+1\n", b"0x1\n", b"12 13\n", b"\xff\n", b"root:x\n"]
         {
-            assert_eq!(Seen::read(text), Seen::Garbage, "{text:?}");
+            assert_eq!(SeenToken::read(text), SeenToken::Garbage, "{text:?}");
         }
-        assert_eq!(Seen::read(b"18446744073709551616\n"), Seen::Garbage, "more than fits");
+        assert_eq!(SeenToken::read(b"18446744073709551616\n"), SeenToken::Garbage, "more than fits");
     }
 
     #[test]
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn only_a_higher_token_is_later() {
-        for (seen, later) in [(Seen::Token(8), Some(8)), (Seen::Token(7), None), (Seen::Nothing, None)] {
+        for (seen, later) in [(SeenToken::Token(8), Some(8)), (SeenToken::Token(7), None), (SeenToken::Nothing, None)] {
             assert_eq!(seen.later_than(7), later);
         }
     }

@@ -55,7 +55,7 @@ impl Stage {
 
 /// Which processes get a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whom {
+pub enum Targets {
     /// The command, and what shares its process group or that of zklock.
     Job,
     /// Those of the command, or of what it has left behind, that have left the process group of zklock: a signal of the
@@ -67,9 +67,9 @@ pub enum Whom {
 
 /// What a supervisor asks of a guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum GuardRequest {
     Open,
-    Signal(Signal, Whom),
+    Signal(Signal, Targets),
     /// Send everything below this signal, and SIGCONT, so that what is stopped can act on it.
     Stop(Signal),
     /// Kill the command and all that is below.
@@ -81,7 +81,7 @@ pub enum Request {
 /// What a guard hears from its supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    Request(Request),
+    Request(GuardRequest),
     /// Nothing more for now.
     Nothing,
     /// The supervisor has gone.
@@ -90,7 +90,7 @@ pub enum Heard {
 
 /// What waitpid(2) tells a guard of its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reaped {
+pub enum GuardReaped {
     /// The command has ended with this status.
     Ended(i32),
     /// The command was stopped by the signal with this number.
@@ -114,7 +114,7 @@ pub enum Sign {
 }
 
 /// What a guard needs from outside. `guard::process` has the real thing, and the simulator of the tests another.
-pub trait Outside {
+pub trait GuardIo {
     /// Now, on the clock that counts sleep.
     fn now(&self) -> Instant;
 
@@ -130,7 +130,7 @@ pub trait Outside {
     /// Has the kernel kill the guard at this instant, unless it is moved by then.
     fn set_timer(&mut self, deadline: Instant);
 
-    fn reap(&mut self) -> Reaped;
+    fn reap(&mut self) -> GuardReaped;
 
     fn hear(&mut self) -> Heard;
 
@@ -146,7 +146,7 @@ pub trait Outside {
     /// Has the process that waits at the gate exit, if it still waits.
     fn close_gate(&mut self);
 
-    fn signal(&mut self, signal: Signal, whom: Whom);
+    fn signal(&mut self, signal: Signal, whom: Targets);
 
     /// SIGKILL to the command, to all children, and to those of their process groups that are the command's.
     fn kill_children(&mut self);
@@ -158,7 +158,7 @@ pub trait Outside {
 
 /// A guard. It lives until nothing is left of the command, or until it is told to leave.
 #[derive(Debug, Default)]
-pub struct Guard {
+pub struct GuardRules {
     /// The gate was opened: from here on the lease counts.
     is_open: bool,
     /// The command has been reaped.
@@ -182,20 +182,20 @@ struct Killing {
 
 /// What comes after a turn of a guard's loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum NextTurn {
     /// The next turn, as soon as something happens, and no later than at this instant.
     Wait(Option<Instant>),
     Exit,
 }
 
-impl Guard {
+impl GuardRules {
     /// Whether the supervisor is still to be heard.
     pub fn has_supervisor(&self) -> bool {
         !self.is_orphan
     }
 
     /// One turn of its loop. Before the first, the fuses are laid, and the command's process waits at the gate.
-    pub fn turn(&mut self, outside: &mut impl Outside) -> Next {
+    pub fn turn(&mut self, outside: &mut impl GuardIo) -> NextTurn {
         if self.reap(outside).is_none() {
             return self.end(outside, Stage::Empty);
         }
@@ -206,10 +206,10 @@ impl Guard {
         let wake_at = self.enforce(outside);
         // No signal comes again for children that have ended already, so the next turn is at once.
         let again = self.is_behind.then(|| outside.now());
-        Next::Wait(again.into_iter().chain(wake_at).min())
+        NextTurn::Wait(again.into_iter().chain(wake_at).min())
     }
 
-    fn end(&self, outside: &mut impl Outside, stage: Stage) -> Next {
+    fn end(&self, outside: &mut impl GuardIo, stage: Stage) -> NextTurn {
         // Without an opened gate there was no command, and this guard may have been replaced.
         if self.is_open {
             // What the command has left behind lives on, also where its orphans come to another process than the guard.
@@ -220,31 +220,31 @@ impl Guard {
             outside.show(Sign::Stage(stage));
         }
         outside.tell();
-        Next::Exit
+        NextTurn::Exit
     }
 
     /// Reaps what has ended. Returns whether that was anything; `None` if nothing is left.
-    fn reap(&mut self, outside: &mut impl Outside) -> Option<bool> {
+    fn reap(&mut self, outside: &mut impl GuardIo) -> Option<bool> {
         let (mut has_news, mut has_reaped) = (false, false);
         // Until there is no more, or too many have ended for one turn.
         self.is_behind = true;
         for _ in 0..REAPS {
             let sign = match outside.reap() {
                 // Told with the end of all: so the supervisor is woken once.
-                Reaped::NoneLeft => return None,
-                Reaped::NoMore => {
+                GuardReaped::NoneLeft => return None,
+                GuardReaped::NoMore => {
                     self.is_behind = false;
                     break;
                 }
-                Reaped::Other => {
+                GuardReaped::Other => {
                     has_reaped = true;
                     continue;
                 }
-                Reaped::Ended(status) => {
+                GuardReaped::Ended(status) => {
                     (self.is_reaped, has_reaped) = (true, true);
                     Sign::Ended(status)
                 }
-                Reaped::Stopped(signal) => Sign::Stopped(signal),
+                GuardReaped::Stopped(signal) => Sign::Stopped(signal),
             };
             // Without an opened gate there is no command.
             if self.is_open {
@@ -259,18 +259,18 @@ impl Guard {
     }
 
     /// Does what the supervisor asks. When the supervisor has gone, all is killed.
-    fn obey(&mut self, outside: &mut impl Outside) {
+    fn obey(&mut self, outside: &mut impl GuardIo) {
         while !self.is_orphan && !self.leaves {
             match outside.hear() {
                 Heard::Nothing => return,
-                Heard::Request(Request::Open) => self.open(outside),
-                Heard::Request(Request::Signal(signal, whom)) => outside.signal(signal, whom),
-                Heard::Request(Request::Stop(signal)) => {
-                    outside.signal(signal, Whom::All);
-                    outside.signal(Signal::CONT, Whom::All);
+                Heard::Request(GuardRequest::Open) => self.open(outside),
+                Heard::Request(GuardRequest::Signal(signal, whom)) => outside.signal(signal, whom),
+                Heard::Request(GuardRequest::Stop(signal)) => {
+                    outside.signal(signal, Targets::All);
+                    outside.signal(Signal::CONT, Targets::All);
                 }
-                Heard::Request(Request::Kill) => self.begin_to_kill(outside),
-                Heard::Request(Request::Leave) => self.leaves = self.is_reaped,
+                Heard::Request(GuardRequest::Kill) => self.begin_to_kill(outside),
+                Heard::Request(GuardRequest::Leave) => self.leaves = self.is_reaped,
                 Heard::Gone => {
                     self.is_orphan = true;
                     self.begin_to_kill(outside);
@@ -279,7 +279,7 @@ impl Guard {
         }
     }
 
-    fn open(&mut self, outside: &mut impl Outside) {
+    fn open(&mut self, outside: &mut impl GuardIo) {
         if self.killing.is_none() && !std::mem::replace(&mut self.is_open, true) {
             outside.set_timer(outside.limits().1);
             // Before the command can do anything: from here on we answer for it.
@@ -289,7 +289,7 @@ impl Guard {
         }
     }
 
-    fn begin_to_kill(&mut self, outside: &mut impl Outside) {
+    fn begin_to_kill(&mut self, outside: &mut impl GuardIo) {
         if self.killing.is_none() {
             outside.close_gate();
             self.killing = Some(Killing { again_at: None, pause: KILL_AGAIN });
@@ -301,7 +301,7 @@ impl Guard {
 
     /// Kills what is to be killed. Returns when to look again: long before the end of the lease, so that a guard that is
     /// scheduled late has moved its timer in time.
-    fn enforce(&mut self, outside: &mut impl Outside) -> Option<Instant> {
+    fn enforce(&mut self, outside: &mut impl GuardIo) -> Option<Instant> {
         let (now, (kill_at, ends_at)) = (outside.now(), outside.limits());
         let lasts = now < kill_at;
         let next_look = now + (ends_at.saturating_since(now) / LOOKS).max(SHORTEST_LOOK);
@@ -342,7 +342,7 @@ impl Guard {
     }
 
     /// Kills again for as long as what has been killed ends meanwhile, because what was below it has come up then.
-    fn kill(&mut self, outside: &mut impl Outside) {
+    fn kill(&mut self, outside: &mut impl GuardIo) {
         for _ in 0..CHASES {
             outside.kill_children();
             Self::postpone(outside);
@@ -354,7 +354,7 @@ impl Guard {
 
     /// Moves the timer of a guard that kills. What its death would kill has had its SIGKILL by now. What had left the command's
     /// group may take longer to die than the rest of the lease, and it comes up to this guard only.
-    fn postpone(outside: &mut impl Outside) {
+    fn postpone(outside: &mut impl GuardIo) {
         let ((kill_at, ends_at), now) = (outside.limits(), outside.now());
         outside.set_timer(if now < kill_at { ends_at } else { now + WORK_AT_MOST });
     }

@@ -35,7 +35,7 @@ enum Command {
 
 /// What a guard shows of itself and of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct GuardState {
     pub stage: Stage,
     /// How the command has ended, if the guard has reaped it.
     pub ended: Option<CommandEnd>,
@@ -48,14 +48,14 @@ pub struct News {
     pub stopped: Option<Signal>,
     /// The guard has died with the command still to be answered for.
     pub guard_gone: bool,
-    pub ended: Option<End>,
+    pub ended: Option<CommandFate>,
     /// It had ended when the guard died.
     pub ended_first: bool,
 }
 
 impl News {
     /// What the machine is to be told, in this order. `end`: what the end of the command means.
-    pub fn events(self, end: impl FnOnce(End) -> CommandEvent) -> Vec<Event> {
+    pub fn events(self, end: impl FnOnce(CommandFate) -> CommandEvent) -> Vec<Event> {
         let stopped = self.stopped.map(|signal| Event::Command(CommandEvent::Stopped(signal)));
         let gone = self.guard_gone.then_some(Event::Command(CommandEvent::GuardGone));
         let ended = self.ended.map(|ended| Event::Command(end(ended)));
@@ -66,7 +66,7 @@ impl News {
 
 /// How a command can end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum CommandFate {
     /// Its process has ended like this, perhaps before it was the command.
     Reaped(CommandEnd),
     /// Its process has not passed the gate: it could not be made, or was killed there.
@@ -84,7 +84,7 @@ pub enum Kill {
     KillChildren,
 }
 
-impl End {
+impl CommandFate {
     /// How the run ends with it, if nothing else has happened.
     pub fn outcome(self) -> Outcome {
         match self {
@@ -117,7 +117,7 @@ impl Guarded {
     }
 
     /// Whether the locks that are borrowed are needed. `waits`: whether any processes are waited for.
-    pub fn needs_loans(&self, shown: Shown, waits: bool) -> bool {
+    pub fn needs_loans(&self, shown: GuardState, waits: bool) -> bool {
         match self.command {
             Command::Gated => true,
             // What the guard has reaped by now has ended by itself.
@@ -141,7 +141,7 @@ impl Guarded {
     }
 
     /// What is new. `is_our_child`: whether the command's process is our child now, alive or not.
-    pub fn news(&mut self, shown: Shown, stopped: Option<Signal>, is_our_child: impl FnOnce() -> bool) -> News {
+    pub fn news(&mut self, shown: GuardState, stopped: Option<Signal>, is_our_child: impl FnOnce() -> bool) -> News {
         if self.is_gated() {
             return News::default();
         }
@@ -155,7 +155,7 @@ impl Guarded {
             let unseen = || (!is_our_child()).then_some(CommandEnd::Signaled(Signal::KILL));
             let end = shown.ended.or_else(|| if has_fallen { self.adopted_end.or_else(unseen) } else { None });
             let stillborn = self.is_reaped && shown.stage == Stage::Gated;
-            news.ended = end.map(End::Reaped).or(stillborn.then_some(End::Stillborn));
+            news.ended = end.map(CommandFate::Reaped).or(stillborn.then_some(CommandFate::Stillborn));
             if news.ended.is_some() {
                 self.command = Command::Over;
             }
@@ -187,8 +187,8 @@ mod tests {
 
     const KILLED: CommandEnd = CommandEnd::Signaled(Signal::KILL);
 
-    fn shown(stage: Stage, ended: Option<CommandEnd>) -> Shown {
-        Shown { stage, ended }
+    fn shown(stage: Stage, ended: Option<CommandEnd>) -> GuardState {
+        GuardState { stage, ended }
     }
 
     fn started() -> Guarded {
@@ -225,7 +225,7 @@ mod tests {
         for (mut guarded, events) in [(started(), 1), (died(), 2)] {
             let end = CommandEnd::Exited(3);
             let news = guarded.news(shown(Stage::Open, Some(end)), None, || false);
-            assert_eq!((news.ended_first, news.ended), (true, Some(End::Reaped(end))));
+            assert_eq!((news.ended_first, news.ended), (true, Some(CommandFate::Reaped(end))));
             assert_eq!(news.events(|_| CommandEvent::Ended(end)).len(), events);
             assert_eq!(guarded.news(shown(Stage::Empty, Some(end)), None, || false), News::default());
         }
@@ -239,19 +239,19 @@ mod tests {
         assert_eq!(guarded.news(shown(Stage::Open, None), None, || true), News::default());
         guarded.command_reaped(CommandEnd::Exited(1));
         let news = guarded.news(shown(Stage::Open, None), None, || false);
-        assert_eq!(news, News { ended: Some(End::Reaped(CommandEnd::Exited(1))), ..News::default() });
+        assert_eq!(news, News { ended: Some(CommandFate::Reaped(CommandEnd::Exited(1))), ..News::default() });
     }
 
     #[test]
     fn an_end_that_was_seen_by_neither_is_a_kill() {
         let news = died().news(shown(Stage::Open, None), None, || false);
-        assert_eq!(news, News { guard_gone: true, ended: Some(End::Reaped(KILLED)), ..News::default() });
+        assert_eq!(news, News { guard_gone: true, ended: Some(CommandFate::Reaped(KILLED)), ..News::default() });
     }
 
     #[test]
     fn a_command_that_has_not_passed_the_gate_is_stillborn() {
         let news = died().news(shown(Stage::Gated, None), None, || false);
-        assert_eq!(news, News { ended: Some(End::Stillborn), ..News::default() });
+        assert_eq!(news, News { ended: Some(CommandFate::Stillborn), ..News::default() });
         // As long as the guard lives, it may still open the gate.
         assert_eq!(started().news(shown(Stage::Gated, None), None, || false), News::default());
         let mut gated = Guarded::default();

@@ -53,7 +53,7 @@ pub struct Success {
 }
 
 #[derive(Serialize)]
-struct Data<'a> {
+struct RecordData<'a> {
     v: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<&'a str>,
@@ -68,7 +68,7 @@ impl Success {
     /// The data of the record, if it is written at `now`. `token`: that of the lock.
     pub fn to_bytes(self, now: Instant, token: i64, host: Option<&str>, user: Option<&str>) -> Vec<u8> {
         let since = |instant: Instant| millis(instant.saturating_since(self.began));
-        let data = Data { v: VERSION, host, user, token, began_ms_ago: since(now), took_ms: since(self.ended) };
+        let data = RecordData { v: VERSION, host, user, token, began_ms_ago: since(now), took_ms: since(self.ended) };
         serde_json::to_vec(&data).expect("a struct of texts and numbers has a JSON form")
     }
 }

@@ -51,7 +51,7 @@ enum State {
 }
 
 /// What comes next, and what is to be done on the way.
-type Next = (State, Vec<Effect>);
+type Transition = (State, Vec<Effect>);
 
 /// The life of one run.
 #[derive(Debug)]
@@ -190,14 +190,14 @@ fn regranted(timeout: Duration, kill_after: Option<Duration>) -> Terms {
 }
 
 /// Leaves without having run a command.
-fn give_up(now: Instant, outcome: Outcome, why: impl Into<Option<Notice>>) -> Next {
+fn give_up(now: Instant, outcome: Outcome, why: impl Into<Option<Notice>>) -> Transition {
     let effects = why.into().map(Effect::Say).into_iter().chain([Effect::Release]).collect();
     (State::Releasing(Release::after(now, outcome, None)), effects)
 }
 
 /// Leaves after a command. `frees_within`: within what time the lock frees itself, told when the release is
 /// not confirmed.
-fn release(now: Instant, outcome: Outcome, frees_within: Option<Duration>) -> Next {
+fn release(now: Instant, outcome: Outcome, frees_within: Option<Duration>) -> Transition {
     (State::Releasing(Release::after(now, outcome, frees_within)), vec![Effect::Release])
 }
 

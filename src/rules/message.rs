@@ -15,7 +15,7 @@ use super::queue::{Dialect, Recipe};
 /// What the keeper tells the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
-    Connection(Connection),
+    Connection(Connectivity),
     /// These runs lend us locks that we use, and no others do: those of other runs are not to be kept from being released.
     Borrows(Vec<Lender>),
     Queue(Progress),
@@ -35,7 +35,7 @@ pub enum Report {
 
 /// How the connection to the servers is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Connection {
+pub enum Connectivity {
     /// No server has answered yet, for this reason; the keeper goes on trying.
     Unreachable(String),
     /// The session has a connection: the first one, or a new one after the last was lost.
@@ -54,7 +54,7 @@ pub enum Progress {
     /// The lock was ours, and the last successful run was recent. We have left the queue.
     Skipped(LastRun),
     /// Our contender node is in the queue and others are before it.
-    Waiting(View),
+    Waiting(QueueView),
     /// Our contender node had vanished while waiting; a new one is at the tail of the queue.
     Requeued(Loss),
     /// No contender keeps us from this lock any more, but we do not hold yet: there is a further lock to
@@ -88,7 +88,7 @@ pub enum Remark {
 
 /// What a waiter can say about the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct View {
+pub struct QueueView {
     /// The lock that is waited for.
     pub lock: String,
     /// Our place, counted from 1; 0 if there is no queue, as in the dialect `single`.
@@ -106,7 +106,7 @@ pub struct View {
 
 /// One lock that is ours.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Granted {
+pub struct GrantedLock {
     pub lock: String,
     /// Full path of the contender node.
     pub node: String,
@@ -118,16 +118,16 @@ pub struct Granted {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// The lock that was named first.
-    pub first: Granted,
+    pub first: GrantedLock,
     /// The others, in the order in which they were named.
-    pub and: Vec<Granted>,
+    pub and: Vec<GrantedLock>,
     /// The session to which the first one's node belongs.
     pub session: i64,
 }
 
 impl Grant {
     /// All locks, in the order in which they were named.
-    pub fn all(&self) -> impl Iterator<Item = &Granted> {
+    pub fn all(&self) -> impl Iterator<Item = &GrantedLock> {
         std::iter::once(&self.first).chain(&self.and)
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::last_run::LastRun;
 use super::lease::{NoRoom, Terms};
-use super::message::{Grant, Loss, Refusal, Remark, View};
+use super::message::{Grant, Loss, QueueView, Refusal, Remark};
 use super::signal::Signal;
 
 /// One thing to tell.
@@ -32,7 +32,7 @@ pub enum Notice {
     Remark(Remark),
     /// The command is not run, because the last successful run was recent.
     Skipped(LastRun),
-    Waiting(View),
+    Waiting(QueueView),
     /// The place in the queue was lost; at the tail again.
     Requeued {
         /// Why; `None`: the keeper process died.
@@ -96,7 +96,7 @@ pub enum Notice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blocker {
     /// The contenders before us.
-    Queue(View),
+    Queue(QueueView),
     /// No server answered, for this reason if one is known.
     Servers(Option<String>),
     /// The servers had answered, but at the end their answer was late or missing.

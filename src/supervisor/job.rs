@@ -11,11 +11,11 @@ use nix::unistd::{Pid, getpid};
 use crate::cli::CommandLine;
 use crate::cli::environment::Variable;
 use crate::guard::program::{Launch, Program};
-use crate::guard::tree::{self, Origin, Tree};
-use crate::guard::{Birth, Guard, Ties};
+use crate::guard::tree::{self, StartGroup, Tree};
+use crate::guard::{Guard, GuardBirth, Ties};
 use crate::rules::event::CommandEnd;
-use crate::rules::guard::{Request, Stage, Whom};
-use crate::rules::guarded::{self, End, Kill, News, Shown};
+use crate::rules::guard::{GuardRequest, Stage, Targets};
+use crate::rules::guarded::{self, CommandFate, GuardState, Kill, News};
 use crate::rules::instant::Instant;
 use crate::rules::message::Grant;
 use crate::rules::notice::Notice;
@@ -31,7 +31,7 @@ pub(super) struct Job {
     /// What comes to us when our guard dies, and the children of ours that are not the command's.
     tree: Tree,
     strangers: Vec<i32>,
-    guard: Option<Guarded>,
+    guard: Option<RunningGuard>,
     /// Guards that were dismissed, until they have been reaped.
     dismissed: Vec<Pid>,
     /// The locks that the command runs, or ran, under.
@@ -46,16 +46,16 @@ pub(super) struct Job {
 }
 
 /// A guard and the command that it answers for.
-struct Guarded {
+struct RunningGuard {
     guard: Guard,
     state: guarded::Guarded,
     /// The guard has been told to leave alone what the command has left behind.
     leaves: bool,
 }
 
-impl Guarded {
-    fn shown(&self) -> Shown {
-        Shown { stage: self.guard.stage(), ended: self.guard.ended() }
+impl RunningGuard {
+    fn shown(&self) -> GuardState {
+        GuardState { stage: self.guard.stage(), ended: self.guard.ended() }
     }
 }
 
@@ -91,9 +91,9 @@ impl Job {
         self.shares_group = terminal::is_controlled();
         self.strangers.clear();
         self.tree.each_child(|child| self.strangers.push(child))?;
-        let birth = Birth { command, own_group: !self.shares_group, kept: kept.to_vec() };
+        let birth = GuardBirth { command, own_group: !self.shares_group, kept: kept.to_vec() };
         let guard = Guard::start(&birth, ties)?;
-        self.guard = Some(Guarded { guard, state: guarded::Guarded::default(), leaves: false });
+        self.guard = Some(RunningGuard { guard, state: guarded::Guarded::default(), leaves: false });
         Ok(())
     }
 
@@ -145,7 +145,7 @@ impl Job {
     /// Takes the command back, unless it has passed the gate. Guard and gate may be stopped: nothing of the user's runs
     /// there.
     pub(super) fn recall(&mut self) -> bool {
-        let is_back = |guarded: &Guarded| guarded.state.has_command() && guarded.guard.shared().recall();
+        let is_back = |guarded: &RunningGuard| guarded.state.has_command() && guarded.guard.shared().recall();
         let Some(guarded) = self.guard.as_mut().filter(|guarded| is_back(guarded)) else { return false };
         guarded.state.recall();
         self.dismiss_guard();
@@ -221,15 +221,15 @@ impl Job {
     }
 
     /// Why the program was not executed, if it was not, once this end has been told.
-    pub(super) fn failure(&self, end: End) -> Option<io::Error> {
+    pub(super) fn failure(&self, end: CommandFate) -> Option<io::Error> {
         let guard = self.guard.as_ref().map(|guarded| &guarded.guard);
         match end {
-            End::Reaped(_) => guard?.failure(),
+            CommandFate::Reaped(_) => guard?.failure(),
             // The timer of a guard that is to open its gate after the lease ends that guard.
-            End::Stillborn if guard.is_some_and(|guard| guard.shared().limits().0 <= clock::now()) => {
+            CommandFate::Stillborn if guard.is_some_and(|guard| guard.shared().limits().0 <= clock::now()) => {
                 Some(Errno::ETIME.into())
             }
-            End::Stillborn => guard.and_then(Guard::failure).or(Some(Errno::ESRCH.into())),
+            CommandFate::Stillborn => guard.and_then(Guard::failure).or(Some(Errno::ESRCH.into())),
         }
     }
 
@@ -244,7 +244,7 @@ impl Job {
     }
 
     /// The guard, for as long as it answers for something.
-    fn answering(&self) -> Option<&Guarded> {
+    fn answering(&self) -> Option<&RunningGuard> {
         self.guard.as_ref().filter(|guarded| !guarded.guard.stage().is_over())
     }
 
@@ -253,7 +253,7 @@ impl Job {
     pub(super) fn forward(&self, signal: Signal, waits: bool) {
         if let Some(guarded) = self.answering() {
             let has_ended = !guarded.state.has_command() || waits && guarded.guard.ended().is_some();
-            guarded.guard.ask(Request::Signal(signal, if has_ended { Whom::All } else { Whom::Job }));
+            guarded.guard.ask(GuardRequest::Signal(signal, if has_ended { Targets::All } else { Targets::Job }));
         }
     }
 
@@ -264,7 +264,7 @@ impl Job {
             // The guard is in another session, so for the kernel such a group is orphaned, and TSTP stops none of it
             // (setpgid(2)).
             let stops = signal == Signal::TSTP && guarded.state.has_command();
-            guarded.guard.ask(Request::Signal(if stops { Signal::STOP } else { signal }, Whom::Strayed));
+            guarded.guard.ask(GuardRequest::Signal(if stops { Signal::STOP } else { signal }, Targets::Strayed));
         }
     }
 
@@ -279,7 +279,7 @@ impl Job {
         self.interrupted = true;
         if let Some(guarded) = self.answering() {
             guarded.guard.shared().spoil();
-            guarded.guard.ask(Request::Stop(signal));
+            guarded.guard.ask(GuardRequest::Stop(signal));
         }
     }
 
@@ -289,10 +289,10 @@ impl Job {
         let Some(guarded) = self.guard.as_mut().filter(|guarded| !guarded.guard.stage().is_over()) else { return };
         guarded.guard.shared().spoil();
         match guarded.state.kill(guarded.guard.stage()) {
-            Kill::AskGuard => guarded.guard.ask(Request::Kill),
+            Kill::AskGuard => guarded.guard.ask(GuardRequest::Kill),
             Kill::KillGuard => guarded.guard.kill_guard(),
             Kill::KillChildren => {
-                let origin = Origin::ours(guarded.guard.shared().command().filter(|_| !self.shares_group));
+                let origin = StartGroup::ours(guarded.guard.shared().command().filter(|_| !self.shares_group));
                 let is_stranger = |child| self.strangers.contains(&child);
                 (0..CHASES).for_each(|_| self.tree.kill_children(origin, is_stranger));
                 self.tree.kill_below(is_stranger);
@@ -306,7 +306,7 @@ impl Job {
         if let Some(guarded) = &mut self.guard {
             guarded.leaves = true;
             if guarded.guard.stage().is_open() && !guarded.state.is_reaped() {
-                guarded.guard.ask(Request::Leave);
+                guarded.guard.ask(GuardRequest::Leave);
             }
         }
     }
@@ -343,7 +343,7 @@ impl Job {
     /// to exit. If the operating system has failed us in the middle of a run, it is the command, and is killed.
     pub(super) fn is_left(&mut self) -> bool {
         self.dismiss_guard();
-        let Some(Guarded { guard, state, leaves }) = &self.guard else { return !self.dismissed.is_empty() };
+        let Some(RunningGuard { guard, state, leaves }) = &self.guard else { return !self.dismissed.is_empty() };
         let is_reaped = state.is_reaped();
         if guard.stage().is_over() {
             if !is_reaped {
@@ -352,7 +352,7 @@ impl Job {
             }
         } else if *leaves {
             // Once more: if it was stopped, its socket may have been full.
-            guard.ask(Request::Leave);
+            guard.ask(GuardRequest::Leave);
         } else if !(is_reaped && self.has_gone()) {
             self.kill();
             return true;

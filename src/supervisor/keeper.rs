@@ -9,12 +9,12 @@ use anyhow::Context as _;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
-use crate::between::lending::Borrowing;
+use crate::between::lending::BorrowedPipes;
 use crate::between::wire::{Link, Received};
 use crate::cli::Plan;
 use crate::fence::{Fence, keeper as fence_keeper};
 use crate::guard::{KeeperTies, Ties};
-use crate::keeper::process::{self, Birth};
+use crate::keeper::process::{self, KeeperBirth};
 use crate::rules::event::{CommandEnd, Event};
 use crate::rules::last_run::Asked;
 use crate::rules::lender::Lender;
@@ -25,7 +25,7 @@ use crate::system::proc;
 use crate::system::signals;
 use crate::system::writer;
 
-pub(super) struct Keeper {
+pub(super) struct KeeperProcess {
     pub(super) pid: Pid,
     /// `None` once the other end is closed.
     pub(super) link: Option<Link>,
@@ -35,27 +35,27 @@ pub(super) struct Keeper {
     died: bool,
 }
 
-impl Keeper {
+impl KeeperProcess {
     /// Makes a keeper of a session.
     pub(super) fn start(
         plan: &Plan,
         kept: Option<&File>,
         refresh: Option<Duration>,
         asked: Option<Asked>,
-        borrowing: &Borrowing,
+        borrowing: &BorrowedPipes,
     ) -> anyhow::Result<Self> {
         let is_hold = plan.hold().is_some();
         let file = plan.login.file.as_deref().and_then(descriptor_of);
         let files = kept.map(File::as_raw_fd).into_iter().chain(file);
         Self::fork(is_hold, files, |supervisor, link, ties| {
             let loans = borrowing.without_pipes();
-            process::run(Birth { plan, kept, supervisor, refresh, asked, loans, link, ties });
+            process::run(KeeperBirth { plan, kept, supervisor, refresh, asked, loans, link, ties });
         })
     }
 
     pub(super) fn of_fence(fence: &Fence) -> anyhow::Result<Self> {
         Self::fork(false, [fence.descriptor()], |supervisor, link, ties| {
-            fence_keeper::run(&fence_keeper::Birth { fence, supervisor: supervisor.pid, link, ties });
+            fence_keeper::run(&fence_keeper::FenceBirth { fence, supervisor: supervisor.pid, link, ties });
         })
     }
 

@@ -5,9 +5,9 @@
 //!
 //! It has one loop. What comes first in it, and what follows from what, is in [`turn`].
 
+mod effects;
 mod job;
 mod keeper;
-mod outside;
 mod readiness;
 mod teller;
 pub mod turn;
@@ -23,19 +23,19 @@ use anyhow::Context as _;
 use nix::unistd::Pid;
 
 use self::job::Job;
-use self::keeper::Keeper;
+use self::keeper::KeeperProcess;
 use self::teller::Teller;
 use self::turn::Turns;
 use self::wait::Ready;
 use crate::between::hold::{Caller, leave_stdout};
-use crate::between::lending::{self, Borrowing};
+use crate::between::lending::{self, BorrowedPipes};
 use crate::cli::environment;
 use crate::cli::sentences;
 use crate::cli::{CommandLine, Plan};
 use crate::fence::Fence;
 use crate::guard::program::{self, Reaped};
 use crate::rules::event::{CommandEnd, CommandEvent, Event, OnLostEvent, Unstarted};
-use crate::rules::guarded::End;
+use crate::rules::guarded::CommandFate;
 use crate::rules::instant::Instant;
 use crate::rules::last_run::Asked;
 use crate::rules::message::{Grant, Order};
@@ -87,7 +87,7 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
     };
     let kept = plan.login.file.as_ref().map(|_| secrets::hidden_file()).transpose();
     let kept = kept.context("cannot make room for the credentials")?;
-    let borrowing = Borrowing::new(&plan.request.offers);
+    let borrowing = BorrowedPipes::new(&plan.request.offers);
     let teller = Teller::new(plan);
     let caller = plan.hold().map(Caller::find).transpose().context("cannot watch the caller")?;
     let stand_in = caller.as_ref().map(|caller| caller.command(plan.settings.stop_signal));
@@ -132,9 +132,9 @@ struct Supervisor<'p> {
     /// Tells that a child has ended or was stopped.
     ended: Signals,
     alarm: Alarm,
-    keeper: Option<Keeper>,
+    keeper: Option<KeeperProcess>,
     job: Job,
-    borrowing: Borrowing,
+    borrowing: BorrowedPipes,
     /// With `zklock fence`: the files in place of a lock.
     fence: Option<Fence>,
     /// With `zklock hold`: the process that the lock is held for.
@@ -195,8 +195,8 @@ impl<'p> Supervisor<'p> {
         }
         let refresh = self.teller.refresh();
         let keeper = match &self.fence {
-            Some(fence) => Keeper::of_fence(fence)?,
-            None => Keeper::start(self.plan, self.kept.as_ref(), refresh, self.asked, &self.borrowing)?,
+            Some(fence) => KeeperProcess::of_fence(fence)?,
+            None => KeeperProcess::start(self.plan, self.kept.as_ref(), refresh, self.asked, &self.borrowing)?,
         };
         self.job.disown(keeper.pid);
         self.keeper = Some(keeper);
@@ -389,12 +389,12 @@ impl<'p> Supervisor<'p> {
 
     /// What the end of the command's process means: the user is told why the program was not executed, if it was not. From now
     /// on nothing more is lent, unless descendants are waited for: they would wait for themselves in the queue.
-    fn end(&mut self, end: End) -> CommandEvent {
+    fn end(&mut self, end: CommandFate) -> CommandEvent {
         let why = self.job.failure(end).map(|error| self.not_started(&error));
         let end = match (why, end) {
             (Some(why), _) => return CommandEvent::StartFailed(why),
-            (None, End::Stillborn) => return CommandEvent::StartFailed(Unstarted::NoProcess),
-            (None, End::Reaped(end)) => end,
+            (None, CommandFate::Stillborn) => return CommandEvent::StartFailed(Unstarted::NoProcess),
+            (None, CommandFate::Reaped(end)) => end,
         };
         if self.caller.is_some() && matches!(end, CommandEnd::Signaled(_)) {
             // What stood in for a command was killed: what has borrowed the lock relies on it, and so does the caller.

@@ -1,7 +1,7 @@
 //! The turns of the supervisor's loop: what is heard in which order, and what follows.
 //!
 //! Each turn reads in this order, because each of these comes about before what is read before it can be due to it:
-//! 1. what has become of our children, as the guard shows it ([`Outside::look`]);
+//! 1. what has become of our children, as the guard shows it ([`SupervisorIo::look`]);
 //! 2. what the keeper reports: when the lock is lost, it does so before it has the command killed, and a command that was
 //!    killed must not pass for one that ended by itself;
 //! 3. signals: one that came before the report that the lock is ours was read keeps the command from being started.
@@ -25,7 +25,7 @@ use crate::rules::signal::Signal;
 
 /// What has become of our children since the last look.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct ChildNews {
     /// What the machine is to be told of the guard and the command, in this order.
     pub events: Vec<Event>,
     /// The end of the command is among them.
@@ -54,7 +54,7 @@ pub struct Seen {
 }
 
 /// What the loop needs from outside: [`super::run`] has the real thing, and the simulator of the tests another.
-pub trait Outside {
+pub trait SupervisorIo {
     /// The operating system refuses something that a run cannot do without.
     type Error;
 
@@ -62,7 +62,7 @@ pub trait Outside {
     fn now(&self) -> Instant;
 
     /// Looks at our children and at what they show. `waits`: whether any processes are waited for.
-    fn look(&mut self, waits: bool) -> Seen;
+    fn look(&mut self, waits: bool) -> ChildNews;
 
     /// The keeper's next report, or that it has gone.
     fn hear_keeper(&mut self) -> Option<Event>;
@@ -92,8 +92,8 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// A run that begins now. An error is one of [`Outside::perform`].
-    pub fn begin<O: Outside>(settings: Settings, outside: &mut O) -> Result<Self, O::Error> {
+    /// A run that begins now. An error is one of [`SupervisorIo::perform`].
+    pub fn begin<O: SupervisorIo>(settings: Settings, outside: &mut O) -> Result<Self, O::Error> {
         let (machine, effects) = Machine::start(settings, outside.now());
         let mut turns = Self { machine, lease: None, has_stopped: false, behind_since: None, outcome: None };
         turns.perform(outside, effects)?;
@@ -118,7 +118,7 @@ impl Turns {
     }
 
     /// One turn. An error is one of `outside`.
-    pub fn turn<O: Outside>(&mut self, outside: &mut O) -> Result<(), O::Error> {
+    pub fn turn<O: SupervisorIo>(&mut self, outside: &mut O) -> Result<(), O::Error> {
         let seen = outside.look(self.awaits().is_some());
         self.behind_since = seen.is_behind.then(|| outside.now());
         let postponed = self.hear_keeper(outside, &seen)?;
@@ -147,7 +147,7 @@ impl Turns {
 
     /// Tells what the keeper reports, the lease, and a loss that others have found. Returns what is not to be told before the
     /// end of the command.
-    fn hear_keeper<O: Outside>(&mut self, outside: &mut O, seen: &Seen) -> Result<Vec<Event>, O::Error> {
+    fn hear_keeper<O: SupervisorIo>(&mut self, outside: &mut O, seen: &ChildNews) -> Result<Vec<Event>, O::Error> {
         let mut postponed = vec![];
         while let Some(event) = outside.hear_keeper() {
             let is_too_late = match event {
@@ -183,7 +183,7 @@ impl Turns {
     }
 
     /// Tells when the processes that are waited for have gone. The command first: it is gone only when its end has been told.
-    fn tell_who_has_gone<O: Outside>(&mut self, outside: &mut O, seen: &Seen) -> Result<(), O::Error> {
+    fn tell_who_has_gone<O: SupervisorIo>(&mut self, outside: &mut O, seen: &ChildNews) -> Result<(), O::Error> {
         let have_gone = match self.awaits() {
             Some(Awaited::Everyone) => seen.everyone_has_gone,
             Some(Awaited::Borrowers) => seen.borrowers_have_gone,
@@ -193,17 +193,21 @@ impl Turns {
         self.tell(outside, gone)
     }
 
-    fn tell<O: Outside>(&mut self, outside: &mut O, events: impl IntoIterator<Item = Event>) -> Result<(), O::Error> {
+    fn tell<O: SupervisorIo>(
+        &mut self,
+        outside: &mut O,
+        events: impl IntoIterator<Item = Event>,
+    ) -> Result<(), O::Error> {
         events.into_iter().try_for_each(|event| self.happen(outside, event))
     }
 
-    fn happen<O: Outside>(&mut self, outside: &mut O, event: Event) -> Result<(), O::Error> {
+    fn happen<O: SupervisorIo>(&mut self, outside: &mut O, event: Event) -> Result<(), O::Error> {
         log::debug!("event {event:?}");
         let effects = self.machine.step(outside.now(), event);
         self.perform(outside, effects)
     }
 
-    fn perform<O: Outside>(&mut self, outside: &mut O, effects: Vec<Effect>) -> Result<(), O::Error> {
+    fn perform<O: SupervisorIo>(&mut self, outside: &mut O, effects: Vec<Effect>) -> Result<(), O::Error> {
         let mut taken_back = None;
         for effect in effects {
             log::debug!("effect {effect:?}");

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::Supervisor;
-use super::keeper::Keeper;
+use super::keeper::KeeperProcess;
 use super::turn::Turns;
 use crate::between::hold::Caller;
 use crate::rules::event::Awaited;
@@ -30,7 +30,7 @@ impl Ready {
 impl Supervisor<'_> {
     /// Sleeps until a signal, a report, the deadline or a text that has no writer comes.
     pub(super) fn wait(&mut self, turns: &Turns) -> anyhow::Result<()> {
-        if self.keeper.as_ref().is_some_and(Keeper::has_news) {
+        if self.keeper.as_ref().is_some_and(KeeperProcess::has_news) {
             self.ready = Ready::ALL;
             return Ok(());
         }

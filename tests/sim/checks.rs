@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use zklock::rules::event::CommandEnd;
 use zklock::rules::lease::Terms;
-use zklock::rules::message::{Grant, Granted};
+use zklock::rules::message::{Grant, GrantedLock};
 use zklock::rules::mode::Mode;
 use zklock::rules::outcome::Outcome;
 use zklock::rules::queue::Contender;
@@ -31,7 +31,7 @@ impl State {
     /// Whether this host's command may still be running without the lock. `node`: the one that is gone, if it is only one.
     fn is_excused(&self, host: usize, node: Option<&str>) -> bool {
         let may_be_unheard =
-            |granted: &Granted| node.is_none_or(|node| node == granted.node) && self.is_unheard(granted);
+            |granted: &GrantedLock| node.is_none_or(|node| node == granted.node) && self.is_unheard(granted);
         let is_excused = |index: usize| {
             let host = &self.hosts[index];
             self.now <= host.paused_until.max(host.operator_until).max(host.shortened_from)
@@ -49,7 +49,7 @@ impl State {
 
     /// Whether the session of this node has expired because a server granted a shorter timeout that the client does not
     /// know of yet.
-    fn is_unheard(&self, granted: &Granted) -> bool {
+    fn is_unheard(&self, granted: &GrantedLock) -> bool {
         let name = granted.node.rsplit('/').next().unwrap_or_default();
         let id = Contender::parse(name).and_then(|contender| contender.id);
         let session = id.and_then(|id| self.servers.sessions.get(self.servers.session_of(id.session())));
@@ -121,7 +121,7 @@ impl State {
             return;
         }
         let Some(grant) = &self.hosts[host].grant else { return };
-        let token = |granted: &Granted| self.servers.head.get(&granted.node).map(|node| node.czxid);
+        let token = |granted: &GrantedLock| self.servers.head.get(&granted.node).map(|node| node.czxid);
         let lost = grant.all().find(|granted| token(granted) != Some(granted.token));
         let Some(lost) = lost else { return };
         if self.is_unheard(lost) {
@@ -155,7 +155,7 @@ impl State {
     /// Whether these commands use nodes of which one excludes the other.
     fn exclude(&self, one: usize, other: usize) -> bool {
         let used = |host: usize| self.hosts[host].grant.iter().flat_map(Grant::all);
-        let is_exclusive = |granted: &Granted| {
+        let is_exclusive = |granted: &GrantedLock| {
             let name = granted.node.rsplit('/').next().unwrap_or_default();
             Contender::parse(name).is_none_or(|contender| contender.mode == Mode::Exclusive)
         };
@@ -170,7 +170,7 @@ impl State {
         // The keeper may not have heard what an operator did after the last of several locks was taken. It must have
         // heard what was done before that.
         let last = grant.all().map(|granted| granted.token).max().unwrap_or_default();
-        let gone = |node: &&Granted| self.servers.deleted_between(node.token, last, &node.node);
+        let gone = |node: &&GrantedLock| self.servers.deleted_between(node.token, last, &node.node);
         if let Some(gone) = grant.all().find(gone) {
             return self.fail(format!("host {host} starts its command, but {} was gone by then", gone.node));
         }
@@ -201,7 +201,7 @@ impl State {
     /// node may be that of a run above.
     pub(crate) fn check_listed(&mut self, keeper: usize, grant: &Grant) {
         let KeeperState { host, listed, .. } = &self.keepers[keeper];
-        let is_shown = |granted: &Granted| {
+        let is_shown = |granted: &GrantedLock| {
             let (lock, name) = granted.node.rsplit_once('/').unwrap_or_default();
             let list = listed.iter().find(|(path, _)| path == lock);
             list.is_none_or(|(_, names)| names.iter().any(|other| other == name))

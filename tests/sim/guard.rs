@@ -2,7 +2,7 @@
 //! guard in it is the product's.
 
 use zklock::rules::event::CommandEnd;
-use zklock::rules::guard::{self as rules, Heard, Next, Outside, Reaped, Request, Sign, Stage, Whom};
+use zklock::rules::guard::{self as rules, GuardIo, GuardReaped, GuardRequest, Heard, NextTurn, Sign, Stage, Targets};
 use zklock::rules::instant::Instant;
 use zklock::rules::signal::Signal;
 
@@ -24,8 +24,8 @@ pub(crate) struct Guard {
     /// It has ended, and the supervisor has not reaped it.
     pub(crate) is_zombie: bool,
     /// `None` until it has taken its first turn, and during a turn.
-    rules: Option<rules::Guard>,
-    pub(crate) requests: Vec<Request>,
+    rules: Option<rules::GuardRules>,
+    pub(crate) requests: Vec<GuardRequest>,
     /// Whether a process waits at the gate.
     pub(crate) is_gated: bool,
     /// The gate is open, and the process is about to pass it.
@@ -80,7 +80,7 @@ impl SimOutside<'_> {
     }
 }
 
-impl Outside for SimOutside<'_> {
+impl GuardIo for SimOutside<'_> {
     fn now(&self) -> Instant {
         instant(self.state.now)
     }
@@ -105,13 +105,13 @@ impl Outside for SimOutside<'_> {
         self.state.schedule(deadline, Event::Deadline(self.host));
     }
 
-    fn reap(&mut self) -> Reaped {
+    fn reap(&mut self) -> GuardReaped {
         let host = &mut self.state.hosts[self.host];
         match (host.root_status.take(), host.stopped_by.take()) {
-            (Some(status), _) => Reaped::Ended(status),
-            (None, Some(signal)) => Reaped::Stopped(signal.number()),
-            (None, None) if !host.guard.is_gated && self.state.is_empty(self.host) => Reaped::NoneLeft,
-            (None, None) => Reaped::NoMore,
+            (Some(status), _) => GuardReaped::Ended(status),
+            (None, Some(signal)) => GuardReaped::Stopped(signal.number()),
+            (None, None) if !host.guard.is_gated && self.state.is_empty(self.host) => GuardReaped::NoneLeft,
+            (None, None) => GuardReaped::NoMore,
         }
     }
 
@@ -163,7 +163,7 @@ impl Outside for SimOutside<'_> {
         guard.is_gated &= guard.is_opened;
     }
 
-    fn signal(&mut self, signal: Signal, _: Whom) {
+    fn signal(&mut self, signal: Signal, _: Targets) {
         if signal == Signal::CONT {
             self.state.continue_processes(self.host);
         } else {
@@ -214,7 +214,7 @@ impl State {
         let mut outside = SimOutside { state: self, host };
         let mut rules = rules.unwrap_or_else(|| {
             outside.guard().has_fuses = true;
-            rules::Guard::default()
+            rules::GuardRules::default()
         });
         let next = rules.turn(&mut outside);
         let (kill_at, ends_at) = outside.limits();
@@ -225,10 +225,10 @@ impl State {
         self.guard(host).rules = Some(rules);
         match next {
             // It may be stopped before it exits.
-            Next::Exit if self.once_in(4) => self.wake_guard(host),
-            Next::Exit => self.guard_ends(host),
-            Next::Wait(None) => {}
-            Next::Wait(Some(at)) => {
+            NextTurn::Exit if self.once_in(4) => self.wake_guard(host),
+            NextTurn::Exit => self.guard_ends(host),
+            NextTurn::Wait(None) => {}
+            NextTurn::Wait(Some(at)) => {
                 let at = micros(at.since_boot());
                 if self.guard(host).armed != Some(at) {
                     self.guard(host).armed = Some(at);

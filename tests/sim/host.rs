@@ -5,9 +5,9 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use zklock::guard::program;
-use zklock::rules::event::{CommandEnd, CommandEvent, Effect, Event as Happening, OnLostEvent, Unstarted, Whom};
-use zklock::rules::guard::{self, Request, Stage};
-use zklock::rules::guarded::{End, Guarded, Kill, Shown};
+use zklock::rules::event::{CommandEnd, CommandEvent, Effect, Event as Happening, OnLostEvent, Recipient, Unstarted};
+use zklock::rules::guard::{self, GuardRequest, Stage};
+use zklock::rules::guarded::{CommandFate, GuardState, Guarded, Kill};
 use zklock::rules::instant::Instant;
 use zklock::rules::last_run::Asked;
 use zklock::rules::lender::Offer;
@@ -19,7 +19,7 @@ use zklock::rules::outcome::Outcome;
 use zklock::rules::queue::Dialect;
 use zklock::rules::settings::Settings;
 use zklock::rules::signal::Signal;
-use zklock::supervisor::turn::{Outside, Seen, Turns};
+use zklock::supervisor::turn::{ChildNews, SupervisorIo, Turns};
 
 use crate::coverage::Kind;
 use crate::guard::Guard;
@@ -320,7 +320,7 @@ impl SimOutside<'_> {
         self.state.hosts[self.host].keeper.map(|keeper| &self.state.keepers[keeper])
     }
 
-    fn look_at_children(&mut self, seen: &mut Seen, waits: bool) {
+    fn look_at_children(&mut self, seen: &mut ChildNews, waits: bool) {
         let Host { guard, guarded: Some(guarded), processes, root_status, .. } = self.this() else {
             seen.loss = self.has_lost_lender().then_some(Loss::LenderGone);
             return;
@@ -334,7 +334,7 @@ impl SimOutside<'_> {
         }
         let root = processes.first();
         let stopped = guard.stopped.take().filter(|_| root.is_some_and(|root| root.alive && root.stopped));
-        let shown = Shown { stage: guard.stage, ended: guard.ended.map(program::end_of) };
+        let shown = GuardState { stage: guard.stage, ended: guard.ended.map(program::end_of) };
         let is_our_child = || !guard.alive && (root_status.is_some() || root.is_some_and(|root| root.alive));
         let news = guarded.news(shown, stopped, is_our_child);
         (seen.has_ended, seen.is_emptied) = (news.ended.is_some(), guard.stage == Stage::Empty);
@@ -347,7 +347,7 @@ impl SimOutside<'_> {
         seen.events = news.events(|end| self.end(end));
     }
 
-    fn look_who_has_gone(&self, seen: &mut Seen) {
+    fn look_who_has_gone(&self, seen: &mut ChildNews) {
         let host = &self.state.hosts[self.host];
         let is_empty = || self.state.is_empty(self.host) && host.root_status.is_none();
         let have_gone = host.guarded.as_ref().is_none_or(|guarded| guarded.has_gone(host.guard.stage, is_empty));
@@ -356,9 +356,11 @@ impl SimOutside<'_> {
     }
 
     /// What the end of the command means.
-    fn end(&mut self, end: End) -> CommandEvent {
+    fn end(&mut self, end: CommandFate) -> CommandEvent {
         let this = self.this();
-        if this.failure.is_none() && matches!(end, End::Reaped(CommandEnd::Signaled(_))) && !this.stopped_by_supervisor
+        if this.failure.is_none()
+            && matches!(end, CommandFate::Reaped(CommandEnd::Signaled(_)))
+            && !this.stopped_by_supervisor
         {
             self.state.signal_caller(self.host, Signal::TERM);
             if self.this().hold.is_some() {
@@ -366,11 +368,11 @@ impl SimOutside<'_> {
             }
         }
         let this = self.this();
-        this.never_ran = end == End::Stillborn || this.failure.is_some();
+        this.never_ran = end == CommandFate::Stillborn || this.failure.is_some();
         let end = match (this.failure.take(), end) {
             (Some(why), _) => return CommandEvent::StartFailed(why),
-            (None, End::Stillborn) => return CommandEvent::StartFailed(Unstarted::NoProcess),
-            (None, End::Reaped(end)) => end,
+            (None, CommandFate::Stillborn) => return CommandEvent::StartFailed(Unstarted::NoProcess),
+            (None, CommandFate::Reaped(end)) => end,
         };
         let waits = this.settings.wait_descendants;
         if !this.stopped_by_supervisor {
@@ -392,15 +394,15 @@ impl SimOutside<'_> {
     }
 }
 
-impl Outside for SimOutside<'_> {
+impl SupervisorIo for SimOutside<'_> {
     type Error = Infallible;
 
     fn now(&self) -> Instant {
         instant(self.state.now)
     }
 
-    fn look(&mut self, waits: bool) -> Seen {
-        let mut seen = Seen::default();
+    fn look(&mut self, waits: bool) -> ChildNews {
+        let mut seen = ChildNews::default();
         if !std::mem::take(&mut self.looks_early) {
             self.look_at_children(&mut seen, waits);
             self.look_who_has_gone(&mut seen);
@@ -542,19 +544,19 @@ impl State {
             Effect::DismissGuard => self.dismiss_guard(host),
             Effect::Spawn { grant, until } => return self.spawn(host, grant, micros(until.since_boot())),
             Effect::Recall(why) => return self.recall(host, why),
-            Effect::Signal { signal, whom: Whom::Command } => {
+            Effect::Signal { signal, whom: Recipient::Command } => {
                 // A process of our own needs no lease to go on.
                 if signal == Signal::CONT && self.hosts[host].hold.is_none() {
                     self.check_continue(host);
                 }
-                self.ask_guard(host, Request::Signal(signal, guard::Whom::Job));
+                self.ask_guard(host, GuardRequest::Signal(signal, guard::Targets::Job));
             }
             Effect::Stop(signal) => {
                 let keeper = self.hosts[host].keeper.map(|keeper| &self.keepers[keeper]);
                 self.hosts[host].stopped_early = keeper.is_some_and(|keeper| keeper.lease < keeper.last_beat);
                 self.is_stopped_by_supervisor(host);
                 if !self.signal_caller(host, signal) {
-                    self.ask_guard(host, Request::Stop(signal));
+                    self.ask_guard(host, GuardRequest::Stop(signal));
                 }
             }
             Effect::Kill => {
@@ -563,7 +565,7 @@ impl State {
                 self.signal_caller(host, Signal::TERM);
                 let Host { guard, guarded, .. } = &mut self.hosts[host];
                 match guarded.as_mut()?.kill(guard.stage) {
-                    Kill::AskGuard => self.ask_guard(host, Request::Kill),
+                    Kill::AskGuard => self.ask_guard(host, GuardRequest::Kill),
                     Kill::KillGuard => self.guard_dies(host),
                     Kill::KillChildren => {
                         self.kill_processes(host);
@@ -576,7 +578,7 @@ impl State {
                 self.dismiss_guard(host);
                 self.wake_above(host);
                 self.hosts[host].released = true;
-                self.ask_guard(host, Request::Leave);
+                self.ask_guard(host, GuardRequest::Leave);
                 if let Some(keeper) = self.hosts[host].keeper {
                     self.keepers[keeper].orders.push(Order::Release);
                     self.touch_keeper(keeper);
@@ -599,7 +601,9 @@ impl State {
             {
                 self.fail(format!("host {host} says that it starts its command, and does not"));
             }
-            Effect::Signal { whom: Whom::Outside | Whom::OnLost, .. } | Effect::Say(_) | Effect::Finish(_) => {}
+            Effect::Signal { whom: Recipient::Outside | Recipient::OnLost, .. }
+            | Effect::Say(_)
+            | Effect::Finish(_) => {}
             Effect::StopSelf(_) => self.hosts[host].frozen = true,
             Effect::EndKeeper => self.end_keeper(host),
         }
@@ -643,7 +647,7 @@ impl State {
     }
 
     /// The supervisor asks something of its guard, if it lives.
-    fn ask_guard(&mut self, host: usize, request: Request) {
+    fn ask_guard(&mut self, host: usize, request: GuardRequest) {
         if self.hosts[host].guard.alive {
             self.continue_guard(host);
             self.hosts[host].guard.requests.push(request);
@@ -728,7 +732,7 @@ impl State {
         self.make_guard(host);
         self.hosts[host].never_ran = false;
         self.hosts[host].opening = Some((grant, until));
-        self.ask_guard(host, Request::Open);
+        self.ask_guard(host, GuardRequest::Open);
         self.hosts[host].guarded.iter_mut().for_each(Guarded::start);
         self.spring(Kind::AtSpawn, host);
         if self.hosts[host].nesting.is_some() {

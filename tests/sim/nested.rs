@@ -8,7 +8,7 @@ use fastrand::Rng;
 use zklock::rules::event::CommandEnd;
 use zklock::rules::lender::{Lender, Offer};
 use zklock::rules::loans::{Borrowing, Processes, Unknown, Unlent};
-use zklock::rules::message::{Grant, Granted};
+use zklock::rules::message::{Grant, GrantedLock};
 use zklock::rules::mode::Mode;
 use zklock::rules::outcome::{self, Outcome};
 use zklock::rules::signal::Signal;
@@ -457,7 +457,7 @@ impl State {
             return;
         }
         let above: Vec<usize> = self.above(host).collect();
-        let holds = |outer: usize, granted: &Granted| {
+        let holds = |outer: usize, granted: &GrantedLock| {
             self.hosts[outer].grant.iter().flat_map(Grant::all).any(|held| held.node == granted.node)
         };
         // The highest one that holds it is the lender.

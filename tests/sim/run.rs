@@ -9,7 +9,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use fastrand::Rng;
-use zklock::cli::{Plan, Request};
+use zklock::cli::{LockRequest, Plan};
 use zklock::keeper::Keeper;
 use zklock::rules::card::Card;
 use zklock::rules::lender::Lender;
@@ -384,6 +384,6 @@ fn plan_of(plans: &[Plan], host: &Host) -> Plan {
     let and = others.map(|(_, plan)| plan.request.lock.clone()).collect();
     let (mode, once_per, dialects) = (host.mode, host.once_per, host.dialects.clone());
     let (held, offers) = (host.held.clone(), host.offers.clone());
-    let request = Request { mode, and, once_per, dialects, held, offers, ..plan.request };
+    let request = LockRequest { mode, and, once_per, dialects, held, offers, ..plan.request };
     Plan { request, settings: host.settings, ..plan }
 }

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 
-use zklock::zookeeper::session::Stat;
+use zklock::zookeeper::session::NodeStat;
 
 use crate::coverage::Kind;
 use crate::network::{Conn, Slot};
@@ -486,7 +486,7 @@ impl State {
                         return Err((index, BAD_VERSION));
                     }
                     effects.push(Effect::Set { path: Rc::clone(&node.path), data, written: clock });
-                    results.push(Done::Set(Stat { written: clock, ..node.stat() }));
+                    results.push(Done::Set(NodeStat { written: clock, ..node.stat() }));
                 }
                 Operation::Check(path) => {
                     exists(&path)?;

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use zklock::zookeeper::session::Stat;
+use zklock::zookeeper::session::NodeStat;
 
 use crate::state::Path;
 
@@ -24,8 +24,8 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn stat(&self) -> Stat {
-        Stat { czxid: self.czxid, owner: self.owner, created: self.created, written: self.written }
+    pub(crate) fn stat(&self) -> NodeStat {
+        NodeStat { czxid: self.czxid, owner: self.owner, created: self.created, written: self.written }
     }
 }
 

@@ -6,10 +6,10 @@
 use std::rc::Rc;
 
 use zklock::rules::last_run;
-use zklock::zookeeper::session::Stat;
+use zklock::zookeeper::session::NodeStat;
 use zklock::zookeeper::wire::error::Malformed;
 use zklock::zookeeper::wire::frames::Inbox;
-use zklock::zookeeper::wire::records::{Reader, Writer};
+use zklock::zookeeper::wire::records::{Reader, RecordWriter};
 
 use crate::state::{MS, Time};
 
@@ -97,8 +97,8 @@ pub(crate) enum Creation {
 
 /// The result of an operation.
 pub(crate) enum Done {
-    Created { path: String, stat: Stat, kind: Creation },
-    Set(Stat),
+    Created { path: String, stat: NodeStat, kind: Creation },
+    Set(NodeStat),
     Deleted,
     Checked,
 }
@@ -216,9 +216,9 @@ impl Operation {
 }
 
 /// Makes a packet of what `write` writes, and of what follows.
-fn packet(write: impl FnOnce(&mut Writer<'_>), rest: &[u8]) -> Vec<u8> {
+fn packet(write: impl FnOnce(&mut RecordWriter<'_>), rest: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 4];
-    write(&mut Writer::new(&mut bytes));
+    write(&mut RecordWriter::new(&mut bytes));
     bytes.extend_from_slice(rest);
     let length = u32::try_from(bytes.len() - 4).expect("a short packet");
     bytes[..4].copy_from_slice(&length.to_be_bytes());
@@ -229,7 +229,7 @@ fn packet(write: impl FnOnce(&mut Writer<'_>), rest: &[u8]) -> Vec<u8> {
 /// is over.
 pub(crate) fn welcome(session: Option<(i64, Time, [u8; 16])>) -> Vec<u8> {
     let (id, timeout, password) = session.unwrap_or_default();
-    let write = |to: &mut Writer<'_>| {
+    let write = |to: &mut RecordWriter<'_>| {
         to.int(0);
         to.int(i32::try_from(timeout / MS).expect("a timeout"));
         to.long(id);
@@ -241,7 +241,7 @@ pub(crate) fn welcome(session: Option<(i64, Time, [u8; 16])>) -> Vec<u8> {
 
 /// A reply (`ReplyHeader`, and the record). `zxid`: the last transaction that the server knows.
 pub(crate) fn reply(xid: i32, zxid: i64, answer: &Answer) -> Vec<u8> {
-    let header = |to: &mut Writer<'_>| {
+    let header = |to: &mut RecordWriter<'_>| {
         to.int(xid);
         to.long(zxid);
         to.int(answer.error);
@@ -251,7 +251,7 @@ pub(crate) fn reply(xid: i32, zxid: i64, answer: &Answer) -> Vec<u8> {
 
 /// The event of a watch (`WatcherEvent`).
 pub(crate) fn event(path: &str, is_deleted: bool) -> Vec<u8> {
-    let write = |to: &mut Writer<'_>| {
+    let write = |to: &mut RecordWriter<'_>| {
         to.int(NOTIFICATION);
         to.long(-1);
         to.int(0);
@@ -263,7 +263,7 @@ pub(crate) fn event(path: &str, is_deleted: bool) -> Vec<u8> {
     packet(write, &[])
 }
 
-fn stat(to: &mut Writer<'_>, stat: Stat) {
+fn stat(to: &mut RecordWriter<'_>, stat: NodeStat) {
     to.long(stat.czxid);
     to.long(stat.czxid);
     to.long(stat.created);
@@ -291,7 +291,7 @@ impl Done {
         }
     }
 
-    fn write(&self, to: &mut Writer<'_>) {
+    fn write(&self, to: &mut RecordWriter<'_>) {
         match self {
             Self::Created { path, kind: Creation::Create, .. } => to.string(path),
             Self::Created { path, stat: node, .. } => {
@@ -305,9 +305,9 @@ impl Done {
 }
 
 impl Answer {
-    fn success(write: impl FnOnce(&mut Writer<'_>)) -> Self {
+    fn success(write: impl FnOnce(&mut RecordWriter<'_>)) -> Self {
         let mut record = vec![];
-        write(&mut Writer::new(&mut record));
+        write(&mut RecordWriter::new(&mut record));
         Self { error: 0, record }
     }
 
@@ -330,7 +330,7 @@ impl Answer {
         Self::success(|to| to.vector(&names.collect::<Vec<_>>(), |to, name| to.string(name)))
     }
 
-    pub(crate) fn data(data: &[u8], node: Stat) -> Self {
+    pub(crate) fn data(data: &[u8], node: NodeStat) -> Self {
         Self::success(|to| {
             to.buffer(data);
             stat(to, node);
@@ -365,7 +365,7 @@ impl Answer {
     }
 }
 
-fn multi_header(to: &mut Writer<'_>, kind: i32, is_end: bool, error: i32) {
+fn multi_header(to: &mut RecordWriter<'_>, kind: i32, is_end: bool, error: i32) {
     to.int(kind);
     to.boolean(is_end);
     to.int(error);

@@ -6,19 +6,19 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use zklock::keeper::outside::Outside;
+use zklock::keeper::io::KeeperIo;
 use zklock::rules::card::Card;
 use zklock::rules::contacts::Contact;
 use zklock::rules::guard::Stage;
 use zklock::rules::instant::Instant;
 use zklock::rules::lease::Span;
 use zklock::rules::lender::{Lender, Loan};
-use zklock::rules::message::{Connection, Order, Progress, Remark, Report};
+use zklock::rules::message::{Connectivity, Order, Progress, Remark, Report};
 use zklock::rules::pace::{Pace, silence_limit};
 use zklock::system::futures::or;
 use zklock::zookeeper::session::channel::{Rejected, shake_hands};
 use zklock::zookeeper::session::client::ClientSession;
-use zklock::zookeeper::session::{Created, Failure, Session, Stat, Watch};
+use zklock::zookeeper::session::{Created, Failure, NodeStat, Session, Watch};
 use zklock::zookeeper::wire::handshake::{Attempt, Granted, Identity};
 
 use crate::coverage::Kind;
@@ -122,7 +122,7 @@ impl SimOutside {
         let mut state = self.state.borrow_mut();
         let host = state.keepers[self.keeper].host;
         state.note(|| format!("keeper {} of host {host}: {report:?}", self.keeper));
-        if let (Report::Connection(Connection::Shortened(_)), true) = (report, state.hosts[host].is_running()) {
+        if let (Report::Connection(Connectivity::Shortened(_)), true) = (report, state.hosts[host].is_running()) {
             state.spring(Kind::AtShortened, host);
         }
         if let Report::Queue(Progress::Requeued(_)) = report {
@@ -152,7 +152,7 @@ impl SimOutside {
     }
 }
 
-impl Outside for SimOutside {
+impl KeeperIo for SimOutside {
     type Session = SimSession;
 
     fn now(&self) -> Instant {
@@ -411,14 +411,14 @@ impl Session for SimSession {
         }
     }
 
-    fn read<'s>(&'s self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Failure>> + use<'s> {
+    fn read<'s>(&'s self, path: &str) -> impl Future<Output = Result<(Vec<u8>, NodeStat), Failure>> + use<'s> {
         self.session.read(path)
     }
 
     fn read_and_watch<'s>(
         &'s self,
         path: &str,
-    ) -> impl Future<Output = Result<(Vec<u8>, Stat, Watch), Failure>> + use<'s> {
+    ) -> impl Future<Output = Result<(Vec<u8>, NodeStat, Watch), Failure>> + use<'s> {
         let mark = mark(&mut self.state.borrow_mut().conns[self.conn], path);
         let read = self.session.read_and_watch(path);
         async move {

@@ -6,8 +6,8 @@ use super::*;
 use crate::rules::card::Card;
 use crate::rules::lender::{Barrier, Loan};
 
-fn borrowing(offer: Offer) -> Borrowing {
-    let mut borrowing = Borrowing::new(&[offer]);
+fn borrowing(offer: Offer) -> BorrowedPipes {
+    let mut borrowing = BorrowedPipes::new(&[offer]);
     borrowing.borrow(&Proc);
     borrowing
 }
@@ -105,7 +105,7 @@ fn an_offer_that_does_not_stand() {
 fn nothing_is_borrowed_once_the_lender_has_looked() {
     const ROUNDS: u32 = 3_000;
     let offered = Mutex::new(None::<Offer>);
-    let result = Mutex::new(None::<Borrowing>);
+    let result = Mutex::new(None::<BorrowedPipes>);
     // Waiting by a system call would take longer than the race.
     fn taken<T>(place: &Mutex<Option<T>>) -> T {
         loop {
@@ -162,11 +162,11 @@ fn who_lends_us_a_lock() {
     let mut sleep = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     let (own, nested) = (Card { host: Some("db3".to_owned()), ..card(this()) }, sleep.id());
     let mut borrowed = borrowing(offer);
-    let judge = |borrowing: &Borrowing, holder: &Card| borrowing.judge(holder, &own, nested, &Proc);
+    let judge = |borrowing: &BorrowedPipes, holder: &Card| borrowing.judge(holder, &own, nested, &Proc);
 
     let holder = card(offer.lender);
     assert_eq!(judge(&borrowed, &holder), Loan::Lent(offer.lender));
-    let none = Borrowing::new(&[]);
+    let none = BorrowedPipes::new(&[]);
     assert_eq!(judge(&none, &holder), Loan::OutOfReach(Barrier::NoOffer));
 
     let strangers = [

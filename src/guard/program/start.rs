@@ -74,12 +74,12 @@ const CALLS: [Call; 3] = [Call::Group, Call::ParentDeath, Call::Guard];
 
 /// The system refuses such a call. That is not the program's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct RefusedCall {
     call: Call,
     errno: Errno,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for RefusedCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let call = match self.call {
             Call::Group => "setpgid",
@@ -90,17 +90,17 @@ impl fmt::Display for Refused {
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for RefusedCall {}
 
 /// Tells why a program was not executed.
 #[derive(Debug)]
-pub struct Failure(OwnedFd);
+pub struct FailurePipe(OwnedFd);
 
-/// The end of [`Failure`] for the child that is to execute the program.
+/// The end of [`FailurePipe`] for the child that is to execute the program.
 #[derive(Debug)]
 pub struct FailureReport(OwnedFd);
 
-impl Failure {
+impl FailurePipe {
     /// Both ends of a pipe. Fails if there are no descriptors left.
     pub fn pipe() -> nix::Result<(Self, FailureReport)> {
         let (reads, writes) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
@@ -117,7 +117,7 @@ impl Failure {
         let (errno, call) = numbers.map(|(errno, call)| (i32::from_ne_bytes(*errno), call))?;
         let refused = CALLS.into_iter().find(|known| to_number(Some(*known)).to_ne_bytes() == *call);
         Some(match refused {
-            Some(call) => io::Error::other(Refused { call, errno: Errno::from_raw(errno) }),
+            Some(call) => io::Error::other(RefusedCall { call, errno: Errno::from_raw(errno) }),
             None => io::Error::from_raw_os_error(errno),
         })
     }
@@ -149,7 +149,7 @@ fn to_number(call: Option<Call>) -> i32 {
 pub struct Launch {
     pub pid: Pid,
     pub own_group: bool,
-    failure: Failure,
+    failure: FailurePipe,
 }
 
 impl Launch {
@@ -160,7 +160,7 @@ impl Launch {
         own_group: bool,
         variables: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> io::Result<Self> {
-        let (failure, report) = Failure::pipe()?;
+        let (failure, report) = FailurePipe::pipe()?;
         let join_group = move |pid: Pid| if own_group { setpgid(pid, pid) } else { Ok(()) };
         #[expect(unsafe_code, reason = "the program's process is a fork of this one")]
         // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).

@@ -82,7 +82,7 @@ fn is_killed(pid: Pid) -> bool {
 }
 
 /// Kills the first process of a group. Returns whether that kills another one of this group.
-fn kills_group(program: &str, origin: impl FnOnce(Pid) -> Origin) -> bool {
+fn kills_group(program: &str, origin: impl FnOnce(Pid) -> StartGroup) -> bool {
     let (mut shell, other) = shell(program, "sleep 600 & echo $!; wait");
     let pid = Pid::from_raw(shell.id().cast_signed());
     tree().kill_children(origin(pid), but(pid));
@@ -95,13 +95,13 @@ fn kills_group(program: &str, origin: impl FnOnce(Pid) -> Origin) -> bool {
 
 #[test]
 fn groups_of_other_sessions_are_killed_as_a_whole() {
-    let ours = |_| Origin::ours(None);
+    let ours = |_| StartGroup::ours(None);
     assert!(kills_group("setsid", ours));
     // What else is in the session or the group in which the command starts may not be its own.
     assert!(!kills_group("sh", ours));
-    assert!(!kills_group("setsid", |group| Origin { group, ..Origin::ours(None) }));
+    assert!(!kills_group("setsid", |group| StartGroup { group, ..StartGroup::ours(None) }));
     // That was made for it.
-    assert!(kills_group("sh", |group| Origin::ours(Some(group))));
+    assert!(kills_group("sh", |group| StartGroup::ours(Some(group))));
 }
 
 #[test]

@@ -52,7 +52,7 @@ pub(super) struct Server {
     pub chroot: Option<bool>,
     pub lacks: Option<Vec<Lack>>,
     /// How its connections are encrypted. `None`: they are not.
-    pub tls: Option<Tls>,
+    pub tls: Option<SeenTls>,
     /// Why it is of no use, or not of full use.
     pub error: Option<String>,
     /// What helps, if there is an error.
@@ -61,7 +61,7 @@ pub(super) struct Server {
 
 /// How a connection is encrypted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Tls {
+pub(super) struct SeenTls {
     /// The version of the protocol, such as `TLSv1.3`.
     pub protocol: String,
     /// When the server's certificate expires, in seconds since the Unix epoch.
@@ -204,14 +204,14 @@ pub(super) struct Promise {
 
 /// What the servers show as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Report {
+pub(super) struct CheckReport {
     pub findings: Vec<Finding>,
     /// `None`: no server answered.
     pub promise: Option<Promise>,
     pub outcome: Outcome,
 }
 
-impl Report {
+impl CheckReport {
     /// Adds what there is to say about our own certificate, which expires at `not_after`.
     pub(super) fn add_own_certificate(&mut self, not_after: i64, today: i64) {
         if let Some(days) = days_left(not_after, today) {
@@ -230,7 +230,7 @@ fn days_left(not_after: i64, today: i64) -> Option<i64> {
 
 /// Judges the servers. `asked`: the session timeout that a run would ask for; `today`: the time, in seconds since the
 /// Unix epoch.
-pub(super) fn judge(servers: &[Server], asked: Duration, today: i64) -> Report {
+pub(super) fn judge(servers: &[Server], asked: Duration, today: i64) -> CheckReport {
     let numbered = || servers.iter().enumerate();
     let mut findings: Vec<_> = numbered()
         .filter(|(_, server)| server.error.is_some() && !is_other_family(server, servers))
@@ -265,7 +265,7 @@ pub(super) fn judge(servers: &[Server], asked: Duration, today: i64) -> Report {
         Some(_) if servers.iter().all(Server::is_refusing) => Outcome::Denied,
         Some(_) => Outcome::Exited(u8::from(!findings.is_empty())),
     };
-    Report { findings, promise: promise.map(|(promise, _)| promise), outcome }
+    CheckReport { findings, promise: promise.map(|(promise, _)| promise), outcome }
 }
 
 /// Whether it is an IPv6 address, say, of a server that is reached by its IPv4 address, and by no IPv6 address: servers

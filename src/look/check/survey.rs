@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::cli::{Access, Check};
-use crate::look::check::findings::{Lack, Server, Tls};
+use crate::look::check::findings::{Lack, SeenTls, Server};
 use crate::rules::duration::show;
 use crate::rules::instant::Instant;
 use crate::rules::lock_path::LockPath;
@@ -148,7 +148,7 @@ impl<'p> Survey<'_, 'p> {
         {
             let mut seen = seen.borrow_mut();
             (seen.least, seen.greatest) = (Some(least), Some(session.timeout()));
-            seen.tls = session.encryption().map(|Encryption { protocol, not_after }| Tls { protocol, not_after });
+            seen.tls = session.encryption().map(|Encryption { protocol, not_after }| SeenTls { protocol, not_after });
             // The server that opens a session puts its number into the first byte (SessionTrackerImpl).
             seen.member = Some(session.id().to_be_bytes()[0]);
         }

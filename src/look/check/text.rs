@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::cli::{Access, Check, Setting};
-use crate::look::check::findings::{Finding, LONGEST_TICK, Lack, Promise, Report, Server, Tick};
+use crate::look::check::findings::{CheckReport, Finding, LONGEST_TICK, Lack, Promise, Server, Tick};
 use crate::rules::duration::{show, show_limit};
 use crate::rules::text::{legible, table};
 
 /// The servers, what is to be mended, and what a command lives through.
-pub(super) fn of(seen: &[Server], report: &Report, check: &Check, access: &Access) -> String {
+pub(super) fn of(seen: &[Server], report: &CheckReport, check: &Check, access: &Access) -> String {
     let mut text = servers(seen);
     for server in seen {
         if let Some((used, limit)) = server.connections {
@@ -40,7 +40,7 @@ pub(super) fn of(seen: &[Server], report: &Report, check: &Check, access: &Acces
 }
 
 /// Whether a server was asked for all that the lock needs, and nothing is in its way.
-fn may_be_used(seen: &[Server], report: &Report) -> bool {
+fn may_be_used(seen: &[Server], report: &CheckReport) -> bool {
     let is_in_the_way = |finding: &Finding| {
         use Finding::{Lacks, LocalSessions, NoChroot, NoTransactions};
         matches!(finding, Lacks(_) | NoChroot | NoTransactions(_) | LocalSessions(_))

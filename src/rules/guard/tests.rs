@@ -8,7 +8,7 @@ fn at(millis: u64) -> Instant {
 struct World {
     now: Instant,
     limits: (Instant, Instant),
-    requests: Vec<Request>,
+    requests: Vec<GuardRequest>,
     /// Children end faster than they can be reaped.
     is_storm: bool,
     reaped: u32,
@@ -22,7 +22,7 @@ struct World {
 }
 
 impl World {
-    fn new(requests: &[Request]) -> Self {
+    fn new(requests: &[GuardRequest]) -> Self {
         Self {
             now: at(0),
             limits: (at(900), at(1000)),
@@ -44,16 +44,16 @@ impl World {
     }
 
     /// The next turn at this time: when the one after it is due.
-    fn turn(&mut self, guard: &mut Guard, now: u64) -> Option<Instant> {
+    fn turn(&mut self, guard: &mut GuardRules, now: u64) -> Option<Instant> {
         self.pass(at(now).saturating_since(self.now));
         match guard.turn(self) {
-            Next::Wait(wake_at) => wake_at,
-            Next::Exit => panic!("it has something to do"),
+            NextTurn::Wait(wake_at) => wake_at,
+            NextTurn::Exit => panic!("it has something to do"),
         }
     }
 }
 
-impl Outside for World {
+impl GuardIo for World {
     fn now(&self) -> Instant {
         self.now
     }
@@ -67,10 +67,10 @@ impl Outside for World {
     fn set_timer(&mut self, deadline: Instant) {
         self.timer = Some(deadline);
     }
-    fn reap(&mut self) -> Reaped {
+    fn reap(&mut self) -> GuardReaped {
         self.reaped += 1;
         assert!(self.reaped < 1_000_000, "it does nothing but reap");
-        if self.is_storm { Reaped::Other } else { Reaped::NoMore }
+        if self.is_storm { GuardReaped::Other } else { GuardReaped::NoMore }
     }
     fn hear(&mut self) -> Heard {
         self.requests.pop().map_or(Heard::Nothing, Heard::Request)
@@ -81,7 +81,7 @@ impl Outside for World {
     fn tell(&mut self) {}
     fn open_gate(&mut self) {}
     fn close_gate(&mut self) {}
-    fn signal(&mut self, _: Signal, _: Whom) {}
+    fn signal(&mut self, _: Signal, _: Targets) {}
     fn kill_children(&mut self) {
         self.kills += 1;
         self.pass(self.work);
@@ -94,9 +94,9 @@ impl Outside for World {
 
 #[test]
 fn a_lease_is_watched_until_it_demands_the_kill() {
-    let (mut world, mut guard) = (World::new(&[]), Guard::default());
+    let (mut world, mut guard) = (World::new(&[]), GuardRules::default());
     assert_eq!(world.turn(&mut guard, 0), None);
-    world.requests.push(Request::Open);
+    world.requests.push(GuardRequest::Open);
     assert_eq!(world.turn(&mut guard, 0), Some(at(125)));
     assert_eq!(world.turn(&mut guard, 800), Some(at(825)));
     assert_eq!(world.turn(&mut guard, 895), Some(at(900)));
@@ -112,7 +112,7 @@ fn a_lease_is_watched_until_it_demands_the_kill() {
 
 #[test]
 fn a_guard_is_told_to_kill_whatever_the_lease() {
-    let (mut world, mut guard) = (World::new(&[Request::Kill, Request::Open]), Guard::default());
+    let (mut world, mut guard) = (World::new(&[GuardRequest::Kill, GuardRequest::Open]), GuardRules::default());
     assert_eq!(world.turn(&mut guard, 0), Some(at(10)));
     // However often it is woken meanwhile.
     assert_eq!(world.turn(&mut guard, 3), Some(at(10)));
@@ -126,27 +126,27 @@ fn a_guard_is_told_to_kill_whatever_the_lease() {
 /// What cannot be killed is killed again and again, by a guard that its own timer would end.
 #[test]
 fn the_timer_is_moved_between_two_kills() {
-    let (mut world, mut guard) = (World::new(&[Request::Kill, Request::Open]), Guard::default());
+    let (mut world, mut guard) = (World::new(&[GuardRequest::Kill, GuardRequest::Open]), GuardRules::default());
     for _ in 0..100 {
         // A keeper that beats all the time.
         world.limits = (world.now + Duration::from_millis(450), world.now + Duration::from_millis(450));
-        let Next::Wait(Some(wake_at)) = guard.turn(&mut world) else { panic!("it has something to do") };
+        let NextTurn::Wait(Some(wake_at)) = guard.turn(&mut world) else { panic!("it has something to do") };
         world.pass(wake_at.saturating_since(world.now));
     }
 }
 
 #[test]
 fn children_that_end_all_the_time_do_not_keep_a_guard() {
-    let mut storm = World { is_storm: true, ..World::new(&[Request::Kill]) };
-    assert_eq!(storm.turn(&mut Guard::default(), 0), Some(at(0)));
+    let mut storm = World { is_storm: true, ..World::new(&[GuardRequest::Kill]) };
+    assert_eq!(storm.turn(&mut GuardRules::default(), 0), Some(at(0)));
     assert!(storm.requests.is_empty() && storm.kills > 0);
 }
 
 /// On a single processor nothing dies as long as a guard with a real-time priority works.
 #[test]
 fn what_has_been_killed_gets_the_processor() {
-    let mut busy = World { work: Duration::from_millis(20), ..World::new(&[Request::Kill]) };
-    let mut guard = Guard::default();
+    let mut busy = World { work: Duration::from_millis(20), ..World::new(&[GuardRequest::Kill]) };
+    let mut guard = GuardRules::default();
     assert_eq!((busy.turn(&mut guard, 0), busy.kills), (Some(at(10)), 1));
     // It has taken 20 ms. Whatever wakes the guard now, the others get half as much.
     assert_eq!((busy.turn(&mut guard, 20), busy.kills), (Some(at(30)), 1));
@@ -157,10 +157,10 @@ fn what_has_been_killed_gets_the_processor() {
 /// What has left the command's group, and dies slowly, dies of this guard only.
 #[test]
 fn a_guard_that_kills_is_not_killed_at_the_end_of_the_lease() {
-    let mut slow = World { work: Duration::from_millis(20), ..World::new(&[Request::Open]) };
-    let mut guard = Guard::default();
+    let mut slow = World { work: Duration::from_millis(20), ..World::new(&[GuardRequest::Open]) };
+    let mut guard = GuardRules::default();
     while slow.now < at(20_000) {
-        let Next::Wait(Some(wake_at)) = guard.turn(&mut slow) else { panic!("it has something to do") };
+        let NextTurn::Wait(Some(wake_at)) = guard.turn(&mut slow) else { panic!("it has something to do") };
         slow.pass(wake_at.saturating_since(slow.now));
     }
     let last = slow.timer.expect("it is set").saturating_since(slow.now);

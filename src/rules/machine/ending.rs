@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use super::{Machine, Next, State, cancels, stop_self};
-use crate::rules::event::{Effect, Event, OnLostEvent, Whom};
+use super::{Machine, State, Transition, cancels, stop_self};
+use crate::rules::event::{Effect, Event, OnLostEvent, Recipient};
 use crate::rules::instant::Instant;
 use crate::rules::lease::Span;
-use crate::rules::message::{Loss, Report, View};
+use crate::rules::message::{Loss, QueueView, Report};
 use crate::rules::notice::{Blocker, Notice};
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
@@ -26,7 +26,7 @@ pub(super) const HURRIED_PATIENCE: Duration = Duration::from_millis(300);
 pub(super) struct Release {
     outcome: Outcome,
     /// These were before us when `--timeout` ended: the lock is not free if the servers confirm that there still is one.
-    blocked_by: Option<View>,
+    blocked_by: Option<QueueView>,
     /// Within what time the lock frees itself; told when the release is not confirmed.
     frees_within: Option<Duration>,
     /// When we stop waiting for a confirmation.
@@ -45,14 +45,14 @@ impl Release {
     }
 
     /// A release at the end of `--timeout`, with these before us.
-    pub(super) fn in_vain(now: Instant, view: View) -> Self {
+    pub(super) fn in_vain(now: Instant, view: QueueView) -> Self {
         let release = Self::after(now, Outcome::Unavailable, None);
         Self { blocked_by: Some(view), until: now + VERDICT_PATIENCE, ..release }
     }
 }
 
 impl Machine {
-    pub(super) fn releasing(now: Instant, release: Release, event: Event) -> Next {
+    pub(super) fn releasing(now: Instant, release: Release, event: Event) -> Transition {
         match event {
             Event::Keeper(Report::Released { was_busy }) => finish(release, Some(was_busy), vec![]),
             // An expired session has taken the node with it, but says nothing about other contenders.
@@ -89,7 +89,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn outlasted(outcome: Outcome, event: Event) -> Next {
+    pub(super) fn outlasted(outcome: Outcome, event: Event) -> Transition {
         let effects = match event {
             Event::OnLost(OnLostEvent::Ended) => return (State::Finished, vec![Effect::Finish(outcome)]),
             Event::OnLost(OnLostEvent::Stopped(signal)) => vec![Effect::StopSelf(signal)],
@@ -101,7 +101,7 @@ impl Machine {
 }
 
 /// Nothing more is to be done about the node. `was_busy`: whether a contender was before us up to the end, if that is known.
-fn finish(release: Release, was_busy: Option<bool>, mut effects: Vec<Effect>) -> Next {
+fn finish(release: Release, was_busy: Option<bool>, mut effects: Vec<Effect>) -> Transition {
     let outcome = match was_busy {
         Some(true) if release.blocked_by.is_some() => Outcome::NotFree,
         Some(_) | None => release.outcome,
@@ -121,12 +121,12 @@ fn finish(release: Release, was_busy: Option<bool>, mut effects: Vec<Effect>) ->
 }
 
 /// No server has confirmed the release.
-fn unconfirmed(release: Release) -> Next {
+fn unconfirmed(release: Release) -> Transition {
     let told = release.frees_within.map(|timeout| Effect::Say(Notice::NotReleased(timeout)));
     finish(release, None, [Effect::EndKeeper].into_iter().chain(told).collect())
 }
 
 /// A signal that the terminal sent to the process group has reached the command of `--on-lost` already.
 fn forward_to_on_lost(signal: Signal, shared: bool) -> Vec<Effect> {
-    if shared { vec![] } else { vec![Effect::Signal { signal, whom: Whom::OnLost }] }
+    if shared { vec![] } else { vec![Effect::Signal { signal, whom: Recipient::OnLost }] }
 }

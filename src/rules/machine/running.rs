@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::ending::Release;
-use super::{Machine, Next, State, cancels, release, stop_self};
-use crate::rules::event::{CommandEnd, CommandEvent, Effect, Event, Unstarted, Whom};
+use super::{Machine, State, Transition, cancels, release, stop_self};
+use crate::rules::event::{CommandEnd, CommandEvent, Effect, Event, Recipient, Unstarted};
 use crate::rules::instant::Instant;
 use crate::rules::lease::Lease;
 use crate::rules::message::{Loss, Report};
@@ -40,7 +40,7 @@ impl Run {
 
     /// Takes the command back before it is stopped or killed, unless it has passed the gate. What waits there, or the guard,
     /// may be stopped: such a command does not begin after that.
-    fn recalled_first(self, (state, mut effects): Next) -> Next {
+    fn recalled_first(self, (state, mut effects): Transition) -> Transition {
         if self.start_by.is_some() {
             effects.insert(0, Effect::Recall(Unstarted::TooLate));
         }
@@ -77,7 +77,7 @@ impl Stopping {
     }
 
     /// Sends SIGKILL, first or again.
-    fn kill(mut self, now: Instant, say: Option<Effect>) -> Next {
+    fn kill(mut self, now: Instant, say: Option<Effect>) -> Transition {
         // A process that we may not kill, because it became another user's, is not tried for ever at the same pace.
         let pause = self.pause.map_or(KILL_AGAIN, |pause| (pause * 2).min(KILL_AGAIN_AT_MOST));
         (self.pause, self.kill_at) = (Some(pause), now + pause);
@@ -99,7 +99,7 @@ impl Stopping {
     }
 
     /// The next holder may run already.
-    fn lose_at_once(mut self, now: Instant, loss: Loss) -> Next {
+    fn lose_at_once(mut self, now: Instant, loss: Loss) -> Transition {
         let say = self.lose(LostWhy::Told(loss));
         if self.pause.is_none() {
             return self.kill(now, say);
@@ -132,7 +132,7 @@ impl Cause {
 }
 
 impl Machine {
-    pub(super) fn running(&self, now: Instant, run: Run, event: Event) -> Next {
+    pub(super) fn running(&self, now: Instant, run: Run, event: Event) -> Transition {
         let effects = match event {
             // The next holder may run already: no time for a stop signal.
             Event::Keeper(Report::Lost(loss)) => return lose(now, run, LostWhy::Told(loss)),
@@ -157,7 +157,7 @@ impl Machine {
         (State::Running(run), effects)
     }
 
-    fn time_is_over(&self, now: Instant, run: Run) -> Next {
+    fn time_is_over(&self, now: Instant, run: Run) -> Transition {
         let lease = run.lease;
         if now >= lease.kill_at() {
             // We were stopped. The guard has killed the command, or the kernel has, with the guard.
@@ -196,7 +196,7 @@ impl Machine {
     }
 
     /// Something happened to a command that we have no reason to stop.
-    fn command(&self, now: Instant, run: Run, event: CommandEvent) -> Next {
+    fn command(&self, now: Instant, run: Run, event: CommandEvent) -> Transition {
         let timeout = Some(run.lease.terms().timeout());
         match event {
             CommandEvent::Stopped(signal) => (State::Running(run), vec![Effect::StopSelf(signal)]),
@@ -234,7 +234,7 @@ impl Machine {
     }
 
     /// Asks the command to stop, if there is time for that.
-    fn stop(&self, now: Instant, run: Run, cause: Cause, why: Notice) -> Next {
+    fn stop(&self, now: Instant, run: Run, cause: Cause, why: Notice) -> Transition {
         let (lease, say) = (run.lease, Effect::Say(why));
         let mut stopping = Stopping { lease, cause, kill_at: now + lease.terms().kill_after(), pause: None };
         stopping.hurry();
@@ -245,11 +245,11 @@ impl Machine {
     }
 
     /// The lock is lost, or will be unless a beat is answered by the end of the lease.
-    fn stop_for_loss(&self, now: Instant, run: Run, why: LostWhy) -> Next {
+    fn stop_for_loss(&self, now: Instant, run: Run, why: LostWhy) -> Transition {
         self.stop(now, run, Cause::Loss, Notice::Lost(why))
     }
 
-    pub(super) fn stopping(now: Instant, mut stopping: Stopping, event: Event) -> Next {
+    pub(super) fn stopping(now: Instant, mut stopping: Stopping, event: Event) -> Transition {
         let Stopping { lease, cause, pause, .. } = stopping;
         let effects: Vec<_> = match event {
             Event::Command(CommandEvent::TreeGone) => return gone(now, stopping),
@@ -294,7 +294,7 @@ fn silence(now: Instant, lease: Lease) -> LostWhy {
 }
 
 /// Nothing is left of a command that was stopped.
-fn gone(now: Instant, stopping: Stopping) -> Next {
+fn gone(now: Instant, stopping: Stopping) -> Transition {
     let mut release = Release::after(now, stopping.cause.outcome(), stopping.frees_within());
     release.on_lost_runs = matches!(stopping.cause, Cause::Loss | Cause::Revoked);
     // The release first: others wait for it.
@@ -303,16 +303,22 @@ fn gone(now: Instant, stopping: Stopping) -> Next {
 }
 
 /// The lock is lost: there is no time for a stop signal.
-fn lose(now: Instant, run: Run, why: LostWhy) -> Next {
+fn lose(now: Instant, run: Run, why: LostWhy) -> Transition {
     run.recalled_first(kill(now, run.lease, Cause::Loss, Some(Effect::Say(Notice::Lost(why)))))
 }
 
-fn kill(now: Instant, lease: Lease, cause: Cause, say: Option<Effect>) -> Next {
+fn kill(now: Instant, lease: Lease, cause: Cause, say: Option<Effect>) -> Transition {
     Stopping { lease, cause, kill_at: now, pause: None }.kill(now, say)
 }
 
 /// The command has never begun, so `--on-lost` has nothing to clean up. `too_late`: what is told if it is for that.
-fn never_ran(now: Instant, outcome: Outcome, frees_within: Option<Duration>, why: Unstarted, too_late: Notice) -> Next {
+fn never_ran(
+    now: Instant,
+    outcome: Outcome,
+    frees_within: Option<Duration>,
+    why: Unstarted,
+    too_late: Notice,
+) -> Transition {
     let (state, mut effects) = release(now, outcome, frees_within);
     effects.extend((why == Unstarted::TooLate).then_some(Effect::Say(too_late)));
     (state, effects)
@@ -320,7 +326,7 @@ fn never_ran(now: Instant, outcome: Outcome, frees_within: Option<Duration>, why
 
 /// A signal of the terminal has reached our process group.
 fn forward(signal: Signal, shared: bool) -> Effect {
-    Effect::Signal { signal, whom: if shared { Whom::Outside } else { Whom::Command } }
+    Effect::Signal { signal, whom: if shared { Recipient::Outside } else { Recipient::Command } }
 }
 
 /// The command is to end, also if it is stopped.

@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use super::ending::{GIVE_UP_PATIENCE, HURRIED_PATIENCE, RELEASE_PATIENCE, VERDICT_PATIENCE};
 use super::waiting::{KEEPER_CRASHES, LONGEST_PAUSE};
 use super::*;
-use crate::rules::event::{CommandEnd, CommandEvent, OnLostEvent, Unstarted, Whom};
+use crate::rules::event::{CommandEnd, CommandEvent, OnLostEvent, Recipient, Unstarted};
 use crate::rules::last_run::LastRun;
-use crate::rules::message::{Connection, Grant, Granted, Loss, Progress, Refusal, Remark, View};
+use crate::rules::message::{Connectivity, Grant, GrantedLock, Loss, Progress, QueueView, Refusal, Remark};
 use crate::rules::notice::{Blocker, LostWhy, Notice};
 
 const START: Instant = Instant::from_boot(Duration::from_secs(1000));
@@ -31,8 +31,8 @@ fn terms() -> Terms {
     Terms::new(TIMEOUT, None).unwrap()
 }
 
-fn view() -> View {
-    View {
+fn view() -> QueueView {
+    QueueView {
         lock: "/l".to_owned(),
         position: 2,
         total: 2,
@@ -47,7 +47,7 @@ fn lease(from: Instant) -> Lease {
 }
 
 fn grant() -> Grant {
-    Grant { first: Granted { lock: "/l".to_owned(), node: "/l/n".to_owned(), token: 7 }, and: vec![], session: 1 }
+    Grant { first: GrantedLock { lock: "/l".to_owned(), node: "/l/n".to_owned(), token: 7 }, and: vec![], session: 1 }
 }
 
 /// A run as the supervisor drives it, which notes what the effects mean and objects to what must
@@ -111,7 +111,7 @@ impl Harness {
     /// A run whose command is running.
     fn running(settings: Settings) -> Self {
         let mut run = Self::new(settings);
-        run.event(Event::Keeper(Report::Connection(Connection::Connected(TIMEOUT))));
+        run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
         run.held();
         run.pass(Duration::ZERO);
         assert!(run.alive);
@@ -151,13 +151,13 @@ impl Harness {
                 }
                 Effect::Signal { .. } | Effect::Stop(_) | Effect::Kill if taken_back.is_some() => {}
                 Effect::Recall(why) => taken_back = (self.alive && self.gated_until.is_some()).then_some(why),
-                Effect::Signal { signal, whom: Whom::Command | Whom::Outside } => {
+                Effect::Signal { signal, whom: Recipient::Command | Recipient::Outside } => {
                     assert!(
                         self.alive || self.doomed || self.waited_for(),
                         "{signal} sent to a command that has been reaped"
                     );
                 }
-                Effect::Signal { signal, whom: Whom::OnLost } => {
+                Effect::Signal { signal, whom: Recipient::OnLost } => {
                     assert!(self.on_lost_runs, "{signal} sent to a command of --on-lost that has been reaped");
                 }
                 Effect::StartOnLost => {
@@ -276,8 +276,8 @@ fn patience() -> impl Strategy<Value = Patience> {
 fn happening() -> impl Strategy<Value = Happening> {
     let signals = [Signal::TERM, Signal::INT, Signal::HUP, Signal::USR1, Signal::CONT, Signal::TSTP];
     let reports = prop_oneof![
-        Just(Report::Connection(Connection::Unreachable("refused".to_owned()))),
-        Just(Report::Connection(Connection::Connected(TIMEOUT))),
+        Just(Report::Connection(Connectivity::Unreachable("refused".to_owned()))),
+        Just(Report::Connection(Connectivity::Connected(TIMEOUT))),
         Just(Report::Queue(Progress::Waiting(view()))),
         Just(Report::Remark(Remark::Misrecorded("/l".to_owned()))),
         Just(Report::Remark(Remark::Beside(Refusal::NoChroot))),
@@ -294,7 +294,7 @@ fn happening() -> impl Strategy<Value = Happening> {
     prop_oneof![
         8 => (0u64..8000).prop_map(Happening::Pass),
         1 => (0u64..60_000).prop_map(Happening::Freeze),
-        3 => Just(Happening::Keeper(Report::Connection(Connection::Connected(TIMEOUT)))),
+        3 => Just(Happening::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT)))),
         6 => Just(Happening::Held),
         6 => Just(Happening::Beat),
         3 => reports.prop_map(Happening::Keeper),
@@ -467,7 +467,7 @@ fn a_caller_that_goes_ends_the_wait() {
 #[test]
 fn after_ctrl_z_it_is_told_again_what_is_waited_for() {
     let mut run = Harness::new(settings());
-    run.event(Event::Keeper(Report::Connection(Connection::Connected(TIMEOUT))));
+    run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
     run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
     run.event(Event::Signal { signal: Signal::TSTP, shared: false });
     assert_eq!(run.notices, [Notice::Waiting(view()), Notice::Waiting(view())]);
@@ -515,11 +515,11 @@ fn a_dead_keeper_leaves_the_time_of_its_lease() {
 }
 
 fn command(signal: Signal) -> Effect {
-    Effect::Signal { signal, whom: Whom::Command }
+    Effect::Signal { signal, whom: Recipient::Command }
 }
 
 fn outside(signal: Signal) -> Effect {
-    Effect::Signal { signal, whom: Whom::Outside }
+    Effect::Signal { signal, whom: Recipient::Outside }
 }
 
 #[test]
@@ -563,7 +563,7 @@ fn a_second_signal_hurries_the_release() {
 #[test]
 fn a_shutdown_that_has_begun_starts_nothing() {
     let mut run = Harness::new(settings());
-    run.event(Event::Keeper(Report::Connection(Connection::Connected(TIMEOUT))));
+    run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
     run.held();
     // In the same round of the loop: the report was read before the timer was judged.
     run.event(Event::Signal { signal: Signal::TERM, shared: false });
@@ -577,13 +577,13 @@ fn the_timeout_counts_once_over_everything() {
     let patience = Patience::AtMost(Duration::from_secs(60));
     let mut run = Harness::new(Settings { patience, ..settings() });
     run.pass(Duration::from_secs(10));
-    run.event(Event::Keeper(Report::Connection(Connection::Connected(TIMEOUT))));
+    run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
     run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
     run.pass(Duration::from_secs(20));
     run.event(Event::Keeper(Report::Lost(Loss::SessionExpired)));
     // For longer than --connect-timeout no server answers; but that limit applies to the first session only.
     run.pass(Duration::from_secs(25));
-    run.event(Event::Keeper(Report::Connection(Connection::Connected(TIMEOUT))));
+    run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
     run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
     run.pass(Duration::from_millis(4999));
     assert!(!run.released);
@@ -597,7 +597,7 @@ fn the_timeout_counts_once_over_everything() {
 /// A waiter whose time is over.
 fn waited_in_vain() -> Harness {
     let mut run = Harness::new(Settings { patience: Patience::AtMost(Duration::from_secs(60)), ..settings() });
-    run.event(Event::Keeper(Report::Connection(Connection::Connected(TIMEOUT))));
+    run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
     run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
     run.pass(Duration::from_secs(60));
     assert!(run.released);
@@ -626,7 +626,7 @@ fn silent_servers_do_not_make_a_lock_busy() {
 #[test]
 fn a_turn_that_came_is_not_a_busy_lock() {
     let mut run = Harness::new(Settings { patience: Patience::AtMost(Duration::from_secs(60)), ..settings() });
-    run.event(Event::Keeper(Report::Connection(Connection::Connected(TIMEOUT))));
+    run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
     run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
     run.event(Event::Keeper(Report::Queue(Progress::Turn)));
     run.pass(Duration::from_secs(60));
@@ -657,9 +657,9 @@ fn a_silence_is_as_long_as_nothing_was_answered() {
 #[test]
 fn a_lost_connection_does_not_make_a_lock_busy() {
     let mut run = Harness::new(Settings { patience: Patience::AtMost(Duration::from_secs(60)), ..settings() });
-    run.event(Event::Keeper(Report::Connection(Connection::Connected(TIMEOUT))));
+    run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
     run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
-    run.event(Event::Keeper(Report::Connection(Connection::Unreachable("refused".to_owned()))));
+    run.event(Event::Keeper(Report::Connection(Connectivity::Unreachable("refused".to_owned()))));
     run.pass(Duration::from_secs(60));
     run.event(Event::Keeper(Report::Released { was_busy: true }));
     expect_unavailable(&run, Some("refused"));
@@ -689,9 +689,9 @@ fn each_silence_is_told_once() {
 /// A waiter whose session the servers have forgotten, and who is first now that they have forgotten everybody.
 fn first_after_the_session_was_ended(settings: Settings) -> Harness {
     let mut run = Harness::new(settings);
-    run.event(Event::Keeper(Report::Connection(Connection::Connected(TIMEOUT))));
+    run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
     run.event(Event::Keeper(Report::Lost(Loss::SessionEnded)));
-    run.event(Event::Keeper(Report::Connection(Connection::Connected(TIMEOUT))));
+    run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
     run.held();
     run
 }
@@ -735,11 +735,11 @@ fn nonblock_does_not_wait_for_old_leases() {
 fn a_second_loss_shortens_no_pause() {
     let mut run = Harness::new(settings());
     for timeout in [TIMEOUT, TIMEOUT / 6] {
-        run.event(Event::Keeper(Report::Connection(Connection::Connected(timeout))));
+        run.event(Event::Keeper(Report::Connection(Connectivity::Connected(timeout))));
         run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
         run.event(Event::Keeper(Report::Lost(Loss::SessionEnded)));
     }
-    run.event(Event::Keeper(Report::Connection(Connection::Connected(TIMEOUT))));
+    run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
     run.held();
     assert!(run.said(|notice| *notice == Notice::Pausing(TIMEOUT)));
 }
@@ -749,7 +749,7 @@ fn a_second_loss_shortens_no_pause() {
 fn where_each_session_ends_early_the_pause_grows() {
     let mut run = Harness::new(settings());
     let lose = |run: &mut Harness| {
-        run.event(Event::Keeper(Report::Connection(Connection::Connected(TIMEOUT))));
+        run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
         let effects = run.machine.step(run.now, Event::Keeper(Report::Lost(Loss::SessionEnded)));
         // Nor is one that dies a way around the pause.
         let is_ignored = run.machine.step(run.now, Event::KeeperGone).is_empty();
@@ -762,7 +762,7 @@ fn where_each_session_ends_early_the_pause_grows() {
     let pauses: Vec<_> = (0..6).map(|_| lose(&mut run)).collect();
     assert_eq!(pauses, [0, 1, 2, 4, 8, 10].map(|times| Some(TIMEOUT * times).filter(|pause| !pause.is_zero())));
     assert_eq!(TIMEOUT * 10, LONGEST_PAUSE);
-    run.event(Event::Keeper(Report::Connection(Connection::Connected(TIMEOUT))));
+    run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
     run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
     assert_eq!(lose(&mut run), None);
 }
@@ -770,7 +770,7 @@ fn where_each_session_ends_early_the_pause_grows() {
 #[test]
 fn silence_until_connect_timeout_ends_in_69() {
     let mut run = Harness::new(settings());
-    run.event(Event::Keeper(Report::Connection(Connection::Unreachable("refused".to_owned()))));
+    run.event(Event::Keeper(Report::Connection(Connectivity::Unreachable("refused".to_owned()))));
     run.pass(Duration::from_secs(15));
     run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::Unavailable));
@@ -780,7 +780,7 @@ fn silence_until_connect_timeout_ends_in_69() {
 #[test]
 fn nonblock_gives_up_on_the_first_look() {
     let mut run = Harness::new(Settings { patience: Patience::NoWait, ..settings() });
-    run.event(Event::Keeper(Report::Connection(Connection::Connected(TIMEOUT))));
+    run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
     run.event(Event::Keeper(Report::Queue(Progress::Waiting(view()))));
     run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::NotFree));
@@ -789,7 +789,7 @@ fn nonblock_gives_up_on_the_first_look() {
 #[test]
 fn kill_after_beyond_the_granted_timeout_is_64() {
     let mut run = Harness::new(Settings { kill_after: Some(Duration::from_secs(5)), ..settings() });
-    run.event(Event::Keeper(Report::Connection(Connection::Connected(Duration::from_secs(6)))));
+    run.event(Event::Keeper(Report::Connection(Connectivity::Connected(Duration::from_secs(6)))));
     run.event(Event::Keeper(Report::Released { was_busy: true }));
     assert_eq!(run.finished, Some(Outcome::Usage));
 }
@@ -827,7 +827,7 @@ fn a_lease_without_end_is_not_said_to_end() {
 fn a_command_that_is_skipped_is_a_success() {
     let mut run = Harness::new(settings());
     let last = LastRun { started: 0, took: Duration::ZERO, host: None, token: None };
-    run.event(Event::Keeper(Report::Connection(Connection::Connected(TIMEOUT))));
+    run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
     run.event(Event::Keeper(Report::Queue(Progress::Skipped(last))));
     assert!(run.released && !run.spawned);
     run.event(Event::Keeper(Report::Released { was_busy: true }));

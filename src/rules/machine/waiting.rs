@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::ending::Release;
 use super::running::Run;
-use super::{Machine, Next, State, cancels, give_up, regranted, stop_self};
+use super::{Machine, State, Transition, cancels, give_up, regranted, stop_self};
 use crate::rules::event::{Effect, Event};
 use crate::rules::instant::Instant;
 use crate::rules::lease::{Lease, Terms};
-use crate::rules::message::{Connection, Grant, Loss, Progress, Report, View};
+use crate::rules::message::{Connectivity, Grant, Loss, Progress, QueueView, Report};
 use crate::rules::notice::{Blocker, Notice};
 use crate::rules::outcome::Outcome;
 use crate::rules::settings::Patience;
@@ -42,7 +42,7 @@ pub(super) struct Connecting {
 pub(super) struct Queued {
     terms: Terms,
     /// The contenders before us; `None` while no live session says that there are any.
-    view: Option<View>,
+    view: Option<QueueView>,
     /// Why there is no connection now.
     reason: Option<String>,
 }
@@ -77,7 +77,7 @@ impl Waiting {
 }
 
 impl Machine {
-    pub(super) fn waiting(&mut self, now: Instant, waiting: Waiting, event: Event) -> Next {
+    pub(super) fn waiting(&mut self, now: Instant, waiting: Waiting, event: Event) -> Transition {
         match event {
             // A pause begins when a keeper is of no more use: what it still says does not count.
             Event::Keeper(_) | Event::KeeperGone if matches!(waiting, Waiting::Pausing(_)) => wait(waiting, None),
@@ -98,7 +98,7 @@ impl Machine {
         }
     }
 
-    fn reported(&mut self, now: Instant, waiting: Waiting, report: Report) -> Next {
+    fn reported(&mut self, now: Instant, waiting: Waiting, report: Report) -> Transition {
         match (report, waiting) {
             (Report::Connection(connection), waiting) => self.connection(now, waiting, connection),
             (Report::Queue(progress), Waiting::Queued(queued)) => self.progress(now, queued, progress),
@@ -111,35 +111,35 @@ impl Machine {
         }
     }
 
-    fn connection(&self, now: Instant, waiting: Waiting, connection: Connection) -> Next {
+    fn connection(&self, now: Instant, waiting: Waiting, connection: Connectivity) -> Transition {
         match (waiting, connection) {
-            (Waiting::Connecting(connecting), Connection::Unreachable(reason)) => {
+            (Waiting::Connecting(connecting), Connectivity::Unreachable(reason)) => {
                 let say = Effect::Say(Notice::Connecting(reason.clone()));
                 let connecting = Connecting { reason: Some(reason), ..connecting };
                 // No guard is needed while no server answers. The first connection makes another.
                 wait(Waiting::Connecting(connecting), [say, Effect::DismissGuard])
             }
-            (Waiting::Connecting(_), Connection::Connected(timeout)) => self.connected(now, timeout),
-            (Waiting::Queued(queued), Connection::Unreachable(reason)) => {
+            (Waiting::Connecting(_), Connectivity::Connected(timeout)) => self.connected(now, timeout),
+            (Waiting::Queued(queued), Connectivity::Unreachable(reason)) => {
                 let say = Effect::Say(Notice::Connecting(reason.clone()));
                 // What is known of the contenders before us may be outdated from now on.
                 wait(Waiting::Queued(Queued { view: None, reason: Some(reason), ..queued }), [say])
             }
             // There is a connection, but the login over it may still fail.
-            (Waiting::Queued(queued), Connection::Shortened(timeout)) => {
+            (Waiting::Queued(queued), Connectivity::Shortened(timeout)) => {
                 wait(Waiting::Queued(Queued { terms: regranted(timeout, self.settings.kill_after), ..queued }), None)
             }
-            (Waiting::Queued(queued), Connection::Connected(timeout)) => {
+            (Waiting::Queued(queued), Connectivity::Connected(timeout)) => {
                 let terms = regranted(timeout, self.settings.kill_after);
                 let back = queued.reason.map(|_| Effect::Say(Notice::Reconnected));
                 wait(Waiting::Queued(Queued { terms, reason: None, ..queued }), back)
             }
-            (waiting @ Waiting::Connecting(_), Connection::Shortened(_))
+            (waiting @ Waiting::Connecting(_), Connectivity::Shortened(_))
             | (waiting @ (Waiting::Pausing(_) | Waiting::Held(_)), _) => wait(waiting, None),
         }
     }
 
-    fn connected(&self, now: Instant, timeout: Duration) -> Next {
+    fn connected(&self, now: Instant, timeout: Duration) -> Transition {
         match Terms::new(timeout, self.settings.kill_after) {
             Ok(terms) => {
                 // This makes another guard if the first has died or could not be made.
@@ -156,7 +156,7 @@ impl Machine {
         }
     }
 
-    fn progress(&mut self, now: Instant, queued: Queued, progress: Progress) -> Next {
+    fn progress(&mut self, now: Instant, queued: Queued, progress: Progress) -> Transition {
         let no_wait = self.settings.patience == Patience::NoWait;
         let (queued, effects) = match progress {
             // It is the supervisor that remembers it.
@@ -195,7 +195,7 @@ impl Machine {
         wait(Waiting::Queued(queued), effects)
     }
 
-    fn time_has_come(&self, now: Instant, waiting: Waiting) -> Next {
+    fn time_has_come(&self, now: Instant, waiting: Waiting) -> Transition {
         let is_over = self.give_up_at.is_some_and(|at| at <= now);
         match waiting {
             Waiting::Held(held) if now >= held.judge_at && held.lease.worth_starting(now) => {
@@ -222,7 +222,7 @@ impl Machine {
         }
     }
 
-    fn start_command(&self, now: Instant, held: Held) -> Next {
+    fn start_command(&self, now: Instant, held: Held) -> Transition {
         let Held { lease, grant, .. } = held;
         let waited = self.waited.then(|| now.saturating_since(self.started_at));
         let say = Effect::Say(Notice::Starting { grant: grant.clone(), waited });
@@ -234,7 +234,7 @@ impl Machine {
     }
 
     /// The time to wait is over, and no live session says that a contender is before us.
-    fn unavailable(&self, now: Instant, blocker: Blocker) -> Next {
+    fn unavailable(&self, now: Instant, blocker: Blocker) -> Transition {
         let no_wait = self.settings.patience == Patience::NoWait;
         match blocker {
             // With --nonblock, the time that ran out is the one for the servers to answer: --connect-timeout.
@@ -245,7 +245,7 @@ impl Machine {
     }
 
     /// The place in the queue is lost, and a new one is taken.
-    fn lost_place(&mut self, now: Instant, waiting: &Waiting, loss: Loss) -> Next {
+    fn lost_place(&mut self, now: Instant, waiting: &Waiting, loss: Loss) -> Transition {
         let mut pause = Duration::ZERO;
         if loss == Loss::SessionEnded {
             let timeout = match waiting {
@@ -271,7 +271,7 @@ impl Machine {
 
     /// The keeper died without a word before the command was started. If it had a place in the queue, we have lost that
     /// place, and its node stays until the session expires. Another follows, unless keepers have died too often.
-    fn keeper_crashed(&mut self, waiting: Waiting) -> Next {
+    fn keeper_crashed(&mut self, waiting: Waiting) -> Transition {
         self.crashes += 1;
         if self.crashes >= KEEPER_CRASHES {
             return (State::Finished, vec![Effect::Say(Notice::KeeperDied), Effect::Finish(Outcome::Internal)]);
@@ -285,18 +285,18 @@ impl Machine {
     }
 }
 
-fn wait(waiting: Waiting, effects: impl IntoIterator<Item = Effect>) -> Next {
+fn wait(waiting: Waiting, effects: impl IntoIterator<Item = Effect>) -> Transition {
     (State::Waiting(waiting), effects.into_iter().collect())
 }
 
 /// Begins again with a new session, at the tail of the queue. `--timeout` goes on counting; `--connect-timeout` does not come
 /// back, because a server had answered.
-fn start_keeper(say: Option<Effect>) -> Next {
+fn start_keeper(say: Option<Effect>) -> Transition {
     let connecting = Connecting { until: None, reason: None };
     wait(Waiting::Connecting(connecting), say.into_iter().chain([Effect::StartKeeper]))
 }
 
 /// No server has answered in time.
-fn unreachable(now: Instant, reason: Option<String>) -> Next {
+fn unreachable(now: Instant, reason: Option<String>) -> Transition {
     give_up(now, Outcome::Unavailable, Notice::Unreachable(reason.unwrap_or_else(|| "no answer".to_owned())))
 }

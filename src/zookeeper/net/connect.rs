@@ -29,8 +29,8 @@ const OTHER_NAMES: Duration = Duration::from_millis(50);
 pub type TcpSession<'p> = ClientSession<TcpChannel<'p>>;
 
 impl<'p> TcpSession<'p> {
-    /// Opens a session with one of the servers, as `Outside::open` says, or goes on with that of `identity`, as
-    /// `Outside::resume` says.
+    /// Opens a session with one of the servers, as `KeeperIo::open` says, or goes on with that of `identity`, as
+    /// `KeeperIo::resume` says.
     pub async fn connect(
         servers: &'p Servers<'p>,
         reactor: &'p Reactor,

@@ -9,7 +9,7 @@ use std::ptr::{null, null_mut};
 use std::slice;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum GssapiFailure {
     /// It will not mend itself.
     Refused(String),
     /// No key distribution center answers.
@@ -126,7 +126,7 @@ unsafe extern "C" {
 impl Client {
     /// Will log in to a service on a host. A service with a slash, such as `zookeeper/zk.example.org@EXAMPLE.ORG`, is a
     /// principal, whatever the host is called.
-    pub fn new(service: &str, host: &str) -> Result<Self, Failure> {
+    pub fn new(service: &str, host: &str) -> Result<Self, GssapiFailure> {
         let (text, kind) = match service.contains('/') {
             true => (service.to_owned(), PRINCIPAL),
             false => (format!("{service}@{host}"), HOST_BASED),
@@ -141,7 +141,7 @@ impl Client {
     }
 
     /// What is said next. `token`: what the server has said; empty at the beginning.
-    pub fn step(&mut self, token: &[u8]) -> Result<Token, Failure> {
+    pub fn step(&mut self, token: &[u8]) -> Result<Token, GssapiFailure> {
         if self.is_established {
             self.choose_layer(token).map(Token::Last)
         } else {
@@ -149,7 +149,7 @@ impl Client {
         }
     }
 
-    fn establish(&mut self, token: &[u8]) -> Result<Vec<u8>, Failure> {
+    fn establish(&mut self, token: &[u8]) -> Result<Vec<u8>, GssapiFailure> {
         let (mut minor, mut flags, mut answer) = (0, 0, given(&[]));
         #[expect(unsafe_code, reason = "a call of the library")]
         // SAFETY: name and context are the library's, and it takes null for each of what is not given. It reads token
@@ -174,12 +174,12 @@ impl Client {
         check(major, minor)?;
         self.is_established = major & CONTINUE == 0;
         if self.is_established && flags & MUTUAL == 0 {
-            return Err(Failure::Refused("the server does not prove who it is".to_owned()));
+            return Err(GssapiFailure::Refused("the server does not prove who it is".to_owned()));
         }
         Ok(taken(&answer))
     }
 
-    fn choose_layer(&self, token: &[u8]) -> Result<Vec<u8>, Failure> {
+    fn choose_layer(&self, token: &[u8]) -> Result<Vec<u8>, GssapiFailure> {
         let (mut minor, mut plain) = (0, given(&[]));
         #[expect(unsafe_code, reason = "a call of the library")]
         // SAFETY: the context is established. It reads token, which lives on, and takes null for what is not asked for.
@@ -187,7 +187,7 @@ impl Client {
             unsafe { gss_unwrap(&raw mut minor, self.context, &given(token), &raw mut plain, null_mut(), null_mut()) };
         check(major, minor)?;
         if taken(&plain).first().is_none_or(|offered| offered & NO_LAYER == 0) {
-            return Err(Failure::Refused("the server wants to sign or to encrypt what follows".to_owned()));
+            return Err(GssapiFailure::Refused("the server wants to sign or to encrypt what follows".to_owned()));
         }
         let (mut minor, mut wrapped) = (0, given(&[]));
         // With no other identity than that of the ticket.
@@ -220,7 +220,7 @@ fn taken(buffer: &Buffer) -> Vec<u8> {
     unsafe { slice::from_raw_parts(buffer.value.cast(), buffer.length) }.to_vec()
 }
 
-fn check(major: u32, minor: u32) -> Result<(), Failure> {
+fn check(major: u32, minor: u32) -> Result<(), GssapiFailure> {
     if major & ERROR == 0 {
         return Ok(());
     }
@@ -228,7 +228,7 @@ fn check(major: u32, minor: u32) -> Result<(), Failure> {
         0 => explained(major, OF_GSS),
         minor => explained(minor, OF_MECHANISM),
     };
-    Err(if UNREACHABLE.contains(&minor) { Failure::Unreachable(why) } else { Failure::Refused(why) })
+    Err(if UNREACHABLE.contains(&minor) { GssapiFailure::Unreachable(why) } else { GssapiFailure::Refused(why) })
 }
 
 fn explained(status: u32, kind: c_int) -> String {

@@ -101,7 +101,7 @@ impl<'p> Probes<'p> {
     pub async fn open(&self, address: Address<'p>, timeout: Duration, chroot: &str) -> Result<Probe<'_, 'p>, NoProbe> {
         let channel = TcpChannel::begin(self.servers, self.reactor, address)?;
         channel.connected().await?;
-        let mut asked = Asked { probes: self, pair: Some((channel, Attempt::open(timeout))) };
+        let mut asked = Asking { probes: self, pair: Some((channel, Attempt::open(timeout))) };
         let granted = asked.granted().await;
         let granted = match granted {
             Ok(granted) => Ok(asked.log_in(granted).await?),
@@ -167,12 +167,12 @@ async fn close(session: &TcpSession<'_>) {
 }
 
 /// A server that is being asked for a session.
-struct Asked<'a, 'p> {
+struct Asking<'a, 'p> {
     probes: &'a Probes<'p>,
     pair: Option<(TcpChannel<'p>, Attempt)>,
 }
 
-impl Asked<'_, '_> {
+impl Asking<'_, '_> {
     async fn granted(&mut self) -> Result<Granted, Rejected> {
         match &mut self.pair {
             Some((channel, attempt)) => granted(attempt, channel).await,
@@ -196,7 +196,7 @@ impl Asked<'_, '_> {
     }
 }
 
-impl Drop for Asked<'_, '_> {
+impl Drop for Asking<'_, '_> {
     fn drop(&mut self) {
         if let Some(pair) = self.pair.take() {
             self.probes.left.borrow_mut().push(Left::Asked(Box::new(pair)));

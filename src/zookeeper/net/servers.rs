@@ -12,7 +12,7 @@ use nix::poll::PollFlags;
 
 use super::address::{ConnectString, HostPort};
 use super::credentials;
-use super::tls::{Security, Tls, Unfit};
+use super::tls::{Security, Tls, UnfitFile};
 use crate::system::clock;
 use crate::system::files::brief;
 use crate::system::lookup::Lookup;
@@ -71,8 +71,8 @@ impl<'p> Servers<'p> {
         tls: Option<&'p Tls>,
         login: &'p mut Login,
         kept: Option<&File>,
-    ) -> Result<(Self, Vec<String>), Unfit> {
-        let of_login = credentials::load(login, kept).map_err(|why| Unfit { setting: Some("auth-file"), why })?;
+    ) -> Result<(Self, Vec<String>), UnfitFile> {
+        let of_login = credentials::load(login, kept).map_err(|why| UnfitFile { setting: Some("auth-file"), why })?;
         let servers = Self::new(connect, tls, login);
         let of_tls = servers.security.as_ref().map_or(Ok(None), Security::read);
         Ok((servers, of_tls?.into_iter().chain(of_login).collect()))

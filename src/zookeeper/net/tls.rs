@@ -69,7 +69,7 @@ pub struct Encryption {
 
 /// Why one of our own files is of no use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unfit {
+pub struct UnfitFile {
     /// The setting that names the file. `None`: it is not about one file that a setting names.
     pub setting: Option<&'static str>,
     /// The reason, with the path.
@@ -103,7 +103,7 @@ impl<'p> Security<'p> {
     }
 
     /// Reads our own files. Returns what the user is to be warned of. Fails with the reason why they are of no use.
-    pub fn read(&self) -> Result<Option<String>, Unfit> {
+    pub fn read(&self) -> Result<Option<String>, UnfitFile> {
         // If they change while they are read, the stamps are old, and they are read again the next time.
         let stamps = files::stamps(self.tls);
         let (config, shows) = load(self.tls)?;
@@ -137,13 +137,13 @@ impl<'p> Security<'p> {
     }
 }
 
-fn load(tls: &Tls) -> Result<(Arc<ClientConfig>, Arc<Shows>), Unfit> {
+fn load(tls: &Tls) -> Result<(Arc<ClientConfig>, Arc<Shows>), UnfitFile> {
     let provider = Arc::new(ring::default_provider());
-    let of_ca = |why| Unfit { setting: tls.ca.as_ref().map(|_| "tls-ca"), why };
+    let of_ca = |why| UnfitFile { setting: tls.ca.as_ref().map(|_| "tls-ca"), why };
     let roots: Arc<RootCertStore> = files::roots(tls.ca.as_deref()).map_err(of_ca)?.into();
     let own = tls.own.as_ref().map(|own| files::own(own, &provider)).transpose()?;
     let shows = Arc::new(Shows { own: own.map(Arc::new), was_asked: AtomicBool::new(false) });
-    let internal = |error: &dyn std::fmt::Display| Unfit { setting: None, why: format!("TLS: {error}") };
+    let internal = |error: &dyn std::fmt::Display| UnfitFile { setting: None, why: format!("TLS: {error}") };
     let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider)).build();
     let verifier = verifier.map_err(|error| internal(&error))?;
     let verifier: Arc<dyn ServerCertVerifier> =

@@ -3,7 +3,7 @@
 use super::channel::Channel;
 use super::client::ClientSession;
 use super::{Failure, Session as _, acl};
-use crate::zookeeper::wire::request::{Kind, NewNode, Operation, Request};
+use crate::zookeeper::wire::request::{MultiOp, NewNode, NodeKind, Request};
 
 /// Like the functions of [`Session`](super::Session), these have queued their request when they return.
 impl<C: Channel> ClientSession<C> {
@@ -32,9 +32,9 @@ impl<C: Channel> ClientSession<C> {
         let missing = format!("{child}-missing");
         let node = |path| NewNode { path, data: &[], acl: acl::of_node(self.protection()) };
         let mut operations: Vec<_> =
-            parents.iter().map(|path| Operation::Create { node: node(path), kind: Kind::Persistent }).collect();
-        operations.push(Operation::Create { node: node(&child), kind: Kind::Ephemeral });
-        operations.push(Operation::Check { path: &missing, version: None });
+            parents.iter().map(|path| MultiOp::Create { node: node(path), kind: NodeKind::Persistent }).collect();
+        operations.push(MultiOp::Create { node: node(&child), kind: NodeKind::Ephemeral });
+        operations.push(MultiOp::Check { path: &missing, version: None });
         let reply = self.ask(&Request::Multi(&operations));
         async move {
             match reply.await {
@@ -49,7 +49,7 @@ impl<C: Channel> ClientSession<C> {
 
     /// Deletes all of these nodes, or none: [`Failure::NoNode`], if one of them does not exist.
     pub fn delete_together<'s>(&'s self, paths: &[String]) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
-        let operations: Vec<_> = paths.iter().map(|path| Operation::Delete { path, version: None }).collect();
+        let operations: Vec<_> = paths.iter().map(|path| MultiOp::Delete { path, version: None }).collect();
         let reply = self.ask(&Request::Multi(&operations));
         async move { reply.await.map(drop) }
     }

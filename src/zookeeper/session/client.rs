@@ -15,17 +15,17 @@ use std::time::Duration;
 use super::channel::{Channel, is_end, is_for_later};
 use super::failure;
 use super::watch::{Fired, Wanted};
-use super::{Change, Created, Failure, Session, Stat, Watch};
+use super::{Change, Created, Failure, NodeStat, Session, Watch};
 use super::{acl, created};
 use crate::rules::contacts::Contact;
 use crate::rules::instant::Instant;
 use crate::rules::pace::Pace;
 use crate::zookeeper::login::{Credential, Login, Protection};
-use crate::zookeeper::wire::connection::{Connection, Event};
+use crate::zookeeper::wire::connection::{Connection, ServerEvent};
 use crate::zookeeper::wire::error::Unsendable;
 use crate::zookeeper::wire::handshake::{Granted, Identity};
 use crate::zookeeper::wire::reply::{ChangeKind, Reply};
-use crate::zookeeper::wire::request::{Kind, NewNode, Operation, Request, Secret};
+use crate::zookeeper::wire::request::{MultiOp, NewNode, NodeKind, Request, Secret};
 
 /// Where a reply is put for the future that waits for it.
 type Slot = Rc<RefCell<Option<Result<Reply, Failure>>>>;
@@ -237,9 +237,9 @@ impl Wire {
         Ok(())
     }
 
-    fn take(&mut self, event: Event<Waits>, now: Instant) {
+    fn take(&mut self, event: ServerEvent<Waits>, now: Instant) {
         match event {
-            Event::Answered { tag: Waits { slot, watch, login }, sent, result } => {
+            ServerEvent::Answered { tag: Waits { slot, watch, login }, sent, result } => {
                 self.contacts.extend(login.is_none().then_some(Contact { sent, answered: now }));
                 self.refused = self.refused.take().or_else(|| login.filter(|_| result.is_err()));
                 let result = result.map_err(Failure::from);
@@ -249,7 +249,7 @@ impl Wire {
                 }
                 slot.replace(Some(result));
             }
-            Event::Changed(change) => {
+            ServerEvent::Changed(change) => {
                 let became = if change.kind == ChangeKind::Deleted { Change::Deleted } else { Change::Data };
                 for (_, fired) in self.watches.extract_if(.., |(path, _)| *path == change.path) {
                     if let Some(fired) = fired.upgrade() {
@@ -319,13 +319,13 @@ impl<C: Channel> Session for ClientSession<C> {
         numbered: bool,
         with_stat: bool,
     ) -> impl Future<Output = Result<Created, Failure>> + use<'s, C> {
-        let kind = if numbered { Kind::EphemeralSequential } else { Kind::Ephemeral };
+        let kind = if numbered { NodeKind::EphemeralSequential } else { NodeKind::Ephemeral };
         let new_node = |path| NewNode { path, data, acl: acl::of_node(self.protection) };
         let reply = match prefixes {
             [path] if with_stat => self.ask(&Request::Create2 { node: new_node(path), kind }),
             [path] => self.ask(&Request::Create { node: new_node(path), kind }),
             _ => {
-                let creation = |path| Operation::Create { node: new_node(path), kind };
+                let creation = |path| MultiOp::Create { node: new_node(path), kind };
                 let creations: Vec<_> = prefixes.iter().map(|path| creation(path)).collect();
                 self.ask(&Request::Multi(&creations))
             }
@@ -337,7 +337,7 @@ impl<C: Channel> Session for ClientSession<C> {
         let ends = path.match_indices('/').map(|(end, _)| end).filter(|end| *end > 0).chain([path.len()]);
         let create = |end| {
             let node = NewNode { path: &path[..end], data: &[], acl: acl::of_parent(self.protection) };
-            let kind = Kind::Persistent;
+            let kind = NodeKind::Persistent;
             (end, self.ask(&if containers { Request::CreateContainer(node) } else { Request::Create { node, kind } }))
         };
         // All requests leave together, before the first reply is awaited.
@@ -367,7 +367,7 @@ impl<C: Channel> Session for ClientSession<C> {
         Ok((names, watch.expect("it was asked for")))
     }
 
-    fn read<'s>(&'s self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Failure>> + use<'s, C> {
+    fn read<'s>(&'s self, path: &str) -> impl Future<Output = Result<(Vec<u8>, NodeStat), Failure>> + use<'s, C> {
         let reply = self.look(path, false);
         async move { reply.await.map(|(data, stat, _)| (data, stat.into())) }
     }
@@ -375,7 +375,7 @@ impl<C: Channel> Session for ClientSession<C> {
     fn read_and_watch<'s>(
         &'s self,
         path: &str,
-    ) -> impl Future<Output = Result<(Vec<u8>, Stat, Watch), Failure>> + use<'s, C> {
+    ) -> impl Future<Output = Result<(Vec<u8>, NodeStat, Watch), Failure>> + use<'s, C> {
         let reply = self.look(path, true);
         async move {
             let (data, stat, watch) = reply.await?;
@@ -391,8 +391,8 @@ impl<C: Channel> Session for ClientSession<C> {
         let operations: Vec<_> = nodes
             .iter()
             .flat_map(|path| {
-                let check = Operation::Check { path, version: None };
-                let store = publish.map(|data| Operation::SetData { path, data, version: Some(0) });
+                let check = MultiOp::Check { path, version: None };
+                let store = publish.map(|data| MultiOp::SetData { path, data, version: Some(0) });
                 [Some(check), store].into_iter().flatten()
             })
             .collect();
@@ -414,9 +414,9 @@ impl<C: Channel> Session for ClientSession<C> {
         nodes: &[String],
     ) -> impl Future<Output = Result<(), Failure>> + use<'s, C> {
         let node = NewNode { path: record, data, acl: acl::of_node(self.protection) };
-        let store = Operation::SetData { path: record, data, version: None };
-        let record = if exists { store } else { Operation::Create { node, kind: Kind::Persistent } };
-        let deletions = nodes.iter().map(|path| Operation::Delete { path, version: None });
+        let store = MultiOp::SetData { path: record, data, version: None };
+        let record = if exists { store } else { MultiOp::Create { node, kind: NodeKind::Persistent } };
+        let deletions = nodes.iter().map(|path| MultiOp::Delete { path, version: None });
         let reply = self.ask(&Request::Multi(&std::iter::once(record).chain(deletions).collect::<Vec<_>>()));
         async move { reply.await.map(drop) }
     }

@@ -1,7 +1,7 @@
 //! What the answers of a server mean to those who have asked.
 
-use super::{Failure, Stat};
-use crate::zookeeper::wire::error::{Code, Refused};
+use super::{Failure, NodeStat};
+use crate::zookeeper::wire::error::{Code, RefusedRequest};
 use crate::zookeeper::wire::reply::{self, Reply};
 
 impl From<Code> for Failure {
@@ -54,13 +54,13 @@ pub(super) fn unexpected(reply: &Reply) -> Failure {
     Failure::Refused(format!("unexpected reply {reply:?}"))
 }
 
-impl From<Refused> for Failure {
-    fn from(refused: Refused) -> Self {
+impl From<RefusedRequest> for Failure {
+    fn from(refused: RefusedRequest) -> Self {
         refused.code().into()
     }
 }
 
-impl From<reply::Stat> for Stat {
+impl From<reply::Stat> for NodeStat {
     fn from(stat: reply::Stat) -> Self {
         Self { czxid: stat.czxid, owner: stat.ephemeral_owner, created: stat.ctime, written: stat.mtime }
     }

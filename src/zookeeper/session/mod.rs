@@ -72,7 +72,7 @@ impl Failure {
 
 /// What a server says of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stat {
+pub struct NodeStat {
     /// The transaction that created it: the fencing token of a contender.
     pub czxid: i64,
     /// The session that it belongs to, 0 for a node that outlives its session.
@@ -101,7 +101,7 @@ pub struct Created {
     pub paths: Vec<String>,
     /// What the server says of the node. `None` if it was not asked, or if several were created: then servers say
     /// nothing (ZOOKEEPER-4026).
-    pub stat: Option<Stat>,
+    pub stat: Option<NodeStat>,
 }
 
 /// An established session over one connection. Dropping it closes the connection, and not the session.
@@ -166,13 +166,13 @@ pub trait Session: Sized {
     /// Like [`Session::children`], with a watch on children that come and go.
     fn watch_children(&self, path: &str) -> impl Future<Output = Result<(Vec<String>, Watch), Failure>>;
 
-    fn read<'s>(&'s self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat), Failure>> + use<'s, Self>;
+    fn read<'s>(&'s self, path: &str) -> impl Future<Output = Result<(Vec<u8>, NodeStat), Failure>> + use<'s, Self>;
 
     /// Like [`Session::read`], with a watch. Unlike `exists`, sets none when the node does not exist.
     fn read_and_watch<'s>(
         &'s self,
         path: &str,
-    ) -> impl Future<Output = Result<(Vec<u8>, Stat, Watch), Failure>> + use<'s, Self>;
+    ) -> impl Future<Output = Result<(Vec<u8>, NodeStat, Watch), Failure>> + use<'s, Self>;
 
     /// Asks the quorum whether all of `nodes` still exist. `publish`: data to store in them at the same time, unless
     /// something has been stored in one of them since they were created ([`Failure::Changed`]).

@@ -3,26 +3,26 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::error::{Broken, Code, Malformed, Refused, Unsendable};
+use super::error::{Broken, Code, Malformed, RefusedRequest, Unsendable};
 use super::frames::{Inbox, LONGEST_REPLY, Outbox};
 use super::handshake::{Granted, Identity};
 use super::records::Reader;
-use super::reply::{Change, Form, Header, NOTIFICATION, Reply};
+use super::reply::{Header, NOTIFICATION, Reply, ReplyForm, WatchEvent};
 use super::request::Request;
 use crate::rules::instant::Instant;
 use crate::rules::pace::Pace;
 
 /// News from the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event<T> {
+pub enum ServerEvent<T> {
     Answered {
         tag: T,
         /// When the request was sent. The server has heard from us no earlier.
         sent: Instant,
-        result: Result<Reply, Refused>,
+        result: Result<Reply, RefusedRequest>,
     },
     /// A watch has fired.
-    Changed(Change),
+    Changed(WatchEvent),
 }
 
 /// A request that waits for its reply.
@@ -30,7 +30,7 @@ pub enum Event<T> {
 struct Pending<T> {
     xid: i32,
     creates: bool,
-    form: Form,
+    form: ReplyForm,
     tag: T,
     /// When the caller asked.
     asked: Instant,
@@ -64,11 +64,11 @@ pub struct Connection<T> {
     last_xid: i32,
     pending: VecDeque<Pending<T>>,
     has_answered: bool,
-    state: State,
+    state: ConnectionState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ConnectionState {
     Open,
     /// The last request was made.
     Closing,
@@ -92,7 +92,7 @@ impl<T> Connection<T> {
             last_xid: 0,
             pending: VecDeque::new(),
             has_answered: false,
-            state: State::Open,
+            state: ConnectionState::Open,
         }
     }
 
@@ -117,9 +117,9 @@ impl<T> Connection<T> {
     /// Makes a request. Its bytes are the last of [`Connection::to_send`].
     pub fn request(&mut self, request: &Request<'_>, tag: T, now: Instant) -> Result<(), Unsendable> {
         match self.state {
-            State::Open => {}
-            State::Closing => return Err(Unsendable::Closing),
-            State::Broken(broken) => return Err(Unsendable::Broken(broken)),
+            ConnectionState::Open => {}
+            ConnectionState::Closing => return Err(Unsendable::Closing),
+            ConnectionState::Broken(broken) => return Err(Unsendable::Broken(broken)),
         }
         let xid = request.fixed_xid().unwrap_or_else(|| next_xid(self.last_xid));
         self.outbox.push(|bytes| request.write(xid, &self.chroot, bytes)).map_err(Unsendable::TooLarge)?;
@@ -127,7 +127,7 @@ impl<T> Connection<T> {
             self.last_xid = xid;
         }
         if matches!(request, Request::Close) {
-            self.state = State::Closing;
+            self.state = ConnectionState::Closing;
         }
         let ends_at = self.outbox.total();
         self.pending.push_back(Pending {
@@ -172,34 +172,34 @@ impl<T> Connection<T> {
     }
 
     pub fn receive(&mut self, bytes: &[u8], now: Instant) {
-        if !matches!(self.state, State::Broken(_)) {
+        if !matches!(self.state, ConnectionState::Broken(_)) {
             self.inbox.push(bytes);
         }
         self.last_received = now;
     }
 
     /// Takes the next event. `None`: there is none before more bytes come.
-    pub fn next_event(&mut self) -> Result<Option<Event<T>>, Broken> {
-        if let State::Broken(broken) = self.state {
+    pub fn next_event(&mut self) -> Result<Option<ServerEvent<T>>, Broken> {
+        if let ConnectionState::Broken(broken) = self.state {
             return Err(broken);
         }
-        self.read_event().inspect_err(|broken| self.state = State::Broken(*broken))
+        self.read_event().inspect_err(|broken| self.state = ConnectionState::Broken(*broken))
     }
 
-    fn read_event(&mut self) -> Result<Option<Event<T>>, Broken> {
+    fn read_event(&mut self) -> Result<Option<ServerEvent<T>>, Broken> {
         while let Some(packet) = self.inbox.next_packet(LONGEST_REPLY)? {
             let mut reader = Reader::new(packet);
             let header = Header::read(&mut reader)?;
             if header.xid == NOTIFICATION {
-                if let Some(change) = Change::read(&mut reader, &self.chroot)? {
-                    return Ok(Some(Event::Changed(change)));
+                if let Some(change) = WatchEvent::read(&mut reader, &self.chroot)? {
+                    return Ok(Some(ServerEvent::Changed(change)));
                 }
                 continue;
             }
             let unexpected = Malformed::UnexpectedReply(header.xid);
             let index = answered(&self.pending, &header).ok_or(unexpected)?;
             let result = match header.refusal {
-                Some(code) => Err(Refused::Request(code)),
+                Some(code) => Err(RefusedRequest::Request(code)),
                 None => self.pending[index].form.read(&mut reader, &self.chroot)?,
             };
             // Servers before 3.6 say it of an operation of a multi.
@@ -214,7 +214,7 @@ impl<T> Connection<T> {
             if header.xid >= 0 {
                 self.identity.saw(header.zxid);
             }
-            return Ok(Some(Event::Answered { tag: request.tag, sent, result }));
+            return Ok(Some(ServerEvent::Answered { tag: request.tag, sent, result }));
         }
         Ok(None)
     }
@@ -224,7 +224,7 @@ impl<T> Connection<T> {
     /// Also while another is unanswered: its answer may be behind a long reply, and the server is to hear from us all
     /// the same.
     pub fn ping_at(&self) -> Option<Instant> {
-        let is_useful = self.state == State::Open && self.to_send().is_empty();
+        let is_useful = self.state == ConnectionState::Open && self.to_send().is_empty();
         is_useful.then(|| self.pace.ping_at(self.last_sent))
     }
 

@@ -75,7 +75,7 @@ impl Error for Code {}
 
 /// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum RefusedRequest {
     /// The request as a whole.
     Request(Code),
     /// Nothing of a multi was done because of one operation.
@@ -86,7 +86,7 @@ pub enum Refused {
     },
 }
 
-impl Refused {
+impl RefusedRequest {
     pub const fn code(self) -> Code {
         match self {
             Self::Request(code) | Self::Operation { code, .. } => code,
@@ -94,7 +94,7 @@ impl Refused {
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for RefusedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Request(code) => code.fmt(f),
@@ -103,7 +103,7 @@ impl fmt::Display for Refused {
     }
 }
 
-impl Error for Refused {}
+impl Error for RefusedRequest {}
 
 /// How the bytes differ from what ZooKeeper sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

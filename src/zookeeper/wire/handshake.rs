@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::error::{Malformed, NoSession};
 use super::frames::{Inbox, Outbox};
-use super::records::{Reader, Writer};
+use super::records::{Reader, RecordWriter};
 use super::request::Request;
 use crate::rules::instant::Instant;
 
@@ -72,7 +72,7 @@ impl Attempt {
     /// The request is a `ConnectRequest`.
     fn new(timeout: Duration, resumes: Option<Identity>) -> Self {
         let mut record = vec![];
-        let mut to = Writer::new(&mut record);
+        let mut to = RecordWriter::new(&mut record);
         // The version of the protocol, which has been 0 ever since.
         to.int(0);
         to.long(resumes.as_ref().map_or(0, |identity| identity.last_zxid));
@@ -83,7 +83,7 @@ impl Attempt {
         to.boolean(false);
         let mut outbox = Outbox::default();
         // Never too long: the password came in a short reply.
-        let _ = outbox.push(|bytes| Writer::new(bytes).buffer(&record));
+        let _ = outbox.push(|bytes| RecordWriter::new(bytes).buffer(&record));
         Self { outbox, sent_at: None, inbox: Inbox::default(), resumes }
     }
 

@@ -93,9 +93,9 @@ impl<'b> Reader<'b> {
 
 /// Appends values to bytes.
 #[derive(Debug)]
-pub struct Writer<'b>(&'b mut Vec<u8>);
+pub struct RecordWriter<'b>(&'b mut Vec<u8>);
 
-impl<'b> Writer<'b> {
+impl<'b> RecordWriter<'b> {
     pub const fn new(bytes: &'b mut Vec<u8>) -> Self {
         Self(bytes)
     }

@@ -1,6 +1,6 @@
 //! Replies and events, and how they are read.
 
-use super::error::{Code, Malformed, Refused};
+use super::error::{Code, Malformed, RefusedRequest};
 use super::records::Reader;
 
 /// The xid of an event (`ClientCnxn.NOTIFICATION_XID`).
@@ -92,7 +92,7 @@ pub enum Reply {
 
 /// The record in the reply to a request, unless it is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ReplyForm {
     /// No record, or nothing new in it (`SyncResponse`).
     Nothing,
     /// `CreateResponse`
@@ -111,9 +111,9 @@ pub(super) enum Form {
     Multi(Vec<i32>),
 }
 
-impl Form {
+impl ReplyForm {
     /// Reads the record after the header. `Ok(Err(_))`: a multi was refused, and its record says why.
-    pub(super) fn read(&self, from: &mut Reader<'_>, chroot: &str) -> Result<Result<Reply, Refused>, Malformed> {
+    pub(super) fn read(&self, from: &mut Reader<'_>, chroot: &str) -> Result<Result<Reply, RefusedRequest>, Malformed> {
         Ok(Ok(match self {
             Self::Nothing => Reply::Done,
             Self::Path => Reply::Created { path: path(from, chroot)?, stat: None },
@@ -141,7 +141,11 @@ mod code {
 ///
 /// If one operation is refused, there are only errors: 0 for the operations before it, its own, and
 /// `RuntimeInconsistency` for those after it (`PrepRequestProcessor`, `DataTree.processTxn`).
-fn read_multi(operations: &[i32], from: &mut Reader<'_>, chroot: &str) -> Result<Result<Reply, Refused>, Malformed> {
+fn read_multi(
+    operations: &[i32],
+    from: &mut Reader<'_>,
+    chroot: &str,
+) -> Result<Result<Reply, RefusedRequest>, Malformed> {
     let mut results = vec![];
     let mut errors = vec![];
     loop {
@@ -157,10 +161,10 @@ fn read_multi(operations: &[i32], from: &mut Reader<'_>, chroot: &str) -> Result
                 errors.push(Code::from_wire(from.int()?));
                 continue;
             }
-            code::CREATE if fits => Form::Path,
-            code::CREATE2 if fits => Form::PathAndStat,
-            code::SET_DATA if fits => Form::Stat,
-            code::DELETE | code::CHECK if fits => Form::Nothing,
+            code::CREATE if fits => ReplyForm::Path,
+            code::CREATE2 if fits => ReplyForm::PathAndStat,
+            code::SET_DATA if fits => ReplyForm::Stat,
+            code::DELETE | code::CHECK if fits => ReplyForm::Nothing,
             kind => return Err(Malformed::UnexpectedResult(kind)),
         };
         if let Ok(result) = form.read(from, chroot)? {
@@ -173,7 +177,7 @@ fn read_multi(operations: &[i32], from: &mut Reader<'_>, chroot: &str) -> Result
     if errors.is_empty() {
         return Ok(Ok(Reply::Multi(results)));
     }
-    let refused = |(index, code): (usize, Option<Code>)| Some(Refused::Operation { index, code: code? });
+    let refused = |(index, code): (usize, Option<Code>)| Some(RefusedRequest::Operation { index, code: code? });
     let mut reasons = errors.into_iter().enumerate().filter_map(refused);
     let reason = reasons.find(|refused| refused.code() != Code::RuntimeInconsistency);
     Ok(Err(reason.ok_or(Malformed::IncompleteMulti)?))
@@ -193,13 +197,13 @@ pub enum ChangeKind {
 
 /// A watch has fired, and is used up (jute `WatcherEvent`).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct WatchEvent {
     pub kind: ChangeKind,
     /// To which node, below the chroot.
     pub path: String,
 }
 
-impl Change {
+impl WatchEvent {
     /// `None`: it is about no node.
     pub(super) fn read(from: &mut Reader<'_>, chroot: &str) -> Result<Option<Self>, Malformed> {
         let kind = match from.int()? {

@@ -42,7 +42,7 @@ impl fmt::Debug for Secret<'_> {
 
 /// How long a node lasts, and whether the server appends a number to its name (`CreateMode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum NodeKind {
     /// Until it is deleted.
     Persistent,
     /// As long as the session at most.
@@ -65,17 +65,17 @@ pub struct NewNode<'a> {
 
 /// One operation of a [`Request::Multi`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation<'a> {
+pub enum MultiOp<'a> {
     /// Fails unless the node exists, in this version if one is given (jute `CheckVersionRequest`).
     ///
     /// There is no such request outside of a multi: servers up to 3.8 fail to write the reply to its success and send
     /// none (`FinalRequestProcessor`, a `SetDataResponse` without stat), and 3.9 does not know it.
     Check { path: &'a str, version: Option<i32> },
     /// See [`Request::Create`].
-    Create { node: NewNode<'a>, kind: Kind },
+    Create { node: NewNode<'a>, kind: NodeKind },
     /// See [`Request::Create2`]. Servers before 3.9 send no stat in a multi (ZOOKEEPER-4026); 3.4 answers
     /// `MarshallingError`.
-    Create2 { node: NewNode<'a>, kind: Kind },
+    Create2 { node: NewNode<'a>, kind: NodeKind },
     /// See [`Request::Delete`].
     Delete { path: &'a str, version: Option<i32> },
     /// See [`Request::SetData`].
@@ -86,9 +86,9 @@ pub enum Operation<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
     /// Creates a node. The reply has its path.
-    Create { node: NewNode<'a>, kind: Kind },
+    Create { node: NewNode<'a>, kind: NodeKind },
     /// The same. The reply also has the node's stat. Since 3.5.
-    Create2 { node: NewNode<'a>, kind: Kind },
+    Create2 { node: NewNode<'a>, kind: NodeKind },
     /// Creates a node that the servers delete when its last child has gone. Since 3.5.
     CreateContainer(NewNode<'a>),
     /// Deletes a node, in this version if one is given.
@@ -96,7 +96,7 @@ pub enum Request<'a> {
     /// Replaces the data of a node, in this version if one is given. The reply has its stat.
     SetData { path: &'a str, data: &'a [u8], version: Option<i32> },
     /// All of these or none of them, in one transaction.
-    Multi(&'a [Operation<'a>]),
+    Multi(&'a [MultiOp<'a>]),
     /// Asks for the stat of a node.
     Exists {
         path: &'a str,

@@ -7,7 +7,7 @@
 use super::error::{Code, Malformed};
 use super::frames::Outbox;
 use super::handshake::Granted;
-use super::records::{Reader, Writer};
+use super::records::{Reader, RecordWriter};
 use super::reply::Header;
 use super::request::Request;
 
@@ -34,11 +34,11 @@ impl Exchange {
     pub fn ask(&mut self, token: &[u8]) -> Result<(), usize> {
         self.xid += 1;
         let mut record = vec![];
-        let mut to = Writer::new(&mut record);
+        let mut to = RecordWriter::new(&mut record);
         to.int(self.xid);
         to.int(SASL);
         to.buffer(token);
-        self.outbox.push(|bytes| Writer::new(bytes).buffer(&record))
+        self.outbox.push(|bytes| RecordWriter::new(bytes).buffer(&record))
     }
 
     pub fn to_send(&self) -> &[u8] {
@@ -98,7 +98,7 @@ mod tests {
 
     fn reply(xid: i32, error: i32, token: Option<&[u8]>) -> Vec<u8> {
         let mut record = vec![];
-        let mut to = Writer::new(&mut record);
+        let mut to = RecordWriter::new(&mut record);
         to.int(xid);
         to.long(0);
         to.int(error);
@@ -107,7 +107,7 @@ mod tests {
             None => to.int(-1),
         }
         let mut packet = vec![];
-        Writer::new(&mut packet).buffer(&record);
+        RecordWriter::new(&mut packet).buffer(&record);
         packet
     }
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::connection::{Connection, Event};
+use super::connection::{Connection, ServerEvent};
 use super::error::Broken;
 use super::handshake::Attempt;
-use super::request::{Operation, Request};
+use super::request::{MultiOp, Request};
 use crate::rules::instant::Instant;
 use crate::rules::pace::Pace;
 
@@ -17,7 +17,7 @@ const NOW: Instant = Instant::from_boot(Duration::from_secs(1));
 const REQUESTS: [Request<'_>; 6] = [
     Request::GetChildren2 { path: "/", watch: true },
     Request::GetData { path: "/a", watch: true },
-    Request::Multi(&[Operation::Delete { path: "/a", version: None }, Operation::Check { path: "/b", version: None }]),
+    Request::Multi(&[MultiOp::Delete { path: "/a", version: None }, MultiOp::Check { path: "/b", version: None }]),
     Request::SetData { path: "/a", data: b"x", version: None },
     Request::Ping,
     Request::Close,
@@ -47,7 +47,7 @@ fn packet() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// What comes of these pieces.
-fn outcome(pieces: &[&[u8]]) -> (Vec<Event<usize>>, Option<Broken>) {
+fn outcome(pieces: &[&[u8]]) -> (Vec<ServerEvent<usize>>, Option<Broken>) {
     let mut attempt = Attempt::open(Duration::from_secs(20));
     attempt.sent(usize::MAX, NOW);
     let granted = attempt.receive(&GRANTED).unwrap().unwrap();
@@ -69,7 +69,7 @@ fn outcome(pieces: &[&[u8]]) -> (Vec<Event<usize>>, Option<Broken>) {
     }
     let mut unanswered: Vec<_> = (0..REQUESTS.len()).collect();
     for event in &events {
-        if let Event::Answered { tag, .. } = event {
+        if let ServerEvent::Answered { tag, .. } = event {
             let place = unanswered.iter().position(|left| left == tag);
             unanswered.remove(place.expect("each request is answered once"));
         }

@@ -7,7 +7,7 @@ use zklock::system::clock;
 use zklock::zookeeper::wire::error::NoSession;
 use zklock::zookeeper::wire::handshake::Attempt;
 use zklock::zookeeper::wire::reply::Reply;
-use zklock::zookeeper::wire::request::{Acl, Kind, NewNode, Request};
+use zklock::zookeeper::wire::request::{Acl, NewNode, NodeKind, Request};
 
 use super::talk::{SILENCE, Talk, Unanswered, begin, open, path_of, resume};
 use crate::harness::client::Client;
@@ -22,7 +22,7 @@ fn connect(server: &Server) -> TcpStream {
 fn create(talk: &mut Talk<TcpStream>) -> String {
     let path = format!("/ephemeral-{:016x}", fastrand::u64(..));
     let node = NewNode { path: &path, data: b"", acl: &[Acl::ANYONE] };
-    path_of(talk.call(&Request::Create { node, kind: Kind::Ephemeral }))
+    path_of(talk.call(&Request::Create { node, kind: NodeKind::Ephemeral }))
 }
 
 #[test]

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant as Clock};
 use fastrand::Rng;
 use zklock::rules::instant::Instant;
 use zklock::rules::pace::Pace;
-use zklock::zookeeper::wire::connection::{Connection, Event};
-use zklock::zookeeper::wire::error::{Broken, Refused};
+use zklock::zookeeper::wire::connection::{Connection, ServerEvent};
+use zklock::zookeeper::wire::error::{Broken, RefusedRequest};
 use zklock::zookeeper::wire::handshake::{Attempt, Granted};
 use zklock::zookeeper::wire::reply::Reply;
-use zklock::zookeeper::wire::request::{Kind, NewNode, Operation, Request, Secret};
+use zklock::zookeeper::wire::request::{MultiOp, NewNode, NodeKind, Request, Secret};
 
 use super::conversation::Conversation;
 
@@ -31,8 +31,8 @@ const REQUESTS: [(Request<'_>, i32, Option<i32>); 12] = [
     (Request::Ping, 11, Some(-2)),
     (Request::GetChildren2 { path: "/", watch: true }, 12, None),
     (Request::Multi(&OPERATIONS), 14, None),
-    (Request::Create { node: NODE, kind: Kind::Persistent }, 1, None),
-    (Request::Create2 { node: NODE, kind: Kind::Persistent }, 15, None),
+    (Request::Create { node: NODE, kind: NodeKind::Persistent }, 1, None),
+    (Request::Create2 { node: NODE, kind: NodeKind::Persistent }, 15, None),
     (Request::Auth { scheme: "digest", credentials: Secret(b"bob:secret") }, 100, Some(-4)),
     (Request::SetWatches { since: 1, data: &["/a"], exists: &[], children: &[] }, 101, Some(-8)),
 ];
@@ -40,12 +40,12 @@ const REQUESTS: [(Request<'_>, i32, Option<i32>); 12] = [
 const NODE: NewNode<'_> = NewNode { path: "/a", data: b"x", acl: &[] };
 
 /// Those of the recorded multi.
-const OPERATIONS: [Operation<'_>; 5] = [
-    Operation::Check { path: "/a", version: None },
-    Operation::SetData { path: "/a", data: b"x", version: None },
-    Operation::Create2 { node: NODE, kind: Kind::Persistent },
-    Operation::Create { node: NODE, kind: Kind::Persistent },
-    Operation::Delete { path: "/a", version: None },
+const OPERATIONS: [MultiOp<'_>; 5] = [
+    MultiOp::Check { path: "/a", version: None },
+    MultiOp::SetData { path: "/a", data: b"x", version: None },
+    MultiOp::Create2 { node: NODE, kind: NodeKind::Persistent },
+    MultiOp::Create { node: NODE, kind: NodeKind::Persistent },
+    MultiOp::Delete { path: "/a", version: None },
 ];
 
 /// What a server has said.
@@ -142,7 +142,7 @@ fn stream(rng: &mut Rng, corpus: &Corpus, asked: &[(i32, i32)]) -> Vec<u8> {
 
 /// How much memory a result takes that came in so many bytes, at most: a name has a length of four bytes at least, and
 /// is held by three words.
-fn weight(result: &Result<Reply, Refused>) -> usize {
+fn weight(result: &Result<Reply, RefusedRequest>) -> usize {
     match result {
         Ok(Reply::Children { names, .. }) => names.iter().map(|name| 4 + name.len() / 3).sum(),
         Ok(Reply::Data { data, .. }) => data.len(),
@@ -152,7 +152,12 @@ fn weight(result: &Result<Reply, Refused>) -> usize {
 }
 
 /// All events of these pieces, and what is left at the end.
-fn events(granted: Granted, chroot: &str, asked: &[usize], pieces: &[&[u8]]) -> (Vec<Event<usize>>, Option<Broken>) {
+fn events(
+    granted: Granted,
+    chroot: &str,
+    asked: &[usize],
+    pieces: &[&[u8]],
+) -> (Vec<ServerEvent<usize>>, Option<Broken>) {
     let mut connection = Connection::new(granted, chroot, Pace::brisk(Duration::from_secs(24)), NOW);
     for (tag, index) in asked.iter().enumerate() {
         connection.request(&REQUESTS[*index].0, tag, NOW).unwrap();
@@ -178,10 +183,15 @@ fn events(granted: Granted, chroot: &str, asked: &[usize], pieces: &[&[u8]]) -> 
 }
 
 /// Each request is answered once or left over, and no result is larger than the bytes that came.
-fn check(events: Vec<Event<usize>>, came: usize, connection: &Connection<usize>, asked: &[usize]) -> Vec<Event<usize>> {
+fn check(
+    events: Vec<ServerEvent<usize>>,
+    came: usize,
+    connection: &Connection<usize>,
+    asked: &[usize],
+) -> Vec<ServerEvent<usize>> {
     let mut unanswered: Vec<_> = (0..asked.len()).collect();
     for event in &events {
-        if let Event::Answered { tag, result, .. } = event {
+        if let ServerEvent::Answered { tag, result, .. } = event {
             let place = unanswered.iter().position(|left| left == tag);
             unanswered.remove(place.expect("each request is answered once"));
             assert!(weight(result) <= came, "{result:?} of {came} bytes");

@@ -4,9 +4,9 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use zklock::zookeeper::wire::error::{Code, Refused};
-use zklock::zookeeper::wire::reply::{Change, ChangeKind, Reply};
-use zklock::zookeeper::wire::request::{Acl, Kind, NewNode, Operation, Request, Secret};
+use zklock::zookeeper::wire::error::{Code, RefusedRequest};
+use zklock::zookeeper::wire::reply::{ChangeKind, Reply, WatchEvent};
+use zklock::zookeeper::wire::request::{Acl, MultiOp, NewNode, NodeKind, Request, Secret};
 
 use super::conversation::{Conversation, Network, Recorder};
 use super::talk::{Line, TIMEOUT, Talk, data_of, open, path_of, resume};
@@ -18,12 +18,12 @@ fn node<'a>(path: &'a str, data: &'a [u8]) -> NewNode<'a> {
     NewNode { path, data, acl: &[Acl::ANYONE] }
 }
 
-fn refused(code: Code) -> Result<Reply, Refused> {
-    Err(Refused::Request(code))
+fn refused(code: Code) -> Result<Reply, RefusedRequest> {
+    Err(RefusedRequest::Request(code))
 }
 
-fn changed(kind: ChangeKind, path: &str) -> Change {
-    Change { kind, path: path.to_owned() }
+fn changed(kind: ChangeKind, path: &str) -> WatchEvent {
+    WatchEvent { kind, path: path.to_owned() }
 }
 
 /// A server of a known version, or what one has said.
@@ -42,7 +42,7 @@ fn take_place<N: Network>(network: &N, chroot: &str) {
 fn knows_containers<N: Network>(network: &N, chroot: &str) -> bool {
     let mut talk = open(network.connect(), chroot);
     assert_eq!(talk.call(&Request::Sync { path: "/" }), Ok(Reply::Done));
-    let root = talk.call(&Request::Create { node: node("/", b""), kind: Kind::Persistent });
+    let root = talk.call(&Request::Create { node: node("/", b""), kind: NodeKind::Persistent });
     assert_eq!(path_of(root), "/");
     match talk.call(&Request::CreateContainer(node("/container", b""))) {
         Ok(Reply::Created { path, stat: Some(stat) }) => {
@@ -60,9 +60,9 @@ fn knows_containers<N: Network>(network: &N, chroot: &str) -> bool {
 
 /// Creates a contender and looks at the queue, in one flight.
 fn queue<L: Line>(talk: &mut Talk<L>, is_new: bool) -> String {
-    let lock = talk.call(&Request::Create { node: node("/lock", b""), kind: Kind::Persistent });
+    let lock = talk.call(&Request::Create { node: node("/lock", b""), kind: NodeKind::Persistent });
     assert_eq!(path_of(lock), "/lock");
-    let (node, kind) = (node(OWN, b"card"), Kind::EphemeralSequential);
+    let (node, kind) = (node(OWN, b"card"), NodeKind::EphemeralSequential);
     let create = if is_new { Request::Create2 { node, kind } } else { Request::Create { node, kind } };
     talk.ask(&create, "create");
     talk.ask(&Request::GetChildren2 { path: "/lock", watch: true }, "list");
@@ -83,31 +83,30 @@ fn queue<L: Line>(talk: &mut Talk<L>, is_new: bool) -> String {
 }
 
 fn errors<L: Line>(talk: &mut Talk<L>) {
-    let again = Request::Create { node: node("/lock", b""), kind: Kind::Persistent };
+    let again = Request::Create { node: node("/lock", b""), kind: NodeKind::Persistent };
     assert_eq!(talk.call(&again), refused(Code::NodeExists));
-    let orphan = Request::Create { node: node("/no/parent", b""), kind: Kind::Persistent };
+    let orphan = Request::Create { node: node("/no/parent", b""), kind: NodeKind::Persistent };
     assert_eq!(talk.call(&orphan), refused(Code::NoNode));
     assert_eq!(talk.call(&Request::Delete { path: "/lock", version: None }), refused(Code::NotEmpty));
     let old = Request::SetData { path: "/lock", data: b"", version: Some(7) };
     assert_eq!(talk.call(&old), refused(Code::BadVersion));
     assert_eq!(talk.call(&Request::GetData { path: "/none", watch: true }), refused(Code::NoNode));
     let no_acl = NewNode { path: "/free", data: b"", acl: &[] };
-    assert_eq!(talk.call(&Request::Create { node: no_acl, kind: Kind::Persistent }), refused(Code::InvalidAcl));
+    assert_eq!(talk.call(&Request::Create { node: no_acl, kind: NodeKind::Persistent }), refused(Code::InvalidAcl));
 }
 
 /// A transaction that does all there is, watched, and one that does nothing.
 fn multi<L: Line>(talk: &mut Talk<L>, own: &str, is_new: bool) {
     assert_eq!(talk.call(&Request::Exists { path: "/extra", watch: true }), refused(Code::NoNode));
     data_of(talk.call(&Request::GetData { path: own, watch: true }));
-    let (extra, kind) = (node("/extra", b"x"), Kind::Persistent);
-    let create =
-        if is_new { Operation::Create2 { node: extra, kind } } else { Operation::Create { node: extra, kind } };
+    let (extra, kind) = (node("/extra", b"x"), NodeKind::Persistent);
+    let create = if is_new { MultiOp::Create2 { node: extra, kind } } else { MultiOp::Create { node: extra, kind } };
     let operations = [
-        Operation::Check { path: own, version: Some(0) },
-        Operation::SetData { path: own, data: b"held", version: None },
+        MultiOp::Check { path: own, version: Some(0) },
+        MultiOp::SetData { path: own, data: b"held", version: None },
         create,
-        Operation::Create { node: node("/brief", b""), kind },
-        Operation::Delete { path: "/brief", version: None },
+        MultiOp::Create { node: node("/brief", b""), kind },
+        MultiOp::Delete { path: "/brief", version: None },
     ];
     let Ok(Reply::Multi(results)) = talk.call(&Request::Multi(&operations)) else { panic!("refused") };
     let [Reply::Done, Reply::Stat(stat), Reply::Created { path, .. }, Reply::Created { .. }, Reply::Done] =
@@ -120,11 +119,11 @@ fn multi<L: Line>(talk: &mut Talk<L>, own: &str, is_new: bool) {
     let fired = [changed(ChangeKind::Data, own), changed(ChangeKind::Created, "/extra")];
     assert_eq!(talk.changes(), fired);
     let operations = [
-        Operation::Check { path: own, version: None },
-        Operation::Check { path: "/none", version: None },
-        Operation::Delete { path: own, version: None },
+        MultiOp::Check { path: own, version: None },
+        MultiOp::Check { path: "/none", version: None },
+        MultiOp::Delete { path: own, version: None },
     ];
-    let reason = Refused::Operation { index: 1, code: Code::NoNode };
+    let reason = RefusedRequest::Operation { index: 1, code: Code::NoNode };
     assert_eq!(talk.call(&Request::Multi(&operations)), Err(reason));
     let Ok(Reply::Stat(stat)) = talk.call(&Request::Exists { path: own, watch: true }) else { panic!("gone") };
     assert_eq!(stat.version, 1);
@@ -150,7 +149,7 @@ fn resumed_with_watches<N: Network>(network: &N, first: Talk<N::Line>, chroot: &
     assert_eq!(talk.answer("watches"), Ok(Reply::Done));
     assert_eq!(talk.changes(), [changed(ChangeKind::Data, own)]);
     let secret = NewNode { acl: &[Acl::CREATOR], ..node("/secret", b"") };
-    assert_eq!(path_of(talk.call(&Request::Create { node: secret, kind: Kind::Ephemeral })), "/secret");
+    assert_eq!(path_of(talk.call(&Request::Create { node: secret, kind: NodeKind::Ephemeral })), "/secret");
     let read = Request::GetData { path: "/secret", watch: false };
     data_of(talk.call(&read));
     let mut stranger = open(network.connect(), chroot);

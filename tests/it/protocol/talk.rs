@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use zklock::rules::pace::Pace;
 use zklock::system::clock;
-use zklock::zookeeper::wire::connection::{Connection, Event};
-use zklock::zookeeper::wire::error::{Broken, NoSession, Refused};
+use zklock::zookeeper::wire::connection::{Connection, ServerEvent};
+use zklock::zookeeper::wire::error::{Broken, NoSession, RefusedRequest};
 use zklock::zookeeper::wire::handshake::{Attempt, Granted, Identity};
-use zklock::zookeeper::wire::reply::{Change, Reply, Stat};
+use zklock::zookeeper::wire::reply::{Reply, Stat, WatchEvent};
 use zklock::zookeeper::wire::request::Request;
 
 use crate::harness::poll::PATIENCE;
@@ -61,7 +61,7 @@ pub(super) struct Talk<L> {
     line: L,
     pub(super) connection: Connection<&'static str>,
     /// The watches that have fired, and that the test has not asked for.
-    changes: Vec<Change>,
+    changes: Vec<WatchEvent>,
 }
 
 /// A session with an absolute chroot, which need not exist yet.
@@ -112,7 +112,7 @@ impl<L: Line> Talk<L> {
     }
 
     /// Waits for the next event. `None`: the server has closed the connection.
-    fn event(&mut self) -> Result<Option<Event<&'static str>>, Broken> {
+    fn event(&mut self) -> Result<Option<ServerEvent<&'static str>>, Broken> {
         self.flush();
         loop {
             if let Some(event) = self.connection.next_event()? {
@@ -127,34 +127,34 @@ impl<L: Line> Talk<L> {
     }
 
     /// Waits for the answer to the request with this tag, which must be the next.
-    pub(super) fn answer(&mut self, expected: &str) -> Result<Reply, Refused> {
+    pub(super) fn answer(&mut self, expected: &str) -> Result<Reply, RefusedRequest> {
         loop {
             match self.event().expect("a server that speaks the protocol").expect("an open connection") {
-                Event::Answered { tag, sent, result } => {
+                ServerEvent::Answered { tag, sent, result } => {
                     assert_eq!(tag, expected);
                     assert!((self.connection.asked_at()..=clock::now()).contains(&sent));
                     return result;
                 }
-                Event::Changed(change) => self.changes.push(change),
+                ServerEvent::Changed(change) => self.changes.push(change),
             }
         }
     }
 
     /// Makes a request and waits for its answer.
-    pub(super) fn call(&mut self, request: &Request<'_>) -> Result<Reply, Refused> {
+    pub(super) fn call(&mut self, request: &Request<'_>) -> Result<Reply, RefusedRequest> {
         self.ask(request, "call");
         self.answer("call")
     }
 
     /// The watches that have fired and were not looked at yet.
-    pub(super) fn changes(&mut self) -> Vec<Change> {
+    pub(super) fn changes(&mut self) -> Vec<WatchEvent> {
         std::mem::take(&mut self.changes)
     }
 
     /// Waits until a watch has fired.
-    pub(super) fn change(&mut self) -> Change {
+    pub(super) fn change(&mut self) -> WatchEvent {
         match self.event() {
-            Ok(Some(Event::Changed(change))) => change,
+            Ok(Some(ServerEvent::Changed(change))) => change,
             other => panic!("no change: {other:?}"),
         }
     }
@@ -167,14 +167,14 @@ impl<L: Line> Talk<L> {
 
 /// The path of a node that was created.
 #[track_caller]
-pub(super) fn path_of(reply: Result<Reply, Refused>) -> String {
+pub(super) fn path_of(reply: Result<Reply, RefusedRequest>) -> String {
     let Ok(Reply::Created { path, .. }) = reply else { panic!("not created: {reply:?}") };
     path
 }
 
 /// The data of a node and its stat.
 #[track_caller]
-pub(super) fn data_of(reply: Result<Reply, Refused>) -> (Vec<u8>, Stat) {
+pub(super) fn data_of(reply: Result<Reply, RefusedRequest>) -> (Vec<u8>, Stat) {
     let Ok(Reply::Data { data, stat }) = reply else { panic!("no data: {reply:?}") };
     (data, stat)
 }

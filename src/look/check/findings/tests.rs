@@ -193,7 +193,7 @@ fn what_keeps_a_lock_from_being_taken_has_a_status_of_its_own() {
 #[test]
 fn certificate_that_expires_within_two_weeks() {
     let ends = |seconds: i64| {
-        let tls = Tls { protocol: "TLSv1.3".to_owned(), not_after: Some(TODAY + seconds) };
+        let tls = SeenTls { protocol: "TLSv1.3".to_owned(), not_after: Some(TODAY + seconds) };
         let [first, second, third] = three();
         judge(&[first, Server { tls: Some(tls), ..second }, third], ASKED, TODAY)
     };

@@ -111,7 +111,7 @@ fn a_loss_after_a_request_to_give_up_kills_at_once() {
 fn a_contender_without_a_command_that_is_asked_to_give_up_leaves() {
     for holds in [false, true] {
         let mut run = Harness::new(settings());
-        run.event(Event::Keeper(Report::Connection(Connection::Connected(TIMEOUT))));
+        run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
         if holds {
             run.held();
         } else {
@@ -320,7 +320,7 @@ fn signals_reach_the_command_of_on_lost() {
         run.event(Event::Keeper(report));
         let mut sent = |event| run.machine.step(now, event);
         let signal = Signal::TERM;
-        assert_eq!(sent(Event::Signal { signal, shared: false }), [Effect::Signal { signal, whom: Whom::OnLost }]);
+        assert_eq!(sent(Event::Signal { signal, shared: false }), [Effect::Signal { signal, whom: Recipient::OnLost }]);
         assert_eq!(sent(Event::Signal { signal: Signal::TSTP, shared: true }), []);
         assert_eq!(sent(Event::OnLost(OnLostEvent::Stopped(Signal::TSTP))), [Effect::StopSelf(Signal::TSTP)]);
     }
@@ -342,7 +342,7 @@ fn a_command_that_is_to_stop_at_the_gate_never_begins() {
         for kill_after in [None, Some(Duration::ZERO)] {
             let mut run = Harness::new(Settings { max_run, kill_after, ..settings() });
             (run.gate_is_stuck, run.has_on_lost) = (true, true);
-            run.event(Event::Keeper(Report::Connection(Connection::Connected(TIMEOUT))));
+            run.event(Event::Keeper(Report::Connection(Connectivity::Connected(TIMEOUT))));
             run.held();
             run.pass(Duration::ZERO);
             if event == Event::Timer {

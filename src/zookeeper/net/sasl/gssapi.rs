@@ -10,7 +10,7 @@ use crate::rules::text::printable;
 use crate::system::clock;
 use crate::system::files::brief;
 use crate::system::lookup::Lookup;
-use crate::zookeeper::net::libgssapi::{Client, Failure, Token};
+use crate::zookeeper::net::libgssapi::{Client, GssapiFailure, Token};
 use std::os::fd::AsFd as _;
 
 /// How many tokens we send at most. Kerberos needs three.
@@ -32,8 +32,8 @@ fn begin(service: &str, host: &str) -> Result<Lookup, LoginTrouble> {
         let (kind, text) = match step.and_then(|client| client.step(token)) {
             Ok(Token::Next(token)) => (NEXT, token),
             Ok(Token::Last(token)) => (LAST, token),
-            Err(Failure::Refused(why)) => (REFUSED, why.into_bytes()),
-            Err(Failure::Unreachable(why)) => (UNREACHABLE, why.into_bytes()),
+            Err(GssapiFailure::Refused(why)) => (REFUSED, why.into_bytes()),
+            Err(GssapiFailure::Unreachable(why)) => (UNREACHABLE, why.into_bytes()),
         };
         [&[kind], &text[..]].concat()
     });

@@ -10,7 +10,7 @@ use rustls::pki_types::pem::{Error as PemError, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-use super::Unfit;
+use super::UnfitFile;
 use super::certificate::{not_after, public_key};
 use super::{OwnCertificate, Tls};
 use crate::rules::text::legible;
@@ -62,10 +62,10 @@ pub(super) fn roots(file: Option<&Path>) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-pub(super) fn own(own: &OwnCertificate, provider: &CryptoProvider) -> Result<CertifiedKey, Unfit> {
+pub(super) fn own(own: &OwnCertificate, provider: &CryptoProvider) -> Result<CertifiedKey, UnfitFile> {
     let are_one = own.key.is_none();
-    let of_certificate = |why| Unfit { setting: Some("tls-cert"), why };
-    let of_key = |why| Unfit { setting: Some(if are_one { "tls-cert" } else { "tls-key" }), why };
+    let of_certificate = |why| UnfitFile { setting: Some("tls-cert"), why };
+    let of_key = |why| UnfitFile { setting: Some(if are_one { "tls-cert" } else { "tls-key" }), why };
     let (path, chain) = (shown(&own.certificate), certificates(&own.certificate).map_err(of_certificate)?);
     let public = chain.first().and_then(|first| public_key(first));
     let public = public.ok_or_else(|| of_certificate(format!("{path}: a certificate that cannot be read")))?;
@@ -75,7 +75,7 @@ pub(super) fn own(own: &OwnCertificate, provider: &CryptoProvider) -> Result<Cer
     // default.
     if key.public_key().is_some_and(|belonging| belonging.as_ref() != public) {
         let why = format!("the key in {} does not belong to the certificate in {path}", shown(own.key()));
-        return Err(Unfit { setting: None, why });
+        return Err(UnfitFile { setting: None, why });
     }
     Ok(CertifiedKey::new(chain, key))
 }

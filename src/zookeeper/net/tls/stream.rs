@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustls::{ClientConnection, HandshakeKind};
 
 use super::certificate::not_after;
-use super::trouble::{Seen, TlsTrouble};
+use super::trouble::{FailedHandshake, TlsTrouble};
 use super::{Encryption, Shows};
 use crate::system::files::brief;
 use crate::zookeeper::net::tls::Tls;
@@ -174,7 +174,8 @@ impl Stream {
             // The server is to know as well.
             let _ = self.flush(socket);
             let own = self.shows.own.as_ref().and_then(|own| not_after(own.cert.first()?));
-            let seen = Seen { was_asked: self.was_asked, tls: &self.tls, host: &self.host, own_not_after: own };
+            let seen =
+                FailedHandshake { was_asked: self.was_asked, tls: &self.tls, host: &self.host, own_not_after: own };
             let trouble = TlsTrouble::of(&error, &seen);
             let told = io::Error::new(io::ErrorKind::InvalidData, trouble.to_string());
             self.trouble = Some(trouble);

@@ -36,7 +36,7 @@ impl fmt::Display for TlsTrouble {
 }
 
 /// What is known of a connection that has failed.
-pub(super) struct Seen<'a> {
+pub(super) struct FailedHandshake<'a> {
     /// The server has asked for a certificate of ours.
     pub(super) was_asked: bool,
     pub(super) tls: &'a Tls,
@@ -46,7 +46,7 @@ pub(super) struct Seen<'a> {
 }
 
 impl TlsTrouble {
-    pub(super) fn of(error: &Error, seen: &Seen<'_>) -> Self {
+    pub(super) fn of(error: &Error, seen: &FailedHandshake<'_>) -> Self {
         match error {
             Error::InvalidCertificate(
                 why @ (CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }),
@@ -68,7 +68,7 @@ impl TlsTrouble {
 }
 
 /// Why the server's certificate is not accepted.
-fn of_certificate(why: &CertificateError, seen: &Seen<'_>) -> String {
+fn of_certificate(why: &CertificateError, seen: &FailedHandshake<'_>) -> String {
     use CertificateError as C;
     let on = |time: rustls::pki_types::UnixTime| day(i64::try_from(time.as_secs()).unwrap_or(i64::MAX));
     match why {
@@ -134,7 +134,7 @@ fn is_about_certificates(alert: AlertDescription) -> bool {
 }
 
 /// Why the server does not let us in.
-fn of_own(alert: AlertDescription, seen: &Seen<'_>) -> String {
+fn of_own(alert: AlertDescription, seen: &FailedHandshake<'_>) -> String {
     let Some(own) = &seen.tls.own else {
         return "it wants a client certificate: use --tls-cert and --tls-key".to_owned();
     };

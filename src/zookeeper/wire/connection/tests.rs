@@ -2,10 +2,10 @@
 
 use super::super::frames::LONGEST_REQUEST;
 use super::super::handshake::Attempt;
-use super::super::records::Writer;
+use super::super::records::RecordWriter;
 use super::super::reply::ChangeKind;
 use super::super::request::bytes::{AUTH, SET_WATCHES};
-use super::super::request::{Operation, Secret};
+use super::super::request::{MultiOp, Secret};
 use super::*;
 use crate::zookeeper::wire::request::bytes::PING;
 
@@ -17,11 +17,11 @@ fn at(seconds: u64) -> Instant {
     Instant::from_boot(Duration::from_secs(1000 + seconds))
 }
 
-fn packet(write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+fn packet(write: impl FnOnce(&mut RecordWriter<'_>)) -> Vec<u8> {
     let mut record = vec![];
-    write(&mut Writer::new(&mut record));
+    write(&mut RecordWriter::new(&mut record));
     let mut packet = vec![];
-    Writer::new(&mut packet).buffer(&record);
+    RecordWriter::new(&mut packet).buffer(&record);
     packet
 }
 
@@ -74,7 +74,7 @@ impl Connection<char> {
         self.pending.iter().map(|request| (request.tag, request.sent)).collect()
     }
 
-    fn come(&mut self, bytes: &[u8]) -> Vec<Result<Event<char>, Broken>> {
+    fn come(&mut self, bytes: &[u8]) -> Vec<Result<ServerEvent<char>, Broken>> {
         self.receive(bytes, at(0));
         let mut events = vec![];
         loop {
@@ -90,15 +90,15 @@ impl Connection<char> {
     }
 }
 
-fn done(tag: char, sent: Instant) -> Result<Event<char>, Broken> {
-    Ok(Event::Answered { tag, sent, result: Ok(Reply::Done) })
+fn done(tag: char, sent: Instant) -> Result<ServerEvent<char>, Broken> {
+    Ok(ServerEvent::Answered { tag, sent, result: Ok(Reply::Done) })
 }
 
-fn refused(tag: char, sent: Instant, code: Code) -> Result<Event<char>, Broken> {
-    Ok(Event::Answered { tag, sent, result: Err(Refused::Request(code)) })
+fn refused(tag: char, sent: Instant, code: Code) -> Result<ServerEvent<char>, Broken> {
+    Ok(ServerEvent::Answered { tag, sent, result: Err(RefusedRequest::Request(code)) })
 }
 
-fn unexpected(xid: i32) -> Result<Event<char>, Broken> {
+fn unexpected(xid: i32) -> Result<ServerEvent<char>, Broken> {
     Err(Broken::Malformed(Malformed::UnexpectedReply(xid)))
 }
 
@@ -131,7 +131,7 @@ fn four_xids_are_out_of_turn_by_nature() {
     connection.send(&Request::Auth { scheme: "digest", credentials: Secret(b"bob:secret") }, 'u', at(3));
     connection.send(&Request::SetWatches { since: 0, data: &["/a"], exists: &[], children: &[] }, 'w', at(4));
     let came = [reply(SET_WATCHES, 1, 0), reply(AUTH, 0, -115), deleted("/jobs/a"), reply(PING, 1, 0), reply(1, 1, 0)];
-    let change = Event::Changed(Change { kind: ChangeKind::Deleted, path: "/a".to_owned() });
+    let change = ServerEvent::Changed(WatchEvent { kind: ChangeKind::Deleted, path: "/a".to_owned() });
     let events =
         [done('w', at(4)), refused('u', at(3), Code::AuthFailed), Ok(change), done('p', at(2)), done('a', at(1))];
     assert_eq!(connection.come(&came.concat()), events);
@@ -193,7 +193,7 @@ fn a_moved_session_breaks_the_connection_and_leaves_the_outcome_unknown() {
 #[test]
 fn so_does_an_operation_of_a_multi() {
     let mut connection = connection();
-    let checks = ["/a", "/b"].map(|path| Operation::Check { path, version: None });
+    let checks = ["/a", "/b"].map(|path| MultiOp::Check { path, version: None });
     connection.send(&Request::Multi(&checks), 'm', at(1));
     assert_eq!(connection.come(&refused_multi([-118, -2])), [Err(Broken::SessionMoved)]);
     assert_eq!(connection.left(), [('m', Some(at(1)))]);
@@ -282,7 +282,7 @@ fn a_list_of_100_000_children_comes_in_pieces() {
     }
     assert_eq!(
         events,
-        [Ok(Event::Answered { tag: 'a', sent: at(1), result: Ok(Reply::Children { names, stat: None }) })]
+        [Ok(ServerEvent::Answered { tag: 'a', sent: at(1), result: Ok(Reply::Children { names, stat: None }) })]
     );
 }
 
@@ -307,8 +307,11 @@ fn refused_multi(errors: [i32; 2]) -> Vec<u8> {
 #[test]
 fn a_multi_says_which_operation_was_refused() {
     let mut connection = connection();
-    let checks = ["/a", "/b"].map(|path| Operation::Check { path, version: None });
+    let checks = ["/a", "/b"].map(|path| MultiOp::Check { path, version: None });
     connection.send(&Request::Multi(&checks), 'm', at(1));
-    let result = Err(Refused::Operation { index: 1, code: Code::NoNode });
-    assert_eq!(connection.come(&refused_multi([0, -101])), [Ok(Event::Answered { tag: 'm', sent: at(1), result })]);
+    let result = Err(RefusedRequest::Operation { index: 1, code: Code::NoNode });
+    assert_eq!(
+        connection.come(&refused_multi([0, -101])),
+        [Ok(ServerEvent::Answered { tag: 'm', sent: at(1), result })]
+    );
 }

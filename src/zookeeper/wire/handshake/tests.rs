@@ -7,7 +7,7 @@ const SENT: Instant = Instant::from_boot(Duration::from_secs(1));
 
 fn reply(timeout: i32, id: i64, read_only: Option<bool>) -> Vec<u8> {
     let mut record = vec![];
-    let mut to = Writer::new(&mut record);
+    let mut to = RecordWriter::new(&mut record);
     to.int(0);
     to.int(timeout);
     to.long(id);
@@ -16,7 +16,7 @@ fn reply(timeout: i32, id: i64, read_only: Option<bool>) -> Vec<u8> {
         to.boolean(read_only);
     }
     let mut packet = vec![];
-    Writer::new(&mut packet).buffer(&record);
+    RecordWriter::new(&mut packet).buffer(&record);
     packet
 }
 

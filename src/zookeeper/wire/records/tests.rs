@@ -2,9 +2,9 @@
 
 use super::*;
 
-fn written(write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+fn written(write: impl FnOnce(&mut RecordWriter<'_>)) -> Vec<u8> {
     let mut bytes = vec![];
-    write(&mut Writer::new(&mut bytes));
+    write(&mut RecordWriter::new(&mut bytes));
     bytes
 }
 

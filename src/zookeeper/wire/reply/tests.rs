@@ -1,11 +1,11 @@
 //! Replies as bytes: multis, stats, events, and paths below a chroot.
 
-use super::super::records::Writer;
+use super::super::records::RecordWriter;
 use super::*;
 
 const CREATE2: i32 = code::CREATE2;
 
-fn stat(to: &mut Writer<'_>) {
+fn stat(to: &mut RecordWriter<'_>) {
     (1..=4).for_each(|n| to.long(n));
     (5..=7).for_each(|n| to.int(n));
     to.long(8);
@@ -28,33 +28,39 @@ const STAT: Stat = Stat {
     pzxid: 11,
 };
 
-fn read(form: &Form, write: impl FnOnce(&mut Writer<'_>)) -> Result<Result<Reply, Refused>, Malformed> {
+fn read(
+    form: &ReplyForm,
+    write: impl FnOnce(&mut RecordWriter<'_>),
+) -> Result<Result<Reply, RefusedRequest>, Malformed> {
     let mut bytes = vec![];
-    write(&mut Writer::new(&mut bytes));
+    write(&mut RecordWriter::new(&mut bytes));
     form.read(&mut Reader::new(&bytes), "/jobs")
 }
 
 /// The results of a multi that create, set data and check, and the end mark.
-fn multi(operations: &[i32], write: impl FnOnce(&mut Writer<'_>)) -> Result<Result<Reply, Refused>, Malformed> {
-    read(&Form::Multi(operations.to_vec()), |to| {
+fn multi(
+    operations: &[i32],
+    write: impl FnOnce(&mut RecordWriter<'_>),
+) -> Result<Result<Reply, RefusedRequest>, Malformed> {
+    read(&ReplyForm::Multi(operations.to_vec()), |to| {
         write(to);
         part(to, -1, true);
     })
 }
 
-fn part(to: &mut Writer<'_>, kind: i32, is_end: bool) {
+fn part(to: &mut RecordWriter<'_>, kind: i32, is_end: bool) {
     to.int(kind);
     to.boolean(is_end);
     to.int(if kind == -1 { -1 } else { 0 });
 }
 
-fn created(to: &mut Writer<'_>) {
+fn created(to: &mut RecordWriter<'_>) {
     part(to, CREATE2, false);
     to.string("/jobs/a1");
     stat(to);
 }
 
-fn errors(to: &mut Writer<'_>, codes: &[i32]) {
+fn errors(to: &mut RecordWriter<'_>, codes: &[i32]) {
     for code in codes {
         part(to, code::ERROR, false);
         to.int(*code);
@@ -86,7 +92,7 @@ fn a_create2_in_a_multi_may_lack_its_stat() {
 #[test]
 fn of_the_errors_of_a_multi_one_is_the_reason() {
     let refused = |codes: &[i32]| multi(&vec![code::CHECK; codes.len()], |to| errors(to, codes));
-    let reason = |index, code| Ok(Err(Refused::Operation { index, code }));
+    let reason = |index, code| Ok(Err(RefusedRequest::Operation { index, code }));
     assert_eq!(refused(&[0, -101, -2]), reason(1, Code::NoNode));
     assert_eq!(refused(&[-2, -2, -103]), reason(2, Code::BadVersion));
     assert_eq!(refused(&[0, -2]), Err(Malformed::IncompleteMulti));
@@ -99,18 +105,18 @@ fn the_results_of_a_multi_are_those_of_its_operations() {
     assert_eq!(multi(&[], created), Err(Malformed::IncompleteMulti));
     assert_eq!(multi(&[code::CREATE], created), Err(Malformed::UnexpectedResult(CREATE2)));
     assert_eq!(multi(&[4], |to| part(to, 4, false)), Err(Malformed::UnexpectedResult(4)));
-    assert_eq!(read(&Form::Multi(vec![CREATE2]), created), Err(Malformed::Truncated));
+    assert_eq!(read(&ReplyForm::Multi(vec![CREATE2]), created), Err(Malformed::Truncated));
     assert_eq!(multi(&[], |_| ()), Ok(Ok(Reply::Multi(vec![]))));
 }
 
 #[test]
 fn data_and_children() {
-    let data = read(&Form::Data, |to| {
+    let data = read(&ReplyForm::Data, |to| {
         to.int(-1);
         stat(to);
     });
     assert_eq!(data, Ok(Ok(Reply::Data { data: vec![], stat: STAT })));
-    let children = read(&Form::ChildrenAndStat, |to| {
+    let children = read(&ReplyForm::ChildrenAndStat, |to| {
         to.vector(&["a", "b"], |to, name| to.string(name));
         stat(to);
     });
@@ -118,18 +124,18 @@ fn data_and_children() {
     assert_eq!(children, Ok(Ok(Reply::Children { names, stat: Some(STAT) })));
 }
 
-fn change(kind: i32, path: &str, chroot: &str) -> Result<Option<Change>, Malformed> {
+fn change(kind: i32, path: &str, chroot: &str) -> Result<Option<WatchEvent>, Malformed> {
     let mut bytes = vec![];
-    let mut to = Writer::new(&mut bytes);
+    let mut to = RecordWriter::new(&mut bytes);
     to.int(kind);
     to.int(3);
     to.string(path);
-    Change::read(&mut Reader::new(&bytes), chroot)
+    WatchEvent::read(&mut Reader::new(&bytes), chroot)
 }
 
 #[test]
 fn the_chroot_is_taken_off_paths() {
-    let deleted = |path: &str| Ok(Some(Change { kind: ChangeKind::Deleted, path: path.to_owned() }));
+    let deleted = |path: &str| Ok(Some(WatchEvent { kind: ChangeKind::Deleted, path: path.to_owned() }));
     assert_eq!(change(2, "/jobs/a", "/jobs"), deleted("/a"));
     assert_eq!(change(2, "/jobs", "/jobs"), deleted("/"));
     assert_eq!(change(2, "/jobs/a", ""), deleted("/jobs/a"));

@@ -1,8 +1,8 @@
 //! Requests as bytes.
 
-use super::{Kind, NewNode, Operation, Request};
-use crate::zookeeper::wire::records::Writer;
-use crate::zookeeper::wire::reply::Form;
+use super::{MultiOp, NewNode, NodeKind, Request};
+use crate::zookeeper::wire::records::RecordWriter;
+use crate::zookeeper::wire::reply::ReplyForm;
 
 /// The flag of a container in a `CreateRequest` (`CreateMode.CONTAINER`).
 const CONTAINER: i32 = 4;
@@ -16,7 +16,7 @@ pub(in crate::zookeeper::wire) const AUTH: i32 = -4;
 /// The xid of a [`Request::SetWatches`] and of its reply (`ClientCnxn.SET_WATCHES_XID`).
 pub(in crate::zookeeper::wire) const SET_WATCHES: i32 = -8;
 
-impl Kind {
+impl NodeKind {
     const fn flags(self) -> i32 {
         match self {
             Self::Persistent => 0,
@@ -31,25 +31,25 @@ impl Kind {
 struct Paths<'c>(&'c str);
 
 impl Paths<'_> {
-    fn path(&self, to: &mut Writer<'_>, path: &str) {
+    fn path(&self, to: &mut RecordWriter<'_>, path: &str) {
         let path = if path == "/" && !self.0.is_empty() { "" } else { path };
         to.joined(self.0, path);
     }
 
     /// `CheckVersionRequest`, `DeleteRequest`
-    fn path_and_version(&self, to: &mut Writer<'_>, path: &str, version: Option<i32>) {
+    fn path_and_version(&self, to: &mut RecordWriter<'_>, path: &str, version: Option<i32>) {
         self.path(to, path);
         to.int(version.unwrap_or(-1));
     }
 
     /// `GetDataRequest`, `ExistsRequest`, `GetChildrenRequest`, `GetChildren2Request`
-    fn path_and_watch(&self, to: &mut Writer<'_>, path: &str, watch: bool) {
+    fn path_and_watch(&self, to: &mut RecordWriter<'_>, path: &str, watch: bool) {
         self.path(to, path);
         to.boolean(watch);
     }
 
     /// `CreateRequest`
-    fn node(&self, to: &mut Writer<'_>, node: &NewNode<'_>, flags: i32) {
+    fn node(&self, to: &mut RecordWriter<'_>, node: &NewNode<'_>, flags: i32) {
         self.path(to, node.path);
         to.buffer(node.data);
         to.vector(node.acl, |to, acl| {
@@ -61,30 +61,30 @@ impl Paths<'_> {
     }
 
     /// `SetDataRequest`
-    fn new_data(&self, to: &mut Writer<'_>, path: &str, data: &[u8], version: Option<i32>) {
+    fn new_data(&self, to: &mut RecordWriter<'_>, path: &str, data: &[u8], version: Option<i32>) {
         self.path(to, path);
         to.buffer(data);
         to.int(version.unwrap_or(-1));
     }
 
-    fn operation(&self, to: &mut Writer<'_>, operation: &Operation<'_>) {
+    fn operation(&self, to: &mut RecordWriter<'_>, operation: &MultiOp<'_>) {
         match operation {
-            Operation::Check { path, version } | Operation::Delete { path, version } => {
+            MultiOp::Check { path, version } | MultiOp::Delete { path, version } => {
                 self.path_and_version(to, path, *version);
             }
-            Operation::Create { node, kind } | Operation::Create2 { node, kind } => {
+            MultiOp::Create { node, kind } | MultiOp::Create2 { node, kind } => {
                 self.node(to, node, kind.flags());
             }
-            Operation::SetData { path, data, version } => self.new_data(to, path, data, *version),
+            MultiOp::SetData { path, data, version } => self.new_data(to, path, data, *version),
         }
     }
 
-    fn list(&self, to: &mut Writer<'_>, paths: &[&str]) {
+    fn list(&self, to: &mut RecordWriter<'_>, paths: &[&str]) {
         to.vector(paths, |to, path| self.path(to, path));
     }
 }
 
-impl Operation<'_> {
+impl MultiOp<'_> {
     /// Its number (`ZooDefs.OpCode`).
     pub(in crate::zookeeper::wire) const fn code(&self) -> i32 {
         match self {
@@ -98,7 +98,7 @@ impl Operation<'_> {
 }
 
 /// Begins a part of a multi, or ends it (jute `MultiHeader`).
-fn multi_header(to: &mut Writer<'_>, code: i32, is_end: bool) {
+fn multi_header(to: &mut RecordWriter<'_>, code: i32, is_end: bool) {
     to.int(code);
     to.boolean(is_end);
     to.int(-1);
@@ -108,9 +108,9 @@ impl Request<'_> {
     pub fn creates(&self) -> bool {
         match self {
             Self::Create { .. } | Self::Create2 { .. } | Self::CreateContainer(_) => true,
-            Self::Multi(operations) => operations
-                .iter()
-                .any(|operation| matches!(operation, Operation::Create { .. } | Operation::Create2 { .. })),
+            Self::Multi(operations) => {
+                operations.iter().any(|operation| matches!(operation, MultiOp::Create { .. } | MultiOp::Create2 { .. }))
+            }
             _ => false,
         }
     }
@@ -146,28 +146,28 @@ impl Request<'_> {
         }
     }
 
-    pub(in crate::zookeeper::wire) fn form(&self) -> Form {
+    pub(in crate::zookeeper::wire) fn form(&self) -> ReplyForm {
         match self {
             Self::Delete { .. }
             | Self::Sync { .. }
             | Self::Ping
             | Self::Auth { .. }
             | Self::SetWatches { .. }
-            | Self::Close => Form::Nothing,
-            Self::Create { .. } => Form::Path,
-            Self::Create2 { .. } | Self::CreateContainer(_) => Form::PathAndStat,
-            Self::SetData { .. } | Self::Exists { .. } => Form::Stat,
-            Self::GetData { .. } => Form::Data,
-            Self::GetChildren { .. } => Form::Children,
-            Self::GetChildren2 { .. } => Form::ChildrenAndStat,
-            Self::Multi(operations) => Form::Multi(operations.iter().map(Operation::code).collect()),
+            | Self::Close => ReplyForm::Nothing,
+            Self::Create { .. } => ReplyForm::Path,
+            Self::Create2 { .. } | Self::CreateContainer(_) => ReplyForm::PathAndStat,
+            Self::SetData { .. } | Self::Exists { .. } => ReplyForm::Stat,
+            Self::GetData { .. } => ReplyForm::Data,
+            Self::GetChildren { .. } => ReplyForm::Children,
+            Self::GetChildren2 { .. } => ReplyForm::ChildrenAndStat,
+            Self::Multi(operations) => ReplyForm::Multi(operations.iter().map(MultiOp::code).collect()),
         }
     }
 
     /// Appends the request as a packet: its length, `RequestHeader`, and the record of its kind.
     pub(in crate::zookeeper::wire) fn write(&self, xid: i32, chroot: &str, bytes: &mut Vec<u8>) {
         let begin = bytes.len();
-        let mut to = Writer::new(bytes);
+        let mut to = RecordWriter::new(bytes);
         // The length, which is not known yet.
         to.int(0);
         to.int(xid);
@@ -177,7 +177,7 @@ impl Request<'_> {
         bytes[begin..begin + 4].copy_from_slice(&length.to_be_bytes());
     }
 
-    fn write_record(&self, paths: &Paths<'_>, to: &mut Writer<'_>) {
+    fn write_record(&self, paths: &Paths<'_>, to: &mut RecordWriter<'_>) {
         match self {
             Self::Create { node, kind } | Self::Create2 { node, kind } => paths.node(to, node, kind.flags()),
             Self::CreateContainer(node) => paths.node(to, node, CONTAINER),

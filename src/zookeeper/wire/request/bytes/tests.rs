@@ -12,13 +12,13 @@ fn written(request: &Request<'_>, chroot: &str) -> Vec<u8> {
 }
 
 /// The fields as they come, strings and buffers with their lengths.
-fn fields(write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+fn fields(write: impl FnOnce(&mut RecordWriter<'_>)) -> Vec<u8> {
     let mut bytes = vec![];
-    write(&mut Writer::new(&mut bytes));
+    write(&mut RecordWriter::new(&mut bytes));
     bytes
 }
 
-fn header(to: &mut Writer<'_>, code: i32) {
+fn header(to: &mut RecordWriter<'_>, code: i32) {
     to.int(7);
     to.int(code);
 }
@@ -38,7 +38,7 @@ fn a_node_with_an_acl() {
             to.int(if code == 19 { 4 } else { 3 });
         })
     };
-    let kind = Kind::EphemeralSequential;
+    let kind = NodeKind::EphemeralSequential;
     assert_eq!(written(&Request::Create { node, kind }, "/jobs"), create(1));
     assert_eq!(written(&Request::Create2 { node, kind }, "/jobs"), create(15));
     assert_eq!(written(&Request::CreateContainer(node), "/jobs"), create(19));
@@ -46,10 +46,8 @@ fn a_node_with_an_acl() {
 
 #[test]
 fn every_part_of_a_multi_has_a_header() {
-    let parts = [
-        Operation::Check { path: "/a", version: None },
-        Operation::SetData { path: "/a", data: b"new", version: Some(3) },
-    ];
+    let parts =
+        [MultiOp::Check { path: "/a", version: None }, MultiOp::SetData { path: "/a", data: b"new", version: Some(3) }];
     let expected = fields(|to| {
         header(to, 14);
         multi_header(to, 13, false);

@@ -13,7 +13,7 @@ use crate::rules::message::{Order, Report};
 use crate::zookeeper::session::{Failure, Session};
 
 /// Time, the servers, the supervisor and the command, seen from a keeper.
-pub trait Outside {
+pub trait KeeperIo {
     type Session: Session;
 
     /// Now, on the clock that counts sleep.

@@ -2,30 +2,33 @@
 
 use anyhow::Context as _;
 
-use super::turn::{Outside, Seen};
+use super::turn::{ChildNews, SupervisorIo};
 use super::{Ready, Supervisor};
 use crate::between::hold::Caller;
 use crate::between::lending;
-use crate::rules::event::{CommandEvent, Effect, Event, Whom};
+use crate::rules::event::{CommandEvent, Effect, Event, Recipient};
 use crate::rules::instant::Instant;
 use crate::rules::message::{Loss, Order, Progress, Report};
 use crate::rules::signal::Signal;
 use crate::system::clock;
 use crate::system::signals;
 
-impl Outside for Supervisor<'_> {
+impl SupervisorIo for Supervisor<'_> {
     type Error = anyhow::Error;
 
     fn now(&self) -> Instant {
         clock::now()
     }
 
-    fn look(&mut self, waits: bool) -> Seen {
+    fn look(&mut self, waits: bool) -> ChildNews {
         if self.ready.children {
             self.reap();
         }
-        let mut seen =
-            Seen { is_behind: self.ready.children, others: std::mem::take(&mut self.news), ..Seen::default() };
+        let mut seen = ChildNews {
+            is_behind: self.ready.children,
+            others: std::mem::take(&mut self.news),
+            ..ChildNews::default()
+        };
         let news = self.job.news(self.ready.guard);
         (seen.has_ended, seen.has_command) = (news.ended.is_some(), self.job.has_command());
         seen.events = news.events(|end| self.end(end));
@@ -99,11 +102,11 @@ impl Outside for Supervisor<'_> {
                 return Ok(self.spawn(&grant, until)?.map(failed));
             }
             Effect::Recall(why) => return Ok(self.recall(why)),
-            Effect::Signal { signal, whom: Whom::Command } => {
+            Effect::Signal { signal, whom: Recipient::Command } => {
                 self.job.forward(signal, self.plan.settings.wait_descendants);
             }
-            Effect::Signal { signal, whom: Whom::Outside } => self.job.forward_outside(signal),
-            Effect::Signal { signal, whom: Whom::OnLost } => self.job.forward_to_on_lost(signal),
+            Effect::Signal { signal, whom: Recipient::Outside } => self.job.forward_outside(signal),
+            Effect::Signal { signal, whom: Recipient::OnLost } => self.job.forward_to_on_lost(signal),
             Effect::Stop(signal) => {
                 // The caller has until SIGKILL to end. The stand-in ends once the caller has.
                 if !self.signal_caller(signal) {
