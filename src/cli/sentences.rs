@@ -5,8 +5,9 @@ use std::time::Duration;
 use crate::cli::{Plan, Verbosity};
 use crate::rules::duration::{show, show_age, show_limit, show_measured};
 use crate::rules::instant::Instant;
-use crate::rules::last_run;
-use crate::rules::message::{Loss, QueueView, Remark};
+use crate::rules::last_run::{self, LastRun};
+use crate::rules::lease::{NoRoom, Terms};
+use crate::rules::message::{Grant, Loss, QueueView, Remark};
 use crate::rules::notice::{Blocker, LostWhy, Notice};
 use crate::rules::settings::Patience;
 use crate::zookeeper::net::address::ConnectString;
@@ -36,184 +37,231 @@ pub enum Weight {
 
 /// The sentence for a notice, without the program's name, and who is to see it.
 pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) -> (Weight, String) {
+    use Weight::{Detail, Error, News, Notable, Status};
+    let run = Run { plan, tells_caller, now };
     let lock = &plan.request.lock;
-    // Of which of several locks something is true is not known.
-    let several = !plan.request.and.is_empty();
-    let locks = plan.request.locks().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
-    let the_lock = if several { "locks" } else { "lock" };
     match notice {
-        Notice::Connecting(reason) => (Weight::Status, format!("connecting to ZooKeeper: {reason}")),
-        Notice::Granted(timeout) => {
-            let (weight, limit) = match *timeout < plan.settings.session_timeout {
-                true => (Weight::Hint, "maxSessionTimeout"),
-                false => (Weight::Detail, "minSessionTimeout"),
-            };
-            let (granted, asked) = (show(*timeout), show(plan.settings.session_timeout));
-            (
-                weight,
-                format!("the servers granted a session timeout of {granted}, not {asked}: their {limit} is the limit"),
-            )
-        }
-        Notice::Reconnected => (Weight::Status, "connected to ZooKeeper again".to_owned()),
-        Notice::Back => (Weight::News, "ZooKeeper answers again".to_owned()),
-        Notice::Silent { silence, age, left } => (
-            Weight::News,
-            format!("{}; the lock is lost in {} unless it does", unconfirmed(*silence, *age), show_measured(*left)),
-        ),
-        Notice::Impatient(terms) => (
-            Weight::Hint,
-            format!(
-                "with --kill-after {} and a session timeout of {}, a silence of {} already stops the command",
-                show(terms.kill_after()),
-                show(terms.timeout()),
-                show(terms.patience())
-            ),
-        ),
-        Notice::Remark(remark) => self::remark(remark, plan),
-        Notice::Skipped(last) => {
-            let began = last.began().unwrap_or_default();
-            let began = began.split('.').next().unwrap_or_default();
-            let host = last.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
-            (Weight::Detail, format!("skipped: the last successful run under {lock} began at {began}Z{host}"))
-        }
-        Notice::Waiting(view) => (Weight::Status, format!("waiting for {}: {}", view.lock, queue(view, now))),
-        Notice::Requeued { loss, pause } => {
-            let (why, queue) = (
-                loss.map_or("the keeper process died", |loss| cause(loss, several)),
-                if several { "queues" } else { "queue" },
-            );
-            let when = if pause.is_zero() { String::new() } else { format!(" in {}", show(*pause)) };
-            (Weight::Notable, format!("lost our place in the {queue} for {locks}: {why}; queueing again{when}"))
-        }
-        Notice::Pausing(pause) => (
-            Weight::Status,
-            format!(
-                "{lock} is free; starting in {}: our session ended early, and an earlier holder may still run until then",
-                show(*pause)
-            ),
-        ),
-        Notice::Starting { grant, waited } => {
-            let after = waited.map(|waited| format!(" after {}", show_age(waited))).unwrap_or_default();
-            if waited.is_some() && plan.verbosity == Verbosity::Normal {
-                let locks: Vec<_> = grant.all().map(|granted| granted.lock.as_str()).collect();
-                return (Weight::Progress, format!("holding {}{after}", locks.join(" and ")));
-            }
-            let all: Vec<_> = grant.all().map(|granted| format!("{}, token {}", granted.node, granted.token)).collect();
-            (Weight::Detail, format!("holding {}{after}", all.join("; ")))
-        }
-        Notice::CallerGone => {
-            (Weight::Notable, format!("gave up waiting for {lock}: the process that it was to be held for has gone"))
-        }
-        Notice::TimedOut(Blocker::Queue(view)) if plan.settings.patience == Patience::NoWait => {
-            (Weight::Notable, format!("{} is not free: {}", view.lock, held(view, now)))
-        }
-        Notice::TimedOut(blocker) => {
-            let failed = |why| (Weight::Error, lock.as_str(), why);
-            let (weight, lock, why) = match blocker {
-                Blocker::Queue(view) => (Weight::Notable, view.lock.as_str(), queue(view, now)),
-                Blocker::OldLease => {
-                    failed("our session ended early, and an earlier holder may still be running".to_owned())
-                }
-                Blocker::Freed => failed("we have learnt too late that it is free".to_owned()),
-                Blocker::Late => failed("ZooKeeper did not answer in time".to_owned()),
-                Blocker::Servers(None) => failed(format!(
-                    "no ZooKeeper server of {} answered{}",
-                    plan.servers,
-                    which_servers(plan.servers_given)
-                )),
-                Blocker::Servers(Some(reason)) => {
-                    failed(format!("no ZooKeeper server answered: {reason}{}", which_servers(plan.servers_given)))
-                }
-            };
-            let after = match plan.settings.patience {
-                Patience::AtMost(timeout) => format!(" after {}", show(timeout)),
-                Patience::Forever | Patience::NoWait => String::new(),
-            };
-            (weight, format!("gave up waiting for {lock}{after}: {why}"))
-        }
+        // The way to the servers.
+        Notice::Connecting(reason) => (Status, format!("connecting to ZooKeeper: {reason}")),
+        Notice::Reconnected => (Status, "connected to ZooKeeper again".to_owned()),
+        Notice::Granted(timeout) => run.granted(*timeout),
+        Notice::NoRoom { no_room, granted } => (Error, run.no_room(*no_room, *granted)),
+        Notice::Impatient(terms) => (Weight::Hint, impatient(terms)),
         Notice::Unreachable(reason) => {
             let within = plan.settings.connect_timeout;
-            (Weight::Error, unreachable(&plan.servers, plan.servers_given, within, reason))
+            (Error, unreachable(&plan.servers, plan.servers_given, within, reason))
         }
-        Notice::NoRoom { no_room, granted } => (
-            Weight::Error,
-            format!(
-                "--kill-after {} does not fit into the session timeout of {} that the servers granted ({} was asked \
-                 for, their maxSessionTimeout is the limit): write {} at most",
-                show(no_room.kill_after),
-                show(*granted),
-                show(plan.settings.session_timeout),
-                show_limit(no_room.longest)
-            ),
-        ),
-        Notice::Refused(refusal) => (Weight::Error, refused(refusal, plan)),
+        // The wait for the lock.
+        Notice::Waiting(view) => (Status, format!("waiting for {}: {}", view.lock, queue(view, now))),
+        Notice::Requeued { loss, pause } => (Notable, run.requeued(*loss, *pause)),
+        Notice::Pausing(pause) => {
+            let why = "our session ended early, and an earlier holder may still run until then";
+            (Status, format!("{lock} is free; starting in {}: {why}", show(*pause)))
+        }
+        Notice::Skipped(last) => (Detail, run.skipped(last)),
+        Notice::CallerGone => {
+            (Notable, format!("gave up waiting for {lock}: the process that it was to be held for has gone"))
+        }
+        Notice::TimedOut(blocker) => run.timed_out(blocker),
+        // While the lock is held.
+        Notice::Starting { grant, waited } => run.starting(grant, *waited),
+        Notice::Silent { silence, age, left } => {
+            let left = show_measured(*left);
+            (News, format!("{}; the lock is lost in {left} unless it does", unconfirmed(*silence, *age)))
+        }
+        Notice::Back => (News, "ZooKeeper answers again".to_owned()),
         Notice::MaxRun(max_run) => {
-            (Weight::Error, format!("the time of --max-run, {}, is over; stopping the command", show(*max_run)))
+            (Error, format!("the time of --max-run, {}, is over; stopping the command", show(*max_run)))
         }
-        Notice::Lost(why) => {
-            let (stopping, killing) = (
-                told_to_caller(plan, tells_caller).unwrap_or("stopping the command"),
-                told_to_caller(plan, tells_caller).unwrap_or("killing the command"),
-            );
-            let why = match why {
-                LostWhy::Told(Loss::LeaseOver) if plan.fence().is_some() => {
-                    "a later holder has come; killed the command".to_owned()
-                }
-                LostWhy::Told(loss @ Loss::LeaseOver) if plan.hold().is_none() => {
-                    format!("{}; killed the command", cause(*loss, several))
-                }
-                LostWhy::Told(loss) => format!("{}; {killing}", cause(*loss, several)),
-                LostWhy::Silence { silence, age } => format!("{}; {stopping}", unconfirmed(*silence, *age)),
-                LostWhy::Refused(refusal) => format!("{}; {stopping}", refused(refusal, plan)),
-                LostWhy::KeeperGone => format!("the keeper process died; {stopping}"),
-                LostWhy::Killed(signal) => format!("the process that held it died of {signal}; {stopping}"),
-            };
-            (Weight::Error, format!("lost the {the_lock} {locks}: {why}"))
-        }
-        Notice::Revoked { by: Some(token), stops } if plan.fence().is_some() => {
-            let what = if *stops { "stopping the command" } else { "the command was not started" };
-            (Weight::Error, format!("a later holder has come, with the token {token} for {lock}: {what}"))
-        }
-        Notice::Revoked { by, stops } => {
-            let by = by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
-            let what = match stops {
-                false => "leaving the queue",
-                true => told_to_caller(plan, tells_caller).unwrap_or("stopping the command"),
-            };
-            (Weight::Error, format!("asked{by} to give up {locks} (zklock break): {what}"))
-        }
-        Notice::TooLate => {
-            (Weight::Error, format!("lost the {the_lock} {locks}: this machine stalled; {}", not_begun(plan)))
-        }
-        Notice::NotBegun => (Weight::Error, not_begun(plan).to_owned()),
-        Notice::NotReleased(timeout) => (
-            Weight::Notable,
-            format!(
-                "the release of {locks} was not confirmed; {} within {}{}",
-                if several { "they free themselves" } else { "it frees itself" },
-                show(*timeout),
-                plan.request.once_per.map_or("", |_| "; --once-per may not know of this run")
-            ),
-        ),
+        Notice::Remark(remark) => self::remark(remark, plan),
+        // Its loss and its end.
+        Notice::Refused(refusal) => (Error, refused(refusal, plan)),
+        Notice::Lost(why) => (Error, format!("lost the {}: {}", run.the_locks(), run.lost(why))),
+        Notice::Revoked { by, stops } => (Error, run.revoked(by.as_deref(), *stops)),
+        Notice::TooLate => (Error, format!("lost the {}: this machine stalled; {}", run.the_locks(), not_begun(plan))),
+        Notice::NotBegun => (Error, not_begun(plan).to_owned()),
+        Notice::NotReleased(timeout) => (Notable, run.not_released(*timeout)),
         Notice::GuardDied { had_ended } => {
-            let why = told_to_caller(plan, tells_caller).map(|told| format!("the guard process died; {told}"));
-            (Weight::Error, why.unwrap_or_else(|| guard_died(*had_ended).to_owned()))
+            let told = run.told_to_caller().map(|told| format!("the guard process died; {told}"));
+            (Error, told.unwrap_or_else(|| guard_died(*had_ended).to_owned()))
         }
-        Notice::LeftBehind { number, end_with_us } => {
-            let which = match number {
-                1 => "a process that the command left behind".to_owned(),
-                _ => format!("{number} processes that the command left behind"),
-            };
-            let what = match (*number == 1, *end_with_us) {
-                (true, false) => "goes on without the lock",
-                (false, false) => "go on without the lock",
-                (true, true) => "ends with zklock, which is PID 1",
-                (false, true) => "end with zklock, which is PID 1",
-            };
-            (Weight::Notable, format!("{which} {what}"))
-        }
-        Notice::KeeperDied => (Weight::Error, "internal error: the keeper process died repeatedly".to_owned()),
+        Notice::LeftBehind { number, end_with_us } => (Notable, left_behind(*number, *end_with_us)),
+        Notice::KeeperDied => (Error, "internal error: the keeper process died repeatedly".to_owned()),
     }
+}
+
+/// The run that a sentence is about.
+struct Run<'a> {
+    plan: &'a Plan,
+    /// With `zklock hold`: the caller has been told that the lock is lost.
+    tells_caller: bool,
+    now: Instant,
+}
+
+impl Run<'_> {
+    /// Of which of several locks something is true is not known.
+    fn has_several(&self) -> bool {
+        !self.plan.request.and.is_empty()
+    }
+
+    fn locks(&self) -> String {
+        self.plan.request.locks().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
+    }
+
+    fn the_locks(&self) -> String {
+        format!("{} {}", if self.has_several() { "locks" } else { "lock" }, self.locks())
+    }
+
+    /// What becomes of the caller of `zklock hold` when the lock is lost; `None` where there is a command.
+    fn told_to_caller(&self) -> Option<&'static str> {
+        let told = if self.tells_caller { "stopping the caller" } else { "the caller is not told" };
+        self.plan.hold().map(|_| told)
+    }
+
+    fn granted(&self, timeout: Duration) -> (Weight, String) {
+        let asked = self.plan.settings.session_timeout;
+        let (weight, limit) = match timeout < asked {
+            true => (Weight::Hint, "maxSessionTimeout"),
+            false => (Weight::Detail, "minSessionTimeout"),
+        };
+        let (granted, asked) = (show(timeout), show(asked));
+        (weight, format!("the servers granted a session timeout of {granted}, not {asked}: their {limit} is the limit"))
+    }
+
+    fn no_room(&self, no_room: NoRoom, granted: Duration) -> String {
+        format!(
+            "--kill-after {} does not fit into the session timeout of {} that the servers granted ({} was asked for, \
+             their maxSessionTimeout is the limit): write {} at most",
+            show(no_room.kill_after),
+            show(granted),
+            show(self.plan.settings.session_timeout),
+            show_limit(no_room.longest)
+        )
+    }
+
+    fn requeued(&self, loss: Option<Loss>, pause: Duration) -> String {
+        let why = loss.map_or("the keeper process died", |loss| cause(loss, self.has_several()));
+        let queue = if self.has_several() { "queues" } else { "queue" };
+        let when = if pause.is_zero() { String::new() } else { format!(" in {}", show(pause)) };
+        format!("lost our place in the {queue} for {}: {why}; queueing again{when}", self.locks())
+    }
+
+    fn skipped(&self, last: &LastRun) -> String {
+        let began = last.began().unwrap_or_default();
+        let began = began.split('.').next().unwrap_or_default();
+        let host = last.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
+        format!("skipped: the last successful run under {} began at {began}Z{host}", self.plan.request.lock)
+    }
+
+    fn timed_out(&self, blocker: &Blocker) -> (Weight, String) {
+        let patience = self.plan.settings.patience;
+        let (weight, why) = match blocker {
+            Blocker::Queue(view) if patience == Patience::NoWait => {
+                return (Weight::Notable, format!("{} is not free: {}", view.lock, held(view, self.now)));
+            }
+            Blocker::Queue(view) => (Weight::Notable, queue(view, self.now)),
+            Blocker::OldLease => {
+                (Weight::Error, "our session ended early, and an earlier holder may still be running".to_owned())
+            }
+            Blocker::Freed => (Weight::Error, "we have learnt too late that it is free".to_owned()),
+            Blocker::Late => (Weight::Error, "ZooKeeper did not answer in time".to_owned()),
+            Blocker::Servers(reason) => (Weight::Error, self.no_answer(reason.as_deref())),
+        };
+        let lock = match blocker {
+            Blocker::Queue(view) => view.lock.as_str(),
+            _ => self.plan.request.lock.as_str(),
+        };
+        let after = match patience {
+            Patience::AtMost(timeout) => format!(" after {}", show(timeout)),
+            Patience::Forever | Patience::NoWait => String::new(),
+        };
+        (weight, format!("gave up waiting for {lock}{after}: {why}"))
+    }
+
+    fn no_answer(&self, reason: Option<&str>) -> String {
+        let hint = which_servers(self.plan.servers_given);
+        match reason {
+            None => format!("no ZooKeeper server of {} answered{hint}", self.plan.servers),
+            Some(reason) => format!("no ZooKeeper server answered: {reason}{hint}"),
+        }
+    }
+
+    fn starting(&self, grant: &Grant, waited: Option<Duration>) -> (Weight, String) {
+        let after = waited.map(|waited| format!(" after {}", show_age(waited))).unwrap_or_default();
+        if waited.is_some() && self.plan.verbosity == Verbosity::Normal {
+            let locks: Vec<_> = grant.all().map(|granted| granted.lock.as_str()).collect();
+            return (Weight::Progress, format!("holding {}{after}", locks.join(" and ")));
+        }
+        let all: Vec<_> = grant.all().map(|granted| format!("{}, token {}", granted.node, granted.token)).collect();
+        (Weight::Detail, format!("holding {}{after}", all.join("; ")))
+    }
+
+    /// Why the lock is lost, and what becomes of the command.
+    fn lost(&self, why: &LostWhy) -> String {
+        let stopping = self.told_to_caller().unwrap_or("stopping the command");
+        let killing = self.told_to_caller().unwrap_or("killing the command");
+        match why {
+            LostWhy::Told(Loss::LeaseOver) if self.plan.fence().is_some() => {
+                "a later holder has come; killed the command".to_owned()
+            }
+            LostWhy::Told(loss @ Loss::LeaseOver) if self.plan.hold().is_none() => {
+                format!("{}; killed the command", cause(*loss, self.has_several()))
+            }
+            LostWhy::Told(loss) => format!("{}; {killing}", cause(*loss, self.has_several())),
+            LostWhy::Silence { silence, age } => format!("{}; {stopping}", unconfirmed(*silence, *age)),
+            LostWhy::Refused(refusal) => format!("{}; {stopping}", refused(refusal, self.plan)),
+            LostWhy::KeeperGone => format!("the keeper process died; {stopping}"),
+            LostWhy::Killed(signal) => format!("the process that held it died of {signal}; {stopping}"),
+        }
+    }
+
+    fn revoked(&self, by: Option<&str>, stops: bool) -> String {
+        let stopping = self.told_to_caller().unwrap_or("stopping the command");
+        match by {
+            Some(token) if self.plan.fence().is_some() => {
+                let what = if stops { stopping } else { "the command was not started" };
+                format!("a later holder has come, with the token {token} for {}: {what}", self.plan.request.lock)
+            }
+            by => {
+                let by = by.map(|by| format!(" by {by}")).unwrap_or_default();
+                let what = if stops { stopping } else { "leaving the queue" };
+                format!("asked{by} to give up {} (zklock break): {what}", self.locks())
+            }
+        }
+    }
+
+    fn not_released(&self, timeout: Duration) -> String {
+        format!(
+            "the release of {} was not confirmed; {} within {}{}",
+            self.locks(),
+            if self.has_several() { "they free themselves" } else { "it frees itself" },
+            show(timeout),
+            self.plan.request.once_per.map_or("", |_| "; --once-per may not know of this run")
+        )
+    }
+}
+
+fn impatient(terms: &Terms) -> String {
+    format!(
+        "with --kill-after {} and a session timeout of {}, a silence of {} already stops the command",
+        show(terms.kill_after()),
+        show(terms.timeout()),
+        show(terms.patience())
+    )
+}
+
+fn left_behind(number: usize, end_with_us: bool) -> String {
+    let which = match number {
+        1 => "a process that the command left behind".to_owned(),
+        _ => format!("{number} processes that the command left behind"),
+    };
+    let what = match (number == 1, end_with_us) {
+        (true, false) => "goes on without the lock",
+        (false, false) => "go on without the lock",
+        (true, true) => "ends with zklock, which is PID 1",
+        (false, true) => "end with zklock, which is PID 1",
+    };
+    format!("{which} {what}")
 }
 
 /// What the run takes no notice of.
@@ -261,11 +309,6 @@ pub fn guard_died(had_ended: bool) -> &'static str {
 pub fn unreachable(servers: &ConnectString, given: bool, within: Duration, reason: &str) -> String {
     let hint = which_servers(given);
     format!("no ZooKeeper server of {servers} answered within {}: {reason}{hint}", show(within))
-}
-
-/// What becomes of the caller of `zklock hold` when the lock is lost; `None` where there is a command.
-fn told_to_caller(plan: &Plan, tells_caller: bool) -> Option<&'static str> {
-    plan.hold().map(|_| if tells_caller { "stopping the caller" } else { "the caller is not told" })
 }
 
 fn not_begun(plan: &Plan) -> &'static str {
@@ -340,7 +383,6 @@ fn ordinal(number: usize) -> String {
 mod tests {
     use super::*;
     use crate::cli;
-    use crate::rules::lease::Terms;
     use crate::rules::message::Refusal;
 
     const START: Instant = Instant::from_boot(Duration::ZERO);

@@ -22,7 +22,7 @@ mod wait;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::future::pending;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -215,9 +215,47 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
             self.outside.emptied().await;
             KeeperEnd::Emptied
         });
-        let mut end = or(self.follow_orders(), or(emptied.as_mut(), life.as_mut())).await;
+        let end = or(self.follow_orders(), or(emptied.as_mut(), life.as_mut())).await;
         let ended = self.outside.now();
         let is_over = matches!(end, KeeperEnd::Over(_));
+        let (end, nothing_left) = self.settle(end, ended, life.as_mut(), emptied.as_mut()).await;
+        if !nothing_left {
+            // Supervisor and guard have died. What they have left may run on for a moment, and no process is left to
+            // look after it: the session is to expire.
+            log::info!("leaving the lock to its session timeout: the guard died before the command had ended");
+            return;
+        }
+        // Of an orphan's command no process can say whether it was stopped.
+        let success = if is_over || matches!(end, KeeperEnd::Orphaned) { None } else { self.success(ended) };
+        if !is_over && success.is_none() {
+            self.request_deletion();
+        }
+        // This drops the watches as well: the session can be closed only when none is left.
+        drop(life);
+        // Past the session timeout there is nothing left to release.
+        let enough = async {
+            self.outside.sleep(self.session.timeout.get()).await;
+            None
+        };
+        let report = or(self.release(success), enough).await;
+        if let KeeperEnd::Emptied | KeeperEnd::Over(_) = end {
+            // The supervisor expects no answer before it has asked.
+            self.follow_orders().await;
+        }
+        if let Some(report) = report {
+            self.outside.report_if_room(&report);
+        }
+    }
+
+    /// Until nothing is left of the command, or no process is left that sees to that. Returns how the work ends now, and
+    /// whether nothing is left.
+    async fn settle(
+        &self,
+        mut end: KeeperEnd,
+        ended: Instant,
+        mut life: Pin<&mut impl Future<Output = KeeperEnd>>,
+        mut emptied: Pin<&mut impl Future<Output = KeeperEnd>>,
+    ) -> (KeeperEnd, bool) {
         let mut nothing_left = true;
         match &end {
             // The lock is kept until the guard has ended the command.
@@ -257,32 +295,7 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
             // Without a supervisor that knows of a lock there is no command, even if a guard is left.
             KeeperEnd::Released | KeeperEnd::Orphaned => {}
         }
-        if !nothing_left {
-            // Supervisor and guard have died. What they have left may run on for a moment, and no process is left to
-            // look after it: the session is to expire.
-            log::info!("leaving the lock to its session timeout: the guard died before the command had ended");
-            return;
-        }
-        // Of an orphan's command no process can say whether it was stopped.
-        let success = if is_over || matches!(end, KeeperEnd::Orphaned) { None } else { self.success(ended) };
-        if !is_over && success.is_none() {
-            self.request_deletion();
-        }
-        // This drops the watches as well: the session can be closed only when none is left.
-        drop(life);
-        // Past the session timeout there is nothing left to release.
-        let enough = async {
-            self.outside.sleep(self.session.timeout.get()).await;
-            None
-        };
-        let report = or(self.release(success), enough).await;
-        if let KeeperEnd::Emptied | KeeperEnd::Over(_) = end {
-            // The supervisor expects no answer before it has asked.
-            self.follow_orders().await;
-        }
-        if let Some(report) = report {
-            self.outside.report_if_room(&report);
-        }
+        (end, nothing_left)
     }
 
     /// Takes orders until one of them is the end, or the supervisor has gone.
