@@ -16,7 +16,7 @@
 //! | [`system`] | what the kernel offers, without policy: clock, signals, processes, the reactor |
 //!
 //! Each room knows those below it alone, in this order from the top: `look`, `supervisor`, `fence`, `keeper`, `guard`,
-//! `between`, `cli`, `zookeeper`, `system`, `rules`. `tests/it/layering.rs` holds that.
+//! `between`, `cli`, `zookeeper`, `system`, `rules`. `tests/it/documents/layering.rs` holds that.
 //!
 //! Only [`supervisor`] names [`rules::machine`]. The keeper reaches what is outside only through
 //! [`keeper::io::KeeperIo`] and [`zookeeper::session::Session`]; [`keeper::process`] has the real ones. The

@@ -38,7 +38,7 @@ pub enum Weight {
 /// The sentence for a notice, without the program's name, and who is to see it.
 pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) -> (Weight, String) {
     use Weight::{Detail, Error, News, Notable, Status};
-    let run = Run { plan, tells_caller, now };
+    let run = Telling { plan, tells_caller, now };
     let lock = &plan.request.lock;
     match notice {
         // The way to the servers.
@@ -91,14 +91,14 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
 }
 
 /// The run that a sentence is about.
-struct Run<'a> {
+struct Telling<'a> {
     plan: &'a Plan,
     /// With `zklock hold`: the caller has been told that the lock is lost.
     tells_caller: bool,
     now: Instant,
 }
 
-impl Run<'_> {
+impl Telling<'_> {
     /// Of which of several locks something is true is not known.
     fn has_several(&self) -> bool {
         !self.plan.request.and.is_empty()

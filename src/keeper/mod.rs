@@ -14,6 +14,7 @@ pub mod io;
 mod leader;
 mod lent;
 mod once_per;
+mod own;
 mod place;
 pub mod process;
 mod single;

@@ -1,4 +1,4 @@
-//! Waits in the queue of a lock until it is our turn, and watches what must not change.
+//! Waits in the queue of a lock until it is our turn.
 
 use std::future::pending;
 use std::rc::Rc;
@@ -9,17 +9,15 @@ use super::{Keeper, PAUSE};
 use crate::rules::card::Card;
 use crate::rules::lease::Terms;
 use crate::rules::lock_path::LockPath;
-use crate::rules::message::Right;
-use crate::rules::message::{Grant, GrantedLock, Loss, Progress, QueueView, Remark, Report, Unfit};
+use crate::rules::message::{Grant, GrantedLock, Loss, Progress, QueueView, Remark, Report, Right, Unfit};
 use crate::rules::pace::Pace;
 use crate::rules::queue::{Contender, Queue, SINGLE, Standing};
-use crate::rules::revocation::Revocation;
 use crate::rules::text::printable;
 use crate::system::futures::{all, first_of, or, zip};
-use crate::zookeeper::session::{Change, Failure, NodeStat, Session};
+use crate::zookeeper::session::{Change, Failure, NodeStat, Session, Watch};
 
 /// What a waiter has found out about its queue.
-enum Finding {
+enum Outlook {
     Left(String),
     /// A contender holds, and none is left before it.
     Holds(String),
@@ -28,6 +26,17 @@ enum Finding {
     Again,
     /// The queue has to be listed anew.
     Unclear,
+}
+
+/// The nodes that a waiter watches.
+struct Watching {
+    paths: Vec<String>,
+    /// One for each of them.
+    watches: Vec<Watch>,
+    /// Those that an ACL hides from us.
+    hidden: Vec<String>,
+    /// The data of the first one, if it is not hidden.
+    nearest: Option<(Vec<u8>, NodeStat)>,
 }
 
 impl<O: KeeperIo> Keeper<'_, O> {
@@ -143,14 +152,14 @@ impl<O: KeeperIo> Keeper<'_, O> {
                     // The contenders before us only ever become fewer. So if an old list without those that are known
                     // to have gone shows our turn, a new list would do the same, a round trip later.
                     known = match self.wait_for_change(session, nodes, claim, &queue, position, &watch).await? {
-                        Finding::Left(left) => {
+                        Outlook::Left(left) => {
                             let rest: Vec<String> = names.into_iter().filter(|name| *name != left).collect();
                             let queue = queue_of(lock, rest.clone())?;
                             matches!(queue.standing(claim.name()), Standing::Holds).then_some(rest)
                         }
-                        Finding::Holds(holder) => Some(queue.names_from(&holder).map(str::to_owned).collect()),
-                        Finding::Again => Some(names),
-                        Finding::Unclear => None,
+                        Outlook::Holds(holder) => Some(queue.names_from(&holder).map(str::to_owned).collect()),
+                        Outlook::Again => Some(names),
+                        Outlook::Unclear => None,
                     };
                 }
             }
@@ -209,47 +218,20 @@ impl<O: KeeperIo> Keeper<'_, O> {
         queue: &Queue,
         position: usize,
         watch: &[&Contender],
-    ) -> Result<Finding, Stop> {
+    ) -> Result<Outlook, Stop> {
         let lock = &claim.lock;
         let next_in_line = is_next_in_line(queue, watch);
         // If it holds, then no contender is left before it.
         let sole = match watch {
-            [contender] => Some(contender).filter(|contender| !next_in_line && queue.is_sole(contender)),
+            [contender] => Some(*contender).filter(|contender| !next_in_line && queue.is_sole(contender)),
             _ => None,
         };
-        // These requests leave back to back.
-        let watched: Vec<String> = watch.iter().map(|contender| lock.child(&contender.name)).collect();
-        let replies: Vec<_> = watched.iter().map(|path| session.read_and_watch(path)).collect();
-        let mut watches = vec![];
-        let mut nearest = None;
-        let mut hidden = vec![];
-        for ((reply, path), contender) in replies.into_iter().zip(&watched).zip(watch) {
-            match reply.await {
-                Ok((_, stat, _)) if self.is_foreign(lock, &contender.name, stat) => return Ok(Finding::Again),
-                Ok((data, stat, watch)) => {
-                    if let Some(contender) = sole.filter(|_| Card::from_bytes(&data).held_since.is_some()) {
-                        return Ok(Finding::Holds(contender.name.clone()));
-                    }
-                    if watches.is_empty() {
-                        nearest = Some((data, stat));
-                    }
-                    watches.push(watch);
-                }
-                Err(Failure::Denied) => {
-                    hidden.push(path);
-                    watches.push(Box::pin(pending()));
-                }
-                // It has just left: look again.
-                Err(Failure::NoNode) => return Ok(Finding::Unclear),
-                Err(Failure::Unknown(_)) => {
-                    self.outside.sleep(PAUSE).await;
-                    return Ok(Finding::Unclear);
-                }
-                Err(failure) => return Err(Stop::because(failure, lock)),
-            }
-        }
+        let Watching { paths, watches, hidden, nearest } = match self.set_watches(session, lock, watch, sole).await? {
+            Ok(watching) => watching,
+            Err(outlook) => return Ok(outlook),
+        };
         let Some(view) = self.view(session, claim, queue, position, watch, nearest).await else {
-            return Ok(Finding::Again);
+            return Ok(Outlook::Again);
         };
         self.told.borrow_mut().waits = Some((lock.clone(), Some(claim.name().to_owned())));
         self.outside.report_if_room(&Report::Queue(Progress::Waiting(view)));
@@ -257,10 +239,10 @@ impl<O: KeeperIo> Keeper<'_, O> {
         let changed = async {
             let (which, change) = first_of(watches.into_iter()).await;
             Ok(match change {
-                Change::Deleted => Finding::Left(watch[which].name.clone()),
+                Change::Deleted => Outlook::Left(watch[which].name.clone()),
                 // Perhaps it says that it holds.
-                Change::Data if sole.is_some() => Finding::Again,
-                Change::Data | Change::Unknown => Finding::Unclear,
+                Change::Data if sole.is_some() => Outlook::Again,
+                Change::Data | Change::Unknown => Outlook::Unclear,
             })
         };
         // The contender that is next in line beats, so that it has a lease when its turn comes.
@@ -274,12 +256,12 @@ impl<O: KeeperIo> Keeper<'_, O> {
         // a waiter that it has become the next in line.
         let period = session.timeout() * if next_in_line { 1 } else { 4 };
         let asking = async {
-            let gone = self.until_gone(session, &watched, period);
+            let gone = self.until_gone(session, &paths, period);
             match hidden.is_empty() {
                 false => or(self.until_not_listed(session, lock, &hidden), gone).await,
                 true => gone.await,
             }
-            .map(|()| Finding::Unclear)
+            .map(|()| Outlook::Unclear)
         };
         if !next_in_line {
             self.set_pace(session, Pace::calm(session.timeout()));
@@ -287,6 +269,47 @@ impl<O: KeeperIo> Keeper<'_, O> {
         let found = or(or(changed, beating), or(asking, self.look_again(session, claim, next_in_line))).await;
         self.set_pace(session, Pace::brisk(session.timeout()));
         found
+    }
+
+    /// Watches these contenders. `sole`: the one of them before which no other is left, if it holds. Returns what is known
+    /// without a watch, if that is enough.
+    async fn set_watches(
+        &self,
+        session: &O::Session,
+        lock: &LockPath,
+        watch: &[&Contender],
+        sole: Option<&Contender>,
+    ) -> Result<Result<Watching, Outlook>, Stop> {
+        // These requests leave back to back.
+        let paths: Vec<String> = watch.iter().map(|contender| lock.child(&contender.name)).collect();
+        let replies: Vec<_> = paths.iter().map(|path| session.read_and_watch(path)).collect();
+        let mut watching = Watching { paths: paths.clone(), watches: vec![], hidden: vec![], nearest: None };
+        for ((reply, path), contender) in replies.into_iter().zip(paths).zip(watch) {
+            match reply.await {
+                Ok((_, stat, _)) if self.is_foreign(lock, &contender.name, stat) => return Ok(Err(Outlook::Again)),
+                Ok((data, stat, watch)) => {
+                    if let Some(contender) = sole.filter(|_| Card::from_bytes(&data).held_since.is_some()) {
+                        return Ok(Err(Outlook::Holds(contender.name.clone())));
+                    }
+                    if watching.watches.is_empty() {
+                        watching.nearest = Some((data, stat));
+                    }
+                    watching.watches.push(watch);
+                }
+                Err(Failure::Denied) => {
+                    watching.hidden.push(path);
+                    watching.watches.push(Box::pin(pending()));
+                }
+                // It has just left: look again.
+                Err(Failure::NoNode) => return Ok(Err(Outlook::Unclear)),
+                Err(Failure::Unknown(_)) => {
+                    self.outside.sleep(PAUSE).await;
+                    return Ok(Err(Outlook::Unclear));
+                }
+                Err(failure) => return Err(Stop::because(failure, lock)),
+            }
+        }
+        Ok(Ok(watching))
     }
 
     pub(super) fn set_pace(&self, session: &O::Session, pace: Pace) {
@@ -297,12 +320,12 @@ impl<O: KeeperIo> Keeper<'_, O> {
     /// Waits until one of the nodes that an ACL hides from us is not among the children of the lock. No event tells of the end
     /// of such a node: servers keep it from those who may not read the node (CVE-2024-23944). If an event of the lock is
     /// missed, the leader tells ([`Self::until_gone`]): what does not exist has no ACL.
-    async fn until_not_listed(&self, session: &O::Session, lock: &LockPath, hidden: &[&String]) -> Result<(), Stop> {
+    async fn until_not_listed(&self, session: &O::Session, lock: &LockPath, hidden: &[String]) -> Result<(), Stop> {
         loop {
             let asked = self.insist(|| session.watch_children(lock.as_str())).await;
             let (names, changed) = asked.map_err(|failure| lacking(failure, lock, Right::Read))?;
             self.remember(lock, &names);
-            let is_listed = |node: &&String| names.iter().any(|name| lock.child(name) == **node);
+            let is_listed = |node: &String| names.iter().any(|name| lock.child(name) == *node);
             if !hidden.iter().all(is_listed) {
                 return Ok(());
             }
@@ -381,62 +404,6 @@ impl<O: KeeperIo> Keeper<'_, O> {
             self.report_foreign(lock, name);
         }
         is_foreign
-    }
-
-    /// Waits until one of our nodes is deleted. Sees to requests to give up.
-    pub(super) async fn until_deleted(&self, session: &O::Session, place: &Place) -> Result<(), Stop> {
-        let nodes = place.stamped_nodes();
-        let each = nodes.iter().map(|(node, created)| self.until_one_is_deleted(session, node, *created));
-        first_of(each).await.1
-    }
-
-    /// `created`: the transaction that has created the node.
-    async fn until_one_is_deleted(&self, session: &O::Session, node: &str, created: i64) -> Result<(), Stop> {
-        loop {
-            let change = match session.read_and_watch(node).await {
-                // Ours was deleted while we had no watch on it, and this is another.
-                Ok((_, stat, _)) if stat.czxid != created => {
-                    log::info!("{node} is not our node any more: it was deleted and created anew");
-                    Change::Deleted
-                }
-                Ok((data, _, watch)) => match self.heed(node, &data)? {
-                    Some(report) => or(watch, self.report_revoked(&report)).await,
-                    None => watch.await,
-                },
-                Err(Failure::Unknown(_)) => Change::Unknown,
-                Err(Failure::NoNode) if !self.is_single() => return Err(Stop::Unseen(node.to_owned())),
-                // Nor is a single node ours that we may not read.
-                Err(Failure::Denied) if self.is_single() => Change::Deleted,
-                Err(failure) => return Err(Stop::because(failure, node)),
-            };
-            match change {
-                // Changed by our own beat, which publishes since when we hold, or by someone else who wrote
-                // to the node.
-                Change::Data => {}
-                Change::Deleted => return Err(Stop::Gone(Loss::NodeDeleted)),
-                // The connection has gone, and this future is dropped in a moment.
-                Change::Unknown => self.outside.sleep(PAUSE).await,
-            }
-        }
-    }
-
-    /// What the data of `node` asks of us, if anything. A waiter leaves; a holder tells the supervisor what is returned, and
-    /// holds until the command has been stopped. A lender sees to its own nodes.
-    fn heed(&self, node: &str, data: &[u8]) -> Result<Option<Report>, Stop> {
-        let told = self.told.borrow();
-        let Some(asked) = Revocation::from_bytes(data).filter(|asked| asked.is_for(told.held)) else { return Ok(None) };
-        if !self.place.borrow().own_nodes().iter().any(|own| own == node) {
-            return Ok(None);
-        }
-        let report = Report::Revoked(asked.by);
-        if told.held { Ok(Some(report).filter(|_| !told.revoked)) } else { Err(Stop::Final(report)) }
-    }
-
-    /// Tells the supervisor once, as soon as there is room: nothing would ask again. Never ends.
-    async fn report_revoked<T>(&self, report: &Report) -> T {
-        self.outside.report(report).await;
-        self.told.borrow_mut().revoked = true;
-        pending().await
     }
 }
 

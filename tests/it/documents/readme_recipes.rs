@@ -10,11 +10,11 @@ use std::path::Path;
 
 use zklock::cli::{self, Surroundings, Unread};
 
+use crate::documents::readme::{Place, blocks_in, only_block_of_the_readme};
 use crate::harness::running::finish;
 use crate::harness::running::{Output, Running};
 use crate::harness::server::free_port;
 use crate::harness::zklock::Zklock;
-use crate::readme::{Place, blocks_in, only_block_of_the_readme};
 
 impl Place {
     /// The only block in `language`, for this place.
@@ -93,7 +93,7 @@ fn expect_settings(files: &Files) {
 
 #[test]
 fn configuration_file_of_the_package() {
-    let text = include_str!("../../packaging/zklock.toml");
+    let text = include_str!("../../../packaging/zklock.toml");
     assert!(text.lines().all(|line| line.is_empty() || line.starts_with('#')), "it sets something");
     // A comment has a blank behind the sign.
     let settings = |part: &str| part.replace("\n#", "\n").replace("\n ", "\n# ");
@@ -224,7 +224,7 @@ fn holding_scripts() -> Vec<(&'static str, String, &'static str)> {
     let close = "exec {ZK[1]}>&-; wait $hold";
     let kill = "kill $hold; wait $hold";
     let readme = only_block_of_the_readme("bash").text;
-    let page = include_str!("../../man/sections/hold.roff").replace("\\-", "-");
+    let page = include_str!("../../../man/sections/hold.roff").replace("\\-", "-");
     let mut of_page = page.split("\n.nf\n").skip(1).map(|rest| rest.split(".fi\n").next().expect("a block").to_owned());
     let mut hold = zklock::cli::Subcommand::Hold.command();
     let help = hold.render_long_help().to_string();
@@ -237,7 +237,7 @@ fn holding_scripts() -> Vec<(&'static str, String, &'static str)> {
         assert!(script.contains("zklock hold "), "{script}");
         (shell, script, release)
     };
-    for text in [include_str!("../../README.md"), &page, &help] {
+    for text in [include_str!("../../../README.md"), &page, &help] {
         assert!(text.contains(close), "{text}");
     }
     for text in [&page, &help] {

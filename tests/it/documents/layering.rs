@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 /// The most lines that a file of the product may have.
 const LONGEST: usize = 450;
 
+/// The most lines that a function of the product may have.
+const LONGEST_FUNCTION: usize = 70;
+
 /// What a room without I/O and without a clock names nowhere.
 const EFFECTS: &[&str] =
     &["TcpStream", "UdpSocket", "SystemTime", "time::Instant", "log::", "print!", "println!", "libc::", "nix::"];
@@ -272,7 +275,7 @@ fn the_keeper_reaches_outside_in_one_file() {
     for (name, text) in inside {
         let system = named(&text, "crate::system::");
         assert!(system.is_subset(&BTreeSet::from(["futures".to_owned()])), "{name} knows {system:?}");
-        assert_uses_none(&name, &text, &["crate::between", "crate::guard", "zookeeper::net", "fastrand::"]);
+        assert_uses_none(&name, &text, &["crate::between", "crate::loss::guard", "zookeeper::net", "fastrand::"]);
     }
 }
 
@@ -304,4 +307,41 @@ fn no_file_is_too_long_to_be_read() {
         let lines = text.lines().count();
         assert!(lines <= LONGEST, "{name} has {lines} lines");
     }
+}
+
+#[test]
+fn no_function_is_too_long_to_be_read() {
+    let mut long = vec![];
+    for (name, text) in sources() {
+        let lines: Vec<_> = text.lines().collect();
+        for (begin, line) in lines.iter().enumerate() {
+            let words = line.trim_start();
+            let is_function = words.starts_with(|c: char| c.is_ascii_lowercase())
+                && (words.starts_with("fn ") || words.contains(" fn "));
+            let header = lines[begin..].iter().find(|line| line.ends_with('{') || line.ends_with(';'));
+            if is_function && header.is_some_and(|line| line.ends_with('{')) {
+                let end = format!("{}}}", &line[..line.len() - words.len()]);
+                let length = lines[begin..].iter().position(|line| *line == end).expect("a function ends") + 1;
+                long.extend((length > LONGEST_FUNCTION).then(|| format!("{name}: {length}: {words}")));
+            }
+        }
+    }
+    assert!(long.is_empty(), "{long:#?}");
+}
+
+#[test]
+fn no_name_of_a_type_means_two_things() {
+    let mut places = BTreeMap::<String, Vec<String>>::new();
+    for (name, text) in sources() {
+        for line in code(&text) {
+            let line = line.trim_start().trim_start_matches("pub ").trim_start_matches("pub(super) ");
+            let kind = ["struct ", "enum ", "trait ", "union "].iter().find_map(|kind| line.strip_prefix(kind));
+            if let Some(rest) = kind {
+                let type_name = rest.chars().take_while(|c| c.is_alphanumeric()).collect();
+                places.entry(type_name).or_default().push(name.clone());
+            }
+        }
+    }
+    places.retain(|_, places| places.len() > 1);
+    assert!(places.is_empty(), "{places:#?}");
 }

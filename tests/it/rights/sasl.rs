@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-use crate::granted_timeout::shorten_and_cut;
+use crate::faults::granted_timeout::shorten_and_cut;
 use crate::harness::creation::connections;
 use crate::harness::frames::Op;
 use crate::harness::jaas::Users;
@@ -14,7 +14,7 @@ use crate::harness::scratch::{LASTING_VERBOSE, LOCK, Scratch, direct};
 use crate::harness::server::{Data, Server};
 use crate::harness::stub::Stub;
 use crate::harness::zklock::Zklock;
-use crate::login::expect_login_again;
+use crate::rights::login::expect_login_again;
 
 const AUTH: &str = "ZKLOCK_AUTH";
 const USERS: [(&str, &str); 3] = [("alice", "hidden-1"), ("bob", "hidden, =:\u{f6}"), ("eve", "hidden\u{f6}\u{20ac}")];

@@ -190,10 +190,10 @@ fn completion(shell: Shell) -> String {
             .replace("@FENCE_OPTIONS@", &options_of(Subcommand::Fence))
     };
     match shell {
-        Shell::Bash => script += &fill_in(include_str!("../../completions/command.bash.in")),
+        Shell::Bash => script += &fill_in(include_str!("../../../completions/command.bash.in")),
         Shell::Fish => {
             replace("complete -c zklock ", "complete -c zklock -n __zklock_options ");
-            script += &fill_in(include_str!("../../completions/command.fish.in"));
+            script += &fill_in(include_str!("../../../completions/command.fish.in"));
             script += &fish_subcommands();
         }
         Shell::Zsh => {
@@ -208,7 +208,7 @@ fn completion(shell: Shell) -> String {
             replace("'*::command -- The command to run, and its arguments:_cmdambivalent' \\\n", "");
             replace("_zklock() {", "_zklock_options() {");
             let last = "if [ \"$funcstack[1]\"";
-            replace(last, &(fill_in(include_str!("../../completions/command.zsh.in")) + last));
+            replace(last, &(fill_in(include_str!("../../../completions/command.zsh.in")) + last));
         }
         _ => unreachable!("no other shell has completions"),
     }
@@ -291,12 +291,12 @@ fn subcommands_section() -> String {
             .to_owned();
     for subcommand in Subcommand::ALL {
         let text = match subcommand {
-            Subcommand::Hold => include_str!("../../man/sections/hold.roff"),
-            Subcommand::Status => include_str!("../../man/sections/status.roff"),
-            Subcommand::List => include_str!("../../man/sections/list.roff"),
-            Subcommand::Break => include_str!("../../man/sections/break.roff"),
-            Subcommand::Check => include_str!("../../man/sections/check.roff"),
-            Subcommand::Fence => include_str!("../../man/sections/fence.roff"),
+            Subcommand::Hold => include_str!("../../../man/sections/hold.roff"),
+            Subcommand::Status => include_str!("../../../man/sections/status.roff"),
+            Subcommand::List => include_str!("../../../man/sections/list.roff"),
+            Subcommand::Break => include_str!("../../../man/sections/break.roff"),
+            Subcommand::Check => include_str!("../../../man/sections/check.roff"),
+            Subcommand::Fence => include_str!("../../../man/sections/fence.roff"),
         };
         let command = subcommand.command();
         let (shared, own): (Vec<_>, Vec<_>) = shown_options(&command).partition(is_shared);
@@ -357,20 +357,20 @@ fn man_page() -> String {
     [
         format!(".TH ZKLOCK 1 {MAN_DATE} \"zklock {}\" \"User Commands\"\n", env!("CARGO_PKG_VERSION")),
         format!(".SH NAME\nzklock \\- {}\n", roff(&cli::command().get_about().expect("there is one").to_string())),
-        include_str!("../../man/sections/description.roff").to_owned(),
+        include_str!("../../../man/sections/description.roff").to_owned(),
         options_section(),
         subcommands_section(),
         exit_status_section(),
-        include_str!("../../man/sections/exit-status.roff").to_owned(),
-        include_str!("../../man/sections/environment.roff").to_owned(),
-        include_str!("../../man/sections/configuration.roff").to_owned(),
-        include_str!("../../man/sections/tls.roff").to_owned(),
-        include_str!("../../man/sections/login.roff").to_owned(),
-        include_str!("../../man/sections/modes.roff").to_owned(),
-        include_str!("../../man/sections/signals.roff").to_owned(),
-        include_str!("../../man/sections/loss-of-the-lock.roff").to_owned(),
+        include_str!("../../../man/sections/exit-status.roff").to_owned(),
+        include_str!("../../../man/sections/environment.roff").to_owned(),
+        include_str!("../../../man/sections/configuration.roff").to_owned(),
+        include_str!("../../../man/sections/tls.roff").to_owned(),
+        include_str!("../../../man/sections/login.roff").to_owned(),
+        include_str!("../../../man/sections/modes.roff").to_owned(),
+        include_str!("../../../man/sections/signals.roff").to_owned(),
+        include_str!("../../../man/sections/loss-of-the-lock.roff").to_owned(),
         session_timeout_table(),
-        include_str!("../../man/sections/examples.roff").to_owned(),
+        include_str!("../../../man/sections/examples.roff").to_owned(),
     ]
     .concat()
 }
@@ -450,13 +450,13 @@ fn man_page_and_readme_have_every_key_of_a_configuration_file() {
         rest.split_once(end).expect("the next section").0.to_owned()
     };
     let manual = section(&page, "\nCONFIGURATION FILES\n", "\nFILES\n");
-    let readme = section(include_str!("../../README.md"), "\n## Configuration file\n", "\n## ");
+    let readme = section(include_str!("../../../README.md"), "\n## Configuration file\n", "\n## ");
     for key in cli::keys() {
         let is_key = |word: &str| word.trim_end_matches([',', '.']) == key;
         assert!(manual.split_whitespace().any(is_key), "{key} is missing in the man page");
         assert!(readme.contains(&format!("`{key}`")), "{key} is missing in the README");
     }
-    for text in [&page, include_str!("../../README.md"), &cli::command().render_long_help().to_string()] {
+    for text in [&page, include_str!("../../../README.md"), &cli::command().render_long_help().to_string()] {
         assert!(text.contains(cli::SYSTEMS) && text.contains("~/.config/zklock.toml"));
     }
 }

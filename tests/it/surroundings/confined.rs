@@ -18,7 +18,7 @@ use crate::harness::seccomp::{filtering, refusing_adoption};
 use crate::harness::terminal::Terminal;
 use crate::harness::times::SOON;
 use crate::harness::zklock::{Zklock, binary, copy_program};
-use crate::terminal::expect_settings_back;
+use crate::surroundings::terminal::expect_settings_back;
 
 /// A copy of zklock that every user may execute, with this mode.
 struct Copied(TempDir);

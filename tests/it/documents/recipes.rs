@@ -10,12 +10,12 @@ use std::process::{Command, Stdio};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use crate::documents::readme::{Block, Place, only_block_of_the_readme, recipe, recipes};
+use crate::documents::readme_recipes::mail;
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::running::{Running, finish};
 use crate::harness::zklock::Zklock;
-use crate::readme::{Block, Place, only_block_of_the_readme, recipe, recipes};
-use crate::readme_recipes::mail;
 
 const BUSY: i32 = 75;
 const PATH: &str = "/usr/local/bin/:/usr/bin:/bin";

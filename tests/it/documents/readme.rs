@@ -19,14 +19,14 @@ use zklock::cli;
 use zklock::rules::lease::Terms;
 use zklock::rules::outcome::EXIT_STATUS;
 
-use crate::documents::{SESSION_TIMEOUTS, documents, in_tenths, spellings};
+use crate::documents::generated::{SESSION_TIMEOUTS, documents, in_tenths, spellings};
 use crate::harness::ensemble::Chroot;
 use crate::harness::server::Server;
 use crate::harness::zklock::{Zklock, binary};
 
-const README: &str = include_str!("../../README.md");
-const PROMISES: &str = include_str!("../../docs/promises.md");
-const RECIPES: &str = include_str!("../../docs/recipes.md");
+const README: &str = include_str!("../../../README.md");
+const PROMISES: &str = include_str!("../../../docs/promises.md");
+const RECIPES: &str = include_str!("../../../docs/recipes.md");
 
 /// A program that the examples call: it tells on which lock, and with which arguments.
 const STUB: &str = "#!/bin/sh\necho \"${0##*/} under ${ZKLOCK_PATH:-nothing}: $*\" >> \"$CALLS\"\n";

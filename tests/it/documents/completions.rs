@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
+use crate::documents::readme::install_documents;
 use crate::harness::client::Kind as Node;
 use crate::harness::poll;
 use crate::harness::running::Running;
@@ -13,7 +14,6 @@ use crate::harness::scratch::Scratch;
 use crate::harness::server::{Server, free_port};
 use crate::harness::terminal::Terminal;
 use crate::harness::zklock::{Zklock, binary};
-use crate::readme::install_documents;
 
 /// How a shell is started, and what its user has in the file that it reads at the start.
 #[derive(Debug)]

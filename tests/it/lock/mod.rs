@@ -1,0 +1,14 @@
+//! Taking a lock and giving it back.
+
+mod and_locks;
+mod and_locks_lost;
+mod at_rest;
+mod conflict_exit_code;
+mod hold; // zklock hold
+mod modes; // --shared, --permits
+mod nested;
+mod no_wait; // -n
+mod queue_order;
+mod release;
+mod timeout; // -w
+mod waiter_queues_again;
