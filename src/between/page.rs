@@ -17,7 +17,7 @@ use crate::rules::signal::Signal;
 
 /// Memory that a supervisor shares with a keeper, and with the guards that belong to that keeper.
 #[derive(Clone, Copy, Debug)]
-pub struct Shared(&'static Cells);
+pub struct Page(&'static Cells);
 
 /// Instants are in nanoseconds since boot, 0 for never.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ const ENDED: u32 = 1 << 31;
 
 const STAGES: [Stage; 5] = [Stage::Gated, Stage::Open, Stage::Killing, Stage::Empty, Stage::Left];
 
-impl Shared {
+impl Page {
     /// Cells that are shared with every process forked from now on. Fails if there is no memory for one page.
     pub fn new() -> nix::Result<Self> {
         let length = std::num::NonZeroUsize::new(size_of::<Cells>()).expect("cells have a size");
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn the_lease_is_shared_until_it_is_revoked() {
-        let shared = Shared::new().unwrap();
+        let shared = Page::new().unwrap();
         assert_eq!((shared.shown(), shared.is_revoked()), (None, false));
         let from = Instant::from_boot(Duration::from_millis(1234));
         let span = Terms::span(Duration::from_secs(10), from);
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_command_passes_the_gate_or_is_recalled() {
-        let shared = Shared::new().unwrap();
+        let shared = Page::new().unwrap();
         let now = Instant::from_boot(Duration::from_secs(1));
         assert!(shared.pass(now) && !shared.recall());
         shared.reset();
@@ -247,7 +247,7 @@ mod tests {
     fn a_command_is_successful_if_it_ends_with_0_and_was_not_stopped() {
         let now = Instant::from_boot(Duration::from_secs(1));
         let ended = |status| {
-            let shared = Shared::new().unwrap();
+            let shared = Page::new().unwrap();
             assert!(shared.pass(now));
             assert_eq!(shared.success(), None);
             shared.show(Sign::Ended(status));
@@ -255,7 +255,7 @@ mod tests {
         };
         assert_eq!(ended(0).success(), Some(now));
         assert_eq!((ended(1 << 8).success(), ended(15).success()), (None, None));
-        for stop in [Shared::spoil, Shared::revoke, |shared: Shared| shared.show(Sign::LeaseOver)] {
+        for stop in [Page::spoil, Page::revoke, |shared: Page| shared.show(Sign::LeaseOver)] {
             let shared = ended(0);
             stop(shared);
             assert_eq!(shared.success(), None);
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_guard_says_what_has_become_of_the_command() {
-        let shared = Shared::new().unwrap();
+        let shared = Page::new().unwrap();
         assert_eq!((shared.stage(), shared.command(), shared.ended()), (Stage::Gated, None, None));
         for stage in STAGES {
             shared.show(Sign::Stage(stage));

@@ -116,7 +116,7 @@ impl FenceBirth<'_> {
             if is_over {
                 has_guard = false;
                 // The supervisor may hang. If the guard has died, it is to kill what is left.
-                if self.ties.shared.stage() == Stage::Empty {
+                if self.ties.page.stage() == Stage::Empty {
                     self.fence.end_turn();
                 }
             }

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use nix::errno::Errno;
 
-use crate::between::page::Shared;
+use crate::between::page::Page;
 use crate::rules::instant::Instant;
 use crate::rules::signal::Signal;
 use crate::system::signals;
@@ -94,15 +94,15 @@ const STACK: usize = 32 * 1024;
 
 /// Locks in memory what the guard uses, as far as the limit allows (RLIMIT_MEMLOCK): a disk that does not answer must not
 /// stop it. That is every page that it has used by now, or comes to use; and at least the stack and the shared page.
-pub(super) fn lock_in_memory(shared: Shared) {
-    let (page, length) = shared.extent();
+pub(super) fn lock_in_memory(page: Page) {
+    let (start, length) = page.extent();
     let stack = touch_stack();
     #[expect(unsafe_code, reason = "nix does not know MCL_ONFAULT")]
     // SAFETY: the calls change no contents; for addresses that are not mapped they fail.
     unsafe {
         // Without MCL_ONFAULT it would copy every page that this fork could write to.
         if libc::mlockall(libc::MCL_CURRENT | libc::MCL_ONFAULT) != 0 {
-            libc::mlock(page as *const libc::c_void, length);
+            libc::mlock(start as *const libc::c_void, length);
             libc::mlock(stack as *const libc::c_void, STACK);
         }
     }

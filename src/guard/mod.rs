@@ -27,7 +27,7 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, pipe2};
 
 use self::gate::Passage;
 use crate::between::lending::Lending;
-use crate::between::page::Shared;
+use crate::between::page::Page;
 use crate::between::wire::send_whole;
 use crate::cli::CommandLine;
 use crate::cli::environment;
@@ -42,7 +42,7 @@ use crate::system::signals;
 /// What ties a keeper and its guards together. It is made before the keeper, which inherits its part.
 #[derive(Debug)]
 pub struct Ties {
-    pub shared: Shared,
+    pub page: Page,
     /// Readable once no guard is left, and none can come.
     ended: OwnedFd,
     /// Closed in the supervisor when the gate is opened: from then on only the guard has it.
@@ -56,7 +56,7 @@ pub struct Ties {
 /// The keeper's part of [`Ties`].
 #[derive(Debug)]
 pub struct KeeperTies<'a> {
-    pub shared: Shared,
+    pub page: Page,
     /// Readable (at its end) once no guard is left, and none can come.
     pub ended: BorrowedFd<'a>,
     bell: &'a EventFd,
@@ -69,7 +69,7 @@ impl Ties {
     pub fn new() -> io::Result<Self> {
         let (ended, alive) = pipe2(OFlag::O_CLOEXEC)?;
         let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        Ok(Self { shared: Shared::new()?, ended, alive: Some(alive), bell, lent: Lending::begin()? })
+        Ok(Self { page: Page::new()?, ended, alive: Some(alive), bell, lent: Lending::begin()? })
     }
 
     /// No guard will be made any more.
@@ -79,11 +79,11 @@ impl Ties {
 
     /// The keeper's part, in the process that is to be the keeper. `is_hold`: no command is run.
     pub fn of_keeper(&self, is_hold: bool) -> KeeperTies<'_> {
-        let Self { shared, ended, alive: _, bell, lent } = self;
+        let Self { page, ended, alive: _, bell, lent } = self;
         if is_hold {
             lent.end();
         }
-        KeeperTies { shared: *shared, ended: ended.as_fd(), bell, lent: is_hold.then_some(lent) }
+        KeeperTies { page: *page, ended: ended.as_fd(), bell, lent: is_hold.then_some(lent) }
     }
 
     pub fn descriptors_of_keeper(&self, is_hold: bool) -> Vec<RawFd> {
@@ -98,8 +98,8 @@ impl Ties {
 impl KeeperTies<'_> {
     /// The lease is this. A guard that sleeps until the end of a longer one is woken.
     pub fn show(&self, span: Span) {
-        let is_shorter = span.ends_at < self.shared.limits().1;
-        self.shared.lease(span);
+        let is_shorter = span.ends_at < self.page.limits().1;
+        self.page.lease(span);
         if is_shorter {
             self.ring();
         }
@@ -112,7 +112,7 @@ impl KeeperTies<'_> {
 
     /// The lock is lost for sure: the guard is to kill the command now.
     pub fn revoke(&self) {
-        self.shared.revoke();
+        self.page.revoke();
         self.ring();
         self.lent.into_iter().for_each(Lending::call_in);
     }
@@ -161,10 +161,10 @@ pub struct GuardBirth<'a> {
 #[derive(Debug)]
 pub struct Guard {
     pid: Pid,
-    shared: Shared,
+    page: Page,
     /// Where the guard is sent requests; `None` once it has closed its end.
     link: Option<OwnedFd>,
-    /// Readable when there is something new in [`Shared`].
+    /// Readable when there is something new in [`Page`].
     news: EventFd,
     /// Where the command's process gets its environment from.
     gate: Option<OwnedFd>,
@@ -179,7 +179,7 @@ impl Guard {
     pub fn start(birth: &GuardBirth<'_>, ties: &Ties) -> io::Result<Self> {
         // A guard has died that had been asked to open its gate.
         let Some(alive) = &ties.alive else { return Err(Errno::ESRCH.into()) };
-        ties.shared.reset();
+        ties.page.reset();
         let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
         let (link, guards_link) = pair()?;
         let (gate, childs_gate) = pair()?;
@@ -205,12 +205,12 @@ impl Guard {
                     alive: alive.as_fd(),
                     bell: ties.bell.as_fd(),
                     fuse: guards_fuse,
-                    shared: ties.shared,
+                    page: ties.page,
                 };
                 process::run(birth, inherited, Passage { gate: childs_gate, report, supervisor })
             }
             Ok(ForkResult::Parent { child: pid }) => {
-                Ok(Self { pid, shared: ties.shared, link: Some(link), news, gate: Some(gate), failure, _fuse: fuse })
+                Ok(Self { pid, page: ties.page, link: Some(link), news, gate: Some(gate), failure, _fuse: fuse })
             }
             Err(error) => Err(error.into()),
         }
@@ -273,7 +273,7 @@ impl Guard {
 
     /// How the command has ended, if the guard has reaped it.
     pub fn ended(&self) -> Option<CommandEnd> {
-        self.shared.ended().map(program::end_of)
+        self.page.ended().map(program::end_of)
     }
 
     /// Why the program was not executed, once the command's process has ended.
@@ -281,12 +281,12 @@ impl Guard {
         self.failure.read()
     }
 
-    pub fn shared(&self) -> Shared {
-        self.shared
+    pub fn page(&self) -> Page {
+        self.page
     }
 
     pub fn stage(&self) -> Stage {
-        self.shared.stage()
+        self.page.stage()
     }
 
     fn request(&self, request: GuardRequest) -> io::Result<()> {

@@ -20,7 +20,7 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, read, setpgid, 
 use super::gate::{self, Passage};
 use super::kernel::{self, DeadlineTimer, Fuse};
 use super::{GuardBirth, above, from_message};
-use crate::between::page::Shared;
+use crate::between::page::Page;
 use crate::guard::program::Call;
 use crate::guard::tree::{StartGroup, Tree};
 use crate::rules::guard::{GuardIo, GuardReaped, GuardRules, Heard, NextTurn, Sign, Stage, Targets};
@@ -36,7 +36,7 @@ const BLIND: u8 = 10;
 /// What a guard has from the supervisor.
 pub(super) struct Inherited<'a> {
     pub(super) link: OwnedFd,
-    /// Wakes the supervisor when there is something new in `shared`.
+    /// Wakes the supervisor when there is something new in `page`.
     pub(super) news: EventFd,
     /// The end of the pipe that shows that no guard is left. The kernel kills the command at that moment.
     pub(super) ended: BorrowedFd<'a>,
@@ -45,7 +45,7 @@ pub(super) struct Inherited<'a> {
     pub(super) bell: BorrowedFd<'a>,
     /// The end of a pipe that shows that the supervisor has died. The kernel kills the command at that moment.
     pub(super) fuse: OwnedFd,
-    pub(super) shared: Shared,
+    pub(super) page: Page,
 }
 
 /// Lives as a guard until nothing is left of the command, or until it is told to leave. If the system is short of something,
@@ -76,7 +76,7 @@ struct GuardProcess<'a> {
     bell: BorrowedFd<'a>,
     signals: Signals,
     alarm: Alarm,
-    shared: Shared,
+    page: Page,
     /// Opens the gate; `None` once it was opened.
     go: Option<OwnedFd>,
     /// The command's process, until it has been reaped.
@@ -94,7 +94,7 @@ struct GuardProcess<'a> {
 impl<'a> GuardProcess<'a> {
     /// Makes the command's process, and all that is needed to answer for it.
     fn begin(birth: &GuardBirth<'_>, inherited: Inherited<'a>, passage: &Passage) -> io::Result<Self> {
-        let Inherited { link, news, ended, alive, bell, fuse, shared } = inherited;
+        let Inherited { link, news, ended, alive, bell, fuse, page } = inherited;
         prctl::set_child_subreaper(true)?;
         // At the end of a process the kernel closes its descriptors, those with higher numbers first: the end that only we
         // have must be closed before the end that tells us of the supervisor.
@@ -108,7 +108,7 @@ impl<'a> GuardProcess<'a> {
                 // It keeps the original of `alive` until execve(2). The kernel kills it with the guard (PR_SET_PDEATHSIG), so
                 // that end does not outlast the guard.
                 drop((link, fuse, alive, go));
-                gate::wait(birth, passage, &waits, guard, shared)
+                gate::wait(birth, passage, &waits, guard, page)
             }
             ForkResult::Parent { child } => child,
         };
@@ -137,7 +137,7 @@ impl<'a> GuardProcess<'a> {
             bell,
             signals: Signals::of([Signal::CHLD])?,
             alarm: Alarm::new()?,
-            shared,
+            page,
             go: Some(go),
             command: Some(child),
             origin,
@@ -148,10 +148,10 @@ impl<'a> GuardProcess<'a> {
             is_asked: false,
         };
         process.close_others(&[ended, fuse], birth);
-        kernel::lock_in_memory(shared);
+        kernel::lock_in_memory(page);
         process.tree.rehearse();
         // From here on the supervisor can tell who the command is.
-        shared.set_command(child);
+        page.set_command(child);
         Ok(process)
     }
 
@@ -216,7 +216,7 @@ impl GuardIo for GuardProcess<'_> {
     }
 
     fn limits(&self) -> (Instant, Instant) {
-        self.shared.limits()
+        self.page.limits()
     }
 
     fn disarm(&mut self) {
@@ -224,7 +224,7 @@ impl GuardIo for GuardProcess<'_> {
     }
 
     fn ended_by_itself(&self) -> bool {
-        !self.shared.is_spoiled()
+        !self.page.is_spoiled()
     }
 
     fn set_timer(&mut self, deadline: Instant) {
@@ -273,7 +273,7 @@ impl GuardIo for GuardProcess<'_> {
     }
 
     fn show(&mut self, sign: Sign) {
-        self.shared.show(sign);
+        self.page.show(sign);
         if let Sign::Stage(Stage::Empty | Stage::Left) = sign {
             // The keeper hears of it now, and need not wait until the kernel has taken our memory apart.
             self.alive = None;

@@ -149,7 +149,7 @@ impl<'p> KeeperIo for RealOutside<'p> {
     }
 
     fn show_answered(&self, now: Instant) {
-        self.birth.ties.shared.answer(now);
+        self.birth.ties.page.answer(now);
     }
 
     async fn report(&self, report: &Report) {
@@ -179,18 +179,18 @@ impl<'p> KeeperIo for RealOutside<'p> {
         loop {
             match self.birth.link.receive() {
                 Received::Message(order) => return Some(order),
-                Received::Gone => return self.birth.ties.shared.is_released().then_some(Order::Release),
+                Received::Gone => return self.birth.ties.page.is_released().then_some(Order::Release),
                 Received::Nothing => self.reactor.ready(&self.birth.link, PollFlags::POLLIN).await,
             }
         }
     }
 
     fn recall(&self) -> bool {
-        self.birth.ties.shared.recall()
+        self.birth.ties.page.recall()
     }
 
     fn success(&self) -> Option<Instant> {
-        self.birth.ties.shared.success()
+        self.birth.ties.page.success()
     }
 
     fn revoke_lease(&self) {
@@ -198,23 +198,23 @@ impl<'p> KeeperIo for RealOutside<'p> {
     }
 
     async fn emptied(&self) {
-        let KeeperTies { shared, ended, lent, .. } = &self.birth.ties;
+        let KeeperTies { page, ended, lent, .. } = &self.birth.ties;
         self.reactor.ready(ended, PollFlags::POLLIN).await;
         // With `zklock hold`, what borrows the lock is not below the guard: the supervisor waits for that.
-        if shared.stage() != Stage::Empty || lent.is_some() {
+        if page.stage() != Stage::Empty || lent.is_some() {
             pending().await
         }
     }
 
     async fn guard_gone(&self) -> bool {
-        let KeeperTies { shared, ended, lent, .. } = &self.birth.ties;
+        let KeeperTies { page, ended, lent, .. } = &self.birth.ties;
         lent.iter().for_each(|lent| lent.call_in());
         // The pipe has no message, only an end.
         self.reactor.ready(ended, PollFlags::POLLIN).await;
         if let Some(borrowers) = lent.and_then(Lending::awaited) {
             self.reactor.ready(borrowers, PollFlags::empty()).await;
         }
-        !shared.stage().is_open()
+        !page.stage().is_open()
     }
 
     fn loan(&self, holder: &Card) -> Loan {

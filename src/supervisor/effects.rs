@@ -44,7 +44,7 @@ impl SupervisorIo for Supervisor<'_> {
         }
         if let Some(keeper) = &self.keeper {
             seen.has_keeper_died = seen.loss.is_some() && keeper.has_died();
-            (seen.answered, seen.lease) = (keeper.ties.shared.answered(), keeper.ties.shared.shown());
+            (seen.answered, seen.lease) = (keeper.ties.page.answered(), keeper.ties.page.shown());
         }
         if !self.caller_is_told && self.caller.as_ref().is_some_and(Caller::has_gone) {
             self.caller_is_told = true;
@@ -88,7 +88,7 @@ impl SupervisorIo for Supervisor<'_> {
 
     fn spoil(&mut self) {
         if let Some(keeper) = &self.keeper {
-            keeper.ties.shared.spoil();
+            keeper.ties.page.spoil();
         }
     }
 

@@ -145,7 +145,7 @@ impl Job {
     /// Takes the command back, unless it has passed the gate. Guard and gate may be stopped: nothing of the user's runs
     /// there.
     pub(super) fn recall(&mut self) -> bool {
-        let is_back = |guarded: &RunningGuard| guarded.state.has_command() && guarded.guard.shared().recall();
+        let is_back = |guarded: &RunningGuard| guarded.state.has_command() && guarded.guard.page().recall();
         let Some(guarded) = self.guard.as_mut().filter(|guarded| is_back(guarded)) else { return false };
         guarded.state.recall();
         self.dismiss_guard();
@@ -178,14 +178,14 @@ impl Job {
         if pid == guarded.guard.pid() {
             log::debug!("guard {pid}: {end:?}");
             guarded.state.guard_reaped();
-        } else if guarded.guard.shared().command() == Some(pid) {
+        } else if guarded.guard.page().command() == Some(pid) {
             guarded.state.command_reaped(end);
         }
     }
 
     /// Whether the guard has killed the command because the lease was over.
     pub(super) fn is_lease_over(&self) -> bool {
-        self.guard.as_ref().is_some_and(|guarded| guarded.guard.shared().is_lease_over())
+        self.guard.as_ref().is_some_and(|guarded| guarded.guard.page().is_lease_over())
     }
 
     /// Whether the locks that are borrowed are needed. `waits`: whether any processes are waited for.
@@ -204,12 +204,12 @@ impl Job {
         if is_told {
             let _ = guarded.guard.hear();
         }
-        let shared = guarded.guard.shared();
-        let command = shared.command();
+        let page = guarded.guard.page();
+        let command = page.command();
         // Without a terminal no shell waits for the job to stop, and whoever continues the command does not know that
         // we would have to be continued as well. If we were stopped with the command, we hear of it when we have been
         // continued with it: then the stop is over.
-        let stopped = shared.take_stopped().filter(|_| self.shares_group && command.is_some_and(process::is_stopped));
+        let stopped = page.take_stopped().filter(|_| self.shares_group && command.is_some_and(process::is_stopped));
         let shown = guarded.shown();
         let tree = &self.tree;
         guarded.state.news(shown, stopped, || {
@@ -226,7 +226,7 @@ impl Job {
         match end {
             CommandFate::Reaped(_) => guard?.failure(),
             // The timer of a guard that is to open its gate after the lease ends that guard.
-            CommandFate::Stillborn if guard.is_some_and(|guard| guard.shared().limits().0 <= clock::now()) => {
+            CommandFate::Stillborn if guard.is_some_and(|guard| guard.page().limits().0 <= clock::now()) => {
                 Some(Errno::ETIME.into())
             }
             CommandFate::Stillborn => guard.and_then(Guard::failure).or(Some(Errno::ESRCH.into())),
@@ -278,7 +278,7 @@ impl Job {
     pub(super) fn stop(&mut self, signal: Signal) {
         self.interrupted = true;
         if let Some(guarded) = self.answering() {
-            guarded.guard.shared().spoil();
+            guarded.guard.page().spoil();
             guarded.guard.ask(GuardRequest::Stop(signal));
         }
     }
@@ -287,12 +287,12 @@ impl Job {
     pub(super) fn kill(&mut self) {
         self.interrupted = true;
         let Some(guarded) = self.guard.as_mut().filter(|guarded| !guarded.guard.stage().is_over()) else { return };
-        guarded.guard.shared().spoil();
+        guarded.guard.page().spoil();
         match guarded.state.kill(guarded.guard.stage()) {
             Kill::AskGuard => guarded.guard.ask(GuardRequest::Kill),
             Kill::KillGuard => guarded.guard.kill_guard(),
             Kill::KillChildren => {
-                let origin = StartGroup::ours(guarded.guard.shared().command().filter(|_| !self.shares_group));
+                let origin = StartGroup::ours(guarded.guard.page().command().filter(|_| !self.shares_group));
                 let is_stranger = |child| self.strangers.contains(&child);
                 (0..CHASES).for_each(|_| self.tree.kill_children(origin, is_stranger));
                 self.tree.kill_below(is_stranger);
@@ -313,7 +313,7 @@ impl Job {
 
     /// Whether the command, or what it has left behind, has got a signal that ends most programs.
     pub(super) fn is_interrupted(&self) -> bool {
-        self.guard.as_ref().is_some_and(|guarded| guarded.guard.shared().is_spoiled())
+        self.guard.as_ref().is_some_and(|guarded| guarded.guard.page().is_spoiled())
     }
 
     /// What the user is to be told of what the command has left behind, if that is anything. The guard has been reaped, so

@@ -112,7 +112,7 @@ impl KeeperProcess {
         {
             log::info!("cannot tell the keeper {order:?}: {error}");
             // The order can only be to release, so the shared page and the end of the socket can say it.
-            self.ties.shared.release();
+            self.ties.page.release();
             link.end();
         }
     }
