@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::slice;
 
 use nix::unistd::{getresgid, getresuid};
-use zklock::between::hold;
+use zklock::between::stand_in::stand_in;
 use zklock::cli::this_process::ThisProcess;
 use zklock::cli::{self, Exit, Plan, Task, Verbosity};
 use zklock::guard::program;
@@ -71,7 +71,7 @@ fn work(args: impl Iterator<Item = OsString>) -> Outcome {
         return Outcome::Internal;
     }
     let args: Vec<_> = args.collect();
-    if let Some(outcome) = hold::stand_in(&args) {
+    if let Some(outcome) = stand_in(&args) {
         return outcome;
     }
     match cli::task(args, &ThisProcess) {

@@ -72,7 +72,7 @@ impl Page {
     }
 
     /// The keeper: the lease is this. It may be shorter than before.
-    pub fn lease(self, span: Span) {
+    pub fn write_lease(self, span: Span) {
         self.0.kill_at.store(nanos(span.kill_at), SeqCst);
         self.0.ends_at.store(nanos(span.ends_at), SeqCst);
         self.0.timeout.store(u64::try_from(span.timeout.as_nanos()).unwrap_or(u64::MAX), SeqCst);
@@ -99,7 +99,7 @@ impl Page {
     }
 
     /// The lease, if there is one. `None` as well while the keeper is about to write another one.
-    pub fn shown(self) -> Option<Span> {
+    pub fn lease(self) -> Option<Span> {
         let from = instant(self.0.from.load(SeqCst))?;
         let span = Terms::span(Duration::from_nanos(self.0.timeout.load(SeqCst)), from);
         Some(span).filter(|span| self.limits() == (span.kill_at, span.ends_at))
@@ -116,12 +116,12 @@ impl Page {
     }
 
     /// The keeper: the servers answered at `now`, a beat or anything else.
-    pub fn answer(self, now: Instant) {
+    pub fn write_answered_at(self, now: Instant) {
         self.0.answered.store(nanos(now), SeqCst);
     }
 
     /// When the servers last answered, if they have.
-    pub fn answered(self) -> Option<Instant> {
+    pub fn answered_at(self) -> Option<Instant> {
         instant(self.0.answered.load(SeqCst))
     }
 
@@ -220,17 +220,17 @@ mod tests {
     #[test]
     fn the_lease_is_shared_until_it_is_revoked() {
         let shared = Page::new().unwrap();
-        assert_eq!((shared.shown(), shared.is_revoked()), (None, false));
+        assert_eq!((shared.lease(), shared.is_revoked()), (None, false));
         let from = Instant::from_boot(Duration::from_millis(1234));
         let span = Terms::span(Duration::from_secs(10), from);
-        shared.lease(span);
-        assert_eq!((shared.shown(), shared.answered()), (Some(span), None));
+        shared.write_lease(span);
+        assert_eq!((shared.lease(), shared.answered_at()), (Some(span), None));
         assert_eq!(shared.limits(), (span.kill_at, span.ends_at));
         let now = Instant::from_boot(Duration::from_millis(1240));
-        shared.answer(now);
-        assert_eq!((shared.shown(), shared.answered()), (Some(span), Some(now)));
+        shared.write_answered_at(now);
+        assert_eq!((shared.lease(), shared.answered_at()), (Some(span), Some(now)));
         shared.revoke();
-        assert_eq!((shared.shown(), shared.is_revoked()), (None, true));
+        assert_eq!((shared.lease(), shared.is_revoked()), (None, true));
         assert!(shared.limits().0 < from);
     }
 

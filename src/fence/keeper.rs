@@ -9,9 +9,9 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::prctl;
 use nix::unistd::getppid;
 
+use crate::between::ties::KeeperTies;
 use crate::between::wire::{Link, Received};
 use crate::fence::{Busy, Fence};
-use crate::guard::KeeperTies;
 use crate::keeper::process::detach;
 use crate::rules::fence::Holder;
 use crate::rules::guard::Stage;
@@ -101,7 +101,7 @@ impl FenceBirth<'_> {
             }
             let mut fds = vec![PollFd::new(self.link.as_fd(), PollFlags::POLLIN)];
             fds.extend(inotify.iter().map(|inotify| PollFd::new(inotify.as_fd(), PollFlags::POLLIN)));
-            fds.extend(has_guard.then(|| PollFd::new(self.ties.ended.as_fd(), PollFlags::POLLIN)));
+            fds.extend(has_guard.then(|| PollFd::new(self.ties.guards_gone.as_fd(), PollFlags::POLLIN)));
             let look_again = (later.is_none() && !is_watched).then_some(LOOK_AGAIN);
             let pause = kill_at.map(|at| at.saturating_since(clock::now())).or(look_again);
             let pause = pause.map_or(PollTimeout::NONE, |pause| pause.try_into().unwrap_or(PollTimeout::MAX));

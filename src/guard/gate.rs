@@ -1,7 +1,7 @@
 //! The command's process before it is the command: everything is done but execve(2).
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
@@ -11,12 +11,23 @@ use nix::sys::signal::Signal as Named;
 use nix::sys::socket::{MsgFlags, recv};
 use nix::unistd::{Pid, getppid, read, setpgid};
 
-use super::GuardBirth;
 use crate::between::page::Page;
+use crate::cli::CommandLine;
 use crate::guard::program::{Call, FailureReport, Program};
 use crate::rules::instant::Instant;
 use crate::system::clock;
 use crate::system::signals;
+
+/// What a guard is made from.
+#[derive(Debug)]
+pub struct GuardBirth<'a> {
+    /// What becomes of the process at the gate.
+    pub command: &'a CommandLine,
+    /// Whether the command gets its own process group. It belongs to ours where there is a terminal.
+    pub own_group: bool,
+    /// Descriptors that the guard is to keep open for as long as something of the command is left.
+    pub kept_open: Vec<RawFd>,
+}
 
 /// What a command's process needs to leave the gate.
 pub(super) struct Passage {

@@ -2,9 +2,10 @@
 //! to the command when the guard or the supervisor dies, and one that continues the other of the two. And what a process
 //! does to depend on nothing else.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
 
 use crate::between::page::Page;
 use crate::rules::instant::Instant;
@@ -116,4 +117,15 @@ fn touch_stack() -> usize {
         page[0] = 1;
     }
     std::hint::black_box(&mut stack).as_ptr() as usize
+}
+
+/// The same descriptor under a number that is higher than that of `other`.
+pub(super) fn above(fd: OwnedFd, other: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
+    if fd.as_raw_fd() > other.as_raw_fd() {
+        return Ok(fd);
+    }
+    let raised = fcntl(&fd, FcntlArg::F_DUPFD_CLOEXEC(other.as_raw_fd() + 1))?;
+    #[expect(unsafe_code, reason = "fcntl(2) returns a number")]
+    // SAFETY: F_DUPFD_CLOEXEC has just made this descriptor, so it is owned here alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(raised) })
 }

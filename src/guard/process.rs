@@ -17,9 +17,10 @@ use nix::sys::signal::Signal as Named;
 use nix::sys::socket::{MsgFlags, recv};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, read, setpgid, setsid, write};
 
-use super::gate::{self, Passage};
-use super::kernel::{self, DeadlineTimer, Fuse};
-use super::{GuardBirth, above, from_message};
+use super::gate::{self, GuardBirth, Passage};
+use super::kernel::{self, DeadlineTimer, Fuse, above};
+use super::request;
+
 use crate::between::page::Page;
 use crate::guard::program::Call;
 use crate::guard::tree::{StartGroup, Tree};
@@ -37,12 +38,12 @@ const BLIND: u8 = 10;
 pub(super) struct Inherited<'a> {
     pub(super) link: OwnedFd,
     /// Wakes the supervisor when there is something new in `page`.
-    pub(super) news: EventFd,
+    pub(super) wake: EventFd,
     /// The end of the pipe that shows that no guard is left. The kernel kills the command at that moment.
-    pub(super) ended: BorrowedFd<'a>,
+    pub(super) guards_gone: BorrowedFd<'a>,
     /// The other end of that pipe.
-    pub(super) alive: BorrowedFd<'a>,
-    pub(super) bell: BorrowedFd<'a>,
+    pub(super) guard_alive: BorrowedFd<'a>,
+    pub(super) guard_wake: BorrowedFd<'a>,
     /// The end of a pipe that shows that the supervisor has died. The kernel kills the command at that moment.
     pub(super) fuse: OwnedFd,
     pub(super) page: Page,
@@ -72,8 +73,8 @@ pub(super) fn run(birth: &GuardBirth<'_>, inherited: Inherited<'_>, passage: Pas
 
 struct GuardProcess<'a> {
     link: OwnedFd,
-    news: EventFd,
-    bell: BorrowedFd<'a>,
+    wake: EventFd,
+    guard_wake: BorrowedFd<'a>,
     signals: Signals,
     alarm: Alarm,
     page: Page,
@@ -85,7 +86,7 @@ struct GuardProcess<'a> {
     tree: Tree,
     timer: DeadlineTimer,
     /// The end of the pipe that shows that no guard is left; `None` once nothing is left to answer for.
-    alive: Option<OwnedFd>,
+    guard_alive: Option<OwnedFd>,
     fuses: [Fuse<'a>; 2],
     /// There may be a request.
     is_asked: bool,
@@ -94,20 +95,20 @@ struct GuardProcess<'a> {
 impl<'a> GuardProcess<'a> {
     /// Makes the command's process, and all that is needed to answer for it.
     fn begin(birth: &GuardBirth<'_>, inherited: Inherited<'a>, passage: &Passage) -> io::Result<Self> {
-        let Inherited { link, news, ended, alive, bell, fuse, page } = inherited;
+        let Inherited { link, wake, guards_gone, guard_alive, guard_wake, fuse, page } = inherited;
         prctl::set_child_subreaper(true)?;
         // At the end of a process the kernel closes its descriptors, those with higher numbers first: the end that only we
         // have must be closed before the end that tells us of the supervisor.
-        let alive = above(alive.try_clone_to_owned()?, fuse.as_fd())?;
+        let guard_alive = above(guard_alive.try_clone_to_owned()?, fuse.as_fd())?;
         let (waits, go) = pipe2(OFlag::O_CLOEXEC)?;
         let guard = getpid();
         #[expect(unsafe_code, reason = "the command's process is a fork of this one")]
         // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
         let child = match unsafe { fork() }? {
             ForkResult::Child => {
-                // It keeps the original of `alive` until execve(2). The kernel kills it with the guard (PR_SET_PDEATHSIG), so
+                // It keeps the original of `guard_alive` until execve(2). The kernel kills it with the guard (PR_SET_PDEATHSIG), so
                 // that end does not outlast the guard.
-                drop((link, fuse, alive, go));
+                drop((link, fuse, guard_alive, go));
                 gate::wait(birth, passage, &waits, guard, page)
             }
             ForkResult::Parent { child } => child,
@@ -133,8 +134,8 @@ impl<'a> GuardProcess<'a> {
         let fuse = unsafe { BorrowedFd::borrow_raw(std::os::fd::IntoRawFd::into_raw_fd(fuse)) };
         let process = Self {
             link,
-            news,
-            bell,
+            wake,
+            guard_wake,
             signals: Signals::of([Signal::CHLD])?,
             alarm: Alarm::new()?,
             page,
@@ -143,11 +144,11 @@ impl<'a> GuardProcess<'a> {
             origin,
             tree: Tree::open()?,
             timer: DeadlineTimer::new()?,
-            alive: Some(alive),
-            fuses: [Fuse::lay(ended, target)?, Fuse::lay(fuse, target)?],
+            guard_alive: Some(guard_alive),
+            fuses: [Fuse::lay(guards_gone, target)?, Fuse::lay(fuse, target)?],
             is_asked: false,
         };
-        process.close_others(&[ended, fuse], birth);
+        process.close_others(&[guards_gone, fuse], birth);
         kernel::lock_in_memory(page);
         process.tree.rehearse();
         // From here on the supervisor can tell who the command is.
@@ -158,10 +159,10 @@ impl<'a> GuardProcess<'a> {
     /// Closes all descriptors but ours and those that a guard is to keep. A copy of an end that only the supervisor
     /// should have would hide the supervisor's death.
     fn close_others(&self, fuses: &[BorrowedFd<'_>], birth: &GuardBirth<'_>) {
-        let ours = [self.link.as_fd(), self.news.as_fd(), self.bell, self.signals.as_fd(), self.alarm.as_fd()];
-        let pipes = self.go.iter().chain(&self.alive).map(AsFd::as_fd);
+        let ours = [self.link.as_fd(), self.wake.as_fd(), self.guard_wake, self.signals.as_fd(), self.alarm.as_fd()];
+        let pipes = self.go.iter().chain(&self.guard_alive).map(AsFd::as_fd);
         let all = ours.into_iter().chain(self.tree.descriptors()).chain(fuses.iter().copied()).chain(pipes);
-        let kept: Vec<_> = all.map(|fd| fd.as_raw_fd()).chain(birth.kept.iter().copied()).collect();
+        let kept: Vec<_> = all.map(|fd| fd.as_raw_fd()).chain(birth.kept_open.iter().copied()).collect();
         close_all_but(&kept);
     }
 
@@ -183,7 +184,7 @@ impl<'a> GuardProcess<'a> {
         let mut fds = [
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.alarm.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.bell, PollFlags::POLLIN),
+            PollFd::new(self.guard_wake, PollFlags::POLLIN),
             PollFd::new(self.link.as_fd(), PollFlags::POLLIN),
         ];
         // Once the supervisor has gone, its socket is always readable.
@@ -198,7 +199,7 @@ impl<'a> GuardProcess<'a> {
             self.signals.clear();
         }
         if is_rung {
-            let _ = read(self.bell, &mut [0; 8]);
+            let _ = read(self.guard_wake, &mut [0; 8]);
         }
         self.is_asked = is_asked;
     }
@@ -206,7 +207,7 @@ impl<'a> GuardProcess<'a> {
     fn tell_supervisor(&self) {
         // Not by the socket: for a message the kernel needs memory, and where that is short it may first wait for a disk.
         // This fails only if the supervisor has not been awake for ages, and will wake.
-        let _ = self.news.write(1);
+        let _ = self.wake.write(1);
     }
 }
 
@@ -261,7 +262,7 @@ impl GuardIo for GuardProcess<'_> {
         loop {
             match recv(self.link.as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT) {
                 Ok(3) => {
-                    if let Some(request) = from_message(message) {
+                    if let Some(request) = request::from_bytes(message) {
                         return Heard::Request(request);
                     }
                 }
@@ -276,7 +277,7 @@ impl GuardIo for GuardProcess<'_> {
         self.page.show(sign);
         if let Sign::Stage(Stage::Empty | Stage::Left) = sign {
             // The keeper hears of it now, and need not wait until the kernel has taken our memory apart.
-            self.alive = None;
+            self.guard_alive = None;
         }
     }
 

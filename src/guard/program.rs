@@ -8,12 +8,12 @@ use std::path::PathBuf;
 
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
-use nix::unistd::{AccessFlags, Pid, faccessat};
+use nix::unistd::{AccessFlags, faccessat};
 
 use crate::rules::event::{CommandEnd, Unstarted};
 use crate::rules::signal::Signal;
 
-pub use start::{Call, FailurePipe, FailureReport, Launch, Program, RefusedCall};
+pub use start::{Call, FailurePipe, FailureReport, Program, RefusedCall};
 
 mod start;
 
@@ -89,42 +89,6 @@ fn check(path: PathBuf) -> io::Result<PathBuf> {
         // From a seccomp filter that does not know this call, which says nothing of the file: execve(2) will.
         Ok(()) | Err(Errno::EPERM) => Ok(path),
         Err(error) => Err(io::Error::other(error.desc())),
-    }
-}
-
-/// A change of state of a child, as waitpid(2) tells it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reaped {
-    Ended(Pid, CommandEnd),
-    Stopped(Pid, Signal),
-}
-
-/// The next child that changed its state, if any. It reaps orphans that have come to us as well: as their
-/// subreaper, only we can.
-pub fn reap() -> Option<Reaped> {
-    loop {
-        let mut status = 0;
-        #[expect(unsafe_code, reason = "nix's waitpid loses a child that a real-time signal killed")]
-        // SAFETY: waitpid(2) writes to `status` and nothing else.
-        let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
-        if pid == 0 {
-            return None;
-        }
-        if pid < 0 {
-            match Errno::last() {
-                Errno::EINTR => continue,
-                Errno::ECHILD => return None,
-                error => {
-                    log::error!("cannot wait for children: {error}");
-                    return None;
-                }
-            }
-        }
-        let pid = Pid::from_raw(pid);
-        if libc::WIFSTOPPED(status) {
-            return Some(Reaped::Stopped(pid, Signal::new(libc::WSTOPSIG(status)).unwrap_or(Signal::STOP)));
-        }
-        return Some(Reaped::Ended(pid, end_of(status)));
     }
 }
 

@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::io::KeeperIo;
-use super::place::Stop;
+use super::place::StepEnd;
 use super::{Keeper, PAUSE};
 use crate::rules::card::Card;
 use crate::rules::contacts::Beat;
@@ -19,18 +19,18 @@ use crate::zookeeper::session::{Failure, Session};
 impl<O: KeeperIo> Keeper<'_, O> {
     /// Waits for a lease that is long enough to start a command under. Returns the instant from which it
     /// counts.
-    pub(super) async fn fresh_lease(&self, session: &O::Session, nodes: &[String]) -> Result<Instant, Stop> {
+    pub(super) async fn fresh_lease(&self, session: &O::Session, nodes: &[String]) -> Result<Instant, StepEnd> {
         let terms = Terms::with_default_grace(session.timeout());
-        let is_fresh = |from| Lease::new(terms, from).worth_starting(self.outside.now());
+        let is_fresh = |from| Lease::new(terms, from).worth_starting(self.io.now());
         // With a single lock of our own, the creation itself says that its nodes exist. With several locks,
         // or one that is lent to us, only a beat that checks all nodes says so.
         let mut checked = self.locks.len() == 1 && self.lent().is_empty();
-        let (begun, mut is_slow) = (self.outside.now(), false);
+        let (begun, mut is_slow) = (self.io.now(), false);
         loop {
             match self.beats.lease_from.get() {
                 Some(from) if checked && is_fresh(from) => return Ok(from),
                 _ => {
-                    self.outside.report_if_room(&Report::Queue(Progress::Turn));
+                    self.io.report_if_room(&Report::Queue(Progress::Turn));
                     let before = self.beats.last.get();
                     if self.sync(session).await? {
                         self.beat(session, nodes).await?;
@@ -40,19 +40,19 @@ impl<O: KeeperIo> Keeper<'_, O> {
             }
             // A first beat after a silence extends the lease by little.
             if !self.beats.lease_from.get().is_some_and(is_fresh) {
-                let vain = self.outside.now().saturating_since(begun);
+                let vain = self.io.now().saturating_since(begun);
                 if !is_slow && vain > session.timeout() {
-                    is_slow = self.outside.report_if_room(&Report::Remark(Remark::TooSlow(vain)));
+                    is_slow = self.io.report_if_room(&Report::Remark(Remark::TooSlow(vain)));
                 }
-                self.outside.sleep(terms.beat() / 4).await;
+                self.io.sleep(terms.beat() / 4).await;
             }
         }
     }
 
     /// Beats until that fails for good.
-    pub(super) async fn keep_beating(&self, session: &O::Session, nodes: &[String]) -> Result<(), Stop> {
+    pub(super) async fn keep_beating(&self, session: &O::Session, nodes: &[String]) -> Result<(), StepEnd> {
         let interval = Terms::beat_of(session.timeout());
-        let age = |since: Option<Instant>| since.map_or(interval, |since| self.outside.now().saturating_since(since));
+        let age = |since: Option<Instant>| since.map_or(interval, |since| self.io.now().saturating_since(since));
         // If the lease counts from long before the last beat, as after a silence, more beats will mend that;
         // but they are limited to four per interval.
         let pause = |since| (interval / 4).saturating_sub(age(since));
@@ -62,11 +62,11 @@ impl<O: KeeperIo> Keeper<'_, O> {
         let (ready, done) = (Cell::new(0u64), Cell::new(0u64));
         let syncing = async {
             loop {
-                or(until(|| self.beats.urged.take()), self.outside.sleep(due())).await;
-                let asked = self.outside.now();
+                or(until(|| self.beats.urged.take()), self.io.sleep(due())).await;
+                let asked = self.io.now();
                 if self.sync(session).await? {
                     ready.update(|ready| ready + 1);
-                    or(until(|| done.get() == ready.get()), self.outside.sleep(pause(Some(asked)))).await;
+                    or(until(|| done.get() == ready.get()), self.io.sleep(pause(Some(asked)))).await;
                 }
             }
         };
@@ -82,21 +82,21 @@ impl<O: KeeperIo> Keeper<'_, O> {
     }
 
     /// Sees to it that a beat which is sent now extends the lease as far as it can. Returns false if that failed for now.
-    async fn sync(&self, session: &O::Session) -> Result<bool, Stop> {
+    async fn sync(&self, session: &O::Session) -> Result<bool, StepEnd> {
         match self.ask_for_sync(session).await {
             Ok(()) => Ok(true),
             Err(Failure::Unknown(why)) => {
                 log::info!("sync not answered: {why}");
-                self.outside.sleep(PAUSE).await;
+                self.io.sleep(PAUSE).await;
                 Ok(false)
             }
-            Err(failure) => Err(Stop::because(failure, &self.plan.request.lock)),
+            Err(failure) => Err(StepEnd::because(failure, &self.plan.request.lock)),
         }
     }
 
     /// Sends a `sync`, if a beat that comes soon wants it; see [`Contacts`](crate::rules::contacts::Contacts).
     pub(super) async fn ask_for_sync(&self, session: &O::Session) -> Result<(), Failure> {
-        let sent = self.outside.now();
+        let sent = self.io.now();
         let is_wanted = self.beats.contacts.borrow().wants_sync(session.timeout(), sent);
         if is_wanted {
             session.sync(self.plan.request.lock.as_str()).await?;
@@ -107,11 +107,11 @@ impl<O: KeeperIo> Keeper<'_, O> {
 
     /// A beat is sent now.
     pub(super) fn beat_now(&self) -> Beat {
-        self.beats.contacts.borrow().beat(self.outside.now())
+        self.beats.contacts.borrow().beat(self.io.now())
     }
 
     /// Sends one beat. If it is not answered, the lease stays what it was.
-    async fn beat(&self, session: &O::Session, nodes: &[String]) -> Result<(), Stop> {
+    async fn beat(&self, session: &O::Session, nodes: &[String]) -> Result<(), StepEnd> {
         let beat = self.beat_now();
         let publish = self.beats.unpublished.borrow().as_ref().map(|(card, since)| {
             let held_for = u64::try_from(beat.sent.saturating_since(*since).as_millis()).ok();
@@ -124,7 +124,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             }
             Err(Failure::Unknown(why)) => {
                 log::info!("beat not answered: {why}");
-                self.outside.sleep(PAUSE).await;
+                self.io.sleep(PAUSE).await;
             }
             // By us, in a beat of which the reply was lost, or by someone who asks us to give up: that is not to be
             // overwritten.
@@ -139,24 +139,24 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 self.beats.unpublished.take();
             }
             // We may read our own nodes: this single one is another's.
-            Err(Failure::Denied) if self.is_single() => return Err(Stop::Gone(Loss::NodeDeleted)),
-            Err(failure) => return Err(Stop::because(failure, nodes.first().map_or("", String::as_str))),
+            Err(Failure::Denied) if self.is_single() => return Err(StepEnd::Gone(Loss::NodeDeleted)),
+            Err(failure) => return Err(StepEnd::because(failure, nodes.first().map_or("", String::as_str))),
         }
         Ok(())
     }
 
     /// Extends the lease, now that a beat was answered, or another transaction that says as much.
     pub(super) fn extend_lease(&self, session: &O::Session, beat: Beat) {
-        let now = self.outside.now();
+        let now = self.io.now();
         let mut contacts = self.beats.contacts.borrow_mut();
         contacts.add(session.timeout(), session.take_contacts());
         let from = contacts.lease_from(session.timeout(), beat, now);
-        self.outside.show_answered(now);
+        self.io.show_answered(now);
         self.beats.last.set(Some(beat.sent));
         // A new connection knows less of the past than the one before.
         let from = self.beats.lease_from.get().map_or(from, |before| before.max(from));
         self.beats.lease_from.set(Some(from));
-        self.outside.show_lease(Terms::span(session.timeout(), from));
+        self.io.show_lease(Terms::span(session.timeout(), from));
     }
 
     /// The servers count with a shorter session timeout from now on, whether or not they answer another
@@ -167,7 +167,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         self.beats.lease_from.set(from);
         self.session.timeout.set(timeout);
         if let Some(from) = from {
-            self.outside.show_lease(Terms::span(timeout, from));
+            self.io.show_lease(Terms::span(timeout, from));
         }
         log::info!("session {id:#018x}, timeout {timeout:?}");
     }
@@ -177,11 +177,11 @@ impl<O: KeeperIo> Keeper<'_, O> {
     pub(super) async fn watch_for_pauses<T>(&self, session: &O::Session) -> T {
         let timeout = session.timeout();
         poll_fn(|_| {
-            let now = self.outside.now();
+            let now = self.io.now();
             let (mut contacts, new) = (self.beats.contacts.borrow_mut(), session.take_contacts());
             contacts.awake(now);
             if let Some(last) = new.last() {
-                self.outside.show_answered(last.answered);
+                self.io.show_answered(last.answered);
             }
             contacts.add(timeout, new);
             Poll::Pending

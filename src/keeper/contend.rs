@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::io::KeeperIo;
-use super::place::{Claim, Step, Stop, lacking, queue_of, refuse};
+use super::place::{Claim, Step, StepEnd, lacking, queue_of, refuse};
 use super::{Keeper, PAUSE};
 use crate::rules::contacts::{Beat, Contacts};
 use crate::rules::lock_path::LockPath;
@@ -58,16 +58,16 @@ impl<O: KeeperIo> Keeper<'_, O> {
             };
             let loss = match step {
                 Ok(()) => continue,
-                Err(Stop::Final(report)) => return Some(report),
-                Err(Stop::Skip(last)) => {
+                Err(StepEnd::Final(report)) => return Some(report),
+                Err(StepEnd::Skip(last)) => {
                     self.skips.replace(Some(last));
                     continue;
                 }
-                Err(Stop::Reconnect) => return None,
-                Err(Stop::Gone(loss)) => loss,
+                Err(StepEnd::Reconnect) => return None,
+                Err(StepEnd::Gone(loss)) => loss,
                 // As a holder we believe it: there may be another one already.
-                Err(Stop::Unseen(_)) if self.told.borrow().held => Loss::NodeDeleted,
-                Err(Stop::Unseen(node)) => match self.are_hidden(session, &[node]).await {
+                Err(StepEnd::Unseen(_)) if self.told.borrow().held => Loss::NodeDeleted,
+                Err(StepEnd::Unseen(node)) => match self.are_hidden(session, &[node]).await {
                     Ok(false) => Loss::NodeDeleted,
                     Ok(true) => return None,
                     Err(failure) => return Some(refuse(failure, lock)),
@@ -84,7 +84,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 Ok(()) | Err(Failure::Denied) => return Some(Report::Lost(loss)),
                 Err(failure) => return Some(refuse(failure, lock)),
             }
-            self.outside.report(&Report::Queue(Progress::Requeued(loss))).await;
+            self.io.report(&Report::Queue(Progress::Requeued(loss))).await;
         }
     }
 
@@ -142,7 +142,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             return;
         }
         let timeout = session.timeout();
-        self.outside.report(&Report::Connection(Connectivity::Connected(timeout))).await;
+        self.io.report(&Report::Connection(Connectivity::Connected(timeout))).await;
         // Set only after the report: while that waits for room, the connection may be lost.
         self.told.borrow_mut().connected = true;
         log::info!("session {:#018x}, timeout {timeout:?}", session.id());
@@ -193,20 +193,20 @@ impl<O: KeeperIo> Keeper<'_, O> {
     }
 
     /// Joins the queue of a lock. If the lock is lent to us, there is nothing to create.
-    async fn enter(&self, session: &O::Session, lock: &LockPath) -> Result<(), Stop> {
+    async fn enter(&self, session: &O::Session, lock: &LockPath) -> Result<(), StepEnd> {
         let Some(lent) = self.lent().into_iter().find(|lent| lent.lock == *lock) else {
-            return self.enqueue(session, lock, ContenderId::new(session.id(), self.outside.random())).await;
+            return self.enqueue(session, lock, ContenderId::new(session.id(), self.io.random())).await;
         };
         self.place.borrow_mut().step = Step::Queued(lent);
         Ok(())
     }
 
     /// Creates the contender's nodes. If the reply is lost, the step stays uncertain.
-    pub(super) async fn enqueue(&self, session: &O::Session, lock: &LockPath, id: ContenderId) -> Result<(), Stop> {
+    pub(super) async fn enqueue(&self, session: &O::Session, lock: &LockPath, id: ContenderId) -> Result<(), StepEnd> {
         let request = &self.plan.request;
         let prefixes: Vec<_> =
             request.dialects.iter().map(|dialect| lock.child(&id.prefix(*dialect, request.mode))).collect();
-        let data = self.outside.card().to_bytes();
+        let data = self.io.card().to_bytes();
         // If the lock was deleted meanwhile, its numbers begin anew, and so do the names.
         self.ghosts.borrow_mut().retain(|ghost| !ghost.starts_with(&lock.child("")));
         loop {
@@ -243,17 +243,17 @@ impl<O: KeeperIo> Keeper<'_, O> {
                     log::info!("the server is older than ZooKeeper 3.5");
                     self.session.stats.is_unknown();
                     self.session.containers.is_unknown();
-                    return Err(Stop::Reconnect);
+                    return Err(StepEnd::Reconnect);
                 }
                 Err(Failure::Unknown(why)) => {
                     log::info!("the contender may or may not have been created: {why}");
                     // As a rule the connection has gone, and this future is dropped before the time is over.
-                    self.outside.sleep(RECONNECT).await;
-                    return Err(Stop::Reconnect);
+                    self.io.sleep(RECONNECT).await;
+                    return Err(StepEnd::Reconnect);
                 }
                 // Servers that do not upgrade local sessions answer a transaction so, and the session goes on.
                 Err(Failure::SessionOver) if session.sync(lock.as_str()).await.is_ok() => {
-                    return Err(Stop::because(Failure::of_local_session(), lock));
+                    return Err(StepEnd::because(Failure::of_local_session(), lock));
                 }
                 Err(failure) => return Err(lacking(failure, lock, Right::Create)),
             }
@@ -263,28 +263,28 @@ impl<O: KeeperIo> Keeper<'_, O> {
     pub(super) fn record_claim(&self, lock: &LockPath, nodes: Vec<String>, stat: NodeStat) -> Rc<Claim> {
         log::info!("contender {}", nodes.join(" "));
         self.note_asked(stat);
-        let servers_clock = (stat.created, self.outside.now());
+        let servers_clock = (stat.created, self.io.now());
         let (token, listed) = (stat.czxid, Cell::new(None));
         let claim = Rc::new(Claim { lock: lock.clone(), nodes, token, lender: None, servers_clock, listed });
         self.place.borrow_mut().step = Step::Queued(Rc::clone(&claim));
         claim
     }
 
-    async fn create_parents(&self, session: &O::Session, lock: &LockPath) -> Result<(), Stop> {
+    async fn create_parents(&self, session: &O::Session, lock: &LockPath) -> Result<(), StepEnd> {
         let containers = Some(&self.session.containers).filter(|containers| containers.may_be_known());
         containers.inspect(|containers| containers.ask());
         let created = session.create_parents(lock.as_str(), containers.is_some()).await;
         containers.inspect(|containers| containers.answered());
         match created {
             Ok(()) => {}
-            Err((Failure::NoNode, _)) => return Err(Stop::Final(Report::Refused(Refusal::NoChroot))),
+            Err((Failure::NoNode, _)) => return Err(StepEnd::Final(Report::Refused(Refusal::NoChroot))),
             Err((Failure::Unimplemented, _)) if containers.is_some() => {
                 log::info!("the server has no containers");
                 self.session.containers.is_unknown();
-                return Err(Stop::Reconnect);
+                return Err(StepEnd::Reconnect);
             }
             // Nodes that exist already are no error, so the caller can simply try again.
-            Err((Failure::Unknown(_), _)) => self.outside.sleep(PAUSE).await,
+            Err((Failure::Unknown(_), _)) => self.io.sleep(PAUSE).await,
             Err((failure, node)) => {
                 let above = node.rsplit_once('/').map(|(above, _)| above).filter(|above| !above.is_empty());
                 return Err(lacking(failure, above.unwrap_or("/"), Right::Create));
@@ -294,8 +294,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
     }
 
     /// Looks for the nodes of a creation whose reply was lost, and creates them if there are none.
-    async fn recover(&self, session: &O::Session, lock: &LockPath, id: ContenderId) -> Result<(), Stop> {
-        let stop = |failure| Stop::because(failure, lock);
+    async fn recover(&self, session: &O::Session, lock: &LockPath, id: ContenderId) -> Result<(), StepEnd> {
+        let stop = |failure| StepEnd::because(failure, lock);
         if self.is_single() {
             return self.wait_for_single(session, lock, id).await;
         }
@@ -344,7 +344,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             match request().await {
                 Err(Failure::Unknown(why)) => {
                     log::info!("asking again: {why}");
-                    self.outside.sleep(PAUSE).await;
+                    self.io.sleep(PAUSE).await;
                 }
                 result => return result,
             }

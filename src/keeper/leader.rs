@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::Keeper;
 use super::io::KeeperIo;
-use super::place::{Claim, Stop, queue_of};
+use super::place::{Claim, StepEnd, queue_of};
 use crate::rules::lock_path::LockPath;
 use crate::rules::queue::{Contender, SINGLE, Standing};
 use crate::rules::settings::Patience;
@@ -62,7 +62,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         session: &O::Session,
         claim: &Claim,
         mut names: Vec<String>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), StepEnd> {
         let lock = &claim.lock;
         let vanished = self.seen.borrow().get(lock).map(|seen| seen.vanished.iter().cloned().collect());
         let mut vanished: Vec<_> = self.without_ghosts(lock, vanished.unwrap_or_default());
@@ -78,8 +78,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
         let before = queue.contenders().iter().take_while(|contender| contender.name != claim.name());
         let before = before.filter(|contender| vanished.contains(&contender.name));
         let nodes: Vec<String> = before.map(|contender| lock.child(&contender.name)).collect();
-        if self.are_hidden(session, &nodes).await.map_err(|failure| Stop::because(failure, lock))? {
-            return Err(Stop::Reconnect);
+        if self.are_hidden(session, &nodes).await.map_err(|failure| StepEnd::because(failure, lock))? {
+            return Err(StepEnd::Reconnect);
         }
         if let Some(seen) = self.seen.borrow_mut().get_mut(lock) {
             seen.vanished.retain(|name| !nodes.contains(&lock.child(name)));
@@ -157,14 +157,14 @@ impl<O: KeeperIo> Keeper<'_, O> {
         session: &O::Session,
         watched: &[String],
         period: Duration,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), StepEnd> {
         loop {
-            self.outside.sleep(period).await;
+            self.io.sleep(period).await;
             for node in watched {
                 // Apart from the beats: a beat fails if any node is missing.
                 match session.beat(slice::from_ref(node), None).await {
                     Err(Failure::NoNode) => return self.see_through(session, node).await,
-                    Err(failure @ Failure::SessionOver) => return Err(Stop::because(failure, node)),
+                    Err(failure @ Failure::SessionOver) => return Err(StepEnd::because(failure, node)),
                     Ok(()) | Err(_) => {}
                 }
             }
@@ -172,8 +172,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
     }
 
     /// The leader does not have `node`, which we watch. Completes if our server does not have it either.
-    async fn see_through(&self, session: &O::Session, node: &str) -> Result<(), Stop> {
-        let stop = |failure| Stop::because(failure, node);
+    async fn see_through(&self, session: &O::Session, node: &str) -> Result<(), StepEnd> {
+        let stop = |failure| StepEnd::because(failure, node);
         // Our server may not have heard of the deletion yet.
         self.insist(|| session.sync(node)).await.map_err(stop)?;
         match self.insist(|| session.read(node)).await {
@@ -184,7 +184,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         log::info!("{node} was deleted, but this server still shows it; asking another one");
         self.ghosts.borrow_mut().insert(node.to_owned());
         session.distrust();
-        Err(Stop::Reconnect)
+        Err(StepEnd::Reconnect)
     }
 
     /// The children of a lock without those that the leader no longer has, and those that are

@@ -61,7 +61,7 @@ pub struct Keeper<'p, O: KeeperIo> {
     locks: Vec<&'p LockPath>,
     /// How often to look at the queue although nothing has happened, if a user is watching.
     refresh: Option<Duration>,
-    outside: O,
+    io: O,
     born: Instant,
     session: SessionState<O::Session>,
     beats: Beats,
@@ -176,7 +176,7 @@ enum KeeperEnd {
 
 impl<'p, O: KeeperIo> Keeper<'p, O> {
     /// A keeper that has done nothing yet. `asked`: when this run asked for its first lock, as an earlier keeper has told.
-    pub fn new(plan: &'p Plan, refresh: Option<Duration>, asked: Option<Asked>, outside: O) -> Self {
+    pub fn new(plan: &'p Plan, refresh: Option<Duration>, asked: Option<Asked>, io: O) -> Self {
         let mut locks: Vec<_> = plan.request.locks().collect();
         locks.sort_unstable();
         Self {
@@ -193,7 +193,7 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
             beats: Beats {
                 last: Cell::new(None),
                 lease_from: Cell::new(None),
-                contacts: RefCell::new(Contacts::new(Pace::brisk(plan.settings.session_timeout), outside.now())),
+                contacts: RefCell::new(Contacts::new(Pace::brisk(plan.settings.session_timeout), io.now())),
                 urged: Cell::new(false),
                 unpublished: RefCell::new(None),
             },
@@ -205,19 +205,19 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
             told: RefCell::default(),
             ghosts: RefCell::default(),
             seen: RefCell::default(),
-            born: outside.now(),
-            outside,
+            born: io.now(),
+            io,
         }
     }
 
     pub async fn keep(self) {
         let mut life = Box::pin(async { KeeperEnd::Over(self.live().await) });
         let mut emptied = pin!(async {
-            self.outside.emptied().await;
+            self.io.emptied().await;
             KeeperEnd::Emptied
         });
         let end = or(self.follow_orders(), or(emptied.as_mut(), life.as_mut())).await;
-        let ended = self.outside.now();
+        let ended = self.io.now();
         let is_over = matches!(end, KeeperEnd::Over(_));
         let (end, nothing_left) = self.settle(end, ended, life.as_mut(), emptied.as_mut()).await;
         if !nothing_left {
@@ -235,7 +235,7 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
         drop(life);
         // Past the session timeout there is nothing left to release.
         let enough = async {
-            self.outside.sleep(self.session.timeout.get()).await;
+            self.io.sleep(self.session.timeout.get()).await;
             None
         };
         let report = or(self.release(success), enough).await;
@@ -244,7 +244,7 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
             self.follow_orders().await;
         }
         if let Some(report) = report {
-            self.outside.report_if_room(&report);
+            self.io.report_if_room(&report);
         }
     }
 
@@ -266,16 +266,16 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
                     pending().await
                 };
                 // What waits at the gate, and its guard, may be stopped for good.
-                nothing_left = self.outside.recall() || or(self.outside.guard_gone(), going_on).await;
+                nothing_left = self.io.recall() || or(self.io.guard_gone(), going_on).await;
             }
             KeeperEnd::Over(report) => {
                 if let Report::Lost(_) = report {
                     self.report_unrecorded(self.success(ended));
                     // Reported first, so that the supervisor learns why the command is killed. But a supervisor that
                     // is stopped is not waited for.
-                    zip(self.outside.report(report), async { self.outside.revoke_lease() }).await;
+                    zip(self.io.report(report), async { self.io.revoke_lease() }).await;
                 } else {
-                    self.outside.report(report).await;
+                    self.io.report(report).await;
                 }
                 // Before a lock was reported there is no command to end, and the order may never come from a supervisor
                 // that is stopped.
@@ -283,7 +283,7 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
                     // Once nothing is left of the command, the other locks do not wait for the order.
                     end = or(self.follow_orders(), emptied.as_mut()).await;
                     if let KeeperEnd::Orphaned = end {
-                        nothing_left = self.outside.recall() || self.outside.guard_gone().await;
+                        nothing_left = self.io.recall() || self.io.guard_gone().await;
                     }
                 }
             }
@@ -301,7 +301,7 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
 
     /// Takes orders until one of them is the end, or the supervisor has gone.
     async fn follow_orders(&self) -> KeeperEnd {
-        match self.outside.order().await {
+        match self.io.order().await {
             Some(Order::Release) => KeeperEnd::Released,
             None => KeeperEnd::Orphaned,
         }
@@ -310,9 +310,9 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
     /// Opens a session, queues and holds for as long as the session lasts, over as many connections as it
     /// takes.
     async fn live(&self) -> Report {
-        let opening = self.outside.open(self.session.timeout.get(), |reason| self.report_unreachable(reason));
+        let opening = self.io.open(self.session.timeout.get(), |reason| self.report_unreachable(reason));
         // Looking up the user takes a while. The server opens the session in that time.
-        let mut session = match zip(opening, async { self.outside.card() }).await.0 {
+        let mut session = match zip(opening, async { self.io.card() }).await.0 {
             Ok(session) => Rc::new(session),
             Err(failure) => return refuse(failure, "/"),
         };
@@ -325,7 +325,7 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
         let mut pause = Duration::ZERO;
         let mut closings = Closings::default();
         loop {
-            let since = self.outside.now();
+            let since = self.io.now();
             self.session.connection.replace(Some(Rc::clone(&session)));
             let lost = async {
                 session.lost().await;
@@ -335,7 +335,7 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
                 return report;
             }
             log::info!("connection to ZooKeeper lost");
-            let lost = self.outside.now();
+            let lost = self.io.now();
             let heard = self.beats.contacts.borrow().heard_until(lost);
             self.session.connection.take();
             let lived = lost.saturating_since(since);
@@ -346,18 +346,18 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
             drop(session);
             // A server that closes each connection at once is not asked thousands of times a second.
             pause = if lived < LONGEST_PAUSE { (pause * 2).clamp(PAUSE, LONGEST_PAUSE) } else { Duration::ZERO };
-            self.outside.sleep(pause).await;
+            self.io.sleep(pause).await;
             session = match self.reconnect(id, &identity).await {
                 Ok(session) => Rc::new(session),
                 Err(Failure::SessionOver) => {
-                    let is_early = Terms::is_early(self.session.timeout.get(), heard, lost, self.outside.now());
+                    let is_early = Terms::is_early(self.session.timeout.get(), heard, lost, self.io.now());
                     return Report::Lost(if is_early { Loss::SessionEnded } else { Loss::SessionExpired });
                 }
                 Err(failure) => return refuse(failure, "/"),
             };
             log::info!("connection to ZooKeeper restored");
             if !std::mem::take(&mut self.told.borrow_mut().unreachable).is_empty() {
-                self.outside.report_if_room(&Report::Connection(Connectivity::Connected(session.timeout())));
+                self.io.report_if_room(&Report::Connection(Connectivity::Connected(session.timeout())));
             }
         }
     }
@@ -369,9 +369,9 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
         let shortened = |timeout, asked_at| {
             self.shorten_lease(id, timeout, asked_at);
             // So that the supervisor looks. If there is no room, it has other reports to read.
-            self.outside.report_if_room(&Report::Connection(Connectivity::Shortened(timeout)));
+            self.io.report_if_room(&Report::Connection(Connectivity::Shortened(timeout)));
         };
-        let session = self.outside.resume(timeout, identity, unreachable, shortened).await?;
+        let session = self.io.resume(timeout, identity, unreachable, shortened).await?;
         // Servers that imitate ZooKeeper may create a new session instead of saying that the old one is
         // gone.
         if session.id() != id {
@@ -384,7 +384,7 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
         log::info!("no connection: {reason}");
         let told = std::mem::replace(&mut self.told.borrow_mut().unreachable, reason.clone());
         if told != reason {
-            self.outside.report_if_room(&Report::Connection(Connectivity::Unreachable(reason)));
+            self.io.report_if_room(&Report::Connection(Connectivity::Unreachable(reason)));
         }
     }
 
@@ -408,7 +408,7 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
             let closing = async {
                 let session = match self.session.connection.take().and_then(Rc::into_inner) {
                     Some(session) => session,
-                    None => self.outside.resume(self.session.timeout.get(), &identity, drop, |_, _| {}).await?,
+                    None => self.io.resume(self.session.timeout.get(), &identity, drop, |_, _| {}).await?,
                 };
                 if let Some(to_record) = success.get() {
                     self.conclude(&session, to_record).await?;
@@ -429,7 +429,7 @@ impl<'p, O: KeeperIo> Keeper<'p, O> {
                 Err(Failure::Unknown(why)) => log::info!("not released yet: {why}"),
                 Err(_) => return None,
             }
-            self.outside.sleep(PAUSE).await;
+            self.io.sleep(PAUSE).await;
         }
     }
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::io::KeeperIo;
-use super::place::{Claim, Stop};
+use super::place::{Claim, StepEnd};
 use super::{Keeper, KeeperEnd};
 use crate::rules::instant::Instant;
 use crate::rules::last_run::{self, Asked, LastRun, Success};
@@ -22,7 +22,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
     pub(super) fn note_asked(&self, stat: NodeStat) {
         if self.plan.request.once_per.is_some() && self.asked.get().is_none() {
             // A single node is created when its turn has come. Nothing shows since when it has waited but our own clock.
-            let waited = if self.is_single() { self.outside.now().saturating_since(self.born) } else { Duration::ZERO };
+            let waited = if self.is_single() { self.io.now().saturating_since(self.born) } else { Duration::ZERO };
             let at = stat.created.saturating_sub(last_run::signed_millis(waited));
             // Our clock may have gone on for long since the creation, if this process was stopped.
             self.asked.set(Some(Asked { at, after: self.born }));
@@ -32,7 +32,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
     /// Tells the supervisor when this run asked, for the keeper that may come after this one.
     pub(super) async fn tell_asked(&self) {
         if let Some(asked) = self.asked.get().filter(|_| !self.told.borrow().asked) {
-            self.outside.report(&Report::Queue(Progress::Asked(asked))).await;
+            self.io.report(&Report::Queue(Progress::Asked(asked))).await;
             self.told.borrow_mut().asked = true;
         }
     }
@@ -44,7 +44,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
     /// If none was, our own contender is newer than all that went before, and this server knows ours. Only a server that
     /// has missed transactions for good, and has to be believed because no other one answers, may have missed the record
     /// as well.
-    pub(super) async fn judge_last_run(&self, session: &O::Session) -> Result<(), Stop> {
+    pub(super) async fn judge_last_run(&self, session: &O::Session) -> Result<(), StepEnd> {
         let (Some(period), Some(asked)) = (self.plan.request.once_per, self.asked.get()) else { return Ok(()) };
         let record = last_run::path(self.plan.request.lock.as_str());
         let (data, stat) = match self.insist(|| session.read(&record)).await {
@@ -52,29 +52,29 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 self.has_record.set(false);
                 return Ok(());
             }
-            read => read.map_err(|failure| Stop::because(failure, &record))?,
+            read => read.map_err(|failure| StepEnd::because(failure, &record))?,
         };
         self.has_record.set(true);
         let last = LastRun::from_bytes(&data, stat.written);
-        let Some(last) = last.filter(|last| !last.is_absurd(asked, self.outside.now(), period)) else {
+        let Some(last) = last.filter(|last| !last.is_absurd(asked, self.io.now(), period)) else {
             if !std::mem::replace(&mut self.told.borrow_mut().misrecorded, true) {
-                self.outside.report_if_room(&Report::Remark(Remark::Misrecorded(record)));
+                self.io.report_if_room(&Report::Remark(Remark::Misrecorded(record)));
             }
             return Ok(());
         };
-        if last.is_recent(asked, period) { Err(Stop::Skip(last)) } else { Ok(()) }
+        if last.is_recent(asked, period) { Err(StepEnd::Skip(last)) } else { Ok(()) }
     }
 
     /// Waits until the supervisor has had time to say that the command was being stopped: a Ctrl-C reaches the command
     /// without us. `life`: what goes on meanwhile. Returns why the keeper's work ends, if it is for another reason now.
     pub(super) async fn last_word(&self, life: impl Future<Output = KeeperEnd>) -> Option<KeeperEnd> {
-        self.success(self.outside.now())?;
+        self.success(self.io.now())?;
         let enough = async {
             let going_on = async {
                 life.await;
                 pending().await
             };
-            or(self.outside.sleep(LAST_WORD), going_on).await;
+            or(self.io.sleep(LAST_WORD), going_on).await;
             None
         };
         or(async { Some(self.follow_orders().await) }, enough).await
@@ -83,7 +83,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
     /// What is to be recorded of the command, which had ended by then, if anything is.
     pub(super) fn success(&self, ended: Instant) -> Option<Success> {
         self.plan.request.once_per?;
-        self.outside.success().map(|began| Success { began, ended })
+        self.io.success().map(|began| Success { began, ended })
     }
 
     /// Records the run and deletes our contenders, over a connection that may be lost on the way. If the record may not be
@@ -98,14 +98,14 @@ impl<O: KeeperIo> Keeper<'_, O> {
             Err(why @ (Failure::Unknown(_) | Failure::SessionOver)) => return Err(why),
             Err(why) => why,
         };
-        self.outside.report_if_room(&Report::Remark(Remark::Unrecorded(Some(why.to_string()))));
+        self.io.report_if_room(&Report::Remark(Remark::Unrecorded(Some(why.to_string()))));
         Ok(())
     }
 
     /// The lock is lost. Reports a success that has not been recorded.
     pub(super) fn report_unrecorded(&self, success: Option<Success>) {
         if success.is_some() {
-            self.outside.report_if_room(&Report::Remark(Remark::Unrecorded(None)));
+            self.io.report_if_room(&Report::Remark(Remark::Unrecorded(None)));
         }
     }
 
@@ -114,11 +114,11 @@ impl<O: KeeperIo> Keeper<'_, O> {
         let is_first = |claim: &&Rc<Claim>| claim.lock == self.plan.request.lock;
         let Some(token) = claims.iter().find(is_first).map(|claim| claim.token) else { return Err(Failure::NoNode) };
         let record = last_run::path(self.plan.request.lock.as_str());
-        let card = self.outside.card();
+        let card = self.io.card();
         // A single node goes with the session: by now it may be another's.
         let mut nodes = if self.is_single() { vec![] } else { self.place.borrow().own_nodes() };
         loop {
-            let data = success.to_bytes(self.outside.now(), token, card.host.as_deref(), card.user.as_deref());
+            let data = success.to_bytes(self.io.now(), token, card.host.as_deref(), card.user.as_deref());
             match session.conclude(&record, &data, self.has_record.get(), &nodes).await {
                 Err(Failure::Exists) => self.has_record.set(true),
                 // The record is missing, or a node of ours.

@@ -3,7 +3,7 @@
 use std::future::pending;
 
 use super::io::KeeperIo;
-use super::place::{Place, Stop};
+use super::place::{Place, StepEnd};
 use super::{Keeper, PAUSE};
 use crate::rules::message::{Loss, Report};
 use crate::rules::revocation::Revocation;
@@ -12,14 +12,14 @@ use crate::zookeeper::session::{Change, Failure, Session};
 
 impl<O: KeeperIo> Keeper<'_, O> {
     /// Waits until one of our nodes is deleted. Sees to requests to give up.
-    pub(super) async fn until_deleted(&self, session: &O::Session, place: &Place) -> Result<(), Stop> {
+    pub(super) async fn until_deleted(&self, session: &O::Session, place: &Place) -> Result<(), StepEnd> {
         let nodes = place.stamped_nodes();
         let each = nodes.iter().map(|(node, created)| self.until_one_is_deleted(session, node, *created));
         first_of(each).await.1
     }
 
     /// `created`: the transaction that has created the node.
-    async fn until_one_is_deleted(&self, session: &O::Session, node: &str, created: i64) -> Result<(), Stop> {
+    async fn until_one_is_deleted(&self, session: &O::Session, node: &str, created: i64) -> Result<(), StepEnd> {
         loop {
             let change = match session.read_and_watch(node).await {
                 // Ours was deleted while we had no watch on it, and this is another.
@@ -32,37 +32,37 @@ impl<O: KeeperIo> Keeper<'_, O> {
                     None => watch.await,
                 },
                 Err(Failure::Unknown(_)) => Change::Unknown,
-                Err(Failure::NoNode) if !self.is_single() => return Err(Stop::Unseen(node.to_owned())),
+                Err(Failure::NoNode) if !self.is_single() => return Err(StepEnd::Unseen(node.to_owned())),
                 // Nor is a single node ours that we may not read.
                 Err(Failure::Denied) if self.is_single() => Change::Deleted,
-                Err(failure) => return Err(Stop::because(failure, node)),
+                Err(failure) => return Err(StepEnd::because(failure, node)),
             };
             match change {
                 // Changed by our own beat, which publishes since when we hold, or by someone else who wrote
                 // to the node.
                 Change::Data => {}
-                Change::Deleted => return Err(Stop::Gone(Loss::NodeDeleted)),
+                Change::Deleted => return Err(StepEnd::Gone(Loss::NodeDeleted)),
                 // The connection has gone, and this future is dropped in a moment.
-                Change::Unknown => self.outside.sleep(PAUSE).await,
+                Change::Unknown => self.io.sleep(PAUSE).await,
             }
         }
     }
 
     /// What the data of `node` asks of us, if anything. A waiter leaves; a holder tells the supervisor what is returned, and
     /// holds until the command has been stopped. A lender sees to its own nodes.
-    fn heed(&self, node: &str, data: &[u8]) -> Result<Option<Report>, Stop> {
+    fn heed(&self, node: &str, data: &[u8]) -> Result<Option<Report>, StepEnd> {
         let told = self.told.borrow();
         let Some(asked) = Revocation::from_bytes(data).filter(|asked| asked.is_for(told.held)) else { return Ok(None) };
         if !self.place.borrow().own_nodes().iter().any(|own| own == node) {
             return Ok(None);
         }
         let report = Report::Revoked(asked.by);
-        if told.held { Ok(Some(report).filter(|_| !told.revoked)) } else { Err(Stop::Final(report)) }
+        if told.held { Ok(Some(report).filter(|_| !told.revoked)) } else { Err(StepEnd::Final(report)) }
     }
 
     /// Tells the supervisor once, as soon as there is room: nothing would ask again. Never ends.
     async fn report_revoked<T>(&self, report: &Report) -> T {
-        self.outside.report(report).await;
+        self.io.report(report).await;
         self.told.borrow_mut().revoked = true;
         pending().await
     }

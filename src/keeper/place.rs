@@ -115,7 +115,7 @@ impl Claim {
 }
 
 /// Why a step was not completed.
-pub(super) enum Stop {
+pub(super) enum StepEnd {
     /// Our contender, or one that is lent to us, no longer exists.
     Gone(Loss),
     /// Our server does not show this node, which is ours or is lent to us.
@@ -128,7 +128,7 @@ pub(super) enum Stop {
     Reconnect,
 }
 
-impl Stop {
+impl StepEnd {
     /// What follows when a request about `path`, which is a lock or a node of a claim, fails for good.
     pub(super) fn because(failure: Failure, path: impl Display) -> Self {
         match failure {
@@ -145,10 +145,10 @@ impl Stop {
 }
 
 /// The same, if it was this permission on `path` that was needed.
-pub(super) fn lacking(failure: Failure, path: impl Display, right: Right) -> Stop {
+pub(super) fn lacking(failure: Failure, path: impl Display, right: Right) -> StepEnd {
     match failure {
-        Failure::Denied => Stop::Final(Report::Refused(Refusal::Lacks { node: path.to_string(), right })),
-        failure => Stop::because(failure, path),
+        Failure::Denied => StepEnd::Final(Report::Refused(Refusal::Lacks { node: path.to_string(), right })),
+        failure => StepEnd::because(failure, path),
     }
 }
 
@@ -164,6 +164,6 @@ pub(super) fn refuse(failure: Failure, path: impl Display) -> Report {
     }
 }
 
-pub(super) fn queue_of(lock: &LockPath, children: Vec<String>) -> Result<Queue, Stop> {
-    Queue::from_children(children).map_err(|_| Stop::unfit(lock, Unfit::Exhausted))
+pub(super) fn queue_of(lock: &LockPath, children: Vec<String>) -> Result<Queue, StepEnd> {
+    Queue::from_children(children).map_err(|_| StepEnd::unfit(lock, Unfit::Exhausted))
 }

@@ -18,9 +18,9 @@ use nix::unistd::{dup2_stdin, dup2_stdout, gethostname, setsid};
 use super::io::KeeperIo;
 use super::{Keeper, PAUSE};
 use crate::between::lending::{self, Lending};
+use crate::between::ties::KeeperTies;
 use crate::between::wire::{Link, Received};
 use crate::cli::{self, Plan};
-use crate::guard::KeeperTies;
 use crate::rules::card::Card;
 use crate::rules::guard::Stage;
 use crate::rules::instant::Instant;
@@ -44,7 +44,7 @@ use crate::zookeeper::wire::handshake::Identity;
 pub struct KeeperBirth<'p> {
     pub plan: &'p Plan,
     /// With a file of credentials: where what is in it is kept for the next keeper.
-    pub kept: Option<&'p File>,
+    pub credentials_copy: Option<&'p File>,
     /// The supervisor, which is the process that users know.
     pub supervisor: Lender,
     /// How often to look at the queue although nothing has happened, if a user is watching.
@@ -64,7 +64,7 @@ pub fn run(birth: KeeperBirth<'_>) {
     std::panic::set_hook(Box::new(|panic| log::error!("keeper: {}", panic.to_string().replace('\n', " "))));
     let (plan, refresh, asked) = (birth.plan, birth.refresh, birth.asked);
     let mut login = plan.login.clone();
-    let servers = match Servers::open(&plan.servers, plan.tls.as_ref(), &mut login, birth.kept) {
+    let servers = match Servers::open(&plan.servers, plan.tls.as_ref(), &mut login, birth.credentials_copy) {
         Ok((servers, warnings)) => {
             // Each keeper reads the files, and the first one warns.
             warnings.iter().filter(|_| asked.is_none()).for_each(|warning| log::warn!("{warning}"));
@@ -84,7 +84,7 @@ pub fn run(birth: KeeperBirth<'_>) {
     }
     let lived = Reactor::new().and_then(|reactor| {
         let loans = RefCell::new(birth.loans.clone());
-        let outside = RealOutside { birth, loans, servers: &servers, reactor: &reactor, card: OnceCell::new() };
+        let outside = RealIo { birth, loans, servers: &servers, reactor: &reactor, card: OnceCell::new() };
         reactor.run(Keeper::new(plan, refresh, asked, outside).keep())
     });
     if let Err(error) = lived {
@@ -102,7 +102,7 @@ pub fn detach() -> anyhow::Result<()> {
     Ok(())
 }
 
-struct RealOutside<'p> {
+struct RealIo<'p> {
     birth: KeeperBirth<'p>,
     servers: &'p Servers<'p>,
     reactor: &'p Reactor,
@@ -111,7 +111,7 @@ struct RealOutside<'p> {
     card: OnceCell<Card>,
 }
 
-impl<'p> KeeperIo for RealOutside<'p> {
+impl<'p> KeeperIo for RealIo<'p> {
     type Session = TcpSession<'p>;
 
     fn now(&self) -> Instant {
@@ -149,7 +149,7 @@ impl<'p> KeeperIo for RealOutside<'p> {
     }
 
     fn show_answered(&self, now: Instant) {
-        self.birth.ties.page.answer(now);
+        self.birth.ties.page.write_answered_at(now);
     }
 
     async fn report(&self, report: &Report) {
@@ -198,8 +198,8 @@ impl<'p> KeeperIo for RealOutside<'p> {
     }
 
     async fn emptied(&self) {
-        let KeeperTies { page, ended, lent, .. } = &self.birth.ties;
-        self.reactor.ready(ended, PollFlags::POLLIN).await;
+        let KeeperTies { page, guards_gone, lent, .. } = &self.birth.ties;
+        self.reactor.ready(guards_gone, PollFlags::POLLIN).await;
         // With `zklock hold`, what borrows the lock is not below the guard: the supervisor waits for that.
         if page.stage() != Stage::Empty || lent.is_some() {
             pending().await
@@ -207,10 +207,10 @@ impl<'p> KeeperIo for RealOutside<'p> {
     }
 
     async fn guard_gone(&self) -> bool {
-        let KeeperTies { page, ended, lent, .. } = &self.birth.ties;
+        let KeeperTies { page, guards_gone, lent, .. } = &self.birth.ties;
         lent.iter().for_each(|lent| lent.call_in());
         // The pipe has no message, only an end.
-        self.reactor.ready(ended, PollFlags::POLLIN).await;
+        self.reactor.ready(guards_gone, PollFlags::POLLIN).await;
         if let Some(borrowers) = lent.and_then(Lending::awaited) {
             self.reactor.ready(borrowers, PollFlags::empty()).await;
         }

@@ -6,7 +6,7 @@
 use std::future::pending;
 
 use super::io::KeeperIo;
-use super::place::{Stop, queue_of};
+use super::place::{StepEnd, queue_of};
 use super::{Keeper, PAUSE};
 use crate::rules::card::Card;
 use crate::rules::lock_path::LockPath;
@@ -26,7 +26,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         session: &O::Session,
         lock: &LockPath,
         children: Vec<String>,
-    ) -> Result<Queue, Stop> {
+    ) -> Result<Queue, StepEnd> {
         let queue = queue_of(lock, children)?;
         if self.is_single() || !queue.has_single() {
             return Ok(queue);
@@ -36,7 +36,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             // The node may be a contender. To be refused is better than to run beside it.
             Err(Failure::Denied) => Ok(queue),
             Ok(_) | Err(Failure::NoNode) => Ok(queue.without(|name| name == SINGLE)),
-            Err(failure) => Err(Stop::because(failure, lock)),
+            Err(failure) => Err(StepEnd::because(failure, lock)),
         }
     }
 
@@ -47,9 +47,9 @@ impl<O: KeeperIo> Keeper<'_, O> {
         session: &O::Session,
         lock: &LockPath,
         id: ContenderId,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), StepEnd> {
         let node = lock.child(SINGLE);
-        let stop = |failure| Stop::because(failure, lock);
+        let stop = |failure| StepEnd::because(failure, lock);
         let seen = match session.read_and_watch(&node).await {
             Ok((_, stat, _)) if stat.owner == session.id() => {
                 self.record_claim(lock, vec![node], stat);
@@ -68,7 +68,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             Ok(seen) => seen,
             Err(Failure::NoNode) => return self.enqueue(session, lock, id).await,
             Err(Failure::Unknown(_)) => {
-                self.outside.sleep(PAUSE).await;
+                self.io.sleep(PAUSE).await;
                 return Ok(());
             }
             Err(failure) => return Err(stop(failure)),
@@ -83,7 +83,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         // Tried again now and then in any case: the leader decides, so it does not matter if our server goes on showing a
         // node that has gone (ZOOKEEPER-5010).
         let changed = or(async { Ok(watch.await) }, async {
-            self.outside.sleep(session.timeout()).await;
+            self.io.sleep(session.timeout()).await;
             Ok(Change::Deleted)
         });
         // What we have won already is seen to meanwhile.
@@ -113,16 +113,16 @@ impl<O: KeeperIo> Keeper<'_, O> {
         session: &O::Session,
         lock: &LockPath,
         listed: Result<Vec<String>, Failure>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), StepEnd> {
         match listed {
             Ok(names) if names.iter().all(|name| name != SINGLE) => {
                 self.report_waiting(lock, "a node that this server does not show".to_owned());
                 log::info!("{} exists, but this server does not show it; asking another one", lock.child(SINGLE));
                 session.distrust();
-                Err(Stop::Reconnect)
+                Err(StepEnd::Reconnect)
             }
             // Without this permission we could not wait either.
-            Err(Failure::Denied) => Err(Stop::because(Failure::Denied, lock)),
+            Err(Failure::Denied) => Err(StepEnd::because(Failure::Denied, lock)),
             Ok(_) | Err(_) => Ok(()),
         }
     }
@@ -132,6 +132,6 @@ impl<O: KeeperIo> Keeper<'_, O> {
         let view =
             QueueView { lock: lock.to_string(), position: 0, total: 0, next_in_line: true, holder, held_since: None };
         self.told.borrow_mut().waits = Some((lock.clone(), None));
-        self.outside.report_if_room(&Report::Queue(Progress::Waiting(view)));
+        self.io.report_if_room(&Report::Queue(Progress::Waiting(view)));
     }
 }

@@ -4,7 +4,7 @@ use std::future::pending;
 use std::rc::Rc;
 
 use super::io::KeeperIo;
-use super::place::{Claim, Place, Step, Stop, lacking, queue_of};
+use super::place::{Claim, Place, Step, StepEnd, lacking, queue_of};
 use super::{Keeper, PAUSE};
 use crate::rules::card::Card;
 use crate::rules::lease::Terms;
@@ -41,25 +41,25 @@ struct Watching {
 
 impl<O: KeeperIo> Keeper<'_, O> {
     /// Waits until we have the lock. If it is the last one, reports that we hold them all, and holds.
-    pub(super) async fn wait_and_hold(&self, session: &O::Session, claim: &Claim) -> Result<(), Stop> {
+    pub(super) async fn wait_and_hold(&self, session: &O::Session, claim: &Claim) -> Result<(), StepEnd> {
         self.tell_asked().await;
         let nodes = self.place.borrow().nodes();
         let has_waited = claim.is_own() && self.wait_turn(session, &nodes, claim).await?;
         let won = self.place.borrow().claims();
         if won.len() < self.locks.len() {
-            self.outside.report_if_room(&Report::Queue(Progress::Turn));
+            self.io.report_if_room(&Report::Queue(Progress::Turn));
             self.place.replace(Place { won, step: Step::Nowhere });
             return Ok(());
         }
         self.judge_last_run(session).await?;
         let from = self.fresh_lease(session, &nodes).await?;
         self.told.borrow_mut().held = true;
-        self.outside.report(&Report::Queue(Progress::Held { grant: self.grant(session, &won), from })).await;
+        self.io.report(&Report::Queue(Progress::Held { grant: self.grant(session, &won), from })).await;
         // Published with the first beat. If no contender was before us, that beat has time: so a short command on a
         // free lock costs no further transaction. Otherwise there may be one behind us that has to know.
         if won.iter().all(|claim| claim.is_own()) {
-            let card = Card { held_since: Some(self.outside.wall_millis()), ..self.outside.card().clone() };
-            self.beats.unpublished.replace(Some((card, self.outside.now())));
+            let card = Card { held_since: Some(self.io.wall_millis()), ..self.io.card().clone() };
+            self.beats.unpublished.replace(Some((card, self.io.now())));
             if has_waited {
                 self.beats.urged.set(true);
             }
@@ -70,13 +70,13 @@ impl<O: KeeperIo> Keeper<'_, O> {
 
     /// Looks once, when a beat is due, whether a contender that came after us may run beside us. Such a contender is
     /// reported, because our list from before it came does not show it. Never ends.
-    async fn look_beside(&self, session: &O::Session, won: &[Rc<Claim>]) -> Result<(), Stop> {
-        self.outside.sleep(Terms::beat_of(session.timeout())).await;
+    async fn look_beside(&self, session: &O::Session, won: &[Rc<Claim>]) -> Result<(), StepEnd> {
+        self.io.sleep(Terms::beat_of(session.timeout())).await;
         for claim in won.iter().filter(|claim| claim.is_own()) {
             let Ok(children) = self.list(session, &claim.lock).await else { continue };
             let suitable = self.suitable(session, &claim.lock, children, claim.name()).await;
-            if let Err(Stop::Final(Report::Refused(refusal))) = suitable {
-                self.outside.report_if_room(&Report::Remark(Remark::Beside(refusal)));
+            if let Err(StepEnd::Final(Report::Refused(refusal))) = suitable {
+                self.io.report_if_room(&Report::Remark(Remark::Beside(refusal)));
             }
         }
         pending().await
@@ -98,7 +98,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
 
     /// Waits until no contender before our own keeps us from the lock. `nodes`: our nodes of all locks. Returns whether
     /// there was one.
-    async fn wait_turn(&self, session: &O::Session, nodes: &[String], claim: &Claim) -> Result<bool, Stop> {
+    async fn wait_turn(&self, session: &O::Session, nodes: &[String], claim: &Claim) -> Result<bool, StepEnd> {
         let lock = &claim.lock;
         let stop = |failure| lacking(failure, lock, Right::Read);
         let mut known = claim.listed.take();
@@ -126,10 +126,10 @@ impl<O: KeeperIo> Keeper<'_, O> {
                     Ok(()) => log::warn!("deleted {path}: a second node of this session"),
                     // If it is ours, it goes with the session. Before our node, it would make us wait for ourselves.
                     Err(Failure::Denied) if queue.comes_before(twin, claim.name()) => {
-                        return Err(Stop::Final(Report::Lost(Loss::SessionExpired)));
+                        return Err(StepEnd::Final(Report::Lost(Loss::SessionExpired)));
                     }
                     Err(Failure::Denied) => {}
-                    Err(failure) => return Err(Stop::because(failure, &path)),
+                    Err(failure) => return Err(StepEnd::because(failure, &path)),
                 }
                 // Not listed anew: a server that has missed the deletion would go on showing it.
                 known = Some(names.into_iter().filter(|name| *name != twin.name).collect());
@@ -141,7 +141,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             match queue.standing(claim.name()) {
                 // This never means that we are not queued yet: the list is at least as new as our node, so
                 // the node has been deleted, or this server has lost it.
-                Standing::Missing => return Err(Stop::Unseen(claim.nodes[0].clone())),
+                Standing::Missing => return Err(StepEnd::Unseen(claim.nodes[0].clone())),
                 // This holds however old the list is: new contenders come after us, and those that were before us are
                 // gone for good, unless this server has lost them. Whether our session lives is for the beat to say.
                 Standing::Holds => {
@@ -188,7 +188,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         lock: &LockPath,
         mut names: Vec<String>,
         own: &str,
-    ) -> Result<(Vec<String>, Queue), Stop> {
+    ) -> Result<(Vec<String>, Queue), StepEnd> {
         loop {
             names = self.without_ghosts(lock, names);
             let queue = self.queue(session, lock, names.clone()).await?;
@@ -204,7 +204,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 node.name != SINGLE && read.is_ok_and(|(_, stat)| self.is_foreign(lock, &node.name, stat))
             };
             if !all(queue.contenders().iter().map(look)).await.contains(&true) {
-                return Err(Stop::unfit(lock, why));
+                return Err(StepEnd::unfit(lock, why));
             }
         }
     }
@@ -218,7 +218,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         queue: &Queue,
         position: usize,
         watch: &[&Contender],
-    ) -> Result<Outlook, Stop> {
+    ) -> Result<Outlook, StepEnd> {
         let lock = &claim.lock;
         let next_in_line = is_next_in_line(queue, watch);
         // If it holds, then no contender is left before it.
@@ -234,7 +234,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
             return Ok(Outlook::Again);
         };
         self.told.borrow_mut().waits = Some((lock.clone(), Some(claim.name().to_owned())));
-        self.outside.report_if_room(&Report::Queue(Progress::Waiting(view)));
+        self.io.report_if_room(&Report::Queue(Progress::Waiting(view)));
 
         let changed = async {
             let (which, change) = first_of(watches.into_iter()).await;
@@ -279,7 +279,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         lock: &LockPath,
         watch: &[&Contender],
         sole: Option<&Contender>,
-    ) -> Result<Result<Watching, Outlook>, Stop> {
+    ) -> Result<Result<Watching, Outlook>, StepEnd> {
         // These requests leave back to back.
         let paths: Vec<String> = watch.iter().map(|contender| lock.child(&contender.name)).collect();
         let replies: Vec<_> = paths.iter().map(|path| session.read_and_watch(path)).collect();
@@ -303,10 +303,10 @@ impl<O: KeeperIo> Keeper<'_, O> {
                 // It has just left: look again.
                 Err(Failure::NoNode) => return Ok(Err(Outlook::Unclear)),
                 Err(Failure::Unknown(_)) => {
-                    self.outside.sleep(PAUSE).await;
+                    self.io.sleep(PAUSE).await;
                     return Ok(Err(Outlook::Unclear));
                 }
-                Err(failure) => return Err(Stop::because(failure, lock)),
+                Err(failure) => return Err(StepEnd::because(failure, lock)),
             }
         }
         Ok(Ok(watching))
@@ -320,7 +320,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
     /// Waits until one of the nodes that an ACL hides from us is not among the children of the lock. No event tells of the end
     /// of such a node: servers keep it from those who may not read the node (CVE-2024-23944). If an event of the lock is
     /// missed, the leader tells ([`Self::until_gone`]): what does not exist has no ACL.
-    async fn until_not_listed(&self, session: &O::Session, lock: &LockPath, hidden: &[String]) -> Result<(), Stop> {
+    async fn until_not_listed(&self, session: &O::Session, lock: &LockPath, hidden: &[String]) -> Result<(), StepEnd> {
         loop {
             let asked = self.insist(|| session.watch_children(lock.as_str())).await;
             let (names, changed) = asked.map_err(|failure| lacking(failure, lock, Right::Read))?;
@@ -336,7 +336,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
     /// Looks at the queue from time to time. If a user is watching, our standing is reported. If we are next in line, our
     /// turn comes without another list, so contenders that would not wait for us, and came after the last one, are
     /// looked for here. Sets no watches: those that are set remain right until one of them fires.
-    async fn look_again<T>(&self, session: &O::Session, claim: &Claim, next_in_line: bool) -> Result<T, Stop> {
+    async fn look_again<T>(&self, session: &O::Session, claim: &Claim, next_in_line: bool) -> Result<T, StepEnd> {
         let period = match self.refresh {
             Some(period) => period,
             None if next_in_line => Terms::beat_of(session.timeout()),
@@ -344,14 +344,14 @@ impl<O: KeeperIo> Keeper<'_, O> {
         };
         let lock = &claim.lock;
         loop {
-            self.outside.sleep(period).await;
+            self.io.sleep(period).await;
             let Ok(children) = self.list(session, lock).await else { continue };
             let (_, queue) = self.suitable(session, lock, children, claim.name()).await?;
             if let Standing::Waits { position, watch } = queue.standing(claim.name())
                 && self.refresh.is_some()
                 && let Some(view) = self.view(session, claim, &queue, position, &watch, None).await
             {
-                self.outside.report_if_room(&Report::Queue(Progress::Waiting(view)));
+                self.io.report_if_room(&Report::Queue(Progress::Waiting(view)));
             }
         }
     }
@@ -391,8 +391,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
     /// Reports a child that is no contender, once for each lock. As a rule it is a lock below a lock.
     fn report_foreign(&self, lock: &LockPath, name: &str) {
         if self.told.borrow_mut().foreign.insert(lock.clone()) {
-            self.outside
-                .report_if_room(&Report::Remark(Remark::Foreign { lock: lock.to_string(), child: printable(name) }));
+            self.io.report_if_room(&Report::Remark(Remark::Foreign { lock: lock.to_string(), child: printable(name) }));
         }
     }
 

@@ -4,12 +4,12 @@ use anyhow::Context as _;
 
 use super::turn::{ChildNews, SupervisorIo};
 use super::{Ready, Supervisor};
-use crate::between::hold::Caller;
 use crate::between::lending;
 use crate::rules::event::{CommandEvent, Effect, Event, Recipient};
 use crate::rules::instant::Instant;
 use crate::rules::message::{Loss, Order, Progress, Report};
 use crate::rules::signal::Signal;
+use crate::supervisor::caller::Caller;
 use crate::system::clock;
 use crate::system::signals;
 
@@ -26,10 +26,10 @@ impl SupervisorIo for Supervisor<'_> {
         }
         let mut seen = ChildNews {
             is_behind: self.ready.children,
-            others: std::mem::take(&mut self.news),
+            others: std::mem::take(&mut self.on_lost_events),
             ..ChildNews::default()
         };
-        let news = self.job.news(self.ready.guard);
+        let news = self.job.command_news(self.ready.guard);
         (seen.has_ended, seen.has_command) = (news.ended.is_some(), self.job.has_command());
         seen.events = news.events(|end| self.end(end));
         seen.is_emptied = self.job.is_emptied();
@@ -44,7 +44,7 @@ impl SupervisorIo for Supervisor<'_> {
         }
         if let Some(keeper) = &self.keeper {
             seen.has_keeper_died = seen.loss.is_some() && keeper.has_died();
-            (seen.answered, seen.lease) = (keeper.ties.page.answered(), keeper.ties.page.shown());
+            (seen.answered, seen.lease) = (keeper.ties.page.answered_at(), keeper.ties.page.lease());
         }
         if !self.caller_is_told && self.caller.as_ref().is_some_and(Caller::has_gone) {
             self.caller_is_told = true;

@@ -8,11 +8,13 @@ use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::unistd::{Pid, getpid};
 
+use super::on_lost::Launch;
+use crate::between::ties::Ties;
 use crate::cli::CommandLine;
 use crate::cli::environment::Variable;
-use crate::guard::program::{Launch, Program};
+use crate::guard::program::Program;
 use crate::guard::tree::{self, StartGroup, Tree};
-use crate::guard::{Guard, GuardBirth, Ties};
+use crate::guard::{Guard, GuardBirth};
 use crate::rules::event::CommandEnd;
 use crate::rules::guard::{GuardRequest, Stage, Targets};
 use crate::rules::guarded::{self, CommandFate, GuardState, Kill, News};
@@ -80,9 +82,9 @@ impl Job {
         })
     }
 
-    /// Makes a guard, and with it the command's process, so that the lock need not wait for them. `kept`: descriptors that it
+    /// Makes a guard, and with it the command's process, so that the lock need not wait for them. `kept_open`: descriptors that it
     /// keeps open for as long as something of the command is left.
-    pub(super) fn make_guard(&mut self, command: &CommandLine, ties: &Ties, kept: &[RawFd]) -> io::Result<()> {
+    pub(super) fn make_guard(&mut self, command: &CommandLine, ties: &Ties, kept_open: &[RawFd]) -> io::Result<()> {
         if self.guard.as_ref().is_some_and(|guarded| !guarded.state.is_reaped() && guarded.guard.is_linked()) {
             return Ok(());
         }
@@ -91,7 +93,7 @@ impl Job {
         self.shares_group = terminal::is_controlled();
         self.strangers.clear();
         self.tree.each_child(|child| self.strangers.push(child))?;
-        let birth = GuardBirth { command, own_group: !self.shares_group, kept: kept.to_vec() };
+        let birth = GuardBirth { command, own_group: !self.shares_group, kept_open: kept_open.to_vec() };
         let guard = Guard::start(&birth, ties)?;
         self.guard = Some(RunningGuard { guard, state: guarded::Guarded::default(), leaves: false });
         Ok(())
@@ -126,16 +128,16 @@ impl Job {
         &mut self,
         command: &CommandLine,
         ties: &mut Ties,
-        kept: &[RawFd],
+        kept_open: &[RawFd],
         variables: &[Variable],
         until: Instant,
     ) -> io::Result<()> {
-        self.make_guard(command, ties, kept)?;
+        self.make_guard(command, ties, kept_open)?;
         let mut opened = self.open(ties, variables, until);
         if opened.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EPIPE)) {
             // What waited at the gate has been killed.
             self.dismiss_guard();
-            self.make_guard(command, ties, kept)?;
+            self.make_guard(command, ties, kept_open)?;
             opened = self.open(ties, variables, until);
         }
         let why = self.guard.as_ref().filter(|_| opened.is_err()).and_then(|guarded| guarded.guard.failure());
@@ -199,7 +201,7 @@ impl Job {
     }
 
     /// What has become of the command. `is_told`: the guard has woken us.
-    pub(super) fn news(&mut self, is_told: bool) -> News {
+    pub(super) fn command_news(&mut self, is_told: bool) -> News {
         let Some(guarded) = &mut self.guard else { return News::default() };
         if is_told {
             let _ = guarded.guard.hear();

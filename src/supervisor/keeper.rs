@@ -10,10 +10,10 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
 use crate::between::lending::BorrowedPipes;
+use crate::between::ties::{KeeperTies, Ties};
 use crate::between::wire::{Link, Received};
 use crate::cli::Plan;
 use crate::fence::{Fence, keeper as fence_keeper};
-use crate::guard::{KeeperTies, Ties};
 use crate::keeper::process::{self, KeeperBirth};
 use crate::rules::event::{CommandEnd, Event};
 use crate::rules::last_run::Asked;
@@ -39,17 +39,17 @@ impl KeeperProcess {
     /// Makes a keeper of a session.
     pub(super) fn start(
         plan: &Plan,
-        kept: Option<&File>,
+        credentials_copy: Option<&File>,
         refresh: Option<Duration>,
         asked: Option<Asked>,
         borrowing: &BorrowedPipes,
     ) -> anyhow::Result<Self> {
         let is_hold = plan.hold().is_some();
         let file = plan.login.file.as_deref().and_then(descriptor_of);
-        let files = kept.map(File::as_raw_fd).into_iter().chain(file);
+        let files = credentials_copy.map(File::as_raw_fd).into_iter().chain(file);
         Self::fork(is_hold, files, |supervisor, link, ties| {
             let loans = borrowing.without_pipes();
-            process::run(KeeperBirth { plan, kept, supervisor, refresh, asked, loans, link, ties });
+            process::run(KeeperBirth { plan, credentials_copy, supervisor, refresh, asked, loans, link, ties });
         })
     }
 

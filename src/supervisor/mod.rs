@@ -5,10 +5,13 @@
 //!
 //! It has one loop. What comes first in it, and what follows from what, is in [`turn`].
 
+mod caller;
 mod effects;
 mod job;
 mod keeper;
+mod on_lost;
 mod readiness;
+mod reap;
 mod teller;
 pub mod turn;
 mod wait;
@@ -24,16 +27,16 @@ use nix::unistd::Pid;
 
 use self::job::Job;
 use self::keeper::KeeperProcess;
+use self::reap::{Reaped, reap};
 use self::teller::Teller;
 use self::turn::Turns;
 use self::wait::Ready;
-use crate::between::hold::{Caller, leave_stdout};
 use crate::between::lending::{self, BorrowedPipes};
 use crate::cli::environment;
 use crate::cli::sentences;
 use crate::cli::{CommandLine, Plan};
 use crate::fence::Fence;
-use crate::guard::program::{self, Reaped};
+use crate::guard::program;
 use crate::rules::event::{CommandEnd, CommandEvent, Event, OnLostEvent, Unstarted};
 use crate::rules::guarded::CommandFate;
 use crate::rules::instant::Instant;
@@ -42,6 +45,7 @@ use crate::rules::message::{Grant, Order};
 use crate::rules::notice::{LostWhy, Notice};
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
+use crate::supervisor::caller::{Caller, leave_stdout};
 use crate::supervisor::readiness::Manager;
 use crate::system::clock::{self, Alarm};
 use crate::system::secrets;
@@ -65,7 +69,7 @@ const DYING: Duration = Duration::from_millis(200);
 /// everything that had been started has been ended by then.
 pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome> {
     let signals = Signals::of_run().context("cannot read signals")?;
-    let ended = Signals::of_children().context("cannot read signals")?;
+    let child_signals = Signals::of_children().context("cannot read signals")?;
     let alarm = Alarm::new().context("cannot create a timer")?;
     if plan.hold().is_some() {
         signals::block_for_command();
@@ -85,8 +89,8 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
             return Ok(refusal.outcome());
         }
     };
-    let kept = plan.login.file.as_ref().map(|_| secrets::hidden_file()).transpose();
-    let kept = kept.context("cannot make room for the credentials")?;
+    let credentials_copy = plan.login.file.as_ref().map(|_| secrets::hidden_file()).transpose();
+    let credentials_copy = credentials_copy.context("cannot make room for the credentials")?;
     let borrowing = BorrowedPipes::new(&plan.request.offers);
     let teller = Teller::new(plan);
     let caller = plan.hold().map(Caller::find).transpose().context("cannot watch the caller")?;
@@ -96,9 +100,9 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
     let mut supervisor = ManuallyDrop::new(Supervisor {
         plan,
         command,
-        kept,
+        credentials_copy,
         signals,
-        ended,
+        child_signals,
         alarm,
         keeper: None,
         job,
@@ -107,7 +111,7 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
         asked: None,
         caller,
         caller_is_told: false,
-        news: vec![],
+        on_lost_events: vec![],
         ready: Ready::default(),
         manager: Manager::new(clock::now()),
         teller,
@@ -127,10 +131,10 @@ struct Supervisor<'p> {
     plan: &'p Plan,
     command: &'p CommandLine,
     /// Where a keeper keeps the credentials for the next one. This process never reads it.
-    kept: Option<File>,
+    credentials_copy: Option<File>,
     signals: Signals,
     /// Tells that a child has ended or was stopped.
-    ended: Signals,
+    child_signals: Signals,
     alarm: Alarm,
     keeper: Option<KeeperProcess>,
     job: Job,
@@ -141,7 +145,7 @@ struct Supervisor<'p> {
     caller: Option<Caller>,
     caller_is_told: bool,
     /// What the machine is to be told of the command of `--on-lost`.
-    news: Vec<Event>,
+    on_lost_events: Vec<Event>,
     /// What is worth reading in this turn.
     ready: Ready,
     manager: Manager,
@@ -196,7 +200,9 @@ impl<'p> Supervisor<'p> {
         let refresh = self.teller.refresh();
         let keeper = match &self.fence {
             Some(fence) => KeeperProcess::of_fence(fence)?,
-            None => KeeperProcess::start(self.plan, self.kept.as_ref(), refresh, self.asked, &self.borrowing)?,
+            None => {
+                KeeperProcess::start(self.plan, self.credentials_copy.as_ref(), refresh, self.asked, &self.borrowing)?
+            }
         };
         self.job.disown(keeper.pid);
         self.keeper = Some(keeper);
@@ -206,7 +212,7 @@ impl<'p> Supervisor<'p> {
     fn make_guard(&mut self) {
         let Some(keeper) = &self.keeper else { return };
         // If there are too many processes now, there may be fewer at our turn.
-        if let Err(error) = self.job.make_guard(self.command, &keeper.ties, &self.kept()) {
+        if let Err(error) = self.job.make_guard(self.command, &keeper.ties, &self.descriptors_of_guard()) {
             log::info!("cannot make a guard yet: {error}");
         }
     }
@@ -222,7 +228,7 @@ impl<'p> Supervisor<'p> {
         self.clear_screen();
         self.job.prepare();
         self.job.grant = Some(grant.clone());
-        let kept = self.kept();
+        let descriptors = self.descriptors_of_guard();
         // Without a keeper there is no lock.
         let Some(keeper) = &mut self.keeper else { return Ok(Some(Unstarted::TooLate)) };
         let mut variables = environment::describe(grant, self.plan.request.mode);
@@ -234,7 +240,7 @@ impl<'p> Supervisor<'p> {
             let root = self.caller.as_ref().map_or(Some(lent.lender()), Caller::process);
             variables.extend(root.and_then(|root| lent.offer(root)).map(|offer| environment::lender(&offer)));
         }
-        match self.job.start(self.command, &mut keeper.ties, &kept, &variables, until) {
+        match self.job.start(self.command, &mut keeper.ties, &descriptors, &variables, until) {
             Ok(()) => {
                 self.teller.screen.share();
                 self.manager.ready();
@@ -248,7 +254,7 @@ impl<'p> Supervisor<'p> {
     }
 
     /// What shows, as long as it is open, that something of the command is left.
-    fn kept(&self) -> Vec<RawFd> {
+    fn descriptors_of_guard(&self) -> Vec<RawFd> {
         self.borrowing.pipes().map(AsRawFd::as_raw_fd).chain(self.fence.as_ref().map(Fence::descriptor)).collect()
     }
 
@@ -352,16 +358,16 @@ impl<'p> Supervisor<'p> {
 
     /// Waits for a child to end, but no longer than `time`, and reaps.
     fn pause(&mut self, time: Duration) {
-        self.ended.pause(time);
+        self.child_signals.pause(time);
         // Children that this leaves unreaped are reaped after the next pause.
         self.reap();
     }
 
     /// Takes note of our children that have ended. There may be more after that, for another turn.
     fn reap(&mut self) {
-        self.ended.clear();
+        self.child_signals.clear();
         for _ in 0..REAPS {
-            let Some(reaped) = program::reap() else {
+            let Some(reaped) = reap() else {
                 self.ready.children = false;
                 return;
             };
@@ -370,10 +376,10 @@ impl<'p> Supervisor<'p> {
                     log::info!("--on-lost: {end:?}");
                     let failure = self.job.on_lost.take().and_then(|on_lost| on_lost.failure());
                     let ended = self.on_lost_ended(failure.as_ref());
-                    self.news.push(ended);
+                    self.on_lost_events.push(ended);
                 }
                 Reaped::Stopped(pid, signal) if self.job.shares_group && self.is_on_lost(pid) => {
-                    self.news.push(Event::OnLost(OnLostEvent::Stopped(signal)));
+                    self.on_lost_events.push(Event::OnLost(OnLostEvent::Stopped(signal)));
                 }
                 Reaped::Stopped(..) => {}
                 Reaped::Ended(pid, end) => {

@@ -9,8 +9,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::Supervisor;
 use super::keeper::KeeperProcess;
 use super::turn::Turns;
-use crate::between::hold::Caller;
 use crate::rules::event::Awaited;
+use crate::supervisor::caller::Caller;
 use crate::system::clock;
 
 /// Where there may be something to read.
@@ -41,7 +41,7 @@ impl Supervisor<'_> {
         self.alarm.set(wake_at).context("cannot set the timer")?;
         let mut fds = vec![
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.ended.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.child_signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.alarm.as_fd(), PollFlags::POLLIN),
         ];
         let link = self.keeper.as_ref().and_then(|keeper| keeper.link.as_ref());

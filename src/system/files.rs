@@ -1,6 +1,10 @@
-//! What is said of files and of what fails.
+//! Files that are always there, and what is said of files and of what fails.
 
 use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
 
 /// An I/O error without the words that std puts around it.
 pub fn brief(error: &io::Error) -> String {
@@ -17,5 +21,19 @@ pub const fn open_to_all(mode: u32) -> Option<&'static str> {
         0o002 => Some("write to"),
         0o006 => Some("read and write"),
         _ => None,
+    }
+}
+
+/// /dev/null, for reading and writing.
+pub fn null() -> nix::Result<OwnedFd> {
+    open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())
+}
+
+/// One of the three standard descriptors, which may be closed.
+pub fn standard(number: i32) -> BorrowedFd<'static> {
+    #[expect(unsafe_code, reason = "it may be closed")]
+    // SAFETY: the number is valid for system calls even where nothing is open, and then they fail.
+    unsafe {
+        BorrowedFd::borrow_raw(number)
     }
 }

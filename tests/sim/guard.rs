@@ -69,18 +69,18 @@ impl Guard {
 }
 
 /// What the guard of one host finds outside itself.
-struct SimOutside<'s> {
+struct SimIo<'s> {
     state: &'s mut State,
     host: usize,
 }
 
-impl SimOutside<'_> {
+impl SimIo<'_> {
     fn guard(&mut self) -> &mut Guard {
         self.state.guard(self.host)
     }
 }
 
-impl GuardIo for SimOutside<'_> {
+impl GuardIo for SimIo<'_> {
     fn now(&self) -> Instant {
         instant(self.state.now)
     }
@@ -211,7 +211,7 @@ impl State {
         self.look_at_lease(host);
         self.hosts[host].longest_lease = 0;
         let rules = self.guard(host).rules.take();
-        let mut outside = SimOutside { state: self, host };
+        let mut outside = SimIo { state: self, host };
         let mut rules = rules.unwrap_or_else(|| {
             outside.guard().has_fuses = true;
             rules::GuardRules::default()

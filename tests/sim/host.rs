@@ -295,7 +295,7 @@ impl Host {
 }
 
 /// What the supervisor of one host finds outside itself.
-struct SimOutside<'s> {
+struct SimIo<'s> {
     state: &'s mut State,
     host: usize,
     /// What has just happened to children comes after the look at them, but may come before the keeper is heard.
@@ -306,7 +306,7 @@ struct SimOutside<'s> {
     sees_late: bool,
 }
 
-impl SimOutside<'_> {
+impl SimIo<'_> {
     fn this(&mut self) -> &mut Host {
         &mut self.state.hosts[self.host]
     }
@@ -394,7 +394,7 @@ impl SimOutside<'_> {
     }
 }
 
-impl SupervisorIo for SimOutside<'_> {
+impl SupervisorIo for SimIo<'_> {
     type Error = Infallible;
 
     fn now(&self) -> Instant {
@@ -485,7 +485,7 @@ impl State {
         self.hosts[host].started = true;
         self.hosts[host].started_at = self.now;
         let settings = self.hosts[host].settings;
-        let mut outside = SimOutside { state: self, host, looks_early: false, hears_early: false, sees_late: false };
+        let mut outside = SimIo { state: self, host, looks_early: false, hears_early: false, sees_late: false };
         let Ok(turns) = Turns::begin(settings, &mut outside);
         self.hosts[host].turns = Some(turns);
         self.turn(host);
@@ -518,7 +518,7 @@ impl State {
         let hears_early = looks_early && self.once_in(2);
         let lost_at = self.hosts[host].lender_lost_at;
         let sees_late = lost_at > 0 && self.now < lost_at + LATE && self.once_in(2);
-        let Ok(()) = turns.turn(&mut SimOutside { state: self, host, looks_early, hears_early, sees_late });
+        let Ok(()) = turns.turn(&mut SimIo { state: self, host, looks_early, hears_early, sees_late });
         if looks_early || sees_late {
             self.wake_supervisor(host);
         } else {

@@ -25,7 +25,7 @@ use crate::host::{Host, Script};
 use crate::nested::{lender, nest};
 use crate::servers::Servers;
 use crate::state::{Event, MS, State, Time};
-use crate::world::{Shared, SimOutside};
+use crate::world::{Shared, SimIo};
 
 /// A run with more events than this goes round in circles.
 const EVENTS: u32 = 400_000;
@@ -148,7 +148,7 @@ fn settle<'p>(state: &Shared, by_lock: &[Plan], plans: &'p [OnceCell<Plan>], tas
             let (pid, started, boot_id) = (Some(pid), Some(started), Some(machine));
             let card =
                 Card { pid, started, boot_id, pid_ns: Some(1), mode: Some(plan.request.mode), ..Card::default() };
-            let outside = SimOutside { state: Rc::clone(state), keeper, card };
+            let outside = SimIo { state: Rc::clone(state), keeper, card };
             let alive = state.borrow().keepers[keeper].alive;
             tasks.push(alive.then(|| {
                 let life = Keeper::new(plan, None, asked, outside).keep();

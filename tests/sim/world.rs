@@ -33,13 +33,13 @@ pub(crate) type Shared = Rc<RefCell<State>>;
 const ROOM: usize = 20;
 
 /// What one keeper finds outside itself.
-pub(crate) struct SimOutside {
+pub(crate) struct SimIo {
     pub(crate) state: Shared,
     pub(crate) keeper: usize,
     pub(crate) card: Card,
 }
 
-impl SimOutside {
+impl SimIo {
     async fn connect(
         &self,
         timeout: Duration,
@@ -152,7 +152,7 @@ impl SimOutside {
     }
 }
 
-impl KeeperIo for SimOutside {
+impl KeeperIo for SimIo {
     type Session = SimSession;
 
     fn now(&self) -> Instant {

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::unistd::{ForkResult, Pid, execve, execvpe, fork, pipe2, read, setpgid, write};
+use nix::unistd::{execve, execvpe, pipe2, read, write};
 
 use crate::cli::CommandLine;
 use crate::cli::environment;
@@ -142,44 +142,4 @@ impl FailureReport {
 /// A call as it is told: 0 for none.
 fn to_number(call: Option<Call>) -> i32 {
     call.map_or(0, |call| call as i32 + 1)
-}
-
-/// A program that runs as a child of ours, apart from the lock.
-#[derive(Debug)]
-pub struct Launch {
-    pub pid: Pid,
-    pub own_group: bool,
-    failure: FailurePipe,
-}
-
-impl Launch {
-    /// Forks a child that becomes `program`. The error is that of fork(2) or pipe(2); for later ones see
-    /// [`failure`](Self::failure). This process must have one thread only.
-    pub fn new(
-        program: Program<'_>,
-        own_group: bool,
-        variables: impl IntoIterator<Item = (OsString, OsString)>,
-    ) -> io::Result<Self> {
-        let (failure, report) = FailurePipe::pipe()?;
-        let join_group = move |pid: Pid| if own_group { setpgid(pid, pid) } else { Ok(()) };
-        #[expect(unsafe_code, reason = "the program's process is a fork of this one")]
-        // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
-        match unsafe { fork() }? {
-            ForkResult::Child => match join_group(Pid::from_raw(0)) {
-                Ok(()) => report.exit(&program.execute(variables, || Ok(()))),
-                Err(errno) => report.refused(Call::Group, errno),
-            },
-            ForkResult::Parent { child: pid } => {
-                // Also here, because we may signal the group before the child makes it. It fails if the
-                // child has already executed the program.
-                let _ = join_group(pid);
-                Ok(Self { pid, own_group, failure })
-            }
-        }
-    }
-
-    /// Why there was no program, once the child has ended.
-    pub fn failure(&self) -> Option<io::Error> {
-        self.failure.read()
-    }
 }

@@ -275,7 +275,7 @@ fn the_keeper_reaches_outside_in_one_file() {
     for (name, text) in inside {
         let system = named(&text, "crate::system::");
         assert!(system.is_subset(&BTreeSet::from(["futures".to_owned()])), "{name} knows {system:?}");
-        assert_uses_none(&name, &text, &["crate::between", "crate::loss::guard", "zookeeper::net", "fastrand::"]);
+        assert_uses_none(&name, &text, &["crate::between", "crate::guard", "zookeeper::net", "fastrand::"]);
     }
 }
 

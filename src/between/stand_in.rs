@@ -11,21 +11,21 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout, write};
 
-use super::{null, standard, stdin};
 use crate::cli::environment;
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
+use crate::system::files::{null, standard};
 use crate::system::fork::close_all_but;
 use crate::system::signals::{self, Signals};
 use crate::system::terminal::Screen;
 
-pub(super) const NAME: &str = "hold-stand-in";
+pub const NAME: &str = "hold-stand-in";
 
 /// How much is written at once: as much as a pipe that is ready has room for (pipe(7)).
 const PIECE: usize = 4096;
 
 /// Lives as what stands in for a command, if this process was started as that. `args`: its arguments, which are those of
-/// [`super::Caller::command`].
+/// `Caller::command` of the supervisor.
 pub fn stand_in(args: &[OsString]) -> Option<Outcome> {
     let words: Vec<_> = args.iter().skip(1).map(|word| word.to_string_lossy()).collect();
     let (name, words) = words.split_first()?;
@@ -57,8 +57,8 @@ fn hold(ending: Vec<Signal>) -> io::Result<()> {
     }
     if print(&text, &signals)? {
         // The files of the caller are none of ours. Standard output comes last: whoever reads it sees its end.
-        dup2_stderr(stdin())?;
-        dup2_stdout(stdin())?;
+        dup2_stderr(standard(libc::STDIN_FILENO))?;
+        dup2_stdout(standard(libc::STDIN_FILENO))?;
         while !signals.clear() {
             await_one(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)])?;
         }

@@ -1,10 +1,7 @@
-//! `zklock hold`: a run for a caller, the process that has started us or the one that `--while` names. Its command is
-//! `stand_in`, a process of our own, which prints the variables that a command would find in its environment, and ends
-//! by a signal.
+//! The caller of `zklock hold`: the process that has started us, or the one that `--while` names. The lock is held for it.
 //!
-//! Nothing makes the caller end: it is not below the guard. It gets the stop signal when the lock is lost.
-
-mod stand_in;
+//! Nothing makes the caller end: it is not below the guard. It gets the stop signal when the lock is lost. What the guard
+//! runs is [`stand_in`].
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _};
@@ -18,13 +15,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::Mode;
 use nix::unistd::{dup2_stdout, getpgrp, getppid, getsid, read, tcgetpgrp};
 
-use crate::between::lending;
+use crate::between::{lending, stand_in};
 use crate::cli::{self, CommandLine};
 use crate::rules::lender::Lender;
 use crate::rules::signal::Signal;
+use crate::system::files::{null, standard};
 use crate::system::{process, signals};
-
-pub use self::stand_in::stand_in;
 
 /// How often to look whether we have come to the foreground of a terminal: no signal tells.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -44,7 +40,7 @@ enum Until {
 
 /// The process that a lock is held for.
 #[derive(Debug)]
-pub struct Caller {
+pub(super) struct Caller {
     until: Until,
     process: Option<Lender>,
     /// Of that process, where the kernel has pidfd_open(2).
@@ -59,7 +55,7 @@ pub struct Caller {
 
 impl Caller {
     /// Finds the process that a lock is to be held for. An error means that we cannot learn when it ends.
-    pub fn find(hold: &cli::Hold) -> io::Result<Self> {
+    pub(super) fn find(hold: &cli::Hold) -> io::Result<Self> {
         let until = if hold.lasts_while.is_some() { Until::Ended } else { of_stdin() };
         let mut caller =
             Self { until, process: None, pidfd: None, typed: None, wants_signal: hold.signals_caller, is_told: false };
@@ -87,7 +83,7 @@ impl Caller {
     }
 
     /// What stands in for a command. `stop_signal`: the signal that the supervisor stops a command by.
-    pub fn command(&self, stop_signal: Signal) -> CommandLine {
+    pub(super) fn command(&self, stop_signal: Signal) -> CommandLine {
         let mut ending = vec![Signal::HUP];
         if self.until == Until::Typed {
             // Unless a person types at standard input, a script may need the lock to clean up after Ctrl-C.
@@ -105,12 +101,12 @@ impl Caller {
     }
 
     /// The process itself, if it is known. What is below it may borrow the lock.
-    pub fn process(&self) -> Option<Lender> {
+    pub(super) fn process(&self) -> Option<Lender> {
         self.process
     }
 
     /// What tells that it has gone.
-    pub fn awaited(&self) -> Option<PollFd<'_>> {
+    pub(super) fn awaited(&self) -> Option<PollFd<'_>> {
         match self.until {
             Until::Ended => self.pidfd.as_ref().map(|pidfd| PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)),
             // The other end of a socket may be closed for writing alone.
@@ -123,12 +119,12 @@ impl Caller {
     }
 
     /// How long what is awaited stays the same.
-    pub fn look_again(&self) -> Option<Duration> {
+    pub(super) fn look_again(&self) -> Option<Duration> {
         (self.until == Until::Typed && !is_in_foreground()).then_some(LOOK_AGAIN)
     }
 
     /// Whether the lock is to end. Reads what was typed.
-    pub fn has_gone(&self) -> bool {
+    pub(super) fn has_gone(&self) -> bool {
         let Some(mut fd) = self.awaited() else { return self.until == Until::Ended };
         let reads = self.until == Until::Typed && fd.events() == PollFlags::POLLIN;
         if !poll(std::slice::from_mut(&mut fd), PollTimeout::ZERO).is_ok_and(|count| count > 0) {
@@ -147,7 +143,7 @@ impl Caller {
     }
 
     /// The lock is lost: the process is to stop. Returns whether it was told, now or before.
-    pub fn signal(&mut self, signal: Signal) -> bool {
+    pub(super) fn signal(&mut self, signal: Signal) -> bool {
         let Some(process) = self.process.filter(|_| self.wants_signal) else { return false };
         if !std::mem::replace(&mut self.is_told, true) {
             log::info!("sending {signal} to process {}", process.pid);
@@ -163,11 +159,6 @@ impl Caller {
         }
         self.process.is_some()
     }
-}
-
-/// What stands in for a command has standard output from now on. Whoever reads that sees its end once it leaves it.
-pub fn leave_stdout() -> nix::Result<()> {
-    dup2_stdout(null()?)
 }
 
 /// The process that has started us, if the lock is held for it: if standard input ties us to it, and it is in our session.
@@ -196,18 +187,11 @@ fn is_in_foreground() -> bool {
     tcgetpgrp(stdin()) == Ok(getpgrp())
 }
 
-fn null() -> nix::Result<OwnedFd> {
-    nix::fcntl::open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())
-}
-
 fn stdin() -> BorrowedFd<'static> {
     standard(libc::STDIN_FILENO)
 }
 
-fn standard(number: i32) -> BorrowedFd<'static> {
-    #[expect(unsafe_code, reason = "it may be closed")]
-    // SAFETY: the number is valid for system calls even where nothing is open, and then they fail.
-    unsafe {
-        BorrowedFd::borrow_raw(number)
-    }
+/// What stands in for a command has standard output from now on. Whoever reads that sees its end once it leaves it.
+pub(super) fn leave_stdout() -> nix::Result<()> {
+    dup2_stdout(null()?)
 }

@@ -1,0 +1,167 @@
+//! A guard, as the supervisor sees it.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair};
+use nix::unistd::{ForkResult, Pid, fork, getpid, pipe2};
+
+use super::gate::{self, GuardBirth, Passage};
+use super::kernel::above;
+use super::process;
+use super::program::{self, FailurePipe};
+use super::request;
+use crate::between::page::Page;
+use crate::between::ties::Ties;
+use crate::between::wire::send_whole;
+use crate::cli::environment;
+use crate::rules::event::CommandEnd;
+use crate::rules::guard::{GuardRequest, Stage};
+use crate::rules::instant::Instant;
+use crate::rules::signal::Signal;
+use crate::system::signals;
+
+/// A guard, as the supervisor sees it.
+#[derive(Debug)]
+pub struct Guard {
+    pid: Pid,
+    page: Page,
+    /// Where the guard is sent requests; `None` once it has closed its end.
+    link: Option<OwnedFd>,
+    /// Readable when there is something new in [`Page`].
+    wake: EventFd,
+    /// Where the command's process gets its environment from.
+    gate: Option<OwnedFd>,
+    failure: FailurePipe,
+    /// The end of a pipe that only we have: when we die, the kernel kills the command.
+    _fuse: OwnedFd,
+}
+
+impl Guard {
+    /// Forks a guard, and that forks the command's process, which waits at the gate. This process must have one thread
+    /// only. An error means that no guard could be forked. A guard that cannot fork the command's process exits.
+    pub fn start(birth: &GuardBirth<'_>, ties: &Ties) -> io::Result<Self> {
+        let Some([guards_gone, guard_alive, guard_wake]) = ties.of_guard() else { return Err(Errno::ESRCH.into()) };
+        ties.page.reset();
+        let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
+        let (link, guards_link) = pair()?;
+        let (gate, childs_gate) = pair()?;
+        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let (failure, report) = FailurePipe::pipe()?;
+        let (guards_fuse, fuse) = pipe2(OFlag::O_CLOEXEC)?;
+        // At the end of a process the kernel closes its descriptors, those with higher numbers first: ours must be
+        // closed before the end that tells us of the guard.
+        let fuse = above(fuse, guards_gone)?;
+        signals::continue_at_news(link.as_fd())?;
+        let supervisor = getpid();
+        #[expect(unsafe_code, reason = "the guard is a fork of the supervisor")]
+        // SAFETY: this process has one thread, so the child may go on as any process may (fork(2)).
+        let forked = unsafe { fork() };
+        match forked {
+            Ok(ForkResult::Child) => {
+                signals::block_all();
+                drop((link, gate, failure, fuse));
+                let inherited = process::Inherited {
+                    link: guards_link,
+                    wake,
+                    guards_gone,
+                    guard_alive,
+                    guard_wake,
+                    fuse: guards_fuse,
+                    page: ties.page,
+                };
+                process::run(birth, inherited, Passage { gate: childs_gate, report, supervisor })
+            }
+            Ok(ForkResult::Parent { child: pid }) => {
+                Ok(Self { pid, page: ties.page, link: Some(link), wake, gate: Some(gate), failure, _fuse: fuse })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// One of these becomes readable when there is something new, or when the guard has gone. None once that was heard.
+    pub fn awaited(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.link.iter().flat_map(|link| [link.as_fd(), self.wake.as_fd()])
+    }
+
+    /// Lets the command start with this environment added to ours, if that is before `until`. Fails if the guard, or
+    /// the command's process, has gone.
+    pub fn open(&mut self, ties: &mut Ties, variables: &[environment::Variable], until: Instant) -> io::Result<()> {
+        let Some(gate) = self.gate.take() else { return Err(Errno::EPIPE.into()) };
+        let message = gate::Opening { until, variables: variables.iter().map(owned).collect() }.to_bytes();
+        send_whole(gate.as_fd(), &message)?;
+        // Before the command can start: a copy of this end would hide the guard's death from the kernel.
+        ties.end();
+        self.request(GuardRequest::Open)?;
+        Ok(())
+    }
+
+    /// Asks something of it. That continues a guard that is stopped. If it has gone, there is no command to ask it for.
+    pub fn ask(&self, request: GuardRequest) {
+        let _ = self.request(request);
+    }
+
+    /// Kills a guard whose gate was never opened, or that does not do what it is asked to. The kernel then kills the
+    /// command (PR_SET_PDEATHSIG). Only while the guard has not been reaped.
+    pub fn kill_guard(&self) {
+        let _ = signals::send(self.pid.as_raw(), Signal::KILL);
+    }
+
+    /// Whether it has not been heard that the guard has gone.
+    pub fn is_linked(&self) -> bool {
+        self.link.is_some()
+    }
+
+    /// Takes note that there was something new. Fails once the guard has gone.
+    pub fn hear(&mut self) -> io::Result<()> {
+        // Reading fails if there is nothing new, which does no harm.
+        let _ = self.wake.read();
+        let Some(link) = &self.link else { return Err(Errno::EPIPE.into()) };
+        loop {
+            match recv(link.as_raw_fd(), &mut [0], MsgFlags::MSG_DONTWAIT) {
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return Ok(()),
+                // A guard sends nothing, so anything else here means that it has gone.
+                gone => {
+                    self.link = None;
+                    return Err(gone.err().unwrap_or(Errno::EPIPE).into());
+                }
+            }
+        }
+    }
+
+    /// How the command has ended, if the guard has reaped it.
+    pub fn ended(&self) -> Option<CommandEnd> {
+        self.page.ended().map(program::end_of)
+    }
+
+    /// Why the program was not executed, once the command's process has ended.
+    pub fn failure(&self) -> Option<io::Error> {
+        self.failure.read()
+    }
+
+    pub fn page(&self) -> Page {
+        self.page
+    }
+
+    pub fn stage(&self) -> Stage {
+        self.page.stage()
+    }
+
+    fn request(&self, request: GuardRequest) -> io::Result<()> {
+        let Some(link) = &self.link else { return Err(Errno::EPIPE.into()) };
+        Ok(send_whole(link.as_fd(), &request::to_bytes(request))?)
+    }
+}
+
+fn owned((name, value): &environment::Variable) -> (OsString, OsString) {
+    (name.into(), value.clone())
+}
