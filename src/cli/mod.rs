@@ -4,26 +4,26 @@
 //! Owns the meaning of what users write, and every sentence that refuses it. It looks at the arguments only, and at
 //! what its [`Surroundings`] show: no host name, no clock, and no file by itself.
 
-mod access;
-mod config;
-pub mod environment;
-mod fence;
-mod forms;
-mod hold;
-mod job;
-mod login;
-mod meaning;
-mod operation;
-mod option;
-mod options;
-mod origin;
-mod plan;
-mod refusal;
-pub mod sentences;
-mod taking;
-pub mod this_process;
-mod tls;
-mod values;
+mod access; // how to reach the servers
+mod config; // configuration files
+pub mod environment; // the variables of zklock
+mod fence; // `zklock fence`
+mod forms; // which options a subcommand has, and its help
+mod hold; // `zklock hold`
+mod job; // the main job
+mod login; // `--auth`, `--auth-file`, `--acl`
+mod meaning; // what single values mean
+mod operation; // all other subcommands
+mod option; // what is known of an option
+mod options; // all options, a row each
+mod origin; // where a value comes from
+mod plan; // what a run is to do
+mod refusal; // what is wrong with the arguments
+pub mod sentences; // what the user is told while a run goes on
+mod taking; // how a lock is to be taken
+pub mod this_process; // our own environment and files
+mod tls; // `--tls` and what belongs to it
+mod values; // option before variable before file before default
 
 use std::ffi::OsString;
 

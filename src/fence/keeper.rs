@@ -83,7 +83,7 @@ impl FenceBirth<'_> {
     /// It is our turn.
     fn keep(&self) {
         let now = clock::now();
-        self.ties.show(Span::without_end(now));
+        self.ties.write_lease(Span::without_end(now));
         let file = self.fence.path.display().to_string();
         let first = GrantedLock { lock: file.clone(), node: file, token: self.fence.token.cast_signed() };
         self.report(&Report::Queue(Progress::Held { grant: Grant { first, and: vec![], session: 0 }, from: now }));

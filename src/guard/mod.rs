@@ -5,24 +5,14 @@
 //! waits at a gate with everything done but execve(2). All that is below the guard belongs to the command, because it
 //! adopts orphans (PR_SET_CHILD_SUBREAPER), and nothing else has ever been there: ECHILD from waitpid(2) is the proof
 //! that nothing is left. What stands in for what is in `docs/architecture.md`.
-//!
-//! | file | what is there |
-//! | --- | --- |
-//! | `handle` | what the supervisor holds of a guard |
-//! | `request` | what the supervisor asks of a guard, as bytes |
-//! | `process` | the guard itself |
-//! | `gate` | the command's process before it is the command |
-//! | `kernel` | what the kernel does for us when all of us are dead or stopped |
-//! | [`tree`] | the processes below: signalled, killed, counted |
-//! | [`program`] | find a program, become it, tell how it ended |
 
-mod gate;
-mod handle;
-mod kernel;
-mod process;
-pub mod program;
-mod request;
-pub mod tree;
+mod gate; // the command's process before it is the command
+mod handle; // what the supervisor holds of a guard
+mod kernel; // timer and fuses: what works when all of us are dead or stopped
+mod process; // the guard itself
+pub mod program; // find a program, become it, tell how it ended
+mod request; // what a guard is asked, as bytes
+pub mod tree; // the processes below: signalled, killed, counted
 
 pub use gate::GuardBirth;
 pub use handle::Guard;

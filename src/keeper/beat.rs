@@ -156,7 +156,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         // A new connection knows less of the past than the one before.
         let from = self.beats.lease_from.get().map_or(from, |before| before.max(from));
         self.beats.lease_from.set(Some(from));
-        self.io.show_lease(Terms::span(session.timeout(), from));
+        self.io.write_lease(Terms::span(session.timeout(), from));
     }
 
     /// The servers count with a shorter session timeout from now on, whether or not they answer another
@@ -167,7 +167,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         self.beats.lease_from.set(from);
         self.session.timeout.set(timeout);
         if let Some(from) = from {
-            self.io.show_lease(Terms::span(timeout, from));
+            self.io.write_lease(Terms::span(timeout, from));
         }
         log::info!("session {id:#018x}, timeout {timeout:?}");
     }

@@ -51,7 +51,7 @@ pub trait KeeperIo {
     ) -> impl Future<Output = Result<Self::Session, Failure>>;
 
     /// Shows the supervisor and the guard the lease, even if they are stopped now.
-    fn show_lease(&self, span: Span);
+    fn write_lease(&self, span: Span);
 
     /// Shows the supervisor that the servers have just answered something.
     fn show_answered(&self, now: Instant);

@@ -8,17 +8,17 @@
 //! What it needs from outside comes through [`io::KeeperIo`]: the real one ([`process`]) or that of the
 //! simulator.
 
-mod beat;
-mod contend;
-pub mod io;
-mod leader;
-mod lent;
-mod once_per;
-mod own;
-mod place;
-pub mod process;
-mod single;
-mod wait;
+mod beat; // beats, and the lease that they extend
+mod contend; // creates our node, and finds it again after a lost reply
+pub mod io; // what a keeper needs from outside
+mod leader; // what our server shows, held against what the leader knows
+mod lent; // locks of an outer run
+mod once_per; // whether the command is skipped, and the record of a success
+mod own; // what becomes of our own nodes
+mod place; // how far a keeper has come
+pub mod process; // the process, and the real `io`
+mod single; // the dialect without a queue
+mod wait; // waits in the queue until it is our turn
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};

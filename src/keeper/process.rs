@@ -144,8 +144,8 @@ impl<'p> KeeperIo for RealIo<'p> {
         TcpSession::connect(self.servers, self.reactor, timeout, Some(identity), unreachable, shortened).await
     }
 
-    fn show_lease(&self, span: Span) {
-        self.birth.ties.show(span);
+    fn write_lease(&self, span: Span) {
+        self.birth.ties.write_lease(span);
     }
 
     fn show_answered(&self, now: Instant) {

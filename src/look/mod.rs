@@ -1,17 +1,17 @@
 //! Subcommands that take no lock: one process, one thread, one session without a lease. They ask, print, and close their
 //! session.
 
-mod break_lock;
-mod check;
-mod complete;
-mod list;
-mod output;
-mod picture;
-pub mod roster;
-mod status;
-mod view;
-mod visit;
-mod window;
+mod break_lock; // `zklock break`
+mod check; // `zklock check`
+mod complete; // what TAB asks
+mod list; // `zklock list`
+mod output; // standard output, without waiting for its reader
+mod picture; // locks as text
+pub mod roster; // the holders and waiters of a lock
+mod status; // `zklock status`
+mod view; // one lock, and the watches on it
+mod visit; // a session for as long as something is asked
+mod window; // many requests at a time
 
 use std::io;
 

@@ -3,29 +3,29 @@
 //! Nothing in here imports from outside `rules`; time comes in as an argument. So property tests and the
 //! simulator drive the very code that ships.
 
-pub mod card;
-pub mod closings;
-pub mod contacts;
-pub mod duration;
-pub mod event;
-pub mod fence;
-pub mod guard;
-pub mod guarded;
-pub mod instant;
-pub mod last_run;
-pub mod lease;
-pub mod lender;
-pub mod loans;
-pub mod lock_path;
-pub mod machine;
-pub mod message;
-pub mod mode;
-pub mod notice;
-pub mod outcome;
-pub mod pace;
-pub mod queue;
-pub mod revocation;
-pub mod rfc3339;
-pub mod settings;
-pub mod signal;
-pub mod text;
+pub mod card; // what a contender's node says of it
+pub mod closings; // servers that close the connection over the same request each time
+pub mod contacts; // when the servers last heard from us
+pub mod duration; // durations, as users write and read them
+pub mod event; // what can happen in a run, and what is to be done
+pub mod fence; // which token of `zklock fence` wins
+pub mod guard; // what a guard does, and when it kills
+pub mod guarded; // what a supervisor concludes from what a guard shows
+pub mod instant; // points in time
+pub mod last_run; // the record of `--once-per`
+pub mod lease; // for how long a lock can be relied on
+pub mod lender; // what runs tell the runs below them
+pub mod loans; // what a nested run borrows, and from which run
+pub mod lock_path; // paths of znodes
+pub mod machine; // the life of one run, as a state machine
+pub mod message; // what keeper and supervisor say to each other
+pub mod mode; // exclusive, shared, or one of N
+pub mod notice; // what the user may be told
+pub mod outcome; // how a run can end, and the exit statuses
+pub mod pace; // when a connection needs a ping, and when it is lost
+pub mod queue; // who holds, and which nodes to watch
+pub mod revocation; // a request to give up a lock
+pub mod rfc3339; // times, as programs read them
+pub mod settings; // what the machine needs to know of the plan
+pub mod signal; // signals, by name and number
+pub mod text; // text of unknown origin, safe to print

@@ -5,16 +5,16 @@
 //!
 //! It has one loop. What comes first in it, and what follows from what, is in [`turn`].
 
-mod caller;
-mod effects;
-mod job;
-mod keeper;
-mod on_lost;
-mod readiness;
-mod reap;
-mod teller;
-pub mod turn;
-mod wait;
+mod caller; // the process that `zklock hold` holds a lock for
+mod effects; // does what the machine wants, and looks at our children
+mod job; // the guard and the command
+mod keeper; // the keeper's process
+mod on_lost; // the command of `--on-lost`
+mod readiness; // what a service manager is told
+mod reap; // children that have ended
+mod teller; // which notices are shown, and where
+pub mod turn; // the order of things in the loop
+mod wait; // what the loop sleeps for
 
 use std::fs::File;
 use std::io;

@@ -1,15 +1,15 @@
 //! What the kernel and the C library offer, in the form that the other rooms use. No policy is here.
 
-pub mod clock;
-pub mod files;
-pub mod fork;
-pub mod futures;
-pub mod lookup;
-pub mod namespaces;
-pub mod proc;
-pub mod process;
-pub mod reactor;
-pub mod secrets;
-pub mod signals;
-pub mod terminal;
-pub mod writer;
+pub mod clock; // the clock that counts sleep
+pub mod files; // /dev/null, errors in brief
+pub mod fork; // how a process of ours is made
+pub mod futures; // several futures as one
+pub mod lookup; // a process that asks name servers
+pub mod namespaces; // where process ids and times mean something
+pub mod proc; // /proc
+pub mod process; // one process, as /proc shows it
+pub mod reactor; // one thread and one poll(2) for `async fn`
+pub mod secrets; // which processes have passwords in memory
+pub mod signals; // streams of signals
+pub mod terminal; // the terminal and its status line
+pub mod writer; // a process that writes to standard error

@@ -194,7 +194,7 @@ impl KeeperIo for SimIo {
         self.connect(timeout, Some(identity), unreachable, shortened).await
     }
 
-    fn show_lease(&self, span: Span) {
+    fn write_lease(&self, span: Span) {
         let [from, kill_at, ends_at] = [span.from, span.kill_at, span.ends_at].map(|at| micros(at.since_boot()));
         let mut state = self.state.borrow_mut();
         let keeper = &mut state.keepers[self.keeper];

@@ -1,16 +1,16 @@
 //! The way to a server: its address, a connection, TLS, and a login.
 
-pub mod address;
-pub mod connect;
-pub mod credentials;
-mod diagnosis;
-mod digest_md5;
+pub mod address; // connect strings
+pub mod connect; // the front door of every session
+pub mod credentials; // a file with a login
+mod diagnosis; // why no server was of use
+mod digest_md5; // a mechanism of SASL
 #[cfg(feature = "gssapi")]
-pub mod libgssapi;
-pub mod probe;
-mod race;
-mod sasl;
-pub mod servers;
-pub mod tcp;
-pub mod tls;
-pub mod word;
+pub mod libgssapi; // Kerberos, by the C library
+pub mod probe; // a session with one server, for `check`
+mod race; // all servers are tried, the first wins
+mod sasl; // logging in
+pub mod servers; // names and addresses
+pub mod tcp; // a connection
+pub mod tls; // its encryption
+pub mod word; // four letter words

@@ -3,14 +3,14 @@
 //! [`client`] speaks ZooKeeper's protocol over any [`channel`]; [`net::tcp`](crate::zookeeper::net::tcp) has the real one, and the simulator of the tests
 //! another. [`look`] has what only looks at locks.
 
-mod acl;
-mod alter;
-pub mod channel;
-pub mod client;
-mod created;
-mod failure;
-pub mod look;
-mod watch;
+mod acl; // who may do what with our nodes
+mod alter; // what `zklock break` changes
+pub mod channel; // the stream of bytes below
+pub mod client; // the session
+mod created; // what was created, and by whom
+mod failure; // what the errors of servers mean
+pub mod look; // what `look/` asks
+mod watch; // watches that have fired
 
 use std::fmt;
 use std::pin::Pin;
