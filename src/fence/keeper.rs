@@ -28,7 +28,7 @@ const SLACK: Duration = Duration::from_secs(5);
 /// How often to look for a later holder where the kernel does not tell.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-pub(crate) struct FenceBirth<'a> {
+pub(crate) struct FenceKeeper<'a> {
     pub(crate) fence: &'a Fence,
     /// The process id of the supervisor.
     pub(crate) supervisor: u32,
@@ -37,7 +37,7 @@ pub(crate) struct FenceBirth<'a> {
 }
 
 /// Lives as a keeper until there is nothing left to keep. To be called in a fresh fork.
-pub(crate) fn run(birth: &FenceBirth<'_>) {
+pub(crate) fn run(birth: &FenceKeeper<'_>) {
     if let Err(error) = detach() {
         log::error!("keeper: {error:#}");
         return;
@@ -49,7 +49,7 @@ pub(crate) fn run(birth: &FenceBirth<'_>) {
     }
 }
 
-impl FenceBirth<'_> {
+impl FenceKeeper<'_> {
     fn report(&self, report: &Report) {
         if let Err(error) = self.link.send(report) {
             log::info!("keeper: cannot tell {report:?}: {error}");

@@ -1,8 +1,7 @@
 //! The guard itself.
 //!
 //! It has one thread, blocks every signal that a C library lets it block, allocates nothing once it waits, writes to no
-//! inherited descriptor, and waits for no other process. It touches no file but what it reads of its descendants in /proc
-//! ([`descendants`](crate::guard::tree)).
+//! inherited descriptor, and waits for no other process. It touches no file but what [`tree`](super::tree) reads in /proc.
 
 use std::io;
 use std::mem::ManuallyDrop;

@@ -127,8 +127,8 @@ impl Tree {
         });
     }
 
-    /// Sends a signal to the command, or to more than that. `command`: its process, if it has not been reaped. Not below
-    /// another zklock: it passes on what it gets.
+    /// Sends a signal to these processes. `command`: the process of the command, if it has not been reaped. What is below
+    /// another zklock is left out: that zklock passes on what it gets.
     pub fn signal(&self, signal: Signal, whom: Targets, command: Option<Pid>, origin: StartGroup) {
         let command = command.map_or(0, Pid::as_raw);
         // A process group of its own gets a signal at one moment, and whatever /proc shows.

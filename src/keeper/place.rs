@@ -144,7 +144,7 @@ impl StepEnd {
     }
 }
 
-/// The same, if it was this permission on `path` that was needed.
+/// The end of a step that needed this permission on `path`.
 pub(super) fn lacking(failure: Failure, path: impl Display, right: Right) -> StepEnd {
     match failure {
         Failure::Denied => StepEnd::Final(Report::Refused(Refusal::Lacks { node: path.to_string(), right })),

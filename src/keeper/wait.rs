@@ -106,7 +106,7 @@ impl<O: KeeperIo> Keeper<'_, O> {
         loop {
             let names = match known.take() {
                 Some(names) => names,
-                // If it shows our turn, a beat is sent: with a `sync` that leaves together with this.
+                // A list that shows our turn is followed by a beat, which needs a `sync` before it: both leave together.
                 None => {
                     let listed = self.insist(|| self.list(session, lock));
                     zip(listed, self.ask_for_sync(session)).await.0.map_err(stop)?

@@ -26,7 +26,7 @@ use crate::system::signals;
 use crate::system::terminal::{self, Attributes};
 use crate::system::{clock, process};
 
-/// How many times in a row to chase processes that fork and exit faster than they can be killed.
+/// How many times in a row to look for children to kill, because processes may fork faster than one look finds them.
 const CHASES: u32 = 10;
 
 pub(super) struct Job {

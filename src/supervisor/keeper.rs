@@ -55,7 +55,7 @@ impl KeeperProcess {
 
     pub(super) fn of_fence(fence: &Fence) -> anyhow::Result<Self> {
         Self::fork(false, [fence.descriptor()], |supervisor, link, ties| {
-            fence_keeper::run(&fence_keeper::FenceBirth { fence, supervisor: supervisor.pid, link, ties });
+            fence_keeper::run(&fence_keeper::FenceKeeper { fence, supervisor: supervisor.pid, link, ties });
         })
     }
 

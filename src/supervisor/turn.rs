@@ -53,7 +53,7 @@ pub struct ChildNews {
     pub is_behind: bool,
 }
 
-/// What the loop needs from outside: [`super::run`] has the real thing, and the simulator of the tests another.
+/// What the loop needs from outside: `effects.rs` has the real thing, and the simulator of the tests another.
 pub trait SupervisorIo {
     /// The operating system refuses something that a run cannot do without.
     type Error;

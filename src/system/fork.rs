@@ -1,5 +1,4 @@
-//! The one way to make a process that runs our own code. What becomes a program of the user's is in
-//! [`crate::guard::program`].
+//! How keepers, look-ups and the writer are made. The guard makes its processes itself: they need more care.
 
 use std::ffi::CStr;
 use std::io;
