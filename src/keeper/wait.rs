@@ -28,6 +28,13 @@ enum Outlook {
     Unclear,
 }
 
+/// What has come of an attempt to watch nodes.
+enum Watched {
+    Set(Watching),
+    /// Enough is known without a watch.
+    Known(Outlook),
+}
+
 /// The nodes that a waiter watches.
 struct Watching {
     paths: Vec<String>,
@@ -227,8 +234,8 @@ impl<O: KeeperIo> Keeper<'_, O> {
             _ => None,
         };
         let Watching { paths, watches, hidden, nearest } = match self.set_watches(session, lock, watch, sole).await? {
-            Ok(watching) => watching,
-            Err(outlook) => return Ok(outlook),
+            Watched::Set(watching) => watching,
+            Watched::Known(outlook) => return Ok(outlook),
         };
         let Some(view) = self.view(session, claim, queue, position, watch, nearest).await else {
             return Ok(Outlook::Again);
@@ -279,17 +286,19 @@ impl<O: KeeperIo> Keeper<'_, O> {
         lock: &LockPath,
         watch: &[&Contender],
         sole: Option<&Contender>,
-    ) -> Result<Result<Watching, Outlook>, StepEnd> {
+    ) -> Result<Watched, StepEnd> {
         // These requests leave back to back.
         let paths: Vec<String> = watch.iter().map(|contender| lock.child(&contender.name)).collect();
         let replies: Vec<_> = paths.iter().map(|path| session.read_and_watch(path)).collect();
         let mut watching = Watching { paths: paths.clone(), watches: vec![], hidden: vec![], nearest: None };
         for ((reply, path), contender) in replies.into_iter().zip(paths).zip(watch) {
             match reply.await {
-                Ok((_, stat, _)) if self.is_foreign(lock, &contender.name, stat) => return Ok(Err(Outlook::Again)),
+                Ok((_, stat, _)) if self.is_foreign(lock, &contender.name, stat) => {
+                    return Ok(Watched::Known(Outlook::Again));
+                }
                 Ok((data, stat, watch)) => {
                     if let Some(contender) = sole.filter(|_| Card::from_bytes(&data).held_since.is_some()) {
-                        return Ok(Err(Outlook::Holds(contender.name.clone())));
+                        return Ok(Watched::Known(Outlook::Holds(contender.name.clone())));
                     }
                     if watching.watches.is_empty() {
                         watching.nearest = Some((data, stat));
@@ -301,15 +310,15 @@ impl<O: KeeperIo> Keeper<'_, O> {
                     watching.watches.push(Box::pin(pending()));
                 }
                 // It has just left: look again.
-                Err(Failure::NoNode) => return Ok(Err(Outlook::Unclear)),
+                Err(Failure::NoNode) => return Ok(Watched::Known(Outlook::Unclear)),
                 Err(Failure::Unknown(_)) => {
                     self.io.sleep(PAUSE).await;
-                    return Ok(Err(Outlook::Unclear));
+                    return Ok(Watched::Known(Outlook::Unclear));
                 }
                 Err(failure) => return Err(StepEnd::because(failure, lock)),
             }
         }
-        Ok(Ok(watching))
+        Ok(Watched::Set(watching))
     }
 
     pub(super) fn set_pace(&self, session: &O::Session, pace: Pace) {
