@@ -12,7 +12,7 @@ use std::slice;
 use nix::unistd::{getresgid, getresuid};
 use zklock::between::stand_in::stand_in;
 use zklock::cli::this_process::ThisProcess;
-use zklock::cli::{self, Exit, Plan, Task, Verbosity};
+use zklock::cli::{self, Exit, Messages, Plan, Task, Verbosity};
 use zklock::guard::program;
 use zklock::rules::event::Unstarted;
 use zklock::rules::outcome::{End, Outcome};
@@ -77,7 +77,7 @@ fn work(args: impl Iterator<Item = OsString>) -> Outcome {
     match cli::task(args, &ThisProcess) {
         Ok(Task::Job(plan)) => run(*plan),
         Ok(Task::Operation(operation)) => {
-            start_log(operation.messages.verbosity, operation.messages.log_filter.as_deref());
+            start_log(&operation.messages);
             secrets::enter();
             look::run(&operation)
         }
@@ -97,8 +97,8 @@ fn is_set_id() -> bool {
 }
 
 fn run(mut plan: Plan) -> Outcome {
-    start_log(plan.verbosity, plan.log_filter.as_deref());
-    if let Some(line) = plan.command_mut() {
+    start_log(&plan.messages);
+    if let Some(line) = &mut plan.command {
         match program::locate(&line.program) {
             Ok(found) => line.found = Some(found),
             Err(error) => return not_located(&line.program.display().to_string(), &error),
@@ -154,8 +154,8 @@ fn say(text: &str) {
 }
 
 /// Diagnostics go to standard error, at the level that the flags ask for.
-fn start_log(verbosity: Verbosity, filter: Option<&str>) {
-    let filter = match (filter, verbosity) {
+fn start_log(messages: &Messages) {
+    let filter = match (messages.log_filter.as_deref(), messages.verbosity) {
         (Some(filter), _) => filter,
         (None, Verbosity::Quiet) => "off",
         (None, Verbosity::Normal) => "zklock=warn",

@@ -2,13 +2,10 @@
 
 use std::time::Duration;
 
-use super::config::Surroundings;
 use super::login;
 use super::meaning::{connect_timeout, log_filter_of};
 use super::options::{CONNECT_TIMEOUT, QUIET, VERBOSE, ZOOKEEPER};
 use super::origin::{Given, Origin, Setting};
-use super::plan::Verbosity;
-use super::refusal::UsageError;
 use super::tls;
 use super::values::Values;
 use crate::cli::environment;
@@ -43,8 +40,19 @@ pub struct Messages {
     pub log_filter: Option<String>,
 }
 
+/// How much to say on standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verbosity {
+    /// Errors; nothing while waiting, nothing about a lock that is not free.
+    Quiet,
+    /// What a user needs to know.
+    Normal,
+    /// More, by the number of `-v`: with 1, what zklock does; with 2, why; with 3, what comes and goes over the network.
+    Verbose(u8),
+}
+
 impl Access {
-    pub(super) fn read(values: &Values<'_, impl Surroundings>) -> Result<Self, UsageError> {
+    pub(super) fn read(values: &Values<'_>) -> Result<Self, String> {
         let mut settings: Vec<_> = values.config.files().collect();
         let (servers, given) = values.required(&ZOOKEEPER, str::parse::<ConnectString>)?;
         let servers_given = given.origin != Origin::Default;
@@ -63,14 +71,14 @@ impl Access {
 }
 
 impl Messages {
-    pub(super) fn read(values: &Values<'_, impl Surroundings>) -> Result<Self, UsageError> {
+    pub(super) fn read(values: &Values<'_>) -> Result<Self, String> {
         let log_filter = values.variable(environment::LOG).map(|text| Given {
             origin: Origin::Variable(environment::LOG),
             name: "",
             text,
         });
         Ok(Self {
-            verbosity: match (values.is_on(&QUIET), values.count(&VERBOSE)) {
+            verbosity: match (values.is_written(&QUIET), values.count(&VERBOSE)) {
                 (true, _) => Verbosity::Quiet,
                 (false, 0) => Verbosity::Normal,
                 (false, times) => Verbosity::Verbose(times),

@@ -10,7 +10,6 @@ use toml::de::{DeTable, DeValue, Error};
 use super::option::KeyKind;
 use super::options::KEYS;
 use super::origin::{FileLine, Given, Origin, Setting};
-use super::refusal::UsageError;
 use super::refusal::{nearest, quoted};
 use crate::cli::environment;
 use crate::rules::text::legible;
@@ -61,7 +60,7 @@ pub(super) struct Config {
 
 impl Config {
     /// Reads the file that is named, or else those that there are.
-    pub(super) fn read(named: Option<Given>, surroundings: &impl Surroundings) -> Result<Self, UsageError> {
+    pub(super) fn read(named: Option<Given>, surroundings: &dyn Surroundings) -> Result<Self, String> {
         let mut config = Self::default();
         if let Some(named) = named {
             if named.text.is_empty() {
@@ -69,7 +68,7 @@ impl Config {
             }
             let path = PathBuf::from(&named.text);
             let content = surroundings.file(&path).map_err(|(Unread::Missing(why) | Unread::Unusable(why))| {
-                UsageError(format!("{}: {}: {why}", named.what(), shown(&path)))
+                format!("{}: {}: {why}", named.what(), shown(&path))
             })?;
             config.add(path, named.origin, false, &content)?;
             return Ok(config);
@@ -79,7 +78,7 @@ impl Config {
             match surroundings.file(&path) {
                 Ok(content) => config.add(path, Origin::Default, is_systems, &content)?,
                 Err(Unread::Missing(_)) => {}
-                Err(Unread::Unusable(why)) => return Err(UsageError(format!("{}: {why}", shown(&path)))),
+                Err(Unread::Unusable(why)) => return Err(format!("{}: {why}", shown(&path))),
             }
         }
         Ok(config)
@@ -98,7 +97,7 @@ impl Config {
         })
     }
 
-    fn add(&mut self, path: PathBuf, origin: Origin, is_systems: bool, content: &[u8]) -> Result<(), UsageError> {
+    fn add(&mut self, path: PathBuf, origin: Origin, is_systems: bool, content: &[u8]) -> Result<(), String> {
         self.given.extend(entries(&path, is_systems, content)?);
         self.files.push((path, origin));
         Ok(())
@@ -106,16 +105,16 @@ impl Config {
 }
 
 /// Where the user's file would be. Without a home there is none: a service of systemd may have no HOME.
-fn users_file(surroundings: &impl Surroundings) -> Option<PathBuf> {
+fn users_file(surroundings: &dyn Surroundings) -> Option<PathBuf> {
     // The specification of XDG has a relative path ignored.
     let folder = |name| surroundings.variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let folder = folder(environment::XDG_CONFIG_HOME).or_else(|| Some(folder(environment::HOME)?.join(".config")));
     folder.map(|folder| folder.join(USERS))
 }
 
-fn entries(path: &Path, is_systems: bool, content: &[u8]) -> Result<Vec<Given>, UsageError> {
+fn entries(path: &Path, is_systems: bool, content: &[u8]) -> Result<Vec<Given>, String> {
     let line_of = |at: usize| content[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
-    let refused = |at: usize, why: &str| UsageError(format!("{}: line {}: {why}", shown(path), line_of(at)));
+    let refused = |at: usize, why: &str| format!("{}: line {}: {why}", shown(path), line_of(at));
     let text = std::str::from_utf8(content)
         .map_err(|error| refused(error.valid_up_to(), "not UTF-8; write the file in UTF-8"))?;
     let (table, errors) = DeTable::parse_recoverable(text);

@@ -3,12 +3,10 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use super::access::Messages;
-use super::config::Surroundings;
+use super::access::{Access, Messages};
 use super::forms::Subcommand;
 use super::options::{FENCE_KILL_AFTER, TOKEN};
-use super::plan::{CommandLine, FencePlan, LockRequest, Plan, Published, Work};
-use super::refusal::UsageError;
+use super::plan::{CommandLine, FencePlan, LockRequest, Plan, Published};
 use super::refusal::quoted;
 use super::values::Values;
 use crate::rules::duration;
@@ -21,37 +19,35 @@ use crate::rules::signal::Signal;
 use crate::zookeeper::login::Login;
 use crate::zookeeper::net::address::ConnectString;
 
-pub(super) fn read(values: &Values<'_, impl Surroundings>) -> Result<Plan, UsageError> {
+pub(super) fn read(values: &Values<'_>) -> Result<Plan, String> {
     let token = values.get(&TOKEN, |text| fence::token(text).ok_or_else(|| "write a decimal number".to_owned()))?;
     let token = token.ok_or_else(|| {
-        UsageError(
-            "no token: neither --token nor ZKLOCK_TOKEN gives one (ssh, sudo and docker drop variables); write \
+        "no token: neither --token nor ZKLOCK_TOKEN gives one (ssh, sudo and docker drop variables); write \
              --token \"$ZKLOCK_TOKEN\""
-                .to_owned(),
-        )
+            .to_owned()
     })?;
     let (kill_after, _) = values.required(&FENCE_KILL_AFTER, duration::parse)?;
     let file = values.word("file");
     if !names_a_file(&file) {
-        return Err(UsageError(format!("FILE {} is no name of a file", quoted(&file))));
+        return Err(format!("FILE {} is no name of a file", quoted(&file)));
     }
     let file = PathBuf::from(file);
     let mut words = values.words("command");
-    let program = words.next().ok_or_else(|| UsageError(format!("no command; write {}", Subcommand::Fence.usage())))?;
+    let program = words.next().ok_or_else(|| format!("no command; write {}", Subcommand::Fence.usage()))?;
     let command = CommandLine { program, args: words.collect(), found: None };
     let messages = Messages::read(values)?;
     // The keeper answers at once, and grants this.
     let timeout = Span::WITHOUT_END;
     Ok(Plan {
-        settings: Settings {
-            patience: Patience::Forever,
+        access: Access {
+            servers: ConnectString { hosts: vec![], chroot: String::new() },
+            servers_given: true,
             connect_timeout: timeout,
-            session_timeout: timeout,
-            kill_after: Some(kill_after),
-            stop_signal: Signal::TERM,
-            max_run: None,
-            wait_descendants: true,
+            tls: None,
+            login: Login::default(),
+            settings: vec![],
         },
+        messages,
         request: LockRequest {
             lock: LockPath::of_file(&file),
             and: vec![],
@@ -62,17 +58,21 @@ pub(super) fn read(values: &Values<'_, impl Surroundings>) -> Result<Plan, Usage
             held: vec![],
             offers: vec![],
         },
-        work: Work::Fence(command, FencePlan { file, token, kill_after }),
-        on_lost: None,
+        settings: Settings {
+            patience: Patience::Forever,
+            connect_timeout: timeout,
+            session_timeout: timeout,
+            kill_after: Some(kill_after),
+            stop_signal: Signal::TERM,
+            max_run: None,
+            wait_descendants: true,
+        },
         conflict_exit_code: 0,
+        command: Some(command),
+        hold: None,
+        fence: Some(FencePlan { file, token, kill_after }),
+        on_lost: None,
         published: Published::default(),
-        verbosity: messages.verbosity,
-        log_filter: messages.log_filter,
-        servers: ConnectString { hosts: vec![], chroot: String::new() },
-        servers_given: true,
-        tls: None,
-        login: Login::default(),
-        files: vec![],
     })
 }
 

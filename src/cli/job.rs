@@ -1,119 +1,123 @@
-//! The main job: a command under a lock.
+//! A command under a lock, and `zklock hold`.
 
 use std::ffi::OsString;
-use std::time::Duration;
 
 use super::access::{Access, Messages};
 use super::config::Surroundings;
-use super::forms::{JOB, Subcommand};
-use super::login;
-use super::meaning::{kill_after, once_per, session_timeout};
+use super::forms::JOB;
+use super::meaning::{description, exit_status, kill_after, number, once_per, session_timeout};
 use super::options::{
-    COMMAND, KILL_AFTER, MAX_RUN, ON_LOST, ONCE_PER, PUBLISH_COMMAND, SESSION_TIMEOUT, SIGNAL, WAIT_DESCENDANTS,
+    COMMAND, CONFLICT_EXIT_CODE, DESCRIBE, KILL_AFTER, MAX_RUN, NO_SIGNAL, ON_LOST, ONCE_PER, PUBLISH_COMMAND,
+    SESSION_TIMEOUT, SIGNAL, WAIT_DESCENDANTS, WHILE,
 };
-use super::origin::of_files;
-use super::plan::{CommandLine, LockRequest, Plan, Published, Work};
-use super::refusal::{Exit, UsageError, comes_first, quoted, refused_job, with_hint};
-use super::taking::{Taking, lock_argument};
+use super::plan::{CommandLine, Hold, LockRequest, Plan, Published};
+use super::refusal::{Exit, quoted, refused_job, refused_lock};
+use super::taking::{also, dialects, lock_argument, mode, patience};
 use super::values::Values;
+use super::{environment, login};
 use crate::rules::duration;
 use crate::rules::lock_path::LockPath;
 use crate::rules::mode::Mode;
+use crate::rules::queue::Dialect;
 use crate::rules::settings::Settings;
-use crate::rules::signal::{Signal, UnknownSignal};
+use crate::rules::signal::UnknownSignal;
 
 /// The plan of the main job for these arguments, the program's own name first, and the variables and files that
 /// `surroundings` has. An option wins over its variable, and that over the files; an empty variable counts as unset.
-pub fn job(args: impl IntoIterator<Item = OsString>, surroundings: &impl Surroundings) -> Result<Plan, Exit> {
+pub fn job(args: impl IntoIterator<Item = OsString>, surroundings: &dyn Surroundings) -> Result<Plan, Exit> {
     let args: Vec<_> = args.into_iter().collect();
     let values = Values::read(&JOB, &args, surroundings).map_err(|error| refused_job(error, &args))?;
-    let values = values.with_config()?;
-    let Access { servers, servers_given, connect_timeout, tls, mut login, settings: origins } = Access::read(&values)?;
-    login::protect(&mut login, &origins, &values)?;
-    let taking = Taking::read(&values)?;
+    Ok(read(&values.with_config()?, Some(&args))?)
+}
+
+/// `args`: those of the main job, or `None` for `zklock hold`. What only one of them has is not given in the other.
+pub(super) fn read(values: &Values<'_>, args: Option<&[OsString]>) -> Result<Plan, String> {
+    let mut access = Access::read(values)?;
+    login::protect(&mut access.login, &access.settings, values)?;
+    let mode = mode(values)?;
+    let dialects = dialects(values, mode)?;
+    let patience = patience(values)?;
+    let (conflict_exit_code, _) = values.required(&CONFLICT_EXIT_CODE, exit_status)?;
+    let description = values.get(&DESCRIBE, description)?.flatten();
     let once_per = values.get(&ONCE_PER, once_per)?;
-    if once_per.is_some() && taking.mode != Mode::Exclusive {
-        return Err(UsageError(
-            "--once-per is for an exclusive lock alone: runs that hold together would all run".to_owned(),
-        )
-        .into());
+    if once_per.is_some() && mode != Mode::Exclusive {
+        return Err("--once-per is for an exclusive lock alone: runs that hold together would all run".to_owned());
     }
     let (session_timeout, _) = values.required(&SESSION_TIMEOUT, session_timeout)?;
-    let (stop_signal, kill_after) = stopping(&values, session_timeout)?;
+    let kill_after = values.get(&KILL_AFTER, |text| kill_after(text, session_timeout))?;
+    let stop_signal = |text: &str| text.parse().map_err(|unknown: UnknownSignal| unknown.to_string());
+    let (stop_signal, _) = values.required(&SIGNAL, stop_signal)?;
     let settings = Settings {
-        patience: taking.patience,
-        connect_timeout,
+        patience,
+        connect_timeout: access.connect_timeout,
         session_timeout,
         kill_after,
         stop_signal,
         // 0 is no limit, as with timeout(1).
         max_run: values.get(&MAX_RUN, duration::parse)?.filter(|limit| !limit.is_zero()),
-        wait_descendants: values.is_on(&WAIT_DESCENDANTS),
+        wait_descendants: values.is_written(&WAIT_DESCENDANTS),
     };
+    let hold = if args.is_none() { Some(hold(values)?) } else { None };
     // Only after the options: if the value of one was forgotten, it has taken the lock as its value, and that is
     // the mistake to name.
-    let lock = values.word("lock");
-    if let Some(subcommand) = lock.to_str().and_then(Subcommand::of_name) {
-        return Err(comes_first(subcommand).into());
+    let word = values.word("lock");
+    let lock = lock_argument("LOCK", &word, &access.servers);
+    let lock = lock.map_err(|why| args.map_or(why.clone(), |args| refused_lock(why, args, &word)))?;
+    let messages = Messages::read(values)?;
+    let command = if args.is_some() { Some(command_line(values, &lock)?) } else { None };
+    let inherited = |name| values.variable(name).unwrap_or_default();
+    let request = LockRequest {
+        and: also(&lock, values, &access.servers)?,
+        lock,
+        mode,
+        dialects_given: dialects.is_some(),
+        dialects: dialects.unwrap_or_else(|| vec![Dialect::Curator]),
+        once_per,
+        held: environment::nodes_held(&inherited(environment::HELD)),
+        offers: environment::offers(&inherited(environment::LENDER)),
+    };
+    let on_lost = values.given(&ON_LOST).map(|script| shell_line(values, script.text));
+    let published = Published { description, arguments: values.is_written(&PUBLISH_COMMAND) };
+    Ok(Plan { access, messages, request, settings, conflict_exit_code, command, hold, fence: None, on_lost, published })
+}
+
+fn hold(values: &Values<'_>) -> Result<Hold, String> {
+    let process_id = |text: &str| {
+        let pid = number(text).filter(|pid: &i32| *pid > 0);
+        pid.ok_or_else(|| "write the number of a process, such as $$".to_owned())
+    };
+    let lasts_while = values.get(&WHILE, process_id)?;
+    if lasts_while.is_some_and(|pid| pid.cast_unsigned() == std::process::id()) {
+        return Err("--while names zklock itself; name the process that the lock is for".to_owned());
     }
-    let lock = lock_argument("LOCK", &lock, &servers).map_err(|error| with_hint(error, &args, &lock))?;
-    let messages = Messages::read(&values)?;
-    let shell = || surroundings.variable("SHELL");
-    Ok(Plan {
-        settings,
-        conflict_exit_code: taking.conflict_exit_code,
-        work: Work::Command(command_line(&lock, values.words("command"), values.words(COMMAND.id()), shell())?),
-        on_lost: values.given(&ON_LOST).map(|script| shell_line(shell(), script.text)),
-        published: Published { description: taking.description.clone(), arguments: values.is_on(&PUBLISH_COMMAND) },
-        verbosity: messages.verbosity,
-        log_filter: messages.log_filter,
-        request: LockRequest { once_per, ..taking.request(lock, &servers, surroundings)? },
-        servers,
-        servers_given,
-        tls,
-        login,
-        files: of_files(origins),
-    })
+    Ok(Hold { lasts_while, signals_caller: !values.is_written(&NO_SIGNAL) })
 }
 
-pub(super) fn stopping(
-    values: &Values<'_, impl Surroundings>,
-    session_timeout: Duration,
-) -> Result<(Signal, Option<Duration>), UsageError> {
-    let kill_after = values.get(&KILL_AFTER, |text| kill_after(text, session_timeout))?;
-    let signal = values.required(&SIGNAL, |text| text.parse().map_err(|unknown: UnknownSignal| unknown.to_string()))?;
-    Ok((signal.0, kill_after))
-}
-
-fn command_line(
-    lock: &LockPath,
-    mut words: impl Iterator<Item = OsString>,
-    mut scripts: impl Iterator<Item = OsString>,
-    shell: Option<OsString>,
-) -> Result<CommandLine, UsageError> {
+fn command_line(values: &Values<'_>, lock: &LockPath) -> Result<CommandLine, String> {
+    let (mut words, mut scripts) = (values.words("command"), values.words(COMMAND.id()));
     let (program, script) = (words.next(), scripts.next());
     if let (Some(script), Some(next)) = (&script, scripts.next()) {
-        return Err(UsageError(format!(
+        return Err(format!(
             "-c {} and -c {} exclude each other; write all that is to run in one argument",
             quoted(script),
             quoted(&next)
-        )));
+        ));
     }
     match (program, script) {
         (Some(program), None) => Ok(CommandLine { program, args: words.collect(), found: None }),
-        (None, Some(script)) => Ok(shell_line(shell, script)),
-        (Some(program), Some(_)) => Err(UsageError(format!(
+        (None, Some(script)) => Ok(shell_line(values, script)),
+        (Some(program), Some(_)) => Err(format!(
             "-c and the command {} exclude each other; write one of them, and all that belongs to -c in one argument",
             quoted(&program)
-        ))),
-        (None, None) => Err(UsageError(format!(
-            "no command; write zklock {lock} COMMAND [ARG]... or zklock {lock} -c 'SHELL COMMAND'"
-        ))),
+        )),
+        (None, None) => {
+            Err(format!("no command; write zklock {lock} COMMAND [ARG]... or zklock {lock} -c 'SHELL COMMAND'"))
+        }
     }
 }
 
 /// What runs a script: the user's shell.
-fn shell_line(shell: Option<OsString>, script: OsString) -> CommandLine {
-    let program = shell.filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into());
+fn shell_line(values: &Values<'_>, script: OsString) -> CommandLine {
+    let program = values.variable("SHELL").unwrap_or_else(|| "/bin/sh".into());
     CommandLine { program, args: vec!["-c".into(), script], found: None }
 }

@@ -3,11 +3,9 @@
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use super::config::Surroundings;
 use super::meaning::protection;
 use super::options::{ACL, AUTH, AUTH_FILE, TLS_CERT};
 use super::origin::{Given, Setting};
-use super::refusal::UsageError;
 use super::values::Values;
 use crate::zookeeper::login::{GSSAPI, Login, Protection, credential};
 
@@ -15,25 +13,22 @@ use crate::zookeeper::login::{GSSAPI, Login, Protection, credential};
 const NONE: &str = "/dev/null";
 
 /// Reads the settings of logging in. A credential of the run is not to be shown together with those of a file.
-pub(super) fn read(values: &Values<'_, impl Surroundings>, settings: &mut Vec<Setting>) -> Result<Login, UsageError> {
+pub(super) fn read(values: &Values<'_>, settings: &mut Vec<Setting>) -> Result<Login, String> {
     let (secret, file) = (values.given(&AUTH), values.given(&AUTH_FILE));
     let mut login = Login::default();
     match (secret, file) {
         (Some(secret), Some(file)) if secret.origin.strength() == file.origin.strength() => {
-            return Err(UsageError("--auth and --auth-file exclude each other; write one of them".to_owned()));
+            return Err("--auth and --auth-file exclude each other; write one of them".to_owned());
         }
         (Some(secret), file) if file.as_ref().is_none_or(|file| file.origin.strength() < secret.origin.strength()) => {
-            let credential =
-                credential(secret.text.as_bytes()).map_err(|why| UsageError(format!("{}: {why}", secret.what())))?;
+            let credential = credential(secret.text.as_bytes()).map_err(|why| format!("{}: {why}", secret.what()))?;
             // The service of Kerberos is no secret.
             login.in_sight = values.is_written(&AUTH) && credential.scheme != GSSAPI;
             login.credentials.push(credential);
             settings.push(secret.setting(None));
         }
         (_, Some(file)) => {
-            let path = file.path()?;
-            settings.push(file.setting(path.to_string_lossy().into_owned()));
-            login.file = Some(path).filter(|path| path != Path::new(NONE));
+            login.file = Some(file.file(settings)?).filter(|path| path != Path::new(NONE));
         }
         _ => {}
     }
@@ -44,11 +39,7 @@ pub(super) fn read(values: &Values<'_, impl Surroundings>, settings: &mut Vec<Se
 }
 
 /// Reads `--acl`, and returns it if it applies. `settings`: where login and certificate come from.
-pub(super) fn protect(
-    login: &mut Login,
-    settings: &[Setting],
-    values: &Values<'_, impl Surroundings>,
-) -> Result<Option<Setting>, UsageError> {
+pub(super) fn protect(login: &mut Login, settings: &[Setting], values: &Values<'_>) -> Result<Option<Setting>, String> {
     let Some(acl) = values.given(&ACL) else { return Ok(None) };
     let wanted = acl.read(protection)?;
     // It belongs to the login that was taken back.

@@ -1,5 +1,6 @@
 //! What the values of single options mean. Each error says what to write.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use log::LevelFilter;
@@ -78,4 +79,27 @@ pub(super) fn protection(text: &str) -> Result<Protection, String> {
         "read" => Ok(Protection::Read),
         _ => Err("write open, creator or read".to_owned()),
     }
+}
+
+/// A number in decimal digits alone.
+pub(super) fn number<T: FromStr>(text: &str) -> Option<T> {
+    // Otherwise a sign would do.
+    if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
+}
+
+pub(super) fn exit_status(text: &str) -> Result<u8, String> {
+    number(text).ok_or_else(|| "write a number from 0 to 255".to_owned())
+}
+
+pub(super) fn description(text: &str) -> Result<Option<String>, String> {
+    const LONGEST: usize = 200;
+    if let Some(odd) = text.chars().find(|c| c.is_control()) {
+        return Err(format!("contains U+{:04X}; write one line of plain text", u32::from(odd)));
+    }
+    let length = text.chars().count();
+    if length > LONGEST {
+        return Err(format!("{length} characters long; write at most {LONGEST}"));
+    }
+    let text = text.trim();
+    Ok((!text.is_empty()).then(|| text.to_owned()))
 }

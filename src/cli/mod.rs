@@ -9,8 +9,7 @@ mod config; // configuration files
 pub mod environment; // the variables of zklock
 mod fence; // `zklock fence`
 mod forms; // which options a subcommand has, and its help
-mod hold; // `zklock hold`
-mod job; // the main job
+mod job; // the main job and `zklock hold`
 mod login; // `--auth`, `--auth-file`, `--acl`
 mod meaning; // what single values mean
 mod operation; // all other subcommands
@@ -27,14 +26,14 @@ mod values; // option before variable before file before default
 
 use std::ffi::OsString;
 
-pub use access::{Access, Messages};
+pub use access::{Access, Messages, Verbosity};
 pub use config::{SYSTEMS, Surroundings, Unread, keys};
 pub use forms::{Subcommand, command};
 pub use job::job;
 pub use operation::{Break, Check, Complete, List, Operation, Status, Subject};
 pub use origin::{FileLine, Origin, Setting, unfit};
-pub use plan::{CommandLine, FencePlan, Hold, LockRequest, Plan, Published, Verbosity, Work};
-pub use refusal::{Exit, UsageError};
+pub use plan::{CommandLine, FencePlan, Hold, LockRequest, Plan, Published};
+pub use refusal::Exit;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
@@ -46,23 +45,23 @@ pub enum Task {
 
 /// The task for these arguments, the program's own name first, and the variables and files that `surroundings` has. The
 /// first argument decides whether it is a subcommand.
-pub fn task(args: impl IntoIterator<Item = OsString>, surroundings: &impl Surroundings) -> Result<Task, Exit> {
+pub fn task(args: impl IntoIterator<Item = OsString>, surroundings: &dyn Surroundings) -> Result<Task, Exit> {
     let mut args: Vec<_> = args.into_iter().collect();
     if args.get(1).is_some_and(|first| first == "help") {
         args = asking_for_help(args)?;
     }
     match args.get(1).and_then(|first| first.to_str()).and_then(Subcommand::of_name) {
         Some(subcommand) => operation::read(subcommand, &args, surroundings),
-        None => job(args, surroundings).map(|plan| Task::Job(Box::new(plan))),
+        None => Ok(Task::Job(Box::new(job(args, surroundings)?))),
     }
 }
 
 /// `zklock help SUBCOMMAND` asks for what `zklock SUBCOMMAND --help` does.
-fn asking_for_help(mut args: Vec<OsString>) -> Result<Vec<OsString>, UsageError> {
+fn asking_for_help(mut args: Vec<OsString>) -> Result<Vec<OsString>, String> {
     let is_subcommand = |word: &OsString| word.to_str().and_then(Subcommand::of_name).is_some();
     if args.len() > 3 || !args[2..].iter().all(is_subcommand) {
         let names = Subcommand::ALL.map(Subcommand::name).join(", ");
-        return Err(UsageError(format!("help takes the name of one subcommand at most: {names}")));
+        return Err(format!("help takes the name of one subcommand at most: {names}"));
     }
     args.remove(1);
     args.push("--help".into());

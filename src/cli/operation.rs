@@ -3,19 +3,17 @@
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
-use super::access::{Access, Messages};
+use super::access::{Access, Messages, Verbosity};
 use super::config::Surroundings;
 use super::forms::Subcommand;
 use super::meaning::session_timeout;
 use super::options::{
     BREAK_TIMEOUT, CHECK_JSON, COMPLETE, FORCE, LIST_JSON, NODE, SESSION_TIMEOUT, STATUS_JSON, WATCH,
 };
-use super::plan::Verbosity;
-use super::refusal::{Exit, UsageError};
-use super::refusal::{quoted, refused_by_clap};
+use super::refusal::{Exit, quoted, refused_by_clap};
 use super::taking::lock_argument;
 use super::values::Values;
-use super::{Task, fence, hold, login};
+use super::{Task, fence, job, login};
 use crate::rules::duration;
 use crate::rules::lock_path::{self, LockPath};
 use crate::zookeeper::net::address::ConnectString;
@@ -88,7 +86,7 @@ pub struct Check {
 }
 
 /// Reads the arguments of a subcommand, the program's own name and the subcommand's included.
-pub(super) fn read(subcommand: Subcommand, args: &[OsString], surroundings: &impl Surroundings) -> Result<Task, Exit> {
+pub(super) fn read(subcommand: Subcommand, args: &[OsString], surroundings: &dyn Surroundings) -> Result<Task, Exit> {
     let values = Values::read(subcommand.form(), &args[1..], surroundings);
     let values = values.map_err(|error| refused_by_clap(error, Some(subcommand)))?;
     if subcommand == Subcommand::Fence {
@@ -96,16 +94,16 @@ pub(super) fn read(subcommand: Subcommand, args: &[OsString], surroundings: &imp
     }
     let values = values.with_config()?;
     if subcommand == Subcommand::Hold {
-        return Ok(Task::Job(Box::new(hold::read(&values)?)));
+        return Ok(Task::Job(Box::new(job::read(&values, None)?)));
     }
     let mut access = Access::read(&values)?;
     let messages = Messages::read(&values)?;
     let servers = &access.servers;
     let subject = match subcommand {
         Subcommand::Status => {
-            let watch = values.is_on(&WATCH);
+            let watch = values.is_written(&WATCH);
             if watch && messages.verbosity == Verbosity::Quiet {
-                return Err(UsageError("--watch and --quiet exclude each other; write one of them".to_owned()).into());
+                return Err("--watch and --quiet exclude each other; write one of them".to_owned().into());
             }
             let mut locks = vec![];
             for text in values.words("locks") {
@@ -114,17 +112,19 @@ pub(super) fn read(subcommand: Subcommand, args: &[OsString], surroundings: &imp
                     locks.push(lock);
                 }
             }
-            Subject::Status(Status { locks, json: values.is_on(&STATUS_JSON), watch })
+            Subject::Status(Status { locks, json: values.is_written(&STATUS_JSON), watch })
         }
         Subcommand::List => match values.given(&COMPLETE) {
             Some(begun) => Subject::Complete(complete(&begun.text, servers)?),
-            None => Subject::List(List { root: root(&values.word("root"), servers)?, json: values.is_on(&LIST_JSON) }),
+            None => {
+                Subject::List(List { root: root(&values.word("root"), servers)?, json: values.is_written(&LIST_JSON) })
+            }
         },
         Subcommand::Break => {
             let lock = lock_argument("LOCK", &values.word("lock"), servers)?;
             let node = values.given(&NODE).map(|node| node_name(&lock, &node.text)).transpose()?;
             let (timeout, _) = values.required(&BREAK_TIMEOUT, duration::parse)?;
-            Subject::Break(Break { lock, node, force: values.is_on(&FORCE), timeout })
+            Subject::Break(Break { lock, node, force: values.is_written(&FORCE), timeout })
         }
         Subcommand::Check => {
             let lock = values.words("lock").next().map(|text| lock_argument("LOCK", &text, servers)).transpose()?;
@@ -133,35 +133,34 @@ pub(super) fn read(subcommand: Subcommand, args: &[OsString], surroundings: &imp
             // It has no such option, but shows what a job would do.
             let acl = login::protect(&mut access.login, &access.settings, &values)?;
             access.settings.extend(acl);
-            Subject::Check(Check { lock, session_timeout, json: values.is_on(&CHECK_JSON) })
+            Subject::Check(Check { lock, session_timeout, json: values.is_written(&CHECK_JSON) })
         }
         Subcommand::Hold | Subcommand::Fence => unreachable!("both have been read"),
     };
     Ok(Task::Operation(Box::new(Operation { access, messages, subject })))
 }
 
-fn root(text: &OsStr, servers: &ConnectString) -> Result<String, UsageError> {
+fn root(text: &OsStr, servers: &ConnectString) -> Result<String, String> {
     let root = text.to_str().ok_or_else(|| "is not UTF-8; write it in UTF-8".to_owned());
     let root = root.and_then(|root| lock_path::check_root(root, &servers.chroot).map(|()| root.to_owned()));
-    root.map_err(|why| UsageError(format!("ROOT {} {why}", quoted(text))))
+    root.map_err(|why| format!("ROOT {} {why}", quoted(text)))
 }
 
 /// Cuts what is typed of a path at its last slash.
-fn complete(text: &OsStr, servers: &ConnectString) -> Result<Complete, UsageError> {
+fn complete(text: &OsStr, servers: &ConnectString) -> Result<Complete, String> {
     let typed = text.to_string_lossy();
     // Any character would do: what is typed is to be the beginning of a path.
     lock_path::check_root(&format!("{typed}x"), &servers.chroot)
-        .map_err(|why| UsageError(format!("--complete {} {why}", quoted(text))))?;
+        .map_err(|why| format!("--complete {} {why}", quoted(text)))?;
     let (directory, begun) = typed.rsplit_once('/').unwrap_or_default();
     let directory = if directory.is_empty() { "/" } else { directory };
     Ok(Complete { directory: directory.to_owned(), begun: begun.to_owned() })
 }
 
 /// The name of a contender's node, which may be written as a path.
-fn node_name(lock: &LockPath, text: &OsStr) -> Result<String, UsageError> {
+fn node_name(lock: &LockPath, text: &OsStr) -> Result<String, String> {
     let name = text.to_str().map(|text| text.strip_prefix(&lock.child("")).unwrap_or(text));
     let name = name.filter(|name| !name.is_empty() && !name.contains('/'));
-    name.map(str::to_owned).ok_or_else(|| {
-        UsageError(format!("--node {}: not a node of {lock}; write what zklock status --json shows", quoted(text)))
-    })
+    name.map(str::to_owned)
+        .ok_or_else(|| format!("--node {}: not a node of {lock}; write what zklock status --json shows", quoted(text)))
 }

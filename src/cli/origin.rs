@@ -5,7 +5,6 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::option::Opt;
-use super::refusal::UsageError;
 use super::refusal::quoted;
 use crate::rules::text::legible;
 use crate::zookeeper::net::tls::UnfitFile;
@@ -87,12 +86,6 @@ pub fn unfit(settings: &[Setting], unfit: UnfitFile) -> String {
     }
 }
 
-/// Those settings that are paths of files which a run reads.
-pub(super) fn of_files(settings: Vec<Setting>) -> Vec<Setting> {
-    let is_one = |setting: &Setting| matches!(setting.name, "tls-ca" | "tls-cert" | "tls-key" | "auth-file");
-    settings.into_iter().filter(is_one).collect()
-}
-
 /// A value as it was written, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Given {
@@ -112,14 +105,21 @@ impl Given {
         Setting { name: self.name, value: value.into(), origin: self.origin.clone() }
     }
 
-    pub(super) fn path(&self) -> Result<PathBuf, UsageError> {
+    pub(super) fn path(&self) -> Result<PathBuf, String> {
         if self.text.is_empty() {
             return Err(self.refused("write the path of a file"));
         }
         Ok(PathBuf::from(&self.text))
     }
 
-    pub(super) fn read<T>(&self, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<T, UsageError> {
+    /// Its path, which is noted among the settings.
+    pub(super) fn file(&self, settings: &mut Vec<Setting>) -> Result<PathBuf, String> {
+        let path = self.path()?;
+        settings.push(self.setting(path.to_string_lossy().into_owned()));
+        Ok(path)
+    }
+
+    pub(super) fn read<T>(&self, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<T, String> {
         self.text
             .to_str()
             .ok_or_else(|| "not UTF-8; write it in UTF-8".to_owned())
@@ -127,8 +127,8 @@ impl Given {
             .map_err(|why| self.refused(&why))
     }
 
-    pub(super) fn refused(&self, why: &str) -> UsageError {
-        UsageError(format!("{} {}: {why}", self.what(), quoted(&self.text)))
+    pub(super) fn refused(&self, why: &str) -> String {
+        format!("{} {}: {why}", self.what(), quoted(&self.text))
     }
 
     /// What to name when it makes no sense.

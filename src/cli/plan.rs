@@ -4,48 +4,29 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::origin::Setting;
+use super::access::{Access, Messages};
 use crate::rules::lender::Offer;
 use crate::rules::lock_path::LockPath;
 use crate::rules::mode::Mode;
 use crate::rules::queue::Dialect;
 use crate::rules::settings::Settings;
-use crate::zookeeper::login::Login;
-use crate::zookeeper::net::address::ConnectString;
-use crate::zookeeper::net::tls::Tls;
 
-/// What a run is to do.
+/// What a run is to do: a command under a lock, `zklock hold`, or `zklock fence`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The servers, and the chroot that the lock paths are relative to.
-    pub servers: ConnectString,
-    /// The user has named the servers, by option, variable or file.
-    pub servers_given: bool,
-    /// How connections are encrypted. `None`: they are not.
-    pub tls: Option<Tls>,
-    pub login: Login,
-    /// Where the paths of files come from, for messages.
-    pub files: Vec<Setting>,
+    pub access: Access,
+    pub messages: Messages,
     pub request: LockRequest,
     pub settings: Settings,
     /// `--conflict-exit-code`: exit status of giving up because the lock is not free.
     pub conflict_exit_code: u8,
-    pub work: Work,
+    /// What to run. `None`: nothing, but `hold` the lock for another process.
+    pub command: Option<CommandLine>,
+    pub hold: Option<Hold>,
+    /// A file stands in the place of the lock. There are no servers then.
+    pub fence: Option<FencePlan>,
     pub on_lost: Option<CommandLine>,
     pub published: Published,
-    pub verbosity: Verbosity,
-    /// A filter in env_logger's syntax; where given, it replaces the log level that `verbosity` implies.
-    pub log_filter: Option<String>,
-}
-
-/// What to do under a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Work {
-    Command(CommandLine),
-    /// `zklock hold`: nothing, but for another process.
-    Hold(Hold),
-    /// `zklock fence`: run this, with a file in place of a lock. There are no servers then.
-    Fence(CommandLine, FencePlan),
 }
 
 /// What to hold a lock for.
@@ -65,37 +46,6 @@ pub struct FencePlan {
     pub token: u64,
     /// Time from the stop signal to SIGKILL.
     pub kill_after: Duration,
-}
-
-impl Plan {
-    pub fn command(&self) -> Option<&CommandLine> {
-        match &self.work {
-            Work::Command(line) | Work::Fence(line, _) => Some(line),
-            Work::Hold(_) => None,
-        }
-    }
-
-    /// The same, to note where its program is.
-    pub fn command_mut(&mut self) -> Option<&mut CommandLine> {
-        match &mut self.work {
-            Work::Command(line) | Work::Fence(line, _) => Some(line),
-            Work::Hold(_) => None,
-        }
-    }
-
-    pub fn hold(&self) -> Option<&Hold> {
-        match &self.work {
-            Work::Command(_) | Work::Fence(..) => None,
-            Work::Hold(hold) => Some(hold),
-        }
-    }
-
-    pub fn fence(&self) -> Option<&FencePlan> {
-        match &self.work {
-            Work::Command(_) | Work::Hold(_) => None,
-            Work::Fence(_, fence) => Some(fence),
-        }
-    }
 }
 
 /// What others may see of a run.
@@ -142,15 +92,4 @@ pub struct CommandLine {
     pub args: Vec<OsString>,
     /// Where the program was found before the wait for the lock. By its turn it may have moved.
     pub found: Option<PathBuf>,
-}
-
-/// How much to say on standard error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verbosity {
-    /// Errors; nothing while waiting, nothing about a lock that is not free.
-    Quiet,
-    /// What a user needs to know.
-    Normal,
-    /// More, by the number of `-v`: with 1, what zklock does; with 2, why; with 3, what comes and goes over the network.
-    Verbose(u8),
 }

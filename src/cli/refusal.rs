@@ -1,7 +1,6 @@
 //! Why there is no plan: help that was asked for, or one line about what is wrong.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
@@ -12,25 +11,13 @@ use super::forms::Subcommand;
 pub enum Exit {
     /// `--help` or `--version`: this text goes to standard output, and the status is 0.
     Help(String),
-    /// Something is wrong: one line for standard error, and the status of a usage error.
-    Usage(UsageError),
+    /// Something is wrong: one line for standard error, and the status of a usage error. It names the option or the variable at
+    /// fault, says what to write instead, and contains no control characters, whatever the arguments did.
+    Usage(String),
 }
 
-/// One line that names the option or the variable at fault and says what to write instead. It
-/// contains no control characters, whatever the arguments did.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UsageError(pub(super) String);
-
-impl fmt::Display for UsageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for UsageError {}
-
-impl From<UsageError> for Exit {
-    fn from(error: UsageError) -> Self {
+impl From<String> for Exit {
+    fn from(error: String) -> Self {
         Self::Usage(error)
     }
 }
@@ -46,8 +33,8 @@ pub(super) fn refused_job(error: clap::Error, args: &[OsString]) -> Exit {
 }
 
 /// A subcommand stands where the lock belongs.
-pub(super) fn comes_first(subcommand: Subcommand) -> UsageError {
-    UsageError(format!("{} comes first; write {}", subcommand.name(), subcommand.usage()))
+pub(super) fn comes_first(subcommand: Subcommand) -> String {
+    format!("{} comes first; write {}", subcommand.name(), subcommand.usage())
 }
 
 /// One line for what clap refuses, instead of its page. `subcommand`: `None` in the main job.
@@ -97,16 +84,18 @@ pub(super) fn refused_by_clap(error: clap::Error, subcommand: Option<Subcommand>
             format!("{line}; zklock {name}--help says what to write")
         }
     };
-    Exit::Usage(UsageError(without_controls(&sentence)))
+    Exit::Usage(without_controls(&sentence))
 }
 
 /// Adds what was meant to the refusal of the LOCK of the main job. `args`: all of them, the program's own name first.
-pub(super) fn with_hint(error: UsageError, args: &[OsString], lock: &OsStr) -> UsageError {
-    let word = lock.to_str().filter(|_| args.get(1).is_some_and(|first| first == lock));
-    match word.and_then(|word| nearest(word, Subcommand::ALL.map(Subcommand::name))) {
-        Some(meant) => UsageError(format!("{error}; did you mean zklock {meant}?")),
-        None => error,
+pub(super) fn refused_lock(why: String, args: &[OsString], lock: &OsStr) -> String {
+    let word = lock.to_str().unwrap_or_default();
+    if let Some(subcommand) = Subcommand::of_name(word) {
+        return comes_first(subcommand);
     }
+    let meant =
+        nearest(word, Subcommand::ALL.map(Subcommand::name)).filter(|_| args.get(1).is_some_and(|arg| arg == lock));
+    meant.map_or(why.clone(), |meant| format!("{why}; did you mean zklock {meant}?"))
 }
 
 /// The one among the known words that this one was meant to be: one letter is missing, superfluous or another, or two are the

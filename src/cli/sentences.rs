@@ -49,7 +49,7 @@ pub fn sentence(notice: &Notice, plan: &Plan, tells_caller: bool, now: Instant) 
         Notice::Impatient(terms) => (Weight::Hint, impatient(terms)),
         Notice::Unreachable(reason) => {
             let within = plan.settings.connect_timeout;
-            (Error, unreachable(&plan.servers, plan.servers_given, within, reason))
+            (Error, unreachable(&plan.access.servers, plan.access.servers_given, within, reason))
         }
         // The wait for the lock.
         Notice::Waiting(view) => (Status, format!("waiting for {}: {}", view.lock, queue(view, now))),
@@ -115,7 +115,7 @@ impl Telling<'_> {
     /// What becomes of the caller of `zklock hold` when the lock is lost; `None` where there is a command.
     fn told_to_caller(&self) -> Option<&'static str> {
         let told = if self.tells_caller { "stopping the caller" } else { "the caller is not told" };
-        self.plan.hold().map(|_| told)
+        self.plan.hold.map(|_| told)
     }
 
     fn granted(&self, timeout: Duration) -> (Weight, String) {
@@ -179,16 +179,16 @@ impl Telling<'_> {
     }
 
     fn no_answer(&self, reason: Option<&str>) -> String {
-        let hint = which_servers(self.plan.servers_given);
+        let hint = which_servers(self.plan.access.servers_given);
         match reason {
-            None => format!("no ZooKeeper server of {} answered{hint}", self.plan.servers),
+            None => format!("no ZooKeeper server of {} answered{hint}", self.plan.access.servers),
             Some(reason) => format!("no ZooKeeper server answered: {reason}{hint}"),
         }
     }
 
     fn starting(&self, grant: &Grant, waited: Option<Duration>) -> (Weight, String) {
         let after = waited.map(|waited| format!(" after {}", show_age(waited))).unwrap_or_default();
-        if waited.is_some() && self.plan.verbosity == Verbosity::Normal {
+        if waited.is_some() && self.plan.messages.verbosity == Verbosity::Normal {
             let locks: Vec<_> = grant.all().map(|granted| granted.lock.as_str()).collect();
             return (Weight::Progress, format!("holding {}{after}", locks.join(" and ")));
         }
@@ -201,10 +201,10 @@ impl Telling<'_> {
         let stopping = self.told_to_caller().unwrap_or("stopping the command");
         let killing = self.told_to_caller().unwrap_or("killing the command");
         match why {
-            LostWhy::Told(Loss::LeaseOver) if self.plan.fence().is_some() => {
+            LostWhy::Told(Loss::LeaseOver) if self.plan.fence.is_some() => {
                 "a later holder has come; killed the command".to_owned()
             }
-            LostWhy::Told(loss @ Loss::LeaseOver) if self.plan.hold().is_none() => {
+            LostWhy::Told(loss @ Loss::LeaseOver) if self.plan.hold.is_none() => {
                 format!("{}; killed the command", cause(*loss, self.has_several()))
             }
             LostWhy::Told(loss) => format!("{}; {killing}", cause(*loss, self.has_several())),
@@ -218,7 +218,7 @@ impl Telling<'_> {
     fn revoked(&self, by: Option<&str>, stops: bool) -> String {
         let stopping = self.told_to_caller().unwrap_or("stopping the command");
         match by {
-            Some(token) if self.plan.fence().is_some() => {
+            Some(token) if self.plan.fence.is_some() => {
                 let what = if stops { stopping } else { "the command was not started" };
                 format!("a later holder has come, with the token {token} for {}: {what}", self.plan.request.lock)
             }
@@ -312,7 +312,7 @@ pub fn unreachable(servers: &ConnectString, given: bool, within: Duration, reaso
 }
 
 fn not_begun(plan: &Plan) -> &'static str {
-    if plan.hold().is_some() { "the caller has not been told that it is held" } else { "the command was not started" }
+    if plan.hold.is_some() { "the caller has not been told that it is held" } else { "the command was not started" }
 }
 
 /// For how long a lock was not confirmed. `silence`: for how long ZooKeeper has answered nothing at all.

@@ -49,8 +49,8 @@ fn command_line(words: &[&str]) -> CommandLine {
     CommandLine { program: words[0].into(), args: words[1..].iter().map(OsString::from).collect(), found: None }
 }
 
-fn work(words: &[&str]) -> Work {
-    Work::Command(command_line(words))
+fn to_run(words: &[&str]) -> Option<CommandLine> {
+    Some(command_line(words))
 }
 
 /// The operation for the words of `args` after `zklock`.
@@ -77,17 +77,21 @@ fn defaults(settings: &[(&'static str, &str)]) -> Vec<Setting> {
     settings.iter().map(setting).collect()
 }
 
-#[test]
-fn everything_in_a_subcommand_has_its_default() {
-    let lock = |path| LockPath::parse(path, "").unwrap();
-    let access = Access {
+fn default_access() -> Access {
+    Access {
         servers: "localhost:2181".parse().unwrap(),
         servers_given: false,
         connect_timeout: Duration::from_secs(15),
         tls: None,
         login: Login::default(),
         settings: defaults(&[("zookeeper", "localhost:2181"), ("connect-timeout", "15s"), ("tls", "false")]),
-    };
+    }
+}
+
+#[test]
+fn everything_in_a_subcommand_has_its_default() {
+    let lock = |path| LockPath::parse(path, "").unwrap();
+    let access = default_access();
     let messages = Messages { verbosity: Verbosity::Normal, log_filter: None };
     let status = Status { locks: vec![lock("/a"), lock("/b")], json: false, watch: false };
     let subject = Subject::Status(status);
@@ -138,8 +142,8 @@ fn what_is_typed_of_a_path_is_cut_at_its_last_slash() {
 
 #[test]
 fn a_subcommand_is_the_first_argument_alone() {
-    assert_eq!(plan(&["/l", "status", "/l"]).work, work(&["status", "/l"]));
-    assert_eq!(plan(&["/l", "--", "list"]).work, work(&["list"]));
+    assert_eq!(plan(&["/l", "status", "/l"]).command, to_run(&["status", "/l"]));
+    assert_eq!(plan(&["/l", "--", "list"]).command, to_run(&["list"]));
     let status = "status comes first; write zklock status [OPTIONS] LOCK...";
     for (args, message) in [
         (&["-z", "zk1", "status", "/l"][..], status),
@@ -175,11 +179,8 @@ fn everything_has_its_default() {
     assert_eq!(
         plan(&["/jobs/backup", "./backup.sh"]),
         Plan {
-            servers: "localhost:2181".parse().unwrap(),
-            servers_given: false,
-            tls: None,
-            login: Login::default(),
-            files: vec![],
+            access: default_access(),
+            messages: Messages { verbosity: Verbosity::Normal, log_filter: None },
             request: LockRequest {
                 lock: LockPath::parse("/jobs/backup", "").unwrap(),
                 and: vec![],
@@ -200,11 +201,11 @@ fn everything_has_its_default() {
                 wait_descendants: false,
             },
             conflict_exit_code: 75,
+            hold: None,
+            fence: None,
             on_lost: None,
-            work: work(&["./backup.sh"]),
+            command: to_run(&["./backup.sh"]),
             published: Published::default(),
-            verbosity: Verbosity::Normal,
-            log_filter: None,
         }
     );
 }
@@ -235,14 +236,22 @@ fn every_option_is_understood() {
         "/l",
         "job",
     ];
+    let settings = vec![
+        Setting { origin: Origin::Option("zookeeper"), ..defaults(&[("zookeeper", "zk1:2181,zk2:1/app")]).remove(0) },
+        Setting { origin: Origin::Option("connect-timeout"), ..defaults(&[("connect-timeout", "1s")]).remove(0) },
+        defaults(&[("tls", "false")]).remove(0),
+    ];
     assert_eq!(
         plan(&all),
         Plan {
-            servers: "zk1:2181,zk2:1/app".parse().unwrap(),
-            servers_given: true,
-            tls: None,
-            login: Login::default(),
-            files: vec![],
+            access: Access {
+                servers: "zk1:2181,zk2:1/app".parse().unwrap(),
+                servers_given: true,
+                connect_timeout: Duration::from_secs(1),
+                settings,
+                ..default_access()
+            },
+            messages: Messages { verbosity: Verbosity::Verbose(2), log_filter: None },
             request: LockRequest {
                 lock: LockPath::parse("/l", "/app").unwrap(),
                 and: vec![LockPath::parse("/b", "").unwrap(), LockPath::parse("/a", "").unwrap()],
@@ -263,20 +272,20 @@ fn every_option_is_understood() {
                 wait_descendants: true,
             },
             conflict_exit_code: 0,
+            hold: None,
+            fence: None,
             on_lost: Some(command_line(&["/bin/sh", "-c", "page ops"])),
-            work: work(&["job"]),
+            command: to_run(&["job"]),
             published: Published { description: Some("nightly".to_owned()), arguments: true },
-            verbosity: Verbosity::Verbose(2),
-            log_filter: None,
         }
     );
     let short = ["-z", "zk", "-x", "-n", "-E", "1", "-k", "0", "-q", "/l", "-c", "job"];
     let short = plan(&short);
-    assert_eq!(short.servers.to_string(), "zk:2181");
+    assert_eq!(short.access.servers.to_string(), "zk:2181");
     assert_eq!(short.settings.patience, Patience::NoWait);
     assert_eq!(short.conflict_exit_code, 1);
     assert_eq!(short.settings.kill_after, Some(Duration::ZERO));
-    assert_eq!(short.verbosity, Verbosity::Quiet);
+    assert_eq!(short.messages.verbosity, Verbosity::Quiet);
 }
 
 #[test]
@@ -358,7 +367,7 @@ fn options_after_the_command_are_its_own() {
     ] {
         let plan = plan(args);
         assert_eq!(plan.settings.patience, patience, "{args:?}");
-        assert_eq!(plan.work, work(command), "{args:?}");
+        assert_eq!(plan.command, to_run(command), "{args:?}");
     }
 }
 
@@ -370,12 +379,12 @@ fn every_byte_reaches_the_command() {
         .collect();
     let args = ["zklock", "/l"].into_iter().map(OsString::from).chain(odd.clone());
     let plan = job(args, &nothing).unwrap();
-    assert_eq!(plan.work, Work::Command(CommandLine { program: odd[0].clone(), args: odd[1..].to_vec(), found: None }));
+    assert_eq!(plan.command, Some(CommandLine { program: odd[0].clone(), args: odd[1..].to_vec(), found: None }));
 
     let script = OsStr::from_bytes(b"echo \xff");
     let args = [OsStr::new("zklock"), OsStr::new("/l"), OsStr::new("-c"), script].map(OsStr::to_owned);
     let plan = job(args, &nothing).unwrap();
-    assert_eq!(plan.command().unwrap().args, ["-c".into(), script.to_owned()]);
+    assert_eq!(plan.command.unwrap().args, ["-c".into(), script.to_owned()]);
 
     let args = [OsStr::new("zklock"), OsStr::new("--on-lost"), script, OsStr::new("/l"), OsStr::new("x")];
     let plan = job(args.map(OsStr::to_owned), &nothing).unwrap();
@@ -389,26 +398,26 @@ fn a_shell_command_is_run_by_the_users_shell() {
     {
         for args in [&["/l", "-c", "a | b"][..], &["-c", "a | b", "/l"], &["/l", "--command=a | b"]] {
             let plan = plan_in(environment, args).unwrap();
-            assert_eq!(plan.work, work(&[program, "-c", "a | b"]), "{args:?}");
+            assert_eq!(plan.command, to_run(&[program, "-c", "a | b"]), "{args:?}");
         }
     }
     let on_lost = plan_in(&[("SHELL", "/bin/zsh")], &["/l", "--on-lost", "a | b", "x"]).unwrap().on_lost;
     assert_eq!(on_lost, Some(command_line(&["/bin/zsh", "-c", "a | b"])));
-    assert_eq!(plan(&["/l", "-c", "-x"]).work, work(&["/bin/sh", "-c", "-x"]));
+    assert_eq!(plan(&["/l", "-c", "-x"]).command, to_run(&["/bin/sh", "-c", "-x"]));
 }
 
 #[test]
 fn an_option_wins_over_its_variable() {
     let environment = [("ZKLOCK_ZOOKEEPER", "env"), ("ZKLOCK_TIMEOUT", "0"), ("ZKLOCK_SESSION_TIMEOUT", "5s")];
     let from_environment = plan_in(&environment, &["/l", "x"]).unwrap();
-    assert_eq!(from_environment.servers.to_string(), "env:2181");
-    assert!(from_environment.servers_given);
+    assert_eq!(from_environment.access.servers.to_string(), "env:2181");
+    assert!(from_environment.access.servers_given);
     assert_eq!(from_environment.settings.patience, Patience::NoWait);
     assert_eq!(from_environment.settings.session_timeout, Duration::from_secs(5));
 
     let options = ["-z", "option", "-w", "9", "--session-timeout", "1m", "/l", "x"];
     let from_options = plan_in(&environment, &options).unwrap();
-    assert_eq!(from_options.servers.to_string(), "option:2181");
+    assert_eq!(from_options.access.servers.to_string(), "option:2181");
     assert_eq!(from_options.settings.patience, Patience::AtMost(Duration::from_secs(9)));
     assert_eq!(from_options.settings.session_timeout, Duration::from_secs(60));
 
@@ -421,7 +430,7 @@ fn an_option_wins_over_its_variable() {
     ];
     assert_eq!(plan_in(&empty, &["/l", "x"]), plan_in(&[], &["/l", "x"]));
     for filter in ["zklock=debug", "INFO", "zklock", "warn, zklock::zookeeper::session,", "debug/debgu"] {
-        assert_eq!(plan_in(&[("ZKLOCK_LOG", filter)], &["/l", "x"]).unwrap().log_filter.unwrap(), filter);
+        assert_eq!(plan_in(&[("ZKLOCK_LOG", filter)], &["/l", "x"]).unwrap().messages.log_filter.unwrap(), filter);
     }
 }
 
@@ -464,7 +473,7 @@ fn the_last_of_a_repeated_option_counts() {
         (&["-q", "-v", "/l", "x"], Verbosity::Verbose(1)),
         (&["-q", "-q", "/l", "x"], Verbosity::Quiet),
     ] {
-        assert_eq!(plan(args).verbosity, verbosity, "{args:?}");
+        assert_eq!(plan(args).messages.verbosity, verbosity, "{args:?}");
     }
 }
 
@@ -649,8 +658,8 @@ proptest! {
         let args = ["zklock", "/l", "--"].into_iter().map(OsString::from).chain(words.clone());
         let plan = job(args, &nothing).unwrap();
         prop_assert_eq!(
-            plan.work,
-            Work::Command(CommandLine { program: words[0].clone(), args: words[1..].to_vec(), found: None })
+            plan.command,
+            Some(CommandLine { program: words[0].clone(), args: words[1..].to_vec(), found: None })
         );
     }
 }
@@ -658,7 +667,7 @@ proptest! {
 #[test]
 fn options_of_tls() {
     let tls = |environment: &[(&str, &str)], args: &[&str]| {
-        plan_in(environment, &[args, &["/l", "true"]].concat()).unwrap_or_else(|exit| panic!("{exit:?}")).tls
+        plan_in(environment, &[args, &["/l", "true"]].concat()).unwrap_or_else(|exit| panic!("{exit:?}")).access.tls
     };
     let own = |certificate: &str, key: Option<&str>| {
         Some(OwnCertificate { certificate: certificate.into(), key: key.map(Into::into) })
@@ -704,7 +713,7 @@ fn options_of_tls() {
 #[test]
 fn options_of_logging_in() {
     let login = |environment: &[(&str, &str)], args: &[&str]| {
-        plan_in(environment, &[args, &["/l", "true"]].concat()).unwrap_or_else(|exit| panic!("{exit:?}")).login
+        plan_in(environment, &[args, &["/l", "true"]].concat()).unwrap_or_else(|exit| panic!("{exit:?}")).access.login
     };
     let bob = || vec![Credential { scheme: "digest".to_owned(), secret: b"bob:a:b".to_vec() }];
     let by_option = Login { credentials: bob(), in_sight: true, protection: Protection::Read, ..Login::default() };
@@ -753,7 +762,7 @@ fn options_of_logging_in() {
         "--acl 'creator': for those who log in; write --auth-file or --tls-cert as well"
     );
     let certificate = plan_in(&[], &["--acl", "creator", "--tls-cert", "c", "/l", "true"]).unwrap();
-    assert_eq!(certificate.login.protection, Protection::Creator);
+    assert_eq!(certificate.access.login.protection, Protection::Creator);
     assert_eq!(refused(&variable, &["--acl", "all"]), "--acl 'all': write open, creator or read");
     for secret in [&["--auth", "digest:bob:secret"][..], &["--auth=digest:bob:secret"]] {
         let line = refusal(plan_in(&[], &[&["status"], secret, &["/l"]].concat()));

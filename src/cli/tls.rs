@@ -2,10 +2,8 @@
 
 use std::ffi::OsStr;
 
-use super::config::Surroundings;
 use super::options::{TLS, TLS_CA, TLS_CERT, TLS_KEY, TLS_NO_VERIFY_HOSTNAME};
 use super::origin::{Given, Origin, Setting};
-use super::refusal::UsageError;
 use super::refusal::quoted;
 use super::values::Values;
 use crate::zookeeper::net::address::ConnectString;
@@ -13,10 +11,10 @@ use crate::zookeeper::net::tls::{OwnCertificate, Tls};
 
 /// Reads the settings of TLS. `None`: connections are not encrypted.
 pub(super) fn read(
-    values: &Values<'_, impl Surroundings>,
+    values: &Values<'_>,
     servers: &ConnectString,
     settings: &mut Vec<Setting>,
-) -> Result<Option<Tls>, UsageError> {
+) -> Result<Option<Tls>, String> {
     let is_asked = values.flag(&TLS)?;
     let no_verify = values.flag(&TLS_NO_VERIFY_HOSTNAME)?;
     let [ca, certificate, key] = [TLS_CA, TLS_CERT, TLS_KEY].map(|option| values.given(&option));
@@ -41,24 +39,19 @@ pub(super) fn read(
         !key.origin.is_file()
             || certificate.as_ref().is_none_or(|certificate| certificate.origin.strength() <= key.origin.strength())
     });
-    let mut path = |given: Option<&Given>| {
-        let Some(given) = given else { return Ok(None) };
-        let path = given.path()?;
-        settings.push(given.setting(path.to_string_lossy().into_owned()));
-        Ok(Some(path))
-    };
-    let ca = path(ca.as_ref())?;
-    let own = match (path(certificate.as_ref())?, path(key.as_ref())?) {
+    let mut file = |given: &Option<Given>| given.as_ref().map(|given| given.file(settings)).transpose();
+    let ca = file(&ca)?;
+    let own = match (file(&certificate)?, file(&key)?) {
         (Some(certificate), key) => Some(OwnCertificate { certificate, key }),
         (None, None) => None,
         (None, Some(path)) => {
             let key = key.as_ref().filter(|key| key.origin.is_file());
             let name = key.map_or_else(|| format!("--{}", TLS_KEY.long), Given::what);
             let certificate = key.map_or_else(|| format!("--{}", TLS_CERT.long), |key| key.spelling(&TLS_CERT));
-            return Err(UsageError(format!(
+            return Err(format!(
                 "{name} {}: a key without a certificate; write {certificate} as well",
                 quoted(path.as_os_str())
-            )));
+            ));
         }
     };
     if let Some((is_on, given)) = &no_verify {
@@ -67,10 +60,10 @@ pub(super) fn read(
     let tls = Tls { ca, own, verify_hostname: !no_verify.is_some_and(|(is_on, _)| is_on) };
     let odd = servers.hosts.iter().find(|server| server.name_in_certificate().is_none());
     match odd {
-        Some(odd) => Err(UsageError(format!(
+        Some(odd) => Err(format!(
             "{}: no certificate can be for such a name; write another one, or leave out TLS",
             quoted(OsStr::new(&odd.host))
-        ))),
+        )),
         None => Ok(Some(tls)),
     }
 }

@@ -10,18 +10,21 @@ use super::forms::Form;
 use super::option::Opt;
 use super::options::CONFIG;
 use super::origin::{Given, Origin};
-use super::refusal::UsageError;
 
 /// The arguments, the environment and the configuration files.
-pub(super) struct Values<'a, S> {
+pub(super) struct Values<'a> {
     matches: ArgMatches,
-    pub(super) surroundings: &'a S,
+    pub(super) surroundings: &'a dyn Surroundings,
     pub(super) config: Config,
 }
 
-impl<'a, S: Surroundings> Values<'a, S> {
+impl<'a> Values<'a> {
     /// Reads the arguments, which begin with the name of the program. No configuration file is read yet.
-    pub(super) fn read(form: &Form, args: &[OsString], surroundings: &'a S) -> Result<Self, clap::Error> {
+    pub(super) fn read(
+        form: &Form,
+        args: &[OsString],
+        surroundings: &'a dyn Surroundings,
+    ) -> Result<Self, clap::Error> {
         let matches = form.command(false).try_get_matches_from(args);
         // The definition has no texts, so help is asked for again.
         let asks_for_help = |error: &clap::Error| error.kind() == clap::error::ErrorKind::DisplayHelp;
@@ -33,7 +36,7 @@ impl<'a, S: Surroundings> Values<'a, S> {
     }
 
     /// Reads the configuration files.
-    pub(super) fn with_config(self) -> Result<Self, UsageError> {
+    pub(super) fn with_config(self) -> Result<Self, String> {
         let named = self.given(&CONFIG);
         Ok(Self { config: Config::read(named, self.surroundings)?, ..self })
     }
@@ -56,7 +59,7 @@ impl<'a, S: Surroundings> Values<'a, S> {
         &self,
         option: &Opt,
         parse: impl FnOnce(&str) -> Result<T, String>,
-    ) -> Result<Option<T>, UsageError> {
+    ) -> Result<Option<T>, String> {
         self.given(option).map(|given| given.read(parse)).transpose()
     }
 
@@ -65,22 +68,17 @@ impl<'a, S: Surroundings> Values<'a, S> {
         &self,
         option: &Opt,
         parse: impl FnOnce(&str) -> Result<T, String>,
-    ) -> Result<(T, Given), UsageError> {
-        let given = self.given(option).ok_or_else(|| UsageError(format!("--{} has no value", option.long)))?;
+    ) -> Result<(T, Given), String> {
+        let given = self.given(option).ok_or_else(|| format!("--{} has no value", option.long))?;
         Ok((given.read(parse)?, given))
     }
 
     /// A switch that has a variable or a key.
-    pub(super) fn flag(&self, option: &Opt) -> Result<Option<(bool, Given)>, UsageError> {
+    pub(super) fn flag(&self, option: &Opt) -> Result<Option<(bool, Given)>, String> {
         self.given(option).map(|given| Ok((given.read(yes_or_no)?, given))).transpose()
     }
 
-    /// A switch that has neither.
-    pub(super) fn is_on(&self, option: &Opt) -> bool {
-        self.matches.get_flag(option.id())
-    }
-
-    /// Whether an option is on the command line.
+    /// Whether an option is on the command line, and no rival behind it.
     pub(super) fn is_written(&self, option: &Opt) -> bool {
         // A form may lack it, and a run then takes its variable all the same.
         let is_known = self.matches.try_contains_id(option.id()).is_ok();

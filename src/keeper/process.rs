@@ -63,15 +63,15 @@ pub fn run(birth: KeeperBirth<'_>) {
     // A panic is logged on one line, like every other message.
     std::panic::set_hook(Box::new(|panic| log::error!("keeper: {}", panic.to_string().replace('\n', " "))));
     let (plan, refresh, asked) = (birth.plan, birth.refresh, birth.asked);
-    let mut login = plan.login.clone();
-    let servers = match Servers::open(&plan.servers, plan.tls.as_ref(), &mut login, birth.credentials_copy) {
+    let mut login = plan.access.login.clone();
+    let servers = match Servers::open(&plan.access.servers, plan.access.tls.as_ref(), &mut login, birth.credentials_copy) {
         Ok((servers, warnings)) => {
             // Each keeper reads the files, and the first one warns.
             warnings.iter().filter(|_| asked.is_none()).for_each(|warning| log::warn!("{warning}"));
             servers
         }
         Err(unfit) => {
-            let _ = birth.link.send(&Report::Refused(Refusal::File(cli::unfit(&plan.files, unfit))));
+            let _ = birth.link.send(&Report::Refused(Refusal::File(cli::unfit(&plan.access.settings, unfit))));
             return;
         }
     };
@@ -228,7 +228,7 @@ impl<'p> KeeperIo for RealIo<'p> {
     fn card(&self) -> &Card {
         self.card.get_or_init(|| {
             let plan = self.birth.plan;
-            let command = match plan.command() {
+            let command = match &plan.command {
                 Some(line) if plan.published.arguments => {
                     let words = std::iter::once(&line.program).chain(&line.args);
                     Some(words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "))

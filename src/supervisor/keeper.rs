@@ -44,8 +44,8 @@ impl KeeperProcess {
         asked: Option<Asked>,
         borrowing: &BorrowedPipes,
     ) -> anyhow::Result<Self> {
-        let is_hold = plan.hold().is_some();
-        let file = plan.login.file.as_deref().and_then(descriptor_of);
+        let is_hold = plan.hold.is_some();
+        let file = plan.access.login.file.as_deref().and_then(descriptor_of);
         let files = credentials_copy.map(File::as_raw_fd).into_iter().chain(file);
         Self::fork(is_hold, files, |supervisor, link, ties| {
             let loans = borrowing.without_pipes();

@@ -71,7 +71,7 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
     let signals = Signals::of_run().context("cannot read signals")?;
     let child_signals = Signals::of_children().context("cannot read signals")?;
     let alarm = Alarm::new().context("cannot create a timer")?;
-    if plan.hold().is_some() {
+    if plan.hold.is_some() {
         signals::block_for_command();
     }
     let job = match Job::new() {
@@ -82,20 +82,20 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
         }
         Err(error) => return Err(error).context("cannot look after what the command starts"),
     };
-    let fence = match plan.fence().map(Fence::open).transpose() {
+    let fence = match plan.fence.as_ref().map(Fence::open).transpose() {
         Ok(fence) => fence,
         Err(refusal) => {
             Screen::default().line(&sentences::refused(&refusal, plan));
             return Ok(refusal.outcome());
         }
     };
-    let credentials_copy = plan.login.file.as_ref().map(|_| secrets::hidden_file()).transpose();
+    let credentials_copy = plan.access.login.file.as_ref().map(|_| secrets::hidden_file()).transpose();
     let credentials_copy = credentials_copy.context("cannot make room for the credentials")?;
     let borrowing = BorrowedPipes::new(&plan.request.offers);
     let teller = Teller::new(plan);
-    let caller = plan.hold().map(Caller::find).transpose().context("cannot watch the caller")?;
+    let caller = plan.hold.as_ref().map(Caller::find).transpose().context("cannot watch the caller")?;
     let stand_in = caller.as_ref().map(|caller| caller.command(plan.settings.stop_signal));
-    let command = plan.command().or(stand_in.as_ref()).context("there is no command")?;
+    let command = plan.command.as_ref().or(stand_in.as_ref()).context("there is no command")?;
     // The kernel closes its descriptors when this process ends, so nothing is dropped.
     let mut supervisor = ManuallyDrop::new(Supervisor {
         plan,
@@ -118,7 +118,7 @@ pub fn run<'p>(plan: &'p Plan, writer: &'p mut Writer) -> anyhow::Result<Outcome
         writer,
     });
     let mut outcome = supervisor.work();
-    if let (Ok(Outcome::Signaled(signal)), Some(_)) = (&outcome, plan.hold()) {
+    if let (Ok(Outcome::Signaled(signal)), Some(_)) = (&outcome, plan.hold.as_ref()) {
         // The stand-in of `zklock hold` died, and no command: the caller relied on the lock.
         supervisor.teller.say(&Notice::Lost(LostWhy::Killed(*signal)));
         outcome = Ok(Outcome::Lost);
@@ -233,7 +233,7 @@ impl<'p> Supervisor<'p> {
         let Some(keeper) = &mut self.keeper else { return Ok(Some(Unstarted::TooLate)) };
         let mut variables = environment::describe(grant, self.plan.request.mode);
         variables.push(environment::held(grant, &self.plan.request.held));
-        if let Some(fence) = self.plan.fence() {
+        if let Some(fence) = &self.plan.fence {
             variables = vec![(environment::TOKEN, fence.token.to_string().into())];
         } else {
             let lent = &keeper.ties.lent;

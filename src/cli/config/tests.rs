@@ -77,7 +77,7 @@ impl Fake {
 fn an_option_beats_its_variable_which_beats_the_users_file_which_beats_the_systems() {
     let all = Fake::files("zookeeper = 'user'\nsession-timeout = 50", "session-timeout = 40\nzookeeper = 'system'");
     let variables = all.variable("ZKLOCK_ZOOKEEPER", "variable").variable("ZKLOCK_SESSION_TIMEOUT", "60");
-    let seen = |plan: Plan| (plan.servers.hosts[0].host.clone(), plan.settings.session_timeout.as_secs());
+    let seen = |plan: Plan| (plan.access.servers.hosts[0].host.clone(), plan.settings.session_timeout.as_secs());
     let options = ["-z", "option", "--session-timeout", "70"];
     assert_eq!(seen(variables.plan(&options)), ("option".to_owned(), 70));
     // Each by itself.
@@ -88,7 +88,7 @@ fn an_option_beats_its_variable_which_beats_the_users_file_which_beats_the_syste
     let one_each = Fake::files("zookeeper = 'user'", "session-timeout = 40\nzookeeper = 'system'");
     assert_eq!(seen(one_each.plan(&[])), ("user".to_owned(), 40));
     assert_eq!(seen(Fake::files("", "zookeeper = 'system'").plan(&[])), ("system".to_owned(), 30));
-    assert!(one_each.plan(&[]).servers_given && !Fake::files("", "").plan(&[]).servers_given);
+    assert!(one_each.plan(&[]).access.servers_given && !Fake::files("", "").plan(&[]).access.servers_given);
 }
 
 #[test]
@@ -97,7 +97,10 @@ fn every_key_does_what_its_option_does() {
                 tls-ca = '/ca'\ntls-cert = '/cert'\ntls-key = '/key'\ntls-no-verify-hostname = true\n\
                 auth-file = '/login'\nacl = 'creator'\n";
     // But for where they come from.
-    let plan = Plan { files: vec![], ..Fake::files(text, "").plan(&[]) };
+    let without_origins = |mut plan: Plan| {
+        plan.access.settings.clear();
+        plan
+    };
     let options = [
         "--zookeeper=zk1:1,zk2:2/app",
         "--connect-timeout=2.5",
@@ -110,7 +113,8 @@ fn every_key_does_what_its_option_does() {
         "--auth-file=/login",
         "--acl=creator",
     ];
-    assert_eq!(plan, Plan { files: vec![], ..Fake::default().plan(&options) });
+    let plan = without_origins(Fake::files(text, "").plan(&[]));
+    assert_eq!(plan, without_origins(Fake::default().plan(&options)));
     assert_eq!(options.len(), keys().count());
     for key in keys() {
         assert!(text.lines().any(|line| line.starts_with(key)), "{key}");
@@ -122,7 +126,7 @@ fn every_key_does_what_its_option_does() {
 fn a_named_file_is_the_only_one() {
     let named = || Fake::files("zookeeper = 'user'\nacl = 1", "frobnicate = 1").file("own", "session-timeout = 50");
     for plan in [named().plan(&["--config", "own"]), named().variable("ZKLOCK_CONFIG", "own").plan(&[])] {
-        assert_eq!((plan.servers_given, plan.settings.session_timeout), (false, Duration::from_secs(50)));
+        assert_eq!((plan.access.servers_given, plan.settings.session_timeout), (false, Duration::from_secs(50)));
     }
     let both = named().file("other", "session-timeout = 60").variable("ZKLOCK_CONFIG", "own");
     assert_eq!(both.plan(&["--config=other"]).settings.session_timeout, Duration::from_secs(60));
@@ -161,7 +165,7 @@ fn a_file_that_is_there_but_unusable_is_an_error() {
 #[test]
 fn a_key_belongs_to_the_certificate_of_its_file() {
     let own = |fake: &Fake, args: &[&str]| {
-        let own = fake.plan(args).tls.unwrap().own.unwrap();
+        let own = fake.plan(args).access.tls.unwrap().own.unwrap();
         [own.certificate.as_path(), own.key()].map(|path| path.to_str().unwrap().to_owned())
     };
     let pair = "tls-cert = '/u/c'\ntls-key = '/u/k'";
@@ -180,7 +184,7 @@ fn a_key_belongs_to_the_certificate_of_its_file() {
 
 #[test]
 fn a_no_to_tls_is_overruled_by_what_is_stronger() {
-    let tls = |user, system, args: &[&str]| Fake::files(user, system).plan(args).tls.is_some();
+    let tls = |user, system, args: &[&str]| Fake::files(user, system).plan(args).access.tls.is_some();
     assert!(tls("", "tls = true", &[]));
     assert!(!tls("tls = false", "tls = true\ntls-ca = '/ca'", &[]));
     assert!(!tls("tls = false\ntls-ca = '/ca'", "", &[]));
@@ -191,49 +195,49 @@ fn a_no_to_tls_is_overruled_by_what_is_stronger() {
     assert!(!tls("tls-no-verify-hostname = false", "", &[]));
     assert!(tls("tls-no-verify-hostname = true", "", &[]));
     let files = || Fake::files("tls = true\ntls-ca = '/ca'", "");
-    assert_eq!(files().variable("ZKLOCK_TLS", "0").plan(&[]).tls, None);
+    assert_eq!(files().variable("ZKLOCK_TLS", "0").plan(&[]).access.tls, None);
     let verified = Fake::files("tls-no-verify-hostname = true\ntls = true", "");
     assert_eq!(
-        verified.variable("ZKLOCK_TLS_NO_VERIFY_HOSTNAME", "0").plan(&[]).tls,
+        verified.variable("ZKLOCK_TLS_NO_VERIFY_HOSTNAME", "0").plan(&[]).access.tls,
         Some(Tls { ca: None, own: None, verify_hostname: true })
     );
-    let on = Fake::files("tls = false", "").variable("ZKLOCK_TLS_CERT", "c").plan(&[]).tls;
+    let on = Fake::files("tls = false", "").variable("ZKLOCK_TLS_CERT", "c").plan(&[]).access.tls;
     assert_eq!(on.unwrap().own, Some(OwnCertificate { certificate: "c".into(), key: None }));
 }
 
 #[test]
 fn a_login_of_the_run_beats_that_of_a_file() {
     let files = || Fake::files("auth-file = '/u/login'", "auth-file = '/s/login'\nacl = 'creator'");
-    let login = files().plan(&[]).login;
+    let login = files().plan(&[]).access.login;
     assert_eq!((login.file, login.protection), (Some("/u/login".into()), Protection::Creator));
     let bob = vec![Credential { scheme: "digest".to_owned(), secret: b"bob:b".to_vec() }];
-    let login = files().variable("ZKLOCK_AUTH", "digest:bob:b").plan(&["--acl", "read"]).login;
+    let login = files().variable("ZKLOCK_AUTH", "digest:bob:b").plan(&["--acl", "read"]).access.login;
     assert_eq!((login.file, &login.credentials, login.protection), (None, &bob, Protection::Read));
-    let login = files().plan(&["--auth", "digest:bob:b"]).login;
+    let login = files().plan(&["--auth", "digest:bob:b"]).access.login;
     assert_eq!((login.file, &login.credentials), (None, &bob));
-    assert_eq!(files().plan(&["--auth-file", "f"]).login.file, Some("f".into()));
+    assert_eq!(files().plan(&["--auth-file", "f"]).access.login.file, Some("f".into()));
     // No login at all, whatever the files say; and the ACL is that of the login.
-    let login = files().plan(&["--auth-file", "/dev/null"]).login;
+    let login = files().plan(&["--auth-file", "/dev/null"]).access.login;
     assert_eq!((login.is_given(), login.protection), (false, Protection::Open));
     let user = Fake::files("auth-file = '/dev/null'", "auth-file = '/s/login'\nacl = 'creator'");
-    assert_eq!(user.plan(&[]).login, Login::default());
+    assert_eq!(user.plan(&[]).access.login, Login::default());
     assert!(user.refusal(&["--acl=creator"]).starts_with("--acl 'creator': for those who log in"));
     let nobody = Fake::files("", "# for all\nacl = 'creator'");
     assert_eq!(
         nobody.refusal(&[]),
         "/etc/zklock.toml: line 2: acl 'creator': for those who log in; write auth-file or tls-cert as well"
     );
-    assert_eq!(nobody.plan(&["--acl=open"]).login.protection, Protection::Open);
+    assert_eq!(nobody.plan(&["--acl=open"]).access.login.protection, Protection::Open);
 }
 
 #[test]
 fn a_file_is_sought_beside_the_configuration() {
-    let tls = |plan: Plan| plan.tls.unwrap().ca.unwrap();
+    let tls = |plan: Plan| plan.access.tls.unwrap().ca.unwrap();
     assert_eq!(tls(Fake::files("", "tls-ca = 'tls/ca.pem'").plan(&[])), Path::new("/etc/tls/ca.pem"));
     for (named, ca) in [("conf/zk.toml", "conf/ca.pem"), ("zk.toml", "ca.pem"), ("/a/../zk.toml", "/a/../ca.pem")] {
         let fake = Fake::default().file(named, "tls-ca = 'ca.pem'\nauth-file = '/login'");
         let plan = fake.plan(&["--config", named]);
-        assert_eq!(plan.login.file.as_deref(), Some(Path::new("/login")));
+        assert_eq!(plan.access.login.file.as_deref(), Some(Path::new("/login")));
         assert_eq!(tls(plan), Path::new(ca));
     }
 }
@@ -348,7 +352,7 @@ fn every_setting_says_where_it_comes_from() {
 fn check_shows_the_acl_that_a_run_would_use() {
     let both = Fake::files("", "auth-file = 'login'\nacl = 'creator'");
     assert_eq!(both.origins(&[])["acl"], format!("{SYSTEMS}, line 2"));
-    assert_eq!(both.check(&[]).access.login, both.plan(&[]).login);
+    assert_eq!(both.check(&[]).access.login, both.plan(&[]).access.login);
     assert_eq!(both.origins(&["--auth-file", "/dev/null"]).get("acl"), None);
     for text in ["acl = 'creator'", "acl = 'read'\nauth-file = '/dev/null'"] {
         let nobody = Fake::files("", text);

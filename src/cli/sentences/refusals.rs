@@ -46,9 +46,9 @@ pub fn recipe(recipe: Recipe) -> &'static str {
 pub fn refused(refusal: &Refusal, plan: &Plan) -> String {
     match refusal {
         Refusal::Denied(node) => denied(node),
-        Refusal::Lacks { node, right } => lacks(node, *right, &plan.login),
+        Refusal::Lacks { node, right } => lacks(node, *right, &plan.access.login),
         Refusal::NotLetIn(why) => not_let_in(why),
-        Refusal::NoChroot => no_chroot(&plan.servers),
+        Refusal::NoChroot => no_chroot(&plan.access.servers),
         Refusal::Unfit { lock, why } => unfit(lock, why, plan),
         Refusal::Unusable(why) | Refusal::Server(why) => format!("ZooKeeper refused: {why}"),
         Refusal::LaterHolder { file, seen, ours } => format!(

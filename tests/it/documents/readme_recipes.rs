@@ -81,14 +81,14 @@ impl Surroundings for Files {
 /// Fails unless these are the settings that the README shows.
 fn expect_settings(files: &Files) {
     let plan = cli::job(["zklock", "/l", "true"].map(OsString::from), files).expect("a plan");
-    assert_eq!(plan.servers.to_string(), "zk1:2281,zk2:2281,zk3:2281/prod");
+    assert_eq!(plan.access.servers.to_string(), "zk1:2281,zk2:2281,zk3:2281/prod");
     assert_eq!(plan.settings.session_timeout.as_secs(), 20);
-    let tls = plan.tls.expect("TLS");
+    let tls = plan.access.tls.expect("TLS");
     assert_eq!(tls.ca.as_deref(), Some(Path::new("/etc/zklock/ca.pem")));
     let own = tls.own.expect("a certificate");
     assert_eq!(own.certificate, Path::new("/home/ops/.config/zklock/client.pem"));
     assert_eq!(own.key(), Path::new("/home/ops/.config/zklock/client.key"));
-    assert_eq!(plan.login.file.as_deref(), Some(Path::new("/home/ops/.config/zklock/login")));
+    assert_eq!(plan.access.login.file.as_deref(), Some(Path::new("/home/ops/.config/zklock/login")));
 }
 
 #[test]
