@@ -70,59 +70,24 @@ pub(super) struct Form {
     usage: &'static str,
     after_help: &'static str,
     after_long_help: &'static str,
-    operands: &'static [Operand],
+    operands: fn() -> Vec<Arg>,
     options: &'static [&'static [Opt]],
 }
 
-/// What is no option.
-#[derive(Debug)]
-struct Operand {
-    id: &'static str,
-    name: &'static str,
-    count: Count,
-    help: &'static str,
-    more: &'static str,
-    hint: ValueHint,
+/// What is no option. Shells are told not to complete it by themselves.
+fn operand(id: &'static str, name: &'static str, help: &'static str) -> Arg {
+    Arg::new(id).value_name(name).value_parser(value_parser!(OsString)).value_hint(ValueHint::Other).help(help)
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Count {
-    One,
-    AtMostOne,
-    /// This is the one that is not given.
-    Default(&'static str),
-    AtLeastOne,
-    /// Everything that follows.
-    Rest,
+const LOCK: &str = "Absolute path of the lock's node, such as /jobs/backup";
+
+/// The command that is run, which is everything that follows.
+fn command_operand() -> Arg {
+    let operand = operand("command", "COMMAND", COMMAND_HELP).value_hint(ValueHint::CommandWithArguments);
+    operand.num_args(1..).action(ArgAction::Append).trailing_var_arg(true)
 }
 
-impl Operand {
-    const fn one(id: &'static str, name: &'static str, help: &'static str) -> Self {
-        Self { id, name, count: Count::One, help, more: "", hint: ValueHint::Other }
-    }
-
-    const fn command(more: &'static str) -> Self {
-        let help = "The command to run, and its arguments";
-        let (count, hint) = (Count::Rest, ValueHint::CommandWithArguments);
-        Self { count, hint, more, ..Self::one("command", "COMMAND", help) }
-    }
-
-    fn arg(&self, has_help: bool) -> Arg {
-        let arg = Arg::new(self.id).value_name(self.name).value_parser(value_parser!(OsString)).value_hint(self.hint);
-        let arg = match self.count {
-            Count::One => arg.required(true),
-            Count::AtMostOne => arg,
-            Count::Default(value) => arg.default_value(value),
-            Count::AtLeastOne => arg.required(true).num_args(1..).action(ArgAction::Append),
-            Count::Rest => arg.num_args(1..).action(ArgAction::Append).trailing_var_arg(true),
-        };
-        match (has_help, self.more) {
-            (false, _) => arg,
-            (true, "") => arg.help(self.help),
-            (true, more) => arg.help(self.help).long_help(format!("{}\n\n{more}", self.help)),
-        }
-    }
-}
+const COMMAND_HELP: &str = "The command to run, and its arguments";
 
 impl Form {
     /// Whether there is an option of this name.
@@ -133,9 +98,9 @@ impl Form {
     /// The definition for clap. A command line that asks for no help is read without the texts, which takes half the time.
     pub(super) fn command(&self, has_help: bool) -> Command {
         let options = self.options.iter().copied().flatten();
-        let args = self.operands.iter().map(|operand| operand.arg(has_help));
         let command = Command::new(self.name)
-            .args(args.chain(options.map(|option| option.arg(has_help))))
+            .args((self.operands)())
+            .args(options.map(|option| option.arg(has_help)))
             .args_override_self(true);
         let command = if self.name == JOB.name { command.version(env!("CARGO_PKG_VERSION")) } else { command };
         if !has_help {
@@ -201,15 +166,15 @@ Exit status:
   zklock is killed by the signal that interrupts it while it waits.
 
 See zklock(1) for the rest: signals, environment, loss of the lock.",
-    operands: &[
-        Operand {
-            more: "Missing parents are created. If --zookeeper has a chroot, the path is relative to it.",
-            ..Operand::one("lock", "LOCK", "Absolute path of the lock's node, such as /jobs/backup")
-        },
-        Operand::command(
-            "It is executed directly, without a shell. Everything after COMMAND belongs to it, options included.",
-        ),
-    ],
+    operands: || {
+        let lock = "Missing parents are created. If --zookeeper has a chroot, the path is relative to it.";
+        let command =
+            "It is executed directly, without a shell. Everything after COMMAND belongs to it, options included.";
+        vec![
+            operand("lock", "LOCK", LOCK).required(true).long_help(format!("{LOCK}\n\n{lock}")),
+            command_operand().long_help(format!("{COMMAND_HELP}\n\n{command}")),
+        ]
+    },
     options: &[
         CONNECTING,
         TAKING,
@@ -263,7 +228,7 @@ Exit status:
    77  ZooKeeper denied access: an ACL forbids it, or the login failed
    78  the lock cannot be used as asked, or the chroot does not exist
   zklock is killed by the signal that interrupts it while it waits.",
-    operands: &[Operand::one("lock", "LOCK", "Absolute path of the lock's node, such as /jobs/backup")],
+    operands: || vec![operand("lock", "LOCK", LOCK).required(true)],
     options: &[CONNECTING, TAKING, &[WHILE, NO_SIGNAL, HOLD_SIGNAL, HOLD_KILL_AFTER], &[QUIET, VERBOSE]],
 };
 
@@ -296,10 +261,10 @@ Exit status:
    70  internal error
    77  ZooKeeper denied access to a lock
    78  the chroot does not exist",
-    operands: &[Operand {
-        count: Count::AtLeastOne,
-        ..Operand::one("locks", "LOCK", "Absolute path of a lock's node")
-    }],
+    operands: || {
+        let locks = operand("locks", "LOCK", "Absolute path of a lock's node");
+        vec![locks.required(true).num_args(1..).action(ArgAction::Append)]
+    },
     options: &[&[STATUS_JSON, WATCH], CONNECTING, &[STATUS_QUIET, VERBOSE]],
 };
 
@@ -320,10 +285,10 @@ Exit status:
    70  internal error
    77  ZooKeeper denied access to a part, which is named on standard error
    78  the chroot does not exist",
-    operands: &[Operand {
-        count: Count::Default("/"),
-        ..Operand::one("root", "ROOT", "Absolute path of the node at and below which to look for locks")
-    }],
+    operands: || {
+        let root = operand("root", "ROOT", "Absolute path of the node at and below which to look for locks");
+        vec![root.default_value("/")]
+    },
     options: &[&[LIST_JSON, COMPLETE], CONNECTING, &[LIST_QUIET, VERBOSE]],
 };
 
@@ -354,7 +319,7 @@ Exit status:
    75  no such contender is there any more, or it has not gone in time
    77  ZooKeeper denied access
    78  the contender cannot be asked, or the chroot does not exist",
-    operands: &[Operand::one("lock", "LOCK", "Absolute path of the lock's node")],
+    operands: || vec![operand("lock", "LOCK", "Absolute path of the lock's node").required(true)],
     options: &[&[NODE, FORCE, BREAK_TIMEOUT], CONNECTING, &[BREAK_QUIET, VERBOSE]],
 };
 
@@ -383,10 +348,10 @@ Exit status:
    70  internal error
    77  an ACL forbids what LOCK needs, or the servers want another certificate
    78  the chroot does not exist",
-    operands: &[Operand {
-        count: Count::AtMostOne,
-        ..Operand::one("lock", "LOCK", "Absolute path of a lock's node: may it be read, and children created below it?")
-    }],
+    operands: || {
+        let help = "Absolute path of a lock's node: may it be read, and children created below it?";
+        vec![operand("lock", "LOCK", help)]
+    },
     options: &[
         &[CHECK_JSON, ZOOKEEPER, CHECK_CONNECT_TIMEOUT],
         CONNECTING.split_at(2).1,
@@ -420,12 +385,9 @@ Exit status:
   126  the command cannot be executed
   127  the command was not found
   zklock is killed by the signal that interrupts it while it waits.",
-    operands: &[
-        Operand {
-            hint: ValueHint::FilePath,
-            ..Operand::one("file", "FILE", "The file that keeps the highest token; it is made where there is none")
-        },
-        Operand::command(""),
-    ],
+    operands: || {
+        let file = operand("file", "FILE", "The file that keeps the highest token; it is made where there is none");
+        vec![file.required(true).value_hint(ValueHint::FilePath), command_operand()]
+    },
     options: &[&[TOKEN, FENCE_KILL_AFTER, FENCE_QUIET, VERBOSE]],
 };
