@@ -21,9 +21,5 @@ pub fn is_of_children_alone() -> bool {
 }
 
 fn number(link: &str) -> Option<u64> {
-    Some(fs::metadata(path(link)).ok()?.ino())
-}
-
-fn path(link: &str) -> String {
-    format!("/proc/self/ns/{link}")
+    Some(fs::metadata(format!("/proc/self/ns/{link}")).ok()?.ino())
 }

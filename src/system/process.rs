@@ -1,7 +1,7 @@
 //! One process, as /proc shows it.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 use nix::sys::signal::kill;
@@ -100,11 +100,8 @@ pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: the call touches no memory; a result that is not negative is a new descriptor
     // that is owned here alone, closed on exec.
     unsafe {
-        let result = libc::syscall(libc::SYS_pidfd_open, pid, 0);
-        match i32::try_from(result) {
-            Ok(fd) if fd >= 0 => Ok(OwnedFd::from_raw_fd(fd)),
-            _ => Err(io::Error::last_os_error()),
-        }
+        let fd = Errno::result(libc::syscall(libc::SYS_pidfd_open, pid, 0))?;
+        Ok(OwnedFd::from_raw_fd(fd as RawFd))
     }
 }
 
@@ -114,7 +111,7 @@ pub fn pidfd_send_signal(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
     #[expect(unsafe_code, reason = "neither nix nor std has pidfd_send_signal(2)")]
     // SAFETY: the descriptor is open; with no siginfo the call reads no memory of ours.
     let result = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal.number(), nothing, 0) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    Ok(Errno::result(result).map(drop)?)
 }
 
 /// Whether the process `ancestor` is above the process `pid`. If `ancestor` is a subreaper, this stays true

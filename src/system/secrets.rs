@@ -6,8 +6,9 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::FromRawFd as _;
+use std::os::fd::{FromRawFd as _, RawFd};
 
+use nix::errno::Errno;
 use nix::sys::prctl;
 
 /// From here on this process leaves no core file, and only root can look into it. It fails nowhere.
@@ -22,10 +23,7 @@ pub fn hidden_file() -> io::Result<File> {
     #[expect(unsafe_code, reason = "the function of the C library is too new")]
     // SAFETY: the name is a C string; a result that is not negative is a new descriptor that is owned here alone.
     unsafe {
-        let result = libc::syscall(libc::SYS_memfd_create, c"credentials".as_ptr(), libc::MFD_CLOEXEC);
-        match i32::try_from(result) {
-            Ok(fd) if fd >= 0 => Ok(File::from_raw_fd(fd)),
-            _ => Err(io::Error::last_os_error()),
-        }
+        let fd = Errno::result(libc::syscall(libc::SYS_memfd_create, c"credentials".as_ptr(), libc::MFD_CLOEXEC))?;
+        Ok(File::from_raw_fd(fd as RawFd))
     }
 }

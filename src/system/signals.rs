@@ -5,7 +5,7 @@ mod handover;
 
 use std::ffi::c_int;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -144,11 +144,8 @@ impl Signals {
         // SAFETY: the set is as long as is said; a result that is not negative is a new descriptor that is owned here alone.
         unsafe {
             let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
-            let fd = libc::syscall(libc::SYS_signalfd4, -1, &raw const set.0, size_of::<u64>(), flags);
-            match i32::try_from(fd) {
-                Ok(fd) if fd >= 0 => Ok(Self(OwnedFd::from_raw_fd(fd))),
-                _ => Err(io::Error::last_os_error()),
-            }
+            let fd = Errno::result(libc::syscall(libc::SYS_signalfd4, -1, &raw const set.0, size_of::<u64>(), flags))?;
+            Ok(Self(OwnedFd::from_raw_fd(fd as RawFd)))
         }
     }
 
@@ -315,7 +312,7 @@ pub fn send(pid: i32, signal: Signal) -> io::Result<()> {
     #[expect(unsafe_code, reason = "nix's kill cannot send real-time signals")]
     // SAFETY: kill(2) touches no memory.
     let result = unsafe { libc::kill(pid, signal.number()) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    Ok(Errno::result(result).map(drop)?)
 }
 
 /// Stops this process by `signal`, so that a shell tells the user the same as it would without zklock; by SIGTSTP in
