@@ -53,7 +53,7 @@ pub enum Verbosity {
 
 impl Access {
     pub(super) fn read(values: &Values<'_>) -> Result<Self, String> {
-        let mut settings: Vec<_> = values.config.files().collect();
+        let mut settings = values.config.files.clone();
         let (servers, given) = values.required(&ZOOKEEPER, str::parse::<ConnectString>)?;
         let servers_given = given.origin != Origin::Default;
         settings.push(given.setting(servers.to_string()));
@@ -72,11 +72,8 @@ impl Access {
 
 impl Messages {
     pub(super) fn read(values: &Values<'_>) -> Result<Self, String> {
-        let log_filter = values.variable(environment::LOG).map(|text| Given {
-            origin: Origin::Variable(environment::LOG),
-            name: "",
-            text,
-        });
+        let origin = Origin::Variable(environment::LOG);
+        let log_filter = values.variable(environment::LOG).map(|text| Given { origin, name: "", text });
         Ok(Self {
             verbosity: match (values.is_written(&QUIET), values.count(&VERBOSE)) {
                 (true, _) => Verbosity::Quiet,

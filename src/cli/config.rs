@@ -8,13 +8,11 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue, Error};
 
 use super::option::KeyKind;
-use super::options::KEYS;
-use super::origin::{FileLine, Given, Origin, Setting};
+use super::options::{CONFIG, KEYS};
+use super::origin::{Given, Origin, SYSTEMS, Setting};
 use super::refusal::{nearest, quoted};
 use crate::cli::environment;
 use crate::rules::text::legible;
-
-pub const SYSTEMS: &str = "/etc/zklock.toml";
 
 /// The user's file, in the directory for such files.
 const USERS: &str = "zklock.toml";
@@ -53,7 +51,7 @@ pub fn keys() -> impl Iterator<Item = &'static str> {
 #[derive(Debug, Default)]
 pub(super) struct Config {
     /// The files that were read, and why these.
-    files: Vec<(PathBuf, Origin)>,
+    pub(super) files: Vec<Setting>,
     /// What is in them, the strongest file first.
     given: Vec<Given>,
 }
@@ -70,13 +68,12 @@ impl Config {
             let content = surroundings.file(&path).map_err(|(Unread::Missing(why) | Unread::Unusable(why))| {
                 format!("{}: {}: {why}", named.what(), shown(&path))
             })?;
-            config.add(path, named.origin, false, &content)?;
+            config.add(&path, named.origin, &content)?;
             return Ok(config);
         }
-        let systems = (PathBuf::from(SYSTEMS), true);
-        for (path, is_systems) in users_file(surroundings).map(|path| (path, false)).into_iter().chain([systems]) {
+        for path in users_file(surroundings).into_iter().chain([SYSTEMS.into()]) {
             match surroundings.file(&path) {
-                Ok(content) => config.add(path, Origin::Default, is_systems, &content)?,
+                Ok(content) => config.add(&path, Origin::Default, &content)?,
                 Err(Unread::Missing(_)) => {}
                 Err(Unread::Unusable(why)) => return Err(format!("{}: {why}", shown(&path))),
             }
@@ -89,17 +86,9 @@ impl Config {
         self.given.iter().find(|given| given.name == key)
     }
 
-    pub(super) fn files(&self) -> impl Iterator<Item = Setting> {
-        self.files.iter().map(|(path, origin)| Setting {
-            name: "config",
-            value: Some(path.to_string_lossy().into_owned()),
-            origin: origin.clone(),
-        })
-    }
-
-    fn add(&mut self, path: PathBuf, origin: Origin, is_systems: bool, content: &[u8]) -> Result<(), String> {
-        self.given.extend(entries(&path, is_systems, content)?);
-        self.files.push((path, origin));
+    fn add(&mut self, path: &Path, origin: Origin, content: &[u8]) -> Result<(), String> {
+        self.given.extend(entries(path, content)?);
+        self.files.push(Setting { name: CONFIG.long, value: Some(path.to_string_lossy().into_owned()), origin });
         Ok(())
     }
 }
@@ -112,7 +101,7 @@ fn users_file(surroundings: &dyn Surroundings) -> Option<PathBuf> {
     folder.map(|folder| folder.join(USERS))
 }
 
-fn entries(path: &Path, is_systems: bool, content: &[u8]) -> Result<Vec<Given>, String> {
+fn entries(path: &Path, content: &[u8]) -> Result<Vec<Given>, String> {
     let line_of = |at: usize| content[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
     let refused = |at: usize, why: &str| format!("{}: line {}: {why}", shown(path), line_of(at));
     let text = std::str::from_utf8(content)
@@ -137,7 +126,7 @@ fn entries(path: &Path, is_systems: bool, content: &[u8]) -> Result<Vec<Given>, 
         let (option, kind) = option
             .and_then(|option| Some((option, option.key?)))
             .ok_or_else(|| refused(at, &unknown(name.get_ref())))?;
-        let origin = Origin::File(FileLine { path: path.to_owned(), line: line_of(at), is_systems });
+        let origin = Origin::File { path: path.to_owned(), line: line_of(at) };
         let text = text_of(kind, value.get_ref());
         let text = text.map_err(|why| refused(at, &format!("{}: {why}", option.long)))?;
         let given = Given::new(option, origin, text);

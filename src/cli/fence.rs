@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::access::{Access, Messages};
 use super::forms::Subcommand;
 use super::options::{FENCE_KILL_AFTER, TOKEN};
-use super::plan::{CommandLine, FencePlan, LockRequest, Plan, Published};
+use super::plan::{CommandLine, FencePlan, LockRequest, Plan};
 use super::refusal::quoted;
 use super::values::Values;
 use crate::rules::duration;
@@ -72,7 +72,8 @@ pub(super) fn read(values: &Values<'_>) -> Result<Plan, String> {
         hold: None,
         fence: Some(FencePlan { file, token, kill_after }),
         on_lost: None,
-        published: Published::default(),
+        description: None,
+        publishes_arguments: false,
     })
 }
 

@@ -10,7 +10,7 @@ use super::options::{
     COMMAND, CONFLICT_EXIT_CODE, DESCRIBE, KILL_AFTER, MAX_RUN, NO_SIGNAL, ON_LOST, ONCE_PER, PUBLISH_COMMAND,
     SESSION_TIMEOUT, SIGNAL, WAIT_DESCENDANTS, WHILE,
 };
-use super::plan::{CommandLine, Hold, LockRequest, Plan, Published};
+use super::plan::{CommandLine, Hold, LockRequest, Plan};
 use super::refusal::{Exit, quoted, refused_job, refused_lock};
 use super::taking::{also, dialects, lock_argument, mode, patience};
 use super::values::Values;
@@ -76,9 +76,19 @@ pub(super) fn read(values: &Values<'_>, args: Option<&[OsString]>) -> Result<Pla
         held: environment::nodes_held(&inherited(environment::HELD)),
         offers: environment::offers(&inherited(environment::LENDER)),
     };
-    let on_lost = values.given(&ON_LOST).map(|script| shell_line(values, script.text));
-    let published = Published { description, arguments: values.is_written(&PUBLISH_COMMAND) };
-    Ok(Plan { access, messages, request, settings, conflict_exit_code, command, hold, fence: None, on_lost, published })
+    Ok(Plan {
+        access,
+        messages,
+        request,
+        settings,
+        conflict_exit_code,
+        command,
+        hold,
+        fence: None,
+        on_lost: values.given(&ON_LOST).map(|script| shell_line(values, script.text)),
+        description,
+        publishes_arguments: values.is_written(&PUBLISH_COMMAND),
+    })
 }
 
 fn hold(values: &Values<'_>) -> Result<Hold, String> {

@@ -27,12 +27,12 @@ mod values; // option before variable before file before default
 use std::ffi::OsString;
 
 pub use access::{Access, Messages, Verbosity};
-pub use config::{SYSTEMS, Surroundings, Unread, keys};
+pub use config::{Surroundings, Unread, keys};
 pub use forms::{Subcommand, command};
 pub use job::job;
 pub use operation::{Break, Check, Complete, List, Operation, Status, Subject};
-pub use origin::{FileLine, Origin, Setting, unfit};
-pub use plan::{CommandLine, FencePlan, Hold, LockRequest, Plan, Published};
+pub use origin::{Origin, SYSTEMS, Setting, unfit};
+pub use plan::{CommandLine, FencePlan, Hold, LockRequest, Plan};
 pub use refusal::Exit;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use super::options::{
     BREAK_TIMEOUT, CHECK_JSON, COMPLETE, FORCE, LIST_JSON, NODE, SESSION_TIMEOUT, STATUS_JSON, WATCH,
 };
 use super::refusal::{Exit, quoted, refused_by_clap};
-use super::taking::lock_argument;
+use super::taking::{argument, lock_argument};
 use super::values::Values;
 use super::{Task, fence, job, login};
 use crate::rules::duration;
@@ -117,7 +117,9 @@ pub(super) fn read(subcommand: Subcommand, args: &[OsString], surroundings: &dyn
         Subcommand::List => match values.given(&COMPLETE) {
             Some(begun) => Subject::Complete(complete(&begun.text, servers)?),
             None => {
-                Subject::List(List { root: root(&values.word("root"), servers)?, json: values.is_written(&LIST_JSON) })
+                let check = |root: &str| lock_path::check_root(root, &servers.chroot).map(|()| root.to_owned());
+                let root = argument("ROOT", &values.word("root"), check)?;
+                Subject::List(List { root, json: values.is_written(&LIST_JSON) })
             }
         },
         Subcommand::Break => {
@@ -138,12 +140,6 @@ pub(super) fn read(subcommand: Subcommand, args: &[OsString], surroundings: &dyn
         Subcommand::Hold | Subcommand::Fence => unreachable!("both have been read"),
     };
     Ok(Task::Operation(Box::new(Operation { access, messages, subject })))
-}
-
-fn root(text: &OsStr, servers: &ConnectString) -> Result<String, String> {
-    let root = text.to_str().ok_or_else(|| "is not UTF-8; write it in UTF-8".to_owned());
-    let root = root.and_then(|root| lock_path::check_root(root, &servers.chroot).map(|()| root.to_owned()));
-    root.map_err(|why| format!("ROOT {} {why}", quoted(text)))
 }
 
 /// Cuts what is typed of a path at its last slash.

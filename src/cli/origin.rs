@@ -2,47 +2,44 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::option::Opt;
 use super::refusal::quoted;
 use crate::rules::text::legible;
 use crate::zookeeper::net::tls::UnfitFile;
 
+/// The system's configuration file, which is weaker than the others.
+pub const SYSTEMS: &str = "/etc/zklock.toml";
+
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     Default,
-    File(FileLine),
+    /// A configuration file, and the number of the line, from 1.
+    File {
+        path: PathBuf,
+        line: usize,
+    },
     Variable(&'static str),
     /// An option on the command line.
     Option(&'static str),
 }
 
-/// A line of a configuration file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileLine {
-    pub path: PathBuf,
-    /// The number of the line, from 1.
-    pub line: usize,
-    /// It is the system's file, which is weaker than the others.
-    pub is_systems: bool,
-}
-
 impl Origin {
     /// The setting with the greater strength counts.
-    pub(super) const fn strength(&self) -> u8 {
+    pub(super) fn strength(&self) -> u8 {
         match self {
             Self::Default => 0,
-            Self::File(FileLine { is_systems: true, .. }) => 1,
-            Self::File(_) => 2,
+            Self::File { path, .. } if path == Path::new(SYSTEMS) => 1,
+            Self::File { .. } => 2,
             Self::Variable(_) => 3,
             Self::Option(_) => 4,
         }
     }
 
     pub(super) const fn is_file(&self) -> bool {
-        matches!(self, Self::File(_))
+        matches!(self, Self::File { .. })
     }
 }
 
@@ -50,9 +47,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
-            Self::File(place) => {
-                write!(f, "{}, line {}", legible(&place.path.to_string_lossy()), place.line)
-            }
+            Self::File { path, line } => write!(f, "{}, line {line}", legible(&path.to_string_lossy())),
             Self::Variable(name) => f.write_str(name),
             Self::Option(name) => write!(f, "--{name}"),
         }
@@ -72,7 +67,7 @@ impl Setting {
     /// What to name when the file at this path is of no use.
     pub fn named(&self) -> String {
         match &self.origin {
-            Origin::File(_) => format!("{} ({})", self.name, self.origin),
+            Origin::File { .. } => format!("{} ({})", self.name, self.origin),
             origin => origin.to_string(),
         }
     }
@@ -134,8 +129,8 @@ impl Given {
     /// What to name when it makes no sense.
     pub(super) fn what(&self) -> String {
         match &self.origin {
-            Origin::File(place) => {
-                format!("{}: line {}: {}", legible(&place.path.to_string_lossy()), place.line, self.name)
+            Origin::File { path, line } => {
+                format!("{}: line {line}: {}", legible(&path.to_string_lossy()), self.name)
             }
             origin => origin.to_string(),
         }

@@ -26,7 +26,10 @@ pub struct Plan {
     /// A file stands in the place of the lock. There are no servers then.
     pub fence: Option<FencePlan>,
     pub on_lost: Option<CommandLine>,
-    pub published: Published,
+    /// `--describe`: a text for others: one line, not empty.
+    pub description: Option<String>,
+    /// `--publish-command`: others may see the command's arguments.
+    pub publishes_arguments: bool,
 }
 
 /// What to hold a lock for.
@@ -46,15 +49,6 @@ pub struct FencePlan {
     pub token: u64,
     /// Time from the stop signal to SIGKILL.
     pub kill_after: Duration,
-}
-
-/// What others may see of a run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Published {
-    /// A text for them: one line, not empty.
-    pub description: Option<String>,
-    /// Whether they may see the command's arguments.
-    pub arguments: bool,
 }
 
 /// Which locks to take, and how.

@@ -89,9 +89,15 @@ pub(super) fn patience(values: &Values<'_>) -> Result<Patience, String> {
 }
 
 pub(super) fn lock_argument(what: &str, written: &OsStr, servers: &ConnectString) -> Result<LockPath, String> {
-    match written.to_str() {
-        Some(text) => LockPath::parse(text, &servers.chroot),
-        None => Err("is not UTF-8; write it in UTF-8".to_owned()),
-    }
-    .map_err(|why| format!("{what} {} {why}", quoted(written)))
+    argument(what, written, |text| LockPath::parse(text, &servers.chroot))
+}
+
+/// Reads an operand, or an option of which no variable and no file says anything.
+pub(super) fn argument<T>(
+    what: &str,
+    written: &OsStr,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<T, String> {
+    let text = written.to_str().ok_or_else(|| "is not UTF-8; write it in UTF-8".to_owned());
+    text.and_then(parse).map_err(|why| format!("{what} {} {why}", quoted(written)))
 }

@@ -205,7 +205,8 @@ fn everything_has_its_default() {
             fence: None,
             on_lost: None,
             command: to_run(&["./backup.sh"]),
-            published: Published::default(),
+            description: None,
+            publishes_arguments: false,
         }
     );
 }
@@ -276,7 +277,8 @@ fn every_option_is_understood() {
             fence: None,
             on_lost: Some(command_line(&["/bin/sh", "-c", "page ops"])),
             command: to_run(&["job"]),
-            published: Published { description: Some("nightly".to_owned()), arguments: true },
+            description: Some("nightly".to_owned()),
+            publishes_arguments: true,
         }
     );
     let short = ["-z", "zk", "-x", "-n", "-E", "1", "-k", "0", "-q", "/l", "-c", "job"];
@@ -604,8 +606,8 @@ fn long_values_are_cut_in_messages() {
 
 #[test]
 fn a_description_is_one_short_line() {
-    assert_eq!(plan(&["--describe", "", "/l", "x"]).published.description, None);
-    assert_eq!(plan(&["--describe", "  ", "/l", "x"]).published.description, None);
+    assert_eq!(plan(&["--describe", "", "/l", "x"]).description, None);
+    assert_eq!(plan(&["--describe", "  ", "/l", "x"]).description, None);
     assert!(refusal(plan_in(&[], &["--describe", &"ü".repeat(201), "/l", "x"])).contains("at most 200"));
 }
 

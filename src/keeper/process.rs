@@ -229,7 +229,7 @@ impl<'p> KeeperIo for RealIo<'p> {
         self.card.get_or_init(|| {
             let plan = self.birth.plan;
             let command = match &plan.command {
-                Some(line) if plan.published.arguments => {
+                Some(line) if plan.publishes_arguments => {
                     let words = std::iter::once(&line.program).chain(&line.args);
                     Some(words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "))
                 }
@@ -245,7 +245,7 @@ impl<'p> KeeperIo for RealIo<'p> {
                 boot_id: lending::boot_id(),
                 user: lookup::user_name().map(stored),
                 command: command.map(stored),
-                describe: plan.published.description.clone().map(stored),
+                describe: plan.description.clone().map(stored),
                 mode: Some(plan.request.mode),
                 held_since: None,
                 held_for: None,

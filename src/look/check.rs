@@ -146,7 +146,7 @@ fn json(seen: &[Server], own: Option<Option<i64>>, report: &CheckReport, check: 
 fn setting(setting: &Setting) -> JsonSetting<'_> {
     let (source, variable, place) = match &setting.origin {
         Origin::Default => ("default", None, None),
-        Origin::File(place) => ("file", None, Some(place)),
+        Origin::File { path, line } => ("file", None, Some((path, *line))),
         Origin::Variable(name) => ("variable", Some(*name), None),
         Origin::Option(_) => ("option", None, None),
     };
@@ -155,8 +155,8 @@ fn setting(setting: &Setting) -> JsonSetting<'_> {
         value: setting.value.as_deref(),
         source,
         variable,
-        file: place.map(|place| place.path.to_string_lossy()),
-        line: place.map(|place| place.line),
+        file: place.map(|(path, _)| path.to_string_lossy()),
+        line: place.map(|(_, line)| line),
     }
 }
 

@@ -312,7 +312,7 @@ fn what_is_no_toml_is_named_with_its_line() {
         assert!(refused.starts_with(&format!("{USER}: line {line}: not TOML: ")), "{text:?}: {refused}");
         assert!(!refused.contains(char::is_control), "{refused:?}");
     }
-    let not_utf_8 = entries(Path::new("f"), false, b"# \n# caf\xe9\n").unwrap_err();
+    let not_utf_8 = entries(Path::new("f"), b"# \n# caf\xe9\n").unwrap_err();
     assert_eq!(not_utf_8.to_string(), "f: line 2: not UTF-8; write the file in UTF-8");
     Fake::files("\u{feff}tls = false\r\n", "").plan(&[]);
 }
