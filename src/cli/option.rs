@@ -10,10 +10,13 @@ use clap::{Arg, ArgAction, ValueHint, value_parser};
 pub(super) struct Opt {
     /// Its name, which is also its key in configuration files.
     pub(super) long: &'static str,
-    short: Option<char>,
-    other_short: Option<char>,
-    other: Option<&'static str>,
-    takes: Takes,
+    pub(super) short: Option<char>,
+    pub(super) other_short: Option<char>,
+    pub(super) other: Option<&'static str>,
+    /// What stands for its value, unless it is a switch.
+    pub(super) value: Option<&'static str>,
+    /// It may be there several times: each value counts, or how often a switch is there.
+    pub(super) is_repeated: bool,
     /// The variable that stands in for it.
     pub(super) variable: Option<&'static str>,
     /// The value without option, variable and file.
@@ -21,23 +24,13 @@ pub(super) struct Opt {
     /// What a configuration file may say in its place.
     pub(super) key: Option<KeyKind>,
     /// The other option of which the last one counts.
-    rival: Option<&'static str>,
-    heading: &'static str,
-    help: &'static str,
-    more: &'static str,
-    is_rare: bool,
-    is_hidden: bool,
-    hint: ValueHint,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Takes {
-    Nothing,
-    /// Nothing, and it counts how often it is there.
-    Repetition,
-    Value(&'static str),
-    /// One each time.
-    Values(&'static str),
+    pub(super) rival: Option<&'static str>,
+    pub(super) heading: &'static str,
+    pub(super) help: &'static str,
+    pub(super) more: &'static str,
+    pub(super) is_rare: bool,
+    pub(super) is_hidden: bool,
+    pub(super) hint: ValueHint,
 }
 
 /// What the value of a key in a configuration file is.
@@ -54,14 +47,15 @@ pub(super) enum KeyKind {
 }
 
 impl Opt {
-    /// An option without a value. `heading`: its group in the help.
-    pub(super) const fn switch(long: &'static str, heading: &'static str, help: &'static str) -> Self {
+    /// A switch with nothing special. `heading`: its group in the help.
+    pub(super) const fn new(long: &'static str, heading: &'static str, help: &'static str) -> Self {
         Self {
             long,
             short: None,
             other_short: None,
             other: None,
-            takes: Takes::Nothing,
+            value: None,
+            is_repeated: false,
             variable: None,
             default: None,
             key: None,
@@ -75,80 +69,13 @@ impl Opt {
         }
     }
 
-    pub(super) const fn valued(
-        long: &'static str,
-        value: &'static str,
-        heading: &'static str,
-        help: &'static str,
-    ) -> Self {
-        Self { takes: Takes::Value(value), ..Self::switch(long, heading, help) }
-    }
-
-    pub(super) const fn short(self, short: char) -> Self {
-        Self { short: Some(short), ..self }
-    }
-
-    pub(super) const fn other_short(self, short: char) -> Self {
-        Self { other_short: Some(short), ..self }
-    }
-
-    pub(super) const fn other(self, long: &'static str) -> Self {
-        Self { other: Some(long), ..self }
-    }
-
-    pub(super) const fn repeated(self) -> Self {
-        let takes = match self.takes {
-            Takes::Nothing | Takes::Repetition => Takes::Repetition,
-            Takes::Value(name) | Takes::Values(name) => Takes::Values(name),
-        };
-        Self { takes, ..self }
-    }
-
-    pub(super) const fn variable(self, name: &'static str) -> Self {
-        Self { variable: Some(name), ..self }
-    }
-
-    pub(super) const fn default(self, value: &'static str) -> Self {
-        Self { default: Some(value), ..self }
-    }
-
-    pub(super) const fn key(self, kind: KeyKind) -> Self {
-        Self { key: Some(kind), ..self }
-    }
-
-    pub(super) const fn rival(self, long: &'static str) -> Self {
-        Self { rival: Some(long), ..self }
-    }
-
-    pub(super) const fn more(self, more: &'static str) -> Self {
-        Self { more, ..self }
-    }
-
-    /// What it means in a subcommand where it means something else.
-    pub(super) const fn says(self, heading: &'static str, help: &'static str) -> Self {
-        Self { heading, help, ..self }
-    }
-
-    /// Shown by `--help` and not by `-h`.
-    pub(super) const fn rare(self) -> Self {
-        Self { is_rare: true, ..self }
-    }
-
-    pub(super) const fn hidden(self) -> Self {
-        Self { is_hidden: true, ..self }
-    }
-
-    pub(super) const fn hint(self, hint: ValueHint) -> Self {
-        Self { hint, ..self }
-    }
-
     /// The name by which clap knows it. COMMAND has the name of one as well.
     pub(super) fn id(&self) -> &'static str {
         if self.long == "command" { "shell_command" } else { self.long }
     }
 
     pub(super) const fn is_switch(&self) -> bool {
-        matches!(self.takes, Takes::Nothing)
+        self.value.is_none() && !self.is_repeated
     }
 
     /// Its definition for clap.
@@ -159,18 +86,16 @@ impl Opt {
             .visible_short_alias(self.other_short)
             .visible_alias(self.other);
         let arg = self.rival.into_iter().fold(arg, Arg::overrides_with);
-        let arg = match self.takes {
-            Takes::Nothing => arg.action(ArgAction::SetTrue).value_parser(FalseyValueParser::new()),
-            Takes::Repetition => arg.action(ArgAction::Count),
-            Takes::Value(name) | Takes::Values(name) => {
-                let is_repeated = matches!(self.takes, Takes::Values(_));
-                arg.action(if is_repeated { ArgAction::Append } else { ArgAction::Set })
-                    .value_name(name)
-                    .value_parser(value_parser!(OsString))
-                    .allow_negative_numbers(true)
-                    .allow_hyphen_values(self.hint == ValueHint::CommandString)
-                    .value_hint(self.hint)
-            }
+        let arg = match self.value {
+            None if self.is_repeated => arg.action(ArgAction::Count),
+            None => arg.action(ArgAction::SetTrue).value_parser(FalseyValueParser::new()),
+            Some(name) => arg
+                .action(if self.is_repeated { ArgAction::Append } else { ArgAction::Set })
+                .value_name(name)
+                .value_parser(value_parser!(OsString))
+                .allow_negative_numbers(true)
+                .allow_hyphen_values(self.hint == ValueHint::CommandString)
+                .value_hint(self.hint),
         };
         if has_help { self.explained(arg) } else { arg }
     }
