@@ -27,7 +27,16 @@ fn expect_sync_before_look(proxy: &Proxy, after: Option<usize>) {
     assert_eq!(steps.iter().position(|op| *op == Op::GetData), sync.map(|sync| sync + 2), "{steps:?}");
 }
 
+#[test]
+fn the_node_is_ours() {
+    for fate in [Fate::Reset, Fate::Blackhole, Fate::ResetAndHold] {
+        reply_to_create_lost(fate);
+    }
+}
+
+#[track_caller]
 fn reply_to_create_lost(fate: Fate) {
+    println!("{fate:?}");
     let (scratch, proxy) = Scratch::proxied();
     let trap = lose_creation(&proxy, fate);
     let mut job = scratch.start(&proxy.address(), "job", &LASTING_VERBOSE, &["--exit-on", "TERM"]);
@@ -41,21 +50,6 @@ fn reply_to_create_lost(fate: Fate) {
     expect_sync_before_look(&proxy, Some(connections() - 1));
     finish(&mut job);
     scratch.expect_tidy(&["job"]);
-}
-
-#[test]
-fn by_a_reset() {
-    reply_to_create_lost(Fate::Reset);
-}
-
-#[test]
-fn by_silence() {
-    reply_to_create_lost(Fate::Blackhole);
-}
-
-#[test]
-fn and_no_answer_for_a_while() {
-    reply_to_create_lost(Fate::ResetAndHold);
 }
 
 #[test]

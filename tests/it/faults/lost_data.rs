@@ -33,13 +33,13 @@ fn only_server() {
 
 #[test]
 fn all_learn_of_it() {
-    server_loses_its_data("server: its data lost", Proxy::accept);
+    server_loses_its_data(Proxy::accept);
 }
 
 /// The next one learns of it by a way of its own, and starts when no lease can last any longer, although it is the
 /// first that this server knows.
 #[track_caller]
-fn server_loses_its_data(what: &'static str, then: impl FnOnce(&Proxy)) {
+fn server_loses_its_data(then: impl FnOnce(&Proxy)) {
     // The one without the data runs already: starting it may take longer than a session lasts.
     let servers = [(); 2].map(|()| Server::start());
     let scratch = servers[0].chroot();
@@ -52,7 +52,7 @@ fn server_loses_its_data(what: &'static str, then: impl FnOnce(&Proxy)) {
     holder.wait_stdout("holder ready");
     let next = scratch.start(&addresses(&all), "next", &[], &["--exit-on", "TERM"]);
     scratch.wait_queue(2);
-    let mut fault = Fault::of(what, scratch, holder, next);
+    let mut fault = Fault::of(scratch, holder, next);
     [&all, &holders].into_iter().for_each(|[old, _]| old.refuse());
     fault.strikes();
     all[1].accept();
@@ -60,14 +60,15 @@ fn server_loses_its_data(what: &'static str, then: impl FnOnce(&Proxy)) {
     fault.next.wait_stderr("the session ended before its time; queueing again");
     fault.command_dead(LEASE);
     // The reason is that the session is over or that no server answers: whichever it learns first.
-    fault.lost("");
+    fault.holder.expect_lost("");
     fault.next_starts(poll::PATIENCE);
-    assert!(fault.next_began >= SHORT_SESSION, "started after {:?}", fault.next_began);
-    fault.end("76");
+    let began = fault.scratch.begin("next").since(fault.since);
+    assert!(began >= SHORT_SESSION, "started after {began:?}");
+    fault.end();
 }
 
 /// The next one learns of it, and the holder does not.
 #[test]
 fn holder_is_cut_off() {
-    server_loses_its_data("server: its data lost; network: cut", |_| ());
+    server_loses_its_data(|_| ());
 }

@@ -34,22 +34,16 @@ fn reply_to_look_lost(op: Op, about_holder: bool, fate: Fate) {
 
 #[test]
 fn first_list() {
-    reply_to_look_lost(Op::GetChildren, false, Fate::Reset);
-}
-
-#[test]
-fn first_list_by_silence() {
-    reply_to_look_lost(Op::GetChildren, false, Fate::Blackhole);
+    for fate in [Fate::Reset, Fate::Blackhole] {
+        reply_to_look_lost(Op::GetChildren, false, fate);
+    }
 }
 
 #[test]
 fn watch_on_the_holder() {
-    reply_to_look_lost(Op::GetData, true, Fate::Reset);
-}
-
-#[test]
-fn watch_on_the_holder_by_silence() {
-    reply_to_look_lost(Op::GetData, true, Fate::Blackhole);
+    for fate in [Fate::Reset, Fate::Blackhole] {
+        reply_to_look_lost(Op::GetData, true, fate);
+    }
 }
 
 #[test]
@@ -91,17 +85,12 @@ fn reply_to_delete_lost(fate: Fate) -> (Running, Duration) {
 }
 
 #[test]
-fn delete_by_a_reset() {
-    let (job, took) = reply_to_delete_lost(Fate::Reset);
-    assert_eq!(job.stderr(), "", "the lock was released");
-    assert!(took < SHORT_SESSION, "{took:?}");
-}
-
-#[test]
-fn delete_by_silence() {
-    let (job, took) = reply_to_delete_lost(Fate::Blackhole);
-    assert_eq!(job.stderr(), "", "the lock was released");
-    assert!(took < SHORT_SESSION, "{took:?}");
+fn delete_by_a_reset_or_by_silence() {
+    for fate in [Fate::Reset, Fate::Blackhole] {
+        let (job, took) = reply_to_delete_lost(fate);
+        assert_eq!(job.stderr(), "", "the lock was released");
+        assert!(took < SHORT_SESSION, "{fate:?}: {took:?}");
+    }
 }
 
 #[test]

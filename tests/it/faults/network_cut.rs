@@ -12,7 +12,7 @@ use crate::harness::times::LEASE;
 
 #[test]
 fn network_cut() {
-    let (mut fault, proxy) = Fault::proxied("network: cut");
+    let (mut fault, proxy) = Fault::proxied();
     proxy.hold();
     fault.strikes();
     fault.expect_lost(LEASE, EXPIRY, SILENCE);
@@ -20,7 +20,7 @@ fn network_cut() {
 
 #[test]
 fn replies_cut() {
-    let (mut fault, proxy) = Fault::proxied("network: cut for replies only");
+    let (mut fault, proxy) = Fault::proxied();
     proxy.flows(Flow::Pass, Flow::Hold);
     fault.strikes();
     // The servers heard from the session for longer.
@@ -29,7 +29,7 @@ fn replies_cut() {
 
 #[test]
 fn requests_cut() {
-    let (mut fault, proxy) = Fault::proxied("network: cut for requests only");
+    let (mut fault, proxy) = Fault::proxied();
     proxy.flows(Flow::Hold, Flow::Pass);
     fault.strikes();
     fault.expect_lost(LEASE, EXPIRY, SILENCE);
@@ -38,18 +38,18 @@ fn requests_cut() {
 /// It answers pings until it notices for itself, after syncLimit.
 #[test]
 fn our_server_cut_from_the_leader() {
-    lose_follower("our follower: cut from the leader, not from us", |ensemble, follower, leader| {
+    lose_follower(|ensemble, follower, leader| {
         ensemble.link(follower, leader).hold();
     });
 }
 
 #[track_caller]
-fn lose_follower(what: &'static str, hurt: impl FnOnce(&Ensemble, &Server, &Server)) {
+fn lose_follower(hurt: impl FnOnce(&Ensemble, &Server, &Server)) {
     // The follower itself is to notice when all is over.
     let ensemble = Settings::default().line("syncLimit=100").proxied().ensemble();
     let (leader, [follower, _]) = (ensemble.leader(), ensemble.followers());
     let scratch = Scratch::on(ensemble.chroot().by(leader.address())).with_lock();
-    let mut fault = Fault::new(what, scratch, &follower.address());
+    let mut fault = Fault::new(scratch, &follower.address());
     hurt(&ensemble, follower, leader);
     fault.strikes();
     fault.expect_lost(LEASE, EXPIRY, SILENCE);
@@ -57,28 +57,18 @@ fn lose_follower(what: &'static str, hurt: impl FnOnce(&Ensemble, &Server, &Serv
 
 #[test]
 fn our_server_frozen() {
-    lose_follower("our follower: frozen", |_, follower, _| follower.freeze());
+    lose_follower(|_, follower, _| follower.freeze());
 }
 
 #[test]
 fn network_cut_and_supervisor_stopped() {
-    let (mut fault, proxy) = Fault::proxied("supervisor: STOP, network: cut");
+    let (mut fault, proxy) = Fault::proxied();
     fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
     proxy.hold();
     fault.strikes();
     fault.command_dead(LEASE);
     fault.next_starts(EXPIRY);
     process::send(fault.supervisor, Signal::SIGCONT);
-    fault.lost("ZooKeeper has not answered in time");
-    fault.end("76");
-}
-
-/// A command that has been stopped is killed no later than another.
-#[test]
-fn network_cut_and_command_stopped() {
-    let (mut fault, proxy) = Fault::proxied("command: STOP, network: cut");
-    fault.strike(Signal::SIGSTOP, &[fault.command]);
-    proxy.hold();
-    fault.strikes();
-    fault.expect_lost(LEASE, EXPIRY, SILENCE);
+    fault.holder.expect_lost("ZooKeeper has not answered in time");
+    fault.end();
 }

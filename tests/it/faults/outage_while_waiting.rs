@@ -2,22 +2,11 @@
 
 use std::time::Duration;
 
+use super::unreachable_servers::{measured, processor_time};
 use crate::harness::proxy::Proxy;
 use crate::harness::running::finish;
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::times::AT_ONCE;
-
-/// Runs zklock as a shell's child, which tells in the end how much CPU time it and all its descendants have used.
-const WITH_TIMES: &str = r#""$@"; status=$?; times >cpu; exit $status"#;
-
-/// Of the shell's children, in the second line: user and system, as `0m1.250s 0m0.030s`.
-fn cpu_seconds(times: &str) -> f64 {
-    let seconds = |time: &str| -> f64 {
-        let (minutes, seconds) = time.trim_end_matches('s').split_once('m').expect("minutes and seconds");
-        minutes.parse::<f64>().expect("minutes") * 60.0 + seconds.parse::<f64>().expect("seconds")
-    };
-    times.lines().last().expect("a second line").split_whitespace().map(seconds).sum()
-}
 
 /// A waiter loses all servers, for longer than its session lasts, until its patience ends.
 fn waits_without_an_answer(lose: impl Fn(&Proxy)) {
@@ -26,10 +15,11 @@ fn waits_without_an_answer(lose: impl Fn(&Proxy)) {
     let limit = Duration::from_secs(8);
     let options = ["-v", "--timeout", "8", "--session-timeout", "3"];
     let job = scratch.job(&proxy.address(), "job", &options, &[]);
-    let mut waiter = job.run_by(["sh", "-c", WITH_TIMES, "sh"]).spawn();
+    let mut waiter = measured(job).spawn();
     scratch.wait_queue(2);
     lose(&proxy);
-    let output = waiter.wait().expect_code(69);
+    let mut output = waiter.wait().expect_code(69);
+    let used = processor_time(&mut output);
     assert!(limit <= output.elapsed && output.elapsed < limit + 2 * AT_ONCE, "{output}");
     let said = output.stderr();
     // Whether the session is over only the servers can say, so the place in the queue is not given up.
@@ -40,9 +30,8 @@ fn waits_without_an_answer(lose: impl Fn(&Proxy)) {
     );
     // There is no answer for six seconds: about two lines for each.
     assert!(said.lines().count() < 30 && said.len() < 3000, "a flood of {} bytes\n{output}", said.len());
-    let used = cpu_seconds(&scratch.read("cpu"));
     // It takes some hundredths. A loop that spins uses the six seconds without an answer.
-    assert!(used < 1.0, "{used} s of CPU time\n{output}");
+    assert!(used < Duration::from_secs(1), "{used:?} of CPU time\n{output}");
     finish(&mut holder);
     scratch.expect_tidy(&["holder"]);
 }

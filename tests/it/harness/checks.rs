@@ -3,9 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-mod network;
 mod runs;
-mod servers;
 
 /// Every file below tests/it is declared by the file above it.
 #[test]

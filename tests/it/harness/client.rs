@@ -41,8 +41,6 @@ impl Refusal {
     pub(crate) const NO_NODE: Self = Self(-101);
     /// An ACL forbids it.
     pub(crate) const NO_AUTH: Self = Self(-102);
-    /// There is such a node already.
-    pub(crate) const NODE_EXISTS: Self = Self(-110);
 }
 
 impl fmt::Display for Refusal {
@@ -168,9 +166,8 @@ impl Client {
 
     /// Allows everyone this, and nothing else.
     pub(crate) fn allow(&self, path: &str, permissions: i32) -> Result<(), Refusal> {
-        const SET_ACL: Op = Op::Other(7);
         let body = self.path(path).int(1).int(permissions).bytes(b"world").bytes(b"anyone").int(-1);
-        self.write(SET_ACL, &body).map(drop)
+        self.write(Op::SetAcl, &body).map(drop)
     }
 
     /// The data of a node, and what the server knows of it.
@@ -197,10 +194,11 @@ impl Client {
 
     /// Whether the leader has this node: by a transaction, which changes nothing. A server that this client is connected
     /// to may have another view for good (ZOOKEEPER-5010).
+    #[allow(dead_code, reason = "for tests/torture")]
     pub(crate) fn leader_has(&self, path: &str) -> bool {
         let (any_version, nothing, last) = (-1, -1, -1);
         // Each part of a multi begins with its type, whether it is the last, and an error.
-        let check = Body::default().int(Op::Check.code()).bool(false).int(nothing);
+        let check = Body::default().int(Op::Check as i32).bool(false).int(nothing);
         let path_and_version = self.path(path).int(any_version);
         let body = check.with(path_and_version).int(last).bool(true).int(nothing);
         let answer = self.read(Op::Multi, &body).unwrap_or_else(|refusal| panic!("{path}: {refusal}"));
@@ -431,7 +429,7 @@ impl Wire {
     }
 
     fn exchange(&mut self, xid: i32, op: Op, body: &Body) -> io::Result<Result<Vec<u8>, Refusal>> {
-        let mut request = Body::default().int(xid).int(op.code());
+        let mut request = Body::default().int(xid).int(op as i32);
         request.0.extend_from_slice(&body.0);
         self.send(&request.0)?;
         let reply = self.receive()?;

@@ -4,78 +4,55 @@
 use std::mem;
 use std::time::Duration;
 
-/// The kind of a request: ZooDefs.OpCode.
+/// The kind of a request, with its number on the wire: ZooDefs.OpCode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
-    /// `create`
-    Create,
-    /// `delete`
-    Delete,
-    /// `exists`
-    Exists,
-    /// `getData`
-    GetData,
-    /// `setData`
-    SetData,
-    /// `getChildren`
-    GetChildren,
-    /// `sync`
-    Sync,
-    /// `ping`
-    Ping,
-    /// `getChildren2`, which also gives the node's stat
-    GetChildren2,
-    /// `check`
-    Check,
-    /// `multi`
-    Multi,
-    /// `create2`, which also gives the node's stat
-    Create2,
-    /// `createContainer`
-    CreateContainer,
-    /// `auth`
-    Auth,
-    /// `setWatches`
-    SetWatches,
-    /// `sasl`
-    Sasl,
-    /// `closeSession`
-    CloseSession,
-    /// Another one, by its code.
-    Other(i32),
+    Create = 1,
+    Delete = 2,
+    Exists = 3,
+    GetData = 4,
+    SetData = 5,
+    SetAcl = 7,
+    GetChildren = 8,
+    Sync = 9,
+    Ping = 11,
+    /// Also gives the node's stat.
+    GetChildren2 = 12,
+    Check = 13,
+    Multi = 14,
+    /// Also gives the node's stat.
+    Create2 = 15,
+    CreateContainer = 19,
+    Auth = 100,
+    SetWatches = 101,
+    Sasl = 102,
+    CloseSession = -11,
+    /// Any other one.
+    Unknown = 999,
 }
-
-const CODES: [(Op, i32); 17] = [
-    (Op::Create, 1),
-    (Op::Delete, 2),
-    (Op::Exists, 3),
-    (Op::GetData, 4),
-    (Op::SetData, 5),
-    (Op::GetChildren, 8),
-    (Op::Sync, 9),
-    (Op::Ping, 11),
-    (Op::GetChildren2, 12),
-    (Op::Check, 13),
-    (Op::Multi, 14),
-    (Op::Create2, 15),
-    (Op::CreateContainer, 19),
-    (Op::Auth, 100),
-    (Op::SetWatches, 101),
-    (Op::Sasl, 102),
-    (Op::CloseSession, -11),
-];
 
 impl Op {
     fn from_code(code: i32) -> Self {
-        CODES.iter().find(|(_, known)| *known == code).map_or(Self::Other(code), |(op, _)| *op)
-    }
-
-    /// Its number on the wire.
-    pub(crate) fn code(self) -> i32 {
-        if let Self::Other(code) = self {
-            return code;
-        }
-        CODES.iter().find(|(op, _)| *op == self).expect("the table has them all").1
+        let all = [
+            Self::Create,
+            Self::Delete,
+            Self::Exists,
+            Self::GetData,
+            Self::SetData,
+            Self::GetChildren,
+            Self::Sync,
+            Self::Ping,
+            Self::GetChildren2,
+            Self::Check,
+            Self::Multi,
+            Self::Create2,
+            Self::CreateContainer,
+            Self::Auth,
+            Self::SetWatches,
+            Self::Sasl,
+            Self::CloseSession,
+        ];
+        all.into_iter().find(|op| *op as i32 == code).unwrap_or(Self::Unknown)
     }
 }
 
@@ -206,9 +183,7 @@ impl Frame {
     fn payload(&self) -> Option<&[u8]> {
         if self.is_message { self.bytes.get(4..) } else { None }
     }
-}
 
-impl Frame {
     /// Makes the reply one with this error, 0 for none, and this body.
     fn set_answer(&mut self, error: i32, body: &[u8]) {
         // Length, xid and zxid come before the error.
@@ -219,10 +194,21 @@ impl Frame {
         self.bytes[..4].copy_from_slice(&length.to_be_bytes());
     }
 
+    /// Changes the session timeout that is asked for, if this is the frame that opens a session.
+    pub(crate) fn set_timeout(&mut self, timeout: Duration) {
+        let millis = i32::try_from(timeout.as_millis()).expect("a timeout that fits the protocol");
+        // Length, version and zxid come before it (zookeeper.jute, ConnectRequest).
+        if !self.is_message
+            && let Some(place) = self.bytes.get_mut(16..20)
+        {
+            place.copy_from_slice(&millis.to_be_bytes());
+        }
+    }
+
     /// Makes the request one of another kind.
     pub(crate) fn set_op(&mut self, op: Op) {
         // Length and xid come before it.
-        self.bytes[8..12].copy_from_slice(&op.code().to_be_bytes());
+        self.bytes[8..12].copy_from_slice(&(op as i32).to_be_bytes());
     }
 }
 
@@ -276,43 +262,5 @@ impl Frames {
             frames.push(Frame { bytes: mem::take(&mut self.begun), is_message: false });
         }
         frames
-    }
-}
-
-/// What a proxy changes in the request that opens a session and in the answer to it.
-#[derive(Debug, Default)]
-pub(crate) struct Greeting {
-    /// The session id that clients are told, whatever the server says.
-    pub(crate) session: Option<i64>,
-    /// The session timeout that the server is asked for, whatever clients want.
-    pub(crate) timeout: Option<Duration>,
-}
-
-impl Greeting {
-    /// Changes a frame from a client, if it is the one that opens a session.
-    pub(crate) fn change_request(&self, frame: &mut Frame) {
-        if let Some(timeout) = self.timeout {
-            let millis = i32::try_from(timeout.as_millis()).expect("a timeout that fits the protocol");
-            // Length, version and zxid come before it (zookeeper.jute, ConnectRequest).
-            frame.change_greeting(16, &millis.to_be_bytes());
-        }
-    }
-
-    /// Changes a frame from a server, if it is the one that opens a session.
-    pub(crate) fn change_answer(&self, frame: &mut Frame) {
-        if let Some(session) = self.session {
-            // Length, version and timeout come before it (zookeeper.jute, ConnectResponse).
-            frame.change_greeting(12, &session.to_be_bytes());
-        }
-    }
-}
-
-impl Frame {
-    fn change_greeting(&mut self, at: usize, bytes: &[u8]) {
-        if !self.is_message
-            && let Some(place) = self.bytes.get_mut(at..at + bytes.len())
-        {
-            place.copy_from_slice(bytes);
-        }
     }
 }

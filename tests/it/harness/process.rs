@@ -19,15 +19,12 @@ use nix::unistd::{Pid, setsid};
 use super::poll;
 
 /// Which session and process group a new process belongs to, and thereby which terminal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seat {
     /// A session of its own, without a terminal: what cron, systemd and CI give.
-    #[default]
     OwnSession,
     /// A process group of its own in the session of the tests.
     OwnGroup,
-    /// The process group of the tests.
-    Inherited,
 }
 
 type Order = (Command, mpsc::Sender<io::Result<Child>>);
@@ -235,12 +232,6 @@ pub(crate) fn wait_state(pid: Pid, states: &[char]) {
         let state = look(pid).map_or('X', |process| process.state);
         states.contains(&state).then_some(())
     });
-}
-
-/// Waits until `signal` has been sent to a process that cannot take it now (`ShdPnd` of proc_pid_status(5)).
-#[track_caller]
-pub(crate) fn wait_pending(pid: Pid, signal: Signal) {
-    poll::until(format_args!("{signal} is pending for {pid}"), || is_pending(pid, signal).then_some(()));
 }
 
 /// Whether `signal` has been sent to a process that cannot take it now.

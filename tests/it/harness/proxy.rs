@@ -19,7 +19,7 @@ use nix::poll::PollFlags;
 use nix::sys::socket;
 
 use self::relay::{Connection, End, linger_never};
-use super::frames::{Greeting, Mistake, Op, Request, Wrong};
+use super::frames::{Mistake, Op, Request, Wrong};
 use super::poll::{self, PATIENCE};
 use super::server::free_port;
 
@@ -88,8 +88,8 @@ struct State {
     unknown: Vec<Op>,
     /// The requests that do not reach the server: the connection is reset instead.
     fatal: Vec<Op>,
-    /// The changes to what is said when a session is opened.
-    greeting: Greeting,
+    /// The session timeout that the server is asked for, whatever clients want.
+    timeout: Option<Duration>,
     mistakes: Vec<Mistake>,
 }
 
@@ -263,15 +263,9 @@ impl Proxy {
         self.trap(fate, move |request| ops.contains(&request.op))
     }
 
-    /// From the next connection on, clients are told that their session has this id: what some imitations of a server
-    /// do instead of saying that a session is over.
-    pub(crate) fn give_out_session(&self, id: i64) {
-        self.shared.change(|state| state.greeting.session = Some(id));
-    }
-
     /// From the next connection on, clients ask for this session timeout, whatever they want.
     pub(crate) fn ask_for(&self, timeout: Duration) {
-        self.shared.change(|state| state.greeting.timeout = Some(timeout));
+        self.shared.change(|state| state.timeout = Some(timeout));
     }
 }
 

@@ -6,10 +6,12 @@
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use nix::unistd::{Pid, geteuid};
+use tempfile::TempDir;
 
 use super::skipped::skip;
 use super::traced::Traced;
@@ -117,13 +119,32 @@ fn does<W: AsRef<OsStr>>(by: impl IntoIterator<Item = W>, words: &[&str]) -> boo
     status.success()
 }
 
+/// Copies of programs in a directory that every user may change.
+pub(crate) struct Copies(TempDir);
+
+impl Copies {
+    pub(crate) fn new() -> Self {
+        let place = tempfile::tempdir_in("/tmp").expect("a temporary directory");
+        fs::set_permissions(place.path(), Permissions::from_mode(0o777)).expect("a directory of ours");
+        Self(place)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A copy with this mode.
+    pub(crate) fn add(&self, program: impl AsRef<Path>, mode: u32) -> PathBuf {
+        let copy = self.0.path().join(program.as_ref().file_name().expect("a program"));
+        copy_program(program, &copy);
+        fs::set_permissions(&copy, Permissions::from_mode(mode)).expect("a file of ours");
+        copy
+    }
+}
+
 fn can_set_user_id() -> bool {
-    let place = tempfile::tempdir_in("/tmp").expect("a temporary directory");
-    let program = place.path().join("setpriv");
-    let mode = |path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("a file of ours");
-    copy_program("/usr/bin/setpriv", &program);
-    mode(place.path(), 0o755);
-    mode(&program, 0o4755);
+    let copies = Copies::new();
+    let program = copies.add("/usr/bin/setpriv", 0o4755);
     let root = ["--reuid=0", "--regid=0", "--clear-groups", "true"];
     geteuid().is_root() && does(AS_NOBODY, &[&[program.to_str().expect("UTF-8")], &root[..]].concat())
 }

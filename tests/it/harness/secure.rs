@@ -46,16 +46,7 @@ impl Secure {
         authority.issue("server", LOCAL, Good::Days(365));
         // Of version 3 of X.509; rustls, by which proxies are servers, takes no other.
         authority.issue("client", "extendedKeyUsage=clientAuth", Good::Days(365));
-        let certificate = |name| CertificateDer::from_pem_file(authority.path(name)).expect("openssl has written it");
-        let key = PrivateKeyDer::from_pem_file(authority.path("server.key")).expect("openssl has written it");
-        let mut roots = RootCertStore::empty();
-        roots.add(certificate("ca.pem")).expect("a CA");
-        let provider = Arc::new(ring::default_provider());
-        let clients = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone());
-        let clients = clients.allow_unauthenticated().build();
-        let proxies = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let proxies = proxies.expect("versions").with_client_cert_verifier(clients.expect("a CA"));
-        let proxies = proxies.with_single_cert(vec![certificate("server.pem")], key).expect("they belong together");
+        let proxies = server_config(&authority);
         Self { authority, proxies: proxies.into() }
     }
 
@@ -92,6 +83,20 @@ impl Secure {
     pub(super) fn identity(&self) -> Vec<(OsString, OsString)> {
         [&self.tls()[1..], &[login()]].concat()
     }
+}
+
+/// How something that has the certificate `server` of this authority is a server. It asks for a certificate, and does without.
+pub(crate) fn server_config(authority: &Authority) -> ServerConfig {
+    let certificate = |name| CertificateDer::from_pem_file(authority.path(name)).expect("openssl has written it");
+    let key = PrivateKeyDer::from_pem_file(authority.path("server.key")).expect("openssl has written it");
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate("ca.pem")).expect("a CA");
+    let provider = Arc::new(ring::default_provider());
+    let clients = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone());
+    let clients = clients.allow_unauthenticated().build();
+    let proxies = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let proxies = proxies.expect("versions").with_client_cert_verifier(clients.expect("a CA"));
+    proxies.with_single_cert(vec![certificate("server.pem")], key).expect("they belong together")
 }
 
 fn login() -> (OsString, OsString) {

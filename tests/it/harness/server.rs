@@ -195,17 +195,8 @@ impl Server {
 
     /// SIGKILL. Returns when the server has gone.
     pub(crate) fn kill(&self) {
-        self.end(Signal::SIGKILL);
-    }
-
-    /// SIGTERM. Returns when the server has gone. A frozen server would never go.
-    pub(crate) fn stop(&self) {
-        self.end(Signal::SIGTERM);
-    }
-
-    fn end(&self, signal: Signal) {
         let Some(pid) = self.running_pid() else { return };
-        process::send(pid, signal);
+        process::send(pid, Signal::SIGKILL);
         poll::until("the server ends", || {
             let mut process = self.lock();
             if process.as_mut()?.try_wait().expect("a child can be waited for").is_some() {

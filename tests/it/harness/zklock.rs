@@ -101,7 +101,6 @@ pub(crate) struct Zklock {
     environment: Vec<(OsString, OsString)>,
     directory: Option<PathBuf>,
     input: Input,
-    seat: Seat,
     ignored: Vec<Signal>,
     is_cleared: bool,
 }
@@ -120,7 +119,6 @@ impl Zklock {
             environment: Secure::used().map_or_else(Vec::new, Secure::environment),
             directory: None,
             input: Input::Null,
-            seat: Seat::OwnSession,
             ignored: Vec::new(),
             is_cleared: false,
         }
@@ -228,12 +226,6 @@ impl Zklock {
         self
     }
 
-    /// Which session and process group it belongs to, and thereby which terminal.
-    pub(crate) fn seat(mut self, seat: Seat) -> Self {
-        self.seat = seat;
-        self
-    }
-
     /// Started with these signals ignored, as by nohup(1).
     pub(crate) fn ignoring<I: IntoIterator<Item = Signal>>(mut self, signals: I) -> Self {
         self.ignored.extend(signals);
@@ -271,7 +263,7 @@ impl Zklock {
         command.stdin(self.input.stdio()).stdout(stdout.stdio()).stderr(stderr.stdio());
         let what = format!("{command:?}");
         let started = Instant::now();
-        let child = process::spawn(command, self.seat, &self.ignored)
+        let child = process::spawn(command, Seat::OwnSession, &self.ignored)
             .unwrap_or_else(|error| panic!("cannot start {}: {error}", self.program.display()));
         Running::new(child, what, mark, stdout, stderr, started)
     }

@@ -32,7 +32,7 @@ fn node_is_there_while_the_command_runs() {
 
 #[test]
 fn command_killed() {
-    let mut fault = Fault::minute("command: KILL");
+    let mut fault = Fault::minute();
     fault.strike(Signal::SIGKILL, &[fault.command]);
     fault.expect_killed(AT_ONCE);
 }

@@ -2,7 +2,6 @@
 //! the time, and a guard that kept the only processor for itself.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -13,13 +12,12 @@ use crate::harness::fault::{EXPIRY, Fault};
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::restless::Restless;
-use crate::harness::rights::{AS_NOBODY, Right, mounted, refused};
+use crate::harness::rights::{AS_NOBODY, Copies, Right, mounted, refused};
 use crate::harness::running::finish;
 use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
 use crate::harness::skipped::skip;
-use crate::harness::times::{BRIEF_SESSION, expect_once_below};
-use crate::harness::traced::Traced;
-use crate::harness::zklock::{Zklock, binary, copy_program};
+use crate::harness::times::expect_once_below;
+use crate::harness::zklock::{Zklock, binary};
 
 /// A cgroup of version 2, removed when this is dropped.
 struct Cgroup(PathBuf);
@@ -68,7 +66,7 @@ fn frozen_cgroup() {
     let holder = scratch.job(&direct(), "holder", &GRACE, &child).run_by(["sh", "-c", &enter, "sh"]).spawn();
     holder.wait_stdout_all(&["holder ready", "grandchild ready"]);
     let next = scratch.queue("next", 1);
-    let mut fault = Fault::of("all of a cgroup: frozen", scratch, holder, next);
+    let mut fault = Fault::of(scratch, holder, next);
     let family = process::children(fault.command);
     assert_eq!(family.len(), 1);
     group.freeze(true);
@@ -79,7 +77,7 @@ fn frozen_cgroup() {
     process::expect_dead(&family);
     group.freeze(false);
     fault.holder.wait().expect_code(76);
-    fault.end("76");
+    fault.end();
 }
 
 /// zklock runs as a user who is not root, and is shown no processes of other users, nor those of its own user that
@@ -89,45 +87,25 @@ fn hidden_descendant() {
     if refused([Right::SetUserId, Right::Mounts]) {
         return;
     }
-    // A directory that everyone may enter.
-    let place = tempfile::tempdir_in("/tmp").expect("a temporary directory");
-    let allow = |path: &Path, mode| {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a file of ours");
-    };
-    let (copy, sleep) = (place.path().join("zklock"), place.path().join("sleep"));
-    copy_program(binary(), &copy);
-    copy_program("/bin/sleep", &sleep);
-    allow(place.path(), 0o777);
-    allow(&sleep, 0o4755);
-    for victim in ["supervisor", "keeper"] {
-        let scratch = Scratch::new().with_lock();
-        let noted = place.path().join(victim);
-        let script = format!(r#"setsid {} 1000 & echo $! >{}; wait"#, sleep.display(), noted.display());
-        // The user may not read the key of a certificate.
-        let zklock = Zklock::at(scratch.chroot()).plain().env("ZKLOCK_SESSION_TIMEOUT", "8");
-        let zklock = zklock.program(&copy).args(GRACE).args([LOCK, "--", "sh", "-c", &script]);
-        let hide = mounted("mount -t proc -o hidepid=2 proc /proc");
-        let mut job = zklock.run_by(AS_NOBODY).run_by(hide).spawn();
-        let pid = || fs::read_to_string(&noted).ok()?.trim().parse().ok().map(Pid::from_raw);
-        let hidden = poll::until("the hidden process", pid);
-        poll::until("it has become root", || {
-            let status = fs::read_to_string(format!("/proc/{hidden}/status")).ok()?;
-            status.lines().any(|line| line.starts_with("Uid:\t65534\t0\t")).then_some(())
-        });
-        match victim {
-            "supervisor" => {
-                job.signal(Signal::SIGKILL);
-                job.wait().expect_signal(Signal::SIGKILL);
-            }
-            _ => {
-                process::send(job.keeper(), Signal::SIGKILL);
-                job.wait().expect_code(76);
-            }
-        }
-        process::wait_dead(hidden);
-        job.wait_until_nothing_is_left();
-        scratch.wait_queue(0);
-    }
+    let copies = Copies::new();
+    let (copy, sleep) = (copies.add(binary(), 0o755), copies.add("/bin/sleep", 0o4755));
+    let scratch = Scratch::new().with_lock();
+    let script = format!(r#"setsid {} 1000 & echo $! >{}; wait"#, sleep.display(), copies.path("pid").display());
+    // The user may not read the key of a certificate.
+    let zklock = Zklock::at(scratch.chroot()).plain().env("ZKLOCK_SESSION_TIMEOUT", "8").program(&copy);
+    let hide = mounted("mount -t proc -o hidepid=2 proc /proc");
+    let job = zklock.args(GRACE).args([LOCK, "--", "sh", "-c", &script]).run_by(AS_NOBODY).run_by(hide);
+    let mut job = job.spawn();
+    let hidden = wait_pid(&copies.path("pid"));
+    poll::until("it has become root", || {
+        let status = fs::read_to_string(format!("/proc/{hidden}/status")).ok()?;
+        status.lines().any(|line| line.starts_with("Uid:\t65534\t0\t")).then_some(())
+    });
+    job.signal(Signal::SIGKILL);
+    job.wait().expect_signal(Signal::SIGKILL);
+    process::wait_dead(hidden);
+    job.wait_until_nothing_is_left();
+    scratch.wait_queue(0);
 }
 
 /// zklock runs as a user who is not root. A process of the command has become root for good, so it cannot be killed, and
@@ -137,31 +115,23 @@ fn below_a_process_of_another_user() {
     if refused([Right::SetUserId]) {
         return;
     }
-    let place = tempfile::tempdir_in("/tmp").expect("a temporary directory");
-    let copy = |program: &Path, name: &str, mode| {
-        let path = place.path().join(name);
-        copy_program(program, &path);
-        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a file of ours");
-        path
-    };
-    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).expect("a directory of ours");
-    let (zklock, setpriv) = (copy(binary(), "zklock", 0o755), copy(Path::new("/usr/bin/setpriv"), "setpriv", 0o4755));
+    let copies = Copies::new();
+    let zklock = copies.add(binary(), 0o755);
+    copies.add("/usr/bin/setpriv", 0o4755);
     // Both leave the command's group, which the kernel kills.
     let script = format!(
         r#"cd {} && setsid ./setpriv --reuid=0 --regid=0 --clear-groups sh -c '
             setsid {} sh -c "echo \$\$ >below; exec sleep 1000" &
             echo $$ >above
             while :; do sleep 1; done' & wait"#,
-        place.path().display(),
+        copies.path("").display(),
         AS_NOBODY.join(" "),
     );
-    assert!(setpriv.exists());
     let scratch = Scratch::new().with_lock();
     // The user may not read the key of a certificate.
     let job = Zklock::at(scratch.chroot()).plain().env("ZKLOCK_SESSION_TIMEOUT", "60").program(&zklock);
     let mut job = job.args([LOCK, "--", "sh", "-c", &script]).run_by(AS_NOBODY).spawn();
-    let pid = |name: &str| fs::read_to_string(place.path().join(name)).ok()?.trim().parse().ok().map(Pid::from_raw);
-    let [above, below] = ["above", "below"].map(|name| poll::until(name, || pid(name)));
+    let [above, below] = ["above", "below"].map(|name| wait_pid(&copies.path(name)));
     poll::until("it is the user's", || (process::look(below)?.name == "sleep").then_some(()));
     job.signal(Signal::SIGKILL);
     job.wait().expect_signal(Signal::SIGKILL);
@@ -171,6 +141,10 @@ fn below_a_process_of_another_user() {
     process::send(above, Signal::SIGKILL);
     job.wait_until_nothing_is_left();
     scratch.wait_queue(0);
+}
+
+fn wait_pid(file: &Path) -> Pid {
+    poll::until("a pid in a file", || fs::read_to_string(file).ok()?.trim().parse().ok().map(Pid::from_raw))
 }
 
 /// No look at the processes finds them all.
@@ -241,57 +215,4 @@ fn priority(pid: Pid) -> String {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
     let fields: Vec<_> = stat.rsplit_once(')').expect("a name").1.split_whitespace().skip(37).take(2).collect();
     fields.join(" ")
-}
-
-/// A chain of processes, each in a session of its own.
-const CHAIN: &str = r#"if [ "$1" -gt 1 ]; then setsid sh -c "$0" "$0" $(($1 - 1)) "$2"; exit; fi; eval "$2""#;
-
-#[test]
-fn far_below_what_does_not_die() {
-    if refused([Right::Ptrace]) {
-        return;
-    }
-    let scratch = Scratch::new();
-    expect_lowest_dead(scratch.zklock(), 20, "echo $$; exec sleep 600", 19);
-}
-
-/// At the eighth level, and with fewer descriptors than there are of them.
-#[test]
-fn beside_many_that_do_not_die() {
-    if refused([Right::Ptrace]) {
-        return;
-    }
-    let scratch = Scratch::new();
-    let last = "for _ in $(seq 40); do setsid sleep 600 & done; setsid sh -c 'echo $$; exec sleep 600' & wait";
-    let few = ["sh", "-c", r#"ulimit -n 64; exec "$@""#, "sh"];
-    expect_lowest_dead(scratch.zklock().run_by(few), 8, last, 48);
-}
-
-/// A command that is a chain of so many processes, and the last of them runs a script. SIGKILL ends none of these, and of the
-/// others none but the one that writes its number; that is in the reach of the guard alone, because zklock is stopped.
-#[track_caller]
-fn expect_lowest_dead(zklock: Zklock, length: u32, last: &str, immortal: usize) {
-    let timeout = format!("{}s", BRIEF_SESSION.as_secs());
-    let job = zklock.args(["--session-timeout", &timeout, LOCK, "--", "sh", "-c", CHAIN, CHAIN]);
-    let mut job = job.args([&length.to_string(), last]).spawn();
-    let lowest = Pid::from_raw(job.wait_stdout("").parse().expect("a pid"));
-    let mut above = vec![];
-    let mut unseen = vec![job.guard()];
-    while let Some(parent) = unseen.pop() {
-        let children = process::children(parent).into_iter().map(|child| child.pid).filter(|pid| *pid != lowest);
-        unseen.extend(children.clone());
-        above.extend(children);
-    }
-    let debuggers = above.iter().map(|pid| Traced::seize(*pid, libc::PTRACE_O_TRACEEXIT).expect("ptrace(2)"));
-    let debuggers: Vec<_> = debuggers.collect();
-    assert_eq!(debuggers.len(), immortal);
-    let stopped = [job.zklock(), job.keeper()];
-    stopped.into_iter().for_each(process::stop);
-    process::wait_dead(lowest);
-    // A debugger leaves only what it has stopped.
-    above.into_iter().for_each(|pid| process::wait_state(pid, &['t']));
-    drop(debuggers);
-    stopped.into_iter().for_each(|stopped| process::send(stopped, Signal::SIGCONT));
-    job.wait().expect_code(76);
-    job.wait_until_nothing_is_left();
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::harness::client::Kind;
-use crate::harness::fault::{DELETED, Fault, KEEPER_DIED};
+use crate::harness::fault::{DELETED, Fault};
 use crate::harness::frames::Op;
 use crate::harness::moment::Moment;
 use crate::harness::poll;
@@ -13,78 +13,46 @@ use crate::harness::process;
 use crate::harness::proxy::Fate;
 use crate::harness::running::finish;
 use crate::harness::scratch::{LASTING, LOCK, Scratch};
-use crate::harness::times::{AT_ONCE, LEASE};
+use crate::harness::times::AT_ONCE;
 
 /// The next holder learns of it when we do: there can be an instant in which both run.
 #[test]
 fn node_deleted() {
-    let mut fault = Fault::minute("node: deleted");
+    let mut fault = Fault::minute();
     fault.delete_node();
     fault.expect_taken(DELETED);
 }
 
 #[test]
 fn supervisor_stopped() {
-    let mut fault = Fault::minute("supervisor: STOP, node: deleted");
+    let mut fault = Fault::minute();
     fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
     fault.delete_node();
     fault.command_dead(AT_ONCE);
     fault.next_starts(AT_ONCE);
     process::send(fault.supervisor, Signal::SIGCONT);
-    fault.lost(DELETED);
-    fault.end_with_overlap("76");
-}
-
-#[test]
-fn supervisor_killed() {
-    let mut fault = Fault::minute("supervisor: STOP, node: deleted, supervisor: KILL");
-    fault.strike(Signal::SIGSTOP, &[fault.supervisor]);
-    fault.delete_node();
-    process::send(fault.supervisor, Signal::SIGKILL);
-    fault.command_dead(AT_ONCE);
-    fault.holder.wait().expect_signal(Signal::SIGKILL);
-    fault.next_starts(AT_ONCE);
-    fault.end_with_overlap("KILL");
-}
-
-/// No keeper is left to notice, and the command has its grace.
-#[test]
-fn keeper_killed_before() {
-    let mut fault = Fault::shared("keeper: KILL, node: deleted");
-    fault.strike(Signal::SIGKILL, &[fault.keeper]);
-    fault.holder.wait_stdout("signal TERM");
-    fault.scratch.delete(&fault.scratch.contenders()[0].path);
-    fault.command_dead(LEASE);
-    fault.lost(KEEPER_DIED);
-    fault.next_starts(LEASE);
-    fault.end_with_overlap("76");
+    fault.holder.expect_lost(DELETED);
+    fault.end_with_overlap();
 }
 
 /// The holder is cut off. When it is back, there is a node at its path, which is not its own.
-fn created_anew(kind: Kind) {
-    let (scratch, proxy) = Scratch::proxied();
-    let mut holder = scratch.start(&proxy.address(), "holder", &LASTING, &["--wait"]);
-    holder.wait_stdout("ready");
-    let node = scratch.only_contender();
-    proxy.refuse();
-    scratch.delete(&node.path);
-    scratch.client().create(&node.path, b"", kind).unwrap();
-    proxy.accept();
-    holder.expect_lost(DELETED);
-    holder.wait_until_nothing_is_left();
-    assert_ne!(scratch.only_contender().stat.czxid, node.stat.czxid);
-    scratch.delete(&node.path);
-    scratch.expect_tidy(&["holder"]);
-}
-
 #[test]
-fn created_anew_by_another_session() {
-    created_anew(Kind::Ephemeral);
-}
-
-#[test]
-fn created_anew_to_stay() {
-    created_anew(Kind::Persistent);
+fn created_anew() {
+    for kind in [Kind::Ephemeral, Kind::Persistent] {
+        let (scratch, proxy) = Scratch::proxied();
+        let mut holder = scratch.start(&proxy.address(), "holder", &LASTING, &["--wait"]);
+        holder.wait_stdout("ready");
+        let node = scratch.only_contender();
+        proxy.refuse();
+        scratch.delete(&node.path);
+        scratch.client().create(&node.path, b"", kind).unwrap();
+        proxy.accept();
+        holder.expect_lost(DELETED);
+        holder.wait_until_nothing_is_left();
+        assert_ne!(scratch.only_contender().stat.czxid, node.stat.czxid);
+        scratch.delete(&node.path);
+        scratch.expect_tidy(&["holder"]);
+    }
 }
 
 /// A supervisor that was told of the lock and then stopped must not start the command when it goes on: its keeper has

@@ -3,12 +3,10 @@
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use crate::harness::frames::Op;
 use crate::harness::peers::{Peer, Recipe};
-use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::running::{Running, finish};
-use crate::harness::scratch::{LOCK, Scratch, direct};
+use crate::harness::scratch::{LOCK, Scratch};
 
 /// Asks the contender with this node to give up, as `zklock break` does.
 fn ask(scratch: &Scratch, node: &str, seen: &str) {
@@ -21,118 +19,6 @@ fn ask(scratch: &Scratch, node: &str, seen: &str) {
 fn holder(scratch: &Scratch, options: &[&str]) -> (Running, String) {
     let holder = scratch.hold_with(options, &["--exit-on", "TERM"]);
     (holder, scratch.contenders()[0].path.clone())
-}
-
-/// A waiter whose supervisor is stopped, and whose keeper has no room to tell it anything, and the node before it.
-fn waiter_without_room(scratch: &Scratch, addresses: &str, options: &[&str]) -> (String, Running) {
-    // Each change takes a message; a socket has room for some 280 of them.
-    const CHANGES: usize = 400;
-    let first = scratch.occupy("");
-    let job = scratch.start(addresses, "job", options, &["--exit-on", "TERM"]);
-    scratch.wait_watched(&first);
-    process::stop(job.pid());
-    for _ in 0..CHANGES {
-        scratch.client().set(&first, b"").expect("the node exists");
-        scratch.wait_watched(&first);
-    }
-    (first, job)
-}
-
-#[test]
-fn a_holder_stops_its_command_and_releases() {
-    let scratch = Scratch::new().with_lock();
-    let (mut holder, node) = holder(&scratch, &["--on-lost", "echo lost $ZKLOCK_PATH"]);
-    let mut next = scratch.queue("next", 1);
-    ask(&scratch, &node, "holder");
-    let output = holder.wait().expect_code(76);
-    assert!(output.stdout().ends_with(&format!("signal TERM\nlost {LOCK}\n")), "{output}");
-    assert_eq!(
-        output.stderr(),
-        format!("zklock: asked by ops@db1 to give up {LOCK} (zklock break): stopping the command\n")
-    );
-    next.wait_stdout("ready");
-    finish(&mut next);
-    scratch.expect_tidy(&["holder", "next"]);
-}
-
-#[test]
-fn a_command_that_does_not_stop_is_killed() {
-    let scratch = Scratch::new().with_lock();
-    let mut holder = scratch.hold_with(&["-k", "200ms"], &["--wait"]);
-    ask(&scratch, &scratch.contenders()[0].path, "holder");
-    holder.wait_stdout("signal TERM");
-    holder.wait().expect_code(76);
-    scratch.wait_queue(0);
-}
-
-/// A supervisor that was stopped for so long that its keeper could not tell it is told when it goes on.
-#[test]
-fn a_supervisor_without_room_is_told_later() {
-    let scratch = Scratch::new().with_lock();
-    let (first, mut job) = waiter_without_room(&scratch, &direct(), &["--session-timeout", "60"]);
-    scratch.delete(&first);
-    ask(&scratch, &scratch.contenders()[0].path, "holder");
-    let node = scratch.contenders()[0].path.clone();
-    poll::until("the keeper has read it", || scratch.watchers().contains_key(&node).then_some(()));
-    process::send(job.pid(), Signal::SIGCONT);
-    job.wait().expect_code(76);
-    scratch.expect_tidy(&[]);
-}
-
-#[test]
-fn a_waiter_leaves_the_queue() {
-    let scratch = Scratch::new().with_lock();
-    let (mut holder, _) = holder(&scratch, &[]);
-    let mut waiter = scratch.queue("waiter", 1);
-    ask(&scratch, &scratch.contenders()[1].path, "waiter");
-    let output = waiter.wait().expect_code(76);
-    assert!(
-        output.stderr().contains(&format!("asked by ops@db1 to give up {LOCK} (zklock break): leaving the queue")),
-        "{output}"
-    );
-    scratch.wait_queue(1);
-    finish(&mut holder);
-    scratch.expect_tidy(&["holder"]);
-}
-
-/// It does not keep its place for a supervisor that is stopped.
-#[test]
-fn a_waiter_that_is_stopped_leaves_at_once() {
-    let scratch = Scratch::new().with_lock();
-    let (mut holder, _) = holder(&scratch, &[]);
-    let mut waiter = scratch.queue("waiter", 1);
-    process::stop(waiter.pid());
-    ask(&scratch, &scratch.contenders()[1].path, "waiter");
-    scratch.wait_left([LOCK], [1]);
-    process::send(waiter.pid(), Signal::SIGCONT);
-    let output = waiter.wait().expect_code(76);
-    assert!(output.stderr().contains("leaving the queue"), "{output}");
-    finish(&mut holder);
-    scratch.expect_tidy(&["holder"]);
-}
-
-/// It got the lock and lost it again before there was room to tell its supervisor.
-#[test]
-fn a_waiter_that_has_held_unnoticed_leaves_the_queue() {
-    let (scratch, proxy) = Scratch::proxied();
-    let (first, mut job) = waiter_without_room(&scratch, &proxy.address(), &[]);
-    let own = scratch.contenders()[1].path.clone();
-    let other = scratch.occupy("");
-    scratch.delete(&first);
-    // While it beats, it has nothing to ping for.
-    proxy.wait_count(Op::Ping, proxy.count(Op::Ping) + 1);
-    scratch.delete(&own);
-    proxy.wait_count(Op::Delete, 1);
-    process::send(job.pid(), Signal::SIGCONT);
-    job.wait_stderr("queueing again");
-    scratch.wait_queue(2);
-    let own = scratch.contenders()[1].path.clone();
-    scratch.wait_watched(&own);
-    ask(&scratch, &own, "waiter");
-    let output = job.wait().expect_code(76);
-    assert!(output.stderr().contains("leaving the queue"), "{output}");
-    scratch.delete(&other);
-    scratch.expect_tidy(&[]);
 }
 
 #[test]

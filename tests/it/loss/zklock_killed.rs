@@ -10,24 +10,7 @@ use crate::harness::poll;
 use crate::harness::process::{self, Process};
 use crate::harness::running::finish;
 use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
-use crate::harness::terminal::Terminal;
 use crate::harness::times::{AT_ONCE, INSTANT, SOON, expect_once_below};
-
-/// All that the command has started is dead before the next one starts, what has left its process group as well.
-#[test]
-fn supervisor_killed() {
-    let tree = ["--wait", "--spawn-daemon", "--", "--name", "daemon", "--wait"];
-    let minute = ["--session-timeout", "60"];
-    let mut fault = Fault::with("supervisor: KILL", Scratch::new().with_lock(), &direct(), &minute, &tree);
-    poll::until("the daemon", || fault.holder.stdout().contains("daemon ready\n").then_some(()));
-    let mut family = fault.holder.processes();
-    family.retain(|process| process.name == "child");
-    assert!(family.len() >= 2, "{family:?}");
-    fault.strike(Signal::SIGKILL, &[fault.supervisor]);
-    fault.next.wait_stdout("next ready");
-    process::expect_dead(&family);
-    fault.expect_killed(AT_ONCE);
-}
 
 #[test]
 fn next_starts_within_100_ms() {
@@ -84,31 +67,9 @@ fn waiter_killed() {
     scratch.expect_tidy(&["holder"]);
 }
 
-/// The guard, which has nothing to guard yet, is stopped: it does not hold up the keeper. At a terminal it has a session
-/// of its own, so the kernel does not continue it when zklock dies (setpgid(2), orphaned groups).
-#[test]
-fn waiter_killed_while_its_guard_is_stopped() {
-    let scratch = Scratch::new().with_lock();
-    let mut holder = scratch.hold();
-    let terminal = Terminal::new(80);
-    let mut victim = terminal.spawn(scratch.job(&direct(), "victim", &["--session-timeout", "60"], &[]));
-    scratch.wait_queue(2);
-    let guard = victim.guard();
-    poll::until("a process at the gate", || process::children(guard).pop());
-    process::stop(guard);
-    let killed = Moment::now();
-    victim.signal(Signal::SIGKILL);
-    scratch.wait_queue(1);
-    Moment::now().expect_within(AT_ONCE, killed, "the node goes");
-    victim.wait().expect_signal(Signal::SIGKILL);
-    victim.wait_until_nothing_is_left();
-    finish(&mut holder);
-    scratch.expect_tidy(&["holder"]);
-}
-
 #[test]
 fn command_stopped() {
-    let mut fault = Fault::minute("command: STOP, supervisor: KILL");
+    let mut fault = Fault::minute();
     fault.strike(Signal::SIGSTOP, &[fault.command]);
     fault.strike(Signal::SIGKILL, &[fault.supervisor]);
     fault.expect_killed(AT_ONCE);
@@ -116,7 +77,7 @@ fn command_stopped() {
 
 #[test]
 fn keeper_stopped() {
-    let mut fault = Fault::shared("keeper: STOP, supervisor: KILL");
+    let mut fault = Fault::shared();
     fault.strike(Signal::SIGSTOP, &[fault.keeper]);
     fault.strike(Signal::SIGKILL, &[fault.supervisor]);
     fault.command_dead(AT_ONCE);
@@ -124,13 +85,13 @@ fn keeper_stopped() {
     fault.next_starts(EXPIRY);
     // It finds its session over, and itself with nothing to do.
     process::send(fault.keeper, Signal::SIGCONT);
-    fault.end("KILL");
+    fault.end();
 }
 
 /// The keeper cannot say good-bye, and the session ends by itself.
 #[test]
 fn network_cut() {
-    let (mut fault, proxy) = Fault::proxied("network: cut, supervisor: KILL");
+    let (mut fault, proxy) = Fault::proxied();
     proxy.hold();
     fault.strike(Signal::SIGKILL, &[fault.supervisor]);
     fault.expect_killed(EXPIRY);
@@ -139,7 +100,7 @@ fn network_cut() {
 /// The session is not closed, because the keeper would do that. It expires.
 #[test]
 fn keeper_killed_as_well() {
-    let mut fault = Fault::shared("supervisor and keeper: KILL");
+    let mut fault = Fault::shared();
     // Neither sees the other one die.
     fault.strike(Signal::SIGSTOP, &[fault.supervisor, fault.keeper]);
     fault.strike(Signal::SIGKILL, &[fault.supervisor, fault.keeper]);
@@ -151,8 +112,7 @@ fn keeper_killed_as_well() {
 fn all_killed_with_children_in_the_group() {
     let scratch = Scratch::new().with_lock();
     let tree = ["--wait", "--spawn", "--", "--name", "grandchild", "--wait"];
-    let what = "supervisor, keeper and guard: KILL, command with children";
-    let mut fault = Fault::with(what, scratch, &direct(), &GRACE, &tree);
+    let mut fault = Fault::with(scratch, &direct(), &GRACE, &tree);
     // It may have been quicker than the command itself.
     poll::until("the grandchild", || fault.holder.stdout().contains("grandchild ready").then_some(()));
     let all = [fault.supervisor, fault.keeper, fault.holder.guard()];

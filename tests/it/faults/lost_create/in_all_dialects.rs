@@ -1,14 +1,12 @@
 //! The same with contenders that have several nodes, one for each dialect.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use super::expect_sync_before_look;
 use crate::harness::client::Kind;
 use crate::harness::frames::{Op, Request};
 use crate::harness::poll;
-use crate::harness::proxy::{Fate, Proxy, Trap};
+use crate::harness::proxy::{Fate, Proxy};
 use crate::harness::running::{Running, finish};
-use crate::harness::scratch::{Scratch, direct};
+use crate::harness::scratch::{Contender, Scratch, direct};
 
 const ALL: [&str; 5] = ["-v", "--session-timeout", "20", "--dialect", "curator,curator-rw,kazoo"];
 
@@ -16,10 +14,6 @@ const ALL: [&str; 5] = ["-v", "--session-timeout", "20", "--dialect", "curator,c
 /// number.
 fn creates_all(request: &Request) -> bool {
     request.op == Op::Multi && request.path.ends_with("-lock-")
-}
-
-fn lose_creation_of_all(proxy: &Proxy, fate: Fate) -> Trap {
-    proxy.trap(fate, creates_all)
 }
 
 /// The contenders are the nodes of one transaction, and what the running command was told of.
@@ -33,13 +27,20 @@ fn expect_three_of_one(scratch: &Scratch, job: &Running) {
     assert_eq!(job.variable("ZKLOCK_SESSION"), format!("{:#x}", nodes[0].stat.owner));
 }
 
-fn reply_to_create_all_lost(fate: Fate) {
+/// A job whose nodes have been created, and the reply to that was lost.
+#[track_caller]
+fn reply_lost(fate: Fate) -> (Scratch, Proxy, Running, Vec<Contender>) {
     let (scratch, proxy) = Scratch::proxied();
-    let trap = lose_creation_of_all(&proxy, fate);
-    let mut job = scratch.start(&proxy.address(), "job", &ALL, &["--exit-on", "TERM"]);
+    let trap = proxy.trap(fate, creates_all);
+    let job = scratch.start(&proxy.address(), "job", &ALL, &["--exit-on", "TERM"]);
     trap.wait();
     let created = scratch.contenders();
-    proxy.pass();
+    (scratch, proxy, job, created)
+}
+
+#[test]
+fn by_a_reset() {
+    let (scratch, proxy, mut job, created) = reply_lost(Fate::Reset);
     job.wait_stdout("ready");
     expect_three_of_one(&scratch, &job);
     assert_eq!(scratch.contenders(), created);
@@ -49,29 +50,10 @@ fn reply_to_create_all_lost(fate: Fate) {
     scratch.expect_tidy(&["job"]);
 }
 
-#[test]
-fn by_a_reset() {
-    reply_to_create_all_lost(Fate::Reset);
-}
-
-#[test]
-fn by_silence() {
-    reply_to_create_all_lost(Fate::Blackhole);
-}
-
-#[test]
-fn and_no_answer_for_a_while() {
-    reply_to_create_all_lost(Fate::ResetAndHold);
-}
-
 /// From a second transaction that was taken for lost and came late.
 #[test]
 fn of_two_sets_the_later_one_goes() {
-    let (scratch, proxy) = Scratch::proxied();
-    let trap = lose_creation_of_all(&proxy, Fate::ResetAndHold);
-    let mut job = scratch.start(&proxy.address(), "job", &ALL, &["--exit-on", "TERM"]);
-    trap.wait();
-    let created = scratch.contenders();
+    let (scratch, proxy, mut job, created) = reply_lost(Fate::ResetAndHold);
     for node in &created {
         let prefix = node.path.trim_end_matches(|digit: char| digit.is_ascii_digit());
         scratch.client().create(prefix, b"", Kind::EphemeralSequential).unwrap();
@@ -88,42 +70,12 @@ fn of_two_sets_the_later_one_goes() {
 #[test]
 fn set_that_has_lost_a_node() {
     for n in 0..3 {
-        let (scratch, proxy) = Scratch::proxied();
-        let trap = lose_creation_of_all(&proxy, Fate::ResetAndHold);
-        let mut job = scratch.start(&proxy.address(), "job", &ALL, &["--exit-on", "TERM"]);
-        trap.wait();
-        let created = scratch.contenders();
+        let (scratch, proxy, mut job, created) = reply_lost(Fate::ResetAndHold);
         scratch.delete(&created[n].path);
         proxy.pass();
         job.wait_stdout("ready");
         expect_three_of_one(&scratch, &job);
         assert!(scratch.contenders().iter().all(|node| !created.contains(node)), "{created:?}");
-        finish(&mut job);
-        scratch.expect_tidy(&["job"]);
-    }
-}
-
-/// After the list that showed all of them, and before the look at the first.
-#[test]
-fn set_that_loses_a_node_meanwhile() {
-    for n in 0..3 {
-        let (scratch, proxy) = Scratch::proxied();
-        // The first list is asked for together with the creation.
-        let lists = AtomicUsize::new(0);
-        let is_second =
-            move |request: &Request| request.op == Op::GetChildren && lists.fetch_add(1, Ordering::Relaxed) == 1;
-        let trap = proxy.trap(Fate::Wait, is_second);
-        let mut job = scratch.start(&proxy.address(), "job", &ALL, &["--exit-on", "TERM"]);
-        trap.wait();
-        let created = scratch.contenders();
-        scratch.delete(&created[n].path);
-        trap.release();
-        poll::until("it has queued anew", || {
-            let now = scratch.contenders();
-            (now.len() == 3 && now.iter().all(|node| !created.contains(node))).then_some(())
-        });
-        job.wait_stdout("ready");
-        expect_three_of_one(&scratch, &job);
         finish(&mut job);
         scratch.expect_tidy(&["job"]);
     }

@@ -201,12 +201,14 @@ impl Connection {
             return Ok(());
         };
         for mut frame in self.up.frames.split(&bytes) {
-            shared.lock().greeting.change_request(&mut frame);
+            if let Some(timeout) = shared.lock().timeout {
+                frame.set_timeout(timeout);
+            }
             if let Some(request) = Request::parse(self.number, &frame) {
                 let is_fatal = shared.lock().fatal.contains(&request.op);
                 shared.change(|state| {
                     if state.unknown.contains(&request.op) {
-                        frame.set_op(Op::Other(999));
+                        frame.set_op(Op::Unknown);
                     }
                     let armed =
                         state.traps.iter().find(|trap| trap.stage() == Stage::Armed && (trap.matches)(&request));
@@ -230,7 +232,6 @@ impl Connection {
             return Ok(None);
         };
         for mut frame in self.down.frames.split(&bytes) {
-            shared.lock().greeting.change_answer(&mut frame);
             if !self.pass_mistakes(shared, &mut frame) {
                 continue;
             }
