@@ -30,8 +30,6 @@ pub(crate) enum Right {
     Mounts,
     /// [`as_pid_1`].
     PidNamespaces,
-    /// To say which numbers the next processes of a PID namespace get.
-    PidNumbers,
     UserNamespaces,
     TimeNamespaces,
     Ptrace,
@@ -49,7 +47,6 @@ impl Right {
             Self::SetUserId => "set-user-ID programs in /tmp",
             Self::Mounts => "mount namespaces",
             Self::PidNamespaces => "PID namespaces",
-            Self::PidNumbers => "numbers of processes to be chosen",
             Self::UserNamespaces => "user namespaces",
             Self::TimeNamespaces => "time namespaces",
             Self::Ptrace => "ptrace(2)",
@@ -67,7 +64,6 @@ impl Right {
             Self::SetUserId => can_set_user_id(),
             Self::Mounts => does(mounted("mount -t tmpfs none /proc"), &["true"]),
             Self::PidNamespaces => does(as_pid_1(), &["true"]),
-            Self::PidNumbers => does(as_pid_1(), &["sh", "-c", "echo 100 >/proc/sys/kernel/ns_last_pid"]),
             Self::UserNamespaces => does(["unshare", "--user"], &["true"]),
             Self::TimeNamespaces => does(unshare(&IN_ANOTHER_TIME), &["true"]),
             Self::Ptrace => can_trace(),

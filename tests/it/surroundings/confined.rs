@@ -1,49 +1,20 @@
 //! With as few rights as a container, a service manager or an administrator may leave.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use tempfile::TempDir;
 
 use crate::harness::poll;
 use crate::harness::process;
-use crate::harness::rights::{AS_NOBODY, Right, mounted, refused};
+use crate::harness::rights::{AS_NOBODY, Copies, Right, mounted, refused};
 use crate::harness::running::{Running, only_line, silent};
 use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
 use crate::harness::seccomp::{filtering, refusing_adoption};
 use crate::harness::terminal::Terminal;
 use crate::harness::times::SOON;
-use crate::harness::zklock::{Zklock, binary, copy_program};
-use crate::surroundings::terminal::expect_settings_back;
-
-/// A copy of zklock that every user may execute, with this mode.
-struct Copied(TempDir);
-
-impl Copied {
-    fn new(mode: u32) -> Self {
-        let place = tempfile::tempdir_in("/tmp").expect("a temporary directory");
-        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).expect("a directory of ours");
-        let copied = Self(place);
-        copied.add(binary(), "zklock", mode);
-        copied
-    }
-
-    /// A copy of another program beside it, with this mode.
-    fn add(&self, program: &Path, name: &str, mode: u32) -> PathBuf {
-        let copy = self.0.path().join(name);
-        copy_program(program, &copy);
-        fs::set_permissions(&copy, fs::Permissions::from_mode(mode)).expect("a file of ours");
-        copy
-    }
-
-    fn zklock(&self) -> PathBuf {
-        self.0.path().join("zklock")
-    }
-}
+use crate::harness::zklock::{Zklock, binary};
 
 /// A command that starts a process in a session of its own, which writes its number to this file, and then does `then`.
 fn with_daemon(scratch: &Scratch, number: &Path, then: &str) -> [String; 4] {
@@ -61,17 +32,10 @@ fn number_in(file: &Path) -> Pid {
 fn lose(mut job: Running, daemon: Pid) {
     process::send(job.keeper(), Signal::SIGKILL);
     job.wait().expect_code(76);
-    expect_dead(daemon);
+    assert!(process::look(daemon).is_none_or(|process| process.state == 'Z'), "{daemon} lives");
 }
 
-fn expect_dead(pid: Pid) {
-    assert!(process::look(pid).is_none_or(|process| process.state == 'Z'), "{pid} lives");
-}
-
-/// A line of shell by which /dev has nothing but its null.
-const BARE_DEV: &str = "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3";
-
-/// The command is in the foreground of its terminal all the same, and can read what is typed.
+/// /dev has nothing but its null. The command is in the foreground of its terminal all the same, and can read what is typed.
 #[test]
 fn terminal_without_its_device() {
     if refused([Right::Root, Right::Mounts]) {
@@ -79,7 +43,7 @@ fn terminal_without_its_device() {
     }
     let scratch = Scratch::new();
     let terminal = Terminal::new(80);
-    let bare = mounted(BARE_DEV);
+    let bare = mounted("mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3");
     let job = scratch.zklock().args([LOCK, "--", "sh", "-c", r#"echo ready; read word; echo "<$word>""#]).run_by(bare);
     let mut job = terminal.spawn(job);
     terminal.wait_count("ready", 1);
@@ -88,23 +52,13 @@ fn terminal_without_its_device() {
     terminal.wait_count("<hello>", 1);
 }
 
-/// They are put back all the same.
-#[test]
-fn settings_of_a_terminal_without_its_device() {
-    if refused([Right::Root, Right::Mounts]) {
-        return;
-    }
-    let scratch = Scratch::new();
-    let job = scratch.zklock().args([LOCK, "--", "sh", "-c", "stty raw; echo full screen; exec sleep 1000"]);
-    expect_settings_back(&scratch, job.run_by(mounted(BARE_DEV)));
-}
-
 #[test]
 fn any_user_on_a_read_only_root() {
     if refused([Right::Root, Right::Mounts]) {
         return;
     }
-    let copied = Copied::new(0o755);
+    let copies = Copies::new();
+    let copy = copies.add(binary(), 0o755);
     let place = std::env::temp_dir();
     // Where a test may write may be a mount of its own, and where a chroot begins may be none.
     let read_only = format!(
@@ -116,7 +70,7 @@ fn any_user_on_a_read_only_root() {
     let by = [&["chroot", "/mnt"], &AS_NOBODY[..], &bare].concat();
     let scratch = Scratch::new().with_lock();
     // The user may not read the key of a certificate.
-    let zklock = |args: &[&str]| scratch.zklock().plain().program(copied.zklock()).args(args).run_by(by.clone());
+    let zklock = |args: &[&str]| scratch.zklock().plain().program(&copy).args(args).run_by(by.clone());
     let zklock = |args: &[&str]| zklock(args).run_by(mounted(&read_only));
     let script = r#"grep -E "^(Cap|NoNew)" /proc/self/status; touch "$0" 2>&1; exit 3"#;
     let file = place.join(format!("zklock-{}", fastrand::u64(..)));
@@ -164,16 +118,6 @@ fn seccomp_profile_of_docker() {
     scratch.wait_queue(0);
 }
 
-/// A profile that is older than faccessat2(2) denies it like all that it does not know. Then execve(2) tells what can be run.
-#[test]
-fn seccomp_profile_before_faccessat2() {
-    let scratch = Scratch::new();
-    let filtered = filtering(&scratch, "DENY(SYS_faccessat2, EPERM),");
-    let run = |command: &str| scratch.zklock().args([LOCK, "--", command]).run_by([filtered.as_os_str()]).run();
-    silent(run("true").expect_code(0));
-    only_line(&run("/etc/passwd").expect_code(126));
-}
-
 #[test]
 fn without_the_adoption_of_orphans_nothing_starts() {
     let scratch = Scratch::new();
@@ -183,47 +127,6 @@ fn without_the_adoption_of_orphans_nothing_starts() {
         let line = only_line(&run.run_by([filtered.as_os_str()]).run().expect_code(78));
         let why = "the system refuses the adoption of orphans (PR_SET_CHILD_SUBREAPER)";
         assert!(line.starts_with(&format!("cannot look after what the command starts: {why}")), "{line}");
-    }
-}
-
-/// Where the numbers of processes can be chosen, those of a new PID namespace among them.
-const NEXT: &str = "/proc/sys/kernel/ns_last_pid";
-
-/// A command has mounted the /proc of another PID namespace over that of zklock. The numbers there are those of other
-/// processes here: one like that of the guard, or of the keeper, with a child like a process that zklock does not know.
-#[test]
-fn what_a_command_mounts_on_proc_is_not_looked_at() {
-    if refused([Right::Mounts, Right::PidNumbers]) {
-        return;
-    }
-    for (victim, status) in [("keeper", 76), ("guard", 70)] {
-        let scratch = Scratch::new().with_lock();
-        let (numbers, ready) = (scratch.file("numbers"), scratch.file("ready"));
-        let inner = format!(
-            r#"until [ -e {numbers} ]; do sleep 0.01; done; read parent child <{numbers}; mount -t proc proc /proc
-            echo $((parent - 1)) >{NEXT}
-            sh -c 'echo $(('$child' - 1)) >{NEXT}; sleep 1000 & echo $$ $! >{ready}.new; mv {ready}.new {ready}; wait' &
-            wait"#,
-            numbers = numbers.display(),
-            ready = ready.display(),
-        );
-        let command = ["--", "unshare", "--pid", "--fork", "sh", "-c", &inner];
-        let job = scratch.zklock().args(GRACE).arg(LOCK).args(command).run_by(mounted("true"));
-        let mut job = job.spawn();
-        let mut bystander = Command::new("sleep").arg("1000").spawn().expect("sleep");
-        let (keeper, guard) = (job.keeper(), job.guard());
-        let (killed, other) = if victim == "keeper" { (keeper, guard) } else { (guard, keeper) };
-        let text = format!("{other} {}\n", bystander.id());
-        fs::write(numbers.with_extension("new"), &text).expect("a file of ours");
-        fs::rename(numbers.with_extension("new"), &numbers).expect("a file of ours");
-        assert_eq!(poll::until("the other /proc", || fs::read_to_string(&ready).ok()), text);
-        process::send(killed, Signal::SIGKILL);
-        job.wait().expect_code(status);
-        let lives = bystander.try_wait().expect("a child of ours").is_none();
-        let _ = bystander.kill();
-        bystander.wait().expect("a child of ours");
-        assert!(lives, "a process was killed that is not the command's");
-        scratch.wait_queue(0);
     }
 }
 
@@ -264,11 +167,11 @@ fn set_user_id_is_refused() {
     if refused([Right::SetUserId]) {
         return;
     }
-    let copied = Copied::new(0o6755);
+    let copies = Copies::new();
     for mode in [0o4755, 0o2755] {
-        fs::set_permissions(copied.zklock(), fs::Permissions::from_mode(mode)).unwrap();
+        let copy = copies.add(binary(), mode);
         for args in [&["-z", &direct(), LOCK, "true"][..], &["--version"]] {
-            let zklock = Zklock::bare().program(copied.zklock()).args(args);
+            let zklock = Zklock::bare().program(&copy).args(args);
             let output = zklock.run_by(AS_NOBODY).run().expect_code(70);
             assert_eq!(output.stdout(), "");
             assert!(only_line(&output).starts_with("zklock does not run with the rights of another user"), "{output}");

@@ -12,7 +12,7 @@ use crate::harness::proxy::Proxy;
 use crate::harness::running::Running;
 use crate::harness::scratch::{LOCK, Scratch, direct};
 use crate::harness::terminal::{CTRL_C, CTRL_Z, Terminal};
-use crate::harness::zklock::{Zklock, binary, child};
+use crate::harness::zklock::{Zklock, child};
 
 /// A shell that runs its command in the foreground, waits for a line when that has stopped, and continues it.
 const STOP_AND_CONTINUE: &str = r#""$@"; echo "stopped $?"; read; fg >/dev/null; echo "ended $?""#;
@@ -51,14 +51,6 @@ fn end_by_ctrl_c(terminal: &Terminal, mut shell: Running) {
     shell.wait().expect_code(0);
 }
 
-/// /proc shows a process whose first thread has ended as a zombie, whatever the others do.
-#[test]
-fn command_without_its_first_thread() {
-    let scratch = Scratch::new();
-    let zklock = scratch.zklock().arg(LOCK).child(["--second-thread"].iter().chain(&STOPPED_THEN_ENDED));
-    expect_stop_and_end(zklock, |terminal, _| terminal.press(CTRL_Z));
-}
-
 /// timeout(1) leaves the process group of zklock, so the terminal signals zklock alone.
 #[test]
 fn command_that_leaves_our_process_group() {
@@ -71,51 +63,6 @@ fn command_that_leaves_our_process_group() {
     terminal.press(CTRL_C);
     terminal.wait_count("signal INT", 1);
     job.wait().expect_code(3);
-}
-
-/// A zklock there cannot pass on what stops it.
-#[test]
-fn nested_run_that_has_left_our_process_group() {
-    let scratch = Scratch::new();
-    let inner =
-        scratch.zklock().args([LOCK, "--", "timeout", "600"]).arg(binary()).arg("/inner").arg("--").arg(child());
-    let terminal = Terminal::new(80);
-    let job = terminal.spawn_by(STOP_AND_CONTINUE, inner.args(["--default", "TSTP,CONT", "--exit-on", "INT"]));
-    terminal.wait_count("ready", 1);
-    terminal.press(CTRL_Z);
-    terminal.wait_count("stopped", 1);
-    let is_stopped = |process: &process::Process| process.state == 'T';
-    let below = || process::all().into_iter().filter(|process| process.session == job.pid() && process.name == "child");
-    poll::until("the command is stopped", || below().all(|process| is_stopped(&process)).then_some(()));
-    terminal.enter("");
-    poll::until("the command goes on", || below().all(|process| !is_stopped(&process)).then_some(()));
-    end_by_ctrl_c(&terminal, job);
-}
-
-/// What a nested run that waits needs to go on is not stopped, because nobody would continue it.
-#[test]
-fn nested_run_that_waits_and_has_left_our_process_group() {
-    let scratch = Scratch::new();
-    let mut holder = scratch.zklock().arg("/inner").child(["--until", "end"]).spawn();
-    holder.wait_stdout("ready");
-    let outer =
-        scratch.zklock().args([LOCK, "--", "timeout", "600"]).arg(binary()).arg("/inner").arg("--").arg(child());
-    let terminal = Terminal::new(80);
-    let job = terminal.spawn_by(STOP_AND_CONTINUE, outer.args(["--exit-on", "INT"]));
-    scratch.wait_left(["/inner"], [2]);
-    // The guards themselves have left the session, and the outer run's process has gone from its gate.
-    poll::until("a process at the inner gate", || {
-        let all: Vec<_> = process::all().into_iter().filter(|process| process.session == job.pid()).collect();
-        let timeout = all.iter().find(|process| process.name == "timeout")?.group;
-        all.iter().any(|process| process.group == timeout && process.name == "lock-guard").then_some(())
-    });
-    terminal.press(CTRL_Z);
-    terminal.wait_count("stopped", 1);
-    terminal.enter("");
-    scratch.touch("end");
-    holder.wait().expect_code(0);
-    terminal.wait_count("ready", 1);
-    end_by_ctrl_c(&terminal, job);
 }
 
 /// Options of a child for [`expect_stop_and_end`].
@@ -139,7 +86,7 @@ pub(crate) fn expect_stop_and_end(zklock: Zklock, stop: impl FnOnce(&Terminal, P
     job.wait().expect_code(0);
 }
 
-/// The lock comes while the waiter is stopped, and what it is stopped for lasts longer than it was to wait.
+/// It keeps its place. The lock comes while it is stopped, and that lasts longer than it was to wait.
 #[test]
 fn a_waiter_that_has_the_lock_when_it_goes_on_runs_its_command() {
     let scratch = Scratch::new();
@@ -150,26 +97,10 @@ fn a_waiter_that_has_the_lock_when_it_goes_on_runs_its_command() {
     terminal.wait_count("waiting for /lock", 1);
     terminal.press(CTRL_Z);
     terminal.wait_count("stopped", 1);
+    let last = scratch.occupy("");
     scratch.delete(&holder);
     poll::until("its time is over", || (job.elapsed() > Duration::from_secs(5)).then_some(()));
     terminal.enter("");
-    terminal.wait_count("ready", 1);
-    terminal.wait_count("ended 0", 1);
-    job.wait().expect_code(0);
-}
-
-#[test]
-fn waiter_keeps_its_place() {
-    let scratch = Scratch::new();
-    let holder = scratch.occupy("");
-    let terminal = Terminal::new(80);
-    let mut job = terminal.spawn_by(STOP_AND_CONTINUE, scratch.zklock().arg(LOCK).bare_child());
-    terminal.wait_count("waiting for /lock", 1);
-    terminal.press(CTRL_Z);
-    terminal.wait_count("stopped", 1);
-    let last = scratch.occupy("");
-    terminal.enter("");
-    scratch.delete(&holder);
     terminal.wait_count("ready", 1);
     terminal.wait_count("ended 0", 1);
     job.wait().expect_code(0);
@@ -209,23 +140,6 @@ fn stops_no_leader_of_a_session() {
     let mut job = terminal.spawn(scratch.zklock().arg(LOCK).child(["--default", "TSTP,CONT", "--exit-on", "INT"]));
     terminal.wait_count("ready", 1);
     terminal.press(CTRL_Z);
-    terminal.press(CTRL_C);
-    terminal.wait_count("signal INT", 1);
-    job.wait().expect_code(0);
-}
-
-/// No shell would continue zklock there, and who continues the command does not know of it.
-#[test]
-fn a_command_that_is_stopped_stops_no_leader_of_a_session() {
-    let scratch = Scratch::new();
-    let terminal = Terminal::new(80);
-    let zklock = scratch.zklock().env("ZKLOCK_LOG", "debug").arg(LOCK);
-    let mut job = terminal.spawn(zklock.child(["--exit-on", "INT"]));
-    terminal.wait_count("ready", 1);
-    let command = process::command(job.pid());
-    process::send(command, Signal::SIGSTOP);
-    terminal.wait_count("effect StopSelf", 1);
-    process::send(command, Signal::SIGCONT);
     terminal.press(CTRL_C);
     terminal.wait_count("signal INT", 1);
     job.wait().expect_code(0);

@@ -1,12 +1,8 @@
 //! PID namespaces: zklock as PID 1 of a container, `docker stop`, and commands that enter another namespace.
 
-use std::process::Command;
-
 use nix::sys::signal::Signal;
-use nix::unistd::Pid;
 
 use crate::harness::moment::Moment;
-use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::rights::{self, Right, refused};
 use crate::harness::running::{finish, only_line};
@@ -32,15 +28,7 @@ fn status_comes_back() {
         let output = job(status).expect_code(status.parse().unwrap());
         assert_eq!((output.stdout(), output.stderr()), ("words".to_owned(), String::new()));
     }
-}
-
-/// No signal that it sends itself can kill it (pid_namespaces(7)).
-#[test]
-fn death_by_a_signal_is_128_and_more() {
-    if refused([Right::PidNamespaces]) {
-        return;
-    }
-    let scratch = Scratch::new();
+    // No signal that it sends itself can kill it (pid_namespaces(7)).
     for (signal, status) in [("TERM", 143), ("KILL", 137), ("ABRT", 134)] {
         as_pid_1(scratch.zklock().arg(LOCK).child(["--die-of", signal])).run().expect_code(status);
     }
@@ -79,23 +67,25 @@ fn signal_ends_the_wait() {
     scratch.delete(&holder);
 }
 
+/// Where zklock does not see its own processes in /proc, or each of them would be in a namespace of its own.
 #[test]
-fn reaps_orphans() {
+fn refused_without_a_namespace_of_its_own() {
     if refused([Right::PidNamespaces]) {
         return;
     }
-    let scratch = Scratch::new();
-    let daemon = ["--exit-on", "TERM", "--spawn-daemon", "--", "--name", "daemon", "--exit-on", "USR1"];
-    let mut job = as_pid_1(scratch.zklock().arg(LOCK).child(daemon)).spawn();
-    job.wait_stdout("daemon ready");
-    let first = job.zklock();
-    // The command leads its group; the daemon is in that of what is between, which has ended.
-    let is_orphan = |process: &process::Process| process.name == "child" && process.pid != process.group;
-    let orphan = poll::until("an orphan", || process::below_guard(first).into_iter().find(is_orphan)).pid;
-    process::send(orphan, Signal::SIGUSR1);
-    poll::until("the daemon is reaped", || process::look(orphan).is_none().then_some(()));
-    process::send(first, Signal::SIGTERM);
-    job.wait().expect_code(0);
+    let scratch = Scratch::new().with_lock();
+    for (options, why) in [
+        (
+            &["--pid", "--fork", "--kill-child"][..],
+            "/proc is that of another PID namespace; mount its own there, as unshare --mount-proc does",
+        ),
+        (&["--pid"], "its processes would be in a PID namespace of their own; give --fork to unshare"),
+    ] {
+        let zklock = scratch.job(&direct(), "holder", &[], &[]).run_by(rights::unshare(options));
+        let line = only_line(&zklock.run().expect_code(78));
+        assert!(line.ends_with(why), "{line}");
+    }
+    scratch.expect_tidy(&[]);
 }
 
 #[test]
@@ -157,65 +147,4 @@ fn docker_stop() {
     scratch.begin("next").expect_within(2 * SOON, killed, "the next one starts");
     finish(&mut next);
     scratch.expect_tidy(&["holder", "next"]);
-}
-
-/// /proc then shows the processes of another namespace, whose numbers mean other processes here. So the descendants of
-/// the command could not be found.
-#[test]
-fn refused_without_a_proc_of_its_own() {
-    if refused([Right::PidNamespaces]) {
-        return;
-    }
-    let scratch = Scratch::new().with_lock();
-    let by = rights::unshare(&["--pid", "--fork", "--kill-child"]);
-    let output = scratch.job(&direct(), "holder", &[], &[]).run_by(by).run().expect_code(78);
-    assert_eq!(output.stdout(), "");
-    let stderr = output.stderr();
-    assert!(
-        stderr.starts_with("zklock: ")
-            && stderr.ends_with(
-                "/proc is that of another PID namespace; mount its own there, as unshare --mount-proc does\n"
-            ),
-        "{output}"
-    );
-    scratch.expect_tidy(&[]);
-}
-
-/// As `unshare --pid` without `--fork` starts it: every process that it makes would be in a namespace of its own.
-#[test]
-fn refused_where_its_processes_would_be_elsewhere() {
-    if refused([Right::PidNamespaces]) {
-        return;
-    }
-    let scratch = Scratch::new().with_lock();
-    let zklock = scratch.job(&direct(), "holder", &[], &[]).run_by(rights::unshare(&["--pid"]));
-    let why = "its processes would be in a PID namespace of their own; give --fork to unshare";
-    assert!(only_line(&zklock.run().expect_code(78)).ends_with(why));
-    scratch.expect_tidy(&[]);
-}
-
-/// What the command has left behind elsewhere is in its process group, and its orphans never come to the guard.
-#[test]
-fn what_is_left_in_another_namespace_lives_on() {
-    if refused([Right::Root, Right::PidNamespaces]) {
-        return;
-    }
-    let scratch = Scratch::new();
-    let mut other = Command::new("unshare").args(["--pid", "--fork", "--kill-child", "sleep", "600"]).spawn().unwrap();
-    let unshare = Pid::from_raw(other.id().try_into().expect("a process id"));
-    let first = poll::until("its first process", || {
-        process::children(unshare).into_iter().find(|process| process.name == "sleep").map(|process| process.pid)
-    });
-    let (target, script) = (first.to_string(), "sleep 600 </dev/null >/dev/null 2>&1 & exit 0");
-    let command = ["nsenter", "--target", &target, "--pid", "sh", "-c", script];
-    let mut job = scratch.zklock().args([LOCK, "--"]).args(command).spawn();
-    job.wait().expect_code(0);
-    let left = process::children(first);
-    let lives = |process: &process::Process| process.state != 'Z' && !process::is_pending(process.pid, Signal::SIGKILL);
-    let is_left = left.len() == 1 && lives(&left[0]);
-    other.kill().expect("it lives");
-    other.wait().expect("it is a child of ours");
-    job.wait_until_nothing_is_left();
-    scratch.wait_queue(0);
-    assert!(is_left, "{left:?}");
 }

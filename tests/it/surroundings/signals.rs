@@ -7,11 +7,9 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use crate::harness::frames::Op;
 use crate::harness::moment::Moment;
 use crate::harness::process;
-use crate::harness::running::finish;
-use crate::harness::scratch::{LASTING, LOCK, Scratch, direct};
+use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::terminal::{CTRL_C, Terminal};
 use crate::harness::zklock::{Zklock, child};
 
@@ -165,52 +163,4 @@ fn caller_that_ignores_sigchld() {
     let output =
         scratch.zklock().arg(LOCK).child(["--state", "--exit", "3"]).ignoring([Signal::SIGCHLD]).run().expect_code(3);
     assert!(output.stdout().starts_with("ignored CHLD"), "{output}");
-}
-
-#[test]
-fn none_ends_the_keeper() {
-    let (scratch, proxy) = Scratch::proxied();
-    let mut job = scratch.start(&proxy.address(), "job", &[], &["--exit-on", "TERM"]);
-    job.wait_stdout("ready");
-    let keeper = job.keeper();
-    // It leads a process group and a session of its own. These are the signals that end a process by default, without
-    // those that it cannot ignore and those that a fault of its own would cause.
-    let numbers = "1 2 3 10 12 13 14 15 16 24 25 26 27 29 30 $(seq 34 64)";
-    let script = format!("for signal in {numbers}; do kill -$signal -- {keeper} -{keeper}; done");
-    Zklock::bare().program("bash").args(["-c", &script]).run().expect_code(0);
-    let beats = proxy.count(Op::Multi);
-    proxy.wait_count(Op::Multi, beats + 2);
-    assert_eq!(job.keeper(), keeper);
-    finish(&mut job);
-    assert_eq!(job.stderr(), "");
-    scratch.expect_tidy(&["job"]);
-}
-
-/// Starts a program with eight seconds left on the timer of alarm(2), which survives execve(2).
-const WITH_AN_ALARM: [&str; 3] = ["perl", "-e", "alarm 8; exec @ARGV or die"];
-
-#[test]
-fn alarm_ends_the_wait() {
-    let scratch = Scratch::new();
-    let mut holder = scratch.hold();
-    let mut waiter = scratch.zklock().arg(LOCK).bare_child().run_by(WITH_AN_ALARM).spawn();
-    scratch.wait_queue(2);
-    let output = waiter.wait().expect_signal(Signal::SIGALRM);
-    assert_eq!((output.stdout(), output.stderr()), (String::new(), String::new()));
-    scratch.wait_queue(1);
-    waiter.wait_until_nothing_is_left();
-    finish(&mut holder);
-}
-
-/// The kernel makes it, as it makes Ctrl-C; but it makes it for zklock alone.
-#[test]
-fn alarm_at_a_terminal() {
-    let scratch = Scratch::new().with_lock();
-    let terminal = Terminal::new(80);
-    let job = scratch.job(&direct(), "job", &LASTING, &["--exit-on", "ALRM", "--exit", "7"]);
-    let mut job = terminal.spawn(job.run_by(WITH_AN_ALARM));
-    terminal.wait_count("job signal ALRM", 1);
-    job.wait().expect_code(7);
-    job.wait_until_nothing_is_left();
-    scratch.expect_tidy(&["job"]);
 }

@@ -7,12 +7,12 @@ use nix::sys::signal::Signal;
 use crate::harness::client::expire_session;
 use crate::harness::poll;
 use crate::harness::proxy::Proxy;
-use crate::harness::running::{Running, finish};
+use crate::harness::running::Running;
 use crate::harness::scratch::{LOCK, Scratch, direct};
-use crate::harness::server::{Server, free_port};
+use crate::harness::server::free_port;
 use crate::harness::stub::Stub;
 use crate::harness::terminal::{CTRL_C, Terminal};
-use crate::harness::times::{AT_ONCE, INSTANT, SOON, expect_once_below};
+use crate::harness::times::{INSTANT, SOON, expect_once_below};
 use crate::harness::zklock::Zklock;
 
 /// The signals that end a wait.
@@ -88,9 +88,9 @@ fn server_refuses() {
     }
 }
 
-/// Each signal for a zklock that has connected to `address`, where no server answers.
-fn cancel_without_an_answer(address: &str) {
-    let proxy = Proxy::plain(address.parse().expect("an address with a port"));
+#[test]
+fn server_hangs() {
+    let proxy = Proxy::plain(Stub::silent().address().parse().unwrap());
     for signal in CANCELLING {
         expect_once_below(INSTANT, || {
             let before = proxy.accepted();
@@ -101,18 +101,6 @@ fn cancel_without_an_answer(address: &str) {
             took
         });
     }
-}
-
-#[test]
-fn server_hangs() {
-    cancel_without_an_answer(&Stub::silent().address());
-}
-
-#[test]
-fn server_frozen() {
-    let server = Server::start();
-    server.freeze();
-    cancel_without_an_answer(&server.address());
 }
 
 /// The node cannot be deleted then. Trying costs a second and a half at most; the rest is tolerance, and
@@ -131,23 +119,6 @@ fn server_has_fallen_silent() {
     expire_session(&direct(), session);
     scratch.wait_left([LOCK], [1]);
     scratch.delete(&holder);
-}
-
-#[test]
-fn all_servers_down() {
-    let (scratch, proxy) = Scratch::proxied();
-    let mut holder = scratch.hold();
-    let mut waiter = scratch.start(&proxy.address(), "waiter", &["-v"], &[]);
-    scratch.wait_queue(2);
-    proxy.hold();
-    waiter.wait_stderr("connection to ZooKeeper lost");
-    waiter.signal(Signal::SIGTERM);
-    let told = Instant::now();
-    waiter.wait().expect_signal(Signal::SIGTERM);
-    // No server can be told to delete the node, so it is tried for a second.
-    assert!(told.elapsed() < 2 * AT_ONCE, "{:?}", told.elapsed());
-    finish(&mut holder);
-    scratch.expect_tidy(&["holder"]);
 }
 
 #[test]

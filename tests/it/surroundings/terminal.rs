@@ -111,7 +111,7 @@ fn settings_after_a_killed_command() {
 
 /// The command of `zklock` says `full screen` when it has changed the settings. It loses the lock.
 #[track_caller]
-pub(crate) fn expect_settings_back(scratch: &Scratch, zklock: Zklock) {
+fn expect_settings_back(scratch: &Scratch, zklock: Zklock) {
     let terminal = Terminal::new(80);
     let before = terminal.settings();
     let mut job = terminal.spawn_by(r#""$@"; echo "ended $?""#, zklock);
