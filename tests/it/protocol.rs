@@ -6,7 +6,6 @@
 //! `ZKLOCK_RECORD=127.0.0.1:PORT cargo test --test it protocol::scenario`.
 
 mod conversation;
-mod faults;
 pub(crate) mod fuzz;
 mod scenario;
 mod talk;

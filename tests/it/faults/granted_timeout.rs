@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::harness::frames::Op;
 use crate::harness::moment::Moment;
 use crate::harness::process;
-use crate::harness::proxy::{Fate, Proxy};
+use crate::harness::proxy::Fate;
 use crate::harness::running::{Running, finish, silent};
 use crate::harness::scratch::{LOCK, Scratch};
 use crate::harness::server::Settings;
@@ -104,19 +104,13 @@ fn shorter_one_and_then_silence() {
     let options = ["--session-timeout", &asked, "--kill-after", "0"];
     let (mut holder, mut next) = scratch.holder_and_next(&proxy.address(), &options);
     scratch.begin("holder").after(Duration::from_millis(100)).wait_past();
-    shorten_and_cut(&scratch, &proxy, Op::Sync, &mut holder, &mut next);
-}
-
-/// The connection breaks. With the next one [`SHORT_SESSION`] is granted, and then the reply to `op` is lost, with all
-/// that follows. The command is dead before the next one starts.
-#[track_caller]
-pub(crate) fn shorten_and_cut(scratch: &Scratch, proxy: &Proxy, op: Op, holder: &mut Running, next: &mut Running) {
+    // All that follows the first request of the next connection is lost.
     proxy.ask_for(SHORT_SESSION);
-    let cut = proxy.trap_ops(Fate::ResetAndHold, &[op]);
+    let cut = proxy.trap_ops(Fate::ResetAndHold, &[Op::Sync]);
     proxy.reset();
     cut.wait();
     holder.wait().expect_code(76);
-    finish(next);
+    finish(&mut next);
     proxy.pass();
     holder.wait_until_nothing_is_left();
     scratch.expect_tidy(&["holder", "next"]);

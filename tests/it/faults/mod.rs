@@ -1,7 +1,7 @@
 //! Faults of the network and of servers.
 
 mod ghosts; // servers that disagree
-pub(crate) mod granted_timeout;
+mod granted_timeout;
 mod lost_create;
 mod lost_data;
 mod lost_replies;

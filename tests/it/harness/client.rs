@@ -21,12 +21,9 @@ const SESSION_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a server may take to answer before another one is asked.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// Which sort of node to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Stays until it is deleted.
     Persistent,
-    /// Goes with this client's session.
     Ephemeral,
     /// Goes with this client's session; the server appends a sequence number to its name.
     EphemeralSequential,
@@ -37,9 +34,7 @@ pub(crate) enum Kind {
 pub(crate) struct Refusal(i32);
 
 impl Refusal {
-    /// There is no such node.
     pub(crate) const NO_NODE: Self = Self(-101);
-    /// An ACL forbids it.
     pub(crate) const NO_AUTH: Self = Self(-102);
 }
 
@@ -52,9 +47,7 @@ impl fmt::Display for Refusal {
 /// What the server knows of a node, as far as tests ask for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
-    /// The transaction that created it.
     pub(crate) czxid: i64,
-    /// How often its data was changed.
     pub(crate) version: i32,
     /// The session with which it goes; 0 for a node that stays.
     pub(crate) owner: i64,
@@ -93,7 +86,6 @@ impl Client {
         Self { shared, servers, chroot: chroot.to_owned(), session }
     }
 
-    /// The id of the session.
     pub(crate) fn session(&self) -> i64 {
         self.session.id
     }
@@ -128,7 +120,6 @@ impl Client {
         Ok(created.strip_prefix(&self.chroot).unwrap_or(&created).to_owned())
     }
 
-    /// Deletes a node, whatever its version.
     pub(crate) fn delete(&self, path: &str) -> Result<(), Refusal> {
         self.write(Op::Delete, &self.path(path).int(-1)).map(drop)
     }
@@ -142,24 +133,20 @@ impl Client {
         }
     }
 
-    /// Replaces the data of a node, whatever its version.
     pub(crate) fn set(&self, path: &str, data: &[u8]) -> Result<(), Refusal> {
         self.write(Op::SetData, &self.path(path).bytes(data).int(-1)).map(drop)
     }
 
-    /// Takes every permission on a node away, except that to read it.
     pub(crate) fn make_read_only(&self, path: &str) -> Result<(), Refusal> {
         let read = 1;
         self.allow(path, read)
     }
 
-    /// Takes the permission to read a node away.
     pub(crate) fn make_unreadable(&self, path: &str) -> Result<(), Refusal> {
         let (create, delete, admin) = (4, 8, 16);
         self.allow(path, create + delete + admin)
     }
 
-    /// Gives every permission on a node to everyone.
     pub(crate) fn make_open(&self, path: &str) -> Result<(), Refusal> {
         self.allow(path, 31)
     }
@@ -183,7 +170,6 @@ impl Client {
         Ok((data, Stat { czxid, version, owner, changed, children_changed: answer.long() }))
     }
 
-    /// Whether there is such a node.
     pub(crate) fn exists(&self, path: &str) -> bool {
         match self.get(path) {
             Ok(_) => true,
@@ -247,7 +233,6 @@ impl Client {
         self.wait_children(path, format_args!("{count} children"), |children| children.len() == count)
     }
 
-    /// Makes the server that this client is connected to catch up with the leader.
     pub(crate) fn sync(&self) {
         self.read(Op::Sync, &self.path("/")).expect("sync is not refused");
     }
@@ -377,7 +362,6 @@ fn open_any(servers: &[String], wanted: Session) -> (Wire, Session) {
     opened.unwrap_or_else(|| panic!("no answer from {servers:?}: {last:?}"))
 }
 
-/// One connection.
 #[derive(Debug)]
 struct Wire {
     stream: TcpStream,

@@ -10,7 +10,6 @@ use super::poll;
 use super::proxy::Proxy;
 use super::server::{BIND_ATTEMPTS, Role, Server, Settings, free_port};
 
-/// Three servers.
 #[derive(Debug)]
 pub(crate) struct Ensemble {
     servers: Vec<Server>,
@@ -24,7 +23,6 @@ impl Ensemble {
         SHARED.get_or_init(Self::start)
     }
 
-    /// An ensemble for one test.
     pub(crate) fn start() -> Self {
         Settings::default().ensemble()
     }
@@ -69,7 +67,6 @@ impl Ensemble {
         self.servers.iter().map(Server::address).collect::<Vec<_>>().join(",")
     }
 
-    /// A new chroot on the ensemble.
     pub(crate) fn chroot(&self) -> Chroot {
         Chroot::create(self.addresses())
     }
@@ -96,7 +93,6 @@ impl Ensemble {
         self.links.get(&(follower.id, leader.id)).expect("the ensemble was started with proxies")
     }
 
-    /// Waits until all three serve.
     #[track_caller]
     pub(crate) fn wait_until_serving(&self) {
         self.servers.iter().for_each(Server::wait_until_serving);
@@ -133,7 +129,6 @@ impl Chroot {
         Self { servers, path }
     }
 
-    /// Its path on the server.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
@@ -143,7 +138,6 @@ impl Chroot {
         Self { servers: addresses.into(), path: self.path.clone() }
     }
 
-    /// A client whose paths begin here.
     #[track_caller]
     pub(crate) fn client(&self) -> Client {
         Client::connect(&self.to_string())

@@ -94,7 +94,6 @@ impl Fault {
         self.since = Moment::now();
     }
 
-    /// The holder's node is deleted.
     #[track_caller]
     pub(crate) fn delete_node(&mut self) {
         self.strikes();

@@ -27,7 +27,6 @@ pub(crate) enum Op {
     SetWatches = 101,
     Sasl = 102,
     CloseSession = -11,
-    /// Any other one.
     Unknown = 999,
 }
 
@@ -56,12 +55,10 @@ impl Op {
     }
 }
 
-/// A request that has passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     /// The connection that it came on, counted from 0.
     pub(crate) connection: usize,
-    /// Its kind.
     pub(crate) op: Op,
     /// The path that it begins with, chroot and all; empty for a kind that has none.
     pub(crate) path: String,
@@ -170,7 +167,6 @@ fn string(bytes: &[u8]) -> Option<String> {
     String::from_utf8(rest.get(..usize::try_from(length).ok()?)?.to_vec()).ok()
 }
 
-/// A piece of a stream.
 #[derive(Debug)]
 pub(crate) struct Frame {
     /// All of it, its length included.

@@ -1,7 +1,7 @@
 //! Servers that know users by SASL.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use tempfile::TempDir;
 
@@ -13,7 +13,6 @@ use super::server::Settings;
 pub(crate) struct Users(TempDir);
 
 impl Users {
-    /// With these passwords.
     pub(crate) fn new(users: &[(&str, &str)]) -> Self {
         let this = Self(tempfile::tempdir().expect("a temporary directory"));
         this.write(users);
@@ -32,17 +31,11 @@ impl Users {
             .expect("a file can be written");
     }
 
-    /// How a server knows them.
     pub(crate) fn settings(&self) -> Settings {
-        settings(&self.path())
+        Settings::default()
+            .property(format_args!("java.security.auth.login.config={}", self.path().display()))
+            .line(format!("authProvider.sasl={}", class("SASLAuthenticationProvider")))
     }
-}
-
-/// How a server uses this file.
-fn settings(file: &Path) -> Settings {
-    Settings::default()
-        .property(format_args!("java.security.auth.login.config={}", file.display()))
-        .line(format!("authProvider.sasl={}", class("SASLAuthenticationProvider")))
 }
 
 /// A class of the servers, with its package.

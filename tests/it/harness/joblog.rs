@@ -9,9 +9,7 @@ pub(crate) struct Run {
     /// The command's process id. In a crowd that another program runs in one process, each contender has a number of
     /// its own instead.
     pub(crate) pid: u32,
-    /// The name that it was given.
     pub(crate) name: String,
-    /// Its first word.
     pub(crate) begin: u64,
     /// The last word of it: that it ended, or that it lived. A command that was killed may have lived a little longer.
     pub(crate) last: u64,
@@ -59,7 +57,6 @@ impl JobLog {
         Self { runs }
     }
 
-    /// The runs, in the order of their beginnings.
     pub(crate) fn runs(&self) -> &[Run] {
         &self.runs
     }
@@ -102,7 +99,6 @@ impl JobLog {
         self
     }
 
-    /// How many runs of this name have ended.
     pub(crate) fn count(&self, name: &str) -> usize {
         self.runs.iter().filter(|run| run.name == name && run.ended).count()
     }

@@ -15,13 +15,11 @@ const LATE: Duration = Duration::from_secs(1);
 pub(crate) struct Moment(pub(super) u64);
 
 impl Moment {
-    /// This moment.
     pub(crate) fn now() -> Self {
         let now = Duration::from(clock_gettime(ClockId::CLOCK_BOOTTIME).expect("the clock can be read"));
         Self(now.as_nanos().try_into().expect("a machine is not up for centuries"))
     }
 
-    /// This long after it.
     pub(crate) fn after(self, time: Duration) -> Self {
         Self(self.0 + u64::try_from(time.as_nanos()).expect("a short time"))
     }

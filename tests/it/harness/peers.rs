@@ -19,7 +19,6 @@ use super::scratch::{LOCK, Scratch};
 use super::times::{CROWD_LIMIT, LONG_SESSION};
 use super::zklock::{Zklock, binary};
 
-/// Where Debian's Java packages put their jars.
 const JARS: &str = "/usr/share/java";
 
 /// Has a JVM leave nothing in /tmp/hsperfdata_USER.
@@ -43,11 +42,9 @@ const PYTHON: &str = "/usr/bin/python3";
 /// The recipe by which a peer takes the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recipe {
-    /// Curator's `InterProcessMutex`.
     CuratorMutex,
     /// The same, which is told when it is asked to give up: [`Peer::expect_asked`].
     CuratorRevocable,
-    /// ZooKeeper's own `WriteLock`.
     WriteLock,
     /// The reader of Curator's `InterProcessReadWriteLock`.
     CuratorReader,
@@ -57,92 +54,66 @@ pub(crate) enum Recipe {
     KazooLockBesideCurator,
     /// kazoo's `Lock`, which takes no notice of readers.
     KazooLock,
-    /// kazoo's `ReadLock`.
     KazooReader,
-    /// kazoo's `WriteLock`.
     KazooWriter,
     /// Curator's `InterProcessMultiLock`, of this one path.
     CuratorMultiLock,
-    /// Curator's `LeaderSelector`.
     CuratorLeaderSelector,
-    /// kazoo's `Election`.
     KazooElection,
     /// Curator's `InterProcessSemaphoreMutex`. zklock takes no turns with this one, and those that follow.
     CuratorSemaphoreMutex,
     /// Curator's `InterProcessSemaphoreV2` with one lease.
     CuratorSemaphore,
-    /// Curator's `LeaderLatch`.
     CuratorLeaderLatch,
     /// kazoo's `Semaphore`, with more leases than are ever taken.
     KazooSemaphore,
-    /// kazoo's `NonBlockingLease`.
     KazooLease,
     /// One ephemeral node without a queue, created by means of kazoo.
     KazooSingle,
 }
 
 impl Recipe {
-    /// The word for it on the command line of its program, and its name in the log of a crowd.
-    pub(crate) fn word(self) -> &'static str {
+    /// The word for it on the command line of its program; what zklock is to be told so that it and clients of this kind see
+    /// each other; whether the program is kazoo's.
+    fn row(self) -> (&'static str, &'static [&'static str], bool) {
+        const KAZOO: &[&str] = &["--dialect", "kazoo"];
+        const READ_WRITE: &[&str] = &["--dialect", "curator-rw"];
         match self {
-            Self::CuratorMutex => "mutex",
-            Self::CuratorRevocable => "revocable",
-            Self::WriteLock => "write-lock",
-            Self::CuratorReader => "rw-read",
-            Self::CuratorWriter => "rw-write",
-            Self::KazooLockBesideCurator => "lock+curator",
-            Self::KazooLock => "lock",
-            Self::KazooReader => "read",
-            Self::KazooWriter => "write",
-            Self::CuratorMultiLock => "multi-lock",
-            Self::CuratorLeaderSelector => "selector",
-            Self::KazooElection => "election",
-            Self::CuratorSemaphoreMutex => "semaphore-mutex",
-            Self::CuratorSemaphore | Self::KazooSemaphore => "semaphore",
-            Self::CuratorLeaderLatch => "latch",
-            Self::KazooLease => "lease",
-            Self::KazooSingle => "single",
+            Self::CuratorMutex => ("mutex", &[], false),
+            Self::CuratorRevocable => ("revocable", &[], false),
+            Self::WriteLock => ("write-lock", &[], false),
+            Self::CuratorReader => ("rw-read", READ_WRITE, false),
+            Self::CuratorWriter => ("rw-write", READ_WRITE, false),
+            Self::KazooLockBesideCurator => ("lock+curator", &["--dialect", "curator"], true),
+            Self::KazooLock => ("lock", KAZOO, true),
+            Self::KazooReader => ("read", KAZOO, true),
+            Self::KazooWriter => ("write", KAZOO, true),
+            Self::CuratorMultiLock => ("multi-lock", &[], false),
+            Self::CuratorLeaderSelector => ("selector", &[], false),
+            Self::KazooElection => ("election", KAZOO, true),
+            Self::CuratorSemaphoreMutex => ("semaphore-mutex", &[], false),
+            Self::CuratorSemaphore => ("semaphore", &[], false),
+            Self::CuratorLeaderLatch => ("latch", &[], false),
+            Self::KazooSemaphore => ("semaphore", &[], true),
+            Self::KazooLease => ("lease", &[], true),
+            Self::KazooSingle => ("single", &["--dialect", "single"], true),
         }
     }
 
-    /// What zklock is to be told so that it and clients of this kind see each other.
+    /// Its name in the log of a crowd.
+    pub(crate) fn word(self) -> &'static str {
+        self.row().0
+    }
+
+    /// What zklock is to be told.
     pub(crate) fn options(self) -> &'static [&'static str] {
-        match self {
-            Self::CuratorMutex
-            | Self::CuratorRevocable
-            | Self::WriteLock
-            | Self::CuratorMultiLock
-            | Self::CuratorLeaderSelector => &[],
-            Self::CuratorReader | Self::CuratorWriter => &["--dialect", "curator-rw"],
-            Self::KazooLockBesideCurator => &["--dialect", "curator"],
-            Self::KazooLock | Self::KazooReader | Self::KazooWriter | Self::KazooElection => &["--dialect", "kazoo"],
-            Self::CuratorSemaphoreMutex
-            | Self::CuratorSemaphore
-            | Self::CuratorLeaderLatch
-            | Self::KazooSemaphore
-            | Self::KazooLease => &[],
-            Self::KazooSingle => &["--dialect", "single"],
-        }
+        self.row().1
     }
 
     /// Whether it needs newer servers than there are. See [`lacks`].
     #[must_use]
     pub(crate) fn needs_newer_servers(self) -> bool {
-        !self.is_kazoo() && self != Self::WriteLock && lacks(Feature::Curator)
-    }
-
-    fn is_kazoo(self) -> bool {
-        matches!(
-            self,
-            Self::KazooLockBesideCurator
-                | Self::KazooLock
-                | Self::KazooReader
-                | Self::KazooWriter
-                | Self::KazooElection
-                | Self::KazooSemaphore
-                | Self::KazooLease
-                | Self::KazooSingle
-        )
+        !self.row().2 && self != Self::WriteLock && lacks(Feature::Curator)
     }
 }
 
@@ -166,7 +137,7 @@ impl Peer {
     #[track_caller]
     pub(crate) fn with_session_timeout(scratch: &Scratch, recipe: Recipe, session_timeout: Duration) -> Self {
         let session_timeout = session_timeout.as_millis().to_string();
-        let program = if recipe.is_kazoo() { kazoo() } else { java() };
+        let program = if recipe.row().2 { kazoo() } else { java() };
         let arguments = [scratch.chroot().to_string(), LOCK.to_owned(), recipe.word().to_owned(), session_timeout];
         let running = program.args(arguments).arg(scratch.file("log")).open_stdin().spawn();
         let mut peer = Self { running, session: 0 };
@@ -176,7 +147,6 @@ impl Peer {
         peer
     }
 
-    /// The id of its session.
     pub(crate) fn session(&self) -> i64 {
         self.session
     }
@@ -188,7 +158,6 @@ impl Peer {
         self.expect_acquired();
     }
 
-    /// Begins to take the lock.
     #[track_caller]
     pub(crate) fn queue(&mut self) {
         self.tell("acquire");
@@ -207,20 +176,17 @@ impl Peer {
         self.expect("busy");
     }
 
-    /// Releases the lock.
     #[track_caller]
     pub(crate) fn release(&mut self) {
         self.tell("release");
         self.expect("released");
     }
 
-    /// Waits until it has been asked to give up.
     #[track_caller]
     pub(crate) fn expect_asked(&mut self) {
         self.expect("asked");
     }
 
-    /// Asks the contender with this node to give up.
     #[track_caller]
     pub(crate) fn revoke(&mut self, node: &str) {
         self.tell(&format!("revoke {node}"));
@@ -233,14 +199,12 @@ impl Peer {
         self.tell(&format!("crowd {size} {turns}"));
     }
 
-    /// Waits until the crowd has gone.
     #[track_caller]
     pub(crate) fn expect_crowd_done(&mut self) {
         let answer = self.running.wait_stdout_at_most(CROWD_LIMIT, "");
         assert_eq!(answer, "done", "{}", self.running);
     }
 
-    /// SIGKILL. Returns when it has gone; its session goes later.
     #[track_caller]
     pub(crate) fn kill(&mut self) {
         self.running.signal(Signal::SIGKILL);

@@ -85,13 +85,9 @@ fn prepare(command: &mut Command, seat: Seat, ignored: Vec<Signal>) {
 /// A process as /proc/PID/stat shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
-    /// Its process id.
     pub(crate) pid: Pid,
-    /// Its parent's process id.
     pub(crate) parent: Pid,
-    /// Its process group.
     pub(crate) group: Pid,
-    /// Its session.
     pub(crate) session: Pid,
     /// Its name, at most 15 bytes.
     pub(crate) name: String,
@@ -134,12 +130,10 @@ pub(crate) fn sleeps(pid: Pid) -> usize {
     count.and_then(|count| count.trim().parse().ok()).expect("a number")
 }
 
-/// Every process that can be seen.
 pub(crate) fn all() -> Vec<Process> {
     pids().filter_map(look).collect()
 }
 
-/// The ids of the processes that can be seen.
 fn pids() -> impl Iterator<Item = Pid> {
     let entries = fs::read_dir("/proc").expect("/proc is mounted").flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).map(Pid::from_raw)

@@ -21,7 +21,7 @@ use nix::sys::socket;
 use self::relay::{Connection, End, linger_never};
 use super::frames::{Mistake, Op, Request, Wrong};
 use super::poll::{self, PATIENCE};
-use super::server::free_port;
+use super::server;
 
 #[path = "proxy/relay.rs"]
 mod relay;
@@ -138,26 +138,20 @@ impl Proxy {
     }
 
     fn start(target: SocketAddr, reads_frames: bool) -> Self {
-        let (port, listener) = poll::until("a port for a proxy", || {
-            let port = free_port();
-            TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok().map(|listener| (port, listener))
-        });
+        let (port, listener) = server::listener();
         let shared = Arc::new(Shared { port, target, reads_frames, state: Mutex::default(), changed: Condvar::new() });
         listen(&shared, listener);
         Self { shared }
     }
 
-    /// Its port on 127.0.0.1.
     pub(crate) fn port(&self) -> u16 {
         self.shared.port
     }
 
-    /// `127.0.0.1:PORT`.
     pub(crate) fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port())
     }
 
-    /// Everything passes again.
     pub(crate) fn pass(&self) {
         self.flows(Flow::Pass, Flow::Pass);
     }
@@ -199,12 +193,10 @@ impl Proxy {
         listen(&self.shared, listener);
     }
 
-    /// How many connections were accepted so far.
     pub(crate) fn accepted(&self) -> usize {
         self.shared.lock().accepted
     }
 
-    /// How many connections are open.
     pub(crate) fn open(&self) -> usize {
         self.shared.lock().connections.len()
     }
@@ -214,12 +206,10 @@ impl Proxy {
         self.shared.lock().requests.clone()
     }
 
-    /// How many requests of this kind have come so far.
     pub(crate) fn count(&self, op: Op) -> usize {
         self.shared.lock().requests.iter().filter(|request| request.op == op).count()
     }
 
-    /// Waits until that many requests of this kind have come.
     #[track_caller]
     pub(crate) fn wait_count(&self, op: Op, count: usize) {
         let seen = |state: &State| state.requests.iter().filter(|request| request.op == op).count();

@@ -13,7 +13,6 @@ const LOGGER: &str = "/usr/share/java/slf4j-simple.jar";
 const CODEC: &str = "/usr/share/java/netty-codec.jar";
 const MAIN: &str = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
 
-/// How to run a server.
 #[derive(Debug)]
 pub(super) struct Release {
     /// `None`: that of Debian's package.
@@ -23,7 +22,6 @@ pub(super) struct Release {
 }
 
 impl Release {
-    /// The release of all servers.
     pub(super) fn used() -> &'static Self {
         static USED: OnceLock<Release> = OnceLock::new();
         USED.get_or_init(|| match variable("ZKLOCK_SERVER_VERSION") {

@@ -41,37 +41,26 @@ pub(crate) enum Right {
 }
 
 impl Right {
-    fn name(self) -> &'static str {
+    /// Its name, and how it is tried. The numbers of capabilities are in linux/capability.h.
+    fn row(self) -> (&'static str, fn() -> bool) {
         match self {
-            Self::Root => "root",
-            Self::SetUserId => "set-user-ID programs in /tmp",
-            Self::Mounts => "mount namespaces",
-            Self::PidNamespaces => "PID namespaces",
-            Self::UserNamespaces => "user namespaces",
-            Self::TimeNamespaces => "time namespaces",
-            Self::Ptrace => "ptrace(2)",
-            Self::Undumpable => "CAP_SYS_PTRACE",
-            Self::LockedMemory => "CAP_IPC_LOCK",
-            Self::RealTimePriority => "a real-time priority",
+            Self::Root => ("root", || does(AS_NOBODY, &["true"])),
+            Self::SetUserId => ("set-user-ID programs in /tmp", can_set_user_id),
+            Self::Mounts => ("mount namespaces", || does(mounted("mount -t tmpfs none /proc"), &["true"])),
+            Self::PidNamespaces => ("PID namespaces", || does(as_pid_1(), &["true"])),
+            Self::UserNamespaces => ("user namespaces", || does(["unshare", "--user"], &["true"])),
+            Self::TimeNamespaces => ("time namespaces", || does(unshare(&IN_ANOTHER_TIME), &["true"])),
+            Self::Ptrace => ("ptrace(2)", can_trace),
+            Self::Undumpable => ("CAP_SYS_PTRACE", || has_capability(19)),
+            Self::LockedMemory => ("CAP_IPC_LOCK", || has_capability(14)),
+            Self::RealTimePriority => ("a real-time priority", || does(["chrt", "--fifo", "98"], &["true"])),
         }
     }
 
     fn is_given(self) -> bool {
         const COUNT: usize = Right::RealTimePriority as usize + 1;
         static TRIED: [OnceLock<bool>; COUNT] = [const { OnceLock::new() }; COUNT];
-        *TRIED[self as usize].get_or_init(|| match self {
-            Self::Root => does(AS_NOBODY, &["true"]),
-            Self::SetUserId => can_set_user_id(),
-            Self::Mounts => does(mounted("mount -t tmpfs none /proc"), &["true"]),
-            Self::PidNamespaces => does(as_pid_1(), &["true"]),
-            Self::UserNamespaces => does(["unshare", "--user"], &["true"]),
-            Self::TimeNamespaces => does(unshare(&IN_ANOTHER_TIME), &["true"]),
-            Self::Ptrace => can_trace(),
-            // The numbers are in linux/capability.h.
-            Self::Undumpable => has_capability(19),
-            Self::LockedMemory => has_capability(14),
-            Self::RealTimePriority => does(["chrt", "--fifo", "98"], &["true"]),
-        })
+        *TRIED[self as usize].get_or_init(self.row().1)
     }
 }
 
@@ -80,7 +69,7 @@ impl Right {
 #[track_caller]
 pub(crate) fn refused<const N: usize>(rights: [Right; N]) -> bool {
     let missing = rights.into_iter().find(|right| !right.is_given());
-    missing.inspect(|right| skip(right.name())).is_some()
+    missing.inspect(|right| skip(right.row().0)).is_some()
 }
 
 /// Words that run a program by unshare(1) with these options, for which it is root of a user namespace unless we are root

@@ -93,7 +93,6 @@ impl Running {
         Self { child, what, mark, started, ended: None, stdout, stderr }
     }
 
-    /// The process that was started.
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().try_into().expect("a process id is positive"))
     }
@@ -116,7 +115,6 @@ impl Running {
         self.child_process("writer", is_writer)
     }
 
-    /// The command, once it runs: the oldest child of the guard.
     #[track_caller]
     pub(crate) fn command(&self) -> Pid {
         // A child that has not executed its program yet still has the guard's own name.
@@ -213,12 +211,10 @@ impl Running {
         }
     }
 
-    /// Everything on stdout so far.
     pub(crate) fn stdout(&self) -> String {
         self.stdout.text()
     }
 
-    /// Everything on stderr so far.
     pub(crate) fn stderr(&self) -> String {
         self.stderr.text()
     }
@@ -231,14 +227,12 @@ impl Running {
         value.unwrap_or_else(|| panic!("no {name}\n{self}")).to_owned()
     }
 
-    /// Writes to the pipe of [`Zklock::open_stdin`].
     #[track_caller]
     pub(crate) fn write_stdin(&mut self, bytes: &[u8]) {
         let pipe = self.child.stdin.as_mut().expect("open_stdin was asked for");
         pipe.write_all(bytes).expect("stdin is read");
     }
 
-    /// Closes the pipe of [`Zklock::open_stdin`].
     pub(crate) fn close_stdin(&mut self) {
         self.child.stdin = None;
     }
@@ -369,14 +363,11 @@ impl Drop for Running {
     }
 }
 
-/// How a run has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Output {
     /// As wait(2) gave it.
     pub(crate) status: ExitStatus,
-    /// All of stdout.
     pub(crate) stdout: Vec<u8>,
-    /// All of stderr.
     pub(crate) stderr: Vec<u8>,
     /// From just before the start to when the end was seen, at most a few milliseconds late.
     pub(crate) elapsed: Duration,
@@ -384,17 +375,14 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// stdout, with what is not UTF-8 replaced.
     pub(crate) fn stdout(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// stderr, with what is not UTF-8 replaced.
     pub(crate) fn stderr(&self) -> String {
         String::from_utf8_lossy(&self.stderr).into_owned()
     }
 
-    /// Panics unless it exited with `code`.
     #[track_caller]
     pub(crate) fn expect_code(self, code: i32) -> Self {
         assert_eq!(self.status.code(), Some(code), "exit status\n{self}");
@@ -406,7 +394,6 @@ impl Output {
         self.status.signal() == Some(signal)
     }
 
-    /// Panics unless it died of `signal`.
     #[track_caller]
     pub(crate) fn expect_signal(self, signal: Signal) -> Self {
         assert_eq!(self.status.signal(), Some(signal as i32), "death by {signal}\n{self}");

@@ -69,7 +69,6 @@ pub(crate) struct Scratch {
     directory: TempDir,
 }
 
-/// A contender's node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Contender {
     /// Its path, as commands see it in `ZKLOCK_NODE`.
@@ -122,12 +121,10 @@ impl Scratch {
         self.directory.path().join(name)
     }
 
-    /// Creates a file in the directory.
     pub(crate) fn touch(&self, name: &str) {
         fs::write(self.file(name), "").expect("a file can be created");
     }
 
-    /// The text of a file in the directory.
     #[track_caller]
     pub(crate) fn read(&self, name: &str) -> String {
         fs::read_to_string(self.file(name)).expect("a file that can be read")
@@ -243,7 +240,6 @@ impl Scratch {
         self.occupy(&format!("{{{card}:{since}}}"))
     }
 
-    /// Deletes a node, which must be there.
     #[track_caller]
     pub(crate) fn delete(&self, path: &str) {
         self.client.delete(path).unwrap_or_else(|refusal| panic!("{path}: {refusal}"));
@@ -267,7 +263,6 @@ impl Scratch {
         paths.filter_map(|path| stat(&path).map(|stat| Contender { path, stat })).collect()
     }
 
-    /// The only contender. Panics when there is another number of them.
     #[track_caller]
     pub(crate) fn only_contender(&self) -> Contender {
         let [contender] = <[_; 1]>::try_from(self.contenders()).unwrap_or_else(|all| panic!("not one: {all:?}"));
@@ -337,14 +332,12 @@ impl Scratch {
         });
     }
 
-    /// When the command `name` was last alive.
     #[track_caller]
     pub(crate) fn last_alive(&self, name: &str) -> Moment {
         let log = self.log();
         Moment(log.runs().iter().rfind(|run| run.name == name).unwrap_or_else(|| panic!("{name} never ran")).last)
     }
 
-    /// When the command `name` began.
     #[track_caller]
     pub(crate) fn begin(&self, name: &str) -> Moment {
         let log = self.log();

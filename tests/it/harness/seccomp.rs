@@ -42,9 +42,3 @@ pub(crate) fn filtering(scratch: &Scratch, rules: &str) -> PathBuf {
     assert!(compiler.expect("a C compiler").success());
     program
 }
-
-/// The same where no process can adopt orphans (PR_SET_CHILD_SUBREAPER).
-#[track_caller]
-pub(crate) fn refusing_adoption(scratch: &Scratch) -> PathBuf {
-    filtering(scratch, "UNLESS(JEQ, SYS_prctl, 3), LOAD(args[0]), UNLESS(JEQ, 36, 1), FAIL(EPERM),")
-}

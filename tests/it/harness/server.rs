@@ -81,24 +81,18 @@ pub(super) const BIND_ATTEMPTS: usize = 5;
 /// What becomes of a server's data when it is started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Data {
-    /// It is there again.
     Kept,
-    /// The server starts empty.
     Wiped,
 }
 
 /// The role that a server says it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// The only server.
     Standalone,
-    /// Leads an ensemble.
     Leader,
-    /// Follows a leader.
     Follower,
 }
 
-/// One ZooKeeper server.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(super) id: usize,
@@ -117,7 +111,6 @@ impl Server {
         SHARED.get_or_init(Self::start)
     }
 
-    /// A standalone server for one test.
     pub(crate) fn start() -> Self {
         Settings::default().server()
     }
@@ -143,7 +136,6 @@ impl Server {
         Self { id, port, secure_port, directory, config, properties, process: Mutex::new(None) }
     }
 
-    /// `127.0.0.1:PORT`.
     pub(crate) fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
@@ -153,12 +145,10 @@ impl Server {
         format!("{host}:{}", self.secure_port.expect("a server with a port for TLS"))
     }
 
-    /// Where its configuration and its data are.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// A new chroot on this server.
     pub(crate) fn chroot(&self) -> Chroot {
         Chroot::create(self.address())
     }
@@ -187,7 +177,6 @@ impl Server {
         poll::until("the server is stopped", || (process::look(pid)?.state == 'T').then_some(()));
     }
 
-    /// SIGCONT.
     #[track_caller]
     pub(crate) fn thaw(&self) {
         process::send(self.pid(), Signal::SIGCONT);
@@ -275,7 +264,6 @@ impl Server {
         })
     }
 
-    /// What the server has logged.
     pub(crate) fn log(&self) -> String {
         fs::read(self.directory.join("log")).map(|log| String::from_utf8_lossy(&log).into_owned()).unwrap_or_default()
     }
@@ -300,7 +288,6 @@ impl Server {
         poll::until(format_args!("an answer to {word}"), || self.ask(word).ok())
     }
 
-    /// The ids of all its sessions.
     pub(crate) fn sessions(&self) -> BTreeSet<i64> {
         let dump = self.tell("dump");
         let ids = dump.lines().filter_map(|line| line.trim().strip_prefix("0x"));
@@ -317,7 +304,6 @@ impl Server {
         value.unwrap_or_else(|| panic!("no {name} in:\n{answer}"))
     }
 
-    /// What the server says that it is; `None` while it does not serve.
     pub(crate) fn role(&self) -> Option<Role> {
         let answer = self.ask("srvr").ok()?;
         let mode = answer.lines().find_map(|line| line.strip_prefix("Mode: "))?;
@@ -348,12 +334,17 @@ fn listens(port: u16) -> bool {
 /// It is below the range from which Linux takes ports for outgoing connections (ip_local_port_range, ip(7)): no client
 /// can sit on it while a server restarts, and none can connect to itself while nothing listens.
 pub(crate) fn free_port() -> u16 {
+    listener().0
+}
+
+/// The same, and something listens on it.
+pub(crate) fn listener() -> (u16, TcpListener) {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
     poll::until("a free port", || {
         let port = fastrand::u16(15_000..32_000);
-        (!given.contains(&port) && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() && given.insert(port))
-            .then_some(port)
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()?;
+        given.insert(port).then_some((port, listener))
     })
 }
 

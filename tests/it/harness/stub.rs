@@ -1,15 +1,13 @@
 //! A server that does not speak ZooKeeper's protocol: it is silent, or sends something else.
 
 use std::io::Write;
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::thread;
 
 use nix::poll::PollFlags;
 
-use super::poll;
 use super::proxy::{interest, is_ready, wait_for};
-use super::server::free_port;
+use super::server;
 
 /// A server that accepts connections and answers each with the same bytes, or never.
 #[derive(Debug)]
@@ -31,10 +29,7 @@ impl Stub {
 
     /// Writes `bytes` to each connection and keeps it open.
     pub(crate) fn answering(bytes: Vec<u8>) -> Self {
-        let (port, listener) = poll::until("a port for a stub", || {
-            let port = free_port();
-            TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok().map(|listener| (port, listener))
-        });
+        let (port, listener) = server::listener();
         let (stop, word) = UnixStream::pair().expect("a socket pair");
         thread::spawn(move || {
             let mut connections = Vec::new();
@@ -54,7 +49,6 @@ impl Stub {
         Self { port, stop }
     }
 
-    /// `127.0.0.1:PORT`.
     pub(crate) fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }

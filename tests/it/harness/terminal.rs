@@ -17,16 +17,13 @@ use super::poll;
 use super::running::Running;
 use super::zklock::Zklock;
 
-/// Ctrl-C.
 pub(crate) const CTRL_C: u8 = 0x03;
 /// Ctrl-S, which pauses the output.
 pub(crate) const CTRL_S: u8 = 0x13;
 /// Ctrl-Q, which continues it.
 pub(crate) const CTRL_Q: u8 = 0x11;
-/// Ctrl-Z.
 pub(crate) const CTRL_Z: u8 = 0x1a;
 
-/// A terminal that does not echo what is typed.
 #[derive(Debug)]
 pub(crate) struct Terminal {
     keyboard: File,
@@ -87,12 +84,10 @@ impl Terminal {
         assert_eq!(result, 0, "the terminal can be resized");
     }
 
-    /// Types one key.
     pub(crate) fn press(&self, key: u8) {
         (&self.keyboard).write_all(&[key]).expect("the terminal takes keys");
     }
 
-    /// Types a line.
     pub(crate) fn enter(&self, line: &str) {
         (&self.keyboard).write_all(format!("{line}\n").as_bytes()).expect("the terminal takes keys");
     }
@@ -106,7 +101,6 @@ impl Terminal {
         drop(self.keyboard);
     }
 
-    /// The terminal's settings.
     pub(crate) fn settings(&self) -> Termios {
         tcgetattr(&self.device).expect("the terminal's settings")
     }
@@ -143,25 +137,20 @@ impl Terminal {
 /// What a terminal shows of a text in which there is nothing but lines that are written over, and a screen that is:
 /// carriage return, "cursor home", "erase to the end of the line" and "of the screen" (console_codes(4)).
 fn show(text: &str) -> Vec<String> {
-    const ERASE: &str = "\x1b[K";
     const ERASE_REST: &str = "\x1b[J";
     const HOME: &str = "\x1b[H";
     let mut lines = vec![vec![]];
     let (mut row, mut column, mut rest) = (0, 0, text);
     while let Some(character) = rest.chars().next() {
-        if let Some(after) = rest.strip_prefix(ERASE) {
-            lines[row].truncate(column);
-            rest = after;
-            continue;
-        }
-        if let Some(after) = rest.strip_prefix(ERASE_REST) {
-            lines[row].truncate(column);
-            lines.truncate(row + 1);
-            rest = after;
-            continue;
-        }
-        if let Some(after) = rest.strip_prefix(HOME) {
-            (row, column, rest) = (0, 0, after);
+        if let Some(escape) = ["\x1b[K", ERASE_REST, HOME].into_iter().find(|escape| rest.starts_with(escape)) {
+            match escape {
+                HOME => (row, column) = (0, 0),
+                _ => lines[row].truncate(column),
+            }
+            if escape == ERASE_REST {
+                lines.truncate(row + 1);
+            }
+            rest = &rest[escape.len()..];
             continue;
         }
         match character {

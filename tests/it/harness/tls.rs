@@ -12,7 +12,6 @@ use super::server::{Server, Settings, free_port};
 use super::zklock::Zklock;
 
 impl Authority {
-    /// How a server shows the certificate `name`. It trusts this authority.
     pub(crate) fn settings(&self, name: &str, protocol: Protocol, client_auth: &str) -> Settings {
         let ciphers = match protocol {
             Protocol::Tls12 => "",

@@ -22,7 +22,6 @@ use super::secure::{Secure, say_plain};
 /// which is there once a child of tests/child/main.rs has panicked.
 pub(crate) const MARK: &str = "ZKLOCK_TEST";
 
-/// Whether it is a keeper.
 pub(crate) fn is_keeper(process: &Process) -> bool {
     process.name == "lock-keeper"
 }
@@ -42,7 +41,6 @@ pub(crate) fn is_writer(process: &Process) -> bool {
     process.name == "lock-writer"
 }
 
-/// The binary under test.
 pub(crate) fn binary() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_zklock"))
 }
@@ -111,7 +109,6 @@ impl Zklock {
         Self::bare().env("ZKLOCK_ZOOKEEPER", servers.to_string())
     }
 
-    /// Without any servers named.
     pub(crate) fn bare() -> Self {
         Self {
             program: binary().into(),
@@ -138,13 +135,11 @@ impl Zklock {
         self
     }
 
-    /// One more argument.
     pub(crate) fn arg(mut self, arg: impl Into<OsString>) -> Self {
         self.args.push(arg.into());
         self
     }
 
-    /// More arguments.
     pub(crate) fn args<I: IntoIterator<Item: Into<OsString>>>(mut self, args: I) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
         self
@@ -160,7 +155,6 @@ impl Zklock {
         self.child::<[&str; 0]>([])
     }
 
-    /// An environment variable.
     pub(crate) fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.environment.push((name.into(), value.into()));
         self
@@ -202,7 +196,6 @@ impl Zklock {
         self
     }
 
-    /// The working directory.
     pub(crate) fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = Some(directory.into());
         self
@@ -220,7 +213,6 @@ impl Zklock {
         self
     }
 
-    /// This as stdin.
     pub(crate) fn stdin_from(mut self, descriptor: impl Into<OwnedFd>) -> Self {
         self.input = Input::Descriptor(descriptor.into());
         self
@@ -238,7 +230,6 @@ impl Zklock {
         self.spawn().wait()
     }
 
-    /// Starts it.
     #[track_caller]
     pub(crate) fn spawn(self) -> Running {
         let mark = format!("{}/{}-{:016x}", env!("CARGO_TARGET_TMPDIR"), Pid::this(), fastrand::u64(..));

@@ -198,17 +198,6 @@ fn without_a_terminal_it_must_be_named() {
 }
 
 #[test]
-fn an_acl_forbids_it() {
-    let scratch = Scratch::new().with_lock();
-    let mut holder = holder(&scratch);
-    let node = node(&scratch, 0);
-    scratch.client().make_read_only(&format!("{LOCK}/{node}")).unwrap();
-    let output = breaking(&scratch, &["--node", &node]).run().expect_code(77);
-    assert!(output.stderr().contains(&format!("access to {LOCK}/{node} denied")), "{output}");
-    finish(&mut holder);
-}
-
-#[test]
 fn a_person_is_asked() {
     let scratch = Scratch::new().with_lock();
     let terminal = Terminal::new(100);

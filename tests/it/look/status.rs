@@ -160,59 +160,6 @@ fn children_that_are_no_contenders_are_mentioned() {
 }
 
 #[test]
-fn a_recipe_that_does_not_queue_is_named() {
-    let scratch = Scratch::new().with_lock();
-    scratch.client().create(&format!("{LOCK}/lease_holder"), b"", Kind::Persistent).unwrap();
-    assert!(shown(&scratch).contains("  used by kazoo's NonBlockingLease"));
-}
-
-#[test]
-fn what_others_have_stored_does_no_harm() {
-    let scratch = Scratch::new().with_lock();
-    let large = [b"{\"host\":\"".to_vec(), vec![b'h'; 900_000], b"\"}".to_vec()].concat();
-    let hostile: [&[u8]; 8] = [
-        b"",
-        b"\x1b]0;title\x07\x1b[2J",
-        b"\xff\xfe\x80",
-        "{\"host\":\"db3\\u001b[2J\",\"describe\":\"\u{202e}evil\\nsecond line\"}".as_bytes(),
-        b"[1,2,3]",
-        b"{\"host\":7,\"pid\":\"x\",\"held_since\":{}}",
-        &large,
-        b"{\"pid\":4294967295,\"held_since\":18446744073709551615}",
-    ];
-    for data in hostile {
-        scratch.client().create(&format!("{LOCK}/mine-lock-"), data, Kind::EphemeralSequential).unwrap();
-    }
-    scratch.client().create(&format!("{LOCK}/\u{202e}x-lock-"), b"", Kind::EphemeralSequential).unwrap();
-    scratch.client().create(&format!("{LOCK}/\u{202e}stranger"), b"", Kind::Persistent).unwrap();
-    let text = shown(&scratch);
-    assert!(!text.contains(|c: char| c.is_control() && c != '\n' || c == '\u{202e}'), "{text:?}");
-    assert_eq!(text.lines().count(), 1 + 9 + 1, "{text}");
-    assert!(text.lines().all(|line| line.len() < 700), "{text}");
-    let seen = contenders(&scratch);
-    assert_eq!(seen.len(), 9);
-    assert_eq!(seen[7]["pid"], 4_294_967_295_u32);
-    let texts = seen.iter().flat_map(|one| ["host", "user", "command", "describe"].map(|field| &one[field]));
-    assert!(texts.filter_map(Value::as_str).all(|text| !text.contains(char::is_control) && text.len() < 500));
-}
-
-#[test]
-fn two_thousand_contenders_in_one_pass() {
-    const CROWD: usize = 2000;
-    let scratch = Scratch::new().with_lock();
-    for number in 0..CROWD {
-        let card = format!("{{\"host\":\"db{number}\"}}");
-        let path = format!("{LOCK}/mine-lock-");
-        scratch.client().create(&path, card.as_bytes(), Kind::EphemeralSequential).unwrap();
-    }
-    let seen = contenders(&scratch);
-    assert_eq!(seen.len(), CROWD);
-    for (number, one) in seen.iter().enumerate() {
-        assert_eq!((&one["position"], &one["host"]), (&json!(number + 1), &json!(format!("db{number}"))));
-    }
-}
-
-#[test]
 fn a_contender_that_may_not_be_read_is_there_all_the_same() {
     let scratch = Scratch::new();
     let path = scratch.occupy_as_db3();

@@ -16,9 +16,6 @@ use zklock::zookeeper::wire::request::{MultiOp, NewNode, NodeKind, Request, Secr
 
 use super::conversation::Conversation;
 
-/// How many rounds are made unless `ZKLOCK_FUZZ_SECONDS` says otherwise.
-const ROUNDS: u64 = 20_000;
-
 const NOW: Instant = Instant::from_boot(Duration::from_secs(1));
 
 /// Requests with their opcodes, and their xids if these are always the same.
@@ -212,12 +209,11 @@ fn headers(asked: &[usize]) -> Vec<(i32, i32)> {
 }
 
 /// Returns how many requests were answered.
-fn round(seed: u64, servers: &[Corpus]) -> usize {
-    let mut rng = Rng::with_seed(seed);
+fn round(rng: &mut Rng, servers: &[Corpus]) -> usize {
     let corpus = rng.choice(servers).unwrap();
     let asked: Vec<usize> = (0..rng.usize(1..6)).map(|_| rng.usize(0..REQUESTS.len())).collect();
     let chroot = if rng.u8(..) < 32 { "" } else { &corpus.chroot };
-    let bytes = stream(&mut rng, corpus, &headers(&asked));
+    let bytes = stream(rng, corpus, &headers(&asked));
     let greeting = rng.clone();
     let granted = |mut rng: Rng| greeted(&mut rng, corpus);
     let (Some(first), Some(second)) = (granted(greeting.clone()), granted(greeting)) else { return 0 };
@@ -228,29 +224,34 @@ fn round(seed: u64, servers: &[Corpus]) -> usize {
     whole.0.len()
 }
 
-/// Names the round in which a test fails.
-struct Seed(u64);
-
-impl Drop for Seed {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            eprintln!("in the round with seed {}", self.0);
+/// Makes rounds for as long as `ZKLOCK_FUZZ_SECONDS` says, or this many. Each has a seed, which is printed if it fails.
+/// Returns their number.
+pub(crate) fn rounds(count: u64, mut round: impl FnMut(&mut Rng)) -> u64 {
+    struct Seed(u64);
+    impl Drop for Seed {
+        fn drop(&mut self) {
+            if thread::panicking() {
+                eprintln!("in the round with seed {}", self.0);
+            }
         }
     }
+    let seconds = std::env::var("ZKLOCK_FUZZ_SECONDS").ok().map(|text| text.parse().expect("a number of seconds"));
+    let end = seconds.map(|seconds| Clock::now() + Duration::from_secs(seconds));
+    let mut done = 0;
+    while end.map_or(done < count, |end| Clock::now() < end) {
+        let seed = Seed(fastrand::u64(..));
+        round(&mut Rng::with_seed(seed.0));
+        done += 1;
+    }
+    println!("{done} rounds");
+    done
 }
 
 #[test]
 fn no_bytes_do_harm() {
     let servers: Vec<_> = Conversation::all().into_iter().map(Corpus::new).collect();
-    let seconds = std::env::var("ZKLOCK_FUZZ_SECONDS").ok().map(|text| text.parse().expect("a number of seconds"));
-    let end = seconds.map(|seconds| Clock::now() + Duration::from_secs(seconds));
-    let (mut rounds, mut answered) = (0, 0);
-    while end.map_or(rounds < ROUNDS, |end| Clock::now() < end) {
-        let seed = Seed(fastrand::u64(..));
-        answered += round(seed.0, &servers);
-        rounds += 1;
-    }
-    println!("{rounds} rounds, {answered} events");
+    let mut answered = 0;
+    let rounds = rounds(20_000, |rng| answered += round(rng, &servers));
     // Otherwise all bytes would be refused at first sight, and nothing behind that tried.
     assert!(answered as u64 > rounds, "{answered} events in {rounds} rounds");
 }

@@ -8,7 +8,7 @@ use zklock::rules::pace::Pace;
 use zklock::system::clock;
 use zklock::zookeeper::wire::connection::{Connection, ServerEvent};
 use zklock::zookeeper::wire::error::{Broken, NoSession, RefusedRequest};
-use zklock::zookeeper::wire::handshake::{Attempt, Granted, Identity};
+use zklock::zookeeper::wire::handshake::{Attempt, Identity};
 use zklock::zookeeper::wire::reply::{Reply, Stat, WatchEvent};
 use zklock::zookeeper::wire::request::Request;
 
@@ -18,7 +18,7 @@ use crate::harness::poll::PATIENCE;
 pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long a server may be silent.
-pub(super) const SILENCE: Duration = Duration::from_secs(4);
+const SILENCE: Duration = Duration::from_secs(4);
 
 /// A connection to a server, or what is known of one.
 pub(super) trait Line {
@@ -47,15 +47,6 @@ impl Line for TcpStream {
     }
 }
 
-/// Why there is no session.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Unanswered {
-    /// The server has closed the connection without an answer.
-    Closed,
-    /// It has answered.
-    Because(NoSession),
-}
-
 /// A session over one line.
 pub(super) struct Talk<L> {
     line: L,
@@ -69,29 +60,29 @@ pub(super) fn open<L: Line>(line: L, chroot: &str) -> Talk<L> {
     begin(Attempt::open(TIMEOUT), line, chroot).expect("a new session")
 }
 
-pub(super) fn resume<L: Line>(line: L, identity: &Identity, chroot: &str) -> Result<Talk<L>, Unanswered> {
+/// `None`: the session is over.
+pub(super) fn resume<L: Line>(line: L, identity: &Identity, chroot: &str) -> Option<Talk<L>> {
     begin(Attempt::resume(identity.clone(), TIMEOUT), line, chroot)
 }
 
-pub(super) fn begin<L: Line>(mut attempt: Attempt, mut line: L, chroot: &str) -> Result<Talk<L>, Unanswered> {
+fn begin<L: Line>(mut attempt: Attempt, mut line: L, chroot: &str) -> Option<Talk<L>> {
     let asked_at = clock::now();
     line.send(attempt.to_send());
     attempt.sent(attempt.to_send().len(), asked_at);
-    let granted: Granted = loop {
+    let granted = loop {
         let bytes = line.receive();
-        if bytes.is_empty() {
-            return Err(Unanswered::Closed);
-        }
-        if let Some(granted) = attempt.receive(&bytes).map_err(Unanswered::Because)? {
-            break granted;
+        match attempt.receive(&bytes) {
+            // The server has closed the connection.
+            Ok(None) if bytes.is_empty() => return None,
+            Ok(None) => {}
+            Ok(Some(granted)) => break granted,
+            Err(NoSession::Expired) => return None,
+            Err(other) => panic!("{other:?}"),
         }
     };
     assert_eq!(granted.asked_at, asked_at);
-    Ok(Talk {
-        line,
-        connection: Connection::new(granted, chroot, Pace::brisk(SILENCE * 6), clock::now()),
-        changes: vec![],
-    })
+    let connection = Connection::new(granted, chroot, Pace::brisk(SILENCE * 6), clock::now());
+    Some(Talk { line, connection, changes: vec![] })
 }
 
 impl<L: Line> Talk<L> {
@@ -101,7 +92,7 @@ impl<L: Line> Talk<L> {
     }
 
     /// Sends what was asked.
-    pub(super) fn flush(&mut self) {
+    fn flush(&mut self) {
         let bytes = self.connection.to_send();
         if !bytes.is_empty() {
             let now = clock::now();

@@ -10,7 +10,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use zklock::look::roster::Roster;
@@ -27,28 +26,7 @@ use crate::harness::running::Output;
 use crate::harness::scratch::LOCK;
 use crate::harness::tls::{Authority, Good, LOCAL};
 use crate::harness::zklock::Zklock;
-use crate::protocol::fuzz::mutate;
-
-/// Makes rounds for as long as `ZKLOCK_FUZZ_SECONDS` says, or this many. Each has a seed, which is printed if it fails.
-fn rounds(count: u64, mut round: impl FnMut(&mut Rng)) {
-    struct Seed(u64);
-    impl Drop for Seed {
-        fn drop(&mut self) {
-            if thread::panicking() {
-                eprintln!("in the round with seed {}", self.0);
-            }
-        }
-    }
-    let seconds = std::env::var("ZKLOCK_FUZZ_SECONDS").ok().map(|text| text.parse().expect("a number of seconds"));
-    let end = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
-    let mut done = 0;
-    while end.map_or(done < count, |end| Instant::now() < end) {
-        let seed = Seed(fastrand::u64(..));
-        round(&mut Rng::with_seed(seed.0));
-        done += 1;
-    }
-    println!("{done} rounds");
-}
+use crate::protocol::fuzz::{mutate, rounds};
 
 /// A changed copy, in which PEM's base64 is changed in what it stands for as well.
 fn changed(rng: &mut Rng, text: &[u8]) -> Vec<u8> {

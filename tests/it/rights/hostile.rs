@@ -2,7 +2,7 @@
 //! memory than a long answer has, and shows nothing that a terminal would obey.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -10,12 +10,11 @@ use std::thread;
 use rustls::{ServerConnection, StreamOwned};
 use serde_json::Value;
 
-use crate::harness::poll;
 use crate::harness::release::{Feature, lacks};
 use crate::harness::running::Output;
 use crate::harness::scratch::LOCK;
 use crate::harness::secure::server_config;
-use crate::harness::server::free_port;
+use crate::harness::server;
 use crate::harness::tls::{Authority, Good, LOCAL};
 use crate::harness::zklock::Zklock;
 
@@ -38,10 +37,7 @@ impl Hostile {
             authority
         });
         let config = authority.as_ref().map(|authority| Arc::new(server_config(authority)));
-        let (port, listener) = poll::until("a port for a server", || {
-            let port = free_port();
-            TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok().map(|listener| (port, listener))
-        });
+        let (port, listener) = server::listener();
         let is_over = Arc::new(AtomicBool::new(false));
         let (over, answer): (_, Arc<Answer>) = (Arc::clone(&is_over), Arc::new(answer));
         thread::spawn(move || {

@@ -3,14 +3,12 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-use crate::faults::granted_timeout::shorten_and_cut;
-use crate::harness::creation::connections;
 use crate::harness::frames::Op;
 use crate::harness::jaas::Users;
 use crate::harness::proxy::{Fate, Proxy};
 use crate::harness::release::{Feature, lacks, well};
 use crate::harness::running::{Output, finish, only_line, silent};
-use crate::harness::scratch::{LASTING_VERBOSE, LOCK, Scratch, direct};
+use crate::harness::scratch::{LOCK, Scratch, direct};
 use crate::harness::server::{Data, Server};
 use crate::harness::stub::Stub;
 use crate::harness::zklock::Zklock;
@@ -81,18 +79,6 @@ fn a_reconnection_logs_in_again() {
     let scratch = Scratch::on(shared().chroot()).with_lock();
     let proxy = Proxy::zookeeper(&shared().address());
     expect_login_again(&scratch, &proxy, ALICE);
-}
-
-/// The servers count with the shorter one from the moment they grant it, so before the login.
-#[test]
-fn shorter_timeout_and_then_silence() {
-    let scratch = Scratch::on(shared().chroot()).with_lock();
-    let proxy = Proxy::zookeeper(&shared().address());
-    let options = ["--session-timeout", "60", "--kill-after", "0"];
-    let mut holder = scratch.job(&proxy.address(), "holder", &options, &["--wait"]).env(AUTH, ALICE).spawn();
-    holder.wait_stdout("holder ready");
-    let mut next = scratch.queue("next", 1);
-    shorten_and_cut(&scratch, &proxy, Op::Sasl, &mut holder, &mut next);
 }
 
 #[test]
@@ -172,28 +158,6 @@ fn server_that_does_not_know_the_password() {
     let output = run(stub.address(), ALICE, &["--session-timeout", "4s"]).plain().run().expect_code(77);
     let why = "it does not know the password itself";
     assert_eq!(only_line(&output), format!("ZooKeeper does not let us in: {}: {why}", stub.address()));
-}
-
-#[test]
-fn another_server_of_an_ensemble() {
-    let users = users();
-    let ensemble = users.settings().ensemble();
-    let scratch = Scratch::on(ensemble.chroot()).with_lock();
-    for server in ensemble.servers() {
-        silent(run(server.address(), ALICE, &[]).run()).expect_code(0);
-    }
-    let options = [&LASTING_VERBOSE[..], &["--acl", "creator"]].concat();
-    let job = scratch.job(&ensemble.addresses(), "holder", &options, &["--exit-on", "TERM"]);
-    let mut holder = job.env(AUTH, ALICE).spawn();
-    holder.wait_stdout("holder ready");
-    // Its lines come through a process of their own; that of the login is before this one.
-    holder.wait_stderr("contender /");
-    let said = holder.stderr();
-    let used = said.lines().rfind(|line| line.ends_with(" by SASL")).expect("it says which one it uses");
-    let is_used = |server: &&Server| used.contains(&format!("logged in to {} by SASL", server.address()));
-    ensemble.servers().iter().find(is_used).expect("it uses one of them").kill();
-    holder.wait_stderr("connection to ZooKeeper restored");
-    assert_eq!(finish(&mut holder).stderr().matches(" by SASL").count(), connections() + 1);
 }
 
 /// The login may be taken again, or by another server. But a waiter that is not let in must not keep its place for

@@ -12,12 +12,12 @@ use nix::unistd::{Pid, geteuid, mkfifo};
 use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::release::{Feature, lacks};
-use crate::harness::rights::{AS_NOBODY, Right, refused};
+use crate::harness::rights::{AS_NOBODY, Copies, Right, refused};
 use crate::harness::running::{Running, finish, silent};
 use crate::harness::scratch::{LASTING, LOCK, Scratch};
 use crate::harness::server::Server;
 use crate::harness::tls::{Authority, server_13};
-use crate::harness::zklock::{Zklock, binary, copy_program};
+use crate::harness::zklock::{Zklock, binary};
 
 const PASSWORD: &[u8] = b"hidden-in-a-file";
 
@@ -118,10 +118,8 @@ fn is_dumpable(pid: Pid) -> bool {
 #[test]
 fn no_core_of_what_has_them() {
     let scratch = Scratch::new();
-    let place = tempfile::tempdir_in("/tmp").expect("a temporary directory");
-    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let copy = place.path().join("zklock");
-    copy_program(binary(), &copy);
+    let copies = Copies::new();
+    let copy = copies.add(binary(), 0o755);
     let as_user = |zklock: Zklock| {
         if geteuid().is_root() { zklock.program(&copy).run_by(AS_NOBODY) } else { zklock }
     };

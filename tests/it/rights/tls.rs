@@ -7,13 +7,12 @@ use std::os::unix::fs::PermissionsExt;
 use serde_json::{Value, json};
 
 use crate::harness::client::Refusal;
-use crate::harness::moment::Moment;
 use crate::harness::poll;
 use crate::harness::proxy::Proxy;
 use crate::harness::release::{Feature, lacks};
 use crate::harness::running::{Output, Running, finish, only_line, silent};
 use crate::harness::schema::expect_valid;
-use crate::harness::scratch::{GRACE, LASTING_VERBOSE, LOCK, Scratch};
+use crate::harness::scratch::{LASTING_VERBOSE, LOCK, Scratch};
 use crate::harness::server::Data;
 use crate::harness::tls::{Authority, Good, LOCAL, Protocol, server_12, server_13};
 use crate::harness::zklock::Zklock;
@@ -391,27 +390,6 @@ fn certificate_of_our_own_that_is_to_be_renewed() {
     assert_eq!(json["findings"][0]["text"], "the certificate of --tls-cert expires in 3 days");
 }
 
-#[test]
-fn refused_certificate_that_was_replaced_meanwhile() {
-    if lacks(Feature::Tls) {
-        return;
-    }
-    let (authority, other) = (Authority::new(), Authority::new());
-    authority.issue("server", LOCAL, Good::Days(30));
-    let server = authority.settings("server", Protocol::Tls13, "need").server();
-    other.issue("client", "", Good::Days(30));
-    for file in ["client.pem", "client.key"] {
-        fs::copy(other.path(file), authority.path(file)).unwrap();
-    }
-    let proxy = Proxy::plain(server.secure_address("127.0.0.1").parse().unwrap());
-    proxy.hold();
-    let mut zklock = authority.known_as("client", run(&proxy.address(), &[])).spawn();
-    poll::until("a handshake", || (proxy.accepted() > 0).then_some(()));
-    authority.issue("client", "", Good::Days(30));
-    proxy.pass();
-    silent(zklock.wait()).expect_code(0);
-}
-
 /// The same session over another connection, for which no full handshake is made.
 #[test]
 fn reconnection() {
@@ -439,24 +417,6 @@ fn reconnection() {
         holder.end();
         scratch.wait_queue(0);
     }
-}
-
-/// The lease ends as it does without TLS: it counts from a moment that is no later than that at which a beat left.
-#[test]
-fn outage_that_is_too_long() {
-    if lacks(Feature::Tls) {
-        return;
-    }
-    let scratch = Scratch::on(server_13().chroot()).with_lock();
-    let direct = server_13().secure_address("127.0.0.1");
-    let proxy = Proxy::plain(direct.parse().unwrap());
-    let mut holder = contend(&scratch, &proxy.address(), "holder", &GRACE);
-    holder.wait_stdout("holder ready");
-    let mut next = contend(&scratch, &direct, "next", &[]);
-    scratch.wait_queue(2);
-    let silence = Moment::now();
-    proxy.hold();
-    scratch.expect_handover(&mut holder, &mut next, silence, "ZooKeeper has not answered for");
 }
 
 /// Everything is replaced while zklock runs: the CA, the server's certificate, and ours.

@@ -11,7 +11,7 @@ use crate::harness::process;
 use crate::harness::rights::{AS_NOBODY, Copies, Right, mounted, refused};
 use crate::harness::running::{Running, only_line, silent};
 use crate::harness::scratch::{GRACE, LOCK, Scratch, direct};
-use crate::harness::seccomp::{filtering, refusing_adoption};
+use crate::harness::seccomp::filtering;
 use crate::harness::terminal::Terminal;
 use crate::harness::times::SOON;
 use crate::harness::zklock::{Zklock, binary};
@@ -121,7 +121,9 @@ fn seccomp_profile_of_docker() {
 #[test]
 fn without_the_adoption_of_orphans_nothing_starts() {
     let scratch = Scratch::new();
-    let filtered = refusing_adoption(&scratch);
+    // PR_SET_CHILD_SUBREAPER
+    let rules = "UNLESS(JEQ, SYS_prctl, 3), LOAD(args[0]), UNLESS(JEQ, 36, 1), FAIL(EPERM),";
+    let filtered = filtering(&scratch, rules);
     let fence = Zklock::bare().args(["fence", "--token", "1"]).arg(scratch.file("fence")).arg("true");
     for run in [scratch.zklock().args([LOCK, "true"]), fence] {
         let line = only_line(&run.run_by([filtered.as_os_str()]).run().expect_code(78));
