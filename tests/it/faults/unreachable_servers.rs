@@ -10,7 +10,7 @@ use crate::harness::poll;
 use crate::harness::proxy::Proxy;
 use crate::harness::running::{Output, finish, only_line};
 use crate::harness::schema::expect_valid;
-use crate::harness::scratch::{LOCK, Scratch, direct};
+use crate::harness::scratch::{LASTING, LOCK, Scratch, direct};
 use crate::harness::server::{Settings, free_port};
 use crate::harness::stub::Stub;
 use crate::harness::times::AT_ONCE;
@@ -138,6 +138,18 @@ fn no_quorum() {
         line.ends_with("is a ZooKeeper server that serves no clients now: it is starting, or has no quorum"),
         "{line}"
     );
+}
+
+#[test]
+fn servers_come_up_in_time() {
+    let (scratch, proxy) = Scratch::proxied();
+    proxy.refuse();
+    let options = [&LASTING[..], &["-v", "--connect-timeout", "60"]].concat();
+    let mut job = scratch.start(&proxy.address(), "job", &options, &["--exit-on", "TERM"]);
+    job.wait_stderr("no connection");
+    proxy.accept();
+    finish(&mut job);
+    scratch.expect_tidy(&["job"]);
 }
 
 #[test]

@@ -23,10 +23,10 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    Persistent,
-    Ephemeral,
+    Persistent = 0,
+    Ephemeral = 1,
     /// Goes with this client's session; the server appends a sequence number to its name.
-    EphemeralSequential,
+    EphemeralSequential = 3,
 }
 
 /// ZooKeeper's answer to a request that it refused: KeeperException.Code.
@@ -100,11 +100,6 @@ impl Client {
     /// Creates a node. Anyone may change it, or [those who have logged in](Secure), as with zklock. Returns its path as
     /// the server named it, without the chroot.
     pub(crate) fn create(&self, path: &str, data: &[u8], kind: Kind) -> Result<String, Refusal> {
-        let flags = match kind {
-            Kind::Persistent => 0,
-            Kind::Ephemeral => 1,
-            Kind::EphemeralSequential => 3,
-        };
         let (read, create, all) = (1, 4, 31);
         let body = self.path(path).bytes(data);
         let body = match Secure::used() {
@@ -114,8 +109,7 @@ impl Client {
                 body.int(2).int(all).bytes(b"auth").bytes(b"").int(others).bytes(b"world").bytes(b"anyone")
             }
         };
-        let body = body.int(flags);
-        let answer = self.write(Op::Create, &body)?;
+        let answer = self.write(Op::Create, &body.int(kind as i32))?;
         let created = Answer(&answer).string();
         Ok(created.strip_prefix(&self.chroot).unwrap_or(&created).to_owned())
     }

@@ -4,55 +4,29 @@
 use std::mem;
 use std::time::Duration;
 
-/// The kind of a request, with its number on the wire: ZooDefs.OpCode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Op {
-    Create = 1,
-    Delete = 2,
-    Exists = 3,
-    GetData = 4,
-    SetData = 5,
-    SetAcl = 7,
-    GetChildren = 8,
-    Sync = 9,
-    Ping = 11,
-    /// Also gives the node's stat.
-    GetChildren2 = 12,
-    Check = 13,
-    Multi = 14,
-    /// Also gives the node's stat.
-    Create2 = 15,
-    CreateContainer = 19,
-    Auth = 100,
-    SetWatches = 101,
-    Sasl = 102,
-    CloseSession = -11,
-    Unknown = 999,
-}
+macro_rules! ops {
+    ($($name:ident = $code:literal)*) => {
+        /// The kind of a request, with its number on the wire: ZooDefs.OpCode.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Op {
+            $($name = $code,)*
+            Unknown = 999,
+        }
 
-impl Op {
-    fn from_code(code: i32) -> Self {
-        let all = [
-            Self::Create,
-            Self::Delete,
-            Self::Exists,
-            Self::GetData,
-            Self::SetData,
-            Self::GetChildren,
-            Self::Sync,
-            Self::Ping,
-            Self::GetChildren2,
-            Self::Check,
-            Self::Multi,
-            Self::Create2,
-            Self::CreateContainer,
-            Self::Auth,
-            Self::SetWatches,
-            Self::Sasl,
-            Self::CloseSession,
-        ];
-        all.into_iter().find(|op| *op as i32 == code).unwrap_or(Self::Unknown)
-    }
+        impl Op {
+            fn from_code(code: i32) -> Self {
+                match code {
+                    $($code => Self::$name,)*
+                    _ => Self::Unknown,
+                }
+            }
+        }
+    };
+}
+// GetChildren2 and Create2 also give the node's stat.
+ops! {
+    Create = 1 Delete = 2 Exists = 3 GetData = 4 SetData = 5 SetAcl = 7 GetChildren = 8 Sync = 9 Ping = 11 GetChildren2 = 12
+    Check = 13 Multi = 14 Create2 = 15 CreateContainer = 19 Auth = 100 SetWatches = 101 Sasl = 102 CloseSession = -11
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

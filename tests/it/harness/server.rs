@@ -67,7 +67,8 @@ impl Settings {
     pub(crate) fn server(&self) -> Server {
         for _ in 0..BIND_ATTEMPTS {
             let server = Server::new(1, self, "");
-            if server.launch() {
+            server.begin();
+            if server.comes_up() {
                 return server;
             }
         }
@@ -215,11 +216,6 @@ impl Server {
     #[track_caller]
     pub(crate) fn wait_until_serving(&self) {
         assert!(self.comes_up(), "server {} ended:\n{}", self.id, self.log());
-    }
-
-    fn launch(&self) -> bool {
-        self.begin();
-        self.comes_up()
     }
 
     pub(super) fn begin(&self) {

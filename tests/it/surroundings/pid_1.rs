@@ -3,6 +3,7 @@
 use nix::sys::signal::Signal;
 
 use crate::harness::moment::Moment;
+use crate::harness::poll;
 use crate::harness::process;
 use crate::harness::rights::{self, Right, refused};
 use crate::harness::running::{finish, only_line};
@@ -86,6 +87,25 @@ fn refused_without_a_namespace_of_its_own() {
         assert!(line.ends_with(why), "{line}");
     }
     scratch.expect_tidy(&[]);
+}
+
+#[test]
+fn reaps_orphans() {
+    if refused([Right::PidNamespaces]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let daemon = ["--exit-on", "TERM", "--spawn-daemon", "--", "--name", "daemon", "--exit-on", "USR1"];
+    let mut job = as_pid_1(scratch.zklock().arg(LOCK).child(daemon)).spawn();
+    job.wait_stdout("daemon ready");
+    let first = job.zklock();
+    // The command leads its group; the daemon is in that of what is between, which has ended.
+    let is_orphan = |process: &process::Process| process.name == "child" && process.pid != process.group;
+    let orphan = poll::until("an orphan", || process::below_guard(first).into_iter().find(is_orphan)).pid;
+    process::send(orphan, Signal::SIGUSR1);
+    poll::until("the daemon is reaped", || process::look(orphan).is_none().then_some(()));
+    process::send(first, Signal::SIGTERM);
+    job.wait().expect_code(0);
 }
 
 #[test]

@@ -123,6 +123,20 @@ fn expect_settings_back(scratch: &Scratch, zklock: Zklock) {
     assert_eq!(terminal.settings(), before);
 }
 
+/// A pager has set them, and puts them back itself.
+#[test]
+fn settings_of_a_pager_are_left_alone() {
+    let scratch = Scratch::new();
+    let terminal = Terminal::new(80);
+    // It reads on until zklock has gone.
+    let pager = r#""$@" | bash -c 'read -r line; stty -icanon </dev/tty; cat; stty -a </dev/tty | grep -oe -icanon'"#;
+    let command = scratch.zklock().arg(LOCK).args(["--max-run", "2s", "--kill-after", "0"]).child(["--exit-on", "INT"]);
+    let mut job = terminal.spawn_by(pager, command);
+    terminal.wait_count("the time of --max-run, 2s, is over", 1);
+    terminal.wait("the pager's settings", |lines| lines.iter().any(|line| line == "-icanon"));
+    job.wait();
+}
+
 /// `zklock … | less`: the pager reads its keys from the terminal of the command.
 #[test]
 fn pager_reads_keys() {
