@@ -9,7 +9,7 @@ use super::moment::Moment;
 use super::process;
 use super::proxy::Proxy;
 use super::running::{Running, finish};
-use super::scratch::{GRACE, LASTING_VERBOSE, Scratch, direct};
+use super::scratch::{GRACE, Scratch, direct};
 use super::times::{AT_ONCE, SHORT_SESSION};
 
 /// When a session that is not renewed has ended, and the next holder has noticed.
@@ -58,12 +58,6 @@ impl Fault {
     pub(crate) fn proxied() -> (Self, Proxy) {
         let (scratch, proxy) = Scratch::proxied();
         (Self::new(scratch, &proxy.address()), proxy)
-    }
-
-    /// A holder whose command ends by SIGTERM, with a session of [`LASTING_VERBOSE`].
-    #[track_caller]
-    pub(crate) fn lasting(scratch: Scratch, addresses: &str) -> Self {
-        Self::with(scratch, addresses, &LASTING_VERBOSE, &["--exit-on", "TERM"])
     }
 
     #[track_caller]

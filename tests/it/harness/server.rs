@@ -173,9 +173,7 @@ impl Server {
     /// SIGSTOP. Returns when the server has stopped; connections stay open and are not answered.
     #[track_caller]
     pub(crate) fn freeze(&self) {
-        let pid = self.pid();
-        process::send(pid, Signal::SIGSTOP);
-        poll::until("the server is stopped", || (process::look(pid)?.state == 'T').then_some(()));
+        process::stop(self.pid());
     }
 
     #[track_caller]

@@ -168,31 +168,27 @@ impl Zklock {
 
     /// Without TLS and without a login, even when the whole suite is run [with both](Secure): the test is about plain
     /// connections, or about a TLS or a login of its own.
-    pub(crate) fn plain(mut self) -> Self {
-        if let Some(secure) = Secure::used() {
+    pub(crate) fn plain(self) -> Self {
+        if Secure::used().is_some() {
             say_plain();
-            let ours = secure.environment();
-            self.environment.retain(|variable| !ours.contains(variable));
         }
-        self
+        self.without(Secure::environment)
     }
 
     /// Without the TLS that the whole suite may be run [with](Secure): what the test has is its own.
-    pub(crate) fn own_tls(mut self) -> Self {
-        if let Some(secure) = Secure::used() {
-            let ours = secure.tls();
-            self.environment.retain(|variable| !ours.contains(variable));
-        }
-        self
+    pub(crate) fn own_tls(self) -> Self {
+        self.without(Secure::tls)
     }
 
     /// Without the login that the whole suite may be run [with](Secure), and without the certificate, which is an
     /// identity as well.
-    pub(crate) fn anonymous(mut self) -> Self {
-        if let Some(secure) = Secure::used() {
-            let ours = secure.identity();
-            self.environment.retain(|variable| !ours.contains(variable));
-        }
+    pub(crate) fn anonymous(self) -> Self {
+        self.without(Secure::identity)
+    }
+
+    fn without(mut self, what: fn(&Secure) -> Vec<(OsString, OsString)>) -> Self {
+        let ours = Secure::used().map_or_else(Vec::new, what);
+        self.environment.retain(|variable| !ours.contains(variable));
         self
     }
 

@@ -6,7 +6,7 @@ use nix::unistd::Pid;
 use crate::harness::fault::{EXPIRY, Fault, SILENCE};
 use crate::harness::process;
 use crate::harness::running::finish;
-use crate::harness::scratch::{Scratch, direct};
+use crate::harness::scratch::{LASTING_VERBOSE, Scratch, direct};
 use crate::harness::times::{LEASE, SHORT_SESSION};
 
 #[test]
@@ -55,7 +55,7 @@ fn past_the_lease() {
 #[test]
 fn everything_for_less_than_the_lease() {
     let scratch = Scratch::new().with_lock();
-    let mut fault = Fault::lasting(scratch, &direct());
+    let mut fault = Fault::with(scratch, &direct(), &LASTING_VERBOSE, &["--exit-on", "TERM"]);
     let all = [fault.command, fault.supervisor, fault.keeper];
     fault.strike(Signal::SIGSTOP, &all);
     fault.strike(Signal::SIGCONT, &all);

@@ -90,7 +90,8 @@ fn server_refuses() {
 
 #[test]
 fn server_hangs() {
-    let proxy = Proxy::plain(Stub::silent().address().parse().unwrap());
+    let stub = Stub::silent();
+    let proxy = Proxy::plain(stub.address().parse().unwrap());
     for signal in CANCELLING {
         expect_once_below(INSTANT, || {
             let before = proxy.accepted();
