@@ -64,17 +64,18 @@ pub fn run(birth: KeeperBirth<'_>) {
     std::panic::set_hook(Box::new(|panic| log::error!("keeper: {}", panic.to_string().replace('\n', " "))));
     let (plan, refresh, asked) = (birth.plan, birth.refresh, birth.asked);
     let mut login = plan.access.login.clone();
-    let servers = match Servers::open(&plan.access.servers, plan.access.tls.as_ref(), &mut login, birth.credentials_copy) {
-        Ok((servers, warnings)) => {
-            // Each keeper reads the files, and the first one warns.
-            warnings.iter().filter(|_| asked.is_none()).for_each(|warning| log::warn!("{warning}"));
-            servers
-        }
-        Err(unfit) => {
-            let _ = birth.link.send(&Report::Refused(Refusal::File(cli::unfit(&plan.access.settings, unfit))));
-            return;
-        }
-    };
+    let servers =
+        match Servers::open(&plan.access.servers, plan.access.tls.as_ref(), &mut login, birth.credentials_copy) {
+            Ok((servers, warnings)) => {
+                // Each keeper reads the files, and the first one warns.
+                warnings.iter().filter(|_| asked.is_none()).for_each(|warning| log::warn!("{warning}"));
+                servers
+            }
+            Err(unfit) => {
+                let _ = birth.link.send(&Report::Refused(Refusal::File(cli::unfit(&plan.access.settings, unfit))));
+                return;
+            }
+        };
     // Only now: the credentials may come from standard input, and may never come. From here on it may have something to
     // release, and may outlive the supervisor.
     let _ = prctl::set_pdeathsig(None);

@@ -1,6 +1,7 @@
 //! `zklock check`
 
 mod findings;
+mod server;
 mod survey;
 mod text;
 
@@ -9,11 +10,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use self::findings::{CheckReport, Finding, judge};
+use self::server::Server;
 use super::output::Output;
 use super::visit::LAST_ANSWER;
 use super::{EarlyEnd, json_line};
-use crate::cli::{Access, Check, Operation, Origin, Setting, Verbosity};
-use crate::look::check::findings::{CheckReport, Server, judge};
+use crate::cli::{Check, Operation, Origin, Setting, Verbosity};
+
 use crate::rules::outcome::Outcome;
 use crate::rules::rfc3339::rfc3339;
 use crate::system::clock;
@@ -29,7 +32,7 @@ struct CheckJson<'a> {
     ok: bool,
     servers: Vec<JsonServer<'a>>,
     client_certificate: Option<JsonCertificate>,
-    findings: Vec<JsonFinding>,
+    findings: &'a [Finding],
     promise: Option<JsonPromise>,
     settings: Vec<JsonSetting<'a>>,
 }
@@ -69,13 +72,6 @@ struct JsonCertificate {
 }
 
 #[derive(Serialize)]
-struct JsonFinding {
-    code: &'static str,
-    text: String,
-    remedy: String,
-}
-
-#[derive(Serialize)]
 struct JsonSetting<'a> {
     name: &'a str,
     value: Option<&'a str>,
@@ -102,16 +98,16 @@ pub(super) async fn run<'p>(
     let seen = survey::survey(check, &operation.access, probes, reactor).await;
     close(probes, reactor).await;
     let today = i64::try_from(clock::wall_millis() / 1000).unwrap_or(i64::MAX);
-    let mut report = judge(&seen, check.session_timeout, today);
+    let mut report = judge(&seen, check.session_timeout, today, &operation.access);
     let own = operation.access.tls.as_ref().filter(|tls| tls.own.is_some()).map(tls::own_not_after);
     if let Some(Some(not_after)) = own {
         report.add_own_certificate(not_after, today);
     }
     if operation.messages.verbosity != Verbosity::Quiet {
         let text = if check.json {
-            json(&seen, own, &report, check, &operation.access)
+            json(&seen, own, &report, &operation.access.settings)
         } else {
-            text::of(&seen, &report, check, &operation.access) + &text::settings(&operation.access.settings)
+            text::of(&seen, &report, check) + &text::settings(&operation.access.settings)
         };
         output.print(&text).await?;
     }
@@ -123,23 +119,19 @@ pub(super) async fn close(probes: &Probes<'_>, reactor: &Reactor) {
     or(probes.close(), reactor.sleep_until(clock::now() + LAST_ANSWER)).await;
 }
 
-fn json(seen: &[Server], own: Option<Option<i64>>, report: &CheckReport, check: &Check, access: &Access) -> String {
-    let findings = report.findings.iter().map(|finding| {
-        let (text, remedy) = text::sentences(finding, seen, check, access);
-        JsonFinding { code: finding.code(), text, remedy }
-    });
+fn json(seen: &[Server], own: Option<Option<i64>>, report: &CheckReport, settings: &[Setting]) -> String {
     json_line(&CheckJson {
         v: 1,
         ok: report.findings.is_empty(),
         servers: seen.iter().map(server).collect(),
         client_certificate: own.map(|not_after| JsonCertificate { not_after: not_after.and_then(time) }),
-        findings: findings.collect(),
+        findings: &report.findings,
         promise: report.promise.map(|promise| JsonPromise {
             session_timeout_ms: promise.session_timeout.as_millis(),
             patience_ms: promise.patience.as_millis(),
             takeover_ms: promise.takeover.as_millis(),
         }),
-        settings: access.settings.iter().map(setting).collect(),
+        settings: settings.iter().map(setting).collect(),
     })
 }
 

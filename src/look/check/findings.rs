@@ -1,184 +1,41 @@
 //! What `zklock check` concludes from what the servers have shown.
 
-use crate::zookeeper::net::probe::Cure;
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::time::Duration;
 
+use serde::Serialize;
+
+use super::server::{Lack, Server};
+use crate::cli::Access;
+use crate::rules::duration::show;
 use crate::rules::lease::Terms;
-use crate::rules::message::Right;
 use crate::rules::outcome::Outcome;
+use crate::rules::text::legible;
+use crate::zookeeper::net::probe::Cure;
 
 /// The longest tick of the servers that a lease allows for, and the longest with observers that follow a follower, whose
 /// word reaches the leader in two steps.
-pub(super) const LONGEST_TICK: Duration = Duration::from_secs(4);
+const LONGEST_TICK: Duration = Duration::from_secs(4);
 const LONGEST_TICK_WITH_OBSERVERS: Duration = Duration::from_secs(2);
 
 /// How many days before its end a certificate is to be renewed at the latest.
 const CERTIFICATE_DAYS: i64 = 14;
 const DAY: i64 = 86_400;
 
-/// What one address of a server has shown. What is not known is `None`.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Server {
-    /// As the connect string has it, with the port.
-    pub name: String,
-    /// `None`: the name has no address.
-    pub address: Option<SocketAddr>,
-    /// The number of the server in its ensemble.
-    pub member: Option<u8>,
-    pub version: Option<String>,
-    /// `standalone`, `leader`, `follower`, `observer`.
-    pub role: Option<String>,
-    /// Its tick, where it tells.
-    pub tick: Option<Duration>,
-    /// How many connections it has from our address beside those of the check, and how many it takes, where it tells.
-    pub connections: Option<(usize, usize)>,
-    /// The version of its ensemble's configuration, and the numbers of those who vote.
-    pub voters: Option<(u64, BTreeSet<u8>)>,
-    /// The least session timeout that it grants.
-    pub least: Option<Duration>,
-    /// The greatest one.
-    pub greatest: Option<Duration>,
-    /// Round trip of a request that the server answers by itself.
-    pub read: Option<Duration>,
-    /// Round trip of a request that goes through the leader.
-    pub beat: Option<Duration>,
-    /// Whether it carries out transactions.
-    pub transactions: Option<bool>,
-    /// Whether its sessions are local, and can have no ephemeral nodes.
-    pub is_local: bool,
-    /// Whether the chroot is there.
-    pub chroot: Option<bool>,
-    pub lacks: Option<Vec<Lack>>,
-    /// How its connections are encrypted. `None`: they are not.
-    pub tls: Option<SeenTls>,
-    /// Why it is of no use, or not of full use.
-    pub error: Option<String>,
-    /// What helps, if there is an error.
-    pub cure: Cure,
-}
-
-/// How a connection is encrypted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SeenTls {
-    /// The version of the protocol, such as `TLSv1.3`.
-    pub protocol: String,
-    /// When the server's certificate expires, in seconds since the Unix epoch.
-    pub not_after: Option<i64>,
-}
-
-/// Something that a lock needs and that the servers refuse.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Lack {
-    /// An ACL forbids it.
-    Denied(Right, String),
-    /// It is refused for this reason.
-    Refused(String, String),
-}
-
-impl Server {
-    /// An address, or a name without one, of which nothing is known yet.
-    pub(super) fn new(name: String, address: Option<SocketAddr>) -> Self {
-        Self {
-            name,
-            address,
-            member: None,
-            version: None,
-            role: None,
-            tick: None,
-            connections: None,
-            voters: None,
-            least: None,
-            greatest: None,
-            read: None,
-            beat: None,
-            transactions: None,
-            is_local: false,
-            chroot: None,
-            lacks: None,
-            tls: None,
-            error: None,
-            cure: Cure::default(),
-        }
-    }
-
-    /// Whether it has opened sessions.
-    pub(super) const fn is_reachable(&self) -> bool {
-        self.greatest.is_some()
-    }
-
-    /// What it grants to a client that asks for this session timeout (`ZooKeeperServer.processConnectRequest`).
-    fn grants(&self, asked: Duration) -> Option<Duration> {
-        Some(asked.max(self.least?).min(self.greatest?))
-    }
-
-    /// Whether it wants another client certificate or another login.
-    const fn is_refusing(&self) -> bool {
-        matches!(self.cure, Cure::Certificate | Cure::Login)
-    }
-
-    fn is_observer(&self) -> bool {
-        self.role.as_deref() == Some("observer")
-    }
-
-    /// Whether it knows containers, which are there since 3.5.
-    fn knows_containers(&self) -> Option<bool> {
-        let mut numbers = self.version.as_deref()?.split('.').map(|number| number.parse::<u32>().ok());
-        Some((numbers.next()??, numbers.next()??) >= (3, 5))
-    }
-}
-
-/// Something to mend. The numbers are those of the servers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Finding {
-    /// A server does not answer as it should.
-    Down(usize),
-    /// The servers do not all grant the same session timeouts.
-    Differ,
-    /// The session timeout that was asked for is not granted, but this one.
-    NotGranted(Duration),
-    /// The tick is longer than a lease allows for.
-    TickTooLong(Tick),
-    /// The session timeout is less than two ticks.
-    TimeoutTooShort(Duration),
-    /// An observer, which may follow a follower; then the tick is too long, or the session timeout less than four ticks.
-    Observer(usize, Tick),
-    /// Answers take longer than a lease allows for.
-    Slow(usize),
-    NoContainers(usize),
-    NoTransactions(usize),
-    /// A server whose sessions can have no ephemeral nodes.
-    LocalSessions(usize),
-    /// The certificate of a server expires in so many days.
-    CertificateEnds(usize, i64),
-    /// Our own certificate expires in so many days.
-    OwnCertificateEnds(i64),
-    NoChroot,
-    /// The lock cannot be taken.
-    Lacks(Lack),
+/// Something to mend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Finding {
+    /// What programs know it by.
+    pub code: &'static str,
+    /// What is the matter.
+    pub text: String,
+    /// What to do about it.
+    pub remedy: String,
 }
 
 impl Finding {
-    /// What programs know it by.
-    pub(super) const fn code(&self) -> &'static str {
-        match self {
-            Self::Down(_) => "server-down",
-            Self::Differ => "timeouts-differ",
-            Self::NotGranted(_) => "timeout-not-granted",
-            Self::TickTooLong(_) => "tick-too-long",
-            Self::TimeoutTooShort(_) => "timeout-too-short",
-            Self::Observer(..) => "observer",
-            Self::Slow(_) => "slow",
-            Self::NoContainers(_) => "no-containers",
-            Self::NoTransactions(_) => "no-transactions",
-            Self::LocalSessions(_) => "local-sessions",
-            Self::CertificateEnds(..) => "certificate-ends",
-            Self::OwnCertificateEnds(_) => "client-certificate-ends",
-            Self::NoChroot => "no-chroot",
-            Self::Lacks(Lack::Denied(..)) => "acl",
-            Self::Lacks(Lack::Refused(..)) => "lock-refused",
-        }
+    fn new(code: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { code, text: text.into(), remedy: remedy.into() }
     }
 }
 
@@ -215,7 +72,11 @@ impl CheckReport {
     /// Adds what there is to say about our own certificate, which expires at `not_after`.
     pub(super) fn add_own_certificate(&mut self, not_after: i64, today: i64) {
         if let Some(days) = days_left(not_after, today) {
-            self.findings.push(Finding::OwnCertificateEnds(days));
+            self.findings.push(Finding::new(
+                "client-certificate-ends",
+                format!("the certificate of --tls-cert expires {}", in_days(days)),
+                "Renew it: once it has expired, servers that want one refuse new connections.",
+            ));
             if self.outcome == Outcome::Exited(0) {
                 self.outcome = Outcome::Exited(1);
             }
@@ -230,32 +91,24 @@ fn days_left(not_after: i64, today: i64) -> Option<i64> {
 
 /// Judges the servers. `asked`: the session timeout that a run would ask for; `today`: the time, in seconds since the
 /// Unix epoch.
-pub(super) fn judge(servers: &[Server], asked: Duration, today: i64) -> CheckReport {
-    let numbered = || servers.iter().enumerate();
-    let mut findings: Vec<_> = numbered()
-        .filter(|(_, server)| server.error.is_some() && !is_other_family(server, servers))
-        .map(|(number, _)| Finding::Down(number))
-        .collect();
+pub(super) fn judge(servers: &[Server], asked: Duration, today: i64, access: &Access) -> CheckReport {
+    let is_down = |server: &&Server| server.error.is_some() && !is_other_family(server, servers);
+    let mut findings: Vec<_> = servers.iter().filter(is_down).map(|server| down(server, access)).collect();
     let promise = promise(servers, asked);
     if let Some((promise, tick)) = promise {
         findings.extend(of_timeouts(servers, asked, promise.session_timeout, tick));
     }
-    let timeout = promise.map_or(asked, |(promise, _)| promise.session_timeout);
-    findings.extend(numbered().filter(|(_, server)| is_slow(server, timeout)).map(|(number, _)| Finding::Slow(number)));
-    let first = |is_it: fn(&Server) -> bool| servers.iter().position(is_it);
-    findings.extend(first(|server| server.knows_containers() == Some(false)).map(Finding::NoContainers));
-    findings.extend(first(|server| server.transactions == Some(false)).map(Finding::NoTransactions));
-    findings.extend(first(|server| server.is_local).map(Finding::LocalSessions));
-    let ends = |(number, server): (_, &Server)| Some((number, days_left(server.tls.as_ref()?.not_after?, today)?));
-    findings.extend(numbered().filter_map(ends).map(|(number, days)| Finding::CertificateEnds(number, days)));
+    findings.extend(of_servers(servers, promise.map_or(asked, |(promise, _)| promise.session_timeout)));
+    findings.extend(servers.iter().filter_map(|server| of_certificate(server, today)));
     // A server that lags may not know yet that it was created.
     let mut chroots = servers.iter().filter_map(|server| server.chroot);
     if chroots.next() == Some(false) && chroots.all(|is_there| !is_there) {
-        findings.push(Finding::NoChroot);
-    } else if let Some(lacks) = servers.iter().find_map(|server| server.lacks.clone()) {
-        findings.extend(lacks.into_iter().map(Finding::Lacks));
+        let remedy = "Create it, or correct --zookeeper: zklock never creates it.";
+        findings.push(Finding::new("no-chroot", "the chroot does not exist", remedy));
+    } else if let Some(lacks) = servers.iter().find_map(|server| server.lacks.as_ref()) {
+        findings.extend(lacks.iter().map(|lack| of_lack(lack, access)));
     }
-    let has = |code| findings.iter().any(|finding| finding.code() == code);
+    let has = |code| findings.iter().any(|finding| finding.code == code);
     let outcome = match promise {
         None if servers.iter().any(Server::is_refusing) => Outcome::Denied,
         None => Outcome::Unavailable,
@@ -266,6 +119,81 @@ pub(super) fn judge(servers: &[Server], asked: Duration, today: i64) -> CheckRep
         Some(_) => Outcome::Exited(u8::from(!findings.is_empty())),
     };
     CheckReport { findings, promise: promise.map(|(promise, _)| promise), outcome }
+}
+
+fn down(server: &Server, access: &Access) -> Finding {
+    let why = server.error.as_deref().unwrap_or_default();
+    Finding::new("server-down", format!("{server} does not answer as it should: {why}"), cure(server.cure, access))
+}
+
+/// What single servers cannot do, or do too slowly.
+fn of_servers(servers: &[Server], timeout: Duration) -> Vec<Finding> {
+    let slow = servers.iter().filter(|server| is_slow(server, timeout)).map(|server| {
+        Finding::new(
+            "slow",
+            format!("{server} takes too long to answer for a session timeout as short as this"),
+            "Find out what slows it down (disk, network, load), or give a longer --session-timeout.",
+        )
+    });
+    let first = |is_it: fn(&Server) -> bool| servers.iter().find(|server| is_it(server));
+    let no_containers = first(|server| server.knows_containers() == Some(false)).map(|server| {
+        Finding::new(
+            "no-containers",
+            format!("{server} has no containers: the missing parents of a lock are created to stay"),
+            "Use ZooKeeper 3.5 or later.",
+        )
+    });
+    let no_transactions = first(|server| server.transactions == Some(false)).map(|server| {
+        let text = format!("{server} refuses transactions, so no lock can be held");
+        Finding::new("no-transactions", text, "Use ZooKeeper 3.4 or later.")
+    });
+    let local = first(|server| server.is_local).map(|server| {
+        Finding::new(
+            "local-sessions",
+            format!("the sessions of {server} are local and can have no ephemeral nodes"),
+            "Set localSessionsUpgradingEnabled=true on all servers, or localSessionsEnabled=false.",
+        )
+    });
+    slow.chain(no_containers).chain(no_transactions).chain(local).collect()
+}
+
+fn of_certificate(server: &Server, today: i64) -> Option<Finding> {
+    let days = days_left(server.tls.as_ref()?.not_after?, today)?;
+    Some(Finding::new(
+        "certificate-ends",
+        format!("the certificate of {server} expires {}", in_days(days)),
+        "Renew it: once it has expired, no new connection is made.",
+    ))
+}
+
+fn in_days(days: i64) -> String {
+    match days {
+        ..1 => "within a day".to_owned(),
+        1 => "in 1 day".to_owned(),
+        _ => format!("in {days} days"),
+    }
+}
+
+fn of_lack(lack: &Lack, access: &Access) -> Finding {
+    match lack {
+        Lack::Denied(right, path) => {
+            let (what, letter, path) = (right.phrase(), right.letter(), legible(path));
+            let add = format!("dd the permission {letter} to the ACL of {path}");
+            let remedy = match access.login.is_given() {
+                true => format!(
+                    "A{add} for this login, or, with digest, correct its password: a wrong one makes another identity"
+                ),
+                false => format!("Log in (--auth-file), or a{add}"),
+            };
+            let remedy = format!("{remedy}; a lock needs rc on its node.");
+            Finding::new("acl", format!("an ACL forbids to {what} {path}"), remedy)
+        }
+        Lack::Refused(path, why) => Finding::new(
+            "lock-refused",
+            format!("the servers refuse a contender below {}: {why}", legible(path)),
+            "Choose another path for the lock, or mend its node.",
+        ),
+    }
 }
 
 /// Whether it is an IPv6 address, say, of a server that is reached by its IPv4 address, and by no IPv6 address: servers
@@ -286,22 +214,57 @@ fn of_timeouts(servers: &[Server], asked: Duration, timeout: Duration, tick: Tic
     let mut findings = vec![];
     let granted: BTreeSet<_> = servers.iter().filter_map(|server| Some((server.least?, server.greatest?))).collect();
     if granted.len() > 1 {
-        findings.push(Finding::Differ);
+        let range = |server: &Server| Some(format!("{server} {} to {}", show(server.least?), show(server.greatest?)));
+        let ranges: Vec<_> = servers.iter().filter_map(range).collect();
+        findings.push(Finding::new(
+            "timeouts-differ",
+            format!("the servers do not grant the same session timeouts: {}", ranges.join(", ")),
+            "Set the same tickTime, minSessionTimeout and maxSessionTimeout on all servers.",
+        ));
     }
     if timeout != asked {
-        findings.push(Finding::NotGranted(timeout));
+        let limit = if timeout < asked { "Raise maxSessionTimeout" } else { "Lower minSessionTimeout" };
+        findings.push(Finding::new(
+            "timeout-not-granted",
+            format!("the servers grant a session timeout of {}, not {}", show(timeout), show(asked)),
+            format!("{limit} on all servers, or give --session-timeout {}.", show(timeout)),
+        ));
     }
     if tick.length > LONGEST_TICK {
-        findings.push(Finding::TickTooLong(tick));
+        let length = show(tick.length);
+        findings.push(Finding::new(
+            "tick-too-long",
+            format!("a tick of {length}: the servers may give a lock away before zklock expects it"),
+            format!("Set tickTime on all servers to {} at most.{}", LONGEST_TICK.as_millis(), unless(tick)),
+        ));
     }
     if tick.is_told && timeout < tick.length * 2 {
-        findings.push(Finding::TimeoutTooShort(tick.length));
+        let least = show(tick.length * 2);
+        findings.push(Finding::new(
+            "timeout-too-short",
+            format!("the session timeout is shorter than two ticks ({least})"),
+            format!("Give --session-timeout {least} or more."),
+        ));
     }
     if tick.length > LONGEST_TICK_WITH_OBSERVERS || timeout < tick.length * 4 {
-        let observers = servers.iter().enumerate().filter(|(_, server)| server.is_observer());
-        findings.extend(observers.map(|(number, _)| Finding::Observer(number, tick)));
+        findings.extend(servers.iter().filter(|server| server.is_observer()).map(|server| observer(server, tick)));
     }
     findings
+}
+
+fn observer(server: &Server, tick: Tick) -> Finding {
+    Finding::new(
+        "observer",
+        format!(
+            "{server} is an observer, with a tick of {}: if it follows a follower (observerMasterPort), the servers may \
+             give a lock away before zklock expects it",
+            show(tick.length)
+        ),
+        format!(
+            "Take it out of --zookeeper, or set tickTime to 2000 at most and give four ticks to --session-timeout.{}",
+            unless(tick)
+        ),
+    )
 }
 
 fn promise(servers: &[Server], asked: Duration) -> Option<(Promise, Tick)> {
@@ -337,6 +300,48 @@ fn spare(servers: &[Server]) -> Option<(usize, usize)> {
         return None;
     }
     Some((all, up.len().saturating_sub(all / 2 + 1)))
+}
+
+/// What to do about a server that does not answer as it should.
+fn cure(cure: Cure, access: &Access) -> &'static str {
+    match cure {
+        Cure::Server if !access.servers_given => {
+            "Start a server there, or name the servers: --zookeeper, ZKLOCK_ZOOKEEPER or a configuration file."
+        }
+        Cure::Server => "Mend or start this server, or take it out of --zookeeper.",
+        Cure::Tls => "If this is its secureClientPort, use --tls; otherwise name its clientPort.",
+        Cure::Full if access.tls.is_some() => {
+            "Raise its maxClientCnxns, if it is full; otherwise name a ZooKeeper server."
+        }
+        Cure::Full => {
+            "Raise its maxClientCnxns, if it is full; if this is its secureClientPort, use --tls; otherwise name its \
+             clientPort."
+        }
+        Cure::NoTls => {
+            "Name its secureClientPort, or connect without TLS; if it is the right port, raise its maxClientCnxns."
+        }
+        Cure::Name => {
+            "Name it as its certificate does, or give it a certificate with this name (subjectAltName). \
+             --tls-no-verify-hostname accepts any name, and so an impostor with a certificate of the same CA."
+        }
+        Cure::Trust => "Give the server another certificate, or name the CA of this one (--tls-ca).",
+        Cure::Certificate if access.tls.as_ref().is_some_and(|tls| tls.own.is_some()) => {
+            "Give a certificate that this server accepts (--tls-cert and --tls-key)."
+        }
+        Cure::Certificate => "Give a client certificate: --tls-cert and --tls-key.",
+        Cure::Login if access.login.is_given() => "Correct the login (--auth-file), or let the server accept it.",
+        Cure::Login => "Log in (--auth-file).",
+    }
+}
+
+/// What makes the tick a guess.
+fn unless(tick: Tick) -> &'static str {
+    if tick.is_told {
+        ""
+    } else {
+        " The tick is taken for half of the least session timeout: if minSessionTimeout was raised, let the servers \
+         answer the word conf (4lw.commands.whitelist), which tells it."
+    }
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use super::server::{Lack, SeenTls, Server};
 use crate::cli::{Access, Check};
-use crate::look::check::findings::{Lack, SeenTls, Server};
 use crate::rules::duration::show;
 use crate::rules::instant::Instant;
 use crate::rules::lock_path::LockPath;

@@ -1,4 +1,9 @@
+use std::net::SocketAddr;
+
+use super::super::server::SeenTls;
 use super::*;
+use crate::cli::{self, Task};
+use crate::rules::message::Right;
 
 const ASKED: Duration = Duration::from_secs(30);
 
@@ -34,18 +39,29 @@ fn three() -> [Server; 3] {
     [server(1, "leader"), server(2, "follower"), server(3, "follower")]
 }
 
+/// How these arguments reach the servers.
+fn access(args: &[&str]) -> Access {
+    let args = ["zklock", "check"].iter().chain(args).map(Into::into);
+    let Ok(Task::Operation(operation)) = cli::task(args, &|_: &str| None) else { panic!("a subcommand") };
+    operation.access
+}
+
+fn judged(servers: &[Server], asked: Duration) -> CheckReport {
+    judge(servers, asked, TODAY, &access(&[]))
+}
+
 fn codes(servers: &[Server], asked: Duration) -> Vec<&'static str> {
-    judge(servers, asked, TODAY).findings.iter().map(Finding::code).collect()
+    judged(servers, asked).findings.iter().map(|finding| finding.code).collect()
 }
 
 fn outcome(servers: &[Server]) -> Outcome {
-    judge(servers, ASKED, TODAY).outcome
+    judged(servers, ASKED).outcome
 }
 
 #[test]
 fn servers_with_the_defaults_are_well() {
     for servers in [&[server(1, "standalone")][..], &three()] {
-        let report = judge(servers, ASKED, TODAY);
+        let report = judged(servers, ASKED);
         assert_eq!((report.findings, report.outcome), (vec![], Outcome::Exited(0)));
         let promise = report.promise.unwrap();
         assert_eq!(promise.session_timeout, ASKED);
@@ -56,10 +72,13 @@ fn servers_with_the_defaults_are_well() {
 
 #[test]
 fn a_server_that_is_down_is_found_and_cannot_be_spared() {
-    let spare = |servers: &[Server]| judge(servers, ASKED, TODAY).promise.unwrap().spare;
+    let spare = |servers: &[Server]| judged(servers, ASKED).promise.unwrap().spare;
     assert_eq!(spare(&three()), Some((3, 1)));
     let servers = [server(1, "leader"), server(2, "follower"), down(3)];
-    assert_eq!(judge(&servers, ASKED, TODAY).findings, [Finding::Down(2)]);
+    assert_eq!(
+        judged(&servers, ASKED).findings[0].text,
+        "zk3:2181 (10.0.0.3:2181) does not answer as it should: refused"
+    );
     assert_eq!((spare(&servers), outcome(&servers)), (Some((3, 0)), Outcome::Exited(1)));
     assert_eq!(spare(&[server(1, "leader")]), Some((1, 0)));
     // A server by two names; an observer, which has no vote.
@@ -71,7 +90,7 @@ fn a_server_that_is_down_is_found_and_cannot_be_spared() {
 
 #[test]
 fn the_newest_configuration_says_who_votes() {
-    let spare = |servers: &[Server]| judge(servers, ASKED, TODAY).promise.unwrap().spare;
+    let spare = |servers: &[Server]| judged(servers, ASKED).promise.unwrap().spare;
     let of = |version, voters: &[u8], servers: Vec<Server>| {
         let voters: BTreeSet<u8> = voters.iter().copied().collect();
         servers
@@ -93,7 +112,7 @@ fn the_newest_configuration_says_who_votes() {
 
 #[test]
 fn without_any_server_there_is_no_promise() {
-    let report = judge(&[down(1), down(2)], ASKED, TODAY);
+    let report = judged(&[down(1), down(2)], ASKED);
     assert_eq!((report.promise, report.outcome), (None, Outcome::Unavailable));
     assert_eq!(report.findings.len(), 2);
 }
@@ -114,12 +133,13 @@ fn a_name_may_have_addresses_of_a_kind_that_the_server_does_not_listen_on() {
 fn the_least_that_is_granted_counts() {
     let mut servers = three();
     servers[1].greatest = Some(millis(20_000));
-    let report = judge(&servers, ASKED, TODAY);
-    assert_eq!(report.findings, [Finding::Differ, Finding::NotGranted(millis(20_000))]);
+    let report = judged(&servers, ASKED);
+    assert_eq!(report.findings[1].text, "the servers grant a session timeout of 20s, not 30s");
+    assert_eq!((report.findings[0].code, report.findings.len()), ("timeouts-differ", 2));
     assert_eq!(report.promise.unwrap().session_timeout, millis(20_000));
     assert_eq!(codes(&three(), millis(40_000)), [""; 0]);
     assert_eq!(codes(&three(), millis(60_000)), ["timeout-not-granted"]);
-    assert_eq!(judge(&three(), millis(1000), TODAY).findings, [Finding::NotGranted(millis(4000))]);
+    assert!(judged(&three(), millis(1000)).findings[0].remedy.ends_with("or give --session-timeout 4s."));
 }
 
 #[test]
@@ -132,7 +152,7 @@ fn the_tick_is_limited() {
     // What a server tells beats what is guessed.
     assert_eq!(codes(&with(10_000, Some(2000)), ASKED), [""; 0]);
     assert_eq!(codes(&with(1000, Some(4001)), ASKED), ["tick-too-long"]);
-    assert_eq!(judge(&with(1000, Some(4000)), ASKED, TODAY).promise.unwrap().takeover, millis(34_000));
+    assert_eq!(judged(&with(1000, Some(4000)), ASKED).promise.unwrap().takeover, millis(34_000));
     assert_eq!(codes(&with(1000, Some(4000)), millis(7999)), ["timeout-too-short"]);
     assert_eq!(codes(&with(1000, Some(4000)), millis(8000)), [""; 0]);
 }
@@ -195,13 +215,13 @@ fn certificate_that_expires_within_two_weeks() {
     let ends = |seconds: i64| {
         let tls = SeenTls { protocol: "TLSv1.3".to_owned(), not_after: Some(TODAY + seconds) };
         let [first, second, third] = three();
-        judge(&[first, Server { tls: Some(tls), ..second }, third], ASKED, TODAY)
+        judged(&[first, Server { tls: Some(tls), ..second }, third], ASKED)
     };
     assert_eq!(ends(14 * DAY).findings, []);
     let report = ends(14 * DAY - 1);
-    assert_eq!(report.findings, [Finding::CertificateEnds(1, 13)]);
+    assert!(report.findings[0].text.ends_with("of zk2:2181 (10.0.0.2:2181) expires in 13 days"), "{report:?}");
     assert_eq!(report.outcome, Outcome::Exited(1));
-    assert_eq!(ends(DAY - 1).findings, [Finding::CertificateEnds(1, 0)]);
+    assert!(ends(DAY - 1).findings[0].text.ends_with("expires within a day"));
 }
 
 #[test]
@@ -209,4 +229,28 @@ fn servers_that_refuse_our_certificate() {
     let refusing = Server { cure: Cure::Certificate, ..down(1) };
     assert_eq!(outcome(&[refusing.clone(), down(2)]), Outcome::Denied);
     assert_eq!(outcome(&[refusing, server(2, "leader"), server(3, "follower")]), Outcome::Exited(1));
+}
+
+#[test]
+fn remedies_fit_the_settings() {
+    let remedy = |server: &Server, args: &[&str]| {
+        judge(std::slice::from_ref(server), ASKED, TODAY, &access(args)).findings.remove(0).remedy
+    };
+    let failed = |cure| Server { cure, ..down(1) };
+    let lacks = Server { lacks: Some(vec![Lack::Denied(Right::Create, "/l".to_owned())]), ..server(1, "standalone") };
+    for (server, args, expected) in [
+        (failed(Cure::Server), &["-z", "zk1"][..], "Mend or start this server, or take it out of --zookeeper."),
+        (failed(Cure::Server), &[], "Start a server there, or name the servers: "),
+        (failed(Cure::Name), &["--tls"], "Name it as its certificate does, or give it a certificate with this name"),
+        (failed(Cure::Trust), &["--tls"], "Give the server another certificate, or name the CA"),
+        (failed(Cure::Certificate), &["--tls"], "Give a client certificate: "),
+        (failed(Cure::Certificate), &["--tls-cert", "c"], "Give a certificate that this server accepts "),
+        (failed(Cure::Login), &[], "Log in (--auth-file)."),
+        (failed(Cure::Login), &["--auth", "digest:a:b"], "Correct the login "),
+        (lacks.clone(), &[], "Log in (--auth-file), or add the permission c to the ACL of /l; "),
+        (lacks, &["--auth", "digest:a:b"], "Add the permission c to the ACL of /l for this login, or, with digest, "),
+    ] {
+        let remedy = remedy(&server, args);
+        assert!(remedy.starts_with(expected), "{remedy}");
+    }
 }
