@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 
 use crate::rules::guard::{Sign, Stage};
 use crate::rules::instant::Instant;
-use crate::rules::lease::{Span, Terms};
+use crate::rules::lease::{Limits, Span, Terms};
 use crate::rules::signal::Signal;
 
 /// Memory that a supervisor shares with a keeper, and with the guards that belong to that keeper.
@@ -102,17 +102,17 @@ impl Page {
     pub fn lease(self) -> Option<Span> {
         let from = instant(self.0.from.load(SeqCst))?;
         let span = Terms::span(Duration::from_nanos(self.0.timeout.load(SeqCst)), from);
-        Some(span).filter(|span| self.limits() == (span.kill_at, span.ends_at))
+        Some(span).filter(|span| self.limits() == Limits { kill_at: span.kill_at, ends_at: span.ends_at })
     }
 
-    /// When the command must be sent SIGKILL at the latest, and when the lease ends. Both lie in the past where there
-    /// is no lease.
-    pub fn limits(self) -> (Instant, Instant) {
-        let limit = |cell: &AtomicU64| Instant::from_boot(Duration::from_nanos(cell.load(SeqCst)));
-        if self.is_revoked() {
-            return (Instant::from_boot(Duration::ZERO), Instant::from_boot(Duration::ZERO));
-        }
-        (limit(&self.0.kill_at), limit(&self.0.ends_at))
+    /// When the lease demands SIGKILL, and when it ends.
+    pub fn limits(self) -> Limits {
+        let is_revoked = self.is_revoked();
+        let limit = |cell: &AtomicU64| {
+            let nanos = if is_revoked { 0 } else { cell.load(SeqCst) };
+            Instant::from_boot(Duration::from_nanos(nanos))
+        };
+        Limits { kill_at: limit(&self.0.kill_at), ends_at: limit(&self.0.ends_at) }
     }
 
     /// The keeper: the servers answered at `now`, a beat or anything else.
@@ -225,13 +225,13 @@ mod tests {
         let span = Terms::span(Duration::from_secs(10), from);
         shared.write_lease(span);
         assert_eq!((shared.lease(), shared.answered_at()), (Some(span), None));
-        assert_eq!(shared.limits(), (span.kill_at, span.ends_at));
+        assert_eq!(shared.limits(), Limits { kill_at: span.kill_at, ends_at: span.ends_at });
         let now = Instant::from_boot(Duration::from_millis(1240));
         shared.write_answered_at(now);
         assert_eq!((shared.lease(), shared.answered_at()), (Some(span), Some(now)));
         shared.revoke();
         assert_eq!((shared.lease(), shared.is_revoked()), (None, true));
-        assert!(shared.limits().0 < from);
+        assert!(shared.limits().kill_at < from);
     }
 
     #[test]

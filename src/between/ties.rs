@@ -82,7 +82,7 @@ impl Ties {
 impl KeeperTies<'_> {
     /// The lease is this. A guard that sleeps until the end of a longer one is woken.
     pub fn write_lease(&self, span: Span) {
-        let is_shorter = span.ends_at < self.page.limits().1;
+        let is_shorter = span.ends_at < self.page.limits().ends_at;
         self.page.write_lease(span);
         if is_shorter {
             self.wake_guard();

@@ -25,6 +25,7 @@ use crate::guard::program::Call;
 use crate::guard::tree::{StartGroup, Tree};
 use crate::rules::guard::{GuardIo, GuardReaped, GuardRules, Heard, NextTurn, Sign, Stage, Targets};
 use crate::rules::instant::Instant;
+use crate::rules::lease::Limits;
 use crate::rules::signal::Signal;
 use crate::system::clock::{self, Alarm};
 use crate::system::fork::{close_all_but, exit_now};
@@ -215,7 +216,7 @@ impl GuardIo for GuardProcess<'_> {
         clock::now()
     }
 
-    fn limits(&self) -> (Instant, Instant) {
+    fn limits(&self) -> Limits {
         self.page.limits()
     }
 

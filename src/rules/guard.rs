@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use super::instant::Instant;
+use super::lease::Limits;
 use super::signal::Signal;
 
-/// SIGKILL goes out again: first after this pause, then after pauses that grow up to the other one.
+/// Descendants may fork while they are being killed, so SIGKILL goes out again: first after this pause, then after pauses
+/// that grow up to the other one.
 pub const KILL_AGAIN: Duration = Duration::from_millis(10);
-/// The longest of these pauses.
 pub const KILL_AGAIN_AT_MOST: Duration = Duration::from_secs(1);
 
 /// A guard looks again after this part of what is left of the lease. So what it knows of the lease is never much older than
@@ -118,8 +119,8 @@ pub trait GuardIo {
     /// Now, on the clock that counts sleep.
     fn now(&self) -> Instant;
 
-    /// When the lease demands SIGKILL, and when it ends; both lie in the past where there is no lease.
-    fn limits(&self) -> (Instant, Instant);
+    /// When the lease demands SIGKILL, and when it ends.
+    fn limits(&self) -> Limits;
 
     /// Undoes the fuses: the death of the guard, or of the supervisor, kills nothing any more.
     fn disarm(&mut self);
@@ -213,7 +214,7 @@ impl GuardRules {
         // Without an opened gate there was no command, and this guard may have been replaced.
         if self.is_open {
             // What the command has left behind lives on, also where its orphans come to another process than the guard.
-            let lasts = self.killing.is_none() && outside.now() < outside.limits().0;
+            let lasts = self.killing.is_none() && outside.now() < outside.limits().kill_at;
             if stage == Stage::Left || lasts && outside.ended_by_itself() {
                 outside.disarm();
             }
@@ -281,7 +282,7 @@ impl GuardRules {
 
     fn open(&mut self, outside: &mut impl GuardIo) {
         if self.killing.is_none() && !std::mem::replace(&mut self.is_open, true) {
-            outside.set_timer(outside.limits().1);
+            outside.set_timer(outside.limits().ends_at);
             // Before the command can do anything: from here on we answer for it.
             outside.show(Sign::Stage(Stage::Open));
             // A command's process that has gone already is reaped next.
@@ -302,7 +303,7 @@ impl GuardRules {
     /// Kills what is to be killed. Returns when to look again: long before the end of the lease, so that a guard that is
     /// scheduled late has moved its timer in time.
     fn enforce(&mut self, outside: &mut impl GuardIo) -> Option<Instant> {
-        let (now, (kill_at, ends_at)) = (outside.now(), outside.limits());
+        let (now, Limits { kill_at, ends_at }) = (outside.now(), outside.limits());
         let lasts = now < kill_at;
         let next_look = now + (ends_at.saturating_since(now) / LOOKS).max(SHORTEST_LOOK);
         if self.killing.is_none() {
@@ -355,7 +356,7 @@ impl GuardRules {
     /// Moves the timer of a guard that kills. What its death would kill has had its SIGKILL by now. What had left the command's
     /// group may take longer to die than the rest of the lease, and it comes up to this guard only.
     fn postpone(outside: &mut impl GuardIo) {
-        let ((kill_at, ends_at), now) = (outside.limits(), outside.now());
+        let (Limits { kill_at, ends_at }, now) = (outside.limits(), outside.now());
         outside.set_timer(if now < kill_at { ends_at } else { now + WORK_AT_MOST });
     }
 }

@@ -2,7 +2,6 @@
 
 use super::event::{CommandEnd, CommandEvent, Event};
 use super::guard::Stage;
-use super::outcome::Outcome;
 use super::signal::Signal;
 
 /// A guard that has not begun to kill when it is asked this many times, within 310 ms, does not run, though each request
@@ -82,17 +81,6 @@ pub enum Kill {
     KillGuard,
     /// The guard has gone: its children are ours.
     KillChildren,
-}
-
-impl CommandFate {
-    /// How the run ends with it, if nothing else has happened.
-    pub fn outcome(self) -> Outcome {
-        match self {
-            Self::Reaped(CommandEnd::Exited(status)) => Outcome::Exited(status),
-            Self::Reaped(CommandEnd::Signaled(signal)) => Outcome::Signaled(signal),
-            Self::Stillborn => Outcome::Internal,
-        }
-    }
 }
 
 impl Guarded {

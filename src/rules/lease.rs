@@ -35,7 +35,15 @@ pub struct Terms {
     kill: Duration,
 }
 
-/// When a lease ends, for those that only have to enforce its end.
+/// What a guard enforces. Both lie in the past where there is no lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// When SIGKILL must go out at the latest.
+    pub kill_at: Instant,
+    pub ends_at: Instant,
+}
+
+/// A lease, for those that only have to enforce its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// The session timeout that it counts with.

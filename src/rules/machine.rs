@@ -203,7 +203,7 @@ fn release(now: Instant, outcome: Outcome, frees_within: Option<Duration>) -> Tr
 
 /// Whether a signal ends the wait for a lock, as it would end a program that does not handle it.
 pub fn cancels(signal: Signal) -> bool {
-    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::ALRM, Signal::XCPU].contains(&signal)
+    Signal::ENDING.contains(&signal)
 }
 
 /// Ctrl-Z stops us when there is no command that it stops.

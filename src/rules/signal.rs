@@ -65,6 +65,9 @@ impl Signal {
     pub const TTOU: Self = Self(libc::SIGTTOU);
     pub const WINCH: Self = Self(libc::SIGWINCH);
 
+    /// The signals that are sent to end a program.
+    pub const ENDING: [Self; 6] = [Self::HUP, Self::INT, Self::QUIT, Self::TERM, Self::ALRM, Self::XCPU];
+
     /// The signal with this number; `None` where the system has none, which includes 0.
     pub fn new(number: i32) -> Option<Self> {
         (1..=libc::SIGRTMAX()).contains(&number).then_some(Self(number))

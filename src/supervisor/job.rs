@@ -228,7 +228,7 @@ impl Job {
         match end {
             CommandFate::Reaped(_) => guard?.failure(),
             // The timer of a guard that is to open its gate after the lease ends that guard.
-            CommandFate::Stillborn if guard.is_some_and(|guard| guard.page().limits().0 <= clock::now()) => {
+            CommandFate::Stillborn if guard.is_some_and(|guard| guard.page().limits().kill_at <= clock::now()) => {
                 Some(Errno::ETIME.into())
             }
             CommandFate::Stillborn => guard.and_then(Guard::failure).or(Some(Errno::ESRCH.into())),

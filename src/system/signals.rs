@@ -261,8 +261,7 @@ pub fn leave_children_to_the_kernel(is_so: bool) {
 /// blocked. What these `senders` have sent is meant for the command and stays. So do signals that end a
 /// program: had they come before the command was to be started, it would not be started.
 pub fn drop_stale(senders: &[Pid]) {
-    let ending = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::ALRM, Signal::XCPU];
-    let stale = Set(!Set::of(ending).0);
+    let stale = Set(!Set::of(Signal::ENDING).0);
     let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let mut meant = vec![];
     #[expect(unsafe_code, reason = "nix has no sigtimedwait(2)")]

@@ -4,6 +4,7 @@
 use zklock::rules::event::CommandEnd;
 use zklock::rules::guard::{self as rules, GuardIo, GuardReaped, GuardRequest, Heard, NextTurn, Sign, Stage, Targets};
 use zklock::rules::instant::Instant;
+use zklock::rules::lease::Limits;
 use zklock::rules::signal::Signal;
 
 use crate::coverage::Kind;
@@ -85,10 +86,10 @@ impl GuardIo for SimIo<'_> {
         instant(self.state.now)
     }
 
-    fn limits(&self) -> (Instant, Instant) {
+    fn limits(&self) -> Limits {
         let keeper = self.state.hosts[self.host].keeper.map(|keeper| &self.state.keepers[keeper]);
         let (kill_at, ends_at) = keeper.and_then(|keeper| keeper.limits.filter(|_| !keeper.revoked)).unwrap_or((0, 0));
-        (instant(kill_at), instant(ends_at))
+        Limits { kill_at: instant(kill_at), ends_at: instant(ends_at) }
     }
 
     fn disarm(&mut self) {
@@ -217,7 +218,7 @@ impl State {
             rules::GuardRules::default()
         });
         let next = rules.turn(&mut outside);
-        let (kill_at, ends_at) = outside.limits();
+        let Limits { kill_at, ends_at } = outside.limits();
         let is_set = outside.guard().timer.map(instant) == Some(ends_at);
         if outside.guard().stage.is_open() && outside.now() < kill_at && !is_set {
             self.fail(format!("the kernel would not kill the guard of host {host} at the end of the lease"));

@@ -7,7 +7,7 @@ fn at(millis: u64) -> Instant {
 /// What is outside of a guard whose children never end.
 struct World {
     now: Instant,
-    limits: (Instant, Instant),
+    limits: Limits,
     requests: Vec<GuardRequest>,
     /// Children end faster than they can be reaped.
     is_storm: bool,
@@ -25,7 +25,7 @@ impl World {
     fn new(requests: &[GuardRequest]) -> Self {
         Self {
             now: at(0),
-            limits: (at(900), at(1000)),
+            limits: Limits { kill_at: at(900), ends_at: at(1000) },
             requests: requests.to_vec(),
             is_storm: false,
             reaped: 0,
@@ -57,7 +57,7 @@ impl GuardIo for World {
     fn now(&self) -> Instant {
         self.now
     }
-    fn limits(&self) -> (Instant, Instant) {
+    fn limits(&self) -> Limits {
         self.limits
     }
     fn disarm(&mut self) {}
@@ -105,7 +105,7 @@ fn a_lease_is_watched_until_it_demands_the_kill() {
     assert_eq!(world.signs, [Sign::Stage(Stage::Open), Sign::LeaseOver, Sign::Stage(Stage::Killing)]);
     assert_eq!((world.kills, world.deep_kills), (1, 0));
     // An extension that comes too late saves the guard, which has not done yet, and not the command.
-    world.limits = (at(1900), at(2000));
+    world.limits = Limits { kill_at: at(1900), ends_at: at(2000) };
     assert_eq!(world.turn(&mut guard, 910), Some(at(930)));
     assert_eq!((world.kills, world.deep_kills, world.timer), (2, 1, Some(at(2000))));
 }
@@ -129,7 +129,8 @@ fn the_timer_is_moved_between_two_kills() {
     let (mut world, mut guard) = (World::new(&[GuardRequest::Kill, GuardRequest::Open]), GuardRules::default());
     for _ in 0..100 {
         // A keeper that beats all the time.
-        world.limits = (world.now + Duration::from_millis(450), world.now + Duration::from_millis(450));
+        let ends_at = world.now + Duration::from_millis(450);
+        world.limits = Limits { kill_at: ends_at, ends_at };
         let NextTurn::Wait(Some(wake_at)) = guard.turn(&mut world) else { panic!("it has something to do") };
         world.pass(wake_at.saturating_since(world.now));
     }

@@ -5,17 +5,13 @@ use std::time::Duration;
 use super::ending::Release;
 use super::{Machine, State, Transition, cancels, release, stop_self};
 use crate::rules::event::{CommandEnd, CommandEvent, Effect, Event, Recipient, Unstarted};
+use crate::rules::guard::{KILL_AGAIN, KILL_AGAIN_AT_MOST};
 use crate::rules::instant::Instant;
 use crate::rules::lease::Lease;
 use crate::rules::message::{Loss, Report};
 use crate::rules::notice::{LostWhy, Notice};
 use crate::rules::outcome::Outcome;
 use crate::rules::signal::Signal;
-
-/// Descendants may fork while they are being killed, so SIGKILL goes out again: first after this pause, then
-/// after pauses that grow up to the other one.
-const KILL_AGAIN: Duration = Duration::from_millis(10);
-const KILL_AGAIN_AT_MOST: Duration = Duration::from_secs(1);
 
 /// A command that runs, or, once it has ended, its descendants that are waited for.
 #[derive(Clone, Copy, Debug)]
