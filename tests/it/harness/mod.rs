@@ -4,7 +4,8 @@
 //! [`zklock`] runs the binary, [`terminal`] gives it a terminal, [`client`] looks at nodes, [`peers`] takes the same
 //! locks by other libraries, [`jaas`] has the servers' users, [`sshd`] is another machine, [`joblog`] tells which
 //! command ran when, [`seccomp`] has system calls fail, [`traced`] holds a process at one. [`rights`] are what a machine
-//! may refuse, [`scratch`] is what each test has for itself, [`times`] are the durations. [`checks`] tests all of these.
+//! may refuse, [`scratch`] is what each test has for itself, [`times`] are the durations. [`checks`]
+//! tests what would hide a fault.
 
 mod checks;
 

@@ -85,7 +85,8 @@ impl Secure {
     }
 }
 
-/// How something that has the certificate `server` of this authority is a server. It asks for a certificate, and does without.
+/// How something is a server that has the certificate `server` of this authority. It asks for a certificate, and does
+/// without.
 pub(crate) fn server_config(authority: &Authority) -> ServerConfig {
     let certificate = |name| CertificateDer::from_pem_file(authority.path(name)).expect("openssl has written it");
     let key = PrivateKeyDer::from_pem_file(authority.path("server.key")).expect("openssl has written it");
